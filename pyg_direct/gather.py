@@ -1,0 +1,41 @@
+"""Rows of the user's attributes, by id."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch_geometric.loader.utils import index_select
+
+from .ops import Backend
+
+
+def gather(value: Any, index: Tensor, dim: int, backend: Backend) -> Any:
+    """Return the entries `index` of an attribute along `dim`, as PyG does.
+
+    Dense rows on the backend's device, or where it can read them, go through its kernels. All else
+    is left to PyG: other layouts and dimensions, NumPy arrays and memory maps, `TensorFrame`,
+    tensors elsewhere, and tensors that ask for a gradient (the backend's copy has no backward).
+
+    Raises:
+        ValueError: an attribute PyG cannot select from, such as a list.
+    """
+    if isinstance(value, Tensor):
+        if dim == 0 and _is_plain(value, backend.device):
+            return backend.gather(value, index)
+        index = index.to(value.device)
+    elif index.is_cuda:
+        index = index.cpu()
+    return index_select(value, index, dim=dim)
+
+
+def _is_plain(value: Tensor, device: torch.device) -> bool:
+    return (
+        value.device == device
+        and value.layout == torch.strided
+        and value.is_contiguous()
+        and not (value.requires_grad and torch.is_grad_enabled())
+        and not (value.is_conj() or value.is_neg() or value.is_quantized)
+        and type(value) in (Tensor, torch.nn.Parameter)
+    )

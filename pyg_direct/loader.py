@@ -1,0 +1,274 @@
+"""`NeighborLoader`: PyG's signature and semantics over our stages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch_geometric.loader
+from torch import Tensor
+from torch_geometric.sampler import BaseSampler, SamplerOutput
+from torch_geometric.sampler.base import SubgraphType
+
+from . import rng
+from .assemble import assemble
+from .config import resolve_device
+from .epoch import Epoch, Progress, Task
+from .ops import Backend, backend_for
+from .ops.parallel import available_cores
+from .sampler import NeighborSampler, NumNeighborsLike, check_ids
+from .types import BatchKey
+
+DEFAULT_PREFETCH = 2
+
+
+class NeighborLoader(torch_geometric.loader.NeighborLoader):  # type: ignore[misc]
+    """Drop-in replacement of `torch_geometric.loader.NeighborLoader`.
+
+    A real subclass with PyG's arguments, batches and attributes; its class documentation holds
+    here, too. What differs is said below. Batch i of epoch e depends on the data, the arguments,
+    `seed`, e and i alone: not on `num_workers`, `prefetch` or timing.
+
+    Args:
+        data: a homogeneous `torch_geometric.data.Data`.
+        num_neighbors: fan-out of each hop; negative for all neighbours, 0 for none.
+        input_nodes: seeds, as ids, a bool mask [num_nodes], or None for all nodes.
+        input_time: not supported yet.
+        replace: sample with replacement.
+        subgraph_type: 'directional', 'bidirectional' or 'induced'.
+        disjoint: give every seed a subgraph of its own; `batch.batch` tells which.
+        temporal_strategy: has no effect without `time_attr`.
+        time_attr: not supported yet.
+        weight_attr: not supported yet.
+        transform: called with each finished batch.
+        transform_sampler_output: called with each `SamplerOutput`, before features are gathered.
+        is_sorted: `edge_index` is sorted by column. It need not be said: sorted edges are found.
+        filter_per_worker: gather and transform in the producers (True, the default) or in the
+            thread that asks for the batch (False).
+        neighbor_sampler: a ready sampler; excludes the arguments that describe sampling.
+        directed: deprecated; False means ``subgraph_type='induced'``.
+        device: where the batches are; None means `PYG_DIRECT_DEVICE` or, without it, the CPU. This
+            version has the CPU backend.
+        seed: base seed in [0, 2^64) of the neighbour draws and of `shuffle`. None draws one from
+            `generator`, or from torch's default generator, at the beginning of each epoch, so that
+            `torch.manual_seed` governs as it does in PyG.
+        prefetch: batches that each producer works ahead, at least 1 where there are producers.
+            Without any (`num_workers=0`) batches are made when they are asked for.
+        **kwargs: of `torch.utils.data.DataLoader`. `num_workers` counts threads over the one copy of
+            the data, not processes, so `multiprocessing_context` has nothing to act on.
+            `prefetch_factor` is another name for `prefetch`; `worker_init_fn` runs once in each
+            thread; batches always come in order.
+
+    Raises:
+        ValueError, TypeError: a wrong argument; the message says which.
+        IndexError: `input_nodes` out of range.
+        NotImplementedError: what is called not supported above.
+    """
+
+    def __init__(
+        self,
+        data: Any,
+        num_neighbors: NumNeighborsLike,
+        input_nodes: Any = None,
+        input_time: Tensor | None = None,
+        replace: bool = False,
+        subgraph_type: SubgraphType | str = "directional",
+        disjoint: bool = False,
+        temporal_strategy: str = "uniform",
+        time_attr: str | None = None,
+        weight_attr: str | None = None,
+        transform: Callable[[Any], Any] | None = None,
+        transform_sampler_output: Callable[[Any], Any] | None = None,
+        is_sorted: bool = False,
+        filter_per_worker: bool | None = None,
+        neighbor_sampler: BaseSampler | None = None,
+        directed: bool = True,
+        *,
+        device: torch.device | str | int | None = None,
+        seed: int | None = None,
+        prefetch: int = DEFAULT_PREFETCH,
+        **kwargs: Any,
+    ) -> None:
+        self._progress = Progress(rng.check_seed(seed))
+        self.prefetch = _check_prefetch(prefetch, kwargs)
+        sampling = {
+            "subgraph_type": subgraph_type,
+            "replace": replace,
+            "disjoint": disjoint,
+            "temporal_strategy": temporal_strategy,
+            "time_attr": time_attr,
+            "weight_attr": weight_attr,
+            "is_sorted": is_sorted,
+            "directed": directed,
+        }
+        self._backend: Backend
+        if neighbor_sampler is None:
+            threads = min(available_cores(), torch.get_num_threads())
+            neighbor_sampler = NeighborSampler(
+                data,
+                num_neighbors,
+                **sampling,
+                device=resolve_device(device),
+                seed=seed,
+                # With several producers, batches are what runs in parallel.
+                threads=threads if kwargs.get("num_workers", 0) <= 1 else 1,
+            )
+        else:
+            _refuse_beside_sampler(sampling)
+        if isinstance(neighbor_sampler, NeighborSampler):
+            self._backend = neighbor_sampler.backend
+        else:
+            self._backend = backend_for(resolve_device(device))
+        if kwargs.get("batch_size", 1) is None:
+            raise ValueError(
+                "batch_size=None (no batching) has no meaning here: pass a size, or batch_sampler=."
+            )
+        # With a seed, the order of the seeds follows it, unless a generator is to decide.
+        self._shuffle_generator = None
+        if seed is not None and kwargs.get("generator") is None and kwargs.get("shuffle"):
+            self._shuffle_generator = kwargs["generator"] = torch.Generator()
+        super().__init__(
+            data,
+            num_neighbors,
+            input_nodes=_as_nodes(input_nodes, data),
+            input_time=input_time,
+            transform=transform,
+            transform_sampler_output=transform_sampler_output,
+            filter_per_worker=filter_per_worker,
+            neighbor_sampler=neighbor_sampler,
+            **kwargs,
+        )
+        check_ids(self.input_data.node, data.num_nodes, "input_nodes")
+        self.input_nodes = input_nodes
+
+    def collate_fn(self, index: Tensor | list[int]) -> Any:
+        """Sample the batch of the seeds at positions `index`, with a key of its own."""
+        return self._collate(index, None)
+
+    def filter_fn(self, out: SamplerOutput) -> Any:
+        """Gather the attributes of a sampled subgraph, assemble the batch and transform it."""
+        if self.transform_sampler_output:
+            out = self.transform_sampler_output(out)
+        if not isinstance(out, SamplerOutput):
+            raise TypeError(
+                f"transform_sampler_output and neighbor_sampler must give a SamplerOutput, got "
+                f"{type(out).__name__}."
+            )
+        permutation = self.node_sampler.edge_permutation
+        if permutation is not None and out.edge is not None:  # a sampler of PyG's
+            out.edge = permutation[out.edge]
+        batch = assemble(self.data, out, self._backend)
+        return batch if self.transform is None else self.transform(batch)
+
+    def _collate(self, index: Any, key: BatchKey | None) -> Any:
+        inputs = self.input_data[index]
+        if isinstance(self.node_sampler, NeighborSampler):
+            out = self.node_sampler.sample_from_nodes(inputs, key)
+        else:
+            out = self.node_sampler.sample_from_nodes(inputs)
+        return self.filter_fn(out) if self.filter_per_worker else out
+
+    def _work(self, task: Task) -> Any:
+        """Make one batch; runs in a producer thread where there are any."""
+        out = self._collate(task.index, task.key)
+        if self.pin_memory and self.filter_per_worker and torch.cuda.is_available():
+            out = out.pin_memory() if hasattr(out, "pin_memory") else out
+        return out
+
+    def _get_iterator(self) -> Iterator[Any]:
+        return Epoch(self)
+
+    def _worker_init_fn(self) -> Callable[[int], None] | None:
+        return self.worker_init_fn
+
+    def _seed_shuffle(self, epoch: int) -> None:
+        seed = self._progress.seed
+        if self._shuffle_generator is not None and seed is not None:
+            key = rng.derive(seed, epoch, 0, rng.SHUFFLE_DOMAIN)
+            self._shuffle_generator.manual_seed(rng.as_seed(key))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the loader stands, also in the middle of an epoch.
+
+        After `load_state_dict` the next epoch yields exactly the batches that were left, in this or
+        in another process. Where `sampler=` or `batch_sampler=` is given, it must give the same
+        order again when it is iterated under the same state of torch's default generator (or of
+        `generator=`).
+        """
+        state = self._progress.state_dict()
+        state.update(num_seeds=len(self.dataset), batch_size=self.batch_size)
+        return state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Make the next epoch go on where `state_dict` was taken.
+
+        Raises:
+            ValueError: saved by a loader with another seed, batch size or number of seeds.
+        """
+        mine = {"num_seeds": len(self.dataset), "batch_size": self.batch_size}
+        for name, value in mine.items():
+            if state.get(name, value) != value:
+                raise ValueError(
+                    f"The state was saved with {name}={state[name]}, this loader has "
+                    f"{name}={value}. Build the loader with the same arguments."
+                )
+        self._progress.load_state_dict(state)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_iterator": None}
+
+
+def _check_prefetch(prefetch: int, kwargs: dict[str, Any]) -> int:
+    """Return how far each producer works ahead: `prefetch`, or DataLoader's name for it."""
+    factor = kwargs.get("prefetch_factor")
+    if factor is not None and prefetch not in (DEFAULT_PREFETCH, factor):
+        raise ValueError(
+            f"prefetch={prefetch} and prefetch_factor={factor} contradict each other; pass one."
+        )
+    value = prefetch if factor is None else factor
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ValueError(f"prefetch must be an int of 0 or more, got {value!r}.")
+    return value
+
+
+def _refuse_beside_sampler(sampling: dict[str, Any]) -> None:
+    """Raise if an argument about sampling was given beside a ready sampler."""
+    defaults = {"subgraph_type": "directional", "temporal_strategy": "uniform", "directed": True}
+    given = [
+        name
+        for name, value in sampling.items()
+        if value not in (defaults.get(name, False), None, SubgraphType.directional)
+    ]
+    if given:
+        raise ValueError(
+            f"neighbor_sampler= decides how to sample, so {', '.join(given)} would be ignored. Set "
+            f"it on the sampler."
+        )
+
+
+def _as_nodes(input_nodes: Any, data: Any) -> Any:
+    """Return `input_nodes` as PyG takes them.
+
+    Raises:
+        ValueError: a mask of the wrong length, or ids that are not integers of one dimension.
+    """
+    if input_nodes is None:
+        return None
+    nodes = input_nodes if isinstance(input_nodes, Tensor) else torch.as_tensor(input_nodes)
+    if nodes.numel() == 0 and nodes.dim() == 1 and not isinstance(input_nodes, Tensor):
+        nodes = nodes.to(torch.int64)  # an empty list has no dtype
+    kinds = (torch.bool, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+    if nodes.dtype not in kinds or nodes.dim() != 1:
+        raise ValueError(
+            f"input_nodes must be node ids or a bool mask of one dimension, got {nodes.dtype} of "
+            f"shape {tuple(nodes.shape)}."
+        )
+    if nodes.dtype == torch.bool:
+        if len(nodes) != data.num_nodes:
+            raise ValueError(
+                f"A mask for input_nodes needs {data.num_nodes} entries, one for each node, got "
+                f"{len(nodes)}."
+            )
+        return nodes
+    return nodes.to(torch.int64)

@@ -1,0 +1,140 @@
+"""Recycled output memory for the CPU backend.
+
+The first touch of fresh memory costs as much as writing a batch into it (a page fault per 4 KiB),
+so blocks are used again, but only once nobody can see them any more: every tensor handed out lies
+on a NumPy array of its own, which its storage keeps alive, and the block goes back to the pool when
+that array dies. Views, slices, NumPy and DLPack exports and autograd all keep the storage alive, so
+a batch that the user keeps is never overwritten.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+import weakref
+from collections import deque
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+MIN_BYTES = 1 << 16  # below, malloc reuses memory by itself and is quicker
+
+Block = npt.NDArray[np.uint8]
+
+NUMPY_DTYPES: dict[torch.dtype, type[np.generic]] = {
+    torch.float32: np.float32,
+    torch.float64: np.float64,
+    torch.float16: np.float16,
+    torch.int64: np.int64,
+    torch.int32: np.int32,
+    torch.int16: np.int16,
+    torch.int8: np.int8,
+    torch.uint8: np.uint8,
+    torch.bool: np.bool_,
+    torch.complex64: np.complex64,
+    torch.complex128: np.complex128,
+}
+
+
+class _Lease(weakref.ref):  # type: ignore[type-arg]
+    """A weak reference to an array handed out, which remembers its block."""
+
+    __slots__ = ("block",)
+    block: Block
+
+
+class BufferPool:
+    """Blocks of memory that return by themselves. Thread-safe; never blocks in a destructor.
+
+    Args:
+        idle_factor: idle blocks are freed, oldest first, while they hold more than this many times
+            the memory that is in use or was at the last peak.
+    """
+
+    def __init__(self, idle_factor: float = 1.0) -> None:
+        self._lock = threading.Lock()
+        self._idle: list[Block] = []
+        self._leases: dict[int, _Lease] = {}  # by id: a weak reference hashes like its array
+        # Filled by destructors, which may run at any allocation of any thread, so it takes no lock.
+        self._returned: deque[_Lease] = deque()
+        self._in_use_bytes = 0
+        self._peak_bytes = 0.0
+        self._idle_factor = idle_factor
+        self._pid = os.getpid()
+
+    @property
+    def idle_bytes(self) -> int:
+        """Bytes that wait for the next batch."""
+        with self._lock:
+            self._collect()
+            return sum(block.nbytes for block in self._idle)
+
+    @property
+    def in_use_bytes(self) -> int:
+        """Bytes that some tensor outside still refers to."""
+        with self._lock:
+            self._collect()
+            return self._in_use_bytes
+
+    def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """Return an uninitialised CPU tensor with a storage of exactly its size."""
+        nbytes = math.prod(shape) * dtype.itemsize
+        if nbytes < MIN_BYTES:
+            return torch.empty(shape, dtype=dtype)
+        block = self._take(nbytes)
+        known = NUMPY_DTYPES.get(dtype)
+        array = (
+            np.ndarray(shape, known, block)
+            if known is not None
+            else np.ndarray(nbytes, np.uint8, block)
+        )
+        lease = _Lease(array, self._returned.append)
+        lease.block = block
+        with self._lock:
+            self._leases[id(lease)] = lease
+        tensor = torch.from_numpy(array)
+        return tensor if known is not None else tensor.view(dtype).view(shape)
+
+    def _take(self, nbytes: int) -> Block:
+        if self._pid != os.getpid():  # a forked child: the lock may be held by a thread of another
+            self.__init__(self._idle_factor)  # type: ignore[misc]
+        with self._lock:
+            self._collect()
+            best = None
+            for i, block in enumerate(self._idle):
+                fits = nbytes <= block.nbytes <= 2 * nbytes
+                if fits and (best is None or block.nbytes < self._idle[best].nbytes):
+                    best = i
+            block = self._idle.pop(best) if best is not None else _new_block(nbytes)
+            self._in_use_bytes += block.nbytes
+            self._peak_bytes = max(self._in_use_bytes, 0.999 * self._peak_bytes)
+            return block
+
+    def _collect(self) -> None:
+        """Take back what died since the last call, and free what is too much."""
+        while self._returned:
+            lease = self._returned.popleft()
+            del self._leases[id(lease)]
+            self._idle.append(lease.block)
+            self._in_use_bytes -= lease.block.nbytes
+        limit = self._idle_factor * self._peak_bytes
+        excess = sum(block.nbytes for block in self._idle) - limit
+        while excess > 0 and self._idle:
+            excess -= self._idle.pop(0).nbytes
+
+    def __getstate__(self) -> dict[str, float]:
+        return {"idle_factor": self._idle_factor}
+
+    def __setstate__(self, state: dict[str, float]) -> None:
+        self.__init__(state["idle_factor"])  # type: ignore[misc]
+
+
+def _new_block(nbytes: int) -> Block:
+    """Return fresh memory with room for a somewhat larger batch, on huge pages where it can be.
+
+    NumPy asks the kernel for 2 MiB pages (madvise) from 4 MiB up; untouched pages cost nothing.
+    """
+    return np.empty(nbytes + nbytes // 8, np.uint8)

@@ -1,0 +1,298 @@
+"""The CPU backend: numba kernels over NumPy views of the user's tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from ..types import BatchKey, Csc, IntTable, SampledGraph, SamplingPlan
+from .buffers import NUMPY_DTYPES, BufferPool
+from .numba_kernels import emit, gather, relabel, sample
+from .parallel import split
+
+Ints = npt.NDArray[Any]
+
+MIN_ROWS_PER_THREAD = 4096  # below, waking a thread costs more than it saves
+MIN_ITEMS_PER_THREAD = 4096
+STAMP_LIMIT = 1 << 31  # half of the stamps, so that a batch that begins below it never wraps
+EMPTY_KEYS = np.zeros(0, np.uint64)
+EMPTY_GROUPS = np.zeros(0, np.int32)
+
+
+class CpuBackend:
+    """Samples and gathers with `threads` threads a batch, into recycled memory."""
+
+    def __init__(self, threads: int = 1) -> None:
+        self.device = torch.device("cpu")
+        self.threads = threads
+        self.pool = BufferPool()
+
+    def place(self, csc: Csc) -> Csc:
+        """Return `csc` as it is: its arrays are NumPy arrays already."""
+        return csc
+
+    def workspace(self, csc: Csc, plan: SamplingPlan) -> CpuWorkspace:
+        """Return a new workspace."""
+        return CpuWorkspace(csc, plan, self)
+
+    def gather(self, table: Tensor, index: Tensor) -> Tensor:
+        """Return the rows `index` of `table`, in recycled memory."""
+        rows = len(index)
+        out = self.pool.empty((rows, *table.shape[1:]), table.dtype)
+        if out.numel() > 0:
+            word = _word_type(table)
+            source, target = _flat(table).view(word), _flat(out).view(word)
+            words, ids = target.size // rows, index.numpy()
+            line = max(1, gather.LINE_BYTES // target.itemsize)
+
+            def task(first: int, last: int) -> None:
+                gather.gather_rows(source, ids, words, line, first, last, target)
+
+            split(rows, min(self.threads, rows // MIN_ROWS_PER_THREAD), task)
+        return out
+
+
+def _flat(tensor: Tensor) -> Ints:
+    """Return the elements of a contiguous tensor as a 1-D array over the same memory."""
+    tensor = tensor.detach().view(-1)
+    return (tensor if tensor.dtype in NUMPY_DTYPES else tensor.view(torch.uint8)).numpy()
+
+
+def _word_type(table: Tensor) -> type[np.unsignedinteger[Any]]:
+    """Return the widest word that divides the rows of `table` and their addresses."""
+    row_bytes = table[0].numel() * table.element_size()
+    for size, word in ((8, np.uint64), (4, np.uint32), (2, np.uint16)):
+        if row_bytes % size == 0 and table.data_ptr() % size == 0:
+            return word
+    return np.uint8
+
+
+class CpuWorkspace:
+    """The scratch arrays of one batch; see `ops.Workspace` for what the calls mean."""
+
+    def __init__(self, csc: Csc, plan: SamplingPlan, backend: CpuBackend) -> None:
+        hops, types, relations = len(plan.fanouts), csc.num_types, csc.num_relations
+        self._csc, self._plan, self._backend = csc, plan, backend
+        self._relations = np.stack([csc.src_type, csc.dst_type, csc.indptr_base])
+        id_dtype, position_dtype = csc.indices.dtype, csc.indptr.dtype
+
+        self._node_ptr = np.zeros((hops + 2, types), np.int64)
+        self._edge_ptr = np.zeros((hops, relations + 1), np.int64)
+        self._node_start = np.zeros(types, np.int64)  # each type's region of `_node`
+        self._node_room = np.zeros(types, np.int64)
+        self._node = np.empty(0, id_dtype)
+        self._seed_of = np.empty(0, np.int32)
+
+        self._item_base = np.zeros(relations + 1, np.int64)
+        self._item_start = np.empty(0, np.int64)
+        self._item_degree = np.empty(0, np.int64)
+        self._item_ptr = np.empty(0, np.int64)
+
+        self._row = np.empty(0, id_dtype)
+        self._col = np.empty(0, np.int32)
+        self._position = np.empty(0, position_dtype)
+
+        # 0 is below every stamp, so fresh tables are empty tables.
+        dense = 0 if plan.disjoint else int(csc.node_base[-1])
+        self._table = np.zeros(dense, np.uint32)
+        self._keys = EMPTY_KEYS
+        self._stamp = 1
+        self._key = (np.uint64(0), np.uint64(0))
+
+    def start(self, seeds: Sequence[Tensor | None], key: BatchKey) -> None:
+        """Begin a batch."""
+        self._key = (np.uint64(key.low), np.uint64(key.high))
+        self._stamp += int(self._node_ptr.max(initial=0))
+        if self._stamp >= STAMP_LIMIT:
+            self._table[:] = 0
+            self._stamp = 1
+        # Zeros, also where the batch before was broken off.
+        self._node_ptr[:] = 0
+        self._edge_ptr[:] = 0
+        counts = np.array([0 if s is None else len(s) for s in seeds], np.int64)
+        self._make_room(counts)
+        stamp, group, total = np.uint32(self._stamp), 0, int(self._csc.node_base[-1])
+        for t, seed in enumerate(seeds):
+            if seed is None:
+                continue
+            first, base, n = int(self._node_start[t]), int(self._csc.node_base[t]), len(seed)
+            if self._plan.disjoint:
+                self._node[first : first + n] = seed.numpy()
+                self._seed_of[first : first + n] = np.arange(group, group + n, dtype=np.int32)
+                relabel.enter_disjoint(
+                    self._node, self._seed_of, first, first + n, 0, base, total,
+                    self._keys, self._table, stamp,
+                )  # fmt: skip
+            else:
+                relabel.seed_dense(seed.numpy(), first, base, self._table, stamp, self._node)
+            group += n
+        self._node_ptr[1] = counts
+
+    def plan(self, hop: int) -> None:
+        """Count the edges of the hop and make room for them and for the nodes they may find."""
+        frontier = self._node_ptr[hop + 1] - self._node_ptr[hop]
+        items = int(frontier[self._csc.dst_type].sum())
+        if items >= len(self._item_ptr):
+            room = items + items // 2 + 1
+            self._item_start, self._item_degree, self._item_ptr = np.empty((3, room), np.int64)
+        sample.plan_hop(
+            self._csc.indptr, self._node, self._node_start, self._node_ptr, self._relations,
+            self._plan.fanouts[hop], self._plan.replace, hop,
+            self._item_base, self._item_start, self._item_degree, self._item_ptr, self._edge_ptr,
+        )  # fmt: skip
+        ends = self._edge_ptr[hop]
+        if ends[-1] > len(self._row):
+            known, room = int(ends[0]), int(ends[-1]) + int(ends[-1]) // 2
+            self._row = _grown(self._row, room, known)
+            self._col = _grown(self._col, room, known)
+            self._position = _grown(self._position, room, known)
+        found = np.bincount(
+            self._csc.src_type, weights=np.diff(ends), minlength=self._csc.num_types
+        ).astype(np.int64)
+        if not self._plan.disjoint:
+            # Without duplicates there are at most N_t nodes; duplicated seeds come on top.
+            found = np.minimum(found, self._csc.num_nodes)
+        self._make_room(self._node_ptr[hop + 1] + found)
+
+    def sample(self, hop: int) -> None:
+        """Draw the edges of the hop."""
+        items = int(self._item_base[-1])
+
+        def task(first: int, last: int) -> None:
+            sample.sample_hop(
+                self._csc.indices, self._node_ptr, self._relations, self._plan.fanouts[hop],
+                self._plan.replace, hop, *self._key,
+                self._item_base, self._item_start, self._item_degree, self._item_ptr,
+                first, last, self._row, self._col, self._position,
+            )  # fmt: skip
+
+        split(items, min(self._backend.threads, items // MIN_ITEMS_PER_THREAD), task)
+
+    def relabel(self, hop: int) -> None:
+        """Number the sources of the hop."""
+        stamp = np.uint32(self._stamp)
+        if self._plan.disjoint:
+            relabel.relabel_disjoint(
+                self._relations, self._csc.node_base, self._edge_ptr, hop, self._row, self._col,
+                self._keys, self._table, stamp,
+                self._node, self._seed_of, self._node_start, self._node_ptr,
+            )  # fmt: skip
+        else:
+            relabel.relabel_dense(
+                self._relations, self._csc.node_base, self._edge_ptr, hop, self._row,
+                self._table, stamp, self._node, self._node_start, self._node_ptr,
+            )  # fmt: skip
+
+    def emit(self) -> SampledGraph:
+        """Copy the edges out, relation by relation."""
+        counts = np.diff(self._edge_ptr, axis=1)  # [hops, R]
+        perm = self._csc.perm if self._csc.perm is not None else self._position[:0]
+        outputs = []
+        for r, size in enumerate(counts.sum(0).tolist()):
+            edge_index, edge = self._edge_outputs(size)
+            emit.emit_edges(
+                r, self._edge_ptr, self._row, self._col, self._position, perm,
+                int(self._csc.edge_base[r]), edge_index.numpy(), edge.numpy(),
+            )  # fmt: skip
+            outputs.append((edge_index, edge))
+        return self._sampled(outputs, counts.T.tolist())
+
+    def emit_induced(self) -> SampledGraph:
+        """Copy out all edges between the sampled nodes, by destination."""
+        csc, outputs = self._csc, []
+        none = np.empty(0, np.int64)
+        for r in range(csc.num_relations):
+            src, dst = int(csc.src_type[r]), int(csc.dst_type[r])
+            between = (
+                csc.indptr, csc.indices, int(csc.node_base[src]), int(csc.node_base[-1]),
+                int(csc.indptr_base[r]), self._node, self._seed_of, int(self._node_start[dst]),
+                int(self._node_ptr[-1, dst]), not self._plan.disjoint,
+                self._table, self._keys, np.uint32(self._stamp),
+            )  # fmt: skip
+            size = emit.induced_edges(*between, none, none, none)
+            row, col, position = np.empty((3, size), np.int64)
+            if size > 0:
+                emit.induced_edges(*between, row, col, position)
+            edge_index, edge = self._edge_outputs(size)
+            perm = csc.perm if csc.perm is not None else position[:0]
+            emit.emit_edges(
+                0, np.array([[0, size]], np.int64), row, col, position, perm,
+                int(csc.edge_base[r]), edge_index.numpy(), edge.numpy(),
+            )  # fmt: skip
+            outputs.append((edge_index, edge))
+        return self._sampled(outputs, None)
+
+    def _edge_outputs(self, size: int) -> tuple[Tensor, Tensor]:
+        pool = self._backend.pool
+        return pool.empty((2, size), self._plan.id_dtype), pool.empty((size,), torch.int64)
+
+    def _sampled(
+        self, edges: list[tuple[Tensor, Tensor]], num_edges: list[list[int]] | None
+    ) -> SampledGraph:
+        return SampledGraph(
+            node=self._emit_lists(self._node),
+            seed_of=self._emit_lists(self._seed_of) if self._plan.disjoint else None,
+            edge_index=[edge_index for edge_index, _ in edges],
+            edge=[edge for _, edge in edges],
+            num_sampled_nodes=np.diff(self._node_ptr, axis=0).T.tolist(),
+            num_sampled_edges=num_edges,
+        )
+
+    def _emit_lists(self, source: Ints) -> list[Tensor]:
+        lists = []
+        for start, size in zip(self._node_start, self._node_ptr[-1].tolist(), strict=True):
+            out = self._backend.pool.empty((size,), torch.int64)
+            out.numpy()[:] = source[start : start + size]
+            lists.append(out)
+        return lists
+
+    def _make_room(self, counts: IntTable) -> None:
+        """Have room for more than `counts` nodes of each type, keeping what is known.
+
+        More, because `relabel_dense` writes behind the end of a list before it knows whether a node
+        is new.
+        """
+        if counts.max(initial=0) >= STAMP_LIMIT:
+            raise ValueError(
+                f"One batch may reach {int(counts.max())} nodes, more than the {STAMP_LIMIT} that "
+                f"local ids can count. Use a smaller batch_size or smaller num_neighbors."
+            )
+        if (counts >= self._node_room).any():
+            room = np.maximum(counts + counts // 2 + 1, self._node_room)
+            start = np.zeros_like(room)
+            np.cumsum(room[:-1], out=start[1:])
+            node = np.empty(int(room.sum()), self._node.dtype)
+            seed_of = np.empty(len(node) if self._plan.disjoint else 0, np.int32)
+            for t, known in enumerate(self._node_ptr.max(0)):
+                old, new = self._node_start[t], start[t]
+                node[new : new + known] = self._node[old : old + known]
+                if self._plan.disjoint:
+                    seed_of[new : new + known] = self._seed_of[old : old + known]
+            self._node, self._seed_of = node, seed_of
+            self._node_start, self._node_room = start, room
+        if self._plan.disjoint and 2 * int(counts.sum()) > len(self._keys):
+            self._rehash(2 * int(counts.sum()))
+
+    def _rehash(self, at_least: int) -> None:
+        """Move the known nodes of this batch to a hash table of `at_least` slots."""
+        slots = 1 << max(10, at_least.bit_length())
+        self._keys, self._table = np.zeros(slots, np.uint64), np.zeros(slots, np.uint32)
+        total = int(self._csc.node_base[-1])
+        for t, known in enumerate(self._node_ptr.max(0).tolist()):
+            first = int(self._node_start[t])
+            relabel.enter_disjoint(
+                self._node, self._seed_of, first, first + known, 0, int(self._csc.node_base[t]),
+                total, self._keys, self._table, np.uint32(self._stamp),
+            )  # fmt: skip
+
+
+def _grown(array: Ints, room: int, known: int) -> Ints:
+    """Return a longer array that keeps the first `known` elements."""
+    longer = np.empty(room, array.dtype)
+    longer[:known] = array[:known]
+    return longer

@@ -1,0 +1,1 @@
+"""The CPU kernels: serial, compiled by numba, and free of the GIL while they run."""

@@ -1,0 +1,81 @@
+"""From the workspace of a batch to the tensors that the user keeps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .jit import kernel, prefetch
+from .relabel import find_slot
+
+Ints = npt.NDArray[Any]
+
+AHEAD = 24
+
+
+@kernel
+def emit_edges(
+    relation: int,
+    edge_ptr: Ints,  # [hops, R + 1]
+    row: Ints,  # [edges]
+    col: Ints,  # [edges]
+    position: Ints,  # [edges]
+    perm: Ints,  # [E], or [0] where the position is the edge id
+    edge_base: int,
+    edge_index: Ints,  # [2, e_r] out
+    edge: Ints,  # [e_r] out
+) -> None:
+    """Collect the edges of one relation, which lie in one piece per hop."""
+    at = 0
+    for hop in range(edge_ptr.shape[0]):
+        first, last = edge_ptr[hop, relation], edge_ptr[hop, relation + 1]
+        n = last - first
+        edge_index[0, at : at + n] = row[first:last]
+        edge_index[1, at : at + n] = col[first:last]
+        if perm.shape[0] == 0:
+            for e in range(first, last):
+                edge[at + e - first] = position[e] - edge_base
+        else:
+            for e in range(first, last):
+                if e + AHEAD < last:
+                    prefetch(perm, position[e + AHEAD])
+                edge[at + e - first] = perm[position[e]]
+        at += n
+
+
+@kernel
+def induced_edges(
+    indptr: Ints, indices: Ints,
+    src_base: int, total: int, indptr_base: int,
+    node: Ints, seed_of: Ints, dst_start: int, num_dst: int,
+    dense: bool, table: Ints, keys: Ints, stamp: np.uint32,
+    row: Ints, col: Ints, position: Ints,
+) -> int:  # fmt: skip
+    """List the edges of one relation between sampled nodes, and return how many there are.
+
+    Called once with empty outputs to count and once to fill, so the two cannot disagree. Edges come
+    by destination in the order of the node list, then in CSC order; the copies of a duplicated
+    seed each get all of its edges.
+
+    Example: nodes 7, 4 (local 0, 1) with the lists 7: [4, 9] and 4: [4] give rows 1, 1, columns
+    0, 1; node 9 was not sampled.
+    """
+    fill = row.shape[0] > 0
+    count = 0
+    for i in range(num_dst):
+        v = indptr_base + node[dst_start + i]
+        for p in range(indptr[v], indptr[v + 1]):
+            if dense:
+                entry = table[src_base + indices[p]]
+            else:
+                key = np.uint64(seed_of[dst_start + i] * total + src_base + indices[p])
+                entry = table[find_slot(key, keys, table, stamp)]
+            if entry >= stamp:
+                if fill:
+                    row[count] = entry - stamp
+                    col[count] = i
+                    position[count] = p
+                count += 1
+    return count

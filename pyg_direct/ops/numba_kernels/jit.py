@@ -1,0 +1,67 @@
+"""How every CPU kernel is compiled, and the one instruction that numba does not offer."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numba
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def kernel(function: F) -> F:
+    """Compile `function` with numba: no GIL, C division, cached on disk.
+
+    numba keeps the machine code beside the source or, in a read-only install, in the user's cache
+    folder (`NUMBA_CACHE_DIR` overrides both). Where none of them can be written, the kernel is
+    compiled anew in every process, and a warning says so once.
+    """
+    try:
+        return numba.njit(nogil=True, cache=True, error_model="numpy")(function)
+    except RuntimeError as error:
+        if "no locator available" not in str(error):
+            raise
+        warnings.warn(
+            "pyg_direct finds no writable folder for its compiled CPU kernels, so each process "
+            "compiles them again, which takes some seconds. Set NUMBA_CACHE_DIR to a writable "
+            "folder.",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        return numba.njit(nogil=True, error_model="numpy")(function)
+
+
+@intrinsic
+def prefetch(typingctx: Any, array: Any, index: Any) -> Any:
+    """Ask the cache for the line of `array[index]` (1-D); never faults, so any index may be given.
+
+    A random read costs a cache and often a TLB miss; asking some rows ahead lets them overlap.
+    """
+    if not isinstance(array, types.Array):
+        return None
+    signature = types.void(array, index)
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        struct = context.make_array(sig.args[0])(context, builder, args[0])
+        position = context.cast(builder, args[1], sig.args[1], types.intp)
+        address = builder.gep(struct.data, [position])
+        byte_pointer = ir.IntType(8).as_pointer()
+        word = ir.IntType(32)
+        function_type = ir.FunctionType(ir.VoidType(), [byte_pointer, word, word, word])
+        # The mangled name depends on whether LLVM's pointers are opaque.
+        name = "llvm.prefetch.p0" if "ptr" in str(byte_pointer) else "llvm.prefetch.p0i8"
+        function = builder.module.globals.get(name) or ir.Function(
+            builder.module, function_type, name
+        )
+        read, keep_in_all_levels, data = word(0), word(3), word(1)
+        builder.call(
+            function, [builder.bitcast(address, byte_pointer), read, keep_in_all_levels, data]
+        )
+        return context.get_dummy_value()
+
+    return signature, codegen

@@ -1,0 +1,150 @@
+"""Global node ids to local ids, in order of first occurrence.
+
+Both kinds of table keep what they hold from batch to batch and need no clearing: an entry is
+`stamp + local id`, and the stamp of a batch lies above every entry of the batches before it, so an
+entry below the stamp means "not seen yet".
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .jit import kernel, prefetch
+
+Ints = npt.NDArray[Any]
+
+AHEAD = 24  # edges whose table entries are asked for in advance
+
+HASH_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
+HASH_SHIFT = np.uint64(32)
+ONE = np.uint64(1)
+
+
+@kernel
+def seed_dense(
+    seed: Ints, first: int, base: int, table: Ints, stamp: np.uint32, node: Ints
+) -> None:
+    """Enter the seeds of one type at node[first:]; a duplicate keeps its place in the list.
+
+    Example: seeds 7, 4, 7 get the places 0, 1, 2, and later edges refer to 7 as 0.
+    """
+    for i in range(seed.shape[0]):
+        v = seed[i]
+        node[first + i] = v
+        if table[base + v] < stamp:
+            table[base + v] = stamp + np.uint32(i)
+
+
+@kernel
+def relabel_dense(
+    relations: Ints,  # [3, R]
+    node_base: Ints,  # [T + 1]: first table entry of each type
+    edge_ptr: Ints,  # [hops, R + 1]
+    hop: int,
+    row: Ints,  # [edges] in: global ids, out: local ids
+    table: Ints,  # uint32 [sum_t N_t]
+    stamp: np.uint32,
+    node: Ints,  # [capacity]
+    node_start: Ints,  # [T]
+    node_ptr: Ints,  # [hops + 2, T]
+) -> None:
+    """Number the sources of hop `hop` and append the new ones to the lists of their types.
+
+    Example: known nodes 7, 4 (local 0, 1) and sources 4, 9, 9, 2 become 1, 2, 2, 3; the list grows
+    to 7, 4, 9, 2.
+    """
+    for t in range(node_start.shape[0]):
+        node_ptr[hop + 2, t] = node_ptr[hop + 1, t]
+    for r in range(relations.shape[1]):
+        src = relations[0, r]
+        base, start, count = node_base[src], node_start[src], node_ptr[hop + 2, src]
+        last = edge_ptr[hop, r + 1]
+        for e in range(edge_ptr[hop, r], last):
+            if e + AHEAD < last:
+                prefetch(table, base + row[e + AHEAD])
+            v = row[e]
+            entry = table[base + v]
+            is_new = entry < stamp
+            # Written whether new or not: a misprediction costs more than the stores.
+            entry = np.uint32(stamp + count) if is_new else entry
+            table[base + v] = entry
+            node[start + count] = v
+            row[e] = entry - stamp
+            count += is_new
+        node_ptr[hop + 2, src] = count
+
+
+@kernel
+def find_slot(key: np.uint64, keys: Ints, entries: Ints, stamp: np.uint32) -> np.uint64:
+    """Return the slot of `key` in the open hash table, or the free one where it belongs.
+
+    Linear probing over a power of two of slots, of which at most half are taken.
+    """
+    mask = np.uint64(keys.shape[0] - 1)
+    at = ((key * HASH_MULTIPLIER) >> HASH_SHIFT) & mask
+    while entries[at] >= stamp and keys[at] != key:
+        at = (at + ONE) & mask
+    return at
+
+
+@kernel
+def enter_disjoint(
+    node: Ints, seed_of: Ints, first: int, last: int, local: int, base: int, total: int,
+    keys: Ints, entries: Ints, stamp: np.uint32,
+) -> None:  # fmt: skip
+    """Enter node[first:last] of one type as the local ids `local`, `local` + 1, ...
+
+    The key of a node is (number of its subgraph) * `total` + `base` + id, where `total` counts all
+    nodes of all types. Serves the seeds, and a table that grew in the middle of a batch.
+    """
+    for i in range(first, last):
+        key = np.uint64(seed_of[i] * total + base + node[i])
+        at = find_slot(key, keys, entries, stamp)
+        keys[at] = key
+        entries[at] = np.uint32(stamp + local + i - first)
+
+
+@kernel
+def relabel_disjoint(
+    relations: Ints,  # [3, R]
+    node_base: Ints,  # [T + 1]
+    edge_ptr: Ints,  # [hops, R + 1]
+    hop: int,
+    row: Ints,  # [edges] in: global ids, out: local ids
+    col: Ints,  # [edges]
+    keys: Ints,  # uint64 [slots]
+    entries: Ints,  # uint32 [slots]
+    stamp: np.uint32,
+    node: Ints,  # [capacity]
+    seed_of: Ints,  # [capacity]
+    node_start: Ints,  # [T]
+    node_ptr: Ints,  # [hops + 2, T]
+) -> None:
+    """As `relabel_dense`, where a node counts once in each subgraph that reaches it.
+
+    Example: subgraphs 0 and 1 with the seeds 7 and 4 (local 0, 1), sources 9 below 7 and 9 below 4
+    become 2 and 3; the list grows to 7, 4, 9, 9 and seed_of to 0, 1, 0, 1.
+    """
+    total = node_base[node_base.shape[0] - 1]
+    for t in range(node_start.shape[0]):
+        node_ptr[hop + 2, t] = node_ptr[hop + 1, t]
+    for r in range(relations.shape[1]):
+        src, dst = relations[0, r], relations[1, r]
+        base, start, dst_start = node_base[src], node_start[src], node_start[dst]
+        count = node_ptr[hop + 2, src]
+        for e in range(edge_ptr[hop, r], edge_ptr[hop, r + 1]):
+            v = row[e]
+            group = seed_of[dst_start + col[e]]
+            key = np.uint64(group * total + base + v)
+            at = find_slot(key, keys, entries, stamp)
+            if entries[at] < stamp:
+                keys[at] = key
+                entries[at] = np.uint32(stamp + count)
+                node[start + count] = v
+                seed_of[start + count] = group
+                count += 1
+            row[e] = entries[at] - stamp
+        node_ptr[hop + 2, src] = count

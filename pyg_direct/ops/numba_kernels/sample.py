@@ -1,0 +1,191 @@
+"""One hop of neighbour sampling: how many edges each frontier node gets, and which.
+
+The work of a hop is a list of items, one for each (relation, frontier node of the relation's
+destination type), relation by relation. `plan_hop` counts, `sample_hop` fills.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .jit import kernel, prefetch
+from .philox import PURPOSE_UNIFORM, below, philox4x32
+
+Ints = npt.NDArray[Any]
+
+AHEAD = 16  # items whose lines are asked for in advance: about the misses a core has in flight
+LINEAR_SEARCH = 64  # fan-outs up to this look for a collision in a row of picks, larger ones hash
+GATHER_ITEMS = 64  # items whose picks are read together, so that their cache misses overlap
+
+RELATION_SHIFT = np.uint64(8)
+SLOT_SHIFT = np.uint64(2)
+HASH_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
+
+
+@kernel
+def plan_hop(
+    indptr: Ints,  # [sum_r (N_r + 1)]
+    node: Ints,  # [capacity]
+    node_start: Ints,  # [T]
+    node_ptr: Ints,  # [hops + 2, T]
+    relations: Ints,  # [3, R]: source type, destination type, indptr base
+    fanout: Ints,  # [R]
+    replace: bool,
+    hop: int,
+    item_base: Ints,  # [R + 1] out: first item of each relation
+    item_start: Ints,  # [items] out: first position of the node's list
+    item_degree: Ints,  # [items] out: length of the node's list
+    item_ptr: Ints,  # [items + 1] out: first edge of each item
+    edge_ptr: Ints,  # [hops, R + 1] out: first edge of each relation
+) -> None:
+    """Count the edges of every item of hop `hop`.
+
+    Example: fan-out 2 and frontier nodes of degree 3, 0 and 1 give item_ptr = [e, e+2, e+2, e+3],
+    where e is the number of edges that earlier hops took.
+    """
+    edges = 0 if hop == 0 else edge_ptr[hop - 1, fanout.shape[0]]
+    item = 0
+    item_ptr[0] = edges
+    for r in range(fanout.shape[0]):
+        dst, base, k = relations[1, r], relations[2, r], fanout[r]
+        item_base[r] = item
+        edge_ptr[hop, r] = edges
+        first = node_start[dst]
+        last = first + node_ptr[hop + 1, dst]
+        for i in range(first + node_ptr[hop, dst], last):
+            if i + AHEAD < last:
+                prefetch(indptr, base + node[i + AHEAD])
+            v = base + node[i]
+            start = indptr[v]
+            degree = indptr[v + 1] - start
+            if k < 0:
+                edges += degree
+            elif replace:
+                edges += k if degree > 0 else 0
+            else:
+                edges += min(k, degree)
+            item_start[item] = start
+            item_degree[item] = degree
+            item += 1
+            item_ptr[item] = edges
+    item_base[fanout.shape[0]] = item
+    edge_ptr[hop, fanout.shape[0]] = edges
+
+
+@kernel
+def with_replacement(
+    position: Ints, first: int, k: int, start: int, degree: int,
+    local: np.uint64, stream: np.uint64, k0: np.uint64, k1: np.uint64,
+) -> None:  # fmt: skip
+    """Write k independent uniform draws from the list at `start` to position[first:first + k]."""
+    bound = np.uint64(degree)
+    words = (np.uint64(0), np.uint64(0), np.uint64(0), np.uint64(0))
+    for j in range(k):
+        slot = np.uint64(j)
+        if j & 3 == 0:
+            words = philox4x32(slot >> SLOT_SHIFT, local, stream, PURPOSE_UNIFORM, k0, k1)
+        position[first + j] = start + np.int64(
+            below(words[j & 3], bound, slot, local, stream, k0, k1)
+        )
+
+
+@kernel
+def without_replacement(
+    position: Ints, first: int, k: int, start: int, degree: int,
+    local: np.uint64, stream: np.uint64, k0: np.uint64, k1: np.uint64,
+) -> None:  # fmt: skip
+    """Write k of the list's `degree` positions, every k-subset equally likely, 0 < k < degree.
+
+    Method: Floyd's algorithm (Bentley and Floyd, "A Sample of Brilliance", CACM 30(9), 1987).
+    Slot j draws t from [0, degree - k + j]; if t was picked before, it takes degree - k + j.
+
+    Example: degree 5, k 3, draws 1, 1, 4: slot 0 takes 1; slot 1 drew 1 again and takes 3; slot 2
+    takes 4. The picks are 1, 3, 4.
+    """
+    words = (np.uint64(0), np.uint64(0), np.uint64(0), np.uint64(0))
+    hashed = k > LINEAR_SEARCH
+    size = 1
+    while size < 2 * k:
+        size *= 2
+    table = np.full(size if hashed else 1, -1, np.int64)
+    mask = np.uint64(size - 1)
+    for j in range(k):
+        slot = np.uint64(j)
+        if j & 3 == 0:
+            words = philox4x32(slot >> SLOT_SHIFT, local, stream, PURPOSE_UNIFORM, k0, k1)
+        top = degree - k + j
+        pick = np.int64(below(words[j & 3], np.uint64(top + 1), slot, local, stream, k0, k1))
+        if hashed:
+            at = ((np.uint64(pick) * HASH_MULTIPLIER) >> np.uint64(32)) & mask
+            while table[at] != -1 and table[at] != pick:
+                at = (at + np.uint64(1)) & mask
+            if table[at] == pick:
+                pick = top
+                at = ((np.uint64(pick) * HASH_MULTIPLIER) >> np.uint64(32)) & mask
+                while table[at] != -1:
+                    at = (at + np.uint64(1)) & mask
+            table[at] = pick
+        else:
+            for i in range(first, first + j):
+                if position[i] == start + pick:
+                    pick = top
+                    break
+        position[first + j] = start + pick
+
+
+@kernel
+def sample_hop(
+    indices: Ints,  # [E]
+    node_ptr: Ints,  # [hops + 2, T]
+    relations: Ints,  # [3, R]
+    fanout: Ints,  # [R]
+    replace: bool,
+    hop: int,
+    k0: np.uint64,
+    k1: np.uint64,
+    item_base: Ints,  # [R + 1]
+    item_start: Ints,  # [items]
+    item_degree: Ints,  # [items]
+    item_ptr: Ints,  # [items + 1]
+    item_first: int,  # the range of items to do
+    item_last: int,
+    row: Ints,  # [edges] out: global id of the source
+    col: Ints,  # [edges] out: local id of the destination
+    position: Ints,  # [edges] out: position in `indices`
+) -> None:
+    """Fill the edges of the items in [item_first, item_last).
+
+    The draws of an item depend on the key, the hop, the relation, the local id of its node and the
+    slot, so items may be done in any order and by any thread.
+    """
+    for r in range(fanout.shape[0]):
+        begin, end = max(item_base[r], item_first), min(item_base[r + 1], item_last)
+        offset = node_ptr[hop, relations[1, r]] - item_base[r]
+        stream = np.uint64(hop) | (np.uint64(r) << RELATION_SHIFT)
+        drawn = replace and fanout[r] >= 0
+        for block in range(begin, end, GATHER_ITEMS):
+            block_end = min(block + GATHER_ITEMS, end)
+            for item in range(block, block_end):
+                first = item_ptr[item]
+                k = item_ptr[item + 1] - first
+                start, degree = item_start[item], item_degree[item]
+                local = item + offset
+                if drawn and k > 0:
+                    with_replacement(
+                        position, first, k, start, degree, np.uint64(local), stream, k0, k1
+                    )
+                elif k < degree and k > 0:
+                    without_replacement(
+                        position, first, k, start, degree, np.uint64(local), stream, k0, k1
+                    )
+                else:
+                    for j in range(k):
+                        position[first + j] = start + j
+                for j in range(first, first + k):
+                    col[j] = local
+                    prefetch(indices, position[j])
+            for j in range(item_ptr[block], item_ptr[block_end]):
+                row[j] = indices[position[j]]

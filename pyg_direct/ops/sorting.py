@@ -1,0 +1,115 @@
+"""COO to CSC on the CPU: a parallel, stable counting sort."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from .numba_kernels import csc as kernels
+from .parallel import available_cores, run_all
+
+Ints = npt.NDArray[Any]
+
+INT32_END = 2**31
+MIN_EDGES_PER_THREAD = 1 << 18
+
+
+class Compressed(NamedTuple):
+    """One relation, grouped by destination."""
+
+    indptr: Ints  # [num_dst + 1]
+    indices: Ints  # [E]
+    perm: Ints | None  # [E]; None if the edges were in order already
+
+
+def narrow(end: int) -> type[np.signedinteger[Any]]:
+    """Return the narrowest integer type for values in [0, end)."""
+    return np.int32 if end <= INT32_END else np.int64
+
+
+def compress(row: Ints, col: Ints, num_src: int, num_dst: int, trusted: bool) -> Compressed:
+    """Group edges by destination; among the edges of one, their order is kept.
+
+    Args:
+        row: int32 or int64 [E], sources.
+        col: int32 or int64 [E], destinations.
+        num_src: sources must be in [0, num_src).
+        num_dst: destinations must be in [0, num_dst).
+        trusted: the caller says that `col` is sorted.
+
+    Returns:
+        Where `col` is sorted, `indices` is `row` itself, not a copy, and `perm` is None.
+
+    Raises:
+        ValueError: an id out of range, or `trusted` edges that are not sorted.
+    """
+    edges = len(row)
+    position_type = narrow(edges + 1)
+    status, at = kernels.check_sorted(row, col, 0, edges, num_src, num_dst)
+    if status == kernels.OK:
+        indptr = np.empty(num_dst + 1, position_type)
+        kernels.index_to_ptr(col, 0, indptr)
+        return Compressed(indptr, row, None)
+    _check(status, at, row, col, num_src, num_dst, sorted_required=trusted)
+    return _counting_sort(row, col, num_src, num_dst, position_type)
+
+
+def _counting_sort(
+    row: Ints, col: Ints, num_src: int, num_dst: int, position_type: type[np.signedinteger[Any]]
+) -> Compressed:
+    edges = len(row)
+    # Each thread counts into a table of its own, so many threads on few edges would cost more
+    # memory than the edges themselves.
+    by_memory = edges // max(1, num_dst)
+    chunks = max(1, min(available_cores(), edges // MIN_EDGES_PER_THREAD, by_memory, 16))
+    cuts = [edges * i // chunks for i in range(chunks + 1)]
+    ranges = list(zip(cuts[:-1], cuts[1:], strict=True))
+    counts = np.zeros((chunks, num_dst), position_type)
+    for status, at in run_all(
+        [
+            partial(kernels.count, row, col, a, b, num_src, counts[c])
+            for c, (a, b) in enumerate(ranges)
+        ]
+    ):
+        _check(status, at, row, col, num_src, num_dst)
+    indptr = np.empty(num_dst + 1, position_type)
+    kernels.scan(counts, 0, indptr)
+    indices = np.empty(edges, narrow(num_src))
+    perm = np.empty(edges, position_type)
+    run_all(
+        [
+            partial(kernels.fill, row, col, a, b, counts[c], indices, perm)
+            for c, (a, b) in enumerate(ranges)
+        ]
+    )
+    return Compressed(indptr, indices, perm)
+
+
+def _check(
+    status: int,
+    edge: int,
+    row: Ints,
+    col: Ints,
+    num_src: int,
+    num_dst: int,
+    sorted_required: bool = False,
+) -> None:
+    """Raise what a kernel found wrong."""
+    if status == kernels.BAD_SOURCE:
+        raise ValueError(
+            f"edge_index[0, {edge}] is {row[edge]}, but source ids must be in [0, {num_src}). "
+            f"Check edge_index, or set num_nodes."
+        )
+    if status == kernels.BAD_DESTINATION:
+        raise ValueError(
+            f"edge_index[1, {edge}] is {col[edge]}, but destination ids must be in "
+            f"[0, {num_dst}). Check edge_index, or set num_nodes."
+        )
+    if status == kernels.UNSORTED and sorted_required:
+        raise ValueError(
+            f"is_sorted=True, but edge_index[1] is not sorted: entry {edge} is {col[edge]} after "
+            f"{col[edge - 1]}. Sort the edges by column, or leave is_sorted=False."
+        )

@@ -1,0 +1,230 @@
+"""Work done ahead of time, in order: knows threads and failures, and nothing of graphs."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+EXIT_SECONDS = 10.0  # how long the interpreter waits, at exit, for the work under way
+
+
+class _Failure:
+    """An exception on its way from a producer to the consumer."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+
+class _Board(Generic[T, R]):
+    """What the producers and the consumer share.
+
+    The threads hold this and not the `Prefetcher`, so that a prefetcher that nobody refers to any
+    more is collected, and takes its threads with it.
+    """
+
+    def __init__(self, work: Callable[[T], R]) -> None:
+        self.work = work
+        self.changed = threading.Condition()
+        self.tasks: deque[tuple[int, T]] = deque()
+        self.results: dict[int, R | _Failure] = {}
+        self.first_wanted = 0  # results below belong to an iteration that was broken off
+        self.start_failure: _Failure | None = None
+        self.closed = False
+
+    def close(self) -> None:
+        """Tell the producers to stop. May be called at any time, in any thread."""
+        with self.changed:
+            self.closed = True
+            self.tasks.clear()
+            self.results.clear()
+            self.changed.notify_all()
+
+
+_open_boards: weakref.WeakKeyDictionary[_Board[object, object], list[threading.Thread]]
+_open_boards = weakref.WeakKeyDictionary()
+
+
+def _stop_at_exit() -> None:
+    """Stop all producers while the interpreter can still run them to an end."""
+    boards = list(_open_boards.items())
+    for board, _ in boards:
+        board.close()
+    deadline = time.monotonic() + EXIT_SECONDS
+    for _, threads in boards:
+        for thread in threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+
+
+def _forget_after_fork() -> None:
+    """The producers of the parent process do not run in a forked child."""
+    _open_boards.clear()
+
+
+atexit.register(_stop_at_exit)
+os.register_at_fork(after_in_child=_forget_after_fork)
+
+
+def _produce(board: _Board[T, R], number: int, start: Callable[[int], None] | None) -> None:
+    """Body of a producer thread."""
+    try:
+        if start is not None:
+            start(number)
+    except BaseException as error:
+        with board.changed:
+            board.start_failure = _Failure(error)
+            board.changed.notify_all()
+        return
+    while _produce_one(board):
+        pass
+
+
+def _produce_one(board: _Board[T, R]) -> bool:
+    """Do one task. A function of its own, so that an idle producer keeps no batch alive."""
+    with board.changed:
+        while not board.tasks and not board.closed:
+            board.changed.wait()
+        if board.closed:
+            return False
+        number, task = board.tasks.popleft()
+    result: R | _Failure
+    try:
+        result = board.work(task)
+    except BaseException as error:  # whatever it is, the consumer shall see it
+        result = _Failure(error)
+    with board.changed:
+        if number >= board.first_wanted and not board.closed:
+            board.results[number] = result
+            board.changed.notify_all()
+    return True
+
+
+class Prefetcher(Generic[T, R]):
+    """Iterates over ``work(task)`` in the order of the tasks, with threads working ahead.
+
+    The tasks are drawn in the consumer's thread. An exception of `work` is raised, with its own
+    traceback, where its result would have come; the iteration can go on behind it.
+
+    Args:
+        work: called in the producer threads.
+        num_threads: how many producers, at least 1.
+        depth: how many tasks may be under way, or done and not fetched, at least 1.
+        start: called once in each producer, with its number, before its first task.
+        timeout_seconds: how long to wait for one result; 0 for ever.
+    """
+
+    def __init__(
+        self,
+        work: Callable[[T], R],
+        num_threads: int,
+        depth: int,
+        start: Callable[[int], None] | None = None,
+        timeout_seconds: float = 0.0,
+    ) -> None:
+        self._board: _Board[T, R] = _Board(work)
+        self._depth = max(1, depth)
+        self._timeout_seconds = timeout_seconds
+        self._tasks: Iterator[T] = iter(())
+        self._task_failure: BaseException | None = None
+        self._pid = os.getpid()
+        self._issued = self._fetched = 0
+        threads = [
+            threading.Thread(
+                target=_produce,
+                args=(self._board, number, start),
+                name=f"pyg_direct-producer-{number}",
+                daemon=True,
+            )
+            for number in range(num_threads)
+        ]
+        for thread in threads:
+            thread.start()
+        self._threads = threads
+        _open_boards[self._board] = threads  # type: ignore[index]
+        # Only tells the threads to stop: the garbage collector may call this in any thread, at a
+        # moment when waiting for another one could be for ever.
+        weakref.finalize(self, self._board.close).atexit = False
+
+    def begin(self, tasks: Iterator[T]) -> None:
+        """Forget what is under way, and begin to work on `tasks`."""
+        with self._board.changed:
+            self._board.tasks.clear()
+            self._board.results.clear()
+            self._board.first_wanted = self._fetched = self._issued
+        self._tasks, self._task_failure = tasks, None
+        self._issue()
+
+    def __next__(self) -> R:
+        """Return the next result.
+
+        Raises:
+            StopIteration: no task is left.
+            RuntimeError: the wait exceeded `timeout_seconds`, the iterator was closed, or it was
+                begun in another process.
+        """
+        if self._pid != os.getpid():
+            raise RuntimeError(
+                "This iterator was begun in another process, whose producer threads do not exist "
+                "here. Call iter(loader) after the fork."
+            )
+        self._issue()
+        if self._fetched == self._issued:
+            if self._task_failure is not None:
+                failure, self._task_failure = self._task_failure, None
+                raise failure
+            raise StopIteration
+        result = self._wait(self._fetched)
+        self._fetched += 1
+        self._issue()
+        if isinstance(result, _Failure):
+            raise result.error
+        return result
+
+    def _issue(self) -> None:
+        """Hand out tasks until `depth` of them are ahead of the consumer."""
+        while self._issued - self._fetched < self._depth:
+            try:
+                task = next(self._tasks)
+            except StopIteration:
+                return
+            except BaseException as error:
+                # Results before it come first.
+                self._task_failure, self._tasks = error, iter(())
+                return
+            with self._board.changed:
+                self._board.tasks.append((self._issued, task))
+                self._board.changed.notify_all()
+            self._issued += 1
+
+    def _wait(self, number: int) -> R | _Failure:
+        board = self._board
+        deadline = time.monotonic() + self._timeout_seconds if self._timeout_seconds else None
+        with board.changed:
+            while number not in board.results:
+                if board.start_failure is not None:
+                    return board.start_failure
+                if board.closed:
+                    raise RuntimeError("The loader's producers were stopped.")
+                left = None if deadline is None else deadline - time.monotonic()
+                if left is not None and left <= 0:
+                    raise RuntimeError(
+                        f"The loader timed out: batch {number} took more than "
+                        f"{self._timeout_seconds} seconds. Raise timeout=, or use 0 to wait."
+                    )
+                board.changed.wait(left)
+            return board.results.pop(number)
+
+    def close(self) -> None:
+        """Stop the producers and wait for what they are doing. Idempotent."""
+        self._board.close()
+        if self._pid == os.getpid():
+            for thread in self._threads:
+                thread.join()

@@ -1,0 +1,58 @@
+"""Which random numbers a batch uses: the key of every draw comes from here.
+
+The key of batch ``b`` in epoch ``e`` is the first two words of Philox4x32-10 at the counter
+(b mod 2^32, b div 2^32, e, domain) under the key (seed mod 2^32, seed div 2^32). So any batch can
+be drawn alone, and no two share a key unless 64-bit words collide.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from .ops.numba_kernels.philox import philox4x32
+from .types import BatchKey
+
+LOADER_DOMAIN = 0  # batches of an epoch
+CALL_DOMAIN = 1  # batches asked for one at a time
+SHUFFLE_DOMAIN = 2  # the order of the seeds in an epoch
+
+
+def derive(seed: int, epoch: int, batch: int, domain: int = LOADER_DOMAIN) -> BatchKey:
+    """Return the key of one batch.
+
+    Args:
+        seed: the base seed, in [0, 2^64).
+        epoch: in [0, 2^32).
+        batch: in [0, 2^64).
+        domain: what the key is for.
+    """
+    words = (batch & 0xFFFFFFFF, batch >> 32, epoch, domain, seed & 0xFFFFFFFF, seed >> 32)
+    low, high, _, _ = philox4x32(*(np.uint64(word) for word in words))
+    return BatchKey(int(low), int(high))
+
+
+def as_seed(key: BatchKey) -> int:
+    """Return the key as one 63-bit integer, as `torch.Generator.manual_seed` takes it."""
+    return (key.low | key.high << 32) >> 1
+
+
+def draw_seed(generator: torch.Generator | None) -> int:
+    """Draw a base seed in [0, 2^63) from `generator`, or from torch's default one."""
+    return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
+
+
+def check_seed(seed: int | None) -> int | None:
+    """Return `seed` as a Python int.
+
+    Raises:
+        TypeError: not an integer or None.
+        ValueError: outside [0, 2^64).
+    """
+    if seed is None:
+        return None
+    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)):
+        raise TypeError(f"seed must be an int or None, got {type(seed).__name__}.")
+    if not 0 <= seed < 1 << 64:
+        raise ValueError(f"seed must be in [0, 2**64), got {seed}.")
+    return int(seed)

@@ -1,0 +1,280 @@
+"""PyG's `BaseSampler`, with all sampling policy and the one loop over hops."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from collections import deque
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch_geometric.sampler import (
+    BaseSampler,
+    EdgeSamplerInput,
+    NegativeSampling,
+    NodeSamplerInput,
+    SamplerOutput,
+)
+from torch_geometric.sampler.base import DataType, NumNeighbors, SubgraphType
+from torch_geometric.typing import EdgeType
+
+from . import rng
+from .ops import Backend, Workspace, backend_for
+from .storage import Graph, graph_of
+from .types import BatchKey, IntTable, SampledGraph, SamplingPlan
+
+NumNeighborsLike = NumNeighbors | list[int] | dict[EdgeType, list[int]]
+
+MAX_HOPS = 255  # a hop is eight bits of the random counter
+
+LATER = "is not supported yet by pyg_direct; use torch_geometric.loader.NeighborLoader until it is."
+
+
+class NeighborSampler(BaseSampler):
+    """Samples neighbourhoods, with PyG's `NeighborSampler` signature.
+
+    Works in `pyg_direct.NeighborLoader` and in PyG's own `NodeLoader`. Without replacement each node
+    gets ``min(k, degree)`` of its in-edges, every subset equally likely (Floyd's algorithm); with
+    replacement, k independent uniform draws if it has any. A negative fan-out takes all in-edges, in
+    their order. Parallel edges count one by one. Nodes are numbered by first occurrence, seeds
+    first; duplicated seeds keep their places and draw independently.
+
+    Args:
+        data: a homogeneous `torch_geometric.data.Data`. Its edges are grouped by destination once,
+            here; features are not touched.
+        num_neighbors: fan-out of each hop; negative for all neighbours, [] for the seeds alone.
+        subgraph_type: 'directional', 'bidirectional' or 'induced', as in PyG.
+        replace: sample with replacement.
+        disjoint: give every seed a subgraph of its own.
+        temporal_strategy: only 'uniform'.
+        time_attr: not supported yet.
+        weight_attr: not supported yet.
+        is_sorted: `edge_index` is sorted by column. Sorted edges are found without it, too.
+        share_memory: accepted for PyG's sake; nothing is copied to other processes.
+        directed: deprecated in PyG; False means ``subgraph_type='induced'``.
+        sample_direction: only 'forward'.
+        device: where to sample; None means the CPU.
+        seed: base seed in [0, 2^64) of all draws. None draws a key from torch's default generator at
+            every call, so that `torch.manual_seed` governs.
+        threads: CPU threads that may share one batch.
+
+    Raises:
+        ValueError: bad edges, fan-outs or options.
+        NotImplementedError: what the arguments above call not supported yet.
+    """
+
+    def __init__(
+        self,
+        data: Any,
+        num_neighbors: NumNeighborsLike,
+        subgraph_type: SubgraphType | str = "directional",
+        replace: bool = False,
+        disjoint: bool = False,
+        temporal_strategy: str = "uniform",
+        time_attr: str | None = None,
+        weight_attr: str | None = None,
+        is_sorted: bool = False,
+        share_memory: bool = False,
+        directed: bool = True,
+        sample_direction: Literal["forward", "backward"] = "forward",
+        *,
+        device: torch.device | str | None = None,
+        seed: int | None = None,
+        threads: int = 1,
+    ) -> None:
+        if not directed:
+            subgraph_type = SubgraphType.induced
+            warnings.warn(
+                "directed=False is deprecated; use subgraph_type='induced'.",
+                FutureWarning,
+                stacklevel=2,
+            )
+        _refuse_later(time_attr, weight_attr, sample_direction)
+        if temporal_strategy not in ("uniform", "last"):
+            raise ValueError(
+                f"temporal_strategy must be 'uniform' or 'last', got {temporal_strategy!r}."
+            )
+        self.data_type = DataType.from_data(data)
+        self._graph: Graph = graph_of(data, is_sorted)
+        self._backend: Backend = backend_for(torch.device(device or "cpu"), threads)
+        self._csc = self._backend.place(self._graph.csc)
+        self.node_types, self.edge_types = self._graph.node_types, self._graph.edge_types
+        self.num_nodes = int(self._csc.num_nodes[0])
+        self.num_neighbors = num_neighbors
+        self.replace = bool(replace)
+        self.subgraph_type = SubgraphType(subgraph_type)
+        self.disjoint = bool(disjoint)
+        self.temporal_strategy = temporal_strategy
+        self.sample_direction = sample_direction
+        self.keep_orig_edges = False
+        self._seed = rng.check_seed(seed)
+        self._calls = itertools.count()
+        # Shared by shallow copies, which may have other fan-outs: so everything is kept by plan.
+        self._plans: dict[Any, SamplingPlan] = {}
+        self._free: dict[Any, deque[Workspace]] = {}
+
+    @property
+    def num_neighbors(self) -> NumNeighbors:
+        """The fan-out of each hop; can be set, also on a shallow copy (as Lightning does)."""
+        return self._num_neighbors
+
+    @num_neighbors.setter
+    def num_neighbors(self, value: NumNeighborsLike) -> None:
+        self._num_neighbors = value if isinstance(value, NumNeighbors) else NumNeighbors(value)
+        self._check_fanouts()
+
+    @property
+    def is_hetero(self) -> bool:
+        """Whether the graph has named node and edge types."""
+        return self.data_type == DataType.heterogeneous
+
+    @property
+    def is_temporal(self) -> bool:
+        """Whether sampling respects time."""
+        return False
+
+    @property
+    def edge_permutation(self) -> None:
+        """None: `SamplerOutput.edge` holds columns of the user's `edge_index` already."""
+        return None
+
+    @property
+    def backend(self) -> Backend:
+        """The backend that samples, which also gathers for the loader."""
+        return self._backend
+
+    def sample_from_nodes(
+        self, inputs: NodeSamplerInput, key: BatchKey | None = None
+    ) -> SamplerOutput:
+        """Sample the neighbourhood of `inputs.node`.
+
+        Args:
+            inputs: seeds as PyG passes them.
+            key: where the draws come from. None draws one; see `seed` of the class.
+
+        Raises:
+            IndexError: a seed out of range.
+        """
+        seed = inputs.node.to(torch.int64).contiguous()
+        if key is None:
+            # The loader checks all of its seeds once, and passes a key.
+            check_ids(seed, self.num_nodes, "seeds")
+            key = self._next_key()
+        if inputs.time is not None:
+            raise NotImplementedError(f"A time for the seeds {LATER}")
+        out = self._output(self.sample([seed], key))
+        out.metadata = (inputs.input_id, inputs.time)
+        if self.subgraph_type == SubgraphType.bidirectional:
+            out = out.to_bidirectional(keep_orig_edges=self.keep_orig_edges)
+        return out
+
+    def sample_from_edges(
+        self, inputs: EdgeSamplerInput, neg_sampling: NegativeSampling | None = None
+    ) -> SamplerOutput:
+        """Not supported yet.
+
+        Raises:
+            NotImplementedError: always.
+        """
+        raise NotImplementedError(f"Link sampling {LATER}")
+
+    def sample(self, seeds: list[Tensor | None], key: BatchKey) -> SampledGraph:
+        """Sample around `seeds`, one int64 tensor [n_t] or None for each node type."""
+        plan_key, plan = self._plan()
+        free = self._free.setdefault(plan_key, deque())
+        try:
+            work = free.pop()
+        except IndexError:
+            work = self._backend.workspace(self._csc, plan)
+        work.start(seeds, key)
+        for hop in range(len(plan.fanouts)):
+            work.plan(hop)
+            work.sample(hop)
+            work.relabel(hop)
+        induced = self.subgraph_type == SubgraphType.induced
+        sampled = work.emit_induced() if induced else work.emit()
+        free.append(work)  # not after an exception: the workspace may be in any state then
+        return sampled
+
+    def _output(self, sampled: SampledGraph) -> SamplerOutput:
+        """Unwrap the one type of a homogeneous graph into PyG's class."""
+        (node,), (edge_index,), (edge,) = sampled.node, sampled.edge_index, sampled.edge
+        counted = sampled.num_sampled_edges is not None
+        return SamplerOutput(
+            node=node,
+            row=edge_index[0],
+            col=edge_index[1],
+            edge=edge,
+            batch=sampled.seed_of[0] if sampled.seed_of is not None else None,
+            num_sampled_nodes=list(sampled.num_sampled_nodes[0]) if counted else None,
+            num_sampled_edges=list(sampled.num_sampled_edges[0])
+            if sampled.num_sampled_edges is not None
+            else None,
+        )
+
+    def _plan(self) -> tuple[Any, SamplingPlan]:
+        key = (tuple(self._num_neighbors.get_values()), self.replace, self.disjoint)
+        plan = self._plans.get(key)
+        if plan is None:
+            plan = SamplingPlan(
+                self._check_fanouts(), self.replace, self.disjoint, self._graph.id_dtype
+            )
+            self._plans[key] = plan
+        return key, plan
+
+    def _check_fanouts(self) -> IntTable:
+        """Return the fan-outs as a table [hops, R]."""
+        values = self._num_neighbors.get_values()
+        if not isinstance(values, (list, tuple)):
+            raise ValueError(
+                f"num_neighbors must be a list with one fan-out for each hop, as the graph is "
+                f"homogeneous, got {values!r}."
+            )
+        for value in values:
+            if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+                raise ValueError(
+                    f"num_neighbors must hold integers (negative for all neighbours), got "
+                    f"{value!r} in {values!r}."
+                )
+        if len(values) > MAX_HOPS:
+            raise ValueError(f"num_neighbors may have {MAX_HOPS} hops at most, got {len(values)}.")
+        return np.array(values, np.int64).reshape(-1, 1).repeat(self._csc.num_relations, 1)
+
+    def _next_key(self) -> BatchKey:
+        if self._seed is not None and torch.utils.data.get_worker_info() is None:
+            return rng.derive(self._seed, 0, next(self._calls), rng.CALL_DOMAIN)
+        # In a worker process of PyG's loader a call counter would repeat itself, in every worker
+        # and every epoch; torch's generator was seeded for this worker and epoch.
+        return rng.derive(rng.draw_seed(None), 0, self._seed or 0, rng.CALL_DOMAIN)
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = self.__dict__.copy()
+        state.update(_calls=None, _free={}, _plans={})
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _calls=itertools.count())
+
+
+def check_ids(ids: Tensor, end: int, what: str) -> None:
+    """Raise an IndexError unless every element of `ids` is in [0, end)."""
+    if ids.numel() > 0:
+        low, high = (int(bound) for bound in torch.aminmax(ids))
+        if low < 0 or high >= end:
+            bad = low if low < 0 else high
+            raise IndexError(f"{what} must be node ids in [0, {end}), got {bad}.")
+
+
+def _refuse_later(time_attr: str | None, weight_attr: str | None, sample_direction: str) -> None:
+    if time_attr is not None:
+        raise NotImplementedError(f"time_attr={time_attr!r} {LATER}")
+    if weight_attr is not None:
+        raise NotImplementedError(f"weight_attr={weight_attr!r} {LATER}")
+    if sample_direction not in ("forward", "backward"):
+        raise ValueError(
+            f"sample_direction must be 'forward' or 'backward', got {sample_direction!r}."
+        )
+    if sample_direction == "backward":
+        raise NotImplementedError(f"sample_direction='backward' {LATER}")

@@ -1,0 +1,99 @@
+"""What the stages hand to each other, and nothing else.
+
+Inside, a graph is always heterogeneous: a list of node types and a list of relations (edge types).
+A homogeneous graph has one node type and one relation, both named ``None``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+Array = Any
+"""An array of a backend: a NumPy array (CPU) or a CUDA tensor. Opaque to everything above `ops`."""
+
+IntTable = npt.NDArray[np.int64]
+"""A small table of integers that lives on the host, whatever the backend."""
+
+
+class BatchKey(NamedTuple):
+    """The 64-bit Philox key of one batch, as two 32-bit words."""
+
+    low: int
+    high: int
+
+
+@dataclass(frozen=True)
+class Csc:
+    """All relations of a graph in one compressed sparse column (CSC) structure.
+
+    The in-neighbours of node ``v`` under relation ``r`` are
+    ``indices[indptr[b + v] : indptr[b + v + 1]]`` with ``b = indptr_base[r]``; so positions in
+    `indices` are global over all relations, and relation ``r`` owns the positions from
+    ``edge_base[r]`` to ``edge_base[r + 1]``.
+
+    Example: two node types of 2 and 3 nodes, relation 0 from type 1 to type 0 with the edges
+    2->0, 0->1, 1->1, and relation 1 from type 0 to type 1 with the edge 1->2::
+
+        indptr      = [0, 1, 3,   3, 3, 3, 4]
+        indices     = [2, 0, 1,   1]
+        indptr_base = [0, 3]           edge_base = [0, 3, 4]
+        src_type    = [1, 0]           dst_type  = [0, 1]        num_nodes = [2, 3]
+    """
+
+    indptr: Array  # int32 or int64 [sum_r (num_nodes[dst_type[r]] + 1)], non-decreasing
+    indices: Array  # int32 or int64 [E], each in [0, num_nodes[src_type[r]])
+    perm: Array | None  # int32 or int64 [E]: position -> column of the relation's `edge_index`
+    src_type: IntTable  # [R], each in [0, T)
+    dst_type: IntTable  # [R], each in [0, T)
+    indptr_base: IntTable  # [R]
+    edge_base: IntTable  # [R + 1]
+    num_nodes: IntTable  # [T]
+    node_base: IntTable = field(init=False)  # [T + 1], prefix sum of `num_nodes`
+
+    def __post_init__(self) -> None:
+        if len(self.src_type) != len(self.dst_type) or len(self.edge_base) != len(self.src_type) + 1:
+            raise ValueError(
+                f"The relations of a CSC must agree in number, got {len(self.src_type)} source "
+                f"types, {len(self.dst_type)} destination types, {len(self.edge_base)} edge bases."
+            )
+        base = np.zeros(len(self.num_nodes) + 1, np.int64)
+        np.cumsum(self.num_nodes, out=base[1:])
+        object.__setattr__(self, "node_base", base)
+
+    @property
+    def num_types(self) -> int:
+        """Number of node types, T."""
+        return len(self.num_nodes)
+
+    @property
+    def num_relations(self) -> int:
+        """Number of relations (edge types), R."""
+        return len(self.src_type)
+
+
+@dataclass(frozen=True)
+class SampledGraph:
+    """One sampled subgraph, per node type and per relation, as tensors a user may keep."""
+
+    node: Sequence[Tensor]  # T x int64 [n_t], global ids, seeds first
+    seed_of: Sequence[Tensor] | None  # T x int64 [n_t], the seed's position; only when disjoint
+    edge_index: Sequence[Tensor]  # R x [2, e_r], local ids, rows = (source, destination)
+    edge: Sequence[Tensor]  # R x int64 [e_r], columns of the user's `edge_index`
+    num_sampled_nodes: Sequence[Sequence[int]]  # T x [hops + 1]
+    num_sampled_edges: Sequence[Sequence[int]] | None  # R x [hops]; None for induced subgraphs
+
+
+class SamplingPlan(NamedTuple):
+    """How to sample: everything about the law, nothing about one batch."""
+
+    fanouts: IntTable  # [hops, R]; a negative fan-out means all neighbours
+    replace: bool
+    disjoint: bool
+    id_dtype: torch.dtype  # dtype of the `edge_index` handed out: int64 or int32
