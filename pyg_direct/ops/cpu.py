@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,15 +12,16 @@ import torch
 from torch import Tensor
 
 from ..types import BatchKey, Csc, IntTable, SampledGraph, SamplingPlan
-from .buffers import NUMPY_DTYPES, BufferPool
+from .buffers import BufferPool
 from .numba_kernels import emit, gather, relabel, sample
 from .parallel import split
 
 Ints = npt.NDArray[Any]
 
-MIN_ROWS_PER_THREAD = 4096  # below, waking a thread costs more than it saves
+MIN_BYTES_PER_THREAD = 1 << 20  # below, waking a thread costs more than it saves
 MIN_ITEMS_PER_THREAD = 4096
 STAMP_LIMIT = 1 << 31  # half of the stamps, so that a batch that begins below it never wraps
+WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 EMPTY_KEYS = np.zeros(0, np.uint64)
 EMPTY_GROUPS = np.zeros(0, np.int32)
 
@@ -45,31 +47,28 @@ class CpuBackend:
         rows = len(index)
         out = self.pool.empty((rows, *table.shape[1:]), table.dtype)
         if out.numel() > 0:
-            word = _word_type(table)
-            source, target = _flat(table).view(word), _flat(out).view(word)
-            words, ids = target.size // rows, index.numpy()
-            line = max(1, gather.LINE_BYTES // target.itemsize)
-
-            def task(first: int, last: int) -> None:
-                gather.gather_rows(source, ids, words, line, first, last, target)
-
-            split(rows, min(self.threads, rows // MIN_ROWS_PER_THREAD), task)
+            source, target, ids = _bytes(table), _bytes(out), index.numpy()
+            row_bytes = target.size // rows
+            word = WORDS.get(row_bytes)
+            if word is not None and table.data_ptr() % row_bytes == 0:
+                task = partial(_gather_words, source.view(word), ids, target.view(word))
+            else:
+                task = partial(_gather_rows, source, ids, row_bytes, target)
+            split(rows, min(self.threads, target.size // MIN_BYTES_PER_THREAD), task)
         return out
 
 
-def _flat(tensor: Tensor) -> Ints:
-    """Return the elements of a contiguous tensor as a 1-D array over the same memory."""
-    tensor = tensor.detach().view(-1)
-    return (tensor if tensor.dtype in NUMPY_DTYPES else tensor.view(torch.uint8)).numpy()
+def _gather_rows(table: Ints, ids: Ints, row_bytes: int, out: Ints, first: int, last: int) -> None:
+    gather.gather_rows(table, ids, row_bytes, first, last, out)
 
 
-def _word_type(table: Tensor) -> type[np.unsignedinteger[Any]]:
-    """Return the widest word that divides the rows of `table` and their addresses."""
-    row_bytes = table[0].numel() * table.element_size()
-    for size, word in ((8, np.uint64), (4, np.uint32), (2, np.uint16)):
-        if row_bytes % size == 0 and table.data_ptr() % size == 0:
-            return word
-    return np.uint8
+def _gather_words(table: Ints, ids: Ints, out: Ints, first: int, last: int) -> None:
+    gather.gather_words(table, ids, first, last, out)
+
+
+def _bytes(tensor: Tensor) -> Ints:
+    """Return the memory of a contiguous tensor as 1-D bytes."""
+    return tensor.detach().view(-1).view(torch.uint8).numpy()
 
 
 class CpuWorkspace:

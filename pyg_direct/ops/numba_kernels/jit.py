@@ -1,4 +1,4 @@
-"""How every CPU kernel is compiled, and the one instruction that numba does not offer."""
+"""How every CPU kernel is compiled, and two instructions that numba does not offer."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import numba
 from llvmlite import ir
 from numba import types
+from numba.core import cgutils
 from numba.extending import intrinsic
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -62,6 +63,30 @@ def prefetch(typingctx: Any, array: Any, index: Any) -> Any:
         builder.call(
             function, [builder.bitcast(address, byte_pointer), read, keep_in_all_levels, data]
         )
+        return context.get_dummy_value()
+
+    return signature, codegen
+
+
+@intrinsic
+def copy_bytes(
+    typingctx: Any, source: Any, source_at: Any, target: Any, target_at: Any, size: Any
+) -> Any:
+    """Copy `size` bytes from `source[source_at:]` to `target[target_at:]`, both 1-D uint8.
+
+    The C library's memcpy moves a row of some hundred bytes two to three times as fast as the loop
+    that numba makes of an assignment.
+    """
+    signature = types.void(source, source_at, target, target_at, size)
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        def address(array: int, at: int) -> Any:
+            struct = context.make_array(sig.args[array])(context, builder, args[array])
+            position = context.cast(builder, args[at], sig.args[at], types.intp)
+            return builder.gep(struct.data, [position])
+
+        count = context.cast(builder, args[4], sig.args[4], types.intp)
+        cgutils.raw_memcpy(builder, address(2, 3), address(0, 1), count, 1, align=1)
         return context.get_dummy_value()
 
     return signature, codegen
