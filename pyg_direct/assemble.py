@@ -75,12 +75,12 @@ def _stack(row: Tensor, col: Tensor) -> Tensor:
     """Return [row; col]: without a copy where they lie one behind the other, as our sampler's do."""
     size = row.numel()
     adjacent = (
-        row.untyped_storage().data_ptr() == col.untyped_storage().data_ptr()
+        row.data_ptr() + row.nbytes == col.data_ptr()
+        and size == col.numel() > 0
+        and row.dtype == col.dtype
         and row.is_contiguous()
         and col.is_contiguous()
-        and col.storage_offset() == row.storage_offset() + size
-        and row.dtype == col.dtype
-        and size == col.numel() > 0
+        and row.untyped_storage().data_ptr() == col.untyped_storage().data_ptr()
     )
     return row.as_strided((2, size), (size, 1)) if adjacent else torch.stack([row, col])
 

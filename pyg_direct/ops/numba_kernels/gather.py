@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 
-from .jit import copy_bytes, kernel, prefetch
+from .jit import copy_bytes, kernel, prefetch_address
 
 AHEAD = 16  # rows asked for in advance
 
 
 @kernel
 def gather_rows(
-    table: npt.NDArray[np.uint8],  # [N * row_bytes]
+    table: int,  # address of [N, row_bytes], of any alignment
     index: npt.NDArray[np.int64],  # [rows], each in [0, N)
     row_bytes: int,
     first: int,  # the range of rows to do
     last: int,
-    out: npt.NDArray[np.uint8],  # [rows * row_bytes]
+    out: int,  # address of [rows, row_bytes]
 ) -> None:
     """Copy the rows `index` of `table` to `out`.
 
@@ -30,20 +28,14 @@ def gather_rows(
     """
     for i in range(first, last):
         if i + AHEAD < last:
-            prefetch(table, index[i + AHEAD] * row_bytes)
-        copy_bytes(table, index[i] * row_bytes, out, i * row_bytes, row_bytes)
-
-
-@kernel
-def gather_words(
-    table: npt.NDArray[Any],  # [N]
-    index: npt.NDArray[np.int64],  # [rows], each in [0, N)
-    first: int,
-    last: int,
-    out: npt.NDArray[Any],  # [rows]
-) -> None:
-    """As `gather_rows` for rows of one machine word, where a call of memcpy would be the cost."""
-    for i in range(first, last):
-        if i + AHEAD < last:
-            prefetch(table, index[i + AHEAD])
-        out[i] = table[index[i]]
+            prefetch_address(table + index[i + AHEAD] * row_bytes)
+        source, target = table + index[i] * row_bytes, out + i * row_bytes
+        # Rows of one word, such as labels and masks, are too short for a call of memcpy.
+        if row_bytes == 8:
+            copy_bytes(source, target, 8)
+        elif row_bytes == 4:
+            copy_bytes(source, target, 4)
+        elif row_bytes == 1:
+            copy_bytes(source, target, 1)
+        else:
+            copy_bytes(source, target, row_bytes)
