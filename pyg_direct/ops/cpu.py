@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -47,9 +48,7 @@ class CpuBackend:
         out = self.pool.empty((rows, *table.shape[1:]), table.dtype)
         row_bytes = out.nbytes // max(1, rows)
         if row_bytes > 0:
-            task = partial(
-                _gather, table.data_ptr(), index.numpy(), row_bytes, out.data_ptr()
-            )
+            task = partial(_gather, table.data_ptr(), index.numpy(), row_bytes, out.data_ptr())
             split(rows, min(self.threads, out.nbytes // MIN_BYTES_PER_THREAD), task)
         return out
 
@@ -226,7 +225,7 @@ class CpuWorkspace:
             edge_index=[edge_index for edge_index, _ in edges],
             edge=[edge for _, edge in edges],
             num_sampled_nodes=[
-                [b - a for a, b in zip(ends[:-1], ends[1:], strict=True)]
+                [after - before for before, after in pairwise(ends)]
                 for ends in self._node_ptr.T.tolist()
             ],
             num_sampled_edges=num_edges,

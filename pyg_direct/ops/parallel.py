@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
+from itertools import pairwise
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -60,4 +61,4 @@ def split(n: int, pieces: int, task: Callable[[int, int], None]) -> None:
         return
     pieces = min(pieces, n)
     cuts = [n * i // pieces for i in range(pieces + 1)]
-    run_all([partial(task, a, b) for a, b in zip(cuts[:-1], cuts[1:], strict=True)])
+    run_all([partial(task, a, b) for a, b in pairwise(cuts)])
