@@ -18,13 +18,14 @@ MAY_IMPORT = {
     "ops.numba_kernels": set(),
     "ops.parallel": set(),
     "ops.buffers": set(),
-    "ops.sorting": {"ops.numba_kernels", "ops.parallel"},
+    "ops.sorting": {"types", "ops.numba_kernels", "ops.parallel"},
     "ops.compile": {"config"},
     "ops": {"types", "ops.cpu", "ops.cuda"},
     "ops.cpu": {"types", "ops.buffers", "ops.numba_kernels", "ops.parallel"},
     "ops.cuda": {"types", "config", "ops.compile"},
     "rng": {"types", "ops.numba_kernels"},
-    "storage": {"types", "ops.sorting"},
+    "attributes": {"ops.sorting"},
+    "storage": {"types", "attributes", "ops.sorting"},
     "sampler": {"types", "ops", "rng", "storage"},
     "gather": {"ops"},
     "assemble": {"gather", "ops"},
@@ -35,7 +36,7 @@ MAY_IMPORT = {
     "__init__": {"loader", "sampler"},
 }  # fmt: skip
 
-PYG = {"storage", "sampler", "gather", "assemble", "loader"}
+PYG = {"storage", "attributes", "sampler", "gather", "assemble", "loader"}
 CUPY = {"ops.compile"}
 NUMBA = {"ops.numba_kernels"}
 
