@@ -29,14 +29,16 @@ MAY_IMPORT = {
     "sampler": {"types", "ops", "rng", "storage"},
     "gather": {"ops"},
     "assemble": {"gather", "ops"},
-    "epoch": {"types", "rng", "pipeline", "loader"},  # loader for its type alone
-    "loader": {
+    "epoch": {"types", "rng", "pipeline", "base"},  # base for its type alone
+    "base": {
         "types", "config", "rng", "ops", "ops.parallel", "sampler", "assemble", "epoch",
     },
-    "__init__": {"loader", "sampler"},
+    "loader": {"types", "base", "sampler", "assemble"},
+    "link_loader": {"types", "base", "sampler", "assemble"},
+    "__init__": {"loader", "link_loader", "sampler"},
 }  # fmt: skip
 
-PYG = {"storage", "attributes", "sampler", "gather", "assemble", "loader"}
+PYG = {"storage", "attributes", "sampler", "gather", "assemble", "base", "loader", "link_loader"}
 CUPY = {"ops.compile"}
 NUMBA = {"ops.numba_kernels"}
 
