@@ -24,16 +24,22 @@ class Named(NamedTuple):
     label: str
 
 
-def find(data: Any, name: str) -> tuple[dict[NodeType | None, Named], dict[EdgeType | None, Named]]:
-    """Return an attribute of each node type and of each edge type that has it."""
+def find(
+    data: Any, name: str, of_edges: bool = False
+) -> tuple[dict[NodeType | None, Named], dict[EdgeType | None, Named]]:
+    """Return an attribute of each node type and of each edge type that has it.
+
+    In a homogeneous graph PyG tells the two apart by length and name; `of_edges` says that it can
+    only be of the edges.
+    """
     node: dict[NodeType | None, Named] = {}
     edge: dict[EdgeType | None, Named] = {}
     if isinstance(data, Data):
         if name in data:
             found = Named(data[name], f"data.{name}")
-            if data.is_node_attr(name):
+            if data.is_node_attr(name) and not of_edges:
                 node[None] = found
-            elif data.is_edge_attr(name):
+            elif data.is_edge_attr(name) or of_edges:
                 edge[None] = found
     elif isinstance(data, HeteroData):
         for key, nodes in data.node_items():
@@ -92,7 +98,7 @@ def edge_weights(data: Any, name: str) -> dict[EdgeType | None, npt.NDArray[np.f
         ValueError: no such attribute, not one-dimensional, or negative, infinite or NaN.
     """
     weights: dict[EdgeType | None, npt.NDArray[np.float64]] = {}
-    for key, (value, label) in find(data, name)[1].items():
+    for key, (value, label) in find(data, name, of_edges=True)[1].items():
         if not isinstance(value, Tensor) or value.is_complex() or value.numel() != len(value):
             kind = tuple(value.shape) if isinstance(value, Tensor) else type(value)
             raise ValueError(f"{label} must hold one weight for each edge, got {kind}.")
@@ -106,7 +112,5 @@ def edge_weights(data: Any, name: str) -> dict[EdgeType | None, npt.NDArray[np.f
             )
         weights[key] = numbers.numpy()
     if not weights:
-        raise ValueError(
-            f"weight_attr={name!r} is no attribute of the edges (with one entry for each)."
-        )
+        raise ValueError(f"weight_attr={name!r} is no attribute of the edges.")
     return weights
