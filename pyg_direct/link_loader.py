@@ -70,9 +70,10 @@ class LinkNeighborLoader(DirectLoader, torch_geometric.loader.LinkNeighborLoader
         **kwargs: Any,
     ) -> None:
         if neighbor_sampler is None and (edge_label_time is None) != (time_attr is None):
+            states = {True: "set", False: "not set"}
             raise ValueError(
-                "edge_label_time and time_attr belong together: pass both for temporal sampling, "
-                "or neither."
+                f"'edge_label_time' is {states[edge_label_time is not None]} while 'time_attr' is "
+                f"{states[time_attr is not None]}. Temporal sampling needs both of them."
             )
         sampling = {
             "subgraph_type": subgraph_type,
