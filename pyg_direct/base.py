@@ -119,7 +119,8 @@ class DirectLoader(torch.utils.data.DataLoader[Any]):
 
     def _work(self, task: Task) -> Any:
         """Make one batch; runs in a producer thread where there are any."""
-        out = self._collate(task.index, task.key)
+        with torch.inference_mode(task.inference), torch.set_grad_enabled(task.grad):
+            out = self._collate(task.index, task.key)
         if self.pin_memory and self.filter_per_worker and torch.cuda.is_available():
             out = out.pin_memory() if hasattr(out, "pin_memory") else out
         return out

@@ -26,6 +26,8 @@ class Task(NamedTuple):
 
     index: Any  # positions in the loader's `input_nodes`, as the batch sampler gave them
     key: BatchKey
+    grad: bool  # modes of the thread that asks for the batch: torch keeps them by thread
+    inference: bool
 
 
 @dataclass
@@ -131,9 +133,12 @@ class Epoch:
         loader, progress = self._loader, self._loader._progress
         batches = self._resume(progress) if progress.resume else self._start(progress)
         self._number, self._length = progress.epoch, len(loader)
-        seed, epoch, first = progress.base_seed, progress.epoch, progress.batch
+        # A base seed that was drawn for this epoch says it all: the same one, the same epoch.
+        epoch = 0 if progress.seed is None else progress.epoch
+        seed, first = progress.base_seed, progress.batch
+        modes = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
         self._results.begin(
-            Task(index, rng.derive(seed, epoch, batch))
+            Task(index, rng.derive(seed, epoch, batch), *modes)
             for batch, index in enumerate(batches, first)
         )
 

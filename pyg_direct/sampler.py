@@ -32,11 +32,10 @@ from .types import BatchKey, SampledGraph, SamplingPlan
 
 NumNeighborsLike: TypeAlias = NumNeighbors | list[int] | dict[EdgeType, list[int]]
 
+MAX_FANOUT = 2**31 - 1
 MAX_HOPS = 255  # a hop is eight bits of the random counter
 
 Output: TypeAlias = SamplerOutput | HeteroSamplerOutput
-
-LATER = "is not supported yet by pyg_direct; use torch_geometric.loader.NeighborLoader until it is."
 
 
 class NeighborSampler(BaseSampler):
@@ -69,7 +68,8 @@ class NeighborSampler(BaseSampler):
             Sorted edges are found without it, too.
         share_memory: accepted for PyG's sake; nothing is copied to other processes.
         directed: deprecated in PyG; False means ``subgraph_type='induced'``.
-        sample_direction: only 'forward'.
+        sample_direction: 'forward' samples the sources of edges into the frontier, 'backward' the
+            destinations of edges out of it. Edges keep their direction in the output.
         device: where to sample; None means the CPU.
         seed: base seed in [0, 2^64) of all draws. None draws a key from torch's default generator
             at every call, so that `torch.manual_seed` governs.
@@ -77,7 +77,6 @@ class NeighborSampler(BaseSampler):
 
     Raises:
         ValueError: bad edges, fan-outs or options.
-        NotImplementedError: `sample_direction='backward'`.
     """
 
     def __init__(
@@ -106,13 +105,17 @@ class NeighborSampler(BaseSampler):
                 FutureWarning,
                 stacklevel=2,
             )
-        _check_direction(sample_direction)
+        if sample_direction not in ("forward", "backward"):
+            raise ValueError(
+                f"sample_direction must be 'forward' or 'backward', got {sample_direction!r}."
+            )
         if temporal_strategy not in ("uniform", "last"):
             raise ValueError(
                 f"temporal_strategy must be 'uniform' or 'last', got {temporal_strategy!r}."
             )
         self.data_type = DataType.from_data(data)
-        self._graph: Graph = graph_of(data, is_sorted, time_attr, weight_attr)
+        backward = sample_direction == "backward"
+        self._graph: Graph = graph_of(data, is_sorted, time_attr, weight_attr, backward)
         self._backend: Backend = backend_for(torch.device(device or "cpu"), threads)
         self._csc = self._backend.place(self._graph.csc)
         self.node_types, self.edge_types = self._graph.node_types, self._graph.edge_types
@@ -140,6 +143,8 @@ class NeighborSampler(BaseSampler):
 
     @num_neighbors.setter
     def num_neighbors(self, value: NumNeighborsLike) -> None:
+        if isinstance(value, (np.ndarray, Tensor)):
+            value = value.tolist()
         self._num_neighbors = value if isinstance(value, NumNeighbors) else NumNeighbors(value)
         self._check_fanouts()
 
@@ -303,10 +308,11 @@ class NeighborSampler(BaseSampler):
         As in PyG, an induced subgraph has no counts by hop.
         """
         edges = sampled.num_sampled_edges
+        near = 1 if self.sample_direction == "backward" else 0
         fields: dict[str, Any] = {
             "node": self._by_type(self.node_types, sampled.node),
-            "row": self._by_type(self.edge_types, [e[0] for e in sampled.edge_index]),
-            "col": self._by_type(self.edge_types, [e[1] for e in sampled.edge_index]),
+            "row": self._by_type(self.edge_types, [e[near] for e in sampled.edge_index]),
+            "col": self._by_type(self.edge_types, [e[1 - near] for e in sampled.edge_index]),
             "edge": self._by_type(self.edge_types, sampled.edge),
             "batch": self._by_type(self.node_types, sampled.seed_of),
             "num_sampled_nodes": self._by_type(
@@ -360,6 +366,11 @@ class NeighborSampler(BaseSampler):
                     f"num_neighbors must hold integers (negative for all neighbours), got "
                     f"{value!r} in {self._num_neighbors.values!r}."
                 )
+            if value > MAX_FANOUT:
+                raise ValueError(
+                    f"num_neighbors may be {MAX_FANOUT} at most (negative for all neighbours), got "
+                    f"{value}."
+                )
         if len(fanouts) > MAX_HOPS:
             raise ValueError(f"num_neighbors may have {MAX_HOPS} hops at most, got {len(fanouts)}.")
 
@@ -386,12 +397,3 @@ def check_ids(ids: Tensor, end: int, what: str) -> None:
         if low < 0 or high >= end:
             bad = low if low < 0 else high
             raise IndexError(f"{what} must be node ids in [0, {end}), got {bad}.")
-
-
-def _check_direction(sample_direction: str) -> None:
-    if sample_direction not in ("forward", "backward"):
-        raise ValueError(
-            f"sample_direction must be 'forward' or 'backward', got {sample_direction!r}."
-        )
-    if sample_direction == "backward":
-        raise NotImplementedError(f"sample_direction='backward' {LATER}")

@@ -44,6 +44,7 @@ def graph_of(
     is_sorted: bool = False,
     time_attr: str | None = None,
     weight_attr: str | None = None,
+    backward: bool = False,
 ) -> Graph:
     """Convert PyG data for sampling.
 
@@ -56,6 +57,8 @@ def graph_of(
             ones are an error.
         time_attr: integer attribute of nodes or of edges that holds their times.
         weight_attr: attribute of edges that holds their weights.
+        backward: group the edges by source instead, to follow them forward: in the CSC, the
+            sources of the data are the destinations. "Column" above then means row.
 
     Raises:
         ValueError: ids out of range, a wrong shape or dtype, or unsorted edges with `is_sorted`.
@@ -67,7 +70,9 @@ def graph_of(
     elif isinstance(data, HeteroData):
         node_types, edges, num_nodes = _hetero_parts(data)
     else:
-        node_types, edges, num_nodes = remote_parts(*data)
+        node_types, edges, num_nodes = remote_parts(*data, backward)
+    if backward:
+        edges = [edge._replace(src=edge.dst, dst=edge.src) for edge in edges]
     times = None if time_attr is None else Times(data, time_attr)
     weights = {} if weight_attr is None else edge_weights(data, weight_attr)
     relations, dtypes = [], set()
@@ -77,7 +82,7 @@ def graph_of(
         if isinstance(store, Compressed):
             compressed, dtype = pad_and_check(store, size, name), torch.int64
         else:
-            compressed, dtype = _compressed(store, size, is_sorted, name)
+            compressed, dtype = _compressed(store, size, is_sorted, name, backward)
         if times is not None:
             by_node, by_edge = times.node.get(node_types[src]), times.edge.get(key)
             if by_node is not None or by_edge is not None:
@@ -180,30 +185,37 @@ def _num_nodes(store: Any, name: str) -> int:
 
 
 def _compressed(
-    store: BaseStorage, size: tuple[int, int], is_sorted: bool, name: str
+    store: BaseStorage, size: tuple[int, int], is_sorted: bool, name: str, backward: bool
 ) -> tuple[Compressed, torch.dtype]:
     """Group the edges of one store by destination, and tell the dtype of its ids."""
     for key in ("adj", "adj_t"):  # PyG's order of preference
         if key in store:
-            return _from_sparse(store[key], f"{name}.{key}", size), torch.int64
+            return _from_sparse(store[key], f"{name}.{key}", size, backward), torch.int64
     edge_index = getattr(store, "edge_index", None)
     if edge_index is None:
         none = np.empty(0, np.int64)
         return compress(none, none, *size), torch.int64
     if isinstance(edge_index, EdgeIndex):
-        is_sorted = is_sorted or edge_index.sort_order == "col"
+        is_sorted = is_sorted or edge_index.sort_order == ("row" if backward else "col")
         edge_index = edge_index.as_tensor()
     _check_edge_index(edge_index, f"{name}.edge_index")
+    ends = (f"{name}.edge_index[0]", f"{name}.edge_index[1]")
     row, col = (np.ascontiguousarray(part.numpy()) for part in edge_index.detach().cpu())
-    return compress(row, col, *size, is_sorted, f"{name}.edge_index"), edge_index.dtype
+    if backward:
+        row, col, ends = col, row, ends[::-1]
+    return compress(row, col, *size, is_sorted, ends), edge_index.dtype
 
 
-def _from_sparse(adj: Any, name: str, size: tuple[int, int]) -> Compressed:
+def _from_sparse(adj: Any, name: str, size: tuple[int, int], backward: bool) -> Compressed:
     if not isinstance(adj, SparseTensor):
         raise ValueError(
             f"{name} must be a torch_sparse.SparseTensor, got {type(adj).__name__}. Store the "
             f"graph as edge_index, or convert it with torch_geometric.transforms.ToSparseTensor."
         )
+    if backward:  # through the edges, as their ids are positions in the order of `adj`
+        first, second, _ = adj.coo()
+        row, col = (second, first) if name.endswith("_t") else (first, second)
+        return compress(col.cpu().numpy(), row.cpu().numpy(), *size, False, (name, name))
     # `adj` is [source, destination], `adj_t` the transpose: both keep their values where they are.
     ptr, row, _ = adj.csr() if name.endswith("_t") else adj.csc()
     return pad_and_check(Compressed(ptr.cpu().numpy(), row.cpu().numpy(), None), size, name)

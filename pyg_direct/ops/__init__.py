@@ -76,6 +76,9 @@ class Backend(Protocol):
         Args:
             table: [N, ...], contiguous; read where it lies.
             index: int64 [n], each in [0, N), on this backend's device.
+
+        Raises:
+            IndexError: on the CPU, an id out of range.
         """
 
 

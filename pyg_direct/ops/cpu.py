@@ -48,13 +48,22 @@ class CpuBackend:
         out = self.pool.empty((rows, *table.shape[1:]), table.dtype)
         row_bytes = out.nbytes // max(1, rows)
         if row_bytes > 0:
-            task = partial(_gather, table.data_ptr(), index.numpy(), row_bytes, out.data_ptr())
+            task = partial(
+                _gather, table.data_ptr(), index.numpy(), len(table), row_bytes, out.data_ptr()
+            )
             split(rows, min(self.threads, out.nbytes // MIN_BYTES_PER_THREAD), task)
         return out
 
 
-def _gather(table: int, index: Ints, row_bytes: int, out: int, first: int, last: int) -> None:
-    gather.gather_rows(table, index, row_bytes, first, last, out)
+def _gather(
+    table: int, index: Ints, num_rows: int, row_bytes: int, out: int, first: int, last: int
+) -> None:
+    bad = gather.gather_rows(table, index, num_rows, row_bytes, first, last, out)
+    if bad >= 0:
+        raise IndexError(
+            f"Cannot gather row {index[bad]} of a tensor with {num_rows} rows. Did an attribute of "
+            f"the data change its size, or a transform_sampler_output its ids?"
+        )
 
 
 class CpuWorkspace:

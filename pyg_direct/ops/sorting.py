@@ -39,7 +39,7 @@ def compress(
     num_src: int,
     num_dst: int,
     trusted: bool = False,
-    name: str = "edge_index",
+    names: tuple[str, str] = ("edge_index[0]", "edge_index[1]"),
 ) -> Compressed:
     """Group edges by destination; among the edges of one, their order is kept.
 
@@ -49,7 +49,7 @@ def compress(
         num_src: sources must be in [0, num_src).
         num_dst: destinations must be in [0, num_dst).
         trusted: the caller says that `col` is sorted.
-        name: what errors call the edges.
+        names: what errors call `row` and `col`.
 
     Returns:
         Where `col` is sorted, `indices` is `row` itself, not a copy, and `perm` is None.
@@ -64,11 +64,13 @@ def compress(
         kernels.index_to_ptr(col, 0, indptr)
         return Compressed(indptr, row, None)
     if status != kernels.UNSORTED or trusted:
-        raise ValueError(_complaint(status, at, row, col, num_src, num_dst, name))
-    return _counting_sort(row, col, num_src, num_dst, name)
+        raise ValueError(_complaint(status, at, row, col, num_src, num_dst, names))
+    return _counting_sort(row, col, num_src, num_dst, names)
 
 
-def _counting_sort(row: Ints, col: Ints, num_src: int, num_dst: int, name: str) -> Compressed:
+def _counting_sort(
+    row: Ints, col: Ints, num_src: int, num_dst: int, names: tuple[str, str]
+) -> Compressed:
     edges, position_type = len(row), narrow(len(row) + 1)
     # Each thread counts into a table of its own, so many threads on few edges would cost more
     # memory than the edges themselves.
@@ -84,7 +86,7 @@ def _counting_sort(row: Ints, col: Ints, num_src: int, num_dst: int, name: str) 
         ]
     ):
         if status != kernels.OK:
-            raise ValueError(_complaint(status, at, row, col, num_src, num_dst, name))
+            raise ValueError(_complaint(status, at, row, col, num_src, num_dst, names))
     indptr = np.empty(num_dst + 1, position_type)
     kernels.scan(counts, 0, indptr)
     indices = np.empty(edges, narrow(num_src))
@@ -168,16 +170,17 @@ def running_sums(indptr: Ints, weight: npt.NDArray[np.float64]) -> npt.NDArray[n
 
 
 def _complaint(
-    status: int, edge: int, row: Ints, col: Ints, num_src: int, num_dst: int, name: str
+    status: int, edge: int, row: Ints, col: Ints, num_src: int, num_dst: int, names: tuple[str, str]
 ) -> str:
     """Say what a kernel found wrong."""
     if status == kernels.UNSORTED:
         return (
-            f"is_sorted=True, but {name}[1] is not sorted: entry {edge} is {col[edge]} after "
-            f"{col[edge - 1]}. Sort the edges by column, or leave is_sorted=False."
+            f"is_sorted=True, but {names[1]} is not sorted: entry {edge} is {col[edge]} after "
+            f"{col[edge - 1]}. Sort the edges, or leave is_sorted=False."
         )
-    part, ids, end = (0, row, num_src) if status == kernels.BAD_SOURCE else (1, col, num_dst)
+    at_source = status == kernels.BAD_SOURCE
+    name, ids, end = (names[0], row, num_src) if at_source else (names[1], col, num_dst)
     return (
-        f"{name}[{part}, {edge}] is {ids[edge]}, but the ids of its node type must be in "
-        f"[0, {end}). Check {name}, or set num_nodes."
+        f"Entry {edge} of {name} is {ids[edge]}, but the ids of its node type must be in "
+        f"[0, {end}). Check the edges, or set num_nodes."
     )

@@ -14,21 +14,27 @@ AHEAD = 16  # rows asked for in advance
 def gather_rows(
     table: int,  # address of [N, row_bytes], of any alignment
     index: npt.NDArray[np.int64],  # [rows], each in [0, N)
+    num_rows: int,  # N
     row_bytes: int,
     first: int,  # the range of rows to do
     last: int,
     out: int,  # address of [rows, row_bytes]
-) -> None:
-    """Copy the rows `index` of `table` to `out`.
+) -> int:
+    """Copy the rows `index` of `table` to `out`, and return -1.
+
+    An id out of range ends the copy; its place in `index` is returned.
 
     Only the first line of a row is asked for in advance: that pays for the TLB miss, and the copy
     itself has the other lines in flight at once.
 
-    Example: rows of 2 bytes, index [2, 0], table [a b c d e f] gives [e f a b].
+    Example: rows of 2 bytes, index [2, 0], table [a b c d e f] gives [e f a b]; index [0, 3] gives
+    [a b . .] and returns 1.
     """
     for i in range(first, last):
         if i + AHEAD < last:
             prefetch_address(table + index[i + AHEAD] * row_bytes)
+        if index[i] < 0 or index[i] >= num_rows:
+            return i
         source, target = table + index[i] * row_bytes, out + i * row_bytes
         # Rows of one word, such as labels and masks, are too short for a call of memcpy.
         if row_bytes == 8:
@@ -39,3 +45,4 @@ def gather_rows(
             copy_bytes(source, target, 1)
         else:
             copy_bytes(source, target, row_bytes)
+    return -1
