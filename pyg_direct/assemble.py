@@ -42,6 +42,7 @@ def assemble(data: Data, out: SamplerOutput, backend: Backend) -> Data:
     store["num_sampled_edges"] = out.num_sampled_edges
     if out.orig_row is not None and out.orig_col is not None:
         store["_orig_edge_index"] = torch.stack([out.orig_row, out.orig_col])
+    assert out.metadata is not None
     input_id, seed_time = out.metadata
     store["input_id"] = input_id
     store["seed_time"] = seed_time
@@ -72,15 +73,15 @@ def _filter_edges(
 
 
 def _stack(row: Tensor, col: Tensor) -> Tensor:
-    """Return [row; col]: without a copy where they lie one behind the other, as our sampler's do."""
+    """Return [row; col], without a copy where one lies behind the other, as in our outputs."""
     size = row.numel()
     adjacent = (
-        row.untyped_storage().data_ptr() == col.untyped_storage().data_ptr()
+        row.data_ptr() + row.nbytes == col.data_ptr()
+        and size == col.numel() > 0
+        and row.dtype == col.dtype
         and row.is_contiguous()
         and col.is_contiguous()
-        and col.storage_offset() == row.storage_offset() + size
-        and row.dtype == col.dtype
-        and size == col.numel() > 0
+        and row.untyped_storage().data_ptr() == col.untyped_storage().data_ptr()
     )
     return row.as_strided((2, size), (size, 1)) if adjacent else torch.stack([row, col])
 

@@ -171,7 +171,7 @@ class Epoch:
         return _chain(ahead, batches)
 
     def _reset(self, loader: NeighborLoader, first_iter: bool = False) -> None:
-        """Begin the next epoch with the same threads; `DataLoader` calls it (persistent_workers)."""
+        """Begin the next epoch with the same threads; for `persistent_workers`."""
         self._begin()
 
     def __iter__(self) -> Epoch:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch_geometric.loader
 from torch import Tensor
+from torch_geometric.data import Data
 from torch_geometric.sampler import BaseSampler, SamplerOutput
 from torch_geometric.sampler.base import SubgraphType
 
@@ -23,7 +24,7 @@ from .types import BatchKey
 DEFAULT_PREFETCH = 2
 
 
-class NeighborLoader(torch_geometric.loader.NeighborLoader):  # type: ignore[misc]
+class NeighborLoader(torch_geometric.loader.NeighborLoader):
     """Drop-in replacement of `torch_geometric.loader.NeighborLoader`.
 
     A real subclass with PyG's arguments, batches and attributes; its class documentation holds
@@ -55,8 +56,8 @@ class NeighborLoader(torch_geometric.loader.NeighborLoader):  # type: ignore[mis
             `torch.manual_seed` governs as it does in PyG.
         prefetch: batches that each producer works ahead, at least 1 where there are producers.
             Without any (`num_workers=0`) batches are made when they are asked for.
-        **kwargs: of `torch.utils.data.DataLoader`. `num_workers` counts threads over the one copy of
-            the data, not processes, so `multiprocessing_context` has nothing to act on.
+        **kwargs: of `torch.utils.data.DataLoader`. `num_workers` counts threads over the one copy
+            of the data, not processes, so `multiprocessing_context` has nothing to act on.
             `prefetch_factor` is another name for `prefetch`; `worker_init_fn` runs once in each
             thread; batches always come in order.
 
@@ -92,7 +93,7 @@ class NeighborLoader(torch_geometric.loader.NeighborLoader):  # type: ignore[mis
     ) -> None:
         self._progress = Progress(rng.check_seed(seed))
         self.prefetch = _check_prefetch(prefetch, kwargs)
-        sampling = {
+        sampling: dict[str, Any] = {
             "subgraph_type": subgraph_type,
             "replace": replace,
             "disjoint": disjoint,
@@ -130,13 +131,13 @@ class NeighborLoader(torch_geometric.loader.NeighborLoader):  # type: ignore[mis
             self._shuffle_generator = kwargs["generator"] = torch.Generator()
         super().__init__(
             data,
-            num_neighbors,
+            num_neighbors,  # type: ignore[arg-type]  # PyG takes NumNeighbors, too
             input_nodes=_as_nodes(input_nodes, data),
             input_time=input_time,
             transform=transform,
             transform_sampler_output=transform_sampler_output,
             filter_per_worker=filter_per_worker,
-            neighbor_sampler=neighbor_sampler,
+            neighbor_sampler=neighbor_sampler,  # type: ignore[arg-type]  # any BaseSampler does
             **kwargs,
         )
         check_ids(self.input_data.node, data.num_nodes, "input_nodes")
@@ -146,7 +147,7 @@ class NeighborLoader(torch_geometric.loader.NeighborLoader):  # type: ignore[mis
         """Sample the batch of the seeds at positions `index`, with a key of its own."""
         return self._collate(index, None)
 
-    def filter_fn(self, out: SamplerOutput) -> Any:
+    def filter_fn(self, out: Any) -> Any:
         """Gather the attributes of a sampled subgraph, assemble the batch and transform it."""
         if self.transform_sampler_output:
             out = self.transform_sampler_output(out)
@@ -156,17 +157,19 @@ class NeighborLoader(torch_geometric.loader.NeighborLoader):  # type: ignore[mis
                 f"{type(out).__name__}."
             )
         permutation = self.node_sampler.edge_permutation
-        if permutation is not None and out.edge is not None:  # a sampler of PyG's
+        if isinstance(permutation, Tensor) and out.edge is not None:  # a sampler of PyG's
             out.edge = permutation[out.edge]
+        assert isinstance(self.data, Data)
         batch = assemble(self.data, out, self._backend)
         return batch if self.transform is None else self.transform(batch)
 
     def _collate(self, index: Any, key: BatchKey | None) -> Any:
         inputs = self.input_data[index]
-        if isinstance(self.node_sampler, NeighborSampler):
-            out = self.node_sampler.sample_from_nodes(inputs, key)
+        sampler: BaseSampler = self.node_sampler
+        if isinstance(sampler, NeighborSampler) and key is not None:
+            out: Any = sampler.sample_nodes(inputs, key)
         else:
-            out = self.node_sampler.sample_from_nodes(inputs)
+            out = sampler.sample_from_nodes(inputs)
         return self.filter_fn(out) if self.filter_per_worker else out
 
     def _work(self, task: Task) -> Any:
@@ -176,11 +179,12 @@ class NeighborLoader(torch_geometric.loader.NeighborLoader):  # type: ignore[mis
             out = out.pin_memory() if hasattr(out, "pin_memory") else out
         return out
 
-    def _get_iterator(self) -> Iterator[Any]:
+    def _get_iterator(self) -> Any:
         return Epoch(self)
 
     def _worker_init_fn(self) -> Callable[[int], None] | None:
-        return self.worker_init_fn
+        start: Callable[[int], None] | None = self.worker_init_fn
+        return start
 
     def _seed_shuffle(self, epoch: int) -> None:
         seed = self._progress.seed
@@ -197,8 +201,7 @@ class NeighborLoader(torch_geometric.loader.NeighborLoader):  # type: ignore[mis
         `generator=`).
         """
         state = self._progress.state_dict()
-        state.update(num_seeds=len(self.dataset), batch_size=self.batch_size)
-        return state
+        return {**state, **self._fingerprint()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Make the next epoch go on where `state_dict` was taken.
@@ -206,14 +209,17 @@ class NeighborLoader(torch_geometric.loader.NeighborLoader):  # type: ignore[mis
         Raises:
             ValueError: saved by a loader with another seed, batch size or number of seeds.
         """
-        mine = {"num_seeds": len(self.dataset), "batch_size": self.batch_size}
-        for name, value in mine.items():
+        for name, value in self._fingerprint().items():
             if state.get(name, value) != value:
                 raise ValueError(
                     f"The state was saved with {name}={state[name]}, this loader has "
                     f"{name}={value}. Build the loader with the same arguments."
                 )
         self._progress.load_state_dict(state)
+
+    def _fingerprint(self) -> dict[str, Any]:
+        """What must be the same for a saved state to mean the same batches."""
+        return {"num_seeds": self.input_data.node.numel(), "batch_size": self.batch_size}
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_iterator": None}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import warnings
 from collections import deque
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -25,7 +25,7 @@ from .ops import Backend, Workspace, backend_for
 from .storage import Graph, graph_of
 from .types import BatchKey, IntTable, SampledGraph, SamplingPlan
 
-NumNeighborsLike = NumNeighbors | list[int] | dict[EdgeType, list[int]]
+NumNeighborsLike: TypeAlias = NumNeighbors | list[int] | dict[EdgeType, list[int]]
 
 MAX_HOPS = 255  # a hop is eight bits of the random counter
 
@@ -35,11 +35,11 @@ LATER = "is not supported yet by pyg_direct; use torch_geometric.loader.Neighbor
 class NeighborSampler(BaseSampler):
     """Samples neighbourhoods, with PyG's `NeighborSampler` signature.
 
-    Works in `pyg_direct.NeighborLoader` and in PyG's own `NodeLoader`. Without replacement each node
-    gets ``min(k, degree)`` of its in-edges, every subset equally likely (Floyd's algorithm); with
-    replacement, k independent uniform draws if it has any. A negative fan-out takes all in-edges, in
-    their order. Parallel edges count one by one. Nodes are numbered by first occurrence, seeds
-    first; duplicated seeds keep their places and draw independently.
+    Works in `pyg_direct.NeighborLoader` and in PyG's own `NodeLoader`. Without replacement each
+    node gets ``min(k, degree)`` of its in-edges, every subset equally likely (Floyd's algorithm);
+    with replacement, k independent uniform draws if it has any. A negative fan-out takes all
+    in-edges, in their order. Parallel edges count one by one. Nodes are numbered by first
+    occurrence, seeds first; duplicated seeds keep their places and draw independently.
 
     Args:
         data: a homogeneous `torch_geometric.data.Data`. Its edges are grouped by destination once,
@@ -56,8 +56,8 @@ class NeighborSampler(BaseSampler):
         directed: deprecated in PyG; False means ``subgraph_type='induced'``.
         sample_direction: only 'forward'.
         device: where to sample; None means the CPU.
-        seed: base seed in [0, 2^64) of all draws. None draws a key from torch's default generator at
-            every call, so that `torch.manual_seed` governs.
+        seed: base seed in [0, 2^64) of all draws. None draws a key from torch's default generator
+            at every call, so that `torch.manual_seed` governs.
         threads: CPU threads that may share one batch.
 
     Raises:
@@ -128,7 +128,7 @@ class NeighborSampler(BaseSampler):
     @property
     def is_hetero(self) -> bool:
         """Whether the graph has named node and edge types."""
-        return self.data_type == DataType.heterogeneous
+        return bool(self.data_type == DataType.heterogeneous)
 
     @property
     def is_temporal(self) -> bool:
@@ -145,25 +145,22 @@ class NeighborSampler(BaseSampler):
         """The backend that samples, which also gathers for the loader."""
         return self._backend
 
-    def sample_from_nodes(
-        self, inputs: NodeSamplerInput, key: BatchKey | None = None
-    ) -> SamplerOutput:
-        """Sample the neighbourhood of `inputs.node`.
-
-        Args:
-            inputs: seeds as PyG passes them.
-            key: where the draws come from. None draws one; see `seed` of the class.
+    def sample_from_nodes(self, index: NodeSamplerInput, **kwargs: Any) -> SamplerOutput:
+        """Sample the neighbourhood of the seeds `index.node`, with a new key.
 
         Raises:
             IndexError: a seed out of range.
         """
-        seed = inputs.node.to(torch.int64).contiguous()
-        if key is None:
-            # The loader checks all of its seeds once, and passes a key.
-            check_ids(seed, self.num_nodes, "seeds")
-            key = self._next_key()
+        if kwargs:
+            raise TypeError(f"sample_from_nodes takes no argument {', '.join(kwargs)}.")
+        check_ids(index.node, self.num_nodes, "seeds")
+        return self.sample_nodes(index, self._next_key())
+
+    def sample_nodes(self, inputs: NodeSamplerInput, key: BatchKey) -> SamplerOutput:
+        """Sample as a function of `key`. The seeds must be in range: nothing checks them again."""
         if inputs.time is not None:
             raise NotImplementedError(f"A time for the seeds {LATER}")
+        seed = inputs.node.to(torch.int64).contiguous()
         out = self._output(self.sample([seed], key))
         out.metadata = (inputs.input_id, inputs.time)
         if self.subgraph_type == SubgraphType.bidirectional:
@@ -171,7 +168,7 @@ class NeighborSampler(BaseSampler):
         return out
 
     def sample_from_edges(
-        self, inputs: EdgeSamplerInput, neg_sampling: NegativeSampling | None = None
+        self, index: EdgeSamplerInput, neg_sampling: NegativeSampling | None = None
     ) -> SamplerOutput:
         """Not supported yet.
 

@@ -66,7 +66,7 @@ def _compressed(
     for key in ("adj", "adj_t"):  # PyG's order of preference
         if key in store:
             return _from_sparse(store[key], key, size), torch.int64
-    edge_index = store["edge_index"] if "edge_index" in store else None
+    edge_index = getattr(store, "edge_index", None)
     if edge_index is None:
         none = np.empty(0, np.int64)
         return compress(none, none, *size, trusted=False), torch.int64

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -66,7 +67,7 @@ def _counting_sort(
     by_memory = edges // max(1, num_dst)
     chunks = max(1, min(available_cores(), edges // MIN_EDGES_PER_THREAD, by_memory, 16))
     cuts = [edges * i // chunks for i in range(chunks + 1)]
-    ranges = list(zip(cuts[:-1], cuts[1:], strict=True))
+    ranges = list(pairwise(cuts))
     counts = np.zeros((chunks, num_dst), position_type)
     for status, at in run_all(
         [

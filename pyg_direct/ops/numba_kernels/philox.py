@@ -73,4 +73,4 @@ def below(
             product = word * bound
             low = product & MASK
             attempt += ONE
-    return product >> SHIFT
+    return product >> SHIFT  # type: ignore[no-any-return]

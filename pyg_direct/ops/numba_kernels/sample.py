@@ -35,18 +35,21 @@ def plan_hop(
     fanout: Ints,  # [R]
     replace: bool,
     hop: int,
+    num_nodes: Ints,  # [T]: how many nodes a type can have, or a larger number
     item_base: Ints,  # [R + 1] out: first item of each relation
     item_start: Ints,  # [items] out: first position of the node's list
     item_degree: Ints,  # [items] out: length of the node's list
     item_ptr: Ints,  # [items + 1] out: first edge of each item
     edge_ptr: Ints,  # [hops, R + 1] out: first edge of each relation
-) -> None:
-    """Count the edges of every item of hop `hop`.
+    node_bound: Ints,  # [T] out: how many nodes there may be of each type after the hop
+) -> int:
+    """Count the edges of every item of hop `hop`, and return their number in all hops so far.
 
     Example: fan-out 2 and frontier nodes of degree 3, 0 and 1 give item_ptr = [e, e+2, e+2, e+3],
     where e is the number of edges that earlier hops took.
     """
     edges = 0 if hop == 0 else edge_ptr[hop - 1, fanout.shape[0]]
+    node_bound[:] = 0
     item = 0
     item_ptr[0] = edges
     for r in range(fanout.shape[0]):
@@ -71,8 +74,13 @@ def plan_hop(
             item_degree[item] = degree
             item += 1
             item_ptr[item] = edges
+        node_bound[relations[0, r]] += edges - edge_ptr[hop, r]
     item_base[fanout.shape[0]] = item
     edge_ptr[hop, fanout.shape[0]] = edges
+    for t in range(node_bound.shape[0]):
+        # A hop finds no node twice; only seeds can be there more than once.
+        node_bound[t] = node_ptr[hop + 1, t] + min(node_bound[t], num_nodes[t])
+    return edges
 
 
 @kernel
