@@ -70,7 +70,7 @@ def example_graph() -> Data:
 
 @st.composite
 def edge_lists(draw: st.DrawFn, max_nodes: int = 10, max_edges: int = 30) -> tuple[Tensor, int]:
-    """Draw (edge_index int64 [2, E], N): loops, parallel edges, hubs, isolated nodes, E in {0, N}."""
+    """Draw (edge_index [2, E], N): loops, parallel edges, hubs, isolated nodes, E = 0 or N."""
     num_nodes = draw(st.integers(1, max_nodes))
     node = st.integers(0, num_nodes - 1)
     hub = st.just(draw(node))
