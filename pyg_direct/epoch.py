@@ -122,7 +122,7 @@ class Epoch:
                 _weak_work(loader),
                 loader.num_workers,
                 depth,
-                loader._worker_init_fn(),
+                loader.worker_init_fn,
                 loader.timeout,
             )
         self._begin()

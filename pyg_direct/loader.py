@@ -182,9 +182,8 @@ class NeighborLoader(torch_geometric.loader.NeighborLoader):
     def _get_iterator(self) -> Any:
         return Epoch(self)
 
-    def _worker_init_fn(self) -> Callable[[int], None] | None:
-        start: Callable[[int], None] | None = self.worker_init_fn
-        return start
+    def check_worker_number_rationality(self) -> None:
+        """Say nothing: DataLoader warns of too many processes, and there are none."""
 
     def _seed_shuffle(self, epoch: int) -> None:
         seed = self._progress.seed
