@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch_geometric.loader
 from torch import Tensor
-from torch_geometric.data import Data
-from torch_geometric.sampler import BaseSampler, SamplerOutput
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.sampler import BaseSampler, HeteroSamplerOutput, SamplerOutput
 from torch_geometric.sampler.base import SubgraphType
 
 from . import rng
@@ -32,9 +33,11 @@ class NeighborLoader(torch_geometric.loader.NeighborLoader):
     `seed`, e and i alone: not on `num_workers`, `prefetch` or timing.
 
     Args:
-        data: a homogeneous `torch_geometric.data.Data`.
-        num_neighbors: fan-out of each hop; negative for all neighbours, 0 for none.
-        input_nodes: seeds, as ids, a bool mask [num_nodes], or None for all nodes.
+        data: `torch_geometric.data.Data` or `HeteroData`.
+        num_neighbors: fan-out of each hop; negative for all neighbours, 0 for none. With edge
+            types, one list for all of them or a dict with a list for each.
+        input_nodes: seeds, as ids, a bool mask [num_nodes], or None for all nodes. With node
+            types, a type, or (type, seeds).
         input_time: not supported yet.
         replace: sample with replacement.
         subgraph_type: 'directional', 'bidirectional' or 'induced'.
@@ -132,7 +135,7 @@ class NeighborLoader(torch_geometric.loader.NeighborLoader):
         super().__init__(
             data,
             num_neighbors,  # type: ignore[arg-type]  # PyG takes NumNeighbors, too
-            input_nodes=_as_nodes(input_nodes, data),
+            input_nodes=_as_input(input_nodes, data),
             input_time=input_time,
             transform=transform,
             transform_sampler_output=transform_sampler_output,
@@ -140,7 +143,9 @@ class NeighborLoader(torch_geometric.loader.NeighborLoader):
             neighbor_sampler=neighbor_sampler,  # type: ignore[arg-type]  # any BaseSampler does
             **kwargs,
         )
-        check_ids(self.input_data.node, data.num_nodes, "input_nodes")
+        input_type = self.input_data.input_type
+        num_nodes = data.num_nodes if input_type is None else data[input_type].num_nodes
+        check_ids(self.input_data.node, num_nodes, "input_nodes")
         self.input_nodes = input_nodes
 
     def collate_fn(self, index: Tensor | list[int]) -> Any:
@@ -151,16 +156,14 @@ class NeighborLoader(torch_geometric.loader.NeighborLoader):
         """Gather the attributes of a sampled subgraph, assemble the batch and transform it."""
         if self.transform_sampler_output:
             out = self.transform_sampler_output(out)
-        if not isinstance(out, SamplerOutput):
+        if not isinstance(out, (SamplerOutput, HeteroSamplerOutput)):
             raise TypeError(
-                f"transform_sampler_output and neighbor_sampler must give a SamplerOutput, got "
-                f"{type(out).__name__}."
+                f"transform_sampler_output and neighbor_sampler must give a SamplerOutput or "
+                f"HeteroSamplerOutput, got {type(out).__name__}."
             )
-        permutation = self.node_sampler.edge_permutation
-        if isinstance(permutation, Tensor) and out.edge is not None:  # a sampler of PyG's
-            out.edge = permutation[out.edge]
-        assert isinstance(self.data, Data)
-        batch = assemble(self.data, out, self._backend)
+        out = _with_edge_ids(out, self.node_sampler.edge_permutation)
+        assert isinstance(self.data, (Data, HeteroData))
+        batch = assemble(self.data, out, self.input_data.input_type, self._backend)
         return batch if self.transform is None else self.transform(batch)
 
     def _collate(self, index: Any, key: BatchKey | None) -> Any:
@@ -252,12 +255,43 @@ def _refuse_beside_sampler(sampling: dict[str, Any]) -> None:
         )
 
 
-def _as_nodes(input_nodes: Any, data: Any) -> Any:
-    """Return `input_nodes` as PyG takes them.
+def _with_edge_ids(out: Any, permutation: Any) -> Any:
+    """Return the output of a sampler of PyG's, whose `edge` is a position, with edge ids instead.
+
+    Our own sampler has no permutation to apply.
+    """
+    if permutation is None or out.edge is None:
+        return out
+    out = copy.copy(out)
+    if isinstance(out, SamplerOutput):
+        out.edge = permutation[out.edge]
+    else:
+        out.edge = {
+            key: edge if edge is None or permutation.get(key) is None else permutation[key][edge]
+            for key, edge in out.edge.items()
+        }
+    return out
+
+
+def _as_input(input_nodes: Any, data: Any) -> Any:
+    """Return `input_nodes` as PyG takes them: a tensor or None; with its type if there are types.
 
     Raises:
-        ValueError: a mask of the wrong length, or ids that are not integers of one dimension.
+        ValueError: no node type where the graph has some, a mask of the wrong length, or ids that
+            are not integers of one dimension.
     """
+    if not isinstance(data, HeteroData):
+        return _as_nodes(input_nodes, data.num_nodes)
+    pair = (input_nodes, None) if isinstance(input_nodes, str) else input_nodes
+    if not isinstance(pair, (list, tuple)) or len(pair) != 2 or pair[0] not in data.node_types:
+        raise ValueError(
+            f"input_nodes must name a node type of {data.node_types}, alone or as (type, nodes), "
+            f"got {input_nodes!r}."
+        )
+    return pair[0], _as_nodes(pair[1], data[pair[0]].num_nodes)
+
+
+def _as_nodes(input_nodes: Any, num_nodes: int) -> Tensor | None:
     if input_nodes is None:
         return None
     nodes = input_nodes if isinstance(input_nodes, Tensor) else torch.as_tensor(input_nodes)
@@ -270,9 +304,9 @@ def _as_nodes(input_nodes: Any, data: Any) -> Any:
             f"shape {tuple(nodes.shape)}."
         )
     if nodes.dtype == torch.bool:
-        if len(nodes) != data.num_nodes:
+        if len(nodes) != num_nodes:
             raise ValueError(
-                f"A mask for input_nodes needs {data.num_nodes} entries, one for each node, got "
+                f"A mask for input_nodes needs {num_nodes} entries, one for each node, got "
                 f"{len(nodes)}."
             )
         return nodes

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import warnings
 from collections import deque
+from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -13,21 +14,24 @@ from torch import Tensor
 from torch_geometric.sampler import (
     BaseSampler,
     EdgeSamplerInput,
+    HeteroSamplerOutput,
     NegativeSampling,
     NodeSamplerInput,
     SamplerOutput,
 )
 from torch_geometric.sampler.base import DataType, NumNeighbors, SubgraphType
-from torch_geometric.typing import EdgeType
+from torch_geometric.typing import EdgeType, NodeType
 
 from . import rng
 from .ops import Backend, Workspace, backend_for
 from .storage import Graph, graph_of
-from .types import BatchKey, IntTable, SampledGraph, SamplingPlan
+from .types import BatchKey, SampledGraph, SamplingPlan
 
 NumNeighborsLike: TypeAlias = NumNeighbors | list[int] | dict[EdgeType, list[int]]
 
 MAX_HOPS = 255  # a hop is eight bits of the random counter
+
+Output: TypeAlias = SamplerOutput | HeteroSamplerOutput
 
 LATER = "is not supported yet by pyg_direct; use torch_geometric.loader.NeighborLoader until it is."
 
@@ -42,8 +46,8 @@ class NeighborSampler(BaseSampler):
     occurrence, seeds first; duplicated seeds keep their places and draw independently.
 
     Args:
-        data: a homogeneous `torch_geometric.data.Data`. Its edges are grouped by destination once,
-            here; features are not touched.
+        data: `torch_geometric.data.Data` or `HeteroData`. Its edges are grouped by destination
+            once, here; features are not touched.
         num_neighbors: fan-out of each hop; negative for all neighbours, [] for the seeds alone.
         subgraph_type: 'directional', 'bidirectional' or 'induced', as in PyG.
         replace: sample with replacement.
@@ -101,7 +105,10 @@ class NeighborSampler(BaseSampler):
         self._backend: Backend = backend_for(torch.device(device or "cpu"), threads)
         self._csc = self._backend.place(self._graph.csc)
         self.node_types, self.edge_types = self._graph.node_types, self._graph.edge_types
-        self.num_nodes = int(self._csc.num_nodes[0])
+        counts = self._csc.num_nodes.tolist()
+        self.num_nodes: Any = (  # as in PyG: a dict for heterogeneous graphs
+            dict(zip(self.node_types, counts, strict=True)) if self.is_hetero else counts[0]
+        )
         self.num_neighbors = num_neighbors
         self.replace = bool(replace)
         self.subgraph_type = SubgraphType(subgraph_type)
@@ -145,7 +152,7 @@ class NeighborSampler(BaseSampler):
         """The backend that samples, which also gathers for the loader."""
         return self._backend
 
-    def sample_from_nodes(self, index: NodeSamplerInput, **kwargs: Any) -> SamplerOutput:
+    def sample_from_nodes(self, index: NodeSamplerInput, **kwargs: Any) -> Output:
         """Sample the neighbourhood of the seeds `index.node`, with a new key.
 
         Raises:
@@ -153,15 +160,26 @@ class NeighborSampler(BaseSampler):
         """
         if kwargs:
             raise TypeError(f"sample_from_nodes takes no argument {', '.join(kwargs)}.")
-        check_ids(index.node, self.num_nodes, "seeds")
+        check_ids(index.node, self.num_nodes_of(index.input_type), "seeds")
         return self.sample_nodes(index, self._next_key())
 
-    def sample_nodes(self, inputs: NodeSamplerInput, key: BatchKey) -> SamplerOutput:
+    def num_nodes_of(self, node_type: NodeType | None) -> int:
+        """Return how many nodes of a type there are; None is the type of a homogeneous graph.
+
+        Raises:
+            ValueError: no such type.
+        """
+        if node_type not in self.node_types:
+            raise ValueError(f"node type must be one of {self.node_types}, got {node_type!r}.")
+        return int(self._csc.num_nodes[self.node_types.index(node_type)])
+
+    def sample_nodes(self, inputs: NodeSamplerInput, key: BatchKey) -> Output:
         """Sample as a function of `key`. The seeds must be in range: nothing checks them again."""
         if inputs.time is not None:
             raise NotImplementedError(f"A time for the seeds {LATER}")
-        seed = inputs.node.to(torch.int64).contiguous()
-        out = self._output(self.sample([seed], key))
+        seeds: list[Tensor | None] = [None] * len(self.node_types)
+        seeds[self.node_types.index(inputs.input_type)] = inputs.node.to(torch.int64).contiguous()
+        out = self._output(self.sample(seeds, key))
         out.metadata = (inputs.input_id, inputs.time)
         if self.subgraph_type == SubgraphType.bidirectional:
             out = out.to_bidirectional(keep_orig_edges=self.keep_orig_edges)
@@ -169,7 +187,7 @@ class NeighborSampler(BaseSampler):
 
     def sample_from_edges(
         self, index: EdgeSamplerInput, neg_sampling: NegativeSampling | None = None
-    ) -> SamplerOutput:
+    ) -> Output:
         """Not supported yet.
 
         Raises:
@@ -195,49 +213,70 @@ class NeighborSampler(BaseSampler):
         free.append(work)  # not after an exception: the workspace may be in any state then
         return sampled
 
-    def _output(self, sampled: SampledGraph) -> SamplerOutput:
-        """Unwrap the one type of a homogeneous graph into PyG's class."""
-        (node,), (edge_index,), (edge,) = sampled.node, sampled.edge_index, sampled.edge
-        counted = sampled.num_sampled_edges is not None
-        return SamplerOutput(
-            node=node,
-            row=edge_index[0],
-            col=edge_index[1],
-            edge=edge,
-            batch=sampled.seed_of[0] if sampled.seed_of is not None else None,
-            num_sampled_nodes=list(sampled.num_sampled_nodes[0]) if counted else None,
-            num_sampled_edges=list(sampled.num_sampled_edges[0])
-            if sampled.num_sampled_edges is not None
-            else None,
-        )
+    def _output(self, sampled: SampledGraph) -> Output:
+        """Say in PyG's class what was sampled; a homogeneous graph has one type, to be unwrapped.
+
+        As in PyG, an induced subgraph has no counts by hop.
+        """
+        edges = sampled.num_sampled_edges
+        fields: dict[str, Any] = {
+            "node": self._by_type(self.node_types, sampled.node),
+            "row": self._by_type(self.edge_types, [e[0] for e in sampled.edge_index]),
+            "col": self._by_type(self.edge_types, [e[1] for e in sampled.edge_index]),
+            "edge": self._by_type(self.edge_types, sampled.edge),
+            "batch": self._by_type(self.node_types, sampled.seed_of),
+            "num_sampled_nodes": self._by_type(
+                self.node_types, None if edges is None else sampled.num_sampled_nodes
+            ),
+            "num_sampled_edges": self._by_type(self.edge_types, edges),
+        }
+        return HeteroSamplerOutput(**fields) if self.is_hetero else SamplerOutput(**fields)
+
+    def _by_type(self, types: Sequence[Any], values: Sequence[Any] | None) -> Any:
+        if values is None:
+            return None
+        return dict(zip(types, values, strict=True)) if self.is_hetero else values[0]
 
     def _plan(self) -> tuple[Any, SamplingPlan]:
-        key = (tuple(self._num_neighbors.get_values()), self.replace, self.disjoint)
+        fanouts = self._fanouts()
+        key = (fanouts, self.replace, self.disjoint)
         plan = self._plans.get(key)
         if plan is None:
-            plan = SamplingPlan(
-                self._check_fanouts(), self.replace, self.disjoint, self._graph.id_dtype
-            )
+            table = np.array(fanouts, np.int64).reshape(len(fanouts), self._csc.num_relations)
+            plan = SamplingPlan(table, self.replace, self.disjoint, self._graph.id_dtype)
             self._plans[key] = plan
         return key, plan
 
-    def _check_fanouts(self) -> IntTable:
-        """Return the fan-outs as a table [hops, R]."""
-        values = self._num_neighbors.get_values()
-        if not isinstance(values, (list, tuple)):
+    def _fanouts(self) -> tuple[tuple[int, ...], ...]:
+        """Return the fan-outs by hop and relation.
+
+        Raises:
+            ValueError: no fan-out for a relation, relations that do not exist, different numbers of
+                hops, or something that is no integer.
+        """
+        types: Any = list(self.edge_types) if self.is_hetero else None
+        values: Any = self._num_neighbors.get_values(types)
+        if self.is_hetero:
+            by_relation = [values[key] for key in self.edge_types]
+        elif isinstance(values, (list, tuple)):
+            by_relation = [values]
+        else:
             raise ValueError(
                 f"num_neighbors must be a list with one fan-out for each hop, as the graph is "
                 f"homogeneous, got {values!r}."
             )
-        for value in values:
+        return tuple(zip(*by_relation, strict=True))
+
+    def _check_fanouts(self) -> None:
+        fanouts = self._fanouts()
+        for value in (value for hop in fanouts for value in hop):
             if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
                 raise ValueError(
                     f"num_neighbors must hold integers (negative for all neighbours), got "
-                    f"{value!r} in {values!r}."
+                    f"{value!r} in {self._num_neighbors.values!r}."
                 )
-        if len(values) > MAX_HOPS:
-            raise ValueError(f"num_neighbors may have {MAX_HOPS} hops at most, got {len(values)}.")
-        return np.array(values, np.int64).reshape(-1, 1).repeat(self._csc.num_relations, 1)
+        if len(fanouts) > MAX_HOPS:
+            raise ValueError(f"num_neighbors may have {MAX_HOPS} hops at most, got {len(fanouts)}.")
 
     def _next_key(self) -> BatchKey:
         if self._seed is not None and torch.utils.data.get_worker_info() is None:

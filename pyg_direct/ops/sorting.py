@@ -31,7 +31,14 @@ def narrow(end: int) -> type[np.signedinteger[Any]]:
     return np.int32 if end <= INT32_END else np.int64
 
 
-def compress(row: Ints, col: Ints, num_src: int, num_dst: int, trusted: bool) -> Compressed:
+def compress(
+    row: Ints,
+    col: Ints,
+    num_src: int,
+    num_dst: int,
+    trusted: bool = False,
+    name: str = "edge_index",
+) -> Compressed:
     """Group edges by destination; among the edges of one, their order is kept.
 
     Args:
@@ -40,6 +47,7 @@ def compress(row: Ints, col: Ints, num_src: int, num_dst: int, trusted: bool) ->
         num_src: sources must be in [0, num_src).
         num_dst: destinations must be in [0, num_dst).
         trusted: the caller says that `col` is sorted.
+        name: what errors call the edges.
 
     Returns:
         Where `col` is sorted, `indices` is `row` itself, not a copy, and `perm` is None.
@@ -48,20 +56,18 @@ def compress(row: Ints, col: Ints, num_src: int, num_dst: int, trusted: bool) ->
         ValueError: an id out of range, or `trusted` edges that are not sorted.
     """
     edges = len(row)
-    position_type = narrow(edges + 1)
     status, at = kernels.check_sorted(row, col, 0, edges, num_src, num_dst)
     if status == kernels.OK:
-        indptr = np.empty(num_dst + 1, position_type)
+        indptr = np.empty(num_dst + 1, narrow(edges + 1))
         kernels.index_to_ptr(col, 0, indptr)
         return Compressed(indptr, row, None)
-    _check(status, at, row, col, num_src, num_dst, sorted_required=trusted)
-    return _counting_sort(row, col, num_src, num_dst, position_type)
+    if status != kernels.UNSORTED or trusted:
+        raise ValueError(_complaint(status, at, row, col, num_src, num_dst, name))
+    return _counting_sort(row, col, num_src, num_dst, name)
 
 
-def _counting_sort(
-    row: Ints, col: Ints, num_src: int, num_dst: int, position_type: type[np.signedinteger[Any]]
-) -> Compressed:
-    edges = len(row)
+def _counting_sort(row: Ints, col: Ints, num_src: int, num_dst: int, name: str) -> Compressed:
+    edges, position_type = len(row), narrow(len(row) + 1)
     # Each thread counts into a table of its own, so many threads on few edges would cost more
     # memory than the edges themselves.
     by_memory = edges // max(1, num_dst)
@@ -75,7 +81,8 @@ def _counting_sort(
             for c, (a, b) in enumerate(ranges)
         ]
     ):
-        _check(status, at, row, col, num_src, num_dst)
+        if status != kernels.OK:
+            raise ValueError(_complaint(status, at, row, col, num_src, num_dst, name))
     indptr = np.empty(num_dst + 1, position_type)
     kernels.scan(counts, 0, indptr)
     indices = np.empty(edges, narrow(num_src))
@@ -89,28 +96,17 @@ def _counting_sort(
     return Compressed(indptr, indices, perm)
 
 
-def _check(
-    status: int,
-    edge: int,
-    row: Ints,
-    col: Ints,
-    num_src: int,
-    num_dst: int,
-    sorted_required: bool = False,
-) -> None:
-    """Raise what a kernel found wrong."""
-    if status == kernels.BAD_SOURCE:
-        raise ValueError(
-            f"edge_index[0, {edge}] is {row[edge]}, but source ids must be in [0, {num_src}). "
-            f"Check edge_index, or set num_nodes."
-        )
-    if status == kernels.BAD_DESTINATION:
-        raise ValueError(
-            f"edge_index[1, {edge}] is {col[edge]}, but destination ids must be in "
-            f"[0, {num_dst}). Check edge_index, or set num_nodes."
-        )
-    if status == kernels.UNSORTED and sorted_required:
-        raise ValueError(
-            f"is_sorted=True, but edge_index[1] is not sorted: entry {edge} is {col[edge]} after "
+def _complaint(
+    status: int, edge: int, row: Ints, col: Ints, num_src: int, num_dst: int, name: str
+) -> str:
+    """Say what a kernel found wrong."""
+    if status == kernels.UNSORTED:
+        return (
+            f"is_sorted=True, but {name}[1] is not sorted: entry {edge} is {col[edge]} after "
             f"{col[edge - 1]}. Sort the edges by column, or leave is_sorted=False."
         )
+    part, ids, end = (0, row, num_src) if status == kernels.BAD_SOURCE else (1, col, num_dst)
+    return (
+        f"{name}[{part}, {edge}] is {ids[edge]}, but the ids of its node type must be in "
+        f"[0, {end}). Check {name}, or set num_nodes."
+    )
