@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from graphs import assert_same_epoch, example_graph
-from torch_geometric.data import Data, HeteroData
+from torch_geometric.data import Data
 from torch_geometric.sampler import NodeSamplerInput, SamplerOutput
 
 from pyg_direct import NeighborLoader, NeighborSampler
@@ -26,13 +26,6 @@ def with_edge(position: tuple[int, int], value: int, dtype: torch.dtype = torch.
     return graph(edge_index=edge_index)
 
 
-def hetero() -> HeteroData:
-    data = HeteroData()
-    data["a"].x = torch.rand(3, 2)
-    data["a", "to", "a"].edge_index = torch.tensor([[0, 1], [1, 2]])
-    return data
-
-
 def stores() -> Any:
     """`Data` is both a feature store and a graph store."""
     return example_graph(), example_graph()
@@ -43,7 +36,7 @@ Case = tuple[Callable[[], dict[str, Any]], Any, str | None]  # arguments, error,
 BAD_DATA: dict[str, Case] = {
     "source out of range": (
         lambda: {"data": with_edge((0, 4), 12)}, ValueError,
-        r"edge_index\[0, 4\] is 12, but source ids must be in \[0, 12\)",
+        r"edge_index\[0, 4\] is 12, but .* in \[0, 12\)",
     ),
     "destination out of range": (
         lambda: {"data": with_edge((1, 7), 12)}, ValueError, r"edge_index\[1, 7\] is 12",
@@ -77,12 +70,11 @@ BAD_DATA: dict[str, Case] = {
         ValueError, r"edge_index must be a tensor of shape",
     ),
     "unsorted edges called sorted": (
-        lambda: {"is_sorted": True}, ValueError, r"is_sorted=True, but edge_index",
+        lambda: {"is_sorted": True}, ValueError, r"is_sorted=True, but .*edge_index",
     ),
     "dense adj_t": (
         lambda: {"data": Data(adj_t=torch.eye(3), num_nodes=3)}, ValueError, r"adj_t must be a",
     ),
-    "hetero": (lambda: {"data": hetero()}, NotImplementedError, r"HeteroData"),
     "stores": (lambda: {"data": stores()}, NotImplementedError, r"stores"),
     "not a graph": (lambda: {"data": "cora"}, (ValueError, NotImplementedError), r"str|Data"),
 }  # fmt: skip

@@ -114,10 +114,10 @@ def test_a_strided_edge_index() -> None:
 
 BAD_EDGES = [
     # row, col, trusted, message
-    ([0, 3], [1, 1], False, r"edge_index\[0, 1\] is 3, but source ids must be in \[0, 3\)"),
-    ([0, -1], [1, 1], False, r"edge_index\[0, 1\] is -1, but source"),
-    ([0, 1], [1, 3], False, r"edge_index\[1, 1\] is 3, but destination ids must be in \[0, 3\)"),
-    ([0, 1], [-1, 1], False, r"edge_index\[1, 0\] is -1, but destination"),
+    ([0, 3], [1, 1], False, r"edge_index\[0, 1\] is 3, but .* in \[0, 3\)"),
+    ([0, -1], [1, 1], False, r"edge_index\[0, 1\] is -1, but "),
+    ([0, 1], [1, 3], False, r"edge_index\[1, 1\] is 3, but .* in \[0, 3\)"),
+    ([0, 1], [-1, 1], False, r"edge_index\[1, 0\] is -1, but "),
     ([0, 1, 7], [2, 1, 1], False, r"edge_index\[0, 2\] is 7"),  # found behind the first disorder
     ([0, 1, 1], [2, 1, -9], False, r"edge_index\[1, 2\] is -9"),
     ([0, 1, 1], [2, 1, 3], False, r"edge_index\[1, 2\] is 3"),
