@@ -280,6 +280,16 @@ def test_ids_from_transform_sampler_output_are_checked(
         loader([0, 1, 2])
 
 
+def test_an_x_that_shrinks_under_the_loader(loader_class: type) -> None:
+    """The number of nodes is inferred from x, so the rows left still count as node-level."""
+    data = example_graph()
+    loader = loader_class(data, [-1], batch_size=3)
+    loader([0, 1, 2])
+    data.x = data.x[:5].clone()
+    with pytest.raises((IndexError, RuntimeError, ValueError)):
+        loader([7, 4, 8])
+
+
 # Odd, but legal ###################################################################################
 
 

@@ -9,7 +9,7 @@ import torch_geometric.typing
 from graphs import assert_same_batch, assert_same_value, example_graph
 from torch import Tensor
 from torch_geometric import EdgeIndex
-from torch_geometric.data import Data
+from torch_geometric.data import Batch, Data
 
 from pyg_direct import NeighborLoader
 
@@ -172,6 +172,40 @@ def test_the_users_data_is_not_changed(loader_class: type) -> None:
     assert list(after) == list(before)
     assert all(after[key] is value for key, value in before.items())
     assert all(torch.equal(after[key], value) for key, value in copies.items())
+
+
+def test_attributes_replaced_under_the_loader_are_seen(loader_class: type) -> None:
+    data = example_graph()
+    loader = loader_class(data, [-1], input_nodes=torch.tensor(SEEDS), batch_size=3)
+    loader([0])
+    data.x = data.x.half() + 100
+    data.y += 5  # in place
+    data.new = torch.arange(12) * 2
+    batch = loader([0, 1, 2])
+    for key in ("x", "y", "new"):
+        assert_same_value(batch[key], data[key][batch.n_id], key)
+
+
+def test_batch_of_graphs_as_the_graph(loader_class: type) -> None:
+    """Its own `batch` vector goes, as PyG's loader sets that key; `ptr` is graph-level."""
+    data = Batch.from_data_list([example_graph(), example_graph()])
+    batch = one_batch(loader_class, data)
+    assert isinstance(batch, Batch)
+    assert "batch" not in batch
+    assert batch.ptr is data.ptr
+    assert torch.equal(batch.x, data.x[batch.n_id])
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_no_grad_holds_wherever_the_batch_is_made(num_workers: int) -> None:
+    """Whether gradients are on is a property of a thread, and the consumer's is the one meant."""
+    data = bare(x=torch.randn(12, 3, requires_grad=True))
+    loader = NeighborLoader(data, [-1], num_workers=num_workers, batch_size=12)
+    with torch.no_grad():
+        (batch,) = loader
+    assert not batch.x.requires_grad
+    (batch,) = loader
+    assert batch.x.requires_grad
 
 
 def test_num_nodes_only_where_the_data_stores_it(loader_class: type) -> None:
