@@ -38,13 +38,12 @@ class NeighborLoader(torch_geometric.loader.NeighborLoader):
             types, one list for all of them or a dict with a list for each.
         input_nodes: seeds, as ids, a bool mask [num_nodes], or None for all nodes. With node
             types, a type, or (type, seeds).
-        input_time: not supported yet.
+        input_time: int64 [num_seeds], the time of each seed; needs `time_attr`. Without it, the
+            seeds' own times hold.
         replace: sample with replacement.
         subgraph_type: 'directional', 'bidirectional' or 'induced'.
         disjoint: give every seed a subgraph of its own; `batch.batch` tells which.
-        temporal_strategy: has no effect without `time_attr`.
-        time_attr: not supported yet.
-        weight_attr: not supported yet.
+        temporal_strategy, time_attr, weight_attr: see `NeighborSampler`. Both may be combined.
         transform: called with each finished batch.
         transform_sampler_output: called with each `SamplerOutput`, before features are gathered.
         is_sorted: `edge_index` is sorted by column. It need not be said: sorted edges are found.
@@ -132,21 +131,25 @@ class NeighborLoader(torch_geometric.loader.NeighborLoader):
         self._shuffle_generator = None
         if seed is not None and kwargs.get("generator") is None and kwargs.get("shuffle"):
             self._shuffle_generator = kwargs["generator"] = torch.Generator()
-        super().__init__(
+        _check_input_time(input_time, neighbor_sampler, time_attr)
+        # Past the initialiser of PyG's NeighborLoader, which would build a sampler of its own.
+        torch_geometric.loader.NodeLoader.__init__(
+            self,
             data,
-            num_neighbors,  # type: ignore[arg-type]  # PyG takes NumNeighbors, too
+            node_sampler=neighbor_sampler,
             input_nodes=_as_input(input_nodes, data),
             input_time=input_time,
             transform=transform,
             transform_sampler_output=transform_sampler_output,
             filter_per_worker=filter_per_worker,
-            neighbor_sampler=neighbor_sampler,  # type: ignore[arg-type]  # any BaseSampler does
             **kwargs,
         )
         input_type = self.input_data.input_type
         num_nodes = data.num_nodes if input_type is None else data[input_type].num_nodes
         check_ids(self.input_data.node, num_nodes, "input_nodes")
         self.input_nodes = input_nodes
+        if isinstance(neighbor_sampler, NeighborSampler):  # find wrong times here, not in an epoch
+            neighbor_sampler.seed_time(input_type, self.input_data.node, self.input_data.time)
 
     def collate_fn(self, index: Tensor | list[int]) -> Any:
         """Sample the batch of the seeds at positions `index`, with a key of its own."""
@@ -238,6 +241,14 @@ def _check_prefetch(prefetch: int, kwargs: dict[str, Any]) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise ValueError(f"prefetch must be an int of 0 or more, got {value!r}.")
     return value
+
+
+def _check_input_time(input_time: Any, sampler: BaseSampler, time_attr: str | None) -> None:
+    temporal = getattr(sampler, "is_temporal", time_attr is not None)
+    if input_time is not None and not isinstance(input_time, Tensor):
+        raise TypeError(f"input_time must be a tensor, got {type(input_time).__name__}.")
+    if input_time is not None and not temporal:
+        raise ValueError("input_time is set, but time_attr is not: it would have no effect.")
 
 
 def _refuse_beside_sampler(sampling: dict[str, Any]) -> None:

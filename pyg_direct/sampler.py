@@ -52,10 +52,18 @@ class NeighborSampler(BaseSampler):
         subgraph_type: 'directional', 'bidirectional' or 'induced', as in PyG.
         replace: sample with replacement.
         disjoint: give every seed a subgraph of its own.
-        temporal_strategy: only 'uniform'.
-        time_attr: not supported yet.
-        weight_attr: not supported yet.
-        is_sorted: `edge_index` is sorted by column. Sorted edges are found without it, too.
+        temporal_strategy: with `time_attr`, 'uniform' draws from all neighbours that are no later
+            than the seed, 'last' takes the latest of them.
+        time_attr: integer attribute of nodes or of edges. No neighbour is later than the seed of
+            its subgraph, at any hop; makes the sampler disjoint. Node types (or edge types) without
+            it are not bound.
+        weight_attr: attribute of edges, finite and not negative. With replacement, each draw takes
+            an edge with probability weight / sum of weights. Without, draws follow one another,
+            each from the edges left in proportion to weight (the law of Efraimidis and Spirakis,
+            2006). An edge of weight 0 is taken only by a negative fan-out. Edge types without it
+            are sampled uniformly. May be combined with `time_attr`.
+        is_sorted: `edge_index` is sorted by column and, with `time_attr`, by time within a column.
+            Sorted edges are found without it, too.
         share_memory: accepted for PyG's sake; nothing is copied to other processes.
         directed: deprecated in PyG; False means ``subgraph_type='induced'``.
         sample_direction: only 'forward'.
@@ -66,7 +74,7 @@ class NeighborSampler(BaseSampler):
 
     Raises:
         ValueError: bad edges, fan-outs or options.
-        NotImplementedError: what the arguments above call not supported yet.
+        NotImplementedError: `sample_direction='backward'`.
     """
 
     def __init__(
@@ -95,13 +103,13 @@ class NeighborSampler(BaseSampler):
                 FutureWarning,
                 stacklevel=2,
             )
-        _refuse_later(time_attr, weight_attr, sample_direction)
+        _check_direction(sample_direction)
         if temporal_strategy not in ("uniform", "last"):
             raise ValueError(
                 f"temporal_strategy must be 'uniform' or 'last', got {temporal_strategy!r}."
             )
         self.data_type = DataType.from_data(data)
-        self._graph: Graph = graph_of(data, is_sorted)
+        self._graph: Graph = graph_of(data, is_sorted, time_attr, weight_attr)
         self._backend: Backend = backend_for(torch.device(device or "cpu"), threads)
         self._csc = self._backend.place(self._graph.csc)
         self.node_types, self.edge_types = self._graph.node_types, self._graph.edge_types
@@ -112,7 +120,7 @@ class NeighborSampler(BaseSampler):
         self.num_neighbors = num_neighbors
         self.replace = bool(replace)
         self.subgraph_type = SubgraphType(subgraph_type)
-        self.disjoint = bool(disjoint)
+        self._disjoint = bool(disjoint)
         self.temporal_strategy = temporal_strategy
         self.sample_direction = sample_direction
         self.keep_orig_edges = False
@@ -140,7 +148,16 @@ class NeighborSampler(BaseSampler):
     @property
     def is_temporal(self) -> bool:
         """Whether sampling respects time."""
-        return False
+        return self._graph.times is not None
+
+    @property
+    def disjoint(self) -> bool:
+        """Whether every seed has a subgraph of its own; always so with times."""
+        return self._disjoint or self.is_temporal
+
+    @disjoint.setter
+    def disjoint(self, value: bool) -> None:
+        self._disjoint = bool(value)
 
     @property
     def edge_permutation(self) -> None:
@@ -175,11 +192,11 @@ class NeighborSampler(BaseSampler):
 
     def sample_nodes(self, inputs: NodeSamplerInput, key: BatchKey) -> Output:
         """Sample as a function of `key`. The seeds must be in range: nothing checks them again."""
-        if inputs.time is not None:
-            raise NotImplementedError(f"A time for the seeds {LATER}")
+        node = inputs.node.to(torch.int64).contiguous()
         seeds: list[Tensor | None] = [None] * len(self.node_types)
-        seeds[self.node_types.index(inputs.input_type)] = inputs.node.to(torch.int64).contiguous()
-        out = self._output(self.sample(seeds, key))
+        seeds[self.node_types.index(inputs.input_type)] = node
+        time = self.seed_time(inputs.input_type, node, inputs.time)
+        out = self._output(self.sample(seeds, key, time))
         out.metadata = (inputs.input_id, inputs.time)
         if self.subgraph_type == SubgraphType.bidirectional:
             out = out.to_bidirectional(keep_orig_edges=self.keep_orig_edges)
@@ -195,15 +212,47 @@ class NeighborSampler(BaseSampler):
         """
         raise NotImplementedError(f"Link sampling {LATER}")
 
-    def sample(self, seeds: list[Tensor | None], key: BatchKey) -> SampledGraph:
-        """Sample around `seeds`, one int64 tensor [n_t] or None for each node type."""
+    def seed_time(
+        self, node_type: NodeType | None, seed: Tensor, time: Tensor | None
+    ) -> Tensor | None:
+        """Return the time of each seed, int64 [n]: as given, or its node's own; None without times.
+
+        Raises:
+            ValueError: times given where there is no `time_attr`, not one integer for each seed, or
+                none given where the nodes have none of their own.
+        """
+        times = self._graph.times
+        if time is None:
+            own = None if times is None else times.node.get(node_type)
+            if times is not None and own is None:
+                kind = "nodes" if node_type is None else f"nodes of type {node_type!r}"
+                raise ValueError(
+                    f"input_time is needed: the {kind} have no time of their own to sample before."
+                )
+            return None if own is None else torch.from_numpy(own)[seed]
+        if times is None:
+            raise ValueError("A time for the seeds has no meaning without time_attr.")
+        if time.shape != seed.shape or time.is_floating_point():
+            raise ValueError(
+                f"input_time must hold one integer for each of {len(seed)} seeds, got {time.dtype} "
+                f"of shape {tuple(time.shape)}."
+            )
+        return time.to(torch.int64).contiguous()
+
+    def sample(
+        self, seeds: list[Tensor | None], key: BatchKey, seed_time: Tensor | None = None
+    ) -> SampledGraph:
+        """Sample around `seeds`, one int64 tensor [n_t] or None for each node type.
+
+        `seed_time`, int64 [n], holds the times of all seeds, type by type.
+        """
         plan_key, plan = self._plan()
         free = self._free.setdefault(plan_key, deque())
         try:
             work = free.pop()
         except IndexError:
             work = self._backend.workspace(self._csc, plan)
-        work.start(seeds, key)
+        work.start(seeds, key, seed_time)
         for hop in range(len(plan.fanouts)):
             work.plan(hop)
             work.sample(hop)
@@ -239,11 +288,12 @@ class NeighborSampler(BaseSampler):
 
     def _plan(self) -> tuple[Any, SamplingPlan]:
         fanouts = self._fanouts()
-        key = (fanouts, self.replace, self.disjoint)
+        key = (fanouts, self.replace, self.disjoint, self.temporal_strategy)
         plan = self._plans.get(key)
         if plan is None:
             table = np.array(fanouts, np.int64).reshape(len(fanouts), self._csc.num_relations)
-            plan = SamplingPlan(table, self.replace, self.disjoint, self._graph.id_dtype)
+            recent = self.temporal_strategy == "last"
+            plan = SamplingPlan(table, self.replace, self.disjoint, recent, self._graph.id_dtype)
             self._plans[key] = plan
         return key, plan
 
@@ -303,11 +353,7 @@ def check_ids(ids: Tensor, end: int, what: str) -> None:
             raise IndexError(f"{what} must be node ids in [0, {end}), got {bad}.")
 
 
-def _refuse_later(time_attr: str | None, weight_attr: str | None, sample_direction: str) -> None:
-    if time_attr is not None:
-        raise NotImplementedError(f"time_attr={time_attr!r} {LATER}")
-    if weight_attr is not None:
-        raise NotImplementedError(f"weight_attr={weight_attr!r} {LATER}")
+def _check_direction(sample_direction: str) -> None:
     if sample_direction not in ("forward", "backward"):
         raise ValueError(
             f"sample_direction must be 'forward' or 'backward', got {sample_direction!r}."

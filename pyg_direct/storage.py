@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,8 +14,9 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.data.storage import BaseStorage
 from torch_geometric.typing import EdgeType, NodeType, SparseTensor
 
-from .ops.sorting import Compressed, Ints, compress, narrow
-from .types import Csc
+from .attributes import Times, edge_weights
+from .ops.sorting import Compressed, Ints, compress, narrow, running_sums, sort_by_time
+from .types import EDGE_TIME, NO_TIME, Csc
 
 
 @dataclass(frozen=True)
@@ -26,56 +27,134 @@ class Graph:
     node_types: Sequence[NodeType | None]
     edge_types: Sequence[EdgeType | None]
     id_dtype: torch.dtype  # dtype of the user's `edge_index`: int64 or int32
+    times: Times | None = None
 
 
-def graph_of(data: Any, is_sorted: bool = False) -> Graph:
+def graph_of(
+    data: Any,
+    is_sorted: bool = False,
+    time_attr: str | None = None,
+    weight_attr: str | None = None,
+) -> Graph:
     """Convert PyG data for sampling.
 
     Args:
         data: `Data` or `HeteroData`, each relation with `edge_index` (a tensor or an `EdgeIndex`),
             `adj_t` or `adj` (a `torch_sparse.SparseTensor`), or no edges at all.
-        is_sorted: the user says that `edge_index` is sorted by column. Sorted edges are recognised
-            without it, too; with it, unsorted ones are an error.
+        is_sorted: the user says that `edge_index` is sorted by column and, with `time_attr`, by
+            time within each column. Sorted edges are recognised without it, too; with it, unsorted
+            ones are an error.
+        time_attr: integer attribute of nodes or of edges that holds their times.
+        weight_attr: attribute of edges that holds their weights.
 
     Raises:
         ValueError: ids out of range, a wrong shape or dtype, or unsorted edges with `is_sorted`.
         NotImplementedError: remote stores.
     """
     if isinstance(data, Data):
-        num_nodes = _num_nodes(data, "data")
-        compressed, dtype = _compressed(data._store, (num_nodes, num_nodes), is_sorted, "data")
-        return Graph(_fuse([compressed], [0], [0], [num_nodes]), [None], [None], dtype)
-    if isinstance(data, HeteroData):
-        return _hetero_graph(data, is_sorted)
-    raise NotImplementedError(
-        f"This version takes torch_geometric.data.Data and HeteroData, got "
-        f"{type(data).__name__}. Remote stores are planned; use "
-        f"torch_geometric.loader.NeighborLoader for them until then."
-    )
+        node_types: list[NodeType | None] = [None]
+        edges: list[tuple[EdgeType | None, Any, int, int]] = [(None, data._store, 0, 0)]
+        num_nodes = [_num_nodes(data, "data")]
+    elif isinstance(data, HeteroData):
+        node_types, edges, num_nodes = _hetero_parts(data)
+    else:
+        raise NotImplementedError(
+            f"This version takes torch_geometric.data.Data and HeteroData, got "
+            f"{type(data).__name__}. Remote stores are planned; use "
+            f"torch_geometric.loader.NeighborLoader for them until then."
+        )
+    times = None if time_attr is None else Times(data, time_attr)
+    weights = {} if weight_attr is None else edge_weights(data, weight_attr)
+    relations, dtypes = [], set()
+    for key, store, src, dst in edges:
+        name = "data" if key is None else f"data[{key}]"
+        size = (num_nodes[src], num_nodes[dst])
+        compressed, dtype = _compressed(store, size, is_sorted, name)
+        if times is not None:
+            by_node, by_edge = times.node.get(node_types[src]), times.edge.get(key)
+            if by_node is not None or by_edge is not None:
+                compressed = sort_by_time(compressed, by_node, by_edge, is_sorted, name)
+        relations.append(compressed)
+        dtypes.add(dtype)
+    csc = _fuse(relations, [e[2] for e in edges], [e[3] for e in edges], num_nodes)
+    edge_types = [e[0] for e in edges]
+    if times is not None:
+        csc = _with_times(csc, times, node_types, edge_types)
+    if weights:
+        csc = _with_weights(csc, weights, edge_types)
+    id_dtype = torch.int32 if dtypes == {torch.int32} else torch.int64
+    return Graph(csc, node_types, edge_types, id_dtype, times)
 
 
-def _hetero_graph(data: HeteroData, is_sorted: bool) -> Graph:
+def _hetero_parts(
+    data: HeteroData,
+) -> tuple[list[NodeType | None], list[tuple[EdgeType | None, Any, int, int]], list[int]]:
+    """Return the node types, (edge type, store, source, destination) and the numbers of nodes."""
     node_types, edge_types = data.metadata()
-    num_nodes = [_num_nodes(data[key], f"data[{key!r}]") for key in node_types]
-    number = {key: i for i, key in enumerate(node_types)}
-    src_type, dst_type, relations, dtypes = [], [], [], []
+    edges: list[tuple[EdgeType | None, Any, int, int]] = []
     for key in edge_types:
         for end in (key[0], key[-1]):
-            if end not in number:
+            if end not in node_types:
                 raise ValueError(
                     f"Edge type {key} refers to the node type {end!r}, of which the data knows "
                     f"nothing: set data[{end!r}].x or data[{end!r}].num_nodes."
                 )
-        src, dst = number[key[0]], number[key[-1]]
-        compressed, dtype = _compressed(
-            data[key], (num_nodes[src], num_nodes[dst]), is_sorted, f"data[{key}]"
-        )
-        src_type.append(src)
-        dst_type.append(dst)
-        relations.append(compressed)
-        dtypes.append(dtype)
-    id_dtype = torch.int32 if set(dtypes) == {torch.int32} else torch.int64
-    return Graph(_fuse(relations, src_type, dst_type, num_nodes), node_types, edge_types, id_dtype)
+        edges.append((key, data[key], node_types.index(key[0]), node_types.index(key[-1])))
+    num_nodes = [_num_nodes(data[key], f"data[{key!r}]") for key in node_types]
+    return list(node_types), edges, num_nodes
+
+
+def _with_times(
+    csc: Csc,
+    times: Times,
+    node_types: Sequence[NodeType | None],
+    edge_types: Sequence[EdgeType | None],
+) -> Csc:
+    """Add the times: those of the nodes as they are, those of edges in the order of the CSC."""
+    base = np.full(csc.num_relations, NO_TIME, np.int64)
+    if times.node:
+        size = int(csc.node_base[-1])
+        for r, src in enumerate(csc.src_type):
+            if node_types[src] in times.node:
+                base[r] = csc.node_base[src]
+        parts = {t: times.node.get(key) for t, key in enumerate(node_types)}
+        starts = csc.node_base
+    else:
+        size = len(csc.indices)
+        base[[key in times.edge for key in edge_types]] = EDGE_TIME
+        parts = {r: _in_order(csc, r, times.edge.get(key)) for r, key in enumerate(edge_types)}
+        starts = csc.edge_base
+    return replace(csc, time=_laid_out(parts, starts, size, np.int64), time_base=base)
+
+
+def _with_weights(csc: Csc, weights: dict[Any, Any], edge_types: Sequence[EdgeType | None]) -> Csc:
+    """Add the weights and their running sums, in the order of the CSC."""
+    parts = {r: _in_order(csc, r, weights.get(key)) for r, key in enumerate(edge_types)}
+    weight = _laid_out(parts, csc.edge_base, len(csc.indices), np.float64)
+    return replace(
+        csc,
+        weight=weight,
+        cumulative=running_sums(csc.indptr, weight),
+        weighted=np.array([key in weights for key in edge_types], np.bool_),
+    )
+
+
+def _in_order(csc: Csc, relation: int, values: Any) -> Any:
+    """Return one value for each edge of a relation in the order of the CSC."""
+    if values is None or csc.perm is None:
+        return values
+    return values[csc.perm[csc.edge_base[relation] : csc.edge_base[relation + 1]]]
+
+
+def _laid_out(parts: dict[int, Any], starts: Any, size: int, dtype: Any) -> Any:
+    """Put the parts that there are at their places in one array; a lone part is used as it is."""
+    if len(parts) == 1:
+        return np.ascontiguousarray(parts[0], dtype)
+    out = np.zeros(size, dtype)
+    for i, part in parts.items():
+        if part is not None:
+            out[starts[i] : starts[i + 1]] = part
+    return out
 
 
 def _num_nodes(store: Any, name: str) -> int:

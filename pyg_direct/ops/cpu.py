@@ -22,8 +22,8 @@ Ints = npt.NDArray[Any]
 MIN_BYTES_PER_THREAD = 1 << 20  # below, waking a thread costs more than it saves
 MIN_ITEMS_PER_THREAD = 4096
 STAMP_LIMIT = 1 << 31  # half of the stamps, so that a batch that begins below it never wraps
-EMPTY_KEYS = np.zeros(0, np.uint64)
-EMPTY_GROUPS = np.zeros(0, np.int32)
+NO_INTS = np.empty(0, np.int64)
+NO_DOUBLES = np.empty(0, np.float64)
 
 
 class CpuBackend:
@@ -82,6 +82,12 @@ class CpuWorkspace:
         self._item_start = np.empty(0, np.int64)
         self._item_degree = np.empty(0, np.int64)
         self._item_ptr = np.empty(0, np.int64)
+        self._item_low = np.empty(0, np.float64)
+
+        self._time = NO_INTS if csc.time is None else csc.time
+        self._seed_time = NO_INTS
+        self._weight = NO_DOUBLES if csc.weight is None else csc.weight
+        self._cumulative = NO_DOUBLES if csc.cumulative is None else csc.cumulative
 
         self._row = np.empty(0, id_dtype)
         self._col = np.empty(0, np.int32)
@@ -90,12 +96,18 @@ class CpuWorkspace:
         # 0 is below every stamp, so fresh tables are empty tables.
         dense = 0 if plan.disjoint else int(csc.node_base[-1])
         self._table = np.zeros(dense, np.uint32)
-        self._keys = EMPTY_KEYS
+        self._keys = np.zeros(0, np.uint64)
         self._stamp = 1
         self._key = (np.uint64(0), np.uint64(0))
 
-    def start(self, seeds: Sequence[Tensor | None], key: BatchKey) -> None:
+    def start(
+        self,
+        seeds: Sequence[Tensor | None],
+        key: BatchKey,
+        seed_time: Tensor | None = None,
+    ) -> None:
         """Begin a batch."""
+        self._seed_time = NO_INTS if seed_time is None else seed_time.numpy()
         self._key = (np.uint64(key.low), np.uint64(key.high))
         self._stamp += int(self._node_ptr.max(initial=0))
         if self._stamp >= STAMP_LIMIT:
@@ -130,9 +142,13 @@ class CpuWorkspace:
         if items >= len(self._item_ptr):
             room = items + items // 2 + 1
             self._item_start, self._item_degree, self._item_ptr = np.empty((3, room), np.int64)
+            self._item_low = np.empty(room if self._csc.weight is not None else 0, np.float64)
         edges = sample.plan_hop(
             self._csc.indptr, self._node, self._node_start, self._node_ptr, self._relations,
             self._plan.fanouts[hop], self._plan.replace, hop, self._node_limit,
+            self._csc.indices, self._time, self._csc.time_base, self._plan.recent,
+            self._seed_of, self._seed_time,
+            self._csc.weighted, self._weight, self._cumulative, self._item_low,
             self._item_base, self._item_start, self._item_degree, self._item_ptr, self._edge_ptr,
             self._node_bound,
         )  # fmt: skip
@@ -153,6 +169,7 @@ class CpuWorkspace:
                 self._plan.replace, hop, *self._key,
                 self._item_base, self._item_start, self._item_degree, self._item_ptr,
                 first, last, self._row, self._col, self._position,
+                self._csc.weighted, self._weight, self._cumulative, self._item_low,
             )  # fmt: skip
 
         split(items, min(self._backend.threads, items // MIN_ITEMS_PER_THREAD), task)

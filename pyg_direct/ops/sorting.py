@@ -9,8 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from ..types import EDGE_TIME
 from .numba_kernels import csc as kernels
-from .parallel import available_cores, run_all
+from .numba_kernels import temporal, weighted
+from .parallel import available_cores, run_all, split
 
 Ints = npt.NDArray[Any]
 
@@ -94,6 +96,52 @@ def _counting_sort(row: Ints, col: Ints, num_src: int, num_dst: int, name: str) 
         ]
     )
     return Compressed(indptr, indices, perm)
+
+
+def sort_by_time(
+    compressed: Compressed, by_node: Ints | None, by_edge: Ints | None, trusted: bool, name: str
+) -> Compressed:
+    """Sort the neighbours of each node by time, stably, unless they are sorted already.
+
+    Args:
+        compressed: one relation.
+        by_node: int64 [num_src], times of the sources, or None.
+        by_edge: int64 [E], times of the edges in the user's order, or None.
+        trusted: the user says that they are sorted.
+        name: what errors call the data.
+
+    Raises:
+        ValueError: `trusted` lists that are not sorted.
+    """
+    indptr, indices, perm = compressed
+    num_dst = len(indptr) - 1
+    if by_edge is not None:
+        time, base = by_edge if perm is None else by_edge[perm], EDGE_TIME
+    else:
+        assert by_node is not None
+        time, base = by_node, 0
+    at = temporal.first_unsorted(indptr, 0, num_dst, indices, time, base)
+    if at < 0:
+        return compressed
+    if trusted:
+        raise ValueError(
+            f"is_sorted=True, but the neighbours of a node in {name} are not sorted by time (at "
+            f"position {at} by column). Sort them, or leave is_sorted=False."
+        )
+    destination = np.repeat(np.arange(num_dst), np.diff(indptr))
+    order = np.lexsort((time if base == EDGE_TIME else time[indices], destination))
+    return Compressed(indptr, indices[order], order if perm is None else perm[order])
+
+
+def running_sums(indptr: Ints, weight: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Return the running sums of `weight` [E] within each list of `indptr`."""
+    out = np.empty_like(weight)
+    split(
+        len(indptr) - 1,
+        available_cores() if len(weight) >= MIN_EDGES_PER_THREAD else 1,
+        lambda first, last: weighted.accumulate(indptr, first, last, weight, out),
+    )
+    return out
 
 
 def _complaint(
