@@ -304,6 +304,15 @@ def test_manual_seed_governs(loader_class: type) -> None:
     assert edges_of(loader) != first
 
 
+def test_manual_seed_governs_a_new_loader(loader_class: type) -> None:
+    def first_epoch(seed: int) -> list[list[int]]:
+        torch.manual_seed(seed)
+        return edges_of(make(loader_class, [2, 2]))
+
+    assert first_epoch(1) == first_epoch(1)
+    assert len({str(first_epoch(seed)) for seed in range(5)}) == 5
+
+
 def test_a_seed_of_ones_own_needs_no_manual_seed() -> None:
     def two_epochs(seed: int) -> list[Any]:
         torch.seed()

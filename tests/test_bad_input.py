@@ -127,8 +127,8 @@ BAD_SAMPLING: dict[str, Case] = {
     "temporal_strategy": (
         lambda: {"temporal_strategy": "first"}, ValueError, r"temporal_strategy must be",
     ),
-    "time_attr": (lambda: {"time_attr": "y"}, NotImplementedError, r"time_attr='y'"),
-    "weight_attr": (lambda: {"weight_attr": "edge_attr"}, NotImplementedError, r"weight_attr"),
+    "no such time_attr": (lambda: {"time_attr": "when"}, ValueError, r"time_attr='when'"),
+    "no such weight_attr": (lambda: {"weight_attr": "w"}, ValueError, r"weight_attr='w'"),
 }  # fmt: skip
 
 BAD_OPTIONS: dict[str, Case] = {

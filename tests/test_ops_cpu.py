@@ -15,7 +15,7 @@ from torch_geometric.data import Data
 from pyg_direct import NeighborLoader
 from pyg_direct.ops import backend_for, cpu
 from pyg_direct.ops.cpu import CpuBackend, CpuWorkspace
-from pyg_direct.ops.numba_kernels import emit, gather, relabel, sample
+from pyg_direct.ops.numba_kernels import emit, gather, relabel
 from pyg_direct.storage import graph_of
 from pyg_direct.types import BatchKey, SampledGraph, SamplingPlan
 
@@ -43,24 +43,26 @@ def ints(*values: Any) -> np.ndarray:
         (0, True, [0, 0, 0, 0]),
     ],
 )
-@pytest.mark.parametrize("before", [0, 10])
-def test_plan_hop(fanout: int, replace: bool, ends: list[int], before: int) -> None:
-    hop = 1 if before else 0
-    edge_ptr = np.zeros((2, 2), np.int64)
-    edge_ptr[0, 1] = before
-    node_ptr = ints([0], [0], [3], [0]) if hop else ints([0], [3], [0], [0])
-    start, degree, item_ptr = ints(0, 0, 0), ints(0, 0, 0), ints(0, 0, 0, 0)
-    item_base, bound = ints(0, 0), ints(0)
-    edges = sample.plan_hop(
-        ints(0, 3, 3, 4, 6), ints(0, 1, 2), ints(0), node_ptr, ints([0], [0], [0]), ints(fanout),
-        replace, hop, ints(4), item_base, start, degree, item_ptr, edge_ptr, bound,
-    )  # fmt: skip
-    assert (item_ptr - before).tolist() == ends
-    assert edges == before + ends[-1]
-    assert item_base.tolist() == [0, 3]
-    assert (start.tolist(), degree.tolist()) == ([0, 3, 3], [3, 0, 1])
-    assert edge_ptr[hop].tolist() == [before, before + ends[-1]]
-    assert bound.tolist() == [3 + min(4, ends[-1])]
+def test_plan_hop(fanout: int, replace: bool, ends: list[int]) -> None:
+    """Frontier nodes of degree 3, 0 and 1."""
+    edge_index = torch.tensor([[1, 2, 3, 0, 1, 0], [0, 0, 0, 2, 3, 3]])
+    work = workspace(Data(edge_index=edge_index, num_nodes=4), [fanout], replace=replace)
+    work.start([torch.tensor([0, 1, 2])], KEY)
+    work.plan(0)
+    assert work._item_ptr[:4].tolist() == ends
+    assert work._item_start[:3].tolist() == [0, 3, 3]
+    assert work._item_degree[:3].tolist() == [3, 0, 1]
+    assert work._item_base.tolist() == [0, 3]
+    assert work._edge_ptr.tolist() == [[0, ends[-1]]]
+
+
+def test_edges_of_a_hop_lie_behind_those_of_the_hops_before() -> None:
+    work = workspace(example_graph(), [2, 1, -1])
+    out = run(work, [0, 7, 4])
+    ends = work._edge_ptr.tolist()
+    assert ends[0][0] == 0
+    assert [hop[0] for hop in ends[1:]] == [hop[-1] for hop in ends[:-1]]
+    assert ends[-1][-1] == len(out.edge[0])
 
 
 def test_seed_dense() -> None:
@@ -203,7 +205,7 @@ def test_read_only_input(tmp_path: Any) -> None:
 
 
 def workspace(data: Data, fanouts: list[int], threads: int = 1, **plan: Any) -> CpuWorkspace:
-    options = dict(replace=False, disjoint=False, id_dtype=torch.int64) | plan
+    options = dict(replace=False, disjoint=False, recent=False, id_dtype=torch.int64) | plan
     backend = backend_for(torch.device("cpu"), threads)
     return backend.workspace(
         backend.place(graph_of(data).csc), SamplingPlan(ints(*fanouts).reshape(-1, 1), **options)
