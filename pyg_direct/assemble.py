@@ -9,46 +9,106 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.data.storage import BaseStorage
+from torch_geometric.loader.utils import filter_custom_hetero_store, filter_custom_store
 from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
-from torch_geometric.typing import NodeType, SparseTensor
+from torch_geometric.typing import EdgeType, NodeType, SparseTensor
 
 from .gather import gather
 from .ops import Backend
 
 
 def assemble(
-    data: Data | HeteroData,
+    data: Any,
     out: SamplerOutput | HeteroSamplerOutput,
-    input_type: NodeType | None,
+    labels: dict[Any, dict[str, Any]],
     backend: Backend,
-) -> Data | HeteroData:
-    """Join what was sampled around nodes with its attributes.
+    custom_cls: Any = None,
+) -> Any:
+    """Join what was sampled with its attributes.
 
     The batch is a shallow copy of `data`, so its class, its graph-level attributes and everything
-    that is not a tensor carry over by reference.
+    that is not a tensor carry over by reference. From remote stores a new batch is made.
 
     Args:
-        data: the full graph.
-        out: from a sampler whose `edge` holds columns of the `edge_index` of `data`; its `metadata`
-            is (input ids int64 [seeds], seed times [seeds] or None).
-        input_type: node type of the seeds; None if the graph is homogeneous.
+        data: the full graph: `Data`, `HeteroData`, or (`FeatureStore`, `GraphStore`).
+        out: from a sampler whose `edge` holds columns of the `edge_index` of `data`.
+        labels: what the seeds add, by node or edge type: from `node_labels` or `link_labels`.
         backend: gathers the rows.
+        custom_cls: class of the batch in case of remote stores.
     """
-    batch = copy.copy(data)
-    # A homogeneous graph has one store for nodes and edges, and the one type None.
-    source, target = _stores(data), _stores(batch)
     parts = _Parts(out)
-    for node_type in parts.node_types(source):
-        _nodes(source[node_type], target[node_type], parts, node_type, backend)
-    for edge_type in parts.edge_types(source):
-        _edges(source[edge_type], target[edge_type], parts, edge_type, backend)
-    assert out.metadata is not None
-    input_id, seed_time = out.metadata
-    seeds = target[input_type]
-    seeds["input_id"] = input_id
-    seeds["seed_time"] = seed_time
-    seeds["batch_size"] = input_id.numel()
+    if isinstance(data, (Data, HeteroData)):
+        batch = copy.copy(data)
+        # A homogeneous graph has one store for nodes and edges, and the one type None.
+        source, target = _stores(data), _stores(batch)
+        for node_type in parts.node_types(source):
+            _nodes(source[node_type], target[node_type], parts, node_type, backend)
+        for edge_type in parts.edge_types(source):
+            _edges(source[edge_type], target[edge_type], parts, edge_type, backend)
+    else:
+        batch = _from_stores(data, out, custom_cls)
+        for key in parts.types("node"):
+            _name_nodes(_store(batch, key), parts, key)
+        for key in parts.types("edge"):
+            _name_edges(_store(batch, key), parts, key)
+    for key, fields in labels.items():
+        store = _store(batch, key)
+        for name, value in fields.items():
+            store[name] = value
     return batch
+
+
+def node_labels(metadata: Any, input_type: NodeType | None) -> dict[Any, dict[str, Any]]:
+    """Return what seed nodes add: their positions in the input, their times, their number.
+
+    Args:
+        metadata: (input ids int64 [seeds], times [seeds] or None).
+        input_type: node type of the seeds; None if the graph is homogeneous.
+    """
+    input_id, seed_time = metadata
+    fields = {"input_id": input_id, "seed_time": seed_time, "batch_size": input_id.numel()}
+    return {input_type: fields}
+
+
+def link_labels(
+    metadata: Any, input_type: EdgeType | None, triplet: bool
+) -> dict[Any, dict[str, Any]]:
+    """Return what seed links add: their end points in the batch and their labels.
+
+    A None removes an attribute of that name which the graph has itself.
+
+    Args:
+        metadata: (input ids, edge_label_index, edge_label, times), or for triplets (input ids, src,
+            dst_pos, dst_neg, times).
+        input_type: edge type of the seeds; None if the graph is homogeneous.
+        triplet: whether negatives are destinations for each source.
+    """
+    if not triplet:
+        names = ("input_id", "edge_label_index", "edge_label", "edge_label_time")
+        return {input_type: dict(zip(names, metadata, strict=True))}
+    input_id, src, dst_pos, dst_neg, seed_time = metadata
+    removed = {"edge_label_index": None, "edge_label_time": None}
+    ends = ({"src_index": src}, {"dst_pos_index": dst_pos, "dst_neg_index": dst_neg})
+    if input_type is None:
+        return {
+            None: {"input_id": input_id, "seed_time": seed_time, **ends[0], **ends[1]} | removed
+        }
+    labels: dict[Any, dict[str, Any]] = {input_type: {"input_id": input_id, **removed}}
+    for node_type, fields in zip((input_type[0], input_type[-1]), ends, strict=True):
+        labels.setdefault(node_type, {"seed_time": seed_time}).update(fields)
+    return labels
+
+
+def _from_stores(data: Any, out: SamplerOutput | HeteroSamplerOutput, custom_cls: Any) -> Any:
+    """Ask the stores for the features; PyG's way, since the stores are the user's."""
+    filter_stores: Any = (
+        filter_custom_hetero_store if isinstance(out, HeteroSamplerOutput) else filter_custom_store
+    )
+    return filter_stores(*data, out.node, out.row, out.col, out.edge, custom_cls)
+
+
+def _store(batch: Any, key: Any) -> Any:
+    return batch._store if key is None else batch[key]
 
 
 def _stores(data: Data | HeteroData) -> dict[Any, BaseStorage]:
@@ -75,6 +135,10 @@ class _Parts:
     def edge_types(self, stores: dict[Any, BaseStorage]) -> list[Any]:
         return [key for key in stores if isinstance(key, tuple)] if self.hetero else [None]
 
+    def types(self, field: str) -> list[Any]:
+        """Return the types that a field speaks of."""
+        return list(getattr(self.out, field) or {}) if self.hetero else [None]
+
     def assign(self, store: BaseStorage, field: str, key: Any) -> None:
         """Copy a field to a store. In a homogeneous graph an absent one removes a user's own."""
         value = self.get(field, key)
@@ -94,8 +158,12 @@ def _nodes(
         elif source.is_node_attr(name):
             dim = source._parent().__cat_dim__(name, value, source)
             target[name] = gather(value, node, dim, backend)
+    _name_nodes(target, parts, key, node)
+
+
+def _name_nodes(target: BaseStorage, parts: _Parts, key: Any, node: Tensor | None = None) -> None:
     if "n_id" not in target:
-        target["n_id"] = node
+        target["n_id"] = parts.get("node", key) if node is None else node
     parts.assign(target, "batch", key)
     parts.assign(target, "num_sampled_nodes", key)
 
@@ -114,6 +182,11 @@ def _edges(
         elif source.is_edge_attr(name):
             dim = source._parent().__cat_dim__(name, value, source)
             target[name] = None if edge is None else gather(value, edge, dim, backend)
+    _name_edges(target, parts, key, edge)
+
+
+def _name_edges(target: BaseStorage, parts: _Parts, key: Any, edge: Tensor | None = None) -> None:
+    edge = parts.get("edge", key) if edge is None else edge
     if edge is not None and "e_id" not in target:
         target["e_id"] = edge
     parts.assign(target, "num_sampled_edges", key)

@@ -16,7 +16,7 @@ from .pipeline import Prefetcher
 from .types import BatchKey
 
 if TYPE_CHECKING:
-    from .loader import NeighborLoader
+    from .base import DirectLoader
 
 STATE_VERSION = 1
 
@@ -64,7 +64,7 @@ class Progress:
         if state.get("version") != STATE_VERSION:
             raise ValueError(
                 f"state_dict has version {state.get('version')!r}, this pyg_direct reads version "
-                f"{STATE_VERSION}: pass what NeighborLoader.state_dict() returned."
+                f"{STATE_VERSION}: pass what the loader's state_dict() returned."
             )
         if state["seed"] != self.seed:
             raise ValueError(
@@ -81,7 +81,7 @@ class Progress:
 class _Inline:
     """Makes each batch when it is asked for, in the thread that asks."""
 
-    def __init__(self, loader: NeighborLoader) -> None:
+    def __init__(self, loader: DirectLoader) -> None:
         self._loader = loader
         self._tasks: Iterator[Task] = iter(())
 
@@ -95,7 +95,7 @@ class _Inline:
         self._tasks = iter(())
 
 
-def _weak_work(loader: NeighborLoader) -> Any:
+def _weak_work(loader: DirectLoader) -> Any:
     """Return the producers' work. Their threads must not keep the loader alive by themselves."""
     reference = weakref.ref(loader)
 
@@ -111,7 +111,7 @@ def _weak_work(loader: NeighborLoader) -> Any:
 class Epoch:
     """Iterator over the batches of one epoch, what `iter(loader)` returns."""
 
-    def __init__(self, loader: NeighborLoader) -> None:
+    def __init__(self, loader: DirectLoader) -> None:
         self._loader = loader
         depth = loader.prefetch * loader.num_workers
         self._results: _Inline | Prefetcher[Task, Any]
@@ -170,7 +170,7 @@ class Epoch:
             torch.set_rng_state(ambient)
         return _chain(ahead, batches)
 
-    def _reset(self, loader: NeighborLoader, first_iter: bool = False) -> None:
+    def _reset(self, loader: DirectLoader, first_iter: bool = False) -> None:
         """Begin the next epoch with the same threads; for `persistent_workers`."""
         self._begin()
 

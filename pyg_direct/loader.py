@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch_geometric.loader
 from torch import Tensor
-from torch_geometric.data import Data, HeteroData
-from torch_geometric.sampler import BaseSampler, HeteroSamplerOutput, SamplerOutput
+from torch_geometric.data import HeteroData
+from torch_geometric.sampler import BaseSampler
 from torch_geometric.sampler.base import SubgraphType
 
-from . import rng
-from .assemble import assemble
-from .config import resolve_device
-from .epoch import Epoch, Progress, Task
-from .ops import Backend, backend_for
-from .ops.parallel import available_cores
+from .assemble import node_labels
+from .base import DEFAULT_PREFETCH, DirectLoader
 from .sampler import NeighborSampler, NumNeighborsLike, check_ids
 from .types import BatchKey
 
-DEFAULT_PREFETCH = 2
 
-
-class NeighborLoader(torch_geometric.loader.NeighborLoader):
+class NeighborLoader(DirectLoader, torch_geometric.loader.NeighborLoader):  # type: ignore[misc]
     """Drop-in replacement of `torch_geometric.loader.NeighborLoader`.
 
     A real subclass with PyG's arguments, batches and attributes; its class documentation holds
@@ -93,9 +86,7 @@ class NeighborLoader(torch_geometric.loader.NeighborLoader):
         prefetch: int = DEFAULT_PREFETCH,
         **kwargs: Any,
     ) -> None:
-        self._progress = Progress(rng.check_seed(seed))
-        self.prefetch = _check_prefetch(prefetch, kwargs)
-        sampling: dict[str, Any] = {
+        sampling = {
             "subgraph_type": subgraph_type,
             "replace": replace,
             "disjoint": disjoint,
@@ -105,38 +96,15 @@ class NeighborLoader(torch_geometric.loader.NeighborLoader):
             "is_sorted": is_sorted,
             "directed": directed,
         }
-        self._backend: Backend
-        if neighbor_sampler is None:
-            threads = min(available_cores(), torch.get_num_threads())
-            neighbor_sampler = NeighborSampler(
-                data,
-                num_neighbors,
-                **sampling,
-                device=resolve_device(device),
-                seed=seed,
-                # With several producers, batches are what runs in parallel.
-                threads=threads if kwargs.get("num_workers", 0) <= 1 else 1,
-            )
-        else:
-            _refuse_beside_sampler(sampling)
-        if isinstance(neighbor_sampler, NeighborSampler):
-            self._backend = neighbor_sampler.backend
-        else:
-            self._backend = backend_for(resolve_device(device))
-        if kwargs.get("batch_size", 1) is None:
-            raise ValueError(
-                "batch_size=None (no batching) has no meaning here: pass a size, or batch_sampler=."
-            )
-        # With a seed, the order of the seeds follows it, unless a generator is to decide.
-        self._shuffle_generator = None
-        if seed is not None and kwargs.get("generator") is None and kwargs.get("shuffle"):
-            self._shuffle_generator = kwargs["generator"] = torch.Generator()
-        _check_input_time(input_time, neighbor_sampler, time_attr)
+        sampler = self._prepare(
+            data, num_neighbors, sampling, neighbor_sampler, device, seed, prefetch, kwargs
+        )
+        _check_input_time(input_time, sampler, time_attr)
         # Past the initialiser of PyG's NeighborLoader, which would build a sampler of its own.
         torch_geometric.loader.NodeLoader.__init__(
             self,
             data,
-            node_sampler=neighbor_sampler,
+            node_sampler=sampler,
             input_nodes=_as_input(input_nodes, data),
             input_time=input_time,
             transform=transform,
@@ -144,103 +112,22 @@ class NeighborLoader(torch_geometric.loader.NeighborLoader):
             filter_per_worker=filter_per_worker,
             **kwargs,
         )
-        input_type = self.input_data.input_type
-        num_nodes = data.num_nodes if input_type is None else data[input_type].num_nodes
-        check_ids(self.input_data.node, num_nodes, "input_nodes")
         self.input_nodes = input_nodes
-        if isinstance(neighbor_sampler, NeighborSampler):  # find wrong times here, not in an epoch
-            neighbor_sampler.seed_time(input_type, self.input_data.node, self.input_data.time)
+        if isinstance(sampler, NeighborSampler):  # find what is wrong here, not in an epoch
+            node_type = self.input_data.input_type
+            check_ids(self.input_data.node, sampler.num_nodes_of(node_type), "input_nodes")
+            sampler.seed_time(node_type, self.input_data.node, self.input_data.time)
 
-    def collate_fn(self, index: Tensor | list[int]) -> Any:
-        """Sample the batch of the seeds at positions `index`, with a key of its own."""
-        return self._collate(index, None)
+    def _sample(self, inputs: Any, key: BatchKey | None) -> Any:
+        if isinstance(self._sampler, NeighborSampler) and key is not None:
+            return self._sampler.sample_nodes(inputs, key)
+        return self._sampler.sample_from_nodes(inputs)
 
-    def filter_fn(self, out: Any) -> Any:
-        """Gather the attributes of a sampled subgraph, assemble the batch and transform it."""
-        if self.transform_sampler_output:
-            out = self.transform_sampler_output(out)
-        if not isinstance(out, (SamplerOutput, HeteroSamplerOutput)):
-            raise TypeError(
-                f"transform_sampler_output and neighbor_sampler must give a SamplerOutput or "
-                f"HeteroSamplerOutput, got {type(out).__name__}."
-            )
-        out = _with_edge_ids(out, self.node_sampler.edge_permutation)
-        assert isinstance(self.data, (Data, HeteroData))
-        batch = assemble(self.data, out, self.input_data.input_type, self._backend)
-        return batch if self.transform is None else self.transform(batch)
+    def _labels(self, out: Any) -> dict[Any, dict[str, Any]]:
+        return node_labels(out.metadata, self.input_data.input_type)
 
-    def _collate(self, index: Any, key: BatchKey | None) -> Any:
-        inputs = self.input_data[index]
-        sampler: BaseSampler = self.node_sampler
-        if isinstance(sampler, NeighborSampler) and key is not None:
-            out: Any = sampler.sample_nodes(inputs, key)
-        else:
-            out = sampler.sample_from_nodes(inputs)
-        return self.filter_fn(out) if self.filter_per_worker else out
-
-    def _work(self, task: Task) -> Any:
-        """Make one batch; runs in a producer thread where there are any."""
-        out = self._collate(task.index, task.key)
-        if self.pin_memory and self.filter_per_worker and torch.cuda.is_available():
-            out = out.pin_memory() if hasattr(out, "pin_memory") else out
-        return out
-
-    def _get_iterator(self) -> Any:
-        return Epoch(self)
-
-    def check_worker_number_rationality(self) -> None:
-        """Say nothing: DataLoader warns of too many processes, and there are none."""
-
-    def _seed_shuffle(self, epoch: int) -> None:
-        seed = self._progress.seed
-        if self._shuffle_generator is not None and seed is not None:
-            key = rng.derive(seed, epoch, 0, rng.SHUFFLE_DOMAIN)
-            self._shuffle_generator.manual_seed(rng.as_seed(key))
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return where the loader stands, also in the middle of an epoch.
-
-        After `load_state_dict` the next epoch yields exactly the batches that were left, in this or
-        in another process. Where `sampler=` or `batch_sampler=` is given, it must give the same
-        order again when it is iterated under the same state of torch's default generator (or of
-        `generator=`).
-        """
-        state = self._progress.state_dict()
-        return {**state, **self._fingerprint()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Make the next epoch go on where `state_dict` was taken.
-
-        Raises:
-            ValueError: saved by a loader with another seed, batch size or number of seeds.
-        """
-        for name, value in self._fingerprint().items():
-            if state.get(name, value) != value:
-                raise ValueError(
-                    f"The state was saved with {name}={state[name]}, this loader has "
-                    f"{name}={value}. Build the loader with the same arguments."
-                )
-        self._progress.load_state_dict(state)
-
-    def _fingerprint(self) -> dict[str, Any]:
-        """What must be the same for a saved state to mean the same batches."""
-        return {"num_seeds": self.input_data.node.numel(), "batch_size": self.batch_size}
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_iterator": None}
-
-
-def _check_prefetch(prefetch: int, kwargs: dict[str, Any]) -> int:
-    """Return how far each producer works ahead: `prefetch`, or DataLoader's name for it."""
-    factor = kwargs.get("prefetch_factor")
-    if factor is not None and prefetch not in (DEFAULT_PREFETCH, factor):
-        raise ValueError(
-            f"prefetch={prefetch} and prefetch_factor={factor} contradict each other; pass one."
-        )
-    value = prefetch if factor is None else factor
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ValueError(f"prefetch must be an int of 0 or more, got {value!r}.")
-    return value
+    def _num_seeds(self) -> int:
+        return int(self.input_data.node.numel())
 
 
 def _check_input_time(input_time: Any, sampler: BaseSampler, time_attr: str | None) -> None:
@@ -249,39 +136,6 @@ def _check_input_time(input_time: Any, sampler: BaseSampler, time_attr: str | No
         raise TypeError(f"input_time must be a tensor, got {type(input_time).__name__}.")
     if input_time is not None and not temporal:
         raise ValueError("input_time is set, but time_attr is not: it would have no effect.")
-
-
-def _refuse_beside_sampler(sampling: dict[str, Any]) -> None:
-    """Raise if an argument about sampling was given beside a ready sampler."""
-    defaults = {"subgraph_type": "directional", "temporal_strategy": "uniform", "directed": True}
-    given = [
-        name
-        for name, value in sampling.items()
-        if value not in (defaults.get(name, False), None, SubgraphType.directional)
-    ]
-    if given:
-        raise ValueError(
-            f"neighbor_sampler= decides how to sample, so {', '.join(given)} would be ignored. Set "
-            f"it on the sampler."
-        )
-
-
-def _with_edge_ids(out: Any, permutation: Any) -> Any:
-    """Return the output of a sampler of PyG's, whose `edge` is a position, with edge ids instead.
-
-    Our own sampler has no permutation to apply.
-    """
-    if permutation is None or out.edge is None:
-        return out
-    out = copy.copy(out)
-    if isinstance(out, SamplerOutput):
-        out.edge = permutation[out.edge]
-    else:
-        out.edge = {
-            key: edge if edge is None or permutation.get(key) is None else permutation[key][edge]
-            for key, edge in out.edge.items()
-        }
-    return out
 
 
 def _as_input(input_nodes: Any, data: Any) -> Any:

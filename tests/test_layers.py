@@ -18,24 +18,27 @@ MAY_IMPORT = {
     "ops.numba_kernels": set(),
     "ops.parallel": set(),
     "ops.buffers": set(),
-    "ops.sorting": {"ops.numba_kernels", "ops.parallel"},
+    "ops.sorting": {"types", "ops.numba_kernels", "ops.parallel"},
     "ops.compile": {"config"},
     "ops": {"types", "ops.cpu", "ops.cuda"},
     "ops.cpu": {"types", "ops.buffers", "ops.numba_kernels", "ops.parallel"},
     "ops.cuda": {"types", "config", "ops.compile"},
     "rng": {"types", "ops.numba_kernels"},
-    "storage": {"types", "ops.sorting"},
+    "attributes": {"ops.sorting"},
+    "storage": {"types", "attributes", "ops.sorting"},
     "sampler": {"types", "ops", "rng", "storage"},
     "gather": {"ops"},
     "assemble": {"gather", "ops"},
-    "epoch": {"types", "rng", "pipeline", "loader"},  # loader for its type alone
-    "loader": {
+    "epoch": {"types", "rng", "pipeline", "base"},  # base for its type alone
+    "base": {
         "types", "config", "rng", "ops", "ops.parallel", "sampler", "assemble", "epoch",
     },
-    "__init__": {"loader", "sampler"},
+    "loader": {"types", "base", "sampler", "assemble"},
+    "link_loader": {"types", "base", "sampler", "assemble"},
+    "__init__": {"loader", "link_loader", "sampler"},
 }  # fmt: skip
 
-PYG = {"storage", "sampler", "gather", "assemble", "loader"}
+PYG = {"storage", "attributes", "sampler", "gather", "assemble", "base", "loader", "link_loader"}
 CUPY = {"ops.compile"}
 NUMBA = {"ops.numba_kernels"}
 
