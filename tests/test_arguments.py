@@ -304,7 +304,7 @@ def test_manual_seed_governs(loader_class: type) -> None:
     assert edges_of(loader) != first
 
 
-def test_manual_seed_governs_a_new_loader(loader_class: type) -> None:
+def test_a_new_loader_follows_manual_seed(loader_class: type) -> None:
     def first_epoch(seed: int) -> list[list[int]]:
         torch.manual_seed(seed)
         return edges_of(make(loader_class, [2, 2]))
