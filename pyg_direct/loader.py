@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch_geometric.loader
 from torch import Tensor
-from torch_geometric.data import HeteroData
+from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import BaseSampler
 from torch_geometric.sampler.base import SubgraphType
 
@@ -145,7 +145,9 @@ def _as_input(input_nodes: Any, data: Any) -> Any:
         ValueError: no node type where the graph has some, a mask of the wrong length, or ids that
             are not integers of one dimension.
     """
-    if not isinstance(data, HeteroData):
+    if not isinstance(data, (Data, HeteroData)):
+        return input_nodes  # of remote stores, PyG asks itself
+    if isinstance(data, Data):
         return _as_nodes(input_nodes, data.num_nodes)
     pair = (input_nodes, None) if isinstance(input_nodes, str) else input_nodes
     if not isinstance(pair, (list, tuple)) or len(pair) != 2 or pair[0] not in data.node_types:
@@ -156,7 +158,7 @@ def _as_input(input_nodes: Any, data: Any) -> Any:
     return pair[0], _as_nodes(pair[1], data[pair[0]].num_nodes)
 
 
-def _as_nodes(input_nodes: Any, num_nodes: int) -> Tensor | None:
+def _as_nodes(input_nodes: Any, num_nodes: int | None) -> Tensor | None:
     if input_nodes is None:
         return None
     nodes = input_nodes if isinstance(input_nodes, Tensor) else torch.as_tensor(input_nodes)

@@ -6,6 +6,7 @@ import itertools
 import warnings
 from collections import deque
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -20,9 +21,11 @@ from torch_geometric.sampler import (
     SamplerOutput,
 )
 from torch_geometric.sampler.base import DataType, NumNeighbors, SubgraphType
+from torch_geometric.sampler.neighbor_sampler import edge_sample, node_sample
 from torch_geometric.typing import EdgeType, NodeType
 
 from . import rng
+from .negatives import KeyedNegatives
 from .ops import Backend, Workspace, backend_for
 from .storage import Graph, graph_of
 from .types import BatchKey, SampledGraph, SamplingPlan
@@ -143,7 +146,7 @@ class NeighborSampler(BaseSampler):
     @property
     def is_hetero(self) -> bool:
         """Whether the graph has named node and edge types."""
-        return bool(self.data_type == DataType.heterogeneous)
+        return list(self.node_types) != [None]
 
     @property
     def is_temporal(self) -> bool:
@@ -192,12 +195,7 @@ class NeighborSampler(BaseSampler):
 
     def sample_nodes(self, inputs: NodeSamplerInput, key: BatchKey) -> Output:
         """Sample as a function of `key`. The seeds must be in range: nothing checks them again."""
-        node = inputs.node.to(torch.int64).contiguous()
-        seeds: list[Tensor | None] = [None] * len(self.node_types)
-        seeds[self.node_types.index(inputs.input_type)] = node
-        time = self.seed_time(inputs.input_type, node, inputs.time)
-        out = self._output(self.sample(seeds, key, time))
-        out.metadata = (inputs.input_id, inputs.time)
+        out: Output = node_sample(inputs, partial(self._sample, key))
         if self.subgraph_type == SubgraphType.bidirectional:
             out = out.to_bidirectional(keep_orig_edges=self.keep_orig_edges)
         return out
@@ -205,12 +203,49 @@ class NeighborSampler(BaseSampler):
     def sample_from_edges(
         self, index: EdgeSamplerInput, neg_sampling: NegativeSampling | None = None
     ) -> Output:
-        """Not supported yet.
+        """Sample the neighbourhoods of both ends of links and of negatives, with a new key.
 
         Raises:
-            NotImplementedError: always.
+            IndexError: an end out of range.
         """
-        raise NotImplementedError(f"Link sampling {LATER}")
+        ends = (None, None) if index.input_type is None else index.input_type[::2]
+        check_ids(index.row, self.num_nodes_of(ends[0]), "sources of seed links")
+        check_ids(index.col, self.num_nodes_of(ends[1]), "destinations of seed links")
+        return self.sample_links(index, neg_sampling, self._next_key())
+
+    def sample_links(
+        self, inputs: EdgeSamplerInput, neg_sampling: NegativeSampling | None, key: BatchKey
+    ) -> Output:
+        """Sample as a function of `key`. The ends must be in range: nothing checks them again.
+
+        The rules of links and negatives are PyG's own function; only the draws are ours.
+        """
+        times = self._graph.times
+        node_time: Any = None
+        if times is not None and times.node:
+            own = {kind: torch.from_numpy(value) for kind, value in times.node.items()}
+            node_time = own if self.is_hetero else own[None]
+        keyed = None if neg_sampling is None else KeyedNegatives(neg_sampling, key)
+        out: Output = edge_sample(
+            inputs, partial(self._sample, key), self.num_nodes, self.disjoint, node_time, keyed
+        )
+        if self.subgraph_type == SubgraphType.bidirectional:
+            out = out.to_bidirectional(keep_orig_edges=self.keep_orig_edges)
+        return out
+
+    def _sample(self, key: BatchKey, seed: Any, seed_time: Any = None) -> Output:
+        """Sample around seeds as PyG's helper passes them: a tensor, or a dict by node type."""
+        nodes = seed if self.is_hetero else {None: seed}
+        given = {} if seed_time is None else (seed_time if self.is_hetero else {None: seed_time})
+        seeds: list[Tensor | None] = [None] * len(self.node_types)
+        times = []
+        for t, kind in enumerate(self.node_types):
+            if kind in nodes:
+                node = nodes[kind].to(torch.int64).contiguous()
+                seeds[t] = node
+                times.append(self.seed_time(kind, node, given.get(kind)))
+        time = torch.cat([t for t in times if t is not None]) if self.is_temporal else None
+        return self._output(self.sample(seeds, key, time))
 
     def seed_time(
         self, node_type: NodeType | None, seed: Tensor, time: Tensor | None

@@ -15,7 +15,16 @@ from torch_geometric.data.storage import BaseStorage
 from torch_geometric.typing import EdgeType, NodeType, SparseTensor
 
 from .attributes import Times, edge_weights
-from .ops.sorting import Compressed, Ints, compress, narrow, running_sums, sort_by_time
+from .ops.sorting import (
+    Compressed,
+    Ints,
+    compress,
+    narrow,
+    pad_and_check,
+    running_sums,
+    sort_by_time,
+)
+from .remote import Relation, remote_parts
 from .types import EDGE_TIME, NO_TIME, Csc
 
 
@@ -40,7 +49,8 @@ def graph_of(
 
     Args:
         data: `Data` or `HeteroData`, each relation with `edge_index` (a tensor or an `EdgeIndex`),
-            `adj_t` or `adj` (a `torch_sparse.SparseTensor`), or no edges at all.
+            `adj_t` or `adj` (a `torch_sparse.SparseTensor`), or no edges at all; or a
+            (`FeatureStore`, `GraphStore`).
         is_sorted: the user says that `edge_index` is sorted by column and, with `time_attr`, by
             time within each column. Sorted edges are recognised without it, too; with it, unsorted
             ones are an error.
@@ -49,35 +59,33 @@ def graph_of(
 
     Raises:
         ValueError: ids out of range, a wrong shape or dtype, or unsorted edges with `is_sorted`.
-        NotImplementedError: remote stores.
     """
     if isinstance(data, Data):
         node_types: list[NodeType | None] = [None]
-        edges: list[tuple[EdgeType | None, Any, int, int]] = [(None, data._store, 0, 0)]
+        edges: list[Relation] = [Relation(None, data._store, 0, 0)]
         num_nodes = [_num_nodes(data, "data")]
     elif isinstance(data, HeteroData):
         node_types, edges, num_nodes = _hetero_parts(data)
     else:
-        raise NotImplementedError(
-            f"This version takes torch_geometric.data.Data and HeteroData, got "
-            f"{type(data).__name__}. Remote stores are planned; use "
-            f"torch_geometric.loader.NeighborLoader for them until then."
-        )
+        node_types, edges, num_nodes = remote_parts(*data)
     times = None if time_attr is None else Times(data, time_attr)
     weights = {} if weight_attr is None else edge_weights(data, weight_attr)
     relations, dtypes = [], set()
     for key, store, src, dst in edges:
         name = "data" if key is None else f"data[{key}]"
         size = (num_nodes[src], num_nodes[dst])
-        compressed, dtype = _compressed(store, size, is_sorted, name)
+        if isinstance(store, Compressed):
+            compressed, dtype = pad_and_check(store, size, name), torch.int64
+        else:
+            compressed, dtype = _compressed(store, size, is_sorted, name)
         if times is not None:
             by_node, by_edge = times.node.get(node_types[src]), times.edge.get(key)
             if by_node is not None or by_edge is not None:
                 compressed = sort_by_time(compressed, by_node, by_edge, is_sorted, name)
         relations.append(compressed)
         dtypes.add(dtype)
-    csc = _fuse(relations, [e[2] for e in edges], [e[3] for e in edges], num_nodes)
-    edge_types = [e[0] for e in edges]
+    csc = _fuse(relations, [e.src for e in edges], [e.dst for e in edges], num_nodes)
+    edge_types = [e.edge_type for e in edges]
     if times is not None:
         csc = _with_times(csc, times, node_types, edge_types)
     if weights:
@@ -88,10 +96,10 @@ def graph_of(
 
 def _hetero_parts(
     data: HeteroData,
-) -> tuple[list[NodeType | None], list[tuple[EdgeType | None, Any, int, int]], list[int]]:
-    """Return the node types, (edge type, store, source, destination) and the numbers of nodes."""
+) -> tuple[list[NodeType | None], list[Relation], list[int]]:
+    """Return the node types, the relations and the numbers of nodes."""
     node_types, edge_types = data.metadata()
-    edges: list[tuple[EdgeType | None, Any, int, int]] = []
+    edges = []
     for key in edge_types:
         for end in (key[0], key[-1]):
             if end not in node_types:
@@ -99,7 +107,8 @@ def _hetero_parts(
                     f"Edge type {key} refers to the node type {end!r}, of which the data knows "
                     f"nothing: set data[{end!r}].x or data[{end!r}].num_nodes."
                 )
-        edges.append((key, data[key], node_types.index(key[0]), node_types.index(key[-1])))
+        ends = node_types.index(key[0]), node_types.index(key[-1])
+        edges.append(Relation(key, data[key], *ends))
     num_nodes = [_num_nodes(data[key], f"data[{key!r}]") for key in node_types]
     return list(node_types), edges, num_nodes
 
@@ -141,9 +150,15 @@ def _with_weights(csc: Csc, weights: dict[Any, Any], edge_types: Sequence[EdgeTy
 
 def _in_order(csc: Csc, relation: int, values: Any) -> Any:
     """Return one value for each edge of a relation in the order of the CSC."""
-    if values is None or csc.perm is None:
-        return values
-    return values[csc.perm[csc.edge_base[relation] : csc.edge_base[relation + 1]]]
+    if values is None:
+        return None
+    first, last = csc.edge_base[relation : relation + 2]
+    if len(values) != last - first:
+        raise ValueError(
+            f"Times and weights of edges need one entry for each of {last - first} edges, got "
+            f"{len(values)}."
+        )
+    return values if csc.perm is None else values[csc.perm[first:last]]
 
 
 def _laid_out(parts: dict[int, Any], starts: Any, size: int, dtype: Any) -> Any:
@@ -191,11 +206,7 @@ def _from_sparse(adj: Any, name: str, size: tuple[int, int]) -> Compressed:
         )
     # `adj` is [source, destination], `adj_t` the transpose: both keep their values where they are.
     ptr, row, _ = adj.csr() if name.endswith("_t") else adj.csc()
-    if ptr.numel() != size[1] + 1:
-        raise ValueError(
-            f"{name} has {ptr.numel() - 1} destination nodes, but the data has {size[1]}."
-        )
-    return Compressed(ptr.cpu().numpy(), row.cpu().numpy(), None)
+    return pad_and_check(Compressed(ptr.cpu().numpy(), row.cpu().numpy(), None), size, name)
 
 
 def _check_edge_index(edge_index: Any, name: str) -> None:

@@ -25,8 +25,10 @@ MAY_IMPORT = {
     "ops.cuda": {"types", "config", "ops.compile"},
     "rng": {"types", "ops.numba_kernels"},
     "attributes": {"ops.sorting"},
-    "storage": {"types", "attributes", "ops.sorting"},
-    "sampler": {"types", "ops", "rng", "storage"},
+    "remote": {"ops.sorting"},
+    "storage": {"types", "attributes", "remote", "ops.sorting"},
+    "negatives": {"types", "rng"},
+    "sampler": {"types", "ops", "rng", "storage", "negatives"},
     "gather": {"ops"},
     "assemble": {"gather", "ops"},
     "epoch": {"types", "rng", "pipeline", "base"},  # base for its type alone
@@ -38,7 +40,18 @@ MAY_IMPORT = {
     "__init__": {"loader", "link_loader", "sampler"},
 }  # fmt: skip
 
-PYG = {"storage", "attributes", "sampler", "gather", "assemble", "base", "loader", "link_loader"}
+PYG = {
+    "storage",
+    "attributes",
+    "remote",
+    "negatives",
+    "sampler",
+    "gather",
+    "assemble",
+    "base",
+    "loader",
+    "link_loader",
+}
 CUPY = {"ops.compile"}
 NUMBA = {"ops.numba_kernels"}
 

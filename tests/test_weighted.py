@@ -179,9 +179,9 @@ def test_edge_types_without_weights_are_uniform():
         (torch.tensor([1.0, -1.0]), r"data.weight\[1\] is -1.0"),
         (torch.tensor([float("nan"), 1.0]), r"data.weight\[0\] is nan"),
         (torch.tensor([float("inf"), 1.0]), r"data.weight\[0\] is inf"),
-        (torch.ones(3), "one weight for each of 2 edges"),
-        (torch.ones(2, 2), "one weight for each of 2 edges"),
-        (["a", "b"], "one weight for each of 2 edges"),
+        (torch.ones(3), "one entry for each of 2 edges"),
+        (torch.ones(2, 2), "one weight for each edge"),
+        (["a", "b"], "one weight for each edge"),
         (None, "weight_attr='weight' is no attribute"),
     ],
 )

@@ -98,6 +98,29 @@ def _counting_sort(row: Ints, col: Ints, num_src: int, num_dst: int, name: str) 
     return Compressed(indptr, indices, perm)
 
 
+def pad_and_check(compressed: Compressed, size: tuple[int, int], name: str) -> Compressed:
+    """Return a relation that somebody else compressed, with a list for every destination.
+
+    Raises:
+        ValueError: more lists than destinations, pointers that do not fit the indices, or source
+            ids out of range.
+    """
+    ptr, row, perm = (None if part is None else np.asarray(part) for part in compressed)
+    assert ptr is not None
+    assert row is not None
+    num_src, num_dst = size
+    if len(ptr) > num_dst + 1:
+        raise ValueError(f"{name} has {len(ptr) - 1} destinations, but there are {num_dst} nodes.")
+    if len(ptr) == 0 or ptr[0] != 0 or ptr[-1] != len(row) or bool((np.diff(ptr) < 0).any()):
+        raise ValueError(f"{name} is no valid CSC: its pointers do not fit its {len(row)} indices.")
+    if len(row) and (row.min() < 0 or row.max() >= num_src):
+        bad = row.min() if row.min() < 0 else row.max()
+        raise ValueError(f"{name} refers to node {bad}, but source ids must be in [0, {num_src}).")
+    missing = num_dst + 1 - len(ptr)
+    padded = np.concatenate([ptr, np.full(missing, ptr[-1])]) if missing else ptr
+    return Compressed(padded.astype(narrow(len(row) + 1)), row, perm)
+
+
 def sort_by_time(
     compressed: Compressed, by_node: Ints | None, by_edge: Ints | None, trusted: bool, name: str
 ) -> Compressed:

@@ -46,6 +46,13 @@ def uniform(slot: int, local: np.uint64, stream: np.uint64, k0: np.uint64, k1: n
 
 
 @kernel
+def fill_uniform(out: Doubles, stream: np.uint64, k0: np.uint64, k1: np.uint64) -> None:
+    """Fill `out` with draws in [0, 1): slot i at position 0 of the stream."""
+    for i in range(out.shape[0]):
+        out[i] = uniform(i, np.uint64(0), stream, k0, k1)
+
+
+@kernel
 def first_above(cumulative: Doubles, first: int, last: int, target: float) -> int:
     """Return the first position in [first, last) whose cumulative weight exceeds `target`, or last.
 
