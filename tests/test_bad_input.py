@@ -26,11 +26,6 @@ def with_edge(position: tuple[int, int], value: int, dtype: torch.dtype = torch.
     return graph(edge_index=edge_index)
 
 
-def stores() -> Any:
-    """`Data` is both a feature store and a graph store."""
-    return example_graph(), example_graph()
-
-
 Case = tuple[Callable[[], dict[str, Any]], Any, str | None]  # arguments, error, message
 
 BAD_DATA: dict[str, Case] = {
@@ -75,7 +70,6 @@ BAD_DATA: dict[str, Case] = {
     "dense adj_t": (
         lambda: {"data": Data(adj_t=torch.eye(3), num_nodes=3)}, ValueError, r"adj_t must be a",
     ),
-    "stores": (lambda: {"data": stores()}, NotImplementedError, r"stores"),
     "not a graph": (lambda: {"data": "cora"}, (ValueError, NotImplementedError), r"str|Data"),
 }  # fmt: skip
 
@@ -218,11 +212,6 @@ def test_seeds_of_the_sampler_are_checked() -> None:
     for bad in (12, -1, 2**40):
         with pytest.raises(IndexError, match=r"seeds must be node ids in \[0, 12\)"):
             sampler.sample_from_nodes(NodeSamplerInput(None, torch.tensor([0, bad])))
-
-
-def test_link_sampling_is_for_later() -> None:
-    with pytest.raises(NotImplementedError, match="Link sampling"):
-        NeighborSampler(example_graph(), [2]).sample_from_edges(None)
 
 
 def test_num_neighbors_set_later_is_checked_too() -> None:
