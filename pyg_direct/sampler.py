@@ -32,7 +32,7 @@ from .types import BatchKey, SampledGraph, SamplingPlan
 
 NumNeighborsLike: TypeAlias = NumNeighbors | list[int] | dict[EdgeType, list[int]]
 
-MAX_FANOUT = 2**31 - 1
+MAX_FANOUT = 2**63 - 1
 MAX_HOPS = 255  # a hop is eight bits of the random counter
 
 Output: TypeAlias = SamplerOutput | HeteroSamplerOutput

@@ -70,7 +70,7 @@ def graph_of(
     elif isinstance(data, HeteroData):
         node_types, edges, num_nodes = _hetero_parts(data)
     else:
-        node_types, edges, num_nodes = remote_parts(*data, backward)
+        node_types, edges, num_nodes = remote_parts(data[0], data[1], backward)
     if backward:
         edges = [edge._replace(src=edge.dst, dst=edge.src) for edge in edges]
     times = None if time_attr is None else Times(data, time_attr)
@@ -199,7 +199,7 @@ def _compressed(
         is_sorted = is_sorted or edge_index.sort_order == ("row" if backward else "col")
         edge_index = edge_index.as_tensor()
     _check_edge_index(edge_index, f"{name}.edge_index")
-    ends = (f"{name}.edge_index[0]", f"{name}.edge_index[1]")
+    ends = (f"{name}.edge_index[0, {{}}]", f"{name}.edge_index[1, {{}}]")
     row, col = (np.ascontiguousarray(part.numpy()) for part in edge_index.detach().cpu())
     if backward:
         row, col, ends = col, row, ends[::-1]
@@ -215,7 +215,9 @@ def _from_sparse(adj: Any, name: str, size: tuple[int, int], backward: bool) -> 
     if backward:  # through the edges, as their ids are positions in the order of `adj`
         first, second, _ = adj.coo()
         row, col = (second, first) if name.endswith("_t") else (first, second)
-        return compress(col.cpu().numpy(), row.cpu().numpy(), *size, False, (name, name))
+        return compress(
+            col.cpu().numpy(), row.cpu().numpy(), *size, False, (f"{name} entry {{}}",) * 2
+        )
     # `adj` is [source, destination], `adj_t` the transpose: both keep their values where they are.
     ptr, row, _ = adj.csr() if name.endswith("_t") else adj.csc()
     return pad_and_check(Compressed(ptr.cpu().numpy(), row.cpu().numpy(), None), size, name)

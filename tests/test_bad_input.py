@@ -186,7 +186,6 @@ def test_refused_by_the_sampler(case: Case) -> None:
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"sample_direction": "backward"}, NotImplementedError, "sample_direction='backward'"),
         ({"sample_direction": "up"}, ValueError, "sample_direction must be"),
         ({"seed": -1}, ValueError, "seed must be"),
     ],

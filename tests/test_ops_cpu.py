@@ -154,10 +154,19 @@ def test_gather_rows(row_bytes: int) -> None:
     table = np.arange(50 * row_bytes).astype(np.uint8).reshape(50, row_bytes)
     index = np.random.default_rng(0).integers(0, 50, 40)
     out = np.full((40, row_bytes), 255, np.uint8)
-    gather.gather_rows(table.ctypes.data, index, row_bytes, 3, 37, out.ctypes.data)
+    arguments = (len(table), row_bytes, 3, 37, out.ctypes.data)
+    assert gather.gather_rows(table.ctypes.data, index, *arguments) == -1
     assert np.array_equal(out[3:37], table[index[3:37]])
     assert (out[:3] == 255).all()
     assert (out[37:] == 255).all()
+
+
+@pytest.mark.parametrize("bad", [-1, 50, 2**40])
+def test_gather_rows_stops_at_an_id_out_of_range(bad: int) -> None:
+    table, index = np.zeros((50, 8), np.uint8), np.array([3, 4, bad, 5])
+    out = np.full((4, 8), 255, np.uint8)
+    assert gather.gather_rows(table.ctypes.data, index, 50, 8, 0, 4, out.ctypes.data) == 2
+    assert (out[2:] == 255).all()
 
 
 # The backend's gather #############################################################################

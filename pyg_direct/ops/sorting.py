@@ -39,7 +39,7 @@ def compress(
     num_src: int,
     num_dst: int,
     trusted: bool = False,
-    names: tuple[str, str] = ("edge_index[0]", "edge_index[1]"),
+    names: tuple[str, str] = ("edge_index[0, {}]", "edge_index[1, {}]"),
 ) -> Compressed:
     """Group edges by destination; among the edges of one, their order is kept.
 
@@ -49,7 +49,7 @@ def compress(
         num_src: sources must be in [0, num_src).
         num_dst: destinations must be in [0, num_dst).
         trusted: the caller says that `col` is sorted.
-        names: what errors call `row` and `col`.
+        names: what errors call an entry of `row` and of `col`, with {} for its position.
 
     Returns:
         Where `col` is sorted, `indices` is `row` itself, not a copy, and `perm` is None.
@@ -175,12 +175,12 @@ def _complaint(
     """Say what a kernel found wrong."""
     if status == kernels.UNSORTED:
         return (
-            f"is_sorted=True, but {names[1]} is not sorted: entry {edge} is {col[edge]} after "
-            f"{col[edge - 1]}. Sort the edges, or leave is_sorted=False."
+            f"is_sorted=True, but the edges are not sorted: {names[1].format(edge)} is {col[edge]} "
+            f"after {col[edge - 1]}. Sort them by column, or leave is_sorted=False."
         )
     at_source = status == kernels.BAD_SOURCE
     name, ids, end = (names[0], row, num_src) if at_source else (names[1], col, num_dst)
     return (
-        f"Entry {edge} of {name} is {ids[edge]}, but the ids of its node type must be in "
-        f"[0, {end}). Check the edges, or set num_nodes."
+        f"{name.format(edge)} is {ids[edge]}, but the ids of its node type must be in [0, {end}). "
+        f"Check the edges, or set num_nodes."
     )
