@@ -156,8 +156,8 @@ def main(argv: list[str] | None = None) -> None:
     args = parser.parse_args(argv)
     cases = [SMOKE_CASE] if args.smoke else CASES
     cases = [case for case in cases if not args.datasets or case.dataset in args.datasets]
-    rows = [run_case(case, args.root, args.seeds) for case in cases]
-    result = {"benchmark": "accuracy", **environment(), "rows": rows}
+    result = {"benchmark": "accuracy", **environment()}  # now: the checkout may change meanwhile
+    result["rows"] = [run_case(case, args.root, args.seeds) for case in cases]
     args.out.mkdir(parents=True, exist_ok=True)
     (args.out / "accuracy.json").write_text(json.dumps(result, indent=1) + "\n")
     (args.out / "accuracy.md").write_text(markdown(result))

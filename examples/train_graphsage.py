@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -118,6 +119,11 @@ def main(argv: list[str] | None = None) -> None:
     model = make_sage(data, num_classes, args.hidden, len(args.fanout)).to(device)
     optimizer = torch.optim.Adam(model.parameters(), lr=args.lr)
     num_epochs = args.epochs or (5 if num_train >= MANY_SEEDS else 30)
+    begin = perf_counter()
+    next(iter(train_loader))
+    print(
+        f"first batch after {perf_counter() - begin:.1f} s (a fresh install compiles kernels now)"
+    )
     print(COLUMNS)
     results = [
         run_epoch(number, model, train_loader, optimizer, device)
