@@ -36,6 +36,7 @@ RESULT = Path(__file__).parent / "results" / "cpu_loaders.json"
 COPY_BYTES = 1 << 29
 SMOKE_COPY_BYTES = 1 << 22
 MEMORY_POLL_SECONDS = 0.05
+BUSY_LOAD = 0.5  # load average before the run
 
 Samples = dict[tuple[Contestant, str], list[float]]  # (who, metric) -> one value a round
 
@@ -247,6 +248,8 @@ def main(argv: list[str] | None = None) -> None:
         "graphs": [],
     }
     print(json.dumps({key: result[key] for key in ("versions", "commit", "machine")}, indent=1))
+    if os.getloadavg()[0] > BUSY_LOAD:
+        print("WARNING: other programs are running; torch's threads then wait for each other")
     if result["not_installed"]:
         print("not installed, so not measured:", ", ".join(result["not_installed"]))
     for case in chosen:
