@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..types import BatchKey, Csc, SampledGraph, SamplingPlan
 from .buffers import BufferPool
-from .numba_kernels import emit, gather, relabel, sample
+from .numba_kernels import emit, gather, relabel, sample, weighted
 from .parallel import split
 
 Ints = npt.NDArray[Any]
@@ -171,14 +171,20 @@ class CpuWorkspace:
     def sample(self, hop: int) -> None:
         """Draw the edges of the hop."""
         items = int(self._item_base[-1])
+        law = (
+            self._node_ptr, self._relations, self._plan.fanouts[hop], self._plan.replace, hop,
+            *self._key, self._item_base, self._item_start, self._item_degree, self._item_ptr,
+        )  # fmt: skip
 
         def task(first: int, last: int) -> None:
+            if self._csc.weight is not None:
+                weighted.draw_weighted(
+                    *law, first, last, self._position,
+                    self._csc.weighted, self._weight, self._cumulative, self._item_low,
+                )  # fmt: skip
             sample.sample_hop(
-                self._csc.indices, self._node_ptr, self._relations, self._plan.fanouts[hop],
-                self._plan.replace, hop, *self._key,
-                self._item_base, self._item_start, self._item_degree, self._item_ptr,
-                first, last, self._row, self._col, self._position,
-                self._csc.weighted, self._weight, self._cumulative, self._item_low,
+                self._csc.indices, *law, first, last, self._row, self._col, self._position,
+                self._csc.weighted,
             )  # fmt: skip
 
         split(items, min(self._backend.threads, items // MIN_ITEMS_PER_THREAD), task)

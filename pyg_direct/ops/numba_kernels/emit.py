@@ -31,18 +31,20 @@ def emit_edges(
     at = 0
     for hop in range(edge_ptr.shape[0]):
         first, last = edge_ptr[hop, relation], edge_ptr[hop, relation + 1]
-        n = last - first
-        edge_index[0, at : at + n] = row[first:last]
-        edge_index[1, at : at + n] = col[first:last]
+        offset = at - first
+        for e in range(first, last):  # loops, as numba takes seconds to compile slice assignments
+            edge_index[0, offset + e] = row[e]
+        for e in range(first, last):
+            edge_index[1, offset + e] = col[e]
         if perm.shape[0] == 0:
             for e in range(first, last):
-                edge[at + e - first] = position[e] - edge_base
+                edge[offset + e] = position[e] - edge_base
         else:
             for e in range(first, last):
                 if e + AHEAD < last:
                     prefetch(perm, position[e + AHEAD])
-                edge[at + e - first] = perm[position[e]]
-        at += n
+                edge[offset + e] = perm[position[e]]
+        at += last - first
 
 
 @kernel

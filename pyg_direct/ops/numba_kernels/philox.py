@@ -24,6 +24,7 @@ WEYL_1 = np.uint64(0xBB67AE85)
 TWO_TO_32 = np.uint64(1 << 32)
 ONE = np.uint64(1)
 ATTEMPT_SHIFT = np.uint64(8)
+STREAM_SHIFT = np.uint64(8)
 
 # What a draw is for: the low byte of counter word 3. Its other 24 bits count rejected attempts.
 PURPOSE_UNIFORM = np.uint64(0)
@@ -47,6 +48,12 @@ def philox4x32(
         k0 = (k0 + WEYL_0) & MASK
         k1 = (k1 + WEYL_1) & MASK
     return c0, c1, c2, c3
+
+
+@kernel
+def stream_of(hop: int, relation: int) -> Word:
+    """Return counter word 2 of the draws of one relation in one hop: hop < 255, relation < 2^24."""
+    return np.uint64(hop) | (np.uint64(relation) << STREAM_SHIFT)  # type: ignore[no-any-return]
 
 
 @kernel

@@ -12,9 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from .jit import kernel, prefetch
-from .philox import PURPOSE_UNIFORM, below, philox4x32
+from .philox import PURPOSE_UNIFORM, below, philox4x32, stream_of
 from .temporal import count_until
-from .weighted import weighted_with_replacement, weighted_without_replacement
 
 Ints = npt.NDArray[Any]
 Doubles = npt.NDArray[np.float64]
@@ -25,7 +24,6 @@ AHEAD = 16  # items whose lines are asked for in advance: about the misses a cor
 LINEAR_SEARCH = 64  # fan-outs up to this look for a collision in a row of picks, larger ones hash
 GATHER_ITEMS = 64  # items whose picks are read together, so that their cache misses overlap
 
-RELATION_SHIFT = np.uint64(8)
 SLOT_SHIFT = np.uint64(2)
 HASH_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 
@@ -64,7 +62,8 @@ def plan_hop(
     where e is the number of edges that earlier hops took.
     """
     edges = 0 if hop == 0 else edge_ptr[hop - 1, fanout.shape[0]]
-    node_bound[:] = 0
+    for t in range(node_bound.shape[0]):
+        node_bound[t] = 0
     item = 0
     item_ptr[0] = edges
     for r in range(fanout.shape[0]):
@@ -200,10 +199,7 @@ def sample_hop(
     row: Ints,  # [edges] out: global id of the source
     col: Ints,  # [edges] out: local id of the destination
     position: Ints,  # [edges] out: position in `indices`
-    weighted: npt.NDArray[np.bool_],  # [R]
-    weight: Doubles,  # [E]; [0] without weights
-    cumulative: Doubles,  # [E]; [0] without weights
-    item_low: Doubles,  # [items]; [0] without weights
+    weighted: npt.NDArray[np.bool_],  # [R]: `draw_weighted` has filled in the positions
 ) -> None:
     """Fill the edges of the items in [item_first, item_last).
 
@@ -213,7 +209,7 @@ def sample_hop(
     for r in range(fanout.shape[0]):
         begin, end = max(item_base[r], item_first), min(item_base[r + 1], item_last)
         offset = node_ptr[hop, relations[1, r]] - item_base[r]
-        stream = np.uint64(hop) | (np.uint64(r) << RELATION_SHIFT)
+        stream = stream_of(hop, r)
         drawn = replace and fanout[r] >= 0
         for block in range(begin, end, GATHER_ITEMS):
             block_end = min(block + GATHER_ITEMS, end)
@@ -222,40 +218,11 @@ def sample_hop(
                 k = item_ptr[item + 1] - first
                 start, degree = item_start[item], item_degree[item]
                 local = np.uint64(item + offset)
-                if k == 0:
-                    continue
-                if k == degree and not drawn:
+                if weighted[r] or k == 0:
+                    pass
+                elif k == degree and not drawn:
                     for j in range(k):
                         position[first + j] = start + j
-                elif weighted[r] and drawn:
-                    weighted_with_replacement(
-                        position,
-                        first,
-                        k,
-                        start,
-                        degree,
-                        cumulative,
-                        item_low[item],
-                        local,
-                        stream,
-                        k0,
-                        k1,
-                    )
-                elif weighted[r]:
-                    weighted_without_replacement(
-                        position,
-                        first,
-                        k,
-                        start,
-                        degree,
-                        weight,
-                        cumulative,
-                        item_low[item],
-                        local,
-                        stream,
-                        k0,
-                        k1,
-                    )
                 elif drawn:
                     with_replacement(position, first, k, start, degree, local, stream, k0, k1)
                 else:

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .jit import kernel
-from .philox import PURPOSE_WEIGHTED, philox4x32
+from .philox import PURPOSE_WEIGHTED, philox4x32, stream_of
 
 Ints = npt.NDArray[Any]
 Doubles = npt.NDArray[np.float64]
@@ -154,3 +154,50 @@ def weighted_without_replacement(
             position[at] = position[at - 1]
             at -= 1
         position[at] = chosen
+
+
+@kernel
+def draw_weighted(
+    node_ptr: Ints,  # [hops + 2, T]
+    relations: Ints,  # [3, R]
+    fanout: Ints,  # [R]
+    replace: bool,
+    hop: int,
+    k0: np.uint64,
+    k1: np.uint64,
+    item_base: Ints,  # [R + 1]
+    item_start: Ints,  # [items]
+    item_degree: Ints,  # [items]
+    item_ptr: Ints,  # [items + 1]
+    item_first: int,  # the range of items to do
+    item_last: int,
+    position: Ints,  # [edges] out: position in `indices`
+    weighted: npt.NDArray[np.bool_],  # [R]
+    weight: Doubles,  # [E]
+    cumulative: Doubles,  # [E]
+    item_low: Doubles,  # [items]: cumulative weight before the item
+) -> None:
+    """Draw the edges of the items of weighted relations in [item_first, item_last)."""
+    for r in range(fanout.shape[0]):
+        if not weighted[r]:
+            continue
+        offset = node_ptr[hop, relations[1, r]] - item_base[r]
+        stream = stream_of(hop, r)
+        drawn = replace and fanout[r] >= 0
+        for item in range(max(item_base[r], item_first), min(item_base[r + 1], item_last)):
+            first = item_ptr[item]
+            k = item_ptr[item + 1] - first
+            start, degree, low = item_start[item], item_degree[item], item_low[item]
+            local = np.uint64(item + offset)
+            if k == degree and not drawn:
+                for j in range(k):
+                    position[first + j] = start + j
+            elif drawn and k > 0:
+                weighted_with_replacement(
+                    position, first, k, start, degree, cumulative, low, local, stream, k0, k1
+                )
+            elif k > 0:
+                weighted_without_replacement(
+                    position, first, k, start, degree, weight, cumulative, low,
+                    local, stream, k0, k1,
+                )  # fmt: skip
