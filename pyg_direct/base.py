@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -37,6 +38,10 @@ class DirectLoader(torch.utils.data.DataLoader[Any]):
     transform_sampler_output: Callable[[Any], Any] | None
     filter_per_worker: bool
     custom_cls: Any
+    # Set by PyG's mixins.
+    loader_cores: Any
+    _worker_threads: int
+    _old_worker_init_fn: Callable[[int], None]
 
     def _prepare(
         self,
@@ -130,6 +135,23 @@ class DirectLoader(torch.utils.data.DataLoader[Any]):
 
     def check_worker_number_rationality(self) -> None:
         """Say nothing: DataLoader warns of too many processes, and there are none."""
+
+    def _aff_init_fn(self, worker_id: int) -> None:
+        """Pin one producer for `enable_cpu_affinity`.
+
+        PyG pins the worker's process, which here is the user's own.
+        """
+        cores = self.loader_cores[worker_id]
+        os.sched_setaffinity(0, cores if isinstance(cores, list) else [cores])
+        self._old_worker_init_fn(worker_id)
+
+    def _mt_init_fn(self, worker_id: int) -> None:
+        """Let each producer use several threads, for `enable_multithreading`.
+
+        PyG sets torch's number of threads, which here is the user's own.
+        """
+        self._backend.threads = int(self._worker_threads)
+        self._old_worker_init_fn(worker_id)
 
     def _seed_shuffle(self, epoch: int) -> None:
         seed = self._progress.seed

@@ -63,6 +63,7 @@ class Backend(Protocol):
     """What a device can do."""
 
     device: torch.device
+    threads: int  # CPU threads that may share one batch
 
     def place(self, csc: Csc) -> Csc:
         """Return `csc` with its arrays as this backend reads them, copying nothing if it can."""
