@@ -25,7 +25,7 @@ def plus_one(x):
 
 
 def test_without_a_writable_folder_kernels_compile_and_a_warning_says_so(monkeypatch):
-    monkeypatch.setattr(caching._CacheImpl, "_locator_classes", [])
+    monkeypatch.setattr(caching.CacheImpl, "_locator_classes", [])
     with pytest.warns(RuntimeWarning, match="no writable folder.*NUMBA_CACHE_DIR"):
         compiled = jit.kernel(plus_one)
     assert compiled(2) == 3
