@@ -58,10 +58,7 @@ class Csc:
     node_base: IntTable = field(init=False)  # [T + 1], prefix sum of `num_nodes`
 
     def __post_init__(self) -> None:
-        if (
-            len(self.src_type) != len(self.dst_type)
-            or len(self.edge_base) != len(self.src_type) + 1
-        ):
+        if len(self.src_type) != len(self.dst_type) or len(self.edge_base) != len(self.src_type) + 1:
             raise ValueError(
                 f"The relations of a CSC must agree in number, got {len(self.src_type)} source "
                 f"types, {len(self.dst_type)} destination types, {len(self.edge_base)} edge bases."

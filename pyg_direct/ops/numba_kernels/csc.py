@@ -97,3 +97,5 @@ def index_to_ptr(col: Ints, base: int, indptr: Ints) -> None:
     while v < indptr.shape[0]:
         indptr[v] = base + col.shape[0]
         v += 1
+
+
