@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -159,6 +160,22 @@ def homogeneous(
     law = SamplingPlan(np.array(fanouts, np.int64).reshape(-1, 1), False, False, torch.int64)
     law = replace_plan(law, **(plan or {}))
     return Case(csc, law, make_seeds(rng, csc, [seeds]), BatchKey(7, 11), induced)
+
+
+def huge_list(folder: Path, fanouts: Sequence[int], **plan: object) -> Case:
+    """Return a case with one list of 2^31 + 1 entries, in a sparse file.
+
+    On so long a list every other random word is refused, and positions need 64 bits.
+    """
+    size = (1 << 31) + 1
+    indices = np.memmap(folder / "indices", np.int32, "w+", shape=(size,))
+    one = np.zeros(1, np.int64)
+    csc = Csc(
+        np.array([0, size]), indices, None, one, one, one, np.array([0, size]), np.ones(1, np.int64)
+    )
+    law = SamplingPlan(np.array(fanouts, np.int64).reshape(-1, 1), False, False, torch.int64)
+    seeds = torch.zeros(9, dtype=torch.int64)
+    return Case(csc, replace_plan(law, **plan), [seeds], BatchKey(3, 5))
 
 
 def replace_plan(plan: SamplingPlan, **changes: object) -> SamplingPlan:

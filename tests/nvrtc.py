@@ -49,7 +49,9 @@ def compile_text(text: str, names: Iterable[str], architecture: int, *options: s
         ValueError: the compiler's log.
     """
     nvrtc, program = _library(), ctypes.c_void_p()
-    _check(nvrtc.nvrtcCreateProgram(ctypes.byref(program), text.encode(), b"kernels.cu", 0, None, None))
+    _check(
+        nvrtc.nvrtcCreateProgram(ctypes.byref(program), text.encode(), b"kernels.cu", 0, None, None)
+    )
     try:
         names = list(names)
         for name in names:

@@ -16,6 +16,7 @@ from pyg_direct.ops.cuda import CudaBackend, row_shape, threads_to_fill_link
 from .emulator import ORDERS, Requests, emulated
 
 BASES = (0, 4, 16, 32, 64, 96)
+RANDOM = torch.from_numpy(np.random.default_rng(0).integers(0, 256, 300_000, np.uint8))
 
 
 @pytest.fixture
@@ -26,11 +27,8 @@ def backend() -> Iterator[CudaBackend]:
 
 def table_at(base: int, rows: int, row_bytes: int) -> Tensor:
     """Return random bytes [rows, row_bytes] whose address is `base` modulo 128."""
-    memory = torch.from_numpy(
-        np.random.default_rng(row_bytes).integers(0, 256, rows * row_bytes + 256, np.uint8)
-    )
-    skip = (base - memory.data_ptr()) % 128
-    return memory[skip : skip + rows * row_bytes].view(rows, row_bytes)
+    skip = (base - RANDOM.data_ptr()) % 128
+    return RANDOM[skip : skip + rows * row_bytes].view(rows, row_bytes)
 
 
 def least_requests(table: Tensor, index: Tensor) -> int:
@@ -108,7 +106,7 @@ def test_requests_equal_the_lower_bound(base: int) -> None:
     for row_bytes in range(132, 4097, 4):
         table = table_at(base, 64, row_bytes)
         # Not neighbours: a line that two rows share may be asked for once or twice.
-        index = torch.from_numpy(rng.permutation(32)[:3] * 2)
+        index = torch.from_numpy(rng.permutation(32)[:2] * 2)
         counted = count_requests(table, index)
         assert counted.requests == least_requests(table, index), row_bytes
 
@@ -127,7 +125,7 @@ def test_mean_requests_of_common_rows(row_bytes: int, base: int, requests: float
     expected += 1 if row_bytes % 128 == 0 and base else 0
     # Neighbours in the index share no warp instruction here, so the mean is exact.
     assert counted.requests / (2 * period) == pytest.approx(expected)
-    assert expected == pytest.approx(requests, abs=0.006)
+    assert expected == pytest.approx(requests, abs=0.011)
 
 
 def test_short_rows_waste_no_requests(backend: CudaBackend) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from .conformance import (
     cases,
     check_case,
     homogeneous,
+    huge_list,
     make_csc,
     make_seeds,
     run,
@@ -58,7 +60,9 @@ def test_every_fanout(law: dict[str, object], order: int) -> None:
 def test_large_fanouts_of_large_lists(backend: CudaBackend, fanout: int) -> None:
     """Several rounds of 32 slots, with lists little and much longer than the fan-out."""
     for extra in (1, 40, 2000):
-        case = homogeneous([fanout], num_nodes=3, num_edges=3 * (fanout + extra), seeds=4, hub=False)
+        case = homogeneous(
+            [fanout], num_nodes=3, num_edges=3 * (fanout + extra), seeds=4, hub=False
+        )
         check_case(backend, case, batches=3)
 
 
@@ -198,3 +202,12 @@ def test_too_many_nodes() -> None:
     assert bound.must_ask(0)
     with pytest.raises(ValueError, match="Use a smaller batch_size"):
         bound.learn(0, np.array([4]), np.array([1 << 31]))
+
+
+@pytest.mark.parametrize("replace", [False, True])
+def test_refused_words_and_positions_above_32_bits(
+    backend: CudaBackend, tmp_path: Path, replace: bool
+) -> None:
+    case = huge_list(tmp_path, [5, 40], replace=replace)
+    check_case(backend, case)
+    assert run(backend, case)[0].edge[0].max() > 1 << 30
