@@ -1,4 +1,4 @@
-"""NVRTC compiles what is used; the launcher checks what CuPy does not; errors say what is missing."""
+"""NVRTC compiles what is used, launches are checked, and errors say what is missing."""
 
 from __future__ import annotations
 

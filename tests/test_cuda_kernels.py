@@ -87,7 +87,7 @@ def test_narrow_ids_handed_out(backend: CudaBackend, induced: bool) -> None:
 
 @pytest.mark.parametrize("disjoint", [False, True])
 def test_heterogeneous(backend: CudaBackend, disjoint: bool) -> None:
-    """Relations that share a source type, one from a type to itself, an empty one, an empty type."""
+    """Relations that share a source type, one from a type to itself, empty ones, an empty type."""
     rng = np.random.default_rng(3)
     relations = [(0, 1, 300), (1, 0, 200), (0, 0, 150), (2, 1, 0), (1, 0, 90), (3, 0, 50)]
     csc = make_csc(rng, [40, 25, 0, 7], relations, hub=True)

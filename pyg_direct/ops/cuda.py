@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..types import Csc, SamplingPlan
-from .compile import Library, library_for
+from .compile import Library, library_for, require_cuda
 from .cuda_workspace import CudaWorkspace, empty
 
 LINE_BYTES = 128  # what the link is asked for
@@ -26,8 +26,8 @@ class CudaBackend:
     Args:
         device: the device; without an index, torch's current one.
         library: its kernels; None compiles them with CuPy. Tests pass an emulated device.
-        gather_threads: threads that may read rows from host memory at the same time; None takes what
-            fills the link (Little's law). The fewer they are, the more of the GPU is left to
+        gather_threads: threads that may read rows from host memory at the same time; None takes
+            what fills the link (Little's law). The fewer they are, the more of the GPU is left to
             training. Rows in device memory are gathered by the whole device.
 
     Raises:
@@ -41,7 +41,8 @@ class CudaBackend:
         gather_threads: int | None = None,
     ) -> None:
         if library is None:
-            if device.index is None and torch.cuda.is_available():
+            require_cuda(device)
+            if device.index is None:
                 device = torch.device("cuda", torch.cuda.current_device())
             library = library_for(device)
         self.library = library
@@ -127,6 +128,6 @@ def threads_to_fill_link(
 ) -> int:
     """Return how many threads keep the link to host memory busy.
 
-    Little's law: bytes under way = rate * latency, and a thread has LOADS_IN_FLIGHT words under way.
+    Little's law: bytes under way = rate * latency, and a thread has LOADS_IN_FLIGHT words of them.
     """
     return math.ceil(bytes_per_second * latency_seconds / (word * LOADS_IN_FLIGHT))

@@ -1,7 +1,7 @@
-"""The text of the CUDA kernels: where it lies, what it declares, and in which instances it is used.
+"""The text of the CUDA kernels: where it lies, what it declares, and which instances are used.
 
-The declarations are read from the `.cu` text itself, so there is one place that says which arguments
-a kernel takes.
+The declarations are read from the `.cu` text itself, so there is one place that says which
+arguments a kernel takes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _KERNEL = re.compile(
     r"(?:template\s*<(?P<template>[^>]*)>\s*)?__global__\s+void\s+(?P<name>\w+)\s*"
     r"\((?P<parameters>[^)]*)\)\s*\{"
 )
-_INCLUDE = re.compile(r'^\s*#include\s+"(?P<name>[^"]+)"[^\n]*$', re.MULTILINE)
+_INCLUDE = re.compile(r'^[ \t]*#include\s+"(?P<name>[^"]+)"[^\n]*$', re.MULTILINE)
 
 
 @dataclass(frozen=True)
