@@ -7,6 +7,7 @@ package happens, does.
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -29,11 +30,10 @@ _DTYPES: Mapping[str, tuple[torch.dtype, ...]] = {
     "i32": (torch.int32,),
     "i64": (torch.int64,),
 }
-_SCALARS: Mapping[str, type[np.integer[Any]]] = {
-    "i32": np.int32,
-    "u32": np.uint32,
-    "i64": np.int64,
-    "u64": np.uint64,
+_SCALARS: Mapping[str, tuple[Callable[[Any], np.integer[Any]], int, int]] = {
+    "i32": (np.int32, -(1 << 31), (1 << 31) - 1),
+    "u32": (np.uint32, 0, (1 << 32) - 1),
+    "i64": (np.int64, -(1 << 63), (1 << 63) - 1),
 }
 _NAMES = {torch.int32: "i32", torch.int64: "i64"}
 
@@ -99,8 +99,9 @@ class Kernel:
 
         Args:
             grid: number of blocks, at least 1, along each dimension.
-            arguments: a contiguous tensor on the kernel's device for each array, an int for each
-                value, in the order of the declaration.
+            arguments: a contiguous tensor for each array, an int for each value, in the order of
+                the declaration. Arrays are on the kernel's device; those that it only reads may
+                be in pinned host memory.
 
         Raises:
             TypeError: the wrong number, kind or dtype of arguments.
@@ -130,9 +131,10 @@ class Kernel:
             raise TypeError(
                 f"{self.name}: {parameter.name} must be {_DTYPES[kind][0]}, got {value.dtype}."
             )
-        if value.device != self._device:
+        if value.device != self._device and not self._can_read(parameter, value):
             raise ValueError(
-                f"{self.name}: {parameter.name} must be on {self._device}, got {value.device}."
+                f"{self.name}: {parameter.name} must be on {self._device}"
+                f"{' or in pinned memory' if parameter.kind == 'In' else ''}, got {value.device}."
             )
         if not value.is_contiguous():
             raise ValueError(
@@ -141,17 +143,22 @@ class Kernel:
             )
         return value
 
+    def _can_read(self, parameter: Parameter, value: Tensor) -> bool:
+        """Whether an array is in host memory that the device can read under the same address."""
+        on_host = self._device.type == "cuda" and value.device.type == "cpu"
+        return parameter.kind == "In" and on_host and value.is_pinned()
+
     def _check_value(self, parameter: Parameter, kind: str, value: Any) -> np.integer[Any]:
         if isinstance(value, Tensor) or not isinstance(value, (int, np.integer)):
             raise TypeError(
                 f"{self.name}: {parameter.name} must be an int, got {type(value).__name__}."
             )
-        try:
-            return _SCALARS[kind](int(value))
-        except OverflowError:
+        scalar, low, high = _SCALARS[kind]
+        if not low <= value <= high:
             raise ValueError(
-                f"{self.name}: {parameter.name} must fit {kind}, got {value}."
-            ) from None
+                f"{self.name}: {parameter.name} must be in [{low}, {high}] ({kind}), got {value}."
+            )
+        return scalar(value)
 
 
 class Library:
@@ -160,6 +167,7 @@ class Library:
     def __init__(self, compiler: Compiler) -> None:
         self.compiler = compiler
         self._loaded: dict[Any, Mapping[str, Kernel]] = {}
+        self._lock = threading.Lock()  # producer threads ask for the same kernels at once
 
     def load(self, file: str, **types: str) -> Mapping[str, Kernel]:
         """Return the kernels of one file by name.
@@ -169,16 +177,19 @@ class Library:
             **types: a value for every template parameter in the file.
         """
         key = (file, *sorted(types.items()))
-        if key not in self._loaded:
-            text = read_source(file)
-            kernels = {d.instance(types): d for d in declarations(text)}
-            launches = self.compiler.build(file, text, kernels)
-            device, threads = self.compiler.device, self.compiler.block_threads
-            self._loaded[key] = {
-                d.name: Kernel(d, types, launches[name], device, threads)
-                for name, d in kernels.items()
-            }
-        return self._loaded[key]
+        with self._lock:
+            if key not in self._loaded:
+                self._loaded[key] = self._build(file, types)
+            return self._loaded[key]
+
+    def _build(self, file: str, types: Mapping[str, str]) -> Mapping[str, Kernel]:
+        text = read_source(file)
+        kernels = {d.instance(types): d for d in declarations(text)}
+        launches = self.compiler.build(file, text, kernels)
+        device, threads = self.compiler.device, self.compiler.block_threads
+        return {
+            d.name: Kernel(d, types, launches[name], device, threads) for name, d in kernels.items()
+        }
 
 
 class CupyCompiler:
@@ -188,6 +199,7 @@ class CupyCompiler:
         self._cupy = require_cuda(device)
         self.device = device
         self.block_threads = BLOCK_THREADS
+        self._streams: dict[int, Any] = {}
         self.processors = self._cupy.cuda.Device(device.index).attributes["MultiProcessorCount"]
 
     def build(
@@ -207,12 +219,31 @@ class CupyCompiler:
         cuda, index = self._cupy.cuda, self.device.index
 
         def launch(grid: tuple[int, ...], block: int, arguments: Sequence[Any]) -> None:
-            raw = [np.uint64(a.data_ptr()) if isinstance(a, Tensor) else a for a in arguments]
-            stream = torch.cuda.current_stream(index).cuda_stream
-            with cuda.Device(index), cuda.ExternalStream(stream, index):
-                function((*grid, 1, 1)[:3], (block, 1, 1), tuple(raw))
+            raw = tuple(np.uint64(a.data_ptr()) if isinstance(a, Tensor) else a for a in arguments)
+            with cuda.Device(index), self._stream(torch.cuda.current_stream(index).cuda_stream):
+                function((*grid, 1, 1)[:3], (block, 1, 1), raw)
 
         return launch
+
+    def _stream(self, handle: int) -> Any:
+        """Return CuPy's object for one of torch's streams, which live as long as the process."""
+        if handle not in self._streams:
+            cuda = self._cupy.cuda
+            if hasattr(cuda.Stream, "from_external"):  # CuPy 14, where ExternalStream is deprecated
+                self._streams[handle] = cuda.Stream.from_external(_Handle(handle))
+            else:
+                self._streams[handle] = cuda.ExternalStream(handle, self.device.index)
+        return self._streams[handle]
+
+
+class _Handle:
+    """A stream as the CUDA stream protocol wants it, which torch's own do in new versions only."""
+
+    def __init__(self, handle: int) -> None:
+        self._handle = handle
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self._handle
 
 
 @functools.cache

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -51,7 +52,7 @@ class CudaBackend:
 
     def place(self, csc: Csc) -> Csc:
         """Return `csc` with its arrays as tensors in device memory."""
-        placed = {
+        placed: dict[str, Any] = {
             name: None if array is None else torch.as_tensor(array).to(self.device).contiguous()
             for name, array in (
                 ("indptr", csc.indptr), ("indices", csc.indices), ("perm", csc.perm)
@@ -109,7 +110,8 @@ def row_shape(address: int, row_bytes: int, word: int) -> tuple[int, int, int]:
         word: bytes that a lane moves at once; divides the address and the row.
 
     Example: rows of 400 bytes in words of 16 go to 32 lanes in one piece, as 400 bytes behind the
-    longest phase of 112 are 512.
+    longest phase of 112 are 512. Words of 1 and 2 bytes, for rows of such lengths, cover a part of
+    a line with 32 lanes, which is then asked for again.
     """
     if row_bytes <= LINE_BYTES:
         lanes = min(32, 1 << max(0, (row_bytes // word - 1).bit_length()))

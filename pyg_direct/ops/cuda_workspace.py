@@ -57,7 +57,7 @@ class CudaWorkspace:
             (relations,),
         )
         sizes = [math.prod(shape) for shape in self._shapes]
-        self._counts = self._upload(np.zeros(sum(sizes)))
+        self._counts = self._upload(np.zeros(sum(sizes), np.int64))
         self._node_ptr, self._item_base, self._edge_ptr, self._induced = self._split(self._counts)
         self._rank_at = self._empty(relations + 1)
         self._new_base = self._empty(relations)
@@ -299,8 +299,12 @@ class CudaWorkspace:
         return [part.numpy() for part in self._split(self._counts.cpu())]
 
     def _split(self, counts: Tensor) -> list[Tensor]:
-        parts = counts.split([math.prod(shape) for shape in self._shapes])
-        return [part.view(shape) for part, shape in zip(parts, self._shapes, strict=True)]
+        parts, first = [], 0
+        for shape in self._shapes:
+            last = first + math.prod(shape)
+            parts.append(counts[first:last].view(shape))
+            first = last
+        return parts
 
     def _make_room(self, known: IntTable) -> bool:
         """Have room for what is forecast, keeping `known` nodes of each type.

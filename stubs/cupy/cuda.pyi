@@ -22,6 +22,10 @@ class ExternalStream:
         trace: TracebackType | None,
     ) -> None: ...
 
+class Stream:
+    @staticmethod
+    def from_external(stream: object) -> ExternalStream: ...
+
 class runtime:  # noqa: N801
     @staticmethod
     def runtimeGetVersion() -> int: ...  # noqa: N802
