@@ -152,7 +152,12 @@ IDS, TABLE = torch.arange(3), torch.zeros(4, dtype=torch.int32)
         ),
         (1, (IDS, TABLE, 3, -1), ValueError, r"base must be in \[0, 4294967295\] \(u32\), got -1"),
         (1, (IDS, TABLE[::2], 3, 0), ValueError, "table must be contiguous"),
-        (1, (IDS.to("meta"), TABLE, 3, 0), ValueError, "ids must be on cpu, got meta"),
+        (
+            1,
+            (IDS.to("meta"), TABLE, 3, 0),
+            ValueError,
+            "ids must be on cpu or in pinned memory, got meta",
+        ),
         (0, (IDS, TABLE, 3, 0), ValueError, "grid of"),
         ((1, 65536), (IDS, TABLE, 3, 0), ValueError, "grid of"),
     ],

@@ -1,7 +1,6 @@
 """The few names of CuPy that this package uses."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from . import cuda as cuda
 

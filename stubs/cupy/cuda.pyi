@@ -1,5 +1,4 @@
 from types import TracebackType
-from typing import Any
 
 class Device:
     attributes: dict[str, int]
