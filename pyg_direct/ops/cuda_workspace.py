@@ -31,6 +31,11 @@ def empty(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     return torch.empty(size, dtype=dtype, device=device)
 
 
+def copy(target: Tensor, source: Tensor) -> None:
+    """Copy what kernels wrote to where it goes on."""
+    target.copy_(source)
+
+
 class CudaWorkspace:
     """The scratch arrays of one batch; see `ops.Workspace` for what the calls mean.
 
@@ -46,6 +51,7 @@ class CudaWorkspace:
         self._load_kernels()
         self._forecast = Forecast(csc, plan)
         self._key = BatchKey(0, 0)
+        self._longest = -1  # not known yet
 
         self._relations = self._upload(np.stack([csc.src_type, csc.dst_type, csc.indptr_base]))
         self._fanouts = self._upload(np.asarray(plan.fanouts).reshape(hops, relations))
@@ -127,7 +133,7 @@ class CudaWorkspace:
         if self._forecast.must_ask(hop):
             node_ptr, _, edge_ptr, _ = self._read_counts()
             self._forecast.learn(hop, node_ptr[hop + 1], np.diff(edge_ptr[hop]))
-            if self._make_room(node_ptr[hop + 1]):
+            if self._make_room(node_ptr[hop + 1], edge_ptr[:hop, -1].tolist()):
                 self._open_window(self._node_ptr[hop + 1])
 
     def sample(self, hop: int) -> None:
@@ -158,8 +164,8 @@ class CudaWorkspace:
             kernel = self._sample["sample_replace" if replace else "sample_floyd"]
             kernel(self._grid(items * lanes), *common, *drawn, lanes, *outputs)
         if not replace and fanouts.max() > SMALL_FANOUT:
-            # No list is longer than all edges are, so a larger fan-out needs no more slots.
-            largest = min(int(fanouts.max()), int(self._csc.edge_base[-1]))
+            # A list that is not longer than the fan-out is taken whole, and needs no table.
+            largest = min(int(fanouts.max()), self._max_degree())
             slots, block = _power_of_two(2 * largest), self._backend.block_threads
             warps = max(1, min(items, PICKS_LIMIT_BYTES // (4 * slots)))
             grid = self._grid(32 * warps)
@@ -266,6 +272,13 @@ class CudaWorkspace:
         self._relabel = library.load("relabel.cu", I=names["I"], kHashed=names["kHashed"], T="i32")
         self._emit = library.load("emit.cu", **names, T="i64")
 
+    def _max_degree(self) -> int:
+        """Return the length of the longest list. Waits for the device, the first time."""
+        if self._longest < 0:
+            indptr = self._csc.indptr
+            self._longest = int((indptr[1:] - indptr[:-1]).max()) if len(indptr) > 1 else 0
+        return self._longest
+
     def _edge_ids(self, r: int) -> tuple[Tensor, int, int]:
         """Return what `emit_edges` turns positions into edge ids with."""
         perm, base = self._csc.perm, int(self._csc.edge_base[r])
@@ -306,45 +319,46 @@ class CudaWorkspace:
             first = last
         return parts
 
-    def _make_room(self, known: IntTable) -> bool:
-        """Have room for what is forecast, keeping `known` nodes of each type.
+    def _make_room(self, known: IntTable, counted: Sequence[int] = ()) -> bool:
+        """Have room for what is forecast, keeping what the batch has so far.
 
-        Returns whether the known nodes must be entered into the table again.
+        Args:
+            known: [T]: nodes of each type.
+            counted: edges of each hop that is done.
+
+        Returns:
+            Whether the known nodes must be entered into the table again.
         """
         need, edges = self._forecast.nodes, self._forecast.hop_edges
         if (need > self._node_room).any():
             self._grow_lists(np.maximum(need + need // 2 + 1, self._node_room), known)
-        done = self._hop_start[-1]  # all regions up to here are in use, and stay
+        kept = list(zip(self._hop_start, counted, strict=False))
         for size in edges[len(self._hop_start) - 1 :]:
             self._hop_start.append(self._hop_start[-1] + size + 1)
-        if self._hop_start[-1] > len(self._col):
-            room = self._hop_start[-1] + self._hop_start[-1] // 2
-            self._col = self._grown(self._col, room, done)
-            self._label = self._grown(self._label, room, done)
-            self._position = self._grown(self._position, room, done)
+        self._col = self._grown(self._col, self._hop_start[-1], kept)
+        self._label = self._grown(self._label, self._hop_start[-1], kept)
+        self._position = self._grown(self._position, self._hop_start[-1], kept)
         largest = max(edges, default=0)
         self._row = self._grown(self._row, largest)
         self._slot = self._grown(self._slot, largest)
         self._group = self._grown(self._group, largest if self._disjoint else 0)
         renew = int(self._node_room.max()) > self._locals or largest > self._width - self._locals
         if self._hashed and (2 * need > self._slots).any():
-            slots = [
-                max(int(a), _power_of_two(3 * int(b)))
-                for a, b in zip(self._slots, need, strict=True)
-            ]
-            self._new_table(np.array(slots, np.int64))
+            self._new_table(np.maximum(self._slots, [_power_of_two(3 * int(n)) for n in need]))
             renew = True
         return renew
 
     def _grow_lists(self, room: IntTable, known: IntTable) -> None:
-        nodes, groups = [], []
-        for start, kept, size in zip(self._node_start, known.tolist(), room.tolist(), strict=True):
-            nodes += [self._node[start : start + kept], self._empty(size - kept, self._node.dtype)]
-            groups += [self._seed_of[start : start + kept], self._empty(size - kept, torch.int32)]
-        self._node = torch.cat(nodes)
-        self._seed_of = torch.cat(groups) if self._disjoint else self._seed_of
-        self._node_start = np.cumsum(np.append(0, room[:-1]))
-        self._node_start_d, self._node_room = self._upload(self._node_start), room
+        start, size = np.cumsum(np.append(0, room[:-1])), int(room.sum())
+        node, seed_of = self._empty(size, self._node.dtype), self._seed_of
+        if self._disjoint:
+            seed_of = self._empty(size, torch.int32)
+        for old, new, kept in zip(self._node_start.tolist(), start.tolist(), known, strict=True):
+            copy(node[new : new + kept], self._node[old : old + kept])
+            if self._disjoint:
+                copy(seed_of[new : new + kept], self._seed_of[old : old + kept])
+        self._node, self._seed_of = node, seed_of
+        self._node_start, self._node_start_d, self._node_room = start, self._upload(start), room
 
     def _new_table(self, slots: IntTable) -> None:
         """Begin an empty table of `slots` [T] slots for each node type."""
@@ -374,13 +388,14 @@ class CudaWorkspace:
     def _empty(self, size: int, dtype: torch.dtype = torch.int64) -> Tensor:
         return empty(size, dtype, self._device)
 
-    def _grown(self, tensor: Tensor, room: int, known: int = 0) -> Tensor:
-        """Return `tensor`, or a longer one that keeps the first `known` elements."""
+    def _grown(self, tensor: Tensor, room: int, kept: Sequence[tuple[int, int]] = ()) -> Tensor:
+        """Return `tensor`, or a longer one that keeps some pieces (first element, length)."""
         if room <= len(tensor):
             return tensor
-        if known == 0:
-            return self._empty(room + room // 2, tensor.dtype)
-        return torch.cat([tensor[:known], self._empty(room - known, tensor.dtype)])
+        longer = self._empty(room + room // 2, tensor.dtype)
+        for first, size in kept:
+            copy(longer[first : first + size], tensor[first : first + size])
+        return longer
 
     def _upload(self, table: IntTable) -> Tensor:
         return torch.tensor(table.astype(np.int64), device=self._device)

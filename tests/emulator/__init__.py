@@ -79,6 +79,13 @@ class Memory:
             bisect.insort(self._arrays, entry, key=lambda entry: entry[0])
         return tensor
 
+    def copy(self, target: Tensor, source: Tensor) -> None:
+        """Copy values, and what is known about them."""
+        target.copy_(source)
+        mine, theirs = self.written(target), self.written(source)
+        if mine is not None:
+            mine[:] = 1 if theirs is None else theirs
+
     def written(self, tensor: Tensor) -> np.ndarray | None:
         """Return the flags of a tensor's bytes, or None if it did not come from `empty`."""
         address, nbytes = tensor.data_ptr(), tensor.numel() * tensor.element_size()
@@ -182,6 +189,8 @@ def emulated(
         for module in (cuda, cuda_workspace):
             stack.callback(setattr, module, "empty", module.empty)
             module.empty = device.memory.empty
+        stack.callback(setattr, cuda_workspace, "copy", cuda_workspace.copy)
+        cuda_workspace.copy = device.memory.copy
         yield cuda.CudaBackend(device.device, Library(device))
 
 
