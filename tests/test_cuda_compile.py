@@ -219,6 +219,80 @@ def test_errors_say_what_is_missing(
         require_cuda(CUDA)
 
 
+class _FakeCupy:
+    """Records what CuPy is asked to do."""
+
+    __version__ = "13.6.0"
+
+    def __init__(self, has_from_external: bool) -> None:
+        self.log: list = []
+        log = self.log
+
+        class Context:
+            def __init__(self, *arguments: object) -> None:
+                self.arguments = arguments
+                self.attributes = {"MultiProcessorCount": 132}
+
+            def __enter__(self) -> None:
+                log.append(("enter", *self.arguments))
+
+            def __exit__(self, *error: object) -> None:
+                log.append(("leave", *self.arguments))
+
+        class RawModule:
+            def __init__(self, **arguments: object) -> None:
+                log.append(("module", arguments))
+
+            def get_function(self, name: str) -> object:
+                return lambda *launch: log.append(("launch", name, *launch))
+
+        def from_external(stream: object) -> Context:
+            return Context("stream", stream.__cuda_stream__())  # type: ignore[attr-defined]
+
+        self.RawModule = RawModule
+        self.cuda = types.SimpleNamespace(
+            runtime=types.SimpleNamespace(runtimeGetVersion=lambda: 12090),
+            Device=Context,
+            Stream=types.SimpleNamespace(
+                **{"from_external": from_external} if has_from_external else {}
+            ),
+            ExternalStream=lambda handle, index: Context("old stream", handle, index),
+        )
+
+
+@pytest.mark.parametrize("has_from_external", [True, False])
+def test_what_cupy_is_given(monkeypatch: pytest.MonkeyPatch, has_from_external: bool) -> None:
+    """The whole text, all instances, pointers and scalars of the right width, torch's stream."""
+    _pretend(monkeypatch)
+    cupy = _FakeCupy(has_from_external)
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    current = types.SimpleNamespace(cuda_stream=4711)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda index: current)
+    compiler = compiling.CupyCompiler(CUDA)
+    assert compiler.processors == 132
+    library = compiling.Library(compiler)
+    kernels = library.load("relabel.cu", I="i32", kHashed="true", T="i32")
+    (module,) = (entry[1] for entry in cupy.log if entry[0] == "module")
+    assert "#include" not in module["code"]
+    assert module["options"] == OPTIONS
+    assert "enter_edges<i32, true>" in module["name_expressions"]
+    assert library.load("relabel.cu", I="i32", kHashed="true", T="i32") is kernels
+
+    del cupy.log[:]
+    kernel = kernels["label_edges"]
+    monkeypatch.setattr(kernel, "_device", torch.device("cpu"))
+    table, one = torch.zeros(4, dtype=torch.int32), torch.ones(2, dtype=torch.int64)
+    kernel(3, table, one, one, 1, 0xFFFFFFFF, torch.zeros(1, dtype=torch.int32))
+    stream = ("stream", (0, 4711)) if has_from_external else ("old stream", 4711, 0)
+    assert cupy.log[:2] == [("enter", 0), ("enter", *stream)]
+    _, name, grid, block, arguments = cupy.log[2]
+    assert (name, grid, block) == ("label_edges", (3, 1, 1), (BLOCK_THREADS, 1, 1))
+    assert arguments[0] == table.data_ptr()
+    assert [type(value) for value in arguments] == [
+        np.uint64, np.uint64, np.uint64, np.int64, np.uint32, np.uint64,
+    ]  # fmt: skip
+
+
 def test_a_device_that_does_not_exist(monkeypatch: pytest.MonkeyPatch) -> None:
     _pretend(monkeypatch)
     assert require_cuda(CUDA) is sys.modules["cupy"]

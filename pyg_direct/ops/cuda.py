@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from ..types import Csc, SamplingPlan
+from . import device_memory
 from .compile import Library, library_for, require_cuda
-from .cuda_workspace import CudaWorkspace, empty
+from .cuda_workspace import CudaWorkspace
 
 LINE_BYTES = 128  # what the link is asked for
 LOADS_IN_FLIGHT = 4  # `kInFlight` of gather.cu
@@ -50,6 +51,10 @@ class CudaBackend:
         self.device = library.compiler.device
         self.gather_threads = gather_threads
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Kernels stay in their process: a copy in another one loads its own."""
+        return CudaBackend, (self.device, None, self.gather_threads)
+
     def place(self, csc: Csc) -> Csc:
         """Return `csc` with its arrays as tensors in device memory."""
         placed: dict[str, Any] = {
@@ -70,7 +75,7 @@ class CudaBackend:
         `table` is on the device, or lies in host memory whose address the device can read.
         """
         shape = (len(index), *table.shape[1:])
-        out = empty(math.prod(shape), table.dtype, self.device).view(shape)
+        out = device_memory.empty(math.prod(shape), table.dtype, self.device).view(shape)
         if out.numel() == 0:
             return out
         self.gather_bytes(as_bytes(table), index, as_bytes(out), len(index))

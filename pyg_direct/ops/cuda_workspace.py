@@ -11,7 +11,9 @@ import torch
 from torch import Tensor
 
 from ..types import BatchKey, Csc, IntTable, SampledGraph, SamplingPlan
+from . import device_memory
 from .compile import type_name
+from .device_memory import grown
 from .forecast import Forecast
 
 if TYPE_CHECKING:
@@ -24,16 +26,6 @@ SMALL_FANOUT = 32  # up to here a sub-warp holds all picks in registers
 PICKS_LIMIT_BYTES = 64 << 20  # scratch of larger fan-outs
 DENSE_LIMIT_BYTES = 1 << 30  # a map over all nodes up to here, a hash table above
 WINDOW_TOP = 0xFFFFFFFF  # the entry of an empty table: see table.cuh
-
-
-def empty(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return uninitialised memory; every array that kernels fill comes from here."""
-    return torch.empty(size, dtype=dtype, device=device)
-
-
-def copy(target: Tensor, source: Tensor) -> None:
-    """Copy what kernels wrote to where it goes on."""
-    target.copy_(source)
 
 
 class CudaWorkspace:
@@ -169,7 +161,7 @@ class CudaWorkspace:
             slots, block = _power_of_two(2 * largest), self._backend.block_threads
             warps = max(1, min(items, PICKS_LIMIT_BYTES // (4 * slots)))
             grid = self._grid(32 * warps)
-            self._picks = self._grown(self._picks, grid * (block // 32) * slots)
+            self._picks = grown(self._picks, grid * (block // 32) * slots)
             self._sample["sample_large"](grid, *common, *drawn, slots, self._picks, *outputs)
 
     def relabel(self, hop: int) -> None:
@@ -335,13 +327,13 @@ class CudaWorkspace:
         kept = list(zip(self._hop_start, counted, strict=False))
         for size in edges[len(self._hop_start) - 1 :]:
             self._hop_start.append(self._hop_start[-1] + size + 1)
-        self._col = self._grown(self._col, self._hop_start[-1], kept)
-        self._label = self._grown(self._label, self._hop_start[-1], kept)
-        self._position = self._grown(self._position, self._hop_start[-1], kept)
+        self._col = grown(self._col, self._hop_start[-1], kept)
+        self._label = grown(self._label, self._hop_start[-1], kept)
+        self._position = grown(self._position, self._hop_start[-1], kept)
         largest = max(edges, default=0)
-        self._row = self._grown(self._row, largest)
-        self._slot = self._grown(self._slot, largest)
-        self._group = self._grown(self._group, largest if self._disjoint else 0)
+        self._row = grown(self._row, largest)
+        self._slot = grown(self._slot, largest)
+        self._group = grown(self._group, largest if self._disjoint else 0)
         renew = int(self._node_room.max()) > self._locals or largest > self._width - self._locals
         if self._hashed and (2 * need > self._slots).any():
             self._new_table(np.maximum(self._slots, [_power_of_two(3 * int(n)) for n in need]))
@@ -354,9 +346,9 @@ class CudaWorkspace:
         if self._disjoint:
             seed_of = self._empty(size, torch.int32)
         for old, new, kept in zip(self._node_start.tolist(), start.tolist(), known, strict=True):
-            copy(node[new : new + kept], self._node[old : old + kept])
+            device_memory.copy(node[new : new + kept], self._node[old : old + kept])
             if self._disjoint:
-                copy(seed_of[new : new + kept], self._seed_of[old : old + kept])
+                device_memory.copy(seed_of[new : new + kept], self._seed_of[old : old + kept])
         self._node, self._seed_of = node, seed_of
         self._node_start, self._node_start_d, self._node_room = start, self._upload(start), room
 
@@ -386,16 +378,7 @@ class CudaWorkspace:
         return edges[self._hop_start[hop] : self._hop_start[hop + 1]]
 
     def _empty(self, size: int, dtype: torch.dtype = torch.int64) -> Tensor:
-        return empty(size, dtype, self._device)
-
-    def _grown(self, tensor: Tensor, room: int, kept: Sequence[tuple[int, int]] = ()) -> Tensor:
-        """Return `tensor`, or a longer one that keeps some pieces (first element, length)."""
-        if room <= len(tensor):
-            return tensor
-        longer = self._empty(room + room // 2, tensor.dtype)
-        for first, size in kept:
-            copy(longer[first : first + size], tensor[first : first + size])
-        return longer
+        return device_memory.empty(size, dtype, self._device)
 
     def _upload(self, table: IntTable) -> Tensor:
         return torch.tensor(table.astype(np.int64), device=self._device)

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pyg_direct.ops import cuda, cuda_workspace
+from pyg_direct.ops import cuda, device_memory
 from pyg_direct.ops.compile import STANDARD, Launch, Library
 from pyg_direct.ops.source import Declaration
 
@@ -186,11 +186,9 @@ def emulated(
     """Give a `CudaBackend` over an emulated device, whose scratch memory is watched."""
     device = EmulatedDevice(block_threads, order, planted)
     with contextlib.ExitStack() as stack:
-        for module in (cuda, cuda_workspace):
-            stack.callback(setattr, module, "empty", module.empty)
-            module.empty = device.memory.empty
-        stack.callback(setattr, cuda_workspace, "copy", cuda_workspace.copy)
-        cuda_workspace.copy = device.memory.copy
+        for name in ("empty", "copy"):
+            stack.callback(setattr, device_memory, name, getattr(device_memory, name))
+            setattr(device_memory, name, getattr(device.memory, name))
         yield cuda.CudaBackend(device.device, Library(device))
 
 
