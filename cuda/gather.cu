@@ -30,17 +30,25 @@ __global__ void gather_rows(
   const i64 all_pieces = rows * pieces;
   for (i64 first = thread_number() / lanes * kInFlight; first < all_pieces; first += groups * kInFlight) {
     V value[kInFlight];
-    i64 target[kInFlight];
+    i64 source[kInFlight], column[kInFlight], target[kInFlight];
+    // All ids before all rows: a row cannot be asked for before its id has come.
+    i64 row = first / pieces, piece = first % pieces;
 #pragma unroll
     for (i32 u = 0; u < kInFlight; ++u) {
-      const bool exists = first + u < all_pieces;
-      const i64 row = exists ? (first + u) / pieces : 0, piece = first + u - row * pieces;
-      const i64 source = exists ? index[row] * row_bytes : 0;
-      const i64 phase = static_cast<i64>((address_of(table) + source) & line_mask);
-      const i64 column = (piece * lanes + lane) * static_cast<i64>(sizeof(V)) - phase;
-      const bool inside = exists && column >= 0 && column < row_bytes;
-      value[u] = load_if<V>(inside, table, source + column);
-      target[u] = inside ? row * row_bytes + column : -1;
+      source[u] = first + u < all_pieces ? index[row] * row_bytes : -1;
+      column[u] = (piece * lanes + lane) * static_cast<i64>(sizeof(V));
+      target[u] = row * row_bytes;
+      if (++piece == pieces) {
+        piece = 0;
+        ++row;
+      }
+    }
+#pragma unroll
+    for (i32 u = 0; u < kInFlight; ++u) {
+      column[u] -= static_cast<i64>((address_of(table) + source[u]) & line_mask);
+      const bool inside = source[u] >= 0 && column[u] >= 0 && column[u] < row_bytes;
+      value[u] = load_if<V>(inside, table, source[u] + column[u]);
+      target[u] = inside ? target[u] + column[u] : -1;
     }
 #pragma unroll
     for (i32 u = 0; u < kInFlight; ++u) {

@@ -68,6 +68,24 @@ def compile_text(text: str, names: Iterable[str], architecture: int, *options: s
         nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
 
 
+def assembly(text: str, name: str, *options: str) -> str:
+    """Compile one kernel to PTX and return it."""
+    nvrtc, program = _library(), ctypes.c_void_p()
+    _check(nvrtc.nvrtcCreateProgram(ctypes.byref(program), text.encode(), b"k.cu", 0, None, None))
+    try:
+        _check(nvrtc.nvrtcAddNameExpression(program, name.encode()))
+        flags = ["--gpu-architecture=compute_75", *options]
+        array = (ctypes.c_char_p * len(flags))(*(flag.encode() for flag in flags))
+        _check(nvrtc.nvrtcCompileProgram(program, len(flags), array))
+        size = ctypes.c_size_t()
+        _check(nvrtc.nvrtcGetPTXSize(program, ctypes.byref(size)))
+        ptx = ctypes.create_string_buffer(size.value)
+        _check(nvrtc.nvrtcGetPTX(program, ptx))
+        return ptx.value.decode()
+    finally:
+        nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
+
+
 def _lowered(program: ctypes.c_void_p, name: str) -> str:
     lowered = ctypes.c_char_p()
     _check(_library().nvrtcGetLoweredName(program, name.encode(), ctypes.byref(lowered)))

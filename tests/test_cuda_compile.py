@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import types
@@ -46,6 +47,14 @@ def test_a_broken_template_does_not_compile() -> None:
     text = read_source("gather.cu").replace("value[u] = load_if<V>", "value[u] = no_such<V>")
     with pytest.raises(ValueError, match="no_such"):
         nvrtc.compile_text(text, ["gather_rows<u32>"], 90, *OPTIONS)
+
+
+def test_a_lane_asks_for_four_rows_before_it_stores_one() -> None:
+    """First all ids, then all rows, then all stores, in words of 16 bytes."""
+    ptx = nvrtc.assembly(read_source("gather.cu"), "gather_rows<uint4>", *OPTIONS)
+    access = re.findall(r"(ld\.global\.nc\.u64|ld\.global\.nc\.v4\.u32|st\.global\.v4\.u32)", ptx)
+    ids, rows, stores = "ld.global.nc.u64", "ld.global.nc.v4.u32", "st.global.v4.u32"
+    assert access == [ids] * 4 + [rows] * 4 + [stores] * 4
 
 
 def test_messages_name_file_and_line() -> None:
