@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pyg_direct.ops import cuda_workspace, forecast
 from pyg_direct.ops.cpu import CpuBackend
 from pyg_direct.ops.cuda import CudaBackend
-from pyg_direct.types import BatchKey
+from pyg_direct.types import BatchKey, Csc, SamplingPlan
 
 from .conformance import (
     FANOUTS,
@@ -66,6 +66,23 @@ def test_large_fanouts_of_large_lists(backend: CudaBackend, fanout: int) -> None
         check_case(backend, case, batches=3)
 
 
+@pytest.mark.parametrize("extra", [1, 2, 5])
+def test_lists_a_little_longer_than_the_fanout(backend: CudaBackend, extra: int) -> None:
+    """Where most draws collide, and a slot that took its own top is drawn again by later ones."""
+    for fanout in (1, 2, 7, 8, 9, 15, 16, 31, 32, 33, 65):
+        degree = fanout + extra
+        one = np.zeros(1, np.int64)
+        csc = Csc(
+            np.array([0, degree]), np.zeros(degree, np.int32), None, one, one, one,
+            np.array([0, degree]), np.ones(1, np.int64),
+        )  # fmt: skip
+        law = SamplingPlan(np.array([[fanout]]), False, False, torch.int64)
+        case = Case(csc, law, [torch.zeros(100, dtype=torch.int64)], BatchKey(fanout, extra))
+        check_case(backend, case)
+        picks = run(backend, case)[0].edge[0].view(100, fanout)
+        assert all(len(set(row)) == fanout for row in picks.tolist())
+
+
 @pytest.mark.parametrize("ids", [np.int32, np.int64])
 @pytest.mark.parametrize("positions", [np.int32, np.int64])
 @pytest.mark.parametrize("perm", [np.int32, np.int64, None])
@@ -92,7 +109,7 @@ def test_heterogeneous(backend: CudaBackend, disjoint: bool) -> None:
     relations = [(0, 1, 300), (1, 0, 200), (0, 0, 150), (2, 1, 0), (1, 0, 90), (3, 0, 50)]
     csc = make_csc(rng, [40, 25, 0, 7], relations, hub=True)
     fanouts = np.array([[3, -1, 40, 5, 9, 0], [10, 2, -1, 5, 1, 4], [1, 1, 1, 1, 1, 1]])
-    law = cuda_workspace.SamplingPlan(fanouts, False, disjoint, torch.int64)
+    law = SamplingPlan(fanouts, False, disjoint, torch.int64)
     for induced in (False, True):
         case = Case(csc, law, make_seeds(rng, csc, [6, 9, None, 2]), BatchKey(1, 2), induced)
         check_case(backend, case, batches=2)

@@ -90,7 +90,7 @@ class CudaWorkspace:
         node_ptr, item_base, _, _ = self._split(torch.from_numpy(counts))
         node_ptr[1] = torch.from_numpy(sizes)
         item_base[0, 1:] = torch.from_numpy(np.cumsum(sizes[self._csc.dst_type]))
-        self._counts.copy_(torch.from_numpy(counts))
+        self._counts.copy_(device_memory.upload(torch.from_numpy(counts), self._device))
         self._hop_start = [0]
         self._forecast.begin(sizes)
         self._make_room(np.zeros_like(sizes))
@@ -98,8 +98,9 @@ class CudaWorkspace:
         for t, seed in enumerate(seeds):
             if seed is not None and len(seed) > 0:
                 self._relabel["list_seeds"](
-                    self._grid(len(seed)), seed.to(self._device).contiguous(), len(seed),
-                    int(self._node_start[t]), group, self._disjoint, self._node, self._seed_of,
+                    self._grid(len(seed)), device_memory.upload(seed.contiguous(), self._device),
+                    len(seed), int(self._node_start[t]), group, self._disjoint, self._node,
+                    self._seed_of,
                 )  # fmt: skip
                 group += len(seed)
         self._open_window(self._node_ptr[1])
@@ -381,7 +382,8 @@ class CudaWorkspace:
         return device_memory.empty(size, dtype, self._device)
 
     def _upload(self, table: IntTable) -> Tensor:
-        return torch.tensor(table.astype(np.int64), device=self._device)
+        copied = torch.from_numpy(table.astype(np.int64))
+        return device_memory.upload(copied, self._device)
 
     def _grid(self, threads: int) -> int:
         """Return the number of blocks for a loop over `threads` elements."""

@@ -13,6 +13,17 @@ def empty(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     return torch.empty(size, dtype=dtype, device=device)
 
 
+def upload(source: Tensor, device: torch.device) -> Tensor:
+    """Return a host tensor's values on `device`, without waiting for the device.
+
+    From pageable memory a copy waits for all earlier work on the stream. Pinned memory comes from
+    torch's cache, which does not hand it out again before the copy is done.
+    """
+    if device.type != "cuda" or source.device.type != "cpu":
+        return source.to(device)
+    return source.pin_memory().to(device, non_blocking=True)
+
+
 def copy(target: Tensor, source: Tensor) -> None:
     """Copy what kernels wrote to where it goes on."""
     target.copy_(source)
