@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
+import nvrtc
 import pytest
 import torch
 
@@ -18,8 +19,6 @@ from pyg_direct.ops import backend_for, source
 from pyg_direct.ops import compile as compiling
 from pyg_direct.ops.compile import BLOCK_THREADS, STANDARD, Kernel, require_cuda, type_name
 from pyg_direct.ops.source import FILES, Declaration, declarations, instances, read_source
-
-from . import nvrtc
 
 ARCHITECTURES = (75, 80, 86, 89, 90, 100, 120)
 OPTIONS = (STANDARD, f"-DBLOCK_THREADS={BLOCK_THREADS}")

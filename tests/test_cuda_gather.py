@@ -7,13 +7,12 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import torch
+from emulator import ORDERS, Requests, emulated
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
 from pyg_direct.ops.cuda import CudaBackend, row_shape, threads_to_fill_link
-
-from .emulator import ORDERS, Requests, emulated
 
 BASES = (0, 4, 16, 32, 64, 96)
 RANDOM = torch.from_numpy(np.random.default_rng(0).integers(0, 256, 300_000, np.uint8))

@@ -8,15 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-
-from pyg_direct.ops import cuda_workspace, forecast
-from pyg_direct.ops.cpu import CpuBackend
-from pyg_direct.ops.cuda import CudaBackend
-from pyg_direct.types import BatchKey, Csc, SamplingPlan
-
-from .conformance import (
+from conformance import (
     FANOUTS,
     Case,
     assert_same,
@@ -29,7 +21,14 @@ from .conformance import (
     run,
     with_seeds,
 )
-from .emulator import ORDERS, emulated
+from emulator import ORDERS, emulated
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pyg_direct.ops import cuda_workspace, forecast
+from pyg_direct.ops.cpu import CpuBackend
+from pyg_direct.ops.cuda import CudaBackend
+from pyg_direct.types import BatchKey, Csc, SamplingPlan
 
 LAWS = ({}, {"replace": True}, {"disjoint": True}, {"replace": True, "disjoint": True})
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from emulator import ORDERS, emulated
 from torch import Tensor
 from torch_geometric.data import Data
 
@@ -14,8 +15,6 @@ import pyg_direct.loader
 import pyg_direct.sampler
 from pyg_direct import NeighborLoader
 from pyg_direct.ops.cuda import CudaBackend
-
-from .emulator import ORDERS, emulated
 
 
 def graph(seed: int = 0, num_nodes: int = 80, num_edges: int = 700) -> Data:

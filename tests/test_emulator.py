@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from conformance import assert_same, check_case, homogeneous, huge_list, run
+from emulator import ORDERS, EmulatorError, emulated
+from test_cuda_gather import least_requests, table_at
 
 from pyg_direct.ops.source import FILES, read_source
-
-from .conformance import assert_same, check_case, homogeneous, huge_list, run
-from .emulator import ORDERS, EmulatorError, emulated
-from .test_cuda_gather import least_requests, table_at
 
 Plant = tuple[str, str]
 

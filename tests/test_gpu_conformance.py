@@ -5,14 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from conformance import FANOUTS, Case, cases, check_case, homogeneous, make_csc, make_seeds
 from hypothesis import HealthCheck, given, settings
+from test_cuda_gather import BASES
 
 from pyg_direct.ops import backend_for, cuda_workspace, forecast
 from pyg_direct.ops.cuda import CudaBackend
 from pyg_direct.types import BatchKey, SamplingPlan
-
-from .conformance import FANOUTS, Case, cases, check_case, homogeneous, make_csc, make_seeds
-from .test_cuda_gather import BASES
 
 pytestmark = pytest.mark.gpu
 

@@ -1,0 +1,1 @@
+"""Programs that measure pyg_direct against PyG's own loader; their results are the report."""
