@@ -1,8 +1,9 @@
-"""A drop-in NeighborLoader for PyTorch Geometric."""
+"""Drop-in loaders for PyTorch Geometric."""
 
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as _version
 
+from .link_loader import LinkNeighborLoader
 from .loader import NeighborLoader
 from .sampler import NeighborSampler
 
@@ -11,4 +12,4 @@ try:
 except PackageNotFoundError:  # a bare checkout on sys.path
     __version__ = "0+unknown"
 
-__all__ = ["NeighborLoader", "NeighborSampler", "__version__"]
+__all__ = ["LinkNeighborLoader", "NeighborLoader", "NeighborSampler", "__version__"]

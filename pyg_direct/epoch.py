@@ -16,7 +16,7 @@ from .pipeline import Prefetcher
 from .types import BatchKey
 
 if TYPE_CHECKING:
-    from .loader import NeighborLoader
+    from .base import DirectLoader
 
 STATE_VERSION = 1
 
@@ -26,6 +26,8 @@ class Task(NamedTuple):
 
     index: Any  # positions in the loader's `input_nodes`, as the batch sampler gave them
     key: BatchKey
+    grad: bool  # modes of the thread that asks for the batch: torch keeps them by thread
+    inference: bool
 
 
 @dataclass
@@ -64,7 +66,7 @@ class Progress:
         if state.get("version") != STATE_VERSION:
             raise ValueError(
                 f"state_dict has version {state.get('version')!r}, this pyg_direct reads version "
-                f"{STATE_VERSION}: pass what NeighborLoader.state_dict() returned."
+                f"{STATE_VERSION}: pass what the loader's state_dict() returned."
             )
         if state["seed"] != self.seed:
             raise ValueError(
@@ -81,7 +83,7 @@ class Progress:
 class _Inline:
     """Makes each batch when it is asked for, in the thread that asks."""
 
-    def __init__(self, loader: NeighborLoader) -> None:
+    def __init__(self, loader: DirectLoader) -> None:
         self._loader = loader
         self._tasks: Iterator[Task] = iter(())
 
@@ -95,7 +97,7 @@ class _Inline:
         self._tasks = iter(())
 
 
-def _weak_work(loader: NeighborLoader) -> Any:
+def _weak_work(loader: DirectLoader) -> Any:
     """Return the producers' work. Their threads must not keep the loader alive by themselves."""
     reference = weakref.ref(loader)
 
@@ -111,7 +113,7 @@ def _weak_work(loader: NeighborLoader) -> Any:
 class Epoch:
     """Iterator over the batches of one epoch, what `iter(loader)` returns."""
 
-    def __init__(self, loader: NeighborLoader) -> None:
+    def __init__(self, loader: DirectLoader) -> None:
         self._loader = loader
         depth = loader.prefetch * loader.num_workers
         self._results: _Inline | Prefetcher[Task, Any]
@@ -122,7 +124,7 @@ class Epoch:
                 _weak_work(loader),
                 loader.num_workers,
                 depth,
-                loader._worker_init_fn(),
+                loader.worker_init_fn,
                 loader.timeout,
             )
         self._begin()
@@ -131,9 +133,12 @@ class Epoch:
         loader, progress = self._loader, self._loader._progress
         batches = self._resume(progress) if progress.resume else self._start(progress)
         self._number, self._length = progress.epoch, len(loader)
-        seed, epoch, first = progress.base_seed, progress.epoch, progress.batch
+        # A base seed that was drawn for this epoch says it all: the same one, the same epoch.
+        epoch = 0 if progress.seed is None else progress.epoch
+        seed, first = progress.base_seed, progress.batch
+        modes = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
         self._results.begin(
-            Task(index, rng.derive(seed, epoch, batch))
+            Task(index, rng.derive(seed, epoch, batch), *modes)
             for batch, index in enumerate(batches, first)
         )
 
@@ -170,8 +175,8 @@ class Epoch:
             torch.set_rng_state(ambient)
         return _chain(ahead, batches)
 
-    def _reset(self, loader: NeighborLoader, first_iter: bool = False) -> None:
-        """Begin the next epoch with the same threads; `DataLoader` calls it (persistent_workers)."""
+    def _reset(self, loader: DirectLoader, first_iter: bool = False) -> None:
+        """Begin the next epoch with the same threads; for `persistent_workers`."""
         self._begin()
 
     def __iter__(self) -> Epoch:

@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch_geometric.loader
 from torch import Tensor
-from torch_geometric.sampler import BaseSampler, SamplerOutput
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.sampler import BaseSampler
 from torch_geometric.sampler.base import SubgraphType
 
-from . import rng
-from .assemble import assemble
-from .config import resolve_device
-from .epoch import Epoch, Progress, Task
-from .ops import Backend, backend_for
-from .ops.parallel import available_cores
+from .assemble import node_labels
+from .base import DEFAULT_PREFETCH, DirectLoader
 from .sampler import NeighborSampler, NumNeighborsLike, check_ids
 from .types import BatchKey
 
-DEFAULT_PREFETCH = 2
 
-
-class NeighborLoader(torch_geometric.loader.NeighborLoader):  # type: ignore[misc]
+class NeighborLoader(DirectLoader, torch_geometric.loader.NeighborLoader):  # type: ignore[misc]
     """Drop-in replacement of `torch_geometric.loader.NeighborLoader`.
 
     A real subclass with PyG's arguments, batches and attributes; its class documentation holds
@@ -31,16 +26,17 @@ class NeighborLoader(torch_geometric.loader.NeighborLoader):  # type: ignore[mis
     `seed`, e and i alone: not on `num_workers`, `prefetch` or timing.
 
     Args:
-        data: a homogeneous `torch_geometric.data.Data`.
-        num_neighbors: fan-out of each hop; negative for all neighbours, 0 for none.
-        input_nodes: seeds, as ids, a bool mask [num_nodes], or None for all nodes.
-        input_time: not supported yet.
+        data: `torch_geometric.data.Data` or `HeteroData`.
+        num_neighbors: fan-out of each hop; negative for all neighbours, 0 for none. With edge
+            types, one list for all of them or a dict with a list for each.
+        input_nodes: seeds, as ids, a bool mask [num_nodes], or None for all nodes. With node
+            types, a type, or (type, seeds).
+        input_time: int64 [num_seeds], the time of each seed; needs `time_attr`. Without it, the
+            seeds' own times hold.
         replace: sample with replacement.
         subgraph_type: 'directional', 'bidirectional' or 'induced'.
         disjoint: give every seed a subgraph of its own; `batch.batch` tells which.
-        temporal_strategy: has no effect without `time_attr`.
-        time_attr: not supported yet.
-        weight_attr: not supported yet.
+        temporal_strategy, time_attr, weight_attr: see `NeighborSampler`. Both may be combined.
         transform: called with each finished batch.
         transform_sampler_output: called with each `SamplerOutput`, before features are gathered.
         is_sorted: `edge_index` is sorted by column. It need not be said: sorted edges are found.
@@ -55,8 +51,8 @@ class NeighborLoader(torch_geometric.loader.NeighborLoader):  # type: ignore[mis
             `torch.manual_seed` governs as it does in PyG.
         prefetch: batches that each producer works ahead, at least 1 where there are producers.
             Without any (`num_workers=0`) batches are made when they are asked for.
-        **kwargs: of `torch.utils.data.DataLoader`. `num_workers` counts threads over the one copy of
-            the data, not processes, so `multiprocessing_context` has nothing to act on.
+        **kwargs: of `torch.utils.data.DataLoader`. `num_workers` counts threads over the one copy
+            of the data, not processes, so `multiprocessing_context` has nothing to act on.
             `prefetch_factor` is another name for `prefetch`; `worker_init_fn` runs once in each
             thread; batches always come in order.
 
@@ -90,8 +86,6 @@ class NeighborLoader(torch_geometric.loader.NeighborLoader):  # type: ignore[mis
         prefetch: int = DEFAULT_PREFETCH,
         **kwargs: Any,
     ) -> None:
-        self._progress = Progress(rng.check_seed(seed))
-        self.prefetch = _check_prefetch(prefetch, kwargs)
         sampling = {
             "subgraph_type": subgraph_type,
             "replace": replace,
@@ -102,157 +96,69 @@ class NeighborLoader(torch_geometric.loader.NeighborLoader):  # type: ignore[mis
             "is_sorted": is_sorted,
             "directed": directed,
         }
-        self._backend: Backend
-        if neighbor_sampler is None:
-            threads = min(available_cores(), torch.get_num_threads())
-            neighbor_sampler = NeighborSampler(
-                data,
-                num_neighbors,
-                **sampling,
-                device=resolve_device(device),
-                seed=seed,
-                # With several producers, batches are what runs in parallel.
-                threads=threads if kwargs.get("num_workers", 0) <= 1 else 1,
-            )
-        else:
-            _refuse_beside_sampler(sampling)
-        if isinstance(neighbor_sampler, NeighborSampler):
-            self._backend = neighbor_sampler.backend
-        else:
-            self._backend = backend_for(resolve_device(device))
-        if kwargs.get("batch_size", 1) is None:
-            raise ValueError(
-                "batch_size=None (no batching) has no meaning here: pass a size, or batch_sampler=."
-            )
-        # With a seed, the order of the seeds follows it, unless a generator is to decide.
-        self._shuffle_generator = None
-        if seed is not None and kwargs.get("generator") is None and kwargs.get("shuffle"):
-            self._shuffle_generator = kwargs["generator"] = torch.Generator()
-        super().__init__(
+        sampler = self._prepare(
+            data, num_neighbors, sampling, neighbor_sampler, device, seed, prefetch, kwargs
+        )
+        _check_input_time(input_time, sampler, time_attr)
+        # Past the initialiser of PyG's NeighborLoader, which would build a sampler of its own.
+        torch_geometric.loader.NodeLoader.__init__(
+            self,
             data,
-            num_neighbors,
-            input_nodes=_as_nodes(input_nodes, data),
+            node_sampler=sampler,
+            input_nodes=_as_input(input_nodes, data),
             input_time=input_time,
             transform=transform,
             transform_sampler_output=transform_sampler_output,
             filter_per_worker=filter_per_worker,
-            neighbor_sampler=neighbor_sampler,
             **kwargs,
         )
-        check_ids(self.input_data.node, data.num_nodes, "input_nodes")
         self.input_nodes = input_nodes
+        if isinstance(sampler, NeighborSampler):  # find what is wrong here, not in an epoch
+            node_type = self.input_data.input_type
+            check_ids(self.input_data.node, sampler.num_nodes_of(node_type), "input_nodes")
+            sampler.seed_time(node_type, self.input_data.node, self.input_data.time)
 
-    def collate_fn(self, index: Tensor | list[int]) -> Any:
-        """Sample the batch of the seeds at positions `index`, with a key of its own."""
-        return self._collate(index, None)
+    def _sample(self, inputs: Any, key: BatchKey | None) -> Any:
+        if isinstance(self._sampler, NeighborSampler) and key is not None:
+            return self._sampler.sample_nodes(inputs, key)
+        return self._sampler.sample_from_nodes(inputs)
 
-    def filter_fn(self, out: SamplerOutput) -> Any:
-        """Gather the attributes of a sampled subgraph, assemble the batch and transform it."""
-        if self.transform_sampler_output:
-            out = self.transform_sampler_output(out)
-        if not isinstance(out, SamplerOutput):
-            raise TypeError(
-                f"transform_sampler_output and neighbor_sampler must give a SamplerOutput, got "
-                f"{type(out).__name__}."
-            )
-        permutation = self.node_sampler.edge_permutation
-        if permutation is not None and out.edge is not None:  # a sampler of PyG's
-            out.edge = permutation[out.edge]
-        batch = assemble(self.data, out, self._backend)
-        return batch if self.transform is None else self.transform(batch)
+    def _labels(self, out: Any) -> dict[Any, dict[str, Any]]:
+        return node_labels(out.metadata, self.input_data.input_type)
 
-    def _collate(self, index: Any, key: BatchKey | None) -> Any:
-        inputs = self.input_data[index]
-        if isinstance(self.node_sampler, NeighborSampler):
-            out = self.node_sampler.sample_from_nodes(inputs, key)
-        else:
-            out = self.node_sampler.sample_from_nodes(inputs)
-        return self.filter_fn(out) if self.filter_per_worker else out
-
-    def _work(self, task: Task) -> Any:
-        """Make one batch; runs in a producer thread where there are any."""
-        out = self._collate(task.index, task.key)
-        if self.pin_memory and self.filter_per_worker and torch.cuda.is_available():
-            out = out.pin_memory() if hasattr(out, "pin_memory") else out
-        return out
-
-    def _get_iterator(self) -> Iterator[Any]:
-        return Epoch(self)
-
-    def _worker_init_fn(self) -> Callable[[int], None] | None:
-        return self.worker_init_fn
-
-    def _seed_shuffle(self, epoch: int) -> None:
-        seed = self._progress.seed
-        if self._shuffle_generator is not None and seed is not None:
-            key = rng.derive(seed, epoch, 0, rng.SHUFFLE_DOMAIN)
-            self._shuffle_generator.manual_seed(rng.as_seed(key))
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return where the loader stands, also in the middle of an epoch.
-
-        After `load_state_dict` the next epoch yields exactly the batches that were left, in this or
-        in another process. Where `sampler=` or `batch_sampler=` is given, it must give the same
-        order again when it is iterated under the same state of torch's default generator (or of
-        `generator=`).
-        """
-        state = self._progress.state_dict()
-        state.update(num_seeds=len(self.dataset), batch_size=self.batch_size)
-        return state
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Make the next epoch go on where `state_dict` was taken.
-
-        Raises:
-            ValueError: saved by a loader with another seed, batch size or number of seeds.
-        """
-        mine = {"num_seeds": len(self.dataset), "batch_size": self.batch_size}
-        for name, value in mine.items():
-            if state.get(name, value) != value:
-                raise ValueError(
-                    f"The state was saved with {name}={state[name]}, this loader has "
-                    f"{name}={value}. Build the loader with the same arguments."
-                )
-        self._progress.load_state_dict(state)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_iterator": None}
+    def _num_seeds(self) -> int:
+        return int(self.input_data.node.numel())
 
 
-def _check_prefetch(prefetch: int, kwargs: dict[str, Any]) -> int:
-    """Return how far each producer works ahead: `prefetch`, or DataLoader's name for it."""
-    factor = kwargs.get("prefetch_factor")
-    if factor is not None and prefetch not in (DEFAULT_PREFETCH, factor):
-        raise ValueError(
-            f"prefetch={prefetch} and prefetch_factor={factor} contradict each other; pass one."
-        )
-    value = prefetch if factor is None else factor
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ValueError(f"prefetch must be an int of 0 or more, got {value!r}.")
-    return value
+def _check_input_time(input_time: Any, sampler: BaseSampler, time_attr: str | None) -> None:
+    temporal = getattr(sampler, "is_temporal", time_attr is not None)
+    if input_time is not None and not isinstance(input_time, Tensor):
+        raise TypeError(f"input_time must be a tensor, got {type(input_time).__name__}.")
+    if input_time is not None and not temporal:
+        raise ValueError("input_time is set, but time_attr is not: it would have no effect.")
 
 
-def _refuse_beside_sampler(sampling: dict[str, Any]) -> None:
-    """Raise if an argument about sampling was given beside a ready sampler."""
-    defaults = {"subgraph_type": "directional", "temporal_strategy": "uniform", "directed": True}
-    given = [
-        name
-        for name, value in sampling.items()
-        if value not in (defaults.get(name, False), None, SubgraphType.directional)
-    ]
-    if given:
-        raise ValueError(
-            f"neighbor_sampler= decides how to sample, so {', '.join(given)} would be ignored. Set "
-            f"it on the sampler."
-        )
-
-
-def _as_nodes(input_nodes: Any, data: Any) -> Any:
-    """Return `input_nodes` as PyG takes them.
+def _as_input(input_nodes: Any, data: Any) -> Any:
+    """Return `input_nodes` as PyG takes them: a tensor or None; with its type if there are types.
 
     Raises:
-        ValueError: a mask of the wrong length, or ids that are not integers of one dimension.
+        ValueError: no node type where the graph has some, a mask of the wrong length, or ids that
+            are not integers of one dimension.
     """
+    if not isinstance(data, (Data, HeteroData)):
+        return input_nodes  # of remote stores, PyG asks itself
+    if isinstance(data, Data):
+        return _as_nodes(input_nodes, data.num_nodes)
+    pair = (input_nodes, None) if isinstance(input_nodes, str) else input_nodes
+    if not isinstance(pair, (list, tuple)) or len(pair) != 2 or pair[0] not in data.node_types:
+        raise ValueError(
+            f"input_nodes must name a node type of {data.node_types}, alone or as (type, nodes), "
+            f"got {input_nodes!r}."
+        )
+    return pair[0], _as_nodes(pair[1], data[pair[0]].num_nodes)
+
+
+def _as_nodes(input_nodes: Any, num_nodes: int | None) -> Tensor | None:
     if input_nodes is None:
         return None
     nodes = input_nodes if isinstance(input_nodes, Tensor) else torch.as_tensor(input_nodes)
@@ -265,9 +171,9 @@ def _as_nodes(input_nodes: Any, data: Any) -> Any:
             f"shape {tuple(nodes.shape)}."
         )
     if nodes.dtype == torch.bool:
-        if len(nodes) != data.num_nodes:
+        if len(nodes) != num_nodes:
             raise ValueError(
-                f"A mask for input_nodes needs {data.num_nodes} entries, one for each node, got "
+                f"A mask for input_nodes needs {num_nodes} entries, one for each node, got "
                 f"{len(nodes)}."
             )
         return nodes

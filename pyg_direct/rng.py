@@ -10,7 +10,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from .ops.numba_kernels.philox import philox4x32
+from .ops.numba_kernels.philox import fill_below, philox4x32
+from .ops.numba_kernels.weighted import fill_uniform
 from .types import BatchKey
 
 LOADER_DOMAIN = 0  # batches of an epoch
@@ -30,6 +31,33 @@ def derive(seed: int, epoch: int, batch: int, domain: int = LOADER_DOMAIN) -> Ba
     words = (batch & 0xFFFFFFFF, batch >> 32, epoch, domain, seed & 0xFFFFFFFF, seed >> 32)
     low, high, _, _ = philox4x32(*(np.uint64(word) for word in words))
     return BatchKey(int(low), int(high))
+
+
+def integers(key: BatchKey, draw: int, size: int, end: int) -> torch.Tensor:
+    """Return `size` exactly uniform integers in [0, end), end < 2^32, as int64.
+
+    Args:
+        key: of the batch.
+        draw: number of this list of draws among those of the batch, in [0, 2^24).
+        size: how many.
+        end: one above the largest.
+    """
+    out = np.empty(size, np.int64)
+    fill_below(out, np.uint64(end), _node_stream(draw), np.uint64(key.low), np.uint64(key.high))
+    return torch.from_numpy(out)
+
+
+def uniforms(key: BatchKey, draw: int, size: int) -> torch.Tensor:
+    """Return `size` draws in [0, 1), multiples of 2^-53, as float64; see `integers`."""
+    out = np.empty(size, np.float64)
+    fill_uniform(out, _node_stream(draw), np.uint64(key.low), np.uint64(key.high))
+    return torch.from_numpy(out)
+
+
+def _node_stream(draw: int) -> np.uint64:
+    """Return a stream that no hop uses: hops are below 255."""
+    stream: np.uint64 = np.uint64(255 | draw << 8)
+    return stream
 
 
 def as_seed(key: BatchKey) -> int:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import itertools
 import warnings
 from collections import deque
-from typing import Any, Literal
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -13,56 +15,68 @@ from torch import Tensor
 from torch_geometric.sampler import (
     BaseSampler,
     EdgeSamplerInput,
+    HeteroSamplerOutput,
     NegativeSampling,
     NodeSamplerInput,
     SamplerOutput,
 )
 from torch_geometric.sampler.base import DataType, NumNeighbors, SubgraphType
-from torch_geometric.typing import EdgeType
+from torch_geometric.sampler.neighbor_sampler import edge_sample, node_sample
+from torch_geometric.typing import EdgeType, NodeType
 
 from . import rng
+from .negatives import KeyedNegatives
 from .ops import Backend, Workspace, backend_for
 from .storage import Graph, graph_of
-from .types import BatchKey, IntTable, SampledGraph, SamplingPlan
+from .types import BatchKey, SampledGraph, SamplingPlan
 
-NumNeighborsLike = NumNeighbors | list[int] | dict[EdgeType, list[int]]
+NumNeighborsLike: TypeAlias = NumNeighbors | list[int] | dict[EdgeType, list[int]]
 
+MAX_FANOUT = 2**63 - 1
 MAX_HOPS = 255  # a hop is eight bits of the random counter
 
-LATER = "is not supported yet by pyg_direct; use torch_geometric.loader.NeighborLoader until it is."
+Output: TypeAlias = SamplerOutput | HeteroSamplerOutput
 
 
 class NeighborSampler(BaseSampler):
     """Samples neighbourhoods, with PyG's `NeighborSampler` signature.
 
-    Works in `pyg_direct.NeighborLoader` and in PyG's own `NodeLoader`. Without replacement each node
-    gets ``min(k, degree)`` of its in-edges, every subset equally likely (Floyd's algorithm); with
-    replacement, k independent uniform draws if it has any. A negative fan-out takes all in-edges, in
-    their order. Parallel edges count one by one. Nodes are numbered by first occurrence, seeds
-    first; duplicated seeds keep their places and draw independently.
+    Works in `pyg_direct.NeighborLoader` and in PyG's own `NodeLoader`. Without replacement each
+    node gets ``min(k, degree)`` of its in-edges, every subset equally likely (Floyd's algorithm);
+    with replacement, k independent uniform draws if it has any. A negative fan-out takes all
+    in-edges, in their order. Parallel edges count one by one. Nodes are numbered by first
+    occurrence, seeds first; duplicated seeds keep their places and draw independently.
 
     Args:
-        data: a homogeneous `torch_geometric.data.Data`. Its edges are grouped by destination once,
-            here; features are not touched.
+        data: `torch_geometric.data.Data` or `HeteroData`. Its edges are grouped by destination
+            once, here; features are not touched.
         num_neighbors: fan-out of each hop; negative for all neighbours, [] for the seeds alone.
         subgraph_type: 'directional', 'bidirectional' or 'induced', as in PyG.
         replace: sample with replacement.
         disjoint: give every seed a subgraph of its own.
-        temporal_strategy: only 'uniform'.
-        time_attr: not supported yet.
-        weight_attr: not supported yet.
-        is_sorted: `edge_index` is sorted by column. Sorted edges are found without it, too.
+        temporal_strategy: with `time_attr`, 'uniform' draws from all neighbours that are no later
+            than the seed, 'last' takes the latest of them.
+        time_attr: integer attribute of nodes or of edges. No neighbour is later than the seed of
+            its subgraph, at any hop; makes the sampler disjoint. Node types (or edge types) without
+            it are not bound.
+        weight_attr: attribute of edges, finite and not negative. With replacement, each draw takes
+            an edge with probability weight / sum of weights. Without, draws follow one another,
+            each from the edges left in proportion to weight (the law of Efraimidis and Spirakis,
+            2006). An edge of weight 0 is taken only by a negative fan-out. Edge types without it
+            are sampled uniformly. May be combined with `time_attr`.
+        is_sorted: `edge_index` is sorted by column and, with `time_attr`, by time within a column.
+            Sorted edges are found without it, too.
         share_memory: accepted for PyG's sake; nothing is copied to other processes.
         directed: deprecated in PyG; False means ``subgraph_type='induced'``.
-        sample_direction: only 'forward'.
+        sample_direction: 'forward' samples the sources of edges into the frontier, 'backward' the
+            destinations of edges out of it. Edges keep their direction in the output.
         device: where to sample; None means the CPU.
-        seed: base seed in [0, 2^64) of all draws. None draws a key from torch's default generator at
-            every call, so that `torch.manual_seed` governs.
+        seed: base seed in [0, 2^64) of all draws. None draws a key from torch's default generator
+            at every call, so that `torch.manual_seed` governs.
         threads: CPU threads that may share one batch.
 
     Raises:
         ValueError: bad edges, fan-outs or options.
-        NotImplementedError: what the arguments above call not supported yet.
     """
 
     def __init__(
@@ -91,21 +105,28 @@ class NeighborSampler(BaseSampler):
                 FutureWarning,
                 stacklevel=2,
             )
-        _refuse_later(time_attr, weight_attr, sample_direction)
+        if sample_direction not in ("forward", "backward"):
+            raise ValueError(
+                f"sample_direction must be 'forward' or 'backward', got {sample_direction!r}."
+            )
         if temporal_strategy not in ("uniform", "last"):
             raise ValueError(
                 f"temporal_strategy must be 'uniform' or 'last', got {temporal_strategy!r}."
             )
         self.data_type = DataType.from_data(data)
-        self._graph: Graph = graph_of(data, is_sorted)
+        backward = sample_direction == "backward"
+        self._graph: Graph = graph_of(data, is_sorted, time_attr, weight_attr, backward)
         self._backend: Backend = backend_for(torch.device(device or "cpu"), threads)
         self._csc = self._backend.place(self._graph.csc)
         self.node_types, self.edge_types = self._graph.node_types, self._graph.edge_types
-        self.num_nodes = int(self._csc.num_nodes[0])
+        counts = self._csc.num_nodes.tolist()
+        self.num_nodes: Any = (  # as in PyG: a dict for heterogeneous graphs
+            dict(zip(self.node_types, counts, strict=True)) if self.is_hetero else counts[0]
+        )
         self.num_neighbors = num_neighbors
         self.replace = bool(replace)
         self.subgraph_type = SubgraphType(subgraph_type)
-        self.disjoint = bool(disjoint)
+        self._disjoint = bool(disjoint)
         self.temporal_strategy = temporal_strategy
         self.sample_direction = sample_direction
         self.keep_orig_edges = False
@@ -122,18 +143,29 @@ class NeighborSampler(BaseSampler):
 
     @num_neighbors.setter
     def num_neighbors(self, value: NumNeighborsLike) -> None:
+        if isinstance(value, (np.ndarray, Tensor)):
+            value = value.tolist()
         self._num_neighbors = value if isinstance(value, NumNeighbors) else NumNeighbors(value)
         self._check_fanouts()
 
     @property
     def is_hetero(self) -> bool:
         """Whether the graph has named node and edge types."""
-        return self.data_type == DataType.heterogeneous
+        return list(self.node_types) != [None]
 
     @property
     def is_temporal(self) -> bool:
         """Whether sampling respects time."""
-        return False
+        return self._graph.times is not None
+
+    @property
+    def disjoint(self) -> bool:
+        """Whether every seed has a subgraph of its own; always so with times."""
+        return self._disjoint or self.is_temporal
+
+    @disjoint.setter
+    def disjoint(self, value: bool) -> None:
+        self._disjoint = bool(value)
 
     @property
     def edge_permutation(self) -> None:
@@ -145,50 +177,122 @@ class NeighborSampler(BaseSampler):
         """The backend that samples, which also gathers for the loader."""
         return self._backend
 
-    def sample_from_nodes(
-        self, inputs: NodeSamplerInput, key: BatchKey | None = None
-    ) -> SamplerOutput:
-        """Sample the neighbourhood of `inputs.node`.
-
-        Args:
-            inputs: seeds as PyG passes them.
-            key: where the draws come from. None draws one; see `seed` of the class.
+    def sample_from_nodes(self, index: NodeSamplerInput, **kwargs: Any) -> Output:
+        """Sample the neighbourhood of the seeds `index.node`, with a new key.
 
         Raises:
             IndexError: a seed out of range.
         """
-        seed = inputs.node.to(torch.int64).contiguous()
-        if key is None:
-            # The loader checks all of its seeds once, and passes a key.
-            check_ids(seed, self.num_nodes, "seeds")
-            key = self._next_key()
-        if inputs.time is not None:
-            raise NotImplementedError(f"A time for the seeds {LATER}")
-        out = self._output(self.sample([seed], key))
-        out.metadata = (inputs.input_id, inputs.time)
+        if kwargs:
+            raise TypeError(f"sample_from_nodes takes no argument {', '.join(kwargs)}.")
+        check_ids(index.node, self.num_nodes_of(index.input_type), "seeds")
+        return self.sample_nodes(index, self._next_key())
+
+    def num_nodes_of(self, node_type: NodeType | None) -> int:
+        """Return how many nodes of a type there are; None is the type of a homogeneous graph.
+
+        Raises:
+            ValueError: no such type.
+        """
+        if node_type not in self.node_types:
+            raise ValueError(f"node type must be one of {self.node_types}, got {node_type!r}.")
+        return int(self._csc.num_nodes[self.node_types.index(node_type)])
+
+    def sample_nodes(self, inputs: NodeSamplerInput, key: BatchKey) -> Output:
+        """Sample as a function of `key`. The seeds must be in range: nothing checks them again."""
+        out: Output = node_sample(inputs, partial(self._sample, key))
         if self.subgraph_type == SubgraphType.bidirectional:
             out = out.to_bidirectional(keep_orig_edges=self.keep_orig_edges)
         return out
 
     def sample_from_edges(
-        self, inputs: EdgeSamplerInput, neg_sampling: NegativeSampling | None = None
-    ) -> SamplerOutput:
-        """Not supported yet.
+        self, index: EdgeSamplerInput, neg_sampling: NegativeSampling | None = None
+    ) -> Output:
+        """Sample the neighbourhoods of both ends of links and of negatives, with a new key.
 
         Raises:
-            NotImplementedError: always.
+            IndexError: an end out of range.
         """
-        raise NotImplementedError(f"Link sampling {LATER}")
+        ends = (None, None) if index.input_type is None else index.input_type[::2]
+        check_ids(index.row, self.num_nodes_of(ends[0]), "sources of seed links")
+        check_ids(index.col, self.num_nodes_of(ends[1]), "destinations of seed links")
+        return self.sample_links(index, neg_sampling, self._next_key())
 
-    def sample(self, seeds: list[Tensor | None], key: BatchKey) -> SampledGraph:
-        """Sample around `seeds`, one int64 tensor [n_t] or None for each node type."""
+    def sample_links(
+        self, inputs: EdgeSamplerInput, neg_sampling: NegativeSampling | None, key: BatchKey
+    ) -> Output:
+        """Sample as a function of `key`. The ends must be in range: nothing checks them again.
+
+        The rules of links and negatives are PyG's own function; only the draws are ours.
+        """
+        times = self._graph.times
+        node_time: Any = None
+        if times is not None and times.node:
+            own = {kind: torch.from_numpy(value) for kind, value in times.node.items()}
+            node_time = own if self.is_hetero else own[None]
+        keyed = None if neg_sampling is None else KeyedNegatives(neg_sampling, key)
+        out: Output = edge_sample(
+            inputs, partial(self._sample, key), self.num_nodes, self.disjoint, node_time, keyed
+        )
+        if self.subgraph_type == SubgraphType.bidirectional:
+            out = out.to_bidirectional(keep_orig_edges=self.keep_orig_edges)
+        return out
+
+    def _sample(self, key: BatchKey, seed: Any, seed_time: Any = None) -> Output:
+        """Sample around seeds as PyG's helper passes them: a tensor, or a dict by node type."""
+        nodes = seed if self.is_hetero else {None: seed}
+        given = {} if seed_time is None else (seed_time if self.is_hetero else {None: seed_time})
+        seeds: list[Tensor | None] = [None] * len(self.node_types)
+        times = []
+        for t, kind in enumerate(self.node_types):
+            if kind in nodes:
+                node = nodes[kind].to(torch.int64).contiguous()
+                seeds[t] = node
+                times.append(self.seed_time(kind, node, given.get(kind)))
+        time = torch.cat([t for t in times if t is not None]) if self.is_temporal else None
+        return self._output(self.sample(seeds, key, time))
+
+    def seed_time(
+        self, node_type: NodeType | None, seed: Tensor, time: Tensor | None
+    ) -> Tensor | None:
+        """Return the time of each seed, int64 [n]: as given, or its node's own; None without times.
+
+        Raises:
+            ValueError: times given where there is no `time_attr`, not one integer for each seed, or
+                none given where the nodes have none of their own.
+        """
+        times = self._graph.times
+        if time is None:
+            own = None if times is None else times.node.get(node_type)
+            if times is not None and own is None:
+                kind = "nodes" if node_type is None else f"nodes of type {node_type!r}"
+                raise ValueError(
+                    f"input_time is needed: the {kind} have no time of their own to sample before."
+                )
+            return None if own is None else torch.from_numpy(own)[seed]
+        if times is None:
+            raise ValueError("A time for the seeds has no meaning without time_attr.")
+        if time.shape != seed.shape or time.is_floating_point():
+            raise ValueError(
+                f"input_time must hold one integer for each of {len(seed)} seeds, got {time.dtype} "
+                f"of shape {tuple(time.shape)}."
+            )
+        return time.to(torch.int64).contiguous()
+
+    def sample(
+        self, seeds: list[Tensor | None], key: BatchKey, seed_time: Tensor | None = None
+    ) -> SampledGraph:
+        """Sample around `seeds`, one int64 tensor [n_t] or None for each node type.
+
+        `seed_time`, int64 [n], holds the times of all seeds, type by type.
+        """
         plan_key, plan = self._plan()
         free = self._free.setdefault(plan_key, deque())
         try:
             work = free.pop()
         except IndexError:
             work = self._backend.workspace(self._csc, plan)
-        work.start(seeds, key)
+        work.start(seeds, key, seed_time)
         for hop in range(len(plan.fanouts)):
             work.plan(hop)
             work.sample(hop)
@@ -198,49 +302,77 @@ class NeighborSampler(BaseSampler):
         free.append(work)  # not after an exception: the workspace may be in any state then
         return sampled
 
-    def _output(self, sampled: SampledGraph) -> SamplerOutput:
-        """Unwrap the one type of a homogeneous graph into PyG's class."""
-        (node,), (edge_index,), (edge,) = sampled.node, sampled.edge_index, sampled.edge
-        counted = sampled.num_sampled_edges is not None
-        return SamplerOutput(
-            node=node,
-            row=edge_index[0],
-            col=edge_index[1],
-            edge=edge,
-            batch=sampled.seed_of[0] if sampled.seed_of is not None else None,
-            num_sampled_nodes=list(sampled.num_sampled_nodes[0]) if counted else None,
-            num_sampled_edges=list(sampled.num_sampled_edges[0])
-            if sampled.num_sampled_edges is not None
-            else None,
-        )
+    def _output(self, sampled: SampledGraph) -> Output:
+        """Say in PyG's class what was sampled; a homogeneous graph has one type, to be unwrapped.
+
+        As in PyG, an induced subgraph has no counts by hop.
+        """
+        edges = sampled.num_sampled_edges
+        near = 1 if self.sample_direction == "backward" else 0
+        fields: dict[str, Any] = {
+            "node": self._by_type(self.node_types, sampled.node),
+            "row": self._by_type(self.edge_types, [e[near] for e in sampled.edge_index]),
+            "col": self._by_type(self.edge_types, [e[1 - near] for e in sampled.edge_index]),
+            "edge": self._by_type(self.edge_types, sampled.edge),
+            "batch": self._by_type(self.node_types, sampled.seed_of),
+            "num_sampled_nodes": self._by_type(
+                self.node_types, None if edges is None else sampled.num_sampled_nodes
+            ),
+            "num_sampled_edges": self._by_type(self.edge_types, edges),
+        }
+        return HeteroSamplerOutput(**fields) if self.is_hetero else SamplerOutput(**fields)
+
+    def _by_type(self, types: Sequence[Any], values: Sequence[Any] | None) -> Any:
+        if values is None:
+            return None
+        return dict(zip(types, values, strict=True)) if self.is_hetero else values[0]
 
     def _plan(self) -> tuple[Any, SamplingPlan]:
-        key = (tuple(self._num_neighbors.get_values()), self.replace, self.disjoint)
+        fanouts = self._fanouts()
+        key = (fanouts, self.replace, self.disjoint, self.temporal_strategy)
         plan = self._plans.get(key)
         if plan is None:
-            plan = SamplingPlan(
-                self._check_fanouts(), self.replace, self.disjoint, self._graph.id_dtype
-            )
+            table = np.array(fanouts, np.int64).reshape(len(fanouts), self._csc.num_relations)
+            recent = self.temporal_strategy == "last"
+            plan = SamplingPlan(table, self.replace, self.disjoint, recent, self._graph.id_dtype)
             self._plans[key] = plan
         return key, plan
 
-    def _check_fanouts(self) -> IntTable:
-        """Return the fan-outs as a table [hops, R]."""
-        values = self._num_neighbors.get_values()
-        if not isinstance(values, (list, tuple)):
+    def _fanouts(self) -> tuple[tuple[int, ...], ...]:
+        """Return the fan-outs by hop and relation.
+
+        Raises:
+            ValueError: no fan-out for a relation, relations that do not exist, different numbers of
+                hops, or something that is no integer.
+        """
+        types: Any = list(self.edge_types) if self.is_hetero else None
+        values: Any = self._num_neighbors.get_values(types)
+        if self.is_hetero:
+            by_relation = [values[key] for key in self.edge_types]
+        elif isinstance(values, (list, tuple)):
+            by_relation = [values]
+        else:
             raise ValueError(
                 f"num_neighbors must be a list with one fan-out for each hop, as the graph is "
                 f"homogeneous, got {values!r}."
             )
-        for value in values:
+        return tuple(zip(*by_relation, strict=True))
+
+    def _check_fanouts(self) -> None:
+        fanouts = self._fanouts()
+        for value in (value for hop in fanouts for value in hop):
             if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
                 raise ValueError(
                     f"num_neighbors must hold integers (negative for all neighbours), got "
-                    f"{value!r} in {values!r}."
+                    f"{value!r} in {self._num_neighbors.values!r}."
                 )
-        if len(values) > MAX_HOPS:
-            raise ValueError(f"num_neighbors may have {MAX_HOPS} hops at most, got {len(values)}.")
-        return np.array(values, np.int64).reshape(-1, 1).repeat(self._csc.num_relations, 1)
+            if value > MAX_FANOUT:
+                raise ValueError(
+                    f"num_neighbors may be {MAX_FANOUT} at most (negative for all neighbours), got "
+                    f"{value}."
+                )
+        if len(fanouts) > MAX_HOPS:
+            raise ValueError(f"num_neighbors may have {MAX_HOPS} hops at most, got {len(fanouts)}.")
 
     def _next_key(self) -> BatchKey:
         if self._seed is not None and torch.utils.data.get_worker_info() is None:
@@ -265,16 +397,3 @@ def check_ids(ids: Tensor, end: int, what: str) -> None:
         if low < 0 or high >= end:
             bad = low if low < 0 else high
             raise IndexError(f"{what} must be node ids in [0, {end}), got {bad}.")
-
-
-def _refuse_later(time_attr: str | None, weight_attr: str | None, sample_direction: str) -> None:
-    if time_attr is not None:
-        raise NotImplementedError(f"time_attr={time_attr!r} {LATER}")
-    if weight_attr is not None:
-        raise NotImplementedError(f"weight_attr={weight_attr!r} {LATER}")
-    if sample_direction not in ("forward", "backward"):
-        raise ValueError(
-            f"sample_direction must be 'forward' or 'backward', got {sample_direction!r}."
-        )
-    if sample_direction == "backward":
-        raise NotImplementedError(f"sample_direction='backward' {LATER}")

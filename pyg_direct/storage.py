@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch_geometric import EdgeIndex
-from torch_geometric.data import Data
+from torch_geometric.data import Data, HeteroData
 from torch_geometric.data.storage import BaseStorage
 from torch_geometric.typing import EdgeType, NodeType, SparseTensor
 
-from .ops.sorting import Compressed, Ints, compress, narrow
-from .types import Csc
+from .attributes import Times, edge_weights
+from .ops.sorting import (
+    Compressed,
+    Ints,
+    compress,
+    narrow,
+    pad_and_check,
+    running_sums,
+    sort_by_time,
+)
+from .remote import Relation, remote_parts
+from .types import EDGE_TIME, NO_TIME, Csc
 
 
 @dataclass(frozen=True)
@@ -26,79 +36,199 @@ class Graph:
     node_types: Sequence[NodeType | None]
     edge_types: Sequence[EdgeType | None]
     id_dtype: torch.dtype  # dtype of the user's `edge_index`: int64 or int32
+    times: Times | None = None
 
 
-def graph_of(data: Any, is_sorted: bool = False) -> Graph:
+def graph_of(
+    data: Any,
+    is_sorted: bool = False,
+    time_attr: str | None = None,
+    weight_attr: str | None = None,
+    backward: bool = False,
+) -> Graph:
     """Convert PyG data for sampling.
 
     Args:
-        data: a homogeneous `Data` with `edge_index` (a tensor or an `EdgeIndex`), `adj_t` or `adj`
-            (a `torch_sparse.SparseTensor`), or no edges at all.
-        is_sorted: the user says that `edge_index` is sorted by column. Sorted edges are recognised
-            without it, too; with it, unsorted ones are an error.
+        data: `Data` or `HeteroData`, each relation with `edge_index` (a tensor or an `EdgeIndex`),
+            `adj_t` or `adj` (a `torch_sparse.SparseTensor`), or no edges at all; or a
+            (`FeatureStore`, `GraphStore`).
+        is_sorted: the user says that `edge_index` is sorted by column and, with `time_attr`, by
+            time within each column. Sorted edges are recognised without it, too; with it, unsorted
+            ones are an error.
+        time_attr: integer attribute of nodes or of edges that holds their times.
+        weight_attr: attribute of edges that holds their weights.
+        backward: group the edges by source instead, to follow them forward: in the CSC, the
+            sources of the data are the destinations. "Column" above then means row.
 
     Raises:
         ValueError: ids out of range, a wrong shape or dtype, or unsorted edges with `is_sorted`.
-        NotImplementedError: heterogeneous data or remote stores.
     """
-    if not isinstance(data, Data):
-        raise NotImplementedError(
-            f"This version samples homogeneous graphs (torch_geometric.data.Data), got "
-            f"{type(data).__name__}. Heterogeneous graphs and remote stores are planned; use "
-            f"torch_geometric.loader.NeighborLoader for them until then."
+    if isinstance(data, Data):
+        node_types: list[NodeType | None] = [None]
+        edges: list[Relation] = [Relation(None, data._store, 0, 0)]
+        num_nodes = [_num_nodes(data, "data")]
+    elif isinstance(data, HeteroData):
+        node_types, edges, num_nodes = _hetero_parts(data)
+    else:
+        node_types, edges, num_nodes = remote_parts(data[0], data[1], backward)
+    if backward:
+        edges = [edge._replace(src=edge.dst, dst=edge.src) for edge in edges]
+    times = None if time_attr is None else Times(data, time_attr)
+    weights = {} if weight_attr is None else edge_weights(data, weight_attr)
+    relations, dtypes = [], set()
+    for key, store, src, dst in edges:
+        name = "data" if key is None else f"data[{key}]"
+        size = (num_nodes[src], num_nodes[dst])
+        if isinstance(store, Compressed):
+            compressed, dtype = pad_and_check(store, size, name), torch.int64
+        else:
+            compressed, dtype = _compressed(store, size, is_sorted, name, backward)
+        if times is not None:
+            by_node, by_edge = times.node.get(node_types[src]), times.edge.get(key)
+            if by_node is not None or by_edge is not None:
+                compressed = sort_by_time(compressed, by_node, by_edge, is_sorted, name)
+        relations.append(compressed)
+        dtypes.add(dtype)
+    csc = _fuse(relations, [e.src for e in edges], [e.dst for e in edges], num_nodes)
+    edge_types = [e.edge_type for e in edges]
+    if times is not None:
+        csc = _with_times(csc, times, node_types, edge_types)
+    if weights:
+        csc = _with_weights(csc, weights, edge_types)
+    id_dtype = torch.int32 if dtypes == {torch.int32} else torch.int64
+    return Graph(csc, node_types, edge_types, id_dtype, times)
+
+
+def _hetero_parts(
+    data: HeteroData,
+) -> tuple[list[NodeType | None], list[Relation], list[int]]:
+    """Return the node types, the relations and the numbers of nodes."""
+    node_types, edge_types = data.metadata()
+    edges = []
+    for key in edge_types:
+        for end in (key[0], key[-1]):
+            if end not in node_types:
+                raise ValueError(
+                    f"Edge type {key} refers to the node type {end!r}, of which the data knows "
+                    f"nothing: set data[{end!r}].x or data[{end!r}].num_nodes."
+                )
+        ends = node_types.index(key[0]), node_types.index(key[-1])
+        edges.append(Relation(key, data[key], *ends))
+    num_nodes = [_num_nodes(data[key], f"data[{key!r}]") for key in node_types]
+    return list(node_types), edges, num_nodes
+
+
+def _with_times(
+    csc: Csc,
+    times: Times,
+    node_types: Sequence[NodeType | None],
+    edge_types: Sequence[EdgeType | None],
+) -> Csc:
+    """Add the times: those of the nodes as they are, those of edges in the order of the CSC."""
+    base = np.full(csc.num_relations, NO_TIME, np.int64)
+    if times.node:
+        size = int(csc.node_base[-1])
+        for r, src in enumerate(csc.src_type):
+            if node_types[src] in times.node:
+                base[r] = csc.node_base[src]
+        parts = {t: times.node.get(key) for t, key in enumerate(node_types)}
+        starts = csc.node_base
+    else:
+        size = len(csc.indices)
+        base[[key in times.edge for key in edge_types]] = EDGE_TIME
+        parts = {r: _in_order(csc, r, times.edge.get(key)) for r, key in enumerate(edge_types)}
+        starts = csc.edge_base
+    return replace(csc, time=_laid_out(parts, starts, size, np.int64), time_base=base)
+
+
+def _with_weights(csc: Csc, weights: dict[Any, Any], edge_types: Sequence[EdgeType | None]) -> Csc:
+    """Add the weights and their running sums, in the order of the CSC."""
+    parts = {r: _in_order(csc, r, weights.get(key)) for r, key in enumerate(edge_types)}
+    weight = _laid_out(parts, csc.edge_base, len(csc.indices), np.float64)
+    return replace(
+        csc,
+        weight=weight,
+        cumulative=running_sums(csc.indptr, weight),
+        weighted=np.array([key in weights for key in edge_types], np.bool_),
+    )
+
+
+def _in_order(csc: Csc, relation: int, values: Any) -> Any:
+    """Return one value for each edge of a relation in the order of the CSC."""
+    if values is None:
+        return None
+    first, last = csc.edge_base[relation : relation + 2]
+    if len(values) != last - first:
+        raise ValueError(
+            f"Times and weights of edges need one entry for each of {last - first} edges, got "
+            f"{len(values)}."
         )
-    num_nodes = _num_nodes(data)
-    compressed, dtype = _compressed(data._store, (num_nodes, num_nodes), is_sorted)
-    return Graph(_fuse([compressed], [0], [0], [num_nodes]), [None], [None], dtype)
+    return values if csc.perm is None else values[csc.perm[first:last]]
 
 
-def _num_nodes(data: Data) -> int:
-    num_nodes = data.num_nodes
+def _laid_out(parts: dict[int, Any], starts: Any, size: int, dtype: Any) -> Any:
+    """Put the parts that there are at their places in one array; a lone part is used as it is."""
+    if len(parts) == 1:
+        return np.ascontiguousarray(parts[0], dtype)
+    out = np.zeros(size, dtype)
+    for i, part in parts.items():
+        if part is not None:
+            out[starts[i] : starts[i + 1]] = part
+    return out
+
+
+def _num_nodes(store: Any, name: str) -> int:
+    num_nodes = store.num_nodes
     if num_nodes is None:
-        raise ValueError("The number of nodes is unknown: set data.num_nodes or data.x.")
+        raise ValueError(f"The number of nodes is unknown: set {name}.num_nodes or {name}.x.")
     return int(num_nodes)
 
 
 def _compressed(
-    store: BaseStorage, size: tuple[int, int], is_sorted: bool
+    store: BaseStorage, size: tuple[int, int], is_sorted: bool, name: str, backward: bool
 ) -> tuple[Compressed, torch.dtype]:
     """Group the edges of one store by destination, and tell the dtype of its ids."""
     for key in ("adj", "adj_t"):  # PyG's order of preference
         if key in store:
-            return _from_sparse(store[key], key, size), torch.int64
-    edge_index = store["edge_index"] if "edge_index" in store else None
+            return _from_sparse(store[key], f"{name}.{key}", size, backward), torch.int64
+    edge_index = getattr(store, "edge_index", None)
     if edge_index is None:
         none = np.empty(0, np.int64)
-        return compress(none, none, *size, trusted=False), torch.int64
+        return compress(none, none, *size), torch.int64
     if isinstance(edge_index, EdgeIndex):
-        is_sorted = is_sorted or edge_index.sort_order == "col"
+        is_sorted = is_sorted or edge_index.sort_order == ("row" if backward else "col")
         edge_index = edge_index.as_tensor()
-    _check_edge_index(edge_index)
+    _check_edge_index(edge_index, f"{name}.edge_index")
+    ends = (f"{name}.edge_index[0, {{}}]", f"{name}.edge_index[1, {{}}]")
     row, col = (np.ascontiguousarray(part.numpy()) for part in edge_index.detach().cpu())
-    return compress(row, col, *size, trusted=is_sorted), edge_index.dtype
+    if backward:
+        row, col, ends = col, row, ends[::-1]
+    return compress(row, col, *size, is_sorted, ends), edge_index.dtype
 
 
-def _from_sparse(adj: Any, key: str, size: tuple[int, int]) -> Compressed:
+def _from_sparse(adj: Any, name: str, size: tuple[int, int], backward: bool) -> Compressed:
     if not isinstance(adj, SparseTensor):
         raise ValueError(
-            f"data.{key} must be a torch_sparse.SparseTensor, got {type(adj).__name__}. Store the "
+            f"{name} must be a torch_sparse.SparseTensor, got {type(adj).__name__}. Store the "
             f"graph as edge_index, or convert it with torch_geometric.transforms.ToSparseTensor."
         )
-    # `adj` is [source, destination], `adj_t` the transpose: both keep their values where they are.
-    ptr, row, _ = adj.csc() if key == "adj" else adj.csr()
-    if ptr.numel() != size[1] + 1:
-        raise ValueError(
-            f"data.{key} has {ptr.numel() - 1} destination nodes, but the data has {size[1]}."
+    if backward:  # through the edges, as their ids are positions in the order of `adj`
+        first, second, _ = adj.coo()
+        row, col = (second, first) if name.endswith("_t") else (first, second)
+        return compress(
+            col.cpu().numpy(), row.cpu().numpy(), *size, False, (f"{name} entry {{}}",) * 2
         )
-    return Compressed(ptr.cpu().numpy(), row.cpu().numpy(), None)
+    # `adj` is [source, destination], `adj_t` the transpose: both keep their values where they are.
+    ptr, row, _ = adj.csr() if name.endswith("_t") else adj.csc()
+    return pad_and_check(Compressed(ptr.cpu().numpy(), row.cpu().numpy(), None), size, name)
 
 
-def _check_edge_index(edge_index: Any) -> None:
+def _check_edge_index(edge_index: Any, name: str) -> None:
     if not isinstance(edge_index, Tensor) or edge_index.dim() != 2 or edge_index.size(0) != 2:
         shape = tuple(edge_index.shape) if isinstance(edge_index, Tensor) else type(edge_index)
-        raise ValueError(f"edge_index must be a tensor of shape [2, num_edges], got {shape}.")
+        raise ValueError(f"{name} must be a tensor of shape [2, num_edges], got {shape}.")
     if edge_index.dtype not in (torch.int64, torch.int32):
-        raise ValueError(f"edge_index must be int64 or int32, got {edge_index.dtype}.")
+        raise ValueError(f"{name} must be int64 or int32, got {edge_index.dtype}.")
 
 
 def _fuse(
@@ -111,15 +241,18 @@ def _fuse(
     sizes = [len(relation.indices) for relation in relations]
     edge_base = np.cumsum([0, *sizes], dtype=np.int64)
     indptr_base = np.cumsum([0, *(num_nodes[t] + 1 for t in dst_type)], dtype=np.int64)[:-1]
+    perm: Ints | None = None
     if len(relations) == 1:
         indptr, indices, perm = relations[0]
     else:
         indptr = _concatenate(
-            [r.indptr + base for r, base in zip(relations, edge_base, strict=False)],
+            [
+                r.indptr.astype(np.int64) + base
+                for r, base in zip(relations, edge_base, strict=False)
+            ],
             narrow(int(edge_base[-1]) + 1),
         )
         indices = _concatenate([r.indices for r in relations], narrow(max(num_nodes, default=0)))
-        perm = None
         if any(r.perm is not None for r in relations):
             perm = _concatenate(
                 [np.arange(len(r.indices)) if r.perm is None else r.perm for r in relations],

@@ -22,6 +22,10 @@ IntTable = npt.NDArray[np.int64]
 """A small table of integers that lives on the host, whatever the backend."""
 
 
+EDGE_TIME, NO_TIME = -1, -2
+"""Entries of `Csc.time_base` that are no index; the kernels know them by value."""
+
+
 class BatchKey(NamedTuple):
     """The 64-bit Philox key of one batch, as two 32-bit words."""
 
@@ -55,10 +59,21 @@ class Csc:
     indptr_base: IntTable  # [R]
     edge_base: IntTable  # [R + 1]
     num_nodes: IntTable  # [T]
+    time: Array | None = None  # int64, of all nodes [sum_t N_t] or of all edges by position [E]
+    time_base: IntTable = field(default_factory=lambda: np.empty(0, np.int64))
+    """[R]: first entry of the source type in `time`; `EDGE_TIME` if `time` is by position, and
+    `NO_TIME` if the relation is not bound by time. Lists are sorted by time."""
+    weight: Array | None = None  # float64 [E] by position, each >= 0 and finite
+    cumulative: Array | None = None  # float64 [E], running sums of `weight` within each list
+    weighted: npt.NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, np.bool_))
+    """[R]: whether the relation has weights."""
     node_base: IntTable = field(init=False)  # [T + 1], prefix sum of `num_nodes`
 
     def __post_init__(self) -> None:
-        if len(self.src_type) != len(self.dst_type) or len(self.edge_base) != len(self.src_type) + 1:
+        if (
+            len(self.src_type) != len(self.dst_type)
+            or len(self.edge_base) != len(self.src_type) + 1
+        ):
             raise ValueError(
                 f"The relations of a CSC must agree in number, got {len(self.src_type)} source "
                 f"types, {len(self.dst_type)} destination types, {len(self.edge_base)} edge bases."
@@ -66,6 +81,16 @@ class Csc:
         base = np.zeros(len(self.num_nodes) + 1, np.int64)
         np.cumsum(self.num_nodes, out=base[1:])
         object.__setattr__(self, "node_base", base)
+        relations = len(self.src_type)
+        if self.time is None:
+            object.__setattr__(self, "time_base", np.full(relations, NO_TIME, np.int64))
+        if self.weight is None:
+            object.__setattr__(self, "weighted", np.zeros(relations, np.bool_))
+        if len(self.time_base) != relations or len(self.weighted) != relations:
+            raise ValueError(
+                f"A CSC of {relations} relations needs as many entries in time_base (got "
+                f"{len(self.time_base)}) and weighted (got {len(self.weighted)})."
+            )
 
     @property
     def num_types(self) -> int:
@@ -96,4 +121,5 @@ class SamplingPlan(NamedTuple):
     fanouts: IntTable  # [hops, R]; a negative fan-out means all neighbours
     replace: bool
     disjoint: bool
+    recent: bool  # with times: the latest neighbours, not any of those in the past
     id_dtype: torch.dtype  # dtype of the `edge_index` handed out: int64 or int32

@@ -67,6 +67,15 @@ def make_csc(
     )
 
 
+def uniform_plan(
+    fanouts: np.ndarray, *, replace: bool = False, disjoint: bool = False
+) -> SamplingPlan:
+    """Return a plan without times and weights; fan-outs are [hops, R]."""
+    return SamplingPlan(
+        fanouts, replace=replace, disjoint=disjoint, recent=False, id_dtype=torch.int64
+    )
+
+
 def make_seeds(
     rng: np.random.Generator, csc: Csc, sizes: Sequence[int | None]
 ) -> list[Tensor | None]:
@@ -97,11 +106,10 @@ def cases(draw: st.DrawFn) -> Case:
     fanout = st.sampled_from(FANOUTS)
     size = hops * len(relations)
     fanouts = draw(st.lists(fanout, min_size=size, max_size=size))
-    plan = SamplingPlan(
+    plan = uniform_plan(
         np.array(fanouts, np.int64).reshape(hops, len(relations)),
         replace=draw(st.booleans()),
         disjoint=draw(st.booleans()),
-        id_dtype=torch.int64,
     )
     sizes = draw(st.lists(st.none() | st.integers(0, 12), min_size=num_types, max_size=num_types))
     key = BatchKey(draw(st.integers(0, 2**32 - 1)), draw(st.integers(0, 2**32 - 1)))
@@ -157,7 +165,7 @@ def homogeneous(
     """Return a case on one random graph of one relation."""
     rng = np.random.default_rng(0)
     csc = make_csc(rng, [num_nodes], [(0, 0, num_edges)], hub=hub, **types)
-    law = SamplingPlan(np.array(fanouts, np.int64).reshape(-1, 1), False, False, torch.int64)
+    law = uniform_plan(np.array(fanouts, np.int64).reshape(-1, 1))
     law = replace_plan(law, **(plan or {}))
     return Case(csc, law, make_seeds(rng, csc, [seeds]), BatchKey(7, 11), induced)
 
@@ -173,7 +181,7 @@ def huge_list(folder: Path, fanouts: Sequence[int], **plan: object) -> Case:
     csc = Csc(
         np.array([0, size]), indices, None, one, one, one, np.array([0, size]), np.ones(1, np.int64)
     )
-    law = SamplingPlan(np.array(fanouts, np.int64).reshape(-1, 1), False, False, torch.int64)
+    law = uniform_plan(np.array(fanouts, np.int64).reshape(-1, 1))
     seeds = torch.zeros(9, dtype=torch.int64)
     return Case(csc, replace_plan(law, **plan), [seeds], BatchKey(3, 5))
 

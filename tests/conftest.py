@@ -1,18 +1,81 @@
-"""Skips what needs a GPU where there is none, unless a GPU was promised."""
-
-from __future__ import annotations
+"""Hooks and fixtures that the whole suite shares."""
 
 import os
+from collections.abc import Iterator
 
 import pytest
 import torch
+import torch_geometric.loader
+import torch_geometric.typing
+from hypothesis import HealthCheck, settings
+from torch import Tensor
 
-REQUIRE_VARIABLE = "PYG_DIRECT_REQUIRE_GPU"
+import pyg_direct
+
+REQUIRE_GPU = "PYG_DIRECT_REQUIRE_GPU"
+
+# The same examples in every run, so that a failure can be seen again; `--hypothesis-profile=random`
+# looks for new ones.
+settings.register_profile(
+    "fixed",
+    derandomize=True,
+    deadline=None,
+    max_examples=40,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.register_profile("random", settings.get_profile("fixed"), derandomize=False)
+settings.load_profile("fixed")
+
+NEEDS_TORCH_SPARSE = "PyG's own sampler needs torch_sparse (or pyg-lib), which is not installed"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip `gpu` tests without a CUDA device, unless a GPU was promised: then they fail."""
+    if torch.cuda.is_available() or os.environ.get(REQUIRE_GPU) == "1":
+        return
+    skip = pytest.mark.skip(reason="needs a CUDA device")
+    for item in items:
+        if item.get_closest_marker("gpu") is not None:
+            item.add_marker(skip)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    if item.get_closest_marker("gpu") is None or torch.cuda.is_available():
-        return
-    if os.environ.get(REQUIRE_VARIABLE) == "1":
-        pytest.fail(f"{REQUIRE_VARIABLE}=1, but torch finds no CUDA device.", pytrace=False)
-    pytest.skip("needs a CUDA device")
+    promised = item.get_closest_marker("gpu") is not None and os.environ.get(REQUIRE_GPU) == "1"
+    if promised and not torch.cuda.is_available():
+        pytest.fail(f"{REQUIRE_GPU}=1, but torch sees no CUDA device", pytrace=False)
+
+
+@pytest.fixture(autouse=True)
+def fixed_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give every test the same random state, whatever ran before, and the default device."""
+    torch.manual_seed(12345)
+    monkeypatch.delenv("PYG_DIRECT_DEVICE", raising=False)
+
+
+def stable_index_sort(
+    inputs: Tensor, max_value: int | None = None, stable: bool = False
+) -> tuple[Tensor, Tensor]:
+    return torch.sort(inputs, stable=True)
+
+
+@pytest.fixture(scope="session")
+def pyg_loader() -> Iterator[type]:
+    """PyG's `NeighborLoader`, made deterministic; skips where PyG has no sampler to run.
+
+    Without pyg-lib PyG sorts the edges by destination with an unstable `torch.sort`, so the order
+    of the edges of one node, and with it the order of discovery, would be an accident of the sort.
+    The stable order is one of the results that PyG may give, and a well-defined one.
+    """
+    if not (torch_geometric.typing.WITH_TORCH_SPARSE or torch_geometric.typing.WITH_PYG_LIB):
+        pytest.skip(NEEDS_TORCH_SPARSE)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("torch_geometric.sampler.utils.index_sort", stable_index_sort)
+        yield torch_geometric.loader.NeighborLoader
+
+
+@pytest.fixture(params=["pyg", "pyg_direct"])
+def loader_class(request: pytest.FixtureRequest) -> type:
+    """One test body over PyG's class and ours: PyG shows that the body states PyG's contract."""
+    if request.param == "pyg":
+        return request.getfixturevalue("pyg_loader")
+    return pyg_direct.NeighborLoader

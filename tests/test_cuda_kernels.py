@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from conformance import (
     make_csc,
     make_seeds,
     run,
+    uniform_plan,
     with_seeds,
 )
 from emulator import ORDERS, emulated
@@ -28,7 +30,7 @@ from hypothesis import strategies as st
 from pyg_direct.ops import cuda_workspace, forecast
 from pyg_direct.ops.cpu import CpuBackend
 from pyg_direct.ops.cuda import CudaBackend
-from pyg_direct.types import BatchKey, Csc, SamplingPlan
+from pyg_direct.types import BatchKey, Csc
 
 LAWS = ({}, {"replace": True}, {"disjoint": True}, {"replace": True, "disjoint": True})
 
@@ -75,7 +77,7 @@ def test_lists_a_little_longer_than_the_fanout(backend: CudaBackend, extra: int)
             np.array([0, degree]), np.zeros(degree, np.int32), None, one, one, one,
             np.array([0, degree]), np.ones(1, np.int64),
         )  # fmt: skip
-        law = SamplingPlan(np.array([[fanout]]), False, False, torch.int64)
+        law = uniform_plan(np.array([[fanout]]))
         case = Case(csc, law, [torch.zeros(100, dtype=torch.int64)], BatchKey(fanout, extra))
         check_case(backend, case)
         picks = run(backend, case)[0].edge[0].view(100, fanout)
@@ -108,7 +110,7 @@ def test_heterogeneous(backend: CudaBackend, disjoint: bool) -> None:
     relations = [(0, 1, 300), (1, 0, 200), (0, 0, 150), (2, 1, 0), (1, 0, 90), (3, 0, 50)]
     csc = make_csc(rng, [40, 25, 0, 7], relations, hub=True)
     fanouts = np.array([[3, -1, 40, 5, 9, 0], [10, 2, -1, 5, 1, 4], [1, 1, 1, 1, 1, 1]])
-    law = SamplingPlan(fanouts, False, disjoint, torch.int64)
+    law = uniform_plan(fanouts, disjoint=disjoint)
     for induced in (False, True):
         case = Case(csc, law, make_seeds(rng, csc, [6, 9, None, 2]), BatchKey(1, 2), induced)
         check_case(backend, case, batches=2)
@@ -209,6 +211,14 @@ def test_every_byte_of_the_outputs_is_written(backend: CudaBackend) -> None:
 def test_repeated_seeds_draw_independently(backend: CudaBackend) -> None:
     case = homogeneous([3])
     check_case(backend, with_seeds(case, [torch.tensor([4, 0, 4, 4, 0])]), batches=2)
+
+
+@pytest.mark.parametrize("what", ["time", "weight"])
+def test_times_and_weights_are_refused(backend: CudaBackend, what: str) -> None:
+    case = homogeneous([3])
+    csc = replace(case.csc, **{what: np.ones(len(case.csc.indices))})
+    with pytest.raises(NotImplementedError, match="not supported yet on CUDA devices"):
+        backend.workspace(csc, case.plan)
 
 
 def test_too_many_nodes() -> None:

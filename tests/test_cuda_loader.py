@@ -9,11 +9,11 @@ import pytest
 import torch
 from emulator import ORDERS, emulated
 from torch import Tensor
-from torch_geometric.data import Data
+from torch_geometric.data import Data, HeteroData
 
-import pyg_direct.loader
+import pyg_direct.base
 import pyg_direct.sampler
-from pyg_direct import NeighborLoader
+from pyg_direct import LinkNeighborLoader, NeighborLoader
 from pyg_direct.ops.cuda import CudaBackend
 
 
@@ -40,9 +40,26 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
             backends.append(backend)
             return backend
 
-        for module in (pyg_direct.sampler, pyg_direct.loader):
+        for module in (pyg_direct.sampler, pyg_direct.base):
             monkeypatch.setattr(module, "backend_for", backend_for)
         yield backends
+
+
+def heterogeneous_graph() -> HeteroData:
+    generator = torch.Generator().manual_seed(1)
+    data, sizes = HeteroData(), {"paper": 70, "author": 40, "venue": 3}
+    for name, size in sizes.items():
+        data[name].x = torch.randn(size, 5, generator=generator)
+    for src, relation, dst, size in (
+        ("paper", "cites", "paper", 300),
+        ("author", "writes", "paper", 200),
+        ("paper", "written_by", "author", 150),
+        ("venue", "prints", "paper", 70),
+    ):
+        source = torch.randint(0, sizes[src], (size,), generator=generator)
+        target = torch.randint(0, sizes[dst], (size,), generator=generator)
+        data[src, relation, dst].edge_index = torch.stack([source, target])
+    return data
 
 
 def batches(data: Data, **arguments: Any) -> list[dict[str, Any]]:
@@ -88,4 +105,31 @@ def test_batches_are_the_same(
     expected = batches(data, **arguments)
     assert len(got) == 10
     for mine, theirs in zip(got, expected, strict=True):
+        assert_equal(mine, theirs)
+
+
+@pytest.mark.parametrize("disjoint", [False, True])
+def test_heterogeneous_batches(
+    device: list[CudaBackend], monkeypatch: pytest.MonkeyPatch, disjoint: bool
+) -> None:
+    data = heterogeneous_graph()
+    arguments = {"num_neighbors": [4, -1], "input_nodes": "paper", "batch_size": 9}
+    got = batches(data, disjoint=disjoint, **arguments)
+    assert device
+    monkeypatch.undo()
+    for mine, theirs in zip(got, batches(data, disjoint=disjoint, **arguments), strict=True):
+        assert_equal(mine, theirs)
+
+
+def test_link_batches(device: list[CudaBackend], monkeypatch: pytest.MonkeyPatch) -> None:
+    def link_batches() -> list[dict[str, Any]]:
+        loader = LinkNeighborLoader(
+            graph(), num_neighbors=[4, 2], neg_sampling_ratio=1.0, batch_size=200, seed=3
+        )
+        return [batch.to_dict() for batch in loader]
+
+    got = link_batches()
+    assert device
+    monkeypatch.undo()
+    for mine, theirs in zip(got, link_batches(), strict=True):
         assert_equal(mine, theirs)

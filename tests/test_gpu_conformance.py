@@ -5,13 +5,22 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from conformance import FANOUTS, Case, cases, check_case, homogeneous, make_csc, make_seeds
+from conformance import (
+    FANOUTS,
+    Case,
+    cases,
+    check_case,
+    homogeneous,
+    make_csc,
+    make_seeds,
+    uniform_plan,
+)
 from hypothesis import HealthCheck, given, settings
 from test_cuda_gather import BASES
 
 from pyg_direct.ops import backend_for, cuda_workspace, forecast
 from pyg_direct.ops.cuda import CudaBackend
-from pyg_direct.types import BatchKey, SamplingPlan
+from pyg_direct.types import BatchKey
 
 pytestmark = pytest.mark.gpu
 
@@ -70,7 +79,7 @@ def test_heterogeneous(disjoint: bool) -> None:
     relations = [(0, 1, 90_000), (1, 0, 80_000), (0, 0, 50_000), (2, 1, 0), (1, 0, 9_000)]
     csc = make_csc(rng, [4000, 2500, 0], relations, hub=True)
     fanouts = np.array([[3, -1, 40, 5, 9], [10, 2, -1, 5, 1], [1, 1, 1, 1, 1]])
-    law = SamplingPlan(fanouts, False, disjoint, torch.int64)
+    law = uniform_plan(fanouts, disjoint=disjoint)
     for induced in (False, True):
         case = Case(csc, law, make_seeds(rng, csc, [60, 90, None]), BatchKey(1, 2), induced)
         check_case(device_backend(), case)

@@ -24,13 +24,20 @@ class Workspace(Protocol):
     `emit_induced`. One thread at a time.
     """
 
-    def start(self, seeds: Sequence[Tensor | None], key: BatchKey) -> None:
+    def start(
+        self,
+        seeds: Sequence[Tensor | None],
+        key: BatchKey,
+        seed_time: Tensor | None = None,
+    ) -> None:
         """Begin a batch.
 
         Args:
             seeds: one int64 tensor [n_t] of node ids in [0, num_nodes[t]) for each node type, or
                 None; duplicates are kept.
             key: the Philox key that all draws of the batch come from.
+            seed_time: int64 [n], the time of each seed, all types one after another; needed if and
+                only if the CSC has times. No neighbour is later than the seed of its subgraph.
         """
 
     def plan(self, hop: int) -> None:
@@ -69,6 +76,9 @@ class Backend(Protocol):
         Args:
             table: [N, ...], contiguous; read where it lies.
             index: int64 [n], each in [0, N), on this backend's device.
+
+        Raises:
+            IndexError: on the CPU, an id out of range.
         """
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -10,18 +12,18 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from ..types import BatchKey, Csc, IntTable, SampledGraph, SamplingPlan
-from .buffers import NUMPY_DTYPES, BufferPool
+from ..types import BatchKey, Csc, SampledGraph, SamplingPlan
+from .buffers import BufferPool
 from .numba_kernels import emit, gather, relabel, sample
 from .parallel import split
 
 Ints = npt.NDArray[Any]
 
-MIN_ROWS_PER_THREAD = 4096  # below, waking a thread costs more than it saves
+MIN_BYTES_PER_THREAD = 1 << 20  # below, waking a thread costs more than it saves
 MIN_ITEMS_PER_THREAD = 4096
 STAMP_LIMIT = 1 << 31  # half of the stamps, so that a batch that begins below it never wraps
-EMPTY_KEYS = np.zeros(0, np.uint64)
-EMPTY_GROUPS = np.zeros(0, np.int32)
+NO_INTS = np.empty(0, np.int64)
+NO_DOUBLES = np.empty(0, np.float64)
 
 
 class CpuBackend:
@@ -44,32 +46,24 @@ class CpuBackend:
         """Return the rows `index` of `table`, in recycled memory."""
         rows = len(index)
         out = self.pool.empty((rows, *table.shape[1:]), table.dtype)
-        if out.numel() > 0:
-            word = _word_type(table)
-            source, target = _flat(table).view(word), _flat(out).view(word)
-            words, ids = target.size // rows, index.numpy()
-            line = max(1, gather.LINE_BYTES // target.itemsize)
-
-            def task(first: int, last: int) -> None:
-                gather.gather_rows(source, ids, words, line, first, last, target)
-
-            split(rows, min(self.threads, rows // MIN_ROWS_PER_THREAD), task)
+        row_bytes = out.nbytes // max(1, rows)
+        if row_bytes > 0:
+            task = partial(
+                _gather, table.data_ptr(), index.numpy(), len(table), row_bytes, out.data_ptr()
+            )
+            split(rows, min(self.threads, out.nbytes // MIN_BYTES_PER_THREAD), task)
         return out
 
 
-def _flat(tensor: Tensor) -> Ints:
-    """Return the elements of a contiguous tensor as a 1-D array over the same memory."""
-    tensor = tensor.detach().view(-1)
-    return (tensor if tensor.dtype in NUMPY_DTYPES else tensor.view(torch.uint8)).numpy()
-
-
-def _word_type(table: Tensor) -> type[np.unsignedinteger[Any]]:
-    """Return the widest word that divides the rows of `table` and their addresses."""
-    row_bytes = table[0].numel() * table.element_size()
-    for size, word in ((8, np.uint64), (4, np.uint32), (2, np.uint16)):
-        if row_bytes % size == 0 and table.data_ptr() % size == 0:
-            return word
-    return np.uint8
+def _gather(
+    table: int, index: Ints, num_rows: int, row_bytes: int, out: int, first: int, last: int
+) -> None:
+    bad = gather.gather_rows(table, index, num_rows, row_bytes, first, last, out)
+    if bad >= 0:
+        raise IndexError(
+            f"Cannot gather row {index[bad]} of a tensor with {num_rows} rows. Did an attribute of "
+            f"the data change its size, or a transform_sampler_output its ids?"
+        )
 
 
 class CpuWorkspace:
@@ -79,12 +73,17 @@ class CpuWorkspace:
         hops, types, relations = len(plan.fanouts), csc.num_types, csc.num_relations
         self._csc, self._plan, self._backend = csc, plan, backend
         self._relations = np.stack([csc.src_type, csc.dst_type, csc.indptr_base])
+        self._dst_types: list[int] = csc.dst_type.tolist()
+        # A node of a disjoint batch counts once in each subgraph, so its type sets no limit.
+        no_limit = np.full(types, np.iinfo(np.int64).max, np.int64)
+        self._node_limit = no_limit if plan.disjoint else csc.num_nodes
         id_dtype, position_dtype = csc.indices.dtype, csc.indptr.dtype
 
         self._node_ptr = np.zeros((hops + 2, types), np.int64)
         self._edge_ptr = np.zeros((hops, relations + 1), np.int64)
         self._node_start = np.zeros(types, np.int64)  # each type's region of `_node`
         self._node_room = np.zeros(types, np.int64)
+        self._node_bound = np.zeros(types, np.int64)  # what the next hop may need of it
         self._node = np.empty(0, id_dtype)
         self._seed_of = np.empty(0, np.int32)
 
@@ -92,6 +91,12 @@ class CpuWorkspace:
         self._item_start = np.empty(0, np.int64)
         self._item_degree = np.empty(0, np.int64)
         self._item_ptr = np.empty(0, np.int64)
+        self._item_low = np.empty(0, np.float64)
+
+        self._time = NO_INTS if csc.time is None else csc.time
+        self._seed_time = NO_INTS
+        self._weight = NO_DOUBLES if csc.weight is None else csc.weight
+        self._cumulative = NO_DOUBLES if csc.cumulative is None else csc.cumulative
 
         self._row = np.empty(0, id_dtype)
         self._col = np.empty(0, np.int32)
@@ -100,12 +105,18 @@ class CpuWorkspace:
         # 0 is below every stamp, so fresh tables are empty tables.
         dense = 0 if plan.disjoint else int(csc.node_base[-1])
         self._table = np.zeros(dense, np.uint32)
-        self._keys = EMPTY_KEYS
+        self._keys = np.zeros(0, np.uint64)
         self._stamp = 1
         self._key = (np.uint64(0), np.uint64(0))
 
-    def start(self, seeds: Sequence[Tensor | None], key: BatchKey) -> None:
+    def start(
+        self,
+        seeds: Sequence[Tensor | None],
+        key: BatchKey,
+        seed_time: Tensor | None = None,
+    ) -> None:
         """Begin a batch."""
+        self._seed_time = NO_INTS if seed_time is None else seed_time.numpy()
         self._key = (np.uint64(key.low), np.uint64(key.high))
         self._stamp += int(self._node_ptr.max(initial=0))
         if self._stamp >= STAMP_LIMIT:
@@ -114,8 +125,8 @@ class CpuWorkspace:
         # Zeros, also where the batch before was broken off.
         self._node_ptr[:] = 0
         self._edge_ptr[:] = 0
-        counts = np.array([0 if s is None else len(s) for s in seeds], np.int64)
-        self._make_room(counts)
+        self._node_bound[:] = [0 if seed is None else len(seed) for seed in seeds]
+        self._make_room()
         stamp, group, total = np.uint32(self._stamp), 0, int(self._csc.node_base[-1])
         for t, seed in enumerate(seeds):
             if seed is None:
@@ -131,33 +142,31 @@ class CpuWorkspace:
             else:
                 relabel.seed_dense(seed.numpy(), first, base, self._table, stamp, self._node)
             group += n
-        self._node_ptr[1] = counts
+        self._node_ptr[1] = self._node_bound
 
     def plan(self, hop: int) -> None:
         """Count the edges of the hop and make room for them and for the nodes they may find."""
-        frontier = self._node_ptr[hop + 1] - self._node_ptr[hop]
-        items = int(frontier[self._csc.dst_type].sum())
+        known, found = self._node_ptr[hop].tolist(), self._node_ptr[hop + 1].tolist()
+        items = sum(found[t] - known[t] for t in self._dst_types)
         if items >= len(self._item_ptr):
             room = items + items // 2 + 1
             self._item_start, self._item_degree, self._item_ptr = np.empty((3, room), np.int64)
-        sample.plan_hop(
+            self._item_low = np.empty(room if self._csc.weight is not None else 0, np.float64)
+        edges = sample.plan_hop(
             self._csc.indptr, self._node, self._node_start, self._node_ptr, self._relations,
-            self._plan.fanouts[hop], self._plan.replace, hop,
+            self._plan.fanouts[hop], self._plan.replace, hop, self._node_limit,
+            self._csc.indices, self._time, self._csc.time_base, self._plan.recent,
+            self._seed_of, self._seed_time,
+            self._csc.weighted, self._weight, self._cumulative, self._item_low,
             self._item_base, self._item_start, self._item_degree, self._item_ptr, self._edge_ptr,
+            self._node_bound,
         )  # fmt: skip
-        ends = self._edge_ptr[hop]
-        if ends[-1] > len(self._row):
-            known, room = int(ends[0]), int(ends[-1]) + int(ends[-1]) // 2
-            self._row = _grown(self._row, room, known)
-            self._col = _grown(self._col, room, known)
-            self._position = _grown(self._position, room, known)
-        found = np.bincount(
-            self._csc.src_type, weights=np.diff(ends), minlength=self._csc.num_types
-        ).astype(np.int64)
-        if not self._plan.disjoint:
-            # Without duplicates there are at most N_t nodes; duplicated seeds come on top.
-            found = np.minimum(found, self._csc.num_nodes)
-        self._make_room(self._node_ptr[hop + 1] + found)
+        if edges > len(self._row):
+            kept, room = int(self._edge_ptr[hop, 0]), edges + edges // 2
+            self._row = _grown(self._row, room, kept)
+            self._col = _grown(self._col, room, kept)
+            self._position = _grown(self._position, room, kept)
+        self._make_room()
 
     def sample(self, hop: int) -> None:
         """Draw the edges of the hop."""
@@ -169,6 +178,7 @@ class CpuWorkspace:
                 self._plan.replace, hop, *self._key,
                 self._item_base, self._item_start, self._item_degree, self._item_ptr,
                 first, last, self._row, self._col, self._position,
+                self._csc.weighted, self._weight, self._cumulative, self._item_low,
             )  # fmt: skip
 
         split(items, min(self._backend.threads, items // MIN_ITEMS_PER_THREAD), task)
@@ -190,17 +200,18 @@ class CpuWorkspace:
 
     def emit(self) -> SampledGraph:
         """Copy the edges out, relation by relation."""
-        counts = np.diff(self._edge_ptr, axis=1)  # [hops, R]
+        ends = self._edge_ptr.tolist()
         perm = self._csc.perm if self._csc.perm is not None else self._position[:0]
-        outputs = []
-        for r, size in enumerate(counts.sum(0).tolist()):
-            edge_index, edge = self._edge_outputs(size)
+        outputs, counts = [], []
+        for r in range(self._csc.num_relations):
+            counts.append([hop[r + 1] - hop[r] for hop in ends])
+            edge_index, edge = self._edge_outputs(sum(counts[r]))
             emit.emit_edges(
                 r, self._edge_ptr, self._row, self._col, self._position, perm,
                 int(self._csc.edge_base[r]), edge_index.numpy(), edge.numpy(),
             )  # fmt: skip
             outputs.append((edge_index, edge))
-        return self._sampled(outputs, counts.T.tolist())
+        return self._sampled(outputs, counts)
 
     def emit_induced(self) -> SampledGraph:
         """Copy out all edges between the sampled nodes, by destination."""
@@ -239,7 +250,10 @@ class CpuWorkspace:
             seed_of=self._emit_lists(self._seed_of) if self._plan.disjoint else None,
             edge_index=[edge_index for edge_index, _ in edges],
             edge=[edge for _, edge in edges],
-            num_sampled_nodes=np.diff(self._node_ptr, axis=0).T.tolist(),
+            num_sampled_nodes=[
+                [after - before for before, after in pairwise(ends)]
+                for ends in self._node_ptr.T.tolist()
+            ],
             num_sampled_edges=num_edges,
         )
 
@@ -251,19 +265,20 @@ class CpuWorkspace:
             lists.append(out)
         return lists
 
-    def _make_room(self, counts: IntTable) -> None:
-        """Have room for more than `counts` nodes of each type, keeping what is known.
+    def _make_room(self) -> None:
+        """Have room for more than `_node_bound` nodes of each type, keeping what is known.
 
         More, because `relabel_dense` writes behind the end of a list before it knows whether a node
         is new.
         """
-        if counts.max(initial=0) >= STAMP_LIMIT:
-            raise ValueError(
-                f"One batch may reach {int(counts.max())} nodes, more than the {STAMP_LIMIT} that "
-                f"local ids can count. Use a smaller batch_size or smaller num_neighbors."
-            )
-        if (counts >= self._node_room).any():
-            room = np.maximum(counts + counts // 2 + 1, self._node_room)
+        bound = self._node_bound
+        if (bound >= self._node_room).any():
+            if bound.max() >= STAMP_LIMIT:
+                raise ValueError(
+                    f"One batch may reach {bound.max()} nodes, more than the {STAMP_LIMIT} that "
+                    f"local ids can count. Use a smaller batch_size or smaller num_neighbors."
+                )
+            room = np.maximum(bound + bound // 2 + 1, self._node_room)
             start = np.zeros_like(room)
             np.cumsum(room[:-1], out=start[1:])
             node = np.empty(int(room.sum()), self._node.dtype)
@@ -275,8 +290,8 @@ class CpuWorkspace:
                     seed_of[new : new + known] = self._seed_of[old : old + known]
             self._node, self._seed_of = node, seed_of
             self._node_start, self._node_room = start, room
-        if self._plan.disjoint and 2 * int(counts.sum()) > len(self._keys):
-            self._rehash(2 * int(counts.sum()))
+        if self._plan.disjoint and 2 * int(bound.sum()) > len(self._keys):
+            self._rehash(2 * int(bound.sum()))
 
     def _rehash(self, at_least: int) -> None:
         """Move the known nodes of this batch to a hash table of `at_least` slots."""

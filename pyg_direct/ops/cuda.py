@@ -66,7 +66,16 @@ class CudaBackend:
         return replace(csc, **placed)
 
     def workspace(self, csc: Csc, plan: SamplingPlan) -> CudaWorkspace:
-        """Return a new workspace."""
+        """Return a new workspace.
+
+        Raises:
+            NotImplementedError: the graph has times or weights.
+        """
+        if csc.time is not None or csc.weight is not None:
+            raise NotImplementedError(
+                "Sampling by time_attr or weight_attr is not supported yet on CUDA devices: use "
+                "device='cpu'."
+            )
         return CudaWorkspace(csc, plan, self)
 
     def gather(self, table: Tensor, index: Tensor) -> Tensor:

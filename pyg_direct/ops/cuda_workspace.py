@@ -82,7 +82,9 @@ class CudaWorkspace:
         self._base = WINDOW_TOP  # the window of the batch: see table.cuh
         self._width = self._locals = 0
 
-    def start(self, seeds: Sequence[Tensor | None], key: BatchKey) -> None:
+    def start(
+        self, seeds: Sequence[Tensor | None], key: BatchKey, seed_time: Tensor | None = None
+    ) -> None:
         """Begin a batch."""
         self._key = key
         sizes = np.array([0 if seed is None else len(seed) for seed in seeds], np.int64)

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
+from itertools import pairwise
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -55,6 +56,9 @@ def run_all(tasks: Sequence[Callable[[], T]]) -> list[T]:
 
 def split(n: int, pieces: int, task: Callable[[int, int], None]) -> None:
     """Run ``task(first, last)`` over contiguous ranges that cover [0, n), at the same time."""
-    pieces = max(1, min(pieces, n))
+    if pieces <= 1:
+        task(0, n)
+        return
+    pieces = min(pieces, n)
     cuts = [n * i // pieces for i in range(pieces + 1)]
-    run_all([partial(task, a, b) for a, b in zip(cuts[:-1], cuts[1:], strict=True)])
+    run_all([partial(task, a, b) for a, b in pairwise(cuts)])

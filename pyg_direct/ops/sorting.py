@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from ..types import EDGE_TIME
 from .numba_kernels import csc as kernels
-from .parallel import available_cores, run_all
+from .numba_kernels import temporal, weighted
+from .parallel import available_cores, run_all, split
 
 Ints = npt.NDArray[Any]
 
@@ -30,7 +33,14 @@ def narrow(end: int) -> type[np.signedinteger[Any]]:
     return np.int32 if end <= INT32_END else np.int64
 
 
-def compress(row: Ints, col: Ints, num_src: int, num_dst: int, trusted: bool) -> Compressed:
+def compress(
+    row: Ints,
+    col: Ints,
+    num_src: int,
+    num_dst: int,
+    trusted: bool = False,
+    names: tuple[str, str] = ("edge_index[0, {}]", "edge_index[1, {}]"),
+) -> Compressed:
     """Group edges by destination; among the edges of one, their order is kept.
 
     Args:
@@ -39,6 +49,7 @@ def compress(row: Ints, col: Ints, num_src: int, num_dst: int, trusted: bool) ->
         num_src: sources must be in [0, num_src).
         num_dst: destinations must be in [0, num_dst).
         trusted: the caller says that `col` is sorted.
+        names: what errors call an entry of `row` and of `col`, with {} for its position.
 
     Returns:
         Where `col` is sorted, `indices` is `row` itself, not a copy, and `perm` is None.
@@ -47,26 +58,26 @@ def compress(row: Ints, col: Ints, num_src: int, num_dst: int, trusted: bool) ->
         ValueError: an id out of range, or `trusted` edges that are not sorted.
     """
     edges = len(row)
-    position_type = narrow(edges + 1)
     status, at = kernels.check_sorted(row, col, 0, edges, num_src, num_dst)
     if status == kernels.OK:
-        indptr = np.empty(num_dst + 1, position_type)
+        indptr = np.empty(num_dst + 1, narrow(edges + 1))
         kernels.index_to_ptr(col, 0, indptr)
         return Compressed(indptr, row, None)
-    _check(status, at, row, col, num_src, num_dst, sorted_required=trusted)
-    return _counting_sort(row, col, num_src, num_dst, position_type)
+    if status != kernels.UNSORTED or trusted:
+        raise ValueError(_complaint(status, at, row, col, num_src, num_dst, names))
+    return _counting_sort(row, col, num_src, num_dst, names)
 
 
 def _counting_sort(
-    row: Ints, col: Ints, num_src: int, num_dst: int, position_type: type[np.signedinteger[Any]]
+    row: Ints, col: Ints, num_src: int, num_dst: int, names: tuple[str, str]
 ) -> Compressed:
-    edges = len(row)
+    edges, position_type = len(row), narrow(len(row) + 1)
     # Each thread counts into a table of its own, so many threads on few edges would cost more
     # memory than the edges themselves.
     by_memory = edges // max(1, num_dst)
     chunks = max(1, min(available_cores(), edges // MIN_EDGES_PER_THREAD, by_memory, 16))
     cuts = [edges * i // chunks for i in range(chunks + 1)]
-    ranges = list(zip(cuts[:-1], cuts[1:], strict=True))
+    ranges = list(pairwise(cuts))
     counts = np.zeros((chunks, num_dst), position_type)
     for status, at in run_all(
         [
@@ -74,7 +85,8 @@ def _counting_sort(
             for c, (a, b) in enumerate(ranges)
         ]
     ):
-        _check(status, at, row, col, num_src, num_dst)
+        if status != kernels.OK:
+            raise ValueError(_complaint(status, at, row, col, num_src, num_dst, names))
     indptr = np.empty(num_dst + 1, position_type)
     kernels.scan(counts, 0, indptr)
     indices = np.empty(edges, narrow(num_src))
@@ -88,28 +100,87 @@ def _counting_sort(
     return Compressed(indptr, indices, perm)
 
 
-def _check(
-    status: int,
-    edge: int,
-    row: Ints,
-    col: Ints,
-    num_src: int,
-    num_dst: int,
-    sorted_required: bool = False,
-) -> None:
-    """Raise what a kernel found wrong."""
-    if status == kernels.BAD_SOURCE:
+def pad_and_check(compressed: Compressed, size: tuple[int, int], name: str) -> Compressed:
+    """Return a relation that somebody else compressed, with a list for every destination.
+
+    Raises:
+        ValueError: more lists than destinations, pointers that do not fit the indices, or source
+            ids out of range.
+    """
+    ptr, row, perm = (None if part is None else np.asarray(part) for part in compressed)
+    assert ptr is not None
+    assert row is not None
+    num_src, num_dst = size
+    if len(ptr) > num_dst + 1:
+        raise ValueError(f"{name} has {len(ptr) - 1} destinations, but there are {num_dst} nodes.")
+    if len(ptr) == 0 or ptr[0] != 0 or ptr[-1] != len(row) or bool((np.diff(ptr) < 0).any()):
+        raise ValueError(f"{name} is no valid CSC: its pointers do not fit its {len(row)} indices.")
+    if len(row) and (row.min() < 0 or row.max() >= num_src):
+        bad = row.min() if row.min() < 0 else row.max()
+        raise ValueError(f"{name} refers to node {bad}, but source ids must be in [0, {num_src}).")
+    missing = num_dst + 1 - len(ptr)
+    padded = np.concatenate([ptr, np.full(missing, ptr[-1])]) if missing else ptr
+    return Compressed(padded.astype(narrow(len(row) + 1)), row, perm)
+
+
+def sort_by_time(
+    compressed: Compressed, by_node: Ints | None, by_edge: Ints | None, trusted: bool, name: str
+) -> Compressed:
+    """Sort the neighbours of each node by time, stably, unless they are sorted already.
+
+    Args:
+        compressed: one relation.
+        by_node: int64 [num_src], times of the sources, or None.
+        by_edge: int64 [E], times of the edges in the user's order, or None.
+        trusted: the user says that they are sorted.
+        name: what errors call the data.
+
+    Raises:
+        ValueError: `trusted` lists that are not sorted.
+    """
+    indptr, indices, perm = compressed
+    num_dst = len(indptr) - 1
+    if by_edge is not None:
+        time, base = by_edge if perm is None else by_edge[perm], EDGE_TIME
+    else:
+        assert by_node is not None
+        time, base = by_node, 0
+    at = temporal.first_unsorted(indptr, 0, num_dst, indices, time, base)
+    if at < 0:
+        return compressed
+    if trusted:
         raise ValueError(
-            f"edge_index[0, {edge}] is {row[edge]}, but source ids must be in [0, {num_src}). "
-            f"Check edge_index, or set num_nodes."
+            f"is_sorted=True, but the neighbours of a node in {name} are not sorted by time (at "
+            f"position {at} by column). Sort them, or leave is_sorted=False."
         )
-    if status == kernels.BAD_DESTINATION:
-        raise ValueError(
-            f"edge_index[1, {edge}] is {col[edge]}, but destination ids must be in "
-            f"[0, {num_dst}). Check edge_index, or set num_nodes."
+    destination = np.repeat(np.arange(num_dst), np.diff(indptr))
+    order = np.lexsort((time if base == EDGE_TIME else time[indices], destination))
+    return Compressed(indptr, indices[order], order if perm is None else perm[order])
+
+
+def running_sums(indptr: Ints, weight: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Return the running sums of `weight` [E] within each list of `indptr`."""
+    out = np.empty_like(weight)
+    split(
+        len(indptr) - 1,
+        available_cores() if len(weight) >= MIN_EDGES_PER_THREAD else 1,
+        lambda first, last: weighted.accumulate(indptr, first, last, weight, out),
+    )
+    return out
+
+
+def _complaint(
+    status: int, edge: int, row: Ints, col: Ints, num_src: int, num_dst: int, names: tuple[str, str]
+) -> str:
+    """Say what a kernel found wrong."""
+    if status == kernels.UNSORTED:
+        return (
+            f"is_sorted=True, but the edges are not sorted: {names[1].format(edge)} is {col[edge]} "
+            f"after {col[edge - 1]}. Sort them by column, or leave is_sorted=False."
         )
-    if status == kernels.UNSORTED and sorted_required:
-        raise ValueError(
-            f"is_sorted=True, but edge_index[1] is not sorted: entry {edge} is {col[edge]} after "
-            f"{col[edge - 1]}. Sort the edges by column, or leave is_sorted=False."
-        )
+    at_source = status == kernels.BAD_SOURCE
+    name, ids, end = (names[0], row, num_src) if at_source else (names[1], col, num_dst)
+    return (
+        f"{name.format(edge)} is {ids[edge]}, but the ids of its node type must be in [0, {end}). "
+        f"Check the edges, or set num_nodes."
+    )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 from .jit import kernel
@@ -97,5 +96,3 @@ def index_to_ptr(col: Ints, base: int, indptr: Ints) -> None:
     while v < indptr.shape[0]:
         indptr[v] = base + col.shape[0]
         v += 1
-
-

@@ -2,35 +2,47 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+import numpy as np
 import numpy.typing as npt
 
-from .jit import kernel, prefetch
+from .jit import copy_bytes, kernel, prefetch_address
 
-AHEAD = 6  # rows asked for in advance
-LINE_BYTES = 64
+AHEAD = 16  # rows asked for in advance
 
 
 @kernel
 def gather_rows(
-    table: npt.NDArray[Any],  # [N * words]
-    index: npt.NDArray[Any],  # [rows], each in [0, N)
-    words: int,  # words of a row
-    words_per_line: int,  # words of a cache line
+    table: int,  # address of [N, row_bytes], of any alignment
+    index: npt.NDArray[np.int64],  # [rows], each in [0, N)
+    num_rows: int,  # N
+    row_bytes: int,
     first: int,  # the range of rows to do
     last: int,
-    out: npt.NDArray[Any],  # [rows * words]
-) -> None:
-    """Copy the rows `index` of `table` to `out`, as words of any width.
+    out: int,  # address of [rows, row_bytes]
+) -> int:
+    """Copy the rows `index` of `table` to `out`, and return -1.
 
-    Example: rows of 2 words, index [2, 0], table [a b c d e f] gives [e f a b].
+    An id out of range ends the copy; its place in `index` is returned.
+
+    Only the first line of a row is asked for in advance: that pays for the TLB miss, and the copy
+    itself has the other lines in flight at once.
+
+    Example: rows of 2 bytes, index [2, 0], table [a b c d e f] gives [e f a b]; index [0, 3] gives
+    [a b . .] and returns 1.
     """
     for i in range(first, last):
         if i + AHEAD < last:
-            ahead = index[i + AHEAD] * words
-            for j in range(0, words, words_per_line):
-                prefetch(table, ahead + j)
-        source, target = index[i] * words, i * words
-        for j in range(words):
-            out[target + j] = table[source + j]
+            prefetch_address(table + index[i + AHEAD] * row_bytes)
+        if index[i] < 0 or index[i] >= num_rows:
+            return i
+        source, target = table + index[i] * row_bytes, out + i * row_bytes
+        # Rows of one word, such as labels and masks, are too short for a call of memcpy.
+        if row_bytes == 8:
+            copy_bytes(source, target, 8)
+        elif row_bytes == 4:
+            copy_bytes(source, target, 4)
+        elif row_bytes == 1:
+            copy_bytes(source, target, 1)
+        else:
+            copy_bytes(source, target, row_bytes)
+    return -1

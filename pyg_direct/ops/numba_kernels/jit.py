@@ -1,4 +1,4 @@
-"""How every CPU kernel is compiled, and the one instruction that numba does not offer."""
+"""How every CPU kernel is compiled, and the instructions that numba does not offer."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import numba
 from llvmlite import ir
 from numba import types
+from numba.core import cgutils
 from numba.extending import intrinsic
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -36,32 +37,60 @@ def kernel(function: F) -> F:
         return numba.njit(nogil=True, error_model="numpy")(function)
 
 
+def _prefetch_line(builder: Any, address: Any) -> None:
+    byte_pointer = ir.IntType(8).as_pointer()
+    word = ir.IntType(32)
+    function_type = ir.FunctionType(ir.VoidType(), [byte_pointer, word, word, word])
+    # The mangled name depends on whether LLVM's pointers are opaque.
+    name = "llvm.prefetch.p0" if "ptr" in str(byte_pointer) else "llvm.prefetch.p0i8"
+    function = builder.module.globals.get(name) or ir.Function(builder.module, function_type, name)
+    read, keep_in_all_levels, data = word(0), word(3), word(1)
+    arguments = [builder.bitcast(address, byte_pointer), read, keep_in_all_levels, data]
+    builder.call(function, arguments)
+
+
 @intrinsic
 def prefetch(typingctx: Any, array: Any, index: Any) -> Any:
     """Ask the cache for the line of `array[index]` (1-D); never faults, so any index may be given.
 
-    A random read costs a cache and often a TLB miss; asking some rows ahead lets them overlap.
+    A random read costs a cache and often a TLB miss; asking some elements ahead lets them overlap.
     """
-    if not isinstance(array, types.Array):
-        return None
     signature = types.void(array, index)
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         struct = context.make_array(sig.args[0])(context, builder, args[0])
         position = context.cast(builder, args[1], sig.args[1], types.intp)
-        address = builder.gep(struct.data, [position])
+        _prefetch_line(builder, builder.gep(struct.data, [position]))
+        return context.get_dummy_value()
+
+    return signature, codegen
+
+
+@intrinsic
+def prefetch_address(typingctx: Any, address: Any) -> Any:
+    """Ask the cache for the line at an address (int64)."""
+    signature = types.void(types.int64)
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        _prefetch_line(builder, builder.inttoptr(args[0], ir.IntType(8).as_pointer()))
+        return context.get_dummy_value()
+
+    return signature, codegen
+
+
+@intrinsic
+def copy_bytes(typingctx: Any, source: Any, target: Any, size: Any) -> Any:
+    """Copy `size` bytes from one address (int64) to another; a constant size becomes plain moves.
+
+    The C library's memcpy moves a row of some hundred bytes two to three times as fast as the loop
+    that numba makes of an assignment.
+    """
+    signature = types.void(types.int64, types.int64, types.int64)
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         byte_pointer = ir.IntType(8).as_pointer()
-        word = ir.IntType(32)
-        function_type = ir.FunctionType(ir.VoidType(), [byte_pointer, word, word, word])
-        # The mangled name depends on whether LLVM's pointers are opaque.
-        name = "llvm.prefetch.p0" if "ptr" in str(byte_pointer) else "llvm.prefetch.p0i8"
-        function = builder.module.globals.get(name) or ir.Function(
-            builder.module, function_type, name
-        )
-        read, keep_in_all_levels, data = word(0), word(3), word(1)
-        builder.call(
-            function, [builder.bitcast(address, byte_pointer), read, keep_in_all_levels, data]
-        )
+        source, target = (builder.inttoptr(address, byte_pointer) for address in args[:2])
+        cgutils.raw_memcpy(builder, target, source, args[2], 1, align=1)
         return context.get_dummy_value()
 
     return signature, codegen

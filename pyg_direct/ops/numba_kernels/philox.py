@@ -10,6 +10,7 @@ Words are held in uint64, because numba turns uint32 arithmetic into int64.
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
 from .jit import kernel
 
@@ -26,6 +27,7 @@ ATTEMPT_SHIFT = np.uint64(8)
 
 # What a draw is for: the low byte of counter word 3. Its other 24 bits count rejected attempts.
 PURPOSE_UNIFORM = np.uint64(0)
+PURPOSE_WEIGHTED = np.uint64(1)
 
 Word = np.uint64
 
@@ -73,4 +75,16 @@ def below(
             product = word * bound
             low = product & MASK
             attempt += ONE
-    return product >> SHIFT
+    return product >> SHIFT  # type: ignore[no-any-return]
+
+
+@kernel
+def fill_below(out: npt.NDArray[np.int64], bound: Word, stream: Word, k0: Word, k1: Word) -> None:
+    """Fill `out` with uniform integers in [0, bound): slot i at position 0 of the stream."""
+    words = (np.uint64(0), np.uint64(0), np.uint64(0), np.uint64(0))
+    zero, two = np.uint64(0), np.uint64(2)
+    for i in range(out.shape[0]):
+        slot = np.uint64(i)
+        if i & 3 == 0:
+            words = philox4x32(slot >> two, zero, stream, PURPOSE_UNIFORM, k0, k1)
+        out[i] = below(words[i & 3], bound, slot, zero, stream, k0, k1)

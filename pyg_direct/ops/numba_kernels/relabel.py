@@ -87,7 +87,7 @@ def find_slot(key: np.uint64, keys: Ints, entries: Ints, stamp: np.uint32) -> np
     at = ((key * HASH_MULTIPLIER) >> HASH_SHIFT) & mask
     while entries[at] >= stamp and keys[at] != key:
         at = (at + ONE) & mask
-    return at
+    return at  # type: ignore[no-any-return]  # NumPy's stubs widen uint64 arithmetic
 
 
 @kernel

@@ -13,8 +13,13 @@ import numpy.typing as npt
 
 from .jit import kernel, prefetch
 from .philox import PURPOSE_UNIFORM, below, philox4x32
+from .temporal import count_until
+from .weighted import weighted_with_replacement, weighted_without_replacement
 
 Ints = npt.NDArray[Any]
+Doubles = npt.NDArray[np.float64]
+
+EDGE_TIME, NO_TIME = -1, -2  # in place of a first index into the times of nodes
 
 AHEAD = 16  # items whose lines are asked for in advance: about the misses a core has in flight
 LINEAR_SEARCH = 64  # fan-outs up to this look for a collision in a row of picks, larger ones hash
@@ -35,18 +40,31 @@ def plan_hop(
     fanout: Ints,  # [R]
     replace: bool,
     hop: int,
+    num_nodes: Ints,  # [T]: how many nodes a type can have, or a larger number
+    indices: Ints,  # [E]
+    time: Ints,  # int64: of the nodes [sum_t N_t] or of the edges [E]; [0] without time
+    time_base: Ints,  # [R]: where the times of the source type begin, EDGE_TIME or NO_TIME
+    recent: bool,  # take the latest neighbours, not any
+    seed_of: Ints,  # [capacity]; [0] if not disjoint
+    seed_time: Ints,  # [seeds]
+    weighted: npt.NDArray[np.bool_],  # [R]
+    weight: Doubles,  # [E]; [0] without weights
+    cumulative: Doubles,  # [E]; [0] without weights
+    item_low: Doubles,  # [items] out: cumulative weight before the item; [0] without weights
     item_base: Ints,  # [R + 1] out: first item of each relation
     item_start: Ints,  # [items] out: first position of the node's list
     item_degree: Ints,  # [items] out: length of the node's list
     item_ptr: Ints,  # [items + 1] out: first edge of each item
     edge_ptr: Ints,  # [hops, R + 1] out: first edge of each relation
-) -> None:
-    """Count the edges of every item of hop `hop`.
+    node_bound: Ints,  # [T] out: how many nodes there may be of each type after the hop
+) -> int:
+    """Count the edges of every item of hop `hop`, and return their number in all hops so far.
 
     Example: fan-out 2 and frontier nodes of degree 3, 0 and 1 give item_ptr = [e, e+2, e+2, e+3],
     where e is the number of edges that earlier hops took.
     """
     edges = 0 if hop == 0 else edge_ptr[hop - 1, fanout.shape[0]]
+    node_bound[:] = 0
     item = 0
     item_ptr[0] = edges
     for r in range(fanout.shape[0]):
@@ -61,18 +79,45 @@ def plan_hop(
             v = base + node[i]
             start = indptr[v]
             degree = indptr[v + 1] - start
+            list_start = start
+            if time_base[r] != NO_TIME:
+                latest = seed_time[seed_of[i]]
+                degree = count_until(start, degree, indices, time, time_base[r], latest)
+                if recent and 0 <= k < degree:
+                    start += degree - k
+                    degree = k
+            if weighted[r]:
+                item_low[item] = cumulative[start - 1] if start > list_start else 0.0
             if k < 0:
                 edges += degree
-            elif replace:
-                edges += k if degree > 0 else 0
+            elif not weighted[r]:
+                edges += k if replace and degree > 0 else min(k, degree)
             else:
-                edges += min(k, degree)
+                positive = count_positive(weight, start, degree, k)
+                edges += k if replace and positive > 0 else positive
             item_start[item] = start
             item_degree[item] = degree
             item += 1
             item_ptr[item] = edges
+        node_bound[relations[0, r]] += edges - edge_ptr[hop, r]
     item_base[fanout.shape[0]] = item
     edge_ptr[hop, fanout.shape[0]] = edges
+    for t in range(node_bound.shape[0]):
+        # A hop finds no node twice; only seeds can be there more than once.
+        node_bound[t] = node_ptr[hop + 1, t] + min(node_bound[t], num_nodes[t])
+    return edges
+
+
+@kernel
+def count_positive(weight: Doubles, start: int, degree: int, enough: int) -> int:
+    """Return how many of a list's weights are positive, counting no further than `enough`."""
+    found = 0
+    for p in range(start, start + degree):
+        if found == enough:
+            break
+        if weight[p] > 0.0:
+            found += 1
+    return found
 
 
 @kernel
@@ -155,6 +200,10 @@ def sample_hop(
     row: Ints,  # [edges] out: global id of the source
     col: Ints,  # [edges] out: local id of the destination
     position: Ints,  # [edges] out: position in `indices`
+    weighted: npt.NDArray[np.bool_],  # [R]
+    weight: Doubles,  # [E]; [0] without weights
+    cumulative: Doubles,  # [E]; [0] without weights
+    item_low: Doubles,  # [items]; [0] without weights
 ) -> None:
     """Fill the edges of the items in [item_first, item_last).
 
@@ -172,20 +221,47 @@ def sample_hop(
                 first = item_ptr[item]
                 k = item_ptr[item + 1] - first
                 start, degree = item_start[item], item_degree[item]
-                local = item + offset
-                if drawn and k > 0:
-                    with_replacement(
-                        position, first, k, start, degree, np.uint64(local), stream, k0, k1
-                    )
-                elif k < degree and k > 0:
-                    without_replacement(
-                        position, first, k, start, degree, np.uint64(local), stream, k0, k1
-                    )
-                else:
+                local = np.uint64(item + offset)
+                if k == 0:
+                    continue
+                if k == degree and not drawn:
                     for j in range(k):
                         position[first + j] = start + j
+                elif weighted[r] and drawn:
+                    weighted_with_replacement(
+                        position,
+                        first,
+                        k,
+                        start,
+                        degree,
+                        cumulative,
+                        item_low[item],
+                        local,
+                        stream,
+                        k0,
+                        k1,
+                    )
+                elif weighted[r]:
+                    weighted_without_replacement(
+                        position,
+                        first,
+                        k,
+                        start,
+                        degree,
+                        weight,
+                        cumulative,
+                        item_low[item],
+                        local,
+                        stream,
+                        k0,
+                        k1,
+                    )
+                elif drawn:
+                    with_replacement(position, first, k, start, degree, local, stream, k0, k1)
+                else:
+                    without_replacement(position, first, k, start, degree, local, stream, k0, k1)
                 for j in range(first, first + k):
-                    col[j] = local
+                    col[j] = item + offset
                     prefetch(indices, position[j])
             for j in range(item_ptr[block], item_ptr[block_end]):
                 row[j] = indices[position[j]]

@@ -1,0 +1,216 @@
+"""What both loaders are made of: argument checks, producers, keys and resuming."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.utils.data
+from torch import Tensor
+from torch_geometric.sampler import BaseSampler, HeteroSamplerOutput, SamplerOutput
+from torch_geometric.sampler.base import SubgraphType
+
+from . import rng
+from .assemble import assemble
+from .config import resolve_device
+from .epoch import Epoch, Progress, Task
+from .ops import Backend, backend_for
+from .ops.parallel import available_cores
+from .sampler import NeighborSampler, NumNeighborsLike
+from .types import BatchKey
+
+DEFAULT_PREFETCH = 2
+
+
+class DirectLoader(torch.utils.data.DataLoader[Any]):
+    """The part of a loader that does not depend on what its seeds are.
+
+    Stands before a loader class of PyG's in the list of bases, whose initialiser sets the
+    attributes named below.
+    """
+
+    data: Any
+    input_data: Any
+    transform: Callable[[Any], Any] | None
+    transform_sampler_output: Callable[[Any], Any] | None
+    filter_per_worker: bool
+    custom_cls: Any
+
+    def _prepare(
+        self,
+        data: Any,
+        num_neighbors: NumNeighborsLike,
+        sampling: dict[str, Any],
+        sampler: BaseSampler | None,
+        device: torch.device | str | int | None,
+        seed: int | None,
+        prefetch: int,
+        kwargs: dict[str, Any],
+    ) -> BaseSampler:
+        """Check what both loaders take, and return the sampler: `sampler`, or a new one.
+
+        Must come before the initialiser of PyG's class. May add a generator to `kwargs`, those of
+        DataLoader.
+        """
+        self._progress = Progress(rng.check_seed(seed))
+        self.prefetch = _check_prefetch(prefetch, kwargs)
+        if kwargs.get("batch_size", 1) is None:
+            raise ValueError(
+                "batch_size=None (no batching) has no meaning here: pass a size, or batch_sampler=."
+            )
+        if sampler is None:
+            threads = min(available_cores(), torch.get_num_threads())
+            sampler = NeighborSampler(
+                data,
+                num_neighbors,
+                **sampling,
+                device=resolve_device(device),
+                seed=seed,
+                # With several producers, batches are what runs in parallel.
+                threads=threads if kwargs.get("num_workers", 0) <= 1 else 1,
+            )
+        else:
+            _refuse_beside_sampler(sampling)
+        self._sampler = sampler
+        self._backend: Backend = (
+            sampler.backend
+            if isinstance(sampler, NeighborSampler)
+            else backend_for(resolve_device(device))
+        )
+        # With a seed, the order of the seeds follows it, unless a generator is to decide.
+        self._shuffle_generator: torch.Generator | None = None
+        if seed is not None and kwargs.get("generator") is None and kwargs.get("shuffle"):
+            self._shuffle_generator = kwargs["generator"] = torch.Generator()
+        return sampler
+
+    def _sample(self, inputs: Any, key: BatchKey | None) -> Any:
+        """Sample around a slice of `input_data`; without a key, with a new one."""
+        raise NotImplementedError
+
+    def _labels(self, out: Any) -> dict[Any, dict[str, Any]]:
+        """Return what the seeds add to a batch, by node or edge type."""
+        raise NotImplementedError
+
+    def _num_seeds(self) -> int:
+        raise NotImplementedError
+
+    def collate_fn(self, index: Tensor | list[int]) -> Any:
+        """Sample the batch of the seeds at positions `index`, with a key of its own."""
+        return self._collate(index, None)
+
+    def filter_fn(self, out: Any) -> Any:
+        """Gather the attributes of a sampled subgraph, assemble the batch and transform it."""
+        if self.transform_sampler_output:
+            out = self.transform_sampler_output(out)
+        if not isinstance(out, (SamplerOutput, HeteroSamplerOutput)):
+            raise TypeError(
+                f"transform_sampler_output and neighbor_sampler must give a SamplerOutput or "
+                f"HeteroSamplerOutput, got {type(out).__name__}."
+            )
+        out = _with_edge_ids(out, self._sampler.edge_permutation)
+        batch = assemble(self.data, out, self._labels(out), self._backend, self.custom_cls)
+        return batch if self.transform is None else self.transform(batch)
+
+    def _collate(self, index: Any, key: BatchKey | None) -> Any:
+        out = self._sample(self.input_data[index], key)
+        return self.filter_fn(out) if self.filter_per_worker else out
+
+    def _work(self, task: Task) -> Any:
+        """Make one batch; runs in a producer thread where there are any."""
+        with torch.inference_mode(task.inference), torch.set_grad_enabled(task.grad):
+            out = self._collate(task.index, task.key)
+        if self.pin_memory and self.filter_per_worker and torch.cuda.is_available():
+            out = out.pin_memory() if hasattr(out, "pin_memory") else out
+        return out
+
+    def _get_iterator(self) -> Any:
+        return Epoch(self)
+
+    def check_worker_number_rationality(self) -> None:
+        """Say nothing: DataLoader warns of too many processes, and there are none."""
+
+    def _seed_shuffle(self, epoch: int) -> None:
+        seed = self._progress.seed
+        if self._shuffle_generator is not None and seed is not None:
+            key = rng.derive(seed, epoch, 0, rng.SHUFFLE_DOMAIN)
+            self._shuffle_generator.manual_seed(rng.as_seed(key))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the loader stands, also in the middle of an epoch.
+
+        After `load_state_dict` the next epoch yields exactly the batches that were left, in this or
+        in another process. Where `sampler=` or `batch_sampler=` is given, it must give the same
+        order again when it is iterated under the same state of torch's default generator (or of
+        `generator=`).
+        """
+        state = self._progress.state_dict()
+        return {**state, **self._fingerprint()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Make the next epoch go on where `state_dict` was taken.
+
+        Raises:
+            ValueError: saved by a loader with another seed, batch size or number of seeds.
+        """
+        for name, value in self._fingerprint().items():
+            if state.get(name, value) != value:
+                raise ValueError(
+                    f"The state was saved with {name}={state[name]}, this loader has "
+                    f"{name}={value}. Build the loader with the same arguments."
+                )
+        self._progress.load_state_dict(state)
+
+    def _fingerprint(self) -> dict[str, Any]:
+        """What must be the same for a saved state to mean the same batches."""
+        return {"num_seeds": self._num_seeds(), "batch_size": self.batch_size}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_iterator": None}
+
+
+def _check_prefetch(prefetch: int, kwargs: dict[str, Any]) -> int:
+    """Return how far each producer works ahead: `prefetch`, or DataLoader's name for it."""
+    factor = kwargs.get("prefetch_factor")
+    if factor is not None and prefetch not in (DEFAULT_PREFETCH, factor):
+        raise ValueError(
+            f"prefetch={prefetch} and prefetch_factor={factor} contradict each other; pass one."
+        )
+    value = prefetch if factor is None else factor
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ValueError(f"prefetch must be an int of 0 or more, got {value!r}.")
+    return value
+
+
+def _refuse_beside_sampler(sampling: dict[str, Any]) -> None:
+    """Raise if an argument about sampling was given beside a ready sampler."""
+    defaults = {"subgraph_type": "directional", "temporal_strategy": "uniform", "directed": True}
+    given = [
+        name
+        for name, value in sampling.items()
+        if value not in (defaults.get(name, False), None, SubgraphType.directional)
+    ]
+    if given:
+        raise ValueError(
+            f"neighbor_sampler= decides how to sample, so {', '.join(given)} would be ignored. Set "
+            f"it on the sampler."
+        )
+
+
+def _with_edge_ids(out: Any, permutation: Any) -> Any:
+    """Return the output of a sampler of PyG's, whose `edge` is a position, with edge ids instead.
+
+    Our own sampler has no permutation to apply.
+    """
+    if permutation is None or out.edge is None:
+        return out
+    out = copy.copy(out)
+    if isinstance(out, SamplerOutput):
+        out.edge = permutation[out.edge]
+    else:
+        out.edge = {
+            key: edge if edge is None or permutation.get(key) is None else permutation[key][edge]
+            for key, edge in out.edge.items()
+        }
+    return out

@@ -1,0 +1,133 @@
+"""`LinkNeighborLoader`: PyG's signature and semantics over our stages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch_geometric.loader
+from torch import Tensor
+from torch_geometric.sampler import BaseSampler, NegativeSampling
+from torch_geometric.sampler.base import SubgraphType
+
+from .assemble import link_labels
+from .base import DEFAULT_PREFETCH, DirectLoader
+from .sampler import NeighborSampler, NumNeighborsLike, check_ids
+from .types import BatchKey
+
+
+class LinkNeighborLoader(DirectLoader, torch_geometric.loader.LinkNeighborLoader):  # type: ignore[misc]
+    """Drop-in replacement of `torch_geometric.loader.LinkNeighborLoader`.
+
+    A real subclass with PyG's arguments, batches and attributes. Arguments that are not named here
+    mean what they mean in `pyg_direct.NeighborLoader`.
+
+    Args:
+        data: `torch_geometric.data.Data`, `HeteroData` or (`FeatureStore`, `GraphStore`).
+        num_neighbors: fan-out of each hop around both ends of every link.
+        edge_label_index: seed links, int64 [2, num_links]; None for all edges. With edge types, an
+            edge type, or (edge type, links or None).
+        edge_label: labels [num_links, ...]. With binary negatives and a smallest label of 0, labels
+            move up by 1, since 0 then means "negative".
+        edge_label_time: int64 [num_links]; to be given with `time_attr`, and only with it.
+        neg_sampling: `NegativeSampling`, 'binary' or 'triplet'. Negatives are drawn from the key of
+            the batch, as its neighbours are; nothing checks whether they are edges.
+        neg_sampling_ratio: older way to ask for binary negatives; 0 means none.
+
+    Raises:
+        ValueError, TypeError: a wrong argument; the message says which.
+        IndexError: `edge_label_index` out of range.
+    """
+
+    neg_sampling: Any  # NegativeSampling or None: PyG's cast has lost its type
+
+    def __init__(
+        self,
+        data: Any,
+        num_neighbors: NumNeighborsLike,
+        edge_label_index: Any = None,
+        edge_label: Tensor | None = None,
+        edge_label_time: Tensor | None = None,
+        replace: bool = False,
+        subgraph_type: SubgraphType | str = "directional",
+        disjoint: bool = False,
+        temporal_strategy: str = "uniform",
+        neg_sampling: NegativeSampling | str | None = None,
+        neg_sampling_ratio: int | float | None = None,
+        time_attr: str | None = None,
+        weight_attr: str | None = None,
+        transform: Callable[[Any], Any] | None = None,
+        transform_sampler_output: Callable[[Any], Any] | None = None,
+        is_sorted: bool = False,
+        filter_per_worker: bool | None = None,
+        neighbor_sampler: BaseSampler | None = None,
+        directed: bool = True,
+        *,
+        device: torch.device | str | int | None = None,
+        seed: int | None = None,
+        prefetch: int = DEFAULT_PREFETCH,
+        **kwargs: Any,
+    ) -> None:
+        if neighbor_sampler is None and (edge_label_time is None) != (time_attr is None):
+            states = {True: "set", False: "not set"}
+            raise ValueError(
+                f"'edge_label_time' is {states[edge_label_time is not None]} while 'time_attr' is "
+                f"{states[time_attr is not None]}. Temporal sampling needs both of them."
+            )
+        sampling = {
+            "subgraph_type": subgraph_type,
+            "replace": replace,
+            "disjoint": disjoint,
+            "temporal_strategy": temporal_strategy,
+            "time_attr": time_attr,
+            "weight_attr": weight_attr,
+            "is_sorted": is_sorted,
+            "directed": directed,
+        }
+        sampler = self._prepare(
+            data, num_neighbors, sampling, neighbor_sampler, device, seed, prefetch, kwargs
+        )
+        # Past the initialiser of PyG's LinkNeighborLoader, which would build a sampler of its own.
+        torch_geometric.loader.LinkLoader.__init__(
+            self,
+            data,
+            link_sampler=sampler,
+            edge_label_index=edge_label_index,
+            edge_label=edge_label,
+            edge_label_time=edge_label_time,
+            neg_sampling=neg_sampling,  # type: ignore[arg-type]  # PyG casts what it takes
+            neg_sampling_ratio=neg_sampling_ratio,
+            transform=transform,
+            transform_sampler_output=transform_sampler_output,
+            filter_per_worker=filter_per_worker,
+            **kwargs,
+        )
+        self._check_links(sampler)
+
+    def _check_links(self, sampler: BaseSampler) -> None:
+        """Find what is wrong with the seeds here, not in an epoch."""
+        links = self.input_data
+        for name, value in (("edge_label", links.label), ("edge_label_time", links.time)):
+            if value is not None and len(value) != links.row.numel():
+                raise ValueError(
+                    f"{name} needs one entry for each of {links.row.numel()} links, got "
+                    f"{len(value)}."
+                )
+        if isinstance(sampler, NeighborSampler):
+            ends = (None, None) if links.input_type is None else links.input_type[::2]
+            for i, (ids, node_type) in enumerate(zip((links.row, links.col), ends, strict=True)):
+                check_ids(ids, sampler.num_nodes_of(node_type), f"edge_label_index[{i}]")
+                sampler.seed_time(node_type, ids, links.time)
+
+    def _sample(self, inputs: Any, key: BatchKey | None) -> Any:
+        if isinstance(self._sampler, NeighborSampler) and key is not None:
+            return self._sampler.sample_links(inputs, self.neg_sampling, key)
+        return self._sampler.sample_from_edges(inputs, neg_sampling=self.neg_sampling)
+
+    def _labels(self, out: Any) -> dict[Any, dict[str, Any]]:
+        triplet = self.neg_sampling is not None and self.neg_sampling.is_triplet()
+        return link_labels(out.metadata, self.input_data.input_type, triplet)
+
+    def _num_seeds(self) -> int:
+        return int(self.input_data.row.numel())

@@ -1,0 +1,3 @@
+from typing import Any
+
+def raw_memcpy(builder: Any, dst: Any, src: Any, count: Any, itemsize: int, align: int) -> Any: ...

@@ -1,0 +1,221 @@
+"""The examples run, and learn what they claim to learn."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch_geometric.data import Data, InMemoryDataset
+
+from examples import datasets, train_graphsage
+from examples.ogb_compat import ogb_files_readable
+from examples.synthetic import power_law_graph
+
+EXAMPLES = Path(train_graphsage.__file__).parent
+SMALL = [
+    "--num-nodes",
+    "3000",
+    "--num-edges",
+    "40000",
+    "--batch-size",
+    "256",
+    "--epochs",
+    "4",
+    "--hidden",
+    "32",
+]
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    """Tensors this small gain nothing from threads, which on a busy machine wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def run(capsys, *argv):
+    """Run the main example, and return its rows, its accuracies and all it printed."""
+    train_graphsage.main([str(part) for part in argv])
+    text = capsys.readouterr().out
+    lines = text.splitlines()
+    first = lines.index(train_graphsage.COLUMNS) + 1
+    rows = []
+    while len(lines[first + len(rows)].split()) == 6:
+        rows.append([float(value) for value in lines[first + len(rows)].split()])
+    sage, mlp = (
+        float(re.search(rf"test accuracy, {name}.*: +([\d.]+)", text)[1])
+        for name in ("GraphSAGE", "MLP")
+    )
+    return rows, sage, mlp, text
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_the_example_beats_an_mlp(capsys, num_workers):
+    rows, sage, mlp, text = run(capsys, *SMALL, "--num-workers", num_workers)
+    assert [row[0] for row in rows] == [1, 2, 3, 4]
+    assert rows[-1][1] < rows[0][1]
+    assert rows[-1][2] > rows[0][2]
+    assert all(row[3] > 0 and row[4] >= 0 and row[5] > 0 for row in rows)
+    assert sage > mlp + 0.2
+    assert mlp > 1 / 8  # better than guessing: there is something in the features
+    assert "the loader was waited for" in text
+
+
+def test_the_example_is_reproducible(capsys):
+    first, second = (run(capsys, *SMALL, "--epochs", "2", "--num-workers", n)[0] for n in (0, 2))
+    assert [row[1:3] for row in first] == [row[1:3] for row in second]
+
+
+def test_the_example_with_pygs_loader(capsys):
+    pytest.importorskip("torch_sparse")
+    rows, sage, mlp, text = run(capsys, *SMALL, "--loader", "pyg", "--num-workers", 0)
+    assert len(rows) == 4
+    assert sage > mlp + 0.2
+    assert "torch_geometric.loader" in text
+
+
+def test_fanouts_of_the_test(capsys):
+    _, sage, mlp, _ = run(capsys, *SMALL, "--fanout", "5,5", "--eval-fanout", "all,all")
+    assert sage > mlp + 0.2
+    with pytest.raises(SystemExit):
+        train_graphsage.parse_args(["--fanout", "5,5", "--eval-fanout", "all"])
+    assert "one for each layer" in capsys.readouterr().err
+
+
+def test_generated_graph():
+    graph, again, other = (power_law_graph(3000, 50_000, seed=seed) for seed in (1, 1, 2))
+    for key, value in graph.to_dict().items():
+        assert torch.equal(value, again[key])
+    assert not torch.equal(graph.edge_index, other.edge_index)
+    assert int(graph.edge_index.min()) >= 0
+    assert int(graph.edge_index.max()) < 3000
+    masks = torch.stack([graph[f"{name}_mask"] for name in ("train", "val", "test")])
+    assert (masks.sum(0) == 1).all()
+
+    degree = torch.bincount(graph.edge_index[1], minlength=3000).float()
+    assert degree.max() > 50 * degree.median()
+    alike = graph.y[graph.edge_index[0]] == graph.y[graph.edge_index[1]]
+    assert abs(float(alike.float().mean()) - (0.7 + 0.3 / 8)) < 0.01
+    # The split must not depend on the popularity of a node: hubs would all be in one of the masks.
+    by_degree = degree.argsort(descending=True)[:300]
+    assert abs(float(graph.train_mask[by_degree].float().mean()) - 0.5) < 0.12
+
+
+def test_generated_graph_spans_chunks(monkeypatch):
+    monkeypatch.setattr("examples.synthetic.CHUNK", 64)
+    graph = power_law_graph(50, 1000, num_features=7)
+    # Each chunk has draws of its own.
+    assert not torch.equal(graph.edge_index[:, :64], graph.edge_index[:, 64:128])
+    assert not torch.equal(graph.x[:9], graph.x[9:18])
+
+
+def test_generated_graph_needs_a_node_for_each_class():
+    with pytest.raises(ValueError, match="fewer than num_classes=8"):
+        power_law_graph(5, 10)
+
+
+def write_debian(folder):
+    folder.mkdir(parents=True, exist_ok=True)
+    np.savez(
+        folder / datasets.DEBIAN_FILE,
+        x=np.array([[0, 1], [3, 0], [1, 1]], np.float16),
+        y=np.array([0, 1, 1], np.uint8),
+        edge_index=np.array([[0, 1], [1, 2]], np.int32),
+        split=np.array([0, 1, 2], np.uint8),
+    )
+
+
+@pytest.mark.parametrize("subfolder", ["", "debian"])
+def test_debian(tmp_path, subfolder):
+    write_debian(tmp_path / subfolder)
+    data = datasets.load_dataset("debian", tmp_path)
+    assert data.edge_index.tolist() == [[0, 1, 1, 2], [1, 0, 2, 1]]
+    assert torch.allclose(data.x, torch.tensor([[0.0, 1], [3, 0], [1, 1]]).log1p(), atol=1e-6)
+    assert data.y.dtype == torch.int64
+    assert data.train_mask.tolist() == [True, False, False]
+    assert data.test_mask.tolist() == [False, False, True]
+
+
+def test_debian_says_what_is_missing(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"No debian_bookworm\.npz in .*pass --root"):
+        datasets.load_dataset("debian", tmp_path)
+
+
+def test_unknown_dataset():
+    with pytest.raises(ValueError, match=r"No data set 'corra'.*cora"):
+        datasets.load_dataset("corra")
+
+
+def test_raw_files_are_left_alone(tmp_path):
+    """A folder with raw files only may be read-only or shared: nothing is written there."""
+    raw = tmp_path / "amazon" / "Photo" / "raw"
+    raw.mkdir(parents=True)
+    x, adj = np.eye(4, 3, dtype=np.float32), np.array([0, 1, 2, 3, 4])
+    np.savez(
+        raw / "amazon_electronics_photo.npz",
+        **{"attr_data": x[x != 0], "attr_indices": [0, 1, 2], "attr_indptr": [0, 1, 2, 3, 3]},
+        **{"attr_shape": [4, 3], "adj_data": np.ones(4), "adj_indices": [1, 2, 3, 0]},
+        **{"adj_indptr": adj, "adj_shape": [4, 4], "labels": [0, 1, 0, 1]},
+    )
+    data = datasets.load_dataset("amazon_photo", tmp_path)
+    assert data.num_nodes == 4
+    assert data.num_edges == 8
+    assert int(data.train_mask.sum()) == 2
+    assert [path.name for path in raw.parent.iterdir()] == ["raw"]
+
+
+def test_ogb_without_ogb(tmp_path, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "ogb.nodeproppred", None)
+    with pytest.raises(ImportError, match=r"pyg-direct\[ogb\]"):
+        datasets.load_dataset("ogbn-products", tmp_path)
+
+
+def save_as_ogb_does(path):
+    data = Data(x=torch.randn(3, 2), edge_index=torch.tensor([[0, 1], [1, 2]]), y=torch.ones(3, 1))
+    torch.save(InMemoryDataset.collate([data]), path)
+    return data
+
+
+class Harmful:
+    """What a harmful file holds: unpickling it calls something."""
+
+    def __reduce__(self):
+        return (Path.touch, (Path("must-not-exist"),))
+
+
+def test_ogb_files_are_readable_inside_the_context_only(tmp_path):
+    path = tmp_path / "geometric_data_processed.pt"
+    data = save_as_ogb_does(path)
+    with ogb_files_readable():
+        read, _ = torch.load(path)
+    assert torch.equal(read.x, data.x)
+    assert torch.equal(read.edge_index, data.edge_index)
+    if hasattr(torch.serialization, "safe_globals"):
+        with pytest.raises(Exception, match=r"[Ww]eights.only"):
+            torch.load(path)
+
+
+@pytest.mark.skipif(
+    not hasattr(torch.serialization, "safe_globals"), reason="torch.load trusted all files"
+)
+def test_other_classes_stay_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    torch.save(Harmful(), tmp_path / "harmful.pt")
+    with ogb_files_readable(), pytest.raises(Exception, match=r"[Ww]eights.only"):
+        torch.load(tmp_path / "harmful.pt")
+    assert not Path("must-not-exist").exists()
+
+
+def test_the_notebook_runs(capsys):
+    notebook = json.loads((EXAMPLES / "quickstart.ipynb").read_text())
+    cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    namespace = {}
+    for cell in cells:
+        assert cell["outputs"] == []
+        exec("".join(cell["source"]), namespace)
+    assert namespace["accuracy"] > 0.7
+    assert "batches that were left are the same" in capsys.readouterr().out

@@ -1,0 +1,254 @@
+"""Heterogeneous graphs: the same rules for every node type and edge type."""
+
+import pytest
+import torch
+import torch_geometric.loader
+import torch_geometric.sampler.utils
+import torch_geometric.typing
+from torch_geometric.data import HeteroData
+from torch_geometric.nn import SAGEConv, to_hetero
+from torch_geometric.sampler.base import NumNeighbors
+from torch_geometric.utils import trim_to_layer
+
+from pyg_direct import NeighborLoader
+
+SIZES = {"a": 40, "b": 25, "lonely": 7}
+
+
+def graph(seed=0, extra_types=()):
+    """Three node types, among them one without edges; edge types sorted by name.
+
+    torch_sparse visits edge types by name, we in the order of the data, as pyg-lib does.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    data = HeteroData()
+    for name, size in SIZES.items():
+        data[name].x = torch.randn(size, 3, generator=generator)
+        data[name].number = torch.arange(size)
+    keys = [("a", "likes", "b"), ("a", "to", "a"), ("b", "of", "a"), ("b", "to", "b")]
+    for key in sorted([*keys, *extra_types]):
+        edges = int(torch.randint(60, 200, (1,), generator=generator))
+        row = torch.randint(SIZES[key[0]], (edges,), generator=generator)
+        col = torch.randint(SIZES[key[2]], (edges,), generator=generator)
+        data[key].edge_index = torch.stack([row, col])
+        data[key].edge_attr = torch.arange(edges)
+    return data
+
+
+def check_mapping(data, batch):
+    """Every edge of the batch is the edge of the graph that its e_id names."""
+    for key in data.edge_types:
+        store = batch[key]
+        row, col = store.edge_index
+        mapped = torch.stack([batch[key[0]].n_id[row], batch[key[2]].n_id[col]])
+        assert torch.equal(mapped, data[key].edge_index[:, store.e_id]), key
+        assert torch.equal(store.edge_attr, data[key].edge_attr[store.e_id])
+    for name in data.node_types:
+        assert torch.equal(batch[name].x, data[name].x[batch[name].n_id])
+        assert torch.equal(batch[name].number, batch[name].n_id)
+
+
+def reference(data, seed_type, seeds, hops):
+    """Full neighbourhoods in plain Python: nodes by first occurrence, edges as (row, col, e_id)."""
+    node = {name: [] for name in data.node_types}
+    node[seed_type] = list(seeds)
+    edges = {key: [] for key in data.edge_types}
+    done = dict.fromkeys(data.node_types, 0)
+    for _ in range(hops):
+        frontier = {name: (done[name], len(node[name])) for name in node}
+        for key in data.edge_types:
+            rows, cols = data[key].edge_index.tolist()
+            for local in range(*frontier[key[2]]):
+                for e, col in enumerate(cols):
+                    if col == node[key[2]][local]:
+                        if rows[e] not in node[key[0]]:
+                            node[key[0]].append(rows[e])
+                        edges[key].append((node[key[0]].index(rows[e]), local, e))
+        done = {name: end for name, (_, end) in frontier.items()}
+    return node, edges
+
+
+@pytest.mark.parametrize("seed_type", SIZES)
+@pytest.mark.parametrize("hops", [0, 1, 2, 3])
+def test_full_neighbourhoods_equal_a_plain_reference(seed_type, hops):
+    data = graph()
+    seeds = torch.tensor([3, 5, 0])
+    loader = NeighborLoader(data, [-1] * hops, input_nodes=(seed_type, seeds), batch_size=3)
+    (batch,) = loader
+    node, edges = reference(data, seed_type, seeds.tolist(), hops)
+    for name in data.node_types:
+        assert batch[name].n_id.tolist() == node[name]
+        assert len(batch[name].num_sampled_nodes) == hops + 1
+        assert sum(batch[name].num_sampled_nodes) == len(node[name])
+    for key in data.edge_types:
+        rows_cols_ids = zip(*batch[key].edge_index.tolist(), batch[key].e_id.tolist(), strict=True)
+        assert list(rows_cols_ids) == edges[key]
+        assert len(batch[key].num_sampled_edges) == hops
+        assert sum(batch[key].num_sampled_edges) == len(edges[key])
+    assert batch[seed_type].batch_size == 3
+    check_mapping(data, batch)
+
+
+needs_torch_sparse = pytest.mark.skipif(
+    not torch_geometric.typing.WITH_TORCH_SPARSE, reason="PyG samples with torch_sparse here"
+)
+
+
+@needs_torch_sparse
+@pytest.mark.parametrize("subgraph_type", ["directional", "bidirectional", "induced"])
+@pytest.mark.filterwarnings("ignore:Cannot convert to bidirectional graph")
+def test_full_neighbourhoods_equal_pygs(monkeypatch, subgraph_type):
+    # PyG sorts edges with an unstable sort where pyg-lib is absent; pyg-lib's is stable, as ours.
+    monkeypatch.setattr(
+        torch_geometric.sampler.utils, "index_sort", lambda x, **_: x.sort(stable=True)
+    )
+    for seed in range(5):
+        data = graph(seed, [("a", "rev_likes", "b"), ("b", "rev_to", "a")])
+        arguments = {
+            "num_neighbors": [-1, -1],
+            "input_nodes": ("a", torch.arange(20)),
+            "batch_size": 6,
+            "subgraph_type": subgraph_type,
+        }
+        theirs = torch_geometric.loader.NeighborLoader(data, **arguments)
+        for ours, expected in zip(NeighborLoader(data, **arguments), theirs, strict=True):
+            assert ours.node_types == expected.node_types
+            assert ours.edge_types == expected.edge_types
+            for mine, other in zip(ours.stores, expected.stores, strict=True):
+                counts = {"num_sampled_nodes", "num_sampled_edges"}  # torch_sparse has none
+                assert set(mine.keys()) - counts == set(other.keys())
+                for key, value in other.items():
+                    if isinstance(value, torch.Tensor):
+                        assert mine[key].dtype == value.dtype
+                        assert torch.equal(mine[key], value), (other._key, key)
+                    else:
+                        assert mine[key] == value
+
+
+@pytest.mark.parametrize("replace", [False, True])
+@pytest.mark.parametrize("disjoint", [False, True])
+@pytest.mark.parametrize("subgraph_type", ["directional", "induced"])
+def test_every_batch_is_a_part_of_the_graph(replace, disjoint, subgraph_type):
+    data = graph()
+    fanouts = {key: [3, 2] for key in data.edge_types}
+    fanouts["a", "to", "a"] = [0, -1]
+    loader = NeighborLoader(
+        data,
+        fanouts,
+        input_nodes="a",
+        batch_size=7,
+        replace=replace,
+        disjoint=disjoint,
+        subgraph_type=subgraph_type,
+    )
+    for batch in loader:
+        check_mapping(data, batch)
+        if disjoint:
+            for key in data.edge_types:
+                row, col = batch[key].edge_index
+                assert torch.equal(batch[key[0]].batch[row], batch[key[2]].batch[col])
+            assert batch["a"].batch[: batch["a"].batch_size].tolist() == list(
+                range(batch["a"].batch_size)
+            )
+            pairs = torch.stack([batch["a"].batch, batch["a"].n_id])
+            assert pairs.unique(dim=1).size(1) == pairs.size(1)
+        else:
+            assert "batch" not in batch["a"]
+            for name in data.node_types:
+                assert len(batch[name].n_id.unique()) == len(batch[name].n_id)
+
+
+def test_fan_outs_by_edge_type():
+    data = graph()
+    fanouts = {key: [2, 1] for key in data.edge_types}
+    fanouts["b", "of", "a"] = [0, 0]
+    (batch,) = NeighborLoader(
+        data, NumNeighbors(fanouts), input_nodes=("a", torch.arange(10)), batch_size=10
+    )
+    assert batch["b", "of", "a"].edge_index.size(1) == 0
+    first = batch["a", "to", "a"].num_sampled_edges[0]
+    degree = torch.bincount(data["a", "to", "a"].edge_index[1], minlength=40)[:10]
+    assert first == int(degree.clamp(max=2).sum())
+
+
+def test_threads_prefetching_and_seeds_of_many_types():
+    data = graph()
+
+    def edges(**kwargs):
+        loader = NeighborLoader(data, [3, 3], input_nodes="b", batch_size=4, seed=1, **kwargs)
+        return [[batch[key].e_id.tolist() for key in data.edge_types] for batch in loader]
+
+    assert edges() == edges(num_workers=3) == edges(num_workers=1, prefetch=5)
+
+
+def test_models_train_on_it():
+    data = graph(extra_types=[("a", "rev_likes", "b")])
+    data["a"].y = torch.randint(0, 3, (40,))
+
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first = SAGEConv((-1, -1), 8)
+            self.second = SAGEConv((-1, -1), 3)
+
+        def forward(self, x, edge_index):
+            return self.second(self.first(x, edge_index).relu(), edge_index)
+
+    edge_types = [key for key in data.edge_types if key[0] != "lonely"]
+    model = to_hetero(Net(), (["a", "b"], edge_types))
+    for batch in NeighborLoader(data, [4, 4], input_nodes="a", batch_size=10):
+        x = {name: batch[name].x for name in ("a", "b")}
+        out = model(x, batch.edge_index_dict)["a"][: batch["a"].batch_size]
+        loss = torch.nn.functional.cross_entropy(out, batch["a"].y[: batch["a"].batch_size])
+        loss.backward()
+        assert torch.isfinite(loss)
+
+
+def test_trim_to_layer():
+    data = graph()
+    (batch,) = NeighborLoader(data, [4, 4], input_nodes=("a", torch.arange(10)), batch_size=10)
+    x, edge_index, _ = trim_to_layer(
+        1,
+        batch.num_sampled_nodes_dict,
+        batch.num_sampled_edges_dict,
+        batch.x_dict,
+        batch.edge_index_dict,
+    )
+    for name in ("a", "b"):
+        assert x[name].size(0) == sum(batch[name].num_sampled_nodes[:-1])
+    for key in data.edge_types:
+        assert edge_index[key].size(1) == batch[key].num_sampled_edges[0]
+        if edge_index[key].numel():
+            assert int(edge_index[key][0].max()) < x[key[0]].size(0)
+
+
+@pytest.mark.parametrize(
+    ("input_nodes", "message"),
+    [
+        (None, "must name a node type"),
+        ("c", "must name a node type"),
+        (("c", [0]), "must name a node type"),
+        (torch.arange(3), "must name a node type"),
+        (("a", torch.ones(3, dtype=torch.bool)), "needs 40 entries"),
+    ],
+)
+def test_bad_seeds(input_nodes, message):
+    with pytest.raises(ValueError, match=message):
+        NeighborLoader(graph(), [2], input_nodes=input_nodes)
+
+
+def test_bad_fan_outs():
+    data = graph()
+    with pytest.raises(ValueError, match="Missing number of neighbors"):
+        NeighborLoader(data, {("a", "to", "a"): [2]}, input_nodes="a")
+    fanouts = {key: [2] for key in data.edge_types}
+    fanouts["a", "to", "a"] = [2, 2]
+    with pytest.raises(ValueError, match="Number of hops must be the same"):
+        NeighborLoader(data, fanouts, input_nodes="a")
+
+
+def test_bad_edges_are_named():
+    data = graph()
+    data["a", "to", "a"].edge_index[0, 3] = 40
+    with pytest.raises(ValueError, match=r"data\[\('a', 'to', 'a'\)\].edge_index\[0, 3\] is 40"):
+        NeighborLoader(data, [2], input_nodes="a")

@@ -1,0 +1,123 @@
+"""Graphs and features in a user's own stores."""
+
+import pytest
+import torch
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.testing import MyFeatureStore, MyGraphStore
+
+from pyg_direct import LinkNeighborLoader, NeighborLoader
+
+SIZES = {"paper": 50, "author": 80}
+KEYS = [("paper", "cites", "paper"), ("author", "writes", "paper"), ("paper", "of", "author")]
+
+
+def stores():
+    """Return the same graph as `HeteroData` and in stores, each edge type in another layout."""
+    generator = torch.Generator().manual_seed(0)
+    data, features, edges = HeteroData(), MyFeatureStore(), MyGraphStore()
+    for name, size in SIZES.items():
+        data[name].x = torch.randn(size, 3, generator=generator)
+        features.put_tensor(data[name].x, group_name=name, attr_name="x", index=None)
+    for key, layout in zip(KEYS, ("coo", "csr", "csc"), strict=True):
+        size = (SIZES[key[0]], SIZES[key[2]])
+        ids = [torch.randint(end, (200,), generator=generator) for end in size]
+        edge_index = torch.stack(ids)
+        sort_by = {"coo": None, "csr": 0, "csc": 1}[layout]
+        if sort_by is not None:
+            edge_index = edge_index[:, edge_index[sort_by].argsort(stable=True)]
+        data[key].edge_index = edge_index
+        row, col = edge_index
+        if layout == "csr":
+            row = torch._convert_indices_from_coo_to_csr(row, size[0])
+        if layout == "csc":
+            col = torch._convert_indices_from_coo_to_csr(col, size[1])
+        edges.put_edge_index((row, col), edge_type=key, layout=layout, size=size)
+    return data, (features, edges)
+
+
+def global_edges(batch, key):
+    row, col = batch[key].edge_index
+    return sorted(
+        zip(batch[key[0]].n_id[row].tolist(), batch[key[2]].n_id[col].tolist(), strict=True)
+    )
+
+
+def test_full_neighbourhoods_are_those_of_the_data():
+    data, remote = stores()
+    arguments = {"num_neighbors": [-1, -1], "input_nodes": ("paper", range(20)), "batch_size": 5}
+    local, far = NeighborLoader(data, **arguments), NeighborLoader(remote, **arguments)
+    assert len(local) == len(far) == 4
+    for a, b in zip(local, far, strict=True):
+        assert b["paper"].batch_size == 5
+        assert a["paper"].input_id.tolist() == b["paper"].input_id.tolist()
+        for name in SIZES:
+            assert sorted(a[name].n_id.tolist()) == sorted(b[name].n_id.tolist())
+            assert torch.equal(b[name].x, data[name].x[b[name].n_id])
+        for key in KEYS:
+            assert global_edges(a, key) == global_edges(b, key)
+            assert len(b[key].e_id) == b[key].edge_index.size(1)
+
+
+def test_links_and_custom_class():
+    class Mine(HeteroData):
+        pass
+
+    _, remote = stores()
+    loader = LinkNeighborLoader(
+        remote, [3], edge_label_index=("paper", "of", "author"), batch_size=25, custom_cls=Mine
+    )
+    batches = list(loader)
+    assert len(batches) == 8
+    assert all(type(batch) is Mine for batch in batches)
+    assert all(batch["paper", "of", "author"].edge_label_index.size(1) == 25 for batch in batches)
+
+
+def test_homogeneous_stores():
+    features, edges = MyFeatureStore(), MyGraphStore()
+    x = torch.randn(30, 2)
+    features.put_tensor(x, group_name=None, attr_name="x", index=None)
+    edge_index = torch.randint(30, (2, 100))
+    edges.put_edge_index(tuple(edge_index), edge_type=None, layout="coo", size=(30, 30))
+    loader = NeighborLoader((features, edges), [-1], input_nodes=torch.arange(30), batch_size=30)
+    (batch,) = loader
+    assert isinstance(batch, Data)
+    assert torch.equal(batch.x, x[batch.n_id])
+    assert torch.equal(batch.n_id[batch.edge_index], edge_index[:, batch.e_id])
+
+
+def test_times_and_weights_in_stores():
+    """PyG refuses weights of remote stores."""
+    _, (features, edges) = stores()
+    time = torch.randint(100, (80,))
+    features.put_tensor(time, group_name="author", attr_name="time", index=None)
+    weight = (torch.arange(200) % 4 == 0).double()
+    features.put_tensor(weight, group_name=KEYS[0], attr_name="weight", index=None)
+    loader = NeighborLoader(
+        (features, edges),
+        [4, 4],
+        input_nodes="paper",
+        input_time=torch.full((50,), 30),
+        time_attr="time",
+        weight_attr="weight",
+        batch_size=10,
+    )
+    authors = cited = 0
+    for batch in loader:
+        assert bool((batch["author"].time <= 30).all())
+        assert bool((weight[batch[KEYS[0]].e_id] > 0).all())
+        authors += batch["author"].num_nodes
+        cited += batch[KEYS[0]].num_edges
+    assert authors > 0
+    assert cited > 0
+
+
+def test_bad_stores_are_named():
+    _, (features, edges) = stores()
+    edges.put_edge_index(
+        (torch.tensor([0, 99]), torch.tensor([0, 1])),
+        edge_type=("author", "bad", "paper"),
+        layout="coo",
+        size=(80, 50),
+    )
+    with pytest.raises(ValueError, match="source ids must be in"):
+        NeighborLoader((features, edges), [2], input_nodes="paper")

@@ -1,0 +1,173 @@
+"""A loader goes on in the middle of an epoch, also in another process."""
+
+import io
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch.utils.data import WeightedRandomSampler
+from torch_geometric.data import Data
+
+from pyg_direct import NeighborLoader
+
+PROGRAM = """
+import sys, torch
+from torch_geometric.data import Data
+from pyg_direct import NeighborLoader
+generator = torch.Generator().manual_seed(0)
+data = Data(num_nodes=300, edge_index=torch.randint(300, (2, 3000), generator=generator))
+saved = torch.load(sys.argv[1], weights_only=True)
+loader = NeighborLoader(data, [4, 3], batch_size=32, shuffle=True, seed=saved["seed"])
+loader.load_state_dict(saved)
+torch.save([batch.e_id for batch in loader], sys.argv[2])
+"""
+
+
+def graph():
+    generator = torch.Generator().manual_seed(0)
+    return Data(num_nodes=300, edge_index=torch.randint(300, (2, 3000), generator=generator))
+
+
+def build(seed, **kwargs):
+    return NeighborLoader(graph(), [4, 3], batch_size=32, seed=seed, **kwargs)
+
+
+def edges(loader):
+    return [batch.e_id.tolist() for batch in loader]
+
+
+def interrupted(loader, batches, epochs_before=1):
+    """Run some epochs and a part of the next; return the state there and what was left."""
+    for _ in range(epochs_before):
+        edges(loader)
+    iterator = iter(loader)
+    for _ in range(batches):
+        next(iterator)
+    state = loader.state_dict()
+    return state, [batch.e_id.tolist() for batch in iterator]
+
+
+def through_a_file(state):
+    """States hold nothing that torch.load(weights_only=True) refuses."""
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
+CASES = {
+    "in order": {},
+    "shuffled": {"shuffle": True},
+    "threads": {"shuffle": True, "num_workers": 2},
+    "persistent threads": {"shuffle": True, "num_workers": 2, "persistent_workers": True},
+    "filter in the consumer": {"shuffle": True, "num_workers": 2, "filter_per_worker": False},
+    "drop_last": {"shuffle": True, "drop_last": True},
+}
+
+
+@pytest.mark.parametrize("seed", [None, 11])
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("batches", [0, 1, 5])
+def test_the_rest_of_the_epoch_is_the_same(seed, case, batches):
+    state, rest = interrupted(build(seed, **CASES[case]), batches)
+    assert len(rest) == (9 if case == "drop_last" else 10) - batches
+    torch.manual_seed(999)  # whatever the new process did before
+    loader = build(seed, **CASES[case])
+    loader.load_state_dict(through_a_file(state))
+    assert edges(loader) == rest
+
+
+def test_resuming_leaves_torchs_generator_alone():
+    state, _ = interrupted(build(None, shuffle=True), 3)
+    loader = build(None, shuffle=True)
+    loader.load_state_dict(state)
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    edges(loader)
+    assert torch.equal(torch.rand(3), expected)
+
+
+@pytest.mark.parametrize("kind", ["generator", "weighted sampler"])
+def test_samplers_that_draw_are_replayed(kind):
+    def loader_of():
+        if kind == "generator":
+            return build(None, shuffle=True, generator=torch.Generator().manual_seed(3))
+        return build(None, sampler=WeightedRandomSampler(torch.ones(300), 300))
+
+    torch.manual_seed(1)
+    state, rest = interrupted(loader_of(), 4)
+    torch.manual_seed(2)
+    loader = loader_of()
+    loader.load_state_dict(through_a_file(state))
+    assert edges(loader) == rest
+
+
+def test_later_epochs_follow_the_seed():
+    uninterrupted = build(7, shuffle=True)
+    epochs = [edges(uninterrupted) for _ in range(4)]
+    state, rest = interrupted(build(7, shuffle=True), 4)
+    loader = build(7, shuffle=True)
+    loader.load_state_dict(state)
+    assert rest == epochs[1][4:]
+    assert [edges(loader), edges(loader), edges(loader)] == [rest, epochs[2], epochs[3]]
+    assert epochs[0] != epochs[1]
+
+
+def test_a_state_between_epochs_begins_the_next_one():
+    loader = build(7)
+    epochs = [edges(loader) for _ in range(3)]
+    loader = build(7)
+    edges(loader)
+    state = loader.state_dict()
+    other = build(7)
+    other.load_state_dict(state)
+    assert edges(other) == epochs[1]
+
+
+def test_in_a_new_process(tmp_path):
+    for seed in (None, 11):
+        state, rest = interrupted(build(seed, shuffle=True), 3)
+        torch.save(state, tmp_path / "state.pt")
+        command = [sys.executable, "-c", PROGRAM, tmp_path / "state.pt", tmp_path / "rest.pt"]
+        subprocess.run(command, check=True, timeout=120)
+        assert [e.tolist() for e in torch.load(tmp_path / "rest.pt")] == rest
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"seed": 8}, "seed=7.*seed=8"),
+        ({"batch_size": 16}, "batch_size=32.*batch_size=16"),
+        ({"num_seeds": 1}, "num_seeds=1.*num_seeds=300"),
+        ({"version": 0}, "version 0"),
+    ],
+)
+def test_a_state_of_another_loader_is_refused(change, message):
+    state, _ = interrupted(build(7), 2)
+    arguments = {"seed": 7, "batch_size": 32}
+    if set(change) <= set(arguments):
+        arguments.update(change)
+    else:
+        state.update(change)
+    loader = NeighborLoader(graph(), [4, 3], **arguments)
+    with pytest.raises(ValueError, match=message):
+        loader.load_state_dict(state)
+
+
+def test_a_batch_depends_on_its_number_alone():
+    """Not on threads, prefetching, or which other batches were made."""
+    expected = edges(build(7, shuffle=True))
+    for num_workers, prefetch in ((1, 1), (2, 1), (3, 5), (2, 0)):
+        loader = build(7, shuffle=True, num_workers=num_workers, prefetch=prefetch)
+        assert edges(loader) == expected
+
+
+def test_manual_seed_governs_without_a_seed():
+    torch.manual_seed(4)
+    first = edges(build(None, shuffle=True))
+    second = edges(build(None, shuffle=True))
+    torch.manual_seed(4)
+    assert edges(build(None, shuffle=True)) == first
+    assert first != second
