@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import json
 import platform
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,10 @@ import numpy as np
 import torch
 
 from pyg_direct import __version__
-from tests.emulator import emulated
+
+# Not as `tests.emulator`: other packages bring a `tests` of their own.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+from emulator import emulated
 
 LINE, SECTOR, WORD, WARP = 128, 32, 4, 32
 RESULTS = Path(__file__).parent / "results"

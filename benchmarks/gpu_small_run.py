@@ -8,11 +8,15 @@ Compared on the host, so that what a sanitizer slows down is our kernels and lit
 from __future__ import annotations
 
 import argparse
+import sys
+from pathlib import Path
 
 import torch
 
 from pyg_direct.ops import Backend, backend_for, cuda_workspace
-from tests.conformance import check_case, homogeneous
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+from conformance import check_case, homogeneous
 
 LAWS = ({}, {"replace": True}, {"disjoint": True})
 ROW_BYTES = (1, 6, 12, 64, 100, 128, 132, 400, 512, 2408)
