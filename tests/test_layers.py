@@ -19,10 +19,16 @@ MAY_IMPORT = {
     "ops.parallel": set(),
     "ops.buffers": set(),
     "ops.sorting": {"types", "ops.numba_kernels", "ops.parallel"},
-    "ops.compile": {"config"},
+    "ops.source": set(),
+    "ops.device_memory": set(),
+    "ops.forecast": {"types"},
+    "ops.compile": {"ops.source"},
     "ops": {"types", "ops.cpu", "ops.cuda"},
     "ops.cpu": {"types", "ops.buffers", "ops.numba_kernels", "ops.parallel"},
-    "ops.cuda": {"types", "config", "ops.compile"},
+    "ops.cuda": {"types", "ops.compile", "ops.cuda_workspace", "ops.device_memory"},
+    "ops.cuda_workspace": {
+        "types", "ops.compile", "ops.forecast", "ops.device_memory", "ops.cuda",  # for its type
+    },
     "rng": {"types", "ops.numba_kernels"},
     "attributes": {"ops.sorting"},
     "remote": {"ops.sorting"},

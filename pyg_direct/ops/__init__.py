@@ -92,12 +92,16 @@ def backend_for(device: torch.device, threads: int = 1) -> Backend:
 
     Raises:
         NotImplementedError: no backend for such a device.
+        RuntimeError: a CUDA device that cannot be used; the message says what is missing.
     """
     if device.type == "cpu":
         from .cpu import CpuBackend
 
         return CpuBackend(threads)
+    if device.type == "cuda":
+        from .cuda import CudaBackend
+
+        return CudaBackend(device)
     raise NotImplementedError(
-        f"No backend for device {str(device)!r}. This version samples on the CPU: pass "
-        f"device='cpu', or leave device=None."
+        f"No backend for device {str(device)!r}: use 'cpu', 'cuda' or 'cuda:0'."
     )

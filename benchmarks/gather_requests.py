@@ -1,0 +1,194 @@
+"""How many reads over PCIe a gather makes: our kernel beside two others and the lower bound.
+
+Counts, on the CPU and without a GPU, the lines of 128 bytes that the read instructions of all warps
+touch. Our kernel is the one of `cuda/gather.cu` itself, run by the emulator of the tests. The other
+two are the access patterns of kernels with a thread for each word of 4 bytes:
+
+* naive: output word i is read by thread i;
+* circular: inside each row, words are rotated so that reads fall into the same place of a line as
+  the writes, for tables that begin at a line (PyTorch-Direct; only for rows longer than a line that
+  are no multiple of it).
+
+Writes `results/gather_requests.json`, and the plot beside it:
+
+    python -m benchmarks.gather_requests
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from pyg_direct import __version__
+
+# Not as `tests.emulator`: other packages bring a `tests` of their own.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+from emulator import emulated
+
+LINE, SECTOR, WORD, WARP = 128, 32, 4, 32
+RESULTS = Path(__file__).parent / "results"
+CASES = (  # bytes of a row, address of the table modulo 128, whose rows these are
+    (100, 0, "25 floats"),
+    (200, 0, "50 floats"),
+    (200, 64, "50 floats"),
+    (400, 0, "ogbn-products"),
+    (400, 16, "ogbn-products"),
+    (400, 64, "ogbn-products"),
+    (512, 0, "ogbn-papers100M"),
+    (512, 16, "ogbn-papers100M"),
+    (512, 64, "ogbn-papers100M"),
+    (1536, 0, "MAG240M"),
+    (1536, 64, "MAG240M"),
+    (2408, 0, "Reddit"),
+    (2408, 64, "Reddit"),
+)
+
+
+def cost(addresses: np.ndarray) -> tuple[float, float]:
+    """Return the requests and the bytes sent for reads of words, [instructions, lanes] or -1.
+
+    Each line that an instruction touches is one request, for the sectors of 32 bytes from the first
+    one to the last one that it needs there.
+    """
+    warp, lane = np.nonzero(addresses >= 0)
+    touched = addresses[warp, lane]
+    key = warp * (1 << 40) + touched // LINE
+    keys, inverse = np.unique(key, return_inverse=True)
+    sector = touched % LINE // SECTOR
+    first, last = np.full(len(keys), 4), np.full(len(keys), -1)
+    np.minimum.at(first, inverse, sector)
+    np.maximum.at(last, inverse, sector)
+    return float(len(keys)), float(SECTOR * (last - first + 1).sum())
+
+
+def thread_per_word(rows: np.ndarray, row_bytes: int, base: int, circular: bool) -> np.ndarray:
+    """Return the address that each lane of each warp reads."""
+    words = row_bytes // WORD
+    output = np.arange(len(rows) * words) * WORD
+    row, column = output // row_bytes, output % row_bytes
+    source = rows[row] * row_bytes
+    if circular and row_bytes > LINE and row_bytes % LINE:
+        rotation = np.fmod(row * row_bytes - source, LINE)
+        column = column + rotation
+        column = np.where(column < 0, column + row_bytes, column)
+        column = np.where(column >= row_bytes, column - row_bytes, column)
+    address = base + source + column
+    padded = np.full(-(-len(address) // WARP) * WARP, -1)
+    padded[: len(address)] = address
+    return padded.reshape(-1, WARP)
+
+
+def ours(rows: np.ndarray, row_bytes: int, base: int, num_rows: int) -> tuple[float, float]:
+    """Return requests and bytes of our kernel, counted while it runs."""
+    memory = torch.zeros(num_rows * row_bytes + 2 * LINE, dtype=torch.uint8)
+    skip = (base - memory.data_ptr()) % LINE
+    table = memory[skip : skip + num_rows * row_bytes].view(num_rows, row_bytes)
+    with emulated() as backend:
+        device = backend.library.compiler
+        device.recorded = "table"
+        backend.gather(table, torch.from_numpy(rows))
+        return device.requests.requests, device.requests.payload_bytes
+
+
+def bound(rows: np.ndarray, row_bytes: int, base: int) -> tuple[float, float]:
+    """Return the requests and bytes when each row's lines and sectors are read once."""
+    first = base + rows * row_bytes
+    last = first + row_bytes - 1
+    requests, sectors = ((last // size - first // size + 1).sum() for size in (LINE, SECTOR))
+    return float(requests), float(SECTOR * sectors)
+
+
+def measure(num_picked: int, num_rows: int) -> list[dict[str, Any]]:
+    """Return one record for each case."""
+    rng = np.random.default_rng(0)
+    records = []
+    for row_bytes, base, what in CASES:
+        rows = rng.permutation(num_rows)[:num_picked]
+        counted = {
+            "naive": cost(thread_per_word(rows, row_bytes, base, circular=False)),
+            "circular": cost(thread_per_word(rows, row_bytes, base, circular=True)),
+            "ours": ours(rows, row_bytes, base, num_rows),
+            "bound": bound(rows, row_bytes, base),
+        }
+        record: dict[str, Any] = {"row_bytes": row_bytes, "base": base, "rows_of": what}
+        for name, (requests, sent) in counted.items():
+            record[name] = {
+                "requests_per_row": round(requests / num_picked, 4),
+                "payload_bytes_per_row": round(sent / num_picked, 1),
+            }
+        records.append(record)
+    return records
+
+
+def table(records: list[dict[str, Any]]) -> str:
+    """Return the records as a Markdown table."""
+    kernels = ("naive", "circular", "ours", "bound")
+    lines = [
+        "| row bytes | base | " + " | ".join(kernels) + " |",
+        "|---|---|" + "---|" * len(kernels),
+    ]
+    for record in records:
+        cells = [
+            f"{record[name]['requests_per_row']:.2f} / {record[name]['payload_bytes_per_row']:.0f}"
+            for name in kernels
+        ]
+        lines.append(f"| {record['row_bytes']} | {record['base']} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def plot(records: list[dict[str, Any]], path: Path) -> None:
+    """Draw requests over the lower bound, from the records alone."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(9, 4.2))
+    at = np.arange(len(records))
+    colours = {"naive": "#c8553d", "circular": "#e0a458", "ours": "#2f6690"}
+    for i, (name, colour) in enumerate(colours.items()):
+        ratio = [r[name]["requests_per_row"] / r["bound"]["requests_per_row"] for r in records]
+        axes.bar(at + (i - 1) * 0.27, ratio, 0.27, label=name, color=colour)
+    axes.axhline(1, color="black", linewidth=0.8)
+    axes.set_xticks(at, [f"{r['row_bytes']} B\n+{r['base']}" for r in records], fontsize=8)
+    axes.set_xlabel("row length, and address of the table modulo 128")
+    axes.set_ylabel("read requests / lower bound")
+    axes.set_title("PCIe read requests of a gather of random rows")
+    axes.legend(frameon=False)
+    figure.tight_layout()
+    figure.savefig(path, dpi=150)
+    plt.close(figure)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description="Count the PCIe read requests of a gather.")
+    parser.add_argument("--picked", type=int, default=4096, help="rows to gather")
+    parser.add_argument("--rows", type=int, default=20_000, help="rows of the table")
+    parser.add_argument("--output", type=Path, default=RESULTS / "gather_requests.json")
+    options = parser.parse_args(arguments)
+    records = measure(options.picked, options.rows)
+    result = {
+        "what": "read requests of 128-byte lines and payload bytes, per row, counted in emulation",
+        "pyg_direct": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "rows_gathered": options.picked,
+        "rows_of_table": options.rows,
+        "cases": records,
+    }
+    options.output.parent.mkdir(parents=True, exist_ok=True)
+    options.output.write_text(json.dumps(result, indent=1) + "\n")
+    plot(records, options.output.with_suffix(".png"))
+    print(table(records))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,80 @@
+// What all kernels share: integer names, pointer kinds, the index loop and a search.
+//
+// The text compiles with NVRTC and, for the tests, with a C++ compiler behind an emulator that
+// brings checked pointers of its own.
+#pragma once
+
+using u8 = unsigned char;
+using u16 = unsigned short;
+using u32 = unsigned int;
+using u64 = unsigned long long;
+using i32 = int;
+using i64 = long long;
+
+#ifndef BLOCK_THREADS  // given by the launcher, which launches blocks of this size
+#define BLOCK_THREADS 256
+#endif
+
+constexpr i32 kWarp = 32;
+constexpr i32 kBlockWarps = BLOCK_THREADS / kWarp;
+constexpr u32 kAllLanes = 0xFFFFFFFFu;
+
+#ifndef CUDA_EMULATOR
+
+// A kernel says with each array whether it writes it. An `In` array is written by no thread of the
+// launch, so its reads may go through the read-only cache.
+template <class T>
+using In = const T *__restrict__;
+template <class T>
+using Out = T *;
+
+#define SHARED_ARRAY(type, name, size) __shared__ type name[size]
+
+// The address of byte 0 of `table`.
+__device__ inline u64 address_of(const u8 *table) { return reinterpret_cast<u64>(table); }
+
+// The V at byte `at`, a multiple of sizeof(V) as an address, or zeros where `wanted` is false. A
+// whole warp calls it together, so that the reads of its lanes are one instruction.
+template <class V>
+__device__ inline V load_if(bool wanted, const u8 *table, i64 at) {
+  return wanted ? *reinterpret_cast<const V *>(table + at) : V{};
+}
+
+template <class V>
+__device__ inline void store(u8 *out, i64 at, V value) {
+  *reinterpret_cast<V *>(out + at) = value;
+}
+
+// A read of a word that other threads change with atomics at the same time.
+__device__ inline u32 atomic_read(const u32 *word) {
+  return *const_cast<const volatile u32 *>(word);
+}
+
+#endif
+
+__device__ inline i64 thread_number() { return static_cast<i64>(blockIdx.x) * blockDim.x + threadIdx.x; }
+__device__ inline i64 thread_count() { return static_cast<i64>(gridDim.x) * blockDim.x; }
+__device__ inline i64 ceil_div(i64 a, i64 b) { return (a + b - 1) / b; }
+__device__ inline i64 minimum(i64 a, i64 b) { return a < b ? a : b; }
+
+// The last i in [first, last) with starts[i] <= x, where starts[first] <= x. Of several equal starts
+// it is the last, so ranges that are empty are never found.
+// Example: starts [0, 3, 3, 5], x = 3 gives 2.
+template <class Starts>
+__device__ inline i64 range_of(Starts starts, i64 first, i64 last, i64 x) {
+  while (last - first > 1) {
+    const i64 middle = first + (last - first) / 2;
+    if (starts[middle] <= x) {
+      first = middle;
+    } else {
+      last = middle;
+    }
+  }
+  return first;
+}
+
+// The lanes of the sub-warp of `lanes` lanes (8, 16 or 32) to which the calling thread belongs.
+__device__ inline u32 subwarp_mask(i32 lanes) {
+  const i32 first = static_cast<i32>(threadIdx.x % kWarp) & ~(lanes - 1);
+  return (kAllLanes >> (kWarp - lanes)) << first;
+}

@@ -1,0 +1,194 @@
+// Global node ids to local ids, in order of first occurrence: seeds first, then the sources of each
+// hop, relation by relation, edge by edge. Each node type has its own list and its own numbers.
+//
+// A hop takes six launches: `enter_edges` puts every edge into the table, where the first edge of a
+// new node wins; `mark_first` flags the winners; `scan_runs` ranks them; `count_new` turns ranks
+// into first ids by relation; `append_new` writes the lists; `label_edges` reads the ids back.
+#include "common.cuh"
+#include "scan.cuh"
+#include "table.cuh"
+
+// Writes the seeds of one type to the beginning of its list.
+//
+// Example: seeds 7, 4, 7 at first = 10 give node[10:13] = 7, 4, 7 and, with group 5,
+// seed_of[10:13] = 5, 6, 7.
+template <class I>
+__global__ void list_seeds(
+    In<i64> seed,        // [n]: node ids
+    i64 n,
+    i64 first,           // first entry of the type's list
+    i32 group,           // subgraph of the first seed
+    i32 disjoint,        // 0 or 1
+    Out<I> node,         // [capacity]
+    Out<i32> seed_of     // [capacity]; [0] unless disjoint
+) {
+  for (i64 i = thread_number(); i < n; i += thread_count()) {
+    node[first + i] = static_cast<I>(seed[i]);
+    if (disjoint) seed_of[first + i] = group + static_cast<i32>(i);
+  }
+}
+
+// Enters the nodes of all lists; of a duplicated seed the first place counts. Row y of the grid does
+// type y. Serves the seeds, and the known nodes whenever the table or the window is a new one.
+//
+// Example: the list 7, 4, 7 gives the entries 7 -> base, 4 -> base + 1.
+template <class I, bool kHashed>
+__global__ void enter_nodes(
+    In<I> node, In<i32> seed_of,  // [capacity]
+    In<i64> node_start,           // [T]
+    In<i64> node_end,             // [T]: nodes of each type
+    In<i64> slot_base,            // [T + 1]: first table entry of each type
+    u32 base, u32 width, u32 locals, i32 disjoint,
+    Out<u32> table                // [slots]
+) {
+  const Window window{base, width, locals};
+  const i64 t = blockIdx.y, start = node_start[t], first = slot_base[t];
+  const i64 slots = slot_base[t + 1] - first;
+  // No edge is in the table yet, so the list stands in for the sources, which are never looked at.
+  const Keys<I> keys{node, seed_of, start, node, seed_of, disjoint != 0};
+  for (i64 i = thread_number(); i < node_end[t]; i += thread_count()) {
+    const i64 v = node[start + i];
+    if (kHashed) {
+      const Key key{v, disjoint ? seed_of[start + i] : 0};
+      enter_hashed(key, static_cast<u32>(i), table, first, slots, window, keys);
+    } else {
+      atomicMin(&table[first + v], base + static_cast<u32>(i));
+    }
+  }
+}
+
+// Enters the sources of a hop and remembers where each one is, so that it is looked up once.
+//
+// Example: known nodes 7, 4 (local 0, 1), sources 4, 9, 9, 2, locals = 8: the entries of 9 and 2
+// become base + 8 + 1 and base + 8 + 3; that of 4 stays base + 1.
+template <class I, bool kHashed>
+__global__ void enter_edges(
+    In<I> row,               // [edges]: global ids
+    In<i32> group,           // [edges]; [0] unless disjoint
+    In<i64> edge_ptr,        // [R + 1]: first edge of each relation
+    In<i64> relations,       // [3, R]
+    i64 num_relations,       // R
+    In<I> node, In<i32> seed_of,  // [capacity]
+    In<i64> node_start,      // [T]
+    In<i64> slot_base,       // [T + 1]
+    u32 base, u32 width, u32 locals, i32 disjoint,
+    Out<u32> table,          // [slots]
+    Out<i64> slot            // [edges] out: the entry of each edge's source
+) {
+  const Window window{base, width, locals};
+  const i64 edges = edge_ptr[num_relations];
+  for (i64 e = thread_number(); e < edges; e += thread_count()) {
+    const i64 src = relations[range_of(edge_ptr, 0, num_relations, e)];
+    const i64 first = slot_base[src], v = row[e];
+    const u32 x = locals + static_cast<u32>(e);
+    i64 found = first + v;
+    if (kHashed) {
+      const Keys<I> keys{node, seed_of, node_start[src], row, group, disjoint != 0};
+      const Key key{v, disjoint ? group[e] : 0};
+      found = enter_hashed(key, x, table, first, slot_base[src + 1] - first, window, keys);
+    } else {
+      atomicMin(&table[found], base + x);
+    }
+    slot[e] = found;
+  }
+}
+
+// Flags the edges that are the first to a new node: those whose own number is in the table.
+//
+// Example: as above, flags 0, 1, 0, 1.
+__global__ void mark_first(
+    In<u32> table,        // [slots]
+    In<i64> slot,         // [edges]
+    In<i64> edge_ptr,     // [R + 1]
+    i64 num_relations,    // R
+    u32 base, u32 locals,
+    Out<i32> rank,        // [edges + 1] out: 0 or 1, before the scan
+    Out<i64> run_sum      // [blocks] out
+) {
+  const Run run = run_of_block(edge_ptr[num_relations]);
+  i64 sum = 0;
+  for (i64 e = run.first + threadIdx.x; e < run.last; e += blockDim.x) {
+    const i32 is_first = table[slot[e]] == base + locals + static_cast<u32>(e);
+    rank[e] = is_first;
+    sum += is_first;
+  }
+  store_run_sum(sum, run_sum);
+}
+
+// Counts the nodes after the hop and finds each relation's first new id. One thread.
+//
+// Example: two relations from type 0 with 2 and 1 new nodes after 5 known ones: new_base = [5, 7],
+// and type 0 has 8 nodes. The next hop's items are the 3 new nodes, once for each relation into
+// type 0.
+__global__ void count_new(
+    In<i64> relations,      // [3, R]
+    i64 num_relations,      // R
+    i64 num_types,          // T
+    In<i64> rank_at,        // [R + 1]: new nodes before each relation's first edge
+    In<i64> known,          // [T]: nodes before the hop
+    Out<i64> new_base,      // [R] out
+    Out<i64> after,         // [T] out: nodes after the hop
+    Out<i64> item_base      // [R + 1] out: first item of each relation in the next hop
+) {
+  if (thread_number() > 0) return;
+  for (i64 t = 0; t < num_types; ++t) after[t] = known[t];
+  for (i64 r = 0; r < num_relations; ++r) {
+    const i64 src = relations[r], count = after[src];
+    new_base[r] = count;
+    after[src] = count + rank_at[r + 1] - rank_at[r];
+  }
+  i64 items = 0;
+  for (i64 r = 0; r < num_relations; ++r) {
+    const i64 dst = relations[num_relations + r];
+    item_base[r] = items;
+    items += static_cast<i64>(after[dst]) - known[dst];
+  }
+  item_base[num_relations] = items;
+}
+
+// Appends the new nodes to their lists, and makes their entries local ids.
+//
+// Example: as above, the list grows to 7, 4, 9, 2 and the entries of 9 and 2 become base + 2, + 3.
+template <class I>
+__global__ void append_new(
+    In<I> row, In<i32> group,  // [edges]
+    In<i64> slot,              // [edges]
+    In<i32> rank,              // [edges + 1]: new nodes before each edge
+    In<i64> rank_at,           // [R + 1]: the same before each relation
+    In<i64> new_base,          // [R]
+    In<i64> edge_ptr,          // [R + 1]
+    In<i64> relations,         // [3, R]
+    i64 num_relations,         // R
+    In<i64> node_start,        // [T]
+    u32 base, i32 disjoint,
+    Out<I> node, Out<i32> seed_of,  // [capacity]
+    Out<u32> table             // [slots]
+) {
+  const i64 edges = edge_ptr[num_relations];
+  for (i64 e = thread_number(); e < edges; e += thread_count()) {
+    if (rank[e + 1] == rank[e]) continue;
+    const i64 r = range_of(edge_ptr, 0, num_relations, e);
+    const i64 local = new_base[r] + rank[e] - rank_at[r];
+    const i64 at = node_start[relations[r]] + local;
+    node[at] = row[e];
+    if (disjoint) seed_of[at] = group[e];
+    table[slot[e]] = base + static_cast<u32>(local);
+  }
+}
+
+// Reads the local id of every edge's source.
+//
+// Example: as above, label = 1, 2, 2, 3.
+__global__ void label_edges(
+    In<u32> table,        // [slots]
+    In<i64> slot,         // [edges]
+    In<i64> edge_ptr,     // [R + 1]
+    i64 num_relations,    // R
+    u32 base,
+    Out<i32> label        // [edges] out
+) {
+  const i64 edges = edge_ptr[num_relations];
+  for (i64 e = thread_number(); e < edges; e += thread_count()) {
+    label[e] = static_cast<i32>(table[slot[e]] - base);
+  }
+}

@@ -1,0 +1,308 @@
+// One hop of neighbour sampling. The work is a list of items, one for each (relation, frontier node
+// of the relation's destination type), relation by relation: `plan_items` counts the edges of each,
+// and one `sample_*` kernel for each kind of fan-out fills them. All counts stay on the device.
+#include "common.cuh"
+#include "philox.cuh"
+#include "scan.cuh"
+
+constexpr u32 kEmptySlot = 0xFFFFFFFFu;
+constexpr i32 kMaxRegisterFanout = kWarp;  // larger fan-outs keep their picks in a hash table
+
+// Counts the edges of every item of a hop and leaves the sum of each block's run for `scan_runs`.
+//
+// Example: fan-out 2 and frontier nodes of degree 3, 0 and 1 give item_ptr = [2, 0, 1, .].
+template <class P, class I>
+__global__ void plan_items(
+    In<P> indptr,         // [sum_r (N_r + 1)]
+    In<I> node,           // [capacity]: the node lists of all types
+    In<i64> node_start,   // [T]: first entry of each type's list
+    In<i64> node_ptr,     // [T]: nodes of each type that earlier hops have expanded
+    In<i64> relations,    // [3, R]: source type, destination type, indptr base
+    In<i64> fanout,       // [R]
+    In<i64> item_base,    // [R + 1]: first item of each relation
+    i64 num_relations,    // R
+    i32 replace,          // 0 or 1
+    Out<i64> item_start,  // [items] out: first position of the node's list
+    Out<i64> item_degree, // [items] out: length of the node's list
+    Out<i64> item_ptr,    // [items + 1] out: number of edges, before the scan
+    Out<i64> run_sum      // [blocks] out
+) {
+  const Run run = run_of_block(item_base[num_relations]);
+  i64 sum = 0;
+  for (i64 item = run.first + threadIdx.x; item < run.last; item += blockDim.x) {
+    const i64 r = range_of(item_base, 0, num_relations, item);
+    const i64 dst = relations[num_relations + r], k = fanout[r];
+    const i64 local = node_ptr[dst] + item - item_base[r];
+    const i64 v = relations[2 * num_relations + r] + node[node_start[dst] + local];
+    const i64 start = indptr[v];
+    const i64 degree = indptr[v + 1] - start;
+    i64 edges = minimum(k, degree);
+    if (k < 0) edges = degree;
+    if (k >= 0 && replace) edges = degree > 0 ? k : 0;
+    item_start[item] = start;
+    item_degree[item] = degree;
+    item_ptr[item] = edges;
+    sum += edges;
+  }
+  store_run_sum(sum, run_sum);
+}
+
+// Where the edges of a hop go.
+template <class P, class I>
+struct Edges {
+  In<I> indices;       // [E]
+  Out<I> row;          // [edges]: global id of the source
+  Out<i32> col;        // [edges]: local id of the destination
+  Out<P> position;     // [edges]: position in `indices`
+  Out<i32> group;      // [edges]: the destination's subgraph; [0] unless disjoint
+
+  __device__ void put(i64 edge, i64 at, i64 local, bool disjoint, i32 subgraph) {
+    row[edge] = indices[at];
+    col[edge] = static_cast<i32>(local);
+    position[edge] = static_cast<P>(at);
+    if (disjoint) group[edge] = subgraph;
+  }
+};
+
+// What an item is, read by all lanes that work on it.
+struct Item {
+  i64 relation, local;      // local: local id of the destination
+  i64 start, degree;        // its list
+  i64 first, size;          // its edges
+  i32 subgraph;             // of the destination; 0 unless disjoint
+};
+
+__device__ inline Item item_at(i64 number, i64 r, i64 num_relations, In<i64> node_start, In<i64> node_ptr,
+                               In<i64> relations, In<i64> item_base, In<i64> item_start,
+                               In<i64> item_degree, In<i64> item_ptr, In<i32> seed_of,
+                               bool disjoint) {
+  const i64 dst = relations[num_relations + r];
+  Item item;
+  item.relation = r;
+  item.local = node_ptr[dst] + number - item_base[r];
+  item.start = item_start[number];
+  item.degree = item_degree[number];
+  item.first = item_ptr[number];
+  item.size = item_ptr[number + 1] - item.first;
+  item.subgraph = disjoint ? static_cast<i32>(seed_of[node_start[dst] + item.local]) : 0;
+  return item;
+}
+
+// Lane j's pick out of [0, degree) for slot j < k, every k-subset equally likely, k <= lanes.
+//
+// Method: Floyd's algorithm (Bentley and Floyd, "A Sample of Brilliance", CACM 30(9), 1987): slot j
+// draws t_j from [0, degree - k + j]; if t_j was picked before, it takes top_j = degree - k + j.
+// In step order, t_j was picked before if and only if an earlier slot drew it too (then that slot
+// or a still earlier one holds it), or t_j is top_i of an earlier slot i that had to take it. The
+// first is one match over the lanes; the second asks one other lane, and is repeated until no lane
+// changes, which takes as many rounds as the longest such chain: mostly one.
+//
+// Example: degree 5, k 3, draws 1, 1, 4: slot 1 repeats a draw and takes 3; slot 2 drew 4. The picks
+// are 1, 3, 4. With draws 1, 1, 3 slot 2 finds that slot 1 took 3, and takes 4.
+__device__ inline u32 floyd_pick(u32 degree, u32 k, u32 lane, u32 lanes, u32 group_mask,
+                                 const Stream &stream) {
+  const bool active = lane < k;
+  const u32 top = degree - k + lane;
+  const u32 drawn = active ? draw_below(stream, lane, top + 1) : 0;
+  const u32 shift = (threadIdx.x % kWarp) & ~(lanes - 1);  // lane 0 of the sub-warp
+  const u32 before = (1u << lane) - 1;                      // lanes of lower slots
+  // Lanes without a slot draw the same 0 as one another, but stand above every slot.
+  const u32 same = __match_any_sync(group_mask, drawn) >> shift;
+  bool taken = active && (same & before) != 0;
+  const bool may_chain = active && drawn >= degree - k && drawn < top;
+  const u32 asked = may_chain ? drawn - (degree - k) : 0;
+  for (u32 known = 0;;) {
+    const u32 all_taken = __ballot_sync(group_mask, taken) >> shift;
+    if (all_taken == known) break;
+    known = all_taken;
+    taken = taken || (may_chain && (all_taken >> asked & 1));
+  }
+  return taken ? top : drawn;
+}
+
+// Samples the items whose fan-out is in [0, lanes], without replacement, a sub-warp an item.
+// Reads the picked positions of a list and no others, so a hub costs as much as any node.
+//
+// Example: lanes 8, fan-out 3: lanes 0-7 of a warp sample item 0, lanes 8-15 item 1, and so on; in
+// each sub-warp the lanes 0-2 write one edge.
+template <class P, class I>
+__global__ void sample_floyd(
+    In<I> indices,        // [E]
+    In<i64> node_start,   // [T]
+    In<i64> node_ptr,     // [T]: local id of the first frontier node
+    In<i32> seed_of,      // [capacity]; [0] unless disjoint
+    In<i64> relations,    // [3, R]
+    In<i64> fanout,       // [R]
+    In<i64> item_base,    // [R + 1]
+    In<i64> item_start,   // [items]
+    In<i64> item_degree,  // [items]
+    In<i64> item_ptr,     // [items + 1]
+    i64 num_relations,    // R
+    i32 hop,              // in [0, 255]
+    u32 k0, u32 k1,       // key of the batch
+    i32 disjoint,         // 0 or 1
+    i32 lanes,            // 8, 16 or 32
+    Out<I> row, Out<i32> col, Out<P> position, Out<i32> group  // [edges] out
+) {
+  Edges<P, I> edges{indices, row, col, position, group};
+  const i64 items = item_base[num_relations], groups = thread_count() / lanes;
+  const u32 lane = threadIdx.x % lanes, mask = subwarp_mask(lanes);
+  for (i64 number = thread_number() / lanes; number < items; number += groups) {
+    const i64 r = range_of(item_base, 0, num_relations, number);
+    if (fanout[r] < 0 || fanout[r] > lanes) continue;  // the whole sub-warp
+    const Item item = item_at(number, r, num_relations, node_start, node_ptr, relations, item_base,
+                              item_start, item_degree, item_ptr, seed_of, disjoint);
+    u32 pick = lane;
+    if (item.size < item.degree && item.size > 0) {
+      const Stream stream{static_cast<u32>(item.local), static_cast<u32>(hop) | static_cast<u32>(r) << 8,
+                          k0, k1};
+      pick = floyd_pick(static_cast<u32>(item.degree), static_cast<u32>(item.size), lane, lanes, mask,
+                        stream);
+    }
+    if (lane < item.size) {
+      edges.put(item.first + lane, item.start + pick, item.local, disjoint, item.subgraph);
+    }
+  }
+}
+
+// Samples every item with a fan-out k >= 0 with replacement: slot j is an independent uniform draw.
+// A sub-warp an item; fan-outs above `lanes` take several rounds.
+//
+// Example: a list of 3 and draws 2, 0, 2 give its last, first and last neighbour.
+template <class P, class I>
+__global__ void sample_replace(
+    In<I> indices, In<i64> node_start, In<i64> node_ptr, In<i32> seed_of, In<i64> relations,
+    In<i64> fanout, In<i64> item_base, In<i64> item_start, In<i64> item_degree, In<i64> item_ptr,
+    i64 num_relations, i32 hop, u32 k0, u32 k1, i32 disjoint, i32 lanes,  // as in `sample_floyd`
+    Out<I> row, Out<i32> col, Out<P> position, Out<i32> group  // [edges] out
+) {
+  Edges<P, I> edges{indices, row, col, position, group};
+  const i64 items = item_base[num_relations], groups = thread_count() / lanes;
+  for (i64 number = thread_number() / lanes; number < items; number += groups) {
+    const i64 r = range_of(item_base, 0, num_relations, number);
+    if (fanout[r] < 0) continue;
+    const Item item = item_at(number, r, num_relations, node_start, node_ptr, relations, item_base,
+                              item_start, item_degree, item_ptr, seed_of, disjoint);
+    const Stream stream{static_cast<u32>(item.local), static_cast<u32>(hop) | static_cast<u32>(r) << 8,
+                        k0, k1};
+    for (i64 slot = threadIdx.x % lanes; slot < item.size; slot += lanes) {
+      const u32 pick = draw_below(stream, static_cast<u32>(slot), static_cast<u32>(item.degree));
+      edges.put(item.first + slot, item.start + pick, item.local, disjoint, item.subgraph);
+    }
+  }
+}
+
+// Whether `pick` is in the open hash table `picks[first .. first + slots)`.
+__device__ inline bool was_picked(u32 pick, Out<u32> picks, i64 first, u32 slots) {
+  for (u32 at = pick * 0x9E3779B1u;; ++at) {
+    const u32 seen = atomic_read(&picks[first + (at & (slots - 1))]);
+    if (seen == pick) return true;
+    if (seen == kEmptySlot) return false;
+  }
+}
+
+__device__ inline void enter_pick(u32 pick, Out<u32> picks, i64 first, u32 slots) {
+  for (u32 at = pick * 0x9E3779B1u;; ++at) {
+    const u32 seen = atomicCAS(&picks[first + (at & (slots - 1))], kEmptySlot, pick);
+    if (seen == kEmptySlot || seen == pick) return;
+  }
+}
+
+// Floyd's algorithm for one item of any size by one warp, 32 slots a round: what the earlier rounds
+// picked is in the warp's hash table. A draw that an earlier round drew, too, is always in it.
+template <class P, class I>
+__device__ inline void floyd_rounds(const Item &item, bool disjoint, const Stream &stream,
+                                    Out<u32> picks, i64 table, u32 slots, Edges<P, I> edges) {
+  const u32 lane = threadIdx.x % kWarp, before = (1u << lane) - 1;
+  const u32 k = static_cast<u32>(item.size), rest = static_cast<u32>(item.degree) - k;
+  for (u32 i = lane; i < slots; i += kWarp) picks[table + i] = kEmptySlot;
+  __syncwarp(kAllLanes);
+  for (u32 first = 0; first < k; first += kWarp) {
+    const u32 slot = first + lane, top = rest + slot;
+    const bool active = slot < k;
+    const u32 drawn = active ? draw_below(stream, slot, top + 1) : kEmptySlot;
+    bool taken = (__match_any_sync(kAllLanes, drawn) & before) != 0;
+    taken = active && (taken || was_picked(drawn, picks, table, slots));
+    // Does a slot of this round hold the draw, because it took its `top`?
+    const bool may_chain = active && drawn >= rest + first && drawn < top;
+    const u32 asked = may_chain ? drawn - rest - first : 0;
+    for (u32 known = 0;;) {
+      const u32 all_taken = __ballot_sync(kAllLanes, taken);
+      if (all_taken == known) break;
+      known = all_taken;
+      taken = taken || (may_chain && (all_taken >> asked & 1));
+    }
+    const u32 pick = taken ? top : drawn;
+    if (active) {
+      enter_pick(pick, picks, table, slots);
+      edges.put(item.first + slot, item.start + pick, item.local, disjoint, item.subgraph);
+    }
+    __syncwarp(kAllLanes);
+  }
+}
+
+// Samples the items whose fan-out is above 32, without replacement, a warp an item. The picks and
+// their slots are those of Floyd's algorithm run slot by slot.
+//
+// Example: fan-out 100 of a list of 150 takes four rounds, of 32, 32, 32 and 4 slots.
+template <class P, class I>
+__global__ void sample_large(
+    In<I> indices, In<i64> node_start, In<i64> node_ptr, In<i32> seed_of, In<i64> relations,
+    In<i64> fanout, In<i64> item_base, In<i64> item_start, In<i64> item_degree, In<i64> item_ptr,
+    i64 num_relations, i32 hop, u32 k0, u32 k1, i32 disjoint,  // as in `sample_floyd`
+    u32 slots,         // of each warp's hash table: a power of two, at least twice the largest fan-out
+    Out<u32> picks,    // [warps * slots]: scratch
+    Out<I> row, Out<i32> col, Out<P> position, Out<i32> group  // [edges] out
+) {
+  Edges<P, I> edges{indices, row, col, position, group};
+  const i64 items = item_base[num_relations], warp = thread_number() / kWarp;
+  for (i64 number = warp; number < items; number += thread_count() / kWarp) {
+    const i64 r = range_of(item_base, 0, num_relations, number);
+    if (fanout[r] <= kMaxRegisterFanout) continue;
+    const Item item = item_at(number, r, num_relations, node_start, node_ptr, relations, item_base,
+                              item_start, item_degree, item_ptr, seed_of, disjoint);
+    if (item.size < item.degree) {
+      const Stream stream{static_cast<u32>(item.local), static_cast<u32>(hop) | static_cast<u32>(r) << 8,
+                          k0, k1};
+      floyd_rounds(item, disjoint, stream, picks, warp * slots, slots, edges);
+    } else {
+      for (i64 j = threadIdx.x % kWarp; j < item.size; j += kWarp) {
+        edges.put(item.first + j, item.start + j, item.local, disjoint, item.subgraph);
+      }
+    }
+  }
+}
+
+// Takes all neighbours where the fan-out is negative. A warp does kTile edges in a row, whichever
+// items they belong to, so a hub is shared by as many warps as its list needs.
+//
+// Example: lists of 1, 500 and 2: warp 0 does the edges 0-127 (items 0 and 1), warps 1 and 2 edges
+// of item 1 only, warp 3 the rest of item 1 and item 2.
+template <class P, class I>
+__global__ void sample_all(
+    In<I> indices, In<i64> node_start, In<i64> node_ptr, In<i32> seed_of, In<i64> relations,
+    In<i64> fanout, In<i64> item_base, In<i64> item_start, In<i64> item_degree, In<i64> item_ptr,
+    i64 num_relations, i32 disjoint,  // as in `sample_floyd`
+    Out<I> row, Out<i32> col, Out<P> position, Out<i32> group  // [edges] out
+) {
+  constexpr i64 kTile = 4 * kWarp;
+  Edges<P, I> edges{indices, row, col, position, group};
+  const i64 items = item_base[num_relations];
+  if (items == 0) return;
+  const i64 count = item_ptr[items], tiles = ceil_div(count, kTile);
+  for (i64 tile = thread_number() / kWarp; tile < tiles; tile += thread_count() / kWarp) {
+    const i64 last = minimum(count, (tile + 1) * kTile);
+    // The items of the tile's ends are the same for all lanes; inside a hub they are one item, and
+    // nothing is left to search.
+    const i64 low = range_of(item_ptr, 0, items, tile * kTile);
+    const i64 high = range_of(item_ptr, low, items, last - 1);
+    for (i64 edge = tile * kTile + threadIdx.x % kWarp; edge < last; edge += kWarp) {
+      const i64 number = range_of(item_ptr, low, high + 1, edge);
+      const i64 r = range_of(item_base, 0, num_relations, number);
+      if (fanout[r] >= 0) continue;
+      const Item item = item_at(number, r, num_relations, node_start, node_ptr, relations, item_base,
+                                item_start, item_degree, item_ptr, seed_of, disjoint);
+      edges.put(edge, item.start + edge - item.first, item.local, disjoint, item.subgraph);
+    }
+  }
+}

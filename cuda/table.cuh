@@ -1,0 +1,83 @@
+// The table from global node ids to local ids, which keeps its memory from batch to batch.
+//
+// A batch owns a window of `width` numbers from `base` on, and windows only move down, so an entry
+// outside the window is left over from an earlier batch (or is the initial 2^32 - 1) and means "not
+// seen". Inside it, entry - base is
+//     x <  locals   local id x of a node that is known, or
+//     x >= locals   edge x - locals of this hop is, so far, the first that leads to a new node.
+// Of several numbers for the same node the smallest is right: a known node stays what it is, and
+// among edges the first one wins, in whatever order the threads come.
+//
+// A dense table has an entry for every node of the graph. A hash table (linear probing, at most half
+// full) holds no keys: an entry tells where the node stands, in the list of its type or at an edge,
+// and that is where keys are compared. It serves large graphs and disjoint subgraphs, where the same
+// node counts once for each subgraph.
+#pragma once
+#include "common.cuh"
+
+struct Window {
+  u32 base, width, locals;
+
+  __device__ bool holds(u32 entry) const { return entry - base < width; }
+};
+
+// The key of a hash table's entry: a node and its subgraph (0 unless disjoint).
+struct Key {
+  i64 node;
+  i32 subgraph;
+};
+
+// Where the keys of a type's entries stand.
+template <class I>
+struct Keys {
+  In<I> list;        // the type's list begins at `start`
+  In<i32> seed_of;   // the same; [0] unless disjoint
+  i64 start;
+  In<I> row;         // [edges]: the sources of this hop; [0] if none are in the table
+  In<i32> group;     // [edges]: their subgraphs; [0] unless disjoint
+  bool disjoint;
+
+  __device__ bool at(u32 x, u32 locals, const Key &key) const {
+    if (x < locals) {
+      return list[start + x] == key.node && (!disjoint || seed_of[start + x] == key.subgraph);
+    }
+    return row[x - locals] == key.node && (!disjoint || group[x - locals] == key.subgraph);
+  }
+};
+
+__device__ inline u64 first_slot(const Key &key, i64 slots) {
+  const u64 mixed = (static_cast<u64>(key.node) ^ static_cast<u64>(static_cast<u32>(key.subgraph)) << 32) *
+                    0x9E3779B97F4A7C15ull;
+  return (mixed ^ mixed >> 32) & static_cast<u64>(slots - 1);
+}
+
+// Puts x for `key` into the hash table of `slots` slots (a power of two) at table[first], unless a
+// smaller x is there, and returns the slot.
+template <class I>
+__device__ inline i64 enter_hashed(const Key &key, u32 x, Out<u32> table, i64 first, i64 slots,
+                                   const Window &window, const Keys<I> &keys) {
+  for (u64 at = first_slot(key, slots);; at = (at + 1) & static_cast<u64>(slots - 1)) {
+    const i64 slot = first + static_cast<i64>(at);
+    u32 seen = atomic_read(&table[slot]);
+    if (!window.holds(seen)) {
+      const u32 found = atomicCAS(&table[slot], seen, window.base + x);
+      if (found == seen) return slot;
+      seen = found;  // another thread was first, so the slot has a key now, for good
+    }
+    if (keys.at(seen - window.base, window.locals, key)) {
+      atomicMin(&table[slot], window.base + x);
+      return slot;
+    }
+  }
+}
+
+// The local id of `key`, or -1 if it is not in the table. Every entry must be a local id by now.
+template <class I>
+__device__ inline i64 find_hashed(const Key &key, In<u32> table, i64 first, i64 slots,
+                                  const Window &window, const Keys<I> &keys) {
+  for (u64 at = first_slot(key, slots);; at = (at + 1) & static_cast<u64>(slots - 1)) {
+    const u32 seen = table[first + static_cast<i64>(at)];
+    if (!window.holds(seen)) return -1;
+    if (keys.at(seen - window.base, window.locals, key)) return seen - window.base;
+  }
+}

@@ -1,0 +1,149 @@
+"""The CUDA backend: the kernels of `cuda/*.cu` over torch's device memory and current stream."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..types import Csc, SamplingPlan
+from . import device_memory
+from .compile import Library, library_for, require_cuda
+from .cuda_workspace import CudaWorkspace
+
+LINE_BYTES = 128  # what the link is asked for
+LOADS_IN_FLIGHT = 4  # `kInFlight` of gather.cu
+LINK_BYTES_PER_SECOND = 64e9  # PCIe 5 x16; a slower link is filled by fewer threads still
+LINK_LATENCY_SECONDS = 1.6e-6  # of a read of host memory, at the upper end
+MAX_THREADS_PER_PROCESSOR = 2048
+WORDS = {16: "uint4", 8: "u64", 4: "u32", 2: "u16", 1: "u8"}
+
+
+class CudaBackend:
+    """Samples and gathers on one CUDA device, on torch's current stream.
+
+    Args:
+        device: the device; without an index, torch's current one.
+        library: its kernels; None compiles them with CuPy. Tests pass an emulated device.
+        gather_threads: threads that may read rows from host memory at the same time; None takes
+            what fills the link (Little's law). The fewer they are, the more of the GPU is left to
+            training. Rows in device memory are gathered by the whole device.
+
+    Raises:
+        RuntimeError: no usable CUDA device, or no CuPy that fits; the message says what to install.
+    """
+
+    def __init__(
+        self,
+        device: torch.device,
+        library: Library | None = None,
+        gather_threads: int | None = None,
+    ) -> None:
+        if library is None:
+            require_cuda(device)
+            if device.index is None:
+                device = torch.device("cuda", torch.cuda.current_device())
+            library = library_for(device)
+        self.library = library
+        self.device = library.compiler.device
+        self.gather_threads = gather_threads
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Kernels stay in their process: a copy in another one loads its own."""
+        return CudaBackend, (self.device, None, self.gather_threads)
+
+    def place(self, csc: Csc) -> Csc:
+        """Return `csc` with its arrays as tensors in device memory."""
+        placed: dict[str, Any] = {
+            name: None if array is None else torch.as_tensor(array).to(self.device).contiguous()
+            for name, array in (
+                ("indptr", csc.indptr), ("indices", csc.indices), ("perm", csc.perm)
+            )
+        }  # fmt: skip
+        return replace(csc, **placed)
+
+    def workspace(self, csc: Csc, plan: SamplingPlan) -> CudaWorkspace:
+        """Return a new workspace.
+
+        Raises:
+            NotImplementedError: the graph has times or weights.
+        """
+        if csc.time is not None or csc.weight is not None:
+            raise NotImplementedError(
+                "Sampling by time_attr or weight_attr is not supported yet on CUDA devices: use "
+                "device='cpu'."
+            )
+        return CudaWorkspace(csc, plan, self)
+
+    def gather(self, table: Tensor, index: Tensor) -> Tensor:
+        """Return the rows `index` of `table`.
+
+        `table` is on the device, or lies in host memory whose address the device can read.
+        """
+        shape = (len(index), *table.shape[1:])
+        out = device_memory.empty(math.prod(shape), table.dtype, self.device).view(shape)
+        if out.numel() == 0:
+            return out
+        self.gather_bytes(as_bytes(table), index, as_bytes(out), len(index))
+        return out
+
+    def gather_bytes(self, table: Tensor, index: Tensor, out: Tensor, rows: int) -> None:
+        """Fill `out` [rows * row_bytes] from `table` [N * row_bytes], both uint8."""
+        row_bytes = len(out) // rows
+        word = math.gcd(16, table.data_ptr(), out.data_ptr(), row_bytes)
+        lanes, pieces, mask = row_shape(table.data_ptr(), row_bytes, word)
+        block, processors = self.block_threads, self.library.compiler.processors
+        threads = processors * MAX_THREADS_PER_PROCESSOR
+        if table.device != self.device:
+            threads = self.gather_threads or threads_to_fill_link(word)
+        groups = -(-rows * pieces // LOADS_IN_FLIGHT)
+        blocks = max(1, min(-(-groups * lanes // block), -(-threads // block)))
+        kernel = self.library.load("gather.cu", V=WORDS[word])["gather_rows"]
+        kernel(blocks, table, index, rows, row_bytes, lanes, mask, pieces, out)
+
+    @property
+    def block_threads(self) -> int:
+        """Threads of every block that is launched."""
+        return self.library.compiler.block_threads
+
+
+def as_bytes(tensor: Tensor) -> Tensor:
+    """Return the memory of a contiguous tensor as uint8 [bytes]."""
+    return tensor.detach().view(-1).view(torch.uint8)
+
+
+def row_shape(address: int, row_bytes: int, word: int) -> tuple[int, int, int]:
+    """Return how rows are cut for `gather_rows`: lanes of a row, pieces of a row, line mask.
+
+    Args:
+        address: of the table.
+        row_bytes: bytes of a row.
+        word: bytes that a lane moves at once; divides the address and the row.
+
+    Example: rows of 400 bytes in words of 16 go to 32 lanes in one piece, as 400 bytes behind the
+    longest phase of 112 are 512. Words of 1 and 2 bytes, for rows of such lengths, cover a part of
+    a line with 32 lanes, which is then asked for again.
+    """
+    if row_bytes <= LINE_BYTES:
+        lanes = min(32, 1 << max(0, (row_bytes // word - 1).bit_length()))
+        return lanes, -(-row_bytes // (lanes * word)), 0
+    # Row i begins at address + i * row_bytes, so phases are equal modulo `step`.
+    step = math.gcd(row_bytes, LINE_BYTES)
+    reach = row_bytes + LINE_BYTES - step + address % step
+    lanes = min(32, max(LINE_BYTES // word, 1 << (-(-reach // word) - 1).bit_length()))
+    return lanes, -(-reach // (lanes * word)), LINE_BYTES - 1
+
+
+def threads_to_fill_link(
+    word: int,
+    bytes_per_second: float = LINK_BYTES_PER_SECOND,
+    latency_seconds: float = LINK_LATENCY_SECONDS,
+) -> int:
+    """Return how many threads keep the link to host memory busy.
+
+    Little's law: bytes under way = rate * latency, and a thread has LOADS_IN_FLIGHT words of them.
+    """
+    return math.ceil(bytes_per_second * latency_seconds / (word * LOADS_IN_FLIGHT))

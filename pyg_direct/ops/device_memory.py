@@ -1,0 +1,39 @@
+"""Memory that kernels fill: the emulator of the tests watches it by replacing these functions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+def empty(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return uninitialised memory; every array that kernels fill comes from here."""
+    return torch.empty(size, dtype=dtype, device=device)
+
+
+def upload(source: Tensor, device: torch.device) -> Tensor:
+    """Return a host tensor's values on `device`, without waiting for the device.
+
+    From pageable memory a copy waits for all earlier work on the stream. Pinned memory comes from
+    torch's cache, which does not hand it out again before the copy is done.
+    """
+    if device.type != "cuda" or source.device.type != "cpu":
+        return source.to(device)
+    return source.pin_memory().to(device, non_blocking=True)
+
+
+def copy(target: Tensor, source: Tensor) -> None:
+    """Copy what kernels wrote to where it goes on."""
+    target.copy_(source)
+
+
+def grown(tensor: Tensor, room: int, kept: Sequence[tuple[int, int]] = ()) -> Tensor:
+    """Return `tensor`, or a longer one that keeps some pieces (first element, length)."""
+    if room <= len(tensor):
+        return tensor
+    longer = empty(room + room // 2, tensor.dtype, tensor.device)
+    for first, size in kept:
+        copy(longer[first : first + size], tensor[first : first + size])
+    return longer

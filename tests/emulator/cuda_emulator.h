@@ -1,0 +1,241 @@
+// CUDA's words for a C++ compiler, so that `cuda/*.cu` run on the CPU as they are: every array is a
+// checked pointer, every thread a fibre (machine.h).
+//
+// Reported as failures: reads and writes out of range or misaligned, reads of memory that nothing has
+// written, two threads that touch the same element without a barrier, a collective or an atomic in
+// between, and barriers or collectives that not all threads reach.
+#pragma once
+#define CUDA_EMULATOR
+
+#include <utility>
+
+#include "machine.h"
+
+#define __global__
+#define __device__
+
+struct alignas(16) uint4 {
+  unsigned x, y, z, w;
+};
+
+namespace emu {
+
+struct Access {
+  u64 block = 0;  // serial of the block; 0: none yet
+  u64 block_epoch = 0, warp_epoch = 0;
+  u32 thread = 0;
+  bool atomic = false;
+};
+
+struct Shadow {
+  Access write, read;
+};
+
+// One array of a launch, or one shared array.
+struct Array {
+  std::string name;
+  u8 *data = nullptr;
+  u64 bytes = 0;
+  u8 *written = nullptr;  // [bytes]: 0 where nothing was written yet; null: all is
+  bool writable = false, recorded = false;
+  unsigned number = 0;    // argument of the kernel
+  std::map<u64, Shadow> shadows;  // of the elements touched, by offset
+};
+
+inline bool conflicts(const Access &before, const Access &now) {
+  if (before.block == 0 || (before.atomic && now.atomic)) return false;
+  if (before.block != now.block) return true;
+  if (before.thread == now.thread || before.block_epoch != now.block_epoch) return false;
+  const bool same_warp = before.thread / kLanes == now.thread / kLanes;
+  return !(same_warp && now.warp_epoch > before.warp_epoch);
+}
+
+inline std::string at(const Array &array, long long offset, u64 size) {
+  return " of " + array.name + ": bytes " + std::to_string(offset) + " to " +
+         std::to_string(offset + static_cast<long long>(size)) + " of " + std::to_string(array.bytes);
+}
+
+inline void check_range(const Array &array, long long offset, u64 size, const char *what) {
+  if (offset < 0 || static_cast<u64>(offset) + size > array.bytes) {
+    fail(std::string("out-of-range ") + what + at(array, offset, size));
+  }
+  if ((reinterpret_cast<u64>(array.data) + static_cast<u64>(offset)) % size != 0) {
+    fail(std::string("misaligned ") + what + at(array, offset, size));
+  }
+}
+
+inline void check_race(Array &array, long long offset, u64 size, bool writes, bool atomic) {
+  Machine &m = machine();
+  const Access now{m.block_serial, m.block_epoch, self().warp_epoch, m.current, atomic};
+  Shadow &shadow = array.shadows[static_cast<u64>(offset)];
+  if (conflicts(shadow.write, now) || (writes && conflicts(shadow.read, now))) {
+    fail("race: two threads touch the same element without synchronising" + at(array, offset, size));
+  }
+  (writes ? shadow.write : shadow.read) = now;
+}
+
+inline void check_read(Array &array, long long offset, u64 size, bool atomic = false) {
+  check_range(array, offset, size, "read");
+  if (array.written != nullptr) {
+    for (u64 i = 0; i < size; ++i) {
+      if (!array.written[offset + static_cast<long long>(i)]) fail("read of unwritten memory" + at(array, offset, size));
+    }
+  }
+  if (array.writable) check_race(array, offset, size, false, atomic);
+  if (machine().recording && array.recorded) {
+    machine()
+        .warp_reads[{machine().block_serial, warp(), array.number, self().reads[array.number]}]
+        .push_back(reinterpret_cast<u64>(array.data) + static_cast<u64>(offset));
+  }
+  ++self().reads[array.number];
+}
+
+inline void check_write(Array &array, long long offset, u64 size, bool atomic = false) {
+  check_range(array, offset, size, "write");
+  if (array.written != nullptr) std::memset(array.written + offset, 1, size);
+  check_race(array, offset, size, true, atomic);
+}
+
+template <class T>
+T get(const Array &array, long long offset) {
+  T value;
+  std::memcpy(&value, array.data + offset, sizeof(T));
+  return value;
+}
+
+template <class T>
+void put(Array &array, long long offset, T value) {
+  std::memcpy(array.data + offset, &value, sizeof(T));
+}
+
+// The address of one element, for atomics.
+template <class T>
+struct Element {
+  Array *array;
+  long long offset;
+};
+
+// One element that can be read and assigned.
+template <class T>
+struct Reference {
+  Array *array;
+  long long offset;
+
+  operator T() const {
+    check_read(*array, offset, sizeof(T));
+    return get<T>(*array, offset);
+  }
+  const Reference &operator=(T value) const {
+    check_write(*array, offset, sizeof(T));
+    put<T>(*array, offset, value);
+    return *this;
+  }
+  Element<T> operator&() const { return Element<T>{array, offset}; }
+};
+
+template <class T, int kSize>
+struct SharedArray {
+  Array array;
+  T values[kSize];
+  u8 written[kSize * sizeof(T)];
+  u64 block = 0;
+
+  explicit SharedArray(const char *name) { array.name = name; }
+  Reference<T> operator[](long long i) {
+    if (block != machine().block_serial) {
+      block = machine().block_serial;
+      std::memset(written, 0, sizeof written);
+      array.data = reinterpret_cast<u8 *>(values);
+      array.bytes = sizeof values;
+      array.written = written;
+      array.writable = true;
+      array.number = kMaxArguments - 1;
+      array.shadows.clear();
+    }
+    return Reference<T>{&array, i * static_cast<long long>(sizeof(T))};
+  }
+};
+
+}  // namespace emu
+
+#define SHARED_ARRAY(type, name, size) static emu::SharedArray<type, size> name(#name)
+
+template <class T>
+struct In {
+  emu::Array *array;
+  T operator[](long long i) const {
+    const long long offset = i * static_cast<long long>(sizeof(T));
+    emu::check_read(*array, offset, sizeof(T));
+    return emu::get<T>(*array, offset);
+  }
+};
+
+template <class T>
+struct Out {
+  emu::Array *array;
+  emu::Reference<T> operator[](long long i) const {
+    return emu::Reference<T>{array, i * static_cast<long long>(sizeof(T))};
+  }
+};
+
+inline emu::u64 address_of(In<emu::u8> table) { return reinterpret_cast<emu::u64>(table.array->data); }
+
+template <class V>
+V load_if(bool wanted, In<emu::u8> table, long long at) {
+  if (wanted) {
+    emu::check_read(*table.array, at, sizeof(V));
+    return emu::get<V>(*table.array, at);
+  }
+  ++emu::self().reads[table.array->number];  // the lane takes part in the instruction all the same
+  return V{};
+}
+
+template <class V>
+void store(Out<emu::u8> out, long long at, V value) {
+  emu::check_write(*out.array, at, sizeof(V));
+  emu::put<V>(*out.array, at, value);
+}
+
+template <class T>
+T atomic_read(emu::Element<T> word) {
+  emu::maybe_yield();
+  emu::check_read(*word.array, word.offset, sizeof(T), true);
+  return emu::get<T>(*word.array, word.offset);
+}
+
+template <class T, class Change>
+T atomic_change(emu::Element<T> word, Change change) {
+  emu::maybe_yield();
+  emu::check_read(*word.array, word.offset, sizeof(T), true);
+  const T old = emu::get<T>(*word.array, word.offset), changed = change(old);
+  emu::check_write(*word.array, word.offset, sizeof(T), true);
+  emu::put<T>(*word.array, word.offset, changed);
+  return old;
+}
+
+inline unsigned atomicMin(emu::Element<unsigned> word, unsigned value) {
+  return atomic_change(word, [&](unsigned old) { return old < value ? old : value; });
+}
+
+inline unsigned atomicCAS(emu::Element<unsigned> word, unsigned expected, unsigned value) {
+  return atomic_change(word, [&](unsigned old) { return old == expected ? value : old; });
+}
+
+inline int __popc(unsigned word) { return __builtin_popcount(word); }
+
+// The line of the call stands in for the place in the program.
+inline void __syncthreads(int line = __builtin_LINE()) { emu::barrier(line); }
+inline void __syncwarp(unsigned mask, int line = __builtin_LINE()) {
+  emu::collective(emu::Kind::sync, mask, 0, 0, line);
+}
+inline long long __shfl_up_sync(unsigned mask, long long value, int delta, int line = __builtin_LINE()) {
+  return static_cast<long long>(
+      emu::collective(emu::Kind::shuffle_up, mask, static_cast<emu::u64>(value), delta, line));
+}
+inline unsigned __ballot_sync(unsigned mask, int predicate, int line = __builtin_LINE()) {
+  return static_cast<unsigned>(
+      emu::collective(emu::Kind::ballot, mask, predicate != 0, 0, line));
+}
+inline unsigned __match_any_sync(unsigned mask, unsigned value, int line = __builtin_LINE()) {
+  return static_cast<unsigned>(emu::collective(emu::Kind::match_any, mask, value, 0, line));
+}

@@ -1,0 +1,135 @@
+"""Whole batches of the loader: the emulated CUDA backend gives what the CPU backend gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from emulator import ORDERS, emulated
+from torch import Tensor
+from torch_geometric.data import Data, HeteroData
+
+import pyg_direct.base
+import pyg_direct.sampler
+from pyg_direct import LinkNeighborLoader, NeighborLoader
+from pyg_direct.ops.cuda import CudaBackend
+
+
+def graph(seed: int = 0, num_nodes: int = 80, num_edges: int = 700) -> Data:
+    generator = torch.Generator().manual_seed(seed)
+    edge_index = torch.randint(0, num_nodes, (2, num_edges), generator=generator)
+    edge_index[1, : num_edges // 3] = 0  # a hub
+    return Data(
+        x=torch.randn(num_nodes, 33, generator=generator),
+        y=torch.arange(num_nodes),
+        half=torch.randn(num_nodes, 3, generator=generator).to(torch.bfloat16),
+        edge_index=edge_index,
+        edge_attr=torch.randn(num_edges, 2, generator=generator),
+    )
+
+
+@pytest.fixture(params=ORDERS)
+def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[list]:
+    """A list that collects the CUDA backends that loaders are given while it is in use."""
+    backends: list[CudaBackend] = []
+    with emulated(order=request.param) as backend:
+
+        def backend_for(device: torch.device, threads: int = 1) -> CudaBackend:
+            backends.append(backend)
+            return backend
+
+        for module in (pyg_direct.sampler, pyg_direct.base):
+            monkeypatch.setattr(module, "backend_for", backend_for)
+        yield backends
+
+
+def heterogeneous_graph() -> HeteroData:
+    generator = torch.Generator().manual_seed(1)
+    data, sizes = HeteroData(), {"paper": 70, "author": 40, "venue": 3}
+    for name, size in sizes.items():
+        data[name].x = torch.randn(size, 5, generator=generator)
+    for src, relation, dst, size in (
+        ("paper", "cites", "paper", 300),
+        ("author", "writes", "paper", 200),
+        ("paper", "written_by", "author", 150),
+        ("venue", "prints", "paper", 70),
+    ):
+        source = torch.randint(0, sizes[src], (size,), generator=generator)
+        target = torch.randint(0, sizes[dst], (size,), generator=generator)
+        data[src, relation, dst].edge_index = torch.stack([source, target])
+    return data
+
+
+def batches(data: Data, **arguments: Any) -> list[dict[str, Any]]:
+    loader = NeighborLoader(data, seed=5, **arguments)
+    return [batch.to_dict() for _ in range(2) for batch in loader]
+
+
+def assert_equal(got: Any, expected: Any) -> None:
+    assert type(got) is type(expected)
+    if isinstance(got, dict):
+        assert got.keys() == expected.keys()
+        for key in got:
+            assert_equal(got[key], expected[key])
+    elif isinstance(got, Tensor):
+        assert got.dtype == expected.dtype
+        assert torch.equal(got, expected)
+    else:
+        assert got == expected
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"num_neighbors": [5, 3]},
+        {"num_neighbors": [5, 3], "replace": True},
+        {"num_neighbors": [5, 3], "disjoint": True},
+        {"num_neighbors": [-1, 2], "shuffle": True},
+        {"num_neighbors": [40], "subgraph_type": "bidirectional"},
+        {"num_neighbors": [4, 2], "subgraph_type": "induced"},
+        {"num_neighbors": [4, 2], "subgraph_type": "induced", "disjoint": True},
+        {"num_neighbors": [4, 2], "num_workers": 2, "prefetch": 2},
+    ],
+    ids=lambda arguments: "-".join(str(value) for value in arguments.values()),
+)
+def test_batches_are_the_same(
+    device: list[CudaBackend], monkeypatch: pytest.MonkeyPatch, arguments: dict[str, Any]
+) -> None:
+    data, arguments = graph(), {"batch_size": 16, **arguments}
+    got = batches(data, **arguments)
+    assert device, "the loader did not ask for the emulated backend"
+    assert device[0].library.compiler.launches > 20
+    monkeypatch.undo()
+    expected = batches(data, **arguments)
+    assert len(got) == 10
+    for mine, theirs in zip(got, expected, strict=True):
+        assert_equal(mine, theirs)
+
+
+@pytest.mark.parametrize("disjoint", [False, True])
+def test_heterogeneous_batches(
+    device: list[CudaBackend], monkeypatch: pytest.MonkeyPatch, disjoint: bool
+) -> None:
+    data = heterogeneous_graph()
+    arguments = {"num_neighbors": [4, -1], "input_nodes": "paper", "batch_size": 9}
+    got = batches(data, disjoint=disjoint, **arguments)
+    assert device
+    monkeypatch.undo()
+    for mine, theirs in zip(got, batches(data, disjoint=disjoint, **arguments), strict=True):
+        assert_equal(mine, theirs)
+
+
+def test_link_batches(device: list[CudaBackend], monkeypatch: pytest.MonkeyPatch) -> None:
+    def link_batches() -> list[dict[str, Any]]:
+        loader = LinkNeighborLoader(
+            graph(), num_neighbors=[4, 2], neg_sampling_ratio=1.0, batch_size=200, seed=3
+        )
+        return [batch.to_dict() for batch in loader]
+
+    got = link_batches()
+    assert device
+    monkeypatch.undo()
+    for mine, theirs in zip(got, link_batches(), strict=True):
+        assert_equal(mine, theirs)

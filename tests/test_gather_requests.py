@@ -1,0 +1,38 @@
+"""The benchmark of read requests runs, and its committed result says what it says now."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks import gather_requests
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_it_runs_at_toy_size(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output = tmp_path / "result.json"
+    gather_requests.main(["--picked", "40", "--rows", "90", "--output", str(output)])
+    assert output.with_suffix(".png").stat().st_size > 1000
+    cases = json.loads(output.read_text())["cases"]
+    assert len(cases) == len(gather_requests.CASES)
+    assert capsys.readouterr().out.count("\n") == len(cases) + 2
+
+
+def test_the_committed_result() -> None:
+    cases = json.loads((gather_requests.RESULTS / "gather_requests.json").read_text())["cases"]
+    assert [(c["row_bytes"], c["base"]) for c in cases] == [c[:2] for c in gather_requests.CASES]
+    for case in cases:
+        bound = case["bound"]["requests_per_row"]
+        assert case["ours"]["requests_per_row"] == pytest.approx(bound, rel=0.002), case
+        assert case["naive"]["requests_per_row"] > 0.999 * bound
+
+
+def test_costs_by_hand() -> None:
+    """One instruction: bytes 120-135 touch two lines, one sector in each; another reads nothing."""
+    addresses = np.array([[120, 124, 128, 132], [-1, -1, -1, -1]])
+    assert gather_requests.cost(addresses) == (2.0, 64.0)
+    assert gather_requests.cost(np.array([[0, 100, -1, -1]])) == (1.0, 128.0)
+    assert gather_requests.bound(np.array([1]), 400, 64) == (4.0, 32.0 * 13)
