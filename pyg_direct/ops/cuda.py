@@ -50,6 +50,7 @@ class CudaBackend:
         self.library = library
         self.device = library.compiler.device
         self.gather_threads = gather_threads
+        self.threads = 1  # of the CPU, which has no share in a batch
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Kernels stay in their process: a copy in another one loads its own."""
