@@ -262,9 +262,9 @@ def require_cuda(device: torch.device) -> Any:
     if version is None:
         raise RuntimeError(
             f"device={str(device)!r} needs a PyTorch with CUDA, but torch {torch.__version__} was "
-            f"built without. Install one, for example: pip install torch --index-url "
-            f"https://download.pytorch.org/whl/cu126 && pip install 'pyg-direct[cuda12]'. "
-            f"Or use device='cpu'."
+            f"built without. On Linux, pip install --force-reinstall torch brings one; then "
+            f"pip install 'pyg-direct[cuda12]' or 'pyg-direct[cuda13]', whichever is the major of "
+            f"torch.version.cuda. Or use device='cpu'."
         )
     if not torch.cuda.is_available():
         raise RuntimeError(
