@@ -126,9 +126,9 @@ class DirectLoader(torch.utils.data.DataLoader[Any]):
         """Make one batch; runs in a producer thread where there are any."""
         with torch.inference_mode(task.inference), torch.set_grad_enabled(task.grad):
             out = self._collate(task.index, task.key)
-        if self.pin_memory and self.filter_per_worker and torch.cuda.is_available():
-            out = out.pin_memory() if hasattr(out, "pin_memory") else out
-        return out
+        pin = self.pin_memory and self.filter_per_worker and self._backend.on_host
+        pin = pin and torch.cuda.is_available() and hasattr(out, "pin_memory")
+        return out.pin_memory() if pin else out
 
     def _get_iterator(self) -> Any:
         return Epoch(self)

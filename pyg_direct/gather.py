@@ -24,10 +24,10 @@ def gather(value: Any, index: Tensor, dim: int, backend: Backend) -> Any:
     if isinstance(value, Tensor):
         if dim == 0 and _is_plain(value, backend.device):
             return backend.gather(value, index)
-        index = index.to(value.device)
-    elif index.is_cuda:
-        index = index.cpu()
-    return index_select(value, index, dim=dim)
+        device = value.device
+    else:
+        device = getattr(value, "device", torch.device("cpu"))  # a TensorFrame has one
+    return index_select(value, index.to(device), dim=dim).to(backend.home(device))
 
 
 def _is_plain(value: Tensor, device: torch.device) -> bool:

@@ -64,6 +64,10 @@ class Backend(Protocol):
 
     device: torch.device
     threads: int  # CPU threads that may share one batch
+    on_host: bool  # whether batches lie in host memory, where they can be pinned
+
+    def home(self, device: torch.device) -> torch.device:
+        """Return where a batch keeps what the data has on `device`."""
 
     def place(self, csc: Csc) -> Csc:
         """Return `csc` with its arrays as this backend reads them, copying nothing if it can."""

@@ -34,6 +34,12 @@ class CpuBackend:
         self.threads = threads
         self.pool = BufferPool()
 
+    on_host = True
+
+    def home(self, device: torch.device) -> torch.device:
+        """Return `device`: as in PyG, a batch is where its data is."""
+        return device
+
     def place(self, csc: Csc) -> Csc:
         """Return `csc` as it is: its arrays are NumPy arrays already."""
         return csc

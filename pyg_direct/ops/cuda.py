@@ -56,6 +56,12 @@ class CudaBackend:
         """Kernels stay in their process: a copy in another one loads its own."""
         return CudaBackend, (self.device, None, self.gather_threads)
 
+    on_host = False
+
+    def home(self, device: torch.device) -> torch.device:
+        """Return the GPU: a batch is what PyG's would be after ``.to("cuda")``."""
+        return self.device
+
     def place(self, csc: Csc) -> Csc:
         """Return `csc` with its arrays as tensors in device memory."""
         placed: dict[str, Any] = {
