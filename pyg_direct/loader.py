@@ -44,8 +44,10 @@ class NeighborLoader(DirectLoader, torch_geometric.loader.NeighborLoader):  # ty
             thread that asks for the batch (False).
         neighbor_sampler: a ready sampler; excludes the arguments that describe sampling.
         directed: deprecated; False means ``subgraph_type='induced'``.
-        device: where the batches are; None means `PYG_DIRECT_DEVICE` or, without it, the CPU. This
-            version has the CPU backend.
+        device: where to sample and where the batches are; None means `PYG_DIRECT_DEVICE` or,
+            without it, the CPU. On a CUDA device every tensor of a batch is on it; the graph is
+            copied there, features are gathered where they are, and nothing overlaps with training
+            yet.
         seed: base seed in [0, 2^64) of the neighbour draws and of `shuffle`. None draws one from
             `generator`, or from torch's default generator, at the beginning of each epoch, so that
             `torch.manual_seed` governs as it does in PyG.
