@@ -70,13 +70,14 @@ class LinkModel(torch.nn.Module):
 
     def __init__(self, settings: Settings, num_features: int | None, num_nodes: int) -> None:
         super().__init__()
-        # Without features, each node learns its own.
+        # Without features, each node learns its own. With them, thousands of columns become few
+        # before they are copied to every edge.
         self.own = None if num_features else torch.nn.Embedding(num_nodes, settings.hidden)
-        size = num_features or settings.hidden
-        self.encoder = GraphSAGE(size, settings.hidden, len(settings.fanout))
+        self.project = torch.nn.Linear(num_features, settings.hidden) if num_features else None
+        self.encoder = GraphSAGE(settings.hidden, settings.hidden, len(settings.fanout))
 
     def forward(self, batch: Data) -> Tensor:
-        x = batch.x if self.own is None else self.own(batch.n_id)
+        x = self.project(batch.x).relu() if self.project else self.own(batch.n_id)
         z = self.encoder(x, batch.edge_index)
         source, target = batch.edge_label_index
         return (z[source] * z[target]).sum(dim=1)
@@ -283,6 +284,7 @@ def run_task(task: Task, num_seeds: int) -> dict[str, Any]:
         for name, train_once in contestants.items():
             torch.manual_seed(seed)
             scores[name].append(train_once())
+            print(f"  {task.name}, seed {seed}, {name}: {scores[name][-1]:.4f}", flush=True)
     row = {
         "task": task.name,
         "dataset": task.dataset,

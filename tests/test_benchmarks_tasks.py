@@ -6,10 +6,10 @@ import math
 import numpy as np
 import pytest
 import torch
+from test_benchmarks import _one_thread, check_environment  # noqa: F401  # a fixture
 
-from benchmarks import tasks
-from benchmarks.cases import BASELINE, available
-from tests.test_benchmarks import check_environment
+from benchmarks import derive, other_loaders, tasks
+from benchmarks.cases import BASELINE, NUM_WORKERS, OURS, available
 
 needs_torch_sparse = pytest.mark.skipif(
     not available(BASELINE), reason="PyG's own loader needs torch_sparse"
@@ -37,6 +37,39 @@ def test_tasks(tmp_path):
     assert "A smoke run on toy sizes: no result." in text
     assert "| links | generated | AUC |" in text
     assert "no rival" in text
+
+
+# From Python 3.12 on, for PyG's workers; this process has idle threads by then.
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_other_loaders(tmp_path):
+    other_loaders.main(["--smoke", "--out", str(tmp_path)])
+    result = json.loads((tmp_path / "other_loaders.json").read_text())
+    check_environment(result)
+    assert [graph["case"]["loader"] for graph in result["graphs"]] == [
+        other_loaders.NODES,
+        other_loaders.LINKS,
+    ]
+    for graph in result["graphs"]:
+        medians = {
+            (row["loader"], row["num_workers"], row["metric"]): row["median"]
+            for row in graph["rows"]
+        }
+        for workers in NUM_WORKERS:
+            for metric in derive.METRICS:
+                assert medians[OURS, workers, metric] > 0
+        if available(BASELINE):
+            assert {row["num_workers"] for row in graph["ratios"]} == {"best", "0", "2"}
+            batch = medians[OURS, 0, "batch_edges"], medians[BASELINE, 0, "batch_edges"]
+            assert batch[0] == pytest.approx(batch[1], rel=0.3)  # both do the same work
+        else:
+            assert graph["ratios"] == []
+    rows = {row["sampling"]: row for row in result["variants"]["rows"]}
+    assert set(rows) == set(other_loaders.VARIANTS)
+    assert rows[other_loaders.UNIFORM]["of_uniform"] == 1
+    assert all(row["min"] > 0 for row in rows.values())
+    text = (tmp_path / "other_loaders.md").read_text()
+    assert "A smoke run on toy sizes: no result." in text
+    assert "## Weighted and temporal sampling: no rival" in text
 
 
 def test_auc():
