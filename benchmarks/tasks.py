@@ -50,9 +50,9 @@ class Settings(NamedTuple):
     lr: float = 0.01
 
 
-LINKS = Settings(4, 512, [10, 5], 64, 12_000, 4_000)
-TYPES = Settings(4, 512, [10, 10], 64, 12_000, 6_000)
-TIMES = Settings(3, 512, [10, 5], 32, 42_000, 9_000)
+LINKS = Settings(2, 512, [10, 5], 64, 12_000, 4_000)
+TYPES = Settings(3, 512, [10, 10], 64, 8_000, 6_000)
+TIMES = Settings(2, 512, [10, 5], 32, 10_000, 2_000)
 SMOKE = Settings(1, 64, [3, 3], 8, 200, 100)
 
 
@@ -365,10 +365,14 @@ def main(argv: list[str] | None = None) -> None:
     # First, as the checkout may change meanwhile.
     result = {"benchmark": "tasks", "smoke": args.smoke, **environment()}
     chosen = [t for t in tasks(args.root, args.smoke) if not args.tasks or t.name in args.tasks]
-    result["rows"] = [run_task(task, args.seeds) for task in chosen]
+    result["rows"] = []
     args.out.mkdir(parents=True, exist_ok=True)
-    (args.out / "tasks.json").write_text(json.dumps(result, indent=1) + "\n")
-    (args.out / "tasks.md").write_text(markdown(result))
+    for (
+        task
+    ) in chosen:  # written after each, so that a run that is stopped has not been for nothing
+        result["rows"].append(run_task(task, args.seeds))
+        (args.out / "tasks.json").write_text(json.dumps(result, indent=1) + "\n")
+        (args.out / "tasks.md").write_text(markdown(result))
 
 
 if __name__ == "__main__":
