@@ -14,14 +14,13 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 import torch_geometric.loader
 from torch_geometric.data import Data
 
 import pyg_direct
 from benchmarks.machine import environment
-from benchmarks.statistics import permutation_test
+from benchmarks.statistics import compare
 from examples.datasets import load_dataset
 from examples.synthetic import power_law_graph, random_split
 from examples.training import evaluate, make_sage, train_epoch
@@ -96,7 +95,6 @@ def run_case(case: Case, root: Path | None, num_seeds: int) -> dict[str, Any]:
     for seed in range(num_seeds):
         for name in LOADERS:
             accuracy[name].append(train_once(data, case, name, seed))
-    ours, theirs = accuracy["pyg_direct"], accuracy["pyg"]
     row = {
         **case._asdict(),
         "num_nodes": data.num_nodes,
@@ -104,10 +102,7 @@ def run_case(case: Case, root: Path | None, num_seeds: int) -> dict[str, Any]:
         "num_test_nodes": int(data.test_mask.sum()),
         "num_seeds": num_seeds,
         "accuracy": accuracy,
-        "mean": {name: float(np.mean(values)) for name, values in accuracy.items()},
-        "std": {name: float(np.std(values, ddof=1)) for name, values in accuracy.items()},
-        "difference": float(np.mean(ours) - np.mean(theirs)),
-        "p_value": permutation_test(ours, theirs),
+        **compare(accuracy, "pyg_direct", "pyg"),
         "seconds": time.perf_counter() - start,
     }
     print(_markdown_row(row), f"{row['seconds']:.0f} s", flush=True)

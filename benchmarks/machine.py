@@ -8,6 +8,7 @@ import subprocess
 import time
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -26,6 +27,16 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 def environment() -> dict[str, object]:
     """Return everything that a reader needs to judge or repeat a result."""
     return {"versions": versions(), "commit": commit(), "machine": machine()}
+
+
+def describe(result: dict[str, Any]) -> str:
+    """Return what `environment` found, in one line for a report."""
+    found = result["machine"]
+    names = ", ".join(f"{name} {value}" for name, value in result["versions"].items() if value)
+    return (
+        f"{found['cpu_model']}, {found['cores']} cores, {found['memory_bytes'] / 1e9:.0f} GB, "
+        f"load {found['load_average_1min']:.1f} before the run; {names}. Commit {result['commit']}."
+    )
 
 
 def versions() -> dict[str, str | None]:

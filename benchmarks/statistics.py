@@ -23,6 +23,17 @@ def spread(samples: list[float]) -> dict[str, float | int]:
     }
 
 
+def compare(scores: dict[str, list[float]], first: str, second: str) -> dict[str, object]:
+    """Return means and deviations of all in `scores`, and how `first` differs from `second`."""
+    mean = {name: float(np.mean(values)) for name, values in scores.items()}
+    return {
+        "mean": mean,
+        "std": {name: float(np.std(values, ddof=1)) for name, values in scores.items()},
+        "difference": mean[first] - mean[second],
+        "p_value": permutation_test(scores[first], scores[second]),
+    }
+
+
 def permutation_test(first: list[float], second: list[float]) -> float:
     """Return the two-sided p value of a permutation test on the difference of the means.
 
