@@ -50,6 +50,7 @@ class CudaBackend:
         self.library = library
         self.device = library.compiler.device
         self.gather_threads = gather_threads
+        self.threads = 1  # a batch is the work of one CPU thread, which launches kernels
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Kernels stay in their process: a copy in another one loads its own."""
@@ -60,22 +61,14 @@ class CudaBackend:
         placed: dict[str, Any] = {
             name: None if array is None else torch.as_tensor(array).to(self.device).contiguous()
             for name, array in (
-                ("indptr", csc.indptr), ("indices", csc.indices), ("perm", csc.perm)
+                ("indptr", csc.indptr), ("indices", csc.indices), ("perm", csc.perm),
+                ("time", csc.time), ("weight", csc.weight), ("cumulative", csc.cumulative),
             )
         }  # fmt: skip
         return replace(csc, **placed)
 
     def workspace(self, csc: Csc, plan: SamplingPlan) -> CudaWorkspace:
-        """Return a new workspace.
-
-        Raises:
-            NotImplementedError: the graph has times or weights.
-        """
-        if csc.time is not None or csc.weight is not None:
-            raise NotImplementedError(
-                "Sampling by time_attr or weight_attr is not supported yet on CUDA devices: use "
-                "device='cpu'."
-            )
+        """Return a new workspace."""
         return CudaWorkspace(csc, plan, self)
 
     def gather(self, table: Tensor, index: Tensor) -> Tensor:
