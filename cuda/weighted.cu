@@ -3,7 +3,8 @@
 //
 // Doubles are added, subtracted, multiplied and compared in the order of the twin. A compiler may
 // merge a product with a sum into one fused operation, which rounds once and not twice; therefore
-// every product is an __dmul_rn, which is never merged, and sums alone leave nothing to merge.
+// every product is an __dmul_rn, which is never merged, and sums alone leave nothing to merge. Other
+// options of the compiler do not matter: CuPy's -ftz=true flushes tiny floats to zero, never doubles.
 #include "common.cuh"
 #include "items.cuh"
 #include "philox.cuh"
@@ -19,7 +20,9 @@ struct Weights {
   f64 low;                     // cumulative weight before `start`
 
   // The cumulative weight before position `p` of the item, start <= p <= end.
-  __device__ f64 before(i64 p) const { return p > start ? static_cast<f64>(cumulative[p - 1]) : low; }
+  __device__ f64 before(i64 p) const {
+    return p > start ? static_cast<f64>(cumulative[p - 1]) : low;
+  }
 };
 
 // The first position in [first, last) whose cumulative weight exceeds `target`, or `last`.
@@ -203,7 +206,8 @@ __global__ void weighted_distinct(
     if (!whole) {
       const Weights weights{weight, cumulative, item.start, item.start + item.degree,
                             item_low[number]};
-      pick_distinct(weights, position, item.first, item.size, stream_of(item.local, hop, r, k0, k1));
+      const Stream stream = stream_of(item.local, hop, r, k0, k1);
+      pick_distinct(weights, position, item.first, item.size, stream);
     }
     for (i64 j = 0; j < item.size; ++j) {
       const i64 pick = whole ? item.start + j : static_cast<i64>(position[item.first + j]);

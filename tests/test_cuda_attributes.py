@@ -117,8 +117,8 @@ def test_lists_of_many_weights() -> None:
 
 
 def test_the_last_bits_of_a_draw() -> None:
-    """On a list so long that every 64th draw depends on the second of its two words."""
-    size, one = 1 << 21, np.zeros(1, np.int64)
+    """A list so long, and no power of two, that some draws depend on the second of two words."""
+    size, one = 3_000_001, np.zeros(1, np.int64)
     weight = np.ones(size)
     csc = Csc(
         np.array([0, size]), np.zeros(size, np.int32), None, one, one, one, np.array([0, size]),
