@@ -10,6 +10,7 @@ using u32 = unsigned int;
 using u64 = unsigned long long;
 using i32 = int;
 using i64 = long long;
+using f64 = double;
 
 #ifndef BLOCK_THREADS  // given by the launcher, which launches blocks of this size
 #define BLOCK_THREADS 256

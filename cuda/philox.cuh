@@ -9,7 +9,8 @@
 #pragma once
 #include "common.cuh"
 
-constexpr u32 kPurposeUniform = 0;  // the low byte of counter word 3
+// What a draw is for: the low byte of counter word 3.
+constexpr u32 kPurposeUniform = 0, kPurposeWeighted = 1;
 
 struct Words {
   u32 word[4];
@@ -37,6 +38,11 @@ struct Stream {
   u32 k0, k1;  // key of the batch
 };
 
+__device__ inline Stream stream_of(i64 local, i32 hop, i64 relation, u32 k0, u32 k1) {
+  return Stream{static_cast<u32>(local), static_cast<u32>(hop) | static_cast<u32>(relation) << 8, k0,
+                k1};
+}
+
 // The draw of `slot`: exactly uniform in [0, bound), 0 < bound < 2^32.
 //
 // Method: Lemire, "Fast Random Integer Generation in an Interval" (ACM TOMACS 29, 2019), section 4.
@@ -60,4 +66,17 @@ __device__ inline u32 draw_below(const Stream &stream, u32 slot, u32 bound) {
     }
   }
   return static_cast<u32>(product >> 32);
+}
+
+// The draw of `slot` in [0, 1): a multiple of 2^-53, every one equally likely. Two slots share a
+// counter. Nothing is rounded, as 53 bits fit into a double.
+//
+// Example: words 2^31 and 0 give 2^26 * 2^26 / 2^53 = 0.5.
+__device__ inline f64 draw_unit(const Stream &stream, u32 slot) {
+  const Words words =
+      philox4x32(slot >> 1, stream.local, stream.stream, kPurposeWeighted, stream.k0, stream.k1);
+  const u32 high = slot & 1 ? words.word[2] : words.word[0];
+  const u32 low = slot & 1 ? words.word[3] : words.word[1];
+  const u64 bits = static_cast<u64>(high >> 5) << 26 | low >> 6;
+  return static_cast<f64>(bits) * (1.0 / 9007199254740992.0);
 }

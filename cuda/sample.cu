@@ -1,16 +1,55 @@
 // One hop of neighbour sampling. The work is a list of items, one for each (relation, frontier node
 // of the relation's destination type), relation by relation: `plan_items` counts the edges of each,
-// and one `sample_*` kernel for each kind of fan-out fills them. All counts stay on the device.
+// and one `sample_*` kernel for each kind of fan-out fills them; where a relation has weights, those
+// of weighted.cu do, unless all neighbours are taken. All counts stay on the device.
 #include "common.cuh"
+#include "items.cuh"
 #include "philox.cuh"
 #include "scan.cuh"
 
 constexpr u32 kEmptySlot = 0xFFFFFFFFu;
 constexpr i32 kMaxRegisterFanout = kWarp;  // larger fan-outs keep their picks in a hash table
 
+constexpr i64 kEdgeTime = -1, kNoTime = -2;  // in place of a first index into the times of nodes
+
+// How many of the neighbours at [start, start + degree), which are sorted by time, are no later than
+// `latest`. Reads the times of O(log degree) of them.
+//
+// Example: times 3, 5, 5, 9 and latest 5 give 3.
+template <class I>
+__device__ inline i64 count_until(i64 start, i64 degree, In<I> indices, In<i64> time, i64 time_base,
+                                  i64 latest) {
+  i64 first = start, last = start + degree;
+  while (first < last) {
+    const i64 middle = first + (last - first) / 2;
+    const i64 at = time_base == kEdgeTime ? middle : time_base + static_cast<i64>(indices[middle]);
+    if (time[at] <= latest) {
+      first = middle + 1;
+    } else {
+      last = middle;
+    }
+  }
+  return first - start;
+}
+
+// How many of the weights at [start, start + degree) are positive, counting no further than `enough`:
+// on most lists this reads no more weights than there are edges to draw.
+//
+// Example: weights 0, 2, 0, 1, 7 and enough 2 give 2, and the 7 is not looked at.
+__device__ inline i64 count_positive(In<f64> weight, i64 start, i64 degree, i64 enough) {
+  i64 found = 0;
+  for (i64 p = start; p < start + degree && found < enough; ++p) found += weight[p] > 0.0;
+  return found;
+}
+
 // Counts the edges of every item of a hop and leaves the sum of each block's run for `scan_runs`.
 //
-// Example: fan-out 2 and frontier nodes of degree 3, 0 and 1 give item_ptr = [2, 0, 1, .].
+// With times an item is what lies in the past of its node's seed, or with `recent` the last fan-out
+// neighbours of that. With weights only neighbours of positive weight can be drawn.
+//
+// Example: fan-out 2 and frontier nodes of degree 3, 0 and 1 give item_ptr = [2, 0, 1, .]. If the
+// first one's list begins at 10 with the times 3, 5, 9, and its seed has the time 6, its item has
+// start 10 and degree 2.
 template <class P, class I>
 __global__ void plan_items(
     In<P> indptr,         // [sum_r (N_r + 1)]
@@ -22,8 +61,18 @@ __global__ void plan_items(
     In<i64> item_base,    // [R + 1]: first item of each relation
     i64 num_relations,    // R
     i32 replace,          // 0 or 1
-    Out<i64> item_start,  // [items] out: first position of the node's list
-    Out<i64> item_degree, // [items] out: length of the node's list
+    In<I> indices,        // [E]; read only with times of nodes
+    In<i64> time,         // of all nodes [sum_t N_t] or of all edges by position [E]; [0] without
+    In<i64> time_base,    // [R]: first entry of the source type in `time`, kEdgeTime or kNoTime
+    i32 recent,           // 0 or 1: the latest neighbours and not any in the past
+    In<i32> seed_of,      // [capacity]; [0] unless disjoint, which times imply
+    In<i64> seed_time,    // [seeds]; [0] without times
+    In<i64> weighted,     // [R]: 0 or 1
+    In<f64> weight,       // [E], each >= 0 and finite; [0] without weights
+    In<f64> cumulative,   // [E]: running sums of `weight` within each list; [0] without weights
+    Out<f64> item_low,    // [items] out: weight of the list before the item; [0] without weights
+    Out<i64> item_start,  // [items] out: first position that may be taken
+    Out<i64> item_degree, // [items] out: how many positions may be taken
     Out<i64> item_ptr,    // [items + 1] out: number of edges, before the scan
     Out<i64> run_sum      // [blocks] out
 ) {
@@ -32,60 +81,31 @@ __global__ void plan_items(
   for (i64 item = run.first + threadIdx.x; item < run.last; item += blockDim.x) {
     const i64 r = range_of(item_base, 0, num_relations, item);
     const i64 dst = relations[num_relations + r], k = fanout[r];
-    const i64 local = node_ptr[dst] + item - item_base[r];
-    const i64 v = relations[2 * num_relations + r] + node[node_start[dst] + local];
-    const i64 start = indptr[v];
-    const i64 degree = indptr[v + 1] - start;
-    i64 edges = minimum(k, degree);
-    if (k < 0) edges = degree;
-    if (k >= 0 && replace) edges = degree > 0 ? k : 0;
+    const i64 at = node_start[dst] + node_ptr[dst] + item - item_base[r];
+    const i64 v = relations[2 * num_relations + r] + node[at];
+    const i64 list = indptr[v];
+    i64 start = list, degree = indptr[v + 1] - list;
+    if (time_base[r] != kNoTime) {
+      degree = count_until(start, degree, indices, time, time_base[r], seed_time[seed_of[at]]);
+      if (recent && k >= 0 && k < degree) {
+        start += degree - k;
+        degree = k;
+      }
+    }
+    i64 edges = degree;
+    if (k >= 0) {
+      if (weighted[r]) {
+        item_low[item] = start > list ? cumulative[start - 1] : 0.0;
+        edges = count_positive(weight, start, degree, k);
+      }
+      edges = replace && edges > 0 ? k : minimum(k, edges);
+    }
     item_start[item] = start;
     item_degree[item] = degree;
     item_ptr[item] = edges;
     sum += edges;
   }
   store_run_sum(sum, run_sum);
-}
-
-// Where the edges of a hop go.
-template <class P, class I>
-struct Edges {
-  In<I> indices;       // [E]
-  Out<I> row;          // [edges]: global id of the source
-  Out<i32> col;        // [edges]: local id of the destination
-  Out<P> position;     // [edges]: position in `indices`
-  Out<i32> group;      // [edges]: the destination's subgraph; [0] unless disjoint
-
-  __device__ void put(i64 edge, i64 at, i64 local, bool disjoint, i32 subgraph) {
-    row[edge] = indices[at];
-    col[edge] = static_cast<i32>(local);
-    position[edge] = static_cast<P>(at);
-    if (disjoint) group[edge] = subgraph;
-  }
-};
-
-// What an item is, read by all lanes that work on it.
-struct Item {
-  i64 relation, local;      // local: local id of the destination
-  i64 start, degree;        // its list
-  i64 first, size;          // its edges
-  i32 subgraph;             // of the destination; 0 unless disjoint
-};
-
-__device__ inline Item item_at(i64 number, i64 r, i64 num_relations, In<i64> node_start, In<i64> node_ptr,
-                               In<i64> relations, In<i64> item_base, In<i64> item_start,
-                               In<i64> item_degree, In<i64> item_ptr, In<i32> seed_of,
-                               bool disjoint) {
-  const i64 dst = relations[num_relations + r];
-  Item item;
-  item.relation = r;
-  item.local = node_ptr[dst] + number - item_base[r];
-  item.start = item_start[number];
-  item.degree = item_degree[number];
-  item.first = item_ptr[number];
-  item.size = item_ptr[number + 1] - item.first;
-  item.subgraph = disjoint ? static_cast<i32>(seed_of[node_start[dst] + item.local]) : 0;
-  return item;
 }
 
 // Lane j's pick out of [0, degree) for slot j < k, every k-subset equally likely, k <= lanes.
@@ -138,6 +158,7 @@ __global__ void sample_floyd(
     In<i64> item_degree,  // [items]
     In<i64> item_ptr,     // [items + 1]
     i64 num_relations,    // R
+    In<i64> weighted,     // [R]: 1 if weighted.cu draws for the relation, else 0
     i32 hop,              // in [0, 255]
     u32 k0, u32 k1,       // key of the batch
     i32 disjoint,         // 0 or 1
@@ -149,13 +170,12 @@ __global__ void sample_floyd(
   const u32 lane = threadIdx.x % lanes, mask = subwarp_mask(lanes);
   for (i64 number = thread_number() / lanes; number < items; number += groups) {
     const i64 r = range_of(item_base, 0, num_relations, number);
-    if (fanout[r] < 0 || fanout[r] > lanes) continue;  // the whole sub-warp
+    if (weighted[r] || fanout[r] < 0 || fanout[r] > lanes) continue;  // the whole sub-warp
     const Item item = item_at(number, r, num_relations, node_start, node_ptr, relations, item_base,
                               item_start, item_degree, item_ptr, seed_of, disjoint);
     u32 pick = lane;
     if (item.size < item.degree && item.size > 0) {
-      const Stream stream{static_cast<u32>(item.local), static_cast<u32>(hop) | static_cast<u32>(r) << 8,
-                          k0, k1};
+      const Stream stream = stream_of(item.local, hop, r, k0, k1);
       pick = floyd_pick(static_cast<u32>(item.degree), static_cast<u32>(item.size), lane, lanes, mask,
                         stream);
     }
@@ -173,18 +193,18 @@ template <class P, class I>
 __global__ void sample_replace(
     In<I> indices, In<i64> node_start, In<i64> node_ptr, In<i32> seed_of, In<i64> relations,
     In<i64> fanout, In<i64> item_base, In<i64> item_start, In<i64> item_degree, In<i64> item_ptr,
-    i64 num_relations, i32 hop, u32 k0, u32 k1, i32 disjoint, i32 lanes,  // as in `sample_floyd`
+    i64 num_relations, In<i64> weighted, i32 hop, u32 k0, u32 k1, i32 disjoint,
+    i32 lanes,  // as in `sample_floyd`
     Out<I> row, Out<i32> col, Out<P> position, Out<i32> group  // [edges] out
 ) {
   Edges<P, I> edges{indices, row, col, position, group};
   const i64 items = item_base[num_relations], groups = thread_count() / lanes;
   for (i64 number = thread_number() / lanes; number < items; number += groups) {
     const i64 r = range_of(item_base, 0, num_relations, number);
-    if (fanout[r] < 0) continue;
+    if (weighted[r] || fanout[r] < 0) continue;
     const Item item = item_at(number, r, num_relations, node_start, node_ptr, relations, item_base,
                               item_start, item_degree, item_ptr, seed_of, disjoint);
-    const Stream stream{static_cast<u32>(item.local), static_cast<u32>(hop) | static_cast<u32>(r) << 8,
-                        k0, k1};
+    const Stream stream = stream_of(item.local, hop, r, k0, k1);
     for (i64 slot = threadIdx.x % lanes; slot < item.size; slot += lanes) {
       const u32 pick = draw_below(stream, static_cast<u32>(slot), static_cast<u32>(item.degree));
       edges.put(item.first + slot, item.start + pick, item.local, disjoint, item.subgraph);
@@ -249,7 +269,8 @@ template <class P, class I>
 __global__ void sample_large(
     In<I> indices, In<i64> node_start, In<i64> node_ptr, In<i32> seed_of, In<i64> relations,
     In<i64> fanout, In<i64> item_base, In<i64> item_start, In<i64> item_degree, In<i64> item_ptr,
-    i64 num_relations, i32 hop, u32 k0, u32 k1, i32 disjoint,  // as in `sample_floyd`
+    i64 num_relations, In<i64> weighted, i32 hop, u32 k0, u32 k1,
+    i32 disjoint,      // all as in `sample_floyd`
     u32 slots,         // of each warp's hash table: a power of two, at least twice the largest fan-out
     Out<u32> picks,    // [warps * slots]: scratch
     Out<I> row, Out<i32> col, Out<P> position, Out<i32> group  // [edges] out
@@ -258,12 +279,11 @@ __global__ void sample_large(
   const i64 items = item_base[num_relations], warp = thread_number() / kWarp;
   for (i64 number = warp; number < items; number += thread_count() / kWarp) {
     const i64 r = range_of(item_base, 0, num_relations, number);
-    if (fanout[r] <= kMaxRegisterFanout) continue;
+    if (weighted[r] || fanout[r] <= kMaxRegisterFanout) continue;
     const Item item = item_at(number, r, num_relations, node_start, node_ptr, relations, item_base,
                               item_start, item_degree, item_ptr, seed_of, disjoint);
     if (item.size < item.degree) {
-      const Stream stream{static_cast<u32>(item.local), static_cast<u32>(hop) | static_cast<u32>(r) << 8,
-                          k0, k1};
+      const Stream stream = stream_of(item.local, hop, r, k0, k1);
       floyd_rounds(item, disjoint, stream, picks, warp * slots, slots, edges);
     } else {
       for (i64 j = threadIdx.x % kWarp; j < item.size; j += kWarp) {

@@ -13,8 +13,19 @@ from torch import Tensor
 
 from pyg_direct.ops import Backend
 from pyg_direct.ops.cpu import CpuBackend
-from pyg_direct.types import BatchKey, Csc, SampledGraph, SamplingPlan
+from pyg_direct.ops.sorting import running_sums
+from pyg_direct.types import EDGE_TIME, NO_TIME, BatchKey, Csc, SampledGraph, SamplingPlan
 
+EPOCH, SPAN = 1 << 40, 20  # times are in [EPOCH, EPOCH + SPAN], so that many are equal
+PALETTES = (  # what the weights of a graph are taken from
+    (0.1, 0.7, 1.0, 2.5, 9.0),
+    (0.0, 0.0, 0.3, 1.0),
+    (1e30, 1.0, 2.0, 0.0),
+    (1e30, 1e15, 1.0, 1e-15, 1e-30),
+    (1e-300, 1e-310, 5e-324, 0.0),
+    (0.0,),
+    (3.0,),
+)
 FANOUTS = (0, 1, 2, 8, 9, 16, 17, 32, 33, 64, 100, -1)
 
 
@@ -27,6 +38,7 @@ class Case:
     seeds: Sequence[Tensor | None]
     key: BatchKey
     induced: bool = False
+    seed_time: Tensor | None = None
 
 
 def make_csc(
@@ -65,6 +77,52 @@ def make_csc(
         edge_base=np.array(edge_base, np.int64),
         num_nodes=np.array(num_nodes, np.int64),
     )
+
+
+def with_times(
+    rng: np.random.Generator, csc: Csc, by_edge: bool, bound: Sequence[bool] | None = None
+) -> Csc:
+    """Return `csc` with random times, its lists sorted by them.
+
+    `bound` [R] tells which relations have times; None means all.
+    """
+    owner = np.repeat(np.arange(len(csc.indptr) - 1), np.diff(csc.indptr))
+    base, indices = csc.node_base[csc.src_type], csc.indices
+    if by_edge:
+        time = EPOCH + rng.integers(0, SPAN + 1, len(indices))
+        time = time[np.lexsort((time, owner))]
+        base = np.full_like(base, EDGE_TIME)
+    else:
+        time = EPOCH + rng.integers(0, SPAN + 1, csc.node_base[-1])
+        first = np.repeat(base, np.diff(csc.edge_base))
+        indices = indices[np.lexsort((time[first + indices], owner))]
+    base = np.where(True if bound is None else bound, base, NO_TIME).astype(np.int64)
+    return replace(csc, indices=indices, time=time, time_base=base)
+
+
+def with_weights(
+    rng: np.random.Generator,
+    csc: Csc,
+    palette: Sequence[float],
+    weighted: Sequence[bool] | None = None,
+) -> Csc:
+    """Return `csc` with random weights from `palette`; a tenth of the lists have none but zeros.
+
+    `weighted` [R] tells which relations have weights; None means all.
+    """
+    empty = rng.random(len(csc.indptr) - 1) < 0.1
+    weight = np.where(
+        np.repeat(empty, np.diff(csc.indptr)), 0.0, rng.choice(palette, len(csc.indices))
+    )
+    mask = np.ones(csc.num_relations, np.bool_) if weighted is None else np.array(weighted)
+    return replace(csc, weight=weight, cumulative=running_sums(csc.indptr, weight), weighted=mask)
+
+
+def with_seed_times(rng: np.random.Generator, case: Case, csc: Csc) -> Case:
+    """Return a disjoint case on `csc`, which has times, with random times of the seeds."""
+    size = sum(len(seed) for seed in case.seeds if seed is not None)
+    time = torch.from_numpy(EPOCH + rng.integers(-1, SPAN + 2, size))
+    return replace(case, csc=csc, plan=replace_plan(case.plan, disjoint=True), seed_time=time)
 
 
 def uniform_plan(
@@ -116,13 +174,31 @@ def cases(draw: st.DrawFn) -> Case:
     return Case(csc, plan, make_seeds(rng, csc, sizes), key, induced=draw(st.booleans()))
 
 
+@st.composite
+def attributed_cases(draw: st.DrawFn) -> Case:
+    """Cases with times, with weights, or with both, which some relations may lack."""
+    case = draw(cases())
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    relations = case.csc.num_relations
+    masks = st.lists(st.sampled_from([True, True, False]), min_size=relations, max_size=relations)
+    kind = draw(st.sampled_from(["times", "weights", "both"]))
+    if kind != "weights":
+        csc = with_times(rng, case.csc, draw(st.booleans()), draw(masks))
+        case = with_seed_times(rng, case, csc)
+        case = replace(case, plan=replace_plan(case.plan, recent=draw(st.booleans())))
+    if kind != "times":
+        csc = with_weights(rng, case.csc, draw(st.sampled_from(PALETTES)), draw(masks))
+        case = replace(case, csc=csc)
+    return case
+
+
 def run(backend: Backend, case: Case, batches: int = 1) -> list[SampledGraph]:
     """Sample some batches of a case, which differ in their keys, in one workspace."""
     csc = backend.place(case.csc)
     work = backend.workspace(csc, case.plan)
     sampled = []
     for batch in range(batches):
-        work.start(case.seeds, BatchKey(case.key.low ^ batch, case.key.high))
+        work.start(case.seeds, BatchKey(case.key.low ^ batch, case.key.high), case.seed_time)
         for hop in range(len(case.plan.fanouts)):
             work.plan(hop)
             work.sample(hop)

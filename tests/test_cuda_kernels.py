@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -211,14 +210,6 @@ def test_every_byte_of_the_outputs_is_written(backend: CudaBackend) -> None:
 def test_repeated_seeds_draw_independently(backend: CudaBackend) -> None:
     case = homogeneous([3])
     check_case(backend, with_seeds(case, [torch.tensor([4, 0, 4, 4, 0])]), batches=2)
-
-
-@pytest.mark.parametrize("what", ["time", "weight"])
-def test_times_and_weights_are_refused(backend: CudaBackend, what: str) -> None:
-    case = homogeneous([3])
-    csc = replace(case.csc, **{what: np.ones(len(case.csc.indices))})
-    with pytest.raises(NotImplementedError, match="not supported yet on CUDA devices"):
-        backend.workspace(csc, case.plan)
 
 
 def test_too_many_nodes() -> None:

@@ -62,6 +62,17 @@ def heterogeneous_graph() -> HeteroData:
     return data
 
 
+def attributed_graph() -> Data:
+    """Return `graph()` with times and weights of every kind that the loader takes."""
+    data, generator = graph(), torch.Generator().manual_seed(2)
+    data.time = torch.randint(50, (data.num_nodes,), generator=generator)
+    data.edge_time = torch.randint(50, (data.num_edges,), generator=generator)
+    data.weight = torch.rand(data.num_edges, generator=generator).pow(4)
+    data.weight[::3] = 0
+    data.weight[::50] = 1e30
+    return data
+
+
 def batches(data: Data, **arguments: Any) -> list[dict[str, Any]]:
     loader = NeighborLoader(data, seed=5, **arguments)
     return [batch.to_dict() for _ in range(2) for batch in loader]
@@ -105,6 +116,56 @@ def test_batches_are_the_same(
     expected = batches(data, **arguments)
     assert len(got) == 10
     for mine, theirs in zip(got, expected, strict=True):
+        assert_equal(mine, theirs)
+
+
+NOW = torch.arange(80) % 60
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"time_attr": "time"},
+        {"time_attr": "time", "temporal_strategy": "last", "num_neighbors": [3, -1]},
+        {"time_attr": "edge_time", "input_time": NOW, "replace": True},
+        {"time_attr": "edge_time", "input_time": NOW, "temporal_strategy": "last"},
+        {"weight_attr": "weight"},
+        {"weight_attr": "weight", "replace": True, "num_neighbors": [40, 2]},
+        {"weight_attr": "weight", "num_neighbors": [40, -1]},
+        {"weight_attr": "weight", "time_attr": "time", "num_workers": 2, "prefetch": 2},
+    ],
+    ids=lambda arguments: "-".join(key for key in arguments),
+)
+def test_batches_by_time_and_by_weight_are_the_same(
+    device: list[CudaBackend], monkeypatch: pytest.MonkeyPatch, arguments: dict[str, Any]
+) -> None:
+    data, arguments = attributed_graph(), {"num_neighbors": [5, 3], "batch_size": 20, **arguments}
+    got = batches(data, **arguments)
+    assert device, "the loader did not ask for the emulated backend"
+    monkeypatch.undo()
+    expected = batches(data, **arguments)
+    assert len(got) == 8
+    assert sum(batch["edge_index"].size(1) for batch in expected) > 100
+    for mine, theirs in zip(got, expected, strict=True):
+        assert_equal(mine, theirs)
+
+
+def test_heterogeneous_batches_by_time_and_by_weight(
+    device: list[CudaBackend], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Venues have no times and are not bound by them; one edge type has weights."""
+    data, generator = heterogeneous_graph(), torch.Generator().manual_seed(4)
+    data["paper"].time = torch.randint(30, (70,), generator=generator)
+    data["author"].time = torch.randint(30, (40,), generator=generator)
+    data["paper", "cites", "paper"].weight = torch.rand(300, generator=generator)
+    arguments = {
+        "num_neighbors": [4, 3], "input_nodes": "paper", "batch_size": 20, "time_attr": "time",
+        "weight_attr": "weight",
+    }  # fmt: skip
+    got = batches(data, **arguments)
+    assert device
+    monkeypatch.undo()
+    for mine, theirs in zip(got, batches(data, **arguments), strict=True):
         assert_equal(mine, theirs)
 
 

@@ -89,8 +89,8 @@ def test_orders_give_different_results_where_a_kernel_depends_on_them() -> None:
 
 def test_a_read_out_of_bounds() -> None:
     plant = (
-        "const i64 degree = indptr[v + 1] - start;",
-        "const i64 degree = indptr[v + 900] - start;",
+        "degree = indptr[v + 1] - list;",
+        "degree = indptr[v + 900] - list;",
     )
     caught(lambda: batch(plant), "out-of-range read of plan_items: indptr")
 

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from conformance import (
     FANOUTS,
+    PALETTES,
     Case,
+    attributed_cases,
     cases,
     check_case,
     homogeneous,
     make_csc,
     make_seeds,
+    replace_plan,
     uniform_plan,
+    with_seed_times,
+    with_times,
+    with_weights,
 )
 from hypothesis import HealthCheck, given, settings
 from test_cuda_gather import BASES
@@ -37,6 +45,27 @@ def device_backend() -> CudaBackend:
 @given(case=cases())
 def test_any_graph(case: Case) -> None:
     check_case(device_backend(), case, batches=2)
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(case=attributed_cases())
+def test_any_graph_with_times_or_weights(case: Case) -> None:
+    check_case(device_backend(), case, batches=2)
+
+
+@pytest.mark.parametrize("law", [{}, {"replace": True}, {"recent": True}])
+@pytest.mark.parametrize("palette", PALETTES)
+def test_a_large_batch_by_time_and_by_weight(
+    palette: tuple[float, ...], law: dict[str, object]
+) -> None:
+    """Bits of doubles that a merged product would change show in so many draws."""
+    rng = np.random.default_rng(4)
+    case = homogeneous([40, 10], num_nodes=50_000, num_edges=4_000_000, seeds=1024, plan=law)
+    csc = with_weights(rng, case.csc, palette)
+    check_case(device_backend(), replace(case, csc=csc), batches=2)
+    csc = with_times(rng, csc, by_edge=False)
+    case = with_seed_times(rng, case, csc)
+    check_case(device_backend(), replace(case, plan=replace_plan(case.plan, **law)), batches=2)
 
 
 @pytest.mark.parametrize("law", LAWS)

@@ -147,6 +147,28 @@ def test_large_lists_equal_a_plain_reference():
     assert picks.tolist() == sorted(expected)
 
 
+@pytest.mark.parametrize("weights", [[1e30, 0.0, 1.0, 2.0], [1e16, 1.0, 1.0, 1.0]])
+def test_the_latest_neighbours_behind_a_huge_weight(weights):
+    """Their share of the list's running sum is lost in rounding."""
+    data, centre = stars(weights, 6000)
+    data.time = torch.arange(4).repeat(6000)
+    (batch,) = NeighborLoader(
+        data,
+        [3],
+        input_nodes=centre,
+        input_time=torch.full((6000,), 9),
+        batch_size=6000,
+        time_attr="time",
+        weight_attr="weight",
+        temporal_strategy="last",
+        replace=True,
+        seed=1,
+    )
+    picks = np.bincount(batch.n_id[batch.edge_index[0]].numpy(), minlength=4)[:4]
+    late = np.array([0.0, *weights[1:]])
+    assert chi_square(picks, late / late.sum()) > ALPHA
+
+
 def test_weights_follow_the_edges():
     """Weights are by edge of `edge_index`, which the CSC reorders."""
     generator = torch.Generator().manual_seed(0)

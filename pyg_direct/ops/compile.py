@@ -29,6 +29,7 @@ _DTYPES: Mapping[str, tuple[torch.dtype, ...]] = {
     "u32": (torch.int32,),
     "i32": (torch.int32,),
     "i64": (torch.int64,),
+    "f64": (torch.float64,),
 }
 _SCALARS: Mapping[str, tuple[Callable[[Any], np.integer[Any]], int, int]] = {
     "i32": (np.int32, -(1 << 31), (1 << 31) - 1),

@@ -67,22 +67,14 @@ class CudaBackend:
         placed: dict[str, Any] = {
             name: None if array is None else torch.as_tensor(array).to(self.device).contiguous()
             for name, array in (
-                ("indptr", csc.indptr), ("indices", csc.indices), ("perm", csc.perm)
+                ("indptr", csc.indptr), ("indices", csc.indices), ("perm", csc.perm),
+                ("time", csc.time), ("weight", csc.weight), ("cumulative", csc.cumulative),
             )
         }  # fmt: skip
         return replace(csc, **placed)
 
     def workspace(self, csc: Csc, plan: SamplingPlan) -> CudaWorkspace:
-        """Return a new workspace.
-
-        Raises:
-            NotImplementedError: the graph has times or weights.
-        """
-        if csc.time is not None or csc.weight is not None:
-            raise NotImplementedError(
-                "Sampling by time_attr or weight_attr is not supported yet on CUDA devices: use "
-                "device='cpu'."
-            )
+        """Return a new workspace."""
         return CudaWorkspace(csc, plan, self)
 
     def gather(self, table: Tensor, index: Tensor) -> Tensor:

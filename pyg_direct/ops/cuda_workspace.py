@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -13,6 +12,7 @@ from torch import Tensor
 from ..types import BatchKey, Csc, IntTable, SampledGraph, SamplingPlan
 from . import device_memory
 from .compile import type_name
+from .cuda_arrays import Attributes, Counts, Items, upload
 from .device_memory import grown
 from .forecast import Forecast
 
@@ -44,19 +44,13 @@ class CudaWorkspace:
         self._forecast = Forecast(csc, plan)
         self._key = BatchKey(0, 0)
         self._longest = -1  # not known yet
+        self._attributes = Attributes(csc, self._device)
 
         self._relations = self._upload(np.stack([csc.src_type, csc.dst_type, csc.indptr_base]))
         self._fanouts = self._upload(np.asarray(plan.fanouts).reshape(hops, relations))
-        # All counts in one piece, so that they are uploaded and read back at once.
-        self._shapes = (
-            (hops + 2, types),
-            (hops + 1, relations + 1),
-            (hops, relations + 1),
-            (relations,),
-        )
-        sizes = [math.prod(shape) for shape in self._shapes]
-        self._counts = self._upload(np.zeros(sum(sizes), np.int64))
-        self._node_ptr, self._item_base, self._edge_ptr, self._induced = self._split(self._counts)
+        self._counts = counts = Counts(csc, plan, self._device)
+        self._node_ptr, self._item_base = counts.node_ptr, counts.item_base
+        self._edge_ptr, self._induced = counts.edge_ptr, counts.induced
         self._rank_at = self._empty(relations + 1)
         self._new_base = self._empty(relations)
         self._run_sum = self._empty(MAX_SCAN_BLOCKS)
@@ -71,7 +65,7 @@ class CudaWorkspace:
         self._col, self._label = self._empty(0, torch.int32), self._empty(0, torch.int32)
         self._position = self._empty(0, positions)
         # Of the current hop only.
-        self._item_start, self._item_degree, self._item_ptr = (self._empty(0) for _ in range(3))
+        self._items = Items(self._device, csc.weight is not None)
         self._row, self._slot = self._empty(0, ids), self._empty(0)
         self._group = self._empty(0, torch.int32)
         self._picks = self._empty(0, torch.int32)
@@ -87,12 +81,9 @@ class CudaWorkspace:
     ) -> None:
         """Begin a batch."""
         self._key = key
+        self._attributes.begin(seed_time)
         sizes = np.array([0 if seed is None else len(seed) for seed in seeds], np.int64)
-        counts = np.zeros(len(self._counts), np.int64)
-        node_ptr, item_base, _, _ = self._split(torch.from_numpy(counts))
-        node_ptr[1] = torch.from_numpy(sizes)
-        item_base[0, 1:] = torch.from_numpy(np.cumsum(sizes[self._csc.dst_type]))
-        self._counts.copy_(device_memory.upload(torch.from_numpy(counts), self._device))
+        self._counts.begin(sizes)
         self._hop_start = [0]
         self._forecast.begin(sizes)
         self._make_room(np.zeros_like(sizes))
@@ -110,19 +101,18 @@ class CudaWorkspace:
     def plan(self, hop: int) -> None:
         """Count the edges of the hop. Waits for the device if the hop takes all neighbours."""
         items, relations = self._forecast.items(hop), self._csc.num_relations
-        if items >= len(self._item_ptr):
-            room = items + items // 2 + 1
-            self._item_start, self._item_degree, self._item_ptr = (
-                self._empty(room) for _ in range(3)
-            )
+        self._items.make_room(items)
         blocks, base = self._scan_grid(items), self._item_base[hop]
+        bound, item = self._attributes, self._items
         self._sample["plan_items"](
             blocks, self._csc.indptr, self._node, self._node_start_d, self._node_ptr[hop],
             self._relations, self._fanouts[hop], base, relations, int(self._plan.replace),
-            self._item_start, self._item_degree, self._item_ptr, self._run_sum,
+            self._csc.indices, bound.time, bound.time_base, int(self._plan.recent),
+            self._seed_of, bound.seed_time, bound.weighted, bound.weight, bound.cumulative,
+            item.low, item.start, item.degree, item.ptr, self._run_sum,
         )  # fmt: skip
         self._sample["scan_runs"](
-            blocks, base[relations:], self._run_sum, base, relations + 1, self._item_ptr,
+            blocks, base[relations:], self._run_sum, base, relations + 1, item.ptr,
             self._edge_ptr[hop],
         )  # fmt: skip
         if self._forecast.must_ask(hop):
@@ -139,10 +129,10 @@ class CudaWorkspace:
         fanouts, replace = self._plan.fanouts[hop], self._plan.replace
         common = (
             self._csc.indices, self._node_start_d, self._node_ptr[hop], self._seed_of,
-            self._relations, self._fanouts[hop], self._item_base[hop], self._item_start,
-            self._item_degree, self._item_ptr, self._csc.num_relations,
+            self._relations, self._fanouts[hop], self._item_base[hop], self._items.start,
+            self._items.degree, self._items.ptr, self._csc.num_relations,
         )  # fmt: skip
-        drawn = (hop, self._key.low, self._key.high, self._disjoint)
+        law = (self._attributes.weighted, hop, self._key.low, self._key.high, self._disjoint)
         outputs = (
             self._row,
             self._part(self._col, hop),
@@ -153,19 +143,30 @@ class CudaWorkspace:
             self._sample["sample_all"](
                 self._grid(-(-edges // 4)), *common, self._disjoint, *outputs
             )
-        small = fanouts[(fanouts >= 0) & (replace | (fanouts <= SMALL_FANOUT))]
+        uniform = fanouts[(fanouts >= 0) & ~self._csc.weighted]
+        small = uniform if replace else uniform[uniform <= SMALL_FANOUT]
         if len(small) > 0:
-            lanes = max(8, min(SMALL_FANOUT, _power_of_two(int(small.max()))))
+            lanes = _lanes(small)
             kernel = self._sample["sample_replace" if replace else "sample_floyd"]
-            kernel(self._grid(items * lanes), *common, *drawn, lanes, *outputs)
-        if not replace and fanouts.max() > SMALL_FANOUT:
+            kernel(self._grid(items * lanes), *common, *law, lanes, *outputs)
+        if not replace and uniform.max(initial=0) > SMALL_FANOUT:
             # A list that is not longer than the fan-out is taken whole, and needs no table.
-            largest = min(int(fanouts.max()), self._max_degree())
+            largest = min(int(uniform.max()), self._max_degree())
             slots, block = _power_of_two(2 * largest), self._backend.block_threads
             warps = max(1, min(items, PICKS_LIMIT_BYTES // (4 * slots)))
             grid = self._grid(32 * warps)
             self._picks = grown(self._picks, grid * (block // 32) * slots)
-            self._sample["sample_large"](grid, *common, *drawn, slots, self._picks, *outputs)
+            self._sample["sample_large"](grid, *common, *law, slots, self._picks, *outputs)
+        by_weight = fanouts[(fanouts >= 0) & self._csc.weighted]
+        if len(by_weight) > 0:
+            attributes = self._attributes
+            weights = (attributes.cumulative, self._items.low, attributes.weight)
+            if replace:
+                lanes, kernel = _lanes(by_weight), self._weighted["weighted_replace"]
+                kernel(self._grid(items * lanes), *common, *law, lanes, *weights, *outputs)
+            else:
+                kernel = self._weighted["weighted_distinct"]
+                kernel(self._grid(items), *common, *law, *weights, *outputs)
 
     def relabel(self, hop: int) -> None:
         """Number the sources of the hop."""
@@ -264,6 +265,8 @@ class CudaWorkspace:
             "kHashed": "true" if self._hashed else "false",
         }
         self._sample = library.load("sample.cu", P=names["P"], I=names["I"], T="i64")
+        if csc.weighted.any():
+            self._weighted = library.load("weighted.cu", P=names["P"], I=names["I"])
         self._relabel = library.load("relabel.cu", I=names["I"], kHashed=names["kHashed"], T="i32")
         self._emit = library.load("emit.cu", **names, T="i64")
 
@@ -304,15 +307,7 @@ class CudaWorkspace:
 
     def _read_counts(self) -> list[IntTable]:
         """Wait for the device, and return its counts."""
-        return [part.numpy() for part in self._split(self._counts.cpu())]
-
-    def _split(self, counts: Tensor) -> list[Tensor]:
-        parts, first = [], 0
-        for shape in self._shapes:
-            last = first + math.prod(shape)
-            parts.append(counts[first:last].view(shape))
-            first = last
-        return parts
+        return self._counts.read()
 
     def _make_room(self, known: IntTable, counted: Sequence[int] = ()) -> bool:
         """Have room for what is forecast, keeping what the batch has so far.
@@ -384,8 +379,7 @@ class CudaWorkspace:
         return device_memory.empty(size, dtype, self._device)
 
     def _upload(self, table: IntTable) -> Tensor:
-        copied = torch.from_numpy(table.astype(np.int64))
-        return device_memory.upload(copied, self._device)
+        return upload(table, self._device)
 
     def _grid(self, threads: int) -> int:
         """Return the number of blocks for a loop over `threads` elements."""
@@ -394,6 +388,11 @@ class CudaWorkspace:
     def _scan_grid(self, elements: int) -> int:
         share = self._backend.block_threads * SCAN_ITEMS_PER_THREAD
         return max(1, min(-(-elements // share), MAX_SCAN_BLOCKS))
+
+
+def _lanes(fanouts: IntTable) -> int:
+    """Return how many lanes a sub-warp needs for items of such fan-outs: 8, 16 or 32."""
+    return max(8, min(SMALL_FANOUT, _power_of_two(int(fanouts.max()))))
 
 
 def _power_of_two(at_least: int) -> int:

@@ -272,7 +272,7 @@ def _compile(source: str, library: Path) -> None:
         command = [
             compiler, STANDARD, "-O1", "-fPIC", "-shared", "-fvisibility=hidden",
             "-Wall", "-Wextra", "-Wno-unknown-pragmas", "-Wno-unused-parameter",
-            "-I", str(HERE), "-o", str(built), str(path),
+            "-ffp-contract=off", "-I", str(HERE), "-o", str(built), str(path),
         ]  # fmt: skip
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:

@@ -221,6 +221,9 @@ inline unsigned atomicCAS(emu::Element<unsigned> word, unsigned expected, unsign
   return atomic_change(word, [&](unsigned old) { return old == expected ? value : old; });
 }
 
+// The build forbids the C++ compiler to merge products and sums.
+inline double __dmul_rn(double a, double b) { return a * b; }
+
 inline int __popc(unsigned word) { return __builtin_popcount(word); }
 
 // The line of the call stands in for the place in the program.

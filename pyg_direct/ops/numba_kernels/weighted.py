@@ -68,24 +68,6 @@ def first_above(cumulative: Doubles, first: int, last: int, target: float) -> in
 
 
 @kernel
-def weighted_with_replacement(
-    position: Ints, first: int, k: int, start: int, degree: int, cumulative: Doubles,
-    low: float, local: np.uint64, stream: np.uint64, k0: np.uint64, k1: np.uint64,
-) -> None:  # fmt: skip
-    """Write k independent draws, each with probability weight / sum of weights.
-
-    `low` is the cumulative weight before the list's first position.
-    """
-    end = start + degree
-    for j in range(k):
-        target = low + uniform(j, local, stream, k0, k1) * (cumulative[end - 1] - low)
-        p = first_above(cumulative, start, end, target)
-        while p == end or (p > start and cumulative[p] <= cumulative[p - 1]):
-            p -= 1  # rounding went past the last weight
-        position[first + j] = p
-
-
-@kernel
 def pick_exactly(
     position: Ints, first: int, picked: int, start: int, end: int, weight: Doubles, draw: float
 ) -> int:
@@ -105,6 +87,32 @@ def pick_exactly(
                     return p
         total = running
     return candidate
+
+
+@kernel
+def weighted_with_replacement(
+    position: Ints, first: int, k: int, start: int, degree: int,
+    weight: Doubles, cumulative: Doubles, low: float,
+    local: np.uint64, stream: np.uint64, k0: np.uint64, k1: np.uint64,
+) -> None:  # fmt: skip
+    """Write k independent draws, each with probability weight / sum of weights.
+
+    `low` is the cumulative weight before the item. An item that begins inside its list is short
+    (the latest neighbours, k at most), and its share of the running sums may be lost in rounding:
+    so its weights are added up afresh.
+
+    Example: weights 1, 5, 2 and draws 0.5, 0 mean 4 and 0 of 8, so they take the 5 and the 1.
+    """
+    end = start + degree
+    for j in range(k):
+        draw = uniform(j, local, stream, k0, k1)
+        if low > 0.0:
+            position[first + j] = pick_exactly(position, first, 0, start, end, weight, draw)
+            continue
+        p = first_above(cumulative, start, end, draw * (cumulative[end - 1] - low))
+        while p == end or (p > start and cumulative[p] <= cumulative[p - 1]):
+            p -= 1  # rounding went past the last weight
+        position[first + j] = p
 
 
 @kernel
@@ -194,8 +202,9 @@ def draw_weighted(
                     position[first + j] = start + j
             elif drawn and k > 0:
                 weighted_with_replacement(
-                    position, first, k, start, degree, cumulative, low, local, stream, k0, k1
-                )
+                    position, first, k, start, degree, weight, cumulative, low,
+                    local, stream, k0, k1,
+                )  # fmt: skip
             elif k > 0:
                 weighted_without_replacement(
                     position, first, k, start, degree, weight, cumulative, low,
