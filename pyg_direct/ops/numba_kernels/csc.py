@@ -6,9 +6,11 @@ from typing import Any
 
 import numpy.typing as npt
 
-from .jit import kernel
+from .jit import kernel, prefetch
 
 Ints = npt.NDArray[Any]
+
+AHEAD = 32  # edges whose counters are asked for in advance
 
 OK, UNSORTED, BAD_SOURCE, BAD_DESTINATION = 0, 1, 2, 3
 
@@ -42,6 +44,8 @@ def count(
     Example: destinations 2, 0, 2 give counts = [1, 0, 2].
     """
     for e in range(first, last):
+        if e + AHEAD < last:
+            prefetch(counts, col[e + AHEAD])
         if row[e] < 0 or row[e] >= num_src:
             return BAD_SOURCE, e
         v = col[e]
