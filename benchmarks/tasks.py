@@ -50,8 +50,8 @@ class Settings(NamedTuple):
     lr: float = 0.01
 
 
-LINKS = Settings(2, 512, [10, 5], 64, 12_000, 4_000)
-TYPES = Settings(3, 512, [10, 10], 64, 8_000, 6_000)
+LINKS = Settings(4, 512, [10, 5], 64, 12_000, 4_000)
+TYPES = Settings(4, 512, [10, 10], 64, 12_000, 6_000)
 TIMES = Settings(2, 512, [10, 5], 32, 10_000, 2_000)
 SMOKE = Settings(1, 64, [3, 3], 8, 200, 100)
 
