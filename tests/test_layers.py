@@ -26,8 +26,10 @@ MAY_IMPORT = {
     "ops": {"types", "ops.cpu", "ops.cuda"},
     "ops.cpu": {"types", "ops.buffers", "ops.numba_kernels", "ops.parallel"},
     "ops.cuda": {"types", "ops.compile", "ops.cuda_workspace", "ops.device_memory"},
+    "ops.cuda_arrays": {"types", "ops.device_memory"},
     "ops.cuda_workspace": {
-        "types", "ops.compile", "ops.forecast", "ops.device_memory", "ops.cuda",  # for its type
+        "types", "ops.compile", "ops.cuda_arrays", "ops.forecast", "ops.device_memory",
+        "ops.cuda",  # for its type
     },
     "rng": {"types", "ops.numba_kernels"},
     "attributes": {"ops.sorting"},
