@@ -26,7 +26,7 @@ class NeighborLoader(DirectLoader, torch_geometric.loader.NeighborLoader):  # ty
     `seed`, e and i alone: not on `num_workers`, `prefetch` or timing.
 
     Args:
-        data: `torch_geometric.data.Data` or `HeteroData`.
+        data: `torch_geometric.data.Data`, `HeteroData` or (`FeatureStore`, `GraphStore`).
         num_neighbors: fan-out of each hop; negative for all neighbours, 0 for none. With edge
             types, one list for all of them or a dict with a list for each.
         input_nodes: seeds, as ids, a bool mask [num_nodes], or None for all nodes. With node
@@ -61,7 +61,6 @@ class NeighborLoader(DirectLoader, torch_geometric.loader.NeighborLoader):  # ty
     Raises:
         ValueError, TypeError: a wrong argument; the message says which.
         IndexError: `input_nodes` out of range.
-        NotImplementedError: what is called not supported above.
     """
 
     def __init__(

@@ -29,12 +29,12 @@ NO_DOUBLES = np.empty(0, np.float64)
 class CpuBackend:
     """Samples and gathers with `threads` threads a batch, into recycled memory."""
 
+    on_host = True
+
     def __init__(self, threads: int = 1) -> None:
         self.device = torch.device("cpu")
         self.threads = threads
         self.pool = BufferPool()
-
-    on_host = True
 
     def home(self, device: torch.device) -> torch.device:
         """Return `device`: as in PyG, a batch is where its data is."""
@@ -228,7 +228,6 @@ class CpuWorkspace:
     def emit_induced(self) -> SampledGraph:
         """Copy out all edges between the sampled nodes, by destination."""
         csc, outputs = self._csc, []
-        none = np.empty(0, np.int64)
         for r in range(csc.num_relations):
             src, dst = int(csc.src_type[r]), int(csc.dst_type[r])
             between = (
@@ -237,7 +236,7 @@ class CpuWorkspace:
                 int(self._node_ptr[-1, dst]), not self._plan.disjoint,
                 self._table, self._keys, np.uint32(self._stamp),
             )  # fmt: skip
-            size = emit.induced_edges(*between, none, none, none)
+            size = emit.induced_edges(*between, NO_INTS, NO_INTS, NO_INTS)
             row, col, position = np.empty((3, size), np.int64)
             if size > 0:
                 emit.induced_edges(*between, row, col, position)
