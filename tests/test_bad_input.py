@@ -339,3 +339,9 @@ def test_input_nodes_as_an_array(loader_class: type) -> None:
 def test_zero_seeds_in_a_list_of_floats_is_still_wrong() -> None:
     with pytest.raises(ValueError, match="input_nodes"):
         NeighborLoader(example_graph(), [2], input_nodes=torch.empty(0))
+
+
+def test_a_device_without_a_backend() -> None:
+    data = Data(num_nodes=2, edge_index=torch.tensor([[0], [1]]))
+    with pytest.raises(NotImplementedError, match="No backend for device 'meta'"):
+        NeighborSampler(data, [1], device="meta")
