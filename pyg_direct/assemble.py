@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from torch_geometric.loader.utils import filter_custom_hetero_store, filter_cust
 from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 from torch_geometric.typing import EdgeType, NodeType, SparseTensor
 
-from .gather import gather
+from .gather import gather, is_plain
 from .ops import Backend
 
 
@@ -58,6 +59,23 @@ def assemble(
                 value.to(backend.home(value.device)) if isinstance(value, Tensor) else value
             )
     return batch
+
+
+def tables_of(data: Any) -> Iterator[tuple[str, Tensor]]:
+    """Yield the attributes of a graph whose rows a backend can gather, with names for messages.
+
+    Remote stores are asked for each batch, so nothing is known of what they hold.
+    """
+    if isinstance(data, (Data, HeteroData)):
+        for key, store in _stores(data).items():
+            for name, value in store.items():
+                plain = isinstance(value, Tensor) and name != "edge_index" and is_plain(value)
+                if (
+                    plain
+                    and (store.is_node_attr(name) or store.is_edge_attr(name))
+                    and store._parent().__cat_dim__(name, value, store) == 0
+                ):
+                    yield (f"data.{name}" if key is None else f"data[{key!r}].{name}"), value
 
 
 def node_labels(metadata: Any, input_type: NodeType | None) -> dict[Any, dict[str, Any]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.utils.data
@@ -14,15 +14,27 @@ from torch_geometric.sampler import BaseSampler, HeteroSamplerOutput, SamplerOut
 from torch_geometric.sampler.base import SubgraphType
 
 from . import rng
-from .assemble import assemble
+from .assemble import assemble, tables_of
 from .config import resolve_device
 from .epoch import Epoch, Progress, Task
-from .ops import Backend, backend_for
+from .ops import Backend, backend_for, best_device
 from .ops.parallel import available_cores
+from .ops.placement import Placement, check_mode
 from .sampler import NeighborSampler, NumNeighborsLike
+from .schedule import Handover, Schedule
+from .tensors import moved
 from .types import BatchKey
 
 DEFAULT_PREFETCH = 2
+
+
+class Placing(NamedTuple):
+    """Where the user wants things: arguments of both loaders."""
+
+    device: torch.device | str | int | None
+    topology: str
+    features: str
+    device_bytes: int | None
 
 
 class DirectLoader(torch.utils.data.DataLoader[Any]):
@@ -49,7 +61,7 @@ class DirectLoader(torch.utils.data.DataLoader[Any]):
         num_neighbors: NumNeighborsLike,
         sampling: dict[str, Any],
         sampler: BaseSampler | None,
-        device: torch.device | str | int | None,
+        placing: Placing,
         seed: int | None,
         prefetch: int,
         kwargs: dict[str, Any],
@@ -59,6 +71,8 @@ class DirectLoader(torch.utils.data.DataLoader[Any]):
         Must come before the initialiser of PyG's class. May add a generator to `kwargs`, those of
         DataLoader.
         """
+        device, topology, features, device_bytes = placing
+        check_mode(features, "features")
         self._progress = Progress(rng.check_seed(seed))
         self.prefetch = _check_prefetch(prefetch, kwargs)
         if kwargs.get("batch_size", 1) is None:
@@ -71,24 +85,42 @@ class DirectLoader(torch.utils.data.DataLoader[Any]):
                 data,
                 num_neighbors,
                 **sampling,
-                device=resolve_device(device),
+                device=resolve_device(device) or best_device(),
+                topology=topology,
+                device_bytes=device_bytes,
                 seed=seed,
                 # With several producers, batches are what runs in parallel.
                 threads=threads if kwargs.get("num_workers", 0) <= 1 else 1,
             )
         else:
-            _refuse_beside_sampler(sampling)
+            placed = {"topology": topology, "device_bytes": device_bytes}
+            _refuse_beside_sampler({**sampling, **placed})
         self._sampler = sampler
-        self._backend: Backend = (
-            sampler.backend
-            if isinstance(sampler, NeighborSampler)
-            else backend_for(resolve_device(device))
-        )
+        self._backend = self._backend_of(sampler, device)
+        self._backend.hold(tables_of(data), features)
         # With a seed, the order of the seeds follows it, unless a generator is to decide.
         self._shuffle_generator: torch.Generator | None = None
         if seed is not None and kwargs.get("generator") is None and kwargs.get("shuffle"):
             self._shuffle_generator = kwargs["generator"] = torch.Generator()
         return sampler
+
+    def _backend_of(self, sampler: BaseSampler, device: torch.device | str | int | None) -> Backend:
+        """Return the backend that makes the batches: that of our own sampler, else a new one."""
+        wanted = resolve_device(device)
+        if not isinstance(sampler, NeighborSampler):
+            return backend_for(wanted or best_device())
+        here = sampler.backend.device
+        if device is not None and not _same_device(wanted, here):
+            raise ValueError(
+                f"device={str(device)!r} contradicts neighbor_sampler=, which samples on "
+                f"{str(here)!r}. Pass the device to the sampler."
+            )
+        return sampler.backend
+
+    @property
+    def placement(self) -> Placement:
+        """What lies where: the graph, and the attributes that batches are gathered from."""
+        return self._backend.placement
 
     def _sample(self, inputs: Any, key: BatchKey | None) -> Any:
         """Sample around a slice of `input_data`; without a key, with a new one."""
@@ -115,6 +147,7 @@ class DirectLoader(torch.utils.data.DataLoader[Any]):
                 f"HeteroSamplerOutput, got {type(out).__name__}."
             )
         out = _with_edge_ids(out, self._sampler.edge_permutation)
+        out = moved(out, self._backend.device)  # where another sampler, or the user, left it
         batch = assemble(self.data, out, self._labels(out), self._backend, self.custom_cls)
         return batch if self.transform is None else self.transform(batch)
 
@@ -122,13 +155,20 @@ class DirectLoader(torch.utils.data.DataLoader[Any]):
         out = self._sample(self.input_data[index], key)
         return self.filter_fn(out) if self.filter_per_worker else out
 
-    def _work(self, task: Task) -> Any:
+    def _work(self, task: Task, schedule: Schedule) -> Handover:
         """Make one batch; runs in a producer thread where there are any."""
         with torch.inference_mode(task.inference), torch.set_grad_enabled(task.grad):
-            out = self._collate(task.index, task.key)
-        pin = self.pin_memory and self.filter_per_worker and self._backend.on_host
-        pin = pin and torch.cuda.is_available() and hasattr(out, "pin_memory")
-        return out.pin_memory() if pin else out
+            return schedule.produce(
+                task.asked,
+                lambda: self._sample(self.input_data[task.index], task.key),
+                self._finish if self.filter_per_worker else None,
+            )
+
+    def _finish(self, out: Any) -> Any:
+        """Make a batch of a sampled subgraph, in pinned memory where that is asked for."""
+        batch = self.filter_fn(out)
+        pin = self.pin_memory and self._backend.on_host and torch.cuda.is_available()
+        return batch.pin_memory() if pin and hasattr(batch, "pin_memory") else batch
 
     def _get_iterator(self) -> Any:
         return Epoch(self)
@@ -192,6 +232,13 @@ class DirectLoader(torch.utils.data.DataLoader[Any]):
         return {**self.__dict__, "_iterator": None}
 
 
+def _same_device(wanted: torch.device | None, here: torch.device) -> bool:
+    """Whether a device that a user named is `here`; without a number it may be any of its kind."""
+    if wanted is None or wanted.type != here.type:
+        return wanted is None
+    return wanted.index == here.index or None in (wanted.index, here.index)
+
+
 def _check_prefetch(prefetch: int, kwargs: dict[str, Any]) -> int:
     """Return how far each producer works ahead: `prefetch`, or DataLoader's name for it."""
     factor = kwargs.get("prefetch_factor")
@@ -207,7 +254,12 @@ def _check_prefetch(prefetch: int, kwargs: dict[str, Any]) -> int:
 
 def _refuse_beside_sampler(sampling: dict[str, Any]) -> None:
     """Raise if an argument about sampling was given beside a ready sampler."""
-    defaults = {"subgraph_type": "directional", "temporal_strategy": "uniform", "directed": True}
+    defaults = {
+        "subgraph_type": "directional",
+        "temporal_strategy": "uniform",
+        "directed": True,
+        "topology": "auto",
+    }
     given = [
         name
         for name, value in sampling.items()

@@ -9,16 +9,17 @@ import torch
 DEVICE_VARIABLE = "PYG_DIRECT_DEVICE"
 
 
-def resolve_device(device: torch.device | str | int | None) -> torch.device:
-    """Return the device to work on: the argument, else `PYG_DIRECT_DEVICE`, else the CPU.
+def resolve_device(device: torch.device | str | int | None) -> torch.device | None:
+    """Return the device that the argument names, else `PYG_DIRECT_DEVICE`; None if neither does.
 
     Raises:
         ValueError: no such kind of device.
     """
     source = "device"
     if device is None:
-        device = os.environ.get(DEVICE_VARIABLE) or "cpu"
-        source = DEVICE_VARIABLE if os.environ.get(DEVICE_VARIABLE) else source
+        device, source = os.environ.get(DEVICE_VARIABLE), DEVICE_VARIABLE
+        if not device:
+            return None
     try:
         resolved = torch.device(device)
     except (RuntimeError, TypeError) as error:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,7 +13,10 @@ import torch
 from torch import Tensor
 
 from . import rng
+from .ops.streams import Event, InOrder
 from .pipeline import Prefetcher
+from .schedule import Handover, Schedule
+from .tensors import tensors_made
 from .types import BatchKey
 
 if TYPE_CHECKING:
@@ -26,6 +30,7 @@ class Task(NamedTuple):
 
     index: Any  # positions in the loader's `input_nodes`, as the batch sampler gave them
     key: BatchKey
+    asked: Event  # when the consumer asked for it
     grad: bool  # modes of the thread that asks for the batch: torch keeps them by thread
     inference: bool
 
@@ -83,29 +88,29 @@ class Progress:
 class _Inline:
     """Makes each batch when it is asked for, in the thread that asks."""
 
-    def __init__(self, loader: DirectLoader) -> None:
-        self._loader = loader
+    def __init__(self, work: Callable[[Task], Handover]) -> None:
+        self._work = work
         self._tasks: Iterator[Task] = iter(())
 
     def begin(self, tasks: Iterator[Task]) -> None:
         self._tasks = tasks
 
-    def __next__(self) -> Any:
-        return self._loader._work(next(self._tasks))
+    def __next__(self) -> Handover:
+        return self._work(next(self._tasks))
 
     def close(self) -> None:
         self._tasks = iter(())
 
 
-def _weak_work(loader: DirectLoader) -> Any:
+def _weak_work(loader: DirectLoader, schedule: Schedule) -> Callable[[Task], Handover]:
     """Return the producers' work. Their threads must not keep the loader alive by themselves."""
     reference = weakref.ref(loader)
 
-    def work(task: Task) -> Any:
+    def work(task: Task) -> Handover:
         alive = reference()
         if alive is None:
             raise RuntimeError("The loader was deleted.")
-        return alive._work(task)
+        return alive._work(task, schedule)
 
     return work
 
@@ -115,18 +120,19 @@ class Epoch:
 
     def __init__(self, loader: DirectLoader) -> None:
         self._loader = loader
-        depth = loader.prefetch * loader.num_workers
-        self._results: _Inline | Prefetcher[Task, Any]
+        backend = loader._backend
+        producers = max(loader.num_workers, backend.producers)
+        depth = loader.prefetch * producers
+        streams = backend.streams if depth else InOrder()
+        # Of the loader only the graph: a producer must not keep the loader alive.
+        self._schedule = Schedule(streams, partial(tensors_made, loader.data))
+        work = _weak_work(loader, self._schedule)
+        self._results: _Inline | Prefetcher[Task, Handover]
         if depth == 0:
-            self._results = _Inline(loader)
+            self._results = _Inline(work)
         else:
-            self._results = Prefetcher(
-                _weak_work(loader),
-                loader.num_workers,
-                depth,
-                loader.worker_init_fn,
-                loader.timeout,
-            )
+            start = loader.worker_init_fn if loader.num_workers else None
+            self._results = Prefetcher(work, producers, depth, start, loader.timeout)
         self._begin()
 
     def _begin(self) -> None:
@@ -138,7 +144,7 @@ class Epoch:
         seed, first = progress.base_seed, progress.batch
         modes = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
         self._results.begin(
-            Task(index, rng.derive(seed, epoch, batch), *modes)
+            Task(index, rng.derive(seed, epoch, batch), self._schedule.ask(), *modes)
             for batch, index in enumerate(batches, first)
         )
 
@@ -189,7 +195,7 @@ class Epoch:
         loader, progress = self._loader, self._loader._progress
         current = progress.epoch == self._number and not progress.resume
         try:
-            out = next(self._results)
+            handover = next(self._results)
         except StopIteration:
             if current:
                 progress.finished = True
@@ -198,6 +204,7 @@ class Epoch:
             raise
         if current:
             progress.batch += 1
+        out = self._schedule.take(handover)
         return out if loader.filter_per_worker else loader.filter_fn(out)
 
 

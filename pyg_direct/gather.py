@@ -22,18 +22,21 @@ def gather(value: Any, index: Tensor, dim: int, backend: Backend) -> Any:
         ValueError: an attribute PyG cannot select from, such as a list.
     """
     if isinstance(value, Tensor):
-        if dim == 0 and _is_plain(value, backend.device):
-            return backend.gather(value, index)
+        if dim == 0 and is_plain(value):
+            table = backend.reach(value)
+            if table is not None:
+                return backend.gather(table, index)
         device = value.device
     else:
         device = getattr(value, "device", torch.device("cpu"))  # a TensorFrame has one
-    return index_select(value, index.to(device), dim=dim).to(backend.home(device))
+    rows = index_select(value, index.to(device), dim=dim)
+    return rows.to(backend.home(device))
 
 
-def _is_plain(value: Tensor, device: torch.device) -> bool:
+def is_plain(value: Tensor) -> bool:
+    """Whether the rows of a tensor are runs of bytes that no autograd graph hangs on."""
     return (
-        value.device == device
-        and value.layout == torch.strided
+        value.layout == torch.strided
         and value.is_contiguous()
         and not (value.requires_grad and torch.is_grad_enabled())
         and not (value.is_conj() or value.is_neg() or value.is_quantized)

@@ -12,7 +12,7 @@ from torch_geometric.sampler import BaseSampler, NegativeSampling
 from torch_geometric.sampler.base import SubgraphType
 
 from .assemble import link_labels
-from .base import DEFAULT_PREFETCH, DirectLoader
+from .base import DEFAULT_PREFETCH, DirectLoader, Placing
 from .sampler import NeighborSampler, NumNeighborsLike, check_ids
 from .types import BatchKey
 
@@ -65,6 +65,9 @@ class LinkNeighborLoader(DirectLoader, torch_geometric.loader.LinkNeighborLoader
         directed: bool = True,
         *,
         device: torch.device | str | int | None = None,
+        topology: str = "auto",
+        features: str = "auto",
+        device_bytes: int | None = None,
         seed: int | None = None,
         prefetch: int = DEFAULT_PREFETCH,
         **kwargs: Any,
@@ -85,8 +88,9 @@ class LinkNeighborLoader(DirectLoader, torch_geometric.loader.LinkNeighborLoader
             "is_sorted": is_sorted,
             "directed": directed,
         }
+        placing = Placing(device, topology, features, device_bytes)
         sampler = self._prepare(
-            data, num_neighbors, sampling, neighbor_sampler, device, seed, prefetch, kwargs
+            data, num_neighbors, sampling, neighbor_sampler, placing, seed, prefetch, kwargs
         )
         # Past the initialiser of PyG's LinkNeighborLoader, which would build a sampler of its own.
         torch_geometric.loader.LinkLoader.__init__(

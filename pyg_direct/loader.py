@@ -13,7 +13,7 @@ from torch_geometric.sampler import BaseSampler
 from torch_geometric.sampler.base import SubgraphType
 
 from .assemble import node_labels
-from .base import DEFAULT_PREFETCH, DirectLoader
+from .base import DEFAULT_PREFETCH, DirectLoader, Placing
 from .sampler import NeighborSampler, NumNeighborsLike, check_ids
 from .types import BatchKey
 
@@ -44,15 +44,23 @@ class NeighborLoader(DirectLoader, torch_geometric.loader.NeighborLoader):  # ty
             thread that asks for the batch (False).
         neighbor_sampler: a ready sampler; excludes the arguments that describe sampling.
         directed: deprecated; False means ``subgraph_type='induced'``.
-        device: where to sample and where the batches are; None means `PYG_DIRECT_DEVICE` or,
-            without it, the CPU. On a CUDA device every tensor of a batch is on it; the graph is
-            copied there, features are gathered where they are, and nothing overlaps with training
-            yet.
+        device: where batches are made, and are. None means `PYG_DIRECT_DEVICE` or, without it, the
+            GPU that torch uses, if there is one and CuPy for it, else the CPU. On a GPU every
+            tensor of a batch is on it, `n_id`, `e_id` and `input_id` too.
+        topology: where the graph lies for a GPU: 'host', pinned and read over the link; 'device';
+            or 'auto', which takes GPU memory for the CSC's indptr first, then for the rest, as far
+            as `device_bytes` go. ``loader.placement`` tells what was decided.
+        features: the same for the attributes, which in 'auto' come after the graph, small ones
+            first. Those on the host are registered where they lie and read by the GPU, row by row;
+            what cannot be registered is copied to pinned memory or left to the CPU, with a warning.
+        device_bytes: GPU memory that 'auto' may take; None for half of what is free.
         seed: base seed in [0, 2^64) of the neighbour draws and of `shuffle`. None draws one from
             `generator`, or from torch's default generator, at the beginning of each epoch, so that
             `torch.manual_seed` governs as it does in PyG.
-        prefetch: batches that each producer works ahead, at least 1 where there are producers.
-            Without any (`num_workers=0`) batches are made when they are asked for.
+        prefetch: batches that each producer works ahead. Producers are `num_workers` threads, at
+            least one for a GPU, where a batch is sampled on one stream and gathered on another
+            beside the training. 0, or no producers: batches are made when they are asked for, in
+            the thread and on the stream that ask.
         **kwargs: of `torch.utils.data.DataLoader`. `num_workers` counts threads over the one copy
             of the data, not processes, so `multiprocessing_context` has nothing to act on.
             `prefetch_factor` is another name for `prefetch`; `worker_init_fn` runs once in each
@@ -83,6 +91,9 @@ class NeighborLoader(DirectLoader, torch_geometric.loader.NeighborLoader):  # ty
         directed: bool = True,
         *,
         device: torch.device | str | int | None = None,
+        topology: str = "auto",
+        features: str = "auto",
+        device_bytes: int | None = None,
         seed: int | None = None,
         prefetch: int = DEFAULT_PREFETCH,
         **kwargs: Any,
@@ -97,8 +108,9 @@ class NeighborLoader(DirectLoader, torch_geometric.loader.NeighborLoader):  # ty
             "is_sorted": is_sorted,
             "directed": directed,
         }
+        placing = Placing(device, topology, features, device_bytes)
         sampler = self._prepare(
-            data, num_neighbors, sampling, neighbor_sampler, device, seed, prefetch, kwargs
+            data, num_neighbors, sampling, neighbor_sampler, placing, seed, prefetch, kwargs
         )
         _check_input_time(input_time, sampler, time_attr)
         # Past the initialiser of PyG's NeighborLoader, which would build a sampler of its own.

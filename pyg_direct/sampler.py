@@ -6,6 +6,7 @@ import itertools
 import warnings
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import replace as replace_fields
 from functools import partial
 from typing import Any, Literal, TypeAlias
 
@@ -25,15 +26,14 @@ from torch_geometric.sampler.neighbor_sampler import edge_sample, node_sample
 from torch_geometric.typing import EdgeType, NodeType
 
 from . import rng
+from .fanouts import Fanouts, check_fanouts, fanouts_of
 from .negatives import KeyedNegatives
 from .ops import Backend, Workspace, backend_for
+from .ops.placement import check_bytes, check_mode
 from .storage import Graph, graph_of
 from .types import BatchKey, SampledGraph, SamplingPlan
 
 NumNeighborsLike: TypeAlias = NumNeighbors | list[int] | dict[EdgeType, list[int]]
-
-MAX_FANOUT = 2**63 - 1
-MAX_HOPS = 255  # a hop is eight bits of the random counter
 
 Output: TypeAlias = SamplerOutput | HeteroSamplerOutput
 
@@ -70,7 +70,11 @@ class NeighborSampler(BaseSampler):
         directed: deprecated in PyG; False means ``subgraph_type='induced'``.
         sample_direction: 'forward' samples the sources of edges into the frontier, 'backward' the
             destinations of edges out of it. Edges keep their direction in the output.
-        device: where to sample; None means the CPU.
+        device: where to sample; None means the CPU, as PyG's own loaders select the features there
+            (those of pyg_direct choose for themselves).
+        topology: where the graph lies for a GPU: 'host' (pinned, read over the link), 'device', or
+            'auto' for the device as far as `device_bytes` go.
+        device_bytes: device memory that may be used in 'auto'; None for half of what is free.
         seed: base seed in [0, 2^64) of all draws. None draws a key from torch's default generator
             at every call, so that `torch.manual_seed` governs.
         threads: CPU threads that may share one batch.
@@ -95,6 +99,8 @@ class NeighborSampler(BaseSampler):
         sample_direction: Literal["forward", "backward"] = "forward",
         *,
         device: torch.device | str | None = None,
+        topology: str = "auto",
+        device_bytes: int | None = None,
         seed: int | None = None,
         threads: int = 1,
     ) -> None:
@@ -117,7 +123,9 @@ class NeighborSampler(BaseSampler):
         backward = sample_direction == "backward"
         self._graph: Graph = graph_of(data, is_sorted, time_attr, weight_attr, backward)
         self._backend: Backend = backend_for(torch.device(device or "cpu"), threads)
-        self._csc = self._backend.place(self._graph.csc)
+        self._where = (check_mode(topology, "topology"), check_bytes(device_bytes, "device_bytes"))
+        self._csc = self._backend.place(self._graph.csc, *self._where)
+        self._graph = replace_fields(self._graph, csc=self._csc)  # lets go of a copy on the host
         self.node_types, self.edge_types = self._graph.node_types, self._graph.edge_types
         counts = self._csc.num_nodes.tolist()
         self.num_nodes: Any = (  # as in PyG: a dict for heterogeneous graphs
@@ -146,7 +154,7 @@ class NeighborSampler(BaseSampler):
         if isinstance(value, (np.ndarray, Tensor)):
             value = value.tolist()
         self._num_neighbors = value if isinstance(value, NumNeighbors) else NumNeighbors(value)
-        self._check_fanouts()
+        check_fanouts(self._num_neighbors, self._fanouts())
 
     @property
     def is_hetero(self) -> bool:
@@ -287,7 +295,8 @@ class NeighborSampler(BaseSampler):
         `seed_time`, int64 [n], holds the times of all seeds, type by type.
         """
         plan_key, plan = self._plan()
-        free = self._free.setdefault(plan_key, deque())
+        # A workspace belongs to one stream, which orders what is done with it.
+        free = self._free.setdefault((plan_key, self._backend.streams.lane()), deque())
         try:
             work = free.pop()
         except IndexError:
@@ -338,41 +347,8 @@ class NeighborSampler(BaseSampler):
             self._plans[key] = plan
         return key, plan
 
-    def _fanouts(self) -> tuple[tuple[int, ...], ...]:
-        """Return the fan-outs by hop and relation.
-
-        Raises:
-            ValueError: no fan-out for a relation, relations that do not exist, different numbers of
-                hops, or something that is no integer.
-        """
-        types: Any = list(self.edge_types) if self.is_hetero else None
-        values: Any = self._num_neighbors.get_values(types)
-        if self.is_hetero:
-            by_relation = [values[key] for key in self.edge_types]
-        elif isinstance(values, (list, tuple)):
-            by_relation = [values]
-        else:
-            raise ValueError(
-                f"num_neighbors must be a list with one fan-out for each hop, as the graph is "
-                f"homogeneous, got {values!r}."
-            )
-        return tuple(zip(*by_relation, strict=True))
-
-    def _check_fanouts(self) -> None:
-        fanouts = self._fanouts()
-        for value in (value for hop in fanouts for value in hop):
-            if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
-                raise ValueError(
-                    f"num_neighbors must hold integers (negative for all neighbours), got "
-                    f"{value!r} in {self._num_neighbors.values!r}."
-                )
-            if value > MAX_FANOUT:
-                raise ValueError(
-                    f"num_neighbors may be {MAX_FANOUT} at most (negative for all neighbours), got "
-                    f"{value}."
-                )
-        if len(fanouts) > MAX_HOPS:
-            raise ValueError(f"num_neighbors may have {MAX_HOPS} hops at most, got {len(fanouts)}.")
+    def _fanouts(self) -> Fanouts:
+        return fanouts_of(self._num_neighbors, self.edge_types, self.is_hetero)
 
     def _next_key(self) -> BatchKey:
         if self._seed is not None and torch.utils.data.get_worker_info() is None:
@@ -381,13 +357,21 @@ class NeighborSampler(BaseSampler):
         # and every epoch; torch's generator was seeded for this worker and epoch.
         return rng.derive(rng.draw_seed(None), 0, self._seed or 0, rng.CALL_DOMAIN)
 
+    def __copy__(self) -> NeighborSampler:
+        twin = object.__new__(type(self))
+        twin.__dict__.update(self.__dict__)
+        return twin
+
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
-        state.update(_calls=None, _free={}, _plans={})
+        graph = replace_fields(self._graph, csc=self._backend.retrieve(self._csc))
+        state.update(_calls=None, _free={}, _plans={}, _csc=None, _graph=graph)
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _calls=itertools.count())
+        self._csc = self._backend.place(self._graph.csc, *self._where)
+        self._graph = replace_fields(self._graph, csc=self._csc)
 
 
 def check_ids(ids: Tensor, end: int, what: str) -> None:

@@ -8,13 +8,16 @@ backends give the same numbers, bit for bit.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from ..types import BatchKey, Csc, SampledGraph, SamplingPlan
+from .placement import Placement
+from .streams import Streams
 
 
 class Workspace(Protocol):
@@ -65,12 +68,44 @@ class Backend(Protocol):
     device: torch.device
     threads: int  # CPU threads that may share one batch
     on_host: bool  # whether batches lie in host memory, where they can be pinned
+    producers: int  # threads that make batches where the user asks for no worker
+    streams: Streams
+
+    @property
+    def placement(self) -> Placement:
+        """What was decided in `place` and `hold`, for the user to read."""
 
     def home(self, device: torch.device) -> torch.device:
         """Return where a batch keeps what the data has on `device`."""
 
-    def place(self, csc: Csc) -> Csc:
-        """Return `csc` with its arrays as this backend reads them, copying nothing if it can."""
+    def place(self, csc: Csc, topology: str = "auto", device_bytes: int | None = None) -> Csc:
+        """Return `csc` with its arrays as this backend reads them.
+
+        Args:
+            csc: the graph, with NumPy arrays.
+            topology: "host", "device", or "auto" for the device as far as `device_bytes` go.
+            device_bytes: device memory that `place` and `hold` may use in "auto"; None for half of
+                what is free.
+
+        Raises:
+            ValueError: "device" where there is none.
+            PinningError: memory of the host that the device cannot read.
+        """
+
+    def retrieve(self, csc: Csc) -> Csc:
+        """Return a placed graph with NumPy arrays, so that another process can place it."""
+
+    def hold(self, tables: Iterable[tuple[str, Tensor]], features: str = "auto") -> None:
+        """Place tables that batches will be gathered from.
+
+        Args:
+            tables: names for messages, and contiguous tensors [N, ...].
+            features: as `topology` of `place`. What the device cannot read is left to the host,
+                with a warning.
+        """
+
+    def reach(self, table: Tensor) -> Tensor | None:
+        """Return what `gather` takes for a contiguous table; None if the backend cannot read it."""
 
     def workspace(self, csc: Csc, plan: SamplingPlan) -> Workspace:
         """Return a new workspace for a placed graph."""
@@ -79,12 +114,35 @@ class Backend(Protocol):
         """Return ``table[index]``: rows of any dtype and shape.
 
         Args:
-            table: [N, ...], contiguous; read where it lies.
+            table: [N, ...], contiguous, from `reach`; read where it lies.
             index: int64 [n], each in [0, N), on this backend's device.
 
         Raises:
             IndexError: on the CPU, an id out of range.
         """
+
+
+def best_device() -> torch.device:
+    """Return the CUDA device that torch uses now, if one can be used, else the CPU.
+
+    Warns where there is a GPU that only lacks software.
+    """
+    if torch.version.cuda is None or not torch.cuda.is_available():
+        return torch.device("cpu")
+    from .compile import require_cuda
+
+    device = torch.device("cuda", torch.cuda.current_device())
+    try:
+        require_cuda(device)
+    except RuntimeError as error:
+        warnings.warn(
+            f"There is a GPU, but batches are made on the CPU: {error} To stay on the CPU without "
+            f"this warning, pass device='cpu'.",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        return torch.device("cpu")
+    return device
 
 
 def backend_for(device: torch.device, threads: int = 1) -> Backend:

@@ -15,7 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .cuda_runtime import CupyRuntime
+from .pinning import Registry
 from .source import Declaration, Parameter, declarations, read_source
+from .streams import CudaStreams, Streams
 
 BLOCK_THREADS = 256
 STANDARD = "-std=c++17"
@@ -56,6 +59,17 @@ class Compiler(Protocol):
     device: torch.device
     processors: int  # streaming multiprocessors
     block_threads: int  # threads of a block, which the text sees as BLOCK_THREADS
+
+    @property
+    def registry(self) -> Registry:
+        """The registry of the host memory that kernels read."""
+
+    @property
+    def streams(self) -> Streams:
+        """The streams of the device."""
+
+    def free_bytes(self) -> int:
+        """Return how much device memory is free."""
 
     def build(
         self, file: str, text: str, kernels: Mapping[str, Declaration]
@@ -200,8 +214,23 @@ class CupyCompiler:
         self._cupy = require_cuda(device)
         self.device = device
         self.block_threads = BLOCK_THREADS
-        self._streams: dict[int, Any] = {}
+        self._cupy_streams: dict[int, Any] = {}
         self.processors = self._cupy.cuda.Device(device.index).attributes["MultiProcessorCount"]
+
+    @functools.cached_property
+    def registry(self) -> Registry:
+        """The registry of the process."""
+        return _registry(self._cupy)
+
+    @functools.cached_property
+    def streams(self) -> Streams:
+        """The streams of the device."""
+        return CudaStreams(self.device)
+
+    def free_bytes(self) -> int:
+        """Return what the driver has free, and what torch's cache holds unused."""
+        cached = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
+        return torch.cuda.mem_get_info(self.device)[0] + cached
 
     def build(
         self, file: str, text: str, kernels: Mapping[str, Declaration]
@@ -228,13 +257,13 @@ class CupyCompiler:
 
     def _stream(self, handle: int) -> Any:
         """Return CuPy's object for one of torch's streams, which live as long as the process."""
-        if handle not in self._streams:
+        if handle not in self._cupy_streams:
             cuda = self._cupy.cuda
             if hasattr(cuda.Stream, "from_external"):  # CuPy 14, where ExternalStream is deprecated
-                self._streams[handle] = cuda.Stream.from_external(_Handle(handle))
+                self._cupy_streams[handle] = cuda.Stream.from_external(_Handle(handle))
             else:
-                self._streams[handle] = cuda.ExternalStream(handle, self.device.index)
-        return self._streams[handle]
+                self._cupy_streams[handle] = cuda.ExternalStream(handle, self.device.index)
+        return self._cupy_streams[handle]
 
 
 class _Handle:
@@ -245,6 +274,12 @@ class _Handle:
 
     def __cuda_stream__(self) -> tuple[int, int]:
         return 0, self._handle
+
+
+@functools.cache
+def _registry(cupy: Any) -> Registry:
+    """Return the registry of the process: registered memory can be read by all of its GPUs."""
+    return Registry(CupyRuntime(cupy))
 
 
 @functools.cache

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -16,6 +16,8 @@ from ..types import BatchKey, Csc, SampledGraph, SamplingPlan
 from .buffers import BufferPool
 from .numba_kernels import emit, gather, relabel, sample, weighted
 from .parallel import split
+from .placement import Placement
+from .streams import InOrder, Streams
 
 Ints = npt.NDArray[Any]
 
@@ -30,19 +32,35 @@ class CpuBackend:
     """Samples and gathers with `threads` threads a batch, into recycled memory."""
 
     on_host = True
+    producers = 0
 
     def __init__(self, threads: int = 1) -> None:
         self.device = torch.device("cpu")
         self.threads = threads
         self.pool = BufferPool()
+        self.streams: Streams = InOrder()
+        self.placement = Placement(self.device)
 
     def home(self, device: torch.device) -> torch.device:
         """Return `device`: as in PyG, a batch is where its data is."""
         return device
 
-    def place(self, csc: Csc) -> Csc:
+    def place(self, csc: Csc, topology: str = "auto", device_bytes: int | None = None) -> Csc:
         """Return `csc` as it is: its arrays are NumPy arrays already."""
+        _refuse_device(topology, "topology")
         return csc
+
+    def retrieve(self, csc: Csc) -> Csc:
+        """Return `csc` as it is."""
+        return csc
+
+    def hold(self, tables: Iterable[tuple[str, Tensor]], features: str = "auto") -> None:
+        """Do nothing: tables are read where they lie."""
+        _refuse_device(features, "features")
+
+    def reach(self, table: Tensor) -> Tensor | None:
+        """Return `table` itself if it is in host memory."""
+        return table if table.device == self.device else None
 
     def workspace(self, csc: Csc, plan: SamplingPlan) -> CpuWorkspace:
         """Return a new workspace."""
@@ -59,6 +77,14 @@ class CpuBackend:
             )
             split(rows, min(self.threads, out.nbytes // MIN_BYTES_PER_THREAD), task)
         return out
+
+
+def _refuse_device(mode: str, name: str) -> None:
+    if mode == "device":
+        raise ValueError(
+            f"{name}='device' needs a CUDA device, but batches are made on the CPU. Use "
+            f"{name}='auto', or device='cuda'."
+        )
 
 
 def _gather(

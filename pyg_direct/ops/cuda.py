@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from collections.abc import Iterable
+from dataclasses import fields, replace
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from ..types import Csc, SamplingPlan
 from . import device_memory
 from .compile import Library, library_for, require_cuda
 from .cuda_workspace import CudaWorkspace
+from .placement import Placement, Placer
 
 LINE_BYTES = 128  # what the link is asked for
 LOADS_IN_FLIGHT = 4  # `kInFlight` of gather.cu
@@ -48,33 +50,63 @@ class CudaBackend:
                 device = torch.device("cuda", torch.cuda.current_device())
             library = library_for(device)
         self.library = library
-        self.device = library.compiler.device
+        compiler = library.compiler
+        self.device, self.streams = compiler.device, compiler.streams
         self.gather_threads = gather_threads
         self.threads = 1  # of the CPU, which has no share in a batch
+        self._placer = Placer(self.device, compiler.registry, compiler.free_bytes)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Kernels stay in their process: a copy in another one loads its own."""
         return CudaBackend, (self.device, None, self.gather_threads)
 
     on_host = False
+    producers = 1  # so that a batch is under way while another one is trained on
+
+    @property
+    def placement(self) -> Placement:
+        """What lies where."""
+        return self._placer.placement
 
     def home(self, device: torch.device) -> torch.device:
         """Return the GPU: a batch is what PyG's would be after ``.to("cuda")``."""
         return self.device
 
-    def place(self, csc: Csc) -> Csc:
-        """Return `csc` with its arrays as tensors in device memory."""
-        placed: dict[str, Any] = {
-            name: None if array is None else torch.as_tensor(array).to(self.device).contiguous()
-            for name, array in (
-                ("indptr", csc.indptr), ("indices", csc.indices), ("perm", csc.perm),
-                ("time", csc.time), ("weight", csc.weight), ("cumulative", csc.cumulative),
-            )
-        }  # fmt: skip
+    def place(self, csc: Csc, topology: str = "auto", device_bytes: int | None = None) -> Csc:
+        """Return `csc` with its arrays as tensors in device memory, or in pinned host memory."""
+        self._placer.open_budget(device_bytes)
+        # In the order in which they are worth device memory.
+        names = ("indptr", "indices", "time", "weight", "cumulative", "perm")
+        arrays = {
+            name: torch.as_tensor(getattr(csc, name)).contiguous()
+            for name in names
+            if getattr(csc, name) is not None
+        }
+        placed: dict[str, Any] = self._placer.topology(arrays.items(), topology)
         return replace(csc, **placed)
 
+    def retrieve(self, csc: Csc) -> Csc:
+        """Return a placed graph with NumPy arrays."""
+        host = {
+            f.name: getattr(csc, f.name).cpu().numpy()
+            for f in fields(csc)
+            if isinstance(getattr(csc, f.name), Tensor)
+        }
+        return replace(csc, **host)
+
+    def hold(self, tables: Iterable[tuple[str, Tensor]], features: str = "auto") -> None:
+        """Place tables that batches will be gathered from."""
+        self._placer.hold(tables, features)
+
+    def reach(self, table: Tensor) -> Tensor | None:
+        """Return what `gather` takes for a table; None if the device cannot read it."""
+        return self._placer.reach(table)
+
     def workspace(self, csc: Csc, plan: SamplingPlan) -> CudaWorkspace:
-        """Return a new workspace."""
+        """Return a new workspace, for use on the current stream."""
+        # Were the graph deleted while the stream reads it, the memory must stay as it is.
+        arrays = (csc.indptr, csc.indices, csc.perm, csc.time, csc.weight, csc.cumulative)
+        self.streams.keep(array for array in arrays if array is not None)
         return CudaWorkspace(csc, plan, self)
 
     def gather(self, table: Tensor, index: Tensor) -> Tensor:
@@ -86,6 +118,7 @@ class CudaBackend:
         out = device_memory.empty(math.prod(shape), table.dtype, self.device).view(shape)
         if out.numel() == 0:
             return out
+        self.streams.keep([table])
         self.gather_bytes(as_bytes(table), index, as_bytes(out), len(index))
         return out
 

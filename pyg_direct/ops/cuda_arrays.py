@@ -99,7 +99,8 @@ class Counts:
 
     def read(self) -> list[IntTable]:
         """Wait for the device, and return node_ptr, item_base, edge_ptr and induced."""
-        return [part.numpy() for part in self._split(self._all.cpu())]
+        host = device_memory.download(self._all)
+        return [part.numpy() for part in self._split(host)]
 
     def _split(self, counts: Tensor) -> list[Tensor]:
         parts, first = [], 0

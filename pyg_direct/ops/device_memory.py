@@ -24,6 +24,21 @@ def upload(source: Tensor, device: torch.device) -> Tensor:
     return source.pin_memory().to(device, non_blocking=True)
 
 
+def download(source: Tensor) -> Tensor:
+    """Return a device tensor's values on the host, having waited for them.
+
+    The thread sleeps until they have come; a plain copy would have it spin on a core.
+    """
+    if not source.is_cuda:
+        return source.clone()
+    host = torch.empty(source.shape, dtype=source.dtype, pin_memory=True)
+    host.copy_(source, non_blocking=True)
+    done = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+    done.record(torch.cuda.current_stream(source.device))
+    done.synchronize()
+    return host
+
+
 def copy(target: Tensor, source: Tensor) -> None:
     """Copy what kernels wrote to where it goes on."""
     target.copy_(source)

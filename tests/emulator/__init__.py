@@ -26,7 +26,11 @@ from torch import Tensor
 
 from pyg_direct.ops import cuda, device_memory
 from pyg_direct.ops.compile import STANDARD, Launch, Library
+from pyg_direct.ops.pinning import Registry
 from pyg_direct.ops.source import Declaration
+from pyg_direct.ops.streams import InOrder
+
+from .runtime import FakeRuntime
 
 HERE = Path(__file__).parent
 ORDERS = (0, 1, 2)  # ascending, descending, shuffled with breaks at atomics
@@ -124,6 +128,11 @@ class EmulatedDevice:
         self.recorded = ""  # name of the array argument whose reads are counted
         self.requests = Requests()
         self.launches = 0
+        self.registry, self.streams = Registry(FakeRuntime()), InOrder()
+        self.free = 1 << 40  # bytes of the device that are free
+
+    def free_bytes(self) -> int:
+        return self.free
 
     def build(
         self, file: str, text: str, kernels: Mapping[str, Declaration]

@@ -1,0 +1,53 @@
+"""PyG's `num_neighbors`, by hop and relation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+from torch_geometric.sampler.base import NumNeighbors
+
+MAX_FANOUT = 2**63 - 1
+MAX_HOPS = 255  # a hop is eight bits of the random counter
+
+Fanouts: TypeAlias = tuple[tuple[int, ...], ...]
+"""[hops][relations]; a negative one means all neighbours."""
+
+
+def fanouts_of(num_neighbors: NumNeighbors, edge_types: Sequence[Any], is_hetero: bool) -> Fanouts:
+    """Return the fan-outs of a graph's relations.
+
+    Raises:
+        ValueError: no fan-out for a relation, relations that do not exist, or different numbers of
+            hops.
+    """
+    types: Any = list(edge_types) if is_hetero else None
+    values: Any = num_neighbors.get_values(types)
+    if is_hetero:
+        by_relation = [values[key] for key in edge_types]
+    elif isinstance(values, (list, tuple)):
+        by_relation = [values]
+    else:
+        raise ValueError(
+            f"num_neighbors must be a list with one fan-out for each hop, as the graph is "
+            f"homogeneous, got {values!r}."
+        )
+    return tuple(zip(*by_relation, strict=True))
+
+
+def check_fanouts(num_neighbors: NumNeighbors, fanouts: Fanouts) -> None:
+    """Raise a ValueError unless all fan-outs are integers in range, for not too many hops."""
+    for value in (value for hop in fanouts for value in hop):
+        if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+            raise ValueError(
+                f"num_neighbors must hold integers (negative for all neighbours), got {value!r} in "
+                f"{num_neighbors.values!r}."
+            )
+        if value > MAX_FANOUT:
+            raise ValueError(
+                f"num_neighbors may be {MAX_FANOUT} at most (negative for all neighbours), got "
+                f"{value}."
+            )
+    if len(fanouts) > MAX_HOPS:
+        raise ValueError(f"num_neighbors may have {MAX_HOPS} hops at most, got {len(fanouts)}.")

@@ -1,0 +1,268 @@
+"""Host memory that a GPU may read: registered where it lies, once, and for as long as it is needed.
+
+`cudaHostRegister` page-locks memory and maps it for the GPU under the same address (unified virtual
+addressing), so nothing is copied. It fails for many reasons, and what is registered must not be
+freed before it is unregistered; both are dealt with here, over a runtime that tests can fake.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import resource
+import threading
+import warnings
+import weakref
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+CHUNK_BYTES = 256 << 30  # drivers were seen to refuse 512 GiB at once
+PAGE_BYTES = 4096
+PROBE_BYTES = 1 << 30  # how densely memory is looked at that others may have registered
+
+INVALID_VALUE, MEMORY_ALLOCATION = 1, 2
+ALREADY_REGISTERED, NOT_PERMITTED, NOT_SUPPORTED = 712, 800, 801
+
+
+class CudaError(Exception):
+    """A call of the CUDA runtime that did not succeed; its error state is cleared.
+
+    Args:
+        code: the `cudaError_t`.
+        name: what CUDA calls it.
+    """
+
+    def __init__(self, code: int, name: str) -> None:
+        super().__init__(name)
+        self.code, self.name = code, name
+
+
+class PinningError(RuntimeError):
+    """Memory that the GPU cannot be made to read; the message says which, why, and what helps."""
+
+
+class Runtime(Protocol):
+    """The calls of the CUDA runtime that deal with host memory; each may raise `CudaError`."""
+
+    same_address: bool  # whether a GPU reads registered memory under the host's own address
+
+    def register(self, address: int, nbytes: int) -> None:
+        """Page-lock memory and map it for every GPU."""
+
+    def unregister(self, address: int) -> None:
+        """Undo `register`, whose address it was."""
+
+    def is_pinned(self, address: int) -> bool:
+        """Whether the page is locked and mapped already, by whomever."""
+
+    def allocate(self, nbytes: int) -> int:
+        """Return the address of new pinned and mapped memory, on a page of its own."""
+
+    def free(self, address: int) -> None:
+        """Free what `allocate` returned."""
+
+    def synchronize(self) -> None:
+        """Wait until no kernel that was launched so far reads anything any more."""
+
+    def available_bytes(self) -> int:
+        """Return how much memory of the host can be had without swapping."""
+
+
+class _Entry:
+    """A registered range, and the storage in it, which must not be freed before."""
+
+    def __init__(self, storage: torch.UntypedStorage, owned: list[int]) -> None:
+        self.storage, self.owned = storage, owned  # `owned`: addresses that we have to unregister
+        self.first, self.last = storage.data_ptr(), storage.data_ptr() + storage.nbytes()
+        self.leases = 0
+
+
+class Lease:
+    """The right to let a GPU read some memory; ends with `close`, or when it is collected."""
+
+    def __init__(self, registry: Registry, entry: _Entry | None) -> None:
+        self._finalizer = None
+        if entry is not None:
+            self._finalizer = weakref.finalize(self, registry._end, entry)
+            # At exit the driver tears everything down itself, before memory is reused.
+            self._finalizer.atexit = False
+
+    def close(self) -> None:
+        """Give the right back. Idempotent."""
+        if self._finalizer is not None:
+            self._finalizer()
+
+
+class Registry:
+    """All registrations of a process.
+
+    Args:
+        runtime: the CUDA runtime, or a fake.
+        chunk_bytes: the most that is registered at once, a multiple of PAGE_BYTES.
+    """
+
+    def __init__(self, runtime: Runtime, chunk_bytes: int = CHUNK_BYTES) -> None:
+        self.runtime, self._chunk_bytes = runtime, chunk_bytes
+        self._entries: list[_Entry] = []
+        self._lock = threading.Lock()
+        # Leases end wherever the garbage collector runs, perhaps inside `lease` itself; so the end
+        # of one is queued, and worked off by whoever can get the lock.
+        self._ended: deque[_Entry] = deque()
+
+    def lease(self, tensor: Tensor, name: str) -> Lease:
+        """Register the storage of a CPU tensor, unless it is registered, and keep it alive.
+
+        Args:
+            tensor: any view of the storage. An empty one needs no registration.
+            name: what the user calls it, for messages.
+
+        Raises:
+            PinningError: CUDA refused.
+        """
+        storage = tensor.untyped_storage()
+        if storage.nbytes() == 0:
+            return Lease(self, None)
+        self._work_off()  # a range that is about to be left may overlap this one
+        try:
+            with self._lock:
+                entry = self._find(storage) or self._register(storage, name)
+                entry.leases += 1
+        finally:
+            self._work_off()
+        return Lease(self, entry)
+
+    def pinned_copy(self, tensor: Tensor, name: str) -> Tensor:
+        """Return a copy of a CPU tensor in pinned memory that begins at a page.
+
+        Raises:
+            PinningError: there is not enough memory.
+        """
+        nbytes = tensor.numel() * tensor.element_size()
+        if nbytes == 0:
+            return torch.empty_like(tensor)
+        try:
+            if nbytes > self.runtime.available_bytes():
+                raise CudaError(MEMORY_ALLOCATION, "nothing, but there is too little free RAM")
+            address = self.runtime.allocate(nbytes)
+        except CudaError as failure:
+            raise PinningError(_message(name, nbytes, "copied to pinned memory", failure)) from None
+        memory = tensor_at(address, nbytes, partial(_free, self.runtime, address))
+        return memory.view(tensor.dtype).view(tensor.shape).copy_(tensor.detach())
+
+    def _find(self, storage: torch.UntypedStorage) -> _Entry | None:
+        first, last = storage.data_ptr(), storage.data_ptr() + storage.nbytes()
+        for entry in self._entries:
+            if entry.first <= first and last <= entry.last:
+                return entry
+        return None
+
+    def _register(self, storage: torch.UntypedStorage, name: str) -> _Entry:
+        entry = _Entry(storage, [])
+        probes = (*range(entry.first, entry.last, PROBE_BYTES), entry.last - 1)
+        if not all(self.runtime.is_pinned(address) for address in probes):
+            if not self.runtime.same_address:
+                raise PinningError(
+                    f"{name} ({_size(storage.nbytes())}) cannot be registered where it lies: this "
+                    f"GPU reads registered memory under other addresses."
+                )
+            try:
+                self._register_chunks(entry)
+            except CudaError as failure:
+                message = _message(name, storage.nbytes(), "registered for the GPU", failure)
+                raise PinningError(message) from None
+        self._entries.append(entry)
+        return entry
+
+    def _register_chunks(self, entry: _Entry) -> None:
+        first = entry.first
+        while first < entry.last:
+            # Chunks end at pages, so that no page is registered twice.
+            end = (first + self._chunk_bytes) // PAGE_BYTES * PAGE_BYTES
+            last = min(entry.last, end)
+            try:
+                self.runtime.register(first, last - first)
+            except CudaError:
+                self._unregister(entry)
+                raise
+            entry.owned.append(first)
+            first = last
+
+    def _end(self, entry: _Entry) -> None:
+        self._ended.append(entry)
+        self._work_off()
+
+    def _work_off(self) -> None:
+        """Unregister what nobody needs any more. Who holds the lock comes here after it."""
+        while self._ended and self._lock.acquire(blocking=False):
+            try:
+                entry = self._ended.popleft()
+                entry.leases -= 1
+                if entry.leases == 0:
+                    self._entries.remove(entry)
+                    self.runtime.synchronize()
+                    self._unregister(entry)
+            except IndexError:  # another thread was faster
+                pass
+            finally:
+                self._lock.release()
+
+    def _unregister(self, entry: _Entry) -> None:
+        while entry.owned:
+            try:
+                self.runtime.unregister(entry.owned.pop())
+            except CudaError as failure:
+                warnings.warn(
+                    f"Host memory could not be unregistered ({failure.name}). Was its storage "
+                    f"resized or moved to shared memory while a loader used it?",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
+
+
+def _free(runtime: Runtime, address: int) -> None:
+    runtime.synchronize()
+    runtime.free(address)
+
+
+def tensor_at(address: int, nbytes: int, when_freed: Callable[[], None] | None = None) -> Tensor:
+    """Return the memory at an address as uint8 [nbytes].
+
+    Args:
+        address: of memory that lives as long as the tensor.
+        nbytes: at least 1.
+        when_freed: called once no tensor lies on the memory any more.
+    """
+    memory = (ctypes.c_uint8 * nbytes).from_address(address)
+    if when_freed is not None:
+        weakref.finalize(memory, when_freed).atexit = False
+    return torch.frombuffer(memory, dtype=torch.uint8)
+
+
+def _size(nbytes: int) -> str:
+    return f"{nbytes / 1e9:.3g} GB" if nbytes >= 1e8 else f"{nbytes / 1e6:.3g} MB"
+
+
+def _message(name: str, nbytes: int, what: str, failure: CudaError) -> str:
+    """Return what went wrong, with which tensor, and what helps."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    limit = "unlimited" if soft == resource.RLIM_INFINITY else _size(soft)
+    remedies = {
+        MEMORY_ALLOCATION: (
+            f"Not enough memory can be page-locked: this process may lock {limit} (ulimit -l; for "
+            f"a container --ulimit memlock=-1), and the machine must have that much RAM free."
+        ),
+        ALREADY_REGISTERED: (
+            "Another library has registered a part of it. Pass a tensor of its own (x.clone())."
+        ),
+        INVALID_VALUE: (
+            "The driver cannot lock this kind of memory, as with files mapped read-only. Pass a "
+            "tensor in ordinary memory (x.clone())."
+        ),
+    }
+    remedies[NOT_PERMITTED] = remedies[NOT_SUPPORTED] = remedies[INVALID_VALUE]
+    help_text = remedies.get(failure.code, "See the CUDA documentation of this error.")
+    return f"{name} ({_size(nbytes)}) could not be {what}: CUDA says {failure.name}. {help_text}"

@@ -1,0 +1,118 @@
+"""CUDA streams behind an interface small enough to fake: what runs where, and waits for what."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, Protocol, TypeAlias
+
+import torch
+from torch import Tensor
+
+Event: TypeAlias = Any
+"""A point in the work of a stream, as `Streams.mark` gives it. Opaque to everybody else."""
+
+
+class Streams(Protocol):
+    """The streams of one device. What is current is so for the calling thread."""
+
+    def on(self, stage: str) -> AbstractContextManager[None]:
+        """Make the stream of a stage ('sample' or 'gather') the current one."""
+
+    def mark(self) -> Event:
+        """Return the point in the current stream that all its work so far leads to."""
+
+    def wait(self, event: Event) -> None:
+        """Let later work of the current stream wait for `event`; the host goes on."""
+
+    def join(self, event: Event) -> None:
+        """Let the host wait for `event`."""
+
+    def keep(self, tensors: Iterable[Tensor]) -> None:
+        """Keep the memory of tensors of other streams until the current stream is done with them.
+
+        Else their memory would be used again by the stream that they came from, once nobody refers
+        to them, though the current stream has yet to read them.
+        """
+
+    def lane(self) -> int:
+        """Return a number of the current stream."""
+
+
+class InOrder:
+    """No streams at all: everything runs where it is called, one after another."""
+
+    def on(self, stage: str) -> AbstractContextManager[None]:
+        """Do nothing."""
+        return nullcontext()
+
+    def mark(self) -> Event:
+        """Return nothing."""
+        return None
+
+    def wait(self, event: Event) -> None:
+        """Do nothing."""
+
+    def join(self, event: Event) -> None:
+        """Do nothing."""
+
+    def keep(self, tensors: Iterable[Tensor]) -> None:
+        """Do nothing."""
+
+    def lane(self) -> int:
+        """Return 0."""
+        return 0
+
+
+class CudaStreams:
+    """One stream for sampling and one for gathering on a CUDA device, for the whole process.
+
+    More of them would share the link without making it faster, and each stream's freed memory is
+    its own.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._side = {stage: _side_stream(device, stage) for stage in ("sample", "gather")}
+
+    @contextmanager
+    def on(self, stage: str) -> Iterator[None]:
+        """Make the stream of a stage current, inside an NVTX range of its name."""
+        with torch.cuda.stream(self._side[stage]):
+            torch.cuda.nvtx.range_push(f"pyg_direct.{stage}")  # type: ignore[no-untyped-call]
+            try:
+                yield
+            finally:
+                torch.cuda.nvtx.range_pop()  # type: ignore[no-untyped-call]
+
+    def mark(self) -> Event:
+        """Return an event of the current stream."""
+        # Blocking: `join` sleeps instead of burning a core.
+        event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+        event.record(torch.cuda.current_stream(self._device))
+        return event
+
+    def wait(self, event: Event) -> None:
+        """Let the current stream wait for an event."""
+        torch.cuda.current_stream(self._device).wait_event(event)
+
+    def join(self, event: Event) -> None:
+        """Let the host wait for an event. Other threads run meanwhile."""
+        event.synchronize()
+
+    def keep(self, tensors: Iterable[Tensor]) -> None:
+        """Tell torch's allocator that the current stream uses the tensors."""
+        stream = torch.cuda.current_stream(self._device)
+        for tensor in tensors:
+            if tensor.device == self._device:
+                tensor.record_stream(stream)
+
+    def lane(self) -> int:
+        """Return the address of the current stream."""
+        return int(torch.cuda.current_stream(self._device).cuda_stream)
+
+
+@functools.cache
+def _side_stream(device: torch.device, stage: str) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
