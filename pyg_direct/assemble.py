@@ -55,9 +55,8 @@ def assemble(
     for key, fields in labels.items():
         store = _store(batch, key)
         for name, value in fields.items():
-            store[name] = (
-                value.to(backend.home(value.device)) if isinstance(value, Tensor) else value
-            )
+            whole = isinstance(value, Tensor)
+            store[name] = backend.bring(value, value.device) if whole else value
     return batch
 
 
@@ -196,10 +195,10 @@ def _edges(
         row = col = edge = torch.empty(0, dtype=torch.int64, device=backend.device)
     for name, value in source.items():
         if name == "edge_index":
-            target[name] = _stack(row, col).to(backend.home(value.device))
+            target[name] = backend.bring(_stack(row, col), value.device)
         elif name in ("adj", "adj_t"):
             sparse = _sparse(name, value, target, row, col, edge)
-            target[name] = sparse.to(backend.home(value.device()))
+            target[name] = backend.bring(sparse, value.device())
         elif source.is_edge_attr(name):
             dim = source._parent().__cat_dim__(name, value, source)
             target[name] = None if edge is None else gather(value, edge, dim, backend)

@@ -29,8 +29,7 @@ def gather(value: Any, index: Tensor, dim: int, backend: Backend) -> Any:
         device = value.device
     else:
         device = getattr(value, "device", torch.device("cpu"))  # a TensorFrame has one
-    rows = index_select(value, index.to(device), dim=dim)
-    return rows.to(backend.home(device))
+    return backend.bring(index_select(value, index.to(device), dim=dim), device)
 
 
 def is_plain(value: Tensor) -> bool:

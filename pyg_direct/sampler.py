@@ -294,6 +294,12 @@ class NeighborSampler(BaseSampler):
 
         `seed_time`, int64 [n], holds the times of all seeds, type by type.
         """
+        with torch.inference_mode(False):  # a workspace outlives the mode in which it is made
+            return self._run(seeds, key, seed_time)
+
+    def _run(
+        self, seeds: list[Tensor | None], key: BatchKey, seed_time: Tensor | None
+    ) -> SampledGraph:
         plan_key, plan = self._plan()
         # A workspace belongs to one stream, which orders what is done with it.
         free = self._free.setdefault((plan_key, self._backend.streams.lane()), deque())

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -75,8 +75,13 @@ class Backend(Protocol):
     def placement(self) -> Placement:
         """What was decided in `place` and `hold`, for the user to read."""
 
-    def home(self, device: torch.device) -> torch.device:
-        """Return where a batch keeps what the data has on `device`."""
+    def bring(self, value: Any, device: torch.device) -> Any:
+        """Return a part of a batch on the device where it belongs, without waiting for it.
+
+        Args:
+            value: a tensor, or an object with a method `to`.
+            device: where the data has what it was made from.
+        """
 
     def place(self, csc: Csc, topology: str = "auto", device_bytes: int | None = None) -> Csc:
         """Return `csc` with its arrays as this backend reads them.

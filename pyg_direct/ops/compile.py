@@ -219,8 +219,10 @@ class CupyCompiler:
 
     @functools.cached_property
     def registry(self) -> Registry:
-        """The registry of the process."""
-        return _registry(self._cupy)
+        """The registry of the process: registered memory can be read by all of its GPUs."""
+        registry, runtime = _registry(self._cupy)
+        runtime.devices.add(self.device.index)
+        return registry
 
     @functools.cached_property
     def streams(self) -> Streams:
@@ -277,9 +279,9 @@ class _Handle:
 
 
 @functools.cache
-def _registry(cupy: Any) -> Registry:
-    """Return the registry of the process: registered memory can be read by all of its GPUs."""
-    return Registry(CupyRuntime(cupy))
+def _registry(cupy: Any) -> tuple[Registry, CupyRuntime]:
+    runtime = CupyRuntime(cupy)
+    return Registry(runtime), runtime
 
 
 @functools.cache

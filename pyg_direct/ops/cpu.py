@@ -41,9 +41,9 @@ class CpuBackend:
         self.streams: Streams = InOrder()
         self.placement = Placement(self.device)
 
-    def home(self, device: torch.device) -> torch.device:
-        """Return `device`: as in PyG, a batch is where its data is."""
-        return device
+    def bring(self, value: Any, device: torch.device) -> Any:
+        """Return a part of a batch on `device`: as in PyG, a batch is where its data is."""
+        return value.to(device)
 
     def place(self, csc: Csc, topology: str = "auto", device_bytes: int | None = None) -> Csc:
         """Return `csc` as it is: its arrays are NumPy arrays already."""

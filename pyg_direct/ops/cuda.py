@@ -68,9 +68,12 @@ class CudaBackend:
         """What lies where."""
         return self._placer.placement
 
-    def home(self, device: torch.device) -> torch.device:
-        """Return the GPU: a batch is what PyG's would be after ``.to("cuda")``."""
-        return self.device
+    def bring(self, value: Any, device: torch.device) -> Any:
+        """Return a part of a batch on the GPU: it is what PyG's would be after ``.to("cuda")``."""
+        plain = type(value) is Tensor and value.layout == torch.strided
+        if plain and not value.requires_grad:  # autograd follows `to`
+            return device_memory.upload(value, self.device)
+        return value.to(self.device)
 
     def place(self, csc: Csc, topology: str = "auto", device_bytes: int | None = None) -> Csc:
         """Return `csc` with its arrays as tensors in device memory, or in pinned host memory."""

@@ -24,6 +24,7 @@ class CupyRuntime:
 
     def __init__(self, cupy: Any) -> None:
         self._runtime, self._error = cupy.cuda.runtime, cupy.cuda.runtime.CUDARuntimeError
+        self.devices: set[int] = set()  # with kernels; on others a wait would open a context
         self.same_address = self._all_have(CAN_USE_HOST_POINTER)
         self._read_only = self._all_have(READ_ONLY_SUPPORTED)
 
@@ -59,8 +60,8 @@ class CupyRuntime:
         self._call(self._runtime.freeHost, address)
 
     def synchronize(self) -> None:
-        """Wait for all GPUs that this process uses."""
-        for device in range(torch.cuda.device_count()):
+        """Wait for the GPUs that kernels were made for."""
+        for device in tuple(self.devices):
             torch.cuda.synchronize(device)
 
     def available_bytes(self) -> int:

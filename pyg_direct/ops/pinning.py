@@ -73,11 +73,19 @@ class Runtime(Protocol):
 
 
 class _Entry:
-    """A registered range, and the storage in it, which must not be freed before."""
+    """A range of pages that a GPU can read, and a storage on them, which must not be freed before.
 
-    def __init__(self, storage: torch.UntypedStorage, owned: list[int]) -> None:
-        self.storage, self.owned = storage, owned  # `owned`: addresses that we have to unregister
-        self.first, self.last = storage.data_ptr(), storage.data_ptr() + storage.nbytes()
+    Example: storages that lie one behind the other share a page. It is registered with the first
+    one; the second one registers the pages behind it, and leases the first.
+    """
+
+    def __init__(self, storage: torch.UntypedStorage) -> None:
+        self.storage = storage
+        first, last = storage.data_ptr(), storage.data_ptr() + storage.nbytes()
+        self.first = first // PAGE_BYTES * PAGE_BYTES
+        self.last = -(-last // PAGE_BYTES) * PAGE_BYTES
+        self.owned: list[int] = []  # addresses that have to be unregistered
+        self.neighbours: list[_Entry] = []
         self.leases = 0
 
 
@@ -161,35 +169,38 @@ class Registry:
         return None
 
     def _register(self, storage: torch.UntypedStorage, name: str) -> _Entry:
-        entry = _Entry(storage, [])
-        probes = (*range(entry.first, entry.last, PROBE_BYTES), entry.last - 1)
-        if not all(self.runtime.is_pinned(address) for address in probes):
-            if not self.runtime.same_address:
-                raise PinningError(
-                    f"{name} ({_size(storage.nbytes())}) cannot be registered where it lies: this "
-                    f"GPU reads registered memory under other addresses."
-                )
-            try:
-                self._register_chunks(entry)
-            except CudaError as failure:
-                message = _message(name, storage.nbytes(), "registered for the GPU", failure)
-                raise PinningError(message) from None
+        entry = _Entry(storage)
+        overlapping = [e for e in self._entries if e.first < entry.last and entry.first < e.last]
+        at = entry.first
+        try:
+            for other in sorted(overlapping, key=lambda e: e.first):
+                self._register_pages(entry, at, other.first, name)
+                at = max(at, other.last)
+            self._register_pages(entry, at, entry.last, name)
+        except CudaError as error:
+            self._unregister(entry)
+            message = _message(name, storage.nbytes(), "registered for the GPU", error)
+            raise PinningError(message) from None
+        for other in overlapping:
+            other.leases += 1
+        entry.neighbours = overlapping
         self._entries.append(entry)
         return entry
 
-    def _register_chunks(self, entry: _Entry) -> None:
-        first = entry.first
-        while first < entry.last:
-            # Chunks end at pages, so that no page is registered twice.
-            end = (first + self._chunk_bytes) // PAGE_BYTES * PAGE_BYTES
-            last = min(entry.last, end)
-            try:
-                self.runtime.register(first, last - first)
-            except CudaError:
-                self._unregister(entry)
-                raise
-            entry.owned.append(first)
-            first = last
+    def _register_pages(self, entry: _Entry, first: int, last: int, name: str) -> None:
+        if first >= last:
+            return
+        probes = (*range(first, last, PROBE_BYTES), last - PAGE_BYTES)
+        if all(self.runtime.is_pinned(address) for address in probes):
+            return  # by the user, or by another library
+        if not self.runtime.same_address:
+            raise PinningError(
+                f"{name} ({_size(last - first)}) cannot be registered where it lies: this GPU "
+                f"reads registered memory under other addresses."
+            )
+        for address in range(first, last, self._chunk_bytes):
+            self.runtime.register(address, min(self._chunk_bytes, last - address))
+            entry.owned.append(address)
 
     def _end(self, entry: _Entry) -> None:
         self._ended.append(entry)
@@ -203,6 +214,7 @@ class Registry:
                 entry.leases -= 1
                 if entry.leases == 0:
                     self._entries.remove(entry)
+                    self._ended.extend(entry.neighbours)
                     self.runtime.synchronize()
                     self._unregister(entry)
             except IndexError:  # another thread was faster

@@ -168,14 +168,14 @@ class Placer:
             return None
         held = self._find(table)
         if held is None:
-            with self._lock:
+            with self._lock, torch.inference_mode(False), torch.no_grad():
                 held = self._find(table) or self._place(table, name)
         if held.staged:
             return None
         if held.readable is None:
             return table
         if held.version != version_of(table):
-            with self._lock:
+            with self._lock, torch.inference_mode(False), torch.no_grad():
                 self._refresh(held, table)
         return held.readable
 

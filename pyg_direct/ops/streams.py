@@ -99,7 +99,8 @@ class CudaStreams:
 
     def join(self, event: Event) -> None:
         """Let the host wait for an event. Other threads run meanwhile."""
-        event.synchronize()
+        with torch.cuda.device(self._device):  # else a new thread may open a context on GPU 0
+            event.synchronize()
 
     def keep(self, tensors: Iterable[Tensor]) -> None:
         """Tell torch's allocator that the current stream uses the tensors."""
