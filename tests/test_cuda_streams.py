@@ -115,8 +115,7 @@ def test_one_producer_by_default_on_a_gpu(recorder: Recorder) -> None:
     for workers, expected in ((0, 1), (3, 3)):
         iterator = iter(NeighborLoader(graph(), [4, 3], batch_size=8, num_workers=workers))
         next(iterator)
-        names = [t.name for t in threading.enumerate() if "producer" in t.name]
-        assert len(names) == expected
+        assert len(iterator._results._threads) == expected
         iterator._results.close()
 
 
