@@ -26,7 +26,9 @@ MAY_IMPORT = {
     "ops.placement": {"ops.pinning"},
     "ops.device_memory": set(),
     "ops.forecast": {"types"},
-    "ops.compile": {"ops.source", "ops.streams", "ops.pinning", "ops.cuda_runtime"},
+    "ops.compile": {
+        "ops.source", "ops.streams", "ops.pinning", "ops.placement", "ops.cuda_runtime",
+    },
     "ops": {"types", "ops.cpu", "ops.cuda", "ops.compile", "ops.placement", "ops.streams"},
     "ops.cpu": {
         "types", "ops.buffers", "ops.numba_kernels", "ops.parallel", "ops.placement", "ops.streams",

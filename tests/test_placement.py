@@ -52,6 +52,10 @@ class Gpu:
                 for address in (*range(first, last, 4096), last - 1):
                     assert self.runtime.is_pinned(address), "a kernel reads pageable memory"
 
+    def read_by(self, loader: NeighborLoader, name: str) -> Iterator[Tensor]:
+        """Yield what a loader reads for an attribute."""
+        yield loader._backend.reach(loader.data[name])
+
     sources: list[Tensor]  # the user's tensors
 
 
@@ -136,7 +140,7 @@ def test_the_budget(gpu: Gpu) -> None:
     for count in range(len(names) + 1):
         budget = sum(sizes[name] for name in names[:count])
         for spare in (0, 3):
-            loader = loader_of(gpu, data, device_bytes=budget + spare)
+            loader = loader_of(gpu, graph(), device_bytes=budget + spare)  # its own tensors
             on_device = [row.name for row in loader.placement.rows if row.place == ON_DEVICE]
             assert on_device == names[:count]
             assert loader.placement.budget_bytes == budget + spare
@@ -185,6 +189,25 @@ def test_copies_follow_their_source(
     loader.data.x = torch.randn(80, 7)  # and a new tensor takes the place of the old one
     batch = next(iter(loader))
     assert torch.equal(batch.x, loader.data.x[batch.n_id])
+
+
+def test_loaders_share_the_copies_on_a_device(gpu: Gpu) -> None:
+    data = graph()
+    loaders = [loader_of(gpu, data, features="device", prefetch=0) for _ in range(2)]
+    # Also one whose budget would have had no room for it.
+    loaders.append(loader_of(gpu, data, topology="host", device_bytes=0, prefetch=0))
+    assert {places(loader)["data.x"] for loader in loaders} == {ON_DEVICE}
+    read = {next(gpu.read_by(loader, "x")).data_ptr() for loader in loaders}
+    assert len(read) == 1
+    assert read != {data.x.data_ptr()}
+    data.x.mul_(3)
+    for loader in loaders:
+        batch = next(iter(loader))
+        assert torch.equal(batch.x, data.x[batch.n_id])
+    del loader, loaders
+    gpu.backends.clear()
+    gc.collect()
+    assert len(gpu.device.copies) == 0
 
 
 def test_copies_that_are_made_in_inference_mode_can_be_made_anew(gpu: Gpu) -> None:

@@ -10,6 +10,7 @@ import functools
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
+from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from .cuda_runtime import CupyRuntime
 from .pinning import Registry
+from .placement import Copies
 from .source import Declaration, Parameter, declarations, read_source
 from .streams import CudaStreams, Streams
 
@@ -58,6 +60,7 @@ class Compiler(Protocol):
 
     device: torch.device
     processors: int  # streaming multiprocessors
+    copies: Copies  # of users' tensors in the device's memory
     block_threads: int  # threads of a block, which the text sees as BLOCK_THREADS
 
     @property
@@ -215,6 +218,7 @@ class CupyCompiler:
         self.device = device
         self.block_threads = BLOCK_THREADS
         self._cupy_streams: dict[int, Any] = {}
+        self.copies: Copies = WeakValueDictionary()
         self.processors = self._cupy.cuda.Device(device.index).attributes["MultiProcessorCount"]
 
     @functools.cached_property

@@ -54,7 +54,7 @@ class CudaBackend:
         self.device, self.streams = compiler.device, compiler.streams
         self.gather_threads = gather_threads
         self.threads = 1  # of the CPU, which has no share in a batch
-        self._placer = Placer(self.device, compiler.registry, compiler.free_bytes)
+        self._placer = Placer(self.device, compiler.registry, compiler.copies, compiler.free_bytes)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Kernels stay in their process: a copy in another one loads its own."""

@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -94,15 +94,41 @@ def check_bytes(nbytes: int | None, name: str) -> int | None:
     return nbytes
 
 
+class Copy:
+    """What a GPU reads in place of one of the user's tensors, and of which version of it."""
+
+    def __init__(self, source: Tensor, tensor: Tensor) -> None:
+        self._source, self._address = weakref.ref(source), source.data_ptr()
+        self.tensor, self.version = tensor, version_of(source)
+        self._lock = threading.Lock()
+
+    def is_of(self, source: Tensor) -> bool:
+        """Whether it was made from this tensor, and the tensor still lies where it did."""
+        return self._source() is source and self._address == source.data_ptr()
+
+    def refresh(self, source: Tensor, synchronize: Callable[[], None]) -> None:
+        """Follow a source that was changed in place."""
+        with self._lock, torch.inference_mode(False), torch.no_grad():
+            if self.version != version_of(source):
+                version = version_of(source)
+                synchronize()  # earlier batches may be reading the old values
+                self.tensor.copy_(source.detach())
+                synchronize()
+                self.version = version
+
+
+Copies: TypeAlias = "weakref.WeakValueDictionary[int, Copy]"
+"""The copies in one device's memory, by the id of their source; shared by all loaders."""
+
+
 class _Held:
-    """One of the user's tensors, and what the GPU reads in its place."""
+    """One of the user's tensors, and how the GPU gets at it."""
 
     def __init__(self, source: Tensor, forget: Callable[[object], None]) -> None:
-        self.source = weakref.ref(source, forget)
-        self.address, self.version = source.data_ptr(), version_of(source)
-        self.readable: Tensor | None = None  # a copy, or None if the source itself is read
-        self.lease: Lease | None = None
-        self.staged = False
+        self.source, self.address = weakref.ref(source, forget), source.data_ptr()
+        self.copy: Copy | None = None  # read in place of the source
+        self.lease: Lease | None = None  # on the source's own memory
+        self.staged = False  # the GPU cannot get at it
 
 
 class Placer:
@@ -111,13 +137,19 @@ class Placer:
     Args:
         device: the GPU.
         registry: of host memory.
+        copies: of the device.
         free_bytes: returns how much device memory is free.
     """
 
     def __init__(
-        self, device: torch.device, registry: Registry, free_bytes: Callable[[], int]
+        self,
+        device: torch.device,
+        registry: Registry,
+        copies: Copies,
+        free_bytes: Callable[[], int],
     ) -> None:
         self._device, self._registry, self._free_bytes = device, registry, free_bytes
+        self._copies = copies
         self.placement = Placement(device)
         self._left: int | None = None  # of the budget
         self._features = "auto"
@@ -172,12 +204,11 @@ class Placer:
                 held = self._find(table) or self._place(table, name)
         if held.staged:
             return None
-        if held.readable is None:
+        if held.copy is None:
             return table
-        if held.version != version_of(table):
-            with self._lock, torch.inference_mode(False), torch.no_grad():
-                self._refresh(held, table)
-        return held.readable
+        if held.copy.version != version_of(table):
+            held.copy.refresh(table, self._registry.runtime.synchronize)
+        return held.copy.tensor
 
     def _find(self, table: Tensor) -> _Held | None:
         held = self._held.get(id(table))
@@ -187,12 +218,11 @@ class Placer:
     def _place(self, table: Tensor, name: str) -> _Held:
         # Without a reference to `self`, which would keep everything alive until a collection.
         held = _Held(table, partial(_forget, self._held, id(table)))
-        held.readable = self._copied(table, name, self._features)
-        place = ON_DEVICE
-        if held.readable is None:
+        held.copy, place = self._on_device(table, name), ON_DEVICE
+        if held.copy is None:
             try:
                 readable, held.lease, place = self._pinned(table, name)
-                held.readable = None if readable is table else readable
+                held.copy = None if readable is table else Copy(table, readable)
             except PinningError as error:
                 held.staged, place = True, STAGED
                 _warn(
@@ -203,12 +233,15 @@ class Placer:
         self.placement.add(Row(name, nbytes_of(table), place))
         return held
 
-    def _refresh(self, held: _Held, table: Tensor) -> None:
-        assert held.readable is not None
-        self._registry.runtime.synchronize()  # earlier batches may be reading the old values
-        held.version = version_of(table)
-        held.readable.copy_(table.detach())
-        self._registry.runtime.synchronize()
+    def _on_device(self, table: Tensor, name: str) -> Copy | None:
+        """Return the copy of a table in device memory; another loader may have made it."""
+        copy = self._copies.get(id(table)) if self._features != "host" else None
+        if copy is None or not copy.is_of(table):
+            tensor = self._copied(table, name, self._features)
+            copy = None if tensor is None else Copy(table, tensor)
+            if copy is not None:
+                self._copies[id(table)] = copy
+        return copy
 
     def _copied(self, array: Tensor, name: str, mode: str) -> Tensor | None:
         """Return a copy in device memory, or None where `mode` and the budget leave it outside."""

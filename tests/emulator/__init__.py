@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import tempfile
 import threading
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -128,6 +129,7 @@ class EmulatedDevice:
         self.recorded = ""  # name of the array argument whose reads are counted
         self.requests = Requests()
         self.launches = 0
+        self.copies = weakref.WeakValueDictionary()
         self.registry, self.streams = Registry(FakeRuntime()), InOrder()
         self.free = 1 << 40  # bytes of the device that are free
 
