@@ -37,6 +37,7 @@ MAY_IMPORT = {
         "types", "ops.compile", "ops.cuda_workspace", "ops.device_memory", "ops.placement",
     },
     "ops.cuda_arrays": {"types", "ops.device_memory"},
+    "ops.link": {"ops.cuda", "ops.device_memory"},
     "ops.cuda_workspace": {
         "types", "ops.compile", "ops.cuda_arrays", "ops.forecast", "ops.device_memory",
         "ops.cuda",  # for its type

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-FILES = ("sample.cu", "weighted.cu", "relabel.cu", "emit.cu", "gather.cu")
+FILES = ("sample.cu", "weighted.cu", "relabel.cu", "emit.cu", "gather.cu", "link.cu")
 
 TEMPLATE_VALUES: Mapping[str, tuple[str, ...]] = {
     "P": ("i32", "i64"),  # positions: `Csc.indptr`
