@@ -63,6 +63,10 @@ MAY_IMPORT = {
     },
     "loader": {"types", "base", "sampler", "assemble"},
     "link_loader": {"types", "base", "sampler", "assemble"},
+    "facts": {
+        "config", "ops", "ops.compile", "ops.cuda", "ops.link", "ops.numba_kernels",
+    },
+    "info": {"config", "facts", "ops.link"},
     "__init__": {"loader", "link_loader", "sampler"},
 }  # fmt: skip
 
