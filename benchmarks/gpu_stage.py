@@ -1,0 +1,31 @@
+"""One stage of `gpu_all`, in a process of its own: what hangs or breaks there breaks no other.
+
+python -m benchmarks.gpu_stage CONFIG.json
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from pathlib import Path
+
+from benchmarks.gpu_device import Context
+from benchmarks.gpu_plan import STAGES, Plan
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Run the stage that the file names."""
+    (path,) = sys.argv[1:] if argv is None else argv
+    config = json.loads(Path(path).read_text())
+    stage = next(stage for stage in STAGES if stage.name == config["stage"])
+    module, _, function = stage.function.partition(":")
+    context = Context(
+        config["dry"], Plan(*config["plan"]), Path(config["folder"]), Path(config["out"]),
+        Path(config["logs"]), config["deadline"],
+    )  # fmt: skip
+    getattr(importlib.import_module(module), function)(context)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,82 @@
+"""Commands that may hang, run with a limit."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
+
+TAIL_CHARACTERS = 4000
+
+
+class Outcome(NamedTuple):
+    """How a command ended."""
+
+    status: int | None  # what it returned; None if it was stopped at the limit
+    seconds: float
+    tail: str  # the end of what it printed
+
+    @property
+    def ok(self) -> bool:
+        """Whether it ended by itself, and well."""
+        return self.status == 0
+
+
+class Running:
+    """A command that has been started.
+
+    Args:
+        command: program and arguments.
+        log: file for what it prints.
+        env: the whole environment; None for this process's.
+        cwd: folder to run in.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        log: Path,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+    ) -> None:
+        self._log, self._begin = log, time.monotonic()
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("w") as output:
+            self._process = subprocess.Popen(
+                command, stdout=output, stderr=subprocess.STDOUT, env=env, cwd=cwd
+            )
+
+    def wait(self, seconds: float) -> Outcome:
+        """Wait for the end, but no longer than `seconds` from now; then stop it."""
+        status: int | None = None
+        try:
+            status = self._process.wait(max(0.0, seconds))
+        except subprocess.TimeoutExpired:
+            self.stop()
+        text = self._log.read_text(errors="replace")
+        return Outcome(status, time.monotonic() - self._begin, text[-TAIL_CHARACTERS:])
+
+    def stop(self) -> None:
+        """Kill the command and all that it started."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            parent = psutil.Process(self._process.pid)
+            for process in [*parent.children(recursive=True), parent]:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+        self._process.wait()
+
+
+def run_limited(
+    command: Sequence[str],
+    seconds: float,
+    log: Path,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+) -> Outcome:
+    """Run a command for at most `seconds`."""
+    return Running(command, log, env, cwd).wait(seconds)
