@@ -30,6 +30,7 @@ from benchmarks.limited import run_limited
 REPOSITORY = Path(__file__).resolve().parents[1]
 RESULTS = Path(__file__).parent / "results"
 DRY_OUT = REPOSITORY / "build" / "gpu_all_dry"
+LOGS = REPOSITORY / "build" / "gpu_all_logs"
 DRY_NOTE = "DRY RUN in an emulator on the CPU: no number here says anything. Do not commit it."
 NOT_RUN_DRY = "not run (dry)"
 MIN_SECONDS = 3.0  # less is not worth starting a stage for
@@ -39,7 +40,8 @@ class Run:
     """One call of the program.
 
     Args:
-        out: folder for the result and, in `gpu_all_logs`, what the tools print.
+        out: folder for the result.
+        logs: folder for what stages and tools print.
         plan: sizes.
         dry: use the emulator.
         seconds: for everything.
@@ -47,11 +49,10 @@ class Run:
     """
 
     def __init__(
-        self, out: Path, plan: Plan, dry: bool, seconds: float, commit: str | None
+        self, out: Path, logs: Path, plan: Plan, dry: bool, seconds: float, commit: str | None
     ) -> None:
-        self.out, self.plan, self.dry = out, plan, dry
-        self.logs = out / "gpu_all_logs"
-        self.logs.mkdir(parents=True, exist_ok=True)
+        self.out, self.logs, self.plan, self.dry = out, logs, plan, dry
+        out.mkdir(parents=True, exist_ok=True)
         self._deadline = time.monotonic() + seconds
         self._begin = time.monotonic()
         environment = machine.environment()
@@ -95,6 +96,8 @@ class Run:
         }
         if outcome.status is None:
             record["status"] = "stopped at its time limit"
+        elif "not_run" in record["results"]:
+            record["status"] = f"not run ({record['results']['not_run']})"
         if not outcome.ok:
             record["error"] = outcome.tail
             print(outcome.tail, flush=True)
@@ -132,6 +135,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--only", action="append", choices=names, help="a stage to run")
     parser.add_argument("--minutes", type=float, default=FULL_SECONDS / 60, help="for everything")
     parser.add_argument("--out", type=Path, help="folder for the result")
+    parser.add_argument("--logs", type=Path, default=LOGS, help="folder for what stages print")
     parser.add_argument("--growth-batches", type=int, help="over which memory must not grow")
     parser.add_argument("--commit", help="of the code, where it is no checkout")
     args = parser.parse_args(argv)
@@ -141,7 +145,7 @@ def main(argv: list[str] | None = None) -> None:
     plan = DRY if args.dry else FULL
     if args.growth_batches:
         plan = plan._replace(growth_batches=args.growth_batches)
-    run = Run(out, plan, args.dry, 60 * args.minutes, args.commit)
+    run = Run(out, args.logs, plan, args.dry, 60 * args.minutes, args.commit)
     if args.dry:
         print(DRY_NOTE)
     run.stages(chosen(args.only))

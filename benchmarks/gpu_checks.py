@@ -10,7 +10,7 @@ import site
 import sys
 from pathlib import Path
 
-from benchmarks.gpu_device import TESTS, Context
+from benchmarks.gpu_device import TESTS, Context, MissingError
 from benchmarks.limited import Running, run_limited
 
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
@@ -78,7 +78,7 @@ def sanitize(context: Context) -> None:
     """Run all tools of compute-sanitizer side by side over `gpu_small_run`."""
     sanitizer = find_sanitizer()
     if sanitizer is None:
-        raise FileNotFoundError(
+        raise MissingError(
             "compute-sanitizer was not found; it is part of the CUDA toolkit. Set "
             "COMPUTE_SANITIZER to its path."
         )

@@ -25,6 +25,10 @@ from pyg_direct.ops.link import Timer, event_timer
 TESTS = Path(__file__).resolve().parents[1] / "tests"
 
 
+class MissingError(Exception):
+    """A stage needs what is not installed; the text says what."""
+
+
 class Device(Protocol):
     """Where batches are, and how time is taken there."""
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from benchmarks.contestants import endless
-from benchmarks.gpu_device import Context, Device, host_bytes_used, opened
+from benchmarks.gpu_device import Context, Device, MissingError, host_bytes_used, opened
 from benchmarks.gpu_training import (
     Trainer,
     in_turn,
@@ -108,7 +108,7 @@ def pyg(context: Context) -> None:
     )
     context.keep("sampled by", library)
     if library is None:
-        raise ModuleNotFoundError("PyG's NeighborLoader needs pyg_lib or torch_sparse: none found.")
+        raise MissingError("PyG's NeighborLoader needs pyg_lib or torch_sparse, and finds neither")
     warnings.filterwarnings("ignore", "Using 'NeighborSampler' without a 'pyg-lib'")
     data, train = load_graph(context.folder)
     with opened(context.dry) as device:
@@ -199,4 +199,5 @@ def growth_of(points: list[dict[str, int]]) -> dict[str, Any]:
         name: float(np.median([p[name] for p in last]) - np.median([p[name] for p in second]))
         for name in kinds
     }
-    return {"batches": points[-1]["batch"], "bytes": grown}
+    base = {name: float(np.median([p[name] for p in second])) for name in kinds}
+    return {"batches": points[-1]["batch"], "bytes": grown, "of": base}

@@ -10,7 +10,7 @@ import json
 import sys
 from pathlib import Path
 
-from benchmarks.gpu_device import Context
+from benchmarks.gpu_device import Context, MissingError
 from benchmarks.gpu_plan import STAGES, Plan
 
 
@@ -24,7 +24,10 @@ def main(argv: list[str] | None = None) -> None:
         config["dry"], Plan(*config["plan"]), Path(config["folder"]), Path(config["out"]),
         Path(config["logs"]), config["deadline"],
     )  # fmt: skip
-    getattr(importlib.import_module(module), function)(context)
+    try:
+        getattr(importlib.import_module(module), function)(context)
+    except MissingError as missing:
+        context.keep("not_run", str(missing))
 
 
 if __name__ == "__main__":

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from benchmarks.gpu_device import Context, Device, opened
+from benchmarks.gpu_device import Context, Device, MissingError, opened
 from benchmarks.gpu_gather import random_bytes
 from benchmarks.gpu_training import load_graph
 from benchmarks.statistics import spread
@@ -17,6 +18,8 @@ ROW_BYTES = (100, 400, 512, 1536)
 
 def run(context: Context) -> None:
     """Measure it on the tables and the graph of the other stages."""
+    if importlib.util.find_spec("pylibwholegraph") is None:
+        raise MissingError("pylibwholegraph is not installed")
     import pylibwholegraph.torch as wholegraph
 
     comm, _ = wholegraph.init_torch_env_and_create_wm_comm(0, 1, 0, 1)

@@ -6,6 +6,7 @@ import os
 import re
 import resource
 import subprocess
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib.metadata import version as distribution_version
@@ -15,11 +16,12 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 
 from .config import DEVICE_VARIABLE, resolve_device
-from .ops import backend_for
+from .ops import backend_for, best_device
 from .ops.compile import require_cuda
 from .ops.cuda import CudaBackend
 from .ops.link import LinkSpeed, host_bytes, measure_link
 from .ops.numba_kernels import gather as numba_gather
+from .ops.placement import FREE_SHARE
 
 T = TypeVar("T")
 
@@ -111,7 +113,9 @@ class Machine:
 
     def device(self) -> str:
         """Return the device that ``device=None`` means."""
-        return str(resolve_device(None))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what it would warn of is among the problems
+            return str(resolve_device(None) or best_device())
 
     def link(self) -> LinkSpeed:
         """Measure how fast the first GPU reads pinned memory."""
@@ -155,6 +159,14 @@ class Facts:
     def has_gpu(self) -> bool:
         """Whether there is an NVIDIA GPU, whatever torch makes of it."""
         return isinstance(self.gpus, list) and bool(self.gpus)
+
+    @property
+    def budget_bytes(self) -> int | Unknown:
+        """What 'auto' would take of the first GPU's memory now."""
+        if not isinstance(self.gpus, list) or not self.gpus:
+            return Unknown("no GPU")
+        free = self.gpus[0].fields["memory.free"]
+        return int(FREE_SHARE * (int(free) << 20)) if free.isdigit() else Unknown(free)
 
     @property
     def usable(self) -> bool:

@@ -60,6 +60,7 @@ def rows(facts: Facts) -> Iterator[tuple[str, object]]:
         for number, gpu in enumerate(facts.gpus):
             for name, value in gpu_rows(gpu):
                 yield f"GPU {number}{name}", value
+        yield "'auto' may take", f"{_size(facts.budget_bytes)} of GPU memory"
     yield "link, measured", link_text(facts.link)
     yield "cores", len(facts.cores) if isinstance(facts.cores, set) else facts.cores
     yield "available RAM", _size(facts.available_bytes)

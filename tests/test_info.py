@@ -118,6 +118,7 @@ def test_a_machine_where_everything_fits() -> None:
         "GPU 0:                  NVIDIA H200, 143771 MiB, 140000 MiB free, compute capability 9.0",
         "GPU 0, PCIe:            generation 1 of 5 (lower when idle), x16 of x16",
         "GPU 0, NUMA node:       1",
+        "'auto' may take:        73.4 GB of GPU memory",
         "link, measured:         100.0 GB/s with 512 threads, 100.0 GB/s with 512; "
         "copy engine 25.0 GB/s",
         "available RAM:          102.4 GB",

@@ -65,6 +65,7 @@ MAY_IMPORT = {
     "link_loader": {"types", "base", "sampler", "assemble"},
     "facts": {
         "config", "ops", "ops.compile", "ops.cuda", "ops.link", "ops.numba_kernels",
+        "ops.placement",
     },
     "info": {"config", "facts", "ops.link"},
     "__init__": {"loader", "link_loader", "sampler"},
