@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.gpu_device import Context, Device, MissingError, opened
-from benchmarks.gpu_gather import random_bytes
+from benchmarks.gpu_gather import random_bytes, random_rows
 from benchmarks.gpu_training import load_graph
 from benchmarks.statistics import spread
 
@@ -47,7 +47,7 @@ def measure_gather(context: Context, device: Device, mapped: Any, row_bytes: int
     rows = plan.table_bytes // row_bytes
     table = random_bytes(rows * row_bytes).view(torch.float32).view(rows, -1)
     picked = min(rows, plan.gather_bytes // row_bytes, plan.gather_rows)
-    indices = [torch.randperm(rows, device=device.device)[:picked] for _ in range(plan.launches)]
+    indices = [random_rows(rows, picked, device.device) for _ in range(plan.launches)]
     whole = mapped(table)
     got = whole.gather(indices[0][:1000]).cpu().view(torch.int32)
     if not torch.equal(got, table[indices[0][:1000].cpu()].view(torch.int32)):

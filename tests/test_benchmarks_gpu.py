@@ -317,6 +317,14 @@ def test_a_wrong_kernel_is_seen_by_the_small_run() -> None:
         gpu_small_run.stream(backend)
 
 
+def test_random_rows() -> None:
+    cpu = torch.device("cpu")
+    assert torch.equal(gpu_gather.random_rows(50, 50, cpu).sort().values, torch.arange(50))
+    few = gpu_gather.random_rows(1 << 40, 1000, cpu)
+    assert few.unique().numel() == 1000
+    assert 1 << 38 < int(few.max()) < 1 << 40
+
+
 def test_growth() -> None:
     """The second fifth against the last: what caches take in the beginning does not count."""
     host = [0, 90, 100, 100, 100, 100, 100, 100, 130, 130]

@@ -155,6 +155,9 @@ BLIND_TORCH = TorchCuda("2.11.0+cu130", "13.0", False)
         ({"packages": {"cupy-cuda12x": "13.6"}}, "cupy-cuda12x and cupy-cuda13x overwrite",
          "^pip uninstall -y cupy-cuda12x cupy-cuda13x && "),
         ({"require_cuda": RuntimeError("no NVRTC"), "device": "cpu"}, "no NVRTC", "as it says"),
+        # What explains a refusal is said once.
+        ({"require_cuda": RuntimeError("needs CuPy"), "packages": {"cupy-cuda13x": None},
+          "device": "cpu"}, "CuPy is not installed", "cuda13"),
         ({"memlock": 65_536_000}, "Only 65.5 MB may be page-locked", "ulimit -l unlimited"),
         ({"gpu": {"pcie.link.width.current": "8"}}, "by 8 of its 16 PCIe lanes", "slot"),
         ({"gpu": {"pcie.link.width.current": "[N/A]"}}, "by 8 of its 16 PCIe lanes", "slot"),
@@ -175,6 +178,12 @@ def test_every_mismatch(changes: dict[str, Any], what: str, mend: str) -> None:
 def test_a_device_that_cannot_be_used() -> None:
     found = problems(torch_cuda=CPU_TORCH, smi=False, driver="", pci_gpus=0)
     assert [p.what for p in found] == ["Loaders would use cuda, which cannot be used."]
+
+
+def test_a_gpu_whose_node_the_system_does_not_tell() -> None:
+    text = info.report(Fake(node="-1"))
+    assert "GPU 0, NUMA node:       unknown (the system does not say)" in text
+    assert "none found" in text
 
 
 def test_a_machine_without_a_gpu() -> None:
