@@ -12,6 +12,7 @@ from typing import NamedTuple
 import psutil
 
 TAIL_CHARACTERS = 4000
+KILL_SECONDS = 5  # that a killed process may take to be gone
 
 
 class Outcome(NamedTuple):
@@ -65,9 +66,11 @@ class Running:
         """Kill the command and all that it started."""
         with contextlib.suppress(psutil.NoSuchProcess):
             parent = psutil.Process(self._process.pid)
-            for process in [*parent.children(recursive=True), parent]:
+            processes = [*parent.children(recursive=True), parent]
+            for process in processes:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     process.kill()
+            psutil.wait_procs(processes, timeout=KILL_SECONDS)
         self._process.wait()
 
 
