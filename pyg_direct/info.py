@@ -144,8 +144,7 @@ def torch_problems(facts: Facts) -> Iterator[Problem]:
         yield Problem(
             f"The driver {driver} is too old: torch {torch.version} uses CUDA {torch.built_for}, "
             f"which needs {oldest} or newer.",
-            f"update the driver, or install a torch for an older CUDA: {TORCH_WITH_CUDA} "
-            f"--index-url with the index of that CUDA from pytorch.org",
+            "update the driver, or install a torch that was built for an older CUDA",
         )
     elif not torch.usable and facts.has_gpu:
         what = "nvidia-smi sees a GPU, but torch does not"
