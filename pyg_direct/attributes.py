@@ -78,15 +78,17 @@ class Times:
             )
         if not node and not edge:
             raise ValueError(f"time_attr={name!r} is no attribute of the nodes or of the edges.")
-        self.node = {key: _integers(found) for key, found in node.items()}
-        self.edge = {key: _integers(found) for key, found in edge.items()}
+        self.node = {key: _integers(found, name) for key, found in node.items()}
+        self.edge = {key: _integers(found, name) for key, found in edge.items()}
 
 
-def _integers(found: Named) -> Ints:
+def _integers(found: Named, name: str) -> Ints:
     value, label = found
     if not isinstance(value, Tensor) or value.dtype not in INTEGERS or value.dim() != 1:
         kind = f"{value.dtype} {tuple(value.shape)}" if isinstance(value, Tensor) else type(value)
-        raise ValueError(f"{label} must hold integer times of one dimension, got {kind}.")
+        raise ValueError(
+            f"time_attr={name!r}: {label} must hold integer times of one dimension, got {kind}."
+        )
     times: Ints = value.detach().cpu().to(torch.int64).contiguous().numpy()
     return times
 
@@ -101,16 +103,27 @@ def edge_weights(data: Any, name: str) -> dict[EdgeType | None, npt.NDArray[np.f
     for key, (value, label) in find(data, name, of_edges=True)[1].items():
         if not isinstance(value, Tensor) or value.is_complex() or value.numel() != len(value):
             kind = tuple(value.shape) if isinstance(value, Tensor) else type(value)
-            raise ValueError(f"{label} must hold one weight for each edge, got {kind}.")
+            raise ValueError(
+                f"weight_attr={name!r}: {label} must hold one weight for each edge, got {kind}."
+            )
         numbers = value.detach().cpu().to(torch.float64).reshape(-1)
         wrong = ~(torch.isfinite(numbers) & (numbers >= 0))
         if wrong.any():
             at = int(wrong.nonzero()[0])
             raise ValueError(
-                f"{label}[{at}] is {numbers[at].item()}, but weights must be finite and not "
-                f"negative."
+                f"weight_attr={name!r}: {label}[{at}] is {numbers[at].item()}, but weights must be "
+                f"finite and not negative."
             )
         weights[key] = numbers.numpy()
     if not weights:
         raise ValueError(f"weight_attr={name!r} is no attribute of the edges.")
     return weights
+
+
+def check_length(argument: str, name: str | None, values: Any, count: int, what: str) -> None:
+    """Raise a ValueError unless `values` is None or holds one entry for each node or edge."""
+    if values is not None and len(values) != count:
+        raise ValueError(
+            f"{argument}={name!r} must name an attribute with one entry for each of {count} "
+            f"{what}, got {len(values)}."
+        )

@@ -14,6 +14,7 @@ from torch_geometric.sampler import BaseSampler, HeteroSamplerOutput, SamplerOut
 from torch_geometric.sampler.base import SubgraphType
 
 from . import rng
+from .arguments import check_count, check_data, check_loader_options
 from .assemble import assemble, tables_of
 from .config import resolve_device
 from .epoch import Epoch, Progress, Task
@@ -72,6 +73,8 @@ class DirectLoader(torch.utils.data.DataLoader[Any]):
         DataLoader.
         """
         device, topology, features, device_bytes = placing
+        check_data(data)
+        check_loader_options(kwargs, data)
         check_mode(features, "features")
         self._progress = Progress(rng.check_seed(seed))
         self.prefetch = _check_prefetch(prefetch, kwargs)
@@ -93,6 +96,11 @@ class DirectLoader(torch.utils.data.DataLoader[Any]):
                 threads=threads if kwargs.get("num_workers", 0) <= 1 else 1,
             )
         else:
+            if not isinstance(sampler, BaseSampler):
+                raise TypeError(
+                    f"neighbor_sampler must be a sampler such as pyg_direct.NeighborSampler, got "
+                    f"{sampler!r}."
+                )
             placed = {"topology": topology, "device_bytes": device_bytes}
             _refuse_beside_sampler({**sampling, **placed})
         self._sampler = sampler
@@ -152,7 +160,8 @@ class DirectLoader(torch.utils.data.DataLoader[Any]):
         return batch if self.transform is None else self.transform(batch)
 
     def _collate(self, index: Any, key: BatchKey | None) -> Any:
-        out = self._sample(self.input_data[index], key)
+        # Positions may come in any shape; they are taken one after the other.
+        out = self._sample(self.input_data[torch.as_tensor(index, dtype=torch.int64).view(-1)], key)
         return self.filter_fn(out) if self.filter_per_worker else out
 
     def _work(self, task: Task, schedule: Schedule) -> Handover:
@@ -246,10 +255,9 @@ def _check_prefetch(prefetch: int, kwargs: dict[str, Any]) -> int:
         raise ValueError(
             f"prefetch={prefetch} and prefetch_factor={factor} contradict each other; pass one."
         )
-    value = prefetch if factor is None else factor
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ValueError(f"prefetch must be an int of 0 or more, got {value!r}.")
-    return value
+    if factor is not None:
+        return check_count("prefetch_factor", factor)
+    return check_count("prefetch", prefetch)
 
 
 def _refuse_beside_sampler(sampling: dict[str, Any]) -> None:

@@ -20,12 +20,21 @@ def resolve_device(device: torch.device | str | int | None) -> torch.device | No
         device, source = os.environ.get(DEVICE_VARIABLE), DEVICE_VARIABLE
         if not device:
             return None
+    resolved = as_device(device, source)
+    if resolved.type not in ("cpu", "cuda"):
+        raise ValueError(f"{source} must be a CPU or CUDA device, got {device!r}.")
+    return resolved
+
+
+def as_device(device: torch.device | str | int, source: str) -> torch.device:
+    """Return the device that `device` names; `source` says in the error where the name is from.
+
+    Raises:
+        ValueError: torch knows no such device.
+    """
     try:
-        resolved = torch.device(device)
+        return torch.device(device)
     except (RuntimeError, TypeError) as error:
         raise ValueError(
             f"{source} must name a device such as 'cpu', 'cuda' or 'cuda:0', got {device!r}."
         ) from error
-    if resolved.type not in ("cpu", "cuda"):
-        raise ValueError(f"{source} must be a CPU or CUDA device, got {device!r}.")
-    return resolved

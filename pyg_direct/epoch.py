@@ -136,9 +136,9 @@ class Epoch:
         self._begin()
 
     def _begin(self) -> None:
-        loader, progress = self._loader, self._loader._progress
+        progress = self._loader._progress
         batches = self._resume(progress) if progress.resume else self._start(progress)
-        self._number, self._length = progress.epoch, len(loader)
+        self._number = progress.epoch
         # A base seed that was drawn for this epoch says it all: the same one, the same epoch.
         epoch = 0 if progress.seed is None else progress.epoch
         seed, first = progress.base_seed, progress.batch
@@ -189,7 +189,7 @@ class Epoch:
         return self
 
     def __len__(self) -> int:
-        return self._length
+        return len(self._loader)  # not earlier: a sampler need not know its length
 
     def __next__(self) -> Any:
         loader, progress = self._loader, self._loader._progress

@@ -15,6 +15,18 @@ Fanouts: TypeAlias = tuple[tuple[int, ...], ...]
 """[hops][relations]; a negative one means all neighbours."""
 
 
+def as_num_neighbors(value: Any) -> NumNeighbors:
+    """Return `value` in PyG's own class.
+
+    Raises:
+        ValueError: a dict whose keys are no edge types.
+    """
+    try:
+        return value if isinstance(value, NumNeighbors) else NumNeighbors(value)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"num_neighbors={value!r} names no edge types: {error}") from error
+
+
 def fanouts_of(num_neighbors: NumNeighbors, edge_types: Sequence[Any], is_hetero: bool) -> Fanouts:
     """Return the fan-outs of a graph's relations.
 
@@ -23,7 +35,10 @@ def fanouts_of(num_neighbors: NumNeighbors, edge_types: Sequence[Any], is_hetero
             hops.
     """
     types: Any = list(edge_types) if is_hetero else None
-    values: Any = num_neighbors.get_values(types)
+    try:
+        values: Any = num_neighbors.get_values(types)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"num_neighbors={num_neighbors.values!r}: {error}") from error
     if is_hetero:
         by_relation = [values[key] for key in edge_types]
     elif isinstance(values, (list, tuple)):

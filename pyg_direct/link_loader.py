@@ -11,9 +11,12 @@ from torch import Tensor
 from torch_geometric.sampler import BaseSampler, NegativeSampling
 from torch_geometric.sampler.base import SubgraphType
 
+from .arguments import check_input_id, check_negatives, check_tensor
 from .assemble import link_labels
 from .base import DEFAULT_PREFETCH, DirectLoader, Placing
+from .negatives import check_weights
 from .sampler import NeighborSampler, NumNeighborsLike, check_ids
+from .seeds import link_seeds
 from .types import BatchKey
 
 
@@ -88,41 +91,50 @@ class LinkNeighborLoader(DirectLoader, torch_geometric.loader.LinkNeighborLoader
             "is_sorted": is_sorted,
             "directed": directed,
         }
+        options = {
+            "transform": transform,
+            "transform_sampler_output": transform_sampler_output,
+            "filter_per_worker": filter_per_worker,
+            **kwargs,
+        }
         placing = Placing(device, topology, features, device_bytes)
         sampler = self._prepare(
-            data, num_neighbors, sampling, neighbor_sampler, placing, seed, prefetch, kwargs
+            data, num_neighbors, sampling, neighbor_sampler, placing, seed, prefetch, options
         )
+        check_tensor("edge_label", edge_label)
+        check_tensor("edge_label_time", edge_label_time)
         # Past the initialiser of PyG's LinkNeighborLoader, which would build a sampler of its own.
         torch_geometric.loader.LinkLoader.__init__(
             self,
             data,
             link_sampler=sampler,
-            edge_label_index=edge_label_index,
+            edge_label_index=link_seeds(edge_label_index, data, sampler),
             edge_label=edge_label,
             edge_label_time=edge_label_time,
-            neg_sampling=neg_sampling,  # type: ignore[arg-type]  # PyG casts what it takes
-            neg_sampling_ratio=neg_sampling_ratio,
-            transform=transform,
-            transform_sampler_output=transform_sampler_output,
-            filter_per_worker=filter_per_worker,
-            **kwargs,
+            neg_sampling=check_negatives(neg_sampling, neg_sampling_ratio),
+            **options,
         )
+        self.edge_label_index = edge_label_index
         self._check_links(sampler)
 
     def _check_links(self, sampler: BaseSampler) -> None:
         """Find what is wrong with the seeds here, not in an epoch."""
         links = self.input_data
         for name, value in (("edge_label", links.label), ("edge_label_time", links.time)):
-            if value is not None and len(value) != links.row.numel():
+            if value is not None and value.shape[:1] != links.row.shape:
                 raise ValueError(
-                    f"{name} needs one entry for each of {links.row.numel()} links, got "
-                    f"{len(value)}."
+                    f"{name} needs one entry for each of {links.row.numel()} links, got a tensor "
+                    f"of shape {tuple(value.shape)}."
                 )
+        check_input_id(links.input_id, links.row.numel())
         if isinstance(sampler, NeighborSampler):
             ends = (None, None) if links.input_type is None else links.input_type[::2]
-            for i, (ids, node_type) in enumerate(zip((links.row, links.col), ends, strict=True)):
-                check_ids(ids, sampler.num_nodes_of(node_type), f"edge_label_index[{i}]")
-                sampler.seed_time(node_type, ids, links.time)
+            counts = [sampler.num_nodes_of(node_type) for node_type in ends]
+            for i, (ids, count) in enumerate(zip((links.row, links.col), counts, strict=True)):
+                check_ids(ids, count, f"edge_label_index[{i}]")
+                sampler.seed_time(ends[i], ids, links.time, "edge_label_time")
+            if self.neg_sampling is not None:
+                check_weights(self.neg_sampling, counts[0], counts[1])
 
     def _sample(self, inputs: Any, key: BatchKey | None) -> Any:
         if isinstance(self._sampler, NeighborSampler) and key is not None:

@@ -8,13 +8,14 @@ from typing import Any
 import torch
 import torch_geometric.loader
 from torch import Tensor
-from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import BaseSampler
 from torch_geometric.sampler.base import SubgraphType
 
+from .arguments import check_tensor
 from .assemble import node_labels
 from .base import DEFAULT_PREFETCH, DirectLoader, Placing
 from .sampler import NeighborSampler, NumNeighborsLike, check_ids
+from .seeds import node_seeds
 from .types import BatchKey
 
 
@@ -108,9 +109,15 @@ class NeighborLoader(DirectLoader, torch_geometric.loader.NeighborLoader):  # ty
             "is_sorted": is_sorted,
             "directed": directed,
         }
+        options = {
+            "transform": transform,
+            "transform_sampler_output": transform_sampler_output,
+            "filter_per_worker": filter_per_worker,
+            **kwargs,
+        }
         placing = Placing(device, topology, features, device_bytes)
         sampler = self._prepare(
-            data, num_neighbors, sampling, neighbor_sampler, placing, seed, prefetch, kwargs
+            data, num_neighbors, sampling, neighbor_sampler, placing, seed, prefetch, options
         )
         _check_input_time(input_time, sampler, time_attr)
         # Past the initialiser of PyG's NeighborLoader, which would build a sampler of its own.
@@ -118,18 +125,27 @@ class NeighborLoader(DirectLoader, torch_geometric.loader.NeighborLoader):  # ty
             self,
             data,
             node_sampler=sampler,
-            input_nodes=_as_input(input_nodes, data),
+            input_nodes=node_seeds(input_nodes, options.get("input_id"), data, sampler),
             input_time=input_time,
-            transform=transform,
-            transform_sampler_output=transform_sampler_output,
-            filter_per_worker=filter_per_worker,
-            **kwargs,
+            **options,
         )
         self.input_nodes = input_nodes
         if isinstance(sampler, NeighborSampler):  # find what is wrong here, not in an epoch
             node_type = self.input_data.input_type
             check_ids(self.input_data.node, sampler.num_nodes_of(node_type), "input_nodes")
             sampler.seed_time(node_type, self.input_data.node, self.input_data.time)
+
+    def __call__(self, index: Tensor | list[int], input_time: Tensor | None = None) -> Any:
+        """Return the batch of the seeds at positions `index`.
+
+        `input_time`, int64 [len(index)], takes the place of the times that these seeds have.
+        """
+        if input_time is None:
+            return super().__call__(index)
+        check_tensor("input_time", input_time)
+        inputs = self.input_data[index]
+        inputs.time = input_time
+        return self.filter_fn(self._sample(inputs, None))
 
     def _sample(self, inputs: Any, key: BatchKey | None) -> Any:
         if isinstance(self._sampler, NeighborSampler) and key is not None:
@@ -145,49 +161,6 @@ class NeighborLoader(DirectLoader, torch_geometric.loader.NeighborLoader):  # ty
 
 def _check_input_time(input_time: Any, sampler: BaseSampler, time_attr: str | None) -> None:
     temporal = getattr(sampler, "is_temporal", time_attr is not None)
-    if input_time is not None and not isinstance(input_time, Tensor):
-        raise TypeError(f"input_time must be a tensor, got {type(input_time).__name__}.")
+    check_tensor("input_time", input_time)
     if input_time is not None and not temporal:
         raise ValueError("input_time is set, but time_attr is not: it would have no effect.")
-
-
-def _as_input(input_nodes: Any, data: Any) -> Any:
-    """Return `input_nodes` as PyG takes them: a tensor or None; with its type if there are types.
-
-    Raises:
-        ValueError: no node type where the graph has some, a mask of the wrong length, or ids that
-            are not integers of one dimension.
-    """
-    if not isinstance(data, (Data, HeteroData)):
-        return input_nodes  # of remote stores, PyG asks itself
-    if isinstance(data, Data):
-        return _as_nodes(input_nodes, data.num_nodes)
-    pair = (input_nodes, None) if isinstance(input_nodes, str) else input_nodes
-    if not isinstance(pair, (list, tuple)) or len(pair) != 2 or pair[0] not in data.node_types:
-        raise ValueError(
-            f"input_nodes must name a node type of {data.node_types}, alone or as (type, nodes), "
-            f"got {input_nodes!r}."
-        )
-    return pair[0], _as_nodes(pair[1], data[pair[0]].num_nodes)
-
-
-def _as_nodes(input_nodes: Any, num_nodes: int | None) -> Tensor | None:
-    if input_nodes is None:
-        return None
-    nodes = input_nodes if isinstance(input_nodes, Tensor) else torch.as_tensor(input_nodes)
-    if nodes.numel() == 0 and nodes.dim() == 1 and not isinstance(input_nodes, Tensor):
-        nodes = nodes.to(torch.int64)  # an empty list has no dtype
-    kinds = (torch.bool, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
-    if nodes.dtype not in kinds or nodes.dim() != 1:
-        raise ValueError(
-            f"input_nodes must be node ids or a bool mask of one dimension, got {nodes.dtype} of "
-            f"shape {tuple(nodes.shape)}."
-        )
-    if nodes.dtype == torch.bool:
-        if len(nodes) != num_nodes:
-            raise ValueError(
-                f"A mask for input_nodes needs {num_nodes} entries, one for each node, got "
-                f"{len(nodes)}."
-            )
-        return nodes
-    return nodes.to(torch.int64)

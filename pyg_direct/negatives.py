@@ -10,7 +10,38 @@ from torch import Tensor
 from torch_geometric.sampler import NegativeSampling
 
 from . import rng
+from .arguments import check_tensor
 from .types import BatchKey
+
+
+def check_weights(config: NegativeSampling, num_src: int, num_dst: int) -> None:
+    """Check the weights of `neg_sampling` once, for graphs of so many sources and destinations.
+
+    Raises:
+        TypeError: weights that are no tensor.
+        ValueError: not one for each node, negative or infinite ones, or none above 0.
+    """
+    for name, weight, num_nodes in (
+        ("src_weight", config.src_weight, num_src),
+        ("dst_weight", config.dst_weight, num_dst),
+    ):
+        check_tensor(f"neg_sampling: {name}", weight)
+        if weight is not None:
+            _check_weight(f"neg_sampling: {name}", weight, num_nodes)
+
+
+def _check_weight(name: str, weight: Tensor, num_nodes: int | None) -> None:
+    if num_nodes is not None and weight.numel() != num_nodes:
+        raise ValueError(
+            f"{name} of NegativeSampling needs one weight for each of {num_nodes} nodes, got "
+            f"{weight.numel()}."
+        )
+    good = bool((torch.isfinite(weight) & (weight >= 0)).all()) and bool((weight > 0).any())
+    if not good:
+        raise ValueError(
+            f"{name} of NegativeSampling must be finite, must not be negative and needs a positive "
+            f"sum."
+        )
 
 
 class KeyedNegatives(NegativeSampling):
@@ -43,17 +74,8 @@ class KeyedNegatives(NegativeSampling):
             if not num_nodes:
                 raise ValueError("There are no nodes to draw negatives from.")
             return rng.integers(self._key, draw, num_samples, num_nodes)
-        if num_nodes is not None and weight.numel() != num_nodes:
-            raise ValueError(
-                f"{endpoint}_weight of NegativeSampling needs one weight for each of {num_nodes} "
-                f"nodes, got {weight.numel()}."
-            )
+        _check_weight(f"{endpoint}_weight", weight, num_nodes)
         running = weight.detach().cpu().to(torch.float64).reshape(-1).cumsum(0)
-        if running.numel() == 0 or not bool(running[-1] > 0) or bool((weight < 0).any()):
-            raise ValueError(
-                f"{endpoint}_weight of NegativeSampling must not be negative and needs a positive "
-                f"sum."
-            )
         target = rng.uniforms(self._key, draw, num_samples) * running[-1]
         picks = torch.searchsorted(running, target, right=True)
         # Rounding can reach the sum itself, where only nodes without weight may follow.

@@ -26,7 +26,9 @@ from torch_geometric.sampler.neighbor_sampler import edge_sample, node_sample
 from torch_geometric.typing import EdgeType, NodeType
 
 from . import rng
-from .fanouts import Fanouts, check_fanouts, fanouts_of
+from .arguments import check_count, check_data, check_flag, check_subgraph_type
+from .config import as_device
+from .fanouts import Fanouts, as_num_neighbors, check_fanouts, fanouts_of
 from .negatives import KeyedNegatives
 from .ops import Backend, Workspace, backend_for
 from .ops.placement import check_bytes, check_mode
@@ -104,7 +106,8 @@ class NeighborSampler(BaseSampler):
         seed: int | None = None,
         threads: int = 1,
     ) -> None:
-        if not directed:
+        check_data(data)
+        if not check_flag("directed", directed):
             subgraph_type = SubgraphType.induced
             warnings.warn(
                 "directed=False is deprecated; use subgraph_type='induced'.",
@@ -121,9 +124,15 @@ class NeighborSampler(BaseSampler):
             )
         self.data_type = DataType.from_data(data)
         backward = sample_direction == "backward"
-        self._graph: Graph = graph_of(data, is_sorted, time_attr, weight_attr, backward)
-        self._backend: Backend = backend_for(torch.device(device or "cpu"), threads)
+        is_sorted = check_flag("is_sorted", is_sorted)
+        check_flag("share_memory", share_memory)
+        self.replace = check_flag("replace", replace)
+        self.subgraph_type = check_subgraph_type(subgraph_type)
+        self._disjoint = check_flag("disjoint", disjoint)
+        threads = check_count("threads", threads, least=1)
         self._where = (check_mode(topology, "topology"), check_bytes(device_bytes, "device_bytes"))
+        self._graph: Graph = graph_of(data, is_sorted, time_attr, weight_attr, backward)
+        self._backend: Backend = backend_for(as_device(device or "cpu", "device"), threads)
         self._csc = self._backend.place(self._graph.csc, *self._where)
         self._graph = replace_fields(self._graph, csc=self._csc)  # lets go of a copy on the host
         self.node_types, self.edge_types = self._graph.node_types, self._graph.edge_types
@@ -132,9 +141,6 @@ class NeighborSampler(BaseSampler):
             dict(zip(self.node_types, counts, strict=True)) if self.is_hetero else counts[0]
         )
         self.num_neighbors = num_neighbors
-        self.replace = bool(replace)
-        self.subgraph_type = SubgraphType(subgraph_type)
-        self._disjoint = bool(disjoint)
         self.temporal_strategy = temporal_strategy
         self.sample_direction = sample_direction
         self.keep_orig_edges = False
@@ -153,7 +159,7 @@ class NeighborSampler(BaseSampler):
     def num_neighbors(self, value: NumNeighborsLike) -> None:
         if isinstance(value, (np.ndarray, Tensor)):
             value = value.tolist()
-        self._num_neighbors = value if isinstance(value, NumNeighbors) else NumNeighbors(value)
+        self._num_neighbors = as_num_neighbors(value)
         check_fanouts(self._num_neighbors, self._fanouts())
 
     @property
@@ -261,7 +267,11 @@ class NeighborSampler(BaseSampler):
         return self._output(self.sample(seeds, key, time))
 
     def seed_time(
-        self, node_type: NodeType | None, seed: Tensor, time: Tensor | None
+        self,
+        node_type: NodeType | None,
+        seed: Tensor,
+        time: Tensor | None,
+        name: str = "input_time",
     ) -> Tensor | None:
         """Return the time of each seed, int64 [n]: as given, or its node's own; None without times.
 
@@ -275,14 +285,14 @@ class NeighborSampler(BaseSampler):
             if times is not None and own is None:
                 kind = "nodes" if node_type is None else f"nodes of type {node_type!r}"
                 raise ValueError(
-                    f"input_time is needed: the {kind} have no time of their own to sample before."
+                    f"{name} is needed: the {kind} have no time of their own to sample before."
                 )
             return None if own is None else torch.from_numpy(own)[seed]
         if times is None:
-            raise ValueError("A time for the seeds has no meaning without time_attr.")
+            raise ValueError(f"{name} has no meaning without time_attr.")
         if time.shape != seed.shape or time.is_floating_point():
             raise ValueError(
-                f"input_time must hold one integer for each of {len(seed)} seeds, got {time.dtype} "
+                f"{name} must hold one integer for each of {len(seed)} seeds, got {time.dtype} "
                 f"of shape {tuple(time.shape)}."
             )
         return time.to(torch.int64).contiguous()

@@ -14,7 +14,7 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.data.storage import BaseStorage
 from torch_geometric.typing import EdgeType, NodeType, SparseTensor
 
-from .attributes import Times, edge_weights
+from .attributes import Times, check_length, edge_weights
 from .ops.sorting import (
     Compressed,
     Ints,
@@ -75,6 +75,9 @@ def graph_of(
         edges = [edge._replace(src=edge.dst, dst=edge.src) for edge in edges]
     times = None if time_attr is None else Times(data, time_attr)
     weights = {} if weight_attr is None else edge_weights(data, weight_attr)
+    if times is not None:
+        for node_type, count in zip(node_types, num_nodes, strict=True):
+            check_length("time_attr", time_attr, times.node.get(node_type), count, "nodes")
     relations, dtypes = [], set()
     for key, store, src, dst in edges:
         name = "data" if key is None else f"data[{key}]"
@@ -83,8 +86,10 @@ def graph_of(
             compressed, dtype = pad_and_check(store, size, name), torch.int64
         else:
             compressed, dtype = _compressed(store, size, is_sorted, name, backward)
+        check_length("weight_attr", weight_attr, weights.get(key), len(compressed.indices), "edges")
         if times is not None:
             by_node, by_edge = times.node.get(node_types[src]), times.edge.get(key)
+            check_length("time_attr", time_attr, by_edge, len(compressed.indices), "edges")
             if by_node is not None or by_edge is not None:
                 compressed = sort_by_time(compressed, by_node, by_edge, is_sorted, name)
         relations.append(compressed)
@@ -158,11 +163,6 @@ def _in_order(csc: Csc, relation: int, values: Any) -> Any:
     if values is None:
         return None
     first, last = csc.edge_base[relation : relation + 2]
-    if len(values) != last - first:
-        raise ValueError(
-            f"Times and weights of edges need one entry for each of {last - first} edges, got "
-            f"{len(values)}."
-        )
     return values if csc.perm is None else values[csc.perm[first:last]]
 
 

@@ -64,6 +64,12 @@ def test_input_id_overrides_the_positions(loader_class: type) -> None:
     assert loader([1]).input_id.tolist() == [10]
 
 
+def test_input_id_of_all_nodes() -> None:
+    """PyG forgets it where `input_nodes` lists none."""
+    loader = make(NeighborLoader, input_id=torch.arange(12) + 50)
+    assert loader([1, 7]).input_id.tolist() == [51, 57]
+
+
 def test_input_id_follows_the_shuffle(loader_class: type) -> None:
     nodes = torch.tensor([7, 2, 9, 4, 0])
     loader = make(loader_class, input_nodes=nodes, shuffle=True, batch_size=2)

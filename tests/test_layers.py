@@ -14,6 +14,7 @@ PACKAGE = ROOT / "pyg_direct"
 MAY_IMPORT = {
     "types": set(),
     "config": set(),
+    "arguments": set(),
     "pipeline": set(),
     "ops.numba_kernels": set(),
     "ops.parallel": set(),
@@ -46,9 +47,13 @@ MAY_IMPORT = {
     "attributes": {"ops.sorting"},
     "remote": {"ops.sorting"},
     "storage": {"types", "attributes", "remote", "ops.sorting"},
-    "negatives": {"types", "rng"},
+    "negatives": {"types", "arguments", "rng"},
     "fanouts": set(),
-    "sampler": {"types", "ops", "ops.placement", "rng", "storage", "negatives", "fanouts"},
+    "sampler": {
+        "types", "arguments", "config", "ops", "ops.placement", "rng", "storage", "negatives",
+        "fanouts",
+    },
+    "seeds": {"arguments", "sampler"},
     "gather": {"ops"},
     "assemble": {"gather", "ops"},
     "schedule": {"ops.streams"},
@@ -58,11 +63,13 @@ MAY_IMPORT = {
         "base",  # for its type
     },
     "base": {
-        "types", "config", "rng", "ops", "ops.parallel", "ops.placement", "sampler", "assemble",
-        "epoch", "schedule", "tensors",
+        "types", "arguments", "config", "rng", "ops", "ops.parallel", "ops.placement", "sampler",
+        "assemble", "epoch", "schedule", "tensors",
     },
-    "loader": {"types", "base", "sampler", "assemble"},
-    "link_loader": {"types", "base", "sampler", "assemble"},
+    "loader": {"types", "arguments", "base", "sampler", "seeds", "assemble"},
+    "link_loader": {
+        "types", "arguments", "base", "sampler", "seeds", "negatives", "assemble",
+    },
     "facts": {
         "config", "ops", "ops.compile", "ops.cuda", "ops.link", "ops.numba_kernels",
         "ops.placement",
@@ -75,9 +82,11 @@ PYG = {
     "storage",
     "attributes",
     "remote",
+    "arguments",
     "negatives",
     "fanouts",
     "sampler",
+    "seeds",
     "gather",
     "assemble",
     "base",

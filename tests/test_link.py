@@ -239,6 +239,20 @@ def test_temporal(neg_sampling):
             assert torch.equal(batch.edge_label_time, limit.repeat(copies))
 
 
+def test_positions_of_any_shape():
+    loader = LinkNeighborLoader(graph(), [2], neg_sampling="binary", batch_size=4)
+    batch = loader([[3, 1], [2, 7]])
+    assert batch.input_id.tolist() == [3, 1, 2, 7]
+    assert batch.edge_label.tolist() == [1.0] * 4 + [0.0] * 4
+
+
+def test_the_users_own_seeds_are_kept():
+    """Lightning reads them."""
+    loader = LinkNeighborLoader(hetero_graph(), [2], edge_label_index=("a", "b"))
+    assert loader.edge_label_index == ("a", "b")
+    assert loader.input_data.input_type == ("a", "likes", "b")
+
+
 def test_the_sampler_works_in_pygs_own_loader():
     data = graph()
     sampler = NeighborSampler(data, [4, 4], seed=3)
@@ -276,7 +290,7 @@ def test_the_sampler_works_in_pygs_own_loader():
         (
             {"neg_sampling": NegativeSampling("triplet", 1, None, torch.zeros(60))},
             ValueError,
-            "dst_weight of NegativeSampling must not be negative and needs a positive sum",
+            "dst_weight of NegativeSampling must be finite, .* and needs a positive sum",
         ),
     ],
 )

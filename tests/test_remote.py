@@ -85,6 +85,35 @@ def test_homogeneous_stores():
     assert torch.equal(batch.n_id[batch.edge_index], edge_index[:, batch.e_id])
 
 
+def test_all_nodes_of_a_store():
+    """PyG looks for the number of nodes of the type None."""
+    _, remote = stores()
+    for given in ("author", ("author", None)):
+        loader = NeighborLoader(remote, [2], input_nodes=given, batch_size=80)
+        (batch,) = loader
+        assert batch["author"].n_id[:80].tolist() == list(range(80))
+        assert loader.input_nodes is given
+
+
+def test_seeds_of_homogeneous_stores():
+    features, edges = MyFeatureStore(), MyGraphStore()
+    features.put_tensor(torch.rand(30, 2), group_name=None, attr_name="x", index=None)
+    links = torch.randint(30, (2, 100))
+    edges.put_edge_index(tuple(links), edge_type=None, layout="coo", size=(30, 30))
+    for given, expected in ((None, [*range(30)]), ([4, 2], [4, 2]), (range(3), [0, 1, 2])):
+        (batch,) = NeighborLoader((features, edges), [2], input_nodes=given, batch_size=30)
+        assert batch.n_id[: batch.batch_size].tolist() == expected
+    for given in (links, (None, links)):
+        (batch,) = LinkNeighborLoader((features, edges), [2], given, batch_size=100)
+        assert torch.equal(batch.n_id[batch.edge_label_index], links)
+
+
+def test_an_edge_type_of_a_store_by_its_ends():
+    _, remote = stores()
+    (batch,) = LinkNeighborLoader(remote, [2], ("paper", "author"), batch_size=200)
+    assert batch["paper", "of", "author"].edge_label_index.size(1) == 200
+
+
 def test_times_and_weights_in_stores():
     """PyG refuses weights of remote stores."""
     _, (features, edges) = stores()

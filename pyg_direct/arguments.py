@@ -1,0 +1,156 @@
+"""Checks of single arguments. Every error names the argument, what it got and what it may be."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from numbers import Real
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch_geometric.data import Data, FeatureStore, GraphStore, HeteroData
+from torch_geometric.sampler import NegativeSampling
+from torch_geometric.sampler.base import SubgraphType
+
+
+def check_data(data: Any) -> None:
+    """Raise a ValueError unless `data` is a graph of PyG's, or a pair of stores."""
+    stores = isinstance(data, (tuple, list)) and len(data) == 2
+    if isinstance(data, (Data, HeteroData)) or (
+        stores and isinstance(data[0], FeatureStore) and isinstance(data[1], GraphStore)
+    ):
+        return
+    raise ValueError(
+        f"data must be a Data, a HeteroData or a tuple (FeatureStore, GraphStore), got "
+        f"{type(data).__name__}."
+    )
+
+
+def check_flag(name: str, value: Any) -> bool:
+    """Return `value` as a bool; 0 and 1 count as one, other things do not.
+
+    Raises:
+        TypeError: not a bool.
+    """
+    if isinstance(value, (bool, np.bool_)) or (type(value) is int and value in (0, 1)):
+        return bool(value)
+    raise TypeError(f"{name} must be True or False, got {value!r}.")
+
+
+def check_callable(name: str, value: Any) -> None:
+    """Raise a TypeError unless `value` can be called or is None."""
+    if value is not None and not callable(value):
+        raise TypeError(f"{name} must be a function or None, got {value!r}.")
+
+
+def check_count(name: str, value: Any, least: int = 0) -> int:
+    """Return `value` as an int.
+
+    Raises:
+        ValueError: not an integer of `least` or more.
+    """
+    integer = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    if not integer or value < least:
+        raise ValueError(f"{name} must be an int of {least} or more, got {value!r}.")
+    return int(value)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def check_tensor(name: str, value: Any) -> None:
+    """Raise a TypeError unless `value` is a tensor or None."""
+    if value is not None and not isinstance(value, Tensor):
+        raise TypeError(f"{name} must be a tensor, got {type(value).__name__}.")
+
+
+def check_subgraph_type(value: Any) -> SubgraphType:
+    """Return the kind of subgraph that `value` names.
+
+    Raises:
+        ValueError: no such kind.
+    """
+    try:
+        return SubgraphType(value)
+    except ValueError:
+        kinds = ", ".join(repr(kind.value) for kind in SubgraphType)
+        raise ValueError(f"subgraph_type must be one of {kinds}, got {value!r}.") from None
+
+
+def check_loader_options(options: dict[str, Any], data: Any) -> None:
+    """Check the keyword arguments of PyG's loaders and of DataLoader's that nobody else checks.
+
+    Torch takes most of them as they come, and fails when the first batch is made.
+
+    Raises:
+        TypeError, ValueError: the message says which is wrong.
+    """
+    if "num_workers" in options:
+        check_count("num_workers", options["num_workers"])
+    timeout = options.get("timeout", 0)
+    if not _is_number(timeout) or not timeout >= 0:
+        raise ValueError(f"timeout must be a number of seconds, 0 or more, got {timeout!r}.")
+    for name in ("filter_per_worker", "shuffle", "pin_memory", "persistent_workers", "in_order"):
+        if options.get(name) is not None:
+            check_flag(name, options[name])
+    for name in ("transform", "transform_sampler_output", "worker_init_fn", "custom_cls"):
+        check_callable(name, options.get(name))
+    check_tensor("input_id", options.get("input_id"))
+    generator = options.get("generator")
+    if generator is not None and not isinstance(generator, torch.Generator):
+        raise TypeError(f"generator must be a torch.Generator or None, got {generator!r}.")
+    for name in ("sampler", "batch_sampler"):
+        value = options.get(name)
+        if value is not None and (isinstance(value, str) or not isinstance(value, Iterable)):
+            raise TypeError(f"{name} must be a sampler or another iterable, got {value!r}.")
+    if options.get("custom_cls") is not None and isinstance(data, (Data, HeteroData)):
+        raise ValueError(
+            f"custom_cls names the class of batches from remote stores, got "
+            f"{options['custom_cls']!r} beside a {type(data).__name__}, whose batches are of its "
+            f"own class."
+        )
+
+
+def check_input_id(input_id: Any, num_seeds: int) -> None:
+    """Raise an error unless `input_id` is None or holds one integer for each seed."""
+    if input_id is not None and (
+        input_id.shape != (num_seeds,) or input_id.is_floating_point() or input_id.is_complex()
+    ):
+        raise ValueError(
+            f"input_id must hold one integer for each of {num_seeds} seeds, got {input_id.dtype} "
+            f"of shape {tuple(input_id.shape)}."
+        )
+
+
+def check_negatives(neg_sampling: Any, ratio: Any) -> NegativeSampling | None:
+    """Return how to draw negatives, from `neg_sampling` and `neg_sampling_ratio`.
+
+    Raises:
+        TypeError, ValueError: something that is neither, no such mode, an amount that is no
+            positive number, or both arguments at a time.
+    """
+    if ratio is not None:
+        if not _is_number(ratio):
+            raise TypeError(f"neg_sampling_ratio must be a number or None, got {ratio!r}.")
+        if not 0 <= ratio < math.inf:
+            raise ValueError(f"neg_sampling_ratio must be 0 or more, and finite, got {ratio!r}.")
+        if ratio > 0 and neg_sampling is not None:
+            raise ValueError(
+                f"neg_sampling={neg_sampling!r} and neg_sampling_ratio={ratio!r} contradict each "
+                f"other; pass neg_sampling alone."
+            )
+    if ratio:
+        return NegativeSampling("binary", ratio)
+    try:
+        config: Any = NegativeSampling.cast(neg_sampling)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"neg_sampling must be 'binary', 'triplet', a NegativeSampling or a dict of its "
+            f"arguments, got {neg_sampling!r}: {error}"
+        ) from error
+    if config is not None and not math.isfinite(config.amount):
+        raise ValueError(f"neg_sampling must ask for a finite amount, got {config.amount}.")
+    return config  # type: ignore[no-any-return]
