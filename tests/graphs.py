@@ -11,7 +11,8 @@ import hypothesis.strategies as st
 import numpy as np
 import torch
 from torch import Tensor
-from torch_geometric.data import Data
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.transforms import ToUndirected
 from torch_geometric.typing import SparseTensor
 
 HOP_COUNTS = {"num_sampled_nodes", "num_sampled_edges"}  # PyG has them with pyg-lib only
@@ -66,6 +67,33 @@ def example_graph() -> Data:
         (5, 0), (7, 2), (0, 1), (6, 0), (4, 5), (1, 7), (7, 8), (3, 7), (9, 9), (1, 0),
     ]  # fmt: skip
     return with_attributes(torch.tensor(edges).t().contiguous(), 12)
+
+
+def citations(num_nodes: int = 300) -> Data:
+    """Return an undirected graph with features, labels in four classes, and masks."""
+    edge_index = torch.randint(num_nodes, (2, 900))
+    data = Data(
+        x=torch.randn(num_nodes, 16), edge_index=edge_index, y=torch.randint(4, (num_nodes,))
+    )
+    data.train_mask = torch.arange(num_nodes) < 200
+    data.val_mask = data.test_mask = ~data.train_mask
+    return ToUndirected()(data)
+
+
+def papers_and_authors() -> HeteroData:
+    """Return papers, authors and institutions, with reverse edges of every type."""
+    data, sizes = HeteroData(), {"paper": 200, "author": 120, "institution": 10}
+    for name, size in sizes.items():
+        data[name].x = torch.randn(size, 8)
+    data["paper"].y = torch.randint(4, (200,))
+    data["paper"].train_mask = torch.arange(200) < 150
+    for key in (
+        ("paper", "cites", "paper"),
+        ("author", "writes", "paper"),
+        ("author", "affiliated_with", "institution"),
+    ):
+        data[key].edge_index = torch.stack([torch.randint(sizes[k], (500,)) for k in key[::2]])
+    return ToUndirected()(data)
 
 
 @st.composite
