@@ -6,6 +6,8 @@ import torch
 from torch_geometric.data import Data
 from torch_geometric.sampler import NegativeSampling
 
+from pyg_direct import NeighborSampler
+
 NODES, EDGES, SEEDS = 120, 1500, 40
 
 
@@ -118,6 +120,60 @@ class Contract:
         batches = self.epoch(transform=mark, transform_sampler_output=cut)
         return all("marked" in b and b.num_sampled_nodes == [0] for b in batches)
 
+    def sorted_edges(self):
+        """The promise holds for edges that keep it, and is refused for others."""
+        unsorted = self.data
+        order = unsorted.edge_index[1].argsort(stable=True)
+        self.data = unsorted.clone()
+        for name in ("edge_attr", "weight"):
+            self.data[name] = unsorted[name][order]
+        self.data.edge_index = unsorted.edge_index[:, order]
+        try:
+            plain, promised = self.epoch([-1]), self.epoch([-1], is_sorted=True)
+        finally:
+            self.data = unsorted
+        same = all(torch.equal(a.e_id, b.e_id) for a, b in zip(plain, promised, strict=True))
+        return same and self.refuses(is_sorted=True)
+
+    def refuses(self, **arguments):
+        try:
+            self.epoch(**arguments)
+        except ValueError:
+            return True
+        return False
+
+    def kinds_of_ids(self):
+        ids = ("n_id", "e_id", "input_id", "edge_index")
+        return all(b[name].dtype == torch.int64 for b in self.epoch() for name in ids)
+
+    def ids_of_the_seeds(self):
+        mine = torch.arange(SEEDS) + 1000
+        got = [i for b in self.epoch(input_id=mine) for i in b.input_id.tolist()]
+        mask = torch.arange(NODES) % 7 == 3
+        of_mask = [i for b in self.epoch(input_nodes=mask) for i in b.input_id.tolist()]
+        return got == mine.tolist() and of_mask == mask.nonzero().view(-1).tolist()
+
+    def a_sampler_of_ones_own(self):
+        """PyG's argument; it decides how to sample."""
+        sampler = NeighborSampler(self.data, [1], disjoint=True)
+        return all(
+            "batch" in b and len(b.num_sampled_edges) == 1
+            for b in self.epoch([3, 3], neighbor_sampler=sampler)
+        )
+
+    def batches_of_ones_own(self):
+        batches = list(self.node_loader(self.data, [2], batch_sampler=[[3, 1], [4]]))
+        return [b.input_id.tolist() for b in batches] == [[3, 1], [4]]
+
+    def where_batches_are_finished(self):
+        threads = set()
+        self.epoch(
+            num_workers=1,
+            filter_per_worker=False,
+            transform=lambda b: threads.add(threading.get_ident()),
+        )
+        return threads == {threading.get_ident()}
+
     def order_of_the_seeds(self):
         plain = [i for b in self.epoch() for i in b.input_id.tolist()]
         shuffled = [i for b in self.epoch(shuffle=True) for i in b.input_id.tolist()]
@@ -158,6 +214,17 @@ class Contract:
         batches = self.epoch(time_attr="time")
         return all("batch" in b and bool((b.time <= b.time[b.batch]).all()) for b in batches)
 
+    def times_of_the_seeds(self):
+        given = torch.arange(SEEDS) * 2
+        for b in self.epoch(time_attr="time", input_time=given):
+            limit = given[b.input_id]
+            reached = slice(b.batch_size, None)
+            if not torch.equal(b.seed_time, limit):
+                return False
+            if bool((b.time[reached] > limit[b.batch[reached]]).any()):
+                return False
+        return True
+
     def latest(self):
         batches = self.epoch([1], time_attr="time", temporal_strategy="last", batch_size=1)
         for b in batches:
@@ -180,6 +247,42 @@ class Contract:
         labels = all(b.edge_label.tolist() == [1.0] * 50 + [0.0] * 50 for b in batches)
         return labels and len(set(drawn)) == len(drawn)
 
+    def link_labels(self):
+        label = torch.arange(EDGES) % 5
+        return all(
+            torch.equal(b.edge_label, label[b.input_id]) for b in self.links(edge_label=label)
+        )
+
+    def link_times(self):
+        given = torch.arange(EDGES) % 60
+        for b in self.links(time_attr="time", edge_label_time=given):
+            limit = given[b.input_id]
+            reached = slice(b.num_sampled_nodes[0], None)
+            if bool((b.time[reached] > limit[b.batch[reached]]).any()):
+                return False
+        return True
+
+    def triplets(self):
+        for b in self.links(neg_sampling="triplet"):
+            ends = self.data.edge_index[:, b.input_id]
+            if not torch.equal(torch.stack([b.n_id[b.src_index], b.n_id[b.dst_pos_index]]), ends):
+                return False
+            if b.dst_neg_index.shape != b.input_id.shape:
+                return False
+        return True
+
+    def weighted_negatives(self):
+        weight = torch.zeros(NODES)
+        weight[5] = 1.0
+        config = NegativeSampling("triplet", 1, dst_weight=weight)
+        return all(
+            bool((b.n_id[b.dst_neg_index] == 5).all()) for b in self.links(neg_sampling=config)
+        )
+
+    def ratio_of_negatives(self):
+        return all(b.edge_label.tolist() == [1.0] * 50 + [0.0] * 25
+                   for b in self.links(neg_sampling_ratio=0.5))  # fmt: skip
+
     def broken_rules(self):
         """Return the names of the rules that are not kept; an exception breaks one, too."""
         broken = []
@@ -196,5 +299,5 @@ class Contract:
 RULES = [
     name
     for name in vars(Contract)
-    if not name.startswith("_") and name not in ("epoch", "links", "broken_rules")
+    if not name.startswith("_") and name not in ("epoch", "links", "refuses", "broken_rules")
 ]
