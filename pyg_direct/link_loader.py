@@ -103,18 +103,22 @@ class LinkNeighborLoader(DirectLoader, torch_geometric.loader.LinkNeighborLoader
         )
         check_tensor("edge_label", edge_label)
         check_tensor("edge_label_time", edge_label_time)
+        # PyG asks for the smallest label, also of none.
+        no_labels = edge_label is not None and edge_label.numel() == 0
         # Past the initialiser of PyG's LinkNeighborLoader, which would build a sampler of its own.
         torch_geometric.loader.LinkLoader.__init__(
             self,
             data,
             link_sampler=sampler,
             edge_label_index=link_seeds(edge_label_index, data, sampler),
-            edge_label=edge_label,
+            edge_label=None if no_labels else edge_label,
             edge_label_time=edge_label_time,
             neg_sampling=check_negatives(neg_sampling, neg_sampling_ratio),
             **options,
         )
         self.edge_label_index = edge_label_index
+        if no_labels:
+            self.input_data.label = edge_label
         self._check_links(sampler)
 
     def _check_links(self, sampler: BaseSampler) -> None:

@@ -4,13 +4,15 @@ import warnings
 
 import pytest
 import torch
+from graphs import papers_and_authors
 from torch_geometric.data import Data
+from torch_geometric.nn import GraphSAGE
 
-from pyg_direct import NeighborSampler
+from pyg_direct import LinkNeighborLoader, NeighborLoader, NeighborSampler
 
 with warnings.catch_warnings():  # the import of Lightning is not what is tested
     warnings.simplefilter("ignore")
-    pytest.importorskip("pytorch_lightning")
+    pytorch_lightning = pytest.importorskip("pytorch_lightning")
     from torch_geometric.data.lightning import LightningLinkData, LightningNodeData
 
 pytestmark = pytest.mark.filterwarnings("ignore:'pin_memory' argument is set as true")
@@ -47,6 +49,96 @@ def test_node_data_with_other_fan_outs_for_evaluation():
         assert bool(data.train_mask[batch.n_id[:20]].all())
     assert val.num_sampled_edges == [int((data.edge_index[1] >= 60).sum())]
     assert list(module.graph_sampler.num_neighbors.values) == [2, 2]
+
+
+def test_node_data_with_types():
+    data = papers_and_authors()
+    module = LightningNodeData(
+        data,
+        input_train_nodes=("paper", data["paper"].train_mask),
+        input_val_nodes="paper",
+        loader="custom",
+        node_sampler=NeighborSampler(data, [3, 2], seed=1),
+        batch_size=50,
+        num_workers=0,
+    )
+    train, val = list(module.train_dataloader()), list(module.val_dataloader())
+    assert (len(train), len(val)) == (3, 4)
+    for batch in train:
+        assert bool(data["paper"].train_mask[batch["paper"].n_id[:50]].all())
+        assert torch.equal(batch["author"].x, data["author"].x[batch["author"].n_id])
+
+
+def test_link_data_with_types():
+    data, key = papers_and_authors(), ("author", "writes", "paper")
+    module = LightningLinkData(
+        data,
+        input_train_edges=(key, data[key].edge_index),
+        loader="custom",
+        link_sampler=NeighborSampler(data, [3]),
+        neg_sampling="triplet",
+        batch_size=100,
+        num_workers=0,
+    )
+    batches = list(module.train_dataloader())
+    assert len(batches) == 5
+    for batch in batches:
+        ends = data[key].edge_index[:, batch[key].input_id]
+        assert torch.equal(batch["author"].n_id[batch["author"].src_index], ends[0])
+        assert torch.equal(batch["paper"].n_id[batch["paper"].dst_pos_index], ends[1])
+
+
+class Classifier(pytorch_lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.model = GraphSAGE(4, 8, num_layers=2, out_channels=2)
+        self.seen = {"train": [], "val": []}
+
+    def step(self, batch, stage):
+        self.seen[stage].append(batch.input_id.tolist())
+        out = self.model(batch.x, batch.edge_index)[: batch.batch_size]
+        return torch.nn.functional.cross_entropy(out, batch.y[: batch.batch_size])
+
+    def training_step(self, batch, _):
+        return self.step(batch, "train")
+
+    def validation_step(self, batch, _):
+        self.step(batch, "val")
+
+    def configure_optimizers(self):
+        return torch.optim.Adam(self.parameters(), lr=0.01)
+
+
+@pytest.mark.filterwarnings("ignore")  # Lightning's own
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_trainer_takes_our_loaders(num_workers):
+    data = graph()
+    data.y = torch.arange(100) % 2
+    common = {"batch_size": 20, "num_workers": num_workers, "persistent_workers": num_workers > 0}
+    train = NeighborLoader(data, [4, 4], input_nodes=data.train_mask, shuffle=True, **common)
+    val = NeighborLoader(data, [-1, -1], input_nodes=data.val_mask, **common)
+    model = Classifier()
+    trainer = pytorch_lightning.Trainer(
+        max_epochs=2, accelerator="cpu", devices=1, logger=False, enable_checkpointing=False,
+        enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0,
+    )  # fmt: skip
+    trainer.fit(model, train, val)
+    seen = [i for batch in model.seen["train"] for i in batch]
+    assert sorted(seen) == sorted([*range(60)] * 2)
+    assert seen[:60] != seen[60:], "shuffled anew"
+    assert [i for batch in model.seen["val"] for i in batch] == [*range(60, 100)] * 2
+
+
+@pytest.mark.parametrize("loader_class", [NeighborLoader, LinkNeighborLoader])
+def test_a_loader_rebuilt_from_its_attributes(loader_class):
+    """As the trainer does, to put in a sampler of its own for each rank."""
+    data = graph()
+    seeds = {"input_nodes": data.train_mask} if loader_class is NeighborLoader else {}
+    loader = loader_class(data, [2], batch_size=20, seed=3, **seeds)
+    kwargs = {"dataset": loader.dataset, "collate_fn": loader.collate_fn, "batch_size": 20}
+    again = loader_class(loader.data, [2], seed=3, **seeds, **kwargs)
+    for ours, theirs in zip(loader, again, strict=True):
+        assert torch.equal(ours.e_id, theirs.e_id)
 
 
 def test_link_data():

@@ -245,6 +245,16 @@ def test_positions_of_any_shape():
     assert batch.edge_label.tolist() == [1.0] * 4 + [0.0] * 4
 
 
+@pytest.mark.parametrize("neg_sampling", [None, "binary"])
+def test_no_links(neg_sampling):
+    none = torch.empty(2, 0, dtype=torch.int64)
+    for label in (None, torch.empty(0)):
+        loader = LinkNeighborLoader(
+            graph(), [2], edge_label_index=none, edge_label=label, neg_sampling=neg_sampling
+        )
+        assert list(loader) == []
+
+
 def test_the_users_own_seeds_are_kept():
     """Lightning reads them."""
     loader = LinkNeighborLoader(hetero_graph(), [2], edge_label_index=("a", "b"))
