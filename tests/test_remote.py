@@ -85,6 +85,28 @@ def test_homogeneous_stores():
     assert torch.equal(batch.n_id[batch.edge_index], edge_index[:, batch.e_id])
 
 
+@pytest.mark.parametrize("ours", [(0, 0), (0, 1), (1, 0)])
+def test_data_as_stores(ours):
+    """`HeteroData` is both kinds of store, too."""
+    data, remote = stores()
+    pair = [remote[i] if own else HeteroData() for i, own in enumerate(ours)]
+    if not ours[0]:
+        for name in SIZES:
+            pair[0].put_tensor(data[name].x, group_name=name, attr_name="x", index=None)
+    if not ours[1]:
+        for key in KEYS:
+            size = (SIZES[key[0]], SIZES[key[2]])
+            pair[1].put_edge_index(data[key].edge_index, edge_type=key, layout="coo", size=size)
+    arguments = {"num_neighbors": [-1, -1], "input_nodes": "paper", "batch_size": 20}
+    for a, b in zip(
+        NeighborLoader(data, **arguments), NeighborLoader(tuple(pair), **arguments), strict=True
+    ):
+        for name in SIZES:
+            assert torch.equal(b[name].x, data[name].x[b[name].n_id])
+        for key in KEYS:
+            assert global_edges(a, key) == global_edges(b, key)
+
+
 def test_all_nodes_of_a_store():
     """PyG looks for the number of nodes of the type None."""
     _, remote = stores()
