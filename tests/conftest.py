@@ -7,10 +7,12 @@ import pytest
 import torch
 import torch_geometric.loader
 import torch_geometric.typing
+from emulator import emulated, give_to_loaders
 from hypothesis import HealthCheck, settings
 from torch import Tensor
 
 import pyg_direct
+from pyg_direct.ops.cuda import CudaBackend
 
 REQUIRE_GPU = "PYG_DIRECT_REQUIRE_GPU"
 
@@ -73,9 +75,30 @@ def pyg_loader() -> Iterator[type]:
         yield torch_geometric.loader.NeighborLoader
 
 
-@pytest.fixture(params=["pyg", "pyg_direct"])
-def loader_class(request: pytest.FixtureRequest) -> type:
-    """One test body over PyG's class and ours: PyG shows that the body states PyG's contract."""
+@pytest.fixture
+def emulated_loaders(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[CudaBackend]]:
+    """Make our loaders and samplers sample on an emulated CUDA device; see `give_to_loaders`."""
+    with emulated() as backend:
+        yield give_to_loaders(backend, monkeypatch)
+
+
+@pytest.fixture(params=["pyg", "cpu", "cuda"])
+def loader_class(request: pytest.FixtureRequest) -> Iterator[type]:
+    """One test body over PyG's class, ours on the CPU, and ours on an emulated CUDA device.
+
+    PyG shows that the body states PyG's contract.
+    """
     if request.param == "pyg":
-        return request.getfixturevalue("pyg_loader")
-    return pyg_direct.NeighborLoader
+        yield request.getfixturevalue("pyg_loader")
+        return
+    given = request.getfixturevalue("emulated_loaders") if request.param == "cuda" else None
+    yield pyg_direct.NeighborLoader
+    assert given != [], "the test did not reach the emulated device"
+
+
+@pytest.fixture(params=["cpu", "cuda"])
+def each_backend(request: pytest.FixtureRequest) -> Iterator[str]:
+    """One test body over our two backends, for what PyG does not do here; CUDA is emulated."""
+    given = request.getfixturevalue("emulated_loaders") if request.param == "cuda" else None
+    yield request.param
+    assert given != [], "the test did not reach the emulated device"

@@ -7,12 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from emulator import ORDERS, emulated
+from emulator import ORDERS, emulated, give_to_loaders
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
-import pyg_direct.base
-import pyg_direct.sampler
 from pyg_direct import LinkNeighborLoader, NeighborLoader
 from pyg_direct.ops.cuda import CudaBackend
 
@@ -33,16 +31,8 @@ def graph(seed: int = 0, num_nodes: int = 80, num_edges: int = 700) -> Data:
 @pytest.fixture(params=ORDERS)
 def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[list]:
     """A list that collects the CUDA backends that loaders are given while it is in use."""
-    backends: list[CudaBackend] = []
     with emulated(order=request.param) as backend:
-
-        def backend_for(device: torch.device, threads: int = 1) -> CudaBackend:
-            backends.append(backend)
-            return backend
-
-        for module in (pyg_direct.sampler, pyg_direct.base):
-            monkeypatch.setattr(module, "backend_for", backend_for)
-        yield backends
+        yield give_to_loaders(backend, monkeypatch)
 
 
 def heterogeneous_graph() -> HeteroData:

@@ -22,9 +22,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor
 
+import pyg_direct.base
+import pyg_direct.sampler
 from pyg_direct.ops import cuda, device_memory
 from pyg_direct.ops.compile import STANDARD, Launch, Library
 from pyg_direct.ops.pinning import Registry
@@ -201,6 +204,24 @@ def emulated(
             stack.callback(setattr, device_memory, name, getattr(device_memory, name))
             setattr(device_memory, name, getattr(device.memory, name))
         yield cuda.CudaBackend(device.device, Library(device))
+
+
+def give_to_loaders(
+    backend: cuda.CudaBackend, monkeypatch: pytest.MonkeyPatch
+) -> list[cuda.CudaBackend]:
+    """Let every loader and sampler that is made from now on have `backend`, whatever its device.
+
+    The list that is returned gets an entry each time that a backend is asked for.
+    """
+    given: list[cuda.CudaBackend] = []
+
+    def backend_for(device: torch.device, threads: int = 1) -> cuda.CudaBackend:
+        given.append(backend)
+        return backend
+
+    for module in (pyg_direct.sampler, pyg_direct.base):
+        monkeypatch.setattr(module, "backend_for", backend_for)
+    return given
 
 
 _LOCK = threading.Lock()
