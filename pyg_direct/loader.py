@@ -32,12 +32,14 @@ class NeighborLoader(DirectLoader, torch_geometric.loader.NeighborLoader):  # ty
             types, one list for all of them or a dict with a list for each.
         input_nodes: seeds, as ids, a bool mask [num_nodes], or None for all nodes. With node
             types, a type, or (type, seeds).
-        input_time: int64 [num_seeds], the time of each seed; needs `time_attr`. Without it, the
-            seeds' own times hold.
+        input_time: int64 [num_seeds], the time of each seed; refused without `time_attr`, as it
+            would have no effect. Without it, the seeds' own times hold; where they have none, as
+            with times of edges, it must be given.
         replace: sample with replacement.
         subgraph_type: 'directional', 'bidirectional' or 'induced'.
         disjoint: give every seed a subgraph of its own; `batch.batch` tells which.
-        temporal_strategy, time_attr, weight_attr: see `NeighborSampler`. Both may be combined.
+        temporal_strategy, time_attr, weight_attr: see `NeighborSampler`. They may be combined with
+            each other and with everything above.
         transform: called with each finished batch.
         transform_sampler_output: called with each `SamplerOutput`, before features are gathered.
         is_sorted: `edge_index` is sorted by column. It need not be said: sorted edges are found.

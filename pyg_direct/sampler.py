@@ -53,7 +53,8 @@ class NeighborSampler(BaseSampler):
         data: `torch_geometric.data.Data` or `HeteroData`. Its edges are grouped by destination
             once, here; features are not touched.
         num_neighbors: fan-out of each hop; negative for all neighbours, [] for the seeds alone.
-        subgraph_type: 'directional', 'bidirectional' or 'induced', as in PyG.
+        subgraph_type: 'directional', 'bidirectional' or 'induced', as in PyG. Each goes with every
+            other argument here. With `time_attr` an induced edge, too, is no later than its seed.
         replace: sample with replacement.
         disjoint: give every seed a subgraph of its own.
         temporal_strategy: with `time_attr`, 'uniform' draws from all neighbours that are no later
@@ -65,7 +66,8 @@ class NeighborSampler(BaseSampler):
             an edge with probability weight / sum of weights. Without, draws follow one another,
             each from the edges left in proportion to weight (the law of Efraimidis and Spirakis,
             2006). An edge of weight 0 is taken only by a negative fan-out. Edge types without it
-            are sampled uniformly. May be combined with `time_attr`.
+            are sampled uniformly. Both backends take the same edges, bit for bit: a draw is made of
+            sums and products of doubles in one order, each rounded by itself, and no logarithm.
         is_sorted: `edge_index` is sorted by column and, with `time_attr`, by time within a column.
             Sorted edges are found without it, too.
         share_memory: accepted for PyG's sake; nothing is copied to other processes.
@@ -82,7 +84,8 @@ class NeighborSampler(BaseSampler):
         threads: CPU threads that may share one batch.
 
     Raises:
-        ValueError: bad edges, fan-outs or options.
+        ValueError: bad edges, fan-outs or options; times that are no integers, or on nodes and on
+            edges at once; weights of nodes, negative ones, infinite ones or NaN.
     """
 
     def __init__(

@@ -39,8 +39,10 @@ MAY_IMPORT = {
     },
     "ops.cuda_arrays": {"types", "ops.device_memory"},
     "ops.link": {"ops.cuda", "ops.device_memory"},
+    "ops.cuda_emit": {"types", "ops.compile", "ops.cuda_arrays", "ops.device_memory"},
     "ops.cuda_workspace": {
-        "types", "ops.compile", "ops.cuda_arrays", "ops.forecast", "ops.device_memory",
+        "types", "ops.compile", "ops.cuda_arrays", "ops.cuda_emit", "ops.forecast",
+        "ops.device_memory",
         "ops.cuda",  # for its type
     },
     "rng": {"types", "ops.numba_kernels"},

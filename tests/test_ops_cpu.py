@@ -17,7 +17,7 @@ from pyg_direct.ops import backend_for, cpu
 from pyg_direct.ops.cpu import CpuBackend, CpuWorkspace
 from pyg_direct.ops.numba_kernels import emit, gather, relabel
 from pyg_direct.storage import graph_of
-from pyg_direct.types import BatchKey, SampledGraph, SamplingPlan
+from pyg_direct.types import NO_TIME, BatchKey, SampledGraph, SamplingPlan
 
 KEY = BatchKey(1, 2)
 STAMP = np.uint32(100)
@@ -144,7 +144,7 @@ def test_induced_edges() -> None:
     for outputs in (np.zeros((3, 0), np.int64), out):
         assert emit.induced_edges(
             indptr, indices, 0, 10, 0, node, ints(), 0, 2, True, table, np.zeros(0, np.uint64),
-            STAMP, *outputs,
+            STAMP, ints(), NO_TIME, ints(), *outputs,
         ) == 2  # fmt: skip
     assert out.tolist() == [[1, 1], [0, 1], [1, 0]]
 

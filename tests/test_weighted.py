@@ -1,7 +1,9 @@
 """Draws in proportion to weights, against the exact law."""
 
 import itertools
+import re
 
+import numba
 import numpy as np
 import pytest
 import torch
@@ -122,6 +124,29 @@ def test_zero_and_huge_weights(weights, k, expected):
 
 def test_no_weight_at_all_with_replacement():
     assert draws([0.0, 0.0], 3, replace=True).size == 0
+
+
+def compiled_text(function, **options):
+    """Return LLVM's text and the machine code of a kernel, compiled as `jit.kernel` does."""
+    ints, doubles = numba.int64[::1], numba.float64[::1]
+    size, word = numba.int64, numba.uint64
+    arguments = (ints, *[size] * 4, doubles, doubles, numba.float64, *[word] * 4)
+    dispatcher = numba.njit(arguments, nogil=True, error_model="numpy", **options)(function.py_func)
+    texts = [*dispatcher.inspect_llvm().values(), *dispatcher.inspect_asm().values()]
+    return "\n".join(texts)
+
+
+@pytest.mark.parametrize(
+    "function", [weighted.weighted_with_replacement, weighted.weighted_without_replacement]
+)
+def test_products_and_sums_round_one_by_one(function):
+    """As the kernels of the GPU do: else the two backends would pick different edges now and then."""
+    merged = re.compile(
+        r"fmul (fast|contract|reassoc)|fadd (fast|contract|reassoc)|fmuladd|vfn?m(add|sub)|llvm\.fma"
+    )
+    assert "fmul double" in compiled_text(function)
+    assert not merged.search(compiled_text(function))
+    assert merged.search(compiled_text(function, fastmath=True)), "the test can fail"
 
 
 def test_a_negative_fan_out_takes_all():

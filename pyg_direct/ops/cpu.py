@@ -261,6 +261,7 @@ class CpuWorkspace:
                 int(csc.indptr_base[r]), self._node, self._seed_of, int(self._node_start[dst]),
                 int(self._node_ptr[-1, dst]), not self._plan.disjoint,
                 self._table, self._keys, np.uint32(self._stamp),
+                self._time, int(csc.time_base[r]), self._seed_time,
             )  # fmt: skip
             size = emit.induced_edges(*between, NO_INTS, NO_INTS, NO_INTS)
             row, col, position = np.empty((3, size), np.int64)

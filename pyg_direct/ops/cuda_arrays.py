@@ -12,6 +12,30 @@ from torch import Tensor
 from ..types import Csc, IntTable, SamplingPlan
 from . import device_memory
 
+SCAN_ITEMS_PER_THREAD = 4
+MAX_BLOCKS = 1024
+MAX_SCAN_BLOCKS = 256
+
+
+class Grids:
+    """How many blocks a launch has.
+
+    Args:
+        block_threads: threads of a block.
+    """
+
+    def __init__(self, block_threads: int) -> None:
+        self.block_threads = block_threads
+
+    def loop(self, threads: int) -> int:
+        """Return the number of blocks for a loop over `threads` elements."""
+        return max(1, min(-(-threads // self.block_threads), MAX_BLOCKS))
+
+    def scan(self, elements: int) -> int:
+        """Return the number of blocks for a prefix sum of `elements` elements."""
+        share = self.block_threads * SCAN_ITEMS_PER_THREAD
+        return max(1, min(-(-elements // share), MAX_SCAN_BLOCKS))
+
 
 class Attributes:
     """The times and weights of a placed graph; arrays of length 0 where it has none.
@@ -83,7 +107,7 @@ class Counts:
             (hops + 2, types),
             (hops + 1, relations + 1),
             (hops, relations + 1),
-            (relations,),
+            (relations + 1,),
         )
         size = sum(math.prod(shape) for shape in self._shapes)
         self._all = upload(np.zeros(size, np.int64), device)

@@ -12,16 +12,14 @@ from torch import Tensor
 from ..types import BatchKey, Csc, IntTable, SampledGraph, SamplingPlan
 from . import device_memory
 from .compile import type_name
-from .cuda_arrays import Attributes, Counts, Items, upload
+from .cuda_arrays import MAX_SCAN_BLOCKS, Attributes, Counts, Grids, Items, upload
+from .cuda_emit import EdgeOutputs, Edges
 from .device_memory import grown
 from .forecast import Forecast
 
 if TYPE_CHECKING:
     from .cuda import CudaBackend
 
-SCAN_ITEMS_PER_THREAD = 4
-MAX_BLOCKS = 1024
-MAX_SCAN_BLOCKS = 256
 SMALL_FANOUT = 32  # up to here a sub-warp holds all picks in registers
 PICKS_LIMIT_BYTES = 64 << 20  # scratch of larger fan-outs
 DENSE_LIMIT_BYTES = 1 << 30  # a map over all nodes up to here, a hash table above
@@ -40,6 +38,7 @@ class CudaWorkspace:
         self._csc, self._plan, self._backend = csc, plan, backend
         self._device, self._disjoint = backend.device, int(plan.disjoint)
         self._hashed = plan.disjoint or 4 * int(csc.node_base[-1]) > DENSE_LIMIT_BYTES
+        self._grids = Grids(backend.block_threads)
         self._load_kernels()
         self._forecast = Forecast(csc, plan)
         self._key = BatchKey(0, 0)
@@ -47,6 +46,9 @@ class CudaWorkspace:
         self._attributes = Attributes(csc, self._device)
 
         self._relations = self._upload(np.stack([csc.src_type, csc.dst_type, csc.indptr_base]))
+        self._outputs = EdgeOutputs(
+            csc, plan, self._device, self._emit, self._grids, self._relations
+        )
         self._fanouts = self._upload(np.asarray(plan.fanouts).reshape(hops, relations))
         self._counts = counts = Counts(csc, plan, self._device)
         self._node_ptr, self._item_base = counts.node_ptr, counts.item_base
@@ -90,10 +92,10 @@ class CudaWorkspace:
         group = 0
         for t, seed in enumerate(seeds):
             if seed is not None and len(seed) > 0:
+                placed = device_memory.upload(seed.contiguous(), self._device)
                 self._relabel["list_seeds"](
-                    self._grid(len(seed)), device_memory.upload(seed.contiguous(), self._device),
-                    len(seed), int(self._node_start[t]), group, self._disjoint, self._node,
-                    self._seed_of,
+                    self._grids.loop(len(seed)), placed, len(seed), int(self._node_start[t]),
+                    group, self._disjoint, self._node, self._seed_of,
                 )  # fmt: skip
                 group += len(seed)
         self._open_window(self._node_ptr[1])
@@ -102,7 +104,7 @@ class CudaWorkspace:
         """Count the edges of the hop. Waits for the device if the hop takes all neighbours."""
         items, relations = self._forecast.items(hop), self._csc.num_relations
         self._items.make_room(items)
-        blocks, base = self._scan_grid(items), self._item_base[hop]
+        blocks, base = self._grids.scan(items), self._item_base[hop]
         bound, item = self._attributes, self._items
         self._sample["plan_items"](
             blocks, self._csc.indptr, self._node, self._node_start_d, self._node_ptr[hop],
@@ -141,20 +143,20 @@ class CudaWorkspace:
         )
         if (fanouts < 0).any():
             self._sample["sample_all"](
-                self._grid(-(-edges // 4)), *common, self._disjoint, *outputs
+                self._grids.loop(-(-edges // 4)), *common, self._disjoint, *outputs
             )
         uniform = fanouts[(fanouts >= 0) & ~self._csc.weighted]
         small = uniform if replace else uniform[uniform <= SMALL_FANOUT]
         if len(small) > 0:
             lanes = _lanes(small)
             kernel = self._sample["sample_replace" if replace else "sample_floyd"]
-            kernel(self._grid(items * lanes), *common, *law, lanes, *outputs)
+            kernel(self._grids.loop(items * lanes), *common, *law, lanes, *outputs)
         if not replace and uniform.max(initial=0) > SMALL_FANOUT:
             # A list that is not longer than the fan-out is taken whole, and needs no table.
             largest = min(int(uniform.max()), self._max_degree())
             slots, block = _power_of_two(2 * largest), self._backend.block_threads
             warps = max(1, min(items, PICKS_LIMIT_BYTES // (4 * slots)))
-            grid = self._grid(32 * warps)
+            grid = self._grids.loop(32 * warps)
             self._picks = grown(self._picks, grid * (block // 32) * slots)
             self._sample["sample_large"](grid, *common, *law, slots, self._picks, *outputs)
         by_weight = fanouts[(fanouts >= 0) & self._csc.weighted]
@@ -163,10 +165,10 @@ class CudaWorkspace:
             weights = (attributes.cumulative, self._items.low, attributes.weight)
             if replace:
                 lanes, kernel = _lanes(by_weight), self._weighted["weighted_replace"]
-                kernel(self._grid(items * lanes), *common, *law, lanes, *weights, *outputs)
+                kernel(self._grids.loop(items * lanes), *common, *law, lanes, *weights, *outputs)
             else:
                 kernel = self._weighted["weighted_distinct"]
-                kernel(self._grid(items), *common, *law, *weights, *outputs)
+                kernel(self._grids.loop(items), *common, *law, *weights, *outputs)
 
     def relabel(self, hop: int) -> None:
         """Number the sources of the hop."""
@@ -176,7 +178,7 @@ class CudaWorkspace:
             self._node_ptr[hop + 1],
             self._node_ptr[hop + 2],
         )
-        grid, blocks, base = self._grid(edges), self._scan_grid(edges), self._base
+        grid, blocks, base = self._grids.loop(edges), self._grids.scan(edges), self._base
         # The labels' place holds the ranks of the new nodes until they are turned into labels.
         label = self._part(self._label, hop)
         self._relabel["enter_edges"](
@@ -209,51 +211,27 @@ class CudaWorkspace:
         """Copy the edges out, relation by relation. Waits for the device once."""
         node_ptr, _, edge_ptr, _ = self._read_counts()
         counts = np.diff(edge_ptr, axis=1)  # [hops, R]
-        hop_start, hops = self._upload(np.array(self._hop_start)), len(counts)
-        outputs = []
-        for r, size in enumerate(counts.sum(0).tolist()):
-            edge_index, edge = self._edge_outputs(size)
-            if size > 0:
-                self._emit["emit_edges"](
-                    (self._grid(int(counts[:, r].max())), hops), r, self._edge_ptr,
-                    self._csc.num_relations, hop_start, self._label, self._col, self._position,
-                    *self._edge_ids(r), size, edge_index, edge,
-                )  # fmt: skip
-            outputs.append((edge_index, edge))
-        return self._sampled(node_ptr, outputs, counts.T.tolist())
+        edges = self._outputs.by_hop(
+            counts, self._edge_ptr, self._hop_start, self._label, self._col, self._position
+        )
+        return self._sampled(node_ptr, edges, counts.T.tolist())
 
     def emit_induced(self) -> SampledGraph:
         """Copy out all edges between the sampled nodes. Waits for the device once."""
-        csc, pointers = self._csc, []
-        for r in range(csc.num_relations):
-            dst = int(csc.dst_type[r])
-            bound = int(self._forecast.nodes[dst])
-            pointer, blocks = self._empty(bound + 1), self._scan_grid(bound)
-            nodes = self._node_ptr[-1, dst : dst + 1]
-            self._induce(r, 0, 0, pointer, *self._edge_outputs(0))
-            self._emit["sum_runs"](blocks, nodes, pointer, self._run_sum)
-            self._emit["scan_runs"](
-                blocks, nodes, self._run_sum, nodes, 1, pointer, self._induced[r : r + 1]
-            )
-            pointers.append(pointer)
-        node_ptr, _, _, sizes = self._read_counts()
-        outputs = [self._edge_outputs(size) for size in sizes.tolist()]
-        for r, (size, pointer) in enumerate(zip(sizes.tolist(), pointers, strict=True)):
-            if size > 0:
-                self._induce(r, 1, size, pointer, *outputs[r])
-        return self._sampled(node_ptr, outputs, None)
+        node_ptr: IntTable = np.empty(0, np.int64)
 
-    def _induce(
-        self, r: int, fill: int, size: int, pointer: Tensor, edge_index: Tensor, edge: Tensor
-    ) -> None:
-        csc = self._csc
-        src, dst = int(csc.src_type[r]), int(csc.dst_type[r])
-        self._emit["induced_edges"](
-            self._grid(32 * int(self._forecast.nodes[dst])), csc.indptr, csc.indices,
-            *self._edge_ids(r), int(csc.indptr_base[r]), src, dst, self._node, self._seed_of,
-            self._node_start_d, self._node_ptr[-1], self._slot_base, self._table, self._base,
-            self._width, self._locals, self._disjoint, fill, size, pointer, edge_index, edge,
+        def read() -> IntTable:
+            nonlocal node_ptr
+            node_ptr, _, _, edge_start = self._read_counts()
+            return edge_start
+
+        edges = self._outputs.induced(
+            self._attributes, self._forecast.nodes,
+            (self._node, self._seed_of, self._node_start_d, self._node_ptr[-1]),
+            (self._slot_base, self._table, self._base, self._width, self._locals), self._run_sum,
+            self._induced, read,
         )  # fmt: skip
+        return self._sampled(node_ptr, edges, None)
 
     def _load_kernels(self) -> None:
         csc, library = self._csc, self._backend.library
@@ -277,19 +255,10 @@ class CudaWorkspace:
             self._longest = int((indptr[1:] - indptr[:-1]).max()) if len(indptr) > 1 else 0
         return self._longest
 
-    def _edge_ids(self, r: int) -> tuple[Tensor, int, int]:
-        """Return what `emit_edges` turns positions into edge ids with."""
-        perm, base = self._csc.perm, int(self._csc.edge_base[r])
-        return (self._csc.indices[:0], 0, base) if perm is None else (perm, 1, base)
-
-    def _edge_outputs(self, size: int) -> tuple[Tensor, Tensor]:
-        edge_index = self._empty(2 * size, self._plan.id_dtype)
-        return edge_index.view(2, size), self._empty(size)
-
     def _sampled(
         self,
         node_ptr: IntTable,
-        edges: list[tuple[Tensor, Tensor]],
+        edges: Edges,
         num_edges: list[list[int]] | None,
     ) -> SampledGraph:
         def lists(source: Tensor) -> list[Tensor]:
@@ -366,7 +335,7 @@ class CudaWorkspace:
             self._base = WINDOW_TOP
         self._base -= self._width
         self._relabel["enter_nodes"](
-            (self._grid(int(self._forecast.nodes.max(initial=0))), self._csc.num_types),
+            (self._grids.loop(int(self._forecast.nodes.max(initial=0))), self._csc.num_types),
             self._node, self._seed_of, self._node_start_d, node_end, self._slot_base, self._base,
             self._width, self._locals, self._disjoint, self._table,
         )  # fmt: skip
@@ -380,14 +349,6 @@ class CudaWorkspace:
 
     def _upload(self, table: IntTable) -> Tensor:
         return upload(table, self._device)
-
-    def _grid(self, threads: int) -> int:
-        """Return the number of blocks for a loop over `threads` elements."""
-        return max(1, min(-(-threads // self._backend.block_threads), MAX_BLOCKS))
-
-    def _scan_grid(self, elements: int) -> int:
-        share = self._backend.block_threads * SCAN_ITEMS_PER_THREAD
-        return max(1, min(-(-elements // share), MAX_SCAN_BLOCKS))
 
 
 def _lanes(fanouts: IntTable) -> int:

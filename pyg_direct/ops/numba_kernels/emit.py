@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from .jit import kernel, prefetch
 from .relabel import find_slot
+from .temporal import NO_TIME, count_until
 
 Ints = npt.NDArray[Any]
 
@@ -53,13 +54,14 @@ def induced_edges(
     src_base: int, total: int, indptr_base: int,
     node: Ints, seed_of: Ints, dst_start: int, num_dst: int,
     dense: bool, table: Ints, keys: Ints, stamp: np.uint32,
+    time: Ints, time_base: int, seed_time: Ints,
     row: Ints, col: Ints, position: Ints,
 ) -> int:  # fmt: skip
     """List the edges of one relation between sampled nodes, and return how many there are.
 
     Called once with empty outputs to count and once to fill, so the two cannot disagree. Edges come
     by destination in the order of the node list, then in CSC order; the copies of a duplicated
-    seed each get all of its edges.
+    seed each get all of its edges. With times, no edge is later than the seed of its subgraph.
 
     Example: nodes 7, 4 (local 0, 1) with the lists 7: [4, 9] and 4: [4] give rows 1, 1, columns
     0, 1; node 9 was not sampled.
@@ -68,7 +70,11 @@ def induced_edges(
     count = 0
     for i in range(num_dst):
         v = indptr_base + node[dst_start + i]
-        for p in range(indptr[v], indptr[v + 1]):
+        first, degree = indptr[v], indptr[v + 1] - indptr[v]
+        if time_base != NO_TIME:
+            latest = seed_time[seed_of[dst_start + i]]
+            degree = count_until(first, degree, indices, time, time_base, latest)
+        for p in range(first, first + degree):
             if dense:
                 entry = table[src_base + indices[p]]
             else:

@@ -13,12 +13,11 @@ import numpy.typing as npt
 
 from .jit import kernel, prefetch
 from .philox import PURPOSE_UNIFORM, below, philox4x32, stream_of
-from .temporal import count_until
+from .temporal import NO_TIME, count_until
 
 Ints = npt.NDArray[Any]
 Doubles = npt.NDArray[np.float64]
 
-EDGE_TIME, NO_TIME = -1, -2  # in place of a first index into the times of nodes
 
 AHEAD = 16  # items whose lines are asked for in advance: about the misses a core has in flight
 LINEAR_SEARCH = 64  # fan-outs up to this look for a collision in a row of picks, larger ones hash

@@ -10,6 +10,8 @@ from .jit import kernel
 
 Ints = npt.NDArray[Any]
 
+EDGE_TIME, NO_TIME = -1, -2  # in place of a first index into the times of nodes
+
 
 @kernel
 def time_at(position: int, indices: Ints, time: Ints, time_base: int) -> int:
