@@ -53,8 +53,8 @@ class NeighborSampler(BaseSampler):
         data: `torch_geometric.data.Data` or `HeteroData`. Its edges are grouped by destination
             once, here; features are not touched.
         num_neighbors: fan-out of each hop; negative for all neighbours, [] for the seeds alone.
-        subgraph_type: 'directional', 'bidirectional' or 'induced', as in PyG. Each goes with every
-            other argument here. With `time_attr` an induced edge, too, is no later than its seed.
+        subgraph_type: 'directional', 'bidirectional' or 'induced', each with any other argument.
+            With `time_attr` an induced edge, too, is no later than its seed.
         replace: sample with replacement.
         disjoint: give every seed a subgraph of its own.
         temporal_strategy: with `time_attr`, 'uniform' draws from all neighbours that are no later
@@ -84,8 +84,8 @@ class NeighborSampler(BaseSampler):
         threads: CPU threads that may share one batch.
 
     Raises:
-        ValueError: bad edges, fan-outs or options; times that are no integers, or on nodes and on
-            edges at once; weights of nodes, negative ones, infinite ones or NaN.
+        ValueError: bad edges, fan-outs or options; times that are no integers, or on nodes and
+            edges at once; weights that are not on edges, negative, infinite or NaN.
     """
 
     def __init__(
@@ -112,11 +112,8 @@ class NeighborSampler(BaseSampler):
         check_data(data)
         if not check_flag("directed", directed):
             subgraph_type = SubgraphType.induced
-            warnings.warn(
-                "directed=False is deprecated; use subgraph_type='induced'.",
-                FutureWarning,
-                stacklevel=2,
-            )
+            text = "directed=False is deprecated; use subgraph_type='induced'."
+            warnings.warn(text, FutureWarning, stacklevel=2)
         if sample_direction not in ("forward", "backward"):
             raise ValueError(
                 f"sample_direction must be 'forward' or 'backward', got {sample_direction!r}."
