@@ -97,8 +97,8 @@ def loader_class(request: pytest.FixtureRequest) -> Iterator[type]:
 
 
 @pytest.fixture(params=["cpu", "cuda"])
-def each_backend(request: pytest.FixtureRequest) -> Iterator[str]:
+def each_backend(request: pytest.FixtureRequest) -> str:
     """One test body over our two backends, for what PyG does not do here; CUDA is emulated."""
-    given = request.getfixturevalue("emulated_loaders") if request.param == "cuda" else None
-    yield request.param
-    assert given != [], "the test did not reach the emulated device"
+    if request.param == "cuda":
+        request.getfixturevalue("emulated_loaders")
+    return request.param

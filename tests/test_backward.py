@@ -8,6 +8,8 @@ from torch_geometric.loader import NodeLoader
 
 from pyg_direct import NeighborLoader, NeighborSampler
 
+pytestmark = pytest.mark.usefixtures("each_backend")
+
 
 def homogeneous():
     generator = torch.Generator().manual_seed(0)

@@ -7,7 +7,11 @@ import conftest
 import pytest
 import torch
 from data import make_expectations as stored
-from graphs import REAL_GRAPHS
+from graphs import REAL_GRAPHS, example_graph
+
+from pyg_direct import NeighborLoader, NeighborSampler
+from pyg_direct.ops.cpu import CpuBackend
+from pyg_direct.ops.cuda import CudaBackend
 
 
 class Item:
@@ -43,6 +47,12 @@ def test_gpu_tests_are_skipped_or_fail(
             conftest.pytest_runtest_setup(gpu)
     else:
         conftest.pytest_runtest_setup(gpu)
+
+
+def test_each_backend_is_the_one_that_samples(each_backend: str) -> None:
+    loaders = NeighborLoader(example_graph(), [2]), NeighborSampler(example_graph(), [2])
+    for backend in (loaders[0].node_sampler.backend, loaders[1].backend):
+        assert isinstance(backend, CudaBackend if each_backend == "cuda" else CpuBackend)
 
 
 def test_stored_batches_are_complete() -> None:

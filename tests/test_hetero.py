@@ -12,6 +12,8 @@ from torch_geometric.utils import trim_to_layer
 
 from pyg_direct import NeighborLoader
 
+pytestmark = pytest.mark.usefixtures("each_backend")
+
 SIZES = {"a": 40, "b": 25, "lonely": 7}
 
 

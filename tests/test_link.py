@@ -13,6 +13,8 @@ from torch_geometric.sampler import NegativeSampling
 
 from pyg_direct import LinkNeighborLoader, NeighborSampler
 
+pytestmark = pytest.mark.usefixtures("each_backend")
+
 needs_torch_sparse = pytest.mark.skipif(
     not torch_geometric.typing.WITH_TORCH_SPARSE, reason="PyG samples with torch_sparse here"
 )

@@ -7,6 +7,8 @@ from torch_geometric.testing import MyFeatureStore, MyGraphStore
 
 from pyg_direct import LinkNeighborLoader, NeighborLoader
 
+pytestmark = pytest.mark.usefixtures("each_backend")
+
 SIZES = {"paper": 50, "author": 80}
 KEYS = [("paper", "cites", "paper"), ("author", "writes", "paper"), ("paper", "of", "author")]
 

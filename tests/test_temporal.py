@@ -11,6 +11,8 @@ from torch_geometric.data import Data, HeteroData
 
 from pyg_direct import NeighborLoader
 
+pytestmark = pytest.mark.usefixtures("each_backend")
+
 ALPHA = 1e-4  # of each of the few tests below; the seeds are fixed, nothing is tried twice
 
 

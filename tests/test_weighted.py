@@ -13,6 +13,8 @@ from torch_geometric.data import Data, HeteroData
 from pyg_direct import NeighborLoader
 from pyg_direct.ops.numba_kernels import weighted
 
+pytestmark = pytest.mark.usefixtures("each_backend")
+
 ALPHA = 1e-4
 COPIES = 20_000
 WEIGHTS = [1.0, 0.0, 5.0, 2.0, 0.5, 1.5]
