@@ -33,8 +33,8 @@ REAL_GRAPHS = (
 )
 
 
-def load_real_graph(name: str, work: Path) -> Data:
-    """Load one of `REAL_GRAPHS`, with everything PyG writes going to `work`."""
+def load_real_graph(name: str, work: Path) -> Any:
+    """Load one of `REAL_GRAPHS` or `debian_hetero`, with everything PyG writes going to `work`."""
     spec = importlib.util.spec_from_file_location("load_graphs", DATA_FOLDER / "load_graphs.py")
     assert spec is not None
     assert spec.loader is not None
@@ -148,11 +148,29 @@ def assert_same_value(ours: Any, theirs: Any, what: str) -> None:
         assert ours == theirs, what
 
 
-def assert_same_batch(ours: Data, theirs: Data) -> None:
+def fields(batch: Data | HeteroData) -> dict[str, Any]:
+    """Return everything in a batch by name; with types, by "type.name" or "from.to.type.name"."""
+    if isinstance(batch, Data):
+        return batch.to_dict()
+    found = dict(batch._global_store.to_dict())
+    for key, store in (*batch.node_items(), *batch.edge_items()):
+        start = key if isinstance(key, str) else ".".join(key)
+        found.update({f"{start}.{name}": value for name, value in store.to_dict().items()})
+    return found
+
+
+def is_hop_count(key: str) -> bool:
+    """Tell whether a name from `fields` is one of those that PyG has with pyg-lib only."""
+    return key.split(".")[-1] in HOP_COUNTS
+
+
+def assert_same_batch(ours: Data | HeteroData, theirs: Data | HeteroData) -> None:
     """Assert that two batches have the same class, the same keys and equal values."""
     assert type(ours) is type(theirs)
-    mine, expected = ours.to_dict(), theirs.to_dict()
-    assert set(mine) - HOP_COUNTS == set(expected) - HOP_COUNTS
+    assert ours.metadata() == theirs.metadata() if isinstance(ours, HeteroData) else True
+    mine, expected = fields(ours), fields(theirs)
+    names = ({key for key in keys if not is_hop_count(key)} for keys in (mine, expected))
+    assert next(names) == next(names)
     for key, value in expected.items():
         assert_same_value(mine[key], value, key)
 

@@ -2,9 +2,6 @@
 
 import pytest
 import torch
-import torch_geometric.loader
-import torch_geometric.sampler.utils
-import torch_geometric.typing
 from torch_geometric.data import HeteroData
 from torch_geometric.nn import SAGEConv, to_hetero
 from torch_geometric.sampler.base import NumNeighbors
@@ -48,83 +45,6 @@ def check_mapping(data, batch):
     for name in data.node_types:
         assert torch.equal(batch[name].x, data[name].x[batch[name].n_id])
         assert torch.equal(batch[name].number, batch[name].n_id)
-
-
-def reference(data, seed_type, seeds, hops):
-    """Full neighbourhoods in plain Python: nodes by first occurrence, edges as (row, col, e_id)."""
-    node = {name: [] for name in data.node_types}
-    node[seed_type] = list(seeds)
-    edges = {key: [] for key in data.edge_types}
-    done = dict.fromkeys(data.node_types, 0)
-    for _ in range(hops):
-        frontier = {name: (done[name], len(node[name])) for name in node}
-        for key in data.edge_types:
-            rows, cols = data[key].edge_index.tolist()
-            for local in range(*frontier[key[2]]):
-                for e, col in enumerate(cols):
-                    if col == node[key[2]][local]:
-                        if rows[e] not in node[key[0]]:
-                            node[key[0]].append(rows[e])
-                        edges[key].append((node[key[0]].index(rows[e]), local, e))
-        done = {name: end for name, (_, end) in frontier.items()}
-    return node, edges
-
-
-@pytest.mark.parametrize("seed_type", SIZES)
-@pytest.mark.parametrize("hops", [0, 1, 2, 3])
-def test_full_neighbourhoods_equal_a_plain_reference(seed_type, hops):
-    data = graph()
-    seeds = torch.tensor([3, 5, 0])
-    loader = NeighborLoader(data, [-1] * hops, input_nodes=(seed_type, seeds), batch_size=3)
-    (batch,) = loader
-    node, edges = reference(data, seed_type, seeds.tolist(), hops)
-    for name in data.node_types:
-        assert batch[name].n_id.tolist() == node[name]
-        assert len(batch[name].num_sampled_nodes) == hops + 1
-        assert sum(batch[name].num_sampled_nodes) == len(node[name])
-    for key in data.edge_types:
-        rows_cols_ids = zip(*batch[key].edge_index.tolist(), batch[key].e_id.tolist(), strict=True)
-        assert list(rows_cols_ids) == edges[key]
-        assert len(batch[key].num_sampled_edges) == hops
-        assert sum(batch[key].num_sampled_edges) == len(edges[key])
-    assert batch[seed_type].batch_size == 3
-    check_mapping(data, batch)
-
-
-needs_torch_sparse = pytest.mark.skipif(
-    not torch_geometric.typing.WITH_TORCH_SPARSE, reason="PyG samples with torch_sparse here"
-)
-
-
-@needs_torch_sparse
-@pytest.mark.parametrize("subgraph_type", ["directional", "bidirectional", "induced"])
-@pytest.mark.filterwarnings("ignore:Cannot convert to bidirectional graph")
-def test_full_neighbourhoods_equal_pygs(monkeypatch, subgraph_type):
-    # PyG sorts edges with an unstable sort where pyg-lib is absent; pyg-lib's is stable, as ours.
-    monkeypatch.setattr(
-        torch_geometric.sampler.utils, "index_sort", lambda x, **_: x.sort(stable=True)
-    )
-    for seed in range(5):
-        data = graph(seed, [("a", "rev_likes", "b"), ("b", "rev_to", "a")])
-        arguments = {
-            "num_neighbors": [-1, -1],
-            "input_nodes": ("a", torch.arange(20)),
-            "batch_size": 6,
-            "subgraph_type": subgraph_type,
-        }
-        theirs = torch_geometric.loader.NeighborLoader(data, **arguments)
-        for ours, expected in zip(NeighborLoader(data, **arguments), theirs, strict=True):
-            assert ours.node_types == expected.node_types
-            assert ours.edge_types == expected.edge_types
-            for mine, other in zip(ours.stores, expected.stores, strict=True):
-                counts = {"num_sampled_nodes", "num_sampled_edges"}  # torch_sparse has none
-                assert set(mine.keys()) - counts == set(other.keys())
-                for key, value in other.items():
-                    if isinstance(value, torch.Tensor):
-                        assert mine[key].dtype == value.dtype
-                        assert torch.equal(mine[key], value), (other._key, key)
-                    else:
-                        assert mine[key] == value
 
 
 @pytest.mark.parametrize("replace", [False, True])

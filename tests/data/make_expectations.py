@@ -21,7 +21,7 @@ import torch
 import torch_geometric.loader
 import torch_geometric.sampler.utils
 from torch import Tensor
-from torch_geometric.data import Data
+from torch_geometric.data import Data, HeteroData
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
@@ -45,12 +45,12 @@ def digest(value: Tensor) -> str:
     return hashlib.sha256(head + value.contiguous().numpy().tobytes()).hexdigest()[:24]
 
 
-def digests(batch: Data) -> dict[str, Any]:
+def digests(batch: Data | HeteroData) -> dict[str, Any]:
     """Return the hashes of the tensors of a batch, and its other numbers as they are."""
     return {
         key: digest(value) if isinstance(value, Tensor) else value
-        for key, value in batch.to_dict().items()
-        if key not in graphs.HOP_COUNTS and isinstance(value, (Tensor, int))
+        for key, value in graphs.fields(batch).items()
+        if not graphs.is_hop_count(key) and isinstance(value, (Tensor, int))
     }
 
 
