@@ -192,6 +192,7 @@ def broken_by(fault):
     return Contract(*FAULTS[fault][0]).broken_rules()
 
 
+@pytest.mark.usefixtures("each_backend")
 def test_our_loaders_keep_the_contract():
     assert Contract(NeighborLoader, LinkNeighborLoader).broken_rules() == []
 

@@ -3,9 +3,6 @@
 import pytest
 import torch
 from torch_geometric.data import HeteroData
-from torch_geometric.nn import SAGEConv, to_hetero
-from torch_geometric.sampler.base import NumNeighbors
-from torch_geometric.utils import trim_to_layer
 
 from pyg_direct import NeighborLoader
 
@@ -80,19 +77,6 @@ def test_every_batch_is_a_part_of_the_graph(replace, disjoint, subgraph_type):
                 assert len(batch[name].n_id.unique()) == len(batch[name].n_id)
 
 
-def test_fan_outs_by_edge_type():
-    data = graph()
-    fanouts = {key: [2, 1] for key in data.edge_types}
-    fanouts["b", "of", "a"] = [0, 0]
-    (batch,) = NeighborLoader(
-        data, NumNeighbors(fanouts), input_nodes=("a", torch.arange(10)), batch_size=10
-    )
-    assert batch["b", "of", "a"].edge_index.size(1) == 0
-    first = batch["a", "to", "a"].num_sampled_edges[0]
-    degree = torch.bincount(data["a", "to", "a"].edge_index[1], minlength=40)[:10]
-    assert first == int(degree.clamp(max=2).sum())
-
-
 def test_threads_prefetching_and_seeds_of_many_types():
     data = graph()
 
@@ -101,47 +85,6 @@ def test_threads_prefetching_and_seeds_of_many_types():
         return [[batch[key].e_id.tolist() for key in data.edge_types] for batch in loader]
 
     assert edges() == edges(num_workers=3) == edges(num_workers=1, prefetch=5)
-
-
-def test_models_train_on_it():
-    data = graph(extra_types=[("a", "rev_likes", "b")])
-    data["a"].y = torch.randint(0, 3, (40,))
-
-    class Net(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.first = SAGEConv((-1, -1), 8)
-            self.second = SAGEConv((-1, -1), 3)
-
-        def forward(self, x, edge_index):
-            return self.second(self.first(x, edge_index).relu(), edge_index)
-
-    edge_types = [key for key in data.edge_types if key[0] != "lonely"]
-    model = to_hetero(Net(), (["a", "b"], edge_types))
-    for batch in NeighborLoader(data, [4, 4], input_nodes="a", batch_size=10):
-        x = {name: batch[name].x for name in ("a", "b")}
-        out = model(x, batch.edge_index_dict)["a"][: batch["a"].batch_size]
-        loss = torch.nn.functional.cross_entropy(out, batch["a"].y[: batch["a"].batch_size])
-        loss.backward()
-        assert torch.isfinite(loss)
-
-
-def test_trim_to_layer():
-    data = graph()
-    (batch,) = NeighborLoader(data, [4, 4], input_nodes=("a", torch.arange(10)), batch_size=10)
-    x, edge_index, _ = trim_to_layer(
-        1,
-        batch.num_sampled_nodes_dict,
-        batch.num_sampled_edges_dict,
-        batch.x_dict,
-        batch.edge_index_dict,
-    )
-    for name in ("a", "b"):
-        assert x[name].size(0) == sum(batch[name].num_sampled_nodes[:-1])
-    for key in data.edge_types:
-        assert edge_index[key].size(1) == batch[key].num_sampled_edges[0]
-        if edge_index[key].numel():
-            assert int(edge_index[key][0].max()) < x[key[0]].size(0)
 
 
 @pytest.mark.parametrize(
