@@ -21,8 +21,8 @@ from .ops.sorting import (
     compress,
     narrow,
     pad_and_check,
-    running_sums,
     sort_by_time,
+    weights_and_sums,
 )
 from .remote import Relation, remote_parts
 from .types import EDGE_TIME, NO_TIME, Csc
@@ -150,10 +150,11 @@ def _with_weights(csc: Csc, weights: dict[Any, Any], edge_types: Sequence[EdgeTy
     """Add the weights and their running sums, in the order of the CSC."""
     parts = {r: _in_order(csc, r, weights.get(key)) for r, key in enumerate(edge_types)}
     weight = _laid_out(parts, csc.edge_base, len(csc.indices), np.float64)
+    weight, cumulative = weights_and_sums(csc.indptr, weight)
     return replace(
         csc,
         weight=weight,
-        cumulative=running_sums(csc.indptr, weight),
+        cumulative=cumulative,
         weighted=np.array([key in weights for key in edge_types], np.bool_),
     )
 

@@ -124,6 +124,47 @@ def test_zero_and_huge_weights(weights, k, expected):
         assert abs(share[i] - p) <= 4.5 * np.sqrt(p * (1 - p) / COPIES)
 
 
+HARD_TO_ADD = {
+    "a sum beyond doubles": [1e308, 1.7e308, 0.0, 1.5e308],
+    "denormal": [5e-324, 1e-323, 0.0, 2e-323],
+    "next to nothing": [1e-300, 0.0, 4e-300, 3e-300],
+    "far apart, and beyond": [1.5e308, 1e-300, 1.5e308, 0.0],
+}
+
+
+@pytest.mark.parametrize("kind", HARD_TO_ADD)
+@pytest.mark.parametrize(("k", "replace"), [(1, False), (2, False), (3, True)])
+def test_weights_whose_sum_is_hard(kind, k, replace):
+    weights = np.array(HARD_TO_ADD[kind])
+    easy = (weights / weights.max()).tolist()  # the same law
+    picks = np.sort(draws(HARD_TO_ADD[kind], k, replace), axis=1)
+    if replace:
+        observed = np.bincount(picks.ravel(), minlength=4)
+        assert chi_square(observed, np.array(easy)) > ALPHA
+        return
+    law = subset_law(easy, k)
+    observed = np.array([(picks == key).all(1).sum() for key in law])
+    assert observed.sum() == COPIES
+    possible = np.array(list(law.values()))
+    certain = possible * COPIES < 1
+    assert observed[certain].sum() == 0
+    assert (~certain).sum() == 1 or chi_square(observed[~certain], possible[~certain]) > ALPHA
+
+
+def test_the_users_weights_are_left_alone():
+    data, centre = stars([1e308, 1.7e308], copies=3)
+    weight = data.weight.clone()
+    (batch,) = NeighborLoader(data, [1], centre, batch_size=3, weight_attr="weight")
+    assert torch.equal(data.weight, weight)
+    assert torch.equal(batch.weight, weight[batch.e_id])
+
+
+def test_a_small_weight_stays_above_zero():
+    """All edges with weight can be drawn, however much heavier the others are."""
+    picks = draws([1.5e308, 1e-320, 1.5e308, 0.0], 3, replace=False)
+    assert (np.sort(picks, axis=1) == [0, 1, 2]).all()
+
+
 def test_no_weight_at_all_with_replacement():
     assert draws([0.0, 0.0], 3, replace=True).size == 0
 

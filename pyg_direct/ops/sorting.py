@@ -15,6 +15,7 @@ from .numba_kernels import temporal, weighted
 from .parallel import available_cores, run_all, split
 
 Ints = npt.NDArray[Any]
+Doubles = npt.NDArray[np.float64]
 
 INT32_END = 2**31
 MIN_EDGES_PER_THREAD = 1 << 18
@@ -158,7 +159,20 @@ def sort_by_time(
     return Compressed(indptr, indices[order], order if perm is None else perm[order])
 
 
-def running_sums(indptr: Ints, weight: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+def weights_and_sums(indptr: Ints, weight: Doubles) -> tuple[Doubles, Doubles]:
+    """Return `weight` [E] and its running sums within each list of `indptr`, ready to draw from.
+
+    Lists whose sum is infinite or next to nothing are copied and rescaled first.
+    """
+    running = running_sums(indptr, weight)
+    total = running[indptr[1:][indptr[1:] > indptr[:-1]] - 1]
+    if ((total > weighted.LARGE) | ((total > 0) & (total < weighted.SMALL))).any():
+        weight = weight.copy()
+        weighted.rescale(indptr, weight, running)
+    return weight, running
+
+
+def running_sums(indptr: Ints, weight: Doubles) -> Doubles:
     """Return the running sums of `weight` [E] within each list of `indptr`."""
     out = np.empty_like(weight)
     split(

@@ -6,6 +6,7 @@ multiplication and comparison of doubles in a fixed order, so the GPU gets the s
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,9 @@ Doubles = npt.NDArray[np.float64]
 # Below this share of a list's weight, a difference of cumulative weights has lost its precision
 # (2^-53 / 2^-20), and what is left is added up afresh.
 TINY_SHARE = 2.0**-20
+# Between these, a sum of weights times a draw is no denormal number and no infinite one.
+SMALL, LARGE = 2.0**-900, 2.0**1020
+SMALLEST = 2.0**-1074
 LOW_BITS, HIGH_BITS = np.uint64(5), np.uint64(6)
 ONE = np.uint64(1)
 
@@ -35,6 +39,30 @@ def accumulate(indptr: Ints, first: int, last: int, weight: Doubles, out: Double
         for p in range(indptr[v], indptr[v + 1]):
             total += weight[p]
             out[p] = total
+
+
+@kernel
+def rescale(indptr: Ints, weight: Doubles, running: Doubles) -> None:
+    """Multiply each list whose sum is too small or too large to draw from by a power of two.
+
+    The law stays what it was, as a power of two rounds nothing; only a weight 2^1022 times smaller
+    than the largest of its list becomes 2^-1074, which is still not 0.
+
+    Example: weights [1e308, 1e308] become [0.55..., 0.55...].
+    """
+    for v in range(indptr.shape[0] - 1):
+        first, last = indptr[v], indptr[v + 1]
+        if first == last or running[last - 1] == 0.0 or SMALL <= running[last - 1] <= LARGE:
+            continue
+        largest = 0.0
+        for p in range(first, last):
+            largest = max(largest, weight[p])
+        exponent, total = math.frexp(largest)[1], 0.0
+        for p in range(first, last):
+            if weight[p] > 0.0:
+                weight[p] = max(math.ldexp(weight[p], -exponent), SMALLEST)
+            total += weight[p]
+            running[p] = total
 
 
 @kernel
