@@ -95,14 +95,14 @@ def measure_gather(context: Context, device: Device, table: Tensor) -> dict[str,
     num_rows, row_bytes = table.shape
     picked = max(1, min(num_rows, plan.gather_bytes // row_bytes, plan.gather_rows))
     indices = [random_rows(num_rows, picked, device.device) for _ in range(plan.launches)]
-    got = device.backend.gather(table, indices[0])[:CHECKED_ROWS].cpu()
+    got = device.backend.gather(table, indices[0], len(table))[:CHECKED_ROWS].cpu()
     checked = table[indices[0][:CHECKED_ROWS].to(table.device)].cpu()
     if not torch.equal(got, checked):
         raise AssertionError(f"a gather of rows of {row_bytes} bytes gave wrong rows")
 
     def work() -> None:
         for index in indices:
-            device.backend.gather(table, index)
+            device.backend.gather(table, index, len(table))
 
     work()
     num_bytes = plan.launches * picked * row_bytes

@@ -16,6 +16,7 @@ from torch_geometric.typing import EdgeType, NodeType, SparseTensor
 
 from .gather import gather, is_plain
 from .ops import Backend
+from .types import Ends
 
 
 def assemble(
@@ -24,6 +25,7 @@ def assemble(
     labels: dict[Any, dict[str, Any]],
     backend: Backend,
     custom_cls: Any = None,
+    ends: Ends | None = None,
 ) -> Any:
     """Join what was sampled with its attributes.
 
@@ -36,8 +38,12 @@ def assemble(
         labels: what the seeds add, by node or edge type: from `node_labels` or `link_labels`.
         backend: gathers the rows.
         custom_cls: class of the batch in case of remote stores.
+        ends: what all ids in `out` are known to be below; None if that has to be checked.
+
+    Raises:
+        IndexError: an attribute has no row for an id.
     """
-    parts = _Parts(out)
+    parts = _Parts(out, ends)
     if isinstance(data, (Data, HeteroData)):
         batch = copy.copy(data)
         # A homogeneous graph has one store for nodes and edges, and the one type None.
@@ -139,8 +145,10 @@ def _stores(data: Data | HeteroData) -> dict[Any, BaseStorage]:
 class _Parts:
     """A sampler's output by type, whether the graph has types or the one type None."""
 
-    def __init__(self, out: SamplerOutput | HeteroSamplerOutput) -> None:
+    def __init__(self, out: SamplerOutput | HeteroSamplerOutput, ends: Ends | None) -> None:
         self.out = out
+        self.node_end: Any = ends.node.get if ends else lambda key: None
+        self.edge_end: Any = ends.edge.get if ends else lambda key: None
         self.hetero = isinstance(out, HeteroSamplerOutput)
 
     def get(self, field: str, key: Any) -> Any:
@@ -176,7 +184,7 @@ def _nodes(
             target["num_nodes"] = node.numel()
         elif source.is_node_attr(name):
             dim = source._parent().__cat_dim__(name, value, source)
-            target[name] = gather(value, node, dim, backend)
+            target[name] = gather(value, node, dim, backend, parts.node_end(key))
     _name_nodes(target, parts, key, node)
 
 
@@ -201,7 +209,8 @@ def _edges(
             target[name] = backend.bring(sparse, value.device())
         elif source.is_edge_attr(name):
             dim = source._parent().__cat_dim__(name, value, source)
-            target[name] = None if edge is None else gather(value, edge, dim, backend)
+            end = parts.edge_end(key)
+            target[name] = None if edge is None else gather(value, edge, dim, backend, end)
     _name_edges(target, parts, key, edge)
 
 

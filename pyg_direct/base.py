@@ -106,6 +106,7 @@ class DirectLoader(torch.utils.data.DataLoader[Any]):
         self._sampler = sampler
         self._backend = self._backend_of(sampler, device)
         self._backend.hold(tables_of(data), features)
+        self._ends = sampler.ends if isinstance(sampler, NeighborSampler) else None
         # With a seed, the order of the seeds follows it, unless a generator is to decide.
         self._shuffle_generator: torch.Generator | None = None
         if seed is not None and kwargs.get("generator") is None and kwargs.get("shuffle"):
@@ -156,7 +157,9 @@ class DirectLoader(torch.utils.data.DataLoader[Any]):
             )
         out = _with_edge_ids(out, self._sampler.edge_permutation)
         out = moved(out, self._backend.device)  # where another sampler, or the user, left it
-        batch = assemble(self.data, out, self._labels(out), self._backend, self.custom_cls)
+        # Of our own sampler's ids this is known; those of others have to be looked at.
+        labels, ends = self._labels(out), None if self.transform_sampler_output else self._ends
+        batch = assemble(self.data, out, labels, self._backend, self.custom_cls, ends)
         return batch if self.transform is None else self.transform(batch)
 
     def _collate(self, index: Any, key: BatchKey | None) -> Any:

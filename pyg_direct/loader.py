@@ -11,10 +11,10 @@ from torch import Tensor
 from torch_geometric.sampler import BaseSampler
 from torch_geometric.sampler.base import SubgraphType
 
-from .arguments import check_tensor
+from .arguments import check_ids, check_tensor
 from .assemble import node_labels
 from .base import DEFAULT_PREFETCH, DirectLoader, Placing
-from .sampler import NeighborSampler, NumNeighborsLike, check_ids
+from .sampler import NeighborSampler, NumNeighborsLike
 from .seeds import node_seeds
 from .types import BatchKey
 

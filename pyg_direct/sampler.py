@@ -26,14 +26,14 @@ from torch_geometric.sampler.neighbor_sampler import edge_sample, node_sample
 from torch_geometric.typing import EdgeType, NodeType
 
 from . import rng
-from .arguments import check_count, check_data, check_flag, check_subgraph_type
+from .arguments import check_count, check_data, check_flag, check_ids, check_subgraph_type
 from .config import as_device
 from .fanouts import Fanouts, as_num_neighbors, check_fanouts, fanouts_of
 from .negatives import KeyedNegatives
 from .ops import Backend, Workspace, backend_for
 from .ops.placement import check_bytes, check_mode
 from .storage import Graph, graph_of
-from .types import BatchKey, SampledGraph, SamplingPlan
+from .types import BatchKey, Ends, SampledGraph, SamplingPlan
 
 NumNeighborsLike: TypeAlias = NumNeighbors | list[int] | dict[EdgeType, list[int]]
 
@@ -185,6 +185,15 @@ class NeighborSampler(BaseSampler):
     def edge_permutation(self) -> None:
         """None: `SamplerOutput.edge` holds columns of the user's `edge_index` already."""
         return None
+
+    @property
+    def ends(self) -> Ends:
+        """The numbers of nodes and edges by type: all ids in an output are below them."""
+        counts = np.diff(self._csc.edge_base).tolist()
+        return Ends(
+            dict(zip(self.node_types, self._csc.num_nodes.tolist(), strict=True)),
+            dict(zip(self.edge_types, counts, strict=True)),
+        )
 
     @property
     def backend(self) -> Backend:
@@ -388,12 +397,3 @@ class NeighborSampler(BaseSampler):
         self.__dict__.update(state, _calls=itertools.count())
         self._csc = self._backend.place(self._graph.csc, *self._where)
         self._graph = replace_fields(self._graph, csc=self._csc)
-
-
-def check_ids(ids: Tensor, end: int, what: str) -> None:
-    """Raise an IndexError unless every element of `ids` is in [0, end)."""
-    if ids.numel() > 0:
-        low, high = (int(bound) for bound in torch.aminmax(ids))
-        if low < 0 or high >= end:
-            bad = low if low < 0 else high
-            raise IndexError(f"{what} must be node ids in [0, {end}), got {bad}.")

@@ -6,7 +6,7 @@ A homogeneous graph has one node type and one relation, both named ``None``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -31,6 +31,13 @@ class BatchKey(NamedTuple):
 
     low: int
     high: int
+
+
+class Ends(NamedTuple):
+    """The numbers of nodes and of edges, by type; a homogeneous graph has the one type None."""
+
+    node: Mapping[Any, int]
+    edge: Mapping[Any, int]
 
 
 @dataclass(frozen=True)

@@ -250,11 +250,7 @@ def test_a_graph_of_unknown_size() -> None:
 
 # Ids from others' hands: an error, never a read of foreign memory ################################
 
-# A kernel reads rows by ids that nothing checks: waiting for a check would stop the overlap.
-on_the_host = pytest.mark.parametrize("loader_class", ["pyg", "cpu"], indirect=True)
 
-
-@on_the_host
 @pytest.mark.parametrize(("field", "bad"), [("node", 12), ("node", -1), ("edge", 20)])
 def test_ids_from_transform_sampler_output_are_checked(
     loader_class: type, field: str, bad: int
@@ -272,7 +268,6 @@ def test_ids_from_transform_sampler_output_are_checked(
         loader([0, 1, 2])
 
 
-@on_the_host
 def test_an_x_that_shrinks_under_the_loader(loader_class: type) -> None:
     """The number of nodes is inferred from x, so the rows left still count as node-level."""
     data = example_graph()

@@ -122,7 +122,7 @@ def test_a_table_may_be_deleted_while_it_is_read() -> None:
         index = torch.randint(0, ROWS, (50_000,), device="cuda")
         backend.hold([("x", table)], "host")
         torch.cuda._sleep(5_000_000)
-        got = backend.gather(backend.reach(table), index)
+        got = backend.gather(backend.reach(table), index, ROWS)
         del table, backend
         gc.collect()
         torch.full((ROWS, 100), 3.0)

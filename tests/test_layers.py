@@ -22,6 +22,7 @@ MAY_IMPORT = {
     "ops.sorting": {"types", "ops.numba_kernels", "ops.parallel"},
     "ops.source": set(),
     "ops.streams": set(),
+    "ops.errors": set(),
     "ops.pinning": set(),
     "ops.cuda_runtime": {"ops.pinning"},
     "ops.placement": {"ops.pinning"},
@@ -33,9 +34,11 @@ MAY_IMPORT = {
     "ops": {"types", "ops.cpu", "ops.cuda", "ops.compile", "ops.placement", "ops.streams"},
     "ops.cpu": {
         "types", "ops.buffers", "ops.numba_kernels", "ops.parallel", "ops.placement", "ops.streams",
+        "ops.errors",
     },
     "ops.cuda": {
         "types", "ops.compile", "ops.cuda_workspace", "ops.device_memory", "ops.placement",
+        "ops.errors",
     },
     "ops.cuda_arrays": {"types", "ops.device_memory"},
     "ops.link": {"ops.cuda", "ops.device_memory"},
@@ -57,7 +60,7 @@ MAY_IMPORT = {
     },
     "seeds": {"arguments", "sampler"},
     "gather": {"ops"},
-    "assemble": {"gather", "ops"},
+    "assemble": {"types", "gather", "ops"},
     "schedule": {"ops.streams"},
     "tensors": set(),
     "epoch": {

@@ -115,15 +115,16 @@ class Backend(Protocol):
     def workspace(self, csc: Csc, plan: SamplingPlan) -> Workspace:
         """Return a new workspace for a placed graph."""
 
-    def gather(self, table: Tensor, index: Tensor) -> Tensor:
+    def gather(self, table: Tensor, index: Tensor, end: int | None = None) -> Tensor:
         """Return ``table[index]``: rows of any dtype and shape.
 
         Args:
             table: [N, ...], contiguous, from `reach`; read where it lies.
             index: int64 [n], each in [0, N), on this backend's device.
+            end: what all ids are known to be below; without it, a GPU is waited for.
 
         Raises:
-            IndexError: on the CPU, an id out of range.
+            IndexError: an id out of range.
         """
 
 

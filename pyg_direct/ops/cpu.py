@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ..types import BatchKey, Csc, SampledGraph, SamplingPlan
 from .buffers import BufferPool
+from .errors import out_of_range
 from .numba_kernels import emit, gather, relabel, sample, weighted
 from .parallel import split
 from .placement import Placement
@@ -66,8 +67,8 @@ class CpuBackend:
         """Return a new workspace."""
         return CpuWorkspace(csc, plan, self)
 
-    def gather(self, table: Tensor, index: Tensor) -> Tensor:
-        """Return the rows `index` of `table`, in recycled memory."""
+    def gather(self, table: Tensor, index: Tensor, end: int | None = None) -> Tensor:
+        """Return the rows `index` of `table`, in recycled memory. Each id is checked."""
         rows = len(index)
         out = self.pool.empty((rows, *table.shape[1:]), table.dtype)
         row_bytes = out.nbytes // max(1, rows)
@@ -92,10 +93,7 @@ def _gather(
 ) -> None:
     bad = gather.gather_rows(table, index, num_rows, row_bytes, first, last, out)
     if bad >= 0:
-        raise IndexError(
-            f"Cannot gather row {index[bad]} of a tensor with {num_rows} rows. Did an attribute of "
-            f"the data change its size, or a transform_sampler_output its ids?"
-        )
+        raise out_of_range(int(index[bad]), num_rows)
 
 
 class CpuWorkspace:

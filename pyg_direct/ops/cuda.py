@@ -14,6 +14,7 @@ from ..types import Csc, SamplingPlan
 from . import device_memory
 from .compile import Library, library_for, require_cuda
 from .cuda_workspace import CudaWorkspace
+from .errors import out_of_range
 from .placement import Placement, Placer
 
 LINE_BYTES = 128  # what the link is asked for
@@ -112,11 +113,18 @@ class CudaBackend:
         self.streams.keep(array for array in arrays if array is not None)
         return CudaWorkspace(csc, plan, self)
 
-    def gather(self, table: Tensor, index: Tensor) -> Tensor:
+    def gather(self, table: Tensor, index: Tensor, end: int | None = None) -> Tensor:
         """Return the rows `index` of `table`.
 
         `table` is on the device, or lies in host memory whose address the device can read.
+
+        Raises:
+            IndexError: an id out of range.
         """
+        if len(index) > 0:
+            low, high = (0, end - 1) if end is not None else map(int, torch.aminmax(index))
+            if low < 0 or high >= len(table):
+                raise out_of_range(low if low < 0 else high, len(table))
         shape = (len(index), *table.shape[1:])
         out = device_memory.empty(math.prod(shape), table.dtype, self.device).view(shape)
         if out.numel() == 0:
