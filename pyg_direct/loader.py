@@ -56,6 +56,8 @@ class NeighborLoader(DirectLoader, torch_geometric.loader.NeighborLoader):  # ty
         features: the same for the attributes, which in 'auto' come after the graph, small ones
             first. Those on the host are registered where they lie and read by the GPU, row by row;
             what cannot be registered is copied to pinned memory or left to the CPU, with a warning.
+            Loaders share their copies in GPU memory, and a copy follows its tensor when torch
+            changes that in place; what NumPy writes goes unseen.
         device_bytes: GPU memory that 'auto' may take; None for half of what is free.
         seed: base seed in [0, 2^64) of the neighbour draws and of `shuffle`. None draws one from
             `generator`, or from torch's default generator, at the beginning of each epoch, so that

@@ -251,8 +251,8 @@ def test_a_pinned_copy_that_does_not_fit(runtime: FakeRuntime) -> None:
 
 def test_leases_that_end_while_another_begins(runtime: FakeRuntime) -> None:
     """The collector may end a lease inside `lease`, in the same thread, with the lock held."""
-    # Too large for the heap, where they might share a page.
-    x, y, registry = torch.zeros(10_000_000), torch.zeros(10_000_000), Registry(runtime)
+    memory, registry = np.zeros(900_000, np.uint8), Registry(runtime)
+    x, y = torch.from_numpy(memory[:400_000]), torch.from_numpy(memory[500_000:])
     lease = [registry.lease(x, "x")]
     register = runtime.register
 
