@@ -68,13 +68,13 @@ __device__ inline u32 draw_below(const Stream &stream, u32 slot, u32 bound) {
   return static_cast<u32>(product >> 32);
 }
 
-// The draw of `slot` in [0, 1): a multiple of 2^-53, every one equally likely. Two slots share a
-// counter. Nothing is rounded, as 53 bits fit into a double.
+// The draw of `slot` in [0, 1) at some attempt: a multiple of 2^-53, every one equally likely. Two
+// slots share a counter. Nothing is rounded, as 53 bits fit into a double.
 //
 // Example: words 2^31 and 0 give 2^26 * 2^26 / 2^53 = 0.5.
-__device__ inline f64 draw_unit(const Stream &stream, u32 slot) {
-  const Words words =
-      philox4x32(slot >> 1, stream.local, stream.stream, kPurposeWeighted, stream.k0, stream.k1);
+__device__ inline f64 draw_unit(const Stream &stream, u32 slot, u32 attempt) {
+  const Words words = philox4x32(slot >> 1, stream.local, stream.stream,
+                                 kPurposeWeighted | attempt << 8, stream.k0, stream.k1);
   const u32 high = slot & 1 ? words.word[2] : words.word[0];
   const u32 low = slot & 1 ? words.word[3] : words.word[1];
   const u64 bits = static_cast<u64>(high >> 5) << 26 | low >> 6;

@@ -150,7 +150,7 @@ __global__ void weighted_replace(
     const f64 low = item_low[number], whole = cumulative[end - 1] - low;
     const Weights weights{weight, cumulative, item.start, end, low};
     for (i64 slot = threadIdx.x % lanes; slot < item.size; slot += lanes) {
-      const f64 draw = draw_unit(stream, static_cast<u32>(slot));
+      const f64 draw = draw_unit(stream, static_cast<u32>(slot), 0);
       i64 pick;
       if (low > 0.0) {
         pick = pick_exactly(weights, position, item.first, 0, draw);
@@ -165,23 +165,44 @@ __global__ void weighted_replace(
   }
 }
 
+// The place behind all of the ascending position[first, last) that are not above `chosen`.
+//
+// Example: 3, 7, 9 and chosen 7 give the place of the 9.
+template <class P>
+__device__ inline i64 place_of(i64 chosen, Out<P> position, i64 first, i64 last) {
+  while (last > first && position[last - 1] > chosen) --last;
+  return last;
+}
+
 // Writes k distinct positions of positive weight to position[first], ascending; the item has more
 // than k positions, and at least k of positive weight. Each draw takes one of those left with
-// probability weight / weight left.
+// probability weight / weight left: first it is made from the whole list; if it falls on an earlier
+// pick, it is made anew from what is left. Of a weight w that gives the probability
+// w / whole + (1 - left / whole) * w / left = w / left.
+//
+// Example: weights 1, 5, 2 and first draws 0.5, 0.5 mean 4 and 4 of 8. Both fall on the 5; so the
+// second is made anew from the 1 and the 2.
 template <class P>
 __device__ inline void pick_distinct(const Weights &item, Out<P> position, i64 first, i64 k,
                                      const Stream &stream) {
-  const f64 tiny = __dmul_rn(kTinyShare, item.before(item.end) - item.low);
+  const f64 whole = item.before(item.end) - item.low, tiny = __dmul_rn(kTinyShare, whole);
   for (i64 j = 0; j < k; ++j) {
-    const f64 left = weight_left(item, position, first, j);
-    const f64 draw = draw_unit(stream, static_cast<u32>(j));
-    i64 chosen = -1;
-    if (left > tiny) chosen = pick_from_gaps(item, position, first, j, __dmul_rn(draw, left));
-    if (chosen < 0) chosen = pick_exactly(item, position, first, j, draw);
-    i64 at = first + j;
-    for (; at > first && position[at - 1] > chosen; --at) {
-      position[at] = static_cast<P>(position[at - 1]);
+    i64 chosen = -1, at = first + j;
+    if (item.low == 0.0) {
+      const f64 draw = draw_unit(stream, static_cast<u32>(j), 0);
+      chosen = first_above(item.cumulative, item.start, item.end, __dmul_rn(draw, whole));
+      at = place_of(chosen, position, first, first + j);
+      // At the end if rounding went past the last weight.
+      if (chosen == item.end || (at > first && position[at - 1] == chosen)) chosen = -1;
     }
+    if (chosen < 0) {
+      const f64 left = weight_left(item, position, first, j);
+      const f64 draw = draw_unit(stream, static_cast<u32>(j), 1);
+      if (left > tiny) chosen = pick_from_gaps(item, position, first, j, __dmul_rn(draw, left));
+      if (chosen < 0) chosen = pick_exactly(item, position, first, j, draw);
+      at = place_of(chosen, position, first, first + j);
+    }
+    for (i64 i = first + j; i > at; --i) position[i] = static_cast<P>(position[i - 1]);
     position[at] = static_cast<P>(chosen);
   }
 }
@@ -190,9 +211,9 @@ __device__ inline void pick_distinct(const Weights &item, Out<P> position, i64 f
 // item: each draw depends on the picks before it, and the order in which the gaps' weights are added
 // decides the last bits, so further lanes would have nothing to do. Items are independent.
 //
-// Example: fan-out 2 of the weights 1, 0, 5, 2 at position 10: draws 0.5, 0.5 take the 5, then 1.5
-// of the 3 that are left, which is the 2; the edges are at positions 12 and 13. Fan-out 3 takes all
-// that have weight.
+// Example: fan-out 2 of the weights 1, 0, 5, 2 at position 10: first draws 0.5, 0.9 mean 4 and 7.2 of
+// 8 and take the 5 and the 2; the edges are at positions 12 and 13. Fan-out 3 takes all that have
+// weight.
 template <class P, class I>
 __global__ void weighted_distinct(
     In<I> indices, In<i64> node_start, In<i64> node_ptr, In<i32> seed_of, In<i64> relations,

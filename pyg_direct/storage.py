@@ -155,6 +155,7 @@ def _with_weights(csc: Csc, weights: dict[Any, Any], edge_types: Sequence[EdgeTy
         csc,
         weight=weight,
         cumulative=cumulative,
+        positive=all(bool((value > 0).all()) for value in weights.values()),
         weighted=np.array([key in weights for key in edge_types], np.bool_),
     )
 

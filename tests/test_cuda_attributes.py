@@ -192,7 +192,10 @@ def test_a_workspace_forgets_the_times_of_the_batch_before() -> None:
         ("if (cumulative[middle] > target)", "if (cumulative[middle] > target + target)"),
         ("slot & 1 ? words.word[2] : words.word[0]", "words.word[0]"),
         ("if (!weighted[r] || fanout[r] < 0)", "if (fanout[r] < 0)"),
-        ("position[at - 1] > chosen", "false"),
+        ("position[last - 1] > chosen", "false"),
+        ("position[at - 1] == chosen", "false"),
+        ("if (item.low == 0.0)", "if (true)"),
+        ("draw_unit(stream, static_cast<u32>(j), 1)", "draw_unit(stream, static_cast<u32>(j), 0)"),
     ],
 )  # fmt: skip
 def test_mistakes_are_caught(old: str, new: str) -> None:

@@ -173,17 +173,16 @@ def compiled_text(function, **options):
     """Return LLVM's text and the machine code of a kernel, compiled as `jit.kernel` does."""
     ints, doubles = numba.int64[::1], numba.float64[::1]
     size, word = numba.int64, numba.uint64
-    arguments = (ints, *[size] * 4, doubles, doubles, numba.float64, *[word] * 4)
+    arguments = (ints, doubles, size, size, numba.boolean, size, *[ints] * 3, *[doubles] * 4)
+    arguments = (*arguments, *[word] * 3)
     dispatcher = numba.njit(arguments, nogil=True, error_model="numpy", **options)(function.py_func)
     texts = [*dispatcher.inspect_llvm().values(), *dispatcher.inspect_asm().values()]
     return "\n".join(texts)
 
 
-@pytest.mark.parametrize(
-    "function", [weighted.weighted_with_replacement, weighted.weighted_without_replacement]
-)
-def test_products_and_sums_round_one_by_one(function):
+def test_products_and_sums_round_one_by_one():
     """As on the GPU: else the two backends would pick different edges now and then."""
+    function = weighted.draw_group
     merged = re.compile(r"f(mul|add) (fast|contract|reassoc)|fmuladd|vfn?m(add|sub)|llvm\.fma")
     assert "fmul double" in compiled_text(function)
     assert not merged.search(compiled_text(function))
@@ -195,22 +194,55 @@ def test_a_negative_fan_out_takes_all():
 
 
 def test_large_lists_equal_a_plain_reference():
-    """Gaps and bisection against one-by-one draws from the same random numbers."""
+    """Blocks, gaps and bisection against one-by-one draws from the same random numbers."""
     generator = np.random.default_rng(0)
     weight = generator.random(500) ** 4
     weight[generator.random(500) < 0.3] = 0
     cumulative = np.empty_like(weight)
     weighted.accumulate(np.array([0, 500]), 0, 1, weight, cumulative)
-    words = (np.uint64(5), np.uint64(6), np.uint64(7), np.uint64(8))
-    picks = np.empty(60, np.int64)
-    weighted.weighted_without_replacement(picks, 0, 60, 0, 500, weight, cumulative, 0.0, *words)
-    left, expected = weight.copy(), []
+    words = (np.uint64(6), np.uint64(7), np.uint64(8))
+    picks, zero = np.empty(60, np.int64), np.zeros(1, np.int64)
+    weighted.draw_group(
+        picks, np.empty(60), 0, 1, False, 5, zero, zero + 500, np.array([0, 60]), np.zeros(1),
+        weight, cumulative, np.ascontiguousarray(cumulative[7::8]), *words,
+    )  # fmt: skip
+    left, expected, again = weight.copy(), [], 0
     for slot in range(60):
-        running = np.cumsum(left)
-        draw = weighted.uniform(slot, *words)
-        expected.append(int(np.searchsorted(running, draw * running[-1], side="right")))
-        left[expected[-1]] = 0
+        for attempt, weights in enumerate((weight, left)):
+            running = np.cumsum(weights)
+            draw = weighted.uniform(slot, attempt, np.uint64(5), *words)
+            pick = int(np.searchsorted(running, draw * running[-1], side="right"))
+            if pick not in expected:
+                break
+            again += 1
+        expected.append(pick)
+        left[pick] = 0
     assert picks.tolist() == sorted(expected)
+    assert again > 5
+
+
+@pytest.mark.parametrize("start", [0, 3, 8, 13])
+@pytest.mark.parametrize("degree", [1, 2, 7, 8, 9, 40, 300])
+def test_blocks_find_what_bisection_finds(start, degree):
+    """Lists that begin and end anywhere within a block, with zeros and equal sums."""
+    generator = np.random.default_rng(degree)
+    weight = generator.choice([0.0, 0.0, 1.0, 0.3], start + degree + 5)
+    weight[start] = 1.0
+    cumulative, blocks = np.empty_like(weight), None
+    ptr = np.array([0, start, start + degree, start + degree + 5])
+    weighted.accumulate(ptr, 0, 3, weight, cumulative)
+    blocks = np.ascontiguousarray(cumulative[7::8])
+    end = start + degree
+    # Also the sums themselves, and beyond the last one.
+    target = np.concatenate(
+        [generator.random(50) * cumulative[end - 1], cumulative[start:end], [9e9]]
+    )
+    position = np.empty(len(target) + 2, np.int32)
+    span = (position, 2, len(target), start, end, cumulative)
+    weighted.find_blocks(*span, blocks, target, 0)
+    weighted.search_blocks(*span, target, 0)
+    expected = [weighted.first_above(cumulative, start, end, t) for t in target]
+    assert position[2:].tolist() == expected
 
 
 @pytest.mark.parametrize("weights", [[1e30, 0.0, 1.0, 2.0], [1e16, 1.0, 1.0, 1.0]])

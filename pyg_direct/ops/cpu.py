@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -47,9 +48,9 @@ class CpuBackend:
         return value.to(device)
 
     def place(self, csc: Csc, topology: str = "auto", device_bytes: int | None = None) -> Csc:
-        """Return `csc` as it is: its arrays are NumPy arrays already."""
+        """Return `csc`: its arrays are NumPy arrays already."""
         _refuse_device(topology, "topology")
-        return csc
+        return with_blocks(csc)
 
     def retrieve(self, csc: Csc) -> Csc:
         """Return `csc` as it is."""
@@ -80,6 +81,14 @@ class CpuBackend:
         return out
 
 
+def with_blocks(csc: Csc) -> Csc:
+    """Return a graph whose cumulative weights, if any, can be searched block by block."""
+    if csc.cumulative is None or csc.blocks is not None:
+        return csc
+    last = slice(weighted.BLOCK - 1, None, weighted.BLOCK)
+    return replace(csc, blocks=np.ascontiguousarray(csc.cumulative[last]))
+
+
 def _refuse_device(mode: str, name: str) -> None:
     if mode == "device":
         raise ValueError(
@@ -101,6 +110,7 @@ class CpuWorkspace:
 
     def __init__(self, csc: Csc, plan: SamplingPlan, backend: CpuBackend) -> None:
         hops, types, relations = len(plan.fanouts), csc.num_types, csc.num_relations
+        csc = with_blocks(csc)
         self._csc, self._plan, self._backend = csc, plan, backend
         self._relations = np.stack([csc.src_type, csc.dst_type, csc.indptr_base])
         self._dst_types: list[int] = csc.dst_type.tolist()
@@ -127,6 +137,7 @@ class CpuWorkspace:
         self._seed_time = NO_INTS
         self._weight = NO_DOUBLES if csc.weight is None else csc.weight
         self._cumulative = NO_DOUBLES if csc.cumulative is None else csc.cumulative
+        self._blocks = NO_DOUBLES if csc.blocks is None else csc.blocks
 
         self._row = np.empty(0, id_dtype)
         self._col = np.empty(0, np.int32)
@@ -187,7 +198,7 @@ class CpuWorkspace:
             self._plan.fanouts[hop], self._plan.replace, hop, self._node_limit,
             self._csc.indices, self._time, self._csc.time_base, self._plan.recent,
             self._seed_of, self._seed_time,
-            self._csc.weighted, self._weight, self._cumulative, self._item_low,
+            self._csc.weighted, self._csc.positive, self._weight, self._cumulative, self._item_low,
             self._item_base, self._item_start, self._item_degree, self._item_ptr, self._edge_ptr,
             self._node_bound,
         )  # fmt: skip
@@ -210,7 +221,8 @@ class CpuWorkspace:
             if self._csc.weight is not None:
                 weighted.draw_weighted(
                     *law, first, last, self._position,
-                    self._csc.weighted, self._weight, self._cumulative, self._item_low,
+                    self._csc.weighted, self._weight, self._cumulative, self._blocks,
+                    self._item_low,
                 )  # fmt: skip
             sample.sample_hop(
                 self._csc.indices, *law, first, last, self._row, self._col, self._position,

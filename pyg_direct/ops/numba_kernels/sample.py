@@ -45,6 +45,7 @@ def plan_hop(
     seed_of: Ints,  # [capacity]; [0] if not disjoint
     seed_time: Ints,  # [seeds]
     weighted: npt.NDArray[np.bool_],  # [R]
+    all_positive: bool,  # whether no weight of these relations is 0
     weight: Doubles,  # [E]; [0] without weights
     cumulative: Doubles,  # [E]; [0] without weights
     item_low: Doubles,  # [items] out: cumulative weight before the item; [0] without weights
@@ -91,7 +92,9 @@ def plan_hop(
             elif not weighted[r]:
                 edges += k if replace and degree > 0 else min(k, degree)
             else:
-                positive = count_positive(weight, start, degree, k)
+                positive = min(k, degree)
+                if not all_positive:
+                    positive = count_positive(weight, start, degree, k)
                 edges += k if replace and positive > 0 else positive
             item_start[item] = start
             item_degree[item] = degree

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .jit import kernel
-from .philox import PURPOSE_WEIGHTED, philox4x32, stream_of
+from .jit import kernel, prefetch
+from .philox import ATTEMPT_SHIFT, PURPOSE_WEIGHTED, philox4x32, stream_of
 
 Ints = npt.NDArray[Any]
 Doubles = npt.NDArray[np.float64]
@@ -26,6 +26,12 @@ SMALL, LARGE = 2.0**-900, 2.0**1020
 SMALLEST = 2.0**-1074
 LOW_BITS, HIGH_BITS = np.uint64(5), np.uint64(6)
 ONE = np.uint64(1)
+
+BLOCK_BITS = 3
+BLOCK = 1 << BLOCK_BITS  # sums that are searched together: about a line of the cache
+GROUP_ITEMS = 4  # items that are searched together, so that their cache misses overlap
+GROUP_DRAWS = 4096  # draws that are kept for them, unless one item has more
+AHEAD = 4  # items whose lines are asked for before their group
 
 
 @kernel
@@ -66,18 +72,32 @@ def rescale(indptr: Ints, weight: Doubles, running: Doubles) -> None:
 
 
 @kernel
-def uniform(slot: int, local: np.uint64, stream: np.uint64, k0: np.uint64, k1: np.uint64) -> float:
-    """Return the draw of one slot, a multiple of 2^-53 in [0, 1). Two slots share a counter."""
-    words = philox4x32(np.uint64(slot) >> ONE, local, stream, PURPOSE_WEIGHTED, k0, k1)
-    a, b = words[2 * (slot & 1)], words[2 * (slot & 1) + 1]
-    return ((a >> LOW_BITS) * 67108864.0 + (b >> HIGH_BITS)) * (1.0 / 9007199254740992.0)  # type: ignore[no-any-return]
+def to_unit(high: np.uint64, low: np.uint64) -> float:
+    """Return two random words as a multiple of 2^-53 in [0, 1), every one equally likely."""
+    return ((high >> LOW_BITS) * 67108864.0 + (low >> HIGH_BITS)) * (1.0 / 9007199254740992.0)  # type: ignore[no-any-return]
 
 
 @kernel
-def fill_uniform(out: Doubles, stream: np.uint64, k0: np.uint64, k1: np.uint64) -> None:
-    """Fill `out` with draws in [0, 1): slot i at position 0 of the stream."""
-    for i in range(out.shape[0]):
-        out[i] = uniform(i, np.uint64(0), stream, k0, k1)
+def uniform(
+    slot: int, attempt: int, local: np.uint64, stream: np.uint64, k0: np.uint64, k1: np.uint64
+) -> float:
+    """Return the draw of one slot in [0, 1). Two slots share a counter."""
+    purpose = PURPOSE_WEIGHTED | np.uint64(attempt) << ATTEMPT_SHIFT
+    words = philox4x32(np.uint64(slot) >> ONE, local, stream, purpose, k0, k1)
+    return to_unit(words[2 * (slot & 1)], words[2 * (slot & 1) + 1])
+
+
+@kernel
+def fill_uniform(
+    out: Doubles, first: int, last: int,
+    local: np.uint64, stream: np.uint64, k0: np.uint64, k1: np.uint64,
+) -> None:  # fmt: skip
+    """Fill out[first:last] with the draws of the slots 0, 1, ... at their first attempt."""
+    for i in range(first, last, 2):
+        words = philox4x32(np.uint64(i - first) >> ONE, local, stream, PURPOSE_WEIGHTED, k0, k1)
+        out[i] = to_unit(words[0], words[1])
+        if i + 1 < last:
+            out[i + 1] = to_unit(words[2], words[3])
 
 
 @kernel
@@ -93,6 +113,48 @@ def first_above(cumulative: Doubles, first: int, last: int, target: float) -> in
         else:
             first = middle + 1
     return first
+
+
+@kernel
+def find_blocks(
+    position: Ints, first: int, k: int, start: int, end: int,
+    cumulative: Doubles, blocks: Doubles, target: Doubles, at: int,
+) -> None:  # fmt: skip
+    """Leave at position[first:first + k] the blocks in which target[at:at + k] are first exceeded.
+
+    A block is a run of BLOCK positions from a multiple of it on, and `blocks` holds the last sum of
+    each. All targets are searched step by step together, so that their cache misses overlap.
+
+    Example: blocks of 2 positions with the sums [1, 3], [3, 7] and target 3 give block 1.
+    """
+    lowest = start >> BLOCK_BITS
+    for j in range(first, first + k):
+        position[j] = lowest
+    left = ((end - 1) >> BLOCK_BITS) - lowest  # blocks whose last sum is one of the list
+    while left > 0:
+        half = (left + 1) >> 1
+        for j in range(k):
+            block = position[first + j]
+            above = blocks[block + half - 1] > target[at + j]
+            position[first + j] = block if above else block + half
+        left -= half
+    for j in range(first, first + k):
+        prefetch(cumulative, position[j] << BLOCK_BITS)
+
+
+@kernel
+def search_blocks(
+    position: Ints, first: int, k: int, start: int, end: int,
+    cumulative: Doubles, target: Doubles, at: int,
+) -> None:  # fmt: skip
+    """Turn the blocks that `find_blocks` left into what `first_above` finds for the targets."""
+    for j in range(k):
+        block = position[first + j] << BLOCK_BITS
+        low, high = max(start, block), min(end, block + BLOCK)
+        found = low
+        for p in range(low, high):  # without a jump that the draw decides
+            found += cumulative[p] <= target[at + j]
+        position[first + j] = found
 
 
 @kernel
@@ -118,33 +180,69 @@ def pick_exactly(
 
 
 @kernel
-def weighted_with_replacement(
+def finish_with_replacement(
     position: Ints, first: int, k: int, start: int, degree: int,
     weight: Doubles, cumulative: Doubles, low: float,
     local: np.uint64, stream: np.uint64, k0: np.uint64, k1: np.uint64,
 ) -> None:  # fmt: skip
     """Write k independent draws, each with probability weight / sum of weights.
 
-    `low` is the cumulative weight before the item. An item that begins inside its list is short
-    (the latest neighbours, k at most), and its share of the running sums may be lost in rounding:
-    so its weights are added up afresh.
+    Without `low`, the cumulative weight before the item, position[first:first + k] holds where the
+    first draws fall. An item that begins inside its list is short (the latest neighbours, k at
+    most), and its share of the running sums may be lost in rounding: so its weights are added up
+    afresh.
 
     Example: weights 1, 5, 2 and draws 0.5, 0 mean 4 and 0 of 8, so they take the 5 and the 1.
     """
     end = start + degree
     for j in range(k):
-        draw = uniform(j, local, stream, k0, k1)
         if low > 0.0:
+            draw = uniform(j, 0, local, stream, k0, k1)
             position[first + j] = pick_exactly(position, first, 0, start, end, weight, draw)
             continue
-        p = first_above(cumulative, start, end, draw * (cumulative[end - 1] - low))
+        p = position[first + j]
         while p == end or (p > start and cumulative[p] <= cumulative[p - 1]):
             p -= 1  # rounding went past the last weight
         position[first + j] = p
 
 
 @kernel
-def weighted_without_replacement(
+def pick_from_gaps(
+    position: Ints, first: int, picked: int, start: int, end: int,
+    weight: Doubles, cumulative: Doubles, low: float, draw: float,
+) -> int:  # fmt: skip
+    """Return a position not picked yet, with probability proportional to weight.
+
+    The picks, ascending, cut the list into gaps, whose weights are differences of cumulative
+    weights; the draw falls into one of them. Reads O(picked + log degree) weights.
+
+    Example: weights 1, 5, 2 with the 5 picked leave gaps of weight 1 and 2; a draw of 0.5 means 1.5
+    of 3, so it falls into the second and takes the 2.
+    """
+    left, before = 0.0, low
+    for i in range(first, first + picked):
+        p = position[i]
+        left += (cumulative[p - 1] if p > start else low) - before
+        before = cumulative[p]
+    left += cumulative[end - 1] - before
+    if left > TINY_SHARE * (cumulative[end - 1] - low):
+        target, before, gap = draw * left, low, start
+        for i in range(first, first + picked + 1):
+            stop = position[i] if i < first + picked else end
+            mass = (cumulative[stop - 1] if stop > start else low) - before
+            if target < mass:
+                chosen = first_above(cumulative, gap, stop, before + target)
+                if chosen == stop or weight[chosen] <= 0.0:
+                    break  # rounding went past the gap
+                return chosen
+            target -= mass
+            if stop < end:
+                before, gap = cumulative[stop], stop + 1
+    return pick_exactly(position, first, picked, start, end, weight, draw)
+
+
+@kernel
+def finish_without_replacement(
     position: Ints, first: int, k: int, start: int, degree: int,
     weight: Doubles, cumulative: Doubles, low: float,
     local: np.uint64, stream: np.uint64, k0: np.uint64, k1: np.uint64,
@@ -153,43 +251,80 @@ def weighted_without_replacement(
 
     The law is that of successive draws: each takes one of the positions left with probability
     weight / weight left, as Efraimidis and Spirakis ("Weighted random sampling with a reservoir",
-    Information Processing Letters 97(5), 2006) define it. The picks so far cut the list into gaps,
-    whose weights are differences of cumulative weights; a draw falls into one of them.
+    Information Processing Letters 97(5), 2006) define it. Without `low`, position[first:first + k]
+    holds where the first draws fall in the whole list. One that falls on an earlier pick is drawn
+    anew from what is left: a position of weight w is then taken with probability
+    w / whole + (1 - left / whole) * w / left = w / left.
 
-    Example: weights 1, 5, 2 with the 5 picked leave gaps of weight 1 and 2; a draw of 0.5 means 1.5
-    of 3, so it falls into the second and takes the 2.
+    Example: weights 1, 5, 2 and first draws 0.5, 0.5 mean 4 and 4 of 8. Both fall on the 5; so the
+    second is drawn anew from the 1 and the 2.
     """
     end = start + degree
-    whole = cumulative[end - 1] - low
-    for j in range(k):
-        left, before = 0.0, low
-        for i in range(first, first + j):
-            p = position[i]
-            left += (cumulative[p - 1] if p > start else low) - before
-            before = cumulative[p]
-        left += cumulative[end - 1] - before
-        draw = uniform(j, local, stream, k0, k1)
-        chosen = -1
-        if left > TINY_SHARE * whole:
-            target, before, gap = draw * left, low, start
-            for i in range(first, first + j + 1):
-                stop = position[i] if i < first + j else end
-                mass = (cumulative[stop - 1] if stop > start else low) - before
-                if target < mass:
-                    chosen = first_above(cumulative, gap, stop, before + target)
-                    if chosen == stop or weight[chosen] <= 0.0:
-                        chosen = -1  # rounding went past the gap
-                    break
-                target -= mass
-                if stop < end:
-                    before, gap = cumulative[stop], stop + 1
+    for j in range(first, first + k):
+        chosen, at = -1, j
+        if low == 0.0 and position[j] < end:  # else rounding went past the last weight
+            chosen = position[j]
+            at = place_of(chosen, position, first, j)
+            if at > first and position[at - 1] == chosen:
+                chosen = -1
         if chosen < 0:
-            chosen = pick_exactly(position, first, j, start, end, weight, draw)
-        at = first + j  # keep the picks in ascending order
-        while at > first and position[at - 1] > chosen:
-            position[at] = position[at - 1]
-            at -= 1
+            draw = uniform(j - first, 1, local, stream, k0, k1)
+            chosen = pick_from_gaps(
+                position, first, j - first, start, end, weight, cumulative, low, draw
+            )
+            at = place_of(chosen, position, first, j)
+        for i in range(j, at, -1):
+            position[i] = position[i - 1]
         position[at] = chosen
+
+
+@kernel
+def place_of(chosen: int, position: Ints, first: int, last: int) -> int:
+    """Return the place behind all of the ascending position[first:last] that are <= `chosen`."""
+    while last > first and position[last - 1] > chosen:
+        last -= 1
+    return last
+
+
+@kernel
+def draw_group(
+    position: Ints, target: Doubles, first_item: int, last_item: int, replace: bool, offset: int,
+    item_start: Ints, item_degree: Ints, item_ptr: Ints, item_low: Doubles,
+    weight: Doubles, cumulative: Doubles, blocks: Doubles,
+    stream: np.uint64, k0: np.uint64, k1: np.uint64,
+) -> None:  # fmt: skip
+    """Draw the edges of a few items of one relation.
+
+    First the draws of all items, and where they fall among the blocks of sums; then where they fall
+    within the blocks, which the cache has been asked for; then the picks.
+    """
+    for stage in range(3):
+        at = 0
+        for item in range(first_item, last_item):
+            first, start, degree = item_ptr[item], item_start[item], item_degree[item]
+            k, low, end = item_ptr[item + 1] - first, item_low[item], start + degree
+            local = np.uint64(item + offset)
+            if k == 0 or (k == degree and not replace):
+                for j in range(k):  # all of them
+                    position[first + j] = start + j
+            elif stage == 0 and low == 0.0:
+                fill_uniform(target, at, at + k, local, stream, k0, k1)
+                for j in range(at, at + k):
+                    target[j] = target[j] * cumulative[end - 1]
+                find_blocks(position, first, k, start, end, cumulative, blocks, target, at)
+            elif stage == 1 and low == 0.0:
+                search_blocks(position, first, k, start, end, cumulative, target, at)
+            elif stage == 2 and replace:
+                finish_with_replacement(
+                    position, first, k, start, degree, weight, cumulative, low,
+                    local, stream, k0, k1,
+                )  # fmt: skip
+            elif stage == 2:
+                finish_without_replacement(
+                    position, first, k, start, degree, weight, cumulative, low,
+                    local, stream, k0, k1,
+                )  # fmt: skip
+            at += k
 
 
 @kernel
@@ -211,30 +346,28 @@ def draw_weighted(
     weighted: npt.NDArray[np.bool_],  # [R]
     weight: Doubles,  # [E]
     cumulative: Doubles,  # [E]
+    blocks: Doubles,  # [E / BLOCK]: the last sum of each whole block of `cumulative`
     item_low: Doubles,  # [items]: cumulative weight before the item
 ) -> None:
     """Draw the edges of the items of weighted relations in [item_first, item_last)."""
     for r in range(fanout.shape[0]):
         if not weighted[r]:
             continue
+        drawn = fanout[r] >= 0  # else all of each list
+        begin, end = max(item_base[r], item_first), min(item_base[r + 1], item_last)
+        most = 0
+        for item in range(begin, end if drawn else begin):
+            most = max(most, item_ptr[item + 1] - item_ptr[item])
+        group = max(1, min(GROUP_ITEMS, GROUP_DRAWS // (most + 1)))
+        target = np.empty(group * most)
         offset = node_ptr[hop, relations[1, r]] - item_base[r]
-        stream = stream_of(hop, r)
-        drawn = replace and fanout[r] >= 0
-        for item in range(max(item_base[r], item_first), min(item_base[r + 1], item_last)):
-            first = item_ptr[item]
-            k = item_ptr[item + 1] - first
-            start, degree, low = item_start[item], item_degree[item], item_low[item]
-            local = np.uint64(item + offset)
-            if k == degree and not drawn:
-                for j in range(k):
-                    position[first + j] = start + j
-            elif drawn and k > 0:
-                weighted_with_replacement(
-                    position, first, k, start, degree, weight, cumulative, low,
-                    local, stream, k0, k1,
-                )  # fmt: skip
-            elif k > 0:
-                weighted_without_replacement(
-                    position, first, k, start, degree, weight, cumulative, low,
-                    local, stream, k0, k1,
-                )  # fmt: skip
+        for first in range(begin, end, group):
+            last = min(first + group, end)
+            for item in range(last, min(last + AHEAD, end)):
+                prefetch(cumulative, item_start[item] + item_degree[item] - 1)
+                prefetch(blocks, (item_start[item] + item_degree[item] // 2) >> BLOCK_BITS)
+            draw_group(
+                position, target, first, last, replace and drawn, offset,
+                item_start, item_degree, item_ptr, item_low, weight, cumulative, blocks,
+                stream_of(hop, r), k0, k1,
+            )  # fmt: skip
