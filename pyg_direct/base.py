@@ -156,9 +156,10 @@ class DirectLoader(torch.utils.data.DataLoader[Any]):
                 f"HeteroSamplerOutput, got {type(out).__name__}."
             )
         out = _with_edge_ids(out, self._sampler.edge_permutation)
-        out = moved(out, self._backend.device)  # where another sampler, or the user, left it
-        # Of our own sampler's ids this is known; those of others have to be looked at.
-        labels, ends = self._labels(out), None if self.transform_sampler_output else self._ends
+        # Of our own sampler's ids it is known where they are and how large; others' are looked at.
+        ends = None if self.transform_sampler_output else self._ends
+        out = moved(out, self._backend.device) if ends is None else out
+        labels = self._labels(out)
         batch = assemble(self.data, out, labels, self._backend, self.custom_cls, ends)
         return batch if self.transform is None else self.transform(batch)
 

@@ -313,8 +313,10 @@ class NeighborSampler(BaseSampler):
 
         `seed_time`, int64 [n], holds the times of all seeds, type by type.
         """
-        with torch.inference_mode(False):  # a workspace outlives the mode in which it is made
-            return self._run(seeds, key, seed_time)
+        if torch.is_inference_mode_enabled():  # which a workspace outlives, if it is made there
+            with torch.inference_mode(False):
+                return self._run(seeds, key, seed_time)
+        return self._run(seeds, key, seed_time)
 
     def _run(
         self, seeds: list[Tensor | None], key: BatchKey, seed_time: Tensor | None
