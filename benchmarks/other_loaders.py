@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 import torch
 import torch_geometric.loader
+from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.sampler import NodeSamplerInput
 
@@ -176,8 +177,8 @@ def run_case(case: Case, make_graph: Callable[[], Any]) -> dict[str, Any]:
 
 
 def variant_graph(case: VariantsCase) -> Data:
-    """Return a power-law graph with random weights and times of its edges, and no features."""
-    data = graphs.bare(power_law_graph(case.num_nodes, case.num_edges, 1))
+    """Return a power-law graph with random weights and times of its edges, and 100 features."""
+    data = power_law_graph(case.num_nodes, case.num_edges, 100)
     generator = torch.Generator().manual_seed(0)
     data.weight = torch.rand(case.num_edges, generator=generator)
     data.time = torch.randint(LAST_TIME, (case.num_edges,), generator=generator)
@@ -185,40 +186,49 @@ def variant_graph(case: VariantsCase) -> Data:
 
 
 def run_variants(case: VariantsCase) -> dict[str, Any]:
-    """Measure our own ways of sampling in turn, all around the same seeds, in edges a second."""
+    """Measure our own ways of sampling in turn, all around the same seeds, in edges a second.
+
+    Once the sampler alone, and once whole batches with their features.
+    """
     data = variant_graph(case)
     sizes = (case.batches, case.batch_size)
     generator = torch.Generator().manual_seed(1)
     seeds = torch.randint(case.num_nodes, sizes, generator=generator)
-    times = torch.randint(LAST_TIME, sizes, generator=generator)
-    samplers = {}
+    times = torch.randint(LAST_TIME, (case.num_nodes,), generator=generator)
+    loaders = {}
     for name, (arguments, _) in VARIANTS.items():
-        timed = "time_attr" in arguments
-        extra = {"input_time": torch.zeros(case.num_nodes, dtype=torch.int64)} if timed else {}
-        loader = pyg_direct.NeighborLoader(data, case.fanout, **arguments, **extra)
-        samplers[name] = loader.node_sampler
-    samples: dict[str, list[float]] = defaultdict(list)
-    names = list(samplers)
+        extra = {"input_time": times} if "time_attr" in arguments else {}
+        loaders[name] = pyg_direct.NeighborLoader(data, case.fanout, **arguments, **extra)
+
+    def sample(loader: Any, node: Tensor) -> int:
+        asked = NodeSamplerInput(
+            None, node, time=times[node] if loader.node_sampler.is_temporal else None
+        )
+        return int(loader.node_sampler.sample_from_nodes(asked).row.numel())
+
+    def load(loader: Any, node: Tensor) -> int:
+        return int(loader(node).edge_index.size(1))
+
+    samples: dict[tuple[str, str], list[float]] = defaultdict(list)
+    names = list(loaders)
     for turn in range(-1, case.rounds):
         first = turn % len(names)
         for name in names[first:] + names[:first]:
-            timed = "time_attr" in VARIANTS[name][0]
-            edges, start = 0, time.perf_counter()
-            for node, seed_time in zip(seeds, times, strict=True):
-                asked = NodeSamplerInput(None, node, time=seed_time if timed else None)
-                edges += samplers[name].sample_from_nodes(asked).row.numel()
-            seconds = time.perf_counter() - start
-            if turn >= 0:
-                samples[name].append(edges / seconds)
+            for what, run in (("sampling alone", sample), ("whole batch", load)):
+                start = time.perf_counter()
+                edges = sum(run(loaders[name], node) for node in seeds)
+                if turn >= 0:
+                    samples[what, name].append(edges / (time.perf_counter() - start))
     rows = [
-        {"sampling": name, **spread(values), "samples": values} for name, values in samples.items()
+        {"what": what, "sampling": name, **spread(values), "samples": values}
+        for (what, name), values in samples.items()
     ]
-    speed = {row["sampling"]: row["median"] for row in rows}
+    speed = {(row["what"], row["sampling"]): row["median"] for row in rows}
     for row in rows:
         row["counterpart"] = VARIANTS[row["sampling"]][1]
-        row["of_uniform"] = row["median"] / speed[UNIFORM]
-        row["of_counterpart"] = row["median"] / speed[row["counterpart"]]
-        print(f"  {row['sampling']}: {row['of_uniform']:.2f} of uniform", flush=True)
+        row["of_uniform"] = row["median"] / speed[row["what"], UNIFORM]
+        row["of_counterpart"] = row["median"] / speed[row["what"], row["counterpart"]]
+        print(f"  {row['sampling']}, {row['what']}: {row['of_uniform']:.2f} of uniform", flush=True)
     return {"case": case._asdict(), "rows": rows}
 
 
@@ -268,16 +278,16 @@ def _variants_table(found: dict[str, Any]) -> list[str]:
         "",
         "PyG has neither without pyg-lib, so pyg_direct's own uniform sampling is the measure: a",
         f"graph of {case['num_nodes']:,} nodes and {case['num_edges']:,} edges, fan-out "
-        f"{'/'.join(map(str, case['fanout']))}, batch size {case['batch_size']}, no workers; "
-        f"{case['rounds']} rounds of {case['batches']} batches.",
+        f"{'/'.join(map(str, case['fanout']))}, batch size {case['batch_size']}, 100 features, no "
+        f"workers; {case['rounds']} rounds of {case['batches']} batches.",
         "",
-        "| sampling | million edges a second | of uniform | of its counterpart | counterpart |",
-        "|---|---|---|---|---|",
+        "| | sampling | million edges a second | of uniform | of its counterpart | counterpart |",
+        "|---|---|---|---|---|---|",
     ]
-    for row in found["rows"]:
+    for row in sorted(found["rows"], key=lambda row: str(row["what"])):
         quartiles = f"{number(row['p25'] / 1e6)} to {number(row['p75'] / 1e6)}"
         lines.append(
-            f"| {row['sampling']} | {number(row['median'] / 1e6)} ({quartiles}) | "
+            f"| {row['what']} | {row['sampling']} | {number(row['median'] / 1e6)} ({quartiles}) | "
             f"{row['of_uniform']:.2f} | {row['of_counterpart']:.2f} | {row['counterpart']} |"
         )
     return lines
