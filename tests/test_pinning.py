@@ -103,6 +103,27 @@ def test_tensors_that_share_a_page(runtime: FakeRuntime) -> None:
     assert runtime.ranges == {}
 
 
+def test_a_tensor_on_the_page_of_another_one_is_kept_alive_as_well(runtime: FakeRuntime) -> None:
+    """Its memory is freed when its lease has ended and no kernel reads it, and not before."""
+    memory, registry, freed = np.zeros(100_000, np.uint8), Registry(runtime), []
+    first = memory.ctypes.data // PAGE_BYTES * PAGE_BYTES + PAGE_BYTES - memory.ctypes.data
+    x = torch.from_numpy(memory[first : first + 5000])  # two pages, the second to its half
+    registry_lease = registry.lease(x, "x")
+    y = pinning.tensor_at(x.data_ptr() + 6000, 100, lambda: freed.append(runtime.calls[-1][0]))
+    lease = registry.lease(y, "y")
+    assert runtime.names() == ["register"]
+    del y
+    gc.collect()
+    assert freed == []
+    lease.close()
+    del lease
+    gc.collect()
+    assert freed == ["synchronize"]
+    assert runtime.is_pinned(x.data_ptr())
+    registry_lease.close()
+    assert runtime.ranges == {}
+
+
 def test_overlapping_tensors(runtime: FakeRuntime) -> None:
     array, registry = np.zeros(1_000_000, np.uint8), Registry(runtime)
     left, right = torch.from_numpy(array[:600_000]), torch.from_numpy(array[400_000:])

@@ -92,10 +92,13 @@ class _Entry:
 class Lease:
     """The right to let a GPU read some memory; ends with `close`, or when it is collected."""
 
-    def __init__(self, registry: Registry, entry: _Entry | None) -> None:
+    def __init__(
+        self, registry: Registry, entry: _Entry | None, storage: torch.UntypedStorage
+    ) -> None:
         self._finalizer = None
         if entry is not None:
-            self._finalizer = weakref.finalize(self, registry._end, entry)
+            # Holds the storage, too: that of the entry may be another one on the same pages.
+            self._finalizer = weakref.finalize(self, registry._end, entry, storage)
             # At exit the driver tears everything down itself, before memory is reused.
             self._finalizer.atexit = False
 
@@ -119,7 +122,7 @@ class Registry:
         self._lock = threading.Lock()
         # Leases end wherever the garbage collector runs, perhaps inside `lease` itself; so the end
         # of one is queued, and worked off by whoever can get the lock.
-        self._ended: deque[_Entry] = deque()
+        self._ended: deque[tuple[_Entry, torch.UntypedStorage]] = deque()
 
     def lease(self, tensor: Tensor, name: str) -> Lease:
         """Register the storage of a CPU tensor, unless it is registered, and keep it alive.
@@ -133,7 +136,7 @@ class Registry:
         """
         storage = tensor.untyped_storage()
         if storage.nbytes() == 0:
-            return Lease(self, None)
+            return Lease(self, None, storage)
         self._work_off()  # a range that is about to be left may overlap this one
         try:
             with self._lock:
@@ -141,7 +144,7 @@ class Registry:
                 entry.leases += 1
         finally:
             self._work_off()
-        return Lease(self, entry)
+        return Lease(self, entry, storage)
 
     def pinned_copy(self, tensor: Tensor, name: str) -> Tensor:
         """Return a copy of a CPU tensor in pinned memory that begins at a page.
@@ -202,21 +205,24 @@ class Registry:
             self.runtime.register(address, min(self._chunk_bytes, last - address))
             entry.owned.append(address)
 
-    def _end(self, entry: _Entry) -> None:
-        self._ended.append(entry)
+    def _end(self, entry: _Entry, storage: torch.UntypedStorage) -> None:
+        self._ended.append((entry, storage))
+        del storage  # it may be freed as soon as the queue lets go of it
         self._work_off()
 
     def _work_off(self) -> None:
         """Unregister what nobody needs any more. Who holds the lock comes here after it."""
         while self._ended and self._lock.acquire(blocking=False):
             try:
-                entry = self._ended.popleft()
+                entry, storage = self._ended.popleft()
                 entry.leases -= 1
+                if entry.leases == 0 or storage.data_ptr() != entry.storage.data_ptr():
+                    self.runtime.synchronize()  # before the storage can be freed
                 if entry.leases == 0:
                     self._entries.remove(entry)
-                    self._ended.extend(entry.neighbours)
-                    self.runtime.synchronize()
+                    self._ended.extend((other, other.storage) for other in entry.neighbours)
                     self._unregister(entry)
+                del storage
             except IndexError:  # another thread was faster
                 pass
             finally:
