@@ -410,6 +410,17 @@ def test_beside_a_ready_sampler() -> None:
     NeighborLoader(graph(), [3], neighbor_sampler=sampler, device="cpu")
 
 
+def test_two_loaders_over_one_sampler_place_alike(gpu: Gpu) -> None:
+    data = graph()
+    sampler = NeighborSampler(data, [4, 3], device="cpu", seed=5)
+    first = loader_of(gpu, data, features="host", neighbor_sampler=sampler, num_neighbors=[4, 3])
+    with pytest.raises(ValueError, match="features='auto' contradicts features='host' of another"):
+        loader_of(gpu, data, neighbor_sampler=sampler)
+    second = loader_of(gpu, data, features="host", neighbor_sampler=sampler)
+    assert places(first) == places(second)
+    assert places(first)["data.x"] == REGISTERED
+
+
 def test_a_shallow_copy_shares_the_placed_graph(gpu: Gpu) -> None:
     sampler = NeighborSampler(graph(), [3], device="cpu", topology="host")
     calls = len(gpu.runtime.calls)

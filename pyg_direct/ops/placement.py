@@ -182,7 +182,16 @@ class Placer:
         return placed
 
     def hold(self, tables: Iterable[tuple[str, Tensor]], mode: str) -> None:
-        """Place the user's tables, the small ones first, as most of them fit then."""
+        """Place the user's tables, the small ones first, as most of them fit then.
+
+        Raises:
+            ValueError: another loader over the same sampler has placed them in another way.
+        """
+        if self._held and mode != self._features:
+            raise ValueError(
+                f"features={mode!r} contradicts features={self._features!r} of another loader over "
+                f"the same neighbor_sampler=. Pass the same to both, or a sampler to each."
+            )
         self._features = mode
         for name, table in sorted(tables, key=lambda pair: nbytes_of(pair[1])):
             self.reach(table, name)
