@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import resource
 import subprocess
 import warnings
 from collections.abc import Callable
@@ -19,6 +18,7 @@ from .config import DEVICE_VARIABLE, resolve_device
 from .ops import backend_for, best_device
 from .ops.compile import require_cuda
 from .ops.cuda import CudaBackend
+from .ops.host_memory import MEMINFO, available_in, lockable_bytes
 from .ops.link import LinkSpeed, host_bytes, measure_link
 from .ops.numba_kernels import gather as numba_gather
 from .ops.placement import FREE_SHARE
@@ -93,8 +93,8 @@ class Machine:
 
     def memlock(self) -> int:
         """Return how many bytes may be page-locked, or UNLIMITED."""
-        soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
-        return UNLIMITED if soft == resource.RLIM_INFINITY else soft
+        lockable = lockable_bytes()
+        return UNLIMITED if lockable is None else lockable
 
     def cores(self) -> set[int]:
         """Return the cores that this process may use."""
@@ -256,10 +256,7 @@ def _gpus(machine: Machine) -> list[Gpu]:
 
 
 def _available_bytes(machine: Machine) -> int:
-    found = re.search(r"MemAvailable:\s+(\d+) kB", machine.read("/proc/meminfo"))
-    if found is None:
-        raise ValueError("/proc/meminfo has no MemAvailable")
-    return int(found[1]) << 10
+    return available_in(machine.read(MEMINFO))
 
 
 def _cores_of_node(machine: Machine, node: str) -> set[int]:

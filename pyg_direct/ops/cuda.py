@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import fields, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -22,6 +22,8 @@ LOADS_IN_FLIGHT = 4  # `kInFlight` of gather.cu
 LINK_BYTES_PER_SECOND = 64e9  # PCIe 5 x16; a slower link is filled by fewer threads still
 LINK_LATENCY_SECONDS = 1.6e-6  # of a read of host memory, at the upper end
 MAX_THREADS_PER_PROCESSOR = 2048
+# The arrays of a CSC that kernels read, in the order in which they are worth device memory.
+ARRAYS = ("indptr", "indices", "time", "weight", "cumulative", "perm")
 WORDS = {16: "uint4", 8: "u64", 4: "u32", 2: "u16", 1: "u8"}
 
 
@@ -79,23 +81,13 @@ class CudaBackend:
     def place(self, csc: Csc, topology: str = "auto", device_bytes: int | None = None) -> Csc:
         """Return `csc` with its arrays as tensors in device memory, or in pinned host memory."""
         self._placer.open_budget(device_bytes)
-        # In the order in which they are worth device memory.
-        names = ("indptr", "indices", "time", "weight", "cumulative", "perm")
-        arrays = {
-            name: torch.as_tensor(getattr(csc, name)).contiguous()
-            for name in names
-            if getattr(csc, name) is not None
-        }
-        placed: dict[str, Any] = self._placer.topology(arrays.items(), topology)
+        arrays = [(name, torch.as_tensor(array).contiguous()) for name, array in arrays_of(csc)]
+        placed: dict[str, Any] = self._placer.topology(arrays, topology)
         return replace(csc, **placed)
 
     def retrieve(self, csc: Csc) -> Csc:
         """Return a placed graph with NumPy arrays."""
-        host = {
-            f.name: getattr(csc, f.name).cpu().numpy()
-            for f in fields(csc)
-            if isinstance(getattr(csc, f.name), Tensor)
-        }
+        host: dict[str, Any] = {name: array.cpu().numpy() for name, array in arrays_of(csc)}
         return replace(csc, **host)
 
     def hold(self, tables: Iterable[tuple[str, Tensor]], features: str = "auto") -> None:
@@ -109,8 +101,7 @@ class CudaBackend:
     def workspace(self, csc: Csc, plan: SamplingPlan) -> CudaWorkspace:
         """Return a new workspace, for use on the current stream."""
         # Were the graph deleted while the stream reads it, the memory must stay as it is.
-        arrays = (csc.indptr, csc.indices, csc.perm, csc.time, csc.weight, csc.cumulative)
-        self.streams.keep(array for array in arrays if array is not None)
+        self.streams.keep(array for _, array in arrays_of(csc))
         return CudaWorkspace(csc, plan, self)
 
     def gather(self, table: Tensor, index: Tensor, end: int | None = None) -> Tensor:
@@ -151,6 +142,14 @@ class CudaBackend:
     def block_threads(self) -> int:
         """Threads of every block that is launched."""
         return self.library.compiler.block_threads
+
+
+def arrays_of(csc: Csc) -> Iterator[tuple[str, Any]]:
+    """Yield the arrays that a graph has of `ARRAYS`, with their names."""
+    for name in ARRAYS:
+        array = getattr(csc, name)
+        if array is not None:
+            yield name, array
 
 
 def as_bytes(tensor: Tensor) -> Tensor:

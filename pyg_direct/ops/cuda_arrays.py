@@ -138,3 +138,8 @@ class Counts:
 def upload(table: IntTable | npt.NDArray[np.bool_], device: torch.device) -> Tensor:
     """Return a table of the host as int64 on `device`."""
     return device_memory.upload(torch.from_numpy(table.astype(np.int64)), device)
+
+
+def prefix_sums(counts: IntTable) -> IntTable:
+    """Return the sums of the first 0, 1, 2, ... counts."""
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])

@@ -16,7 +16,7 @@ from torch import Tensor
 from ..types import Csc, IntTable, SamplingPlan
 from . import device_memory
 from .compile import Kernel
-from .cuda_arrays import Attributes, Grids, upload
+from .cuda_arrays import Attributes, Grids, prefix_sums, upload
 
 Edges = list[tuple[Tensor, Tensor]]  # of each relation: edge_index [2, e_r], edge int64 [e_r]
 
@@ -61,7 +61,7 @@ class EdgeOutputs:
             hop_start: [hops + 1]: first edge of each hop in `arrays`.
             arrays: label, col and position of the edges.
         """
-        start = _prefix_sums(counts.sum(0))
+        start = prefix_sums(counts.sum(0))
         edge_index, edge = self._room(int(start[-1]))
         if start[-1] > 0:
             place = np.concatenate([counts, np.zeros((len(counts), 1), np.int64)], 1)
@@ -97,7 +97,7 @@ class EdgeOutputs:
         """
         csc = self._csc
         bound = bounds[csc.dst_type]
-        item_start, places = upload(_prefix_sums(bound), self._device), int(bound.sum())
+        item_start, places = upload(prefix_sums(bound), self._device), int(bound.sum())
         item_ptr = device_memory.empty(places + 1, torch.int64, self._device)
 
         def launch(fill: int, outputs: tuple[Tensor, Tensor]) -> None:
@@ -130,8 +130,3 @@ class EdgeOutputs:
             (edge_index[2 * a : 2 * b].view(2, b - a), edge[a:b])
             for a, b in pairwise(start.tolist())
         ]
-
-
-def _prefix_sums(counts: IntTable) -> IntTable:
-    """Return the sums of the first 0, 1, 2, ... counts."""
-    return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from .host_memory import MEMINFO, available_in
 from .pinning import INVALID_VALUE, CudaError, tensor_at
 
 # Of `cudaHostRegister` and `cudaHostAlloc`; from the CUDA runtime's headers.
@@ -66,8 +67,7 @@ class CupyRuntime:
 
     def available_bytes(self) -> int:
         """Return what Linux says is available."""
-        text = Path("/proc/meminfo").read_text(encoding="ascii")
-        return int(text.split("MemAvailable:")[1].split()[0]) << 10
+        return available_in(Path(MEMINFO).read_text(encoding="utf-8"))
 
     def _call(self, function: Callable[..., Any], *arguments: int) -> Any:
         try:

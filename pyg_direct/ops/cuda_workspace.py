@@ -12,7 +12,7 @@ from torch import Tensor
 from ..types import BatchKey, Csc, IntTable, SampledGraph, SamplingPlan
 from . import device_memory
 from .compile import type_name
-from .cuda_arrays import MAX_SCAN_BLOCKS, Attributes, Counts, Grids, Items, upload
+from .cuda_arrays import MAX_SCAN_BLOCKS, Attributes, Counts, Grids, Items, prefix_sums, upload
 from .cuda_emit import EdgeOutputs, Edges
 from .device_memory import grown
 from .forecast import Forecast
@@ -308,7 +308,8 @@ class CudaWorkspace:
         return renew
 
     def _grow_lists(self, room: IntTable, known: IntTable) -> None:
-        start, size = np.cumsum(np.append(0, room[:-1])), int(room.sum())
+        ends = prefix_sums(room)
+        start, size = ends[:-1], int(ends[-1])
         node, seed_of = self._empty(size, self._node.dtype), self._seed_of
         if self._disjoint:
             seed_of = self._empty(size, torch.int32)
@@ -321,7 +322,7 @@ class CudaWorkspace:
 
     def _new_table(self, slots: IntTable) -> None:
         """Begin an empty table of `slots` [T] slots for each node type."""
-        base = np.cumsum(np.append(0, slots))
+        base = prefix_sums(slots)
         self._slots, self._slot_base = slots, self._upload(base)
         self._table = torch.full((int(base[-1]),), -1, dtype=torch.int32, device=self._device)
         self._base = WINDOW_TOP

@@ -8,7 +8,6 @@ freed before it is unregistered; both are dealt with here, over a runtime that t
 from __future__ import annotations
 
 import ctypes
-import resource
 import threading
 import warnings
 import weakref
@@ -19,6 +18,8 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
+
+from .host_memory import lockable_bytes
 
 CHUNK_BYTES = 256 << 30  # drivers were seen to refuse 512 GiB at once
 PAGE_BYTES = 4096
@@ -266,8 +267,8 @@ def _size(nbytes: int) -> str:
 
 def _message(name: str, nbytes: int, what: str, failure: CudaError) -> str:
     """Return what went wrong, with which tensor, and what helps."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
-    limit = "unlimited" if soft == resource.RLIM_INFINITY else _size(soft)
+    lockable = lockable_bytes()
+    limit = "unlimited" if lockable is None else _size(lockable)
     remedies = {
         MEMORY_ALLOCATION: (
             f"Not enough memory can be page-locked: this process may lock {limit} (ulimit -l; for "

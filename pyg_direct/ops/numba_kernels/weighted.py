@@ -305,7 +305,7 @@ def draw_group(
             k, low, end = item_ptr[item + 1] - first, item_low[item], start + degree
             local = np.uint64(item + offset)
             if k == 0 or (k == degree and not replace):
-                for j in range(k):  # all of them
+                for j in range(k if stage == 0 else 0):  # all of them
                     position[first + j] = start + j
             elif stage == 0 and low == 0.0:
                 fill_uniform(target, at, at + k, local, stream, k0, k1)

@@ -1,0 +1,26 @@
+"""What Linux says about the memory of the host."""
+
+from __future__ import annotations
+
+import re
+import resource
+
+MEMINFO = "/proc/meminfo"
+
+
+def available_in(meminfo: str) -> int:
+    """Return the bytes that can be had without swapping, from the text of MEMINFO.
+
+    Raises:
+        ValueError: the text does not tell.
+    """
+    found = re.search(r"MemAvailable:\s+(\d+) kB", meminfo)
+    if found is None:
+        raise ValueError(f"{MEMINFO} has no MemAvailable")
+    return int(found[1]) << 10
+
+
+def lockable_bytes() -> int | None:
+    """Return how many bytes this process may page-lock; None for any number."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    return None if soft == resource.RLIM_INFINITY else soft
