@@ -130,7 +130,8 @@ def opened(dry: bool) -> Iterator[Device]:
     with emulated() as backend, contextlib.ExitStack() as stack:
         for module in (pyg_direct.base, pyg_direct.sampler):
             stack.callback(setattr, module, "backend_for", module.backend_for)
-            module.backend_for = lambda *_, **__: backend
+            # One for each loader, as on a GPU: it remembers where things were placed.
+            module.backend_for = lambda *_, **__: CudaBackend(backend.device, backend.library)
         yield DryDevice(backend)
 
 

@@ -209,15 +209,15 @@ def emulated(
 def give_to_loaders(
     backend: cuda.CudaBackend, monkeypatch: pytest.MonkeyPatch
 ) -> list[cuda.CudaBackend]:
-    """Let every loader and sampler that is made from now on have `backend`, whatever its device.
+    """Let every loader and sampler made from now on run on the device of `backend`.
 
-    The list that is returned gets an entry each time that a backend is asked for.
+    Each gets a backend of its own, as on a GPU; the list that is returned gets them all.
     """
     given: list[cuda.CudaBackend] = []
 
     def backend_for(device: torch.device, threads: int = 1) -> cuda.CudaBackend:
-        given.append(backend)
-        return backend
+        given.append(cuda.CudaBackend(backend.device, backend.library))
+        return given[-1]
 
     for module in (pyg_direct.sampler, pyg_direct.base):
         monkeypatch.setattr(module, "backend_for", backend_for)
