@@ -1,5 +1,7 @@
-// Draws in proportion to edge weights, by inversion of each list's cumulative weights: the twin of
-// `numba_kernels/weighted.py`, pick for pick.
+// Draws in proportion to edge weights: the twin of `numba_kernels/weighted.py`, pick for pick.
+//
+// A draw reads one entry, 8 bytes, of the list's alias table, so it is one request to host memory.
+// Where times hide a part of the list it inverts the cumulative weights instead, by bisection.
 //
 // Doubles are added, subtracted, multiplied and compared in the order of the twin. A compiler may
 // merge a product with a sum into one fused operation, which rounds once and not twice; therefore
@@ -8,16 +10,22 @@
 #include "common.cuh"
 #include "items.cuh"
 #include "philox.cuh"
+#include "times.cuh"
 
 // Below this share of an item's weight, a difference of cumulative weights has lost its precision
 // (2^-53 / 2^-20), and what is left is added up afresh.
 constexpr f64 kTinyShare = 1.0 / 1048576.0;  // 2^-20
 
+constexpr i64 kSeenBits = 64;     // of a word that knows all picks of a list so short
+constexpr i64 kDrawsPerPick = 3;  // draws from all of an item that it may use up for distinct picks
+
 // The weights that an item draws from.
 struct Weights {
+  In<i64> alias;               // [E]; [0] if no list may be drawn from as a whole
   In<f64> weight, cumulative;  // [E]
   i64 start, end;              // the item's positions
   f64 low;                     // cumulative weight before `start`
+  bool aliased;                // whether the item is a whole list with an alias table
 
   // The cumulative weight before position `p` of the item, start <= p <= end.
   __device__ f64 before(i64 p) const {
@@ -38,6 +46,28 @@ __device__ inline i64 first_above(In<f64> cumulative, i64 first, i64 last, f64 t
     }
   }
   return first;
+}
+
+// The position that a draw from [0, 1) takes of an item; its end if rounding went past it.
+//
+// An entry of an alias table holds the share of its slot that goes to its own edge, as a float (minus
+// what it lacks to 1 above 0.5), and above it the edge that gets the rest, counted from the begin of
+// the list (Walker 1977, see `numba_kernels/weight_tables.py`).
+//
+// Example: weights 1, 5, 2 and the draw 0.25: slot 0.75 is slot 0, which keeps its edge up to 0.375,
+// so it takes the 5; by cumulative weights 2 of 8 takes the 5, too.
+__device__ inline i64 find(const Weights &item, f64 draw) {
+  if (!item.aliased) {
+    const f64 target = __dmul_rn(draw, item.cumulative[item.end - 1]);
+    return first_above(item.cumulative, item.start, item.end, target);
+  }
+  const f64 scaled = __dmul_rn(draw, static_cast<f64>(item.end - item.start));
+  const i64 slot = static_cast<i64>(scaled);
+  const u64 entry = static_cast<u64>(item.alias[item.start + slot]);
+  const f64 stored = static_cast<f64>(__uint_as_float(static_cast<u32>(entry)));
+  const f64 kept = stored < 0.0 ? stored + 1.0 : stored;
+  const bool own = scaled - static_cast<f64>(slot) < kept;
+  return item.start + (own ? slot : static_cast<i64>(entry >> 32));
 }
 
 // The weight of an item that `picked` ascending picks at position[first] leave: the sum of the gaps
@@ -132,6 +162,8 @@ __global__ void weighted_replace(
     u32 k0, u32 k1,       // key of the batch
     i32 disjoint,         // 0 or 1
     i32 lanes,            // 8, 16 or 32
+    In<i64> time_base,    // [R]: kNoTime where all of a list may be drawn
+    In<i64> alias,        // [E]: alias tables; [0] if no relation with weights is without times
     In<f64> cumulative,   // [E]: running sums of the weights within each list
     In<f64> item_low,     // [items]: weight of the list before the item
     In<f64> weight,       // [E], each >= 0 and finite
@@ -147,79 +179,87 @@ __global__ void weighted_replace(
     if (item.size == 0) continue;  // no weight, and no `item_low` to go by
     const Stream stream = stream_of(item.local, hop, r, k0, k1);
     const i64 end = item.start + item.degree;
-    const f64 low = item_low[number], whole = cumulative[end - 1] - low;
-    const Weights weights{weight, cumulative, item.start, end, low};
+    const f64 low = item_low[number];
+    const Weights weights{alias,      weight, cumulative, item.start, end, low,
+                          time_base[r] == kNoTime};
     for (i64 slot = threadIdx.x % lanes; slot < item.size; slot += lanes) {
       const f64 draw = draw_unit(stream, static_cast<u32>(slot), 0);
       i64 pick;
       if (low > 0.0) {
         pick = pick_exactly(weights, position, item.first, 0, draw);
       } else {
-        pick = first_above(cumulative, item.start, end, __dmul_rn(draw, whole));
-        while (pick == end || (pick > item.start && cumulative[pick] <= cumulative[pick - 1])) {
-          --pick;  // rounding went past the last weight
-        }
+        pick = find(weights, draw);
+        // Rounding went past the last weight.
+        for (bool past = pick == end; past; past = weight[pick] <= 0.0) --pick;
       }
       edges.put(item.first + slot, pick, item.local, disjoint, item.subgraph);
     }
   }
 }
 
-// The place behind all of the ascending position[first, last) that are not above `chosen`.
-//
-// Example: 3, 7, 9 and chosen 7 give the place of the 9.
+// Adds to the `found` picks at position[first] what is missing to k, each drawn from what is left
+// with probability weight / weight left, and sorts them.
 template <class P>
-__device__ inline i64 place_of(i64 chosen, Out<P> position, i64 first, i64 last) {
-  while (last > first && position[last - 1] > chosen) --last;
-  return last;
-}
-
-// Writes k distinct positions of positive weight to position[first], ascending; the item has more
-// than k positions, and at least k of positive weight. Each draw takes one of those left with
-// probability weight / weight left: first it is made from the whole list; if it falls on an earlier
-// pick, it is made anew from what is left. Of a weight w that gives the probability
-// w / whole + (1 - left / whole) * w / left = w / left.
-//
-// Example: weights 1, 5, 2 and first draws 0.5, 0.5 mean 4 and 4 of 8. Both fall on the 5; so the
-// second is made anew from the 1 and the 2.
-template <class P>
-__device__ inline void pick_distinct(const Weights &item, Out<P> position, i64 first, i64 k,
-                                     const Stream &stream) {
-  const f64 whole = item.before(item.end) - item.low, tiny = __dmul_rn(kTinyShare, whole);
+__device__ inline void pick_the_rest(const Weights &item, Out<P> position, i64 first, i64 found,
+                                     i64 k, const Stream &stream) {
+  const f64 tiny = __dmul_rn(kTinyShare, item.cumulative[item.end - 1] - item.low);
   for (i64 j = 0; j < k; ++j) {
-    i64 chosen = -1, at = first + j;
-    if (item.low == 0.0) {
-      const f64 draw = draw_unit(stream, static_cast<u32>(j), 0);
-      chosen = first_above(item.cumulative, item.start, item.end, __dmul_rn(draw, whole));
-      at = place_of(chosen, position, first, first + j);
-      // At the end if rounding went past the last weight.
-      if (chosen == item.end || (at > first && position[at - 1] == chosen)) chosen = -1;
-    }
-    if (chosen < 0) {
+    i64 chosen = -1;
+    if (j < found) {
+      chosen = position[first + j];
+    } else {
       const f64 left = weight_left(item, position, first, j);
       const f64 draw = draw_unit(stream, static_cast<u32>(j), 1);
       if (left > tiny) chosen = pick_from_gaps(item, position, first, j, __dmul_rn(draw, left));
       if (chosen < 0) chosen = pick_exactly(item, position, first, j, draw);
-      at = place_of(chosen, position, first, first + j);
     }
-    for (i64 i = first + j; i > at; --i) position[i] = static_cast<P>(position[i - 1]);
+    i64 at = first + j;
+    for (; at > first && position[at - 1] > chosen; --at) {
+      position[at] = static_cast<P>(position[at - 1]);
+    }
     position[at] = static_cast<P>(chosen);
   }
+}
+
+// Writes k distinct positions of positive weight to position[first]; the item has more than k
+// positions, and at least k of positive weight. Each draw takes one of those left with probability
+// weight / weight left: draws from the whole list that skip what was picked before do that. Where
+// too few of them come upon something new, the rest is drawn from what is left.
+//
+// Example: weights 1, 5, 2 and draws that fall on the 5, the 5 and the 2 pick the 5 and the 2.
+template <class P>
+__device__ inline void pick_distinct(const Weights &item, Out<P> position, i64 first, i64 k,
+                                     const Stream &stream) {
+  const i64 degree = item.end - item.start;
+  i64 found = 0;
+  u64 seen = 0;  // a bit for each pick, modulo kSeenBits
+  for (i64 j = 0; j < (item.low == 0.0 ? kDrawsPerPick * k : 0) && found < k; ++j) {
+    const i64 chosen = find(item, draw_unit(stream, static_cast<u32>(j), 0));
+    const u64 bit = u64{1} << ((chosen - item.start) % kSeenBits);
+    bool is_new = !(seen & bit);
+    if (degree > kSeenBits && !is_new) {  // the bit may be that of another position
+      is_new = true;
+      for (i64 i = 0; i < found && is_new; ++i) is_new = position[first + i] != chosen;
+    }
+    seen |= bit;
+    if (is_new && chosen < item.end) position[first + found++] = static_cast<P>(chosen);
+  }
+  if (found < k) pick_the_rest(item, position, first, found, k, stream);
 }
 
 // Draws for the items of weighted relations with a fan-out k >= 0 without replacement, a lane an
 // item: each draw depends on the picks before it, and the order in which the gaps' weights are added
 // decides the last bits, so further lanes would have nothing to do. Items are independent.
 //
-// Example: fan-out 2 of the weights 1, 0, 5, 2 at position 10: first draws 0.5, 0.9 mean 4 and 7.2 of
-// 8 and take the 5 and the 2; the edges are at positions 12 and 13. Fan-out 3 takes all that have
-// weight.
+// Example: fan-out 2 of the weights 1, 0, 5, 2 at position 10, where times hide other edges of the
+// list: draws 0.9, 0.5 mean 7.2 and 4 of 8 and take the 2 and the 5; the edges are at positions 13
+// and 12. Fan-out 3 takes all that have weight.
 template <class P, class I>
 __global__ void weighted_distinct(
     In<I> indices, In<i64> node_start, In<i64> node_ptr, In<i32> seed_of, In<i64> relations,
     In<i64> fanout, In<i64> item_base, In<i64> item_start, In<i64> item_degree, In<i64> item_ptr,
-    i64 num_relations, In<i64> weighted, i32 hop, u32 k0, u32 k1, i32 disjoint, In<f64> cumulative,
-    In<f64> item_low, In<f64> weight,  // all as in `weighted_replace`
+    i64 num_relations, In<i64> weighted, i32 hop, u32 k0, u32 k1, i32 disjoint, In<i64> time_base,
+    In<i64> alias, In<f64> cumulative, In<f64> item_low, In<f64> weight,  // as in `weighted_replace`
     Out<I> row, Out<i32> col, Out<P> position, Out<i32> group  // [edges] out
 ) {
   Edges<P, I> edges{indices, row, col, position, group};
@@ -232,8 +272,13 @@ __global__ void weighted_distinct(
     if (item.size == 0) continue;
     const bool whole = item.size == item.degree;
     if (!whole) {
-      const Weights weights{weight, cumulative, item.start, item.start + item.degree,
-                            item_low[number]};
+      const Weights weights{alias,
+                            weight,
+                            cumulative,
+                            item.start,
+                            item.start + item.degree,
+                            item_low[number],
+                            time_base[r] == kNoTime};
       const Stream stream = stream_of(item.local, hop, r, k0, k1);
       pick_distinct(weights, position, item.first, item.size, stream);
     }

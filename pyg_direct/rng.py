@@ -49,10 +49,13 @@ def integers(key: BatchKey, draw: int, size: int, end: int) -> torch.Tensor:
 
 def uniforms(key: BatchKey, draw: int, size: int) -> torch.Tensor:
     """Return `size` draws in [0, 1), multiples of 2^-53, as float64; see `integers`."""
-    out = np.empty(size, np.float64)
-    zero, stream = np.uint64(0), _node_stream(draw)
-    fill_uniform(out, 0, size, zero, stream, np.uint64(key.low), np.uint64(key.high))
-    return torch.from_numpy(out)
+    counter = np.arange((size + 1) // 2, dtype=np.uint64)
+    out = np.empty(2 * len(counter), np.float64)
+    fill_uniform(
+        out, counter, np.zeros_like(counter), len(counter),
+        _node_stream(draw), np.uint64(key.low), np.uint64(key.high),
+    )  # fmt: skip
+    return torch.from_numpy(out[:size])
 
 
 def _node_stream(draw: int) -> np.uint64:

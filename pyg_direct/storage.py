@@ -22,8 +22,8 @@ from .ops.sorting import (
     narrow,
     pad_and_check,
     sort_by_time,
-    weights_and_sums,
 )
+from .ops.weights import with_weights
 from .remote import Relation, remote_parts
 from .types import EDGE_TIME, NO_TIME, Csc
 
@@ -147,17 +147,12 @@ def _with_times(
 
 
 def _with_weights(csc: Csc, weights: dict[Any, Any], edge_types: Sequence[EdgeType | None]) -> Csc:
-    """Add the weights and their running sums, in the order of the CSC."""
+    """Add the weights, in the order of the CSC."""
     parts = {r: _in_order(csc, r, weights.get(key)) for r, key in enumerate(edge_types)}
     weight = _laid_out(parts, csc.edge_base, len(csc.indices), np.float64)
-    weight, cumulative = weights_and_sums(csc.indptr, weight)
-    return replace(
-        csc,
-        weight=weight,
-        cumulative=cumulative,
-        positive=all(bool((value > 0).all()) for value in weights.values()),
-        weighted=np.array([key in weights for key in edge_types], np.bool_),
-    )
+    relations = np.array([key in weights for key in edge_types], np.bool_)
+    positive = all(bool((value > 0).all()) for value in weights.values())
+    return with_weights(csc, weight, relations, positive)
 
 
 def _in_order(csc: Csc, relation: int, values: Any) -> Any:

@@ -72,7 +72,7 @@ class Csc:
     `NO_TIME` if the relation is not bound by time. Lists are sorted by time."""
     weight: Array | None = None  # float64 [E] by position, each >= 0 and finite
     cumulative: Array | None = None  # float64 [E], running sums of `weight` within each list
-    blocks: Array | None = None  # float64: every 8th of `cumulative`, for a backend that wants them
+    alias: Array | None = None  # int64 [E] by position, of lists with weights and without times
     positive: bool = False  # whether all weights of weighted relations are known to be above 0
     weighted: npt.NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, np.bool_))
     """[R]: whether the relation has weights."""

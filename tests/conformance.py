@@ -13,7 +13,7 @@ from torch import Tensor
 
 from pyg_direct.ops import Backend
 from pyg_direct.ops.cpu import CpuBackend
-from pyg_direct.ops.sorting import running_sums
+from pyg_direct.ops.weights import with_weights as weigh
 from pyg_direct.types import EDGE_TIME, NO_TIME, BatchKey, Csc, SampledGraph, SamplingPlan
 
 EPOCH, SPAN = 1 << 40, 20  # times are in [EPOCH, EPOCH + SPAN], so that many are equal
@@ -115,7 +115,7 @@ def with_weights(
         np.repeat(empty, np.diff(csc.indptr)), 0.0, rng.choice(palette, len(csc.indices))
     )
     mask = np.ones(csc.num_relations, np.bool_) if weighted is None else np.array(weighted)
-    return replace(csc, weight=weight, cumulative=running_sums(csc.indptr, weight), weighted=mask)
+    return weigh(csc, weight, mask)
 
 
 def with_seed_times(rng: np.random.Generator, case: Case, csc: Csc) -> Case:

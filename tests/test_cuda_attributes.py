@@ -31,8 +31,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pyg_direct.ops.cpu import CpuBackend
-from pyg_direct.ops.sorting import running_sums
 from pyg_direct.ops.source import read_source
+from pyg_direct.ops.weights import with_weights as weigh
 from pyg_direct.types import BatchKey, Csc
 
 LAWS = ({}, {"replace": True}, {"disjoint": True}, {"replace": True, "disjoint": True})
@@ -106,10 +106,7 @@ def test_lists_of_many_weights() -> None:
     rng = np.random.default_rng(5)
     case = homogeneous([60, 7], num_nodes=6, num_edges=6000, seeds=6)
     weight = rng.random(6000) ** 9
-    csc = replace(
-        case.csc, weight=weight, cumulative=running_sums(case.csc.indptr, weight),
-        weighted=np.ones(1, np.bool_),
-    )  # fmt: skip
+    csc = weigh(case.csc, weight, np.ones(1, np.bool_))
     for law in LAWS:
         with emulated() as backend:
             plan = replace_plan(case.plan, **law)
@@ -122,9 +119,9 @@ def test_the_last_bits_of_a_draw() -> None:
     weight = np.ones(size)
     csc = Csc(
         np.array([0, size]), np.zeros(size, np.int32), None, one, one, one, np.array([0, size]),
-        np.ones(1, np.int64), weight=weight, cumulative=np.cumsum(weight),
-        weighted=np.ones(1, np.bool_),
+        np.ones(1, np.int64),
     )  # fmt: skip
+    csc = weigh(csc, weight, np.ones(1, np.bool_))
     plan = uniform_plan(np.array([[32]]), replace=True)
     case = Case(csc, plan, [torch.zeros(80, dtype=torch.int64)], BatchKey(1, 2))
     with emulated() as backend:
@@ -192,9 +189,15 @@ def test_a_workspace_forgets_the_times_of_the_batch_before() -> None:
         ("if (cumulative[middle] > target)", "if (cumulative[middle] > target + target)"),
         ("slot & 1 ? words.word[2] : words.word[0]", "words.word[0]"),
         ("if (!weighted[r] || fanout[r] < 0)", "if (fanout[r] < 0)"),
-        ("position[last - 1] > chosen", "false"),
-        ("position[at - 1] == chosen", "false"),
-        ("if (item.low == 0.0)", "if (true)"),
+        ("position[at - 1] > chosen", "false"),
+        ("is_new = position[first + i] != chosen", "is_new = true"),
+        ("if (degree > kSeenBits && !is_new)", "if (false)"),
+        ("seen |= bit;", ""),
+        ("item.low == 0.0 ? kDrawsPerPick * k : 0", "kDrawsPerPick * k"),
+        ("static_cast<i64>(entry >> 32)", "static_cast<i64>(entry >> 33)"),
+        ("stored < 0.0 ? stored + 1.0 : stored", "stored"),
+        ("time_base[r] == kNoTime}", "true}"),
+        ("kDrawsPerPick = 3", "kDrawsPerPick = 2"),
         ("draw_unit(stream, static_cast<u32>(j), 1)", "draw_unit(stream, static_cast<u32>(j), 0)"),
     ],
 )  # fmt: skip
@@ -202,7 +205,7 @@ def test_mistakes_are_caught(old: str, new: str) -> None:
     assert any(old in read_source(file) for file in ("sample.cu", "weighted.cu")), "nothing to do"
     rng = np.random.default_rng(8)
     csc = make_csc(rng, [30, 20], [(1, 0, 300), (0, 1, 300), (1, 1, 200)], hub=True)
-    csc = with_times(rng, csc, by_edge=False)
+    csc = with_times(rng, csc, by_edge=False, bound=[True, False, True])
     seeds = make_seeds(rng, csc, [10, 10])
 
     def check_all() -> None:

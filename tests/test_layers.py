@@ -20,6 +20,7 @@ MAY_IMPORT = {
     "ops.parallel": set(),
     "ops.buffers": set(),
     "ops.sorting": {"types", "ops.numba_kernels", "ops.parallel"},
+    "ops.weights": {"types", "ops.numba_kernels", "ops.parallel"},
     "ops.source": set(),
     "ops.streams": set(),
     "ops.errors": set(),
@@ -52,7 +53,7 @@ MAY_IMPORT = {
     "rng": {"types", "ops.numba_kernels"},
     "attributes": {"ops.sorting"},
     "remote": {"ops.sorting"},
-    "storage": {"types", "attributes", "remote", "ops.sorting"},
+    "storage": {"types", "attributes", "remote", "ops.sorting", "ops.weights"},
     "negatives": {"types", "arguments", "rng"},
     "fanouts": set(),
     "sampler": {

@@ -169,80 +169,36 @@ def test_no_weight_at_all_with_replacement():
     assert draws([0.0, 0.0], 3, replace=True).size == 0
 
 
-def compiled_text(function, **options):
+INTS, DOUBLES, SIZE = numba.int64[::1], numba.float64[::1], numba.int64
+TABLE = (numba.float32[::1], numba.uint32[::1])
+PICKS = (INTS, SIZE, SIZE, SIZE, SIZE, DOUBLES)
+
+
+def compiled_text(function, arguments, **options):
     """Return LLVM's text and the machine code of a kernel, compiled as `jit.kernel` does."""
-    ints, doubles = numba.int64[::1], numba.float64[::1]
-    size, word = numba.int64, numba.uint64
-    arguments = (ints, doubles, size, size, numba.boolean, size, *[ints] * 3, *[doubles] * 4)
-    arguments = (*arguments, *[word] * 3)
     dispatcher = numba.njit(arguments, nogil=True, error_model="numpy", **options)(function.py_func)
     texts = [*dispatcher.inspect_llvm().values(), *dispatcher.inspect_asm().values()]
     return "\n".join(texts)
 
 
-def test_products_and_sums_round_one_by_one():
+@pytest.mark.parametrize(
+    ("function", "arguments"),
+    [
+        (weighted.find, (numba.float64, SIZE, SIZE, numba.boolean, *TABLE, DOUBLES)),
+        (weighted.pick_exactly, (*PICKS, numba.float64)),
+        (weighted.pick_from_gaps, (*PICKS, DOUBLES, numba.float64, numba.float64)),
+    ],
+)
+def test_products_and_sums_round_one_by_one(function, arguments):
     """As on the GPU: else the two backends would pick different edges now and then."""
-    function = weighted.draw_group
     merged = re.compile(r"f(mul|add) (fast|contract|reassoc)|fmuladd|vfn?m(add|sub)|llvm\.fma")
-    assert "fmul double" in compiled_text(function)
-    assert not merged.search(compiled_text(function))
-    assert merged.search(compiled_text(function, fastmath=True)), "the test can fail"
+    assert "fmul double" in compiled_text(function, arguments)
+    assert not merged.search(compiled_text(function, arguments))
+    assert merged.search(compiled_text(function, arguments, fastmath=True)), "the test can fail"
 
 
 def test_a_negative_fan_out_takes_all():
     assert draws(WEIGHTS, -1, replace=False, copies=3).tolist() == [[0, 1, 2, 3, 4, 5]] * 3
-
-
-def test_large_lists_equal_a_plain_reference():
-    """Blocks, gaps and bisection against one-by-one draws from the same random numbers."""
-    generator = np.random.default_rng(0)
-    weight = generator.random(500) ** 4
-    weight[generator.random(500) < 0.3] = 0
-    cumulative = np.empty_like(weight)
-    weighted.accumulate(np.array([0, 500]), 0, 1, weight, cumulative)
-    words = (np.uint64(6), np.uint64(7), np.uint64(8))
-    picks, zero = np.empty(60, np.int64), np.zeros(1, np.int64)
-    weighted.draw_group(
-        picks, np.empty(60), 0, 1, False, 5, zero, zero + 500, np.array([0, 60]), np.zeros(1),
-        weight, cumulative, np.ascontiguousarray(cumulative[7::8]), *words,
-    )  # fmt: skip
-    left, expected, again = weight.copy(), [], 0
-    for slot in range(60):
-        for attempt, weights in enumerate((weight, left)):
-            running = np.cumsum(weights)
-            draw = weighted.uniform(slot, attempt, np.uint64(5), *words)
-            pick = int(np.searchsorted(running, draw * running[-1], side="right"))
-            if pick not in expected:
-                break
-            again += 1
-        expected.append(pick)
-        left[pick] = 0
-    assert picks.tolist() == sorted(expected)
-    assert again > 5
-
-
-@pytest.mark.parametrize("start", [0, 3, 8, 13])
-@pytest.mark.parametrize("degree", [1, 2, 7, 8, 9, 40, 300])
-def test_blocks_find_what_bisection_finds(start, degree):
-    """Lists that begin and end anywhere within a block, with zeros and equal sums."""
-    generator = np.random.default_rng(degree)
-    weight = generator.choice([0.0, 0.0, 1.0, 0.3], start + degree + 5)
-    weight[start] = 1.0
-    cumulative, blocks = np.empty_like(weight), None
-    ptr = np.array([0, start, start + degree, start + degree + 5])
-    weighted.accumulate(ptr, 0, 3, weight, cumulative)
-    blocks = np.ascontiguousarray(cumulative[7::8])
-    end = start + degree
-    # Also the sums themselves, and beyond the last one.
-    target = np.concatenate(
-        [generator.random(50) * cumulative[end - 1], cumulative[start:end], [9e9]]
-    )
-    position = np.empty(len(target) + 2, np.int32)
-    span = (position, 2, len(target), start, end, cumulative)
-    weighted.find_blocks(*span, blocks, target, 0)
-    weighted.search_blocks(*span, target, 0)
-    expected = [weighted.first_above(cumulative, start, end, t) for t in target]
-    assert position[2:].tolist() == expected
 
 
 @pytest.mark.parametrize("weights", [[1e30, 0.0, 1.0, 2.0], [1e16, 1.0, 1.0, 1.0]])

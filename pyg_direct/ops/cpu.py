@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -16,7 +15,7 @@ from torch import Tensor
 from ..types import BatchKey, Csc, SampledGraph, SamplingPlan
 from .buffers import BufferPool
 from .errors import out_of_range
-from .numba_kernels import emit, gather, relabel, sample, weighted
+from .numba_kernels import emit, gather, relabel, sample, weight_tables, weighted
 from .parallel import split
 from .placement import Placement
 from .streams import InOrder, Streams
@@ -50,7 +49,7 @@ class CpuBackend:
     def place(self, csc: Csc, topology: str = "auto", device_bytes: int | None = None) -> Csc:
         """Return `csc`: its arrays are NumPy arrays already."""
         _refuse_device(topology, "topology")
-        return with_blocks(csc)
+        return csc
 
     def retrieve(self, csc: Csc) -> Csc:
         """Return `csc` as it is."""
@@ -81,14 +80,6 @@ class CpuBackend:
         return out
 
 
-def with_blocks(csc: Csc) -> Csc:
-    """Return a graph whose cumulative weights, if any, can be searched block by block."""
-    if csc.cumulative is None or csc.blocks is not None:
-        return csc
-    last = slice(weighted.BLOCK - 1, None, weighted.BLOCK)
-    return replace(csc, blocks=np.ascontiguousarray(csc.cumulative[last]))
-
-
 def _refuse_device(mode: str, name: str) -> None:
     if mode == "device":
         raise ValueError(
@@ -110,7 +101,6 @@ class CpuWorkspace:
 
     def __init__(self, csc: Csc, plan: SamplingPlan, backend: CpuBackend) -> None:
         hops, types, relations = len(plan.fanouts), csc.num_types, csc.num_relations
-        csc = with_blocks(csc)
         self._csc, self._plan, self._backend = csc, plan, backend
         self._relations = np.stack([csc.src_type, csc.dst_type, csc.indptr_base])
         self._dst_types: list[int] = csc.dst_type.tolist()
@@ -137,7 +127,7 @@ class CpuWorkspace:
         self._seed_time = NO_INTS
         self._weight = NO_DOUBLES if csc.weight is None else csc.weight
         self._cumulative = NO_DOUBLES if csc.cumulative is None else csc.cumulative
-        self._blocks = NO_DOUBLES if csc.blocks is None else csc.blocks
+        self._alias = weight_tables.parts(NO_INTS if csc.alias is None else csc.alias)
 
         self._row = np.empty(0, id_dtype)
         self._col = np.empty(0, np.int32)
@@ -221,8 +211,8 @@ class CpuWorkspace:
             if self._csc.weight is not None:
                 weighted.draw_weighted(
                     *law, first, last, self._position,
-                    self._csc.weighted, self._weight, self._cumulative, self._blocks,
-                    self._item_low,
+                    self._csc.weighted, self._csc.time_base, *self._alias, self._weight,
+                    self._cumulative, self._item_low,
                 )  # fmt: skip
             sample.sample_hop(
                 self._csc.indices, *law, first, last, self._row, self._col, self._position,

@@ -23,7 +23,7 @@ LINK_BYTES_PER_SECOND = 64e9  # PCIe 5 x16; a slower link is filled by fewer thr
 LINK_LATENCY_SECONDS = 1.6e-6  # of a read of host memory, at the upper end
 MAX_THREADS_PER_PROCESSOR = 2048
 # The arrays of a CSC that kernels read, in the order in which they are worth device memory.
-ARRAYS = ("indptr", "indices", "time", "weight", "cumulative", "perm")
+ARRAYS = ("indptr", "indices", "time", "alias", "weight", "cumulative", "perm")
 WORDS = {16: "uint4", 8: "u64", 4: "u32", 2: "u16", 1: "u8"}
 
 

@@ -48,12 +48,13 @@ class Attributes:
     def __init__(self, csc: Csc, device: torch.device) -> None:
         self._device = device
         no_doubles = torch.empty(0, dtype=torch.float64, device=device)
-        self._no_time = torch.empty(0, dtype=torch.int64, device=device)
-        self.time: Tensor = self._no_time if csc.time is None else csc.time
+        no_ints = self._no_time = torch.empty(0, dtype=torch.int64, device=device)
+        self.time: Tensor = no_ints if csc.time is None else csc.time
         self.time_base = upload(csc.time_base, device)  # [R]
         self.seed_time = self._no_time  # of the batch
         self.weighted = upload(csc.weighted, device)  # [R], 0 or 1
         self.weight: Tensor = no_doubles if csc.weight is None else csc.weight
+        self.alias: Tensor = no_ints if csc.alias is None else csc.alias
         self.cumulative: Tensor = no_doubles if csc.cumulative is None else csc.cumulative
 
     def begin(self, seed_time: Tensor | None) -> None:

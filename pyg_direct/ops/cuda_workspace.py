@@ -161,8 +161,10 @@ class CudaWorkspace:
             self._sample["sample_large"](grid, *common, *law, slots, self._picks, *outputs)
         by_weight = fanouts[(fanouts >= 0) & self._csc.weighted]
         if len(by_weight) > 0:
-            attributes = self._attributes
-            weights = (attributes.cumulative, self._items.low, attributes.weight)
+            graph = self._attributes
+            weights = (
+                graph.time_base, graph.alias, graph.cumulative, self._items.low, graph.weight
+            )  # fmt: skip
             if replace:
                 lanes, kernel = _lanes(by_weight), self._weighted["weighted_replace"]
                 kernel(self._grids.loop(items * lanes), *common, *law, lanes, *weights, *outputs)

@@ -11,8 +11,8 @@ import numpy.typing as npt
 
 from ..types import EDGE_TIME
 from .numba_kernels import csc as kernels
-from .numba_kernels import temporal, weighted
-from .parallel import available_cores, run_all, split
+from .numba_kernels import temporal
+from .parallel import available_cores, run_all
 
 Ints = npt.NDArray[Any]
 Doubles = npt.NDArray[np.float64]
@@ -157,30 +157,6 @@ def sort_by_time(
     destination = np.repeat(np.arange(num_dst), np.diff(indptr))
     order = np.lexsort((time if base == EDGE_TIME else time[indices], destination))
     return Compressed(indptr, indices[order], order if perm is None else perm[order])
-
-
-def weights_and_sums(indptr: Ints, weight: Doubles) -> tuple[Doubles, Doubles]:
-    """Return `weight` [E] and its running sums within each list of `indptr`, ready to draw from.
-
-    Lists whose sum is infinite or next to nothing are copied and rescaled first.
-    """
-    running = running_sums(indptr, weight)
-    total = running[indptr[1:][indptr[1:] > indptr[:-1]] - 1]
-    if ((total > weighted.LARGE) | ((total > 0) & (total < weighted.SMALL))).any():
-        weight = weight.copy()
-        weighted.rescale(indptr, weight, running)
-    return weight, running
-
-
-def running_sums(indptr: Ints, weight: Doubles) -> Doubles:
-    """Return the running sums of `weight` [E] within each list of `indptr`."""
-    out = np.empty_like(weight)
-    split(
-        len(indptr) - 1,
-        available_cores() if len(weight) >= MIN_EDGES_PER_THREAD else 1,
-        lambda first, last: weighted.accumulate(indptr, first, last, weight, out),
-    )
-    return out
 
 
 def _complaint(

@@ -223,6 +223,11 @@ inline unsigned atomicCAS(emu::Element<unsigned> word, unsigned expected, unsign
 
 // The build forbids the C++ compiler to merge products and sums.
 inline double __dmul_rn(double a, double b) { return a * b; }
+inline float __uint_as_float(unsigned int word) {
+  float value;
+  std::memcpy(&value, &word, sizeof value);
+  return value;
+}
 
 inline int __popc(unsigned word) { return __builtin_popcount(word); }
 

@@ -22,8 +22,21 @@ def kernel(function: F) -> F:
     folder (`NUMBA_CACHE_DIR` overrides both). Where none of them can be written, the kernel is
     compiled anew in every process, and a warning says so once.
     """
+    return _compiled(function, "never")
+
+
+def inlined(function: F) -> F:
+    """As `kernel`, but compiled into each kernel that calls it.
+
+    Only then do loops around it become vector instructions.
+    """
+    return _compiled(function, "always")
+
+
+def _compiled(function: F, inline: str) -> F:
+    options: dict[str, Any] = {"nogil": True, "error_model": "numpy", "inline": inline}
     try:
-        return numba.njit(nogil=True, cache=True, error_model="numpy")(function)
+        return numba.njit(cache=True, **options)(function)
     except RuntimeError as error:
         if "no locator available" not in str(error):
             raise
@@ -32,9 +45,9 @@ def kernel(function: F) -> F:
             "compiles them again, which takes some seconds. Set NUMBA_CACHE_DIR to a writable "
             "folder.",
             RuntimeWarning,
-            stacklevel=2,
+            stacklevel=3,
         )
-        return numba.njit(nogil=True, error_model="numpy")(function)
+        return numba.njit(**options)(function)
 
 
 def _prefetch_line(builder: Any, address: Any) -> None:

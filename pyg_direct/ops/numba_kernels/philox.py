@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from .jit import kernel
+from .jit import inlined, kernel
 
 MASK = np.uint64(0xFFFFFFFF)
 SHIFT = np.uint64(32)
@@ -33,7 +33,7 @@ PURPOSE_WEIGHTED = np.uint64(1)
 Word = np.uint64
 
 
-@kernel
+@inlined
 def philox4x32(
     c0: Word, c1: Word, c2: Word, c3: Word, k0: Word, k1: Word
 ) -> tuple[Word, Word, Word, Word]:

@@ -1,12 +1,13 @@
-"""Draws in proportion to edge weights, by inversion of each list's cumulative weights.
+"""Draws in proportion to edge weights.
 
-Reads O(log degree) cumulative weights a draw. All arithmetic is addition, subtraction,
-multiplication and comparison of doubles in a fixed order, so the GPU gets the same picks.
+A draw reads one entry of the list's alias table (see `weight_tables`). Where times hide a part of
+the list it inverts the cumulative weights instead, of which it reads O(log degree). All arithmetic
+is addition, subtraction, multiplication and comparison of doubles in a fixed order, so the GPU gets
+the same picks.
 """
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -14,61 +15,23 @@ import numpy.typing as npt
 
 from .jit import kernel, prefetch
 from .philox import ATTEMPT_SHIFT, PURPOSE_WEIGHTED, philox4x32, stream_of
+from .temporal import NO_TIME
 
 Ints = npt.NDArray[Any]
+Words = npt.NDArray[np.uint64]
+Singles = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
 
 # Below this share of a list's weight, a difference of cumulative weights has lost its precision
 # (2^-53 / 2^-20), and what is left is added up afresh.
 TINY_SHARE = 2.0**-20
-# Between these, a sum of weights times a draw is no denormal number and no infinite one.
-SMALL, LARGE = 2.0**-900, 2.0**1020
-SMALLEST = 2.0**-1074
 LOW_BITS, HIGH_BITS = np.uint64(5), np.uint64(6)
-ONE = np.uint64(1)
+ZERO, ONE = np.uint64(0), np.uint64(1)
+SEEN_BITS = 64  # of a word that knows all picks of a list so short
 
-BLOCK_BITS = 3
-BLOCK = 1 << BLOCK_BITS  # sums that are searched together: about a line of the cache
-GROUP_ITEMS = 4  # items that are searched together, so that their cache misses overlap
-GROUP_DRAWS = 4096  # draws that are kept for them, unless one item has more
-AHEAD = 4  # items whose lines are asked for before their group
-
-
-@kernel
-def accumulate(indptr: Ints, first: int, last: int, weight: Doubles, out: Doubles) -> None:
-    """Fill `out` with the running sums of `weight` within each list indptr[first:last + 1].
-
-    Example: lists of weights [1, 2] and [4, 0, 1] give [1, 3] and [4, 4, 5].
-    """
-    for v in range(first, last):
-        total = 0.0
-        for p in range(indptr[v], indptr[v + 1]):
-            total += weight[p]
-            out[p] = total
-
-
-@kernel
-def rescale(indptr: Ints, weight: Doubles, running: Doubles) -> None:
-    """Multiply each list whose sum is too small or too large to draw from by a power of two.
-
-    The law stays what it was, as a power of two rounds nothing; only a weight 2^1022 times smaller
-    than the largest of its list becomes 2^-1074, which is still not 0.
-
-    Example: weights [1e308, 1e308] become [0.55..., 0.55...].
-    """
-    for v in range(indptr.shape[0] - 1):
-        first, last = indptr[v], indptr[v + 1]
-        if first == last or running[last - 1] == 0.0 or SMALL <= running[last - 1] <= LARGE:
-            continue
-        largest = 0.0
-        for p in range(first, last):
-            largest = max(largest, weight[p])
-        exponent, total = math.frexp(largest)[1], 0.0
-        for p in range(first, last):
-            if weight[p] > 0.0:
-                weight[p] = max(math.ldexp(weight[p], -exponent), SMALLEST)
-            total += weight[p]
-            running[p] = total
+GROUP_DRAWS = 1024  # draws that are made together, unless one item has more
+AHEAD = 6  # items whose lines are asked for in advance: more would be dropped
+DRAWS_PER_PICK = 3  # draws from the whole list that an item may use up for distinct picks
 
 
 @kernel
@@ -89,15 +52,17 @@ def uniform(
 
 @kernel
 def fill_uniform(
-    out: Doubles, first: int, last: int,
-    local: np.uint64, stream: np.uint64, k0: np.uint64, k1: np.uint64,
+    out: Doubles, counter: Words, local: Words, counters: int,
+    stream: np.uint64, k0: np.uint64, k1: np.uint64,
 ) -> None:  # fmt: skip
-    """Fill out[first:last] with the draws of the slots 0, 1, ... at their first attempt."""
-    for i in range(first, last, 2):
-        words = philox4x32(np.uint64(i - first) >> ONE, local, stream, PURPOSE_WEIGHTED, k0, k1)
-        out[i] = to_unit(words[0], words[1])
-        if i + 1 < last:
-            out[i + 1] = to_unit(words[2], words[3])
+    """Fill out[2 * i] and out[2 * i + 1] with the draws of the slots 2 * counter[i] and the next.
+
+    A plain loop over the counters of many items, which becomes vector instructions.
+    """
+    for i in range(counters):
+        words = philox4x32(counter[i], local[i], stream, PURPOSE_WEIGHTED, k0, k1)
+        out[2 * i] = to_unit(words[0], words[1])
+        out[2 * i + 1] = to_unit(words[2], words[3])
 
 
 @kernel
@@ -116,45 +81,27 @@ def first_above(cumulative: Doubles, first: int, last: int, target: float) -> in
 
 
 @kernel
-def find_blocks(
-    position: Ints, first: int, k: int, start: int, end: int,
-    cumulative: Doubles, blocks: Doubles, target: Doubles, at: int,
-) -> None:  # fmt: skip
-    """Leave at position[first:first + k] the blocks in which target[at:at + k] are first exceeded.
+def find(
+    draw: float, start: int, degree: int, aliased: bool, keep: Singles, other: Ints,
+    cumulative: Doubles,
+) -> int:  # fmt: skip
+    """Return the position that a draw from [0, 1) takes of a list; its end if rounding passed it.
 
-    A block is a run of BLOCK positions from a multiple of it on, and `blocks` holds the last sum of
-    each. All targets are searched step by step together, so that their cache misses overlap.
+    With `aliased` one entry of its alias table decides, else the cumulative weights.
 
-    Example: blocks of 2 positions with the sums [1, 3], [3, 7] and target 3 give block 1.
+    Example: weights 1, 5, 2 and the draw 0.25: slot 0.75 is slot 0, which keeps its edge up to
+    0.375, so it takes the 5; by cumulative weights 2 of 8 takes the 5, too.
     """
-    lowest = start >> BLOCK_BITS
-    for j in range(first, first + k):
-        position[j] = lowest
-    left = ((end - 1) >> BLOCK_BITS) - lowest  # blocks whose last sum is one of the list
-    while left > 0:
-        half = (left + 1) >> 1
-        for j in range(k):
-            block = position[first + j]
-            above = blocks[block + half - 1] > target[at + j]
-            position[first + j] = block if above else block + half
-        left -= half
-    for j in range(first, first + k):
-        prefetch(cumulative, position[j] << BLOCK_BITS)
-
-
-@kernel
-def search_blocks(
-    position: Ints, first: int, k: int, start: int, end: int,
-    cumulative: Doubles, target: Doubles, at: int,
-) -> None:  # fmt: skip
-    """Turn the blocks that `find_blocks` left into what `first_above` finds for the targets."""
-    for j in range(k):
-        block = position[first + j] << BLOCK_BITS
-        low, high = max(start, block), min(end, block + BLOCK)
-        found = low
-        for p in range(low, high):  # without a jump that the draw decides
-            found += cumulative[p] <= target[at + j]
-        position[first + j] = found
+    if aliased:
+        scaled = draw * degree
+        slot = np.int64(scaled)  # below `degree`, as draws have 53 bits
+        at = 2 * (start + slot)
+        instead = np.int64(other[at + 1])
+        kept = keep[at] + np.float64(keep[at] < 0.0)
+        # Without a jump: the processor would guess wrong half of the time.
+        return start + slot + np.int64(scaled - slot >= kept) * (instead - slot)  # type: ignore[no-any-return]
+    end = start + degree
+    return first_above(cumulative, start, end, draw * cumulative[end - 1])
 
 
 @kernel
@@ -180,29 +127,28 @@ def pick_exactly(
 
 
 @kernel
-def finish_with_replacement(
-    position: Ints, first: int, k: int, start: int, degree: int,
+def pick_with_replacement(
+    position: Ints, first: int, k: int, start: int, degree: int, draw: Doubles, at: int,
+    aliased: bool, keep: Singles, other: Ints,
     weight: Doubles, cumulative: Doubles, low: float,
-    local: np.uint64, stream: np.uint64, k0: np.uint64, k1: np.uint64,
 ) -> None:  # fmt: skip
     """Write k independent draws, each with probability weight / sum of weights.
 
-    Without `low`, the cumulative weight before the item, position[first:first + k] holds where the
-    first draws fall. An item that begins inside its list is short (the latest neighbours, k at
-    most), and its share of the running sums may be lost in rounding: so its weights are added up
-    afresh.
+    An item that begins inside its list is short (the latest neighbours, k at most), and its share
+    of the running sums may be lost in rounding: so its weights are added up afresh.
 
     Example: weights 1, 5, 2 and draws 0.5, 0 mean 4 and 0 of 8, so they take the 5 and the 1.
     """
     end = start + degree
     for j in range(k):
         if low > 0.0:
-            draw = uniform(j, 0, local, stream, k0, k1)
-            position[first + j] = pick_exactly(position, first, 0, start, end, weight, draw)
-            continue
-        p = position[first + j]
-        while p == end or (p > start and cumulative[p] <= cumulative[p - 1]):
-            p -= 1  # rounding went past the last weight
+            p = pick_exactly(position, first, 0, start, end, weight, draw[at + j])
+        else:
+            p = find(draw[at + j], start, degree, aliased, keep, other, cumulative)
+            if p == end:  # rounding went past the last weight
+                p -= 1
+                while weight[p] <= 0.0:
+                    p -= 1
         position[first + j] = p
 
 
@@ -242,89 +188,135 @@ def pick_from_gaps(
 
 
 @kernel
-def finish_without_replacement(
-    position: Ints, first: int, k: int, start: int, degree: int,
+def pick_distinct(
+    position: Ints, first: int, k: int, start: int, degree: int, draw: Doubles, at: int,
+    aliased: bool, keep: Singles, other: Ints,
     weight: Doubles, cumulative: Doubles, low: float,
     local: np.uint64, stream: np.uint64, k0: np.uint64, k1: np.uint64,
 ) -> None:  # fmt: skip
-    """Write k distinct positions with positive weight, ascending; the list must have k of them.
+    """Write k distinct positions with positive weight; the list must have k of them.
 
     The law is that of successive draws: each takes one of the positions left with probability
     weight / weight left, as Efraimidis and Spirakis ("Weighted random sampling with a reservoir",
-    Information Processing Letters 97(5), 2006) define it. Without `low`, position[first:first + k]
-    holds where the first draws fall in the whole list. One that falls on an earlier pick is drawn
-    anew from what is left: a position of weight w is then taken with probability
-    w / whole + (1 - left / whole) * w / left = w / left.
+    Information Processing Letters 97(5), 2006) define it. Draws from the whole list that skip what
+    was picked before have that law. Where too few of them come upon something new, the rest is
+    drawn from what is left.
 
-    Example: weights 1, 5, 2 and first draws 0.5, 0.5 mean 4 and 4 of 8. Both fall on the 5; so the
-    second is drawn anew from the 1 and the 2.
+    Example: weights 1, 5, 2 and draws that fall on the 5, the 5 and the 2 pick the 5 and the 2.
     """
-    end = start + degree
-    for j in range(first, first + k):
-        chosen, at = -1, j
-        if low == 0.0 and position[j] < end:  # else rounding went past the last weight
-            chosen = position[j]
-            at = place_of(chosen, position, first, j)
-            if at > first and position[at - 1] == chosen:
-                chosen = -1
-        if chosen < 0:
-            draw = uniform(j - first, 1, local, stream, k0, k1)
-            chosen = pick_from_gaps(
-                position, first, j - first, start, end, weight, cumulative, low, draw
-            )
-            at = place_of(chosen, position, first, j)
-        for i in range(j, at, -1):
-            position[i] = position[i - 1]
+    found, seen, end = 0, ZERO, start + degree
+    for j in range(DRAWS_PER_PICK * k if low == 0.0 else 0):
+        chosen = find(draw[at + j], start, degree, aliased, keep, other, cumulative)
+        bit = ONE << np.uint64((chosen - start) & (SEEN_BITS - 1))
+        is_new = (seen & bit) == ZERO
+        if degree > SEEN_BITS and not is_new:  # the bit may be that of another position
+            is_new = True
+            for i in range(first, first + found):
+                is_new &= position[i] != chosen
+        is_new &= chosen < end  # else rounding went past the last weight
+        seen |= bit
+        position[first + found] = chosen
+        found += is_new
+        if found == k:
+            return
+    pick_the_rest(
+        position, first, found, k, start, end, weight, cumulative, low, local, stream, k0, k1
+    )
+
+
+@kernel
+def pick_the_rest(
+    position: Ints, first: int, found: int, k: int, start: int, end: int,
+    weight: Doubles, cumulative: Doubles, low: float,
+    local: np.uint64, stream: np.uint64, k0: np.uint64, k1: np.uint64,
+) -> None:  # fmt: skip
+    """Add to `found` picks what is missing to k, each drawn from what is left, and sort them."""
+    for j in range(k):
+        chosen = position[first + j]
+        if j >= found:
+            draw = uniform(j, 1, local, stream, k0, k1)
+            chosen = pick_from_gaps(position, first, j, start, end, weight, cumulative, low, draw)
+        at = first + j
+        while at > first and position[at - 1] > chosen:
+            position[at] = position[at - 1]
+            at -= 1
         position[at] = chosen
 
 
 @kernel
-def place_of(chosen: int, position: Ints, first: int, last: int) -> int:
-    """Return the place behind all of the ascending position[first:last] that are <= `chosen`."""
-    while last > first and position[last - 1] > chosen:
-        last -= 1
-    return last
-
-
-@kernel
 def draw_group(
-    position: Ints, target: Doubles, first_item: int, last_item: int, replace: bool, offset: int,
+    position: Ints, draw: Doubles, counter: Words, local: Words,
+    first_item: int, last_item: int, replace: bool, offset: int,
     item_start: Ints, item_degree: Ints, item_ptr: Ints, item_low: Doubles,
-    weight: Doubles, cumulative: Doubles, blocks: Doubles,
+    aliased: bool, keep: Singles, other: Ints, weight: Doubles, cumulative: Doubles,
     stream: np.uint64, k0: np.uint64, k1: np.uint64,
 ) -> None:  # fmt: skip
     """Draw the edges of a few items of one relation.
 
-    First the draws of all items, and where they fall among the blocks of sums; then where they fall
-    within the blocks, which the cache has been asked for; then the picks.
+    First the draws of all items; then the picks, while the cache is asked for what the next items
+    read.
     """
-    for stage in range(3):
-        at = 0
-        for item in range(first_item, last_item):
-            first, start, degree = item_ptr[item], item_start[item], item_degree[item]
-            k, low, end = item_ptr[item + 1] - first, item_low[item], start + degree
-            local = np.uint64(item + offset)
-            if k == 0 or (k == degree and not replace):
-                for j in range(k if stage == 0 else 0):  # all of them
-                    position[first + j] = start + j
-            elif stage == 0 and low == 0.0:
-                fill_uniform(target, at, at + k, local, stream, k0, k1)
-                for j in range(at, at + k):
-                    target[j] = target[j] * cumulative[end - 1]
-                find_blocks(position, first, k, start, end, cumulative, blocks, target, at)
-            elif stage == 1 and low == 0.0:
-                search_blocks(position, first, k, start, end, cumulative, target, at)
-            elif stage == 2 and replace:
-                finish_with_replacement(
-                    position, first, k, start, degree, weight, cumulative, low,
-                    local, stream, k0, k1,
-                )  # fmt: skip
-            elif stage == 2:
-                finish_without_replacement(
-                    position, first, k, start, degree, weight, cumulative, low,
-                    local, stream, k0, k1,
-                )  # fmt: skip
-            at += k
+    counters = 0
+    for item in range(first_item, last_item):
+        k = drawn_of(item, replace, item_degree, item_ptr)
+        for j in range(counters_of(k, replace)):
+            counter[counters + j] = j
+            local[counters + j] = item + offset
+        counters += counters_of(k, replace)
+    fill_uniform(draw, counter, local, counters, stream, k0, k1)
+    at, ahead, ahead_at = 0, first_item, 0
+    for item in range(first_item, last_item):
+        while ahead < min(item + AHEAD, last_item):
+            k = drawn_of(ahead, replace, item_degree, item_ptr)
+            ask_for(
+                draw, ahead_at, k, item_start[ahead], item_degree[ahead], aliased, keep, cumulative
+            )
+            ahead_at += 2 * counters_of(k, replace)
+            ahead += 1
+        first, start, degree = item_ptr[item], item_start[item], item_degree[item]
+        k, low = drawn_of(item, replace, item_degree, item_ptr), item_low[item]
+        if k == 0:
+            for j in range(item_ptr[item + 1] - first):  # all of them
+                position[first + j] = start + j
+        elif replace:
+            pick_with_replacement(
+                position, first, k, start, degree, draw, at,
+                aliased, keep, other, weight, cumulative, low,
+            )  # fmt: skip
+        else:
+            pick_distinct(
+                position, first, k, start, degree, draw, at,
+                aliased, keep, other, weight, cumulative, low,
+                np.uint64(item + offset), stream, k0, k1,
+            )  # fmt: skip
+        at += 2 * counters_of(k, replace)
+
+
+@kernel
+def ask_for(
+    draw: Doubles, at: int, k: int, start: int, degree: int,
+    aliased: bool, keep: Singles, cumulative: Doubles,
+) -> None:  # fmt: skip
+    """Ask the cache for what `find` will read of a list for draw[at:at + k]."""
+    if aliased:
+        for j in range(at, at + k):
+            prefetch(keep, 2 * (start + np.int64(draw[j] * degree)))
+    elif k > 0:
+        prefetch(cumulative, start + degree - 1)
+        prefetch(cumulative, start + degree // 2)
+
+
+@kernel
+def drawn_of(item: int, replace: bool, item_degree: Ints, item_ptr: Ints) -> int:
+    """Return how many edges of an item are drawn: 0 where its list is taken whole."""
+    k = item_ptr[item + 1] - item_ptr[item]
+    return 0 if k == item_degree[item] and not replace else k
+
+
+@kernel
+def counters_of(k: int, replace: bool) -> int:
+    """Return how many counters, of two draws each, k edges may need."""
+    return ((k if replace else DRAWS_PER_PICK * k) + 1) >> 1
 
 
 @kernel
@@ -344,30 +336,32 @@ def draw_weighted(
     item_last: int,
     position: Ints,  # [edges] out: position in `indices`
     weighted: npt.NDArray[np.bool_],  # [R]
+    time_base: Ints,  # [R]: NO_TIME where all of a list may be drawn
+    keep: Singles,  # [2 * E]: the alias tables, if any relation is weighted and has no time
+    other: Ints,  # [2 * E]: the same memory
     weight: Doubles,  # [E]
     cumulative: Doubles,  # [E]
-    blocks: Doubles,  # [E / BLOCK]: the last sum of each whole block of `cumulative`
     item_low: Doubles,  # [items]: cumulative weight before the item
 ) -> None:
     """Draw the edges of the items of weighted relations in [item_first, item_last)."""
     for r in range(fanout.shape[0]):
         if not weighted[r]:
             continue
-        drawn = fanout[r] >= 0  # else all of each list
+        drawn = replace and fanout[r] >= 0  # else all of each list
         begin, end = max(item_base[r], item_first), min(item_base[r + 1], item_last)
         most = 0
-        for item in range(begin, end if drawn else begin):
-            most = max(most, item_ptr[item + 1] - item_ptr[item])
-        group = max(1, min(GROUP_ITEMS, GROUP_DRAWS // (most + 1)))
-        target = np.empty(group * most)
+        for item in range(begin, end):
+            k = drawn_of(item, drawn, item_degree, item_ptr)
+            most = max(most, 2 * counters_of(k, drawn))
+        group = max(1, GROUP_DRAWS // (most + 1))
+        draw = np.empty(group * most)
+        counter = np.empty(group * most // 2, np.uint64)
+        local = np.empty_like(counter)
         offset = node_ptr[hop, relations[1, r]] - item_base[r]
         for first in range(begin, end, group):
-            last = min(first + group, end)
-            for item in range(last, min(last + AHEAD, end)):
-                prefetch(cumulative, item_start[item] + item_degree[item] - 1)
-                prefetch(blocks, (item_start[item] + item_degree[item] // 2) >> BLOCK_BITS)
             draw_group(
-                position, target, first, last, replace and drawn, offset,
-                item_start, item_degree, item_ptr, item_low, weight, cumulative, blocks,
+                position, draw, counter, local, first, min(first + group, end), drawn, offset,
+                item_start, item_degree, item_ptr, item_low,
+                time_base[r] == NO_TIME, keep, other, weight, cumulative,
                 stream_of(hop, r), k0, k1,
             )  # fmt: skip
