@@ -322,6 +322,7 @@ def test_heterogeneous_temporal_weighted(gpu: Gpu, monkeypatch: pytest.MonkeyPat
     for data, more, topology in (
         (heterogeneous_graph(), {"input_nodes": "paper"}, set()),
         (attributed_graph(), arguments, {"time", "weight", "cumulative"}),
+        (attributed_graph(), {"weight_attr": "weight"}, {"alias", "weight", "cumulative"}),
     ):
         on_host = loader_of(gpu, data, topology="host", features="host", **more)
         assert set(places(on_host).values()) == {REGISTERED}
