@@ -15,7 +15,7 @@ from torch_geometric.data import Data
 from pyg_direct import NeighborLoader
 from pyg_direct.ops import backend_for, cpu
 from pyg_direct.ops.cpu import CpuBackend, CpuWorkspace
-from pyg_direct.ops.numba_kernels import emit, gather, relabel
+from pyg_direct.ops.numba_kernels import emit, gather, relabel, sample
 from pyg_direct.storage import graph_of
 from pyg_direct.types import NO_TIME, BatchKey, SampledGraph, SamplingPlan
 
@@ -56,6 +56,17 @@ def test_plan_hop(fanout: int, replace: bool, ends: list[int]) -> None:
     assert work._edge_ptr.tolist() == [[0, ends[-1]]]
 
 
+def test_list_visible() -> None:
+    """The lists [8, 9] and [7] of nodes 0 and 1; node[1:] = [1, 0] is asked for."""
+    start, degree = ints(-1, -1, -1, -1), ints(-1, -1, -1, -1)
+    sample.list_visible(
+        ints(0, 2, 3), 0, ints(5, 1, 0), 1, 2, 4, ints(8, 9, 7), ints(), NO_TIME, ints(), ints(),
+        start, degree,
+    )  # fmt: skip
+    assert start.tolist() == [-1, -1, 2, 0]
+    assert degree.tolist() == [-1, -1, 1, 2]
+
+
 def test_edges_of_a_hop_lie_behind_those_of_the_hops_before() -> None:
     work = workspace(example_graph(), [2, 1, -1])
     out = run(work, [0, 7, 4])
@@ -91,13 +102,13 @@ def test_relabel_dense() -> None:
 
 def test_relabel_disjoint() -> None:
     """Seeds 7 and 4 in subgraphs 0 and 1; 9 below 7 and 9 below 4 become 2 and 3."""
-    keys, entries = np.zeros(16, np.uint64), np.zeros(16, np.uint32)
+    table = np.zeros(32, np.uint64)
     node, seed_of, row = ints(7, 4, -1, -1, -1), ints(0, 1, -1, -1, -1), ints(9, 9, 9, 7)
-    relabel.enter_disjoint(node, seed_of, 0, 2, 0, 0, 10, keys, entries, STAMP)
+    relabel.enter_disjoint(node, seed_of, 0, 2, 0, 0, 10, table, STAMP)
     node_ptr = ints([0], [2], [0])
     relabel.relabel_disjoint(
-        ints([0], [0], [0]), ints(0, 10), ints([0, 4]), 0, row, ints(0, 1, 1, 0), keys, entries,
-        STAMP, node, seed_of, ints(0), node_ptr,
+        ints([0], [0], [0]), ints(0, 10), ints([0, 4]), 0, row, ints(0, 1, 1, 0), table, STAMP,
+        node, seed_of, ints(0), node_ptr,
     )  # fmt: skip
     assert row.tolist() == [2, 3, 3, 0]
     assert node.tolist()[:4] == [7, 4, 9, 9]
@@ -106,16 +117,21 @@ def test_relabel_disjoint() -> None:
 
 
 def test_find_slot_probes_and_wraps_around() -> None:
-    keys, entries = np.zeros(4, np.uint64), np.zeros(4, np.uint32)
-    slots = set()
+    table = np.zeros(8, np.uint64)
+    keys, entries = table[::2], table[1::2]
+    places = set()
     for key in (3, 8, 11):  # three keys in four slots: some must probe
-        at = int(relabel.find_slot(np.uint64(key), keys, entries, STAMP))
-        assert at not in slots
-        slots.add(at)
-        keys[at], entries[at] = key, 100 + key
-        assert int(relabel.find_slot(np.uint64(key), keys, entries, STAMP)) == at
+        at = int(relabel.find_slot(np.uint64(key), table, STAMP))
+        assert at % 2 == 0
+        assert at not in places
+        places.add(at)
+        table[at], table[at + 1] = key, 100 + key
+        assert int(relabel.find_slot(np.uint64(key), table, STAMP)) == at
+    assert sorted(keys.tolist()) == [0, 3, 8, 11]
     entries[:] = 99  # of an earlier batch: all slots are free again
-    assert int(relabel.find_slot(np.uint64(8), keys, entries, STAMP)) in range(4)
+    assert int(relabel.find_slot(np.uint64(8), table, STAMP)) == relabel.slot_of(
+        np.uint64(8), table
+    )
 
 
 def test_emit_edges() -> None:
@@ -137,14 +153,13 @@ def test_emit_edges() -> None:
 
 def test_induced_edges() -> None:
     """Nodes 7, 4 with the lists 7: [4, 9] and 4: [4] give rows 1, 1 and columns 0, 1."""
-    indptr, indices = ints(0, 0, 0, 0, 0, 1, 1, 1, 3, 3, 3), ints(4, 4, 9)
+    start, degree, indices = ints(1, 0), ints(2, 1), ints(4, 4, 9)
     node, table = ints(7, 4), np.zeros(10, np.uint32)
     relabel.seed_dense(node.copy(), 0, 0, table, STAMP, node)
     out = np.zeros((3, 2), np.int64)
     for outputs in (np.zeros((3, 0), np.int64), out):
         assert emit.induced_edges(
-            indptr, indices, 0, 10, 0, node, ints(), 0, 2, True, table, np.zeros(0, np.uint64),
-            STAMP, ints(), NO_TIME, ints(), *outputs,
+            start, degree, indices, 0, 10, ints(), 0, True, table, STAMP, *outputs,
         ) == 2  # fmt: skip
     assert out.tolist() == [[1, 1], [0, 1], [1, 0]]
 
@@ -265,16 +280,16 @@ def test_growth(disjoint: bool) -> None:
     used = workspace(data, [-1, -1, -1], disjoint=disjoint)
     for size in (1, 400, 2, 900, 3):
         seeds = [7 * i % 3000 for i in range(size)]
-        before = len(used._keys)
+        before = len(used._table)
         out = run(used, seeds)
         expected = reference_sample(data.edge_index, 3000, seeds, [-1, -1, -1], disjoint)
         assert out.node[0].tolist() == expected.n_id
         assert out.edge_index[0].tolist() == [expected.row, expected.col]
         assert out.edge[0].tolist() == expected.e_id
         if disjoint and size == 400:
-            assert len(used._keys) > before
+            assert len(used._table) > before
             assert out.seed_of[0].tolist() == expected.batch
-    assert (len(used._keys) > 0) == disjoint
+    assert (used._table.dtype == np.uint64) == disjoint
 
 
 def test_a_batch_after_one_that_was_broken_off() -> None:

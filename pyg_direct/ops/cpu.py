@@ -134,9 +134,9 @@ class CpuWorkspace:
         self._position = np.empty(0, position_dtype)
 
         # 0 is below every stamp, so fresh tables are empty tables.
-        dense = 0 if plan.disjoint else int(csc.node_base[-1])
-        self._table = np.zeros(dense, np.uint32)
-        self._keys = np.zeros(0, np.uint64)
+        self._table: Ints = np.zeros(0, np.uint64)
+        if not plan.disjoint:
+            self._table = np.zeros(int(csc.node_base[-1]), np.uint32)
         self._stamp = 1
         self._key = (np.uint64(0), np.uint64(0))
 
@@ -168,7 +168,7 @@ class CpuWorkspace:
                 self._seed_of[first : first + n] = np.arange(group, group + n, dtype=np.int32)
                 relabel.enter_disjoint(
                     self._node, self._seed_of, first, first + n, 0, base, total,
-                    self._keys, self._table, stamp,
+                    self._table, stamp,
                 )  # fmt: skip
             else:
                 relabel.seed_dense(seed.numpy(), first, base, self._table, stamp, self._node)
@@ -227,7 +227,7 @@ class CpuWorkspace:
         if self._plan.disjoint:
             relabel.relabel_disjoint(
                 self._relations, self._csc.node_base, self._edge_ptr, hop, self._row, self._col,
-                self._keys, self._table, stamp,
+                self._table, stamp,
                 self._node, self._seed_of, self._node_start, self._node_ptr,
             )  # fmt: skip
         else:
@@ -256,12 +256,16 @@ class CpuWorkspace:
         csc, outputs = self._csc, []
         for r in range(csc.num_relations):
             src, dst = int(csc.src_type[r]), int(csc.dst_type[r])
+            first, last = int(self._node_start[dst]), int(self._node_ptr[-1, dst])
+            start, degree = np.empty((2, last), np.int64)
+            sample.list_visible(
+                csc.indptr, int(csc.indptr_base[r]), self._node, first, 0, last,
+                csc.indices, self._time, int(csc.time_base[r]), self._seed_of, self._seed_time,
+                start, degree,
+            )  # fmt: skip
             between = (
-                csc.indptr, csc.indices, int(csc.node_base[src]), int(csc.node_base[-1]),
-                int(csc.indptr_base[r]), self._node, self._seed_of, int(self._node_start[dst]),
-                int(self._node_ptr[-1, dst]), not self._plan.disjoint,
-                self._table, self._keys, np.uint32(self._stamp),
-                self._time, int(csc.time_base[r]), self._seed_time,
+                start, degree, csc.indices, int(csc.node_base[src]), int(csc.node_base[-1]),
+                self._seed_of, first, not self._plan.disjoint, self._table, np.uint32(self._stamp),
             )  # fmt: skip
             size = emit.induced_edges(*between, NO_INTS, NO_INTS, NO_INTS)
             row, col, position = np.empty((3, size), np.int64)
@@ -328,19 +332,20 @@ class CpuWorkspace:
                     seed_of[new : new + known] = self._seed_of[old : old + known]
             self._node, self._seed_of = node, seed_of
             self._node_start, self._node_room = start, room
-        if self._plan.disjoint and 2 * int(bound.sum()) > len(self._keys):
-            self._rehash(2 * int(bound.sum()))
+        slots = 2 * int(bound.sum())
+        if self._plan.disjoint and 2 * slots > len(self._table):
+            self._rehash(slots)
 
     def _rehash(self, at_least: int) -> None:
         """Move the known nodes of this batch to a hash table of `at_least` slots."""
         slots = 1 << max(10, at_least.bit_length())
-        self._keys, self._table = np.zeros(slots, np.uint64), np.zeros(slots, np.uint32)
+        self._table = np.zeros(2 * slots, np.uint64)
         total = int(self._csc.node_base[-1])
         for t, known in enumerate(self._node_ptr.max(0).tolist()):
             first = int(self._node_start[t])
             relabel.enter_disjoint(
                 self._node, self._seed_of, first, first + known, 0, int(self._csc.node_base[t]),
-                total, self._keys, self._table, np.uint32(self._stamp),
+                total, self._table, np.uint32(self._stamp),
             )  # fmt: skip
 
 

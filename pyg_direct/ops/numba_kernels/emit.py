@@ -8,8 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .jit import kernel, prefetch
-from .relabel import find_slot
-from .temporal import NO_TIME, count_until
+from .relabel import ONE, find_slot
 
 Ints = npt.NDArray[Any]
 
@@ -50,36 +49,30 @@ def emit_edges(
 
 @kernel
 def induced_edges(
-    indptr: Ints, indices: Ints,
-    src_base: int, total: int, indptr_base: int,
-    node: Ints, seed_of: Ints, dst_start: int, num_dst: int,
-    dense: bool, table: Ints, keys: Ints, stamp: np.uint32,
-    time: Ints, time_base: int, seed_time: Ints,
+    start: Ints, degree: Ints, indices: Ints,
+    src_base: int, total: int, seed_of: Ints, dst_start: int,
+    dense: bool, table: Ints, stamp: np.uint32,
     row: Ints, col: Ints, position: Ints,
 ) -> int:  # fmt: skip
     """List the edges of one relation between sampled nodes, and return how many there are.
 
     Called once with empty outputs to count and once to fill, so the two cannot disagree. Edges come
     by destination in the order of the node list, then in CSC order; the copies of a duplicated
-    seed each get all of its edges. With times, no edge is later than the seed of its subgraph.
+    seed each get all of its edges. `start` and `degree` [destinations] say which part of `indices`
+    each destination may take.
 
     Example: nodes 7, 4 (local 0, 1) with the lists 7: [4, 9] and 4: [4] give rows 1, 1, columns
     0, 1; node 9 was not sampled.
     """
     fill = row.shape[0] > 0
     count = 0
-    for i in range(num_dst):
-        v = indptr_base + node[dst_start + i]
-        first, degree = indptr[v], indptr[v + 1] - indptr[v]
-        if time_base != NO_TIME:
-            latest = seed_time[seed_of[dst_start + i]]
-            degree = count_until(first, degree, indices, time, time_base, latest)
-        for p in range(first, first + degree):
+    for i in range(start.shape[0]):
+        for p in range(start[i], start[i] + degree[i]):
             if dense:
                 entry = table[src_base + indices[p]]
             else:
                 key = np.uint64(seed_of[dst_start + i] * total + src_base + indices[p])
-                entry = table[find_slot(key, keys, table, stamp)]
+                entry = table[find_slot(key, table, stamp) + ONE]
             if entry >= stamp:
                 if fill:
                     row[count] = entry - stamp

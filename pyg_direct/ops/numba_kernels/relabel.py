@@ -19,8 +19,8 @@ Ints = npt.NDArray[Any]
 AHEAD = 24  # edges whose table entries are asked for in advance
 
 HASH_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
-HASH_SHIFT = np.uint64(32)
-ONE = np.uint64(1)
+HASH_SHIFT = np.uint64(31)
+ONE, TWO = np.uint64(1), np.uint64(2)
 
 
 @kernel
@@ -78,22 +78,31 @@ def relabel_dense(
 
 
 @kernel
-def find_slot(key: np.uint64, keys: Ints, entries: Ints, stamp: np.uint32) -> np.uint64:
-    """Return the slot of `key` in the open hash table, or the free one where it belongs.
+def slot_of(key: np.uint64, table: Ints) -> np.uint64:
+    """Return the place in the hash table where the search for `key` begins."""
+    mask = np.uint64(table.shape[0] - 2)  # keys are at even places
+    return ((key * HASH_MULTIPLIER) >> HASH_SHIFT) & mask  # type: ignore[no-any-return]
 
-    Linear probing over a power of two of slots, of which at most half are taken.
+
+@kernel
+def find_slot(key: np.uint64, table: Ints, stamp: np.uint32) -> np.uint64:
+    """Return the place of `key` in the open hash table, or the free one where it belongs.
+
+    Linear probing over slots of two words, the key and its entry, so that a look costs one cache
+    line. There are a power of two of slots, of which at most half are taken.
     """
-    mask = np.uint64(keys.shape[0] - 1)
-    at = ((key * HASH_MULTIPLIER) >> HASH_SHIFT) & mask
-    while entries[at] >= stamp and keys[at] != key:
-        at = (at + ONE) & mask
-    return at  # type: ignore[no-any-return]  # NumPy's stubs widen uint64 arithmetic
+    mask = np.uint64(table.shape[0] - 2)
+    at = slot_of(key, table)
+    # `&`, as `and` would make two jumps, and whether a node is new cannot be predicted.
+    while (table[at + ONE] >= stamp) & (table[at] != key):
+        at = (at + TWO) & mask
+    return at
 
 
 @kernel
 def enter_disjoint(
     node: Ints, seed_of: Ints, first: int, last: int, local: int, base: int, total: int,
-    keys: Ints, entries: Ints, stamp: np.uint32,
+    table: Ints, stamp: np.uint32,
 ) -> None:  # fmt: skip
     """Enter node[first:last] of one type as the local ids `local`, `local` + 1, ...
 
@@ -102,9 +111,9 @@ def enter_disjoint(
     """
     for i in range(first, last):
         key = np.uint64(seed_of[i] * total + base + node[i])
-        at = find_slot(key, keys, entries, stamp)
-        keys[at] = key
-        entries[at] = np.uint32(stamp + local + i - first)
+        at = find_slot(key, table, stamp)
+        table[at] = key
+        table[at + ONE] = np.uint64(stamp + local + i - first)
 
 
 @kernel
@@ -115,8 +124,7 @@ def relabel_disjoint(
     hop: int,
     row: Ints,  # [edges] in: global ids, out: local ids
     col: Ints,  # [edges]
-    keys: Ints,  # uint64 [slots]
-    entries: Ints,  # uint32 [slots]
+    table: Ints,  # uint64 [2 * slots]: keys and entries in turn
     stamp: np.uint32,
     node: Ints,  # [capacity]
     seed_of: Ints,  # [capacity]
@@ -135,16 +143,25 @@ def relabel_disjoint(
         src, dst = relations[0, r], relations[1, r]
         base, start, dst_start = node_base[src], node_start[src], node_start[dst]
         count = node_ptr[hop + 2, src]
-        for e in range(edge_ptr[hop, r], edge_ptr[hop, r + 1]):
+        last = edge_ptr[hop, r + 1]
+        for e in range(edge_ptr[hop, r], last):
+            if e + AHEAD < last:
+                group = seed_of[dst_start + col[e + AHEAD]]
+                key = np.uint64(group * total + base + row[e + AHEAD])
+                prefetch(table, slot_of(key, table))
             v = row[e]
-            group = seed_of[dst_start + col[e]]
+            group = seed_of[np.uint64(dst_start + col[e])]  # unsigned: none counts from the end
             key = np.uint64(group * total + base + v)
-            at = find_slot(key, keys, entries, stamp)
-            if entries[at] < stamp:
-                keys[at] = key
-                entries[at] = np.uint32(stamp + count)
-                node[start + count] = v
-                seed_of[start + count] = group
-                count += 1
-            row[e] = entries[at] - stamp
+            at = find_slot(key, table, stamp)
+            entry = table[at + ONE]
+            is_new = entry < stamp
+            # Written whether new or not, as in `relabel_dense`.
+            entry = np.uint64(stamp + count) if is_new else entry
+            table[at] = key
+            table[at + ONE] = entry
+            end = np.uint64(start + count)
+            node[end] = v
+            seed_of[end] = group
+            row[e] = entry - stamp
+            count += is_new
         node_ptr[hop + 2, src] = count

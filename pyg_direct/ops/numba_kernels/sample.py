@@ -64,29 +64,25 @@ def plan_hop(
     edges = 0 if hop == 0 else edge_ptr[hop - 1, fanout.shape[0]]
     for t in range(node_bound.shape[0]):
         node_bound[t] = 0
-    item = 0
+    item_base[0] = 0
     item_ptr[0] = edges
     for r in range(fanout.shape[0]):
-        dst, base, k = relations[1, r], relations[2, r], fanout[r]
-        item_base[r] = item
+        dst, k, timed = relations[1, r], fanout[r], time_base[r] != NO_TIME
+        known, found = node_ptr[hop, dst], node_ptr[hop + 1, dst]
+        begin, end = item_base[r], item_base[r] + found - known
+        item_base[r + 1] = end
         edge_ptr[hop, r] = edges
-        first = node_start[dst]
-        last = first + node_ptr[hop + 1, dst]
-        for i in range(first + node_ptr[hop, dst], last):
-            if i + AHEAD < last:
-                prefetch(indptr, base + node[i + AHEAD])
-            v = base + node[i]
-            start = indptr[v]
-            degree = indptr[v + 1] - start
-            list_start = start
-            if time_base[r] != NO_TIME:
-                latest = seed_time[seed_of[i]]
-                degree = count_until(start, degree, indices, time, time_base[r], latest)
-                if recent and 0 <= k < degree:
-                    start += degree - k
-                    degree = k
+        list_visible(
+            indptr, relations[2, r], node, node_start[dst] + known, begin, end,
+            indices, time, time_base[r], seed_of, seed_time, item_start, item_degree,
+        )  # fmt: skip
+        for item in range(begin, end):
+            degree = item_degree[item]
+            hidden = degree - k if timed and recent and 0 <= k < degree else 0
+            start, degree = item_start[item] + hidden, degree - hidden
+            item_start[item], item_degree[item] = start, degree
             if weighted[r]:
-                item_low[item] = cumulative[start - 1] if start > list_start else 0.0
+                item_low[item] = cumulative[start - 1] if hidden > 0 else 0.0
             if k < 0:
                 edges += degree
             elif not weighted[r]:
@@ -96,17 +92,40 @@ def plan_hop(
                 if not all_positive:
                     positive = count_positive(weight, start, degree, k)
                 edges += k if replace and positive > 0 else positive
-            item_start[item] = start
-            item_degree[item] = degree
-            item += 1
-            item_ptr[item] = edges
+            item_ptr[item + 1] = edges
         node_bound[relations[0, r]] += edges - edge_ptr[hop, r]
-    item_base[fanout.shape[0]] = item
     edge_ptr[hop, fanout.shape[0]] = edges
     for t in range(node_bound.shape[0]):
         # A hop finds no node twice; only seeds can be there more than once.
         node_bound[t] = node_ptr[hop + 1, t] + min(node_bound[t], num_nodes[t])
     return edges
+
+
+@kernel
+def list_visible(
+    indptr: Ints, base: int, node: Ints, first_node: int, first: int, last: int,
+    indices: Ints, time: Ints, time_base: int, seed_of: Ints, seed_time: Ints,
+    start: Ints, degree: Ints,
+) -> None:  # fmt: skip
+    """Write to start[first:last] and degree[first:last] what node[first_node:] may take.
+
+    That is the list of each node in `indices` or, with times, its part that is no later than the
+    seed of the node.
+
+    Example: with the lists [8, 9] and [7] of nodes 0 and 1, node = [1, 0] gives start = [2, 0] and
+    degree = [1, 2].
+    """
+    offset = first_node - first
+    for item in range(first, last):
+        if item + AHEAD < last:
+            prefetch(indptr, base + node[offset + item + AHEAD])
+        v = base + node[offset + item]
+        start[item] = indptr[v]
+        degree[item] = indptr[v + 1] - indptr[v]
+    if time_base != NO_TIME:
+        count_until(
+            start, degree, first, last, seed_of, first_node, seed_time, indices, time, time_base
+        )
 
 
 @kernel
