@@ -63,12 +63,11 @@ class NeighborSampler(BaseSampler):
             its subgraph, at any hop; makes the sampler disjoint. Node types (or edge types) without
             it are not bound.
         weight_attr: attribute of edges, finite and not negative. With replacement, each draw takes
-            an edge with probability weight / sum of weights, exact to a factor of 1 +- 2^-24, as a
-            float32 is. Without, draws follow one another, each from the edges left in proportion to
-            weight (the law of Efraimidis and Spirakis, 2006). An edge of weight 0 is taken only by
-            a negative fan-out. Edge types without it are sampled uniformly. Both backends take the
-            same edges, bit for bit: a draw is made of sums, products and comparisons of doubles in
-            one order, each rounded by itself, and no logarithm.
+            an edge with probability weight / sum of weights, up to a factor of 1 +- 2^-24. Without,
+            draws follow one another, each from the edges left in proportion to weight (the law of
+            Efraimidis and Spirakis, 2006). An edge of weight 0 is taken only by a negative fan-out.
+            Edge types without it are sampled uniformly. Both backends take the same edges, bit for
+            bit: a draw is made of sums and products of doubles in one order, each rounded alone.
         is_sorted: `edge_index` is sorted by column and, with `time_attr`, by time within a column.
             Sorted edges are found without it, too.
         share_memory: accepted for PyG's sake; nothing is copied to other processes.

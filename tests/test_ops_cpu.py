@@ -17,7 +17,7 @@ from pyg_direct.ops import backend_for, cpu
 from pyg_direct.ops.cpu import CpuBackend, CpuWorkspace
 from pyg_direct.ops.numba_kernels import emit, gather, relabel, sample
 from pyg_direct.storage import graph_of
-from pyg_direct.types import NO_TIME, BatchKey, SampledGraph, SamplingPlan
+from pyg_direct.types import BatchKey, SampledGraph, SamplingPlan
 
 KEY = BatchKey(1, 2)
 STAMP = np.uint32(100)
@@ -56,13 +56,10 @@ def test_plan_hop(fanout: int, replace: bool, ends: list[int]) -> None:
     assert work._edge_ptr.tolist() == [[0, ends[-1]]]
 
 
-def test_list_visible() -> None:
+def test_list_nodes() -> None:
     """The lists [8, 9] and [7] of nodes 0 and 1; node[1:] = [1, 0] is asked for."""
     start, degree = ints(-1, -1, -1, -1), ints(-1, -1, -1, -1)
-    sample.list_visible(
-        ints(0, 2, 3), 0, ints(5, 1, 0), 1, 2, 4, ints(8, 9, 7), ints(), NO_TIME, ints(), ints(),
-        start, degree,
-    )  # fmt: skip
+    sample.list_nodes(ints(0, 2, 3), 0, ints(5, 1, 0), 1, 2, 4, start, degree)
     assert start.tolist() == [-1, -1, 2, 0]
     assert degree.tolist() == [-1, -1, 1, 2]
 

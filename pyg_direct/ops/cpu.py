@@ -12,10 +12,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from ..types import BatchKey, Csc, SampledGraph, SamplingPlan
+from ..types import NO_TIME, BatchKey, Csc, SampledGraph, SamplingPlan
 from .buffers import BufferPool
 from .errors import out_of_range
-from .numba_kernels import emit, gather, relabel, sample, weight_tables, weighted
+from .numba_kernels import emit, gather, relabel, sample, temporal, weight_tables, weighted
 from .parallel import split
 from .placement import Placement
 from .streams import InOrder, Streams
@@ -183,14 +183,23 @@ class CpuWorkspace:
             room = items + items // 2 + 1
             self._item_start, self._item_degree, self._item_ptr = np.empty((3, room), np.int64)
             self._item_low = np.empty(room if self._csc.weight is not None else 0, np.float64)
+        self._item_low[:items] = 0.0
+        csc, fanout = self._csc, self._plan.fanouts[hop]
+        lists = self._item_base, self._item_start, self._item_degree
+        sample.list_items(
+            csc.indptr, self._node, self._node_start, self._node_ptr, self._relations, hop, *lists
+        )
+        if csc.time is not None:
+            temporal.cut_items(
+                self._node_start, self._node_ptr, self._relations, fanout, hop,
+                csc.indices, self._time, csc.time_base, self._plan.recent,
+                self._seed_of, self._seed_time, csc.weighted, self._cumulative,
+                *lists, self._item_low,
+            )  # fmt: skip
         edges = sample.plan_hop(
-            self._csc.indptr, self._node, self._node_start, self._node_ptr, self._relations,
-            self._plan.fanouts[hop], self._plan.replace, hop, self._node_limit,
-            self._csc.indices, self._time, self._csc.time_base, self._plan.recent,
-            self._seed_of, self._seed_time,
-            self._csc.weighted, self._csc.positive, self._weight, self._cumulative, self._item_low,
-            self._item_base, self._item_start, self._item_degree, self._item_ptr, self._edge_ptr,
-            self._node_bound,
+            self._node_ptr, self._relations, fanout, self._plan.replace, hop, self._node_limit,
+            csc.weighted, csc.positive, self._weight,
+            *lists, self._item_ptr, self._edge_ptr, self._node_bound,
         )  # fmt: skip
         if edges > len(self._row):
             kept, room = int(self._edge_ptr[hop, 0]), edges + edges // 2
@@ -258,11 +267,14 @@ class CpuWorkspace:
             src, dst = int(csc.src_type[r]), int(csc.dst_type[r])
             first, last = int(self._node_start[dst]), int(self._node_ptr[-1, dst])
             start, degree = np.empty((2, last), np.int64)
-            sample.list_visible(
-                csc.indptr, int(csc.indptr_base[r]), self._node, first, 0, last,
-                csc.indices, self._time, int(csc.time_base[r]), self._seed_of, self._seed_time,
-                start, degree,
-            )  # fmt: skip
+            sample.list_nodes(
+                csc.indptr, int(csc.indptr_base[r]), self._node, first, 0, last, start, degree
+            )
+            if csc.time_base[r] != NO_TIME:
+                temporal.count_until(
+                    start, degree, 0, last, self._seed_of, first, self._seed_time,
+                    csc.indices, self._time, int(csc.time_base[r]),
+                )  # fmt: skip
             between = (
                 start, degree, csc.indices, int(csc.node_base[src]), int(csc.node_base[-1]),
                 self._seed_of, first, not self._plan.disjoint, self._table, np.uint32(self._stamp),

@@ -33,8 +33,7 @@ PURPOSE_WEIGHTED = np.uint64(1)
 Word = np.uint64
 
 
-@inlined
-def philox4x32(
+def _philox4x32(
     c0: Word, c1: Word, c2: Word, c3: Word, k0: Word, k1: Word
 ) -> tuple[Word, Word, Word, Word]:
     """Return the four 32-bit words of Philox4x32-10 at counter (c0..c3) under key (k0, k1)."""
@@ -48,6 +47,10 @@ def philox4x32(
         k0 = (k0 + WEYL_0) & MASK
         k1 = (k1 + WEYL_1) & MASK
     return c0, c1, c2, c3
+
+
+philox4x32 = kernel(_philox4x32)
+philox4x32_inlined = inlined(_philox4x32)  # takes longer to compile; see `inlined`
 
 
 @kernel

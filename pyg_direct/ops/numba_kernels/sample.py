@@ -1,7 +1,8 @@
 """One hop of neighbour sampling: how many edges each frontier node gets, and which.
 
 The work of a hop is a list of items, one for each (relation, frontier node of the relation's
-destination type), relation by relation. `plan_hop` counts, `sample_hop` fills.
+destination type), relation by relation. `list_items` lists them,
+`temporal.cut_items` hides what is too late, `plan_hop` counts, `sample_hop` fills.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import numpy.typing as npt
 
 from .jit import kernel, prefetch
 from .philox import PURPOSE_UNIFORM, below, philox4x32, stream_of
-from .temporal import NO_TIME, count_until
 
 Ints = npt.NDArray[Any]
 Doubles = npt.NDArray[np.float64]
@@ -28,30 +28,62 @@ HASH_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 
 
 @kernel
-def plan_hop(
+def list_nodes(
+    indptr: Ints, base: int, node: Ints, first_node: int, first: int, last: int,
+    start: Ints, degree: Ints,
+) -> None:  # fmt: skip
+    """Write to start[first:last] and degree[first:last] the lists of node[first_node:].
+
+    Example: with the lists [8, 9] and [7] of nodes 0 and 1, node = [1, 0] gives start = [2, 0] and
+    degree = [1, 2].
+    """
+    offset = first_node - first
+    for item in range(first, last):
+        if item + AHEAD < last:
+            prefetch(indptr, base + node[offset + item + AHEAD])
+        v = base + node[offset + item]
+        start[item] = indptr[v]
+        degree[item] = indptr[v + 1] - indptr[v]
+
+
+@kernel
+def list_items(
     indptr: Ints,  # [sum_r (N_r + 1)]
     node: Ints,  # [capacity]
     node_start: Ints,  # [T]
     node_ptr: Ints,  # [hops + 2, T]
     relations: Ints,  # [3, R]: source type, destination type, indptr base
+    hop: int,
+    item_base: Ints,  # [R + 1] out: first item of each relation
+    item_start: Ints,  # [items] out: first position of the node's list
+    item_degree: Ints,  # [items] out: length of the node's list
+) -> None:
+    """List the items of hop `hop`."""
+    item_base[0] = 0
+    for r in range(relations.shape[1]):
+        dst = relations[1, r]
+        known, found = node_ptr[hop, dst], node_ptr[hop + 1, dst]
+        item_base[r + 1] = item_base[r] + found - known
+        list_nodes(
+            indptr, relations[2, r], node, node_start[dst] + known, item_base[r], item_base[r + 1],
+            item_start, item_degree,
+        )  # fmt: skip
+
+
+@kernel
+def plan_hop(
+    node_ptr: Ints,  # [hops + 2, T]
+    relations: Ints,  # [3, R]
     fanout: Ints,  # [R]
     replace: bool,
     hop: int,
     num_nodes: Ints,  # [T]: how many nodes a type can have, or a larger number
-    indices: Ints,  # [E]
-    time: Ints,  # int64: of the nodes [sum_t N_t] or of the edges [E]; [0] without time
-    time_base: Ints,  # [R]: where the times of the source type begin, EDGE_TIME or NO_TIME
-    recent: bool,  # take the latest neighbours, not any
-    seed_of: Ints,  # [capacity]; [0] if not disjoint
-    seed_time: Ints,  # [seeds]
     weighted: npt.NDArray[np.bool_],  # [R]
     all_positive: bool,  # whether no weight of these relations is 0
     weight: Doubles,  # [E]; [0] without weights
-    cumulative: Doubles,  # [E]; [0] without weights
-    item_low: Doubles,  # [items] out: cumulative weight before the item; [0] without weights
-    item_base: Ints,  # [R + 1] out: first item of each relation
-    item_start: Ints,  # [items] out: first position of the node's list
-    item_degree: Ints,  # [items] out: length of the node's list
+    item_base: Ints,  # [R + 1]
+    item_start: Ints,  # [items]: first position that may be taken
+    item_degree: Ints,  # [items]: how many positions may be taken
     item_ptr: Ints,  # [items + 1] out: first edge of each item
     edge_ptr: Ints,  # [hops, R + 1] out: first edge of each relation
     node_bound: Ints,  # [T] out: how many nodes there may be of each type after the hop
@@ -64,25 +96,12 @@ def plan_hop(
     edges = 0 if hop == 0 else edge_ptr[hop - 1, fanout.shape[0]]
     for t in range(node_bound.shape[0]):
         node_bound[t] = 0
-    item_base[0] = 0
     item_ptr[0] = edges
     for r in range(fanout.shape[0]):
-        dst, k, timed = relations[1, r], fanout[r], time_base[r] != NO_TIME
-        known, found = node_ptr[hop, dst], node_ptr[hop + 1, dst]
-        begin, end = item_base[r], item_base[r] + found - known
-        item_base[r + 1] = end
+        k = fanout[r]
         edge_ptr[hop, r] = edges
-        list_visible(
-            indptr, relations[2, r], node, node_start[dst] + known, begin, end,
-            indices, time, time_base[r], seed_of, seed_time, item_start, item_degree,
-        )  # fmt: skip
-        for item in range(begin, end):
+        for item in range(item_base[r], item_base[r + 1]):
             degree = item_degree[item]
-            hidden = degree - k if timed and recent and 0 <= k < degree else 0
-            start, degree = item_start[item] + hidden, degree - hidden
-            item_start[item], item_degree[item] = start, degree
-            if weighted[r]:
-                item_low[item] = cumulative[start - 1] if hidden > 0 else 0.0
             if k < 0:
                 edges += degree
             elif not weighted[r]:
@@ -90,7 +109,7 @@ def plan_hop(
             else:
                 positive = min(k, degree)
                 if not all_positive:
-                    positive = count_positive(weight, start, degree, k)
+                    positive = count_positive(weight, item_start[item], degree, k)
                 edges += k if replace and positive > 0 else positive
             item_ptr[item + 1] = edges
         node_bound[relations[0, r]] += edges - edge_ptr[hop, r]
@@ -99,33 +118,6 @@ def plan_hop(
         # A hop finds no node twice; only seeds can be there more than once.
         node_bound[t] = node_ptr[hop + 1, t] + min(node_bound[t], num_nodes[t])
     return edges
-
-
-@kernel
-def list_visible(
-    indptr: Ints, base: int, node: Ints, first_node: int, first: int, last: int,
-    indices: Ints, time: Ints, time_base: int, seed_of: Ints, seed_time: Ints,
-    start: Ints, degree: Ints,
-) -> None:  # fmt: skip
-    """Write to start[first:last] and degree[first:last] what node[first_node:] may take.
-
-    That is the list of each node in `indices` or, with times, its part that is no later than the
-    seed of the node.
-
-    Example: with the lists [8, 9] and [7] of nodes 0 and 1, node = [1, 0] gives start = [2, 0] and
-    degree = [1, 2].
-    """
-    offset = first_node - first
-    for item in range(first, last):
-        if item + AHEAD < last:
-            prefetch(indptr, base + node[offset + item + AHEAD])
-        v = base + node[offset + item]
-        start[item] = indptr[v]
-        degree[item] = indptr[v + 1] - indptr[v]
-    if time_base != NO_TIME:
-        count_until(
-            start, degree, first, last, seed_of, first_node, seed_time, indices, time, time_base
-        )
 
 
 @kernel

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from .jit import kernel, prefetch
 
 Ints = npt.NDArray[Any]
+Doubles = npt.NDArray[np.float64]
 
 EDGE_TIME, NO_TIME = -1, -2  # in place of a first index into the times of nodes
 LANES = 64  # lists that are searched side by side
@@ -75,6 +76,46 @@ def count_until(
                 count += size[lane] > 0
         for lane in range(lanes):
             degree[begin + lane] = low[lane] - start[begin + lane]
+
+
+@kernel
+def cut_items(
+    node_start: Ints,  # [T]
+    node_ptr: Ints,  # [hops + 2, T]
+    relations: Ints,  # [3, R]
+    fanout: Ints,  # [R]
+    hop: int,
+    indices: Ints,  # [E]
+    time: Ints,  # int64: of the nodes [sum_t N_t] or of the edges [E]
+    time_base: Ints,  # [R]: where the times of the source type begin, EDGE_TIME or NO_TIME
+    recent: bool,  # take the latest neighbours, not any
+    seed_of: Ints,  # [capacity]
+    seed_time: Ints,  # [seeds]
+    weighted: npt.NDArray[np.bool_],  # [R]
+    cumulative: Doubles,  # [E]; [0] without weights
+    item_base: Ints,  # [R + 1]
+    item_start: Ints,  # [items] in and out: first position that may be taken
+    item_degree: Ints,  # [items] in and out: how many positions may be taken
+    item_low: Doubles,  # [items] in and out: cumulative weight before the item; [0] without weights
+) -> None:
+    """Cut the lists of the items of hop `hop` to what their seeds may see.
+
+    Example: times 3, 5, 5, 9 and a seed of time 5 leave 3, 5, 5; with fan-out 2 and `recent` 5, 5.
+    """
+    for r in range(fanout.shape[0]):
+        if time_base[r] == NO_TIME:
+            continue
+        dst, k = relations[1, r], fanout[r]
+        count_until(
+            item_start, item_degree, item_base[r], item_base[r + 1],
+            seed_of, node_start[dst] + node_ptr[hop, dst], seed_time, indices, time, time_base[r],
+        )  # fmt: skip
+        for item in range(item_base[r], item_base[r + 1] if recent and k >= 0 else item_base[r]):
+            hidden = max(0, item_degree[item] - k)
+            item_start[item] += hidden
+            item_degree[item] -= hidden
+            if weighted[r] and hidden > 0:
+                item_low[item] = cumulative[item_start[item] - 1]
 
 
 @kernel

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .jit import kernel, prefetch
-from .philox import ATTEMPT_SHIFT, PURPOSE_WEIGHTED, philox4x32, stream_of
+from .philox import ATTEMPT_SHIFT, PURPOSE_WEIGHTED, philox4x32, philox4x32_inlined, stream_of
 from .temporal import NO_TIME
 
 Ints = npt.NDArray[Any]
@@ -60,7 +60,7 @@ def fill_uniform(
     A plain loop over the counters of many items, which becomes vector instructions.
     """
     for i in range(counters):
-        words = philox4x32(counter[i], local[i], stream, PURPOSE_WEIGHTED, k0, k1)
+        words = philox4x32_inlined(counter[i], local[i], stream, PURPOSE_WEIGHTED, k0, k1)
         out[2 * i] = to_unit(words[0], words[1])
         out[2 * i + 1] = to_unit(words[2], words[3])
 
@@ -210,9 +210,10 @@ def pick_distinct(
         bit = ONE << np.uint64((chosen - start) & (SEEN_BITS - 1))
         is_new = (seen & bit) == ZERO
         if degree > SEEN_BITS and not is_new:  # the bit may be that of another position
-            is_new = True
-            for i in range(first, first + found):
-                is_new &= position[i] != chosen
+            i = first
+            while i < first + found and position[i] != chosen:
+                i += 1
+            is_new = i == first + found
         is_new &= chosen < end  # else rounding went past the last weight
         seen |= bit
         position[first + found] = chosen
