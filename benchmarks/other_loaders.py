@@ -55,6 +55,7 @@ VARIANTS: dict[str, tuple[dict[str, Any], str]] = {
     "weighted, with replacement": ({"weight_attr": "weight", "replace": True}, REPLACE),
     "temporal, uniform": ({"time_attr": "time"}, DISJOINT),
     "temporal, last": ({"time_attr": "time", "temporal_strategy": "last"}, DISJOINT),
+    "weighted and temporal": ({"weight_attr": "weight", "time_attr": "time"}, DISJOINT),
 }
 
 
