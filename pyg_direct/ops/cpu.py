@@ -265,14 +265,14 @@ class CpuWorkspace:
         csc, outputs = self._csc, []
         for r in range(csc.num_relations):
             src, dst = int(csc.src_type[r]), int(csc.dst_type[r])
-            first, last = int(self._node_start[dst]), int(self._node_ptr[-1, dst])
-            start, degree = np.empty((2, last), np.int64)
+            first, count = int(self._node_start[dst]), int(self._node_ptr[-1, dst])
+            start, degree = np.empty((2, count), np.int64)
             sample.list_nodes(
-                csc.indptr, int(csc.indptr_base[r]), self._node, first, 0, last, start, degree
+                csc.indptr, int(csc.indptr_base[r]), self._node, first, 0, count, start, degree
             )
             if csc.time_base[r] != NO_TIME:
                 temporal.count_until(
-                    start, degree, 0, last, self._seed_of, first, self._seed_time,
+                    start, degree, 0, count, self._seed_of, first, self._seed_time,
                     csc.indices, self._time, int(csc.time_base[r]),
                 )  # fmt: skip
             between = (

@@ -17,6 +17,8 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
+MIN_EDGES_PER_THREAD = 1 << 18  # of work on a whole graph, when a loader is built
+
 _lock = threading.Lock()
 _executor: tuple[int, ThreadPoolExecutor] | None = None  # (process that made it, executor)
 

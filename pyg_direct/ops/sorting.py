@@ -12,13 +12,11 @@ import numpy.typing as npt
 from ..types import EDGE_TIME
 from .numba_kernels import csc as kernels
 from .numba_kernels import temporal
-from .parallel import available_cores, run_all
+from .parallel import MIN_EDGES_PER_THREAD, available_cores, run_all
 
 Ints = npt.NDArray[Any]
-Doubles = npt.NDArray[np.float64]
 
 INT32_END = 2**31
-MIN_EDGES_PER_THREAD = 1 << 18
 
 
 class Compressed(NamedTuple):

@@ -10,11 +10,9 @@ import numpy.typing as npt
 
 from ..types import NO_TIME, Csc, IntTable
 from .numba_kernels import weight_tables
-from .parallel import available_cores, split
+from .parallel import MIN_EDGES_PER_THREAD, available_cores, split
 
 Doubles = npt.NDArray[np.float64]
-
-MIN_EDGES_PER_THREAD = 1 << 18
 
 
 def with_weights(

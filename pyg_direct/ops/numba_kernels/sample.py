@@ -1,8 +1,8 @@
 """One hop of neighbour sampling: how many edges each frontier node gets, and which.
 
 The work of a hop is a list of items, one for each (relation, frontier node of the relation's
-destination type), relation by relation. `list_items` lists them,
-`temporal.cut_items` hides what is too late, `plan_hop` counts, `sample_hop` fills.
+destination type), relation by relation. `list_items` lists them, `temporal.cut_items` hides what is
+too late, `plan_hop` counts their edges, `sample_hop` fills them in.
 """
 
 from __future__ import annotations
