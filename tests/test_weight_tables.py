@@ -2,9 +2,11 @@
 
 import numpy as np
 import pytest
+from conformance import make_csc
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pyg_direct.ops import weights
 from pyg_direct.ops.numba_kernels import weight_tables, weighted
 
 
@@ -115,3 +117,20 @@ def test_alias_tables_of_many_lists():
     assert other[[1, 5]].tolist() == [1, 1]
     assert table[3:5].tolist() == [-1, -1]
     assert (keep[10], keep[12], other[13], keep[14]) == (1.0, 0.5, 0, 1.0)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_threads_share_the_lists(monkeypatch, threads):
+    """Relations 0 and 2 have weights, so their lists have tables, and those of 1 have none."""
+    csc = make_csc(np.random.default_rng(1), [30, 20], [(1, 0, 300), (0, 1, 200), (1, 1, 100)])
+    weight = np.random.default_rng(2).random(600)
+    cumulative, table, lists = np.empty(600), np.zeros(600, np.int64), len(csc.indptr) - 1
+    weight_tables.accumulate(csc.indptr, weight, cumulative, 0, lists)
+    weight_tables.fill_alias(csc.indptr, weight, cumulative, *weight_tables.parts(table), 0, lists)
+    assert (table[[0, 299, 300, 499, 500, 599]] != 0).all()
+    table[300:500] = 0
+    monkeypatch.setattr(weights, "MIN_EDGES_PER_THREAD", 1)
+    monkeypatch.setattr(weights, "available_cores", lambda: threads)
+    found = weights.with_weights(csc, weight, np.array([True, False, True]))
+    assert found.alias.tolist() == table.tolist()
+    assert found.cumulative.tolist() == cumulative.tolist()
