@@ -29,7 +29,7 @@ import torch
 from pyg_direct import __version__
 
 # Not as `tests.emulator`: other packages bring a `tests` of their own.
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
 from emulator import emulated
 
 LINE, SECTOR, WORD, WARP = 128, 32, 4, 32

@@ -15,12 +15,12 @@ import psutil
 import torch
 from torch import Tensor
 
-import pyg_direct.base
-import pyg_direct.sampler
+import pyg_direct.loading.base
+import pyg_direct.sampling.sampler
 from benchmarks.gpu_plan import Plan
-from pyg_direct.ops import backend_for
-from pyg_direct.ops.cuda import CudaBackend
-from pyg_direct.ops.link import Timer, event_timer
+from pyg_direct.doctor.bandwidth import Timer, event_timer
+from pyg_direct.ops.cuda.backend import CudaBackend
+from pyg_direct.ops.devices import backend_for
 
 TESTS = Path(__file__).resolve().parents[1] / "tests"
 
@@ -124,11 +124,11 @@ def opened(dry: bool) -> Iterator[Device]:
         yield CudaDevice()
         return
     # Not as `tests.emulator`: other packages bring a `tests` of their own.
-    sys.path.insert(0, str(TESTS))
+    sys.path.insert(0, str(TESTS / "support"))
     from emulator import emulated
 
     with emulated() as backend, contextlib.ExitStack() as stack:
-        for module in (pyg_direct.base, pyg_direct.sampler):
+        for module in (pyg_direct.loading.base, pyg_direct.sampling.sampler):
             stack.callback(setattr, module, "backend_for", module.backend_for)
             # One for each loader, as on a GPU: it remembers where things were placed.
             module.backend_for = lambda *_, **__: CudaBackend(backend.device, backend.library)

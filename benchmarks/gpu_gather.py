@@ -12,8 +12,8 @@ from benchmarks.gpu_device import Context, Device, opened
 from benchmarks.gpu_training import load_graph, ours_loader
 from benchmarks.graphs import bare
 from benchmarks.statistics import spread
-from pyg_direct.ops.cuda import LINE_BYTES
-from pyg_direct.ops.link import LinkSpeed, Rate, measure_link
+from pyg_direct.doctor.bandwidth import LinkSpeed, Rate, measure_link
+from pyg_direct.ops.cuda.backend import LINE_BYTES
 
 CHECKED_ROWS = 1000
 CALIBRATED = (400, 64)  # row bytes and base of the gather that is measured by number of threads

@@ -14,11 +14,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from pyg_direct.ops import Backend, backend_for, cuda_workspace
-from pyg_direct.ops.cuda import CudaBackend
-from pyg_direct.ops.link import read_all, whole_lines
+from pyg_direct.doctor.bandwidth import read_all, whole_lines
+from pyg_direct.ops.backend import Backend
+from pyg_direct.ops.cuda import workspace as cuda_workspace
+from pyg_direct.ops.cuda.backend import CudaBackend
+from pyg_direct.ops.devices import backend_for
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
 from conformance import (
     PALETTES,
     check_case,

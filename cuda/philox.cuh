@@ -2,7 +2,7 @@
 //
 // Method: Salmon, Moraes, Dror, Shaw, "Parallel Random Numbers: As Easy as 1, 2, 3" (SC 2011),
 // section 3.3. A draw is a pure function of a 128-bit counter and a 64-bit key. It is the twin of
-// `numba_kernels/philox.py` and gives the same words.
+// `kernels/philox.py` and gives the same words.
 //
 // Counter of a draw: (slot / 4, local id of the node, hop | relation << 8, purpose | attempt << 8);
 // slot s takes word s mod 4.

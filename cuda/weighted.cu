@@ -1,4 +1,4 @@
-// Draws in proportion to edge weights: the twin of `numba_kernels/weighted.py`, pick for pick.
+// Draws in proportion to edge weights: the twin of `kernels/weighted.py`, pick for pick.
 //
 // A draw reads one entry, 8 bytes, of the list's alias table, so it is one request to host memory.
 // Where times hide a part of the list it inverts the cumulative weights instead, by bisection.
@@ -52,7 +52,7 @@ __device__ inline i64 first_above(In<f64> cumulative, i64 first, i64 last, f64 t
 //
 // An entry of an alias table holds the share of its slot that goes to its own edge, as a float (minus
 // what it lacks to 1 above 0.5), and above it the edge that gets the rest, counted from the begin of
-// the list (Walker 1977, see `numba_kernels/weight_tables.py`).
+// the list (Walker 1977, see `kernels/alias.py`).
 //
 // Example: weights 1, 5, 2 and the draw 0.25: slot 0.75 is slot 0, which keeps its edge up to 0.375,
 // so it takes the 5; by cumulative weights 2 of 8 takes the 5, too.

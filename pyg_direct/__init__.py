@@ -5,7 +5,7 @@ from importlib.metadata import version as _version
 
 from .link_loader import LinkNeighborLoader
 from .loader import NeighborLoader
-from .sampler import NeighborSampler
+from .sampling.sampler import NeighborSampler
 
 try:
     __version__ = _version("pyg-direct")

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from .config import DEVICE_VARIABLE
-from .facts import PACKAGES, UNLIMITED, Facts, Gpu, Machine, TorchCuda, Unknown, find_out
-from .ops.link import LinkSpeed
+from .doctor.bandwidth import LinkSpeed
+from .doctor.facts import PACKAGES, UNLIMITED, Facts, Gpu, Machine, TorchCuda, Unknown, find_out
 
 OLDEST_DRIVER = {11: 450, 12: 525, 13: 580}  # CUDA major -> branch of the driver
 TORCH_WITH_CUDA = "pip install --force-reinstall torch"

@@ -12,11 +12,11 @@ from torch_geometric.sampler import BaseSampler, NegativeSampling
 from torch_geometric.sampler.base import SubgraphType
 
 from .arguments import check_ids, check_input_id, check_negatives, check_tensor
-from .assemble import link_labels
-from .base import DEFAULT_PREFETCH, DirectLoader, Placing
-from .negatives import check_weights
-from .sampler import NeighborSampler, NumNeighborsLike
-from .seeds import link_seeds
+from .batch.assemble import link_labels
+from .loading.base import DEFAULT_PREFETCH, DirectLoader, Placing
+from .loading.seeds import link_seeds
+from .sampling.negatives import check_weights
+from .sampling.sampler import NeighborSampler, NumNeighborsLike
 from .types import BatchKey
 
 

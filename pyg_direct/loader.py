@@ -12,10 +12,10 @@ from torch_geometric.sampler import BaseSampler
 from torch_geometric.sampler.base import SubgraphType
 
 from .arguments import check_ids, check_tensor
-from .assemble import node_labels
-from .base import DEFAULT_PREFETCH, DirectLoader, Placing
-from .sampler import NeighborSampler, NumNeighborsLike
-from .seeds import node_seeds
+from .batch.assemble import node_labels
+from .loading.base import DEFAULT_PREFETCH, DirectLoader, Placing
+from .loading.seeds import node_seeds
+from .sampling.sampler import NeighborSampler, NumNeighborsLike
 from .types import BatchKey
 
 

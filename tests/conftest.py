@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, settings
 from torch import Tensor
 
 import pyg_direct
-from pyg_direct.ops.cuda import CudaBackend
+from pyg_direct.ops.cuda.backend import CudaBackend
 
 REQUIRE_GPU = "PYG_DIRECT_REQUIRE_GPU"
 

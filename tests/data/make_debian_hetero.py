@@ -23,7 +23,7 @@ from torch import Tensor
 from torch_geometric.data import HeteroData
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parent))
+sys.path[:0] = [str(HERE.parent), str(HERE.parent / "support")]
 
 import graphs  # noqa: E402
 from data.make_expectations import digests  # noqa: E402

@@ -24,7 +24,7 @@ from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parent))
+sys.path[:0] = [str(HERE.parent), str(HERE.parent / "support")]
 
 import graphs  # noqa: E402
 

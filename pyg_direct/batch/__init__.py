@@ -1,0 +1,1 @@
+"""From sampled ids to PyG's `Data` and `HeteroData`."""

@@ -1,0 +1,258 @@
+"""PyG's batch contract, in one place: from a sampler's output to the batch that the user sees."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.data.storage import BaseStorage
+from torch_geometric.loader.utils import filter_custom_hetero_store, filter_custom_store
+from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
+from torch_geometric.typing import EdgeType, NodeType, SparseTensor
+
+from ..ops.backend import Backend
+from ..types import Ends
+from .gather import gather, is_plain
+
+
+def assemble(
+    data: Any,
+    out: SamplerOutput | HeteroSamplerOutput,
+    labels: dict[Any, dict[str, Any]],
+    backend: Backend,
+    custom_cls: Any = None,
+    ends: Ends | None = None,
+) -> Any:
+    """Join what was sampled with its attributes.
+
+    The batch is a shallow copy of `data`, so its class, its graph-level attributes and everything
+    that is not a tensor carry over by reference. From remote stores a new batch is made.
+
+    Args:
+        data: the full graph: `Data`, `HeteroData`, or (`FeatureStore`, `GraphStore`).
+        out: from a sampler whose `edge` holds columns of the `edge_index` of `data`.
+        labels: what the seeds add, by node or edge type: from `node_labels` or `link_labels`.
+        backend: gathers the rows.
+        custom_cls: class of the batch in case of remote stores.
+        ends: what all ids in `out` are known to be below; None if that has to be checked.
+
+    Raises:
+        IndexError: an attribute has no row for an id.
+    """
+    parts = _Parts(out, ends)
+    if isinstance(data, (Data, HeteroData)):
+        batch = copy.copy(data)
+        # A homogeneous graph has one store for nodes and edges, and the one type None.
+        source, target = _stores(data), _stores(batch)
+        for node_type in parts.node_types(source):
+            _nodes(source[node_type], target[node_type], parts, node_type, backend)
+        for edge_type in parts.edge_types(source):
+            _edges(source[edge_type], target[edge_type], parts, edge_type, backend)
+    else:
+        batch = _from_stores(data, out, custom_cls)
+        for key in parts.types("node"):
+            _name_nodes(_store(batch, key), parts, key)
+        for key in parts.types("edge"):
+            _name_edges(_store(batch, key), parts, key)
+    for key, fields in labels.items():
+        store = _store(batch, key)
+        for name, value in fields.items():
+            whole = isinstance(value, Tensor)
+            store[name] = backend.bring(value, value.device) if whole else value
+    return batch
+
+
+def tables_of(data: Any) -> Iterator[tuple[str, Tensor]]:
+    """Yield the attributes of a graph whose rows a backend can gather, with names for messages.
+
+    Remote stores are asked for each batch, so nothing is known of what they hold.
+    """
+    if isinstance(data, (Data, HeteroData)):
+        for key, store in _stores(data).items():
+            for name, value in store.items():
+                plain = isinstance(value, Tensor) and name != "edge_index" and is_plain(value)
+                if (
+                    plain
+                    and (store.is_node_attr(name) or store.is_edge_attr(name))
+                    and store._parent().__cat_dim__(name, value, store) == 0
+                ):
+                    yield (f"data.{name}" if key is None else f"data[{key!r}].{name}"), value
+
+
+def node_labels(metadata: Any, input_type: NodeType | None) -> dict[Any, dict[str, Any]]:
+    """Return what seed nodes add: their positions in the input, their times, their number.
+
+    Args:
+        metadata: (input ids int64 [seeds], times [seeds] or None).
+        input_type: node type of the seeds; None if the graph is homogeneous.
+    """
+    input_id, seed_time = metadata
+    fields = {"input_id": input_id, "seed_time": seed_time, "batch_size": input_id.numel()}
+    return {input_type: fields}
+
+
+def link_labels(
+    metadata: Any, input_type: EdgeType | None, triplet: bool
+) -> dict[Any, dict[str, Any]]:
+    """Return what seed links add: their end points in the batch and their labels.
+
+    A None removes an attribute of that name which the graph has itself.
+
+    Args:
+        metadata: (input ids, edge_label_index, edge_label, times), or for triplets (input ids, src,
+            dst_pos, dst_neg, times).
+        input_type: edge type of the seeds; None if the graph is homogeneous.
+        triplet: whether negatives are destinations for each source.
+    """
+    if not triplet:
+        names = ("input_id", "edge_label_index", "edge_label", "edge_label_time")
+        return {input_type: dict(zip(names, metadata, strict=True))}
+    input_id, src, dst_pos, dst_neg, seed_time = metadata
+    removed = {"edge_label_index": None, "edge_label_time": None}
+    ends = ({"src_index": src}, {"dst_pos_index": dst_pos, "dst_neg_index": dst_neg})
+    if input_type is None:
+        return {
+            None: {"input_id": input_id, "seed_time": seed_time, **ends[0], **ends[1]} | removed
+        }
+    labels: dict[Any, dict[str, Any]] = {input_type: {"input_id": input_id, **removed}}
+    for node_type, fields in zip((input_type[0], input_type[-1]), ends, strict=True):
+        labels.setdefault(node_type, {"seed_time": seed_time}).update(fields)
+    return labels
+
+
+def _from_stores(data: Any, out: SamplerOutput | HeteroSamplerOutput, custom_cls: Any) -> Any:
+    """Ask the stores for the features; PyG's way, since the stores are the user's."""
+    filter_stores: Any = (
+        filter_custom_hetero_store if isinstance(out, HeteroSamplerOutput) else filter_custom_store
+    )
+    return filter_stores(*data, out.node, out.row, out.col, out.edge, custom_cls)
+
+
+def _store(batch: Any, key: Any) -> Any:
+    return batch._store if key is None else batch[key]
+
+
+def _stores(data: Data | HeteroData) -> dict[Any, BaseStorage]:
+    if isinstance(data, HeteroData):
+        return {**dict(data.node_items()), **dict(data.edge_items())}
+    return {None: data._store}
+
+
+class _Parts:
+    """A sampler's output by type, whether the graph has types or the one type None."""
+
+    def __init__(self, out: SamplerOutput | HeteroSamplerOutput, ends: Ends | None) -> None:
+        self.out = out
+        self.node_end: Any = ends.node.get if ends else lambda key: None
+        self.edge_end: Any = ends.edge.get if ends else lambda key: None
+        self.hetero = isinstance(out, HeteroSamplerOutput)
+
+    def get(self, field: str, key: Any) -> Any:
+        """Return a field for one type; None where it is absent."""
+        value = getattr(self.out, field)
+        return (value or {}).get(key) if self.hetero else value
+
+    def node_types(self, stores: dict[Any, BaseStorage]) -> list[Any]:
+        return [key for key in stores if isinstance(key, str)] if self.hetero else [None]
+
+    def edge_types(self, stores: dict[Any, BaseStorage]) -> list[Any]:
+        return [key for key in stores if isinstance(key, tuple)] if self.hetero else [None]
+
+    def types(self, field: str) -> list[Any]:
+        """Return the types that a field speaks of."""
+        return list(getattr(self.out, field) or {}) if self.hetero else [None]
+
+    def assign(self, store: BaseStorage, field: str, key: Any) -> None:
+        """Copy a field to a store. In a homogeneous graph an absent one removes a user's own."""
+        value = self.get(field, key)
+        if value is not None or not self.hetero:
+            store[field] = value
+
+
+def _nodes(
+    source: BaseStorage, target: BaseStorage, parts: _Parts, key: Any, backend: Backend
+) -> None:
+    node = parts.get("node", key)
+    if node is None:  # a foreign sampler may leave out what it did not reach
+        node = torch.empty(0, dtype=torch.int64, device=backend.device)
+    for name, value in source.items():
+        if name == "num_nodes":
+            target["num_nodes"] = node.numel()
+        elif source.is_node_attr(name):
+            dim = source._parent().__cat_dim__(name, value, source)
+            target[name] = gather(value, node, dim, backend, parts.node_end(key))
+    _name_nodes(target, parts, key, node)
+
+
+def _name_nodes(target: BaseStorage, parts: _Parts, key: Any, node: Tensor | None = None) -> None:
+    if "n_id" not in target:
+        target["n_id"] = parts.get("node", key) if node is None else node
+    parts.assign(target, "batch", key)
+    parts.assign(target, "num_sampled_nodes", key)
+
+
+def _edges(
+    source: BaseStorage, target: BaseStorage, parts: _Parts, key: Any, backend: Backend
+) -> None:
+    row, col, edge = parts.get("row", key), parts.get("col", key), parts.get("edge", key)
+    if row is None:
+        row = col = edge = torch.empty(0, dtype=torch.int64, device=backend.device)
+    for name, value in source.items():
+        if name == "edge_index":
+            target[name] = backend.bring(_stack(row, col), value.device)
+        elif name in ("adj", "adj_t"):
+            sparse = _sparse(name, value, target, row, col, edge)
+            target[name] = backend.bring(sparse, value.device())
+        elif source.is_edge_attr(name):
+            dim = source._parent().__cat_dim__(name, value, source)
+            end = parts.edge_end(key)
+            target[name] = None if edge is None else gather(value, edge, dim, backend, end)
+    _name_edges(target, parts, key, edge)
+
+
+def _name_edges(target: BaseStorage, parts: _Parts, key: Any, edge: Tensor | None = None) -> None:
+    edge = parts.get("edge", key) if edge is None else edge
+    if edge is not None and "e_id" not in target:
+        target["e_id"] = edge
+    parts.assign(target, "num_sampled_edges", key)
+    orig_row, orig_col = parts.get("orig_row", key), parts.get("orig_col", key)
+    if orig_row is not None and orig_col is not None:
+        target["_orig_edge_index"] = torch.stack([orig_row, orig_col])
+
+
+def _stack(row: Tensor, col: Tensor) -> Tensor:
+    """Return [row; col], without a copy where one lies behind the other, as in our outputs."""
+    size = row.numel()
+    adjacent = (
+        row.data_ptr() + row.nbytes == col.data_ptr()
+        and size == col.numel() > 0
+        and row.dtype == col.dtype
+        and row.is_contiguous()
+        and col.is_contiguous()
+        and row.untyped_storage().data_ptr() == col.untyped_storage().data_ptr()
+    )
+    return row.as_strided((2, size), (size, 1)) if adjacent else torch.stack([row, col])
+
+
+def _sparse(
+    name: str, value: Any, target: BaseStorage, row: Tensor, col: Tensor, edge: Tensor | None
+) -> Any:
+    """Return the sampled edges as a SparseTensor like `value`: `adj_t` is [destination, source]."""
+    edge_value = value.storage.value()
+    if edge_value is not None:
+        edge_value = None if edge is None else edge_value[edge.to(edge_value.device)]
+    row, col, sizes = row.to(value.device()), col.to(value.device()), target.size()
+    if name == "adj_t":
+        row, col, sizes = col, row, sizes[::-1]
+    return SparseTensor(
+        row=row,
+        col=col,
+        value=edge_value,
+        sparse_sizes=sizes,
+        is_sorted=False,
+        trust_data=True,
+    )

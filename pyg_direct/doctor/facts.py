@@ -1,0 +1,267 @@
+"""What this machine has, and what a loader would do with it; `Unknown` where it does not tell."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from importlib.metadata import version as distribution_version
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+
+from ..config import DEVICE_VARIABLE, resolve_device
+from ..kernels import gather as numba_gather
+from ..ops.cuda.backend import CudaBackend
+from ..ops.cuda.compiler import require_cuda
+from ..ops.cuda.host_memory import MEMINFO, available_in, lockable_bytes
+from ..ops.devices import backend_for, best_device
+from ..ops.placement import FREE_SHARE
+from .bandwidth import LinkSpeed, host_bytes, measure_link
+
+T = TypeVar("T")
+
+PACKAGES = ("torch-geometric", "numba", "numpy", "pyg-direct", "torch-sparse", "pyg-lib")
+CUPY_PACKAGES = ("cupy-cuda11x", "cupy-cuda12x", "cupy-cuda13x", "cupy-cuda14x", "cupy")
+GPU_FIELDS = (
+    "name", "memory.total", "memory.free", "compute_cap", "pci.bus_id",
+    "pcie.link.gen.current", "pcie.link.gen.max", "pcie.link.width.current", "pcie.link.width.max",
+)  # fmt: skip
+COMMAND_SECONDS = 20
+UNLIMITED = -1
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """In place of what could not be found out."""
+
+    why: str
+
+    def __str__(self) -> str:
+        return f"unknown ({self.why})"
+
+
+class TorchCuda(NamedTuple):
+    """What torch says about CUDA."""
+
+    version: str  # of torch
+    built_for: str | None  # CUDA version
+    usable: bool
+
+
+class Machine:
+    """Everything that is asked of the machine. Each method may raise; tests replace them."""
+
+    environ: Any = os.environ
+
+    def package(self, name: str) -> str:
+        """Return the version of an installed distribution."""
+        return distribution_version(name)
+
+    def run(self, *command: str) -> str:
+        """Return what a command prints."""
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=COMMAND_SECONDS
+        )
+        if done.returncode != 0:
+            raise OSError(f"{command[0]}: {(done.stderr or done.stdout).strip()[:200]}")
+        return done.stdout
+
+    def read(self, path: str) -> str:
+        """Return the text of a file."""
+        return Path(path).read_text(encoding="utf-8", errors="replace").strip()
+
+    def torch_cuda(self) -> TorchCuda:
+        """Return what torch says, which counts devices and makes no context."""
+        return TorchCuda(str(torch.__version__), torch.version.cuda, torch.cuda.is_available())
+
+    def require_cuda(self) -> None:
+        """Raise if a loader could not use the GPU."""
+        require_cuda(torch.device("cuda"))
+
+    def pci_gpus(self) -> int:
+        """Return how many display controllers of NVIDIA are in the machine, driver or not."""
+        found = 0
+        for device in Path("/sys/bus/pci/devices").iterdir():
+            kind = (device / "class").read_text().strip()
+            found += (device / "vendor").read_text().strip() == "0x10de" and kind[:4] == "0x03"
+        return found
+
+    def memlock(self) -> int:
+        """Return how many bytes may be page-locked, or UNLIMITED."""
+        lockable = lockable_bytes()
+        return UNLIMITED if lockable is None else lockable
+
+    def cores(self) -> set[int]:
+        """Return the cores that this process may use."""
+        return os.sched_getaffinity(0)
+
+    def kernel_cache(self) -> str | None:
+        """Return the folder of numba's cache, or None if none can be written."""
+        cache: str | None = numba_gather.gather_rows.stats.cache_path  # type: ignore[attr-defined]
+        return cache
+
+    def writable(self, folder: str) -> bool:
+        """Whether files can be made in a folder, or in the one that it would be made in."""
+        path = Path(folder).absolute()
+        there = next(parent for parent in (path, *path.parents) if parent.exists())
+        return there.is_dir() and os.access(there, os.W_OK | os.X_OK)
+
+    def device(self) -> str:
+        """Return the device that ``device=None`` means."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what it would warn of is among the problems
+            return str(resolve_device(None) or best_device())
+
+    def link(self) -> LinkSpeed:
+        """Measure how fast the first GPU reads pinned memory."""
+        backend = backend_for(torch.device("cuda", 0))
+        assert isinstance(backend, CudaBackend)
+        return measure_link(backend, host_bytes())
+
+
+class Gpu(NamedTuple):
+    """One GPU, by the fields of GPU_FIELDS, and its NUMA node."""
+
+    fields: dict[str, str]
+    numa_node: str | Unknown
+
+
+@dataclass
+class Facts:
+    """What was found out."""
+
+    torch: TorchCuda | Unknown
+    packages: dict[str, str]  # those that are installed
+    cupy: dict[str, str]
+    driver: str | Unknown
+    gpus: list[Gpu] | Unknown
+    memlock: int | Unknown
+    available_bytes: int | Unknown
+    cores: set[int] | Unknown
+    kernel_cache: str | Unknown | None
+    kernel_cache_writable: bool | Unknown
+    cupy_cache: str
+    cupy_cache_writable: bool | Unknown
+    pci_gpus: int | Unknown
+    visible: str | None  # CUDA_VISIBLE_DEVICES
+    variable: str | None  # PYG_DIRECT_DEVICE
+    device: str | Unknown
+    refusal: str | None = None  # why a loader could not use the GPU
+    link: LinkSpeed | Unknown | None = None
+    gpu_cores: dict[str, set[int]] = field(default_factory=dict)  # NUMA node -> cores
+
+    @property
+    def has_gpu(self) -> bool:
+        """Whether there is an NVIDIA GPU, whatever torch makes of it."""
+        return isinstance(self.gpus, list) and bool(self.gpus)
+
+    @property
+    def budget_bytes(self) -> int | Unknown:
+        """What 'auto' would take of the first GPU's memory now."""
+        if not isinstance(self.gpus, list) or not self.gpus:
+            return Unknown("no GPU")
+        free = self.gpus[0].fields["memory.free"]
+        return int(FREE_SHARE * (int(free) << 20)) if free.isdigit() else Unknown(free)
+
+    @property
+    def usable(self) -> bool:
+        """Whether torch can use a GPU."""
+        return isinstance(self.torch, TorchCuda) and self.torch.usable
+
+
+def ask(function: Callable[..., T], *arguments: Any) -> T | Unknown:
+    """Return what a function returns, or why it does not."""
+    try:
+        return function(*arguments)
+    except Exception as error:  # of whatever kind: a report must not fail
+        return Unknown(f"{type(error).__name__}: {error}".splitlines()[0])
+
+
+def find_out(machine: Machine, link: bool = True) -> Facts:
+    """Ask the machine everything.
+
+    Args:
+        machine: whom to ask.
+        link: measure the link, if there is a GPU that can be used.
+    """
+    versions = {name: ask(machine.package, name) for name in (*PACKAGES, *CUPY_PACKAGES)}
+    installed = {name: found for name, found in versions.items() if isinstance(found, str)}
+    cupy_cache = machine.environ.get("CUPY_CACHE_DIR") or os.path.expanduser("~/.cupy/kernel_cache")
+    kernel_cache = ask(machine.kernel_cache)
+    facts = Facts(
+        torch=ask(machine.torch_cuda),
+        packages={name: found for name, found in installed.items() if name in PACKAGES},
+        cupy={name: found for name, found in installed.items() if name in CUPY_PACKAGES},
+        driver=ask(_driver, machine),
+        gpus=ask(_gpus, machine),
+        memlock=ask(machine.memlock),
+        available_bytes=ask(_available_bytes, machine),
+        cores=ask(machine.cores),
+        kernel_cache=kernel_cache,
+        kernel_cache_writable=ask(machine.writable, kernel_cache),
+        cupy_cache=cupy_cache,
+        cupy_cache_writable=ask(machine.writable, cupy_cache),
+        pci_gpus=ask(machine.pci_gpus),
+        visible=machine.environ.get("CUDA_VISIBLE_DEVICES"),
+        variable=machine.environ.get(DEVICE_VARIABLE),
+        device=ask(machine.device),
+    )
+    for gpu in facts.gpus if isinstance(facts.gpus, list) else []:
+        if isinstance(gpu.numa_node, str):
+            cores = ask(_cores_of_node, machine, gpu.numa_node)
+            facts.gpu_cores |= {} if isinstance(cores, Unknown) else {gpu.numa_node: cores}
+    if facts.usable:
+        refused = ask(machine.require_cuda)
+        facts.refusal = str(refused.why) if isinstance(refused, Unknown) else None
+        if link and facts.refusal is None:
+            facts.link = ask(machine.link)
+    return facts
+
+
+def _driver(machine: Machine) -> str:
+    listed = ask(machine.run, "nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
+    if isinstance(listed, str) and listed.strip():
+        return listed.split()[0]
+    text = machine.read("/proc/driver/nvidia/version")
+    found = re.search(r"\b\d{3}\.\d+(\.\d+)?\b", text)
+    if found is None:
+        raise ValueError(f"no version in {text[:60]!r}")
+    return found[0]
+
+
+def _gpus(machine: Machine) -> list[Gpu]:
+    query = f"--query-gpu={','.join(GPU_FIELDS)}"
+    gpus = []
+    for line in machine.run("nvidia-smi", query, "--format=csv,noheader,nounits").splitlines():
+        values = [part.strip() for part in line.split(",")]
+        fields = dict(zip(GPU_FIELDS, values, strict=True))
+        # nvidia-smi writes the PCI domain with 8 digits, Linux with 4.
+        folder = f"/sys/bus/pci/devices/{fields['pci.bus_id'][-12:].lower()}"
+        node = ask(machine.read, f"{folder}/numa_node")
+        if node == "-1":
+            node = Unknown("the system does not say")
+        for name, file in (
+            ("width.current", "current_link_width"),
+            ("width.max", "max_link_width"),
+        ):
+            if not fields[f"pcie.link.{name}"].isdigit():
+                fields[f"pcie.link.{name}"] = str(ask(machine.read, f"{folder}/{file}"))
+        gpus.append(Gpu(fields, node))
+    return gpus
+
+
+def _available_bytes(machine: Machine) -> int:
+    return available_in(machine.read(MEMINFO))
+
+
+def _cores_of_node(machine: Machine, node: str) -> set[int]:
+    cores: set[int] = set()
+    for part in machine.read(f"/sys/devices/system/node/node{node}/cpulist").split(","):
+        first, _, last = part.partition("-")
+        cores |= set(range(int(first), int(last or first) + 1))
+    return cores

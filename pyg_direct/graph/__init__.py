@@ -1,0 +1,1 @@
+"""PyG data and stores, as a graph in compressed sparse columns (CSC)."""

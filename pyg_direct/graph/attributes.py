@@ -1,0 +1,129 @@
+"""Times and weights: an attribute by name, wherever PyG data or a user's stores keep it."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.typing import EdgeType, NodeType
+
+from .coo_to_csc import Ints
+
+INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+
+
+class Named(NamedTuple):
+    """An attribute's value, and what errors call it."""
+
+    value: Any
+    label: str
+
+
+def find(
+    data: Any, name: str, of_edges: bool = False
+) -> tuple[dict[NodeType | None, Named], dict[EdgeType | None, Named]]:
+    """Return an attribute of each node type and of each edge type that has it.
+
+    In a homogeneous graph PyG tells the two apart by length and name; `of_edges` says that it can
+    only be of the edges.
+    """
+    node: dict[NodeType | None, Named] = {}
+    edge: dict[EdgeType | None, Named] = {}
+    if isinstance(data, Data):
+        if name in data:
+            found = Named(data[name], f"data.{name}")
+            if data.is_node_attr(name) and not of_edges:
+                node[None] = found
+            elif data.is_edge_attr(name) or of_edges:
+                edge[None] = found
+    elif isinstance(data, HeteroData):
+        for key, nodes in data.node_items():
+            if name in nodes:
+                node[key] = Named(nodes[name], f"data[{key!r}].{name}")
+        for edge_type, edges in data.edge_items():
+            if name in edges:
+                edge[edge_type] = Named(edges[name], f"data[{edge_type}].{name}")
+    else:
+        features, _ = data
+        for attr in features.get_all_tensor_attrs():
+            if attr.attr_name == name:
+                attr = copy.copy(attr)
+                attr.index = None
+                found = Named(features.get_tensor(attr), f"{name!r} of {attr.group_name!r}")
+                # Without types, PyG takes the name 'time' alone for an attribute of the nodes.
+                by_edge = isinstance(attr.group_name, tuple) or (
+                    attr.group_name is None and name != "time"
+                )
+                (edge if by_edge else node)[attr.group_name] = found
+    return node, edge
+
+
+class Times:
+    """The times of nodes or of edges, by type. Exactly one of the two is set.
+
+    Raises:
+        ValueError: no such attribute, times on nodes and on edges, or times that are not integers.
+    """
+
+    def __init__(self, data: Any, name: str) -> None:
+        node, edge = find(data, name)
+        if node and edge:
+            raise ValueError(
+                f"time_attr={name!r} is an attribute of nodes and of edges; rename one."
+            )
+        if not node and not edge:
+            raise ValueError(f"time_attr={name!r} is no attribute of the nodes or of the edges.")
+        self.node = {key: _integers(found, name) for key, found in node.items()}
+        self.edge = {key: _integers(found, name) for key, found in edge.items()}
+
+
+def _integers(found: Named, name: str) -> Ints:
+    value, label = found
+    if not isinstance(value, Tensor) or value.dtype not in INTEGERS or value.dim() != 1:
+        kind = f"{value.dtype} {tuple(value.shape)}" if isinstance(value, Tensor) else type(value)
+        raise ValueError(
+            f"time_attr={name!r}: {label} must hold integer times of one dimension, got {kind}."
+        )
+    times: Ints = value.detach().cpu().to(torch.int64).contiguous().numpy()
+    return times
+
+
+def edge_weights(data: Any, name: str) -> dict[EdgeType | None, npt.NDArray[np.float64]]:
+    """Return the weights of the edges of each edge type that has some, float64 [E].
+
+    Raises:
+        ValueError: no such attribute, not one-dimensional, or negative, infinite or NaN.
+    """
+    weights: dict[EdgeType | None, npt.NDArray[np.float64]] = {}
+    for key, (value, label) in find(data, name, of_edges=True)[1].items():
+        if not isinstance(value, Tensor) or value.is_complex() or value.numel() != len(value):
+            kind = tuple(value.shape) if isinstance(value, Tensor) else type(value)
+            raise ValueError(
+                f"weight_attr={name!r}: {label} must hold one weight for each edge, got {kind}."
+            )
+        numbers = value.detach().cpu().to(torch.float64).reshape(-1)
+        wrong = ~(torch.isfinite(numbers) & (numbers >= 0))
+        if wrong.any():
+            at = int(wrong.nonzero()[0])
+            raise ValueError(
+                f"weight_attr={name!r}: {label}[{at}] is {numbers[at].item()}, but weights must be "
+                f"finite and not negative."
+            )
+        weights[key] = numbers.numpy()
+    if not weights:
+        raise ValueError(f"weight_attr={name!r} is no attribute of the edges.")
+    return weights
+
+
+def check_length(argument: str, name: str | None, values: Any, count: int, what: str) -> None:
+    """Raise a ValueError unless `values` is None or holds one entry for each node or edge."""
+    if values is not None and len(values) != count:
+        raise ValueError(
+            f"{argument}={name!r} must name an attribute with one entry for each of {count} "
+            f"{what}, got {len(values)}."
+        )

@@ -1,0 +1,174 @@
+"""COO to CSC on the CPU: a parallel, stable counting sort."""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ..kernels import counting_sort as kernels
+from ..kernels import temporal
+from ..kernels.threads import MIN_EDGES_PER_THREAD, available_cores, run_all
+from ..types import EDGE_TIME
+
+Ints = npt.NDArray[Any]
+
+INT32_END = 2**31
+
+
+class Compressed(NamedTuple):
+    """One relation, grouped by destination."""
+
+    indptr: Ints  # [num_dst + 1]
+    indices: Ints  # [E]
+    perm: Ints | None  # [E]; None if the edges were in order already
+
+
+def narrow(end: int) -> type[np.signedinteger[Any]]:
+    """Return the narrowest integer type for values in [0, end)."""
+    return np.int32 if end <= INT32_END else np.int64
+
+
+def compress(
+    row: Ints,
+    col: Ints,
+    num_src: int,
+    num_dst: int,
+    trusted: bool = False,
+    names: tuple[str, str] = ("edge_index[0, {}]", "edge_index[1, {}]"),
+) -> Compressed:
+    """Group edges by destination; among the edges of one, their order is kept.
+
+    Args:
+        row: int32 or int64 [E], sources.
+        col: int32 or int64 [E], destinations.
+        num_src: sources must be in [0, num_src).
+        num_dst: destinations must be in [0, num_dst).
+        trusted: the caller says that `col` is sorted.
+        names: what errors call an entry of `row` and of `col`, with {} for its position.
+
+    Returns:
+        Where `col` is sorted, `indices` is `row` itself, not a copy, and `perm` is None.
+
+    Raises:
+        ValueError: an id out of range, or `trusted` edges that are not sorted.
+    """
+    edges = len(row)
+    status, at = kernels.check_sorted(row, col, 0, edges, num_src, num_dst)
+    if status == kernels.OK:
+        indptr = np.empty(num_dst + 1, narrow(edges + 1))
+        kernels.index_to_ptr(col, 0, indptr)
+        return Compressed(indptr, row, None)
+    if status != kernels.UNSORTED or trusted:
+        raise ValueError(_complaint(status, at, row, col, num_src, num_dst, names))
+    return _counting_sort(row, col, num_src, num_dst, names)
+
+
+def _counting_sort(
+    row: Ints, col: Ints, num_src: int, num_dst: int, names: tuple[str, str]
+) -> Compressed:
+    edges, position_type = len(row), narrow(len(row) + 1)
+    # Each thread counts into a table of its own, so many threads on few edges would cost more
+    # memory than the edges themselves.
+    by_memory = edges // max(1, num_dst)
+    chunks = max(1, min(available_cores(), edges // MIN_EDGES_PER_THREAD, by_memory, 16))
+    cuts = [edges * i // chunks for i in range(chunks + 1)]
+    ranges = list(pairwise(cuts))
+    counts = np.zeros((chunks, num_dst), position_type)
+    for status, at in run_all(
+        [
+            partial(kernels.count, row, col, a, b, num_src, counts[c])
+            for c, (a, b) in enumerate(ranges)
+        ]
+    ):
+        if status != kernels.OK:
+            raise ValueError(_complaint(status, at, row, col, num_src, num_dst, names))
+    indptr = np.empty(num_dst + 1, position_type)
+    kernels.scan(counts, 0, indptr)
+    indices = np.empty(edges, narrow(num_src))
+    perm = np.empty(edges, position_type)
+    run_all(
+        [
+            partial(kernels.fill, row, col, a, b, counts[c], indices, perm)
+            for c, (a, b) in enumerate(ranges)
+        ]
+    )
+    return Compressed(indptr, indices, perm)
+
+
+def pad_and_check(compressed: Compressed, size: tuple[int, int], name: str) -> Compressed:
+    """Return a relation that somebody else compressed, with a list for every destination.
+
+    Raises:
+        ValueError: more lists than destinations, pointers that do not fit the indices, or source
+            ids out of range.
+    """
+    ptr, row, perm = (None if part is None else np.asarray(part) for part in compressed)
+    assert ptr is not None
+    assert row is not None
+    num_src, num_dst = size
+    if len(ptr) > num_dst + 1:
+        raise ValueError(f"{name} has {len(ptr) - 1} destinations, but there are {num_dst} nodes.")
+    if len(ptr) == 0 or ptr[0] != 0 or ptr[-1] != len(row) or bool((np.diff(ptr) < 0).any()):
+        raise ValueError(f"{name} is no valid CSC: its pointers do not fit its {len(row)} indices.")
+    if len(row) and (row.min() < 0 or row.max() >= num_src):
+        bad = row.min() if row.min() < 0 else row.max()
+        raise ValueError(f"{name} refers to node {bad}, but source ids must be in [0, {num_src}).")
+    missing = num_dst + 1 - len(ptr)
+    padded = np.concatenate([ptr, np.full(missing, ptr[-1])]) if missing else ptr
+    return Compressed(padded.astype(narrow(len(row) + 1)), row, perm)
+
+
+def sort_by_time(
+    compressed: Compressed, by_node: Ints | None, by_edge: Ints | None, trusted: bool, name: str
+) -> Compressed:
+    """Sort the neighbours of each node by time, stably, unless they are sorted already.
+
+    Args:
+        compressed: one relation.
+        by_node: int64 [num_src], times of the sources, or None.
+        by_edge: int64 [E], times of the edges in the user's order, or None.
+        trusted: the user says that they are sorted.
+        name: what errors call the data.
+
+    Raises:
+        ValueError: `trusted` lists that are not sorted.
+    """
+    indptr, indices, perm = compressed
+    num_dst = len(indptr) - 1
+    if by_edge is not None:
+        time, base = by_edge if perm is None else by_edge[perm], EDGE_TIME
+    else:
+        assert by_node is not None
+        time, base = by_node, 0
+    at = temporal.first_unsorted(indptr, 0, num_dst, indices, time, base)
+    if at < 0:
+        return compressed
+    if trusted:
+        raise ValueError(
+            f"is_sorted=True, but the neighbours of a node in {name} are not sorted by time (at "
+            f"position {at} by column). Sort them, or leave is_sorted=False."
+        )
+    destination = np.repeat(np.arange(num_dst), np.diff(indptr))
+    order = np.lexsort((time if base == EDGE_TIME else time[indices], destination))
+    return Compressed(indptr, indices[order], order if perm is None else perm[order])
+
+
+def _complaint(
+    status: int, edge: int, row: Ints, col: Ints, num_src: int, num_dst: int, names: tuple[str, str]
+) -> str:
+    """Say what a kernel found wrong."""
+    if status == kernels.UNSORTED:
+        return (
+            f"is_sorted=True, but the edges are not sorted: {names[1].format(edge)} is {col[edge]} "
+            f"after {col[edge - 1]}. Sort them by column, or leave is_sorted=False."
+        )
+    at_source = status == kernels.BAD_SOURCE
+    name, ids, end = (names[0], row, num_src) if at_source else (names[1], col, num_dst)
+    return (
+        f"{name.format(edge)} is {ids[edge]}, but the ids of its node type must be in [0, {end}). "
+        f"Check the edges, or set num_nodes."
+    )

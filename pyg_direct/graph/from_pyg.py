@@ -1,0 +1,264 @@
+"""PyG data to CSC: every relation's edges grouped by destination, each array placed once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch_geometric import EdgeIndex
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.data.storage import BaseStorage
+from torch_geometric.typing import EdgeType, NodeType, SparseTensor
+
+from ..types import EDGE_TIME, NO_TIME, Csc
+from .attributes import Times, check_length, edge_weights
+from .coo_to_csc import Compressed, Ints, compress, narrow, pad_and_check, sort_by_time
+from .from_stores import Relation, remote_parts
+from .weights import with_weights
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A graph as the sampler sees it. A homogeneous one has the one node and edge type None."""
+
+    csc: Csc
+    node_types: Sequence[NodeType | None]
+    edge_types: Sequence[EdgeType | None]
+    id_dtype: torch.dtype  # dtype of the user's `edge_index`: int64 or int32
+    times: Times | None = None
+
+
+def graph_of(
+    data: Any,
+    is_sorted: bool = False,
+    time_attr: str | None = None,
+    weight_attr: str | None = None,
+    backward: bool = False,
+) -> Graph:
+    """Convert PyG data for sampling.
+
+    Args:
+        data: `Data` or `HeteroData`, each relation with `edge_index` (a tensor or an `EdgeIndex`),
+            `adj_t` or `adj` (a `torch_sparse.SparseTensor`), or no edges at all; or a
+            (`FeatureStore`, `GraphStore`).
+        is_sorted: the user says that `edge_index` is sorted by column and, with `time_attr`, by
+            time within each column. Sorted edges are recognised without it, too; with it, unsorted
+            ones are an error.
+        time_attr: integer attribute of nodes or of edges that holds their times.
+        weight_attr: attribute of edges that holds their weights.
+        backward: group the edges by source instead, to follow them forward: in the CSC, the
+            sources of the data are the destinations. "Column" above then means row.
+
+    Raises:
+        ValueError: ids out of range, a wrong shape or dtype, or unsorted edges with `is_sorted`.
+    """
+    if isinstance(data, Data):
+        node_types: list[NodeType | None] = [None]
+        edges: list[Relation] = [Relation(None, data._store, 0, 0)]
+        num_nodes = [_num_nodes(data, "data")]
+    elif isinstance(data, HeteroData):
+        node_types, edges, num_nodes = _hetero_parts(data)
+    else:
+        node_types, edges, num_nodes = remote_parts(data[0], data[1], backward)
+    if backward:
+        edges = [edge._replace(src=edge.dst, dst=edge.src) for edge in edges]
+    times = None if time_attr is None else Times(data, time_attr)
+    weights = {} if weight_attr is None else edge_weights(data, weight_attr)
+    if times is not None:
+        for node_type, count in zip(node_types, num_nodes, strict=True):
+            check_length("time_attr", time_attr, times.node.get(node_type), count, "nodes")
+    relations, dtypes = [], set()
+    for key, store, src, dst in edges:
+        name = "data" if key is None else f"data[{key}]"
+        size = (num_nodes[src], num_nodes[dst])
+        if isinstance(store, Compressed):
+            compressed, dtype = pad_and_check(store, size, name), torch.int64
+        else:
+            compressed, dtype = _compressed(store, size, is_sorted, name, backward)
+        check_length("weight_attr", weight_attr, weights.get(key), len(compressed.indices), "edges")
+        if times is not None:
+            by_node, by_edge = times.node.get(node_types[src]), times.edge.get(key)
+            check_length("time_attr", time_attr, by_edge, len(compressed.indices), "edges")
+            if by_node is not None or by_edge is not None:
+                compressed = sort_by_time(compressed, by_node, by_edge, is_sorted, name)
+        relations.append(compressed)
+        dtypes.add(dtype)
+    csc = _fuse(relations, [e.src for e in edges], [e.dst for e in edges], num_nodes)
+    edge_types = [e.edge_type for e in edges]
+    if times is not None:
+        csc = _with_times(csc, times, node_types, edge_types)
+    if weights:
+        csc = _with_weights(csc, weights, edge_types)
+    id_dtype = torch.int32 if dtypes == {torch.int32} else torch.int64
+    return Graph(csc, node_types, edge_types, id_dtype, times)
+
+
+def _hetero_parts(
+    data: HeteroData,
+) -> tuple[list[NodeType | None], list[Relation], list[int]]:
+    """Return the node types, the relations and the numbers of nodes."""
+    node_types, edge_types = data.metadata()
+    edges = []
+    for key in edge_types:
+        for end in (key[0], key[-1]):
+            if end not in node_types:
+                raise ValueError(
+                    f"Edge type {key} refers to the node type {end!r}, of which the data knows "
+                    f"nothing: set data[{end!r}].x or data[{end!r}].num_nodes."
+                )
+        ends = node_types.index(key[0]), node_types.index(key[-1])
+        edges.append(Relation(key, data[key], *ends))
+    num_nodes = [_num_nodes(data[key], f"data[{key!r}]") for key in node_types]
+    return list(node_types), edges, num_nodes
+
+
+def _with_times(
+    csc: Csc,
+    times: Times,
+    node_types: Sequence[NodeType | None],
+    edge_types: Sequence[EdgeType | None],
+) -> Csc:
+    """Add the times: those of the nodes as they are, those of edges in the order of the CSC."""
+    base = np.full(csc.num_relations, NO_TIME, np.int64)
+    if times.node:
+        size = int(csc.node_base[-1])
+        for r, src in enumerate(csc.src_type):
+            if node_types[src] in times.node:
+                base[r] = csc.node_base[src]
+        parts = {t: times.node.get(key) for t, key in enumerate(node_types)}
+        starts = csc.node_base
+    else:
+        size = len(csc.indices)
+        base[[key in times.edge for key in edge_types]] = EDGE_TIME
+        parts = {r: _in_order(csc, r, times.edge.get(key)) for r, key in enumerate(edge_types)}
+        starts = csc.edge_base
+    return replace(csc, time=_laid_out(parts, starts, size, np.int64), time_base=base)
+
+
+def _with_weights(csc: Csc, weights: dict[Any, Any], edge_types: Sequence[EdgeType | None]) -> Csc:
+    """Add the weights, in the order of the CSC."""
+    parts = {r: _in_order(csc, r, weights.get(key)) for r, key in enumerate(edge_types)}
+    weight = _laid_out(parts, csc.edge_base, len(csc.indices), np.float64)
+    relations = np.array([key in weights for key in edge_types], np.bool_)
+    positive = all(bool((value > 0).all()) for value in weights.values())
+    return with_weights(csc, weight, relations, positive)
+
+
+def _in_order(csc: Csc, relation: int, values: Any) -> Any:
+    """Return one value for each edge of a relation in the order of the CSC."""
+    if values is None:
+        return None
+    first, last = csc.edge_base[relation : relation + 2]
+    return values if csc.perm is None else values[csc.perm[first:last]]
+
+
+def _laid_out(parts: dict[int, Any], starts: Any, size: int, dtype: Any) -> Any:
+    """Put the parts that there are at their places in one array; a lone part is used as it is."""
+    if len(parts) == 1:
+        return np.ascontiguousarray(parts[0], dtype)
+    out = np.zeros(size, dtype)
+    for i, part in parts.items():
+        if part is not None:
+            out[starts[i] : starts[i + 1]] = part
+    return out
+
+
+def _num_nodes(store: Any, name: str) -> int:
+    num_nodes = store.num_nodes
+    if num_nodes is None:
+        raise ValueError(f"The number of nodes is unknown: set {name}.num_nodes or {name}.x.")
+    return int(num_nodes)
+
+
+def _compressed(
+    store: BaseStorage, size: tuple[int, int], is_sorted: bool, name: str, backward: bool
+) -> tuple[Compressed, torch.dtype]:
+    """Group the edges of one store by destination, and tell the dtype of its ids."""
+    for key in ("adj", "adj_t"):  # PyG's order of preference
+        if key in store:
+            return _from_sparse(store[key], f"{name}.{key}", size, backward), torch.int64
+    edge_index = getattr(store, "edge_index", None)
+    if edge_index is None:
+        none = np.empty(0, np.int64)
+        return compress(none, none, *size), torch.int64
+    if isinstance(edge_index, EdgeIndex):
+        is_sorted = is_sorted or edge_index.sort_order == ("row" if backward else "col")
+        edge_index = edge_index.as_tensor()
+    _check_edge_index(edge_index, f"{name}.edge_index")
+    ends = (f"{name}.edge_index[0, {{}}]", f"{name}.edge_index[1, {{}}]")
+    row, col = (np.ascontiguousarray(part.numpy()) for part in edge_index.detach().cpu())
+    if backward:
+        row, col, ends = col, row, ends[::-1]
+    return compress(row, col, *size, is_sorted, ends), edge_index.dtype
+
+
+def _from_sparse(adj: Any, name: str, size: tuple[int, int], backward: bool) -> Compressed:
+    if not isinstance(adj, SparseTensor):
+        raise ValueError(
+            f"{name} must be a torch_sparse.SparseTensor, got {type(adj).__name__}. Store the "
+            f"graph as edge_index, or convert it with torch_geometric.transforms.ToSparseTensor."
+        )
+    if backward:  # through the edges, as their ids are positions in the order of `adj`
+        first, second, _ = adj.coo()
+        row, col = (second, first) if name.endswith("_t") else (first, second)
+        return compress(
+            col.cpu().numpy(), row.cpu().numpy(), *size, False, (f"{name} entry {{}}",) * 2
+        )
+    # `adj` is [source, destination], `adj_t` the transpose: both keep their values where they are.
+    ptr, row, _ = adj.csr() if name.endswith("_t") else adj.csc()
+    return pad_and_check(Compressed(ptr.cpu().numpy(), row.cpu().numpy(), None), size, name)
+
+
+def _check_edge_index(edge_index: Any, name: str) -> None:
+    if not isinstance(edge_index, Tensor) or edge_index.dim() != 2 or edge_index.size(0) != 2:
+        shape = tuple(edge_index.shape) if isinstance(edge_index, Tensor) else type(edge_index)
+        raise ValueError(f"{name} must be a tensor of shape [2, num_edges], got {shape}.")
+    if edge_index.dtype not in (torch.int64, torch.int32):
+        raise ValueError(f"{name} must be int64 or int32, got {edge_index.dtype}.")
+
+
+def _fuse(
+    relations: Sequence[Compressed],
+    src_type: Sequence[int],
+    dst_type: Sequence[int],
+    num_nodes: Sequence[int],
+) -> Csc:
+    """Put all relations into one CSC; a single one is used as it is."""
+    sizes = [len(relation.indices) for relation in relations]
+    edge_base = np.cumsum([0, *sizes], dtype=np.int64)
+    indptr_base = np.cumsum([0, *(num_nodes[t] + 1 for t in dst_type)], dtype=np.int64)[:-1]
+    perm: Ints | None = None
+    if len(relations) == 1:
+        indptr, indices, perm = relations[0]
+    else:
+        indptr = _concatenate(
+            [
+                r.indptr.astype(np.int64) + base
+                for r, base in zip(relations, edge_base, strict=False)
+            ],
+            narrow(int(edge_base[-1]) + 1),
+        )
+        indices = _concatenate([r.indices for r in relations], narrow(max(num_nodes, default=0)))
+        if any(r.perm is not None for r in relations):
+            perm = _concatenate(
+                [np.arange(len(r.indices)) if r.perm is None else r.perm for r in relations],
+                narrow(max(sizes) + 1),
+            )
+    return Csc(
+        indptr=indptr,
+        indices=indices,
+        perm=perm,
+        src_type=np.array(src_type, np.int64),
+        dst_type=np.array(dst_type, np.int64),
+        indptr_base=indptr_base,
+        edge_base=edge_base,
+        num_nodes=np.array(num_nodes, np.int64),
+    )
+
+
+def _concatenate(arrays: Sequence[Ints], dtype: type[np.signedinteger[Any]]) -> Ints:
+    return np.concatenate([np.empty(0, dtype), *arrays], dtype=dtype, casting="unsafe")

@@ -1,0 +1,78 @@
+"""Graphs in a user's `GraphStore`."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from torch_geometric.data import remote_backend_utils
+from torch_geometric.typing import EdgeType, NodeType
+
+from .coo_to_csc import Compressed
+
+
+class Relation(NamedTuple):
+    """One edge type: where its edges are, and the numbers of its node types."""
+
+    edge_type: EdgeType | None
+    store: Any  # PyG's storage, or `Compressed` where a graph store has compressed the edges
+    src: int
+    dst: int
+
+
+def remote_parts(
+    feature_store: Any, graph_store: Any, backward: bool = False
+) -> tuple[list[NodeType | None], list[Relation], list[int]]:
+    """Return the node types, the relations and the numbers of nodes.
+
+    Types come in the order in which the stores list them; node types that only edges know are
+    last. Edges are compressed by destination, with `backward` by source.
+
+    Raises:
+        ValueError: the stores do not tell how many nodes a type has.
+    """
+    edge_attrs = graph_store.get_all_edge_attrs()
+    if all(attr.edge_type is None for attr in edge_attrs) and edge_attrs:
+        row, ptr, perm = _by_destination(graph_store, backward)
+        sizes = [int(end) for attr in edge_attrs if attr.size is not None for end in attr.size]
+        sizes += [
+            int(feature_store.get_tensor_size(attr)[0])
+            for attr in feature_store.get_all_tensor_attrs()
+            if attr.group_name is None and not sizes
+        ]
+        if not sizes:
+            raise ValueError("The graph store does not tell its size; set it with put_edge_index.")
+        return [None], [Relation(None, _compressed(ptr, row, perm), 0, 0)], [max(sizes)]
+    row_dict, ptr_dict, perm_dict = _by_destination(graph_store, backward)
+    groups = [attr.group_name for attr in feature_store.get_all_tensor_attrs()]
+    ends = [end for key in row_dict for end in (key[0], key[-1])]
+    node_types = list(dict.fromkeys([g for g in groups if isinstance(g, str)] + ends))
+    relations = [
+        Relation(
+            key,
+            _compressed(ptr_dict[key], row_dict[key], perm_dict.get(key)),
+            node_types.index(key[0]),
+            node_types.index(key[-1]),
+        )
+        for key in row_dict
+    ]
+    num_nodes = [
+        int(remote_backend_utils.num_nodes(feature_store, graph_store, key)) for key in node_types
+    ]
+    return list(node_types), relations, num_nodes
+
+
+def _by_destination(graph_store: Any, backward: bool) -> tuple[Any, Any, Any]:
+    """Return (neighbours, pointers, permutation), each by edge type if there are any."""
+    if not backward:
+        row, ptr, perm = graph_store.csc()
+        return row, ptr, perm
+    ptr, col, perm = graph_store.csr()
+    return col, ptr, perm
+
+
+def _compressed(ptr: Any, row: Any, perm: Any) -> Compressed:
+    def array(tensor: Any) -> Any:
+        return np.ascontiguousarray(tensor.detach().cpu().numpy())
+
+    return Compressed(array(ptr), array(row), None if perm is None else array(perm))

@@ -1,0 +1,74 @@
+"""What weighted draws need to know of a graph: its weights, their sums and its alias tables."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+
+from ..kernels import alias as weight_tables
+from ..kernels.threads import MIN_EDGES_PER_THREAD, available_cores, split
+from ..types import NO_TIME, Csc, IntTable
+
+Doubles = npt.NDArray[np.float64]
+
+
+def with_weights(
+    csc: Csc, weight: Doubles, relations: npt.NDArray[np.bool_], positive: bool = False
+) -> Csc:
+    """Return `csc`, with its arrays on the host, with weights.
+
+    Args:
+        csc: the graph, with its times if it has some.
+        weight: [E] by position, each >= 0 and finite; anything where a relation has no weights.
+        relations: [R], which relations have weights.
+        positive: whether all of them are known to be above 0.
+    """
+    weight, cumulative = _weights_and_sums(csc.indptr, weight)
+    whole = np.flatnonzero(relations & (csc.time_base == NO_TIME))
+    return replace(
+        csc,
+        weight=weight,
+        cumulative=cumulative,
+        alias=_alias_tables(csc, whole, weight, cumulative) if len(whole) > 0 else None,
+        positive=positive,
+        weighted=relations,
+    )
+
+
+def _weights_and_sums(indptr: npt.NDArray[np.int64], weight: Doubles) -> tuple[Doubles, Doubles]:
+    """Return `weight` [E] and its running sums within each list of `indptr`, ready to draw from.
+
+    Lists whose sum is infinite or next to nothing are copied and rescaled first.
+    """
+    running = np.empty_like(weight)
+    split(
+        len(indptr) - 1,
+        _threads(weight),
+        partial(weight_tables.accumulate, indptr, weight, running),
+    )
+    total = running[indptr[1:][indptr[1:] > indptr[:-1]] - 1]
+    if ((total > weight_tables.LARGE) | ((total > 0) & (total < weight_tables.SMALL))).any():
+        weight = weight.copy()
+        weight_tables.rescale(indptr, weight, running)
+    return weight, running
+
+
+def _alias_tables(
+    csc: Csc, relations: IntTable, weight: Doubles, cumulative: Doubles
+) -> npt.NDArray[np.int64]:
+    """Return the alias tables [E] of the relations of which all of a list may be drawn."""
+    table = np.zeros(len(weight), np.int64)
+    keep, other = weight_tables.parts(table)
+    for r in relations:
+        first = csc.indptr_base[r]
+        indptr = csc.indptr[first : first + csc.num_nodes[csc.dst_type[r]] + 1]
+        task = partial(weight_tables.fill_alias, indptr, weight, cumulative, keep, other)
+        split(len(indptr) - 1, _threads(weight), task)
+    return table
+
+
+def _threads(weight: Doubles) -> int:
+    return available_cores() if len(weight) >= MIN_EDGES_PER_THREAD else 1

@@ -1,0 +1,1 @@
+"""Epochs: producer threads, order of batches, resuming."""

@@ -1,0 +1,161 @@
+"""The seeds: what users call `input_nodes` and `edge_label_index`, checked, as PyG takes them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.typing import DEFAULT_REL
+
+from ..arguments import check_input_id
+from ..sampling.sampler import NeighborSampler
+
+ID_TYPES = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+
+
+def node_seeds(input_nodes: Any, input_id: Any, data: Any, sampler: Any) -> Any:
+    """Return seed nodes as PyG takes them: a tensor or None; with their type if there are types.
+
+    Raises:
+        ValueError: no node type where the graph has some, a mask of the wrong length, ids that are
+            not integers of one dimension, or not one `input_id` for each.
+    """
+    counts = _num_nodes(data, sampler)
+    local = isinstance(data, (Data, HeteroData))
+    typed = isinstance(input_nodes, (str, tuple, list)) if counts is None else None not in counts
+    if not typed:
+        count = None if counts is None else counts[None]
+        return _as_nodes(input_nodes, input_id, count, local)
+    pair = (input_nodes, None) if isinstance(input_nodes, str) else input_nodes
+    named = isinstance(pair, (list, tuple)) and len(pair) == 2 and isinstance(pair[0], str)
+    if not named or (counts is not None and pair[0] not in counts):
+        kinds = "" if counts is None else f" of {list(counts)}"
+        raise ValueError(
+            f"input_nodes must name a node type{kinds}, alone or as (type, nodes), got "
+            f"{input_nodes!r}."
+        )
+    count = None if counts is None else counts[pair[0]]
+    return pair[0], _as_nodes(pair[1], input_id, count, local)
+
+
+def _num_nodes(data: Any, sampler: Any) -> dict[Any, int | None] | None:
+    """Return how many nodes there are of each type; None where a foreign sampler knows alone."""
+    if isinstance(data, Data):
+        return {None: data.num_nodes}
+    if isinstance(data, HeteroData):
+        return {key: data[key].num_nodes for key in data.node_types}
+    if isinstance(sampler, NeighborSampler):
+        return {key: sampler.num_nodes_of(key) for key in sampler.node_types}
+    return None
+
+
+def _as_nodes(input_nodes: Any, input_id: Any, num_nodes: int | None, local: bool) -> Tensor | None:
+    if input_nodes is None:
+        if num_nodes is None:
+            raise ValueError(
+                "input_nodes is needed, as ids or as a node type: the stores do not tell which."
+            )
+        check_input_id(input_id, num_nodes)
+        # PyG forgets the ids of seeds that are not listed, and does not count those in a store.
+        return None if local and input_id is None else torch.arange(num_nodes)
+    try:
+        nodes = input_nodes if isinstance(input_nodes, Tensor) else torch.as_tensor(input_nodes)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(
+            f"input_nodes must be node ids or a bool mask of one dimension, got {input_nodes!r}."
+        ) from error
+    if nodes.numel() == 0 and nodes.dim() == 1 and not isinstance(input_nodes, Tensor):
+        nodes = nodes.to(torch.int64)  # an empty list has no dtype
+    if nodes.dtype not in (torch.bool, *ID_TYPES) or nodes.dim() != 1:
+        raise ValueError(
+            f"input_nodes must be node ids or a bool mask of one dimension, got {nodes.dtype} of "
+            f"shape {tuple(nodes.shape)}."
+        )
+    if nodes.dtype == torch.bool:
+        if num_nodes is not None and len(nodes) != num_nodes:
+            raise ValueError(
+                f"A mask for input_nodes needs {num_nodes} entries, one for each node, got "
+                f"{len(nodes)}."
+            )
+        check_input_id(input_id, int(nodes.sum()))
+        return nodes
+    check_input_id(input_id, len(nodes))
+    return nodes.to(torch.int64)
+
+
+def link_seeds(edge_label_index: Any, data: Any, sampler: Any) -> Any:
+    """Return seed links as PyG takes them: a tensor [2, num_links]; with their type if any.
+
+    Raises:
+        TypeError, ValueError: no edge type where the graph has some, no edges to take the links
+            from, or links that are not integers of shape [2, num_links].
+    """
+    if isinstance(data, Data):
+        return _edges(data, "data") if edge_label_index is None else _as_links(edge_label_index)
+    if isinstance(edge_label_index, Tensor) and not isinstance(data, HeteroData):
+        edge_label_index = (None, edge_label_index)  # stores without types
+    key, links = _typed_links(edge_label_index)
+    if isinstance(data, HeteroData):
+        node_types: Any = data.node_types
+        edge_types: Any = data.edge_types
+    elif isinstance(sampler, NeighborSampler):
+        node_types, edge_types = sampler.node_types, sampler.edge_types
+    else:
+        return key if links is None else (key, _as_links(links))
+    key = _canonical(key, edge_types)
+    ends = (None, None) if key is None else (key[0], key[-1])
+    if not set(ends) <= set(node_types) or (links is None and key not in edge_types):
+        raise ValueError(
+            f"edge_label_index must name an edge type of {edge_types}, alone or as (type, links), "
+            f"got {edge_label_index!r}."
+        )
+    if links is not None:
+        return key, _as_links(links)
+    return (key, _edges(data[key], f"data[{key}]")) if isinstance(data, HeteroData) else key
+
+
+def _canonical(key: Any, edge_types: Any) -> Any:
+    """Return an edge type in full; the middle may be left out where the ends say which."""
+    if key is None or len(key) == 3:
+        return None if key is None else tuple(key)
+    between = [kind for kind in edge_types if kind and (kind[0], kind[-1]) == tuple(key)]
+    return between[0] if len(between) == 1 else (key[0], DEFAULT_REL, key[1])
+
+
+def _typed_links(given: Any) -> tuple[Any, Any]:
+    """Return (edge type, links or None). In stores without types the type is None."""
+    if isinstance(given, (tuple, list)):
+        if len(given) in (2, 3) and all(isinstance(part, str) for part in given):
+            return given, None
+        if len(given) == 2:
+            key, links = given
+            named = isinstance(key, (tuple, list)) and len(key) in (2, 3)
+            if (named and all(isinstance(part, str) for part in key)) or (
+                key is None and links is not None
+            ):
+                return key, links
+    raise ValueError(
+        f"edge_label_index must name an edge type, alone or as (type, links), as the graph has "
+        f"edge types, got {given!r}."
+    )
+
+
+def _edges(store: Any, name: str) -> Tensor:
+    if "edge_index" not in store:
+        raise ValueError(f"edge_label_index is needed: {name} has no edge_index to take them from.")
+    return _as_links(store.edge_index)
+
+
+def _as_links(links: Any) -> Tensor:
+    if not isinstance(links, Tensor):
+        raise TypeError(
+            f"edge_label_index must be a tensor of shape [2, num_links], got {links!r}."
+        )
+    if links.dtype not in ID_TYPES or links.dim() != 2 or links.size(0) != 2:
+        raise ValueError(
+            f"edge_label_index must hold node ids of shape [2, num_links], got {links.dtype} of "
+            f"shape {tuple(links.shape)}."
+        )
+    return links

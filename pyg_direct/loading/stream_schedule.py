@@ -1,0 +1,81 @@
+"""Who waits for whom while batches are made ahead: knows stages and streams, and nothing of graphs.
+
+While the model trains on batch i, the rows of batch i+1 are gathered and batch i+2 is sampled, each
+on a stream of its own::
+
+    sample   | i+2 |
+    gather   | i+1 |      <- behind its sample
+    consumer |  i  |      <- behind its gather
+
+Nothing ever holds up the consumer's stream but the batch that it asks for. In the other direction
+the host waits before it begins a batch, in the thread that makes it, for what the consumer had
+queued when it asked for that batch. So what the consumer wrote into a table is read by the batches
+it asks for afterwards, and a host that runs ahead of the device does not fill its memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from ..ops.streams import Event, Streams
+
+
+class Handover(NamedTuple):
+    """A finished product on its way to the consumer."""
+
+    product: Any
+    ready: Event
+
+
+class Schedule:
+    """Orders the two stages of a batch with each other and with who consumes it.
+
+    Args:
+        streams: where the stages run; `InOrder` for one after another.
+        tensors_of: returns the tensors in what a stage returns.
+    """
+
+    def __init__(self, streams: Streams, tensors_of: Callable[[Any], Iterable[Tensor]]) -> None:
+        self._streams, self._tensors_of = streams, tensors_of
+
+    def ask(self) -> Event:
+        """Return the moment at which the consumer asks for a batch; called in its thread."""
+        return self._streams.mark()
+
+    def produce(
+        self,
+        asked: Event,
+        sample: Callable[[], Any],
+        gather: Callable[[Any], Any] | None,
+    ) -> Handover:
+        """Run the stages of one batch, in any thread.
+
+        Args:
+            asked: from `ask`.
+            sample: the first stage.
+            gather: the second one, called with what the first returned; None if the consumer is to
+                run it itself.
+        """
+        streams = self._streams
+        streams.join(asked)
+        with streams.on("sample"):
+            product = sample()
+            ready = streams.mark()
+        if gather is not None:
+            with streams.on("gather"):
+                self._receive(product, ready)
+                product = gather(product)
+                ready = streams.mark()
+        return Handover(product, ready)
+
+    def take(self, handover: Handover) -> Any:
+        """Return a product to the consumer, in its thread, for use on its current stream."""
+        self._receive(*handover)
+        return handover.product
+
+    def _receive(self, product: Any, ready: Event) -> None:
+        self._streams.wait(ready)
+        self._streams.keep(self._tensors_of(product))

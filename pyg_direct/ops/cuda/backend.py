@@ -1,0 +1,193 @@
+"""The CUDA backend: the kernels of `cuda/*.cu` over torch's device memory and current stream."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...types import Csc, SamplingPlan
+from ..errors import out_of_range
+from ..placement import Placement
+from . import memory as device_memory
+from .compiler import library_for, require_cuda
+from .launch import Library
+from .placer import Placer
+from .workspace import CudaWorkspace
+
+LINE_BYTES = 128  # what the link is asked for
+LOADS_IN_FLIGHT = 4  # `kInFlight` of gather.cu
+LINK_BYTES_PER_SECOND = 64e9  # PCIe 5 x16; a slower link is filled by fewer threads still
+LINK_LATENCY_SECONDS = 1.6e-6  # of a read of host memory, at the upper end
+MAX_THREADS_PER_PROCESSOR = 2048
+# The arrays of a CSC that kernels read, in the order in which they are worth device memory.
+ARRAYS = ("indptr", "indices", "time", "alias", "weight", "cumulative", "perm")
+WORDS = {16: "uint4", 8: "u64", 4: "u32", 2: "u16", 1: "u8"}
+
+
+class CudaBackend:
+    """Samples and gathers on one CUDA device, on torch's current stream.
+
+    Args:
+        device: the device; without an index, torch's current one.
+        library: its kernels; None compiles them with CuPy. Tests pass an emulated device.
+        gather_threads: threads that may read rows from host memory at the same time; None takes
+            what fills the link (Little's law). The fewer they are, the more of the GPU is left to
+            training. Rows in device memory are gathered by the whole device.
+
+    Raises:
+        RuntimeError: no usable CUDA device, or no CuPy that fits; the message says what to install.
+    """
+
+    def __init__(
+        self,
+        device: torch.device,
+        library: Library | None = None,
+        gather_threads: int | None = None,
+    ) -> None:
+        if library is None:
+            require_cuda(device)
+            if device.index is None:
+                device = torch.device("cuda", torch.cuda.current_device())
+            library = library_for(device)
+        self.library = library
+        compiler = library.compiler
+        self.device, self.streams = compiler.device, compiler.streams
+        self.gather_threads = gather_threads
+        self.threads = 1  # of the CPU, which has no share in a batch
+        self._placer = Placer(self.device, compiler.registry, compiler.copies, compiler.free_bytes)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Kernels stay in their process: a copy in another one loads its own."""
+        return CudaBackend, (self.device, None, self.gather_threads)
+
+    on_host = False
+    producers = 1  # so that a batch is under way while another one is trained on
+
+    @property
+    def placement(self) -> Placement:
+        """What lies where."""
+        return self._placer.placement
+
+    def bring(self, value: Any, device: torch.device) -> Any:
+        """Return a part of a batch on the GPU: it is what PyG's would be after ``.to("cuda")``."""
+        plain = type(value) is Tensor and value.layout == torch.strided
+        if plain and not value.requires_grad:  # autograd follows `to`
+            return device_memory.upload(value, self.device)
+        return value.to(self.device)
+
+    def place(self, csc: Csc, topology: str = "auto", device_bytes: int | None = None) -> Csc:
+        """Return `csc` with its arrays as tensors in device memory, or in pinned host memory."""
+        self._placer.open_budget(device_bytes)
+        arrays = [(name, torch.as_tensor(array).contiguous()) for name, array in arrays_of(csc)]
+        placed: dict[str, Any] = self._placer.topology(arrays, topology)
+        return replace(csc, **placed)
+
+    def retrieve(self, csc: Csc) -> Csc:
+        """Return a placed graph with NumPy arrays."""
+        host: dict[str, Any] = {name: array.cpu().numpy() for name, array in arrays_of(csc)}
+        return replace(csc, **host)
+
+    def hold(self, tables: Iterable[tuple[str, Tensor]], features: str = "auto") -> None:
+        """Place tables that batches will be gathered from."""
+        self._placer.hold(tables, features)
+
+    def reach(self, table: Tensor) -> Tensor | None:
+        """Return what `gather` takes for a table; None if the device cannot read it."""
+        return self._placer.reach(table)
+
+    def workspace(self, csc: Csc, plan: SamplingPlan) -> CudaWorkspace:
+        """Return a new workspace, for use on the current stream."""
+        # Were the graph deleted while the stream reads it, the memory must stay as it is.
+        self.streams.keep(array for _, array in arrays_of(csc))
+        return CudaWorkspace(csc, plan, self)
+
+    def gather(self, table: Tensor, index: Tensor, end: int | None = None) -> Tensor:
+        """Return the rows `index` of `table`.
+
+        `table` is on the device, or lies in host memory whose address the device can read.
+
+        Raises:
+            IndexError: an id out of range.
+        """
+        if len(index) > 0:
+            low, high = (0, end - 1) if end is not None else map(int, torch.aminmax(index))
+            if low < 0 or high >= len(table):
+                raise out_of_range(low if low < 0 else high, len(table))
+        shape = (len(index), *table.shape[1:])
+        out = device_memory.empty(math.prod(shape), table.dtype, self.device).view(shape)
+        if out.numel() == 0:
+            return out
+        self.streams.keep([table])
+        self.gather_bytes(as_bytes(table), index, as_bytes(out), len(index))
+        return out
+
+    def gather_bytes(self, table: Tensor, index: Tensor, out: Tensor, rows: int) -> None:
+        """Fill `out` [rows * row_bytes] from `table` [N * row_bytes], both uint8."""
+        row_bytes = len(out) // rows
+        word = math.gcd(16, table.data_ptr(), out.data_ptr(), row_bytes)
+        lanes, pieces, mask = row_shape(table.data_ptr(), row_bytes, word)
+        block, processors = self.block_threads, self.library.compiler.processors
+        threads = processors * MAX_THREADS_PER_PROCESSOR
+        if table.device != self.device:
+            threads = self.gather_threads or threads_to_fill_link(word)
+        groups = -(-rows * pieces // LOADS_IN_FLIGHT)
+        blocks = max(1, min(-(-groups * lanes // block), -(-threads // block)))
+        kernel = self.library.load("gather.cu", V=WORDS[word])["gather_rows"]
+        kernel(blocks, table, index, rows, row_bytes, lanes, mask, pieces, out)
+
+    @property
+    def block_threads(self) -> int:
+        """Threads of every block that is launched."""
+        return self.library.compiler.block_threads
+
+
+def arrays_of(csc: Csc) -> Iterator[tuple[str, Any]]:
+    """Yield the arrays that a graph has of `ARRAYS`, with their names."""
+    for name in ARRAYS:
+        array = getattr(csc, name)
+        if array is not None:
+            yield name, array
+
+
+def as_bytes(tensor: Tensor) -> Tensor:
+    """Return the memory of a contiguous tensor as uint8 [bytes]."""
+    return tensor.detach().view(-1).view(torch.uint8)
+
+
+def row_shape(address: int, row_bytes: int, word: int) -> tuple[int, int, int]:
+    """Return how rows are cut for `gather_rows`: lanes of a row, pieces of a row, line mask.
+
+    Args:
+        address: of the table.
+        row_bytes: bytes of a row.
+        word: bytes that a lane moves at once; divides the address and the row.
+
+    Example: rows of 400 bytes in words of 16 go to 32 lanes in one piece, as 400 bytes behind the
+    longest phase of 112 are 512. Words of 1 and 2 bytes, for rows of such lengths, cover a part of
+    a line with 32 lanes, which is then asked for again.
+    """
+    if row_bytes <= LINE_BYTES:
+        lanes = min(32, 1 << max(0, (row_bytes // word - 1).bit_length()))
+        return lanes, -(-row_bytes // (lanes * word)), 0
+    # Row i begins at address + i * row_bytes, so phases are equal modulo `step`.
+    step = math.gcd(row_bytes, LINE_BYTES)
+    reach = row_bytes + LINE_BYTES - step + address % step
+    lanes = min(32, max(LINE_BYTES // word, 1 << (-(-reach // word) - 1).bit_length()))
+    return lanes, -(-reach // (lanes * word)), LINE_BYTES - 1
+
+
+def threads_to_fill_link(
+    word: int,
+    bytes_per_second: float = LINK_BYTES_PER_SECOND,
+    latency_seconds: float = LINK_LATENCY_SECONDS,
+) -> int:
+    """Return how many threads keep the link to host memory busy.
+
+    Little's law: bytes under way = rate * latency, and a thread has LOADS_IN_FLIGHT words of them.
+    """
+    return math.ceil(bytes_per_second * latency_seconds / (word * LOADS_IN_FLIGHT))

@@ -1,0 +1,91 @@
+"""Upper bounds of what a batch needs, for a backend that keeps its counts on the device."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...types import Csc, IntTable, SamplingPlan
+
+EDGE_LIMIT = 1 << 26  # a hop that may take more edges is counted first, to spare memory
+ID_LIMIT = 1 << 31  # local ids are int32
+
+
+class Forecast:
+    """How many items, edges and nodes each hop of a batch has at most.
+
+    A hop without negative fan-outs takes at most fan-out edges an item, and finds at most as many
+    nodes, or all of a type. A hop with them, or one whose bound is above `EDGE_LIMIT`, must be
+    counted on the device; the hops behind it are forecast from what was counted.
+
+    Example: 2 seeds, fan-outs 3, 2 in a graph of 100 nodes: items 2, 6; edges 6, 12; nodes 20.
+    """
+
+    def __init__(self, csc: Csc, plan: SamplingPlan) -> None:
+        self._csc, self._plan = csc, plan
+        self._sizes = np.diff(csc.edge_base)
+        self._frontier: list[IntTable] = []  # [T] for each hop
+        self._edges: list[IntTable] = []  # [R] for each hop that is forecast or counted
+        self._most_nodes = np.zeros(csc.num_types, np.int64)
+        self.nodes = self._most_nodes  # [T]: of all hops in `_edges`
+
+    def begin(self, seeds: IntTable) -> None:
+        """Start a batch with `seeds` [T] seeds of each type."""
+        self._frontier, self._edges, self.nodes = [seeds], [], seeds
+        # Nodes are found once, except that duplicated seeds keep their places.
+        self._most_nodes = seeds + self._csc.num_nodes
+        self._look_ahead()
+
+    def learn(self, hop: int, nodes: IntTable, edges: IntTable) -> None:
+        """Take note of what was counted for `hop`: nodes [T] before it and its edges [R]."""
+        del self._frontier[hop + 1 :], self._edges[hop:]
+        self.nodes = nodes
+        self._append(edges)
+        self._look_ahead()
+
+    def must_ask(self, hop: int) -> bool:
+        """Whether the hop's edges have to be counted before there is room for them."""
+        return hop >= len(self._edges)
+
+    def items(self, hop: int) -> int:
+        """Bound of (relation, frontier node) pairs."""
+        return int(self._frontier[hop][self._csc.dst_type].sum())
+
+    def edges(self, hop: int) -> int:
+        """Bound of the hop's edges."""
+        return int(self._edges[hop].sum())
+
+    @property
+    def hop_edges(self) -> list[int]:
+        """Bounds of the edges of all hops that are forecast so far."""
+        return [self.edges(hop) for hop in range(len(self._edges))]
+
+    def _look_ahead(self) -> None:
+        while len(self._edges) < len(self._plan.fanouts):
+            hop = len(self._edges)
+            fanout = self._plan.fanouts[hop]
+            frontier = self._frontier[hop][self._csc.dst_type]
+            edges = frontier * np.maximum(fanout, 0)
+            if hop > 0 and not self._plan.disjoint and not self._plan.replace:
+                edges = np.minimum(edges, self._sizes)  # the nodes are distinct
+            unknown = (fanout < 0) & (frontier > 0) & (self._sizes > 0)
+            if unknown.any() or edges.sum() > EDGE_LIMIT:
+                return
+            self._append(edges)
+
+    def _append(self, edges: IntTable) -> None:
+        found = np.zeros_like(self.nodes)
+        np.add.at(found, self._csc.src_type, edges)
+        if not self._plan.disjoint:
+            found = np.minimum(found, self._csc.num_nodes)
+        nodes = self.nodes + found
+        if not self._plan.disjoint:
+            nodes = np.minimum(nodes, self._most_nodes)
+        if max(int(nodes.max(initial=0)), int(edges.sum())) >= ID_LIMIT:
+            raise ValueError(
+                f"One batch may reach {int(nodes.max())} nodes of a type and {int(edges.sum())} "
+                f"edges in a hop, more than the {ID_LIMIT} that local ids can count. Use a smaller "
+                f"batch_size or smaller num_neighbors."
+            )
+        self._edges.append(edges)
+        self._frontier.append(found)
+        self.nodes = nodes

@@ -1,0 +1,153 @@
+"""Kernels through CuPy: the only file that imports it, and only when it must."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+from weakref import WeakValueDictionary
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..streams import Streams
+from .launch import BLOCK_THREADS, STANDARD, Launch, Library
+from .pinning import Registry
+from .placer import Copies
+from .runtime import CupyRuntime
+from .source import Declaration
+from .streams import CudaStreams
+
+
+class CupyCompiler:
+    """NVRTC through `cupy.RawModule`; compiled code is kept in CuPy's cache on disk."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._cupy = require_cuda(device)
+        self.device = device
+        self.block_threads = BLOCK_THREADS
+        self._cupy_streams: dict[int, Any] = {}
+        self.copies: Copies = WeakValueDictionary()
+        self.processors = self._cupy.cuda.Device(device.index).attributes["MultiProcessorCount"]
+
+    @functools.cached_property
+    def registry(self) -> Registry:
+        """The registry of the process: registered memory can be read by all of its GPUs."""
+        registry, runtime = _registry(self._cupy)
+        runtime.devices.add(self.device.index)
+        return registry
+
+    @functools.cached_property
+    def streams(self) -> Streams:
+        """The streams of the device."""
+        return CudaStreams(self.device)
+
+    def free_bytes(self) -> int:
+        """Return what the driver has free, and what torch's cache holds unused."""
+        cached = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
+        return torch.cuda.mem_get_info(self.device)[0] + cached
+
+    def build(
+        self, file: str, text: str, kernels: Mapping[str, Declaration]
+    ) -> Mapping[str, Launch]:
+        """Compile `kernels` for the device."""
+        with self._cupy.cuda.Device(self.device.index):
+            module = self._cupy.RawModule(
+                code=text,
+                options=(STANDARD, f"-DBLOCK_THREADS={self.block_threads}"),
+                name_expressions=tuple(kernels),
+            )
+            functions = {name: module.get_function(name) for name in kernels}
+        return {name: self._launcher(function) for name, function in functions.items()}
+
+    def _launcher(self, function: Callable[..., None]) -> Launch:
+        cuda, index = self._cupy.cuda, self.device.index
+
+        def launch(grid: tuple[int, ...], block: int, arguments: Sequence[Any]) -> None:
+            raw = tuple(np.uint64(a.data_ptr()) if isinstance(a, Tensor) else a for a in arguments)
+            with cuda.Device(index), self._stream(torch.cuda.current_stream(index).cuda_stream):
+                function((*grid, 1, 1)[:3], (block, 1, 1), raw)
+
+        return launch
+
+    def _stream(self, handle: int) -> Any:
+        """Return CuPy's object for one of torch's streams, which live as long as the process."""
+        if handle not in self._cupy_streams:
+            cuda = self._cupy.cuda
+            if hasattr(cuda.Stream, "from_external"):  # CuPy 14, where ExternalStream is deprecated
+                self._cupy_streams[handle] = cuda.Stream.from_external(_Handle(handle))
+            else:
+                self._cupy_streams[handle] = cuda.ExternalStream(handle, self.device.index)
+        return self._cupy_streams[handle]
+
+
+class _Handle:
+    """A stream as the CUDA stream protocol wants it, which torch's own do in new versions only."""
+
+    def __init__(self, handle: int) -> None:
+        self._handle = handle
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self._handle
+
+
+@functools.cache
+def _registry(cupy: Any) -> tuple[Registry, CupyRuntime]:
+    runtime = CupyRuntime(cupy)
+    return Registry(runtime), runtime
+
+
+@functools.cache
+def library_for(device: torch.device) -> Library:
+    """Return the kernels of a CUDA device; `device` has an index."""
+    return Library(CupyCompiler(device))
+
+
+def require_cuda(device: torch.device) -> Any:
+    """Return the module cupy, if it and torch can use `device`.
+
+    Raises:
+        RuntimeError: something is missing; the message says what, and the command that mends it.
+    """
+    version = torch.version.cuda
+    if version is None:
+        raise RuntimeError(
+            f"device={str(device)!r} needs a PyTorch with CUDA, but torch {torch.__version__} was "
+            f"built without. On Linux, pip install --force-reinstall torch brings one; then "
+            f"pip install 'pyg-direct[cuda12]' or 'pyg-direct[cuda13]', whichever is the major of "
+            f"torch.version.cuda. Or use device='cpu'."
+        )
+    if not torch.cuda.is_available():
+        raise RuntimeError(
+            f"device={str(device)!r} needs an NVIDIA GPU and its driver, and torch finds none "
+            f"(torch.cuda.is_available() is False). See whether `nvidia-smi` lists the GPU; a "
+            f"torch for CUDA {version} needs a driver for CUDA {version} or newer. Or use "
+            f"device='cpu'."
+        )
+    if device.index is not None and device.index >= torch.cuda.device_count():
+        raise RuntimeError(
+            f"device={str(device)!r} does not exist: there are {torch.cuda.device_count()} CUDA "
+            f"devices, from 'cuda:0' on."
+        )
+    return _require_cupy(device, int(version.split(".")[0]))
+
+
+def _require_cupy(device: torch.device, major: int) -> Any:
+    extra = f"pip install 'pyg-direct[cuda{major}]'"
+    try:
+        import cupy
+
+        built_for = cupy.cuda.runtime.runtimeGetVersion() // 1000
+    except ImportError as error:
+        raise RuntimeError(
+            f"device={str(device)!r} needs CuPy, which could not be imported ({error}). torch "
+            f"uses CUDA {torch.version.cuda}, so install the matching extra: {extra}"
+        ) from error
+    if built_for != major:
+        raise RuntimeError(
+            f"CuPy {cupy.__version__} is for CUDA {built_for}, but torch {torch.__version__} uses "
+            f"CUDA {torch.version.cuda}. Both must have the same major version: "
+            f"pip uninstall -y cupy-cuda{built_for}x && {extra}"
+        )
+    return cupy

@@ -1,0 +1,207 @@
+"""From kernel text to checked launches.
+
+CuPy checks nothing about the arguments of a kernel, so `Kernel.__call__`, where every launch of the
+package happens, does.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..streams import Streams
+from .pinning import Registry
+from .placer import Copies
+from .source import Declaration, Parameter, declarations, read_source
+
+BLOCK_THREADS = 256
+STANDARD = "-std=c++17"
+
+Launch = Callable[[tuple[int, ...], int, Sequence[Any]], None]
+"""Called with the grid, the threads of a block, and the arguments: tensors and NumPy scalars."""
+
+_DTYPES: Mapping[str, tuple[torch.dtype, ...]] = {
+    # torch has few operations for unsigned integers, so tensors of the same width stand in.
+    "u8": (torch.uint8,),
+    "u32": (torch.int32,),
+    "i32": (torch.int32,),
+    "i64": (torch.int64,),
+    "f64": (torch.float64,),
+}
+_SCALARS: Mapping[str, tuple[Callable[[Any], np.integer[Any]], int, int]] = {
+    "i32": (np.int32, -(1 << 31), (1 << 31) - 1),
+    "u32": (np.uint32, 0, (1 << 32) - 1),
+    "i64": (np.int64, -(1 << 63), (1 << 63) - 1),
+}
+_NAMES = {torch.int32: "i32", torch.int64: "i64"}
+
+
+def type_name(dtype: torch.dtype) -> str:
+    """Return the name of an id dtype in the kernels' text.
+
+    Raises:
+        TypeError: neither int32 nor int64.
+    """
+    if dtype not in _NAMES:
+        raise TypeError(f"Kernels take int32 and int64 ids, got {dtype}.")
+    return _NAMES[dtype]
+
+
+class Compiler(Protocol):
+    """Turns kernel text into something that can be launched."""
+
+    device: torch.device
+    processors: int  # streaming multiprocessors
+    copies: Copies  # of users' tensors in the device's memory
+    block_threads: int  # threads of a block, which the text sees as BLOCK_THREADS
+
+    @property
+    def registry(self) -> Registry:
+        """The registry of the host memory that kernels read."""
+
+    @property
+    def streams(self) -> Streams:
+        """The streams of the device."""
+
+    def free_bytes(self) -> int:
+        """Return how much device memory is free."""
+
+    def build(
+        self, file: str, text: str, kernels: Mapping[str, Declaration]
+    ) -> Mapping[str, Launch]:
+        """Compile some kernels of one file.
+
+        Args:
+            file: name of the `.cu` file, for messages.
+            text: expanded source text.
+            kernels: C++ names of the instances, with their declarations.
+        """
+
+
+class Kernel:
+    """One instance of a kernel on one device.
+
+    Args:
+        declaration: what the text says about its parameters.
+        types: values of its template parameters.
+        launch: launches it, checking nothing.
+        device: where its arrays must be.
+        block_threads: threads of a block.
+    """
+
+    def __init__(
+        self,
+        declaration: Declaration,
+        types: Mapping[str, str],
+        launch: Launch,
+        device: torch.device,
+        block_threads: int,
+    ) -> None:
+        self.name = declaration.instance(types)
+        self._launch, self._device, self._block_threads = launch, device, block_threads
+        self._parameters = [
+            (parameter, types.get(parameter.type, parameter.type))
+            for parameter in declaration.parameters
+        ]
+
+    def __call__(self, grid: int | tuple[int, ...], *arguments: Tensor | int) -> None:
+        """Launch on torch's current stream.
+
+        Args:
+            grid: number of blocks, at least 1, along each dimension.
+            arguments: a contiguous tensor for each array, an int for each value, in the order of
+                the declaration. Arrays are on the kernel's device; those that it only reads may
+                be in pinned host memory.
+
+        Raises:
+            TypeError: the wrong number, kind or dtype of arguments.
+            ValueError: a wrong device or layout, a value out of range, or an empty grid.
+        """
+        if len(arguments) != len(self._parameters):
+            raise TypeError(
+                f"Kernel {self.name} takes {len(self._parameters)} arguments, got {len(arguments)}."
+            )
+        checked = [
+            self._check_array(parameter, kind, argument)
+            if parameter.kind != "value"
+            else self._check_value(parameter, kind, argument)
+            for (parameter, kind), argument in zip(self._parameters, arguments, strict=True)
+        ]
+        grid = (grid,) if isinstance(grid, int) else grid
+        if min(grid) < 1 or max(grid[1:], default=1) > 65535 or grid[0] > 0x7FFFFFFF:
+            raise ValueError(f"Kernel {self.name} cannot run on a grid of {grid} blocks.")
+        self._launch(grid, self._block_threads, checked)
+
+    def _check_array(self, parameter: Parameter, kind: str, value: Any) -> Tensor:
+        if not isinstance(value, Tensor):
+            raise TypeError(
+                f"{self.name}: {parameter.name} must be a tensor, got {type(value).__name__}."
+            )
+        if value.dtype not in _DTYPES[kind]:
+            raise TypeError(
+                f"{self.name}: {parameter.name} must be {_DTYPES[kind][0]}, got {value.dtype}."
+            )
+        if value.device != self._device and not self._can_read(parameter, value):
+            raise ValueError(
+                f"{self.name}: {parameter.name} must be on {self._device}"
+                f"{' or in pinned memory' if parameter.kind == 'In' else ''}, got {value.device}."
+            )
+        if not value.is_contiguous():
+            raise ValueError(
+                f"{self.name}: {parameter.name} must be contiguous, got the strides "
+                f"{value.stride()} for the shape {tuple(value.shape)}."
+            )
+        return value
+
+    def _can_read(self, parameter: Parameter, value: Tensor) -> bool:
+        """Whether an array is in host memory that the device can read under the same address."""
+        on_host = self._device.type == "cuda" and value.device.type == "cpu"
+        return parameter.kind == "In" and on_host and value.is_pinned()
+
+    def _check_value(self, parameter: Parameter, kind: str, value: Any) -> np.integer[Any]:
+        if isinstance(value, Tensor) or not isinstance(value, (int, np.integer)):
+            raise TypeError(
+                f"{self.name}: {parameter.name} must be an int, got {type(value).__name__}."
+            )
+        scalar, low, high = _SCALARS[kind]
+        if not low <= value <= high:
+            raise ValueError(
+                f"{self.name}: {parameter.name} must be in [{low}, {high}] ({kind}), got {value}."
+            )
+        return scalar(value)
+
+
+class Library:
+    """The kernels of all files for one device, compiled when they are first asked for."""
+
+    def __init__(self, compiler: Compiler) -> None:
+        self.compiler = compiler
+        self._loaded: dict[Any, Mapping[str, Kernel]] = {}
+        self._lock = threading.Lock()  # producer threads ask for the same kernels at once
+
+    def load(self, file: str, **types: str) -> Mapping[str, Kernel]:
+        """Return the kernels of one file by name.
+
+        Args:
+            file: such as "sample.cu".
+            **types: a value for every template parameter in the file.
+        """
+        key = (file, *sorted(types.items()))
+        with self._lock:
+            if key not in self._loaded:
+                self._loaded[key] = self._build(file, types)
+            return self._loaded[key]
+
+    def _build(self, file: str, types: Mapping[str, str]) -> Mapping[str, Kernel]:
+        text = read_source(file)
+        kernels = {d.instance(types): d for d in declarations(text)}
+        launches = self.compiler.build(file, text, kernels)
+        device, threads = self.compiler.device, self.compiler.block_threads
+        return {
+            d.name: Kernel(d, types, launches[name], device, threads) for name, d in kernels.items()
+        }

@@ -1,0 +1,237 @@
+"""Puts arrays where a GPU can read them: in its memory, or in pinned host memory."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+import weakref
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from ..placement import (
+    FREE_SHARE,
+    ON_DEVICE,
+    PINNED_COPY,
+    REGISTERED,
+    STAGED,
+    Placement,
+    Row,
+    megabytes,
+)
+from .pinning import Lease, PinningError, Registry
+
+# Smaller tensors share their pages with other objects, so they are copied instead of registered.
+MIN_REGISTER_BYTES = 1 << 20
+
+
+class Copy:
+    """What a GPU reads in place of one of the user's tensors, and of which version of it."""
+
+    def __init__(self, source: Tensor, tensor: Tensor) -> None:
+        self._source, self._address = weakref.ref(source), source.data_ptr()
+        self.tensor, self.version = tensor, version_of(source)
+        self._lock = threading.Lock()
+
+    def is_of(self, source: Tensor) -> bool:
+        """Whether it was made from this tensor, and the tensor still lies where it did."""
+        return self._source() is source and self._address == source.data_ptr()
+
+    def refresh(self, source: Tensor, synchronize: Callable[[], None]) -> None:
+        """Follow a source that was changed in place."""
+        with self._lock, torch.inference_mode(False), torch.no_grad():
+            if self.version != version_of(source):
+                version = version_of(source)
+                synchronize()  # earlier batches may be reading the old values
+                self.tensor.copy_(source.detach())
+                synchronize()
+                self.version = version
+
+
+Copies: TypeAlias = "weakref.WeakValueDictionary[int, Copy]"
+"""The copies in one device's memory, by the id of their source; shared by all loaders."""
+
+
+class _Held:
+    """One of the user's tensors, and how the GPU gets at it."""
+
+    def __init__(self, source: Tensor, forget: Callable[[object], None]) -> None:
+        self.source, self.address = weakref.ref(source, forget), source.data_ptr()
+        self.copy: Copy | None = None  # read in place of the source
+        self.lease: Lease | None = None  # on the source's own memory
+        self.staged = False  # the GPU cannot get at it
+
+
+class Placer:
+    """Puts arrays where a GPU can read them, and remembers where.
+
+    Args:
+        device: the GPU.
+        registry: of host memory.
+        copies: of the device.
+        free_bytes: returns how much device memory is free.
+    """
+
+    def __init__(
+        self,
+        device: torch.device,
+        registry: Registry,
+        copies: Copies,
+        free_bytes: Callable[[], int],
+    ) -> None:
+        self._device, self._registry, self._free_bytes = device, registry, free_bytes
+        self._copies = copies
+        self.placement = Placement(device)
+        self._left: int | None = None  # of the budget
+        self._features = "auto"
+        self._held: dict[int, _Held] = {}
+        self._leases: list[Lease] = []  # of the topology
+        self._lock = threading.Lock()
+
+    def open_budget(self, device_bytes: int | None) -> None:
+        """Say how much device memory may be used; None for FREE_SHARE of what is free."""
+        if device_bytes is None:
+            device_bytes = int(self._free_bytes() * FREE_SHARE)
+        self._left = self.placement.budget_bytes = device_bytes
+
+    def topology(self, arrays: Iterable[tuple[str, Tensor]], mode: str) -> dict[str, Tensor]:
+        """Return arrays of ours as the GPU reads them, the most useful first.
+
+        Raises:
+            PinningError: an array must stay on the host, and cannot be pinned.
+        """
+        placed = {}
+        for name, array in arrays:
+            copy, place = self._copied(array, name, mode), ON_DEVICE
+            if copy is None:
+                copy, lease, place = self._pinned(array, name)
+                if lease is not None:
+                    self._leases.append(lease)
+            placed[name] = copy
+            self.placement.add(Row(name, nbytes_of(array), place))
+        self._registry.runtime.synchronize()
+        return placed
+
+    def hold(self, tables: Iterable[tuple[str, Tensor]], mode: str) -> None:
+        """Place the user's tables, the small ones first, as most of them fit then.
+
+        Raises:
+            ValueError: another loader over the same sampler has placed them in another way.
+        """
+        if self._held and mode != self._features:
+            raise ValueError(
+                f"features={mode!r} contradicts features={self._features!r} of another loader over "
+                f"the same neighbor_sampler=. Pass the same to both, or a sampler to each."
+            )
+        self._features = mode
+        for name, table in sorted(tables, key=lambda pair: nbytes_of(pair[1])):
+            self.reach(table, name)
+        self._registry.runtime.synchronize()
+
+    def reach(self, table: Tensor, name: str = "an attribute") -> Tensor | None:
+        """Return what the GPU reads for a table: itself or a copy; None if it cannot read any.
+
+        A copy follows its source: after a change in place, which torch's version counter tells, it
+        is made anew. What writes to the memory past torch, as NumPy does, goes unnoticed.
+        """
+        if table.device == self._device and self._device.type != "cpu":
+            return table
+        if table.device.type != "cpu":
+            return None
+        held = self._find(table)
+        if held is None:
+            with self._lock, torch.inference_mode(False), torch.no_grad():
+                held = self._find(table) or self._place(table, name)
+        if held.staged:
+            return None
+        if held.copy is None:
+            return table
+        if held.copy.version != version_of(table):
+            held.copy.refresh(table, self._registry.runtime.synchronize)
+        return held.copy.tensor
+
+    def _find(self, table: Tensor) -> _Held | None:
+        held = self._held.get(id(table))
+        known = held is not None and held.source() is table and held.address == table.data_ptr()
+        return held if known else None
+
+    def _place(self, table: Tensor, name: str) -> _Held:
+        # Without a reference to `self`, which would keep everything alive until a collection.
+        held = _Held(table, partial(_forget, self._held, id(table)))
+        held.copy, place = self._on_device(table, name), ON_DEVICE
+        if held.copy is None:
+            try:
+                readable, held.lease, place = self._pinned(table, name)
+                held.copy = None if readable is table else Copy(table, readable)
+            except PinningError as error:
+                held.staged, place = True, STAGED
+                _warn(
+                    f"{error} So the CPU selects its rows and copies them for each batch, which "
+                    f"takes as long as in PyG."
+                )
+        self._held[id(table)] = held
+        self.placement.add(Row(name, nbytes_of(table), place))
+        return held
+
+    def _on_device(self, table: Tensor, name: str) -> Copy | None:
+        """Return the copy of a table in device memory; another loader may have made it."""
+        copy = self._copies.get(id(table)) if self._features != "host" else None
+        if copy is None or not copy.is_of(table):
+            tensor = self._copied(table, name, self._features)
+            copy = None if tensor is None else Copy(table, tensor)
+            if copy is not None:
+                self._copies[id(table)] = copy
+        return copy
+
+    def _copied(self, array: Tensor, name: str, mode: str) -> Tensor | None:
+        """Return a copy in device memory, or None where `mode` and the budget leave it outside."""
+        if self._left is None:
+            self.open_budget(None)
+        assert self._left is not None
+        if mode == "host" or (mode == "auto" and nbytes_of(array) > self._left):
+            return None
+        try:
+            copy = array.detach().to(self._device, copy=True).contiguous()
+        except torch.cuda.OutOfMemoryError as error:
+            if mode == "auto":
+                self._left = 0
+                return None
+            raise torch.cuda.OutOfMemoryError(
+                f"{name} ({megabytes(nbytes_of(array))}) does not fit into the memory of "
+                f"{self._device}. Leave it on the host with topology='host' or features='host'. "
+                f"({error})"
+            ) from error
+        self._left = max(0, self._left - nbytes_of(array))
+        return copy
+
+    def _pinned(self, array: Tensor, name: str) -> tuple[Tensor, Lease | None, str]:
+        """Return an array that the GPU reads in host memory, and how it got there."""
+        if nbytes_of(array) >= MIN_REGISTER_BYTES:
+            try:
+                return array, self._registry.lease(array, name), REGISTERED
+            except PinningError as error:
+                copy = self._registry.pinned_copy(array, name)
+                _warn(f"{error} A pinned copy was made, which takes that much memory again.")
+                return copy, None, PINNED_COPY
+        return self._registry.pinned_copy(array, name), None, PINNED_COPY
+
+
+def nbytes_of(tensor: Tensor) -> int:
+    """Return the bytes of a tensor's elements."""
+    return tensor.numel() * tensor.element_size()
+
+
+def version_of(tensor: Tensor) -> int:
+    """Return how often torch changed a tensor in place; inference tensors do not count it."""
+    return -1 if tensor.is_inference() else tensor._version
+
+
+def _forget(held: dict[int, _Held], key: int, _: object) -> None:
+    held.pop(key, None)
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, RuntimeWarning, stacklevel=2)

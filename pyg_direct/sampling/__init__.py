@@ -1,0 +1,1 @@
+"""From seeds to PyG's `SamplerOutput`: what is drawn, hop by hop."""

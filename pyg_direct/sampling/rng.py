@@ -1,0 +1,90 @@
+"""Which random numbers a batch uses: the key of every draw comes from here.
+
+The key of batch ``b`` in epoch ``e`` is the first two words of Philox4x32-10 at the counter
+(b mod 2^32, b div 2^32, e, domain) under the key (seed mod 2^32, seed div 2^32). So any batch can
+be drawn alone, and no two share a key unless 64-bit words collide.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from ..kernels.philox import fill_below, philox4x32
+from ..kernels.weighted import fill_uniform
+from ..types import BatchKey
+
+LOADER_DOMAIN = 0  # batches of an epoch
+CALL_DOMAIN = 1  # batches asked for one at a time
+SHUFFLE_DOMAIN = 2  # the order of the seeds in an epoch
+
+
+def derive(seed: int, epoch: int, batch: int, domain: int = LOADER_DOMAIN) -> BatchKey:
+    """Return the key of one batch.
+
+    Args:
+        seed: the base seed, in [0, 2^64).
+        epoch: in [0, 2^32).
+        batch: in [0, 2^64).
+        domain: what the key is for.
+    """
+    words = (batch & 0xFFFFFFFF, batch >> 32, epoch, domain, seed & 0xFFFFFFFF, seed >> 32)
+    low, high, _, _ = philox4x32(*(np.uint64(word) for word in words))
+    return BatchKey(int(low), int(high))
+
+
+def integers(key: BatchKey, draw: int, size: int, end: int) -> torch.Tensor:
+    """Return `size` exactly uniform integers in [0, end), end < 2^32, as int64.
+
+    Args:
+        key: of the batch.
+        draw: number of this list of draws among those of the batch, in [0, 2^24).
+        size: how many.
+        end: one above the largest.
+    """
+    out = np.empty(size, np.int64)
+    fill_below(out, np.uint64(end), _node_stream(draw), np.uint64(key.low), np.uint64(key.high))
+    return torch.from_numpy(out)
+
+
+def uniforms(key: BatchKey, draw: int, size: int) -> torch.Tensor:
+    """Return `size` draws in [0, 1), multiples of 2^-53, as float64; see `integers`."""
+    counter = np.arange((size + 1) // 2, dtype=np.uint64)
+    out = np.empty(2 * len(counter), np.float64)
+    fill_uniform(
+        out, counter, np.zeros_like(counter), len(counter),
+        _node_stream(draw), np.uint64(key.low), np.uint64(key.high),
+    )  # fmt: skip
+    return torch.from_numpy(out[:size])
+
+
+def _node_stream(draw: int) -> np.uint64:
+    """Return a stream that no hop uses: hops are below 255."""
+    stream: np.uint64 = np.uint64(255 | draw << 8)
+    return stream
+
+
+def as_seed(key: BatchKey) -> int:
+    """Return the key as one 63-bit integer, as `torch.Generator.manual_seed` takes it."""
+    return (key.low | key.high << 32) >> 1
+
+
+def draw_seed(generator: torch.Generator | None) -> int:
+    """Draw a base seed in [0, 2^63) from `generator`, or from torch's default one."""
+    return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
+
+
+def check_seed(seed: int | None) -> int | None:
+    """Return `seed` as a Python int.
+
+    Raises:
+        TypeError: not an integer or None.
+        ValueError: outside [0, 2^64).
+    """
+    if seed is None:
+        return None
+    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)):
+        raise TypeError(f"seed must be an int or None, got {type(seed).__name__}.")
+    if not 0 <= seed < 1 << 64:
+        raise ValueError(f"seed must be in [0, 2**64), got {seed}.")
+    return int(seed)

@@ -1,0 +1,240 @@
+"""The architecture, executable: who may import whom."""
+
+import ast
+import graphlib
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "pyg_direct"
+
+# A room is a folder of the package, or a file beside the folders. Each may import what stands
+# behind it and nothing else of ours; floors go from the bottom up, and no room imports upwards.
+FLOORS: list[dict[str, set[str]]] = [
+    {
+        "types": set(),
+        "arguments": set(),
+        "config": set(),
+        "kernels": set(),
+    },
+    {
+        "graph": {"types", "kernels"},
+        "ops": {"types", "kernels"},
+    },
+    {
+        "sampling": {"types", "arguments", "config", "kernels", "graph", "ops"},
+        "batch": {"types", "ops"},
+    },
+    {
+        "loading": {"types", "arguments", "config", "kernels", "ops", "sampling", "batch"},
+        "doctor": {"config", "kernels", "ops"},
+    },
+    {
+        "loader": {"types", "arguments", "sampling", "batch", "loading"},
+        "link_loader": {"types", "arguments", "sampling", "batch", "loading"},
+        "info": {"config", "doctor"},
+    },
+    {
+        "__init__": {"loader", "link_loader", "sampling"},
+    },
+]
+ROOMS = {room: allowed for floor in FLOORS for room, allowed in floor.items()}
+# Within a room: the backends do not know each other, and only one module knows both.
+APART = {("ops.cpu", "ops.cuda"), ("ops.cuda", "ops.cpu")}
+
+PYG = {
+    "graph", "arguments", "sampling", "batch", "loading", "loader", "link_loader",
+}  # fmt: skip
+CUPY = {"ops.cuda.compiler"}
+NUMBA = {"kernels"}
+
+
+def module_of(path: Path) -> str:
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    return ".".join(parts).removesuffix(".__init__") or "__init__"
+
+
+def room_of(module: str) -> str:
+    return module.split(".")[0]
+
+
+def imports_of(path: Path) -> set[str]:
+    """Return what a file imports, ours as names relative to the package."""
+    package = ["pyg_direct", *path.relative_to(PACKAGE).parent.parts]
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            module = ".".join([*base, *(node.module.split(".") if node.module else [])])
+            known = PACKAGE.parent / Path(*module.split("."))
+            for alias in node.names:
+                submodule = known.joinpath(alias.name)
+                is_module = submodule.with_suffix(".py").exists() or submodule.is_dir()
+                found.add(f"{module}.{alias.name}" if is_module else module)
+    return found
+
+
+def ours(name: str) -> str | None:
+    """Return the name relative to the package of one of its modules, None for others."""
+    if name.split(".")[0] != "pyg_direct":
+        return None
+    return name.removeprefix("pyg_direct").lstrip(".") or "__init__"
+
+
+def violations(imports: set[str], module: str) -> list[str]:
+    problems = []
+    for name in sorted(imports):
+        other = ours(name)
+        if other is not None:
+            allowed = room_of(other) in {room_of(module), *ROOMS[room_of(module)]}
+            apart = any(
+                module.startswith(one) and other.startswith(another) for one, another in APART
+            )
+            if not allowed or apart:
+                problems.append(f"{module} imports {other}")
+        for owner, users in (("torch_geometric", PYG), ("cupy", CUPY), ("numba", NUMBA)):
+            if name.split(".")[0] == owner and not {module, room_of(module)} & users:
+                problems.append(f"{module} imports {owner}")
+    return problems
+
+
+def circles(imports: dict[str, set[str]]) -> list[list[str]]:
+    """Return circles among modules, each from its first module back to it; [] if there are none."""
+    sorter = graphlib.TopologicalSorter(imports)
+    try:
+        sorter.prepare()
+    except graphlib.CycleError as error:
+        return [error.args[1]]
+    return []
+
+
+SOURCES = sorted(PACKAGE.rglob("*.py"))
+
+
+IMPORTS = {
+    module_of(path): {o for o in map(ours, imports_of(path)) if o is not None} for path in SOURCES
+}
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_follow_the_table(path: Path) -> None:
+    module = module_of(path)
+    assert room_of(module) in ROOMS, f"{module} is in no room of the table: where does it belong?"
+    assert violations(imports_of(path), module) == []
+
+
+def test_rooms_import_downwards() -> None:
+    below: set[str] = set()
+    for floor in FLOORS:
+        for room, allowed in floor.items():
+            assert allowed <= below, f"{room} imports {allowed - below}, not below it"
+        below |= floor.keys()
+
+
+def test_the_table_has_no_more_than_is_there() -> None:
+    used: dict[str, set[str]] = {room: set() for room in ROOMS}
+    for module, imports in IMPORTS.items():
+        used[room_of(module)] |= {room_of(other) for other in imports} - {room_of(module)}
+    assert used == ROOMS
+
+
+@pytest.mark.xfail(strict=True, reason="epoch and base, workspace and backend, for their types")
+def test_no_circles_among_modules() -> None:
+    assert circles(IMPORTS) == []
+
+
+def test_the_check_for_circles_catches() -> None:
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"a"}}) != []
+
+
+@pytest.mark.parametrize(
+    ("module", "imports", "problem"),
+    [
+        ("kernels.jit", {"torch_geometric.data"}, "kernels.jit imports torch_geometric"),
+        ("ops.cpu.backend", {"pyg_direct.sampling.rng"}, "ops.cpu.backend imports sampling.rng"),
+        (
+            "ops.cpu.backend",
+            {"pyg_direct.ops.cuda.memory"},
+            "ops.cpu.backend imports ops.cuda.memory",
+        ),
+        ("ops.cuda.backend", {"cupy"}, "ops.cuda.backend imports cupy"),
+        ("sampling.sampler", {"numba"}, "sampling.sampler imports numba"),
+        ("graph.from_pyg", {"pyg_direct.ops.backend"}, "graph.from_pyg imports ops.backend"),
+    ],
+)
+def test_the_check_catches(module: str, imports: set[str], problem: str) -> None:
+    assert violations(imports, module) == [problem]
+
+
+def branches_on_device(path):
+    """Return the lines with an `if` that asks for a kind of device."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, (ast.If, ast.IfExp, ast.While)):
+            text = ast.unparse(node.test)
+            if "device.type" in text or "'cuda'" in text or "Backend)" in text:
+                found.append(f"{path.name}:{node.lineno}: {text}")
+    return found
+
+
+# Reading the setting is not a branch on it.
+ABOVE_OPS = [path for path in SOURCES if "ops" not in path.parts and path.name != "config.py"]
+
+
+@pytest.mark.parametrize("path", ABOVE_OPS, ids=lambda path: path.name)
+def test_no_if_device_above_ops(path):
+    assert branches_on_device(path) == []
+
+
+def test_the_device_check_catches(tmp_path):
+    planted = tmp_path / "planted.py"
+    planted.write_text("if x.device.type == 'cuda':\n    pass\n")
+    assert len(branches_on_device(planted)) == 1
+
+
+def test_cuda_folder_is_no_package():
+    """With an __init__.py it would hide NVIDIA's `cuda` namespace from the repository's root."""
+    assert not list((ROOT / "cuda").rglob("__init__.py"))
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_files_and_functions_stay_small(path):
+    text = path.read_text()
+    assert len(text.splitlines()) <= 420
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef):
+            docstring = node.body[0].end_lineno - node.body[0].lineno + 1
+            has_docstring = ast.get_docstring(node) is not None
+            signature = node.body[0].lineno - node.lineno
+            length = node.end_lineno - node.lineno + 1 - signature
+            assert length - (docstring if has_docstring else 0) <= 65, node.name
+
+
+HEAVY = ("cupy", "matplotlib", "ogb", "tqdm")
+
+
+def loaded_by(statement):
+    program = (
+        f"import sys, torch\n{statement}\n"
+        f"print([m for m in {HEAVY!r} if m in sys.modules], torch.cuda.is_initialized())"
+    )
+    return subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    ).stdout.strip()
+
+
+def test_import_is_light():
+    """No CuPy, no CUDA context: in a fresh process, where nothing else has imported them."""
+    before = loaded_by("import torch_geometric.loader")  # PyG itself imports tqdm
+    assert loaded_by("import pyg_direct") == before
+    assert "cupy" not in before
+
+
+def test_the_import_check_catches(tmp_path):
+    (tmp_path / "cupy.py").write_text("")
+    assert "cupy" in loaded_by(f"sys.path.insert(0, {str(tmp_path)!r}); import cupy")

@@ -1,0 +1,74 @@
+"""The suite's own promises: lost GPUs are noticed, and the stored batches are what they say."""
+
+import json
+from typing import Any
+
+import conftest
+import pytest
+import torch
+from data import make_expectations as stored
+from graphs import REAL_GRAPHS, example_graph
+
+from pyg_direct import NeighborLoader, NeighborSampler
+from pyg_direct.ops.cpu.backend import CpuBackend
+from pyg_direct.ops.cuda.backend import CudaBackend
+
+
+class Item:
+    """As much of a `pytest.Item` as the hooks look at."""
+
+    def __init__(self, *markers: str) -> None:
+        self.markers = {name: getattr(pytest.mark, name).mark for name in markers}
+
+    def get_closest_marker(self, name: str) -> Any:
+        return self.markers.get(name)
+
+    def add_marker(self, marker: pytest.MarkDecorator) -> None:
+        self.markers[marker.name] = marker.mark
+
+
+@pytest.mark.parametrize(
+    ("cuda", "required", "skipped", "failed"),
+    [(False, "", True, False), (False, "1", False, True), (True, "", False, False),
+     (True, "1", False, False)],
+)  # fmt: skip
+def test_gpu_tests_are_skipped_or_fail(
+    monkeypatch: pytest.MonkeyPatch, cuda: bool, required: str, skipped: bool, failed: bool
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda)
+    monkeypatch.setenv(conftest.REQUIRE_GPU, required)
+    gpu, other = Item("gpu"), Item("slow")
+    conftest.pytest_collection_modifyitems([gpu, other])
+    assert ("skip" in gpu.markers) == skipped
+    assert "skip" not in other.markers
+    conftest.pytest_runtest_setup(other)
+    if failed:
+        with pytest.raises(pytest.fail.Exception, match="no CUDA device"):
+            conftest.pytest_runtest_setup(gpu)
+    else:
+        conftest.pytest_runtest_setup(gpu)
+
+
+def test_each_backend_is_the_one_that_samples(each_backend: str) -> None:
+    loaders = NeighborLoader(example_graph(), [2]), NeighborSampler(example_graph(), [2])
+    for backend in (loaders[0].node_sampler.backend, loaders[1].backend):
+        assert isinstance(backend, CudaBackend if each_backend == "cuda" else CpuBackend)
+
+
+def test_stored_batches_are_complete() -> None:
+    expected = json.loads(stored.TARGET.read_text())
+    assert set(expected["real"]) == set(REAL_GRAPHS)
+    for batches in expected["real"].values():
+        assert len(batches) == stored.NUM_BATCHES
+        for batch in batches:
+            assert {"edge_index", "n_id", "e_id", "input_id", "batch_size"} <= set(batch)
+    for batches in expected["example"].values():
+        assert [batch["batch_size"] for batch in batches] == [5, 5, 2]
+        assert {"x", "y", "train_mask", "edge_attr", "name"} <= set(batches[0])
+
+
+def test_digest_sees_dtype_shape_and_elements() -> None:
+    value = torch.arange(6)
+    others = [value.int(), value.view(2, 3), value.flip(0), value[:5]]
+    assert len({stored.digest(v) for v in [value, *others]}) == 5
+    assert stored.digest(value.view(2, 3).t()) == stored.digest(value.view(2, 3).t().contiguous())

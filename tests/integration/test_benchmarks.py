@@ -1,0 +1,161 @@
+"""Every benchmark runs at toy size, and its result holds what is promised."""
+
+import json
+import math
+
+import pytest
+from results import check_environment
+
+from benchmarks import accuracy, cpu_loaders, derive, report
+from benchmarks.cases import BASELINE, OURS, available
+from benchmarks.machine import copy_bandwidth
+from benchmarks.statistics import permutation_test, spread
+
+# PyG's own loader needs torch_sparse, which an ordinary install has not.
+LOADERS = [loader for loader in (OURS, BASELINE) if available(loader)]
+
+METRICS = {
+    "batch_ms",
+    "batch_cpu_ms",
+    "batch_nodes",
+    "batch_edges",
+    "sampling_ms",
+    "sampling_cpu_ms",
+    "construct_seconds",
+    "construct_peak_extra_bytes",
+    "iterating_extra_bytes",
+}
+
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture(scope="module")
+def cpu_result(tmp_path_factory):
+    path = tmp_path_factory.mktemp("results") / "cpu_loaders.json"
+    # One setting of the allocator: each contestant is a process, with its imports to wait for.
+    arguments = ["--smoke", "--malloc", "kept", "--first-batches", "0", "--out", str(path)]
+    cpu_loaders.main(arguments)
+    return path
+
+
+def test_cpu_loaders(cpu_result):
+    result = json.loads(cpu_result.read_text())
+    check_environment(result)
+    assert result["smoke"] is True
+    assert set(result["copy_bytes_per_s"]) >= {"1"}
+    (graph,) = result["graphs"]
+    assert graph["failures"] == {}
+    measured = {(row["loader"], row["num_workers"], row["metric"]) for row in graph["rows"]}
+    for loader in LOADERS:
+        for num_workers in (0, 2):
+            assert {m for who, n, m in measured if (who, n) == (loader, num_workers)} == METRICS
+    for row in graph["rows"]:
+        assert row["malloc"] == "kept"
+        assert row["n"] == len(row["samples"]) >= 1
+        assert row["min"] <= row["p25"] <= row["median"] <= row["p75"] <= row["max"]
+    times = [row for row in graph["rows"] if row["metric"] in derive.METRICS]
+    assert all(row["min"] > 0 for row in times)
+    assert {row["loader"] for row in graph["limit"]} == set(LOADERS)
+    if BASELINE in LOADERS:
+        assert {row["num_workers"] for row in graph["ratios"]} == {"best", "0", "2"}
+    else:
+        assert BASELINE in result["not_installed"]
+
+
+def test_report(cpu_result):
+    report.main([str(cpu_result)])
+    text = cpu_result.with_suffix(".md").read_text()
+    for title, _ in report.TABLES.values():
+        assert f"| {title} |" in text
+    assert "A smoke run on toy sizes: no result." in text
+    assert cpu_result.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.slow
+def test_first_batch():
+    rows = cpu_loaders.first_batches(1)
+    states = {(row["loader"], row["kernel_cache"]) for row in rows}
+    baseline = {(BASELINE, "none")} if BASELINE in LOADERS else set()
+    assert states == {(OURS, "cold"), (OURS, "warm")} | baseline
+    own = {
+        (row["loader"], row["kernel_cache"]): row["median"]
+        for row in rows
+        if row["metric"] == "own_s"
+    }
+    assert own[OURS, "warm"] < own[OURS, "cold"]
+
+
+@pytest.mark.skipif(BASELINE not in LOADERS, reason="PyG's own loader needs torch_sparse")
+def test_accuracy(tmp_path):
+    accuracy.main(["--smoke", "--seeds", "2", "--out", str(tmp_path)])
+    result = json.loads((tmp_path / "accuracy.json").read_text())
+    check_environment(result)
+    (row,) = result["rows"]
+    for loader in (OURS, "pyg"):
+        assert len(row["accuracy"][loader]) == 2
+        assert 0 <= row["mean"][loader] <= 1
+        assert row["std"][loader] >= 0
+    assert 0 < row["p_value"] <= 1
+    assert "| generated |" in (tmp_path / "accuracy.md").read_text()
+
+
+def row(loader, num_workers, samples, metric="batch_ms"):
+    who = {"loader": loader, "num_workers": num_workers, "malloc": "default"}
+    return {**who, "metric": metric, "samples": samples, **spread(samples)}
+
+
+def test_ratios_compare_best_with_best():
+    rows = [
+        row(OURS, 0, [2.0, 2.0, 4.0]),
+        row(OURS, 2, [1.0, 1.0, 1.0]),
+        row(BASELINE, 0, [8.0, 6.0, 8.0]),
+        row(BASELINE, 2, [9.0, 9.0, 9.0]),
+    ]
+    ratios = {found["num_workers"]: found for found in derive.ratios(rows)}
+    assert ratios["best"]["ratio"] == 8.0
+    assert ratios["0"]["ratio"] == 4.0
+    assert ratios["2"]["ratio"] == 9.0
+    assert ratios["0"]["p25"] == 2.5  # of 4, 3, 2
+
+
+def test_limit_counts_bytes():
+    # Two nodes of 3 features and one edge: 2 (2 (12 + 8) + 8 + 8) + (8 + 24).
+    assert derive.bytes_per_batch(2, 1, 3) == 144
+    sizes = [row(OURS, 0, [2.0], "batch_nodes"), row(OURS, 0, [1.0], "batch_edges")]
+    graph = {"rows": [row(OURS, 0, [10.0]), *sizes], "case": {"num_features": 3}}
+    (limit,) = derive.limit(graph, {"1": 144e3})
+    assert limit["bytes"] == 144
+    assert limit["limit_ms"] == {"1": pytest.approx(1.0)}
+    assert limit["times_limit"] == {"1": pytest.approx(10.0)}
+
+
+def test_a_failed_contestant_does_not_stop_the_run(capsys):
+    child = cpu_loaders.Child(
+        cpu_loaders.Contestant(OURS, 0, "default"), cpu_loaders.cases.SMOKE_CASES[0]
+    )
+    assert child.ask("load", folder="/no/such/folder") == {}
+    assert "FileNotFoundError" in child.failure
+    assert child.ask("construct") == {}
+    child.close()
+    assert "failed in load" in capsys.readouterr().err
+
+
+def test_permutation_test():
+    low, high = [1.0, 2, 3, 4, 5], [6.0, 7, 8, 9, 10]
+    assert permutation_test(low, high) == pytest.approx(2 / 252)
+    assert permutation_test(low, low) == 1
+    # Too many deals to go through them all: about the same.
+    assert permutation_test([0.0, 1] * 10, [0.0, 1] * 10) == 1
+    assert permutation_test([0.0] * 12, [1.0] * 12) < 0.001
+
+
+def test_spread():
+    found = spread([1.0, 2.0, 3.0, 4.0, 100.0])
+    assert found == {"n": 5, "median": 3, "p25": 2, "p75": 4, "min": 1, "max": 100}
+    assert math.isclose(spread([0.5])["median"], 0.5)
+
+
+def test_copy_bandwidth():
+    speeds = copy_bandwidth(1 << 20, repeats=2)
+    assert all(value > 1e8 for value in speeds.values())

@@ -1,0 +1,364 @@
+"""The run on a GPU cannot be broken while there is none: it runs dry, and its parts are tested."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import stat
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+from emulator import emulated
+
+from benchmarks import (
+    gpu_all,
+    gpu_checks,
+    gpu_epochs,
+    gpu_gather,
+    gpu_marks,
+    gpu_plan,
+    gpu_plot,
+    gpu_small_run,
+    gpu_training,
+    limited,
+)
+from benchmarks.cases import BASELINE, available
+from benchmarks.gpu_device import Context, DryDevice, MissingError
+from benchmarks.gpu_plan import DRY, FULL, STAGES, Stage
+from benchmarks.limited import Outcome, run_limited
+from pyg_direct.ops.cuda.source import FILES, declarations, read_source
+
+NAMES = [stage.name for stage in STAGES]
+
+
+@pytest.fixture(scope="module")
+def dry(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("dry")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", "1")  # toys gain nothing from threads
+        gpu_all.main(["--dry", "--out", str(out), "--logs", str(out / "logs")])
+    return out / "gpu_all.json"
+
+
+@pytest.mark.slow
+def test_a_dry_run(dry: Path) -> None:
+    result = json.loads(dry.read_text())
+    assert next(iter(result)) == "note"
+    assert "DRY RUN" in result["note"]
+    assert result["dry"] is True
+    assert {"versions", "commit", "machine", "plan"} <= set(result)
+    stages = result["stages"]
+    assert list(stages) == NAMES
+    for stage in STAGES:
+        record = stages[stage.name]
+        if stage.needs_gpu:
+            assert record == {"status": "not run (dry)", "seconds": 0.0, "results": {}}
+        elif stage.name == "pyg" and not available(BASELINE):
+            assert record["status"].startswith("not run (PyG's NeighborLoader needs")
+        else:
+            assert record["status"] == "ok", record.get("error")
+            assert record["results"]
+    assert any("device=None means" in line for line in stages["info"]["results"]["report"])
+    assert len(result["marks"]) == len(gpu_marks.MARKS)
+    for mark in result["marks"]:
+        assert (mark["value"], mark["passed"], mark["why"]) == (None, None, "not run (dry)")
+    assert dry.with_suffix(".png").stat().st_size > 10_000
+
+
+@pytest.mark.slow
+def test_what_a_dry_run_holds(dry: Path) -> None:
+    """Everything that the marks and the plot read, by the names under which they read it."""
+    record = json.loads(dry.read_text())
+    stages = {name: stage["results"] for name, stage in record["stages"].items()}
+    cases = {(row["row_bytes"], row["base"]) for row in stages["gather"]["by_row"]}
+    assert cases == {(row, base) for row in DRY.row_bytes for base in DRY.bases}
+    assert set(stages["sampling"]) == {"host", "device"}
+    assert set(stages["ours"]) == set(gpu_epochs.PLACES)
+    for row in [*stages["ours"].values(), stages["in_memory"]["loader"]]:
+        for kind in ("trained", "alone"):
+            assert row[kind]["ms"]["n"] == DRY.rounds
+            assert row[kind]["nodes"] > 0
+        assert (row["useful_bytes"] > 0) == ("host" in (row["topology"], row["features"]))
+        assert "indptr" in row["placement"]
+    assert stages["growth"]["growth"]["batches"] == DRY.growth_batches
+    known = gpu_marks.evaluate(stages)  # as if it had been measured
+    unknown = {mark.name for mark in known if mark.value is None}
+    expected = {"GPU tests", "compute-sanitizer", "memory growth"}
+    assert unknown == expected | (set() if available(BASELINE) else {"loader against PyG's best"})
+    for _, draw in gpu_plot.PANELS:
+        draw(FakeAxis(), stages)
+
+
+class FakeAxis:
+    """Takes every call."""
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *arguments, **named: None
+
+
+def test_the_stages_are_sound() -> None:
+    assert len(set(NAMES)) == len(NAMES)
+    assert sum(stage.seconds for stage in STAGES) == gpu_plan.FULL_SECONDS < 600
+    assert all(stage.seconds >= 10 for stage in STAGES)
+    for stage in STAGES:
+        module, _, function = stage.function.partition(":")
+        assert callable(getattr(importlib.import_module(module), function))
+    assert NAMES.index("graph") < min(NAMES.index(s.name) for s in STAGES if s.needs_graph)
+    value = ["tests", "sanitizer", "gather", "sampling", "ours", "in_memory", "pyg"]
+    assert [name for name in NAMES if name in value] == value
+
+
+def test_a_stage_gets_its_share_and_what_others_left() -> None:
+    left = float(gpu_plan.FULL_SECONDS)
+    for number, stage in enumerate(STAGES):  # each takes all it may
+        limit = gpu_plan.stage_seconds(number, STAGES, left)
+        assert limit == pytest.approx(stage.seconds)
+        left -= limit
+    assert left == pytest.approx(0)
+    last = len(STAGES) - 1
+    assert gpu_plan.stage_seconds(last, STAGES, 300) == 300
+
+
+def test_chosen_stages() -> None:
+    assert gpu_plan.chosen(None) == STAGES
+    assert [s.name for s in gpu_plan.chosen(["gather"])] == ["gather"]
+    assert [s.name for s in gpu_plan.chosen(["ours", "info"])] == ["info", "graph", "ours"]
+
+
+def test_every_benchmark_stays_small() -> None:
+    for path in Path(gpu_all.__file__).parent.glob("*.py"):
+        assert len(path.read_text().splitlines()) < 400, path.name
+
+
+def test_the_plans() -> None:
+    assert max(FULL.row_bytes) == 4096
+    assert min(FULL.row_bytes) == 4
+    assert FULL.bases == [0, 16, 64]
+    assert (FULL.num_nodes, FULL.num_edges, FULL.num_features) == (2_400_000, 62_000_000, 100)
+    assert (FULL.fanout, FULL.batch_size) == ([15, 10, 5], 1024)
+    assert FULL.growth_batches >= 1000
+    row_bytes, base = gpu_gather.CALIBRATED
+    for plan in (FULL, DRY):
+        assert row_bytes in plan.row_bytes
+        assert base in plan.bases
+        assert plan.table_bytes >= max(plan.row_bytes)
+
+
+def test_dry_results_do_not_go_where_results_are() -> None:
+    with pytest.raises(SystemExit):
+        gpu_all.main(["--dry", "--out", str(gpu_all.RESULTS), "--only", "info"])
+    committed = gpu_all.RESULTS / "gpu_all.json"
+    assert not committed.exists() or json.loads(committed.read_text())["dry"] is False
+
+
+def run_with(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, outcomes: dict[str, Any], seconds: float = 60
+) -> dict[str, Any]:
+    """Run stages whose processes are made up: name -> (outcome, results)."""
+
+    def fake(command: list[str], limit: float, log: Path, cwd: Path) -> Outcome:
+        config = json.loads(Path(command[-1]).read_text())
+        outcome, results = outcomes[config["stage"]]
+        assert limit <= seconds
+        assert config["deadline"] <= time.monotonic() + limit
+        if results is not None:
+            Path(config["out"]).write_text(json.dumps(results))
+        return outcome
+
+    monkeypatch.setattr(gpu_all, "run_limited", fake)
+    run = gpu_all.Run(tmp_path, tmp_path / "logs", DRY, False, seconds, "abc")
+    run.stages(tuple(Stage(name, 10, "module:function") for name in outcomes))
+    written = json.loads((tmp_path / "gpu_all.json").read_text())
+    assert written["dry"] is False
+    assert "note" not in written
+    return written["stages"]
+
+
+def test_a_failure_is_recorded_and_the_next_stage_runs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    stages = run_with(monkeypatch, tmp_path, {
+        "gather": (Outcome(1, 2.0, "Traceback: it broke"), {"link": 1}),
+        "sampling": (Outcome(None, 9.0, "hung"), None),
+        "pyg": (Outcome(0, 1.0, ""), {"not_run": "no sampler"}),
+        "growth": (Outcome(0, 1.0, "fine"), {"points": [1]}),
+    })  # fmt: skip
+    assert stages["gather"]["status"] == "failed"
+    assert stages["gather"]["error"] == "Traceback: it broke"
+    assert stages["gather"]["results"] == {"link": 1}
+    assert stages["sampling"]["status"] == "stopped at its time limit"
+    assert stages["pyg"]["status"] == "not run (no sampler)"
+    assert stages["growth"]["status"] == "ok"
+    assert "error" not in stages["growth"]
+
+
+def test_no_stage_starts_without_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    stages = run_with(monkeypatch, tmp_path, {"gather": None, "sampling": None}, seconds=2)
+    assert {record["status"] for record in stages.values()} == {"not run (no time left)"}
+
+
+def test_a_command_that_hangs_is_stopped_with_all_that_it_started(tmp_path: Path) -> None:
+    code = (
+        "import subprocess, sys, time; "
+        "child = subprocess.Popen(['sleep', '60'], start_new_session=True); "
+        "print(child.pid, flush=True); time.sleep(60)"
+    )
+    log = tmp_path / "log.txt"
+    running = limited.Running([sys.executable, "-c", code], log)
+    while not log.read_text().endswith("\n"):
+        time.sleep(0.05)
+    child = psutil.Process(int(log.read_text()))
+    outcome = running.wait(0.1)
+    assert outcome.seconds < 50
+    assert (outcome.status, outcome.ok) == (None, False)
+    # Where nobody reaps orphans, it stays as a zombie.
+    assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
+
+
+def test_a_command_that_ends(tmp_path: Path) -> None:
+    outcome = run_limited([sys.executable, "-c", "print('x' * 9000); raise SystemExit(3)"], 60,
+                          tmp_path / "log.txt")  # fmt: skip
+    assert (outcome.status, outcome.ok) == (3, False)
+    assert len(outcome.tail) == limited.TAIL_CHARACTERS
+
+
+def context(tmp_path: Path, seconds: float = 120) -> Context:
+    deadline = time.monotonic() + seconds
+    return Context(False, DRY, tmp_path, tmp_path / "out.json", tmp_path / "logs", deadline)
+
+
+def test_pytest_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "test_made_up.py"
+    file.write_text(
+        "import os, pytest\npytestmark = pytest.mark.gpu\n"
+        "def test_a(): assert os.environ['PYG_DIRECT_REQUIRE_GPU'] == '1'\n"
+        "@pytest.mark.parametrize('x', [1, 2])\ndef test_b(x): assert x == 1\n"
+        "@pytest.mark.skip\ndef test_c(): pass\n"
+    )
+    monkeypatch.setattr(gpu_checks, "gpu_test_files", lambda: [file])
+    given = context(tmp_path)
+    gpu_checks.run_tests(given)
+    assert given.results["counts"] == {"passed": 2, "failed": 1, "error": 0, "skipped": 1}
+    assert given.results["outcome"]["status"] == 1
+    assert json.loads((tmp_path / "out.json").read_text()) == given.results
+
+
+def test_the_files_with_gpu_tests() -> None:
+    found = {path.name for path in gpu_checks.gpu_test_files()}
+    assert {"test_gpu_conformance.py", "test_cuda_link.py", "test_info.py"} <= found
+    assert "test_philox.py" not in found
+
+
+FAKE_SANITIZER = """#!/bin/sh
+echo "$@" "$PYTORCH_NO_CUDA_MEMORY_CACHING"
+case "$2" in racecheck) exit 9 ;; synccheck) sleep 60 ;; esac
+"""
+
+
+def test_all_tools_of_the_sanitizer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tool = tmp_path / "compute-sanitizer"
+    tool.write_text(FAKE_SANITIZER)
+    tool.chmod(tool.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("COMPUTE_SANITIZER", str(tool))
+    given = context(tmp_path, seconds=gpu_checks.MARGIN_SECONDS + 4)
+    gpu_checks.sanitize(given)
+    found = {name: given.results[name]["status"] for name in gpu_checks.TOOLS}
+    assert found == {"memcheck": 0, "racecheck": 9, "initcheck": 0, "synccheck": None}
+    said = given.results["memcheck"]["tail"]
+    assert said.startswith("--tool memcheck --error-exitcode 9 ")
+    assert said.endswith("-m benchmarks.gpu_small_run 1\n")
+    mark = gpu_marks.sanitizer_clean({"sanitizer": given.results})
+    assert mark == (2, False, "racecheck: 9, synccheck: time limit")
+
+
+def test_the_sanitizer_is_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COMPUTE_SANITIZER", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(gpu_checks.site, "getsitepackages", lambda: [str(tmp_path)])
+    monkeypatch.setattr(gpu_checks.glob, "glob", lambda pattern, recursive: [])
+    with pytest.raises(MissingError, match="COMPUTE_SANITIZER"):
+        gpu_checks.sanitize(context(tmp_path))
+    monkeypatch.undo()
+    monkeypatch.delenv("COMPUTE_SANITIZER", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    wheel = tmp_path / "nvidia" / "cuda_sanitizer_api" / "bin" / "compute-sanitizer"
+    wheel.parent.mkdir(parents=True)
+    wheel.write_text("")
+    monkeypatch.setattr(gpu_checks.site, "getsitepackages", lambda: [str(tmp_path)])
+    found = gpu_checks.find_sanitizer()
+    assert found is not None
+    assert found == str(wheel) or os.path.exists("/usr/local/cuda/bin/compute-sanitizer")
+
+
+def test_the_small_run_is_right(capsys: pytest.CaptureFixture[str]) -> None:
+    """What the sanitizers run, in the emulator; and every kernel is launched by it."""
+    launched = set()
+    with emulated() as backend:
+        device = backend.library.compiler
+        run = device._run
+
+        def watched(function: Any, number: int, declaration: Any, *rest: Any) -> None:
+            launched.add(declaration.name)
+            run(function, number, declaration, *rest)
+
+        device._run = watched
+        gpu_small_run.main(backend)
+    assert "agree with the CPU" in capsys.readouterr().out
+    assert launched == {d.name for file in FILES for d in declarations(read_source(file))}
+
+
+def test_a_wrong_kernel_is_seen_by_the_small_run() -> None:
+    planted = [("step += kReads * threads", "step += threads")]
+    with emulated(planted=planted) as backend, pytest.raises(AssertionError):
+        gpu_small_run.stream(backend)
+
+
+def test_random_rows() -> None:
+    cpu = torch.device("cpu")
+    assert torch.equal(gpu_gather.random_rows(50, 50, cpu).sort().values, torch.arange(50))
+    few = gpu_gather.random_rows(1 << 40, 1000, cpu)
+    assert few.unique().numel() == 1000
+    assert 1 << 38 < int(few.max()) < 1 << 40
+
+
+def test_growth() -> None:
+    """The second fifth against the last: what caches take in the beginning does not count."""
+    host = [0, 90, 100, 100, 100, 100, 100, 100, 130, 130]
+    points = [{"batch": 10 * i, "host": value} for i, value in enumerate(host, 1)]
+    expected = {"batches": 100, "bytes": {"host": 30.0}, "of": {"host": 100.0}}
+    assert gpu_epochs.growth_of(points) == expected
+
+
+def test_useful_bytes() -> None:
+    measured = {"nodes": 100.0, "edges": 50.0, "expanded": 10.0}
+    assert gpu_training.useful_bytes(measured, 408, "host", "host") == 40_800 + 200 + 160
+    assert gpu_training.useful_bytes(measured, 408, "device", "host") == 40_800
+    assert gpu_training.useful_bytes(measured, 408, "host", "device") == 360
+    assert gpu_training.useful_bytes({"nodes": 100.0}, 408, "device", "device") == 0
+
+
+def test_workers_to_try() -> None:
+    assert gpu_epochs.pyg_worker_counts(16) == [4, 8, 16]
+    assert gpu_epochs.pyg_worker_counts(1) == [1]
+
+
+def test_a_gather_that_gives_wrong_rows_is_not_measured(tmp_path: Path) -> None:
+    given = context(tmp_path)
+    with emulated() as backend:
+        device = DryDevice(backend)
+        table = torch.arange(8 * 400).view(8, -1).to(torch.uint8)
+        assert gpu_gather.measure_gather(given, device, table)["rows"] == 5
+        backend.gather = lambda table, index, end: table[index] + 1  # type: ignore[method-assign]
+        with pytest.raises(AssertionError, match="wrong rows"):
+            gpu_gather.measure_gather(given, device, table)
+
+
+def test_a_plot_of_nothing(tmp_path: Path) -> None:
+    gpu_plot.plot({"dry": False, "stages": {}}, tmp_path / "plot.png")
+    assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")

@@ -1,0 +1,221 @@
+"""Sampling by time and by weight: the kernels, emulated, give the CPU backend's batches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from conformance import (
+    EPOCH,
+    FANOUTS,
+    PALETTES,
+    SPAN,
+    Case,
+    attributed_cases,
+    check_case,
+    homogeneous,
+    make_csc,
+    make_seeds,
+    replace_plan,
+    run,
+    uniform_plan,
+    with_seed_times,
+    with_times,
+    with_weights,
+)
+from emulator import ORDERS, EmulatorError, emulated
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pyg_direct.graph.weights import with_weights as weigh
+from pyg_direct.ops.cpu.backend import CpuBackend
+from pyg_direct.ops.cuda.source import read_source
+from pyg_direct.types import BatchKey, Csc
+
+LAWS = ({}, {"replace": True}, {"disjoint": True}, {"replace": True, "disjoint": True})
+
+
+def timed(fanouts: Sequence[int], by_edge: bool, **plan: object) -> Case:
+    rng = np.random.default_rng(1)
+    case = homogeneous(fanouts, plan=plan)
+    return with_seed_times(rng, case, with_times(rng, case.csc, by_edge))
+
+
+def weighted(fanouts: Sequence[int], palette: Sequence[float], **plan: object) -> Case:
+    case = homogeneous(fanouts, plan=plan)
+    return replace(case, csc=with_weights(np.random.default_rng(2), case.csc, palette))
+
+
+def both(fanouts: Sequence[int], palette: Sequence[float], **plan: object) -> Case:
+    case = timed(fanouts, by_edge=True, **plan)
+    return replace(case, csc=with_weights(np.random.default_rng(2), case.csc, palette))
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(case=attributed_cases(), order=st.sampled_from(ORDERS))
+def test_any_graph(case: Case, order: int) -> None:
+    with emulated(order=order) as backend:
+        check_case(backend, case, batches=2)
+
+
+@pytest.mark.parametrize("by_edge", [False, True])
+@pytest.mark.parametrize("recent", [False, True])
+@pytest.mark.parametrize("replace", [False, True])
+def test_every_fanout_by_time(by_edge: bool, recent: bool, replace: bool) -> None:
+    with emulated() as backend:
+        for fanout in FANOUTS:
+            check_case(backend, timed([fanout, 3], by_edge, recent=recent, replace=replace))
+
+
+def test_times_cut_the_lists() -> None:
+    """The cases above would show nothing if all or no neighbours were in the past."""
+    sizes = []
+    for seed_time in (-1, SPAN // 2, SPAN):
+        case = timed([-1], by_edge=True)
+        case = replace(case, seed_time=torch.full_like(case.seed_time, EPOCH + seed_time))
+        with emulated() as backend:
+            check_case(backend, case)
+            sizes.append(len(run(backend, case)[0].edge[0]))
+    assert sizes[0] == 0
+    assert 0.4 * sizes[2] < sizes[1] < 0.6 * sizes[2]
+
+
+@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("palette", PALETTES)
+def test_every_fanout_by_weight(palette: Sequence[float], law: dict[str, object]) -> None:
+    with emulated() as backend:
+        for fanout in FANOUTS:
+            check_case(backend, weighted([fanout, 3], palette, **law))
+
+
+@pytest.mark.parametrize("palette", PALETTES)
+@pytest.mark.parametrize("replace", [False, True])
+def test_the_latest_by_weight(palette: Sequence[float], replace: bool) -> None:
+    """Items that begin inside a list draw from the weights behind their beginning."""
+    with emulated() as backend:
+        for fanout in FANOUTS:
+            case = both([fanout, 3], palette, recent=True, replace=replace)
+            check_case(backend, case, batches=2)
+
+
+def test_lists_of_many_weights() -> None:
+    """Long lists, whose last bits depend on the order of the sums."""
+    rng = np.random.default_rng(5)
+    case = homogeneous([60, 7], num_nodes=6, num_edges=6000, seeds=6)
+    weight = rng.random(6000) ** 9
+    csc = weigh(case.csc, weight, np.ones(1, np.bool_))
+    for law in LAWS:
+        with emulated() as backend:
+            plan = replace_plan(case.plan, **law)
+            check_case(backend, replace(case, csc=csc, plan=plan), batches=3)
+
+
+def test_the_last_bits_of_a_draw() -> None:
+    """A list so long, and no power of two, that some draws depend on the second of two words."""
+    size, one = 3_000_001, np.zeros(1, np.int64)
+    weight = np.ones(size)
+    csc = Csc(
+        np.array([0, size]), np.zeros(size, np.int32), None, one, one, one, np.array([0, size]),
+        np.ones(1, np.int64),
+    )  # fmt: skip
+    csc = weigh(csc, weight, np.ones(1, np.bool_))
+    plan = uniform_plan(np.array([[32]]), replace=True)
+    case = Case(csc, plan, [torch.zeros(80, dtype=torch.int64)], BatchKey(1, 2))
+    with emulated() as backend:
+        check_case(backend, case)
+    mistake = ("high >> 5) << 26 | low >> 6", "high >> 5) << 26")
+    with emulated(planted=[mistake]) as backend, pytest.raises(AssertionError):
+        check_case(backend, case)
+
+
+@pytest.mark.parametrize("by_edge", [False, True])
+@pytest.mark.parametrize("order", ORDERS)
+def test_heterogeneous(by_edge: bool, order: int) -> None:
+    """Relations bound by time or not, with weights or not, in every combination."""
+    rng = np.random.default_rng(3)
+    relations = [(0, 1, 300), (1, 0, 200), (0, 0, 150), (2, 1, 0), (1, 0, 90), (3, 0, 50)]
+    csc = make_csc(rng, [40, 25, 0, 7], relations, hub=True)
+    csc = with_weights(rng, csc, PALETTES[0], [True, False, True, True, False, False])
+    csc = with_times(rng, csc, by_edge, [True, True, False, True, False, True])
+    fanouts = np.array([[3, -1, 40, 5, 9, 2], [10, 2, -1, 5, 1, 4], [1, 1, 1, 1, 1, 1]])
+    for law in ({}, {"replace": True}, {"recent": True}):
+        plan = replace_plan(uniform_plan(fanouts), **law)
+        case = Case(csc, plan, make_seeds(rng, csc, [6, 9, None, 2]), BatchKey(1, 2))
+        with emulated(order=order) as backend:
+            check_case(backend, with_seed_times(rng, case, csc), batches=2)
+
+
+def test_several_blocks() -> None:
+    rng = np.random.default_rng(6)
+    case = homogeneous([12, 4], num_nodes=700, num_edges=9000, seeds=150)
+    timed = with_seed_times(rng, case, with_times(rng, case.csc, by_edge=False))
+    timed = replace(timed, csc=with_weights(rng, timed.csc, PALETTES[0]))
+    for order in ORDERS:
+        with emulated(block_threads=32, order=order) as backend:
+            check_case(backend, timed)
+
+
+def test_a_workspace_forgets_the_times_of_the_batch_before() -> None:
+    case = timed([4, 3], by_edge=False)
+    with emulated() as backend:
+        mine = backend.workspace(backend.place(case.csc), case.plan)
+        theirs = CpuBackend().workspace(case.csc, case.plan)
+        for size in (20, 3, 0, 20):
+            sampled = []
+            for work in (mine, theirs):
+                work.start([case.seeds[0][:size]], case.key, case.seed_time[-size:][:size])
+                for hop in range(2):
+                    work.plan(hop)
+                    work.sample(hop)
+                    work.relabel(hop)
+                sampled.append(work.emit())
+            assert [e.tolist() for e in sampled[0].edge] == [e.tolist() for e in sampled[1].edge]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("time[at] <= latest", "time[at] < latest"),
+        ("time_base + static_cast<i64>(indices[middle])", "static_cast<i64>(indices[middle])"),
+        ("start += degree - k;", ""),
+        ("seed_time[seed_of[at]]", "seed_time[0]"),
+        ("item_low[item] = start > list ? cumulative[start - 1] : 0.0;", "item_low[item] = 0.0;"),
+        ("if (low > 0.0)", "if (low < 0.0)"),
+        ("found < enough; ++p) found += weight[p] > 0.0", "found < enough; ++p) ++found"),
+        ("if (left > tiny)", "if (true)"),
+        ("if (cumulative[middle] > target)", "if (cumulative[middle] > target + target)"),
+        ("slot & 1 ? words.word[2] : words.word[0]", "words.word[0]"),
+        ("if (!weighted[r] || fanout[r] < 0)", "if (fanout[r] < 0)"),
+        ("position[at - 1] > chosen", "false"),
+        ("is_new = position[first + i] != chosen", "is_new = true"),
+        ("if (degree > kSeenBits && !is_new)", "if (false)"),
+        ("seen |= bit;", ""),
+        ("item.low == 0.0 ? kDrawsPerPick * k : 0", "kDrawsPerPick * k"),
+        ("static_cast<i64>(entry >> 32)", "static_cast<i64>(entry >> 33)"),
+        ("stored < 0.0 ? stored + 1.0 : stored", "stored"),
+        ("time_base[r] == kNoTime}", "true}"),
+        ("kDrawsPerPick = 3", "kDrawsPerPick = 2"),
+        ("draw_unit(stream, static_cast<u32>(j), 1)", "draw_unit(stream, static_cast<u32>(j), 0)"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_caught(old: str, new: str) -> None:
+    assert any(old in read_source(file) for file in ("sample.cu", "weighted.cu")), "nothing to do"
+    rng = np.random.default_rng(8)
+    csc = make_csc(rng, [30, 20], [(1, 0, 300), (0, 1, 300), (1, 1, 200)], hub=True)
+    csc = with_times(rng, csc, by_edge=False, bound=[True, False, True])
+    seeds = make_seeds(rng, csc, [10, 10])
+
+    def check_all() -> None:
+        with emulated(planted=[(old, new)]) as backend:
+            for palette in (PALETTES[0], PALETTES[2], PALETTES[3]):
+                graph = with_weights(rng, csc, palette, [True, True, False])
+                for law in ({}, {"recent": True}, {"recent": True, "replace": True}):
+                    plan = replace_plan(uniform_plan(np.array([[3, 5, 2], [40, 2, 2]])), **law)
+                    case = with_seed_times(rng, Case(graph, plan, seeds, BatchKey(5, 6)), graph)
+                    check_case(backend, case, batches=2)
+
+    with pytest.raises((AssertionError, EmulatorError)):
+        check_all()

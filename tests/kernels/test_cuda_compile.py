@@ -1,0 +1,362 @@
+"""NVRTC compiles what is used, launches are checked, and errors say what is missing."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import types
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import nvrtc
+import pytest
+import torch
+
+from pyg_direct.ops.cuda import compiler as compiling
+from pyg_direct.ops.cuda import source
+from pyg_direct.ops.cuda.compiler import require_cuda
+from pyg_direct.ops.cuda.launch import BLOCK_THREADS, STANDARD, Kernel, type_name
+from pyg_direct.ops.cuda.source import FILES, Declaration, declarations, instances, read_source
+from pyg_direct.ops.devices import backend_for
+
+ARCHITECTURES = (75, 80, 86, 89, 90, 100, 120)
+OPTIONS = (STANDARD, f"-DBLOCK_THREADS={BLOCK_THREADS}")
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(2) as pool:
+        yield pool
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_every_instance_compiles_for_every_architecture(
+    file: str, pool: ThreadPoolExecutor
+) -> None:
+    text = read_source(file)
+    names = list(instances(text))
+    work = [pool.submit(nvrtc.compile_text, text, names, sm, *OPTIONS) for sm in ARCHITECTURES]
+    for compiled in work:
+        assert len(set(compiled.result())) == len(names)
+
+
+def test_a_broken_template_does_not_compile() -> None:
+    """Only named instances are looked at, so the check must be able to fail."""
+    text = read_source("gather.cu").replace("value[u] = load_if<V>", "value[u] = no_such<V>")
+    with pytest.raises(ValueError, match="no_such"):
+        nvrtc.compile_text(text, ["gather_rows<u32>"], 90, *OPTIONS)
+
+
+def test_a_lane_asks_for_four_rows_before_it_stores_one() -> None:
+    """First all ids, then all rows, then all stores, in words of 16 bytes."""
+    ptx = nvrtc.assembly(read_source("gather.cu"), "gather_rows<uint4>", *OPTIONS)
+    access = re.findall(r"(ld\.global\.nc\.u64|ld\.global\.nc\.v4\.u32|st\.global\.v4\.u32)", ptx)
+    ids, rows, stores = "ld.global.nc.u64", "ld.global.nc.v4.u32", "st.global.v4.u32"
+    assert access == [ids] * 4 + [rows] * 4 + [stores] * 4
+
+
+def loose_products(text: str, kernel: str) -> list[str]:
+    """Return the instructions for doubles that round otherwise than a product and a sum each.
+
+    `mul.rn` may never be merged with a sum. A bare `mul` may be, later, by the assembler; one by a
+    power of two is exact, so that nothing changes.
+    """
+    ptx = nvrtc.assembly(text, kernel, *OPTIONS)
+    power_of_two = re.compile(r"mul\.f64\s+\S+, \S+, 0d[0-9A-F]{3}0{13};")
+    found = re.findall(r"(?:fma|mad|mul|div|sqrt|rcp|ex2|lg2)\.[a-z.]*f64[^;]*;", ptx)
+    return [i for i in found if not i.startswith("mul.rn.") and not power_of_two.match(i)]
+
+
+DRAWN_BY_WEIGHT = [
+    (file, name)
+    for file in ("weighted.cu", "sample.cu")
+    for name in instances(read_source(file))
+    if name.startswith(("weighted", "plan_items"))
+]
+
+
+@pytest.mark.parametrize(("file", "kernel"), DRAWN_BY_WEIGHT)
+def test_weighted_draws_round_every_product(file: str, kernel: str) -> None:
+    """A product merged into a sum would round once instead of twice, and change picks."""
+    assert loose_products(read_source(file), kernel) == []
+
+
+PRODUCT = "__dmul_rn(draw, static_cast<f64>(item.end - item.start))"
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        "item.low + draw * static_cast<f64>(item.end - item.start)",
+        "draw * static_cast<f64>(item.end - item.start)",
+        "log(draw) / static_cast<f64>(item.end - item.start)",
+    ],
+)
+def test_other_arithmetic_is_seen(other: str) -> None:
+    text = read_source("weighted.cu")
+    assert PRODUCT in text
+    assert loose_products(text.replace(PRODUCT, other), "weighted_replace<i32, i32>") != []
+
+
+def test_messages_name_file_and_line() -> None:
+    broken = read_source("sample.cu").replace("const u64 product0", "const nothing product0")
+    line = (source.source_folder() / "philox.cuh").read_text().splitlines()
+    number = 1 + next(i for i, text in enumerate(line) if "const u64 product0" in text)
+    with pytest.raises(ValueError, match=rf"cuda/philox.cuh\({number}\)"):
+        nvrtc.compile_text(broken, ["sample_floyd<i32, i32>"], 90, *OPTIONS)
+
+
+def test_all_kernels_and_their_parameters_are_read() -> None:
+    found = {d.name: d for file in FILES for d in declarations(read_source(file))}
+    for file in source.source_folder().glob("*.cu*"):
+        text = file.read_text()
+        assert text.count("__global__") == sum(f"void {name}(" in text for name in found)
+    gather = found["gather_rows"]
+    assert gather.template == ("V",)
+    assert [(p.kind, p.type, p.name) for p in gather.parameters[:3]] == [
+        ("In", "u8", "table"), ("In", "i64", "index"), ("value", "i64", "rows"),
+    ]  # fmt: skip
+    assert (
+        found["enter_nodes"].instance({"I": "i64", "kHashed": "true"}) == "enter_nodes<i64, true>"
+    )
+    with pytest.raises(ValueError, match="needs I to be one of i32, i64, got 'u8'"):
+        found["enter_nodes"].instance({"I": "u8", "kHashed": "true"})
+
+
+def test_headers_are_part_of_the_text(tmp_path: Path) -> None:
+    """CuPy's cache does not look into included files, so a changed header must change the text."""
+    for file in source.source_folder().glob("*.cu*"):
+        (tmp_path / file.name).write_text(file.read_text())
+    before = read_source("sample.cu", tmp_path)
+    assert "#include" not in before
+    assert before == read_source("sample.cu")
+    header = tmp_path / "philox.cuh"
+    header.write_text(header.read_text() + "// changed\n")
+    assert read_source("sample.cu", tmp_path) != before
+
+
+def test_sources_are_found_in_a_wheel_and_in_a_checkout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkout = Path(source.__file__).resolve().parents[3] / "cuda"
+    assert source.source_folder() == checkout
+    assert not (checkout / "__init__.py").exists()  # it would hide NVIDIA's namespace `cuda`
+    wheel = tmp_path / "pyg_direct"
+    (wheel / "ops").mkdir(parents=True)
+    monkeypatch.setattr(source, "__file__", str(wheel / "ops" / "cuda" / "source.py"))
+    with pytest.raises(FileNotFoundError, match="Install pyg-direct again"):
+        source.source_folder()
+    (wheel / "cuda").mkdir()
+    (wheel / "cuda" / FILES[0]).write_text("")
+    assert source.source_folder() == wheel / "cuda"
+
+
+def test_import_is_light() -> None:
+    code = (
+        "import sys, torch, pyg_direct, pyg_direct.ops.cuda.backend; "
+        "assert 'cupy' not in sys.modules; assert not torch.cuda.is_initialized()"
+    )
+    subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True)
+
+
+def _kernel(launched: list[object]) -> Kernel:
+    text = (
+        "template <class I>\n__global__ void example(  // of the checks\n"
+        "In<I> ids,  // [n], each in [0, N)\nOut<u32> table, i32 n, u32 base\n) {}"
+    )
+    (declaration,) = declarations(text)
+    assert isinstance(declaration, Declaration)
+    return Kernel(
+        declaration, {"I": "i64"}, lambda *launch: launched.append(launch), torch.device("cpu"), 32
+    )
+
+
+def test_the_launcher_passes_on_what_is_right() -> None:
+    launched: list = []
+    kernel = _kernel(launched)
+    ids, table = torch.arange(3), torch.zeros(2, dtype=torch.int32)
+    kernel(2, ids, table, 3, 0xFFFFFFFF)
+    ((grid, block, arguments),) = launched
+    assert (kernel.name, grid, block) == ("example<i64>", (2,), 32)
+    assert arguments[0] is ids
+    assert [type(value) for value in arguments[2:]] == [np.int32, np.uint32]
+
+
+IDS, TABLE = torch.arange(3), torch.zeros(4, dtype=torch.int32)
+
+
+@pytest.mark.parametrize(
+    ("grid", "arguments", "error", "message"),
+    [
+        (1, (IDS, TABLE, 3), TypeError, "takes 4 arguments, got 3"),
+        (1, (IDS, TABLE, 3, 0, 0), TypeError, "takes 4 arguments, got 5"),
+        (1, (IDS.int(), TABLE, 3, 0), TypeError, "ids must be torch.int64, got torch.int32"),
+        (1, (3, TABLE, 3, 0), TypeError, "ids must be a tensor, got int"),
+        (1, (IDS, TABLE, IDS, 0), TypeError, "n must be an int, got Tensor"),
+        (1, (IDS, TABLE, 1.5, 0), TypeError, "n must be an int, got float"),
+        (
+            1,
+            (IDS, TABLE, 1 << 31, 0),
+            ValueError,
+            r"n must be in \[-2147483648, 2147483647\] \(i32\), got 2147483648",
+        ),
+        (1, (IDS, TABLE, 3, -1), ValueError, r"base must be in \[0, 4294967295\] \(u32\), got -1"),
+        (1, (IDS, TABLE[::2], 3, 0), ValueError, "table must be contiguous"),
+        (
+            1,
+            (IDS.to("meta"), TABLE, 3, 0),
+            ValueError,
+            "ids must be on cpu or in pinned memory, got meta",
+        ),
+        (0, (IDS, TABLE, 3, 0), ValueError, "grid of"),
+        ((1, 65536), (IDS, TABLE, 3, 0), ValueError, "grid of"),
+    ],
+)
+def test_the_launcher_refuses_what_is_wrong(
+    grid: int, arguments: tuple, error: type[Exception], message: str
+) -> None:
+    launched: list[object] = []
+    with pytest.raises(error, match=message):
+        _kernel(launched)(grid, *arguments)
+    assert launched == []
+
+
+def test_ids_of_other_widths() -> None:
+    with pytest.raises(TypeError, match=r"int32 and int64 ids, got torch\.int16"):
+        type_name(torch.int16)
+
+
+CUDA = torch.device("cuda", 0)
+
+
+def _pretend(
+    monkeypatch: pytest.MonkeyPatch,
+    version: str | None = "12.8",
+    available: bool = True,
+    cupy: int | None = 12090,
+) -> None:
+    monkeypatch.setattr(torch.version, "cuda", version)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: available)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    module = None
+    if cupy is not None:
+        module = types.ModuleType("cupy")
+        module.__version__ = "13.6.0"
+        runtime = types.SimpleNamespace(runtimeGetVersion=lambda: cupy)
+        module.cuda = types.SimpleNamespace(runtime=runtime)
+    monkeypatch.setitem(sys.modules, "cupy", module)
+
+
+@pytest.mark.parametrize(
+    ("pretend", "message"),
+    [
+        ({"version": None}, r"built without\. .*pip install 'pyg-direct\[cuda12\]'"),
+        ({"available": False}, r"needs an NVIDIA GPU and its driver, .*nvidia-smi.* CUDA 12\.8"),
+        ({"cupy": None}, r"needs CuPy.*pip install 'pyg-direct\[cuda12\]'"),
+        ({"cupy": None, "version": "13.0"}, r"needs CuPy.*pip install 'pyg-direct\[cuda13\]'"),
+        (
+            {"cupy": 12090, "version": "13.0"},
+            r"CuPy 13\.6\.0 is for CUDA 12, .* CUDA 13\.0\. .*"
+            r"pip uninstall -y cupy-cuda12x && pip install 'pyg-direct\[cuda13\]'",
+        ),
+    ],
+)
+def test_errors_say_what_is_missing(
+    monkeypatch: pytest.MonkeyPatch, pretend: dict, message: str
+) -> None:
+    _pretend(monkeypatch, **pretend)
+    with pytest.raises(RuntimeError, match=message):
+        require_cuda(CUDA)
+
+
+class _FakeCupy:
+    """Records what CuPy is asked to do."""
+
+    __version__ = "13.6.0"
+
+    def __init__(self, has_from_external: bool) -> None:
+        self.log: list = []
+        log = self.log
+
+        class Context:
+            def __init__(self, *arguments: object) -> None:
+                self.arguments = arguments
+                self.attributes = {"MultiProcessorCount": 132}
+
+            def __enter__(self) -> None:
+                log.append(("enter", *self.arguments))
+
+            def __exit__(self, *error: object) -> None:
+                log.append(("leave", *self.arguments))
+
+        class RawModule:
+            def __init__(self, **arguments: object) -> None:
+                log.append(("module", arguments))
+
+            def get_function(self, name: str) -> object:
+                return lambda *launch: log.append(("launch", name, *launch))
+
+        def from_external(stream: object) -> Context:
+            return Context("stream", stream.__cuda_stream__())  # type: ignore[attr-defined]
+
+        self.RawModule = RawModule
+        self.cuda = types.SimpleNamespace(
+            runtime=types.SimpleNamespace(runtimeGetVersion=lambda: 12090),
+            Device=Context,
+            Stream=types.SimpleNamespace(
+                **{"from_external": from_external} if has_from_external else {}
+            ),
+            ExternalStream=lambda handle, index: Context("old stream", handle, index),
+        )
+
+
+@pytest.mark.parametrize("has_from_external", [True, False])
+def test_what_cupy_is_given(monkeypatch: pytest.MonkeyPatch, has_from_external: bool) -> None:
+    """The whole text, all instances, pointers and scalars of the right width, torch's stream."""
+    _pretend(monkeypatch)
+    cupy = _FakeCupy(has_from_external)
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    current = types.SimpleNamespace(cuda_stream=4711)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda index: current)
+    compiler = compiling.CupyCompiler(CUDA)
+    assert compiler.processors == 132
+    library = compiling.Library(compiler)
+    kernels = library.load("relabel.cu", I="i32", kHashed="true", T="i32")
+    (module,) = (entry[1] for entry in cupy.log if entry[0] == "module")
+    assert "#include" not in module["code"]
+    assert module["options"] == OPTIONS
+    assert "enter_edges<i32, true>" in module["name_expressions"]
+    assert library.load("relabel.cu", I="i32", kHashed="true", T="i32") is kernels
+
+    del cupy.log[:]
+    kernel = kernels["label_edges"]
+    monkeypatch.setattr(kernel, "_device", torch.device("cpu"))
+    table, one = torch.zeros(4, dtype=torch.int32), torch.ones(2, dtype=torch.int64)
+    kernel(3, table, one, one, 1, 0xFFFFFFFF, torch.zeros(1, dtype=torch.int32))
+    stream = ("stream", (0, 4711)) if has_from_external else ("old stream", 4711, 0)
+    assert cupy.log[:2] == [("enter", 0), ("enter", *stream)]
+    _, name, grid, block, arguments = cupy.log[2]
+    assert (name, grid, block) == ("label_edges", (3, 1, 1), (BLOCK_THREADS, 1, 1))
+    assert arguments[0] == table.data_ptr()
+    assert [type(value) for value in arguments] == [
+        np.uint64, np.uint64, np.uint64, np.int64, np.uint32, np.uint64,
+    ]  # fmt: skip
+
+
+def test_a_device_that_does_not_exist(monkeypatch: pytest.MonkeyPatch) -> None:
+    _pretend(monkeypatch)
+    assert require_cuda(CUDA) is sys.modules["cupy"]
+    with pytest.raises(RuntimeError, match="'cuda:3' does not exist: there are 1"):
+        require_cuda(torch.device("cuda", 3))
+
+
+def test_backend_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiling.library_for.cache_clear()
+    _pretend(monkeypatch, version=None)
+    with pytest.raises(RuntimeError, match="built without"):
+        backend_for(torch.device("cuda"))
+    with pytest.raises(NotImplementedError, match="use 'cpu', 'cuda' or 'cuda:0'"):
+        backend_for(torch.device("meta"))

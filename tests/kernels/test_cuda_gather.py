@@ -1,0 +1,135 @@
+"""The gather kernel, emulated: every row, dtype and address, and every request that it makes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+from emulator import ORDERS, Requests, emulated
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tables import BASES, least_requests, table_at
+from torch import Tensor
+
+from pyg_direct.ops.cuda.backend import CudaBackend, row_shape, threads_to_fill_link
+
+
+@pytest.fixture
+def backend() -> Iterator[CudaBackend]:
+    with emulated() as backend:
+        yield backend
+
+
+def count_requests(table: Tensor, index: Tensor) -> Requests:
+    with emulated(block_threads=32) as backend:
+        device = backend.library.compiler
+        device.recorded = "table"
+        assert torch.equal(backend.gather(table, index), table[index])
+        return device.requests
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        torch.uint8, torch.int8, torch.bool, torch.int16, torch.float16, torch.bfloat16,
+        torch.int32, torch.float32, torch.int64, torch.float64, torch.complex64, torch.complex128,
+    ],
+)  # fmt: skip
+def test_every_dtype(backend: CudaBackend, dtype: torch.dtype) -> None:
+    for shape in [(20,), (20, 1), (20, 3), (20, 2, 5), (20, 100)]:
+        table = torch.randint(0, 2, shape).to(dtype)
+        index = torch.randint(0, 20, (13,))
+        got = backend.gather(table, index)
+        assert got.dtype == dtype
+        assert torch.equal(got, table[index])
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("base", BASES)
+def test_every_base(base: int, order: int) -> None:
+    index = torch.tensor([5, 0, 39, 39, 7, 21, 3])
+    with emulated(order=order) as backend:
+        for row_bytes in (1, 2, 3, 4, 12, 64, 100, 128, 130, 132, 200, 256, 400, 512, 1000, 2408):
+            table = table_at(base, 40, row_bytes)
+            got = backend.gather(table, index)
+            assert torch.equal(got, table[index]), row_bytes
+            backend.library.compiler.memory.assert_written(got, "out")
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    row_bytes=st.integers(1, 700), base=st.integers(0, 127), rows=st.integers(1, 9),
+    seed=st.integers(0, 99),
+)  # fmt: skip
+def test_any_row_at_any_address(row_bytes: int, base: int, rows: int, seed: int) -> None:
+    table = table_at(base, 12, row_bytes)
+    index = torch.from_numpy(np.random.default_rng(seed).integers(0, 12, rows))
+    with emulated() as backend:
+        got = backend.gather(table, index)
+        assert torch.equal(got, table[index])
+        backend.library.compiler.memory.assert_written(got, "out")
+
+
+def test_nothing_to_gather(backend: CudaBackend) -> None:
+    none = torch.empty(0, dtype=torch.int64)
+    assert backend.gather(torch.ones(3, 4), none).shape == (0, 4)
+    assert backend.gather(torch.ones(3, 0), torch.tensor([1, 2])).shape == (2, 0)
+
+
+def test_a_parameter_is_gathered_as_its_values(backend: CudaBackend) -> None:
+    table = torch.nn.Parameter(torch.randn(4, 3))
+    assert torch.equal(backend.gather(table, torch.tensor([3, 3])), table.detach()[[3, 3]])
+
+
+@pytest.mark.parametrize("base", BASES)
+def test_requests_equal_the_lower_bound(base: int) -> None:
+    """Rows of 132 to 4,096 bytes: not one line is asked for twice."""
+    rng = np.random.default_rng(base)
+    for row_bytes in range(132, 4097, 4):
+        table = table_at(base, 64, row_bytes)
+        # Not neighbours: a line that two rows share may be asked for once or twice.
+        index = torch.from_numpy(rng.permutation(32)[:2] * 2)
+        counted = count_requests(table, index)
+        assert counted.requests == least_requests(table, index), row_bytes
+
+
+@pytest.mark.parametrize(
+    ("row_bytes", "base", "requests"),
+    [(200, 0, 2.51), (400, 0, 4.00), (400, 64, 4.00), (512, 0, 4.00), (512, 64, 5.00),
+     (1536, 64, 13.0), (2408, 0, 19.75), (2408, 64, 19.75)],
+)  # fmt: skip
+def test_mean_requests_of_common_rows(row_bytes: int, base: int, requests: float) -> None:
+    period = 128 // int(np.gcd(row_bytes, 128))  # rows until the phases repeat
+    table = table_at(base, 2 * period + 1, row_bytes)
+    index = torch.arange(0, 2 * period, 2)
+    counted = count_requests(table, torch.cat([index, index + 1]))
+    expected = (row_bytes - 128 // period) / 128 + 1 if row_bytes % 128 else row_bytes / 128
+    expected += 1 if row_bytes % 128 == 0 and base else 0
+    # Neighbours in the index share no warp instruction here, so the mean is exact.
+    assert counted.requests / (2 * period) == pytest.approx(expected)
+    assert expected == pytest.approx(requests, abs=0.011)
+
+
+def test_short_rows_waste_no_requests(backend: CudaBackend) -> None:
+    """Rows of up to a line are at the bound without any shift."""
+    for row_bytes in (4, 16, 64, 100, 128):
+        table = table_at(64, 200, row_bytes)
+        index = torch.arange(0, 200, 40)
+        assert count_requests(table, index).requests <= least_requests(table, index)
+
+
+def test_row_shape() -> None:
+    assert row_shape(64, 400, 16) == (32, 1, 127)
+    assert row_shape(0, 512, 16) == (32, 1, 127)
+    assert row_shape(64, 512, 16) == (32, 2, 127)
+    assert row_shape(0, 100, 4) == (32, 1, 0)
+    assert row_shape(0, 64, 16) == (4, 1, 0)
+    assert row_shape(0, 132, 4) == (32, 2, 127)
+
+
+def test_littles_law() -> None:
+    """55 GB/s * 1.6 us = 88 KB under way: 5,500 lanes of one word of 16 bytes, of four 1,375."""
+    assert threads_to_fill_link(16, 55e9, 1.6e-6) == 1375
+    assert threads_to_fill_link(4, 55e9, 1.6e-6) == 4 * 1375

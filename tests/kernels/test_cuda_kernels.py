@@ -1,0 +1,231 @@
+"""The kernels of `cuda/*.cu`, emulated, give the CPU backend's batches bit for bit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from conformance import (
+    FANOUTS,
+    Case,
+    assert_same,
+    cases,
+    check_case,
+    homogeneous,
+    huge_list,
+    make_csc,
+    make_seeds,
+    run,
+    uniform_plan,
+    with_seeds,
+)
+from emulator import ORDERS, emulated
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pyg_direct.ops.cpu.backend import CpuBackend
+from pyg_direct.ops.cuda import bounds as forecast
+from pyg_direct.ops.cuda import workspace as cuda_workspace
+from pyg_direct.ops.cuda.backend import CudaBackend
+from pyg_direct.types import BatchKey, Csc
+
+LAWS = ({}, {"replace": True}, {"disjoint": True}, {"replace": True, "disjoint": True})
+
+
+@pytest.fixture
+def backend() -> Iterator[CudaBackend]:
+    with emulated() as backend:
+        yield backend
+
+
+@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(case=cases(), order=st.sampled_from(ORDERS))
+def test_any_graph(case: Case, order: int) -> None:
+    with emulated(order=order) as backend:
+        check_case(backend, case, batches=2)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("law", LAWS)
+def test_every_fanout(law: dict[str, object], order: int) -> None:
+    with emulated(order=order) as backend:
+        for fanout in FANOUTS:
+            check_case(backend, homogeneous([fanout, 3], plan=law))
+            check_case(backend, homogeneous([2, fanout], plan=law))
+
+
+@pytest.mark.parametrize("fanout", [33, 100, 300, 700])
+def test_large_fanouts_of_large_lists(backend: CudaBackend, fanout: int) -> None:
+    """Several rounds of 32 slots, with lists little and much longer than the fan-out."""
+    for extra in (1, 40, 2000):
+        case = homogeneous(
+            [fanout], num_nodes=3, num_edges=3 * (fanout + extra), seeds=4, hub=False
+        )
+        check_case(backend, case, batches=3)
+
+
+@pytest.mark.parametrize("extra", [1, 2, 5])
+def test_lists_a_little_longer_than_the_fanout(backend: CudaBackend, extra: int) -> None:
+    """Where most draws collide, and a slot that took its own top is drawn again by later ones."""
+    for fanout in (1, 2, 7, 8, 9, 15, 16, 31, 32, 33, 65):
+        degree = fanout + extra
+        one = np.zeros(1, np.int64)
+        csc = Csc(
+            np.array([0, degree]), np.zeros(degree, np.int32), None, one, one, one,
+            np.array([0, degree]), np.ones(1, np.int64),
+        )  # fmt: skip
+        law = uniform_plan(np.array([[fanout]]))
+        case = Case(csc, law, [torch.zeros(100, dtype=torch.int64)], BatchKey(fanout, extra))
+        check_case(backend, case)
+        picks = run(backend, case)[0].edge[0].view(100, fanout)
+        assert all(len(set(row)) == fanout for row in picks.tolist())
+
+
+@pytest.mark.parametrize("ids", [np.int32, np.int64])
+@pytest.mark.parametrize("positions", [np.int32, np.int64])
+@pytest.mark.parametrize("perm", [np.int32, np.int64, None])
+def test_every_id_width(
+    backend: CudaBackend, ids: type, positions: type, perm: type | None
+) -> None:
+    types = {"id_type": ids, "position_type": positions, "perm_type": perm}
+    for induced in (False, True):
+        check_case(backend, homogeneous([5, 3], induced=induced, **types))
+
+
+@pytest.mark.parametrize("induced", [False, True])
+def test_narrow_ids_handed_out(backend: CudaBackend, induced: bool) -> None:
+    case = homogeneous([5, 3], plan={"id_dtype": torch.int32}, induced=induced)
+    sampled = run(backend, case)[0]
+    assert sampled.edge_index[0].dtype == torch.int32
+    check_case(backend, case)
+
+
+@pytest.mark.parametrize("disjoint", [False, True])
+def test_heterogeneous(backend: CudaBackend, disjoint: bool) -> None:
+    """Relations that share a source type, one from a type to itself, empty ones, an empty type."""
+    rng = np.random.default_rng(3)
+    relations = [(0, 1, 300), (1, 0, 200), (0, 0, 150), (2, 1, 0), (1, 0, 90), (3, 0, 50)]
+    csc = make_csc(rng, [40, 25, 0, 7], relations, hub=True)
+    fanouts = np.array([[3, -1, 40, 5, 9, 0], [10, 2, -1, 5, 1, 4], [1, 1, 1, 1, 1, 1]])
+    law = uniform_plan(fanouts, disjoint=disjoint)
+    for induced in (False, True):
+        case = Case(csc, law, make_seeds(rng, csc, [6, 9, None, 2]), BatchKey(1, 2), induced)
+        check_case(backend, case, batches=2)
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_many_blocks(law: dict[str, object]) -> None:
+    """Runs of several blocks in every scan, and lists that are shared by many warps."""
+    case = homogeneous([12, -1], num_nodes=700, num_edges=9000, seeds=150, plan=law)
+    for order in ORDERS:
+        with emulated(block_threads=32, order=order) as backend:
+            check_case(backend, case)
+
+
+@pytest.mark.parametrize("block_threads", [32, 128, 256])
+def test_block_sizes(block_threads: int) -> None:
+    with emulated(block_threads) as backend:
+        check_case(backend, homogeneous([40, 9, -1]))
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_a_workspace_serves_batches_of_any_size(law: dict[str, object]) -> None:
+    """Lists, tables and windows grow, and keep what they must."""
+    case = homogeneous([4, -1, 3], plan=law)
+    with emulated() as backend:
+        mine = backend.workspace(backend.place(case.csc), case.plan)
+        theirs = CpuBackend().workspace(case.csc, case.plan)
+        for batch, size in enumerate([1, 30, 0, 2, 60, 5]):
+            for work in (mine, theirs):
+                work.start(make_seeds(np.random.default_rng(batch), case.csc, [size]), case.key)
+                for hop in range(3):
+                    work.plan(hop)
+                    work.sample(hop)
+                    work.relabel(hop)
+            assert_same(mine.emit(), theirs.emit())
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_windows_start_again_at_the_top(backend: CudaBackend, law: dict[str, object]) -> None:
+    case = homogeneous([4, 3], plan=law)
+    work = backend.workspace(backend.place(case.csc), case.plan)
+    expected = run(CpuBackend(), case)[0]
+    for base in (None, 100, 0, 5000):
+        if base is not None:
+            work._base = base  # as after very many batches
+        work.start(case.seeds, case.key)
+        for hop in range(2):
+            work.plan(hop)
+            work.sample(hop)
+            work.relabel(hop)
+        assert_same(work.emit(), expected)
+
+
+@pytest.mark.parametrize("induced", [False, True])
+def test_hash_table_without_disjoint(
+    backend: CudaBackend, monkeypatch: pytest.MonkeyPatch, induced: bool
+) -> None:
+    """As on graphs whose dense map would be too large."""
+    monkeypatch.setattr(cuda_workspace, "DENSE_LIMIT_BYTES", 0)
+    check_case(backend, homogeneous([5, -1, 2], induced=induced), batches=3)
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_hops_above_the_edge_limit_are_counted_first(
+    backend: CudaBackend, monkeypatch: pytest.MonkeyPatch, law: dict[str, object]
+) -> None:
+    monkeypatch.setattr(forecast, "EDGE_LIMIT", 60)
+    check_case(backend, homogeneous([5, 4, 3], plan=law), batches=2)
+
+
+@pytest.mark.parametrize(("fanouts", "reads"), [([5, 4, 3], 1), ([-1, 4], 2), ([], 1)])
+def test_the_host_reads_back_once_a_batch(
+    backend: CudaBackend, monkeypatch: pytest.MonkeyPatch, fanouts: list[int], reads: int
+) -> None:
+    count = 0
+    original = cuda_workspace.CudaWorkspace._read_counts
+
+    def counted(work: cuda_workspace.CudaWorkspace) -> object:
+        nonlocal count
+        count += 1
+        return original(work)
+
+    monkeypatch.setattr(cuda_workspace.CudaWorkspace, "_read_counts", counted)
+    run(backend, homogeneous(fanouts))
+    assert count == reads
+
+
+def test_every_byte_of_the_outputs_is_written(backend: CudaBackend) -> None:
+    memory = backend.library.compiler.memory
+    for induced in (False, True):
+        sampled = run(backend, homogeneous([5, 3], induced=induced))[0]
+        for name in ("edge_index", "edge"):
+            tensor = getattr(sampled, name)[0]
+            assert memory.written(tensor) is not None
+            memory.assert_written(tensor, name)
+
+
+def test_repeated_seeds_draw_independently(backend: CudaBackend) -> None:
+    case = homogeneous([3])
+    check_case(backend, with_seeds(case, [torch.tensor([4, 0, 4, 4, 0])]), batches=2)
+
+
+def test_too_many_nodes() -> None:
+    case = homogeneous([-1], plan={"disjoint": True})
+    bound = forecast.Forecast(case.csc, case.plan)
+    bound.begin(np.array([4]))
+    assert bound.must_ask(0)
+    with pytest.raises(ValueError, match="Use a smaller batch_size"):
+        bound.learn(0, np.array([4]), np.array([1 << 31]))
+
+
+@pytest.mark.parametrize("replace", [False, True])
+def test_refused_words_and_positions_above_32_bits(
+    backend: CudaBackend, tmp_path: Path, replace: bool
+) -> None:
+    case = huge_list(tmp_path, [5, 40], replace=replace)
+    check_case(backend, case)
+    assert run(backend, case)[0].edge[0].max() > 1 << 30

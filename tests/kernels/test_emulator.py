@@ -1,0 +1,214 @@
+"""Mistakes planted into the kernels' text are caught: the tests of the tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from conformance import assert_same, check_case, homogeneous, huge_list, run
+from emulator import ORDERS, EmulatorError, emulated
+from tables import least_requests, table_at
+
+from pyg_direct.ops.cuda.source import FILES, read_source
+
+Plant = tuple[str, str]
+
+
+def batch(plant: Plant, order: int = 0, fanouts: tuple[int, ...] = (5, 3), **plan: object) -> None:
+    """Run the conformance check of a batch with a planted mistake."""
+    assert any(plant[0] in read_source(file) for file in FILES), "nothing to replace"
+    with emulated(order=order, planted=[plant]) as backend:
+        check_case(backend, homogeneous(fanouts, plan=plan))
+
+
+def gather(plant: Plant, base: int = 64, row_bytes: int = 400) -> int:
+    """Gather with a planted mistake, check the rows, and return requests beyond the bound."""
+    assert plant[0] in read_source("gather.cu"), "nothing to replace"
+    table, index = table_at(base, 9, row_bytes), torch.tensor([8, 0, 4])
+    with emulated(planted=[plant]) as backend:
+        backend.library.compiler.recorded = "table"
+        got = backend.gather(table, index)
+        backend.library.compiler.memory.assert_written(got, "out")
+        assert torch.equal(got, table[index])
+        return backend.library.compiler.requests.requests - least_requests(table, index)
+
+
+def caught(check: Callable[[], object], message: str) -> None:
+    with pytest.raises(EmulatorError, match=message):
+        check()
+
+
+def test_nothing_is_caught_without_a_mistake() -> None:
+    assert gather(("gather_rows", "gather_rows")) == 0
+    batch(("atomicMin", "atomicMin"))
+
+
+RACE = (
+    "atomicMin(&table[found], base + x);",
+    "if (base + x < table[found]) table[found] = base + x;",
+)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_race(order: int) -> None:
+    caught(lambda: batch(RACE, order), "race: two threads touch the same element")
+
+
+FIRST_COME = (
+    "atomicMin(&table[found], base + x);",
+    "const u32 seen = atomic_read(&table[found]);"
+    "if (!window.holds(seen)) atomicCAS(&table[found], seen, base + x);",
+)
+
+
+def test_an_order_dependent_label() -> None:
+    """Whichever edge comes first gets the node: right in one order of the threads only."""
+    batch(FIRST_COME, order=0)
+    for order in ORDERS[1:]:
+        with pytest.raises(AssertionError):
+            batch(FIRST_COME, order)
+
+
+def test_an_order_dependent_label_in_the_hash_table() -> None:
+    plant = ("      atomicMin(&table[slot], window.base + x);\n", "")
+    batch(plant, order=0, disjoint=True)
+    with pytest.raises(AssertionError):
+        batch(plant, order=1, disjoint=True)
+
+
+def test_orders_give_different_results_where_a_kernel_depends_on_them() -> None:
+    labels = []
+    for order in ORDERS:
+        with emulated(order=order, planted=[FIRST_COME]) as backend:
+            labels.append(run(backend, homogeneous([5]))[0])
+    with pytest.raises(AssertionError):
+        assert_same(labels[0], labels[1])
+
+
+def test_a_read_out_of_bounds() -> None:
+    plant = (
+        "degree = indptr[v + 1] - list;",
+        "degree = indptr[v + 900] - list;",
+    )
+    caught(lambda: batch(plant), "out-of-range read of plan_items: indptr")
+
+
+def test_one_word_behind_the_table() -> None:
+    plant = ("column[u] < row_bytes", "column[u] <= row_bytes")
+    caught(lambda: gather(plant), "out-of-range")
+
+
+def test_a_write_out_of_bounds() -> None:
+    plant = ("target[u] = inside ? target[u] + column[u] : -1;",
+             "target[u] = inside ? target[u] + row_bytes + column[u] : -1;")  # fmt: skip
+    caught(lambda: gather(plant), "out-of-range write of gather_rows: out")
+
+
+def test_a_misaligned_read() -> None:
+    caught(
+        lambda: gather(("column[u] -= static_cast<i64>(", "column[u] -= 4 + static_cast<i64>(")),
+        "misaligned read",
+    )
+
+
+def test_a_wrong_shift_gives_wrong_rows() -> None:
+    with pytest.raises(AssertionError):
+        gather(("column[u] -=", "column[u] +="))
+
+
+def test_a_shift_from_the_table_and_not_from_the_address_asks_twice() -> None:
+    """As the circular shift does: right for tables at a line, wrong for all others."""
+    plant = (
+        "(address_of(table) + source[u]) & line_mask",
+        "static_cast<u64>(source[u]) & line_mask",
+    )
+    assert gather(plant, base=0, row_bytes=1536) == 0
+    assert gather(plant, base=64, row_bytes=1536) > 0
+
+
+def test_an_output_left_unwritten() -> None:
+    plant = ("if (target[u] >= 0) store", "if (target[u] > 0) store")
+    caught(lambda: gather(plant), "never written")
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_missing_barrier(order: int) -> None:
+    plant = ("  if (lane == kWarp - 1) warp_sum[warp] = sum;\n  __syncthreads();",
+             "  if (lane == kWarp - 1) warp_sum[warp] = sum;")  # fmt: skip
+    caught(lambda: batch(plant, order), "race|read of unwritten memory of warp_sum")
+
+
+def test_a_missing_second_barrier() -> None:
+    """Only the next use of the shared array goes wrong."""
+    plant = ("  __syncthreads();  // the next call writes `warp_sum` again", "")
+    for order in ORDERS:
+        caught(lambda order=order: batch(plant, order), "race")
+
+
+def test_a_barrier_that_not_all_threads_reach() -> None:
+    plant = (
+        "  store_run_sum(sum, run_sum);",
+        "  if (threadIdx.x < 40) store_run_sum(sum, run_sum);",
+    )
+    caught(lambda: batch(plant), "divergent|deadlock")
+
+
+def test_a_collective_that_not_all_lanes_reach() -> None:
+    plant = ("= __match_any_sync(group_mask, drawn) >> shift;",
+             "= active ? __match_any_sync(group_mask, drawn) >> shift : 0;")  # fmt: skip
+    caught(lambda: batch(plant), "divergent|deadlock")
+
+
+def test_a_mask_of_the_wrong_lanes() -> None:
+    plant = (
+        "return (kAllLanes >> (kWarp - lanes)) << first;",
+        "return kAllLanes >> (kWarp - lanes);",
+    )
+    caught(lambda: batch(plant), "leaves it out")
+
+
+def test_reading_what_nothing_wrote() -> None:
+    plant = ("    item_degree[item] = degree;\n", "")
+    caught(lambda: batch(plant), "read of unwritten memory of sample_floyd: item_degree")
+
+
+def test_an_array_that_is_read_and_written() -> None:
+    with emulated() as backend:
+        kernel = backend.library.load("relabel.cu", I="i32", kHashed="false", T="i32")[
+            "label_edges"
+        ]
+        memory = torch.zeros(8, dtype=torch.int32)
+        one = torch.ones(2, dtype=torch.int64)
+        caught(lambda: kernel(1, memory, one, one, 1, 0, memory[4:]), "table and label overlap")
+
+
+def check_small_fanouts(plant: Plant) -> None:
+    with emulated(planted=[plant]) as backend:
+        for fanout in (5, 8, 30):
+            check_case(backend, homogeneous([fanout], num_edges=1500, seeds=60), batches=4)
+
+
+@pytest.mark.parametrize(
+    "plant",
+    [
+        ("slot & 2 ? high_pair : low_pair", "slot & 2 ? low_pair : high_pair"),
+        ("round < 10", "round < 9"),
+        ("top + 1) : 0;", "top) : 0;"),
+        ("return taken ? top : drawn;", "return drawn;"),
+        ("taken = taken || (may_chain && (all_taken >> asked & 1));", ""),
+    ],
+)
+def test_a_wrong_law(plant: Plant) -> None:
+    """Every line of the draws matters to some batch of the conformance suite."""
+    assert plant[0] in read_source("sample.cu"), "nothing to replace"
+    with pytest.raises(AssertionError):
+        check_small_fanouts(plant)
+
+
+def test_a_refused_word_that_is_not_replaced(tmp_path: Path) -> None:
+    plant = ("static_cast<u32>(product) < threshold", "false")
+    assert plant[0] in read_source("sample.cu"), "nothing to replace"
+    with pytest.raises(AssertionError), emulated(planted=[plant]) as backend:
+        check_case(backend, huge_list(tmp_path, [5]))

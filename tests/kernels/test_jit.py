@@ -1,0 +1,58 @@
+"""Compiled kernels are kept where they can be, and their loss is said aloud."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from numba.core import caching
+
+from pyg_direct.kernels import jit
+
+PROGRAM = """
+import torch
+from torch_geometric.data import Data
+from pyg_direct import NeighborLoader
+data = Data(x=torch.zeros(10, 2), edge_index=torch.randint(10, (2, 30)))
+next(iter(NeighborLoader(data, [2])))
+from pyg_direct.kernels.gather import gather_rows
+print(sum(gather_rows.stats.cache_hits.values()), sum(gather_rows.stats.cache_misses.values()))
+"""
+
+
+def plus_one(x):
+    return x + 1
+
+
+def test_without_a_writable_folder_kernels_compile_and_a_warning_says_so(monkeypatch):
+    monkeypatch.setattr(caching.CacheImpl, "_locator_classes", [])
+    with pytest.warns(RuntimeWarning, match="no writable folder.*NUMBA_CACHE_DIR"):
+        compiled = jit.kernel(plus_one)
+    assert compiled(2) == 3
+
+
+def test_other_errors_of_numba_are_not_hidden(monkeypatch):
+    def broken(**kwargs):
+        raise RuntimeError("planted")
+
+    monkeypatch.setattr(jit.numba, "njit", broken)
+    with pytest.raises(RuntimeError, match="planted"):
+        jit.kernel(plus_one)
+
+
+def run(**variables):
+    result = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return [int(word) for word in result.stdout.split()]
+
+
+@pytest.mark.slow
+def test_the_second_process_compiles_nothing(tmp_path):
+    folder = str(tmp_path / "kernels")
+    assert run(NUMBA_CACHE_DIR=folder) == [0, 1]
+    assert run(NUMBA_CACHE_DIR=folder) == [1, 0]

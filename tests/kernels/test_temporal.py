@@ -1,0 +1,39 @@
+"""The CPU's search for the part of a list that is not too late."""
+
+import numpy as np
+import pytest
+
+from pyg_direct.kernels import temporal
+
+
+def ints(*values: int) -> np.ndarray:
+    return np.array(values, np.int64)
+
+
+@pytest.mark.parametrize("by_edge", [False, True])
+def test_count_until(by_edge: bool) -> None:
+    """Times 3, 5, 5, 9 and a seed of time 5 leave 3; so for lists of all lengths and times."""
+    random = np.random.default_rng(3)
+    lengths = np.concatenate([[4], np.arange(3 * temporal.LANES + 5), [5000, 0, 1, 0]])
+    start = np.cumsum(lengths) - lengths
+    lists = [np.sort(random.integers(0, 40, n)) for n in lengths]
+    lists[0] = ints(3, 5, 5, 9)
+    times = np.concatenate(lists)
+    until = np.concatenate([[5], random.integers(-1, 42, len(lengths) - 1)])
+    expected = [np.searchsorted(t, u, "right") for t, u in zip(lists, until, strict=True)]
+    # What lies behind the last list is early: an empty list that is looked at grows.
+    time, indices = np.concatenate([times, [-9]]), np.arange(len(times) + 1)
+    base = temporal.EDGE_TIME
+    if not by_edge:
+        order = random.permutation(len(time))
+        base, indices, time = 2, np.argsort(order), np.concatenate([[0, 0], time[order]])
+    groups = random.permutation(len(until))  # the subgraph of each list
+    seed_time = np.empty_like(until)
+    seed_time[groups] = until
+    degree = np.concatenate([[-7], lengths, [-7]])
+    temporal.count_until(
+        np.concatenate([[0], start]), degree, 1, 1 + len(lengths), np.concatenate([[0, 0], groups]),
+        2, seed_time, indices, time, base,
+    )  # fmt: skip
+    assert degree.tolist() == [-7, *expected, -7]
+    assert expected[0] == 3

@@ -1,0 +1,84 @@
+"""Heterogeneous graphs: the same rules for every node type and edge type."""
+
+import pytest
+import torch
+from hetero import check_mapping, graph
+
+from pyg_direct import NeighborLoader
+
+pytestmark = pytest.mark.usefixtures("each_backend")
+
+
+@pytest.mark.parametrize("replace", [False, True])
+@pytest.mark.parametrize("disjoint", [False, True])
+@pytest.mark.parametrize("subgraph_type", ["directional", "induced"])
+def test_every_batch_is_a_part_of_the_graph(replace, disjoint, subgraph_type):
+    data = graph()
+    fanouts = {key: [3, 2] for key in data.edge_types}
+    fanouts["a", "to", "a"] = [0, -1]
+    loader = NeighborLoader(
+        data,
+        fanouts,
+        input_nodes="a",
+        batch_size=7,
+        replace=replace,
+        disjoint=disjoint,
+        subgraph_type=subgraph_type,
+    )
+    for batch in loader:
+        check_mapping(data, batch)
+        if disjoint:
+            for key in data.edge_types:
+                row, col = batch[key].edge_index
+                assert torch.equal(batch[key[0]].batch[row], batch[key[2]].batch[col])
+            assert batch["a"].batch[: batch["a"].batch_size].tolist() == list(
+                range(batch["a"].batch_size)
+            )
+            pairs = torch.stack([batch["a"].batch, batch["a"].n_id])
+            assert pairs.unique(dim=1).size(1) == pairs.size(1)
+        else:
+            assert "batch" not in batch["a"]
+            for name in data.node_types:
+                assert len(batch[name].n_id.unique()) == len(batch[name].n_id)
+
+
+def test_threads_prefetching_and_seeds_of_many_types():
+    data = graph()
+
+    def edges(**kwargs):
+        loader = NeighborLoader(data, [3, 3], input_nodes="b", batch_size=4, seed=1, **kwargs)
+        return [[batch[key].e_id.tolist() for key in data.edge_types] for batch in loader]
+
+    assert edges() == edges(num_workers=3) == edges(num_workers=1, prefetch=5)
+
+
+@pytest.mark.parametrize(
+    ("input_nodes", "message"),
+    [
+        (None, "must name a node type"),
+        ("c", "must name a node type"),
+        (("c", [0]), "must name a node type"),
+        (torch.arange(3), "must name a node type"),
+        (("a", torch.ones(3, dtype=torch.bool)), "needs 40 entries"),
+    ],
+)
+def test_bad_seeds(input_nodes, message):
+    with pytest.raises(ValueError, match=message):
+        NeighborLoader(graph(), [2], input_nodes=input_nodes)
+
+
+def test_bad_fan_outs():
+    data = graph()
+    with pytest.raises(ValueError, match="Missing number of neighbors"):
+        NeighborLoader(data, {("a", "to", "a"): [2]}, input_nodes="a")
+    fanouts = {key: [2] for key in data.edge_types}
+    fanouts["a", "to", "a"] = [2, 2]
+    with pytest.raises(ValueError, match="Number of hops must be the same"):
+        NeighborLoader(data, fanouts, input_nodes="a")
+
+
+def test_bad_edges_are_named():
+    data = graph()
+    data["a", "to", "a"].edge_index[0, 3] = 40
+    with pytest.raises(ValueError, match=r"data\[\('a', 'to', 'a'\)\].edge_index\[0, 3\] is 40"):
+        NeighborLoader(data, [2], input_nodes="a")

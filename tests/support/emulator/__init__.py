@@ -1,0 +1,313 @@
+"""A CUDA device emulated on the CPU: the very same `.cu` text, through g++ and fibres.
+
+What it checks, and how, is said in `cuda_emulator.h`. `EmulatedDevice` takes CuPy's place behind
+`pyg_direct.ops.cuda.launch.Library`; the Python of the cuda backend runs over it unchanged.
+"""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import ctypes
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+import threading
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import pyg_direct.loading.base
+import pyg_direct.sampling.sampler
+from pyg_direct.ops.cuda import backend as cuda
+from pyg_direct.ops.cuda import memory as device_memory
+from pyg_direct.ops.cuda.launch import STANDARD, Launch, Library
+from pyg_direct.ops.cuda.pinning import Registry
+from pyg_direct.ops.cuda.source import Declaration
+from pyg_direct.ops.streams import InOrder
+
+from .runtime import FakeRuntime
+
+HERE = Path(__file__).parent
+ORDERS = (0, 1, 2)  # ascending, descending, shuffled with breaks at atomics
+POISON = 0xCB
+CACHE_VARIABLE = "PYG_DIRECT_EMULATOR_CACHE"
+
+
+class EmulatorError(AssertionError):
+    """A kernel did something that is wrong on a GPU."""
+
+
+class _Argument(ctypes.Structure):
+    _fields_ = [
+        ("value", ctypes.c_uint64),
+        ("bytes", ctypes.c_uint64),
+        ("written", ctypes.c_void_p),
+        ("kind", ctypes.c_int),
+        ("recorded", ctypes.c_int),
+        ("name", ctypes.c_char_p),
+    ]
+
+
+class _Counts(ctypes.Structure):
+    _fields_ = [("requests", ctypes.c_uint64), ("payload_bytes", ctypes.c_uint64)]
+
+
+@dataclass
+class Requests:
+    """Reads of the recorded array, summed over launches: see `entry.h`."""
+
+    requests: int = 0
+    payload_bytes: int = 0
+
+
+class Memory:
+    """Knows which bytes of the arrays from `empty` have been written by a kernel.
+
+    Keeps them alive, so that no other array can come to lie at a known address.
+    """
+
+    def __init__(self) -> None:
+        self._arrays: list[tuple[int, Tensor, np.ndarray]] = []
+
+    def empty(self, size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+        tensor = torch.empty(size, dtype=dtype, device=device)
+        if tensor.numel() > 0:
+            tensor.view(torch.uint8).fill_(POISON)
+            written = np.zeros(tensor.numel() * tensor.element_size(), np.uint8)
+            entry = (tensor.data_ptr(), tensor, written)
+            bisect.insort(self._arrays, entry, key=lambda entry: entry[0])
+        return tensor
+
+    def copy(self, target: Tensor, source: Tensor) -> None:
+        """Copy values, and what is known about them."""
+        target.copy_(source)
+        mine, theirs = self.written(target), self.written(source)
+        if mine is not None:
+            mine[:] = 1 if theirs is None else theirs
+
+    def written(self, tensor: Tensor) -> np.ndarray | None:
+        """Return the flags of a tensor's bytes, or None if it did not come from `empty`."""
+        address, nbytes = tensor.data_ptr(), tensor.numel() * tensor.element_size()
+        i = bisect.bisect_right(self._arrays, address, key=lambda entry: entry[0]) - 1
+        if nbytes == 0 or i < 0:
+            return None
+        start, _, written = self._arrays[i]
+        if address + nbytes > start + len(written):
+            return None
+        return written[address - start : address - start + nbytes]
+
+    def assert_written(self, tensor: Tensor, what: str) -> None:
+        """Raise unless every byte of an output was written."""
+        written = self.written(tensor)
+        if written is not None and not written.all():
+            raise EmulatorError(f"{what}: {int((written == 0).sum())} bytes were never written.")
+
+
+class EmulatedDevice:
+    """Stands for a CUDA device.
+
+    Args:
+        block_threads: threads of a block; few, so that small inputs take several blocks.
+        order: in which order threads and blocks run, one of `ORDERS`; an attribute, to be changed.
+        planted: pairs (old, new) replaced in the kernels' text: mistakes that must be caught.
+    """
+
+    device = torch.device("cpu")
+    processors = 2
+
+    def __init__(
+        self, block_threads: int = 64, order: int = 0, planted: Sequence[tuple[str, str]] = ()
+    ) -> None:
+        self.block_threads, self.order, self.planted = block_threads, order, tuple(planted)
+        self.memory = Memory()
+        self.recorded = ""  # name of the array argument whose reads are counted
+        self.requests = Requests()
+        self.launches = 0
+        self.copies = weakref.WeakValueDictionary()
+        self.registry, self.streams = Registry(FakeRuntime()), InOrder()
+        self.free = 1 << 40  # bytes of the device that are free
+
+    def free_bytes(self) -> int:
+        return self.free
+
+    def build(
+        self, file: str, text: str, kernels: Mapping[str, Declaration]
+    ) -> Mapping[str, Launch]:
+        for old, new in self.planted:
+            text = text.replace(old, new)
+        source = _translation_unit(text, kernels, self.block_threads)
+        function = _compiled(file, source)
+        return {
+            name: self._launcher(function, number, declaration)
+            for number, (name, declaration) in enumerate(kernels.items())
+        }
+
+    def _launcher(self, function: Any, number: int, declaration: Declaration) -> Launch:
+        def launch(grid: tuple[int, ...], block: int, arguments: Sequence[Any]) -> None:
+            self.launches += 1
+            with _LOCK:
+                self._run(function, number, declaration, grid, block, arguments)
+
+        return launch
+
+    def _run(
+        self,
+        function: Any,
+        number: int,
+        declaration: Declaration,
+        grid: tuple[int, ...],
+        block: int,
+        arguments: Sequence[Any],
+    ) -> None:
+        _check_aliases(declaration, arguments)
+        packed = (_Argument * len(arguments))()
+        for slot, parameter, value in zip(packed, declaration.parameters, arguments, strict=True):
+            slot.name = f"{declaration.name}: {parameter.name}".encode()
+            if isinstance(value, Tensor):
+                slot.value = value.data_ptr()
+                slot.bytes = value.numel() * value.element_size()
+                flags = self.memory.written(value)
+                slot.written = None if flags is None else flags.ctypes.data
+                slot.kind = 1 if parameter.kind == "In" else 2
+                slot.recorded = parameter.name == self.recorded
+            else:
+                slot.value = int(value) & 0xFFFFFFFFFFFFFFFF
+        counts, error = _Counts(), ctypes.create_string_buffer(400)
+        dimensions = (ctypes.c_uint * 3)(*(*grid, 1, 1)[:3])
+        failed = function(
+            number, packed, len(packed), dimensions, block, self.order,
+            ctypes.c_uint64(self.launches), ctypes.byref(counts), error, len(error),
+        )  # fmt: skip
+        self.requests.requests += counts.requests
+        self.requests.payload_bytes += counts.payload_bytes
+        if failed:
+            raise EmulatorError(error.value.decode())
+
+
+@contextlib.contextmanager
+def emulated(
+    block_threads: int = 64, order: int = 0, planted: Sequence[tuple[str, str]] = ()
+) -> Iterator[cuda.CudaBackend]:
+    """Give a `CudaBackend` over an emulated device, whose scratch memory is watched."""
+    device = EmulatedDevice(block_threads, order, planted)
+    with contextlib.ExitStack() as stack:
+        for name in ("empty", "copy"):
+            stack.callback(setattr, device_memory, name, getattr(device_memory, name))
+            setattr(device_memory, name, getattr(device.memory, name))
+        yield cuda.CudaBackend(device.device, Library(device))
+
+
+def give_to_loaders(
+    backend: cuda.CudaBackend, monkeypatch: pytest.MonkeyPatch
+) -> list[cuda.CudaBackend]:
+    """Let every loader and sampler made from now on run on the device of `backend`.
+
+    Each gets a backend of its own, as on a GPU; the list that is returned gets them all.
+    """
+    given: list[cuda.CudaBackend] = []
+
+    def backend_for(device: torch.device, threads: int = 1) -> cuda.CudaBackend:
+        given.append(cuda.CudaBackend(backend.device, backend.library))
+        return given[-1]
+
+    for module in (pyg_direct.sampling.sampler, pyg_direct.loading.base):
+        monkeypatch.setattr(module, "backend_for", backend_for)
+    return given
+
+
+_LOCK = threading.Lock()
+_loaded: dict[str, Any] = {}
+
+
+def _check_aliases(declaration: Declaration, arguments: Sequence[Any]) -> None:
+    """Raise if an array that a kernel writes overlaps another one of the launch."""
+    ranges = [
+        (p.kind, p.name, a.data_ptr(), a.data_ptr() + a.numel() * a.element_size())
+        for p, a in zip(declaration.parameters, arguments, strict=True)
+        if isinstance(a, Tensor) and a.numel() > 0
+    ]
+    for i, (kind, name, first, last) in enumerate(ranges):
+        for other_kind, other, other_first, other_last in ranges[i + 1 :]:
+            overlap = first < other_last and other_first < last
+            if overlap and "Out" in (kind, other_kind):
+                raise EmulatorError(f"{declaration.name}: {name} and {other} overlap.")
+
+
+def _translation_unit(text: str, kernels: Mapping[str, Declaration], block_threads: int) -> str:
+    """Return the C++ source: emulator, kernels, and a function that calls each kernel."""
+    cases = []
+    for number, (name, declaration) in enumerate(kernels.items()):
+        start, _, rest = name.partition("<")
+        values = [value.strip() for value in rest.rstrip(">").split(",")] if rest else []
+        types = dict(zip(declaration.template, values, strict=True))
+        arguments = []
+        for i, parameter in enumerate(declaration.parameters):
+            kind = types.get(parameter.type, parameter.type)
+            if parameter.kind == "value":
+                arguments.append(f"static_cast<{kind}>(launch.arguments[{i}].value)")
+            else:
+                arguments.append(f"{parameter.kind}<{kind}>{{&(*launch.arrays)[{i}]}}")
+        cases.append(f"    case {number}: {name}({', '.join(arguments)}); break;")
+        assert start == declaration.name
+    return "\n".join([
+        f"#define BLOCK_THREADS {block_threads}",
+        '#include "cuda_emulator.h"',
+        text,
+        '#include "entry.h"',
+        "static void run_kernel(const EmulatorLaunch &launch) {",
+        "  switch (launch.kernel) {",
+        *cases,
+        "  }",
+        "}",
+        "",
+    ])  # fmt: skip
+
+
+def _cache_folder() -> Path:
+    named = os.environ.get(CACHE_VARIABLE)
+    folder = Path(named) if named else Path(tempfile.gettempdir()) / "pyg_direct-emulator"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _compiled(file: str, source: str) -> Any:
+    """Compile a translation unit, or take it from the cache, and return its entry point."""
+    headers = "".join(path.read_text() for path in sorted(HERE.glob("*.h")))
+    key = hashlib.sha256((headers + source).encode()).hexdigest()[:24]
+    if key in _loaded:
+        return _loaded[key]
+    library = _cache_folder() / f"{Path(file).stem}-{key}.so"
+    if not library.exists():
+        _compile(source, library)
+    function = ctypes.CDLL(str(library)).emulator_launch
+    function.restype = ctypes.c_int
+    _loaded[key] = function
+    return function
+
+
+def _compile(source: str, library: Path) -> None:
+    compiler = shutil.which("g++")
+    if compiler is None:
+        raise RuntimeError("The emulator needs g++: install it, for example: apt install g++.")
+    with tempfile.TemporaryDirectory(dir=library.parent) as folder:
+        path, built = Path(folder) / "kernels.cpp", Path(folder) / "kernels.so"
+        path.write_text(source)
+        command = [
+            compiler, STANDARD, "-O1", "-fPIC", "-shared", "-fvisibility=hidden",
+            "-Wall", "-Wextra", "-Wno-unknown-pragmas", "-Wno-unused-parameter",
+            "-ffp-contract=off", "-I", str(HERE), "-o", str(built), str(path),
+        ]  # fmt: skip
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise RuntimeError(f"g++ failed on {library.stem}:\n{done.stderr[-4000:]}")
+        built.replace(library)  # atomic: other processes compile the same at the same time

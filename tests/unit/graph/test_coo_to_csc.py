@@ -1,0 +1,218 @@
+"""COO to CSC: NumPy's stable argsort is the oracle."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from graphs import edge_lists
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+from torch_geometric.data import Data
+
+from pyg_direct.graph import coo_to_csc as sorting
+from pyg_direct.graph.coo_to_csc import compress, narrow
+from pyg_direct.graph.from_pyg import graph_of
+from pyg_direct.kernels import counting_sort as kernels
+
+
+def assert_is_csc(result: Any, row: Any, col: Any, num_dst: int) -> None:
+    order = np.argsort(col, kind="stable")
+    assert result.indptr.tolist() == [0, *np.bincount(col, minlength=num_dst).cumsum()]
+    assert result.indices.tolist() == row[order].tolist()
+    perm = np.arange(len(row)) if result.perm is None else result.perm
+    assert perm.tolist() == order.tolist()
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.int32])
+@given(case=edge_lists())
+def test_any_graph(dtype: type, case: tuple[Tensor, int]) -> None:
+    edge_index, num_nodes = case
+    row, col = edge_index.numpy().astype(dtype)
+    row, col = np.ascontiguousarray(row), np.ascontiguousarray(col)
+    before = row.copy(), col.copy()
+    result = compress(row, col, num_nodes, num_nodes, trusted=False)
+    assert_is_csc(result, row, col, num_nodes)
+    assert np.array_equal(row, before[0])
+    assert np.array_equal(col, before[1])
+    assert result.indptr.dtype == np.int32
+    assert (result.perm is None) == bool((np.diff(col) >= 0).all())
+
+
+@given(data=st.data())
+def test_different_numbers_of_sources_and_destinations(data: st.DataObject) -> None:
+    num_src, num_dst = data.draw(st.integers(1, 5)), data.draw(st.integers(1, 9))
+    pair = st.tuples(st.integers(0, num_src - 1), st.integers(0, num_dst - 1))
+    pairs = data.draw(st.lists(pair, max_size=20))
+    row, col = np.array(pairs, np.int64).reshape(-1, 2).T.copy()
+    assert_is_csc(compress(row, col, num_src, num_dst, trusted=False), row, col, num_dst)
+
+
+@pytest.mark.parametrize("cores", [1, 2, 5, 64])
+@pytest.mark.parametrize("num_nodes", [1, 3, 100, 900])
+def test_several_threads(monkeypatch: pytest.MonkeyPatch, cores: int, num_nodes: int) -> None:
+    chunks = []
+    run_all = sorting.run_all
+    monkeypatch.setattr(sorting, "MIN_EDGES_PER_THREAD", 50)
+    monkeypatch.setattr(sorting, "available_cores", lambda: cores)
+    monkeypatch.setattr(
+        sorting, "run_all", lambda tasks: chunks.append(len(tasks)) or run_all(tasks)
+    )
+    row, col = np.random.default_rng(num_nodes).integers(0, num_nodes, (2, 1001))
+    col[-1] = 0
+    if num_nodes == 1:
+        row, col = np.arange(1001) % 7, np.array([1] * 1000 + [0])
+        num_nodes = 7
+    assert_is_csc(compress(row, col, num_nodes, num_nodes, trusted=False), row, col, num_nodes)
+    # A table of counts for each thread must not outgrow the edges.
+    assert chunks == [max(1, min(cores, 20, 16, 1001 // num_nodes))] * 2
+
+
+def test_one_destination_takes_all_edges() -> None:
+    row = np.random.default_rng(0).integers(0, 50, 5000)
+    col = np.full(5000, 49)
+    col[0] = 50
+    assert_is_csc(compress(row, col, 51, 51, trusted=False), row, col, 51)
+
+
+# Sorted edges #####################################################################################
+
+
+@pytest.mark.parametrize("trusted", [False, True])
+@pytest.mark.parametrize("dtype", [np.int64, np.int32])
+def test_sorted_edges_are_not_copied(trusted: bool, dtype: type) -> None:
+    row, col = np.array([3, 0, 2, 2], dtype), np.array([0, 0, 1, 3], dtype)
+    result = compress(row, col, 4, 4, trusted)
+    assert result.indices is row
+    assert result.perm is None
+    assert result.indptr.tolist() == [0, 2, 3, 3, 4]
+
+
+@pytest.mark.parametrize("is_sorted", [False, True])
+def test_the_users_sorted_edge_index_is_shared(is_sorted: bool) -> None:
+    edge_index = torch.tensor([[3, 0, 2, 2], [0, 0, 1, 3]])
+    csc = graph_of(Data(edge_index=edge_index, num_nodes=4), is_sorted).csc
+    assert csc.perm is None
+    assert csc.indices.ctypes.data == edge_index.data_ptr()
+
+
+def test_equal_destinations_count_as_sorted() -> None:
+    row, col = np.array([2, 1, 0]), np.array([1, 1, 1])
+    assert compress(row, col, 3, 3, trusted=False).perm is None
+
+
+def test_a_strided_edge_index() -> None:
+    edge_index = torch.tensor([[3, 0], [2, 1], [0, 0], [2, 3]]).t()
+    csc = graph_of(Data(edge_index=edge_index, num_nodes=4)).csc
+    assert csc.indptr.tolist() == [0, 2, 3, 3, 4]
+    assert csc.indices.tolist() == [3, 0, 2, 2]
+    assert csc.perm.tolist() == [0, 2, 1, 3]
+
+
+# Errors ###########################################################################################
+
+BAD_EDGES = [
+    # row, col, trusted, message
+    ([0, 3], [1, 1], False, r"edge_index\[0, 1\] is 3, but .* in \[0, 3\)"),
+    ([0, -1], [1, 1], False, r"edge_index\[0, 1\] is -1, but "),
+    ([0, 1], [1, 3], False, r"edge_index\[1, 1\] is 3, but .* in \[0, 3\)"),
+    ([0, 1], [-1, 1], False, r"edge_index\[1, 0\] is -1, but "),
+    ([0, 1, 7], [2, 1, 1], False, r"edge_index\[0, 2\] is 7"),  # found behind the first disorder
+    ([0, 1, 1], [2, 1, -9], False, r"edge_index\[1, 2\] is -9"),
+    ([0, 1, 1], [2, 1, 3], False, r"edge_index\[1, 2\] is 3"),
+    ([0, 1, 1], [0, 2, 1], True, r"edges are not sorted: edge_index\[1, 2\] is 1 after 2"),
+    ([0, 5], [0, 1], True, r"edge_index\[0, 1\] is 5"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.int32])
+@pytest.mark.parametrize(("row", "col", "trusted", "message"), BAD_EDGES)
+def test_bad_edges(row: Any, col: Any, trusted: bool, message: str, dtype: type) -> None:
+    with pytest.raises(ValueError, match=message):
+        compress(np.array(row, dtype), np.array(col, dtype), 3, 3, trusted)
+
+
+def test_bad_edges_in_any_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sorting, "MIN_EDGES_PER_THREAD", 10)
+    monkeypatch.setattr(sorting, "available_cores", lambda: 4)
+    for at in (1, 30, 55, 99):
+        row, col = np.arange(100) % 3, (np.arange(100) + 1) % 3
+        row[at] = 3
+        with pytest.raises(ValueError, match=rf"edge_index\[0, {at}\] is 3"):
+            compress(row, col, 3, 3, trusted=False)
+
+
+# Narrow integers ##################################################################################
+
+
+def test_the_boundary_of_int32() -> None:
+    assert narrow(2**31) is np.int32  # the largest id is 2^31 - 1
+    assert narrow(2**31 + 1) is np.int64
+
+
+def test_ids_at_the_boundary_of_int32() -> None:
+    """With 2^31 sources the largest id is the largest int32; with one more it does not fit."""
+    for num_src, dtype in ((2**31, np.int32), (2**31 + 1, np.int64)):
+        row, col = np.array([num_src - 1, 5]), np.array([1, 0])
+        result = compress(row, col, num_src, 2, trusted=False)
+        assert result.indices.dtype == dtype
+        assert result.indices.tolist() == [5, num_src - 1]
+
+
+# The kernels' own examples ########################################################################
+
+
+def test_count() -> None:
+    counts = np.zeros(3, np.int64)
+    assert kernels.count(np.zeros(3, np.int64), np.array([2, 0, 2]), 0, 3, 1, counts) == (0, -1)
+    assert counts.tolist() == [1, 0, 2]
+
+
+@pytest.mark.parametrize(("base", "shift"), [(0, 0), (10, 10)])
+def test_scan(base: int, shift: int) -> None:
+    counts, indptr = np.array([[1, 0, 2]]), np.zeros(4, np.int64)
+    kernels.scan(counts, base, indptr)
+    assert (indptr - shift).tolist() == [0, 1, 1, 3]
+    assert (counts - shift).tolist() == [[0, 1, 1]]
+
+
+def test_scan_of_two_chunks() -> None:
+    counts, indptr = np.array([[1, 0, 2], [0, 3, 1]]), np.zeros(4, np.int64)
+    kernels.scan(counts, 0, indptr)
+    assert indptr.tolist() == [0, 1, 4, 7]
+    assert counts.tolist() == [[0, 1, 4], [1, 1, 6]]
+
+
+def test_fill() -> None:
+    indices, perm = np.zeros(3, np.int64), np.zeros(3, np.int64)
+    kernels.fill(np.array([5, 6, 7]), np.array([2, 0, 2]), 0, 3, np.array([0, 1, 1]), indices, perm)
+    assert indices.tolist() == [6, 5, 7]
+    assert perm.tolist() == [1, 0, 2]
+
+
+@pytest.mark.parametrize(
+    ("col", "num_nodes", "expected"),
+    [([0, 2, 2], 3, [0, 1, 1, 3]), ([], 2, [0, 0, 0]), ([3], 5, [0, 0, 0, 0, 1, 1]), ([], 0, [0])],
+)
+def test_index_to_ptr(col: list[int], num_nodes: int, expected: list[int]) -> None:
+    for base in (0, 7):
+        indptr = np.full(num_nodes + 1, -1)
+        kernels.index_to_ptr(np.array(col, np.int64), base, indptr)
+        assert (indptr - base).tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("row", "col", "expected"),
+    [
+        ([0, 1], [0, 1], (kernels.OK, -1)),
+        ([], [], (kernels.OK, -1)),
+        ([0, 1], [1, 0], (kernels.UNSORTED, 1)),
+        ([0, 2], [0, 1], (kernels.BAD_SOURCE, 1)),
+        ([0, 1], [0, 2], (kernels.BAD_DESTINATION, 1)),
+        ([1, 1], [-1, 1], (kernels.BAD_DESTINATION, 0)),
+    ],
+)
+def test_check_sorted(row: list[int], col: list[int], expected: tuple[int, int]) -> None:
+    row_, col_ = np.array(row, np.int64), np.array(col, np.int64)
+    assert kernels.check_sorted(row_, col_, 0, len(row), 2, 2) == expected

@@ -1,0 +1,137 @@
+"""The alias tables of weighted draws, and the picks of one long list, against plain references."""
+
+import numpy as np
+import pytest
+from conformance import make_csc
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pyg_direct.graph import weights
+from pyg_direct.kernels import alias as weight_tables
+from pyg_direct.kernels import weighted
+
+
+def alias_tables(weight):
+    """Return the running sums of one list, and the two views of its alias table."""
+    ptr = np.array([0, len(weight)])
+    cumulative, table = np.empty(len(weight)), np.zeros(len(weight), np.int64)
+    weight_tables.accumulate(ptr, weight, cumulative, 0, 1)
+    keep, other = weight_tables.parts(table)
+    weight_tables.fill_alias(ptr, weight, cumulative, keep, other, 0, 1)
+    return cumulative, keep, other
+
+
+def shares_kept(keep):
+    return np.where(keep[::2] < 0, 1 + keep[::2].astype(float), keep[::2])
+
+
+@pytest.mark.parametrize("aliased", [False, True])
+@pytest.mark.parametrize("power", [1, 40])
+def test_large_lists_equal_a_plain_reference(aliased, power):
+    """One by one from the same random numbers: from the whole list, then from what is left."""
+    generator = np.random.default_rng(0)
+    weight = generator.random(500) ** power
+    weight[generator.random(500) < 0.3] = 0
+    cumulative, keep, other = alias_tables(weight)
+    words = (np.uint64(6), np.uint64(7), np.uint64(8))
+    picks, zero, ids = np.empty(60, np.int64), np.zeros(1, np.int64), np.empty((2, 90), np.uint64)
+    weighted.draw_group(
+        picks, np.empty(180), ids[0], ids[1], 0, 1, False, 5, zero, zero + 500, np.array([0, 60]),
+        np.zeros(1), aliased, keep, other, weight, cumulative, *words,
+    )  # fmt: skip
+
+    def pick(weights, slot, attempt):
+        draw = weighted.uniform(slot, attempt, np.uint64(5), *words)
+        running = np.cumsum(weights)
+        return int(np.searchsorted(running, draw * running[-1], side="right"))
+
+    def pick_by_alias(slot):
+        scaled = weighted.uniform(slot, 0, np.uint64(5), *words) * 500
+        at = int(scaled)
+        return at if scaled - at < shares_kept(keep)[at] else int(other[2 * at + 1])
+
+    draws = [pick_by_alias(j) if aliased else pick(weight, j, 0) for j in range(180)]
+    expected = list(dict.fromkeys(draws))[:60]
+    missing = 60 - len(expected)
+    for slot in range(len(expected), 60):
+        left = weight.copy()
+        left[expected] = 0
+        expected.append(pick(left, slot, 1))
+    assert (missing > 5) == (power > 1), "both ways are taken"
+    assert sorted(picks.tolist()) == sorted(expected)
+    assert (weight[picks] > 0).all()
+
+
+@pytest.mark.parametrize("slots", [5, 6, 7])
+def test_draws_come_by_counter(slots):
+    """Whatever else is drawn in the same group, a slot has the draw of its own counter."""
+    words = (np.uint64(6), np.uint64(7), np.uint64(8))
+    counter = np.array([0, 1, 2, 3, 0, 1, 2][:slots], np.uint64)
+    local = np.array([4, 4, 4, 4, 9, 9, 9][:slots], np.uint64)
+    out = np.empty(2 * slots)
+    weighted.fill_uniform(out, counter, local, slots, *words)
+    expected = [
+        weighted.uniform(2 * int(i) + j, 0, owner, *words)
+        for i, owner in zip(counter, local, strict=True)
+        for j in range(2)
+    ]
+    assert out.tolist() == expected
+
+
+WEIGHT = st.sampled_from([0.0, 1.0, 1.0, 0.3, 7.0, 1e9, 1e-9, 1e-40, 1e-200]) | st.floats(1e-6, 1)
+
+
+@settings(max_examples=300, deadline=None)
+@given(weights=st.lists(WEIGHT, min_size=1, max_size=40).filter(any))
+def test_alias_tables_hold_the_law(weights):
+    weight = np.array(weights)
+    _, keep, other = alias_tables(weight)
+    kept, law = shares_kept(keep), weight / weight.sum()
+    chance = kept.copy()
+    np.add.at(chance, other[1::2].astype(int), 1 - kept)
+    chance /= len(weight)
+    assert (chance[weight == 0] == 0).all()
+    assert (chance[weight > 0] > 0).all()
+    # Below 2^-53 a share is less than one of the draws that there are.
+    assert (np.abs(chance - law) <= law * 2.0**-23.9 + 2.0**-52).all()
+
+
+def test_alias_tables_do_not_add_up_roundings():
+    """A million slots each give a little to one edge: their roundings all go the same way."""
+    weight = np.ones(1_000_001)
+    weight[5] = 2
+    _, keep, other = alias_tables(weight)
+    given = (1 - shares_kept(keep))[other[1::2] == 5].sum()
+    assert abs((1 + given) / len(weight) * weight.sum() / 2 - 1) < 2.0**-23
+
+
+def test_alias_tables_of_many_lists():
+    """Every list for itself, however the lists are shared out; lists without weight are left."""
+    weight = np.array([1.0, 5.0, 2.0, 0.0, 0.0, 3.0, 1.0, 1.0])
+    ptr = np.array([0, 3, 3, 5, 7, 8])
+    cumulative, table = np.empty(8), np.full(8, -1)
+    weight_tables.accumulate(ptr, weight, cumulative, 0, 5)
+    for first, last in ((3, 5), (0, 3)):
+        weight_tables.fill_alias(ptr, weight, cumulative, *weight_tables.parts(table), first, last)
+    keep, other = weight_tables.parts(table)
+    assert keep[[0, 2, 4]].tolist() == [0.375, 1.0, -0.25]
+    assert other[[1, 5]].tolist() == [1, 1]
+    assert table[3:5].tolist() == [-1, -1]
+    assert (keep[10], keep[12], other[13], keep[14]) == (1.0, 0.5, 0, 1.0)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_threads_share_the_lists(monkeypatch, threads):
+    """Relations 0 and 2 have weights, so their lists have tables, and those of 1 have none."""
+    csc = make_csc(np.random.default_rng(1), [30, 20], [(1, 0, 300), (0, 1, 200), (1, 1, 100)])
+    weight = np.random.default_rng(2).random(600)
+    cumulative, table, lists = np.empty(600), np.zeros(600, np.int64), len(csc.indptr) - 1
+    weight_tables.accumulate(csc.indptr, weight, cumulative, 0, lists)
+    weight_tables.fill_alias(csc.indptr, weight, cumulative, *weight_tables.parts(table), 0, lists)
+    assert (table[[0, 299, 300, 499, 500, 599]] != 0).all()
+    table[300:500] = 0
+    monkeypatch.setattr(weights, "MIN_EDGES_PER_THREAD", 1)
+    monkeypatch.setattr(weights, "available_cores", lambda: threads)
+    found = weights.with_weights(csc, weight, np.array([True, False, True]))
+    assert found.alias.tolist() == table.tolist()
+    assert found.cumulative.tolist() == cumulative.tolist()

@@ -1,0 +1,135 @@
+"""Many small edge types cost a GPU what one large one costs: as many launches.
+
+Counted is the sampling of one batch. Gathering is one launch for each table of features.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+import torch
+from emulator import emulated, give_to_loaders
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch_geometric.data import HeteroData
+from torch_geometric.sampler import HeteroSamplerOutput, NodeSamplerInput
+
+from pyg_direct import NeighborSampler
+from pyg_direct.ops.cuda.launch import Kernel
+from pyg_direct.types import BatchKey
+
+NODES, EDGES = 60, 1200
+NODE_TYPES = ("a", "b")
+# Torch's operations that only look at memory, or reserve it: no work on a device.
+FREE = {
+    "aten.empty.memory_format", "aten.slice.Tensor", "aten.view.default", "aten.select.int",
+    "aten.unbind.int", "aten.detach.default", "aten.as_strided.default", "aten.view.dtype",
+    "aten._unsafe_view.default", "aten.alias.default",
+}  # fmt: skip
+
+
+def graph(edge_types: int) -> HeteroData:
+    """Return two node types and always the same edges, dealt out to `edge_types` edge types."""
+    generator = torch.Generator().manual_seed(0)
+    data = HeteroData()
+    for name in NODE_TYPES:
+        data[name].num_nodes = NODES
+        data[name].time = torch.randint(50, (NODES,), generator=generator)
+    edges = torch.randint(NODES, (2, EDGES), generator=generator)
+    weight = torch.rand(EDGES, generator=generator)
+    for r in range(edge_types):
+        source, target = NODE_TYPES[r % 2], NODE_TYPES[r // 2 % 2]
+        store = data[source, f"r{r}", "a" if r == 0 else target]
+        store.edge_index, store.weight = edges[:, r::edge_types], weight[r::edge_types]
+    return data
+
+
+class Work(TorchDispatchMode):
+    """Counts launches of our kernels and torch's operations while it is entered."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__()
+        self.launches: Counter[str] = Counter()
+        self.operations: Counter[str] = Counter()
+        self.inside = False
+        original = Kernel.__call__
+
+        def counted(kernel: Kernel, *arguments: Any) -> None:
+            if self.inside:
+                self.launches[kernel.name] += 1
+            original(kernel, *arguments)
+
+        monkeypatch.setattr(Kernel, "__call__", counted)
+
+    def __enter__(self) -> Work:
+        self.inside = True
+        return super().__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        self.inside = False
+        super().__exit__(*error)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if str(func) not in FREE:
+            self.operations[str(func)] += 1
+        return func(*args, **kwargs or {})
+
+
+def work_of_a_batch(
+    monkeypatch: pytest.MonkeyPatch, edge_types: int, **arguments: Any
+) -> tuple[Counter[str], Counter[str]]:
+    """Return the launches and torch's operations of one batch that meets every edge type."""
+    data = graph(edge_types)
+    inputs = NodeSamplerInput(torch.arange(20), torch.arange(20), input_type="a")
+    with monkeypatch.context() as patch, emulated() as backend:
+        give_to_loaders(backend, patch)
+        sampler = NeighborSampler(data, arguments.pop("num_neighbors", [3, 3]), **arguments)
+        sampler.sample_nodes(inputs, BatchKey(1, 2))  # the first batch reserves memory
+        work = Work(patch)
+        with work:
+            out = sampler.sample_nodes(inputs, BatchKey(3, 4))
+    assert isinstance(out, HeteroSamplerOutput)
+    assert sum(len(row) > 0 for row in out.row.values()) == edge_types, "a type without work"
+    return work.launches, work.operations
+
+
+LAWS = {
+    "uniform": {},
+    "replace": {"replace": True},
+    "large fan-outs": {"num_neighbors": [40, 40]},
+    "all": {"num_neighbors": [-1, -1]},
+    "disjoint": {"disjoint": True},
+    "induced": {"subgraph_type": "induced"},
+    "disjoint and induced": {"disjoint": True, "subgraph_type": "induced"},
+    "by time": {"time_attr": "time"},
+    "by weight": {"weight_attr": "weight"},
+}
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_launches_do_not_grow_with_the_edge_types(
+    monkeypatch: pytest.MonkeyPatch, law: str
+) -> None:
+    one, five, forty = (work_of_a_batch(monkeypatch, n, **LAWS[law]) for n in (1, 5, 40))
+    assert one == five == forty
+    assert sum(forty[0].values()) <= 26
+
+
+def test_the_kinds_of_fan_out_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One launch a hop for each kind, however the edge types share them."""
+
+    def fanouts(edge_types: int) -> dict[Any, list[int]]:
+        kinds = ([-1, -1], [3, 3], [40, 40])
+        return {key: kinds[r % 3] for r, key in enumerate(graph(edge_types).edge_types)}
+
+    three, forty = (work_of_a_batch(monkeypatch, n, num_neighbors=fanouts(n)) for n in (3, 40))
+    assert three == forty
+    kinds = {name: n for name, n in forty[0].items() if name.startswith("sample_")}
+    assert [kinds[f"sample_{kind}<i32, i32>"] for kind in ("all", "floyd", "large")] == [2, 2, 2]
+
+
+def test_more_hops_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The count is able to grow: nine launches a hop."""
+    two, three = (work_of_a_batch(monkeypatch, 5, num_neighbors=[3] * n) for n in (2, 3))
+    assert sum(three[0].values()) == sum(two[0].values()) + 9
