@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..batch.tensors import tensors_made
-from ..ops.streams import Event, InOrder
+from ..ops.streams import Event, NoStreams
 from ..sampling import rng
 from ..types import BatchKey
 from .prefetcher import Prefetcher
@@ -123,7 +123,7 @@ class Epoch:
         backend = loader._backend
         producers = max(loader.num_workers, backend.producers)
         depth = loader.prefetch * producers
-        streams = backend.streams if depth else InOrder()
+        streams = backend.streams if depth else NoStreams()
         # Of the loader only the graph: a producer must not keep the loader alive.
         self._schedule = Schedule(streams, partial(tensors_made, loader.data))
         work = _weak_work(loader, self._schedule)

@@ -34,7 +34,7 @@ class Schedule:
     """Orders the two stages of a batch with each other and with who consumes it.
 
     Args:
-        streams: where the stages run; `InOrder` for one after another.
+        streams: where the stages run; `NoStreams` for one after another.
         tensors_of: returns the tensors in what a stage returns.
     """
 
@@ -43,7 +43,7 @@ class Schedule:
 
     def ask(self) -> Event:
         """Return the moment at which the consumer asks for a batch; called in its thread."""
-        return self._streams.mark()
+        return self._streams.record_event()
 
     def produce(
         self,
@@ -60,15 +60,15 @@ class Schedule:
                 run it itself.
         """
         streams = self._streams
-        streams.join(asked)
+        streams.synchronize(asked)
         with streams.on("sample"):
             product = sample()
-            ready = streams.mark()
+            ready = streams.record_event()
         if gather is not None:
             with streams.on("gather"):
                 self._receive(product, ready)
                 product = gather(product)
-                ready = streams.mark()
+                ready = streams.record_event()
         return Handover(product, ready)
 
     def take(self, handover: Handover) -> Any:
@@ -77,5 +77,5 @@ class Schedule:
         return handover.product
 
     def _receive(self, product: Any, ready: Event) -> None:
-        self._streams.wait(ready)
-        self._streams.keep(self._tensors_of(product))
+        self._streams.wait_event(ready)
+        self._streams.record_stream(self._tensors_of(product))

@@ -22,8 +22,8 @@ from .streams import Streams
 class Workspace(Protocol):
     """Scratch memory for one batch at a time, reused from batch to batch.
 
-    The order of calls is `start`, then for each hop `plan`, `sample`, `relabel`, then `emit` or
-    `emit_induced`. One thread at a time.
+    The order of calls is `start`, `sample_hops`, then `emit` or `emit_induced`. One thread at a
+    time.
     """
 
     def start(
@@ -42,16 +42,12 @@ class Workspace(Protocol):
                 only if the CSC has times. No neighbour is later than the seed of its subgraph.
         """
 
-    def plan(self, hop: int) -> None:
-        """Count the edges that each frontier node gets, and make room for them."""
+    def sample_hops(self, first: int, last: int) -> None:
+        """Sample the hops [first, last) of the plan, in as few compiled calls as the backend can.
 
-    def sample(self, hop: int) -> None:
-        """Draw the edges of the hop."""
-
-    def relabel(self, hop: int) -> None:
-        """Number the sources of the hop in order of first occurrence; they are the next frontier.
-
-        Relations are visited in the order of the CSC, edges in the order of `sample`.
+        Each hop counts the edges of every frontier node, draws them, and gives local ids to their
+        sources in order of first occurrence: relations in the order of the CSC, and the edges of a
+        relation by frontier node. The sources that are new are the next frontier.
         """
 
     def emit(self) -> SampledGraph:

@@ -1,4 +1,4 @@
-"""CUDA streams behind an interface small enough to fake: what runs where, and waits for what."""
+"""CUDA streams behind an interface small enough to fake; the methods are named as torch's are."""
 
 from __future__ import annotations
 
@@ -9,55 +9,55 @@ from typing import Any, Protocol, TypeAlias
 from torch import Tensor
 
 Event: TypeAlias = Any
-"""A point in the work of a stream, as `Streams.mark` gives it. Opaque to everybody else."""
+"""A point in the work of a stream, from `Streams.record_event`; opaque to its callers."""
 
 
 class Streams(Protocol):
-    """The streams of one device. What is current is so for the calling thread."""
+    """The side streams of one device. As in torch, each thread has a current stream of its own."""
 
     def on(self, stage: str) -> AbstractContextManager[None]:
         """Make the stream of a stage ('sample' or 'gather') the current one."""
 
-    def mark(self) -> Event:
-        """Return the point in the current stream that all its work so far leads to."""
+    def record_event(self) -> Event:
+        """Return an event that completes when the current stream has done its work so far."""
 
-    def wait(self, event: Event) -> None:
-        """Let later work of the current stream wait for `event`; the host goes on."""
+    def wait_event(self, event: Event) -> None:
+        """Make later work of the current stream wait for `event`; the host does not wait."""
 
-    def join(self, event: Event) -> None:
-        """Let the host wait for `event`."""
+    def synchronize(self, event: Event) -> None:
+        """Make the host wait for `event`."""
 
-    def keep(self, tensors: Iterable[Tensor]) -> None:
-        """Keep the memory of tensors of other streams until the current stream is done with them.
+    def record_stream(self, tensors: Iterable[Tensor]) -> None:
+        """Tell the allocator that the current stream uses tensors allocated on other streams.
 
-        Else their memory would be used again by the stream that they came from, once nobody refers
-        to them, though the current stream has yet to read them.
+        Without it, memory that is freed on the host goes back to the stream that allocated it,
+        which may overwrite it before the current stream has read it.
         """
 
-    def lane(self) -> int:
-        """Return a number of the current stream."""
+    def stream_id(self) -> int:
+        """Return a number that identifies the current stream."""
 
 
-class InOrder:
-    """No streams at all: everything runs where it is called, one after another."""
+class NoStreams:
+    """A device without streams: work runs where it is called, in order."""
 
     def on(self, stage: str) -> AbstractContextManager[None]:
         """Do nothing."""
         return nullcontext()
 
-    def mark(self) -> Event:
-        """Return nothing."""
+    def record_event(self) -> Event:
+        """Return None."""
         return None
 
-    def wait(self, event: Event) -> None:
+    def wait_event(self, event: Event) -> None:
         """Do nothing."""
 
-    def join(self, event: Event) -> None:
+    def synchronize(self, event: Event) -> None:
         """Do nothing."""
 
-    def keep(self, tensors: Iterable[Tensor]) -> None:
+    def record_stream(self, tensors: Iterable[Tensor]) -> None:
         """Do nothing."""
 
-    def lane(self) -> int:
+    def stream_id(self) -> int:
         """Return 0."""
         return 0

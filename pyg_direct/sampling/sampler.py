@@ -324,16 +324,13 @@ class NeighborSampler(BaseSampler):
     ) -> SampledGraph:
         plan_key, plan = self._plan()
         # A workspace belongs to one stream, which orders what is done with it.
-        free = self._free.setdefault((plan_key, self._backend.streams.lane()), deque())
+        free = self._free.setdefault((plan_key, self._backend.streams.stream_id()), deque())
         try:
             work = free.pop()
         except IndexError:
             work = self._backend.workspace(self._csc, plan)
         work.start(seeds, key, seed_time)
-        for hop in range(len(plan.fanouts)):
-            work.plan(hop)
-            work.sample(hop)
-            work.relabel(hop)
+        work.sample_hops(0, len(plan.fanouts))
         induced = self.subgraph_type == SubgraphType.induced
         sampled = work.emit_induced() if induced else work.emit()
         free.append(work)  # not after an exception: the workspace may be in any state then

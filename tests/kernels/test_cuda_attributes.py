@@ -167,10 +167,7 @@ def test_a_workspace_forgets_the_times_of_the_batch_before() -> None:
             sampled = []
             for work in (mine, theirs):
                 work.start([case.seeds[0][:size]], case.key, case.seed_time[-size:][:size])
-                for hop in range(2):
-                    work.plan(hop)
-                    work.sample(hop)
-                    work.relabel(hop)
+                work.sample_hops(0, 2)
                 sampled.append(work.emit())
             assert [e.tolist() for e in sampled[0].edge] == [e.tolist() for e in sampled[1].edge]
 

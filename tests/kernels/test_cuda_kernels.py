@@ -141,10 +141,7 @@ def test_a_workspace_serves_batches_of_any_size(law: dict[str, object]) -> None:
         for batch, size in enumerate([1, 30, 0, 2, 60, 5]):
             for work in (mine, theirs):
                 work.start(make_seeds(np.random.default_rng(batch), case.csc, [size]), case.key)
-                for hop in range(3):
-                    work.plan(hop)
-                    work.sample(hop)
-                    work.relabel(hop)
+                work.sample_hops(0, 3)
             assert_same(mine.emit(), theirs.emit())
 
 
@@ -157,10 +154,7 @@ def test_windows_start_again_at_the_top(backend: CudaBackend, law: dict[str, obj
         if base is not None:
             work._base = base  # as after very many batches
         work.start(case.seeds, case.key)
-        for hop in range(2):
-            work.plan(hop)
-            work.sample(hop)
-            work.relabel(hop)
+        work.sample_hops(0, 2)
         assert_same(work.emit(), expected)
 
 

@@ -199,10 +199,7 @@ def run(backend: Backend, case: Case, batches: int = 1) -> list[SampledGraph]:
     sampled = []
     for batch in range(batches):
         work.start(case.seeds, BatchKey(case.key.low ^ batch, case.key.high), case.seed_time)
-        for hop in range(len(case.plan.fanouts)):
-            work.plan(hop)
-            work.sample(hop)
-            work.relabel(hop)
+        work.sample_hops(0, len(case.plan.fanouts))
         sampled.append(work.emit_induced() if case.induced else work.emit())
     return sampled
 

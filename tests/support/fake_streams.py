@@ -101,25 +101,25 @@ class FakeStreams:
         finally:
             self._current.stream = before
 
-    def mark(self) -> threading.Event:
+    def record_event(self) -> threading.Event:
         event = threading.Event()
         self.current.launch(event.set)
         return event
 
-    def wait(self, event: threading.Event) -> None:
-        if "wait" not in self.faults:
+    def wait_event(self, event: threading.Event) -> None:
+        if "wait_event" not in self.faults:
             self.current.launch(lambda: _pass(event))
 
-    def join(self, event: threading.Event) -> None:
-        if "join" not in self.faults:
+    def synchronize(self, event: threading.Event) -> None:
+        if "synchronize" not in self.faults:
             _pass(event)
 
-    def keep(self, tensors: Iterable[FakeTensor]) -> None:
-        if "keep" not in self.faults:
+    def record_stream(self, tensors: Iterable[FakeTensor]) -> None:
+        if "record_stream" not in self.faults:
             for tensor in tensors:
                 tensor.users.add(self.current)
 
-    def lane(self) -> int:
+    def stream_id(self) -> int:
         return id(self.current)
 
     def empty(self) -> FakeTensor:
@@ -131,7 +131,7 @@ class FakeStreams:
         return FakeTensor(self, block or Block(self.current))
 
     def release(self, block: Block, users: set[Stream]) -> None:
-        """Take memory back when all streams that were named to `keep` have come so far."""
+        """Take memory back when all streams that were named to `record_stream` have come so far."""
         waiting = [stream for stream in users if stream is not block.home]
         left, lock = len(waiting), threading.Lock()
 

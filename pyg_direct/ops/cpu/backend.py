@@ -18,7 +18,7 @@ from ...kernels.threads import split
 from ...types import NO_TIME, BatchKey, Csc, SampledGraph, SamplingPlan
 from ..errors import out_of_range
 from ..placement import Placement
-from ..streams import InOrder, Streams
+from ..streams import NoStreams, Streams
 from .buffers import BufferPool
 
 Ints = npt.NDArray[Any]
@@ -40,7 +40,7 @@ class CpuBackend:
         self.device = torch.device("cpu")
         self.threads = threads
         self.pool = BufferPool()
-        self.streams: Streams = InOrder()
+        self.streams: Streams = NoStreams()
         self.placement = Placement(self.device)
 
     def bring(self, value: Any, device: torch.device) -> Any:
@@ -175,6 +175,13 @@ class CpuWorkspace:
                 relabel.seed_dense(seed.numpy(), first, base, self._table, stamp, self._node)
             group += n
         self._node_ptr[1] = self._node_bound
+
+    def sample_hops(self, first: int, last: int) -> None:
+        """Sample the hops [first, last) of the plan."""
+        for hop in range(first, last):
+            self.plan(hop)
+            self.sample(hop)
+            self.relabel(hop)
 
     def plan(self, hop: int) -> None:
         """Count the edges of the hop and make room for them and for the nodes they may find."""

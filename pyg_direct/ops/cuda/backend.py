@@ -103,7 +103,7 @@ class CudaBackend:
     def workspace(self, csc: Csc, plan: SamplingPlan) -> CudaWorkspace:
         """Return a new workspace, for use on the current stream."""
         # Were the graph deleted while the stream reads it, the memory must stay as it is.
-        self.streams.keep(array for _, array in arrays_of(csc))
+        self.streams.record_stream(array for _, array in arrays_of(csc))
         return CudaWorkspace(csc, plan, self)
 
     def gather(self, table: Tensor, index: Tensor, end: int | None = None) -> Tensor:
@@ -122,7 +122,7 @@ class CudaBackend:
         out = device_memory.empty(math.prod(shape), table.dtype, self.device).view(shape)
         if out.numel() == 0:
             return out
-        self.streams.keep([table])
+        self.streams.record_stream([table])
         self.gather_bytes(as_bytes(table), index, as_bytes(out), len(index))
         return out
 

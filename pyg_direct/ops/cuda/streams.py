@@ -33,30 +33,30 @@ class CudaStreams:
             finally:
                 torch.cuda.nvtx.range_pop()  # type: ignore[no-untyped-call]
 
-    def mark(self) -> Event:
+    def record_event(self) -> Event:
         """Return an event of the current stream."""
-        # Blocking: `join` sleeps instead of burning a core.
+        # Blocking: `synchronize` sleeps instead of burning a core.
         event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
         event.record(torch.cuda.current_stream(self._device))
         return event
 
-    def wait(self, event: Event) -> None:
+    def wait_event(self, event: Event) -> None:
         """Let the current stream wait for an event."""
         torch.cuda.current_stream(self._device).wait_event(event)
 
-    def join(self, event: Event) -> None:
+    def synchronize(self, event: Event) -> None:
         """Let the host wait for an event. Other threads run meanwhile."""
         with torch.cuda.device(self._device):  # else a new thread may open a context on GPU 0
             event.synchronize()
 
-    def keep(self, tensors: Iterable[Tensor]) -> None:
+    def record_stream(self, tensors: Iterable[Tensor]) -> None:
         """Tell torch's allocator that the current stream uses the tensors."""
         stream = torch.cuda.current_stream(self._device)
         for tensor in tensors:
             if tensor.device == self._device:
                 tensor.record_stream(stream)
 
-    def lane(self) -> int:
+    def stream_id(self) -> int:
         """Return the address of the current stream."""
         return int(torch.cuda.current_stream(self._device).cuda_stream)
 

@@ -100,6 +100,13 @@ class CudaWorkspace:
                 group += len(seed)
         self._open_window(self._node_ptr[1])
 
+    def sample_hops(self, first: int, last: int) -> None:
+        """Sample the hops [first, last) of the plan."""
+        for hop in range(first, last):
+            self.plan(hop)
+            self.sample(hop)
+            self.relabel(hop)
+
     def plan(self, hop: int) -> None:
         """Count the edges of the hop. Waits for the device if the hop takes all neighbours."""
         items, relations = self._forecast.items(hop), self._csc.num_relations

@@ -33,7 +33,7 @@ from pyg_direct.ops.cuda import memory as device_memory
 from pyg_direct.ops.cuda.launch import STANDARD, Launch, Library
 from pyg_direct.ops.cuda.pinning import Registry
 from pyg_direct.ops.cuda.source import Declaration
-from pyg_direct.ops.streams import InOrder
+from pyg_direct.ops.streams import NoStreams
 
 from .runtime import FakeRuntime
 
@@ -134,7 +134,7 @@ class EmulatedDevice:
         self.requests = Requests()
         self.launches = 0
         self.copies = weakref.WeakValueDictionary()
-        self.registry, self.streams = Registry(FakeRuntime()), InOrder()
+        self.registry, self.streams = Registry(FakeRuntime()), NoStreams()
         self.free = 1 << 40  # bytes of the device that are free
 
     def free_bytes(self) -> int:

@@ -11,7 +11,7 @@ from fake_streams import POISON, FakeStreams, FakeTensor
 
 from pyg_direct.loading.prefetcher import Prefetcher
 from pyg_direct.loading.stream_schedule import Handover, Schedule
-from pyg_direct.ops.streams import InOrder
+from pyg_direct.ops.streams import NoStreams
 
 SLOW = 0.002
 DELAYS = [{}, {"sample": SLOW}, {"gather": SLOW}, {"main": SLOW}, {"sample": SLOW, "main": SLOW}]
@@ -108,9 +108,9 @@ def receiving(waits: bool, keeps: bool, consumer: bool) -> type[Schedule]:
         def _receive(self, product: Any, ready: Any) -> None:
             here = (threading.current_thread() is threading.main_thread()) == consumer
             if waits or not here:
-                self._streams.wait(ready)
+                self._streams.wait_event(ready)
             if keeps or not here:
-                self._streams.keep(self._tensors_of(product))
+                self._streams.record_stream(self._tensors_of(product))
 
     return Faulty
 
@@ -129,16 +129,16 @@ def test_memory_that_is_not_kept_is_noticed(consumer: bool) -> None:
     """Who reads a product is slow, and its memory is written again before it is read."""
     delays = {"main" if consumer else "gather": SLOW}
     kind = receiving(waits=True, keeps=False, consumer=consumer)
-    got, _ = run(delays, 200, ("join",), producers=2, depth=4, kind=kind)
+    got, _ = run(delays, 200, ("synchronize",), producers=2, depth=4, kind=kind)
     assert got != expected(200)
 
 
 def test_the_host_does_not_run_ahead() -> None:
-    """With a slow consumer, memory stays that of the batches under way; without `join` it grows."""
+    """With a slow consumer memory stays bounded; without `synchronize` it grows."""
     got, streams = run({"main": SLOW}, 300)
     assert got == expected(300)
     assert streams.blocks < 30
-    _, runaway = run({"main": SLOW}, 300, faults=("join",))
+    _, runaway = run({"main": SLOW}, 300, faults=("synchronize",))
     assert runaway.blocks > 2 * streams.blocks
 
 
@@ -191,10 +191,10 @@ def test_in_order_is_a_plain_call() -> None:
     def tensors_of(made: Any) -> Iterator[Any]:
         yield pytest.fail("nothing has to be kept, so nothing is looked through")
 
-    schedule = Schedule(InOrder(), tensors_of)
+    schedule = Schedule(NoStreams(), tensors_of)
     handover = schedule.produce(schedule.ask(), lambda: [1], lambda made: [*made, 2])
     assert schedule.take(handover) == [1, 2]
-    assert InOrder().lane() == 0
+    assert NoStreams().stream_id() == 0
 
 
 def test_an_error_of_a_stage_is_raised_to_the_consumer() -> None:

@@ -236,10 +236,7 @@ def workspace(data: Data, fanouts: list[int], threads: int = 1, **plan: Any) -> 
 
 def run(work: CpuWorkspace, seeds: list[int], key: BatchKey = KEY) -> SampledGraph:
     work.start([torch.tensor(seeds, dtype=torch.int64)], key)
-    for hop in range(len(work._plan.fanouts)):
-        work.plan(hop)
-        work.sample(hop)
-        work.relabel(hop)
+    work.sample_hops(0, len(work._plan.fanouts))
     return work.emit()
 
 

@@ -28,7 +28,7 @@ class Recorder:
 
     def __init__(self) -> None:
         self.log: list[tuple[Any, ...]] = []
-        self._local, self._marks = threading.local(), 0
+        self._local, self._events = threading.local(), 0
 
     @property
     def here(self) -> str:
@@ -40,21 +40,23 @@ class Recorder:
         yield
         self._local.stage = before
 
-    def mark(self) -> int:
-        self._marks += 1
-        self.log.append((self.here, "mark", self._marks))
-        return self._marks
+    def record_event(self) -> int:
+        self._events += 1
+        self.log.append((self.here, "record_event", self._events))
+        return self._events
 
-    def wait(self, event: int) -> None:
-        self.log.append((self.here, "wait", event))
+    def wait_event(self, event: int) -> None:
+        self.log.append((self.here, "wait_event", event))
 
-    def join(self, event: int) -> None:
-        self.log.append((self.here, "join", event))
+    def synchronize(self, event: int) -> None:
+        self.log.append((self.here, "synchronize", event))
 
-    def keep(self, tensors: Iterable[Tensor]) -> None:
-        self.log.append((self.here, "keep", {t.data_ptr() for t in tensors if t.numel() > 0}))
+    def record_stream(self, tensors: Iterable[Tensor]) -> None:
+        self.log.append(
+            (self.here, "record_stream", {t.data_ptr() for t in tensors if t.numel() > 0})
+        )
 
-    def lane(self) -> int:
+    def stream_id(self) -> int:
         return hash(self.here)
 
 
@@ -72,7 +74,9 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Recorder]:
 
 def events(log: list[tuple[Any, ...]], stage: str) -> list[tuple[str, Any]]:
     """Return the orders among streams that one stage gave."""
-    return [(what, value) for where, what, value in log if where == stage and what != "keep"]
+    return [
+        (what, value) for where, what, value in log if where == stage and what != "record_stream"
+    ]
 
 
 @pytest.mark.parametrize("filter_per_worker", [True, False])
@@ -83,19 +87,21 @@ def test_a_batch_passes_from_stream_to_stream(recorder: Recorder, filter_per_wor
     batch = next(iterator)
     with pytest.raises(StopIteration):
         next(iterator)
-    (asked,) = (value for what, value in events(recorder.log, "consumer") if what == "mark")
+    (asked,) = (value for what, value in events(recorder.log, "consumer") if what == "record_event")
     ((_, sampled),) = events(recorder.log, "sample")
     ready = sampled
     if filter_per_worker:
         (wait, (mark, ready)) = events(recorder.log, "gather")
-        assert wait == ("wait", sampled)
-        assert mark == "mark"
+        assert wait == ("wait_event", sampled)
+        assert mark == "record_event"
     # In whichever thread it ran: the host waited for the consumer, and the consumer for the batch.
-    assert [entry for entry in recorder.log if entry[1] == "join"] == [("consumer", "join", asked)]
-    assert events(recorder.log, "consumer")[-1] == ("wait", ready)
+    assert [entry for entry in recorder.log if entry[1] == "synchronize"] == [
+        ("consumer", "synchronize", asked)
+    ]
+    assert events(recorder.log, "consumer")[-1] == ("wait_event", ready)
     kept = {stage: set() for stage in ("sample", "gather", "consumer")}
     for stage, what, pointers in recorder.log:
-        if what == "keep":
+        if what == "record_stream":
             kept[stage] |= pointers
     made = (batch.n_id, batch.e_id, batch.edge_index)
     if filter_per_worker:
@@ -109,7 +115,9 @@ def test_without_prefetching_there_are_no_streams(recorder: Recorder) -> None:
     before = threading.active_count()
     for _ in NeighborLoader(graph(), [4, 3], batch_size=80, prefetch=0):
         assert threading.active_count() == before
-    assert {what for _, what, _ in recorder.log} == {"keep"}, "of the graph and the tables alone"
+    assert {what for _, what, _ in recorder.log} == {"record_stream"}, (
+        "of the graph and the tables alone"
+    )
 
 
 def test_one_producer_by_default_on_a_gpu(recorder: Recorder) -> None:
