@@ -250,9 +250,11 @@ def test_pytest_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_the_files_with_gpu_tests() -> None:
-    found = {path.name for path in gpu_checks.gpu_test_files()}
-    assert {"test_gpu_conformance.py", "test_cuda_link.py", "test_info.py"} <= found
-    assert "test_philox.py" not in found
+    tests = gpu_checks.TESTS
+    found = {path.relative_to(tests).as_posix() for path in gpu_checks.gpu_test_files()}
+    expected = {"gpu/test_conformance.py", "unit/doctor/test_bandwidth.py", "unit/test_info.py"}
+    assert expected <= found
+    assert "kernels/test_philox.py" not in found
 
 
 FAKE_SANITIZER = """#!/bin/sh
