@@ -31,6 +31,7 @@ FLOORS: list[dict[str, set[str]]] = [
     {
         "loading": {"types", "arguments", "config", "kernels", "ops", "sampling", "batch"},
         "doctor": {"config", "kernels", "ops"},
+        "models": set(),
     },
     {
         "loader": {"types", "arguments", "sampling", "batch", "loading"},
@@ -46,7 +47,7 @@ ROOMS = {room: allowed for floor in FLOORS for room, allowed in floor.items()}
 APART = {("ops.cpu", "ops.cuda"), ("ops.cuda", "ops.cpu")}
 
 PYG = {
-    "graph", "arguments", "sampling", "batch", "loading", "loader", "link_loader",
+    "graph", "arguments", "sampling", "batch", "loading", "models", "loader", "link_loader",
 }  # fmt: skip
 CUPY = {"ops.cuda.compiler"}
 NUMBA = {"kernels"}
