@@ -5,6 +5,7 @@ from importlib.metadata import version as _version
 
 from .link_loader import LinkNeighborLoader
 from .loader import NeighborLoader
+from .ops.placement import Placement
 from .sampling.sampler import NeighborSampler
 
 try:
@@ -12,4 +13,4 @@ try:
 except PackageNotFoundError:  # a bare checkout on sys.path
     __version__ = "0+unknown"
 
-__all__ = ["LinkNeighborLoader", "NeighborLoader", "NeighborSampler", "__version__"]
+__all__ = ["LinkNeighborLoader", "NeighborLoader", "NeighborSampler", "Placement", "__version__"]

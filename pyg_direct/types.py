@@ -6,8 +6,8 @@ A homogeneous graph has one node type and one relation, both named ``None``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,7 +23,7 @@ IntTable = npt.NDArray[np.int64]
 
 
 EDGE_TIME, NO_TIME = -1, -2
-"""Entries of `Csc.time_base` that are no index; the kernels know them by value."""
+"""Sentinels in `TimeTable.base`; cuda/times.cuh has the same values."""
 
 
 class BatchKey(NamedTuple):
@@ -38,6 +38,25 @@ class Ends(NamedTuple):
 
     node: Mapping[Any, int]
     edge: Mapping[Any, int]
+
+
+class TimeTable(NamedTuple):
+    """The times of a graph; every neighbour list is sorted by them."""
+
+    time: Array  # int64, of all nodes [sum_t N_t] or of all edges by position [E]
+    base: IntTable
+    """[R]: first entry of the source type in `time`; `EDGE_TIME` if `time` is by position, and
+    `NO_TIME` if the relation is not bound by time."""
+
+
+class WeightTable(NamedTuple):
+    """The edge weights of a graph, and what weighted draws read in their place."""
+
+    weight: Array  # float64 [E] by position, each >= 0 and finite
+    cumulative: Array  # float64 [E], running sums of `weight` within each neighbour list
+    alias: Array | None  # int64 [E] by position; None if all weighted relations have times
+    relations: npt.NDArray[np.bool_]  # [R]: which relations have weights
+    positive: bool  # whether all weights of these relations are known to be above 0
 
 
 @dataclass(frozen=True)
@@ -66,16 +85,8 @@ class Csc:
     indptr_base: IntTable  # [R]
     edge_base: IntTable  # [R + 1]
     num_nodes: IntTable  # [T]
-    time: Array | None = None  # int64, of all nodes [sum_t N_t] or of all edges by position [E]
-    time_base: IntTable = field(default_factory=lambda: np.empty(0, np.int64))
-    """[R]: first entry of the source type in `time`; `EDGE_TIME` if `time` is by position, and
-    `NO_TIME` if the relation is not bound by time. Lists are sorted by time."""
-    weight: Array | None = None  # float64 [E] by position, each >= 0 and finite
-    cumulative: Array | None = None  # float64 [E], running sums of `weight` within each list
-    alias: Array | None = None  # int64 [E] by position, of lists with weights and without times
-    positive: bool = False  # whether all weights of weighted relations are known to be above 0
-    weighted: npt.NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, np.bool_))
-    """[R]: whether the relation has weights."""
+    times: TimeTable | None = None
+    weights: WeightTable | None = None
     node_base: IntTable = field(init=False)  # [T + 1], prefix sum of `num_nodes`
 
     def __post_init__(self) -> None:
@@ -91,15 +102,48 @@ class Csc:
         np.cumsum(self.num_nodes, out=base[1:])
         object.__setattr__(self, "node_base", base)
         relations = len(self.src_type)
-        if self.time is None:
-            object.__setattr__(self, "time_base", np.full(relations, NO_TIME, np.int64))
-        if self.weight is None:
-            object.__setattr__(self, "weighted", np.zeros(relations, np.bool_))
         if len(self.time_base) != relations or len(self.weighted) != relations:
             raise ValueError(
-                f"A CSC of {relations} relations needs as many entries in time_base (got "
-                f"{len(self.time_base)}) and weighted (got {len(self.weighted)})."
+                f"A CSC of {relations} relations needs as many entries in times.base (got "
+                f"{len(self.time_base)}) and weights.relations (got {len(self.weighted)})."
             )
+
+    @property
+    def time_base(self) -> IntTable:
+        """`TimeTable.base` [R], also of a graph without times: `NO_TIME` then."""
+        no_times = np.full(self.num_relations, NO_TIME, np.int64)
+        return no_times if self.times is None else self.times.base
+
+    @property
+    def weighted(self) -> npt.NDArray[np.bool_]:
+        """`WeightTable.relations` [R], also of a graph without weights: False then."""
+        no_weights = np.zeros(self.num_relations, np.bool_)
+        return no_weights if self.weights is None else self.weights.relations
+
+    def arrays(self) -> Iterator[tuple[str, Array]]:
+        """Yield the arrays that the graph has, with names, the most often read first."""
+        tables = {
+            "indptr": self.indptr,
+            "indices": self.indices,
+            "time": self.times and self.times.time,
+            "alias": self.weights and self.weights.alias,
+            "weight": self.weights and self.weights.weight,
+            "cumulative": self.weights and self.weights.cumulative,
+            "perm": self.perm,
+        }
+        yield from ((name, array) for name, array in tables.items() if array is not None)
+
+    def with_arrays(self, arrays: Mapping[str, Array]) -> Csc:
+        """Return the graph with other arrays, named as by `arrays`, in place of its own."""
+        found: dict[str, Any] = {"perm": None, "alias": None, **arrays}
+        times, weights = self.times, self.weights
+        if times is not None:
+            times = times._replace(time=found["time"])
+        if weights is not None:
+            named = {name: found[name] for name in ("weight", "cumulative", "alias")}
+            weights = weights._replace(**named)
+        topology = {name: found[name] for name in ("indptr", "indices", "perm")}
+        return replace(self, **topology, times=times, weights=weights)
 
     @property
     def num_types(self) -> int:

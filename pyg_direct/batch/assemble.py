@@ -62,7 +62,7 @@ def assemble(
         store = _store(batch, key)
         for name, value in fields.items():
             whole = isinstance(value, Tensor)
-            store[name] = backend.bring(value, value.device) if whole else value
+            store[name] = backend.memory.to_batch(value, value.device) if whole else value
     return batch
 
 
@@ -203,10 +203,10 @@ def _edges(
         row = col = edge = torch.empty(0, dtype=torch.int64, device=backend.device)
     for name, value in source.items():
         if name == "edge_index":
-            target[name] = backend.bring(_stack(row, col), value.device)
+            target[name] = backend.memory.to_batch(_stack(row, col), value.device)
         elif name in ("adj", "adj_t"):
             sparse = _sparse(name, value, target, row, col, edge)
-            target[name] = backend.bring(sparse, value.device())
+            target[name] = backend.memory.to_batch(sparse, value.device())
         elif source.is_edge_attr(name):
             dim = source._parent().__cat_dim__(name, value, source)
             end = parts.edge_end(key)

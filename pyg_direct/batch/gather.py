@@ -31,13 +31,13 @@ def gather(value: Any, index: Tensor, dim: int, backend: Backend, end: int | Non
     """
     if isinstance(value, Tensor):
         if dim == 0 and is_plain(value):
-            table = backend.reach(value)
+            table = backend.memory.readable(value)
             if table is not None:
                 return backend.gather(table, index, end)
         device = value.device
     else:
         device = getattr(value, "device", torch.device("cpu"))  # a TensorFrame has one
-    return backend.bring(index_select(value, index.to(device), dim=dim), device)
+    return backend.memory.to_batch(index_select(value, index.to(device), dim=dim), device)
 
 
 def is_plain(value: Tensor) -> bool:

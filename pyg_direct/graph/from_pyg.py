@@ -14,7 +14,7 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.data.storage import BaseStorage
 from torch_geometric.typing import EdgeType, NodeType, SparseTensor
 
-from ..types import EDGE_TIME, NO_TIME, Csc
+from ..types import EDGE_TIME, NO_TIME, Csc, TimeTable
 from .attributes import Times, check_length, edge_weights
 from .coo_to_csc import Compressed, Ints, compress, narrow, pad_and_check, sort_by_time
 from .from_stores import Relation, remote_parts
@@ -136,7 +136,7 @@ def _with_times(
         base[[key in times.edge for key in edge_types]] = EDGE_TIME
         parts = {r: _in_order(csc, r, times.edge.get(key)) for r, key in enumerate(edge_types)}
         starts = csc.edge_base
-    return replace(csc, time=_laid_out(parts, starts, size, np.int64), time_base=base)
+    return replace(csc, times=TimeTable(_laid_out(parts, starts, size, np.int64), base))
 
 
 def _with_weights(csc: Csc, weights: dict[Any, Any], edge_types: Sequence[EdgeType | None]) -> Csc:

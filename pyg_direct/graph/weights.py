@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from ..kernels import alias as weight_tables
 from ..kernels.threads import MIN_EDGES_PER_THREAD, available_cores, split
-from ..types import NO_TIME, Csc, IntTable
+from ..types import NO_TIME, Csc, IntTable, WeightTable
 
 Doubles = npt.NDArray[np.float64]
 
@@ -30,11 +30,13 @@ def with_weights(
     whole = np.flatnonzero(relations & (csc.time_base == NO_TIME))
     return replace(
         csc,
-        weight=weight,
-        cumulative=cumulative,
-        alias=_alias_tables(csc, whole, weight, cumulative) if len(whole) > 0 else None,
-        positive=positive,
-        weighted=relations,
+        weights=WeightTable(
+            weight=weight,
+            cumulative=cumulative,
+            alias=_alias_tables(csc, whole, weight, cumulative) if len(whole) > 0 else None,
+            relations=relations,
+            positive=positive,
+        ),
     )
 
 

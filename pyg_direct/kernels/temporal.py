@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..types import NO_TIME
 from .jit import kernel, prefetch
 
 Ints = npt.NDArray[Any]
 Doubles = npt.NDArray[np.float64]
 
-EDGE_TIME, NO_TIME = -1, -2  # in place of a first index into the times of nodes
 LANES = 64  # lists that are searched side by side
 
 

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..types import NO_TIME
 from .jit import kernel, prefetch
 from .philox import ATTEMPT_SHIFT, PURPOSE_WEIGHTED, philox4x32, philox4x32_inlined, stream_of
-from .temporal import NO_TIME
 
 Ints = npt.NDArray[Any]
 Words = npt.NDArray[np.uint64]

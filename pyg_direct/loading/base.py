@@ -106,7 +106,7 @@ class DirectLoader(torch.utils.data.DataLoader[Any]):
             _refuse_beside_sampler({**sampling, **placed})
         self._sampler = sampler
         self._backend = self._backend_of(sampler, device)
-        self._backend.hold(tables_of(data), features)
+        self._backend.memory.place_tables(tables_of(data), features)
         self._ends = sampler.ends if isinstance(sampler, NeighborSampler) else None
         # With a seed, the order of the seeds follows it, unless a generator is to decide.
         self._shuffle_generator: torch.Generator | None = None
@@ -130,7 +130,7 @@ class DirectLoader(torch.utils.data.DataLoader[Any]):
     @property
     def placement(self) -> Placement:
         """What lies where: the graph, and the attributes that batches are gathered from."""
-        return self._backend.placement
+        return self._backend.memory.placement
 
     def _sample(self, inputs: Any, key: BatchKey | None) -> Any:
         """Sample around a slice of `input_data`; without a key, with a new one."""
@@ -181,8 +181,7 @@ class DirectLoader(torch.utils.data.DataLoader[Any]):
     def _finish(self, out: Any) -> Any:
         """Make a batch of a sampled subgraph, in pinned memory where that is asked for."""
         batch = self.filter_fn(out)
-        pin = self.pin_memory and self._backend.on_host and torch.cuda.is_available()
-        return batch.pin_memory() if pin and hasattr(batch, "pin_memory") else batch
+        return self._backend.memory.pin(batch) if self.pin_memory else batch
 
     def _get_iterator(self) -> Any:
         return Epoch(self)

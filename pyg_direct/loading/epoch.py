@@ -121,7 +121,7 @@ class Epoch:
     def __init__(self, loader: DirectLoader) -> None:
         self._loader = loader
         backend = loader._backend
-        producers = max(loader.num_workers, backend.producers)
+        producers = max(loader.num_workers, backend.default_producers)
         depth = loader.prefetch * producers
         streams = backend.streams if depth else NoStreams()
         # Of the loader only the graph: a producer must not keep the loader alive.

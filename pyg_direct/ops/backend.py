@@ -1,9 +1,9 @@
-"""The seam between policy (above) and hardware (below).
+"""The interface between sampling policy and devices.
 
-Everything that touches the elements of a large array goes through one of these two protocols, which
-each backend implements: `cpu` with numba kernels, `cuda` with the kernels of `cuda/*.cu`. Above the
-seam nothing asks which backend it runs on; below it nothing knows what PyG's arguments mean. Both
-backends give the same numbers, bit for bit.
+Everything that touches the elements of a large array goes through these protocols, which each
+backend implements: `cpu` with numba kernels, `cuda` with the kernels of `cuda/*.cu`. Code above
+this interface never asks which backend it runs on; code below it knows nothing of PyG's arguments.
+Both backends return the same numbers, bit for bit.
 """
 
 from __future__ import annotations
@@ -57,67 +57,96 @@ class Workspace(Protocol):
         """Hand out all edges between the sampled nodes, by destination; no counts of edges."""
 
 
-class Backend(Protocol):
-    """What a device can do."""
+class Memory(Protocol):
+    """Where the arrays of a graph and the user's tables lie, and how they get there.
 
-    device: torch.device
-    threads: int  # CPU threads that may share one batch
-    on_host: bool  # whether batches lie in host memory, where they can be pinned
-    producers: int  # threads that make batches where the user asks for no worker
-    streams: Streams
+    On the CPU everything stays where it is. A GPU reads arrays in its own memory, or in host memory
+    that is page-locked and mapped.
+    """
 
     @property
     def placement(self) -> Placement:
-        """What was decided in `place` and `hold`, for the user to read."""
+        """Where each array was placed, for the user to read."""
 
-    def bring(self, value: Any, device: torch.device) -> Any:
-        """Return a part of a batch on the device where it belongs, without waiting for it.
-
-        Args:
-            value: a tensor, or an object with a method `to`.
-            device: where the data has what it was made from.
-        """
-
-    def place(self, csc: Csc, topology: str = "auto", device_bytes: int | None = None) -> Csc:
-        """Return `csc` with its arrays as this backend reads them.
+    def place_graph(self, csc: Csc, topology: str = "auto", device_bytes: int | None = None) -> Csc:
+        """Return `csc` with its arrays where the backend's kernels can read them.
 
         Args:
             csc: the graph, with NumPy arrays.
-            topology: "host", "device", or "auto" for the device as far as `device_bytes` go.
-            device_bytes: device memory that `place` and `hold` may use in "auto"; None for half of
+            topology: "host", "device", or "auto" for the device as far as `device_bytes` allow.
+            device_bytes: device memory that graph and tables may take in "auto"; None for half of
                 what is free.
 
         Raises:
             ValueError: "device" where there is none.
-            PinningError: memory of the host that the device cannot read.
+            PinningError: host memory that the device cannot read.
         """
 
-    def retrieve(self, csc: Csc) -> Csc:
+    def to_numpy(self, csc: Csc) -> Csc:
         """Return a placed graph with NumPy arrays, so that another process can place it."""
 
-    def hold(self, tables: Iterable[tuple[str, Tensor]], features: str = "auto") -> None:
-        """Place tables that batches will be gathered from.
+    def place_tables(self, tables: Iterable[tuple[str, Tensor]], features: str = "auto") -> None:
+        """Place tables that rows will be gathered from.
 
         Args:
             tables: names for messages, and contiguous tensors [N, ...].
-            features: as `topology` of `place`. What the device cannot read is left to the host,
-                with a warning.
+            features: as `topology` of `place_graph`. The CPU selects the rows of tables that the
+                device cannot read, with a warning.
         """
 
-    def reach(self, table: Tensor) -> Tensor | None:
-        """Return what `gather` takes for a contiguous table; None if the backend cannot read it."""
+    def readable(self, table: Tensor) -> Tensor | None:
+        """Return what `Backend.gather` takes for a contiguous table; None if it can take nothing.
+
+        That is the table itself or a copy that follows it.
+        """
+
+    def to_batch(self, value: Any, device: torch.device) -> Any:
+        """Return a part of a batch on the device of the batch, without waiting for the copy.
+
+        Args:
+            value: a tensor, or an object with a method `to`.
+            device: of the user's data that `value` was selected from.
+        """
+
+    def pin(self, batch: Any) -> Any:
+        """Return a batch in page-locked memory, for `pin_memory=True`.
+
+        A batch that is on a GPU already, or has no method `pin_memory`, is returned as it is.
+        """
+
+
+class Backend(Protocol):
+    """The computations of one device."""
+
+    device: torch.device
+    threads: int  # CPU threads that may share one batch
+    default_producers: int  # threads that make batches with num_workers=0
+    streams: Streams
+
+    @property
+    def memory(self) -> Memory:
+        """Where this backend reads graphs and tables."""
 
     def workspace(self, csc: Csc, plan: SamplingPlan) -> Workspace:
-        """Return a new workspace for a placed graph."""
+        """Return a new workspace for a graph from `Memory.place_graph`."""
 
     def gather(self, table: Tensor, index: Tensor, end: int | None = None) -> Tensor:
         """Return ``table[index]``: rows of any dtype and shape.
 
         Args:
-            table: [N, ...], contiguous, from `reach`; read where it lies.
+            table: [N, ...], contiguous, from `Memory.readable`.
             index: int64 [n], each in [0, N), on this backend's device.
-            end: what all ids are known to be below; without it, a GPU is waited for.
+            end: exclusive upper bound that all ids are known to respect; without it, the ids are
+                checked first, which waits for a GPU.
 
         Raises:
             IndexError: an id out of range.
         """
+
+
+def row_out_of_range(row: int, num_rows: int) -> IndexError:
+    """Return the error of `Backend.gather` for an id that a table has no row for."""
+    return IndexError(
+        f"Cannot gather row {row} of a tensor with {num_rows} rows. Did an attribute of the data "
+        f"change its size, or a transform_sampler_output its ids?"
+    )

@@ -134,7 +134,7 @@ class NeighborSampler(BaseSampler):
         self._where = (check_mode(topology, "topology"), check_bytes(device_bytes, "device_bytes"))
         self._graph: Graph = graph_of(data, is_sorted, time_attr, weight_attr, backward)
         self._backend: Backend = backend_for(as_device(device or "cpu", "device"), threads)
-        self._csc = self._backend.place(self._graph.csc, *self._where)
+        self._csc = self._backend.memory.place_graph(self._graph.csc, *self._where)
         self._graph = replace_fields(self._graph, csc=self._csc)  # lets go of a copy on the host
         self.node_types, self.edge_types = self._graph.node_types, self._graph.edge_types
         counts = self._csc.num_nodes.tolist()
@@ -389,11 +389,11 @@ class NeighborSampler(BaseSampler):
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
-        graph = replace_fields(self._graph, csc=self._backend.retrieve(self._csc))
+        graph = replace_fields(self._graph, csc=self._backend.memory.to_numpy(self._csc))
         state.update(_calls=None, _free={}, _plans={}, _csc=None, _graph=graph)
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _calls=itertools.count())
-        self._csc = self._backend.place(self._graph.csc, *self._where)
+        self._csc = self._backend.memory.place_graph(self._graph.csc, *self._where)
         self._graph = replace_fields(self._graph, csc=self._csc)

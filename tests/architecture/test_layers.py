@@ -18,7 +18,9 @@ FLOORS: list[dict[str, set[str]]] = [
         "types": set(),
         "arguments": set(),
         "config": set(),
-        "kernels": set(),
+    },
+    {
+        "kernels": {"types"},
     },
     {
         "graph": {"types", "kernels"},
@@ -39,7 +41,7 @@ FLOORS: list[dict[str, set[str]]] = [
         "info": {"config", "doctor"},
     },
     {
-        "__init__": {"loader", "link_loader", "sampling"},
+        "__init__": {"loader", "link_loader", "sampling", "ops"},
     },
 ]
 ROOMS = {room: allowed for floor in FLOORS for room, allowed in floor.items()}

@@ -29,7 +29,7 @@ def device_backend() -> CudaBackend:
 
 def check_gather(backend: CudaBackend, table: Tensor) -> None:
     index = torch.randint(0, len(table), (5000,))
-    readable = backend.reach(table)
+    readable = backend.memory.readable(table)
     assert readable is not None
     got = backend.gather(readable, index.cuda())
     assert got.is_cuda
@@ -37,13 +37,13 @@ def check_gather(backend: CudaBackend, table: Tensor) -> None:
 
 
 def place_of(backend: CudaBackend) -> str:
-    return backend.placement.rows[-1].place
+    return backend.memory.placement.rows[-1].place
 
 
 @pytest.mark.parametrize("columns", [1, 25, 100, 128])
 def test_registered_in_place(columns: int) -> None:
     backend, table = device_backend(), torch.randn(ROWS, columns)
-    backend.hold([("x", table)], "host")
+    backend.memory.place_tables([("x", table)], "host")
     if table.nbytes >= 1 << 20:
         assert place_of(backend) == REGISTERED
         assert table.is_pinned()
@@ -58,8 +58,8 @@ def test_registered_in_place(columns: int) -> None:
 def test_views_and_loaders_share_it() -> None:
     table = torch.randn(ROWS, 64)
     first, second = device_backend(), device_backend()
-    first.hold([("x", table)], "host")
-    second.hold([("part", table[1000:90_000])], "host")
+    first.memory.place_tables([("x", table)], "host")
+    second.memory.place_tables([("part", table[1000:90_000])], "host")
     check_gather(second, table[1000:90_000])
     del first
     gc.collect()
@@ -77,7 +77,7 @@ def test_arrays_maps_and_shared_memory(tmp_path: Path) -> None:
     }
     for name, table in sources.items():
         backend = device_backend()
-        backend.hold([(name, table)], "host")
+        backend.memory.place_tables([(name, table)], "host")
         assert place_of(backend) in (REGISTERED, PINNED_COPY)
         check_gather(backend, table)
 
@@ -88,7 +88,7 @@ def test_neighbours_on_a_page() -> None:
     tables = []
     for first, last in pairwise([0, 3_000_001, 9_000_100, 20_000_000]):
         tables.append(torch.from_numpy(memory[first:last]))
-        backend.hold([("part", tables[-1])], "host")
+        backend.memory.place_tables([("part", tables[-1])], "host")
         assert place_of(backend) == REGISTERED
     for table in tables:
         check_gather(backend, table)
@@ -96,7 +96,7 @@ def test_neighbours_on_a_page() -> None:
 
 def test_on_the_device_and_changed() -> None:
     backend, table = device_backend(), torch.randn(ROWS, 20)
-    backend.hold([("x", table)], "device")
+    backend.memory.place_tables([("x", table)], "device")
     assert place_of(backend) == ON_DEVICE
     check_gather(backend, table)
     table.zero_()
@@ -120,9 +120,9 @@ def test_a_table_may_be_deleted_while_it_is_read() -> None:
     for _ in range(20):
         backend, table = device_backend(), torch.full((ROWS, 100), 7.0)
         index = torch.randint(0, ROWS, (50_000,), device="cuda")
-        backend.hold([("x", table)], "host")
+        backend.memory.place_tables([("x", table)], "host")
         torch.cuda._sleep(5_000_000)
-        got = backend.gather(backend.reach(table), index, ROWS)
+        got = backend.gather(backend.memory.readable(table), index, ROWS)
         del table, backend
         gc.collect()
         torch.full((ROWS, 100), 3.0)

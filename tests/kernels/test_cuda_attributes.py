@@ -161,7 +161,7 @@ def test_several_blocks() -> None:
 def test_a_workspace_forgets_the_times_of_the_batch_before() -> None:
     case = timed([4, 3], by_edge=False)
     with emulated() as backend:
-        mine = backend.workspace(backend.place(case.csc), case.plan)
+        mine = backend.workspace(backend.memory.place_graph(case.csc), case.plan)
         theirs = CpuBackend().workspace(case.csc, case.plan)
         for size in (20, 3, 0, 20):
             sampled = []

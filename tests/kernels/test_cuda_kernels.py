@@ -136,7 +136,7 @@ def test_a_workspace_serves_batches_of_any_size(law: dict[str, object]) -> None:
     """Lists, tables and windows grow, and keep what they must."""
     case = homogeneous([4, -1, 3], plan=law)
     with emulated() as backend:
-        mine = backend.workspace(backend.place(case.csc), case.plan)
+        mine = backend.workspace(backend.memory.place_graph(case.csc), case.plan)
         theirs = CpuBackend().workspace(case.csc, case.plan)
         for batch, size in enumerate([1, 30, 0, 2, 60, 5]):
             for work in (mine, theirs):
@@ -148,7 +148,7 @@ def test_a_workspace_serves_batches_of_any_size(law: dict[str, object]) -> None:
 @pytest.mark.parametrize("law", LAWS)
 def test_windows_start_again_at_the_top(backend: CudaBackend, law: dict[str, object]) -> None:
     case = homogeneous([4, 3], plan=law)
-    work = backend.workspace(backend.place(case.csc), case.plan)
+    work = backend.workspace(backend.memory.place_graph(case.csc), case.plan)
     expected = run(CpuBackend(), case)[0]
     for base in (None, 100, 0, 5000):
         if base is not None:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from pyg_direct.kernels import temporal
+from pyg_direct.types import EDGE_TIME
 
 
 def ints(*values: int) -> np.ndarray:
@@ -23,7 +24,7 @@ def test_count_until(by_edge: bool) -> None:
     expected = [np.searchsorted(t, u, "right") for t, u in zip(lists, until, strict=True)]
     # What lies behind the last list is early: an empty list that is looked at grows.
     time, indices = np.concatenate([times, [-9]]), np.arange(len(times) + 1)
-    base = temporal.EDGE_TIME
+    base = EDGE_TIME
     if not by_edge:
         order = random.permutation(len(time))
         base, indices, time = 2, np.argsort(order), np.concatenate([[0, 0], time[order]])

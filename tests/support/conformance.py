@@ -14,7 +14,15 @@ from torch import Tensor
 from pyg_direct.graph.weights import with_weights as weigh
 from pyg_direct.ops.backend import Backend
 from pyg_direct.ops.cpu.backend import CpuBackend
-from pyg_direct.types import EDGE_TIME, NO_TIME, BatchKey, Csc, SampledGraph, SamplingPlan
+from pyg_direct.types import (
+    EDGE_TIME,
+    NO_TIME,
+    BatchKey,
+    Csc,
+    SampledGraph,
+    SamplingPlan,
+    TimeTable,
+)
 
 EPOCH, SPAN = 1 << 40, 20  # times are in [EPOCH, EPOCH + SPAN], so that many are equal
 PALETTES = (  # what the weights of a graph are taken from
@@ -97,7 +105,7 @@ def with_times(
         first = np.repeat(base, np.diff(csc.edge_base))
         indices = indices[np.lexsort((time[first + indices], owner))]
     base = np.where(True if bound is None else bound, base, NO_TIME).astype(np.int64)
-    return replace(csc, indices=indices, time=time, time_base=base)
+    return replace(csc, indices=indices, times=TimeTable(time, base))
 
 
 def with_weights(
@@ -194,7 +202,7 @@ def attributed_cases(draw: st.DrawFn) -> Case:
 
 def run(backend: Backend, case: Case, batches: int = 1) -> list[SampledGraph]:
     """Sample some batches of a case, which differ in their keys, in one workspace."""
-    csc = backend.place(case.csc)
+    csc = backend.memory.place_graph(case.csc)
     work = backend.workspace(csc, case.plan)
     sampled = []
     for batch in range(batches):

@@ -2,76 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from functools import partial
-from itertools import pairwise
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from ...kernels import alias as weight_tables
-from ...kernels import emit, gather, relabel, sample, temporal, weighted
+from ...kernels import gather
 from ...kernels.threads import split
-from ...types import NO_TIME, BatchKey, Csc, SampledGraph, SamplingPlan
-from ..errors import out_of_range
-from ..placement import Placement
+from ...types import Csc, SamplingPlan
+from ..backend import row_out_of_range
 from ..streams import NoStreams, Streams
-from .buffers import BufferPool
+from .buffers import BufferPool, Resources
+from .memory import CpuMemory
+from .workspace import CpuWorkspace
 
 Ints = npt.NDArray[Any]
 
 MIN_BYTES_PER_THREAD = 1 << 20  # below, waking a thread costs more than it saves
-MIN_ITEMS_PER_THREAD = 4096
-STAMP_LIMIT = 1 << 31  # half of the stamps, so that a batch that begins below it never wraps
-NO_INTS = np.empty(0, np.int64)
-NO_DOUBLES = np.empty(0, np.float64)
 
 
 class CpuBackend:
     """Samples and gathers with `threads` threads a batch, into recycled memory."""
 
-    on_host = True
-    producers = 0
+    default_producers = 0
 
     def __init__(self, threads: int = 1) -> None:
         self.device = torch.device("cpu")
-        self.threads = threads
-        self.pool = BufferPool()
+        self._resources = Resources(threads, BufferPool())
         self.streams: Streams = NoStreams()
-        self.placement = Placement(self.device)
+        self.memory = CpuMemory()
 
-    def bring(self, value: Any, device: torch.device) -> Any:
-        """Return a part of a batch on `device`: as in PyG, a batch is where its data is."""
-        return value.to(device)
+    @property
+    def threads(self) -> int:
+        """CPU threads that may share one batch; can be set between batches."""
+        return self._resources.threads
 
-    def place(self, csc: Csc, topology: str = "auto", device_bytes: int | None = None) -> Csc:
-        """Return `csc`: its arrays are NumPy arrays already."""
-        _refuse_device(topology, "topology")
-        return csc
-
-    def retrieve(self, csc: Csc) -> Csc:
-        """Return `csc` as it is."""
-        return csc
-
-    def hold(self, tables: Iterable[tuple[str, Tensor]], features: str = "auto") -> None:
-        """Do nothing: tables are read where they lie."""
-        _refuse_device(features, "features")
-
-    def reach(self, table: Tensor) -> Tensor | None:
-        """Return `table` itself if it is in host memory."""
-        return table if table.device == self.device else None
+    @threads.setter
+    def threads(self, threads: int) -> None:
+        self._resources.threads = threads
 
     def workspace(self, csc: Csc, plan: SamplingPlan) -> CpuWorkspace:
         """Return a new workspace."""
-        return CpuWorkspace(csc, plan, self)
+        return CpuWorkspace(csc, plan, self._resources)
 
     def gather(self, table: Tensor, index: Tensor, end: int | None = None) -> Tensor:
         """Return the rows `index` of `table`, in recycled memory. Each id is checked."""
         rows = len(index)
-        out = self.pool.empty((rows, *table.shape[1:]), table.dtype)
+        out = self._resources.pool.empty((rows, *table.shape[1:]), table.dtype)
         row_bytes = out.nbytes // max(1, rows)
         if row_bytes > 0:
             task = partial(
@@ -81,296 +60,9 @@ class CpuBackend:
         return out
 
 
-def _refuse_device(mode: str, name: str) -> None:
-    if mode == "device":
-        raise ValueError(
-            f"{name}='device' needs a CUDA device, but batches are made on the CPU. Use "
-            f"{name}='auto', or device='cuda'."
-        )
-
-
 def _gather(
     table: int, index: Ints, num_rows: int, row_bytes: int, out: int, first: int, last: int
 ) -> None:
     bad = gather.gather_rows(table, index, num_rows, row_bytes, first, last, out)
     if bad >= 0:
-        raise out_of_range(int(index[bad]), num_rows)
-
-
-class CpuWorkspace:
-    """The scratch arrays of one batch; see `ops.Workspace` for what the calls mean."""
-
-    def __init__(self, csc: Csc, plan: SamplingPlan, backend: CpuBackend) -> None:
-        hops, types, relations = len(plan.fanouts), csc.num_types, csc.num_relations
-        self._csc, self._plan, self._backend = csc, plan, backend
-        self._relations = np.stack([csc.src_type, csc.dst_type, csc.indptr_base])
-        self._dst_types: list[int] = csc.dst_type.tolist()
-        # A node of a disjoint batch counts once in each subgraph, so its type sets no limit.
-        no_limit = np.full(types, np.iinfo(np.int64).max, np.int64)
-        self._node_limit = no_limit if plan.disjoint else csc.num_nodes
-        id_dtype, position_dtype = csc.indices.dtype, csc.indptr.dtype
-
-        self._node_ptr = np.zeros((hops + 2, types), np.int64)
-        self._edge_ptr = np.zeros((hops, relations + 1), np.int64)
-        self._node_start = np.zeros(types, np.int64)  # each type's region of `_node`
-        self._node_room = np.zeros(types, np.int64)
-        self._node_bound = np.zeros(types, np.int64)  # what the next hop may need of it
-        self._node = np.empty(0, id_dtype)
-        self._seed_of = np.empty(0, np.int32)
-
-        self._item_base = np.zeros(relations + 1, np.int64)
-        self._item_start = np.empty(0, np.int64)
-        self._item_degree = np.empty(0, np.int64)
-        self._item_ptr = np.empty(0, np.int64)
-        self._item_low = np.empty(0, np.float64)
-
-        self._time = NO_INTS if csc.time is None else csc.time
-        self._seed_time = NO_INTS
-        self._weight = NO_DOUBLES if csc.weight is None else csc.weight
-        self._cumulative = NO_DOUBLES if csc.cumulative is None else csc.cumulative
-        self._alias = weight_tables.parts(NO_INTS if csc.alias is None else csc.alias)
-
-        self._row = np.empty(0, id_dtype)
-        self._col = np.empty(0, np.int32)
-        self._position = np.empty(0, position_dtype)
-
-        # 0 is below every stamp, so fresh tables are empty tables.
-        self._table: Ints = np.zeros(0, np.uint64)
-        if not plan.disjoint:
-            self._table = np.zeros(int(csc.node_base[-1]), np.uint32)
-        self._stamp = 1
-        self._key = (np.uint64(0), np.uint64(0))
-
-    def start(
-        self,
-        seeds: Sequence[Tensor | None],
-        key: BatchKey,
-        seed_time: Tensor | None = None,
-    ) -> None:
-        """Begin a batch."""
-        self._seed_time = NO_INTS if seed_time is None else seed_time.numpy()
-        self._key = (np.uint64(key.low), np.uint64(key.high))
-        self._stamp += int(self._node_ptr.max(initial=0))
-        if self._stamp >= STAMP_LIMIT:
-            self._table[:] = 0
-            self._stamp = 1
-        # Zeros, also where the batch before was broken off.
-        self._node_ptr[:] = 0
-        self._edge_ptr[:] = 0
-        self._node_bound[:] = [0 if seed is None else len(seed) for seed in seeds]
-        self._make_room()
-        stamp, group, total = np.uint32(self._stamp), 0, int(self._csc.node_base[-1])
-        for t, seed in enumerate(seeds):
-            if seed is None:
-                continue
-            first, base, n = int(self._node_start[t]), int(self._csc.node_base[t]), len(seed)
-            if self._plan.disjoint:
-                self._node[first : first + n] = seed.numpy()
-                self._seed_of[first : first + n] = np.arange(group, group + n, dtype=np.int32)
-                relabel.enter_disjoint(
-                    self._node, self._seed_of, first, first + n, 0, base, total,
-                    self._table, stamp,
-                )  # fmt: skip
-            else:
-                relabel.seed_dense(seed.numpy(), first, base, self._table, stamp, self._node)
-            group += n
-        self._node_ptr[1] = self._node_bound
-
-    def sample_hops(self, first: int, last: int) -> None:
-        """Sample the hops [first, last) of the plan."""
-        for hop in range(first, last):
-            self.plan(hop)
-            self.sample(hop)
-            self.relabel(hop)
-
-    def plan(self, hop: int) -> None:
-        """Count the edges of the hop and make room for them and for the nodes they may find."""
-        known, found = self._node_ptr[hop].tolist(), self._node_ptr[hop + 1].tolist()
-        items = sum(found[t] - known[t] for t in self._dst_types)
-        if items >= len(self._item_ptr):
-            room = items + items // 2 + 1
-            self._item_start, self._item_degree, self._item_ptr = np.empty((3, room), np.int64)
-            self._item_low = np.empty(room if self._csc.weight is not None else 0, np.float64)
-        self._item_low[:items] = 0.0
-        csc, fanout = self._csc, self._plan.fanouts[hop]
-        lists = self._item_base, self._item_start, self._item_degree
-        sample.list_items(
-            csc.indptr, self._node, self._node_start, self._node_ptr, self._relations, hop, *lists
-        )
-        if csc.time is not None:
-            temporal.cut_items(
-                self._node_start, self._node_ptr, self._relations, fanout, hop,
-                csc.indices, self._time, csc.time_base, self._plan.recent,
-                self._seed_of, self._seed_time, csc.weighted, self._cumulative,
-                *lists, self._item_low,
-            )  # fmt: skip
-        edges = sample.plan_hop(
-            self._node_ptr, self._relations, fanout, self._plan.replace, hop, self._node_limit,
-            csc.weighted, csc.positive, self._weight,
-            *lists, self._item_ptr, self._edge_ptr, self._node_bound,
-        )  # fmt: skip
-        if edges > len(self._row):
-            kept, room = int(self._edge_ptr[hop, 0]), edges + edges // 2
-            self._row = _grown(self._row, room, kept)
-            self._col = _grown(self._col, room, kept)
-            self._position = _grown(self._position, room, kept)
-        self._make_room()
-
-    def sample(self, hop: int) -> None:
-        """Draw the edges of the hop."""
-        items = int(self._item_base[-1])
-        law = (
-            self._node_ptr, self._relations, self._plan.fanouts[hop], self._plan.replace, hop,
-            *self._key, self._item_base, self._item_start, self._item_degree, self._item_ptr,
-        )  # fmt: skip
-
-        def task(first: int, last: int) -> None:
-            if self._csc.weight is not None:
-                weighted.draw_weighted(
-                    *law, first, last, self._position,
-                    self._csc.weighted, self._csc.time_base, *self._alias, self._weight,
-                    self._cumulative, self._item_low,
-                )  # fmt: skip
-            sample.sample_hop(
-                self._csc.indices, *law, first, last, self._row, self._col, self._position,
-                self._csc.weighted,
-            )  # fmt: skip
-
-        split(items, min(self._backend.threads, items // MIN_ITEMS_PER_THREAD), task)
-
-    def relabel(self, hop: int) -> None:
-        """Number the sources of the hop."""
-        stamp = np.uint32(self._stamp)
-        if self._plan.disjoint:
-            relabel.relabel_disjoint(
-                self._relations, self._csc.node_base, self._edge_ptr, hop, self._row, self._col,
-                self._table, stamp,
-                self._node, self._seed_of, self._node_start, self._node_ptr,
-            )  # fmt: skip
-        else:
-            relabel.relabel_dense(
-                self._relations, self._csc.node_base, self._edge_ptr, hop, self._row,
-                self._table, stamp, self._node, self._node_start, self._node_ptr,
-            )  # fmt: skip
-
-    def emit(self) -> SampledGraph:
-        """Copy the edges out, relation by relation."""
-        ends = self._edge_ptr.tolist()
-        perm = self._csc.perm if self._csc.perm is not None else self._position[:0]
-        outputs, counts = [], []
-        for r in range(self._csc.num_relations):
-            counts.append([hop[r + 1] - hop[r] for hop in ends])
-            edge_index, edge = self._edge_outputs(sum(counts[r]))
-            emit.emit_edges(
-                r, self._edge_ptr, self._row, self._col, self._position, perm,
-                int(self._csc.edge_base[r]), edge_index.numpy(), edge.numpy(),
-            )  # fmt: skip
-            outputs.append((edge_index, edge))
-        return self._sampled(outputs, counts)
-
-    def emit_induced(self) -> SampledGraph:
-        """Copy out all edges between the sampled nodes, by destination."""
-        csc, outputs = self._csc, []
-        for r in range(csc.num_relations):
-            src, dst = int(csc.src_type[r]), int(csc.dst_type[r])
-            first, count = int(self._node_start[dst]), int(self._node_ptr[-1, dst])
-            start, degree = np.empty((2, count), np.int64)
-            sample.list_nodes(
-                csc.indptr, int(csc.indptr_base[r]), self._node, first, 0, count, start, degree
-            )
-            if csc.time_base[r] != NO_TIME:
-                temporal.count_until(
-                    start, degree, 0, count, self._seed_of, first, self._seed_time,
-                    csc.indices, self._time, int(csc.time_base[r]),
-                )  # fmt: skip
-            between = (
-                start, degree, csc.indices, int(csc.node_base[src]), int(csc.node_base[-1]),
-                self._seed_of, first, not self._plan.disjoint, self._table, np.uint32(self._stamp),
-            )  # fmt: skip
-            size = emit.induced_edges(*between, NO_INTS, NO_INTS, NO_INTS)
-            row, col, position = np.empty((3, size), np.int64)
-            if size > 0:
-                emit.induced_edges(*between, row, col, position)
-            edge_index, edge = self._edge_outputs(size)
-            perm = csc.perm if csc.perm is not None else position[:0]
-            emit.emit_edges(
-                0, np.array([[0, size]], np.int64), row, col, position, perm,
-                int(csc.edge_base[r]), edge_index.numpy(), edge.numpy(),
-            )  # fmt: skip
-            outputs.append((edge_index, edge))
-        return self._sampled(outputs, None)
-
-    def _edge_outputs(self, size: int) -> tuple[Tensor, Tensor]:
-        pool = self._backend.pool
-        return pool.empty((2, size), self._plan.id_dtype), pool.empty((size,), torch.int64)
-
-    def _sampled(
-        self, edges: list[tuple[Tensor, Tensor]], num_edges: list[list[int]] | None
-    ) -> SampledGraph:
-        return SampledGraph(
-            node=self._emit_lists(self._node),
-            seed_of=self._emit_lists(self._seed_of) if self._plan.disjoint else None,
-            edge_index=[edge_index for edge_index, _ in edges],
-            edge=[edge for _, edge in edges],
-            num_sampled_nodes=[
-                [after - before for before, after in pairwise(ends)]
-                for ends in self._node_ptr.T.tolist()
-            ],
-            num_sampled_edges=num_edges,
-        )
-
-    def _emit_lists(self, source: Ints) -> list[Tensor]:
-        lists = []
-        for start, size in zip(self._node_start, self._node_ptr[-1].tolist(), strict=True):
-            out = self._backend.pool.empty((size,), torch.int64)
-            out.numpy()[:] = source[start : start + size]
-            lists.append(out)
-        return lists
-
-    def _make_room(self) -> None:
-        """Have room for more than `_node_bound` nodes of each type, keeping what is known.
-
-        More, because `relabel_dense` writes behind the end of a list before it knows whether a node
-        is new.
-        """
-        bound = self._node_bound
-        if (bound >= self._node_room).any():
-            if bound.max() >= STAMP_LIMIT:
-                raise ValueError(
-                    f"One batch may reach {bound.max()} nodes, more than the {STAMP_LIMIT} that "
-                    f"local ids can count. Use a smaller batch_size or smaller num_neighbors."
-                )
-            room = np.maximum(bound + bound // 2 + 1, self._node_room)
-            start = np.zeros_like(room)
-            np.cumsum(room[:-1], out=start[1:])
-            node = np.empty(int(room.sum()), self._node.dtype)
-            seed_of = np.empty(len(node) if self._plan.disjoint else 0, np.int32)
-            for t, known in enumerate(self._node_ptr.max(0)):
-                old, new = self._node_start[t], start[t]
-                node[new : new + known] = self._node[old : old + known]
-                if self._plan.disjoint:
-                    seed_of[new : new + known] = self._seed_of[old : old + known]
-            self._node, self._seed_of = node, seed_of
-            self._node_start, self._node_room = start, room
-        slots = 2 * int(bound.sum())
-        if self._plan.disjoint and 2 * slots > len(self._table):
-            self._rehash(slots)
-
-    def _rehash(self, at_least: int) -> None:
-        """Move the known nodes of this batch to a hash table of `at_least` slots."""
-        slots = 1 << max(10, at_least.bit_length())
-        self._table = np.zeros(2 * slots, np.uint64)
-        total = int(self._csc.node_base[-1])
-        for t, known in enumerate(self._node_ptr.max(0).tolist()):
-            first = int(self._node_start[t])
-            relabel.enter_disjoint(
-                self._node, self._seed_of, first, first + known, 0, int(self._csc.node_base[t]),
-                total, self._table, np.uint32(self._stamp),
-            )  # fmt: skip
-
-
-def _grown(array: Ints, room: int, known: int) -> Ints:
-    """Return a longer array that keeps the first `known` elements."""
-    longer = np.empty(room, array.dtype)
-    longer[:known] = array[:known]
-    return longer
+        raise row_out_of_range(int(index[bad]), num_rows)

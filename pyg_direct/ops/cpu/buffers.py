@@ -14,6 +14,7 @@ import os
 import threading
 import weakref
 from collections import deque
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -138,3 +139,11 @@ def _new_block(nbytes: int) -> Block:
     NumPy asks the kernel for 2 MiB pages (madvise) from 4 MiB up; untouched pages cost nothing.
     """
     return np.empty(nbytes + nbytes // 8, np.uint8)
+
+
+@dataclass
+class Resources:
+    """What the batches of one backend share."""
+
+    threads: int  # CPU threads that may share one batch
+    pool: BufferPool  # memory of the tensors handed out

@@ -49,13 +49,15 @@ class Attributes:
         self._device = device
         no_doubles = torch.empty(0, dtype=torch.float64, device=device)
         no_ints = self._no_time = torch.empty(0, dtype=torch.int64, device=device)
-        self.time: Tensor = no_ints if csc.time is None else csc.time
+        self.time: Tensor = no_ints if csc.times is None else csc.times.time
         self.time_base = upload(csc.time_base, device)  # [R]
         self.seed_time = self._no_time  # of the batch
         self.weighted = upload(csc.weighted, device)  # [R], 0 or 1
-        self.weight: Tensor = no_doubles if csc.weight is None else csc.weight
-        self.alias: Tensor = no_ints if csc.alias is None else csc.alias
-        self.cumulative: Tensor = no_doubles if csc.cumulative is None else csc.cumulative
+        self.weight = self.cumulative = no_doubles
+        self.alias = no_ints
+        if csc.weights is not None:
+            self.weight, self.cumulative = csc.weights.weight, csc.weights.cumulative
+            self.alias = no_ints if csc.weights.alias is None else csc.weights.alias
 
     def begin(self, seed_time: Tensor | None) -> None:
         """Take the times of a batch's seeds: int64 [n], or None."""

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ...types import Csc, SamplingPlan
-from ..errors import out_of_range
-from ..placement import Placement
+from ..backend import row_out_of_range
 from . import memory as device_memory
 from .compiler import library_for, require_cuda
 from .launch import Library
@@ -24,8 +21,6 @@ LOADS_IN_FLIGHT = 4  # `kInFlight` of gather.cu
 LINK_BYTES_PER_SECOND = 64e9  # PCIe 5 x16; a slower link is filled by fewer threads still
 LINK_LATENCY_SECONDS = 1.6e-6  # of a read of host memory, at the upper end
 MAX_THREADS_PER_PROCESSOR = 2048
-# The arrays of a CSC that kernels read, in the order in which they are worth device memory.
-ARRAYS = ("indptr", "indices", "time", "alias", "weight", "cumulative", "perm")
 WORDS = {16: "uint4", 8: "u64", 4: "u32", 2: "u16", 1: "u8"}
 
 
@@ -59,52 +54,19 @@ class CudaBackend:
         self.device, self.streams = compiler.device, compiler.streams
         self.gather_threads = gather_threads
         self.threads = 1  # of the CPU, which has no share in a batch
-        self._placer = Placer(self.device, compiler.registry, compiler.copies, compiler.free_bytes)
+        self.memory = Placer(self.device, compiler.registry, compiler.copies, compiler.free_bytes)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Kernels stay in their process: a copy in another one loads its own."""
         return CudaBackend, (self.device, None, self.gather_threads)
 
-    on_host = False
-    producers = 1  # so that a batch is under way while another one is trained on
-
-    @property
-    def placement(self) -> Placement:
-        """What lies where."""
-        return self._placer.placement
-
-    def bring(self, value: Any, device: torch.device) -> Any:
-        """Return a part of a batch on the GPU: it is what PyG's would be after ``.to("cuda")``."""
-        plain = type(value) is Tensor and value.layout == torch.strided
-        if plain and not value.requires_grad:  # autograd follows `to`
-            return device_memory.upload(value, self.device)
-        return value.to(self.device)
-
-    def place(self, csc: Csc, topology: str = "auto", device_bytes: int | None = None) -> Csc:
-        """Return `csc` with its arrays as tensors in device memory, or in pinned host memory."""
-        self._placer.open_budget(device_bytes)
-        arrays = [(name, torch.as_tensor(array).contiguous()) for name, array in arrays_of(csc)]
-        placed: dict[str, Any] = self._placer.topology(arrays, topology)
-        return replace(csc, **placed)
-
-    def retrieve(self, csc: Csc) -> Csc:
-        """Return a placed graph with NumPy arrays."""
-        host: dict[str, Any] = {name: array.cpu().numpy() for name, array in arrays_of(csc)}
-        return replace(csc, **host)
-
-    def hold(self, tables: Iterable[tuple[str, Tensor]], features: str = "auto") -> None:
-        """Place tables that batches will be gathered from."""
-        self._placer.hold(tables, features)
-
-    def reach(self, table: Tensor) -> Tensor | None:
-        """Return what `gather` takes for a table; None if the device cannot read it."""
-        return self._placer.reach(table)
+    default_producers = 1  # so that a batch is under way while another one is trained on
 
     def workspace(self, csc: Csc, plan: SamplingPlan) -> CudaWorkspace:
         """Return a new workspace, for use on the current stream."""
         # Were the graph deleted while the stream reads it, the memory must stay as it is.
-        self.streams.record_stream(array for _, array in arrays_of(csc))
-        return CudaWorkspace(csc, plan, self)
+        self.streams.record_stream(array for _, array in csc.arrays())
+        return CudaWorkspace(csc, plan, self.library)
 
     def gather(self, table: Tensor, index: Tensor, end: int | None = None) -> Tensor:
         """Return the rows `index` of `table`.
@@ -117,7 +79,7 @@ class CudaBackend:
         if len(index) > 0:
             low, high = (0, end - 1) if end is not None else map(int, torch.aminmax(index))
             if low < 0 or high >= len(table):
-                raise out_of_range(low if low < 0 else high, len(table))
+                raise row_out_of_range(low if low < 0 else high, len(table))
         shape = (len(index), *table.shape[1:])
         out = device_memory.empty(math.prod(shape), table.dtype, self.device).view(shape)
         if out.numel() == 0:
@@ -144,14 +106,6 @@ class CudaBackend:
     def block_threads(self) -> int:
         """Threads of every block that is launched."""
         return self.library.compiler.block_threads
-
-
-def arrays_of(csc: Csc) -> Iterator[tuple[str, Any]]:
-    """Yield the arrays that a graph has of `ARRAYS`, with their names."""
-    for name in ARRAYS:
-        array = getattr(csc, name)
-        if array is not None:
-            yield name, array
 
 
 def as_bytes(tensor: Tensor) -> Tensor:

@@ -7,11 +7,12 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
+from ...types import Csc
 from ..placement import (
     FREE_SHARE,
     ON_DEVICE,
@@ -22,6 +23,7 @@ from ..placement import (
     Row,
     megabytes,
 )
+from . import memory as device_memory
 from .pinning import Lease, PinningError, Registry
 
 # Smaller tensors share their pages with other objects, so they are copied instead of registered.
@@ -66,7 +68,7 @@ class _Held:
 
 
 class Placer:
-    """Puts arrays where a GPU can read them, and remembers where.
+    """`ops.backend.Memory` of a GPU: puts arrays where it can read them, and remembers where.
 
     Args:
         device: the GPU.
@@ -97,7 +99,28 @@ class Placer:
             device_bytes = int(self._free_bytes() * FREE_SHARE)
         self._left = self.placement.budget_bytes = device_bytes
 
-    def topology(self, arrays: Iterable[tuple[str, Tensor]], mode: str) -> dict[str, Tensor]:
+    def place_graph(self, csc: Csc, topology: str = "auto", device_bytes: int | None = None) -> Csc:
+        """Return `csc` with its arrays as tensors in device memory, or in pinned host memory."""
+        self.open_budget(device_bytes)
+        arrays = ((name, torch.as_tensor(array).contiguous()) for name, array in csc.arrays())
+        return csc.with_arrays(self._place_arrays(arrays, topology))
+
+    def to_numpy(self, csc: Csc) -> Csc:
+        """Return a placed graph with NumPy arrays."""
+        return csc.with_arrays({name: array.cpu().numpy() for name, array in csc.arrays()})
+
+    def to_batch(self, value: Any, device: torch.device) -> Any:
+        """Return a part of a batch on the GPU: it is what PyG's would be after ``.to("cuda")``."""
+        plain = type(value) is Tensor and value.layout == torch.strided
+        if plain and not value.requires_grad:  # autograd follows `to`
+            return device_memory.upload(value, self._device)
+        return value.to(self._device)
+
+    def pin(self, batch: Any) -> Any:
+        """Return a batch as it is: it is on the GPU already."""
+        return batch
+
+    def _place_arrays(self, arrays: Iterable[tuple[str, Tensor]], mode: str) -> dict[str, Tensor]:
         """Return arrays of ours as the GPU reads them, the most useful first.
 
         Raises:
@@ -115,23 +138,23 @@ class Placer:
         self._registry.runtime.synchronize()
         return placed
 
-    def hold(self, tables: Iterable[tuple[str, Tensor]], mode: str) -> None:
+    def place_tables(self, tables: Iterable[tuple[str, Tensor]], features: str = "auto") -> None:
         """Place the user's tables, the small ones first, as most of them fit then.
 
         Raises:
             ValueError: another loader over the same sampler has placed them in another way.
         """
-        if self._held and mode != self._features:
+        if self._held and features != self._features:
             raise ValueError(
-                f"features={mode!r} contradicts features={self._features!r} of another loader over "
-                f"the same neighbor_sampler=. Pass the same to both, or a sampler to each."
+                f"features={features!r} contradicts features={self._features!r} of another loader "
+                f"over the same neighbor_sampler=. Pass the same to both, or a sampler to each."
             )
-        self._features = mode
+        self._features = features
         for name, table in sorted(tables, key=lambda pair: nbytes_of(pair[1])):
-            self.reach(table, name)
+            self.readable(table, name)
         self._registry.runtime.synchronize()
 
-    def reach(self, table: Tensor, name: str = "an attribute") -> Tensor | None:
+    def readable(self, table: Tensor, name: str = "an attribute") -> Tensor | None:
         """Return what the GPU reads for a table: itself or a copy; None if it cannot read any.
 
         A copy follows its source: after a change in place, which torch's version counter tells, it

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -14,11 +13,8 @@ from . import memory as device_memory
 from .arrays import MAX_SCAN_BLOCKS, Attributes, Counts, Grids, Items, prefix_sums, upload
 from .bounds import Forecast
 from .emit import EdgeOutputs, Edges
-from .launch import type_name
+from .launch import Library, type_name
 from .memory import grown
-
-if TYPE_CHECKING:
-    from .backend import CudaBackend
 
 SMALL_FANOUT = 32  # up to here a sub-warp holds all picks in registers
 PICKS_LIMIT_BYTES = 64 << 20  # scratch of larger fan-outs
@@ -33,12 +29,12 @@ class CudaWorkspace:
     reads back once a batch, in `emit`; and in `plan`, before a hop that takes all neighbours.
     """
 
-    def __init__(self, csc: Csc, plan: SamplingPlan, backend: CudaBackend) -> None:
+    def __init__(self, csc: Csc, plan: SamplingPlan, library: Library) -> None:
         hops, types, relations = len(plan.fanouts), csc.num_types, csc.num_relations
-        self._csc, self._plan, self._backend = csc, plan, backend
-        self._device, self._disjoint = backend.device, int(plan.disjoint)
+        self._csc, self._plan, self._library = csc, plan, library
+        self._device, self._disjoint = library.compiler.device, int(plan.disjoint)
         self._hashed = plan.disjoint or 4 * int(csc.node_base[-1]) > DENSE_LIMIT_BYTES
-        self._grids = Grids(backend.block_threads)
+        self._grids = Grids(library.compiler.block_threads)
         self._load_kernels()
         self._forecast = Forecast(csc, plan)
         self._key = BatchKey(0, 0)
@@ -67,7 +63,7 @@ class CudaWorkspace:
         self._col, self._label = self._empty(0, torch.int32), self._empty(0, torch.int32)
         self._position = self._empty(0, positions)
         # Of the current hop only.
-        self._items = Items(self._device, csc.weight is not None)
+        self._items = Items(self._device, csc.weights is not None)
         self._row, self._slot = self._empty(0, ids), self._empty(0)
         self._group = self._empty(0, torch.int32)
         self._picks = self._empty(0, torch.int32)
@@ -161,7 +157,7 @@ class CudaWorkspace:
         if not replace and uniform.max(initial=0) > SMALL_FANOUT:
             # A list that is not longer than the fan-out is taken whole, and needs no table.
             largest = min(int(uniform.max()), self._max_degree())
-            slots, block = _power_of_two(2 * largest), self._backend.block_threads
+            slots, block = _power_of_two(2 * largest), self._library.compiler.block_threads
             warps = max(1, min(items, PICKS_LIMIT_BYTES // (4 * slots)))
             grid = self._grids.loop(32 * warps)
             self._picks = grown(self._picks, grid * (block // 32) * slots)
@@ -243,7 +239,7 @@ class CudaWorkspace:
         return self._sampled(node_ptr, edges, None)
 
     def _load_kernels(self) -> None:
-        csc, library = self._csc, self._backend.library
+        csc, library = self._csc, self._library
         names = {
             "P": type_name(csc.indptr.dtype),
             "I": type_name(csc.indices.dtype),

@@ -133,5 +133,5 @@ def test_threads_share_the_lists(monkeypatch, threads):
     monkeypatch.setattr(weights, "MIN_EDGES_PER_THREAD", 1)
     monkeypatch.setattr(weights, "available_cores", lambda: threads)
     found = weights.with_weights(csc, weight, np.array([True, False, True]))
-    assert found.alias.tolist() == table.tolist()
-    assert found.cumulative.tolist() == cumulative.tolist()
+    assert found.weights.alias.tolist() == table.tolist()
+    assert found.weights.cumulative.tolist() == cumulative.tolist()

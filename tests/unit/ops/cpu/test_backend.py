@@ -15,8 +15,10 @@ from torch_geometric.data import Data
 from pyg_direct import NeighborLoader
 from pyg_direct.graph.from_pyg import graph_of
 from pyg_direct.kernels import emit, gather, relabel, sample
-from pyg_direct.ops.cpu import backend as cpu
-from pyg_direct.ops.cpu.backend import CpuBackend, CpuWorkspace
+from pyg_direct.ops.cpu import backend as cpu_backend
+from pyg_direct.ops.cpu import workspace as cpu
+from pyg_direct.ops.cpu.backend import CpuBackend
+from pyg_direct.ops.cpu.workspace import CpuWorkspace
 from pyg_direct.ops.devices import backend_for
 from pyg_direct.types import BatchKey, SampledGraph, SamplingPlan
 
@@ -188,7 +190,7 @@ def test_gather_rows_stops_at_an_id_out_of_range(bad: int) -> None:
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.bool, torch.complex128])
 def test_gather(monkeypatch: pytest.MonkeyPatch, threads: int, dtype: torch.dtype) -> None:
-    monkeypatch.setattr(cpu, "MIN_BYTES_PER_THREAD", 16)
+    monkeypatch.setattr(cpu_backend, "MIN_BYTES_PER_THREAD", 16)
     table = (torch.arange(1000 * 7).view(1000, 7) % 200).to(dtype)
     index = torch.randint(1000, (333,))
     out = CpuBackend(threads).gather(table, index)
@@ -230,7 +232,8 @@ def workspace(data: Data, fanouts: list[int], threads: int = 1, **plan: Any) -> 
     options = dict(replace=False, disjoint=False, recent=False, id_dtype=torch.int64) | plan
     backend = backend_for(torch.device("cpu"), threads)
     return backend.workspace(
-        backend.place(graph_of(data).csc), SamplingPlan(ints(*fanouts).reshape(-1, 1), **options)
+        backend.memory.place_graph(graph_of(data).csc),
+        SamplingPlan(ints(*fanouts).reshape(-1, 1), **options),
     )
 
 

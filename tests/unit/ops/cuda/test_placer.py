@@ -55,7 +55,7 @@ class Gpu:
 
     def read_by(self, loader: NeighborLoader, name: str) -> Iterator[Tensor]:
         """Yield what a loader reads for an attribute."""
-        yield loader._backend.reach(loader.data[name])
+        yield loader._backend.memory.readable(loader.data[name])
 
     sources: list[Tensor]  # the user's tensors
 
@@ -240,7 +240,7 @@ def test_tensors_that_are_replaced_do_not_pile_up(gpu: Gpu) -> None:
         next(iter(loader))
         gc.collect()
     assert len(gpu.runtime.ranges) <= registered + 1
-    assert len(gpu.backends[0]._placer._held) == len(FEATURES)
+    assert len(gpu.backends[0].memory._held) == len(FEATURES)
 
 
 def test_nothing_stays_registered(gpu: Gpu) -> None:
