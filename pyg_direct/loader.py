@@ -26,6 +26,10 @@ class NeighborLoader(DirectLoader, torch_geometric.loader.NeighborLoader):  # ty
     here, too. What differs is said below. Batch i of epoch e depends on the data, the arguments,
     `seed`, e and i alone: not on `num_workers`, `prefetch` or timing.
 
+    The edges, times, weights and seeds are copied when the loader is built, ids as 32-bit integers
+    where they fit: what happens to the tensors that they came from changes no draw. All attributes
+    in a batch are read from the user's tensors when the batch is made.
+
     Args:
         data: `torch_geometric.data.Data`, `HeteroData` or (`FeatureStore`, `GraphStore`).
         num_neighbors: fan-out of each hop; negative for all neighbours, 0 for none. With edge

@@ -28,8 +28,10 @@ def gather(value: Any, index: Tensor, dim: int, backend: Backend, end: int | Non
     Raises:
         IndexError: an id for which the attribute has no entry.
         ValueError: an attribute PyG cannot select from, such as a list.
+        RuntimeError: a tensor whose storage was made smaller than its shape.
     """
     if isinstance(value, Tensor):
+        _check_storage(value)
         if dim == 0 and is_plain(value):
             table = backend.memory.readable(value)
             if table is not None:
@@ -49,3 +51,20 @@ def is_plain(value: Tensor) -> bool:
         and not (value.is_conj() or value.is_neg() or value.is_quantized)
         and type(value) in (Tensor, torch.nn.Parameter)
     )
+
+
+def _check_storage(value: Tensor) -> None:
+    """Raise a RuntimeError unless a dense tensor's elements lie in its storage.
+
+    Neither our kernels nor those of torch look at this before they read.
+    """
+    if value.layout == torch.strided and value.numel() > 0:
+        last = value.storage_offset() + sum(
+            (size - 1) * stride for size, stride in zip(value.shape, value.stride(), strict=True)
+        )
+        needed, there = (last + 1) * value.element_size(), value.untyped_storage().nbytes()
+        if needed > there:
+            raise RuntimeError(
+                f"An attribute of shape {tuple(value.shape)} needs {needed} bytes, but its storage "
+                f"has {there} bytes. Was the storage resized?"
+            )

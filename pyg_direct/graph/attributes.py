@@ -64,7 +64,10 @@ def find(
 
 
 class Times:
-    """The times of nodes or of edges, by type. Exactly one of the two is set.
+    """The times of nodes or of edges, by type, int64. Exactly one of the two is set.
+
+    Those of nodes are copies. Those of edges may lie in the user's memory: they are read while the
+    graph is built, and not kept.
 
     Raises:
         ValueError: no such attribute, times on nodes and on edges, or times that are not integers.
@@ -78,11 +81,12 @@ class Times:
             )
         if not node and not edge:
             raise ValueError(f"time_attr={name!r} is no attribute of the nodes or of the edges.")
-        self.node = {key: _integers(found, name) for key, found in node.items()}
+        self.node = {key: _integers(found, name).copy() for key, found in node.items()}
         self.edge = {key: _integers(found, name) for key, found in edge.items()}
 
 
 def _integers(found: Named, name: str) -> Ints:
+    """Return times as int64 of one dimension, in the user's memory where they are that already."""
     value, label = found
     if not isinstance(value, Tensor) or value.dtype not in INTEGERS or value.dim() != 1:
         kind = f"{value.dtype} {tuple(value.shape)}" if isinstance(value, Tensor) else type(value)
@@ -95,6 +99,8 @@ def _integers(found: Named, name: str) -> Ints:
 
 def edge_weights(data: Any, name: str) -> dict[EdgeType | None, npt.NDArray[np.float64]]:
     """Return the weights of the edges of each edge type that has some, float64 [E].
+
+    They may lie in the user's memory: to be read while the graph is built, and not kept.
 
     Raises:
         ValueError: no such attribute, not one-dimensional, or negative, infinite or NaN.

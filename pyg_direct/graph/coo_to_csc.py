@@ -40,7 +40,7 @@ def compress(
     trusted: bool = False,
     names: tuple[str, str] = ("edge_index[0, {}]", "edge_index[1, {}]"),
 ) -> Compressed:
-    """Group edges by destination; among the edges of one, their order is kept.
+    """Group edges by destination in memory of our own; among the edges of one, their order is kept.
 
     Args:
         row: int32 or int64 [E], sources.
@@ -51,17 +51,18 @@ def compress(
         names: what errors call an entry of `row` and of `col`, with {} for its position.
 
     Returns:
-        Where `col` is sorted, `indices` is `row` itself, not a copy, and `perm` is None.
+        Arrays that share no memory with `row` and `col`; where `col` is sorted, `perm` is None.
 
     Raises:
         ValueError: an id out of range, or `trusted` edges that are not sorted.
     """
-    edges = len(row)
-    status, at = kernels.check_sorted(row, col, 0, edges, num_src, num_dst)
+    indices = np.empty(len(row), narrow(num_src))
+    status, at = kernels.copy_sorted(row, col, num_src, num_dst, indices)
     if status == kernels.OK:
-        indptr = np.empty(num_dst + 1, narrow(edges + 1))
+        indptr = np.empty(num_dst + 1, narrow(len(row) + 1))
         kernels.index_to_ptr(col, 0, indptr)
-        return Compressed(indptr, row, None)
+        return Compressed(indptr, indices, None)
+    del indices
     if status != kernels.UNSORTED or trusted:
         raise ValueError(_complaint(status, at, row, col, num_src, num_dst, names))
     return _counting_sort(row, col, num_src, num_dst, names)
@@ -100,26 +101,47 @@ def _counting_sort(
 
 
 def pad_and_check(compressed: Compressed, size: tuple[int, int], name: str) -> Compressed:
-    """Return a relation that somebody else compressed, with a list for every destination.
+    """Copy a relation that somebody else compressed, with a list for every destination.
 
     Raises:
-        ValueError: more lists than destinations, pointers that do not fit the indices, or source
-            ids out of range.
+        ValueError: arrays that are not integers of one dimension, more lists than destinations,
+            pointers that do not fit the indices, or ids out of range.
     """
+    num_src, num_dst = size
     ptr, row, perm = (None if part is None else np.asarray(part) for part in compressed)
     assert ptr is not None
     assert row is not None
-    num_src, num_dst = size
+    for part, array in (("pointers", ptr), ("indices", row), ("edge ids", perm)):
+        if array is not None and (array.ndim != 1 or array.dtype.kind not in "iu"):
+            raise ValueError(
+                f"{name} is no valid CSC: its {part} must be integers of one dimension, got "
+                f"{array.dtype} of shape {array.shape}."
+            )
     if len(ptr) > num_dst + 1:
         raise ValueError(f"{name} has {len(ptr) - 1} destinations, but there are {num_dst} nodes.")
-    if len(ptr) == 0 or ptr[0] != 0 or ptr[-1] != len(row) or bool((np.diff(ptr) < 0).any()):
+    # Compared, not subtracted: the difference of two integers of a dtype need not fit into it.
+    falls = bool((ptr[1:] < ptr[:-1]).any())
+    if len(ptr) == 0 or ptr[0] != 0 or ptr[-1] != len(row) or falls:
         raise ValueError(f"{name} is no valid CSC: its pointers do not fit its {len(row)} indices.")
-    if len(row) and (row.min() < 0 or row.max() >= num_src):
-        bad = row.min() if row.min() < 0 else row.max()
-        raise ValueError(f"{name} refers to node {bad}, but source ids must be in [0, {num_src}).")
-    missing = num_dst + 1 - len(ptr)
-    padded = np.concatenate([ptr, np.full(missing, ptr[-1])]) if missing else ptr
-    return Compressed(padded.astype(narrow(len(row) + 1)), row, perm)
+    if perm is not None and len(perm) != len(row):
+        raise ValueError(
+            f"{name} is no valid CSC: it has {len(row)} indices, but {len(perm)} edge ids."
+        )
+    indptr = np.empty(num_dst + 1, narrow(len(row) + 1))
+    indptr[: len(ptr)], indptr[len(ptr) :] = ptr, ptr[-1]
+    indices = _copied_ids(row, num_src, f"{name} refers to node {{}}, but source ids")
+    ids = (
+        None if perm is None else _copied_ids(perm, len(row), f"{name} has edge id {{}}, but they")
+    )
+    return Compressed(indptr, indices, ids)
+
+
+def _copied_ids(ids: Ints, end: int, what: str) -> Ints:
+    """Return `ids` in the narrowest integer type, if they are in [0, end)."""
+    if len(ids) and (ids.min() < 0 or ids.max() >= end):
+        bad = ids.min() if ids.min() < 0 else ids.max()
+        raise ValueError(f"{what.format(bad)} must be in [0, {end}).")
+    return ids.astype(narrow(end))
 
 
 def sort_by_time(

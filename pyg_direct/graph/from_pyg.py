@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,13 +23,17 @@ from .weights import with_weights
 
 @dataclass(frozen=True)
 class Graph:
-    """A graph as the sampler sees it. A homogeneous one has the one node and edge type None."""
+    """A graph as the sampler sees it. A homogeneous one has the one node and edge type None.
+
+    All its arrays are copies: the user's tensors may be changed, moved or freed once it is built.
+    """
 
     csc: Csc
     node_types: Sequence[NodeType | None]
     edge_types: Sequence[EdgeType | None]
     id_dtype: torch.dtype  # dtype of the user's `edge_index`: int64 or int32
-    times: Times | None = None
+    node_times: Mapping[NodeType | None, Ints] | None = None
+    """int64 [num_nodes] of the node types that have times; None without `time_attr`."""
 
 
 def graph_of(
@@ -94,7 +98,7 @@ def graph_of(
     if weights:
         csc = _with_weights(csc, weights, edge_types)
     id_dtype = torch.int32 if dtypes == {torch.int32} else torch.int64
-    return Graph(csc, node_types, edge_types, id_dtype, times)
+    return Graph(csc, node_types, edge_types, id_dtype, None if times is None else times.node)
 
 
 def _hetero_parts(
@@ -129,41 +133,36 @@ def _with_times(
         for r, src in enumerate(csc.src_type):
             if node_types[src] in times.node:
                 base[r] = csc.node_base[src]
-        parts = {t: times.node.get(key) for t, key in enumerate(node_types)}
-        starts = csc.node_base
+        time = np.zeros(size, np.int64)
+        for t, key in enumerate(node_types):
+            if key in times.node:
+                time[csc.node_base[t] : csc.node_base[t + 1]] = times.node[key]
     else:
-        size = len(csc.indices)
         base[[key in times.edge for key in edge_types]] = EDGE_TIME
-        parts = {r: _in_order(csc, r, times.edge.get(key)) for r, key in enumerate(edge_types)}
-        starts = csc.edge_base
-    return replace(csc, times=TimeTable(_laid_out(parts, starts, size, np.int64), base))
+        time = _by_position(csc, times.edge, edge_types, np.int64)
+    return replace(csc, times=TimeTable(time, base))
 
 
 def _with_weights(csc: Csc, weights: dict[Any, Any], edge_types: Sequence[EdgeType | None]) -> Csc:
     """Add the weights, in the order of the CSC."""
-    parts = {r: _in_order(csc, r, weights.get(key)) for r, key in enumerate(edge_types)}
-    weight = _laid_out(parts, csc.edge_base, len(csc.indices), np.float64)
+    weight = _by_position(csc, weights, edge_types, np.float64)
     relations = np.array([key in weights for key in edge_types], np.bool_)
     positive = all(bool((value > 0).all()) for value in weights.values())
     return with_weights(csc, weight, relations, positive)
 
 
-def _in_order(csc: Csc, relation: int, values: Any) -> Any:
-    """Return one value for each edge of a relation in the order of the CSC."""
-    if values is None:
-        return None
-    first, last = csc.edge_base[relation : relation + 2]
-    return values if csc.perm is None else values[csc.perm[first:last]]
-
-
-def _laid_out(parts: dict[int, Any], starts: Any, size: int, dtype: Any) -> Any:
-    """Put the parts that there are at their places in one array; a lone part is used as it is."""
-    if len(parts) == 1:
-        return np.ascontiguousarray(parts[0], dtype)
-    out = np.zeros(size, dtype)
-    for i, part in parts.items():
-        if part is not None:
-            out[starts[i] : starts[i + 1]] = part
+def _by_position(
+    csc: Csc, values: Mapping[Any, Any], edge_types: Sequence[EdgeType | None], dtype: Any
+) -> Any:
+    """Return a new array [E] with the values of edges in the order of the CSC; 0 without one."""
+    out = np.zeros(len(csc.indices), dtype)
+    for r, key in enumerate(edge_types):
+        if key in values:
+            positions = slice(*csc.edge_base[r : r + 2])
+            if csc.perm is None:
+                out[positions] = values[key]
+            else:  # "clip" writes to `out` without a buffer; no id is out of range
+                np.take(values[key], csc.perm[positions], out=out[positions], mode="clip")
     return out
 
 

@@ -16,15 +16,16 @@ OK, UNSORTED, BAD_SOURCE, BAD_DESTINATION = 0, 1, 2, 3
 
 
 @kernel
-def check_sorted(
-    row: Ints, col: Ints, first: int, last: int, num_src: int, num_dst: int
-) -> tuple[int, int]:
-    """Return (OK, -1) if col[first:last] is non-decreasing and every id is in range.
+def copy_sorted(row: Ints, col: Ints, num_src: int, num_dst: int, indices: Ints) -> tuple[int, int]:
+    """Copy `row` to `indices` [E] and return (OK, -1) if `col` is non-decreasing, all ids in range.
 
-    Otherwise (what is wrong, the edge where it shows).
+    Otherwise stop, and return (what is wrong, the edge where it shows).
+
+    Example: sources 5, 6 and destinations 0, 2 give indices = [5, 6]; destinations 2, 0 give
+    (UNSORTED, 1).
     """
-    previous = col[first - 1] if first > 0 else col[first] if last > first else 0
-    for e in range(first, last):
+    previous = 0
+    for e in range(row.shape[0]):
         if row[e] < 0 or row[e] >= num_src:
             return BAD_SOURCE, e
         if col[e] < 0 or col[e] >= num_dst:
@@ -32,6 +33,7 @@ def check_sorted(
         if col[e] < previous:
             return UNSORTED, e
         previous = col[e]
+        indices[e] = row[e]
     return OK, -1
 
 

@@ -18,6 +18,9 @@ ID_TYPES = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 def node_seeds(input_nodes: Any, input_id: Any, data: Any, sampler: Any) -> Any:
     """Return seed nodes as PyG takes them: a tensor or None; with their type if there are types.
 
+    Ids are copied, as PyG copies the ends of links, so that what happens to the user's tensor later
+    changes no batch.
+
     Raises:
         ValueError: no node type where the graph has some, a mask of the wrong length, ids that are
             not integers of one dimension, or not one `input_id` for each.
@@ -82,7 +85,7 @@ def _as_nodes(input_nodes: Any, input_id: Any, num_nodes: int | None, local: boo
         check_input_id(input_id, int(nodes.sum()))
         return nodes
     check_input_id(input_id, len(nodes))
-    return nodes.to(torch.int64)
+    return nodes.to(torch.int64, copy=True)
 
 
 def link_seeds(edge_label_index: Any, data: Any, sampler: Any) -> Any:

@@ -18,6 +18,8 @@ from ..types import BatchKey, Csc, SampledGraph, SamplingPlan
 from .placement import Placement
 from .streams import Streams
 
+ID_LIMIT = 1 << 31  # local ids are int32
+
 
 class Workspace(Protocol):
     """Scratch memory for one batch at a time, reused from batch to batch.
@@ -149,4 +151,12 @@ def row_out_of_range(row: int, num_rows: int) -> IndexError:
     return IndexError(
         f"Cannot gather row {row} of a tensor with {num_rows} rows. Did an attribute of the data "
         f"change its size, or a transform_sampler_output its ids?"
+    )
+
+
+def batch_too_large(nodes: int, edges: int) -> ValueError:
+    """Return the error of a batch that has more nodes of a type, or edges in a hop, than ids."""
+    return ValueError(
+        f"One batch may reach {nodes} nodes of a type and {edges} edges in a hop, more than the "
+        f"{ID_LIMIT} that local ids can count. Use a smaller batch_size or smaller num_neighbors."
     )

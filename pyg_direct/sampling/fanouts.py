@@ -8,7 +8,10 @@ from typing import Any, TypeAlias
 import numpy as np
 from torch_geometric.sampler.base import NumNeighbors
 
+from ..types import IntTable
+
 MAX_FANOUT = 2**63 - 1
+MAX_DRAWS = 2**31 - 1  # with replacement, where every fan-out is drawn in full
 MAX_HOPS = 255  # a hop is eight bits of the random counter
 
 Fanouts: TypeAlias = tuple[tuple[int, ...], ...]
@@ -51,7 +54,7 @@ def fanouts_of(num_neighbors: NumNeighbors, edge_types: Sequence[Any], is_hetero
     return tuple(zip(*by_relation, strict=True))
 
 
-def check_fanouts(num_neighbors: NumNeighbors, fanouts: Fanouts) -> None:
+def check_fanouts(num_neighbors: NumNeighbors, fanouts: Fanouts, replace: bool) -> None:
     """Raise a ValueError unless all fan-outs are integers in range, for not too many hops."""
     for value in (value for hop in fanouts for value in hop):
         if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
@@ -59,10 +62,29 @@ def check_fanouts(num_neighbors: NumNeighbors, fanouts: Fanouts) -> None:
                 f"num_neighbors must hold integers (negative for all neighbours), got {value!r} in "
                 f"{num_neighbors.values!r}."
             )
-        if value > MAX_FANOUT:
+        if value > (MAX_DRAWS if replace else MAX_FANOUT):
+            limit = f"{MAX_DRAWS} at most with replace=True" if replace else f"{MAX_FANOUT} at most"
             raise ValueError(
-                f"num_neighbors may be {MAX_FANOUT} at most (negative for all neighbours), got "
-                f"{value}."
+                f"num_neighbors may be {limit} (negative for all neighbours), got {value}."
             )
     if len(fanouts) > MAX_HOPS:
         raise ValueError(f"num_neighbors may have {MAX_HOPS} hops at most, got {len(fanouts)}.")
+
+
+def fanout_table(fanouts: Fanouts, num_edges: IntTable, replace: bool) -> IntTable:
+    """Return fan-outs that passed `check_fanouts` as int64 [hops, R], ready to compute with.
+
+    Without replacement no node gets more than all edges, so larger fan-outs are cut to that: sums
+    and products of them stay in range.
+
+    Args:
+        fanouts: [hops][R].
+        num_edges: [R], of each relation.
+        replace: whether edges are drawn with replacement.
+
+    Example: fan-outs [[5, 9223372036854775807, -1]] of relations of 10 edges are [[5, 10, -1]].
+    """
+    # Negative numbers of any size mean the same; NumPy would refuse those below -2^63.
+    whole = [[max(-1, int(value)) for value in hop] for hop in fanouts]
+    table = np.array(whole, np.int64).reshape(len(fanouts), len(num_edges))
+    return table if replace else np.minimum(table, num_edges)

@@ -33,7 +33,7 @@ from ..ops.devices import backend_for
 from ..ops.placement import check_bytes, check_mode
 from ..types import BatchKey, Ends, SampledGraph, SamplingPlan
 from . import rng
-from .fanouts import Fanouts, as_num_neighbors, check_fanouts, fanouts_of
+from .fanouts import Fanouts, as_num_neighbors, check_fanouts, fanout_table, fanouts_of
 from .negatives import KeyedNegatives
 
 NumNeighborsLike: TypeAlias = NumNeighbors | list[int] | dict[EdgeType, list[int]]
@@ -161,7 +161,7 @@ class NeighborSampler(BaseSampler):
         if isinstance(value, (np.ndarray, Tensor)):
             value = value.tolist()
         self._num_neighbors = as_num_neighbors(value)
-        check_fanouts(self._num_neighbors, self._fanouts())
+        check_fanouts(self._num_neighbors, self._fanouts(), self.replace)
 
     @property
     def is_hetero(self) -> bool:
@@ -171,7 +171,7 @@ class NeighborSampler(BaseSampler):
     @property
     def is_temporal(self) -> bool:
         """Whether sampling respects time."""
-        return self._graph.times is not None
+        return self._graph.node_times is not None
 
     @property
     def disjoint(self) -> bool:
@@ -209,7 +209,6 @@ class NeighborSampler(BaseSampler):
         """
         if kwargs:
             raise TypeError(f"sample_from_nodes takes no argument {', '.join(kwargs)}.")
-        check_ids(index.node, self.num_nodes_of(index.input_type), "seeds")
         return self.sample_nodes(index, self._next_key())
 
     def num_nodes_of(self, node_type: NodeType | None) -> int:
@@ -223,7 +222,13 @@ class NeighborSampler(BaseSampler):
         return int(self._csc.num_nodes[self.node_types.index(node_type)])
 
     def sample_nodes(self, inputs: NodeSamplerInput, key: BatchKey) -> Output:
-        """Sample as a function of `key`. The seeds must be in range: nothing checks them again."""
+        """Sample as a function of `key`.
+
+        Raises:
+            IndexError: a seed out of range. They are checked for each batch, as they may be changed
+                while a loader goes through them.
+        """
+        check_ids(inputs.node, self.num_nodes_of(inputs.input_type), "seeds")
         out: Output = node_sample(inputs, partial(self._sample, key))
         if self.subgraph_type == SubgraphType.bidirectional:
             out = out.to_bidirectional(keep_orig_edges=self.keep_orig_edges)
@@ -237,22 +242,25 @@ class NeighborSampler(BaseSampler):
         Raises:
             IndexError: an end out of range.
         """
-        ends = (None, None) if index.input_type is None else index.input_type[::2]
-        check_ids(index.row, self.num_nodes_of(ends[0]), "sources of seed links")
-        check_ids(index.col, self.num_nodes_of(ends[1]), "destinations of seed links")
         return self.sample_links(index, neg_sampling, self._next_key())
 
     def sample_links(
         self, inputs: EdgeSamplerInput, neg_sampling: NegativeSampling | None, key: BatchKey
     ) -> Output:
-        """Sample as a function of `key`. The ends must be in range: nothing checks them again.
+        """Sample as a function of `key`.
 
         The rules of links and negatives are PyG's own function; only the draws are ours.
+
+        Raises:
+            IndexError: an end out of range; see `sample_nodes`.
         """
-        times = self._graph.times
+        ends = (None, None) if inputs.input_type is None else inputs.input_type[::2]
+        check_ids(inputs.row, self.num_nodes_of(ends[0]), "sources of seed links")
+        check_ids(inputs.col, self.num_nodes_of(ends[1]), "destinations of seed links")
+        times = self._graph.node_times
         node_time: Any = None
-        if times is not None and times.node:
-            own = {kind: torch.from_numpy(value) for kind, value in times.node.items()}
+        if times:
+            own = {kind: torch.from_numpy(value) for kind, value in times.items()}
             node_time = own if self.is_hetero else own[None]
         keyed = None if neg_sampling is None else KeyedNegatives(neg_sampling, key)
         out: Output = edge_sample(
@@ -289,9 +297,9 @@ class NeighborSampler(BaseSampler):
             ValueError: times given where there is no `time_attr`, not one integer for each seed, or
                 none given where the nodes have none of their own.
         """
-        times = self._graph.times
+        times = self._graph.node_times
         if time is None:
-            own = None if times is None else times.node.get(node_type)
+            own = None if times is None else times.get(node_type)
             if times is not None and own is None:
                 kind = "nodes" if node_type is None else f"nodes of type {node_type!r}"
                 raise ValueError(
@@ -366,7 +374,8 @@ class NeighborSampler(BaseSampler):
         key = (fanouts, self.replace, self.disjoint, self.temporal_strategy)
         plan = self._plans.get(key)
         if plan is None:
-            table = np.array(fanouts, np.int64).reshape(len(fanouts), self._csc.num_relations)
+            check_fanouts(self._num_neighbors, fanouts, self.replace)  # which can be set, too
+            table = fanout_table(fanouts, np.diff(self._csc.edge_base), self.replace)
             recent = self.temporal_strategy == "last"
             plan = SamplingPlan(table, self.replace, self.disjoint, recent, self._graph.id_dtype)
             self._plans[key] = plan

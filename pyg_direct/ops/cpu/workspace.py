@@ -15,12 +15,13 @@ from ...kernels import alias as weight_tables
 from ...kernels import emit, relabel, sample, temporal, weighted
 from ...kernels.threads import split
 from ...types import NO_TIME, BatchKey, Csc, SampledGraph, SamplingPlan
+from ..backend import ID_LIMIT, batch_too_large
 from .buffers import Resources
 
 Ints = npt.NDArray[Any]
 
 MIN_ITEMS_PER_THREAD = 4096
-STAMP_LIMIT = 1 << 31  # half of the stamps, so that a batch that begins below it never wraps
+STAMP_LIMIT = ID_LIMIT  # half of the stamps, so that a batch that begins below it never wraps
 NO_INTS = np.empty(0, np.int64)
 NO_DOUBLES = np.empty(0, np.float64)
 
@@ -142,8 +143,11 @@ class CpuWorkspace:
             self._weighted, self._positive, self._weight,
             *lists, self._item_ptr, self._edge_ptr, self._node_bound,
         )  # fmt: skip
+        kept = int(self._edge_ptr[hop, 0])
+        if self._plan.replace and edges - kept >= ID_LIMIT:  # else there is an edge for each
+            raise batch_too_large(int(self._node_bound.max()), edges - kept)
         if edges > len(self._row):
-            kept, room = int(self._edge_ptr[hop, 0]), edges + edges // 2
+            room = edges + edges // 2
             self._row = _grown(self._row, room, kept)
             self._col = _grown(self._col, room, kept)
             self._position = _grown(self._position, room, kept)
@@ -269,10 +273,7 @@ class CpuWorkspace:
         bound = self._node_bound
         if (bound >= self._node_room).any():
             if bound.max() >= STAMP_LIMIT:
-                raise ValueError(
-                    f"One batch may reach {bound.max()} nodes, more than the {STAMP_LIMIT} that "
-                    f"local ids can count. Use a smaller batch_size or smaller num_neighbors."
-                )
+                raise batch_too_large(int(bound.max()), int(self._edge_ptr.max(initial=0)))
             room = np.maximum(bound + bound // 2 + 1, self._node_room)
             start = np.zeros_like(room)
             np.cumsum(room[:-1], out=start[1:])

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from ...types import Csc, IntTable, SamplingPlan
+from ..backend import ID_LIMIT, batch_too_large
 
 EDGE_LIMIT = 1 << 26  # a hop that may take more edges is counted first, to spare memory
-ID_LIMIT = 1 << 31  # local ids are int32
 
 
 class Forecast:
@@ -64,7 +64,9 @@ class Forecast:
             hop = len(self._edges)
             fanout = self._plan.fanouts[hop]
             frontier = self._frontier[hop][self._csc.dst_type]
-            edges = frontier * np.maximum(fanout, 0)
+            # Numbers above the limit are as good as the next one behind it, which cannot overflow.
+            above = EDGE_LIMIT + 1
+            edges = np.minimum(frontier * np.clip(fanout, 0, above), above)
             if hop > 0 and not self._plan.disjoint and not self._plan.replace:
                 edges = np.minimum(edges, self._sizes)  # the nodes are distinct
             unknown = (fanout < 0) & (frontier > 0) & (self._sizes > 0)
@@ -80,12 +82,9 @@ class Forecast:
         nodes = self.nodes + found
         if not self._plan.disjoint:
             nodes = np.minimum(nodes, self._most_nodes)
-        if max(int(nodes.max(initial=0)), int(edges.sum())) >= ID_LIMIT:
-            raise ValueError(
-                f"One batch may reach {int(nodes.max())} nodes of a type and {int(edges.sum())} "
-                f"edges in a hop, more than the {ID_LIMIT} that local ids can count. Use a smaller "
-                f"batch_size or smaller num_neighbors."
-            )
+        most_nodes, num_edges = int(nodes.max(initial=0)), int(edges.sum())
+        if max(most_nodes, num_edges) >= ID_LIMIT:
+            raise batch_too_large(most_nodes, num_edges)
         self._edges.append(edges)
         self._frontier.append(found)
         self.nodes = nodes

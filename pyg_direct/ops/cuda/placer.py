@@ -34,13 +34,13 @@ class Copy:
     """What a GPU reads in place of one of the user's tensors, and of which version of it."""
 
     def __init__(self, source: Tensor, tensor: Tensor) -> None:
-        self._source, self._address = weakref.ref(source), source.data_ptr()
+        self._source, self._lies = weakref.ref(source), whereabouts(source)
         self.tensor, self.version = tensor, version_of(source)
         self._lock = threading.Lock()
 
     def is_of(self, source: Tensor) -> bool:
         """Whether it was made from this tensor, and the tensor still lies where it did."""
-        return self._source() is source and self._address == source.data_ptr()
+        return self._source() is source and self._lies == whereabouts(source)
 
     def refresh(self, source: Tensor, synchronize: Callable[[], None]) -> None:
         """Follow a source that was changed in place."""
@@ -61,7 +61,7 @@ class _Held:
     """One of the user's tensors, and how the GPU gets at it."""
 
     def __init__(self, source: Tensor, forget: Callable[[object], None]) -> None:
-        self.source, self.address = weakref.ref(source, forget), source.data_ptr()
+        self.source, self.lies = weakref.ref(source, forget), whereabouts(source)
         self.copy: Copy | None = None  # read in place of the source
         self.lease: Lease | None = None  # on the source's own memory
         self.staged = False  # the GPU cannot get at it
@@ -178,7 +178,7 @@ class Placer:
 
     def _find(self, table: Tensor) -> _Held | None:
         held = self._held.get(id(table))
-        known = held is not None and held.source() is table and held.address == table.data_ptr()
+        known = held is not None and held.source() is table and held.lies == whereabouts(table)
         return held if known else None
 
     def _place(self, table: Tensor, name: str) -> _Held:
@@ -245,6 +245,11 @@ class Placer:
 def nbytes_of(tensor: Tensor) -> int:
     """Return the bytes of a tensor's elements."""
     return tensor.numel() * tensor.element_size()
+
+
+def whereabouts(tensor: Tensor) -> tuple[int, torch.Size]:
+    """Return the address and shape of a tensor, which the user may change at any time."""
+    return tensor.data_ptr(), tensor.shape
 
 
 def version_of(tensor: Tensor) -> int:

@@ -81,20 +81,35 @@ def test_one_destination_takes_all_edges() -> None:
 
 @pytest.mark.parametrize("trusted", [False, True])
 @pytest.mark.parametrize("dtype", [np.int64, np.int32])
-def test_sorted_edges_are_not_copied(trusted: bool, dtype: type) -> None:
+def test_sorted_edges_are_copied_once(trusted: bool, dtype: type) -> None:
     row, col = np.array([3, 0, 2, 2], dtype), np.array([0, 0, 1, 3], dtype)
     result = compress(row, col, 4, 4, trusted)
-    assert result.indices is row
+    assert not np.shares_memory(result.indices, row)
+    assert result.indices.tolist() == row.tolist()
+    assert result.indices.dtype == np.int32
     assert result.perm is None
     assert result.indptr.tolist() == [0, 2, 3, 3, 4]
 
 
-@pytest.mark.parametrize("is_sorted", [False, True])
-def test_the_users_sorted_edge_index_is_shared(is_sorted: bool) -> None:
-    edge_index = torch.tensor([[3, 0, 2, 2], [0, 0, 1, 3]])
-    csc = graph_of(Data(edge_index=edge_index, num_nodes=4), is_sorted).csc
-    assert csc.perm is None
-    assert csc.indices.ctypes.data == edge_index.data_ptr()
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
+@pytest.mark.parametrize("columns", [[0, 0, 1, 3], [3, 0, 0, 1]], ids=["sorted", "unsorted"])
+@pytest.mark.parametrize("attributes", [{}, {"time_attr": "time"}, {"time_attr": "stamp"}])
+def test_a_graph_has_no_memory_of_the_users(
+    dtype: torch.dtype, columns: list[int], attributes: dict[str, str]
+) -> None:
+    data = Data(
+        edge_index=torch.tensor([[3, 0, 2, 2], columns], dtype=dtype),
+        time=torch.arange(5),
+        stamp=torch.arange(4),
+        weight=torch.ones(4, dtype=torch.float64),
+        num_nodes=5,
+    )
+    graph = graph_of(data, weight_attr="weight", **attributes)
+    arrays = [array for _, array in graph.csc.arrays()]
+    arrays += (graph.node_times or {}).values()
+    for array in arrays:
+        for theirs in (data.edge_index, data.time, data.stamp, data.weight):
+            assert not np.shares_memory(array, theirs.numpy())
 
 
 def test_equal_destinations_count_as_sorted() -> None:
@@ -213,6 +228,8 @@ def test_index_to_ptr(col: list[int], num_nodes: int, expected: list[int]) -> No
         ([1, 1], [-1, 1], (kernels.BAD_DESTINATION, 0)),
     ],
 )
-def test_check_sorted(row: list[int], col: list[int], expected: tuple[int, int]) -> None:
-    row_, col_ = np.array(row, np.int64), np.array(col, np.int64)
-    assert kernels.check_sorted(row_, col_, 0, len(row), 2, 2) == expected
+def test_copy_sorted(row: list[int], col: list[int], expected: tuple[int, int]) -> None:
+    row_, col_, indices = np.array(row, np.int64), np.array(col, np.int64), np.zeros(2, np.int32)
+    assert kernels.copy_sorted(row_, col_, 2, 2, indices) == expected
+    done = len(row) if expected[0] == kernels.OK else expected[1]
+    assert indices[:done].tolist() == row[:done]

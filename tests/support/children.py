@@ -1,0 +1,70 @@
+"""Runs a function in a process of its own, so that a crash or a hang fails one test only."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+
+import torch
+
+POLL_SECONDS = 0.02
+
+
+def in_child(function: Callable[[], None], timeout_seconds: float = 60.0) -> None:
+    """Run `function` in a forked process; fixtures and compiled kernels are there already.
+
+    Raises:
+        AssertionError: it raised, was killed by a signal, or took too long.
+    """
+    read, write = os.pipe()
+    sys.stdout.flush()
+    pid = os.fork()
+    if pid == 0:
+        _run(function, write)
+    os.close(write)
+    try:
+        output, status = _wait(pid, read, timeout_seconds)
+    finally:
+        os.close(read)
+    text = output.decode(errors="replace")
+    assert status is not None, f"the process hung for {timeout_seconds} seconds: {text}"
+    if os.WIFSIGNALED(status):
+        name = signal.Signals(os.WTERMSIG(status)).name
+        raise AssertionError(f"the process died of {name}: {text}")
+    assert os.WEXITSTATUS(status) == 0, text
+
+
+def _run(function: Callable[[], None], write: int) -> None:
+    code = 1
+    try:
+        os.dup2(write, 2)
+        torch.set_num_threads(1)  # OpenMP's threads did not survive the fork
+        function()
+        code = 0
+    except BaseException:
+        os.write(write, traceback.format_exc().encode())
+    finally:
+        os._exit(code)
+
+
+def _wait(pid: int, read: int, timeout_seconds: float) -> tuple[bytes, int | None]:
+    """Return what the process wrote, and its wait status; None if it had to be killed."""
+    output, deadline = b"", time.monotonic() + timeout_seconds
+    with selectors.DefaultSelector() as selector:
+        selector.register(read, selectors.EVENT_READ)
+        while time.monotonic() < deadline:
+            if selector.select(POLL_SECONDS):
+                output += os.read(read, 1 << 16)
+            done, status = os.waitpid(pid, os.WNOHANG)
+            if done:
+                while selector.select(0) and (rest := os.read(read, 1 << 16)):
+                    output += rest
+                return output, status
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    return output, None
