@@ -12,7 +12,7 @@ constexpr i32 kReads = 4;
 //
 // Example: 2,560 bytes are 160 words. With 64 threads thread 3 reads the words 3, 67 and 131 in one
 // step; its fourth one, 195, is behind the end, so it is not read.
-__global__ void read_stream(
+KERNEL(2) read_stream(
     In<u8> source,  // [words * 16], at a line of 128 bytes
     i64 words,
     Out<i64> sum    // [threads] out: of the 32-bit numbers that each thread read, modulo 2^64
@@ -20,6 +20,7 @@ __global__ void read_stream(
   const i64 threads = thread_count();
   u64 total = 0;
   // The same number of steps for all threads, so that the lanes of a warp stay together.
+#pragma unroll 1  // else reads of several steps are mixed, and more of them are under way
   for (i64 step = 0; step < words; step += kReads * threads) {
     uint4 value[kReads];
 #pragma unroll

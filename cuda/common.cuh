@@ -29,6 +29,11 @@ using In = const T *__restrict__;
 template <class T>
 using Out = T *;
 
+// A kernel, of which at least `blocks` blocks shall fit a multiprocessor at once: that bounds its
+// registers. It goes by its plain name, and types come from the INSTANCE_ options that a file is
+// compiled with: code with C++ name expressions is not kept in the disk cache of CuPy before 14.2.
+#define KERNEL(blocks) extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, blocks)
+
 #define SHARED_ARRAY(type, name, size) __shared__ type name[size]
 
 // The address of byte 0 of `table`.

@@ -4,14 +4,19 @@
 #include "table.cuh"
 #include "times.cuh"
 
+using P = INSTANCE_P;  // positions in the CSC
+using I = INSTANCE_I;  // node ids
+using M = INSTANCE_M;  // edge ids
+using O = INSTANCE_O;  // ids handed out
+constexpr bool kHashed = INSTANCE_kHashed;  // see table.cuh
+
 // Sorts the edges of a batch by relation: those of a relation lie in one piece in each hop, and are
 // written one piece behind the other. Row y of the grid does hop y, whatever the number of relations.
 //
 // Example: two relations, two hops with edge_ptr [[0, 2, 3], [0, 1, 4]]: relation 0 has the edges 0, 1
 // of hop 0 and edge 0 of hop 1, relation 1 has edge 2 of hop 0 and the edges 1-3 of hop 1. So place is
 // [[0, 3, 7], [2, 4, 7]]; edge_index holds 2 x 3 and then 2 x 4 ids.
-template <class P, class M, class O>
-__global__ void emit_edges(
+KERNEL(1) emit_edges(
     In<i64> edge_ptr,      // [hops, R + 1]: first edge of each relation in its hop
     In<i64> place,         // [hops, R + 1]: where it is written; in [0], the total comes last
     i64 num_relations,     // R
@@ -45,8 +50,7 @@ __global__ void emit_edges(
 //
 // Example: nodes 7, 4 (local 0, 1) with the lists 7: [4, 9] and 4: [4] give the counts 1, 1 and the
 // edges 1 -> 0, 1 -> 1; node 9 was not sampled.
-template <class P, class I, class M, class O, bool kHashed>
-__global__ void induced_edges(
+KERNEL(1) induced_edges(
     In<P> indptr, In<I> indices,        // of the CSC
     In<M> perm, i32 has_perm, In<i64> edge_base,  // as in `emit_edges`
     In<i64> relations,                  // [3, R]: source type, destination type, indptr base
@@ -109,7 +113,7 @@ __global__ void induced_edges(
 // The sums of the blocks' runs, for `scan_runs`.
 //
 // Example: value [2, 0, 1], two blocks with runs [0, 2) and [2, 3): run_sum = [2, 1].
-__global__ void sum_runs(
+KERNEL(1) sum_runs(
     In<i64> n_on_device,  // [1]: n
     In<i64> value,        // [n + 1]
     Out<i64> run_sum      // [blocks] out

@@ -8,12 +8,14 @@
 #include "scan.cuh"
 #include "table.cuh"
 
+using I = INSTANCE_I;  // node ids
+constexpr bool kHashed = INSTANCE_kHashed;  // see table.cuh
+
 // Writes the seeds of one type to the beginning of its list.
 //
 // Example: seeds 7, 4, 7 at first = 10 give node[10:13] = 7, 4, 7 and, with group 5,
 // seed_of[10:13] = 5, 6, 7.
-template <class I>
-__global__ void list_seeds(
+KERNEL(1) list_seeds(
     In<i64> seed,        // [n]: node ids
     i64 n,
     i64 first,           // first entry of the type's list
@@ -32,8 +34,7 @@ __global__ void list_seeds(
 // type y. Serves the seeds, and the known nodes whenever the table or the window is a new one.
 //
 // Example: the list 7, 4, 7 gives the entries 7 -> base, 4 -> base + 1.
-template <class I, bool kHashed>
-__global__ void enter_nodes(
+KERNEL(1) enter_nodes(
     In<I> node, In<i32> seed_of,  // [capacity]
     In<i64> node_start,           // [T]
     In<i64> node_end,             // [T]: nodes of each type
@@ -61,8 +62,7 @@ __global__ void enter_nodes(
 //
 // Example: known nodes 7, 4 (local 0, 1), sources 4, 9, 9, 2, locals = 8: the entries of 9 and 2
 // become base + 8 + 1 and base + 8 + 3; that of 4 stays base + 1.
-template <class I, bool kHashed>
-__global__ void enter_edges(
+KERNEL(1) enter_edges(
     In<I> row,               // [edges]: global ids
     In<i32> group,           // [edges]; [0] unless disjoint
     In<i64> edge_ptr,        // [R + 1]: first edge of each relation
@@ -96,7 +96,7 @@ __global__ void enter_edges(
 // Flags the edges that are the first to a new node: those whose own number is in the table.
 //
 // Example: as above, flags 0, 1, 0, 1.
-__global__ void mark_first(
+KERNEL(1) mark_first(
     In<u32> table,        // [slots]
     In<i64> slot,         // [edges]
     In<i64> edge_ptr,     // [R + 1]
@@ -120,7 +120,7 @@ __global__ void mark_first(
 // Example: two relations from type 0 with 2 and 1 new nodes after 5 known ones: new_base = [5, 7],
 // and type 0 has 8 nodes. The next hop's items are the 3 new nodes, once for each relation into
 // type 0.
-__global__ void count_new(
+KERNEL(1) count_new(
     In<i64> relations,      // [3, R]
     i64 num_relations,      // R
     i64 num_types,          // T
@@ -149,8 +149,7 @@ __global__ void count_new(
 // Appends the new nodes to their lists, and makes their entries local ids.
 //
 // Example: as above, the list grows to 7, 4, 9, 2 and the entries of 9 and 2 become base + 2, + 3.
-template <class I>
-__global__ void append_new(
+KERNEL(1) append_new(
     In<I> row, In<i32> group,  // [edges]
     In<i64> slot,              // [edges]
     In<i32> rank,              // [edges + 1]: new nodes before each edge
@@ -179,7 +178,7 @@ __global__ void append_new(
 // Reads the local id of every edge's source.
 //
 // Example: as above, label = 1, 2, 2, 3.
-__global__ void label_edges(
+KERNEL(1) label_edges(
     In<u32> table,        // [slots]
     In<i64> slot,         // [edges]
     In<i64> edge_ptr,     // [R + 1]

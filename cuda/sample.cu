@@ -8,6 +8,9 @@
 #include "scan.cuh"
 #include "times.cuh"
 
+using P = INSTANCE_P;  // positions in the CSC
+using I = INSTANCE_I;  // node ids
+
 constexpr u32 kEmptySlot = 0xFFFFFFFFu;
 constexpr i32 kMaxRegisterFanout = kWarp;  // larger fan-outs keep their picks in a hash table
 
@@ -29,8 +32,7 @@ __device__ inline i64 count_positive(In<f64> weight, i64 start, i64 degree, i64 
 // Example: fan-out 2 and frontier nodes of degree 3, 0 and 1 give item_ptr = [2, 0, 1, .]. If the
 // first one's list begins at 10 with the times 3, 5, 9, and its seed has the time 6, its item has
 // start 10 and degree 2.
-template <class P, class I>
-__global__ void plan_items(
+KERNEL(1) plan_items(
     In<P> indptr,         // [sum_r (N_r + 1)]
     In<I> node,           // [capacity]: the node lists of all types
     In<i64> node_start,   // [T]: first entry of each type's list
@@ -124,8 +126,7 @@ __device__ inline u32 floyd_pick(u32 degree, u32 k, u32 lane, u32 lanes, u32 gro
 //
 // Example: lanes 8, fan-out 3: lanes 0-7 of a warp sample item 0, lanes 8-15 item 1, and so on; in
 // each sub-warp the lanes 0-2 write one edge.
-template <class P, class I>
-__global__ void sample_floyd(
+KERNEL(1) sample_floyd(
     In<I> indices,        // [E]
     In<i64> node_start,   // [T]
     In<i64> node_ptr,     // [T]: local id of the first frontier node
@@ -168,8 +169,7 @@ __global__ void sample_floyd(
 // A sub-warp an item; fan-outs above `lanes` take several rounds.
 //
 // Example: a list of 3 and draws 2, 0, 2 give its last, first and last neighbour.
-template <class P, class I>
-__global__ void sample_replace(
+KERNEL(1) sample_replace(
     In<I> indices, In<i64> node_start, In<i64> node_ptr, In<i32> seed_of, In<i64> relations,
     In<i64> fanout, In<i64> item_base, In<i64> item_start, In<i64> item_degree, In<i64> item_ptr,
     i64 num_relations, In<i64> weighted, i32 hop, u32 k0, u32 k1, i32 disjoint,
@@ -244,8 +244,7 @@ __device__ inline void floyd_rounds(const Item &item, bool disjoint, const Strea
 // their slots are those of Floyd's algorithm run slot by slot.
 //
 // Example: fan-out 100 of a list of 150 takes four rounds, of 32, 32, 32 and 4 slots.
-template <class P, class I>
-__global__ void sample_large(
+KERNEL(1) sample_large(
     In<I> indices, In<i64> node_start, In<i64> node_ptr, In<i32> seed_of, In<i64> relations,
     In<i64> fanout, In<i64> item_base, In<i64> item_start, In<i64> item_degree, In<i64> item_ptr,
     i64 num_relations, In<i64> weighted, i32 hop, u32 k0, u32 k1,
@@ -277,8 +276,7 @@ __global__ void sample_large(
 //
 // Example: lists of 1, 500 and 2: warp 0 does the edges 0-127 (items 0 and 1), warps 1 and 2 edges
 // of item 1 only, warp 3 the rest of item 1 and item 2.
-template <class P, class I>
-__global__ void sample_all(
+KERNEL(1) sample_all(
     In<I> indices, In<i64> node_start, In<i64> node_ptr, In<i32> seed_of, In<i64> relations,
     In<i64> fanout, In<i64> item_base, In<i64> item_start, In<i64> item_degree, In<i64> item_ptr,
     i64 num_relations, i32 disjoint,  // as in `sample_floyd`

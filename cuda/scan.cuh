@@ -6,6 +6,8 @@
 #pragma once
 #include "common.cuh"
 
+using T = INSTANCE_T;  // sums
+
 struct Run {
   i64 first, last;
 };
@@ -51,8 +53,7 @@ __device__ inline void store_run_sum(i64 sum_of_thread, Out<i64> run_sum) {
 // Turns `value` into its exclusive prefix sums, and looks them up at some positions.
 //
 // Example: value [2, 0, 1, .] with n = 3 becomes [0, 2, 2, 3]; at = [0, 2, 3] gives found [0, 2, 3].
-template <class T>
-__global__ void scan_runs(
+KERNEL(1) scan_runs(
     In<i64> n_on_device,  // [1]: n
     In<i64> run_sum,      // [blocks]: sum of each block's run
     In<i64> at,           // [places], each in [0, n]

@@ -12,6 +12,9 @@
 #include "philox.cuh"
 #include "times.cuh"
 
+using P = INSTANCE_P;  // positions in the CSC
+using I = INSTANCE_I;  // node ids
+
 // Below this share of an item's weight, a difference of cumulative weights has lost its precision
 // (2^-53 / 2^-20), and what is left is added up afresh.
 constexpr f64 kTinyShare = 1.0 / 1048576.0;  // 2^-20
@@ -144,8 +147,7 @@ __device__ inline i64 pick_exactly(const Weights &item, Out<P> position, i64 fir
 // its share of the running sums may be lost in rounding, so its weights are added up afresh.
 //
 // Example: weights 1, 5, 2 and draws 0.5, 0 mean 4 and 0 of 8, so they take the 5 and the 1.
-template <class P, class I>
-__global__ void weighted_replace(
+KERNEL(1) weighted_replace(
     In<I> indices,        // [E]
     In<i64> node_start,   // [T]
     In<i64> node_ptr,     // [T]: local id of the first frontier node
@@ -254,8 +256,7 @@ __device__ inline void pick_distinct(const Weights &item, Out<P> position, i64 f
 // Example: fan-out 2 of the weights 1, 0, 5, 2 at position 10, where times hide other edges of the
 // list: draws 0.9, 0.5 mean 7.2 and 4 of 8 and take the 2 and the 5; the edges are at positions 13
 // and 12. Fan-out 3 takes all that have weight.
-template <class P, class I>
-__global__ void weighted_distinct(
+KERNEL(1) weighted_distinct(
     In<I> indices, In<i64> node_start, In<i64> node_ptr, In<i32> seed_of, In<i64> relations,
     In<i64> fanout, In<i64> item_base, In<i64> item_start, In<i64> item_degree, In<i64> item_ptr,
     i64 num_relations, In<i64> weighted, i32 hop, u32 k0, u32 k1, i32 disjoint, In<i64> time_base,

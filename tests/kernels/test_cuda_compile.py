@@ -6,7 +6,7 @@ import re
 import subprocess
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -18,12 +18,23 @@ import torch
 from pyg_direct.ops.cuda import compiler as compiling
 from pyg_direct.ops.cuda import source
 from pyg_direct.ops.cuda.compiler import require_cuda
-from pyg_direct.ops.cuda.launch import BLOCK_THREADS, STANDARD, Kernel, type_name
-from pyg_direct.ops.cuda.source import FILES, Declaration, declarations, instances, read_source
+from pyg_direct.ops.cuda.launch import (
+    BLOCK_THREADS,
+    STANDARD,
+    Kernel,
+    compile_options,
+    type_name,
+)
+from pyg_direct.ops.cuda.source import (
+    FILES,
+    Declaration,
+    declarations,
+    instance_names,
+    instance_options,
+    instances,
+    read_source,
+)
 from pyg_direct.ops.devices import backend_for
-
-ARCHITECTURES = (75, 80, 86, 89, 90, 100, 120)
-OPTIONS = (STANDARD, f"-DBLOCK_THREADS={BLOCK_THREADS}")
 
 
 @pytest.fixture(scope="module")
@@ -36,54 +47,56 @@ def pool() -> Iterator[ThreadPoolExecutor]:
 def test_every_instance_compiles_for_every_architecture(
     file: str, pool: ThreadPoolExecutor
 ) -> None:
-    text = read_source(file)
-    names = list(instances(text))
-    work = [pool.submit(nvrtc.compile_text, text, names, sm, *OPTIONS) for sm in ARCHITECTURES]
+    text, compiler = read_source(file), nvrtc.installed()
+    names = {kernel.name.encode() for kernel in declarations(text)}
+    work = [
+        pool.submit(compiler.cubin, text, sm, *compile_options(text, types, BLOCK_THREADS))
+        for types in instances(text)
+        for sm in nvrtc.ARCHITECTURES
+    ]
     for compiled in work:
-        assert len(set(compiled.result())) == len(names)
+        cubin = compiled.result()
+        assert all(b".text." + name + b"\0" in cubin for name in names)
 
 
-def test_a_broken_template_does_not_compile() -> None:
-    """Only named instances are looked at, so the check must be able to fail."""
+def test_a_file_that_does_not_compile() -> None:
     text = read_source("gather.cu").replace("value[u] = load_if<V>", "value[u] = no_such<V>")
     with pytest.raises(ValueError, match="no_such"):
-        nvrtc.compile_text(text, ["gather_rows<u32>"], 90, *OPTIONS)
+        nvrtc.installed().cubin(text, 90, *compile_options(text, {"V": "u32"}, BLOCK_THREADS))
 
 
-def test_a_lane_asks_for_four_rows_before_it_stores_one() -> None:
-    """First all ids, then all rows, then all stores, in words of 16 bytes."""
-    ptx = nvrtc.assembly(read_source("gather.cu"), "gather_rows<uint4>", *OPTIONS)
-    access = re.findall(r"(ld\.global\.nc\.u64|ld\.global\.nc\.v4\.u32|st\.global\.v4\.u32)", ptx)
-    ids, rows, stores = "ld.global.nc.u64", "ld.global.nc.v4.u32", "st.global.v4.u32"
-    assert access == [ids] * 4 + [rows] * 4 + [stores] * 4
-
-
-def loose_products(text: str, kernel: str) -> list[str]:
-    """Return the instructions for doubles that round otherwise than a product and a sum each.
+def loose_products(text: str, types: Mapping[str, str], kernel: str) -> list[str]:
+    """Return a kernel's instructions that round otherwise than a product and a sum each.
 
     `mul.rn` may never be merged with a sum. A bare `mul` may be, later, by the assembler; one by a
     power of two is exact, so that nothing changes.
     """
-    ptx = nvrtc.assembly(text, kernel, *OPTIONS)
+    ptx = nvrtc.installed().ptx(text, *compile_options(text, types, BLOCK_THREADS))
+    body = ptx.partition(f".entry {kernel}(")[2].partition(".entry ")[0]
+    assert "ret;" in body
     power_of_two = re.compile(r"mul\.f64\s+\S+, \S+, 0d[0-9A-F]{3}0{13};")
-    found = re.findall(r"(?:fma|mad|mul|div|sqrt|rcp|ex2|lg2)\.[a-z.]*f64[^;]*;", ptx)
+    found = re.findall(r"(?:fma|mad|mul|div|sqrt|rcp|ex2|lg2)\.[a-z.]*f64[^;]*;", body)
     return [i for i in found if not i.startswith("mul.rn.") and not power_of_two.match(i)]
 
 
 DRAWN_BY_WEIGHT = [
-    (file, name)
+    (file, types, kernel.name)
     for file in ("weighted.cu", "sample.cu")
-    for name in instances(read_source(file))
-    if name.startswith(("weighted", "plan_items"))
+    for types in instances(read_source(file))
+    for kernel in declarations(read_source(file))
+    if kernel.name.startswith(("weighted", "plan_items"))
 ]
 
 
-@pytest.mark.parametrize(("file", "kernel"), DRAWN_BY_WEIGHT)
-def test_weighted_draws_round_every_product(file: str, kernel: str) -> None:
+@pytest.mark.parametrize(("file", "types", "kernel"), DRAWN_BY_WEIGHT)
+def test_weighted_draws_round_every_product(
+    file: str, types: Mapping[str, str], kernel: str
+) -> None:
     """A product merged into a sum would round once instead of twice, and change picks."""
-    assert loose_products(read_source(file), kernel) == []
+    assert loose_products(read_source(file), types, kernel) == []
 
 
+NARROW = {"I": "i32", "P": "i32"}
 PRODUCT = "__dmul_rn(draw, static_cast<f64>(item.end - item.start))"
 
 
@@ -98,32 +111,45 @@ PRODUCT = "__dmul_rn(draw, static_cast<f64>(item.end - item.start))"
 def test_other_arithmetic_is_seen(other: str) -> None:
     text = read_source("weighted.cu")
     assert PRODUCT in text
-    assert loose_products(text.replace(PRODUCT, other), "weighted_replace<i32, i32>") != []
+    assert loose_products(text.replace(PRODUCT, other), NARROW, "weighted_replace") != []
 
 
 def test_messages_name_file_and_line() -> None:
     broken = read_source("sample.cu").replace("const u64 product0", "const nothing product0")
     line = (source.source_folder() / "philox.cuh").read_text().splitlines()
     number = 1 + next(i for i, text in enumerate(line) if "const u64 product0" in text)
+    options = compile_options(broken, {**NARROW, "T": "i64"}, BLOCK_THREADS)
     with pytest.raises(ValueError, match=rf"cuda/philox.cuh\({number}\)"):
-        nvrtc.compile_text(broken, ["sample_floyd<i32, i32>"], 90, *OPTIONS)
+        nvrtc.installed().cubin(broken, 90, *options)
 
 
 def test_all_kernels_and_their_parameters_are_read() -> None:
     found = {d.name: d for file in FILES for d in declarations(read_source(file))}
     for file in source.source_folder().glob("*.cu*"):
         text = file.read_text()
-        assert text.count("__global__") == sum(f"void {name}(" in text for name in found)
+        kernels = re.findall(r"^KERNEL.* (\w+)\(", text, re.MULTILINE)
+        assert set(kernels) <= set(found)
+        assert "__global__" not in text or file.name == "common.cuh"
     gather = found["gather_rows"]
-    assert gather.template == ("V",)
     assert [(p.kind, p.type, p.name) for p in gather.parameters[:3]] == [
         ("In", "u8", "table"), ("In", "i64", "index"), ("value", "i64", "rows"),
     ]  # fmt: skip
-    assert (
-        found["enter_nodes"].instance({"I": "i64", "kHashed": "true"}) == "enter_nodes<i64, true>"
-    )
-    with pytest.raises(ValueError, match="needs I to be one of i32, i64, got 'u8'"):
-        found["enter_nodes"].instance({"I": "u8", "kHashed": "true"})
+
+
+def test_instances() -> None:
+    text = read_source("relabel.cu")
+    assert instance_names(text) == ("I", "T", "kHashed")
+    assert len(list(instances(text))) == 8
+    types = {"I": "i64", "T": "i32", "kHashed": "true"}
+    assert instance_options(text, types) == (
+        "-DINSTANCE_I=i64", "-DINSTANCE_T=i32", "-DINSTANCE_kHashed=true",
+    )  # fmt: skip
+    with pytest.raises(ValueError, match="I must be one of i32, i64, got 'u8'"):
+        instance_options(text, {**types, "I": "u8"})
+    with pytest.raises(ValueError, match="T must be one of i32, i64, got None"):
+        instance_options(text, {"I": "i64", "kHashed": "true"})
+    with pytest.raises(ValueError, match="P must be one of left out, got 'i32'"):
+        instance_options(text, {**types, "P": "i32"})
 
 
 def test_headers_are_part_of_the_text(tmp_path: Path) -> None:
@@ -164,7 +190,7 @@ def test_import_is_light() -> None:
 
 def _kernel(launched: list[object]) -> Kernel:
     text = (
-        "template <class I>\n__global__ void example(  // of the checks\n"
+        "KERNEL(1) example(  // of the checks\n"
         "In<I> ids,  // [n], each in [0, N)\nOut<u32> table, i32 n, u32 base\n) {}"
     )
     (declaration,) = declarations(text)
@@ -180,7 +206,7 @@ def test_the_launcher_passes_on_what_is_right() -> None:
     ids, table = torch.arange(3), torch.zeros(2, dtype=torch.int32)
     kernel(2, ids, table, 3, 0xFFFFFFFF)
     ((grid, block, arguments),) = launched
-    assert (kernel.name, grid, block) == ("example<i64>", (2,), 32)
+    assert (kernel.name, grid, block) == ("example", (2,), 32)
     assert arguments[0] is ids
     assert [type(value) for value in arguments[2:]] == [np.int32, np.uint32]
 
@@ -327,8 +353,11 @@ def test_what_cupy_is_given(monkeypatch: pytest.MonkeyPatch, has_from_external: 
     kernels = library.load("relabel.cu", I="i32", kHashed="true", T="i32")
     (module,) = (entry[1] for entry in cupy.log if entry[0] == "module")
     assert "#include" not in module["code"]
-    assert module["options"] == OPTIONS
-    assert "enter_edges<i32, true>" in module["name_expressions"]
+    assert module["options"] == (
+        STANDARD, f"-DBLOCK_THREADS={BLOCK_THREADS}", "-DINSTANCE_I=i32", "-DINSTANCE_T=i32",
+        "-DINSTANCE_kHashed=true",
+    )  # fmt: skip
+    assert set(module) == {"code", "options"}  # CuPy's disk cache takes no name expressions
     assert library.load("relabel.cu", I="i32", kHashed="true", T="i32") is kernels
 
     del cupy.log[:]

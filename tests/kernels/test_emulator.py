@@ -96,33 +96,33 @@ def test_a_read_out_of_bounds() -> None:
 
 
 def test_one_word_behind_the_table() -> None:
-    plant = ("column[u] < row_bytes", "column[u] <= row_bytes")
+    plant = ("column < row_bytes", "column <= row_bytes")
     caught(lambda: gather(plant), "out-of-range")
 
 
 def test_a_write_out_of_bounds() -> None:
-    plant = ("target[u] = inside ? target[u] + column[u] : -1;",
-             "target[u] = inside ? target[u] + row_bytes + column[u] : -1;")  # fmt: skip
+    plant = ("target[u] = inside ? piece.row * row_bytes + column : -1;",
+             "target[u] = inside ? (piece.row + 1) * row_bytes + column : -1;")  # fmt: skip
     caught(lambda: gather(plant), "out-of-range write of gather_rows: out")
 
 
 def test_a_misaligned_read() -> None:
     caught(
-        lambda: gather(("column[u] -= static_cast<i64>(", "column[u] -= 4 + static_cast<i64>(")),
+        lambda: gather(("(sizeof(V)) -\n", "(sizeof(V)) - 4 -\n")),
         "misaligned read",
     )
 
 
 def test_a_wrong_shift_gives_wrong_rows() -> None:
     with pytest.raises(AssertionError):
-        gather(("column[u] -=", "column[u] +="))
+        gather(("(sizeof(V)) -\n", "(sizeof(V)) +\n"))
 
 
 def test_a_shift_from_the_table_and_not_from_the_address_asks_twice() -> None:
     """As the circular shift does: right for tables at a line, wrong for all others."""
     plant = (
-        "(address_of(table) + source[u]) & line_mask",
-        "static_cast<u64>(source[u]) & line_mask",
+        "(address_of(table) + source) & line_mask",
+        "static_cast<u64>(source) & line_mask",
     )
     assert gather(plant, base=0, row_bytes=1536) == 0
     assert gather(plant, base=64, row_bytes=1536) > 0

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..streams import Streams
-from .launch import BLOCK_THREADS, STANDARD, Launch, Library
+from .launch import BLOCK_THREADS, Launch, Library, compile_options
 from .pinning import Registry
 from .placer import Copies
 from .runtime import CupyRuntime
@@ -49,16 +49,19 @@ class CupyCompiler:
         return torch.cuda.mem_get_info(self.device)[0] + cached
 
     def build(
-        self, file: str, text: str, kernels: Mapping[str, Declaration]
+        self, file: str, text: str, types: Mapping[str, str], kernels: Sequence[Declaration]
     ) -> Mapping[str, Launch]:
-        """Compile `kernels` for the device."""
+        """Compile `kernels` for the device.
+
+        Kernels have C linkage, so no name expressions are needed: with them, CuPy before 14.2
+        compiles in every process again.
+        """
         with self._cupy.cuda.Device(self.device.index):
             module = self._cupy.RawModule(
                 code=text,
-                options=(STANDARD, f"-DBLOCK_THREADS={self.block_threads}"),
-                name_expressions=tuple(kernels),
+                options=compile_options(text, types, self.block_threads),
             )
-            functions = {name: module.get_function(name) for name in kernels}
+            functions = {kernel.name: module.get_function(kernel.name) for kernel in kernels}
         return {name: self._launcher(function) for name, function in functions.items()}
 
     def _launcher(self, function: Callable[..., None]) -> Launch:

@@ -17,7 +17,7 @@ from torch import Tensor
 from ..streams import Streams
 from .pinning import Registry
 from .placer import Copies
-from .source import Declaration, Parameter, declarations, read_source
+from .source import Declaration, Parameter, declarations, instance_options, read_source
 
 BLOCK_THREADS = 256
 STANDARD = "-std=c++17"
@@ -52,6 +52,11 @@ def type_name(dtype: torch.dtype) -> str:
     return _NAMES[dtype]
 
 
+def compile_options(text: str, types: Mapping[str, str], block_threads: int) -> tuple[str, ...]:
+    """Return the options that one instance of an expanded source text is compiled with."""
+    return (STANDARD, f"-DBLOCK_THREADS={block_threads}", *instance_options(text, types))
+
+
 class Compiler(Protocol):
     """Turns kernel text into something that can be launched."""
 
@@ -72,14 +77,15 @@ class Compiler(Protocol):
         """Return how much device memory is free."""
 
     def build(
-        self, file: str, text: str, kernels: Mapping[str, Declaration]
+        self, file: str, text: str, types: Mapping[str, str], kernels: Sequence[Declaration]
     ) -> Mapping[str, Launch]:
-        """Compile some kernels of one file.
+        """Compile one instance of a file, and return its kernels by name.
 
         Args:
             file: name of the `.cu` file, for messages.
             text: expanded source text.
-            kernels: C++ names of the instances, with their declarations.
+            types: a value for every `INSTANCE_` name in it.
+            kernels: what it declares.
         """
 
 
@@ -88,7 +94,7 @@ class Kernel:
 
     Args:
         declaration: what the text says about its parameters.
-        types: values of its template parameters.
+        types: values of the `INSTANCE_` names of its file.
         launch: launches it, checking nothing.
         device: where its arrays must be.
         block_threads: threads of a block.
@@ -102,7 +108,7 @@ class Kernel:
         device: torch.device,
         block_threads: int,
     ) -> None:
-        self.name = declaration.instance(types)
+        self.name = declaration.name
         self._launch, self._device, self._block_threads = launch, device, block_threads
         self._parameters = [
             (parameter, types.get(parameter.type, parameter.type))
@@ -189,7 +195,7 @@ class Library:
 
         Args:
             file: such as "sample.cu".
-            **types: a value for every template parameter in the file.
+            **types: a value for every `INSTANCE_` name in the file.
         """
         key = (file, *sorted(types.items()))
         with self._lock:
@@ -199,9 +205,7 @@ class Library:
 
     def _build(self, file: str, types: Mapping[str, str]) -> Mapping[str, Kernel]:
         text = read_source(file)
-        kernels = {d.instance(types): d for d in declarations(text)}
-        launches = self.compiler.build(file, text, kernels)
+        kernels = declarations(text)
+        launches = self.compiler.build(file, text, types, kernels)
         device, threads = self.compiler.device, self.compiler.block_threads
-        return {
-            d.name: Kernel(d, types, launches[name], device, threads) for name, d in kernels.items()
-        }
+        return {d.name: Kernel(d, types, launches[d.name], device, threads) for d in kernels}

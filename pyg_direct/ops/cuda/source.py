@@ -15,7 +15,7 @@ from pathlib import Path
 
 FILES = ("sample.cu", "weighted.cu", "relabel.cu", "emit.cu", "gather.cu", "bandwidth.cu")
 
-TEMPLATE_VALUES: Mapping[str, tuple[str, ...]] = {
+INSTANCE_VALUES: Mapping[str, tuple[str, ...]] = {
     "P": ("i32", "i64"),  # positions: `Csc.indptr`
     "I": ("i32", "i64"),  # node ids: `Csc.indices`
     "M": ("i32", "i64"),  # edge ids: `Csc.perm`
@@ -24,12 +24,10 @@ TEMPLATE_VALUES: Mapping[str, tuple[str, ...]] = {
     "V": ("u8", "u16", "u32", "u64", "uint4"),  # words of a row
     "kHashed": ("false", "true"),
 }
-"""The values that each template parameter of `cuda/*.cu` takes, in any combination."""
+"""The values of each `INSTANCE_` name in `cuda/*.cu`, in any combination."""
 
-_KERNEL = re.compile(
-    r"(?:template\s*<(?P<template>[^>]*)>\s*)?__global__\s+void\s+(?P<name>\w+)\s*"
-    r"\((?P<parameters>[^)]*)\)\s*\{"
-)
+_KERNEL = re.compile(r"^KERNEL\(\d+\)\s+(?P<name>\w+)\((?P<parameters>[^)]*)\)\s*\{", re.MULTILINE)
+_INSTANCE = re.compile(r"\bINSTANCE_(\w+)")
 _INCLUDE = re.compile(r'^[ \t]*#include\s+"(?P<name>[^"]+)"[^\n]*$', re.MULTILINE)
 
 
@@ -38,7 +36,7 @@ class Parameter:
     """One parameter of a kernel."""
 
     kind: str  # "In" (an array it reads), "Out" (an array it writes) or "value"
-    type: str  # of the elements or the value, such as i32 or a template parameter
+    type: str  # of the elements or the value, such as i32, or a name of `INSTANCE_VALUES`
     name: str
 
 
@@ -47,24 +45,7 @@ class Declaration:
     """A kernel as the `.cu` text declares it."""
 
     name: str
-    template: tuple[str, ...]  # names of the template parameters
     parameters: tuple[Parameter, ...]
-
-    def instance(self, types: Mapping[str, str]) -> str:
-        """Return the C++ name under `types`: scan_runs<i32>.
-
-        Raises:
-            ValueError: a template parameter without a value, or with one that is not used anywhere.
-        """
-        for name in self.template:
-            if types.get(name) not in TEMPLATE_VALUES[name]:
-                raise ValueError(
-                    f"Kernel {self.name} needs {name} to be one of "
-                    f"{', '.join(TEMPLATE_VALUES[name])}, got {types.get(name)!r}."
-                )
-        if not self.template:
-            return self.name
-        return f"{self.name}<{', '.join(types[name] for name in self.template)}>"
 
 
 def source_folder() -> Path:
@@ -115,7 +96,6 @@ def declarations(text: str) -> tuple[Declaration, ...]:
     return tuple(
         Declaration(
             match["name"],
-            tuple(part.split()[-1] for part in (match["template"] or "").split(",") if part),
             tuple(_parameter(part) for part in match["parameters"].split(",") if part.strip()),
         )
         for match in _KERNEL.finditer(bare)
@@ -130,9 +110,27 @@ def _parameter(text: str) -> Parameter:
     return Parameter("value", kind, name)
 
 
-def instances(text: str) -> Iterator[str]:
-    """Yield the C++ names of all kernel instances that may be used of an expanded source text."""
-    for declaration in declarations(text):
-        values = [TEMPLATE_VALUES[name] for name in declaration.template]
-        for combination in itertools.product(*values):
-            yield declaration.instance(dict(zip(declaration.template, combination, strict=True)))
+def instance_names(text: str) -> tuple[str, ...]:
+    """Return the names that an expanded source text needs values for: ("I", "P")."""
+    return tuple(sorted(set(_INSTANCE.findall(text))))
+
+
+def instances(text: str) -> Iterator[dict[str, str]]:
+    """Yield all values of `instance_names` under which an expanded source text may be used."""
+    names = instance_names(text)
+    for values in itertools.product(*(INSTANCE_VALUES[name] for name in names)):
+        yield dict(zip(names, values, strict=True))
+
+
+def instance_options(text: str, types: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the compiler's options for one instance of an expanded source text.
+
+    Raises:
+        ValueError: a name without a value, with one that is not used anywhere, or one too many.
+    """
+    names = instance_names(text)
+    for name in (*names, *types):
+        if name not in names or types.get(name) not in INSTANCE_VALUES[name]:
+            allowed = ", ".join(INSTANCE_VALUES[name]) if name in names else "left out"
+            raise ValueError(f"{name} must be one of {allowed}, got {types.get(name)!r}.")
+    return tuple(f"-DINSTANCE_{name}={types[name]}" for name in names)

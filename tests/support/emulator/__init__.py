@@ -30,7 +30,7 @@ import pyg_direct.loading.base
 import pyg_direct.sampling.sampler
 from pyg_direct.ops.cuda import backend as cuda
 from pyg_direct.ops.cuda import memory as device_memory
-from pyg_direct.ops.cuda.launch import STANDARD, Launch, Library
+from pyg_direct.ops.cuda.launch import Launch, Library, compile_options
 from pyg_direct.ops.cuda.pinning import Registry
 from pyg_direct.ops.cuda.source import Declaration
 from pyg_direct.ops.streams import NoStreams
@@ -141,15 +141,15 @@ class EmulatedDevice:
         return self.free
 
     def build(
-        self, file: str, text: str, kernels: Mapping[str, Declaration]
+        self, file: str, text: str, types: Mapping[str, str], kernels: Sequence[Declaration]
     ) -> Mapping[str, Launch]:
+        options = compile_options(text, types, self.block_threads)
         for old, new in self.planted:
             text = text.replace(old, new)
-        source = _translation_unit(text, kernels, self.block_threads)
-        function = _compiled(file, source)
+        function = _compiled(file, _translation_unit(text, types, kernels), options)
         return {
-            name: self._launcher(function, number, declaration)
-            for number, (name, declaration) in enumerate(kernels.items())
+            declaration.name: self._launcher(function, number, declaration)
+            for number, declaration in enumerate(kernels)
         }
 
     def _launcher(self, function: Any, number: int, declaration: Declaration) -> Launch:
@@ -243,13 +243,10 @@ def _check_aliases(declaration: Declaration, arguments: Sequence[Any]) -> None:
                 raise EmulatorError(f"{declaration.name}: {name} and {other} overlap.")
 
 
-def _translation_unit(text: str, kernels: Mapping[str, Declaration], block_threads: int) -> str:
+def _translation_unit(text: str, types: Mapping[str, str], kernels: Sequence[Declaration]) -> str:
     """Return the C++ source: emulator, kernels, and a function that calls each kernel."""
     cases = []
-    for number, (name, declaration) in enumerate(kernels.items()):
-        start, _, rest = name.partition("<")
-        values = [value.strip() for value in rest.rstrip(">").split(",")] if rest else []
-        types = dict(zip(declaration.template, values, strict=True))
+    for number, declaration in enumerate(kernels):
         arguments = []
         for i, parameter in enumerate(declaration.parameters):
             kind = types.get(parameter.type, parameter.type)
@@ -257,10 +254,8 @@ def _translation_unit(text: str, kernels: Mapping[str, Declaration], block_threa
                 arguments.append(f"static_cast<{kind}>(launch.arguments[{i}].value)")
             else:
                 arguments.append(f"{parameter.kind}<{kind}>{{&(*launch.arrays)[{i}]}}")
-        cases.append(f"    case {number}: {name}({', '.join(arguments)}); break;")
-        assert start == declaration.name
+        cases.append(f"    case {number}: {declaration.name}({', '.join(arguments)}); break;")
     return "\n".join([
-        f"#define BLOCK_THREADS {block_threads}",
         '#include "cuda_emulator.h"',
         text,
         '#include "entry.h"',
@@ -280,22 +275,22 @@ def _cache_folder() -> Path:
     return folder
 
 
-def _compiled(file: str, source: str) -> Any:
+def _compiled(file: str, source: str, options: Sequence[str]) -> Any:
     """Compile a translation unit, or take it from the cache, and return its entry point."""
     headers = "".join(path.read_text() for path in sorted(HERE.glob("*.h")))
-    key = hashlib.sha256((headers + source).encode()).hexdigest()[:24]
+    key = hashlib.sha256("\n".join([headers, source, *options]).encode()).hexdigest()[:24]
     if key in _loaded:
         return _loaded[key]
     library = _cache_folder() / f"{Path(file).stem}-{key}.so"
     if not library.exists():
-        _compile(source, library)
+        _compile(source, library, options)
     function = ctypes.CDLL(str(library)).emulator_launch
     function.restype = ctypes.c_int
     _loaded[key] = function
     return function
 
 
-def _compile(source: str, library: Path) -> None:
+def _compile(source: str, library: Path, options: Sequence[str]) -> None:
     compiler = shutil.which("g++")
     if compiler is None:
         raise RuntimeError("The emulator needs g++: install it, for example: apt install g++.")
@@ -303,7 +298,7 @@ def _compile(source: str, library: Path) -> None:
         path, built = Path(folder) / "kernels.cpp", Path(folder) / "kernels.so"
         path.write_text(source)
         command = [
-            compiler, STANDARD, "-O1", "-fPIC", "-shared", "-fvisibility=hidden",
+            compiler, *options, "-O1", "-fPIC", "-shared", "-fvisibility=hidden",
             "-Wall", "-Wextra", "-Wno-unknown-pragmas", "-Wno-unused-parameter",
             "-ffp-contract=off", "-I", str(HERE), "-o", str(built), str(path),
         ]  # fmt: skip

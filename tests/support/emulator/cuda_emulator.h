@@ -11,7 +11,7 @@
 
 #include "machine.h"
 
-#define __global__
+#define KERNEL(blocks) static void
 #define __device__
 
 struct alignas(16) uint4 {

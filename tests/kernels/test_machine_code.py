@@ -1,0 +1,125 @@
+"""What the assembler made of the kernels: registers, spills, and accesses under way at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import nvrtc
+import pytest
+import sass
+
+from pyg_direct.ops.cuda.backend import LOADS_IN_FLIGHT, WORDS
+from pyg_direct.ops.cuda.launch import BLOCK_THREADS, compile_options
+from pyg_direct.ops.cuda.source import FILES, instances, read_source
+
+REGISTERS = 65_536  # of a multiprocessor, on every architecture
+SPILLS = r"(LDL|STL)\b.*"  # accesses to local memory
+# Reads of a row and of an id, with what differs between architectures: the scope that Turing names.
+ROW_READ = r"LDG\.E(\.LTC128B)?\.128\.CONSTANT(\.SYS)?"
+ID_READ = r"LDG\.E(\.LTC128B)?\.64\.CONSTANT(\.SYS)?"
+WORD_BITS = {"uint4": "128", "u64": "64", "u32": "", "u16": "U16", "u8": "U8"}
+NEWEST, COMMON = 120, 90  # compute capabilities that the quick tests look at
+
+
+def machine_code(
+    file: str,
+    types: Mapping[str, str],
+    architecture: int,
+    compiler: nvrtc.Nvrtc | None = None,
+    planted: tuple[str, str] = ("", ""),
+) -> bytes:
+    """Compile one instance of a file as CuPy does."""
+    text = read_source(file)
+    assert planted[0] in text
+    text = text.replace(*planted) if planted[0] else text
+    options = (*compile_options(text, types, BLOCK_THREADS), *nvrtc.CUPY_OPTIONS)
+    return (compiler or nvrtc.installed()).cubin(text, architecture, *options)
+
+
+def check_local_memory(cubin: bytes) -> None:
+    """Raise unless every kernel keeps all it has in registers."""
+    for kernel, usage in sass.usage(cubin).items():
+        assert (usage.stack, usage.local) == (0, 0), f"{kernel}: {usage}"
+        assert usage.registers * BLOCK_THREADS <= REGISTERS, f"{kernel}: {usage}"
+    for kernel, instructions in sass.disassemble(cubin).items():
+        assert sass.opcodes(instructions, SPILLS) == [], kernel
+
+
+def check_gather(cubin: bytes) -> None:
+    """Raise unless a lane has four reads of rows under way, and the next ids behind them."""
+    (instructions,) = sass.disassemble(cubin).values()
+    assert sass.in_flight(instructions, ROW_READ) == LOADS_IN_FLIGHT
+    assert sass.in_flight(instructions, ID_READ) == LOADS_IN_FLIGHT
+    assert sass.in_flight(instructions, f"{ROW_READ}|{ID_READ}") > LOADS_IN_FLIGHT
+    assert set(sass.opcodes(instructions, r"STG\..*")) <= {"STG.E.128", "STG.E.128.SYS"}
+    usage = sass.usage(cubin)["gather_rows"]
+    assert 2 * usage.registers * BLOCK_THREADS <= REGISTERS
+
+
+@pytest.mark.parametrize("architecture", [COMMON, NEWEST])
+def test_a_lane_has_four_rows_under_way(architecture: int) -> None:
+    cubin = machine_code("gather.cu", {"V": "uint4"}, architecture)
+    check_gather(cubin)
+    check_local_memory(cubin)
+
+
+def test_the_link_is_measured_with_as_many_reads_under_way_as_a_gather_has() -> None:
+    (instructions,) = sass.disassemble(machine_code("bandwidth.cu", {}, COMMON)).values()
+    assert sass.in_flight(instructions, ROW_READ) == LOADS_IN_FLIGHT
+
+
+BOUNDS = ("__launch_bounds__(BLOCK_THREADS, blocks)", "")
+
+
+@pytest.mark.parametrize("architecture", [COMMON, NEWEST])
+def test_missing_launch_bounds_are_seen(architecture: int) -> None:
+    with pytest.raises(AssertionError):
+        check_gather(machine_code("gather.cu", {"V": "uint4"}, architecture, planted=BOUNDS))
+
+
+def test_local_memory_is_seen() -> None:
+    plant = (
+        "  while (at.row < rows) {",
+        "  volatile i64 spilled[40];\n  spilled[lane] = 1;\n  while (at.row < rows) {",
+    )
+    with pytest.raises(AssertionError, match="gather_rows"):
+        check_local_memory(machine_code("gather.cu", {"V": "uint4"}, COMMON, planted=plant))
+
+
+def test_the_model_of_accesses_under_way() -> None:
+    """Loads are counted until an instruction waits for their barrier."""
+
+    def instruction(text: str, sets: int | None = None, *waits: int) -> sass.Instruction:
+        return sass.Instruction(text, sets, frozenset(waits))
+
+    first, second = instruction("LDG.E R0, [R2]", 0), instruction("@P0 LDG.E R1, [R2]", 1)
+    both, use = instruction("LDG.E R3, [R2]", 0), instruction("FADD R4, R0, R0", None, 0)
+    assert second.opcode == "LDG.E"
+    assert sass.in_flight([first, second], "LDG.E") == 2
+    assert sass.in_flight([first, use, second], "LDG.E") == 2 - 1
+    assert sass.in_flight([first, second, use, both], "LDG.E") == 2
+    assert sass.in_flight([first, both, use, second], "LDG.E") == 2
+    assert sass.in_flight([first, both, second], "LDG.E") == 3
+    assert sass.in_flight([first, second], "LDS") == 0
+    partly = instruction("DEPBAR.LE SB0, 0x1")
+    assert sass.in_flight([first, both, partly, both], "LDG.E") == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("architecture", nvrtc.ARCHITECTURES)
+@pytest.mark.parametrize("file", FILES)
+def test_every_instance(file: str, architecture: int) -> None:
+    for types in instances(read_source(file)):
+        cubin = machine_code(file, types, architecture)
+        check_local_memory(cubin)
+        if types == {"V": "uint4"}:
+            check_gather(cubin)
+        if file == "gather.cu":
+            bits = WORD_BITS[types["V"]]
+            (instructions,) = sass.disassemble(cubin).values()
+            stores = {code.removesuffix(".SYS") for code in sass.opcodes(instructions, r"STG.*")}
+            assert stores == {f"STG.E.{bits}".removesuffix(".")}, types
+
+
+def test_every_word_of_a_row_has_a_width() -> None:
+    assert set(WORD_BITS) == set(WORDS.values())
