@@ -14,6 +14,8 @@ from torch_geometric.data import Data, FeatureStore, GraphStore, HeteroData
 from torch_geometric.sampler import NegativeSampling
 from torch_geometric.sampler.base import SubgraphType
 
+PLACES = ("auto", "host", "device")
+
 
 def check_data(data: Any) -> None:
     """Raise a ValueError unless `data` is a graph of PyG's, or a pair of stores."""
@@ -55,6 +57,44 @@ def check_count(name: str, value: Any, least: int = 0) -> int:
     if not integer or value < least:
         raise ValueError(f"{name} must be an int of {least} or more, got {value!r}.")
     return int(value)
+
+
+def check_mode(name: str, value: Any) -> str:
+    """Return `value` if it says where arrays may lie for a GPU.
+
+    Raises:
+        ValueError: it is none of PLACES.
+    """
+    if value not in PLACES:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, PLACES))}, got {value!r}.")
+    return str(value)
+
+
+def check_bytes(name: str, value: Any) -> int | None:
+    """Return `value` if it is None or a number of bytes.
+
+    Raises:
+        ValueError: neither None nor an int of 0 or more.
+    """
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
+        raise ValueError(f"{name} must be None or a number of bytes of 0 or more, got {value!r}.")
+    return value
+
+
+def check_seed(seed: int | None) -> int | None:
+    """Return `seed` as a Python int.
+
+    Raises:
+        TypeError: not an integer or None.
+        ValueError: outside [0, 2^64).
+    """
+    if seed is None:
+        return None
+    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)):
+        raise TypeError(f"seed must be an int or None, got {type(seed).__name__}.")
+    if not 0 <= seed < 1 << 64:
+        raise ValueError(f"seed must be in [0, 2**64), got {seed}.")
+    return int(seed)
 
 
 def _is_number(value: Any) -> bool:

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from .config import DEVICE_VARIABLE
 from .doctor.bandwidth import LinkSpeed
 from .doctor.facts import PACKAGES, UNLIMITED, Facts, Gpu, Machine, TorchCuda, Unknown, find_out
+from .units import size_text
 
 OLDEST_DRIVER = {11: 450, 12: 525, 13: 580}  # CUDA major -> branch of the driver
 TORCH_WITH_CUDA = "pip install --force-reinstall torch"
@@ -255,7 +256,7 @@ def _or_none(value: object) -> object:
 def _size(nbytes: int | Unknown) -> str:
     if isinstance(nbytes, Unknown):
         return str(nbytes)
-    return f"{nbytes / 1e9:,.1f} GB" if nbytes >= 1e9 else f"{nbytes / 1e6:,.1f} MB"
+    return size_text(nbytes)
 
 
 def _cache(folder: str | Unknown | None, writable: bool | Unknown) -> str:

@@ -19,7 +19,7 @@ from ..kernels import gather as numba_gather
 from ..ops.cuda.backend import CudaBackend
 from ..ops.cuda.compiler import require_cuda
 from ..ops.cuda.host_memory import MEMINFO, available_in, lockable_bytes
-from ..ops.devices import backend_for, best_device
+from ..ops.devices import best_device
 from ..ops.placement import FREE_SHARE
 from .bandwidth import LinkSpeed, host_bytes, measure_link
 
@@ -119,9 +119,7 @@ class Machine:
 
     def link(self) -> LinkSpeed:
         """Measure how fast the first GPU reads pinned memory."""
-        backend = backend_for(torch.device("cuda", 0))
-        assert isinstance(backend, CudaBackend)
-        return measure_link(backend, host_bytes())
+        return measure_link(CudaBackend(torch.device("cuda", 0)), host_bytes())
 
 
 class Gpu(NamedTuple):

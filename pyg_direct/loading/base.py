@@ -13,14 +13,14 @@ from torch import Tensor
 from torch_geometric.sampler import BaseSampler, HeteroSamplerOutput, SamplerOutput
 from torch_geometric.sampler.base import SubgraphType
 
-from ..arguments import check_count, check_data, check_loader_options
+from ..arguments import check_count, check_data, check_loader_options, check_mode, check_seed
 from ..batch.assemble import assemble, tables_of
 from ..batch.tensors import moved
 from ..config import resolve_device
 from ..kernels.threads import available_cores
 from ..ops.backend import Backend
 from ..ops.devices import backend_for, best_device
-from ..ops.placement import Placement, check_mode
+from ..ops.placement import Placement
 from ..sampling import rng
 from ..sampling.sampler import NeighborSampler, NumNeighborsLike
 from ..types import BatchKey
@@ -76,8 +76,8 @@ class DirectLoader(torch.utils.data.DataLoader[Any]):
         device, topology, features, device_bytes = placing
         check_data(data)
         check_loader_options(kwargs, data)
-        check_mode(features, "features")
-        self._progress = Progress(rng.check_seed(seed))
+        check_mode("features", features)
+        self._progress = Progress(check_seed(seed))
         self.prefetch = _check_prefetch(prefetch, kwargs)
         if kwargs.get("batch_size", 1) is None:
             raise ValueError(

@@ -8,9 +8,10 @@ from typing import NamedTuple
 
 import torch
 
+from ..units import size_text
+
 logger = logging.getLogger("pyg_direct")
 
-MODES = ("auto", "host", "device")
 FREE_SHARE = 0.5  # of the free device memory: the rest is for the model and its batches
 
 ON_DEVICE = "GPU memory"
@@ -43,42 +44,13 @@ class Placement:
     def add(self, row: Row) -> None:
         """Note a decision."""
         self.rows.append(row)
-        logger.info("%s: %s (%s)", row.name, row.place, megabytes(row.nbytes))
+        logger.info("%s: %s (%s)", row.name, row.place, size_text(row.nbytes))
 
     def __str__(self) -> str:
         budget = (
-            "" if self.budget_bytes is None else f", at most {megabytes(self.budget_bytes)} of it"
+            "" if self.budget_bytes is None else f", at most {size_text(self.budget_bytes)} of it"
         )
         lines = [f"batches on {self.device}{budget}"]
         width = max((len(row.name) for row in self.rows), default=0)
-        lines += [f"  {r.name:<{width}}  {megabytes(r.nbytes):>12}  {r.place}" for r in self.rows]
+        lines += [f"  {r.name:<{width}}  {size_text(r.nbytes):>12}  {r.place}" for r in self.rows]
         return "\n".join(lines)
-
-
-def megabytes(nbytes: int) -> str:
-    """Return a size as text."""
-    return f"{nbytes / 1e6:,.1f} MB"
-
-
-def check_mode(mode: str, name: str) -> str:
-    """Return `mode`, a value of the argument `name`.
-
-    Raises:
-        ValueError: it is none of MODES.
-    """
-    if mode not in MODES:
-        raise ValueError(f"{name} must be one of {', '.join(map(repr, MODES))}, got {mode!r}.")
-    return mode
-
-
-def check_bytes(nbytes: int | None, name: str) -> int | None:
-    """Return `nbytes`, a value of the argument `name`.
-
-    Raises:
-        ValueError: neither None nor an int of 0 or more.
-    """
-    if nbytes is not None and (
-        isinstance(nbytes, bool) or not isinstance(nbytes, int) or nbytes < 0
-    ):
-        raise ValueError(f"{name} must be None or a number of bytes of 0 or more, got {nbytes!r}.")
-    return nbytes

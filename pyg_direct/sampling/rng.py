@@ -72,19 +72,3 @@ def as_seed(key: BatchKey) -> int:
 def draw_seed(generator: torch.Generator | None) -> int:
     """Draw a base seed in [0, 2^63) from `generator`, or from torch's default one."""
     return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
-
-
-def check_seed(seed: int | None) -> int | None:
-    """Return `seed` as a Python int.
-
-    Raises:
-        TypeError: not an integer or None.
-        ValueError: outside [0, 2^64).
-    """
-    if seed is None:
-        return None
-    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)):
-        raise TypeError(f"seed must be an int or None, got {type(seed).__name__}.")
-    if not 0 <= seed < 1 << 64:
-        raise ValueError(f"seed must be in [0, 2**64), got {seed}.")
-    return int(seed)

@@ -25,12 +25,20 @@ from torch_geometric.sampler.base import DataType, NumNeighbors, SubgraphType
 from torch_geometric.sampler.neighbor_sampler import edge_sample, node_sample
 from torch_geometric.typing import EdgeType, NodeType
 
-from ..arguments import check_count, check_data, check_flag, check_ids, check_subgraph_type
+from ..arguments import (
+    check_bytes,
+    check_count,
+    check_data,
+    check_flag,
+    check_ids,
+    check_mode,
+    check_seed,
+    check_subgraph_type,
+)
 from ..config import as_device
 from ..graph.from_pyg import Graph, graph_of
 from ..ops.backend import Backend, Workspace
 from ..ops.devices import backend_for
-from ..ops.placement import check_bytes, check_mode
 from ..types import BatchKey, Ends, SampledGraph, SamplingPlan
 from . import rng
 from .fanouts import Fanouts, as_num_neighbors, check_fanouts, fanout_table, fanouts_of
@@ -131,9 +139,11 @@ class NeighborSampler(BaseSampler):
         self.subgraph_type = check_subgraph_type(subgraph_type)
         self._disjoint = check_flag("disjoint", disjoint)
         threads = check_count("threads", threads, least=1)
-        self._where = (check_mode(topology, "topology"), check_bytes(device_bytes, "device_bytes"))
+        self._where = (check_mode("topology", topology), check_bytes("device_bytes", device_bytes))
         self._graph: Graph = graph_of(data, is_sorted, time_attr, weight_attr, backward)
-        self._backend: Backend = backend_for(as_device(device or "cpu", "device"), threads)
+        self._backend: Backend = backend_for(
+            as_device("cpu" if device is None else device, "device"), threads
+        )
         self._csc = self._backend.memory.place_graph(self._graph.csc, *self._where)
         self._graph = replace_fields(self._graph, csc=self._csc)  # lets go of a copy on the host
         self.node_types, self.edge_types = self._graph.node_types, self._graph.edge_types
@@ -145,7 +155,7 @@ class NeighborSampler(BaseSampler):
         self.temporal_strategy = temporal_strategy
         self.sample_direction = sample_direction
         self.keep_orig_edges = False
-        self._seed = rng.check_seed(seed)
+        self._seed = check_seed(seed)
         self._calls = itertools.count()
         # Shared by shallow copies, which may have other fan-outs: so everything is kept by plan.
         self._plans: dict[Any, SamplingPlan] = {}

@@ -18,13 +18,14 @@ FLOORS: list[dict[str, set[str]]] = [
         "types": set(),
         "arguments": set(),
         "config": set(),
+        "units": set(),
     },
     {
         "kernels": {"types"},
     },
     {
         "graph": {"types", "kernels"},
-        "ops": {"types", "kernels"},
+        "ops": {"types", "units", "kernels"},
     },
     {
         "sampling": {"types", "arguments", "config", "kernels", "graph", "ops"},
@@ -38,7 +39,7 @@ FLOORS: list[dict[str, set[str]]] = [
     {
         "loader": {"types", "arguments", "sampling", "batch", "loading"},
         "link_loader": {"types", "arguments", "sampling", "batch", "loading"},
-        "info": {"config", "doctor"},
+        "info": {"config", "units", "doctor"},
     },
     {
         "__init__": {"loader", "link_loader", "sampling", "ops"},
@@ -174,30 +175,75 @@ def test_the_check_catches(module: str, imports: set[str], problem: str) -> None
     assert violations(imports, module) == [problem]
 
 
-def branches_on_device(path):
-    """Return the lines with an `if` that asks for a kind of device."""
+KINDS_OF_BACKEND = {"CpuBackend", "CudaBackend", "CpuWorkspace", "CudaWorkspace", "Placer"}
+CALLS_THAT_ASK = {"isinstance", "issubclass", "type", "hasattr"}
+
+
+def asks_for_device(expression: ast.expr) -> bool:
+    """Whether an expression depends on the kind of a device or of a backend."""
+    for node in ast.walk(expression):
+        if isinstance(node, ast.Attribute) and node.attr in ("is_cuda", "is_cpu"):
+            return True
+        if isinstance(node, ast.Attribute) and node.attr == "type":
+            return ast.unparse(node.value).endswith("device")
+        if isinstance(node, ast.Constant) and node.value in ("cuda", "cpu"):
+            return True
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in CALLS_THAT_ASK:
+            named = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
+            if named & KINDS_OF_BACKEND or "backend" in ast.unparse(node.args[0]):
+                return True
+    return False
+
+
+def branches_on_device(path: Path) -> list[str]:
+    """Return the lines whose course depends on the kind of a device or of a backend."""
     found = []
     for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, (ast.If, ast.IfExp, ast.While)):
-            text = ast.unparse(node.test)
-            if "device.type" in text or "'cuda'" in text or "Backend)" in text:
-                found.append(f"{path.name}:{node.lineno}: {text}")
+        if isinstance(node, ast.Match):
+            tests = [node.subject]
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in CALLS_THAT_ASK:
+            tests = [node]
+        elif isinstance(node, (ast.If, ast.IfExp, ast.While, ast.Assert)):
+            tests = [node.test]
+        elif isinstance(node, ast.comprehension):
+            tests = node.ifs
+        else:
+            tests = [node] if isinstance(node, (ast.BoolOp, ast.Compare)) else []
+        found += [
+            f"{path.name}:{test.lineno}: {ast.unparse(test)}"
+            for test in tests
+            if asks_for_device(test)
+        ]
     return found
 
 
-# Reading the setting is not a branch on it.
-ABOVE_OPS = [path for path in SOURCES if "ops" not in path.parts and path.name != "config.py"]
+# One reads the setting, the other reports on it.
+ABOUT_DEVICES = {"config.py", "info.py"}
+ABOVE_OPS = [p for p in SOURCES if "ops" not in p.parts and p.name not in ABOUT_DEVICES]
 
 
-@pytest.mark.parametrize("path", ABOVE_OPS, ids=lambda path: path.name)
-def test_no_if_device_above_ops(path):
+@pytest.mark.parametrize("path", ABOVE_OPS, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_no_if_device_above_ops(path: Path) -> None:
     assert branches_on_device(path) == []
 
 
-def test_the_device_check_catches(tmp_path):
+@pytest.mark.parametrize(
+    "line",
+    [
+        "if x.device.type == 'cuda': pass",
+        "y = 1 if x.is_cuda else 2",
+        "assert isinstance(backend, CudaBackend)",
+        "fast = isinstance(work, CpuWorkspace)",
+        "z = hasattr(self._backend, 'pin')",
+        "on_gpu = device.type != 'cpu'",
+        "match device.type:\n    case 'cuda': pass",
+        "a = [t for t in tensors if t.is_cuda]",
+    ],
+)
+def test_the_device_check_catches(tmp_path: Path, line: str) -> None:
     planted = tmp_path / "planted.py"
-    planted.write_text("if x.device.type == 'cuda':\n    pass\n")
-    assert len(branches_on_device(planted)) == 1
+    planted.write_text(f"{line}\n")
+    assert branches_on_device(planted) != []
 
 
 def test_cuda_folder_is_no_package():

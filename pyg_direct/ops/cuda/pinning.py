@@ -19,6 +19,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from ...units import size_text
 from .host_memory import lockable_bytes
 
 CHUNK_BYTES = 256 << 30  # drivers were seen to refuse 512 GiB at once
@@ -199,7 +200,7 @@ class Registry:
             return  # by the user, or by another library
         if not self.runtime.same_address:
             raise PinningError(
-                f"{name} ({_size(last - first)}) cannot be registered where it lies: this GPU "
+                f"{name} ({size_text(last - first)}) cannot be registered where it lies: this GPU "
                 f"reads registered memory under other addresses."
             )
         for address in range(first, last, self._chunk_bytes):
@@ -261,14 +262,10 @@ def tensor_at(address: int, nbytes: int, when_freed: Callable[[], None] | None =
     return torch.frombuffer(memory, dtype=torch.uint8)
 
 
-def _size(nbytes: int) -> str:
-    return f"{nbytes / 1e9:.3g} GB" if nbytes >= 1e8 else f"{nbytes / 1e6:.3g} MB"
-
-
 def _message(name: str, nbytes: int, what: str, failure: CudaError) -> str:
     """Return what went wrong, with which tensor, and what helps."""
     lockable = lockable_bytes()
-    limit = "unlimited" if lockable is None else _size(lockable)
+    limit = "unlimited" if lockable is None else size_text(lockable)
     remedies = {
         MEMORY_ALLOCATION: (
             f"Not enough memory can be page-locked: this process may lock {limit} (ulimit -l; for "
@@ -284,4 +281,6 @@ def _message(name: str, nbytes: int, what: str, failure: CudaError) -> str:
     }
     remedies[NOT_PERMITTED] = remedies[NOT_SUPPORTED] = remedies[INVALID_VALUE]
     help_text = remedies.get(failure.code, "See the CUDA documentation of this error.")
-    return f"{name} ({_size(nbytes)}) could not be {what}: CUDA says {failure.name}. {help_text}"
+    return (
+        f"{name} ({size_text(nbytes)}) could not be {what}: CUDA says {failure.name}. {help_text}"
+    )

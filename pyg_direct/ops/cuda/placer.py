@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ...types import Csc
+from ...units import size_text
 from ..placement import (
     FREE_SHARE,
     ON_DEVICE,
@@ -21,7 +22,6 @@ from ..placement import (
     STAGED,
     Placement,
     Row,
-    megabytes,
 )
 from . import memory as device_memory
 from .pinning import Lease, PinningError, Registry
@@ -223,7 +223,7 @@ class Placer:
                 self._left = 0
                 return None
             raise torch.cuda.OutOfMemoryError(
-                f"{name} ({megabytes(nbytes_of(array))}) does not fit into the memory of "
+                f"{name} ({size_text(nbytes_of(array))}) does not fit into the memory of "
                 f"{self._device}. Leave it on the host with topology='host' or features='host'. "
                 f"({error})"
             ) from error

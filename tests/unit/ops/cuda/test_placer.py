@@ -157,9 +157,9 @@ def test_half_of_the_free_memory_by_default(gpu: Gpu) -> None:
 def test_it_says_what_it_decided(gpu: Gpu, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, logger="pyg_direct"):
         loader = loader_of(gpu, graph(), features="host")
-    assert "data.x: host memory, registered where it lies (0.0 MB)" in caplog.messages
+    assert "data.x: host memory, registered where it lies (10.6 kB)" in caplog.messages
     text = str(loader.placement)
-    assert text.splitlines()[0].startswith("batches on cpu, at most 549,755.8 MB of it")
+    assert text.splitlines()[0].startswith("batches on cpu, at most 549.8 GB of it")
     assert len(text.splitlines()) == 8
     assert "  data.x " in text
 
