@@ -223,7 +223,7 @@ def test_a_chunk_that_fails_takes_the_others_back(runtime: FakeRuntime) -> None:
 def test_messages(runtime: FakeRuntime, code: int, name: str, remedy: str) -> None:
     runtime.fail = [CudaError(code, name)]
     x = torch.zeros(500_000)
-    with pytest.raises(PinningError, match=rf"data\.x \(2\.1 MB\).*CUDA says {name}.*{remedy}"):
+    with pytest.raises(PinningError, match=rf"data\.x \(2\.0 MB\).*CUDA says {name}.*{remedy}"):
         Registry(runtime).lease(x, "data.x")
 
 
