@@ -98,7 +98,9 @@ class Machine:
 
     def cores(self) -> set[int]:
         """Return the cores that this process may use."""
-        return os.sched_getaffinity(0)
+        if hasattr(os, "sched_getaffinity"):
+            return os.sched_getaffinity(0)
+        return set(range(os.cpu_count() or 1))
 
     def kernel_cache(self) -> str | None:
         """Return the folder of numba's cache, or None if none can be written."""

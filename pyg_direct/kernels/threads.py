@@ -30,7 +30,13 @@ def _forget_after_fork() -> None:
     _executor = None
 
 
-os.register_at_fork(after_in_child=_forget_after_fork)
+def after_fork_in_child(function: Callable[[], None]) -> None:
+    """Call `function` in every forked child; Windows, which cannot fork, needs no call."""
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=function)
+
+
+after_fork_in_child(_forget_after_fork)
 
 
 def available_cores() -> int:

@@ -193,7 +193,15 @@ class DirectLoader(torch.utils.data.DataLoader[Any]):
         """Pin one producer for `enable_cpu_affinity`.
 
         PyG pins the worker's process, which here is the user's own.
+
+        Raises:
+            NotImplementedError: the system cannot pin single threads.
         """
+        if not hasattr(os, "sched_setaffinity"):
+            raise NotImplementedError(
+                "enable_cpu_affinity pins producer threads to cores, which this system does not "
+                "offer (os.sched_setaffinity is missing). Iterate without it."
+            )
         cores = self.loader_cores[worker_id]
         os.sched_setaffinity(0, cores if isinstance(cores, list) else [cores])
         self._old_worker_init_fn(worker_id)

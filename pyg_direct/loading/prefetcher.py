@@ -11,6 +11,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
+from ..kernels.threads import after_fork_in_child
+
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -70,7 +72,7 @@ def _forget_after_fork() -> None:
 
 
 atexit.register(_stop_at_exit)
-os.register_at_fork(after_in_child=_forget_after_fork)
+after_fork_in_child(_forget_after_fork)
 
 
 def _produce(board: _Board[T, R], number: int, start: Callable[[int], None] | None) -> None:

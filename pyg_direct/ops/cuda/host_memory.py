@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import re
-import resource
+
+try:
+    import resource
+except ImportError:  # Windows, which has no such limit
+    resource = None  # type: ignore[assignment]
 
 MEMINFO = "/proc/meminfo"
 
@@ -22,5 +26,7 @@ def available_in(meminfo: str) -> int:
 
 def lockable_bytes() -> int | None:
     """Return how many bytes this process may page-lock; None for any number."""
+    if resource is None:
+        return None
     soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     return None if soft == resource.RLIM_INFINITY else soft
