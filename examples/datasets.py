@@ -104,7 +104,7 @@ def _ogb(name: str, root: Path) -> Data:
     try:
         from ogb.nodeproppred import PygNodePropPredDataset
     except ImportError as error:
-        raise ImportError(f'{name} needs ogb: pip install "pyg-direct[ogb]"') from error
+        raise ImportError(f'{name} needs ogb: pip install "ogb>=1.3.6"') from error
     with ogb_files_readable():
         dataset = PygNodePropPredDataset(name, root=str(root))
     data = dataset[0]

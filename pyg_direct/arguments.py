@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch_geometric.data import Data, FeatureStore, GraphStore, HeteroData
+from torch_geometric.data import Data, Dataset, FeatureStore, GraphStore, HeteroData
 from torch_geometric.sampler import NegativeSampling
 from torch_geometric.sampler.base import SubgraphType
 
@@ -24,10 +24,18 @@ def check_data(data: Any) -> None:
         stores and isinstance(data[0], FeatureStore) and isinstance(data[1], GraphStore)
     ):
         return
-    raise ValueError(
-        f"data must be a Data, a HeteroData or a tuple (FeatureStore, GraphStore), got "
-        f"{type(data).__name__}."
-    )
+    wanted = "data must be one Data, HeteroData or tuple (FeatureStore, GraphStore)"
+    if isinstance(data, Dataset):
+        raise ValueError(
+            f"{wanted}, got the data set {type(data).__name__} of {len(data)} graphs. Pass one of "
+            f"them, as dataset[0]."
+        )
+    if isinstance(data, (list, tuple)) and any(isinstance(g, (Data, HeteroData)) for g in data):
+        raise ValueError(
+            f"{wanted}, got a {type(data).__name__} of {len(data)} graphs. Pass one of them, or "
+            f"join them with torch_geometric.data.Batch.from_data_list(data)."
+        )
+    raise ValueError(f"{wanted}, got {type(data).__name__}.")
 
 
 def check_flag(name: str, value: Any) -> bool:

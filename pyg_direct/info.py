@@ -54,7 +54,7 @@ def rows(facts: Facts) -> Iterator[tuple[str, object]]:
     yield "cupy", ", ".join(map(" ".join, facts.cupy.items())) or "not installed"
     yield "CUDA of torch", _or_none(_torch_major(facts))
     yield "CUDA of CuPy", ", ".join(map(str, cupy_majors(facts))) or "none"
-    yield "NVIDIA driver", facts.driver
+    yield "NVIDIA driver", _or_none(facts.driver)
     if isinstance(facts.gpus, Unknown) or not facts.gpus:
         yield "GPU", facts.gpus or "none"
     else:
@@ -164,7 +164,7 @@ def cupy_problems(facts: Facts) -> Iterator[Problem]:
     major = _torch_major(facts)
     if major is None or not (facts.has_gpu or facts.usable):
         return
-    extra = f"pip install 'pyg-direct[cuda{major}]'"
+    extra = facts.cupy_command(major)
     installed = sorted(facts.cupy)
     remove = f"pip uninstall -y {' '.join(installed)} && {extra}"
     if not installed:

@@ -35,7 +35,10 @@ class LinkNeighborLoader(DirectLoader, torch_geometric.loader.LinkNeighborLoader
             move up by 1, since 0 then means "negative".
         edge_label_time: int64 [num_links]; to be given with `time_attr`, and only with it.
         neg_sampling: `NegativeSampling`, 'binary' or 'triplet'. Negatives are drawn from the key of
-            the batch, as its neighbours are; nothing checks whether they are edges.
+            the batch, as its neighbours are; nothing checks whether they are edges. With
+            `disjoint`, both ends of a link are in the subgraph of one number: link i of the batch,
+            positives first, in number i modulo the positives. PyG numbers the two ends of one link
+            differently where `amount` is no integer.
         neg_sampling_ratio: older way to ask for binary negatives; 0 means none.
 
     Raises:

@@ -12,11 +12,12 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.data.storage import BaseStorage
 from torch_geometric.loader.utils import filter_custom_hetero_store, filter_custom_store
 from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
-from torch_geometric.typing import EdgeType, NodeType, SparseTensor
+from torch_geometric.typing import EdgeType, NodeType
 
 from ..ops.backend import Backend
 from ..types import Ends
 from .gather import gather, is_plain
+from .sparse import ROWS_UNREADABLE, SampledEdges
 
 
 def assemble(
@@ -81,6 +82,24 @@ def tables_of(data: Any) -> Iterator[tuple[str, Tensor]]:
                     and store._parent().__cat_dim__(name, value, store) == 0
                 ):
                     yield (f"data.{name}" if key is None else f"data[{key!r}].{name}"), value
+
+
+def check_layouts(data: Any) -> None:
+    """Raise a ValueError if the rows of an attribute cannot be selected, whatever the batch."""
+    if isinstance(data, (Data, HeteroData)):
+        for key, store in _stores(data).items():
+            for name, value in store.items():
+                if (
+                    isinstance(value, Tensor)
+                    and name not in ("adj", "adj_t")
+                    and value.layout in ROWS_UNREADABLE
+                    and (store.is_node_attr(name) or store.is_edge_attr(name))
+                ):
+                    label = f"data.{name}" if key is None else f"data[{key!r}].{name}"
+                    raise ValueError(
+                        f"{label} has the layout {value.layout}, from which rows cannot be "
+                        f"selected. Use {label}.to_sparse_csr(), or .to_dense()."
+                    )
 
 
 def node_labels(metadata: Any, input_type: NodeType | None) -> dict[Any, dict[str, Any]]:
@@ -205,8 +224,9 @@ def _edges(
         if name == "edge_index":
             target[name] = backend.memory.to_batch(_stack(row, col), value.device)
         elif name in ("adj", "adj_t"):
-            sparse = _sparse(name, value, target, row, col, edge)
-            target[name] = backend.memory.to_batch(sparse, value.device())
+            sparse = SampledEdges(row, col, edge).like(name, value, target.size())
+            home = value.device
+            target[name] = backend.memory.to_batch(sparse, home() if callable(home) else home)
         elif source.is_edge_attr(name):
             dim = source._parent().__cat_dim__(name, value, source)
             end = parts.edge_end(key)
@@ -236,23 +256,3 @@ def _stack(row: Tensor, col: Tensor) -> Tensor:
         and row.untyped_storage().data_ptr() == col.untyped_storage().data_ptr()
     )
     return row.as_strided((2, size), (size, 1)) if adjacent else torch.stack([row, col])
-
-
-def _sparse(
-    name: str, value: Any, target: BaseStorage, row: Tensor, col: Tensor, edge: Tensor | None
-) -> Any:
-    """Return the sampled edges as a SparseTensor like `value`: `adj_t` is [destination, source]."""
-    edge_value = value.storage.value()
-    if edge_value is not None:
-        edge_value = None if edge is None else edge_value[edge.to(edge_value.device)]
-    row, col, sizes = row.to(value.device()), col.to(value.device()), target.size()
-    if name == "adj_t":
-        row, col, sizes = col, row, sizes[::-1]
-    return SparseTensor(
-        row=row,
-        col=col,
-        value=edge_value,
-        sparse_sizes=sizes,
-        is_sorted=False,
-        trust_data=True,
-    )

@@ -9,14 +9,16 @@ from torch import Tensor
 from torch_geometric.loader.utils import index_select
 
 from ..ops.backend import Backend
+from .sparse import csr_rows
 
 
 def gather(value: Any, index: Tensor, dim: int, backend: Backend, end: int | None = None) -> Any:
     """Return the entries `index` of an attribute along `dim`, as PyG does.
 
-    Dense rows on the backend's device, or where it can read them, go through its kernels. All else
-    is left to PyG: other layouts and dimensions, NumPy arrays and memory maps, `TensorFrame`,
-    tensors elsewhere, and tensors that ask for a gradient (the backend's copy has no backward).
+    Dense rows on the backend's device, or where it can read them, go through its kernels. Rows of
+    CSR matrices are selected here. All else is left to PyG: other layouts and dimensions, NumPy
+    arrays and memory maps, `TensorFrame`, tensors elsewhere, and tensors that ask for a gradient
+    (the backend's copy has no backward).
 
     Args:
         value: the attribute.
@@ -37,6 +39,8 @@ def gather(value: Any, index: Tensor, dim: int, backend: Backend, end: int | Non
             if table is not None:
                 return backend.gather(table, index, end)
         device = value.device
+        if value.layout == torch.sparse_csr and dim == 0:
+            return backend.memory.to_batch(csr_rows(value, index.to(device)), device)
     else:
         device = getattr(value, "device", torch.device("cpu"))  # a TensorFrame has one
     return backend.memory.to_batch(index_select(value, index.to(device), dim=dim), device)

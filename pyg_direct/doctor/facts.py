@@ -17,7 +17,7 @@ import torch
 from ..config import DEVICE_VARIABLE, resolve_device
 from ..kernels import gather as numba_gather
 from ..ops.cuda.backend import CudaBackend
-from ..ops.cuda.compiler import require_cuda
+from ..ops.cuda.compiler import install_cupy, require_cuda
 from ..ops.cuda.host_memory import MEMINFO, available_in, lockable_bytes
 from ..ops.devices import best_device
 from ..ops.placement import FREE_SHARE
@@ -138,7 +138,7 @@ class Facts:
     torch: TorchCuda | Unknown
     packages: dict[str, str]  # those that are installed
     cupy: dict[str, str]
-    driver: str | Unknown
+    driver: str | Unknown | None  # None: there is none
     gpus: list[Gpu] | Unknown
     memlock: int | Unknown
     available_bytes: int | Unknown
@@ -168,6 +168,11 @@ class Facts:
         free = self.gpus[0].fields["memory.free"]
         return int(FREE_SHARE * (int(free) << 20)) if free.isdigit() else Unknown(free)
 
+    @staticmethod
+    def cupy_command(major: int) -> str:
+        """Return the command that installs CuPy for a major version of CUDA."""
+        return install_cupy(major)
+
     @property
     def usable(self) -> bool:
         """Whether torch can use a GPU."""
@@ -193,12 +198,14 @@ def find_out(machine: Machine, link: bool = True) -> Facts:
     installed = {name: found for name, found in versions.items() if isinstance(found, str)}
     cupy_cache = machine.environ.get("CUPY_CACHE_DIR") or os.path.expanduser("~/.cupy/kernel_cache")
     kernel_cache = ask(machine.kernel_cache)
+    pci_gpus = ask(machine.pci_gpus)
+    expected = isinstance(pci_gpus, int) and pci_gpus > 0
     facts = Facts(
         torch=ask(machine.torch_cuda),
         packages={name: found for name, found in installed.items() if name in PACKAGES},
         cupy={name: found for name, found in installed.items() if name in CUPY_PACKAGES},
-        driver=ask(_driver, machine),
-        gpus=ask(_gpus, machine),
+        driver=ask(_driver, machine, expected),
+        gpus=ask(_gpus, machine, expected),
         memlock=ask(machine.memlock),
         available_bytes=ask(_available_bytes, machine),
         cores=ask(machine.cores),
@@ -206,7 +213,7 @@ def find_out(machine: Machine, link: bool = True) -> Facts:
         kernel_cache_writable=ask(machine.writable, kernel_cache),
         cupy_cache=cupy_cache,
         cupy_cache_writable=ask(machine.writable, cupy_cache),
-        pci_gpus=ask(machine.pci_gpus),
+        pci_gpus=pci_gpus,
         visible=machine.environ.get("CUDA_VISIBLE_DEVICES"),
         variable=machine.environ.get(DEVICE_VARIABLE),
         device=ask(machine.device),
@@ -223,21 +230,34 @@ def find_out(machine: Machine, link: bool = True) -> Facts:
     return facts
 
 
-def _driver(machine: Machine) -> str:
+def _driver(machine: Machine, expected: bool) -> str | None:
+    """Return the version of NVIDIA's driver; None where it is not installed, nor `expected`."""
     listed = ask(machine.run, "nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
     if isinstance(listed, str) and listed.strip():
         return listed.split()[0]
-    text = machine.read("/proc/driver/nvidia/version")
+    try:
+        text = machine.read("/proc/driver/nvidia/version")
+    except FileNotFoundError:
+        if expected:
+            raise
+        return None
     found = re.search(r"\b\d{3}\.\d+(\.\d+)?\b", text)
     if found is None:
         raise ValueError(f"no version in {text[:60]!r}")
     return found[0]
 
 
-def _gpus(machine: Machine) -> list[Gpu]:
+def _gpus(machine: Machine, expected: bool) -> list[Gpu]:
+    """Return the GPUs that nvidia-smi lists; none where it is not installed, nor `expected`."""
     query = f"--query-gpu={','.join(GPU_FIELDS)}"
+    try:
+        listed = machine.run("nvidia-smi", query, "--format=csv,noheader,nounits")
+    except FileNotFoundError:
+        if expected:
+            raise
+        return []
     gpus = []
-    for line in machine.run("nvidia-smi", query, "--format=csv,noheader,nounits").splitlines():
+    for line in listed.splitlines():
         values = [part.strip() for part in line.split(",")]
         fields = dict(zip(GPU_FIELDS, values, strict=True))
         # nvidia-smi writes the PCI domain with 8 digits, Linux with 4.

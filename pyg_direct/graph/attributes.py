@@ -107,7 +107,8 @@ def edge_weights(data: Any, name: str) -> dict[EdgeType | None, npt.NDArray[np.f
     """
     weights: dict[EdgeType | None, npt.NDArray[np.float64]] = {}
     for key, (value, label) in find(data, name, of_edges=True)[1].items():
-        if not isinstance(value, Tensor) or value.is_complex() or value.numel() != len(value):
+        one_each = isinstance(value, Tensor) and value.shape.numel() == value.shape[:1].numel()
+        if not one_each or value.dim() == 0 or value.is_complex():
             kind = tuple(value.shape) if isinstance(value, Tensor) else type(value)
             raise ValueError(
                 f"weight_attr={name!r}: {label} must hold one weight for each edge, got {kind}."

@@ -12,11 +12,12 @@ from torch import Tensor
 from torch_geometric import EdgeIndex
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.data.storage import BaseStorage
-from torch_geometric.typing import EdgeType, NodeType, SparseTensor
+from torch_geometric.typing import EdgeType, NodeType
 
 from ..types import EDGE_TIME, NO_TIME, Csc, TimeTable
 from .attributes import Times, check_length, edge_weights
 from .coo_to_csc import Compressed, Ints, compress, narrow, pad_and_check, sort_by_time
+from .from_matrix import from_matrix
 from .from_stores import Relation, remote_parts
 from .weights import with_weights
 
@@ -47,8 +48,8 @@ def graph_of(
 
     Args:
         data: `Data` or `HeteroData`, each relation with `edge_index` (a tensor or an `EdgeIndex`),
-            `adj_t` or `adj` (a `torch_sparse.SparseTensor`), or no edges at all; or a
-            (`FeatureStore`, `GraphStore`).
+            `adj_t` or `adj` (see `from_matrix`), or no edges at all; or a (`FeatureStore`,
+            `GraphStore`).
         is_sorted: the user says that `edge_index` is sorted by column and, with `time_attr`, by
             time within each column. Sorted edges are recognised without it, too; with it, unsorted
             ones are an error.
@@ -179,7 +180,7 @@ def _compressed(
     """Group the edges of one store by destination, and tell the dtype of its ids."""
     for key in ("adj", "adj_t"):  # PyG's order of preference
         if key in store:
-            return _from_sparse(store[key], f"{name}.{key}", size, backward), torch.int64
+            return from_matrix(store[key], f"{name}.{key}", size, backward), torch.int64
     edge_index = getattr(store, "edge_index", None)
     if edge_index is None:
         none = np.empty(0, np.int64)
@@ -193,23 +194,6 @@ def _compressed(
     if backward:
         row, col, ends = col, row, ends[::-1]
     return compress(row, col, *size, is_sorted, ends), edge_index.dtype
-
-
-def _from_sparse(adj: Any, name: str, size: tuple[int, int], backward: bool) -> Compressed:
-    if not isinstance(adj, SparseTensor):
-        raise ValueError(
-            f"{name} must be a torch_sparse.SparseTensor, got {type(adj).__name__}. Store the "
-            f"graph as edge_index, or convert it with torch_geometric.transforms.ToSparseTensor."
-        )
-    if backward:  # through the edges, as their ids are positions in the order of `adj`
-        first, second, _ = adj.coo()
-        row, col = (second, first) if name.endswith("_t") else (first, second)
-        return compress(
-            col.cpu().numpy(), row.cpu().numpy(), *size, False, (f"{name} entry {{}}",) * 2
-        )
-    # `adj` is [source, destination], `adj_t` the transpose: both keep their values where they are.
-    ptr, row, _ = adj.csr() if name.endswith("_t") else adj.csc()
-    return pad_and_check(Compressed(ptr.cpu().numpy(), row.cpu().numpy(), None), size, name)
 
 
 def _check_edge_index(edge_index: Any, name: str) -> None:

@@ -14,7 +14,7 @@ from torch_geometric.sampler import BaseSampler, HeteroSamplerOutput, SamplerOut
 from torch_geometric.sampler.base import SubgraphType
 
 from ..arguments import check_count, check_data, check_loader_options, check_mode, check_seed
-from ..batch.assemble import assemble, tables_of
+from ..batch.assemble import assemble, check_layouts, tables_of
 from ..batch.tensors import moved
 from ..config import resolve_device
 from ..kernels.threads import available_cores
@@ -75,6 +75,7 @@ class DirectLoader(torch.utils.data.DataLoader[Any]):
         """
         device, topology, features, device_bytes = placing
         check_data(data)
+        check_layouts(data)
         check_loader_options(kwargs, data)
         check_mode("features", features)
         self._progress = Progress(check_seed(seed))

@@ -84,8 +84,24 @@ def _as_nodes(input_nodes: Any, input_id: Any, num_nodes: int | None, local: boo
             )
         check_input_id(input_id, int(nodes.sum()))
         return nodes
+    if _looks_like_a_mask(nodes, num_nodes):
+        raise ValueError(
+            f"input_nodes is a torch.uint8 tensor of {num_nodes} zeros and ones, one for each "
+            f"node, but integers are taken as node ids. Pass the mask as input_nodes.bool(), or "
+            f"the ids as input_nodes.long()."
+        )
     check_input_id(input_id, len(nodes))
     return nodes.to(torch.int64, copy=True)
+
+
+def _looks_like_a_mask(nodes: Tensor, num_nodes: int | None) -> bool:
+    """Whether a tensor of ids is a mask of the days before torch.bool."""
+    return (
+        nodes.dtype == torch.uint8
+        and num_nodes is not None
+        and len(nodes) == num_nodes > 2
+        and int(nodes.max()) <= 1
+    )
 
 
 def link_seeds(edge_label_index: Any, data: Any, sampler: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -22,8 +22,15 @@ def as_num_neighbors(value: Any) -> NumNeighbors:
     """Return `value` in PyG's own class.
 
     Raises:
-        ValueError: a dict whose keys are no edge types.
+        ValueError: neither a list nor a dict of lists, or a dict whose keys are no edge types.
     """
+    given = value.values if isinstance(value, NumNeighbors) else value
+    lists = list(given.values()) if isinstance(given, Mapping) else [given]
+    if not all(isinstance(fanouts, (list, tuple)) for fanouts in lists):
+        raise ValueError(
+            f"num_neighbors must be a list with one fan-out for each hop, such as [15, 10], or, "
+            f"with edge types, a dict of such lists, got {given!r}."
+        )
     try:
         return value if isinstance(value, NumNeighbors) else NumNeighbors(value)
     except (TypeError, ValueError) as error:

@@ -8,7 +8,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 
-# What Windows lacks, taken away when torch and numba, which know Windows, are there, but we are not.
+# What Windows lacks is taken away once torch and numba, which know Windows, are imported.
 WITHOUT = """
 import os, sys, torch_geometric.loader, numba
 for name in ("register_at_fork", "sched_getaffinity", "sched_setaffinity", "fork"):

@@ -279,14 +279,14 @@ def _pretend(
 @pytest.mark.parametrize(
     ("pretend", "message"),
     [
-        ({"version": None}, r"built without\. .*pip install 'pyg-direct\[cuda12\]'"),
+        ({"version": None}, r"built without\. .*pip install 'cupy-cuda12x>=13\.\d'"),
         ({"available": False}, r"needs an NVIDIA GPU and its driver, .*nvidia-smi.* CUDA 12\.8"),
-        ({"cupy": None}, r"needs CuPy.*pip install 'pyg-direct\[cuda12\]'"),
-        ({"cupy": None, "version": "13.0"}, r"needs CuPy.*pip install 'pyg-direct\[cuda13\]'"),
+        ({"cupy": None}, r"needs CuPy.*pip install 'cupy-cuda12x>=13\.\d'"),
+        ({"cupy": None, "version": "13.0"}, r"needs CuPy.*pip install 'cupy-cuda13x>=13\.\d'"),
         (
             {"cupy": 12090, "version": "13.0"},
             r"CuPy 13\.6\.0 is for CUDA 12, .* CUDA 13\.0\. .*"
-            r"pip uninstall -y cupy-cuda12x && pip install 'pyg-direct\[cuda13\]'",
+            r"pip uninstall -y cupy-cuda12x && pip install 'cupy-cuda13x>=13\.\d'",
         ),
     ],
 )

@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from graphs import assert_same_epoch, example_graph
+from graphs import assert_same_epoch, example_graph, papers_and_authors
 from torch_geometric.data import Data
+from torch_geometric.datasets import FakeDataset
 from torch_geometric.sampler import NodeSamplerInput, SamplerOutput
 
 from pyg_direct import NeighborLoader, NeighborSampler
@@ -70,6 +71,26 @@ BAD_DATA: dict[str, Case] = {
     "dense adj_t": (
         lambda: {"data": Data(adj_t=torch.eye(3), num_nodes=3)}, ValueError, r"adj_t must be a",
     ),
+    "a list of graphs": (
+        lambda: {"data": [example_graph(), example_graph(), example_graph()]}, ValueError,
+        r"got a list of 3 graphs. Pass one of them, or join them",
+    ),
+    "a data set": (
+        lambda: {"data": FakeDataset(num_graphs=2)}, ValueError,
+        r"got the data set FakeDataset of 2 graphs. Pass one of them, as dataset\[0\]",
+    ),
+    "adj_t of blocks": (
+        lambda: {"data": Data(adj_t=torch.eye(4).to_sparse_bsr((2, 2)), num_nodes=4)}, ValueError,
+        r"adj_t must be a sparse matrix .*got a torch.sparse_bsr tensor. Store the edges as edge_i",
+    ),
+    "an id too large in a CSR matrix": (
+        lambda: {"data": Data(adj_t=torch.eye(5).to_sparse_csr(), num_nodes=4)}, ValueError,
+        r"data.adj_t has 5 destinations, but there are 4 nodes",
+    ),
+    "a weight of no dimension": (
+        lambda: {"data": graph(w=torch.tensor(2.0)), "weight_attr": "w"}, ValueError,
+        r"weight_attr='w': data.w must hold one weight for each edge, got \(\)",
+    ),
     "not a graph": (lambda: {"data": "cora"}, (ValueError, NotImplementedError), r"str|Data"),
 }  # fmt: skip
 
@@ -89,6 +110,10 @@ BAD_SEEDS: dict[str, Case] = {
         lambda: {"input_nodes": torch.zeros(2, 2, dtype=torch.int64)}, ValueError, r"input_nodes",
     ),
     "one id alone": (lambda: {"input_nodes": torch.tensor(3)}, ValueError, r"input_nodes"),
+    "a mask of uint8": (
+        lambda: {"input_nodes": torch.arange(12, dtype=torch.uint8) % 2}, ValueError,
+        r"torch.uint8 tensor of 12 zeros and ones.*input_nodes.bool\(\), or the ids as",
+    ),
     "short mask": (
         lambda: {"input_nodes": torch.ones(11, dtype=torch.bool)}, ValueError,
         r"mask for input_nodes needs 12 entries.*got 11",
@@ -126,6 +151,10 @@ BAD_SAMPLING: dict[str, Case] = {
 }  # fmt: skip
 
 BAD_OPTIONS: dict[str, Case] = {
+    "rows of a CSC matrix": (
+        lambda: {"data": graph(x=torch.eye(12).to_sparse_csc())}, ValueError,
+        r"data.x has the layout torch.sparse_csc.*Use data.x.to_sparse_csr\(\)",
+    ),
     "seed as text": (lambda: {"seed": "1"}, TypeError, r"seed must be an int or None, got str"),
     "seed as float": (lambda: {"seed": 1.0}, TypeError, r"seed must be an int"),
     "seed as bool": (lambda: {"seed": True}, TypeError, r"seed must be an int"),
@@ -160,6 +189,11 @@ BAD_OPTIONS: dict[str, Case] = {
 }  # fmt: skip
 
 
+# Making one says, once in a process, that it is in beta.
+BETA = pytest.mark.filterwarnings("ignore:Sparse .* tensor support is in beta:UserWarning")
+
+
+@BETA
 @pytest.mark.parametrize(
     "case", [pytest.param(c, id=k) for t in (BAD_DATA, BAD_SEEDS, BAD_SAMPLING, BAD_OPTIONS)
              for k, c in t.items()],
@@ -173,6 +207,7 @@ def test_refused_by_the_loader(case: Case) -> None:
         NeighborLoader(**arguments)
 
 
+@BETA
 @pytest.mark.parametrize(
     "case", [pytest.param(c, id=k) for t in (BAD_DATA, BAD_SAMPLING) for k, c in t.items()]
 )
@@ -204,6 +239,18 @@ def test_positions_out_of_range_when_called() -> None:
     loader = NeighborLoader(example_graph(), [2], input_nodes=[3, 4])
     with pytest.raises(IndexError):
         loader([2])
+
+
+def test_ids_of_uint8() -> None:
+    """They are refused only where they can hardly be ids; masks of bool are what is meant then."""
+    loader = NeighborLoader(example_graph(), [2], input_nodes=torch.tensor([0, 1, 1]).byte())
+    assert loader.input_data.node.tolist() == [0, 1, 1]
+
+
+@pytest.mark.parametrize("wrong", [3, "x", None, 2.5, {("paper", "cites", "paper"): 3}])
+def test_fan_outs_of_a_wrong_type_for_a_graph_with_types(wrong: Any) -> None:
+    with pytest.raises(ValueError, match=r"num_neighbors must be a list with .*dict of"):
+        NeighborSampler(papers_and_authors(), wrong)
 
 
 def test_seeds_of_the_sampler_are_checked() -> None:

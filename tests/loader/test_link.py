@@ -6,6 +6,7 @@ import torch
 import torch_geometric.loader
 import torch_geometric.sampler.utils
 import torch_geometric.typing
+from graphs import papers_and_authors
 from hetero import graph as hetero_graph
 from scipy import stats
 from torch_geometric.data import Data, HeteroData
@@ -123,6 +124,31 @@ def test_binary_negatives(disjoint, amount):
                 list(range(10 + negatives, 2 * (10 + negatives))),
             ]
             assert int(batch.batch.max()) < 10
+
+
+@pytest.mark.parametrize("key", [None, ("author", "writes", "paper"), ("paper", "cites", "paper")])
+@pytest.mark.parametrize("amount", [0.5, 1.5, 2])
+def test_ends_of_a_link_share_a_subgraph_with_fractional_negatives(key, amount):
+    """PyG gives the ends different numbers where the amount is no integer."""
+    data = graph() if key is None else papers_and_authors()
+    links = data.edge_index if key is None else (key, data[key].edge_index)
+    loader = LinkNeighborLoader(
+        data, [2], edge_label_index=links, disjoint=True, batch_size=6,
+        neg_sampling=NegativeSampling("binary", amount),
+    )  # fmt: skip
+    batch = next(iter(loader))
+    store = batch if key is None else batch[key]
+    src, dst = store.edge_label_index
+    of_src, of_dst = (
+        (batch.batch, batch.batch) if key is None else (batch[key[0]].batch, batch[key[2]].batch)
+    )
+    total = 6 + int(6 * amount)
+    assert of_src[src].tolist() == of_dst[dst].tolist() == [i % 6 for i in range(total)]
+    for edge_store in batch.edge_stores:
+        ends = (key and edge_store._key) or (None, None, None)
+        of_row, of_col = (batch.batch if key is None else batch[e].batch for e in ends[::2])
+        row, col = edge_store.edge_index
+        assert torch.equal(of_row[row], of_col[col]), "no edge leaves its subgraph"
 
 
 def test_labels_make_room_for_zero():

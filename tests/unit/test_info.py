@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from pyg_direct import info
 from pyg_direct.doctor.bandwidth import LinkSpeed, Rate
 from pyg_direct.doctor.facts import GPU_FIELDS, UNLIMITED, Machine, TorchCuda, find_out
+from pyg_direct.ops.cuda.compiler import CUPY_WHEELS
 
 SPEED = LinkSpeed((Rate(256, 100, (2e-9,)), Rate(512, 100, (1e-9,))), Rate(0, 100, (4e-9,)), 0.03)
 
@@ -146,12 +148,12 @@ BLIND_TORCH = TorchCuda("2.11.0+cu130", "13.0", False)
         ({"torch_cuda": BLIND_TORCH, "device": "cpu", "smi": False, "driver": ""},
          "no driver that answers", "--gpus all"),
         ({"packages": {"cupy-cuda13x": None}}, "CuPy is not installed",
-         r"^pip install 'pyg-direct\[cuda13\]'$"),
+         r"^pip install 'cupy-cuda13x>=13\.\d'$"),
         ({"packages": {"cupy-cuda13x": None, "cupy-cuda12x": "13.6"}},
          "cupy-cuda12x does not fit torch, which uses CUDA 13",
-         r"^pip uninstall -y cupy-cuda12x && pip install 'pyg-direct\[cuda13\]'$"),
+         r"^pip uninstall -y cupy-cuda12x && pip install 'cupy-cuda13x>=13\.\d'$"),
         ({"torch_cuda": TorchCuda("2.9+cu128", "12.8", True)},
-         "cupy-cuda13x does not fit torch, which uses CUDA 12", r"pyg-direct\[cuda12\]"),
+         "cupy-cuda13x does not fit torch, which uses CUDA 12", r"cupy-cuda12x>=13"),
         ({"packages": {"cupy-cuda12x": "13.6"}}, "cupy-cuda12x and cupy-cuda13x overwrite",
          "^pip uninstall -y cupy-cuda12x cupy-cuda13x && "),
         ({"require_cuda": RuntimeError("no NVRTC"), "device": "cpu"}, "no NVRTC", "as it says"),
@@ -192,7 +194,9 @@ def test_a_machine_without_a_gpu() -> None:
                    memlock=65536)  # fmt: skip
     text = info.report(machine)
     assert "problems:               none found" in text
-    assert "GPU:                    unknown (FileNotFoundError: nvidia-smi)" in text
+    assert "GPU:                    none" in text
+    assert "NVIDIA driver:          none" in text
+    assert "Error" not in text, "nothing is broken, so nothing is unknown"
     assert "link, measured:         not measured" in text
     assert machine.asked_link == 0
 
@@ -247,3 +251,15 @@ def test_the_report_of_a_gpu() -> None:
     text = info.report()
     assert "GB/s with" in text
     assert "GPU 0:" in text
+
+
+def test_a_gpu_without_its_driver_is_not_none() -> None:
+    text = info.report(Fake(smi=False, pci_gpus=1, driver=""))
+    assert "NVIDIA driver:          unknown (FileNotFoundError" in text
+
+
+def test_commands_for_cupy_name_what_the_extras_name() -> None:
+    """A message may name no extra: that would look for pyg-direct on a package index."""
+    extras = (Path(__file__).parents[2] / "pyproject.toml").read_text()
+    for major, wheel in CUPY_WHEELS.items():
+        assert f'cuda{major} = ["{wheel}"]' in extras

@@ -19,6 +19,15 @@ from .runtime import CupyRuntime
 from .source import Declaration
 from .streams import CudaStreams
 
+# As the extras of pyproject.toml have them: a command with the extra's name would look for
+# pyg-direct on a package index, and not where a checkout was installed from.
+CUPY_WHEELS = {12: "cupy-cuda12x>=13.3", 13: "cupy-cuda13x>=13.6"}
+
+
+def install_cupy(major: int) -> str:
+    """Return the command that installs CuPy for a major version of CUDA."""
+    return f"pip install '{CUPY_WHEELS.get(major, f'cupy-cuda{major}x')}'"
+
 
 class CupyCompiler:
     """NVRTC through `cupy.RawModule`; compiled code is kept in CuPy's cache on disk."""
@@ -118,7 +127,7 @@ def require_cuda(device: torch.device) -> Any:
         raise RuntimeError(
             f"device={str(device)!r} needs a PyTorch with CUDA, but torch {torch.__version__} was "
             f"built without. On Linux, pip install --force-reinstall torch brings one; then "
-            f"pip install 'pyg-direct[cuda12]' or 'pyg-direct[cuda13]', whichever is the major of "
+            f"pip install '{CUPY_WHEELS[12]}' or '{CUPY_WHEELS[13]}', whichever is the major of "
             f"torch.version.cuda. Or use device='cpu'."
         )
     if not torch.cuda.is_available():
@@ -137,7 +146,7 @@ def require_cuda(device: torch.device) -> Any:
 
 
 def _require_cupy(device: torch.device, major: int) -> Any:
-    extra = f"pip install 'pyg-direct[cuda{major}]'"
+    extra = install_cupy(major)
     try:
         import cupy
 
@@ -145,7 +154,7 @@ def _require_cupy(device: torch.device, major: int) -> Any:
     except ImportError as error:
         raise RuntimeError(
             f"device={str(device)!r} needs CuPy, which could not be imported ({error}). torch "
-            f"uses CUDA {torch.version.cuda}, so install the matching extra: {extra}"
+            f"uses CUDA {torch.version.cuda}, so install the wheel for it: {extra}"
         ) from error
     if built_for != major:
         raise RuntimeError(

@@ -168,7 +168,7 @@ def test_the_default_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setitem(__import__("sys").modules, "cupy", None)
-    with pytest.warns(RuntimeWarning, match=r"There is a GPU, but .*pyg-direct\[cuda12\].*'cpu'"):
+    with pytest.warns(RuntimeWarning, match=r"There is a GPU, but .*cupy-cuda12x>=13.*'cpu'"):
         assert best_device() == torch.device("cpu")
     monkeypatch.setattr("pyg_direct.ops.cuda.compiler.require_cuda", lambda device: None)
     assert best_device() == torch.device("cuda", 0)
