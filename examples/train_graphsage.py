@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 import torch_geometric.loader
+from torch_geometric import typing
 from torch_geometric.data import Data
 from tqdm import tqdm
 
@@ -65,6 +66,8 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     args = parser.parse_args(argv)
     if args.eval_fanout is not None and len(args.eval_fanout) != len(args.fanout):
         parser.error("--eval-fanout must have as many entries as --fanout, one for each layer")
+    if args.loader == "pyg" and not (typing.WITH_PYG_LIB or typing.WITH_TORCH_SPARSE):
+        parser.error("--loader pyg needs pyg-lib or torch-sparse; neither is installed")
     return args
 
 

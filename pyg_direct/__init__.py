@@ -7,10 +7,18 @@ from .link_loader import LinkNeighborLoader
 from .loader import NeighborLoader
 from .ops.placement import Placement
 from .sampling.sampler import NeighborSampler
+from .swap import swapped
 
 try:
     __version__ = _version("pyg-direct")
 except PackageNotFoundError:  # a bare checkout on sys.path
     __version__ = "0+unknown"
 
-__all__ = ["LinkNeighborLoader", "NeighborLoader", "NeighborSampler", "Placement", "__version__"]
+__all__ = [
+    "LinkNeighborLoader",
+    "NeighborLoader",
+    "NeighborSampler",
+    "Placement",
+    "__version__",
+    "swapped",
+]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -9,10 +10,37 @@ from typing import Any, TypeVar
 import numba
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils
+from numba.core import cgutils, event
 from numba.extending import intrinsic
 
+logger = logging.getLogger("pyg_direct")
+
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+class _CompileNotice(event.Listener):
+    """Says once that a kernel is being compiled, as the user waits for it.
+
+    numba reports a compilation only where its cache on disk has no machine code.
+    """
+
+    def __init__(self) -> None:
+        self.given = False
+
+    def on_start(self, event: Any) -> None:
+        """Log the notice if the kernel is ours."""
+        function = event.data["dispatcher"].py_func
+        if not self.given and function.__module__.startswith(__package__):
+            self.given = True
+            logger.warning(
+                "Compiling CPU kernels, which takes some seconds once; they are cached on disk."
+            )
+
+    def on_end(self, event: Any) -> None:
+        """Do nothing."""
+
+
+event.register("numba:compile", _CompileNotice())
 
 
 def kernel(function: F) -> F:

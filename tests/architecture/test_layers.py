@@ -42,7 +42,10 @@ FLOORS: list[dict[str, set[str]]] = [
         "info": {"config", "units", "doctor"},
     },
     {
-        "__init__": {"loader", "link_loader", "sampling", "ops"},
+        "swap": {"loader", "link_loader"},
+    },
+    {
+        "__init__": {"loader", "link_loader", "sampling", "ops", "swap"},
     },
 ]
 ROOMS = {room: allowed for floor in FLOORS for room, allowed in floor.items()}
@@ -50,7 +53,7 @@ ROOMS = {room: allowed for floor in FLOORS for room, allowed in floor.items()}
 APART = {("ops.cpu", "ops.cuda"), ("ops.cuda", "ops.cpu")}
 
 PYG = {
-    "graph", "arguments", "sampling", "batch", "loading", "models", "loader", "link_loader",
+    "graph", "arguments", "sampling", "batch", "loading", "models", "loader", "link_loader", "swap",
 }  # fmt: skip
 CUPY = {"ops.cuda.compiler"}
 NUMBA = {"kernels"}

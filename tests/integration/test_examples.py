@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import torch_geometric.typing
 from torch_geometric.data import Data, InMemoryDataset
 
 from examples import datasets, train_graphsage
@@ -76,6 +77,15 @@ def test_the_example_with_pygs_loader(capsys):
     assert len(rows) == 4
     assert sage > mlp + 0.2
     assert "torch_geometric.loader" in text
+
+
+def test_pygs_loader_without_a_sampler_of_its_own(capsys, monkeypatch):
+    monkeypatch.setattr(torch_geometric.typing, "WITH_TORCH_SPARSE", False)
+    monkeypatch.setattr(torch_geometric.typing, "WITH_PYG_LIB", False)
+    with pytest.raises(SystemExit):
+        train_graphsage.main(["--loader", "pyg"])
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.endswith("--loader pyg needs pyg-lib or torch-sparse; neither is installed")
 
 
 def test_fanouts_of_the_test(capsys):

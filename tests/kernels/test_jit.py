@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 from numba.core import caching
@@ -48,11 +49,29 @@ def run(**variables):
         text=True,
         check=True,
     )
-    return [int(word) for word in result.stdout.split()]
+    return [int(word) for word in result.stdout.split()], result.stderr
 
 
 @pytest.mark.slow
-def test_the_second_process_compiles_nothing(tmp_path):
+def test_the_second_process_compiles_nothing_and_says_nothing(tmp_path):
     folder = str(tmp_path / "kernels")
-    assert run(NUMBA_CACHE_DIR=folder) == [0, 1]
-    assert run(NUMBA_CACHE_DIR=folder) == [1, 0]
+    counts, text = run(NUMBA_CACHE_DIR=folder)
+    assert counts == [0, 1]
+    assert text.count("Compiling CPU kernels") == 1
+    counts, text = run(NUMBA_CACHE_DIR=folder)
+    assert counts == [1, 0]
+    assert "Compiling" not in text
+
+
+def test_a_notice_of_our_kernels_alone(caplog):
+    notice = jit._CompileNotice()
+
+    def compiles(module):
+        function = SimpleNamespace(__module__=module)
+        dispatcher = SimpleNamespace(py_func=function)
+        notice.on_start(SimpleNamespace(data={"dispatcher": dispatcher}))
+        return [record.name for record in caplog.records]
+
+    assert compiles("somebody.else") == []
+    assert compiles("pyg_direct.kernels.gather") == ["pyg_direct"]
+    assert compiles("pyg_direct.kernels.sample") == ["pyg_direct"], "once is enough"
