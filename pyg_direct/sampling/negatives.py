@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import count
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -42,6 +43,26 @@ def _check_weight(name: str, weight: Tensor, num_nodes: int | None) -> None:
             f"{name} of NegativeSampling must be finite, must not be negative and needs a positive "
             f"sum."
         )
+
+
+def sample_ends(sample: Callable[..., Any], seed: Any, seed_time: Any = None) -> Any:
+    """Sample a subgraph around each link, whose two ends share its number.
+
+    PyG numbers subgraphs by the position of a seed modulo the number of positive links. That tells
+    the ends of one link apart where the number of all links is no multiple of it.
+
+    Args:
+        sample: called with the other two arguments; returns an output with `batch`.
+        seed: sources and destinations of all links, int64 [2 * links], or by node type.
+        seed_time: their times, if any.
+    """
+    out = sample(seed, seed_time)
+    if isinstance(seed, dict):
+        num_links = sum(map(len, seed.values())) // 2
+        out.batch = {kind: number % num_links for kind, number in out.batch.items()}
+    else:
+        out.batch = out.batch % (len(seed) // 2)
+    return out
 
 
 class KeyedNegatives(NegativeSampling):

@@ -42,7 +42,7 @@ from ..ops.devices import backend_for
 from ..types import BatchKey, Ends, SampledGraph, SamplingPlan
 from . import rng
 from .fanouts import Fanouts, as_num_neighbors, check_fanouts, fanout_table, fanouts_of
-from .negatives import KeyedNegatives
+from .negatives import KeyedNegatives, sample_ends
 
 NumNeighborsLike: TypeAlias = NumNeighbors | list[int] | dict[EdgeType, list[int]]
 
@@ -275,7 +275,7 @@ class NeighborSampler(BaseSampler):
         keyed = None if neg_sampling is None else KeyedNegatives(neg_sampling, key)
         sample = partial(self._sample, key)
         if self.disjoint and keyed is not None and keyed.is_binary():
-            sample = partial(self._sample_ends, key)
+            sample = partial(sample_ends, sample)
         out: Output = edge_sample(inputs, sample, self.num_nodes, self.disjoint, node_time, keyed)
         if self.subgraph_type == SubgraphType.bidirectional:
             out = out.to_bidirectional(keep_orig_edges=self.keep_orig_edges)
@@ -294,22 +294,6 @@ class NeighborSampler(BaseSampler):
                 times.append(self.seed_time(kind, node, given.get(kind)))
         time = torch.cat([t for t in times if t is not None]) if self.is_temporal else None
         return self._output(self.sample(seeds, key, time))
-
-    def _sample_ends(self, key: BatchKey, seed: Any, seed_time: Any = None) -> Output:
-        """Sample around both ends of links, which share the number of their subgraph.
-
-        PyG numbers subgraphs by the position of a seed modulo the number of positive links, which
-        tells the ends of one link apart where the number of all links is no multiple of it.
-        """
-        out = self._sample(key, seed, seed_time)
-        num_links = sum(map(len, seed.values() if self.is_hetero else [seed])) // 2
-        numbers: Any = out.batch
-        out.batch = (
-            {kind: number % num_links for kind, number in numbers.items()}
-            if self.is_hetero
-            else numbers % num_links
-        )
-        return out
 
     def seed_time(
         self,
