@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .edges import SampledEdges
+
 PLAIN = (str, bytes, int, float, complex, bool, type(None), type)
 
 
@@ -25,7 +27,9 @@ def tensors_of(value: Any, without: frozenset[int] = frozenset()) -> Iterator[Te
         if isinstance(item, PLAIN) or id(item) in seen:
             continue
         seen.add(id(item))
-        if isinstance(item, Tensor):
+        if isinstance(item, SampledEdges):
+            yield from item.tensors()
+        elif isinstance(item, Tensor):
             yield item
         elif isinstance(item, Mapping):
             rest.extend(item.values())

@@ -15,6 +15,7 @@ from torch_geometric.sampler.base import SubgraphType
 
 from ..arguments import check_count, check_data, check_loader_options, check_mode, check_seed
 from ..batch.assemble import assemble, check_layouts, tables_of
+from ..batch.edges import with_sampled_edges
 from ..batch.tensors import moved
 from ..config import resolve_device
 from ..kernels.threads import available_cores
@@ -52,6 +53,7 @@ class DirectLoader(torch.utils.data.DataLoader[Any]):
     transform_sampler_output: Callable[[Any], Any] | None
     filter_per_worker: bool
     custom_cls: Any
+    _hands_out_hops = False
     # Set by PyG's mixins.
     loader_cores: Any
     _worker_threads: int
@@ -133,6 +135,25 @@ class DirectLoader(torch.utils.data.DataLoader[Any]):
         """What lies where: the graph, and the attributes that batches are gathered from."""
         return self._backend.memory.placement
 
+    def hand_out_hops(self) -> str:
+        """Make the edges of all batches from now on `SampledEdges`; see `pyg_direct.accelerate`.
+
+        Returns:
+            Why the sampler's edges do not come hop by hop, sorted by destination; "" if they do.
+        """
+        sampler = self._sampler
+        if not isinstance(sampler, NeighborSampler):
+            reason = f"neighbor_sampler= is a {type(sampler).__name__}, not pyg_direct's"
+        elif sampler.subgraph_type != SubgraphType.directional:
+            reason = f"subgraph_type is {sampler.subgraph_type.value!r}, not 'directional'"
+        elif sampler.sample_direction != "forward":
+            reason = f"sample_direction is {sampler.sample_direction!r}, not 'forward'"
+        elif self.transform_sampler_output:
+            reason = "transform_sampler_output= may change the edges"
+        else:
+            self._hands_out_hops, reason = True, ""
+        return reason
+
     def _sample(self, inputs: Any, key: BatchKey | None) -> Any:
         """Sample around a slice of `input_data`; without a key, with a new one."""
         raise NotImplementedError
@@ -163,6 +184,8 @@ class DirectLoader(torch.utils.data.DataLoader[Any]):
         out = moved(out, self._backend.device) if ends is None else out
         labels = self._labels(out)
         batch = assemble(self.data, out, labels, self._backend, self.custom_cls, ends)
+        if self._hands_out_hops:
+            return with_sampled_edges(batch, self.transform)
         return batch if self.transform is None else self.transform(batch)
 
     def _collate(self, index: Any, key: BatchKey | None) -> Any:

@@ -1,0 +1,149 @@
+"""Sampled edges that know their order and their hops, as PyG's own `EdgeIndex`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch_geometric import EdgeIndex
+from torch_geometric.data import Data, HeteroData
+
+aten = torch.ops.aten
+# Operations that give the same edges again, elsewhere or in another dtype.
+COPIES = {aten.clone.default, aten._to_copy.default, aten._pin_memory.default, aten.alias.default}
+
+
+class HopEnds(NamedTuple):
+    """How many nodes and edges there are up to each hop; those of hop h come before those of h + 1.
+
+    Example: 2 seeds that find 3 nodes over 4 edges, which find 1 node over 2 edges, all of one
+    type, are ``HopEnds((2, 5, 6), (2, 5, 6), (4, 6))``.
+    """
+
+    source: tuple[int, ...]  # [hops + 1], nodes of the edges' source type
+    destination: tuple[int, ...]  # [hops + 1], nodes of their destination type
+    edge: tuple[int, ...]  # [hops]
+
+
+class SampledEdges(EdgeIndex):  # type: ignore[misc]
+    """The edges of one type in a sampled batch, int [2, E]: hop by hop, sorted by destination.
+
+    An `EdgeIndex` with sort order ``"col"``, its sparse size (number of sources, number of
+    destinations), its `indptr`, and `hops`. It shares the memory of the tensor it is made of.
+    Copies (`.to()`, `pin_memory`, `clone`, pickling) have all this, too; any other operation gives
+    what it gives for an `EdgeIndex`, without the hops.
+
+    Args:
+        edge_index: int64 or int32 [2, E], contiguous. Not checked.
+        hops: how many nodes and edges each hop has.
+
+    Example:
+        >>> edges = SampledEdges(torch.tensor([[2, 0, 1], [0, 1, 1]]), HopEnds((2, 3), (2, 3), (3,)))
+        >>> edges.get_indptr()
+        tensor([0, 1, 3, 3])
+    """
+
+    _hops: HopEnds
+    _versions: tuple[int, int]
+
+    @staticmethod
+    def __new__(
+        cls: Any, edge_index: Tensor, hops: HopEnds, indptr: Tensor | None = None
+    ) -> SampledEdges:
+        size = hops.source[-1], hops.destination[-1]
+        out: SampledEdges = EdgeIndex.__new__(cls, edge_index, sparse_size=size, sort_order="col")
+        if indptr is None:
+            # The rows of `edge_index` are contiguous, which this operator relies on.
+            indptr = torch._convert_indices_from_coo_to_csr(edge_index[1], size[1])
+        out._indptr = indptr
+        out._hops = hops
+        out._versions = out._versions_now()
+        return out
+
+    def __init__(self, edge_index: Tensor, hops: HopEnds, indptr: Tensor | None = None) -> None:
+        pass
+
+    @property
+    def hops(self) -> HopEnds | None:
+        """The counts by hop; None after the edges were written to, as they need not hold then."""
+        return self._hops if self._versions == self._versions_now() else None
+
+    def _versions_now(self) -> tuple[int, int]:
+        if self._data.is_inference():  # torch does not count writes to such tensors
+            return 0, 0
+        return self._version, self._data._version
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run an operation on the edges."""
+        source = args[0] if func in COPIES else None
+        hops = source.hops if isinstance(source, SampledEdges) else None
+        out = super().__torch_dispatch__(func, types, args, kwargs)
+        if hops is None or not isinstance(out, EdgeIndex) or out._indptr is None:
+            return out
+        return SampledEdges(out._data, hops, out._indptr)
+
+    def tensors(self) -> Iterator[Tensor]:
+        """Yield the tensors that hold the edges."""
+        yield self._data
+        if self._indptr is not None:
+            yield self._indptr
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return self.clone()
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        hops = self.hops
+        if hops is None:
+            return EdgeIndex, (self._data,)
+        return SampledEdges, (self._data, hops, self._indptr)
+
+
+def with_sampled_edges(batch: Any, transform: Callable[[Any], Any] | None) -> Any:
+    """Apply a transform to a batch, then make its sampled edges `SampledEdges`.
+
+    Edges that the transform replaced, wrote to, or gave another number of nodes stay as they are.
+
+    Args:
+        batch: from `assemble`, of a sampler that lists edges hop by hop, by destination.
+        transform: the user's, or None. It sees plain tensors.
+    """
+    sampled = list(_sampled(batch))
+    batch = batch if transform is None else transform(batch)
+    if not isinstance(batch, (Data, HeteroData)):
+        return batch
+    for key, edge_index, version, hops in sampled:
+        if key is not None and key not in batch.edge_types:
+            continue
+        store = batch._store if key is None else batch[key]
+        same = store.get("edge_index") is edge_index and _version(edge_index) == version
+        sizes = (hops.source[-1], hops.destination[-1])
+        if same and _num_nodes(batch, key) == sizes:
+            store["edge_index"] = SampledEdges(edge_index, hops)
+    return batch
+
+
+def _sampled(batch: Data | HeteroData) -> Iterator[tuple[Any, Tensor, int, HopEnds]]:
+    """Yield the edges that were sampled hop by hop: (edge type, edges, version, hops)."""
+    stores = batch.edge_items() if isinstance(batch, HeteroData) else [(None, batch._store)]
+    for key, store in stores:
+        edge_index, edges = store.get("edge_index"), store.get("num_sampled_edges")
+        ends = [batch._store] * 2 if key is None else [batch[key[0]], batch[key[-1]]]
+        nodes = [end.get("num_sampled_nodes") for end in ends]
+        if isinstance(edge_index, Tensor) and edges and None not in nodes:
+            hops = HopEnds(*(tuple(accumulate(counts)) for counts in (*nodes, edges)))
+            if edge_index.size(1) == hops.edge[-1] and edge_index.is_contiguous():
+                yield key, edge_index, _version(edge_index), hops
+
+
+def _num_nodes(batch: Data | HeteroData, key: Any) -> tuple[int | None, int | None]:
+    if key is None:
+        return batch.num_nodes, batch.num_nodes
+    return batch[key[0]].num_nodes, batch[key[-1]].num_nodes
+
+
+def _version(tensor: Tensor) -> int:
+    return 0 if tensor.is_inference() else tensor._version

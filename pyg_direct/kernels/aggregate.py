@@ -1,0 +1,137 @@
+"""Sums and extrema of rows over the lists of a CSR matrix: message passing without messages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy.typing as npt
+
+from .jit import kernel, prefetch_address
+
+Ints = npt.NDArray[Any]
+Floats = npt.NDArray[Any]
+
+AHEAD = 8  # rows asked for in advance
+
+
+@kernel
+def transpose_csr(
+    indptr: Ints,  # [n + 1]
+    index: Ints,  # [E], each in [0, m)
+    out_indptr: Ints,  # int64 [m + 2], zeros; [:m + 1] out
+    out_index: Ints,  # [E] out
+    out_position: Ints,  # [E] out, or [0] if it is not wanted: where each entry stood
+) -> None:
+    """Transpose an n x m CSR matrix; the entries of a row keep the order of their columns.
+
+    Example: rows [0, 1], [1] give the columns [0], [0, 1], at positions 0, 1, 2.
+    """
+    n, m = indptr.shape[0] - 1, out_indptr.shape[0] - 2
+    # Counted one place further, so that filling moves each start to where the row begins.
+    for e in range(indptr[0], indptr[n]):
+        out_indptr[index[e] + 2] += 1
+    for j in range(m):
+        out_indptr[j + 2] += out_indptr[j + 1]
+    for i in range(n):
+        for e in range(indptr[i], indptr[i + 1]):
+            at = out_indptr[index[e] + 1]
+            out_index[at] = i
+            if out_position.shape[0] > 0:
+                out_position[at] = e
+            out_indptr[index[e] + 1] = at + 1
+
+
+@kernel
+def sum_rows(
+    indptr: Ints,  # [n + 1]
+    index: Ints,  # [E], each in [0, len(x))
+    weight: Floats,  # [E], or [0] for weights of 1
+    x: Floats,  # [m, C], C-contiguous
+    mean: bool,  # divide by the number of entries
+    first: int,  # the range of rows to do
+    last: int,
+    out: Floats,  # [n, C] out
+) -> None:
+    """Sum the rows of `x` that each list names, from its beginning to its end.
+
+    Example: x = [[1], [2], [4]] with the lists [0, 2], [] gives [[5], [0]].
+    """
+    width, end = x.shape[1], indptr[last]
+    address, row_bytes = x.ctypes.data, x.strides[0]
+    for i in range(first, last):
+        for c in range(width):
+            out[i, c] = 0
+        for e in range(indptr[i], indptr[i + 1]):
+            if e + AHEAD < end:
+                prefetch_address(address + index[e + AHEAD] * row_bytes)
+            j = index[e]
+            if weight.shape[0] == 0:
+                for c in range(width):
+                    out[i, c] += x[j, c]
+            else:
+                w = weight[e]
+                for c in range(width):
+                    out[i, c] += w * x[j, c]
+        count = indptr[i + 1] - indptr[i]
+        if mean and count > 1:
+            for c in range(width):
+                out[i, c] /= count
+
+
+@kernel
+def extreme_rows(
+    indptr: Ints,  # [n + 1]
+    index: Ints,  # [E], each in [0, len(x))
+    x: Floats,  # [m, C], C-contiguous
+    largest: bool,
+    first: int,  # the range of rows to do
+    last: int,
+    out: Floats,  # [n, C] out
+    ties: Floats,  # [n, C] out: what its gradient is divided by, at least 1
+) -> None:
+    """Take the largest or the smallest value of each column over each list; 0 over an empty one.
+
+    The gradient of an extremum is divided among the entries that have its value. An extremum of 0
+    has one more part, which nobody gets: `torch.scatter_reduce` counts the 0 that it starts from.
+
+    Example: x = [[1], [2], [2]] with the list [0, 1, 2] gives [[2]], and the gradient goes in two.
+    """
+    width = x.shape[1]
+    for i in range(first, last):
+        begin, end = indptr[i], indptr[i + 1]
+        for c in range(width):
+            out[i, c] = x[index[begin], c] if end > begin else 0
+            ties[i, c] = 1
+        for e in range(begin + 1, end):
+            j = index[e]
+            for c in range(width):
+                value, best = x[j, c], out[i, c]
+                better = value > best if largest else value < best
+                same = 1 if value == best else 0
+                ties[i, c] = 1 if better else ties[i, c] + same
+                out[i, c] = value if better else best
+        for c in range(width):
+            ties[i, c] += 1 if out[i, c] == 0 else 0
+
+
+@kernel
+def spread_to_extremes(
+    indptr: Ints,  # [m + 1] of the transposed matrix
+    index: Ints,  # [E] of the transposed matrix, each in [0, n)
+    x: Floats,  # [m, C]
+    best: Floats,  # [n, C], from `extreme_rows`
+    grad: Floats,  # [n, C], divided by the ties
+    first: int,  # the range of rows to do
+    last: int,
+    out: Floats,  # [m, C] out
+) -> None:
+    """Hand the gradient of each extremum to the entries that have its value."""
+    width = x.shape[1]
+    for j in range(first, last):
+        for c in range(width):
+            out[j, c] = 0
+        for e in range(indptr[j], indptr[j + 1]):
+            i = index[e]
+            for c in range(width):
+                if x[j, c] == best[i, c]:
+                    out[j, c] += grad[i, c]

@@ -1,0 +1,268 @@
+"""Sampled edges that know their hops: what keeps the hops, and what drops them."""
+
+import copy
+import io
+import pickle
+
+import pytest
+import torch
+from graphs import citations, papers_and_authors
+from torch_geometric import EdgeIndex
+from torch_geometric.data import Data
+from torch_geometric.sampler import NeighborSampler as PyGSampler
+from torch_geometric.utils import to_undirected
+
+from pyg_direct import LinkNeighborLoader, NeighborLoader
+from pyg_direct.batch.edges import HopEnds, SampledEdges
+from pyg_direct.batch.tensors import tensors_of
+
+EDGES = torch.tensor([[2, 3, 0, 4], [0, 0, 1, 2]])
+HOPS = HopEnds((2, 5, 6), (2, 5, 6), (3, 4))
+
+
+def edges() -> SampledEdges:
+    return SampledEdges(EDGES.clone(), HOPS)
+
+
+def handing_out(**options) -> NeighborLoader:
+    loader = NeighborLoader(citations(), [4, 3], batch_size=16, seed=0, **options)
+    assert loader.hand_out_hops() == ""
+    return loader
+
+
+def check(kept, like: torch.Tensor) -> None:
+    assert isinstance(kept, SampledEdges)
+    assert kept.hops == HOPS
+    assert kept.sort_order == "col"
+    assert kept.sparse_size() == (6, 6)
+    assert torch.equal(kept.as_tensor(), like)
+    assert kept._indptr.tolist() == [0, 2, 3, 4, 4, 4, 4]
+    kept.validate()
+
+
+COPIES = {
+    "made": lambda e: e,
+    "clone": lambda e: e.clone(),
+    "deepcopy": copy.deepcopy,
+    "copy": copy.copy,
+    "pickle": lambda e: pickle.loads(pickle.dumps(e)),
+    "to": lambda e: e.to("cpu"),
+    "to a copy": lambda e: e.to("cpu", copy=True),
+    "to int32": lambda e: e.to(torch.int32),
+    "to and back": lambda e: pickle.loads(pickle.dumps(e.clone())).to(torch.int32).long(),
+}
+
+
+@pytest.mark.parametrize("name", COPIES)
+def test_copies_keep_the_hops(name) -> None:
+    kept = COPIES[name](edges())
+    check(kept, EDGES.to(kept.dtype))
+
+
+def test_saved_and_loaded_batches_keep_the_hops() -> None:
+    file = io.BytesIO()
+    torch.save(Data(edge_index=edges(), num_nodes=6), file)
+    file.seek(0)
+    check(torch.load(file, weights_only=False).edge_index, EDGES)
+
+
+def test_no_copy_is_made() -> None:
+    tensor = EDGES.clone()
+    assert SampledEdges(tensor, HOPS).as_tensor() is tensor
+
+
+OTHERS = {
+    "columns": lambda e: e[:, [0, 2]],
+    "mask": lambda e: e[:, torch.tensor([True, False, True, True])],
+    "flip": lambda e: e.flip(0),
+    "cat": lambda e: torch.cat([e, e], dim=1),
+    "sum": lambda e: e + 1,
+    "undirected": to_undirected,
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_operations_have_no_hops(name) -> None:
+    assert not isinstance(OTHERS[name](edges()), SampledEdges)
+
+
+def add_one(e: SampledEdges) -> None:
+    e.add_(1)
+
+
+def write_entry(e: SampledEdges) -> None:
+    e[0, 0] = 1
+
+
+def write_row(e: SampledEdges) -> None:
+    e[1].fill_(0)
+
+
+def write_behind(e: SampledEdges) -> None:
+    e.as_tensor()[0, 0] = 1
+
+
+@pytest.mark.parametrize("write", [add_one, write_entry, write_row, write_behind])
+def test_writing_drops_the_hops(write) -> None:
+    for made in (edges(), edges().clone(), pickle.loads(pickle.dumps(edges()))):
+        assert made.hops == HOPS
+        write(made)
+        assert made.hops is None
+        assert not isinstance(made.clone(), SampledEdges)
+        assert not isinstance(pickle.loads(pickle.dumps(made)), SampledEdges)
+
+
+def test_loaders_hand_them_out_only_when_told() -> None:
+    loader = NeighborLoader(citations(), [4, 3], batch_size=16, seed=0)
+    plain = next(iter(loader))
+    assert type(plain.edge_index) is torch.Tensor
+    assert loader.hand_out_hops() == ""
+    again = next(iter(NeighborLoader(citations(), [4, 3], batch_size=16, seed=0)))
+    assert type(again.edge_index) is torch.Tensor
+
+
+def test_edges_are_those_of_the_plain_batch() -> None:
+    torch.manual_seed(0)
+    data = citations()
+    plain = NeighborLoader(data, [4, 3], batch_size=16, seed=0)
+    told = NeighborLoader(data, [4, 3], batch_size=16, seed=0)
+    told.hand_out_hops()
+    for ours, other in zip(told, plain, strict=True):
+        made = ours.edge_index
+        assert torch.equal(made.as_tensor(), other.edge_index)
+        assert made.validate() is made
+        assert made.sparse_size() == (other.num_nodes, other.num_nodes)
+        ends = made.hops
+        assert ends.source[-1] == other.num_nodes
+        for hop, last in enumerate(ends.edge):  # a hop's edges lead into the hop's nodes only
+            first = ends.edge[hop - 1] if hop else 0
+            into = other.edge_index[1, first:last]
+            assert (into < ends.destination[hop]).all()
+            assert (into >= (ends.destination[hop - 1] if hop else 0)).all()
+            assert (other.edge_index[0, :last] < ends.source[hop + 1]).all()
+
+
+def test_types_have_their_own_hops() -> None:
+    data = papers_and_authors()
+    loader = NeighborLoader(data, [4, 3], input_nodes="paper", batch_size=16, seed=0)
+    assert loader.hand_out_hops() == ""
+    batch = next(iter(loader))
+    for key in batch.edge_types:
+        made = batch[key].edge_index
+        made.validate()
+        assert made.hops.destination[0] == (16 if key[-1] == "paper" else 0)
+        assert made.sparse_size() == (batch[key[0]].num_nodes, batch[key[-1]].num_nodes)
+
+
+def test_link_loaders_hand_them_out() -> None:
+    loader = LinkNeighborLoader(
+        citations(), [4, 3], batch_size=16, neg_sampling="binary", disjoint=False, seed=0
+    )
+    loader.hand_out_hops()
+    batch = next(iter(loader))
+    seeds = batch.edge_index.validate().hops.source[0]
+    assert batch.edge_label_index.max() == seeds - 1
+
+
+def test_moved_batches_keep_the_hops() -> None:
+    batch = next(iter(handing_out()))
+    assert batch.clone().edge_index.hops == batch.edge_index.hops
+    assert batch.to("cpu").edge_index.hops is not None
+    assert pickle.loads(pickle.dumps(batch)).edge_index.hops == batch.edge_index.hops
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_epochs_with_producers(workers) -> None:
+    for batch in handing_out(num_workers=workers):
+        assert batch.edge_index.validate().hops is not None
+
+
+def replaced(batch: Data) -> Data:
+    batch.edge_index = to_undirected(batch.edge_index)
+    return batch
+
+
+def replaced_in_kind(batch: Data) -> Data:
+    batch.edge_index = batch.edge_index.flip(0)
+    return batch
+
+
+def written(batch: Data) -> Data:
+    batch.edge_index[0, 0] = 0
+    return batch
+
+
+def with_a_node_more(batch: Data) -> Data:
+    batch.x = torch.cat([batch.x, batch.x[:1]])
+    batch.num_nodes = len(batch.x)
+    return batch
+
+
+def without_edges(batch: Data) -> Data:
+    del batch.edge_index
+    return batch
+
+
+def as_tuple(batch: Data) -> tuple:
+    return batch.x, batch.edge_index
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [replaced, replaced_in_kind, written, with_a_node_more, without_edges, as_tuple],
+    ids=lambda f: f.__name__,
+)
+def test_a_transform_that_changes_edges_drops_the_hops(transform) -> None:
+    batch = next(iter(handing_out(transform=transform)))
+    edge_index = batch[1] if isinstance(batch, tuple) else batch.get("edge_index")
+    assert edge_index is None or type(edge_index) is torch.Tensor
+
+
+def test_a_transform_of_features_keeps_the_hops() -> None:
+    seen = []
+
+    def transform(batch: Data) -> Data:
+        seen.append(type(batch.edge_index))
+        batch.x = batch.x * 2
+        return batch
+
+    batch = next(iter(handing_out(transform=transform)))
+    assert isinstance(batch.edge_index, SampledEdges)
+    assert set(seen) == {torch.Tensor}
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"subgraph_type": "induced"}, "subgraph_type is 'induced'"),
+        ({"subgraph_type": "bidirectional"}, "subgraph_type is 'bidirectional'"),
+        ({"transform_sampler_output": lambda out: out}, "transform_sampler_output"),
+    ],
+)
+def test_orders_that_are_not_known(options, reason) -> None:
+    loader = NeighborLoader(citations(), [4, 3], batch_size=16, **options)
+    assert reason in loader.hand_out_hops()
+    assert type(next(iter(loader)).edge_index) is torch.Tensor
+
+
+@pytest.mark.filterwarnings("ignore:Using 'NeighborSampler' without:UserWarning")
+def test_other_samplers_are_not_trusted() -> None:
+    pytest.importorskip("torch_sparse")
+    sampler = PyGSampler(citations(), [4, 3])
+    loader = NeighborLoader(citations(), [4, 3], neighbor_sampler=sampler)
+    assert "not pyg_direct's" in loader.hand_out_hops()
+
+
+def test_streams_see_the_tensors_behind() -> None:
+    made = edges()
+    found = list(tensors_of({"edge_index": made}))
+    assert [id(t) for t in found] == [id(t) for t in made.tensors()]
+    assert all(type(t) is torch.Tensor for t in found)
+
+
+@pytest.mark.filterwarnings("ignore:Sparse:UserWarning")
+def test_they_are_edge_indices() -> None:
+    assert isinstance(edges(), EdgeIndex)
+    x = torch.randn(6, 3)
+    expected = torch.zeros(6, 3).index_add_(0, EDGES[1], x[EDGES[0]])
+    torch.testing.assert_close(edges().matmul(x, transpose=True), expected)
