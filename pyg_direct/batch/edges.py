@@ -28,7 +28,7 @@ class HopEnds(NamedTuple):
     edge: tuple[int, ...]  # [hops]
 
 
-class SampledEdges(EdgeIndex):  # type: ignore[misc]
+class SampledEdges(EdgeIndex):
     """The edges of one type in a sampled batch, int [2, E]: hop by hop, sorted by destination.
 
     An `EdgeIndex` with sort order ``"col"``, its sparse size (number of sources, number of
@@ -41,7 +41,8 @@ class SampledEdges(EdgeIndex):  # type: ignore[misc]
         hops: how many nodes and edges each hop has.
 
     Example:
-        >>> edges = SampledEdges(torch.tensor([[2, 0, 1], [0, 1, 1]]), HopEnds((2, 3), (2, 3), (3,)))
+        >>> hops = HopEnds((2, 3), (2, 3), (3,))
+        >>> edges = SampledEdges(torch.tensor([[2, 0, 1], [0, 1, 1]]), hops)
         >>> edges.get_indptr()
         tensor([0, 1, 3, 3])
     """
@@ -53,15 +54,17 @@ class SampledEdges(EdgeIndex):  # type: ignore[misc]
     def __new__(
         cls: Any, edge_index: Tensor, hops: HopEnds, indptr: Tensor | None = None
     ) -> SampledEdges:
+        """Make one without copying `edge_index`; `indptr` is counted if it is not given."""
         size = hops.source[-1], hops.destination[-1]
-        out: SampledEdges = EdgeIndex.__new__(cls, edge_index, sparse_size=size, sort_order="col")
+        out: Any = EdgeIndex.__new__(cls, edge_index, sparse_size=size, sort_order="col")
         if indptr is None:
             # The rows of `edge_index` are contiguous, which this operator relies on.
             indptr = torch._convert_indices_from_coo_to_csr(edge_index[1], size[1])
         out._indptr = indptr
         out._hops = hops
         out._versions = out._versions_now()
-        return out
+        made: SampledEdges = out
+        return made
 
     def __init__(self, edge_index: Tensor, hops: HopEnds, indptr: Tensor | None = None) -> None:
         pass

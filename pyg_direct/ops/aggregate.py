@@ -6,6 +6,8 @@ On the CPU by the kernels of `kernels/aggregate.py`, elsewhere by torch's own sp
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -184,4 +186,4 @@ def _share(matrix: Adjacency, x: Tensor, task: Callable[[int, int], None]) -> No
         return
     wanted = torch.arange(1, pieces) * edges // pieces
     cuts = [0, *torch.searchsorted(matrix.indptr, wanted).clamp_(max=rows).tolist(), rows]
-    run_all([lambda a=a, b=b: task(a, b) for a, b in zip(cuts, cuts[1:], strict=False)])
+    run_all([partial(task, a, b) for a, b in pairwise(cuts)])

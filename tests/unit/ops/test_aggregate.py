@@ -117,7 +117,7 @@ def test_half_precision_is_summed_in_float32(dtype, reduce) -> None:
 
 
 def test_second_derivatives() -> None:
-    matrix, edge_index = large()
+    edge_index = large()[1]
     x = torch.randn(500, 2, dtype=torch.float64, requires_grad=True)
     weight = torch.rand(edge_index.size(1), dtype=torch.float64)
     small = adjacency(edge_index[:, :30] % 4, 4, 4)

@@ -1,0 +1,229 @@
+"""`accelerate`: a model that trains faster on sampled batches, with the same numbers."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import warnings
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
+
+from ..batch.edges import SampledEdges
+from ..loading.base import DirectLoader
+from .cutter import CutError, bind, cut
+from .prefixes import NotAPrefix
+from .trimmed import TrimmedModel
+
+M = TypeVar("M", bound=torch.nn.Module)
+
+MAX_CUTS = 8  # kinds of arguments and modes; a model called in more ways runs as it is
+
+
+class Acceleration:
+    """What an accelerated model knows beside what the plain one does; `model.acceleration`.
+
+    Attributes:
+        plain: the model as it was given; it shares everything with the accelerated one.
+        reason: why the model runs as it is, "" if it does not.
+    """
+
+    def __init__(self, plain: torch.nn.Module, all_statistics: bool) -> None:
+        self.plain = plain
+        self.all_statistics = all_statistics
+        self.reason = ""
+        self._forward = plain.forward
+        self._ways: dict[Any, TrimmedModel | None] = {}
+        self._parameters = inspect.signature(plain.forward).parameters
+
+    def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run the model: trimmed where the arguments hold sampled edges, else as it is."""
+        if not any(map(_has_hops, (*args, *kwargs.values()))):
+            return self._forward(*args, **kwargs)
+        inputs = self._without_trimming(bind(self.plain, args, kwargs))
+        try:
+            way = self._way(inputs)
+            if way is not None:
+                return way.run(inputs)
+        except NotAPrefix:  # the user changed what the sampler gave
+            pass
+        args, kwargs = _map_edges((args, kwargs), SampledEdges.as_tensor)
+        return self._forward(*args, **kwargs)
+
+    def forms(self) -> dict[str, str]:
+        """Return how each call of a layer runs, by its name in the recorded model."""
+        return {k: v for way in self._ways.values() if way is not None for k, v in way.forms.items()}
+
+    def _without_trimming(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        """Leave out the counts by hop that PyG's models take for `trim_to_layer`."""
+        return {
+            name: value
+            for name, value in inputs.items()
+            if not (
+                name.startswith("num_sampled_")
+                and name in self._parameters
+                and self._parameters[name].default is None
+            )
+        }
+
+    def _way(self, inputs: dict[str, Any]) -> TrimmedModel | None:
+        key = self._key(inputs)
+        if key not in self._ways:
+            if len(self._ways) == MAX_CUTS:
+                self._give_up(f"it was called in more than {MAX_CUTS} ways, the last: {key[1]}")
+                return None
+            self._ways[key] = self._new_way(inputs)
+        return self._ways[key]
+
+    def _new_way(self, inputs: dict[str, Any]) -> TrimmedModel | None:
+        plain = _map_edges(inputs, SampledEdges.as_tensor)
+        training = self.plain.training
+        try:
+            return TrimmedModel(cut(self.plain, plain, training=training), plain, self.all_statistics)
+        except CutError as error:
+            self._give_up(str(error))
+            return None
+
+    def _give_up(self, reason: str) -> None:
+        if not self.reason:
+            self.reason = reason
+            warnings.warn(
+                f"pyg_direct.accelerate runs {type(self.plain).__name__} as it is: {reason}",
+                stacklevel=6,
+            )
+
+    def _key(self, inputs: dict[str, Any]) -> tuple[Any, ...]:
+        modes = tuple(m.training for m in self.plain.modules())
+        return modes, tuple(sorted((name, _kind(value)) for name, value in inputs.items()))
+
+
+def accelerate(model: M, *loaders: DirectLoader, batch_norm: str = "all") -> M:
+    """Return a model that trains faster on the batches of our loaders, and gives the same numbers.
+
+    The seeds' outputs of an L-layer model depend on ever fewer rows from layer to layer. A sampled
+    batch lists nodes and edges hop by hop, edges by destination, so what layer l needs are the
+    first rows and the first edges of the batch, and the edges are a CSR matrix already. Layers
+    whose messages are their sources' rows (SAGEConv, GCNConv, GINConv, GraphConv, with sum, mean,
+    max or min) run as one sparse product over a prefix of that matrix, without writing messages
+    down; all others on a prefix of the edges. Everything between runs on the rows that are still
+    needed. Layers that normalise by degree do so over the whole batch, as in the plain model
+    (PyG's `trim_to_layer` changes the numbers of GCNConv).
+
+    The forward is recorded at the first batch, by `torch.fx` and by trials on a few rows. A model
+    that cannot be cut runs as it is; one warning says why.
+
+    Args:
+        model: any model; its parameters, state_dict, class and attributes are those of the result,
+            which shares them. It can still be used itself.
+        *loaders: `pyg_direct` loaders whose batches the model will see. From now on their edges
+            are `torch_geometric.EdgeIndex` with all that is known of them. A transform that
+            changes edges gets and gives plain tensors, on which the model runs as it is.
+        batch_norm: modules with statistics over the batch, in training mode: "all" rows of the
+            batch, as in the plain model, so that the layers before them run on all rows, too; or
+            those "needed", which is faster and gives other numbers.
+
+    Returns:
+        A model of the same class with the same signature. On batches of `loaders`, its outputs are
+        those of the *seeds*: [batch_size, C], or a dict with the seeds' rows of each node type
+        (``out[:batch.batch_size]``, and rows picked by `edge_label_index`, are as always). On plain
+        tensors it does what the model does. `result.acceleration.forms()` tells how layers run.
+
+    Raises:
+        TypeError: not a module, or not a loader of ours.
+        ValueError: a model within DistributedDataParallel or `torch.compile` (accelerate it first),
+            or an unknown `batch_norm`.
+
+    Example:
+        >>> model = pyg_direct.accelerate(model, train_loader)
+        >>> for batch in train_loader:
+        ...     out = model(batch.x, batch.edge_index)[:batch.batch_size]
+    """
+    _check(model, loaders)
+    if batch_norm not in ("all", "needed"):
+        raise ValueError(f"batch_norm must be 'all' or 'needed', got {batch_norm!r}.")
+    for loader in loaders:
+        reason = loader.hand_out_hops()
+        if reason:
+            warnings.warn(
+                f"pyg_direct.accelerate: batches of this {type(loader).__name__} run through the "
+                f"model as it is, as the order of their edges is not known: {reason}.",
+                stacklevel=2,
+            )
+    known = getattr(model, "acceleration", None)
+    plain = known.plain if isinstance(known, Acceleration) else model
+    return _accelerated(plain, batch_norm == "all")
+
+
+def _check(model: Any, loaders: tuple[Any, ...]) -> None:
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}.")
+    wrappers = (DistributedDataParallel, torch.nn.DataParallel)
+    if isinstance(model, wrappers) or hasattr(model, "_orig_mod"):
+        raise ValueError(
+            f"accelerate() needs the model itself, got a {type(model).__name__} around it. Call "
+            f"accelerate first and wrap its result."
+        )
+    if not loaders:
+        raise TypeError("accelerate() needs the loaders whose batches the model will see.")
+    for loader in loaders:
+        if not isinstance(loader, DirectLoader):
+            raise TypeError(
+                f"accelerate() needs loaders of pyg_direct (NeighborLoader, LinkNeighborLoader), "
+                f"got {type(loader).__module__}.{type(loader).__name__}."
+            )
+
+
+def _accelerated(plain: M, all_statistics: bool) -> M:
+    """Return an object of a subclass of the model's class that shares the model's attributes."""
+    state = Acceleration(plain, all_statistics)
+    kind: Any = type(plain)
+
+    @functools.wraps(kind.forward)
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return state.run(args, kwargs)
+
+    def reduce(self: Any, protocol: Any = None) -> Any:
+        return _accelerated, (plain, all_statistics)
+
+    body = {
+        "forward": torch.compiler.disable(forward),  # type: ignore[no-untyped-call]
+        "acceleration": state,
+        "__reduce__": reduce,
+        "__reduce_ex__": reduce,
+        "__module__": kind.__module__,
+        "__qualname__": kind.__qualname__,
+        "__doc__": kind.__doc__,
+    }
+    made: M = object.__new__(type(kind.__name__, (kind,), body))
+    # One dict, so that modes and attributes that are set on one are those of the other.
+    object.__setattr__(made, "__dict__", plain.__dict__)
+    return made
+
+
+def _has_hops(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return any(map(_has_hops, value.values()))
+    return isinstance(value, SampledEdges)
+
+
+def _map_edges(value: Any, change: Any) -> Any:
+    """Return containers with each `SampledEdges` in them changed."""
+    if isinstance(value, SampledEdges):
+        return change(value)
+    if isinstance(value, (tuple, list)) and type(value) in (tuple, list):
+        return type(value)(_map_edges(v, change) for v in value)
+    if type(value) is dict:
+        return {key: _map_edges(v, change) for key, v in value.items()}
+    return value
+
+
+def _kind(value: Any) -> Any:
+    """Return what has to be the same of an argument for a recorded forward to hold."""
+    if isinstance(value, Tensor):
+        return "tensor", str(value.dtype), value.dim()
+    if isinstance(value, Mapping):
+        return tuple((str(key), _kind(v)) for key, v in value.items())
+    return type(value).__name__, str(value)

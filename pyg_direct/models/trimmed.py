@@ -1,0 +1,314 @@
+"""A cut model on a sampled batch: each step on the rows that the seeds' outputs depend on."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeAlias
+
+import torch
+from torch import Tensor, fx
+
+from ..batch.edges import HopEnds, SampledEdges
+from .cutter import Convolution, Cut, Segment
+from .prefixes import ALL, NotAPrefix, Prefixes
+from .products import call_gcn, call_with_product, is_gcn, is_product
+from .spaces import Connectivity, Count, Edges, Nodes, ends, make_example, same, spaces_of
+from .tracer import evaluating
+
+# How a layer is called, the cheapest first:
+# * product: a sparse product on a prefix of the CSR matrix, with (source rows, destination rows);
+# * square product: the same for a layer that takes one x for both ends;
+# * gcn: a sparse product whose degrees are those of the whole batch;
+# * pair: on trimmed edges with (source rows, destination rows);
+# * square: on trimmed edges with the source rows for both ends;
+# * whole: on the whole batch, as its rows depend on more than their own edges.
+Form: TypeAlias = Literal["product", "square product", "gcn", "pair", "square", "whole"]
+
+
+@dataclass(frozen=True)
+class _Ref:
+    """Stands for a value in the arguments of a layer."""
+
+    name: str
+
+
+class TrimmedModel:
+    """Runs the steps of a cut on the prefixes of a batch.
+
+    What each step has to compute follows from the outputs: they are wanted for the seeds, that is
+    within 0 hops, and a layer of message passing needs its sources within one hop more. A layer
+    whose rows depend on more than their own edges, and one with statistics over the rows of the
+    batch, gets all rows.
+
+    Args:
+        pieces: the model, cut for arguments like `inputs`.
+        inputs: forward parameter -> value.
+        all_statistics: let modules with statistics over the batch see all of its rows in training
+            mode, as in the plain model, and not the rows that are needed alone.
+
+    Attributes:
+        forms: name of each call of a layer -> how it is called.
+    """
+
+    def __init__(self, pieces: Cut, inputs: Mapping[str, Any], all_statistics: bool) -> None:
+        self._cut = pieces
+        self._all_statistics = all_statistics
+        self._tail, self._tail_hops = _guarded(pieces.tail, pieces)
+        self.forms: dict[str, Form] = self._choose_forms(inputs)
+        self._hops = self._needed()
+
+    def run(self, inputs: Mapping[str, Any]) -> Any:
+        """Return what the model returns, of its rows those of the seeds.
+
+        Args:
+            inputs: forward parameter -> value, with `SampledEdges` as edges.
+
+        Raises:
+            NotAPrefix: the arguments are not what the sampler gave; run the plain model.
+        """
+        values = self._cut.input_values(inputs)
+        sampled = {
+            space.edge_type: values[name]
+            for name, space in self._spaces(Connectivity).items()
+            if name in values
+        }
+        if not all(isinstance(edges, SampledEdges) for edges in sampled.values()):
+            raise NotAPrefix("edges that do not come from the sampler")
+        prefixes = Prefixes(sampled)
+        self._check_inputs(values, prefixes)
+        for step in self._cut.steps:
+            hops = max(self._hops.get(name, 0.0) for name in _outputs(step))
+            if isinstance(step, Segment):
+                self._run_segment(step, values, prefixes, hops)
+            else:
+                values.update(self._call(step, self.forms[step.name], values, prefixes, hops))
+        if self._tail is not None:
+            trimmed = self._trimmed(self._tail.inputs, values, prefixes, self._tail_hops)
+            try:
+                values.update(self._tail.run(trimmed))
+            except NotAPrefix:
+                self._tail_hops = ALL  # it reads more than the seeds, so it does in each batch
+                self._hops = self._needed()
+                raise
+        names = self._cut.output_names()
+        return self._cut.result({**values, **self._trimmed(names, values, prefixes, 0)})
+
+    def _spaces(self, kind: type) -> dict[str, Any]:
+        values = self._cut.values
+        return {name: v.space for name, v in values.items() if isinstance(v.space, kind)}
+
+    def _check_inputs(self, values: Mapping[str, Any], prefixes: Prefixes) -> None:
+        """Raise if an input has not as many rows as there were nodes or edges sampled."""
+        for name, value in values.items():
+            if name in self._cut.values and isinstance(value, Tensor):
+                space = self._cut.values[name].space
+                rows = prefixes.num_rows(space, ALL)
+                if rows is not None and value.size(getattr(space, "dim", 0)) != rows:
+                    raise NotAPrefix(f"{tuple(value.shape)} where {rows} rows were sampled")
+
+    def _trimmed(
+        self, names: tuple[str, ...], values: Mapping[str, Any], prefixes: Prefixes, hops: float
+    ) -> dict[str, Any]:
+        spaces = {name: self._cut.values[name].space for name in names if name in self._cut.values}
+        return {
+            name: prefixes.trim(values[name], spaces[name], hops) if name in spaces else values[name]
+            for name in names
+        }
+
+    def _run_segment(
+        self, step: Segment, values: dict[str, Any], prefixes: Prefixes, hops: float
+    ) -> None:
+        out = step.run(self._trimmed(step.inputs, values, prefixes, hops))
+        rows = prefixes.num_rows(step.space, hops)
+        for name, value in out.items():
+            if rows is not None and isinstance(value, Tensor) and value.size(0) != rows:
+                raise NotAPrefix(f"{name} has {value.size(0)} rows where {rows} are needed")
+        values.update(out)
+
+    def _call(
+        self,
+        conv: Convolution,
+        form: Form,
+        values: Mapping[str, Any],
+        prefixes: Prefixes,
+        hops: float,
+    ) -> dict[str, Any]:
+        """Return the outputs of a layer for the destinations within so many hops."""
+        spaces = {name: self._cut.values[name].space for name in conv.inputs}
+        module: Any = conv.module
+        if form == "gcn":
+            names = conv.bound(_Ref)
+            edge_type = conv.edge_types[0]
+            x = prefixes.trim(values[names["x"].name], spaces[names["x"].name], hops + 1)
+            weight = names.get("edge_weight")
+            weight = None if weight is None else values[weight.name]
+            return conv.named(call_gcn(module, prefixes, edge_type, hops, x, weight))
+
+        def take(part: Any, far: float) -> Any:
+            """Replace each value by its rows; those of nodes within `far` hops."""
+            if isinstance(part, _Ref):
+                space = spaces[part.name]
+                return prefixes.trim(values[part.name], space, far if _of_nodes(space) else hops)
+            if isinstance(part, (tuple, list)):
+                return type(part)(take(p, far) for p in part)
+            if isinstance(part, dict):
+                return {key: take(p, far) for key, p in part.items()}
+            return part
+
+        names = conv.bound(_Ref)
+        arguments = {name: take(part, hops + 1) for name, part in names.items()}
+        if form in ("pair", "product"):
+            x = names["x"]
+            near, far = x if isinstance(x, tuple) else (x, x)
+            arguments["x"] = (take(near, hops + 1), take(far, hops))
+        if form in ("product", "square product"):
+            matrix = prefixes.matrix(conv.edge_types[0], hops)
+            found = conv.named(call_with_product(module, matrix, arguments))
+        else:
+            found = conv.named(module(**arguments))
+        return {
+            name: prefixes.trim(found[name], Nodes(node_type), hops)
+            for node_type, name in conv.outputs.items()
+        }
+
+    def _needed(self) -> dict[str, float]:
+        """Return within how many hops of the seeds each value is needed."""
+        needed: dict[str, float] = dict.fromkeys(self._cut.output_names(), 0.0)
+
+        def need(name: str, hops: float) -> None:
+            needed[name] = max(needed.get(name, 0.0), hops)
+
+        for name in self._tail.inputs if self._tail is not None else ():
+            need(name, self._tail_hops)
+        for step in reversed(self._cut.steps):
+            hops = max(needed.get(name, 0.0) for name in _outputs(step))
+            if isinstance(step, Convolution):
+                hops = ALL if self.forms[step.name] == "whole" else hops + 1
+            elif self._needs_all(step):
+                hops = ALL
+            for name in (*step.inputs, *(_outputs(step) if hops == ALL else ())):
+                need(name, hops)
+        return needed
+
+    def _needs_all(self, step: Segment) -> bool:
+        statistics = self._all_statistics and any(
+            step.module.get_submodule(name).training for name in step.batch_statistics
+        )
+        counts = any(
+            isinstance(self._cut.values[name].space, Count)
+            for name in step.inputs
+            if name in self._cut.values
+        )
+        return statistics or counts
+
+    def _choose_forms(self, inputs: Mapping[str, Any]) -> dict[str, Form]:
+        """Try each layer on a small example, and take the first form that gives its numbers."""
+        given = {name: value for name, value in inputs.items() if value is not None}
+        example = make_example(given, spaces_of(given))
+        values = self._cut.input_values(example.full)
+        # Of each type the first half of the nodes are the seeds, and all others one hop away.
+        half = {key: count // 2 for key, count in example.node_counts.items()}
+        sampled = {}
+        for name, space in self._spaces(Connectivity).items():
+            source, destination = ends(space.edge_type)
+            edge_index = values[name]
+            first = int((edge_index[1] < half[destination]).sum())
+            hops = HopEnds(
+                (half[source], example.node_counts[source]),
+                (half[destination], example.node_counts[destination]),
+                (first, edge_index.size(1)),
+            )
+            sampled[space.edge_type] = SampledEdges(edge_index, hops)
+        prefixes, forms = Prefixes(sampled), {}
+        for step in self._cut.steps:
+            if isinstance(step, Convolution):
+                with torch.no_grad(), evaluating(step.module):
+                    found = step.run(values)
+                    forms[step.name] = self._form(step, values, prefixes, found)
+            else:
+                with torch.no_grad(), evaluating(step.module):
+                    found = step.run(values)
+            values.update(found)
+        return forms
+
+    def _form(
+        self,
+        conv: Convolution,
+        values: Mapping[str, Any],
+        prefixes: Prefixes,
+        expected: Mapping[str, Any],
+    ) -> Form:
+        for form in _candidates(conv):
+            try:
+                found = self._call(conv, form, values, prefixes, 0)
+            except Exception:  # a layer that takes no pair, or another kind of argument
+                continue
+            wanted = {
+                name: prefixes.trim(expected[name], Nodes(node_type), 0)
+                for node_type, name in conv.outputs.items()
+            }
+            if same(wanted, found):
+                return form
+        return "whole"
+
+
+def _candidates(conv: Convolution) -> list[Form]:
+    names = conv.bound(_Ref)
+    if names.get("size") is not None:
+        return []
+    if conv.one_hop:
+        return ["gcn"] if is_gcn(conv.module) and isinstance(names["x"], _Ref) else []
+    if len(conv.edge_types) > 1 or "x" not in names:
+        return ["square"]
+    forms: list[Form] = ["pair", "square"]
+    return ["product", "square product", *forms] if is_product(conv.module) else forms
+
+
+def _outputs(step: Segment | Convolution) -> tuple[str, ...]:
+    return step.outputs if isinstance(step, Segment) else tuple(step.outputs.values())
+
+
+def _of_nodes(space: Any) -> bool:
+    return isinstance(space, Nodes)
+
+
+def _guarded(tail: Segment | None, pieces: Cut) -> tuple[Segment | None, float]:
+    """Return the tail as it runs on the rows of the seeds, and how many hops it needs.
+
+    A tail that only picks rows by index, as a link-prediction head does, needs the seeds alone, if
+    the index says so: that is looked at in each batch.
+    """
+    if tail is None:
+        return None, 0
+    graph = fx.Graph()
+    copies: dict[fx.Node, fx.Node] = {}
+    rows: set[fx.Node] = set()
+    for node in tail.module.graph.nodes:
+        if node.op == "placeholder" and isinstance(_space(node.name, pieces), (Nodes, Edges)):
+            rows.add(node)
+        elif node.op != "placeholder" and rows & set(node.all_input_nodes):
+            x, index, *_ = (*node.args, None, None)
+            picks = node.op == "call_function" and node.target is operator.getitem
+            if not (picks and x in rows and isinstance(index, fx.Node) and index not in rows):
+                return tail, ALL
+            if not isinstance(_space(x.name, pieces), Nodes):
+                return tail, ALL
+            copies[node] = graph.call_function(_pick, (copies[x], copies[index]))
+            continue
+        copies[node] = graph.node_copy(node, lambda n: copies[n])
+    module = fx.GraphModule(tail.module, graph)
+    return replace(tail, module=module), 0
+
+
+def _space(name: str, pieces: Cut) -> Any:
+    return pieces.values[name].space if name in pieces.values else None
+
+
+def _pick(x: Tensor, index: Any) -> Tensor:
+    """Return ``x[index]``, where x holds the rows of the seeds only."""
+    whole = isinstance(index, Tensor) and index.dtype in (torch.int64, torch.int32)
+    if not whole or (index.numel() > 0 and bool((index < 0).any() | (index >= x.size(0)).any())):
+        raise NotAPrefix("rows of other nodes than the seeds are picked")
+    return x[index]
