@@ -5,6 +5,7 @@ from importlib.metadata import version as _version
 
 from .link_loader import LinkNeighborLoader
 from .loader import NeighborLoader
+from .models.accelerate import accelerate
 from .ops.placement import Placement
 from .sampling.sampler import NeighborSampler
 from .swap import swapped
@@ -20,5 +21,6 @@ __all__ = [
     "NeighborSampler",
     "Placement",
     "__version__",
+    "accelerate",
     "swapped",
 ]

@@ -181,15 +181,18 @@ def _accelerated(plain: M, all_statistics: bool) -> M:
     state = Acceleration(plain, all_statistics)
     kind: Any = type(plain)
 
-    @functools.wraps(kind.forward)
-    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+    @functools.wraps(plain.forward)
+    def forward(*args: Any, **kwargs: Any) -> Any:
         return state.run(args, kwargs)
+
+    run = torch.compiler.disable(forward)  # type: ignore[no-untyped-call]
 
     def reduce(self: Any, protocol: Any = None) -> Any:
         return _accelerated, (plain, all_statistics)
 
     body = {
-        "forward": torch.compiler.disable(forward),  # type: ignore[no-untyped-call]
+        # A property, as some models have a forward among their own attributes (PyG's Sequential).
+        "forward": property(lambda self: run),
         "acceleration": state,
         "__reduce__": reduce,
         "__reduce_ex__": reduce,

@@ -45,7 +45,7 @@ class TrimmedModel:
     Args:
         pieces: the model, cut for arguments like `inputs`.
         inputs: forward parameter -> value.
-        all_statistics: let modules with statistics over the batch see all of its rows in training
+        all_statistics: let modules with running statistics see all rows of the batch in training
             mode, as in the plain model, and not the rows that are needed alone.
 
     Attributes:
@@ -184,18 +184,22 @@ class TrimmedModel:
             need(name, self._tail_hops)
         for step in reversed(self._cut.steps):
             hops = max(needed.get(name, 0.0) for name in _outputs(step))
-            if isinstance(step, Convolution):
-                hops = ALL if self.forms[step.name] == "whole" else hops + 1
-            elif self._needs_all(step):
+            if self._needs_all(step):
                 hops = ALL
+            elif isinstance(step, Convolution):
+                hops += 1
             for name in (*step.inputs, *(_outputs(step) if hops == ALL else ())):
                 need(name, hops)
         return needed
 
-    def _needs_all(self, step: Segment) -> bool:
+    def _needs_all(self, step: Segment | Convolution) -> bool:
+        """Whether a step has to run on all rows of the batch."""
         statistics = self._all_statistics and any(
-            step.module.get_submodule(name).training for name in step.batch_statistics
+            module.training and getattr(module, "running_mean", None) is not None
+            for module in step.module.modules()
         )
+        if isinstance(step, Convolution):
+            return statistics or self.forms[step.name] == "whole"
         counts = any(
             isinstance(self._cut.values[name].space, Count)
             for name in step.inputs
