@@ -80,7 +80,9 @@ class SampledEdges(EdgeIndex):
         return self._version, self._data._version
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         """Run an operation on the edges."""
         source = args[0] if func in COPIES else None
         hops = source.hops if isinstance(source, SampledEdges) else None

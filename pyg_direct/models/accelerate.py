@@ -6,7 +6,7 @@ import functools
 import inspect
 import warnings
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -55,7 +55,9 @@ class Acceleration:
 
     def forms(self) -> dict[str, str]:
         """Return how each call of a layer runs, by its name in the recorded model."""
-        return {k: v for way in self._ways.values() if way is not None for k, v in way.forms.items()}
+        return {
+            k: v for way in self._ways.values() if way is not None for k, v in way.forms.items()
+        }
 
     def _without_trimming(self, inputs: dict[str, Any]) -> dict[str, Any]:
         """Leave out the counts by hop that PyG's models take for `trim_to_layer`."""
@@ -82,7 +84,9 @@ class Acceleration:
         plain = _map_edges(inputs, SampledEdges.as_tensor)
         training = self.plain.training
         try:
-            return TrimmedModel(cut(self.plain, plain, training=training), plain, self.all_statistics)
+            return TrimmedModel(
+                cut(self.plain, plain, training=training), plain, self.all_statistics
+            )
         except CutError as error:
             self._give_up(str(error))
             return None
@@ -154,7 +158,7 @@ def accelerate(model: M, *loaders: DirectLoader, batch_norm: str = "all") -> M:
             )
     known = getattr(model, "acceleration", None)
     plain = known.plain if isinstance(known, Acceleration) else model
-    return _accelerated(plain, batch_norm == "all")
+    return _accelerated(cast(M, plain), batch_norm == "all")
 
 
 def _check(model: Any, loaders: tuple[Any, ...]) -> None:
@@ -200,10 +204,11 @@ def _accelerated(plain: M, all_statistics: bool) -> M:
         "__qualname__": kind.__qualname__,
         "__doc__": kind.__doc__,
     }
-    made: M = object.__new__(type(kind.__name__, (kind,), body))
+    made: Any = object.__new__(type(kind.__name__, (kind,), body))
     # One dict, so that modes and attributes that are set on one are those of the other.
     object.__setattr__(made, "__dict__", plain.__dict__)
-    return made
+    accelerated: M = made
+    return accelerated
 
 
 def _has_hops(value: Any) -> bool:

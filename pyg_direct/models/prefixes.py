@@ -86,11 +86,13 @@ class Prefixes:
     def edge_index(self, edge_type: Any, hops: float) -> Tensor:
         """Return the edges into nodes within so many hops, as a plain tensor, without a copy."""
         plain = self._edges[edge_type].as_tensor()
-        return plain[:, : self.num_edges(edge_type, hops)]
+        prefix: Tensor = plain[:, : self.num_edges(edge_type, hops)]
+        return prefix
 
     def indptr(self, edge_type: Any) -> Tensor:
         """Return where the edges of each destination of the batch begin, int64 [nodes + 1]."""
-        return self._edges[edge_type].get_indptr()
+        indptr: Tensor = self._edges[edge_type].get_indptr()
+        return indptr
 
     def matrix(self, edge_type: Any, hops: float) -> Adjacency:
         """Return the edges into nodes within so many hops as a CSR matrix, without a copy.

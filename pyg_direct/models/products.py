@@ -66,10 +66,10 @@ def call_with_product(conv: MessagePassing, matrix: Adjacency, arguments: dict[s
     """
 
     def propagate(edge_index: Tensor, size: Any = None, **kwargs: Any) -> Tensor:
-        x, weight = kwargs["x"], kwargs.get("edge_weight")
+        x, weight, aggr = kwargs["x"], kwargs.get("edge_weight"), str(conv.aggr)
         source = x[0] if isinstance(x, tuple) else x
-        if can_aggregate(source, weight, conv.aggr):
-            return aggregate(matrix, source, weight, conv.aggr)
+        if can_aggregate(source, weight, aggr):
+            return aggregate(matrix, source, weight, aggr)
         sizes = (source.size(0), matrix.num_destinations)
         out: Tensor = conv.propagate(edge_index, size=sizes, **kwargs)
         return out[: matrix.num_destinations]
@@ -131,7 +131,10 @@ def _gcn_norm(
     if key not in prefixes.notes:
         dtype = edge_weight.dtype if edge_weight is not None else torch.float32
         dtype = x.dtype if x.dtype == torch.float64 else dtype
-        (row, col), indptr = prefixes.edge_index(edge_type, float("inf")), prefixes.indptr(edge_type)
+        (row, col), indptr = (
+            prefixes.edge_index(edge_type, float("inf")),
+            prefixes.indptr(edge_type),
+        )
         weight, loop = edge_weight, None
         if conv.add_self_loops:
             loops = row == col

@@ -113,7 +113,9 @@ class TrimmedModel:
     ) -> dict[str, Any]:
         spaces = {name: self._cut.values[name].space for name in names if name in self._cut.values}
         return {
-            name: prefixes.trim(values[name], spaces[name], hops) if name in spaces else values[name]
+            name: prefixes.trim(values[name], spaces[name], hops)
+            if name in spaces
+            else values[name]
             for name in names
         }
 
@@ -293,13 +295,15 @@ def _guarded(tail: Segment | None, pieces: Cut) -> tuple[Segment | None, float]:
         if node.op == "placeholder" and isinstance(_space(node.name, pieces), (Nodes, Edges)):
             rows.add(node)
         elif node.op != "placeholder" and rows & set(node.all_input_nodes):
-            x, index, *_ = (*node.args, None, None)
-            picks = node.op == "call_function" and node.target is operator.getitem
-            if not (picks and x in rows and isinstance(index, fx.Node) and index not in rows):
+            # Rows in an index, or edges, are never those of the seeds alone.
+            if node.target is not operator.getitem or node.args[1] in rows:
                 return tail, ALL
-            if not isinstance(_space(x.name, pieces), Nodes):
+            x, index = node.args
+            known = isinstance(x, fx.Node) and isinstance(_space(x.name, pieces), Nodes)
+            if not (known and isinstance(index, fx.Node)):
                 return tail, ALL
-            copies[node] = graph.call_function(_pick, (copies[x], copies[index]))
+            picked = fx.node.map_arg((x, index), lambda n: copies[n])
+            copies[node] = graph.call_function(_pick, picked)
             continue
         copies[node] = graph.node_copy(node, lambda n: copies[n])
     module = fx.GraphModule(tail.module, graph)

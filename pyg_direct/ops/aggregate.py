@@ -105,9 +105,9 @@ def aggregate(matrix: Adjacency, x: Tensor, weight: Tensor | None, reduce: str) 
     wide = x if dtype in (torch.float32, torch.float64) else x.float()
     weight = None if weight is None else weight.to(wide.dtype)
     if reduce in ("max", "min"):
-        out = _Extreme.apply(wide, matrix, reduce == "max")
+        out: Tensor = _extreme(wide, matrix, reduce == "max")
     else:
-        out = _Sum.apply(wide, matrix, weight, reduce == "mean")
+        out = _sum(wide, matrix, weight, reduce == "mean")
     return out.to(dtype)
 
 
@@ -126,7 +126,7 @@ class _Sum(torch.autograd.Function):
         grad = grads[0] / ctx.matrix.counts(grads[0]) if ctx.mean else grads[0]
         transpose, position = ctx.matrix.transpose()
         weight = None if ctx.weight is None else ctx.weight[position]
-        out = _Sum.apply(grad, transpose, weight, False)
+        out = _sum(grad, transpose, weight, False)
         unused = ctx.rows - out.size(0)  # rows that no edge may name
         return torch.nn.functional.pad(out, (0, 0, 0, unused)) if unused else out, None, None, None
 
@@ -135,24 +135,36 @@ class _Extreme(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, matrix: Adjacency, largest: bool) -> Tensor:
         x = x.detach().contiguous()
-        out, ties = x.new_empty(2, matrix.num_destinations, x.size(1))
-        arrays = [t.numpy() for t in (matrix.indptr, matrix.index, x)]
-        results = out.numpy(), ties.numpy()
-        _share(matrix, x, lambda a, b: kernels.extreme_rows(*arrays, largest, a, b, *results))
+        out = x.new_empty(matrix.num_destinations, x.size(1))
+        ties = torch.empty_like(out)
+        indptr, index = matrix.indptr.numpy(), matrix.index.numpy()
+        rows, best, shares = x.numpy(), out.numpy(), ties.numpy()
+        _share(
+            matrix,
+            x,
+            lambda a, b: kernels.extreme_rows(indptr, index, rows, largest, a, b, best, shares),
+        )
         ctx.matrix = matrix
         ctx.save_for_backward(x, out, ties)
-        return out
+        result: Tensor = out
+        return result
 
     @staticmethod
-    @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
+    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> Any:
         x, best, ties = ctx.saved_tensors
         transpose = ctx.matrix.transpose()[0]
         out = torch.zeros_like(x)
-        tensors = (transpose.indptr, transpose.index, x, best, grads[0] / ties)
-        arrays, result = [t.numpy() for t in tensors], out.numpy()
+        grad = (grads[0] / ties).contiguous().numpy()
+        arrays = transpose.indptr.numpy(), transpose.index.numpy(), x.numpy(), best.numpy(), grad
+        result = out.numpy()
         _share(transpose, best, lambda a, b: kernels.spread_to_extremes(*arrays, a, b, result))
         return out, None, None
+
+
+# The classes' `apply` has no types.
+_sum: Callable[[Tensor, Adjacency, Tensor | None, bool], Tensor] = _Sum.apply
+_extreme: Callable[[Tensor, Adjacency, bool], Tensor] = _Extreme.apply
 
 
 def _product(matrix: Adjacency, x: Tensor, weight: Tensor | None, mean: bool) -> Tensor:
@@ -170,8 +182,7 @@ def _product(matrix: Adjacency, x: Tensor, weight: Tensor | None, mean: bool) ->
 def _torch_product(matrix: Adjacency, x: Tensor, weight: Tensor | None, mean: bool) -> Tensor:
     values = x.new_ones(matrix.index.numel()) if weight is None else weight
     size = (matrix.num_destinations, x.size(0))
-    with torch.sparse.check_sparse_tensor_invariants(False):
-        csr = torch.sparse_csr_tensor(matrix.indptr, matrix.index, values, size)
+    csr = torch.sparse_csr_tensor(matrix.indptr, matrix.index, values, size, check_invariants=False)
     out = csr @ x
     return out / matrix.counts(out) if mean else out
 

@@ -34,9 +34,9 @@ FLOORS: list[dict[str, set[str]]] = [
     {
         "loading": {"types", "arguments", "config", "kernels", "ops", "sampling", "batch"},
         "doctor": {"config", "kernels", "ops"},
-        "models": set(),
     },
     {
+        "models": {"ops", "batch", "loading"},
         "loader": {"types", "arguments", "sampling", "batch", "loading"},
         "link_loader": {"types", "arguments", "sampling", "batch", "loading"},
         "info": {"config", "units", "doctor"},
@@ -45,7 +45,7 @@ FLOORS: list[dict[str, set[str]]] = [
         "swap": {"loader", "link_loader"},
     },
     {
-        "__init__": {"loader", "link_loader", "sampling", "ops", "swap"},
+        "__init__": {"loader", "link_loader", "sampling", "ops", "models", "swap"},
     },
 ]
 ROOMS = {room: allowed for floor in FLOORS for room, allowed in floor.items()}

@@ -1,23 +1,22 @@
 """Accelerated models: outputs and gradients of the plain ones, on sampled batches."""
 
 import pytest
-import torch
 from batches import (
     arguments,
     assert_same_training,
     heterogeneous_graph,
     homogeneous_graph,
     loader_of,
-    plain,
 )
-from models import HETEROGENEOUS, HOMOGENEOUS, LinkPredictor, basic, to_hetero_sage
-from torch_geometric.nn import GIN, GraphSAGE
+from models import HETEROGENEOUS, HOMOGENEOUS
 
-from pyg_direct import LinkNeighborLoader, accelerate
+from pyg_direct import accelerate
 
 # How the layers have to run; a model that is not named here is trimmed.
 FORMS = {
-    **dict.fromkeys(["sage-mean", "sage-max", "sage-sum", "sage-norm", "gin", "one-conv"], "product"),
+    **dict.fromkeys(
+        ["sage-mean", "sage-max", "sage-sum", "sage-norm", "gin", "one-conv"], "product"
+    ),
     **{f"sage-jk-{jk}": "product" for jk in ("last", "cat", "max", "lstm")},
     "gcn": "gcn",
     "gcn-weight": "gcn",
