@@ -72,5 +72,14 @@ def _alias_tables(
     return table
 
 
+def alias_table_of(weight: Doubles) -> npt.NDArray[np.int64]:
+    """Return the alias table [n] of one list of weights [n], n < 2^32, each >= 0 and one above."""
+    whole = np.array([0, len(weight)])
+    weight, cumulative = _weights_and_sums(whole, weight)
+    table = np.zeros(len(weight), np.int64)
+    weight_tables.fill_alias(whole, weight, cumulative, *weight_tables.parts(table), 0, 1)
+    return table
+
+
 def _threads(weight: Doubles) -> int:
     return available_cores() if len(weight) >= MIN_EDGES_PER_THREAD else 1

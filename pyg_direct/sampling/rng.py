@@ -17,6 +17,8 @@ from ..types import BatchKey
 LOADER_DOMAIN = 0  # batches of an epoch
 CALL_DOMAIN = 1  # batches asked for one at a time
 SHUFFLE_DOMAIN = 2  # the order of the seeds in an epoch
+COVERAGE_DOMAIN = 3  # subgraphs that GraphSAINT's coefficients are counted over
+WALK_DOMAIN = 4  # random walks that are asked for without a loader
 
 
 def derive(seed: int, epoch: int, batch: int, domain: int = LOADER_DOMAIN) -> BatchKey:

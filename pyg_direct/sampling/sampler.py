@@ -207,6 +207,11 @@ class NeighborSampler(BaseSampler):
         )
 
     @property
+    def graph(self) -> Graph:
+        """The graph as it is sampled, with its arrays where the backend reads them."""
+        return self._graph
+
+    @property
     def backend(self) -> Backend:
         """The backend that samples, which also gathers for the loader."""
         return self._backend
@@ -219,7 +224,7 @@ class NeighborSampler(BaseSampler):
         """
         if kwargs:
             raise TypeError(f"sample_from_nodes takes no argument {', '.join(kwargs)}.")
-        return self.sample_nodes(index, self._next_key())
+        return self.sample_nodes(index, self.next_key())
 
     def num_nodes_of(self, node_type: NodeType | None) -> int:
         """Return how many nodes of a type there are; None is the type of a homogeneous graph.
@@ -252,7 +257,7 @@ class NeighborSampler(BaseSampler):
         Raises:
             IndexError: an end out of range.
         """
-        return self.sample_links(index, neg_sampling, self._next_key())
+        return self.sample_links(index, neg_sampling, self.next_key())
 
     def sample_links(
         self, inputs: EdgeSamplerInput, neg_sampling: NegativeSampling | None, key: BatchKey
@@ -395,7 +400,8 @@ class NeighborSampler(BaseSampler):
     def _fanouts(self) -> Fanouts:
         return fanouts_of(self._num_neighbors, self.edge_types, self.is_hetero)
 
-    def _next_key(self) -> BatchKey:
+    def next_key(self) -> BatchKey:
+        """Return the key of a batch that is asked for alone, outside an epoch."""
         if self._seed is not None and torch.utils.data.get_worker_info() is None:
             return rng.derive(self._seed, 0, next(self._calls), rng.CALL_DOMAIN)
         # In a worker process of PyG's loader a call counter would repeat itself, in every worker

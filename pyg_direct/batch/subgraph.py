@@ -1,0 +1,40 @@
+"""Attributes of a subgraph by PyG's older rule, which asks for sizes and not for names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from torch import Tensor
+from torch_geometric.data import Data
+
+from ..ops.backend import Backend
+from .gather import gather
+
+
+def attributes_of(
+    data: Data, node: Tensor, edge: Tensor, backend: Backend
+) -> Iterator[tuple[str, Any]]:
+    """Yield the attributes of a subgraph, by name, without its edges and its number of nodes.
+
+    As in PyG's GraphSAINT and ShaDow samplers, a tensor with one row for each node is of nodes, one
+    with a row for each edge is of edges, and all else is passed on by reference.
+
+    Args:
+        data: the full graph.
+        node: int64 [n], ids of the subgraph's nodes.
+        edge: int64 [e], ids of its edges.
+        backend: gathers the rows.
+    """
+    num_nodes, num_edges = data.num_nodes, data.num_edges
+    node, edge = node.to(backend.device), edge.to(backend.device)
+    for name, value in data:
+        if name in ("edge_index", "adj_t", "num_nodes"):
+            continue
+        rows = value.size(0) if isinstance(value, Tensor) and value.dim() > 0 else None
+        if rows == num_nodes:
+            yield name, gather(value, node, 0, backend, num_nodes)
+        elif rows == num_edges:
+            yield name, gather(value, edge, 0, backend, num_edges)
+        else:
+            yield name, value

@@ -1,0 +1,96 @@
+"""What the loaders of this room share: batches that the CPU draws and the device's backend fills."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Data
+from torch_geometric.sampler import BaseSampler
+
+from ..config import resolve_device
+from ..loading.base import DirectLoader, Placing
+from ..ops.backend import Backend
+from ..ops.devices import backend_for, best_device
+from ..types import BatchKey
+
+# What DataLoader's `__init__` takes from a loader of ours and a user (or Lightning) may pass again.
+OWN_OPTIONS = ("dataset", "collate_fn")
+
+
+class _Positions:
+    """The input of a loader whose batches are told apart by the positions of their seeds alone."""
+
+    def __getitem__(self, index: Any) -> Tensor:
+        return torch.as_tensor(index, dtype=torch.int64).view(-1)
+
+
+class SubgraphLoader(DirectLoader):
+    """A loader whose subgraphs are drawn on the CPU, by another method than hop by hop.
+
+    On a GPU the attributes are gathered by the GPU's backend, and the batch arrives there.
+    Subclasses say how to `_sample` a batch and how to make it in `filter_fn`.
+    """
+
+    input_data: Any = _Positions()
+    transform = None
+    transform_sampler_output = None
+    filter_per_worker = True
+    custom_cls = None
+
+    def _begin(
+        self,
+        data: Any,
+        sampler: BaseSampler,
+        num_items: int,
+        device: torch.device | str | int | None,
+        seed: int | None,
+        prefetch: int,
+        options: dict[str, Any],
+    ) -> None:
+        """Set up producers and keys, and run torch's initialiser.
+
+        Args:
+            data: the graph that batches are gathered from.
+            sampler: samples on the CPU.
+            num_items: over how many positions an epoch goes.
+            device: where the batches shall be.
+            seed: base seed of all draws.
+            prefetch: batches that each producer works ahead.
+            options: of `torch.utils.data.DataLoader`.
+        """
+        for name in OWN_OPTIONS:
+            options.pop(name, None)
+        self._num_items = num_items
+        placing = Placing(device, "auto", "auto", None)
+        self._prepare(data, [], {}, sampler, placing, seed, prefetch, options)
+        torch.utils.data.DataLoader.__init__(
+            self, range(num_items), collate_fn=self.collate_fn, **options
+        )
+
+    def _backend_of(self, sampler: BaseSampler, device: torch.device | str | int | None) -> Backend:
+        """Return the backend that gathers, whatever the sampler's: that draws on the CPU."""
+        return backend_for(resolve_device(device) or best_device())
+
+    def __call__(self, index: Tensor | list[int]) -> Any:
+        """Return the batch of the items at positions `index`."""
+        return self.collate_fn(index)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
+    def _labels(self, out: Any) -> dict[Any, dict[str, Any]]:
+        return {}
+
+    def _num_seeds(self) -> int:
+        return self._num_items
+
+    def _sample(self, inputs: Any, key: BatchKey | None) -> Any:
+        raise NotImplementedError
+
+
+def check_homogeneous(data: Any, method: str) -> None:
+    """Raise a ValueError unless `data` is a `Data` with edges in host memory."""
+    if not isinstance(data, Data):
+        raise ValueError(f"{method} needs a homogeneous graph (a Data), got {type(data).__name__}.")

@@ -1,0 +1,312 @@
+"""GraphSAINT's samplers: subgraphs between drawn nodes, and how to weigh them."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Literal
+
+import numpy as np
+import torch
+import torch_geometric.loader
+from torch import Tensor
+from torch_geometric.data import Data
+from torch_geometric.io import fs
+
+from ..arguments import check_count, check_flag
+from ..batch.subgraph import attributes_of
+from ..graph.weights import alias_table_of
+from ..kernels import alias, weighted
+from ..loading.base import DEFAULT_PREFETCH
+from ..loading.prefetcher import Prefetcher
+from ..sampling import rng
+from ..sampling.ordering import by_source
+from ..sampling.sampler import NeighborSampler
+from ..types import BatchKey
+from .base import SubgraphLoader, check_homogeneous
+from .walks import RandomWalker
+
+EMPTY = np.empty(0, np.float64)
+
+
+class GraphSAINTSampler(SubgraphLoader, torch_geometric.loader.GraphSAINTSampler):  # type: ignore[misc]
+    """Drop-in replacement of `torch_geometric.loader.GraphSAINTSampler`, without `torch-sparse`.
+
+    Each step draws nodes and gives all edges between them (Zeng et al., "GraphSAINT: Graph Sampling
+    Based Inductive Learning Method", ICLR 2020). Nodes of a batch are in the order of their ids,
+    edges in the order of their ends, as in PyG. Nodes are drawn and edges looked up on the CPU; on
+    a GPU the attributes are gathered there and the batch arrives there.
+
+    This is the base class: a subclass says in `_draw_nodes` how nodes are drawn.
+
+    Args:
+        data: `Data` with `edge_index` in host memory, without `node_norm` and `edge_norm`.
+        batch_size: how many nodes, edges or walks a step draws, with replacement.
+        num_steps: batches of an epoch.
+        sample_coverage: for the coefficients `node_norm` and `edge_norm`: subgraphs are drawn until
+            they hold this many nodes for each node of the graph. 0: no coefficients.
+        save_dir: folder where the coefficients are saved, and from where they are loaded if the
+            file is there. The file's name and contents are PyG's.
+        log: show the progress of counting.
+        device: where batches arrive; see `pyg_direct.NeighborLoader`.
+        seed: base seed of all draws, those for the coefficients too; see
+            `pyg_direct.NeighborLoader`.
+        prefetch: batches that each producer works ahead.
+        **kwargs: of `torch.utils.data.DataLoader`; `num_workers` counts threads.
+
+    Raises:
+        ValueError, TypeError: a wrong argument; the message says which.
+
+    Example::
+
+        loader = GraphSAINTRandomWalkSampler(
+            data, batch_size=6000, walk_length=2, num_steps=5, sample_coverage=100
+        )
+        for batch in loader:
+            loss = F.nll_loss(model(batch.x, batch.edge_index), batch.y, reduction="none")
+            loss = (loss * batch.node_norm)[batch.train_mask].sum()
+    """
+
+    def __init__(
+        self,
+        data: Data,
+        batch_size: int,
+        num_steps: int = 1,
+        sample_coverage: int = 0,
+        save_dir: str | None = None,
+        log: bool = True,
+        *,
+        device: torch.device | str | int | None = None,
+        seed: int | None = None,
+        prefetch: int = DEFAULT_PREFETCH,
+        **kwargs: Any,
+    ) -> None:
+        check_homogeneous(data, type(self).__name__)
+        if "edge_index" not in data or data.edge_index.is_cuda:
+            raise ValueError(f"{type(self).__name__} needs data.edge_index in host memory.")
+        for name in ("node_norm", "edge_norm"):
+            if name in data:
+                raise ValueError(f"data.{name} exists; it would be overwritten. Rename it.")
+        if data.num_nodes == 0 or data.num_edges == 0:
+            raise ValueError("There is nothing to draw from: data has no nodes or no edges.")
+        self.num_steps = check_count("num_steps", num_steps, 1)
+        self._batch_size = check_count("batch_size", batch_size, 1)
+        self.sample_coverage = check_count("sample_coverage", sample_coverage)
+        self.save_dir = save_dir
+        self.log = check_flag("log", log)
+        self.N, self.E = int(data.num_nodes), int(data.num_edges)
+        self.data = data
+        # Grouped by source, so that a batch has PyG's order of edges.
+        sampler = NeighborSampler(
+            data, [], subgraph_type="induced", sample_direction="backward", device="cpu", seed=seed
+        )
+        self._begin(data, sampler, self.num_steps, device, seed, prefetch, kwargs)
+        if self.sample_coverage > 0:
+            self.node_norm, self.edge_norm = self._norms()
+
+    def _draw_nodes(self, key: BatchKey) -> Tensor:
+        """Return the ids of the nodes of one step, int64 [any number], each as often as drawn."""
+        raise NotImplementedError
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Draw one subgraph with a new key: (node ids, edge_index, edge ids)."""
+        sampler: Any = self._sampler
+        return self._subgraph(sampler.next_key())
+
+    def _subgraph(self, key: BatchKey) -> tuple[Tensor, Tensor, Tensor]:
+        node = self._draw_nodes(key).unique()
+        sampler: Any = self._sampler
+        found = sampler.sample([node], key)
+        # In the sampler's CSC, which is grouped by source, ends have changed places.
+        col, row = found.edge_index[0].numpy()
+        edge_index, edge = by_source(row, col, found.edge[0], len(node))
+        return node, edge_index, edge
+
+    def _sample(self, inputs: Tensor, key: BatchKey | None) -> tuple[Tensor, Tensor, Tensor]:
+        return self[0] if key is None else self._subgraph(key)
+
+    def filter_fn(self, out: tuple[Tensor, Tensor, Tensor]) -> Any:
+        """Gather the attributes of a subgraph."""
+        node, edge_index, edge = out
+        batch = self.data.__class__()
+        batch.num_nodes = len(node)
+        batch.edge_index = self._backend.bring(edge_index, self.data.edge_index.device)
+        for name, value in attributes_of(self.data, node, edge, self._backend):
+            batch[name] = value
+        if self.sample_coverage > 0:
+            for name, value, index in (
+                ("node_norm", self.node_norm, node),
+                ("edge_norm", self.edge_norm, edge),
+            ):
+                batch[name] = self._backend.bring(value[index], value.device)
+        return batch
+
+    def _norms(self) -> tuple[Tensor, Tensor]:
+        """Return the coefficients: those of a file that PyG or we saved, else counted."""
+        path = os.path.join(self.save_dir or "", self._filename)
+        if self.save_dir is not None and os.path.exists(path):
+            node_norm, edge_norm = fs.torch_load(path)
+            if node_norm.shape != (self.N,) or edge_norm.shape != (self.E,):
+                raise ValueError(
+                    f"{path} holds coefficients of {node_norm.numel()} nodes and "
+                    f"{edge_norm.numel()} edges, but the graph has {self.N} and {self.E}. Remove "
+                    f"the file, or choose another save_dir."
+                )
+            return node_norm, edge_norm
+        norms = self._compute_norm()
+        if self.save_dir is not None:
+            torch.save(norms, path)
+        return norms
+
+    def _compute_norm(self) -> tuple[Tensor, Tensor]:
+        """Count how often nodes and edges are drawn (section 3.2 of the paper), as PyG does.
+
+        `node_norm` is (number of subgraphs) / (how many hold the node) / N, `edge_norm` is (how
+        many hold the source) / (how many hold the edge).
+        """
+        node_count, edge_count = torch.zeros(self.N), torch.zeros(self.E)
+        wanted, found, steps = self.N * self.sample_coverage, 0, 0
+        seed = self._progress.seed
+        base = rng.draw_seed(None) if seed is None else seed
+        progress = _Bar(wanted) if self.log else None
+        make: Any = Prefetcher(self._subgraph, max(1, self.num_workers), 2 * self.num_workers + 1)
+        try:
+            while found < wanted:
+                keys = (
+                    rng.derive(base, 0, steps + i, rng.COVERAGE_DOMAIN)
+                    for i in range(self.num_steps)
+                )
+                make.begin(keys)
+                for _ in range(self.num_steps):
+                    node, _, edge = next(make)
+                    node_count[node] += 1
+                    edge_count[edge] += 1
+                    found += len(node)
+                    if progress is not None:
+                        progress.move(len(node))
+                steps += self.num_steps
+        finally:
+            make.close()
+            if progress is not None:
+                progress.close()
+        edge_norm = (node_count[self.data.edge_index[0]] / edge_count).clamp_(0, 1e4)
+        edge_norm[torch.isnan(edge_norm)] = 0.1
+        node_count[node_count == 0] = 0.1
+        return steps / node_count / self.N, edge_norm
+
+
+class _Bar:
+    """A progress bar by tqdm, which PyG depends on."""
+
+    def __init__(self, total: int) -> None:
+        from tqdm import tqdm
+
+        self._bar: Any = tqdm(total=total, desc="Compute GraphSAINT normalization")
+        self.move, self.close = self._bar.update, self._bar.close
+
+
+class GraphSAINTNodeSampler(GraphSAINTSampler, torch_geometric.loader.GraphSAINTNodeSampler):  # type: ignore[misc]
+    """GraphSAINT by nodes: draws `batch_size` edges uniformly, and takes their sources.
+
+    So a node is drawn in proportion to its out-degree. See `GraphSAINTSampler`.
+    """
+
+    def _draw_nodes(self, key: BatchKey) -> Tensor:
+        edge = rng.integers(key, 0, self._batch_size, self.E)
+        return _ends(self.data.edge_index[0], edge)
+
+
+class GraphSAINTEdgeSampler(GraphSAINTSampler, torch_geometric.loader.GraphSAINTEdgeSampler):  # type: ignore[misc]
+    """GraphSAINT by edges: draws `batch_size` edges with replacement, and takes both ends.
+
+    Draws read one entry of an alias table that is built once (8 bytes for each edge), where PyG
+    draws a random number for every edge of the graph for each edge of a batch.
+
+    Args:
+        data: see `GraphSAINTSampler`, as are the other arguments.
+        edge_law: "pyg" draws the edge u->v in proportion to in-degree(u) + out-degree(v), as PyG
+            does; "paper" to 1 / out-degree(u) + 1 / in-degree(v), as the paper has it (section
+            3.4, for undirected graphs 1 / degree(u) + 1 / degree(v)).
+    """
+
+    def __init__(
+        self,
+        data: Data,
+        batch_size: int,
+        num_steps: int = 1,
+        sample_coverage: int = 0,
+        save_dir: str | None = None,
+        log: bool = True,
+        *,
+        edge_law: Literal["pyg", "paper"] = "pyg",
+        **kwargs: Any,
+    ) -> None:
+        if edge_law not in ("pyg", "paper"):
+            raise ValueError(f"edge_law must be 'pyg' or 'paper', got {edge_law!r}.")
+        self.edge_law = edge_law
+        super().__init__(data, batch_size, num_steps, sample_coverage, save_dir, log, **kwargs)
+
+    def _begin(self, data: Data, sampler: NeighborSampler, *args: Any) -> None:
+        self._alias = alias_table_of(_edge_weights(data, self.edge_law))
+        super()._begin(data, sampler, *args)
+
+    def _draw_nodes(self, key: BatchKey) -> Tensor:
+        edge = np.empty(self._batch_size, np.int64)
+        draws = rng.uniforms(key, 0, self._batch_size).numpy()
+        weighted.pick_with_replacement(
+            edge, 0, len(edge), 0, self.E, draws, 0, True, *alias.parts(self._alias),
+            EMPTY, EMPTY, 0.0,
+        )  # fmt: skip
+        drawn = torch.from_numpy(edge)
+        return torch.cat([_ends(end, drawn) for end in self.data.edge_index])
+
+
+def _ends(end: Tensor, edge: Tensor) -> Tensor:
+    """Return the sources (or destinations) of some edges; NumPy, as it wakes no threads."""
+    return torch.from_numpy(end.numpy()[edge.numpy()].astype(np.int64, copy=False))
+
+
+def _edge_weights(data: Data, edge_law: str) -> Any:
+    """Return the weight of each edge for drawing it, float64 [E]."""
+    row, col = data.edge_index
+    out_degree = torch.bincount(row, minlength=data.num_nodes).to(torch.float64)
+    in_degree = torch.bincount(col, minlength=data.num_nodes).to(torch.float64)
+    if edge_law == "pyg":
+        # An edge has its own ends in common with nothing else: the sum may be 0, never below.
+        return (in_degree[row] + out_degree[col]).clamp_(min=1e-10).numpy()
+    return (1.0 / out_degree[row] + 1.0 / in_degree[col]).numpy()
+
+
+class GraphSAINTRandomWalkSampler(
+    GraphSAINTSampler,
+    torch_geometric.loader.GraphSAINTRandomWalkSampler,  # type: ignore[misc]
+):
+    """GraphSAINT by walks: `batch_size` walks from uniformly drawn nodes, along the edges.
+
+    Args:
+        data: see `GraphSAINTSampler`, as are the other arguments.
+        batch_size: number of walks.
+        walk_length: steps of each walk.
+    """
+
+    def __init__(
+        self,
+        data: Data,
+        batch_size: int,
+        walk_length: int,
+        num_steps: int = 1,
+        sample_coverage: int = 0,
+        save_dir: str | None = None,
+        log: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        self.walk_length = check_count("walk_length", walk_length)
+        super().__init__(data, batch_size, num_steps, sample_coverage, save_dir, log, **kwargs)
+
+    def _begin(self, data: Data, sampler: NeighborSampler, *args: Any) -> None:
+        # One thread: batches are what runs in parallel.
+        self._walker = RandomWalker.over(sampler.graph, threads=1)
+        super()._begin(data, sampler, *args)
+
+    def _draw_nodes(self, key: BatchKey) -> Tensor:
+        start = rng.integers(key, 0, self._batch_size, self.N)
+        return self._walker.walk(start, self.walk_length, seed=key).view(-1)
