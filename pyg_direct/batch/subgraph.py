@@ -1,4 +1,4 @@
-"""Attributes of a subgraph by PyG's older rule, which asks for sizes and not for names."""
+"""Attributes of a subgraph that no sampler of PyG's has made."""
 
 from __future__ import annotations
 
@@ -38,3 +38,21 @@ def attributes_of(
             yield name, gather(value, edge, 0, backend, num_edges)
         else:
             yield name, value
+
+
+def named_attributes_of(
+    data: Data, node: Tensor, edge: Tensor, backend: Backend
+) -> Iterator[tuple[str, Any]]:
+    """Yield the attributes of nodes and edges, by name, as PyG's `Data` tells them apart.
+
+    Args:
+        data: the full graph; `edge_index` need not be there.
+        node: int64 [n], ids of the subgraph's nodes.
+        edge: int64 [e], ids of its edges.
+        backend: gathers the rows.
+    """
+    node, edge = node.to(backend.device), edge.to(backend.device)
+    for name, value in data.items():
+        index = node if data.is_node_attr(name) else edge if data.is_edge_attr(name) else None
+        if index is not None and name != "num_nodes":
+            yield name, gather(value, index, data.__cat_dim__(name, value), backend)

@@ -26,10 +26,20 @@ class _Positions:
         return torch.as_tensor(index, dtype=torch.int64).view(-1)
 
 
-class SubgraphLoader(DirectLoader):
-    """A loader whose subgraphs are drawn on the CPU, by another method than hop by hop.
+class CpuDrawnLoader(DirectLoader):
+    """A loader whose subgraphs are drawn on the CPU, wherever the batches shall be.
 
     On a GPU the attributes are gathered by the GPU's backend, and the batch arrives there.
+    """
+
+    def _backend_of(self, sampler: BaseSampler, device: torch.device | str | int | None) -> Backend:
+        """Return the backend that gathers, whatever the sampler's: that draws on the CPU."""
+        return backend_for(resolve_device(device) or best_device())
+
+
+class SubgraphLoader(CpuDrawnLoader):
+    """A loader over positions (seeds, steps, parts) that PyG has no sampler class for.
+
     Subclasses say how to `_sample` a batch and how to make it in `filter_fn`.
     """
 
@@ -68,10 +78,6 @@ class SubgraphLoader(DirectLoader):
         torch.utils.data.DataLoader.__init__(
             self, range(num_items), collate_fn=self.collate_fn, **options
         )
-
-    def _backend_of(self, sampler: BaseSampler, device: torch.device | str | int | None) -> Backend:
-        """Return the backend that gathers, whatever the sampler's: that draws on the CPU."""
-        return backend_for(resolve_device(device) or best_device())
 
     def __call__(self, index: Tensor | list[int]) -> Any:
         """Return the batch of the items at positions `index`."""

@@ -129,7 +129,7 @@ class GraphSAINTSampler(SubgraphLoader, torch_geometric.loader.GraphSAINTSampler
         node, edge_index, edge = out
         batch = self.data.__class__()
         batch.num_nodes = len(node)
-        batch.edge_index = self._backend.bring(edge_index, self.data.edge_index.device)
+        batch.edge_index = self._backend.memory.to_batch(edge_index, self.data.edge_index.device)
         for name, value in attributes_of(self.data, node, edge, self._backend):
             batch[name] = value
         if self.sample_coverage > 0:
@@ -137,7 +137,7 @@ class GraphSAINTSampler(SubgraphLoader, torch_geometric.loader.GraphSAINTSampler
                 ("node_norm", self.node_norm, node),
                 ("edge_norm", self.edge_norm, edge),
             ):
-                batch[name] = self._backend.bring(value[index], value.device)
+                batch[name] = self._backend.memory.to_batch(value[index], value.device)
         return batch
 
     def _norms(self) -> tuple[Tensor, Tensor]:

@@ -111,7 +111,7 @@ class ShaDowKHopSampler(SubgraphLoader, torch_geometric.loader.ShaDowKHopSampler
 
     def filter_fn(self, out: EgoGraphs) -> Batch:
         """Gather the attributes of the subgraphs and join them to a batch of graphs."""
-        bring, home = self._backend.bring, torch.device("cpu")
+        bring, home = self._backend.memory.to_batch, torch.device("cpu")
         batch = Batch(batch=bring(out.seed_of, home), ptr=bring(out.ptr, home))
         batch.root_n_id = bring(out.root, home)
         if self.is_sparse_tensor:

@@ -20,6 +20,7 @@ from ..kernels.threads import available_cores, split
 from ..sampling import rng
 from ..types import BatchKey
 
+MAX_STEPS = 1 << 24  # a step is 24 bits of the random counter
 MIN_STEPS_PER_THREAD = 1 << 15  # below, waking a thread costs more than it saves
 
 
@@ -71,13 +72,9 @@ class RandomWalker:
         """Walk `length` steps from every node of `start`; see `random_walk`."""
         if self._graph.edge_types != [None]:
             raise ValueError("A graph with edge types is walked along a metapath: use walk_along.")
-        length = check_count("length", length)
+        length = _check_length(length)
         starts = _starts(start, self.num_nodes)
-        for name, value in (("p", p), ("q", q)):
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not (
-                0.0 < value < math.inf
-            ):
-                raise ValueError(f"{name} must be a number above 0, and finite, got {value!r}.")
+        self.check_law(p, q)
         out, key = _output(starts, length), _key(seed)
         csc = self._graph.csc
         if p == q == 1.0:
@@ -89,6 +86,14 @@ class RandomWalker:
             )
         self._split(len(starts), length, task)
         return torch.from_numpy(out)
+
+    @staticmethod
+    def check_law(p: Any, q: Any) -> None:
+        """Raise a ValueError unless p and q are numbers above 0, and finite."""
+        for name, value in (("p", p), ("q", q)):
+            number = isinstance(value, (int, float)) and not isinstance(value, bool)
+            if not number or not 0.0 < value < math.inf:
+                raise ValueError(f"{name} must be a number above 0, and finite, got {value!r}.")
 
     def walk_along(
         self,
@@ -124,8 +129,7 @@ class RandomWalker:
                     f"metapath goes on from {one} with {two}, which begins at another node type."
                 )
         relations = [types.index(step) for step in path]
-        if not relations:
-            raise ValueError("metapath must name at least one edge type.")
+        _check_length(len(path), least=1, name="len(metapath)")
         # Grouped by source, the source type of an edge type is the destination type of the CSC.
         starts = _starts(start, int(csc.num_nodes[csc.dst_type[relations[0]]]))
         out = _output(starts, len(path))
@@ -211,6 +215,12 @@ def _starts(start: Any, num_nodes: int) -> Any:
         raise ValueError(f"start must be a tensor of node ids of one dimension, got {start!r}.")
     check_ids(start, num_nodes, "start")
     return start.to("cpu", torch.int64).contiguous().numpy()
+
+
+def _check_length(length: Any, least: int = 0, name: str = "length") -> int:
+    if check_count(name, length, least) >= MAX_STEPS:
+        raise ValueError(f"{name} must be below {MAX_STEPS}, got {length}.")
+    return int(length)
 
 
 def _output(starts: Any, length: int) -> Any:

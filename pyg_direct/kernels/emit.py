@@ -52,31 +52,37 @@ def induced_edges(
     start: Ints, degree: Ints, indices: Ints,
     src_base: int, total: int, seed_of: Ints, dst_start: int,
     dense: bool, table: Ints, stamp: np.uint32,
+    item: int,  # the destination to begin with
+    count: int,  # edges that are listed already
     row: Ints, col: Ints, position: Ints,
-) -> int:  # fmt: skip
-    """List the edges of one relation between sampled nodes, and return how many there are.
+) -> tuple[int, int]:  # fmt: skip
+    """List the edges of one relation between sampled nodes.
 
-    Called once with empty outputs to count and once to fill, so the two cannot disagree. Edges come
-    by destination in the order of the node list, then in CSC order; the copies of a duplicated
-    seed each get all of its edges. `start` and `degree` [destinations] say which part of `indices`
-    each destination may take.
+    Edges come by destination in the order of the node list, then in CSC order; the copies of a
+    duplicated seed each get all of its edges. `start` and `degree` [destinations] say which part of
+    `indices` each destination may take.
+
+    Returns:
+        The destination at which the outputs may be too short, or how many destinations there are;
+        and the number of edges listed. With longer outputs the list can be continued there.
 
     Example: nodes 7, 4 (local 0, 1) with the lists 7: [4, 9] and 4: [4] give rows 1, 1, columns
     0, 1; node 9 was not sampled.
     """
-    fill = row.shape[0] > 0
-    count = 0
-    for i in range(start.shape[0]):
+    for i in range(item, start.shape[0]):
+        if count + degree[i] >= row.shape[0]:
+            return i, count
         for p in range(start[i], start[i] + degree[i]):
             if dense:
+                if p + AHEAD < indices.shape[0]:
+                    prefetch(table, src_base + indices[p + AHEAD])
                 entry = table[src_base + indices[p]]
             else:
                 key = np.uint64(seed_of[dst_start + i] * total + src_base + indices[p])
                 entry = table[find_slot(key, table, stamp) + ONE]
-            if entry >= stamp:
-                if fill:
-                    row[count] = entry - stamp
-                    col[count] = i
-                    position[count] = p
-                count += 1
-    return count
+            # Written whether sampled or not: a misprediction costs more than the stores.
+            row[count] = entry - stamp
+            col[count] = i
+            position[count] = p
+            count += entry >= stamp
+    return start.shape[0], count

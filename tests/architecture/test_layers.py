@@ -40,12 +40,16 @@ FLOORS: list[dict[str, set[str]]] = [
         "loader": {"types", "arguments", "sampling", "batch", "loading"},
         "link_loader": {"types", "arguments", "sampling", "batch", "loading"},
         "info": {"config", "units", "doctor"},
+        "family": {
+            "types", "arguments", "config", "kernels", "graph", "ops", "sampling", "batch",
+            "loading",
+        },
     },
     {
         "swap": {"loader", "link_loader"},
     },
     {
-        "__init__": {"loader", "link_loader", "sampling", "ops", "models", "swap"},
+        "__init__": {"loader", "link_loader", "family", "sampling", "ops", "models", "swap"},
     },
 ]
 ROOMS = {room: allowed for floor in FLOORS for room, allowed in floor.items()}
@@ -54,6 +58,7 @@ APART = {("ops.cpu", "ops.cuda"), ("ops.cuda", "ops.cpu")}
 
 PYG = {
     "graph", "arguments", "sampling", "batch", "loading", "models", "loader", "link_loader", "swap",
+    "family",
 }  # fmt: skip
 CUPY = {"ops.cuda.compiler"}
 NUMBA = {"kernels"}

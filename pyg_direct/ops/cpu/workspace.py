@@ -147,10 +147,7 @@ class CpuWorkspace:
         if self._plan.replace and edges - kept >= ID_LIMIT:  # else there is an edge for each
             raise batch_too_large(int(self._node_bound.max()), edges - kept)
         if edges > len(self._row):
-            room = edges + edges // 2
-            self._row = _grown(self._row, room, kept)
-            self._col = _grown(self._col, room, kept)
-            self._position = _grown(self._position, room, kept)
+            self._make_edge_room(edges + edges // 2, kept)
         self._make_room()
 
     def sample(self, hop: int) -> None:
@@ -224,14 +221,16 @@ class CpuWorkspace:
                 start, degree, csc.indices, int(csc.node_base[src]), int(csc.node_base[-1]),
                 self._seed_of, first, not self._plan.disjoint, self._table, np.uint32(self._stamp),
             )  # fmt: skip
-            size = emit.induced_edges(*between, NO_INTS, NO_INTS, NO_INTS)
-            row, col, position = np.empty((3, size), np.int64)
-            if size > 0:
-                emit.induced_edges(*between, row, col, position)
+            item, size = emit.induced_edges(*between, 0, 0, self._row, self._col, self._position)
+            while item < count:
+                self._make_edge_room(2 * (size + int(degree[item]) + 1), size)
+                item, size = emit.induced_edges(
+                    *between, item, size, self._row, self._col, self._position
+                )
             edge_index, edge = self._edge_outputs(size)
-            perm = csc.perm if csc.perm is not None else position[:0]
+            perm = csc.perm if csc.perm is not None else self._position[:0]
             emit.emit_edges(
-                0, np.array([[0, size]], np.int64), row, col, position, perm,
+                0, np.array([[0, size]], np.int64), self._row, self._col, self._position, perm,
                 int(csc.edge_base[r]), edge_index.numpy(), edge.numpy(),
             )  # fmt: skip
             outputs.append((edge_index, edge))
@@ -263,6 +262,12 @@ class CpuWorkspace:
             out.numpy()[:] = source[start : start + size]
             lists.append(out)
         return lists
+
+    def _make_edge_room(self, room: int, known: int) -> None:
+        """Have room for `room` edges, keeping the first `known` ones."""
+        self._row = _grown(self._row, room, known)
+        self._col = _grown(self._col, room, known)
+        self._position = _grown(self._position, room, known)
 
     def _make_room(self) -> None:
         """Have room for more than `_node_bound` nodes of each type, keeping what is known.

@@ -156,12 +156,13 @@ def test_induced_edges() -> None:
     start, degree, indices = ints(1, 0), ints(2, 1), ints(4, 4, 9)
     node, table = ints(7, 4), np.zeros(10, np.uint32)
     relabel.seed_dense(node.copy(), 0, 0, table, STAMP, node)
-    out = np.zeros((3, 2), np.int64)
-    for outputs in (np.zeros((3, 0), np.int64), out):
-        assert emit.induced_edges(
-            start, degree, indices, 0, 10, ints(), 0, True, table, STAMP, *outputs,
-        ) == 2  # fmt: skip
-    assert out.tolist() == [[1, 1], [0, 1], [1, 0]]
+    between = (start, degree, indices, 0, 10, ints(), 0, True, table, STAMP)
+    assert emit.induced_edges(*between, 0, 0, *np.zeros((3, 0), np.int64)) == (0, 0), "no room"
+    out = np.zeros((3, 3), np.int64)
+    assert emit.induced_edges(*between, 0, 0, *out[:, :2]) == (0, 0), "no room to spare"
+    assert emit.induced_edges(*between, 0, 0, *out) == (2, 2)
+    assert out[:, :2].tolist() == [[1, 1], [0, 1], [1, 0]]
+    assert emit.induced_edges(*between, 1, 1, *out) == (2, 2), "goes on where room ended"
 
 
 @pytest.mark.parametrize("row_bytes", [1, 2, 3, 4, 7, 8, 12, 16, 64, 65, 1000])

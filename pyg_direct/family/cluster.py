@@ -1,0 +1,215 @@
+"""`ClusterData` and `ClusterLoader`: parts of a graph, and batches of several parts."""
+
+from __future__ import annotations
+
+import copy
+import os
+from typing import Any, Literal
+
+import numpy as np
+import torch
+import torch_geometric.loader
+from torch import Tensor
+from torch_geometric.data import Data
+from torch_geometric.index import ptr2index
+
+from ..arguments import check_count, check_flag
+from ..batch.subgraph import named_attributes_of
+from ..graph.coo_to_csc import compress
+from ..loading.base import DEFAULT_PREFETCH
+from ..sampling.sampler import NeighborSampler
+from ..types import BatchKey
+from .base import SubgraphLoader, check_homogeneous
+
+
+class ClusterData(torch_geometric.loader.ClusterData):  # type: ignore[misc]
+    """Drop-in replacement of `torch_geometric.loader.ClusterData`, without a package of PyG's.
+
+    Chiang et al., "Cluster-GCN" (KDD 2019). The parts are METIS's, from the package `pymetis`
+    (extra `cluster`), or any partition of the nodes that you have. Saved parts are PyG's files.
+
+    METIS is given the graph without directions, parallel edges and self-loops. It works in memory,
+    of which it takes about 100 bytes for each edge of that graph at its peak.
+
+    Args:
+        data: `Data` with `edge_index`.
+        num_parts: number of parts.
+        recursive: recursive bisection instead of k-way partitioning.
+        save_dir: folder where the parts are saved, and from where they are loaded if they are
+            there.
+        filename: name of the file in ``save_dir/part_<num_parts>``.
+        log: say on stderr when partitioning begins and ends.
+        keep_inter_cluster_edges: ``cluster_data[i]`` has the edges to other parts, too.
+        sparse_format: 'csr' keeps edges by source, 'csc' by destination.
+        partition: int64 [num_nodes], the part of each node, in [0, num_parts), instead of METIS's.
+
+    Raises:
+        ImportError: neither `partition` nor `pymetis`.
+        ValueError, TypeError: a wrong argument; the message says which.
+
+    Example::
+
+        parts = ClusterData(data, num_parts=1500, save_dir="parts")
+        for batch in ClusterLoader(parts, batch_size=20, shuffle=True, seed=0):
+            out = model(batch.x, batch.edge_index)
+    """
+
+    def __init__(
+        self,
+        data: Data,
+        num_parts: int,
+        recursive: bool = False,
+        save_dir: str | None = None,
+        filename: str | None = None,
+        log: bool = True,
+        keep_inter_cluster_edges: bool = False,
+        sparse_format: Literal["csr", "csc"] = "csr",
+        *,
+        partition: Tensor | None = None,
+    ) -> None:
+        check_homogeneous(data, "ClusterData")
+        if "edge_index" not in data:
+            raise ValueError("ClusterData needs data.edge_index.")
+        check_count("num_parts", num_parts, 1)
+        for name, flag in (("recursive", recursive), ("log", log)):
+            check_flag(name, flag)
+        check_flag("keep_inter_cluster_edges", keep_inter_cluster_edges)
+        if sparse_format not in ("csr", "csc"):
+            raise ValueError(f"sparse_format must be 'csr' or 'csc', got {sparse_format!r}.")
+        if partition is not None:
+            _check_partition(partition, num_parts, data.num_nodes)
+            folder = f"part_{num_parts}{'_recursive' if recursive else ''}"
+            path = os.path.join(save_dir or "", folder, filename or "metis.pt")
+            if save_dir is not None and os.path.exists(path):
+                raise ValueError(
+                    f"{path} holds parts, so partition= would be ignored. Remove the file, or "
+                    f"choose another filename."
+                )
+        self._given = partition
+        super().__init__(
+            data, num_parts, recursive, save_dir, filename, log, keep_inter_cluster_edges,
+            sparse_format,
+        )  # fmt: skip
+        if self.partition.node_perm.numel() != data.num_nodes:
+            raise ValueError(
+                f"The saved parts are of {self.partition.node_perm.numel()} nodes, but the graph "
+                f"has {data.num_nodes}. Remove the file, or choose another save_dir."
+            )
+        self._given = None
+
+    def _metis(self, edge_index: Tensor, num_nodes: int) -> Tensor:
+        """Return the part of each node."""
+        if self._given is not None:
+            return self._given.to(edge_index.device, torch.int64)
+        if self.num_parts == 1:
+            return edge_index.new_zeros(num_nodes)
+        try:
+            import pymetis
+        except ImportError as error:
+            raise ImportError(
+                "ClusterData partitions by METIS: pip install pymetis (or pyg-direct[cluster]). "
+                "Or pass the part of each node as partition=."
+            ) from error
+        pointers, neighbours = undirected(edge_index.cpu().numpy(), num_nodes)
+        _, parts = pymetis.part_graph(
+            self.num_parts, xadj=pointers, adjncy=neighbours, recursive=self.recursive
+        )
+        return torch.tensor(parts, dtype=torch.int64, device=edge_index.device)
+
+
+def undirected(edge_index: Any, num_nodes: int) -> tuple[Any, Any]:
+    """Return (pointers [N + 1], neighbours) of a graph as METIS wants it.
+
+    Every edge in both directions, once, without self-loops.
+
+    Example: the edges 0->1, 1->0, 1->2, 2->2 give pointers 0, 1, 3, 4 and neighbours 1, 0, 2, 1.
+    """
+    low, high = np.minimum(*edge_index), np.maximum(*edge_index)
+    pair = low.astype(np.int64) * num_nodes + high
+    pair = np.unique(pair[low != high])
+    low, high = pair // num_nodes, pair % num_nodes
+    both = compress(np.concatenate([low, high]), np.concatenate([high, low]), num_nodes, num_nodes)
+    return both.indptr, both.indices
+
+
+def _check_partition(partition: Any, num_parts: int, num_nodes: int) -> None:
+    integers = isinstance(partition, Tensor) and not (
+        partition.is_floating_point() or partition.dtype == torch.bool
+    )
+    if not integers or partition.shape != (num_nodes,):
+        raise ValueError(
+            f"partition must hold one integer for each of {num_nodes} nodes, got {partition!r}."
+        )
+    if num_nodes > 0 and not (0 <= int(partition.min()) and int(partition.max()) < num_parts):
+        raise ValueError(
+            f"partition must hold parts in [0, {num_parts}), got {int(partition.min())} to "
+            f"{int(partition.max())}."
+        )
+
+
+class ClusterLoader(SubgraphLoader, torch_geometric.loader.ClusterLoader):  # type: ignore[misc]
+    """Drop-in replacement of `torch_geometric.loader.ClusterLoader`.
+
+    A batch has the nodes of `batch_size` parts, part by part, and all edges between them. Edges are
+    looked up on the CPU; on a GPU the attributes are gathered there and the batch arrives there.
+
+    Args:
+        cluster_data: a `ClusterData`, ours or PyG's.
+        device: where batches arrive; see `pyg_direct.NeighborLoader`.
+        seed: base seed of `shuffle`; see `pyg_direct.NeighborLoader`.
+        prefetch: batches that each producer works ahead.
+        **kwargs: of `torch.utils.data.DataLoader`; `num_workers` counts threads.
+    """
+
+    def __init__(
+        self,
+        cluster_data: torch_geometric.loader.ClusterData,
+        *,
+        device: torch.device | str | int | None = None,
+        seed: int | None = None,
+        prefetch: int = DEFAULT_PREFETCH,
+        **kwargs: Any,
+    ) -> None:
+        if not isinstance(cluster_data, torch_geometric.loader.ClusterData):
+            raise TypeError(
+                f"cluster_data must be a ClusterData, got {type(cluster_data).__name__}."
+            )
+        self.cluster_data = cluster_data
+        self.data = cluster_data.data
+        parts = cluster_data.partition
+        ends = [ptr2index(parts.indptr), parts.index]
+        by_source = parts.sparse_format == "csr"
+        graph = Data(
+            edge_index=torch.stack(ends if by_source else ends[::-1]).cpu(),
+            num_nodes=parts.node_perm.numel(),
+        )
+        sampler = NeighborSampler(
+            graph,
+            [],
+            subgraph_type="induced",
+            sample_direction="backward" if by_source else "forward",
+            device="cpu",
+            seed=seed,
+        )
+        self._bounds = parts.partptr.cpu()
+        self._begin(self.data, sampler, len(cluster_data), device, seed, prefetch, kwargs)
+
+    def _sample(self, inputs: Tensor, key: BatchKey | None) -> Any:
+        first, last = self._bounds[inputs].tolist(), self._bounds[inputs + 1].tolist()
+        node = torch.cat([torch.arange(a, b) for a, b in zip(first, last, strict=True)])
+        sampler: Any = self._sampler
+        return node, sampler.sample([node], BatchKey(0, 0))  # nothing is drawn
+
+    def filter_fn(self, out: Any) -> Data:
+        """Gather the attributes of the parts."""
+        node, found = out
+        ends = found.edge_index[0]
+        if self.cluster_data.partition.sparse_format == "csr":
+            ends = ends.flip(0)  # in a CSC that is grouped by source, ends have changed places
+        batch = copy.copy(self.data)
+        for name, value in named_attributes_of(self.data, node, found.edge[0], self._backend):
+            batch[name] = value
+        if "num_nodes" in self.data:
+            batch.num_nodes = len(node)
+        batch.edge_index = self._backend.memory.to_batch(ends, self.cluster_data.partition.index.device)
+        return batch
