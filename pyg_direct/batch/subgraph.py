@@ -28,7 +28,7 @@ def attributes_of(
     """
     num_nodes, num_edges = data.num_nodes, data.num_edges
     node, edge = node.to(backend.device), edge.to(backend.device)
-    for name, value in data:
+    for name, value in data.items():
         if name in ("edge_index", "adj_t", "num_nodes"):
             continue
         rows = value.size(0) if isinstance(value, Tensor) and value.dim() > 0 else None

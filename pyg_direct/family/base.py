@@ -1,4 +1,4 @@
-"""What the loaders of this room share: batches that the CPU draws and the device's backend fills."""
+"""What the loaders of this room share: the CPU draws a batch, the device's backend fills it."""
 
 from __future__ import annotations
 
@@ -76,7 +76,10 @@ class SubgraphLoader(CpuDrawnLoader):
         placing = Placing(device, "auto", "auto", None)
         self._prepare(data, [], {}, sampler, placing, seed, prefetch, options)
         torch.utils.data.DataLoader.__init__(
-            self, range(num_items), collate_fn=self.collate_fn, **options
+            self,
+            range(num_items),  # type: ignore[arg-type]
+            collate_fn=self.collate_fn,
+            **options,
         )
 
     def __call__(self, index: Tensor | list[int]) -> Any:

@@ -12,6 +12,7 @@ import torch_geometric.loader
 from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.index import ptr2index
+from torch_geometric.loader.cluster import Partition
 
 from ..arguments import check_count, check_flag
 from ..batch.subgraph import named_attributes_of
@@ -22,7 +23,7 @@ from ..types import BatchKey
 from .base import SubgraphLoader, check_homogeneous
 
 
-class ClusterData(torch_geometric.loader.ClusterData):  # type: ignore[misc]
+class ClusterData(torch_geometric.loader.ClusterData):
     """Drop-in replacement of `torch_geometric.loader.ClusterData`, without a package of PyG's.
 
     Chiang et al., "Cluster-GCN" (KDD 2019). The parts are METIS's, from the package `pymetis`
@@ -56,7 +57,7 @@ class ClusterData(torch_geometric.loader.ClusterData):  # type: ignore[misc]
 
     def __init__(
         self,
-        data: Data,
+        data: Any,
         num_parts: int,
         recursive: bool = False,
         save_dir: str | None = None,
@@ -86,6 +87,8 @@ class ClusterData(torch_geometric.loader.ClusterData):  # type: ignore[misc]
                     f"choose another filename."
                 )
         self._given = partition
+        # A saved file holds this class, which torch.load refuses unless it is told to trust it.
+        torch.serialization.add_safe_globals([Partition])
         super().__init__(
             data, num_parts, recursive, save_dir, filename, log, keep_inter_cluster_edges,
             sparse_format,
@@ -104,16 +107,15 @@ class ClusterData(torch_geometric.loader.ClusterData):  # type: ignore[misc]
         if self.num_parts == 1:
             return edge_index.new_zeros(num_nodes)
         try:
-            import pymetis
+            import pymetis  # type: ignore[import-untyped]
         except ImportError as error:
             raise ImportError(
                 "ClusterData partitions by METIS: pip install pymetis (or pyg-direct[cluster]). "
                 "Or pass the part of each node as partition=."
             ) from error
         pointers, neighbours = undirected(edge_index.cpu().numpy(), num_nodes)
-        _, parts = pymetis.part_graph(
-            self.num_parts, xadj=pointers, adjncy=neighbours, recursive=self.recursive
-        )
+        graph = pymetis.CSRAdjacency(pointers, neighbours)
+        _, parts = pymetis.part_graph(self.num_parts, graph, recursive=self.recursive)
         return torch.tensor(parts, dtype=torch.int64, device=edge_index.device)
 
 
@@ -140,11 +142,9 @@ def _check_partition(partition: Any, num_parts: int, num_nodes: int) -> None:
         raise ValueError(
             f"partition must hold one integer for each of {num_nodes} nodes, got {partition!r}."
         )
-    if num_nodes > 0 and not (0 <= int(partition.min()) and int(partition.max()) < num_parts):
-        raise ValueError(
-            f"partition must hold parts in [0, {num_parts}), got {int(partition.min())} to "
-            f"{int(partition.max())}."
-        )
+    low, high = (int(part) for part in partition.aminmax()) if num_nodes > 0 else (0, 0)
+    if low < 0 or high >= num_parts:
+        raise ValueError(f"partition must hold parts in [0, {num_parts}), got {low} to {high}.")
 
 
 class ClusterLoader(SubgraphLoader, torch_geometric.loader.ClusterLoader):  # type: ignore[misc]
@@ -206,10 +206,12 @@ class ClusterLoader(SubgraphLoader, torch_geometric.loader.ClusterLoader):  # ty
         ends = found.edge_index[0]
         if self.cluster_data.partition.sparse_format == "csr":
             ends = ends.flip(0)  # in a CSC that is grouped by source, ends have changed places
-        batch = copy.copy(self.data)
+        batch: Data = copy.copy(self.data)
         for name, value in named_attributes_of(self.data, node, found.edge[0], self._backend):
             batch[name] = value
         if "num_nodes" in self.data:
             batch.num_nodes = len(node)
-        batch.edge_index = self._backend.memory.to_batch(ends, self.cluster_data.partition.index.device)
+        batch.edge_index = self._backend.memory.to_batch(
+            ends, self.cluster_data.partition.index.device
+        )
         return batch

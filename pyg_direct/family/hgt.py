@@ -79,7 +79,7 @@ class HGTSampler(NeighborSampler, torch_geometric.sampler.HGTSampler):  # type: 
             seed=seed,
         )
         self._counts = _counts(num_samples, self.node_types)
-        self.num_samples = dict(zip(self.node_types, self._counts.T.tolist(), strict=True))
+        self.num_samples: Any = dict(zip(self.node_types, self._counts.T.tolist(), strict=True))
         self.num_hops = len(self._counts)
         self._budgets: deque[_Budget] = deque()
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch_geometric.nn
 from torch import Tensor
 from torch_geometric.data import Data
+from torch_geometric.nn.models import Node2Vec as PygNode2Vec
 from torch_geometric.utils.num_nodes import maybe_num_nodes
 
 from ..arguments import check_count
@@ -19,7 +19,7 @@ from .base import SubgraphLoader
 from .walks import RandomWalker
 
 
-class Node2Vec(torch_geometric.nn.Node2Vec):  # type: ignore[misc]
+class Node2Vec(PygNode2Vec):
     """Drop-in replacement of `torch_geometric.nn.Node2Vec`, without `pyg-lib`.
 
     A real subclass: parameters, losses and `state_dict` are PyG's. Walks and negatives are drawn on
@@ -79,7 +79,7 @@ class Node2Vec(torch_geometric.nn.Node2Vec):  # type: ignore[misc]
         self.q = q
         self.num_negative_samples = check_count("num_negative_samples", num_negative_samples)
         self.embedding = torch.nn.Embedding(self.num_nodes, embedding_dim, sparse=sparse)
-        self.reset_parameters()
+        self.embedding.reset_parameters()
 
     def loader(
         self,
@@ -153,7 +153,10 @@ class Node2VecLoader(SubgraphLoader):
 
     def filter_fn(self, out: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         """Bring the walks where they are wanted."""
-        positive, negative = (self._backend.memory.to_batch(part, torch.device("cpu")) for part in out)
+        memory = self._backend.memory
+        positive, negative = (memory.to_batch(part, torch.device("cpu")) for part in out)
+        if self.pin_memory:
+            positive, negative = memory.pin(positive), memory.pin(negative)
         return positive, negative
 
 

@@ -9,7 +9,6 @@ import numpy as np
 import torch
 import torch_geometric.loader
 from torch import Tensor
-from torch_geometric.data import Data
 from torch_geometric.io import fs
 
 from ..arguments import check_count, check_flag
@@ -68,7 +67,7 @@ class GraphSAINTSampler(SubgraphLoader, torch_geometric.loader.GraphSAINTSampler
 
     def __init__(
         self,
-        data: Data,
+        data: Any,
         batch_size: int,
         num_steps: int = 1,
         sample_coverage: int = 0,
@@ -99,9 +98,13 @@ class GraphSAINTSampler(SubgraphLoader, torch_geometric.loader.GraphSAINTSampler
         sampler = NeighborSampler(
             data, [], subgraph_type="induced", sample_direction="backward", device="cpu", seed=seed
         )
+        self._prepare_draws(sampler)
         self._begin(data, sampler, self.num_steps, device, seed, prefetch, kwargs)
         if self.sample_coverage > 0:
             self.node_norm, self.edge_norm = self._norms()
+
+    def _prepare_draws(self, sampler: NeighborSampler) -> None:
+        """Build what `_draw_nodes` needs; the graph of `sampler` is grouped by source."""
 
     def _draw_nodes(self, key: BatchKey) -> Tensor:
         """Return the ids of the nodes of one step, int64 [any number], each as often as drawn."""
@@ -113,7 +116,7 @@ class GraphSAINTSampler(SubgraphLoader, torch_geometric.loader.GraphSAINTSampler
         return self._subgraph(sampler.next_key())
 
     def _subgraph(self, key: BatchKey) -> tuple[Tensor, Tensor, Tensor]:
-        node = self._draw_nodes(key).unique()
+        node = torch.unique(self._draw_nodes(key))
         sampler: Any = self._sampler
         found = sampler.sample([node], key)
         # In the sampler's CSC, which is grouped by source, ends have changed places.
@@ -198,7 +201,7 @@ class _Bar:
     """A progress bar by tqdm, which PyG depends on."""
 
     def __init__(self, total: int) -> None:
-        from tqdm import tqdm
+        from tqdm import tqdm  # type: ignore[import-untyped]
 
         self._bar: Any = tqdm(total=total, desc="Compute GraphSAINT normalization")
         self.move, self.close = self._bar.update, self._bar.close
@@ -230,7 +233,7 @@ class GraphSAINTEdgeSampler(GraphSAINTSampler, torch_geometric.loader.GraphSAINT
 
     def __init__(
         self,
-        data: Data,
+        data: Any,
         batch_size: int,
         num_steps: int = 1,
         sample_coverage: int = 0,
@@ -245,9 +248,8 @@ class GraphSAINTEdgeSampler(GraphSAINTSampler, torch_geometric.loader.GraphSAINT
         self.edge_law = edge_law
         super().__init__(data, batch_size, num_steps, sample_coverage, save_dir, log, **kwargs)
 
-    def _begin(self, data: Data, sampler: NeighborSampler, *args: Any) -> None:
-        self._alias = alias_table_of(_edge_weights(data, self.edge_law))
-        super()._begin(data, sampler, *args)
+    def _prepare_draws(self, sampler: NeighborSampler) -> None:
+        self._alias = alias_table_of(_edge_weights(self.data, self.edge_law))
 
     def _draw_nodes(self, key: BatchKey) -> Tensor:
         edge = np.empty(self._batch_size, np.int64)
@@ -265,7 +267,7 @@ def _ends(end: Tensor, edge: Tensor) -> Tensor:
     return torch.from_numpy(end.numpy()[edge.numpy()].astype(np.int64, copy=False))
 
 
-def _edge_weights(data: Data, edge_law: str) -> Any:
+def _edge_weights(data: Any, edge_law: str) -> Any:
     """Return the weight of each edge for drawing it, float64 [E]."""
     row, col = data.edge_index
     out_degree = torch.bincount(row, minlength=data.num_nodes).to(torch.float64)
@@ -276,9 +278,9 @@ def _edge_weights(data: Data, edge_law: str) -> Any:
     return (1.0 / out_degree[row] + 1.0 / in_degree[col]).numpy()
 
 
-class GraphSAINTRandomWalkSampler(
+class GraphSAINTRandomWalkSampler(  # type: ignore[misc]
     GraphSAINTSampler,
-    torch_geometric.loader.GraphSAINTRandomWalkSampler,  # type: ignore[misc]
+    torch_geometric.loader.GraphSAINTRandomWalkSampler,
 ):
     """GraphSAINT by walks: `batch_size` walks from uniformly drawn nodes, along the edges.
 
@@ -290,7 +292,7 @@ class GraphSAINTRandomWalkSampler(
 
     def __init__(
         self,
-        data: Data,
+        data: Any,
         batch_size: int,
         walk_length: int,
         num_steps: int = 1,
@@ -302,10 +304,9 @@ class GraphSAINTRandomWalkSampler(
         self.walk_length = check_count("walk_length", walk_length)
         super().__init__(data, batch_size, num_steps, sample_coverage, save_dir, log, **kwargs)
 
-    def _begin(self, data: Data, sampler: NeighborSampler, *args: Any) -> None:
+    def _prepare_draws(self, sampler: NeighborSampler) -> None:
         # One thread: batches are what runs in parallel.
         self._walker = RandomWalker.over(sampler.graph, threads=1)
-        super()._begin(data, sampler, *args)
 
     def _draw_nodes(self, key: BatchKey) -> Tensor:
         start = rng.integers(key, 0, self._batch_size, self.N)

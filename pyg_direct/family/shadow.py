@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch_geometric.loader
 from torch import Tensor
-from torch_geometric.data import Batch, Data
+from torch_geometric.data import Batch
 from torch_geometric.typing import SparseTensor
 
 from ..arguments import check_count, check_flag, check_ids
@@ -23,7 +23,7 @@ from .base import SubgraphLoader, check_homogeneous
 UNNAMED = ("batch", "ptr")  # attributes of the graph that a batch of graphs has itself
 
 
-class ShaDowKHopSampler(SubgraphLoader, torch_geometric.loader.ShaDowKHopSampler):  # type: ignore[misc]
+class ShaDowKHopSampler(SubgraphLoader, torch_geometric.loader.ShaDowKHopSampler):
     """Drop-in replacement of `torch_geometric.loader.ShaDowKHopSampler`, without `torch-sparse`.
 
     Around each node of a batch, `depth` hops of at most `num_neighbors` in-neighbours are drawn,
@@ -60,7 +60,7 @@ class ShaDowKHopSampler(SubgraphLoader, torch_geometric.loader.ShaDowKHopSampler
 
     def __init__(
         self,
-        data: Data,
+        data: Any,
         depth: int,
         num_neighbors: int,
         node_idx: Tensor | None = None,
@@ -109,10 +109,11 @@ class ShaDowKHopSampler(SubgraphLoader, torch_geometric.loader.ShaDowKHopSampler
             sampler.num_nodes,
         )
 
-    def filter_fn(self, out: EgoGraphs) -> Batch:
+    def filter_fn(self, out: EgoGraphs) -> Any:
         """Gather the attributes of the subgraphs and join them to a batch of graphs."""
         bring, home = self._backend.memory.to_batch, torch.device("cpu")
-        batch = Batch(batch=bring(out.seed_of, home), ptr=bring(out.ptr, home))
+        batch: Any = Batch()
+        batch.batch, batch.ptr = bring(out.seed_of, home), bring(out.ptr, home)
         batch.root_n_id = bring(out.root, home)
         if self.is_sparse_tensor:
             batch.adj_t = bring(_adjacency(self.data.adj_t, out), home)
@@ -122,9 +123,9 @@ class ShaDowKHopSampler(SubgraphLoader, torch_geometric.loader.ShaDowKHopSampler
         of_nodes = isinstance(labels, Tensor) and labels.size(0) == self.data.num_nodes
         for name, value in attributes_of(self.data, out.node, out.edge, self._backend):
             if name not in UNNAMED:
-                batch[name] = value[batch.root_n_id.to(value.device)] if (
-                    name == "y" and of_nodes
-                ) else value
+                batch[name] = (
+                    value[batch.root_n_id.to(value.device)] if (name == "y" and of_nodes) else value
+                )
         return batch
 
 

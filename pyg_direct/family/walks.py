@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from itertools import pairwise
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -19,6 +20,8 @@ from ..kernels import walk as kernels
 from ..kernels.threads import available_cores, split
 from ..sampling import rng
 from ..types import BatchKey
+
+Words: TypeAlias = tuple[np.uint64, np.uint64]
 
 MAX_STEPS = 1 << 24  # a step is 24 bits of the random counter
 MIN_STEPS_PER_THREAD = 1 << 15  # below, waking a thread costs more than it saves
@@ -118,12 +121,13 @@ class RandomWalker:
             ValueError: unknown edge types, or ones that do not follow each other.
             IndexError: a start out of range.
         """
-        types, csc = list(self._graph.edge_types), self._graph.csc
-        path = [tuple(step) for step in metapath]
+        csc = self._graph.csc
+        types: list[Any] = list(self._graph.edge_types)
+        path: list[Any] = [tuple(step) for step in metapath]
         for step in path:
             if step not in types:
                 raise ValueError(f"metapath must name edge types of {types}, got {step!r}.")
-        for one, two in zip(path, path[1:], strict=False):
+        for one, two in pairwise(path):
             if one[-1] != two[0]:
                 raise ValueError(
                     f"metapath goes on from {one} with {two}, which begins at another node type."
@@ -145,7 +149,9 @@ class RandomWalker:
             source = np.repeat(np.arange(len(csc.indptr) - 1), np.diff(csc.indptr))
             by_list = (source[1:] > source[:-1]) | (csc.indices[1:] >= csc.indices[:-1])
             in_order = bool(by_list.all())
-            self._sorted = csc.indices if in_order else csc.indices[np.lexsort((csc.indices, source))]
+            self._sorted = (
+                csc.indices if in_order else csc.indices[np.lexsort((csc.indices, source))]
+            )
         return self._sorted
 
     def _split(self, walks: int, length: int, task: Any) -> None:
@@ -209,8 +215,11 @@ def metapath_walk(
 
 
 def _starts(start: Any, num_nodes: int) -> Any:
-    if not isinstance(start, Tensor) or start.dim() != 1 or start.is_floating_point() or (
-        start.dtype == torch.bool
+    if (
+        not isinstance(start, Tensor)
+        or start.dim() != 1
+        or start.is_floating_point()
+        or (start.dtype == torch.bool)
     ):
         raise ValueError(f"start must be a tensor of node ids of one dimension, got {start!r}.")
     check_ids(start, num_nodes, "start")
@@ -227,7 +236,7 @@ def _output(starts: Any, length: int) -> Any:
     return np.empty((len(starts), length + 1), np.int64)
 
 
-def _key(seed: Any) -> tuple[np.uint64, np.uint64]:
+def _key(seed: Any) -> Words:
     if not isinstance(seed, BatchKey):
         base = rng.draw_seed(None) if seed is None else rng.check_seed(seed)
         assert base is not None
@@ -236,13 +245,13 @@ def _key(seed: Any) -> tuple[np.uint64, np.uint64]:
 
 
 def _uniform(
-    csc: Any, base: Any, starts: Any, stay: bool, key: Any, out: Any, first: int, last: int
+    csc: Any, base: Any, starts: Any, stay: bool, key: Words, out: Any, first: int, last: int
 ) -> None:
     kernels.walk_uniformly(csc.indptr, csc.indices, base, starts, first, last, stay, *key, out)
 
 
 def _biased(
-    indptr: Any, indices: Any, starts: Any, p: float, q: float, key: Any, out: Any,
+    indptr: Any, indices: Any, starts: Any, p: float, q: float, key: Words, out: Any,
     first: int, last: int,
 ) -> None:  # fmt: skip
     kernels.walk_biased(indptr, indices, starts, first, last, p, q, *key, out)

@@ -19,6 +19,7 @@ Ints = npt.NDArray[Any]
 
 LANES = 64  # walks side by side
 NOWHERE = -1  # what follows a node without an edge to go on, where a walk does not stay
+BACK = -2  # in place of a position: the way back was drawn from its extra piece
 
 # Streams of the draws; the other 24 bits of a stream hold the step.
 STEPS, TRIALS, EXACT = 0, 1, 2
@@ -124,7 +125,7 @@ def step_exactly(
     for again in range(2):
         target, running = draw * total, 0.0
         for position in range(first, last):
-            chosen = indices[position]
+            chosen = int(indices[position])
             running += bias(indptr, indices, previous, chosen, p, q)
             if again == 1 and running > target:
                 return chosen
@@ -145,6 +146,27 @@ def try_step(
 
 
 @kernel
+def propose(
+    indptr: Ints, v: int, back: int, line: float, extra: float,
+    trial: np.uint64, walk: np.uint64, stream: np.uint64, k0: np.uint64, k1: np.uint64,
+) -> tuple[int, float]:  # fmt: skip
+    """Return the position of a neighbour of v, and the height of a point over its list.
+
+    The point is uniform under `line` over the list and, behind it, a piece of weight `extra` for
+    each of `back` ways back. (BACK, 0) if it is in that piece, (NOWHERE, 0) without neighbours.
+    """
+    degree = indptr[v + 1] - indptr[v]
+    if degree == 0:
+        return NOWHERE, 0.0
+    words = philox4x32(trial, walk, stream, PURPOSE_UNIFORM, k0, k1)
+    draw = to_unit(words[1], words[2]) * (degree * line + extra * back)
+    if back > 0 and draw >= degree * line:
+        return BACK, 0.0
+    at = below(words[0], np.uint64(degree), trial, walk, stream, k0, k1)
+    return indptr[v] + np.int64(at), draw / degree
+
+
+@kernel
 def walk_biased(
     indptr: Ints, indices: Ints,  # each list sorted
     start: Ints,  # [walks]
@@ -158,11 +180,12 @@ def walk_biased(
     Method: rejection sampling as in Yang et al., "KnightKing: A Fast Distributed Graph Random Walk
     Engine" (SOSP 2019), section 4. A draw is a point under the line ``max(1, 1 / q)`` over the list
     of neighbours; it is taken if it is below the neighbour's own weight. Where the way back weighs
-    more than that, what stands out is an extra piece behind the list (section 4.1, "outliers").
-    After MAX_TRIALS refusals the weights of all neighbours are added up, which leaves the law
-    what it was, as refusals do not depend on each other.
+    more than that, what stands out is an extra piece behind the list ("outliers"). After MAX_TRIALS
+    refusals the weights of all neighbours are added up, which leaves the law what it was, as
+    refusals do not depend on each other.
 
-    Each round makes one trial of every walk of a block, whatever their steps.
+    Each round makes one trial of every walk of a block, whatever their steps. A walk stays where no
+    edge leads on.
     """
     current, previous, step, trial, back, position = np.empty((6, LANES), np.int64)
     height = np.empty(LANES)
@@ -171,50 +194,35 @@ def walk_biased(
     length = out.shape[1] - 1
     for block in range(first, last, LANES):
         lanes = min(LANES, last - block)
+        previous[:], step[:], trial[:], back[:] = NOWHERE, 0, 0, 0
         for lane in range(lanes):
             current[lane] = out[block + lane, 0] = start[block + lane]
-            previous[lane], step[lane], trial[lane], back[lane] = NOWHERE, 0, 0, 0
         unfinished = lanes if length > 0 else 0
         while unfinished > 0:
-            for lane in range(lanes):
-                position[lane] = NOWHERE
-                if step[lane] == length:
-                    continue
-                v = current[lane]
-                degree = indptr[v + 1] - indptr[v]
-                if degree == 0:
-                    continue
-                walk, stream = np.uint64(block + lane), stream_of(TRIALS, step[lane])
-                words = philox4x32(np.uint64(trial[lane]), walk, stream, PURPOSE_UNIFORM, k0, k1)
-                draw = to_unit(words[1], words[2]) * (degree * line + extra * back[lane])
-                if draw >= degree * line and back[lane] > 0:
-                    position[lane] = -2 - previous[lane]  # the piece behind the list
-                else:
-                    position[lane] = indptr[v] + np.int64(
-                        below(
-                            words[0], np.uint64(degree), np.uint64(trial[lane]), walk, stream,
-                            k0, k1,
-                        )
-                    )  # fmt: skip
-                    height[lane] = draw / degree
-                    prefetch(indices, position[lane])
             unfinished = 0
+            for lane in range(lanes):
+                if step[lane] < length:
+                    position[lane], height[lane] = propose(
+                        indptr, current[lane], back[lane], line, extra, np.uint64(trial[lane]),
+                        np.uint64(block + lane), stream_of(TRIALS, step[lane]), k0, k1,
+                    )  # fmt: skip
+                    prefetch(indices, position[lane])
             for lane in range(lanes):
                 if step[lane] == length:
                     continue
                 came, v = previous[lane], current[lane]
-                if position[lane] == NOWHERE:
-                    x = v  # no edge to go on: the walk stays
-                elif position[lane] < NOWHERE:
+                if position[lane] == BACK:
                     x = came
+                elif position[lane] == NOWHERE:
+                    x = v
                 else:
                     x = indices[position[lane]]
-                    taken = came < 0 or try_step(indptr, indices, came, x, p, q, height[lane])
-                    trial[lane] += 1
-                    if not taken and trial[lane] < MAX_TRIALS:
+                    if came >= 0 and not try_step(indptr, indices, came, x, p, q, height[lane]):
+                        trial[lane] += 1
                         unfinished += 1
-                        continue
-                    if not taken:
+                        if trial[lane] < MAX_TRIALS:
+                            continue
+                        unfinished -= 1
                         words = philox4x32(
                             np.uint64(0), np.uint64(block + lane), stream_of(EXACT, step[lane]),
                             PURPOSE_UNIFORM, k0, k1,

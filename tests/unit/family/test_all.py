@@ -1,0 +1,200 @@
+"""What holds for every loader of the family: keys, workers, resuming, subclasses, no extension."""
+
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch_geometric.loader
+import torch_geometric.sampler
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.nn.models import Node2Vec
+
+import pyg_direct
+
+ROOT = Path(__file__).parents[3]
+
+
+def graph() -> Data:
+    edge_index = torch.randint(40, (2, 240), generator=torch.Generator().manual_seed(0))
+    return Data(
+        edge_index=edge_index, num_nodes=40, x=torch.arange(40.0), edge_attr=torch.arange(240)
+    )
+
+
+def typed_graph() -> HeteroData:
+    generator = torch.Generator().manual_seed(0)
+    data = HeteroData()
+    data["paper"].x, data["author"].x = torch.arange(30.0), torch.arange(20.0)
+    writes = torch.stack(
+        [
+            torch.randint(20, (90,), generator=generator),
+            torch.randint(30, (90,), generator=generator),
+        ]
+    )
+    data["author", "writes", "paper"].edge_index = writes
+    data["paper", "by", "author"].edge_index = writes.flip(0)
+    data["paper", "cites", "paper"].edge_index = torch.randint(30, (2, 120), generator=generator)
+    return data
+
+
+def cluster(**kwargs: Any) -> Any:
+    parts = pyg_direct.ClusterData(graph(), 8, log=False, partition=torch.arange(40) % 8)
+    return pyg_direct.ClusterLoader(parts, batch_size=2, **kwargs)
+
+
+def walk_windows(**kwargs: Any) -> Any:
+    torch.manual_seed(0)
+    return pyg_direct.Node2Vec(graph().edge_index, 4, 5, 3, num_nodes=40, p=0.5, q=2.0).loader(
+        batch_size=7, **kwargs
+    )
+
+
+LOADERS: dict[str, Callable[..., Any]] = {
+    "shadow": lambda **kw: pyg_direct.ShaDowKHopSampler(graph(), 2, 2, batch_size=7, **kw),
+    "saint_node": lambda **kw: pyg_direct.GraphSAINTNodeSampler(
+        graph(), 6, num_steps=7, sample_coverage=3, log=False, **kw
+    ),
+    "saint_edge": lambda **kw: pyg_direct.GraphSAINTEdgeSampler(graph(), 6, num_steps=7, **kw),
+    "saint_walk": lambda **kw: pyg_direct.GraphSAINTRandomWalkSampler(
+        graph(), 4, 3, num_steps=7, **kw
+    ),
+    "hgt": lambda **kw: pyg_direct.HGTLoader(typed_graph(), [3, 2], "paper", batch_size=4, **kw),
+    "cluster": cluster,
+    "node2vec": walk_windows,
+}
+SHUFFLED = {"shadow", "hgt", "cluster", "node2vec"}
+
+
+def contents(batch: Any) -> Any:
+    """Return a batch as nested lists."""
+    if isinstance(batch, tuple):
+        return [part.tolist() for part in batch]
+    stores = batch.to_dict()
+    return {
+        key: value.tolist() if isinstance(value, torch.Tensor)
+        else {k: v.tolist() if isinstance(v, torch.Tensor) else v for k, v in value.items()}
+        if isinstance(value, dict) else value
+        for key, value in stores.items()
+    }  # fmt: skip
+
+
+def epoch(loader: Any) -> list[Any]:
+    return [contents(batch) for batch in loader]
+
+
+def options(name: str) -> dict[str, Any]:
+    return {"seed": 3, **({"shuffle": True} if name in SHUFFLED else {})}
+
+
+@pytest.mark.parametrize("name", LOADERS)
+def test_batches_depend_on_the_seed_alone(name: str) -> None:
+    expected = LOADERS[name](**options(name))
+    first, second = epoch(expected), epoch(expected)
+    assert first != second, "each epoch draws anew"
+    for workers, prefetch in ((1, 1), (3, 2), (2, 0)):
+        loader = LOADERS[name](**options(name), num_workers=workers, prefetch=prefetch)
+        assert epoch(loader) == first
+        assert epoch(loader) == second
+    assert epoch(LOADERS[name](**{**options(name), "seed": 4})) != first
+
+
+@pytest.mark.parametrize("name", LOADERS)
+def test_torch_manual_seed_governs_without_a_seed(name: str) -> None:
+    def run(seed: int) -> list[Any]:
+        shuffle = {"shuffle": True} if name in SHUFFLED else {}
+        torch.manual_seed(0)
+        loader = LOADERS[name](**shuffle)
+        torch.manual_seed(seed)
+        return epoch(loader)
+
+    assert run(1) == run(1)
+    assert run(1) != run(2)
+
+
+@pytest.mark.parametrize("name", LOADERS)
+def test_an_epoch_goes_on_where_it_was_left(name: str) -> None:
+    whole = epoch(LOADERS[name](**options(name)))
+    loader = LOADERS[name](**options(name), num_workers=2)
+    batches = iter(loader)
+    done = [contents(next(batches)) for _ in range(3)]
+    state = pickle.loads(pickle.dumps(loader.state_dict()))
+    resumed = LOADERS[name](**options(name))
+    resumed.load_state_dict(state)
+    assert done + epoch(resumed) == whole
+
+
+@pytest.mark.parametrize("name", LOADERS)
+def test_a_batch_can_be_asked_for_alone(name: str) -> None:
+    loader = LOADERS[name](**options(name))
+    assert contents(loader([0])) != {}
+    assert len(loader) == len(epoch(loader))
+    assert contents(pickle.loads(pickle.dumps(loader))([0])) != {}
+
+
+@pytest.mark.parametrize("name", LOADERS)
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"seed": -1}, "seed"),
+        ({"num_workers": -1}, "num_workers"),
+        ({"device": "abacus"}, "device"),
+    ],
+)
+def test_wrong_options_are_refused(name: str, wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=message):
+        LOADERS[name](**wrong)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "ShaDowKHopSampler", "GraphSAINTSampler", "GraphSAINTNodeSampler", "GraphSAINTEdgeSampler",
+        "GraphSAINTRandomWalkSampler", "HGTLoader", "ClusterData", "ClusterLoader",
+    ],
+)  # fmt: skip
+def test_classes_are_subclasses_of_pygs(name: str) -> None:
+    assert issubclass(getattr(pyg_direct, name), getattr(torch_geometric.loader, name))
+
+
+def test_samplers_and_models_are_subclasses_of_pygs() -> None:
+    assert issubclass(pyg_direct.HGTSampler, torch_geometric.sampler.HGTSampler)
+    assert issubclass(pyg_direct.Node2Vec, Node2Vec)
+
+
+PROGRAM = """
+import sys
+for name in ("torch_sparse", "pyg_lib", "torch_cluster", "torch_scatter"):
+    sys.modules[name] = None  # an import of it fails
+sys.path[:0] = [{root!r}, {here!r}]
+import torch_geometric.typing
+assert not torch_geometric.typing.WITH_TORCH_SPARSE
+assert not torch_geometric.typing.WITH_PYG_LIB
+import test_all
+for name, make in test_all.LOADERS.items():
+    assert len(test_all.epoch(make(**test_all.options(name)))) > 1
+    print(name)
+"""
+
+
+def test_no_compiled_extension_is_needed() -> None:
+    program = PROGRAM.format(root=str(ROOT), here=str(Path(__file__).parent))
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, check=False
+    )
+    assert done.stdout.split() == list(LOADERS), done.stderr
+
+
+def test_the_program_notices_a_missing_extension() -> None:
+    program = PROGRAM.format(root=str(ROOT), here=str(Path(__file__).parent)).replace(
+        "import test_all", "import torch_geometric.loader as L, test_all\n"
+        "test_all.pyg_direct.ShaDowKHopSampler = L.ShaDowKHopSampler",
+    )  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, check=False
+    )
+    assert done.returncode != 0
