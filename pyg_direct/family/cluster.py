@@ -107,7 +107,7 @@ class ClusterData(torch_geometric.loader.ClusterData):
         if self.num_parts == 1:
             return edge_index.new_zeros(num_nodes)
         try:
-            import pymetis  # type: ignore[import-untyped]
+            import pymetis
         except ImportError as error:
             raise ImportError(
                 "ClusterData partitions by METIS: pip install pymetis (or pyg-direct[cluster]). "

@@ -38,7 +38,7 @@ class GraphSAINTSampler(SubgraphLoader, torch_geometric.loader.GraphSAINTSampler
     This is the base class: a subclass says in `_draw_nodes` how nodes are drawn.
 
     Args:
-        data: `Data` with `edge_index` in host memory, without `node_norm` and `edge_norm`.
+        data: `Data` with `edge_index`, without `node_norm` and `edge_norm`.
         batch_size: how many nodes, edges or walks a step draws, with replacement.
         num_steps: batches of an epoch.
         sample_coverage: for the coefficients `node_norm` and `edge_norm`: subgraphs are drawn until
@@ -80,8 +80,8 @@ class GraphSAINTSampler(SubgraphLoader, torch_geometric.loader.GraphSAINTSampler
         **kwargs: Any,
     ) -> None:
         check_homogeneous(data, type(self).__name__)
-        if "edge_index" not in data or data.edge_index.is_cuda:
-            raise ValueError(f"{type(self).__name__} needs data.edge_index in host memory.")
+        if "edge_index" not in data:
+            raise ValueError(f"{type(self).__name__} needs data.edge_index.")
         for name in ("node_norm", "edge_norm"):
             if name in data:
                 raise ValueError(f"data.{name} exists; it would be overwritten. Rename it.")
@@ -94,6 +94,7 @@ class GraphSAINTSampler(SubgraphLoader, torch_geometric.loader.GraphSAINTSampler
         self.log = check_flag("log", log)
         self.N, self.E = int(data.num_nodes), int(data.num_edges)
         self.data = data
+        self._host_edges = data.edge_index.cpu()  # itself, if it is there
         # Grouped by source, so that a batch has PyG's order of edges.
         sampler = NeighborSampler(
             data, [], subgraph_type="induced", sample_direction="backward", device="cpu", seed=seed
@@ -191,7 +192,7 @@ class GraphSAINTSampler(SubgraphLoader, torch_geometric.loader.GraphSAINTSampler
             make.close()
             if progress is not None:
                 progress.close()
-        edge_norm = (node_count[self.data.edge_index[0]] / edge_count).clamp_(0, 1e4)
+        edge_norm = (node_count[self._host_edges[0]] / edge_count).clamp_(0, 1e4)
         edge_norm[torch.isnan(edge_norm)] = 0.1
         node_count[node_count == 0] = 0.1
         return steps / node_count / self.N, edge_norm
@@ -215,7 +216,7 @@ class GraphSAINTNodeSampler(GraphSAINTSampler, torch_geometric.loader.GraphSAINT
 
     def _draw_nodes(self, key: BatchKey) -> Tensor:
         edge = rng.integers(key, 0, self._batch_size, self.E)
-        return _ends(self.data.edge_index[0], edge)
+        return _ends(self._host_edges[0], edge)
 
 
 class GraphSAINTEdgeSampler(GraphSAINTSampler, torch_geometric.loader.GraphSAINTEdgeSampler):  # type: ignore[misc]
@@ -249,7 +250,7 @@ class GraphSAINTEdgeSampler(GraphSAINTSampler, torch_geometric.loader.GraphSAINT
         super().__init__(data, batch_size, num_steps, sample_coverage, save_dir, log, **kwargs)
 
     def _prepare_draws(self, sampler: NeighborSampler) -> None:
-        self._alias = alias_table_of(_edge_weights(self.data, self.edge_law))
+        self._alias = alias_table_of(_edge_weights(self._host_edges, self.N, self.edge_law))
 
     def _draw_nodes(self, key: BatchKey) -> Tensor:
         edge = np.empty(self._batch_size, np.int64)
@@ -259,7 +260,7 @@ class GraphSAINTEdgeSampler(GraphSAINTSampler, torch_geometric.loader.GraphSAINT
             EMPTY, EMPTY, 0.0,
         )  # fmt: skip
         drawn = torch.from_numpy(edge)
-        return torch.cat([_ends(end, drawn) for end in self.data.edge_index])
+        return torch.cat([_ends(end, drawn) for end in self._host_edges])
 
 
 def _ends(end: Tensor, edge: Tensor) -> Tensor:
@@ -267,11 +268,11 @@ def _ends(end: Tensor, edge: Tensor) -> Tensor:
     return torch.from_numpy(end.numpy()[edge.numpy()].astype(np.int64, copy=False))
 
 
-def _edge_weights(data: Any, edge_law: str) -> Any:
+def _edge_weights(edge_index: Tensor, num_nodes: int, edge_law: str) -> Any:
     """Return the weight of each edge for drawing it, float64 [E]."""
-    row, col = data.edge_index
-    out_degree = torch.bincount(row, minlength=data.num_nodes).to(torch.float64)
-    in_degree = torch.bincount(col, minlength=data.num_nodes).to(torch.float64)
+    row, col = edge_index
+    out_degree = torch.bincount(row, minlength=num_nodes).to(torch.float64)
+    in_degree = torch.bincount(col, minlength=num_nodes).to(torch.float64)
     if edge_law == "pyg":
         # An edge has its own ends in common with nothing else: the sum may be 0, never below.
         return (in_degree[row] + out_degree[col]).clamp_(min=1e-10).numpy()

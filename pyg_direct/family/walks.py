@@ -14,7 +14,7 @@ from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.typing import EdgeType
 
-from ..arguments import check_count, check_ids
+from ..arguments import check_count, check_ids, check_seed
 from ..graph.from_pyg import Graph, graph_of
 from ..kernels import walk as kernels
 from ..kernels.threads import available_cores, split
@@ -238,7 +238,7 @@ def _output(starts: Any, length: int) -> Any:
 
 def _key(seed: Any) -> Words:
     if not isinstance(seed, BatchKey):
-        base = rng.draw_seed(None) if seed is None else rng.check_seed(seed)
+        base = rng.draw_seed(None) if seed is None else check_seed(seed)
         assert base is not None
         seed = rng.derive(base, 0, 0, rng.WALK_DOMAIN)
     return np.uint64(seed.low), np.uint64(seed.high)

@@ -140,13 +140,13 @@ class NeighborSampler(BaseSampler):
         self._disjoint = check_flag("disjoint", disjoint)
         threads = check_count("threads", threads, least=1)
         self._where = (check_mode("topology", topology), check_bytes("device_bytes", device_bytes))
-        self._graph: Graph = graph_of(data, is_sorted, time_attr, weight_attr, backward)
+        self.graph: Graph = graph_of(data, is_sorted, time_attr, weight_attr, backward)
         self._backend: Backend = backend_for(
             as_device("cpu" if device is None else device, "device"), threads
         )
-        self._csc = self._backend.memory.place_graph(self._graph.csc, *self._where)
-        self._graph = replace_fields(self._graph, csc=self._csc)  # lets go of a copy on the host
-        self.node_types, self.edge_types = self._graph.node_types, self._graph.edge_types
+        self._csc = self._backend.memory.place_graph(self.graph.csc, *self._where)
+        self.graph = replace_fields(self.graph, csc=self._csc)  # lets go of a copy on the host
+        self.node_types, self.edge_types = self.graph.node_types, self.graph.edge_types
         counts = self._csc.num_nodes.tolist()
         self.num_nodes: Any = (  # as in PyG: a dict for heterogeneous graphs
             dict(zip(self.node_types, counts, strict=True)) if self.is_hetero else counts[0]
@@ -181,7 +181,7 @@ class NeighborSampler(BaseSampler):
     @property
     def is_temporal(self) -> bool:
         """Whether sampling respects time."""
-        return self._graph.node_times is not None
+        return self.graph.node_times is not None
 
     @property
     def disjoint(self) -> bool:
@@ -205,11 +205,6 @@ class NeighborSampler(BaseSampler):
             dict(zip(self.node_types, self._csc.num_nodes.tolist(), strict=True)),
             dict(zip(self.edge_types, counts, strict=True)),
         )
-
-    @property
-    def graph(self) -> Graph:
-        """The graph as it is sampled, with its arrays where the backend reads them."""
-        return self._graph
 
     @property
     def backend(self) -> Backend:
@@ -272,7 +267,7 @@ class NeighborSampler(BaseSampler):
         ends = (None, None) if inputs.input_type is None else inputs.input_type[::2]
         check_ids(inputs.row, self.num_nodes_of(ends[0]), "sources of seed links")
         check_ids(inputs.col, self.num_nodes_of(ends[1]), "destinations of seed links")
-        times = self._graph.node_times
+        times = self.graph.node_times
         node_time: Any = None
         if times:
             own = {kind: torch.from_numpy(value) for kind, value in times.items()}
@@ -313,7 +308,7 @@ class NeighborSampler(BaseSampler):
             ValueError: times given where there is no `time_attr`, not one integer for each seed, or
                 none given where the nodes have none of their own.
         """
-        times = self._graph.node_times
+        times = self.graph.node_times
         if time is None:
             own = None if times is None else times.get(node_type)
             if times is not None and own is None:
@@ -393,7 +388,7 @@ class NeighborSampler(BaseSampler):
             check_fanouts(self._num_neighbors, fanouts, self.replace)  # which can be set, too
             table = fanout_table(fanouts, np.diff(self._csc.edge_base), self.replace)
             recent = self.temporal_strategy == "last"
-            plan = SamplingPlan(table, self.replace, self.disjoint, recent, self._graph.id_dtype)
+            plan = SamplingPlan(table, self.replace, self.disjoint, recent, self.graph.id_dtype)
             self._plans[key] = plan
         return key, plan
 
@@ -415,11 +410,11 @@ class NeighborSampler(BaseSampler):
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
-        graph = replace_fields(self._graph, csc=self._backend.memory.to_numpy(self._csc))
-        state.update(_calls=None, _free={}, _plans={}, _csc=None, _graph=graph)
+        graph = replace_fields(self.graph, csc=self._backend.memory.to_numpy(self._csc))
+        state.update(_calls=None, _free={}, _plans={}, _csc=None, graph=graph)
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _calls=itertools.count())
-        self._csc = self._backend.memory.place_graph(self._graph.csc, *self._where)
-        self._graph = replace_fields(self._graph, csc=self._csc)
+        self._csc = self._backend.memory.place_graph(self.graph.csc, *self._where)
+        self.graph = replace_fields(self.graph, csc=self._csc)
