@@ -8,7 +8,7 @@ the same picks.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +32,54 @@ SEEN_BITS = 64  # of a word that knows all picks of a list so short
 GROUP_DRAWS = 1024  # draws that are made together, unless one item has more
 AHEAD = 6  # items whose lines are asked for in advance: more would be dropped
 DRAWS_PER_PICK = 3  # draws from the whole list that an item may use up for distinct picks
+
+
+# What the kernels below pass on together. `draw_weighted` builds these records: passing one from
+# Python costs microseconds, building one in a kernel nothing. What is called for each item takes
+# its arrays one by one, though, because numba counts a reference for each array that it unpacks.
+
+
+class Weights(NamedTuple):
+    """What draws from the lists of one relation read; see `alias` for the tables."""
+
+    aliased: bool  # whether all of a list may be drawn, so that its alias table decides
+    keep: Singles  # [2 * E]
+    other: Ints  # [2 * E]
+    weight: Doubles  # [E]
+    cumulative: Doubles  # [E]
+
+
+class Items(NamedTuple):
+    """The (relation, frontier node) pairs of a hop."""
+
+    start: Ints  # [items]: first position that may be taken
+    degree: Ints  # [items]: how many positions may be taken
+    ptr: Ints  # [items + 1]: first edge of each item
+    low: Doubles  # [items]: cumulative weight before the item
+
+
+class Span(NamedTuple):
+    """The part of one neighbour list that may be drawn."""
+
+    start: int
+    degree: int
+    low: float  # cumulative weight of the list before `start`
+
+
+class Draws(NamedTuple):
+    """Scratch memory for the draws of several items."""
+
+    draw: Doubles  # [2 * counters]: the draws in [0, 1)
+    counter: Words  # [counters]: counter word 0, of two slots each
+    local: Words  # [counters]: counter word 1, the local id of the item's node
+
+
+class Source(NamedTuple):
+    """What all draws of one relation in one hop have in common; see `philox`."""
+
+    stream: np.uint64
+    k0: np.uint64
+    k1: np.uint64
 
 
 @kernel
@@ -128,9 +176,8 @@ def pick_exactly(
 
 @kernel
 def pick_with_replacement(
-    position: Ints, first: int, k: int, start: int, degree: int, draw: Doubles, at: int,
-    aliased: bool, keep: Singles, other: Ints,
-    weight: Doubles, cumulative: Doubles, low: float,
+    position: Ints, first: int, k: int, span: Span, draw: Doubles, at: int,
+    aliased: bool, keep: Singles, other: Ints, weight: Doubles, cumulative: Doubles,
 ) -> None:  # fmt: skip
     """Write k independent draws, each with probability weight / sum of weights.
 
@@ -139,6 +186,7 @@ def pick_with_replacement(
 
     Example: weights 1, 5, 2 and draws 0.5, 0 mean 4 and 0 of 8, so they take the 5 and the 1.
     """
+    start, degree, low = span
     end = start + degree
     for j in range(k):
         if low > 0.0:
@@ -189,10 +237,9 @@ def pick_from_gaps(
 
 @kernel
 def pick_distinct(
-    position: Ints, first: int, k: int, start: int, degree: int, draw: Doubles, at: int,
-    aliased: bool, keep: Singles, other: Ints,
-    weight: Doubles, cumulative: Doubles, low: float,
-    local: np.uint64, stream: np.uint64, k0: np.uint64, k1: np.uint64,
+    position: Ints, first: int, k: int, span: Span, draw: Doubles, at: int,
+    aliased: bool, keep: Singles, other: Ints, weight: Doubles, cumulative: Doubles,
+    local: np.uint64, source: Source,
 ) -> None:  # fmt: skip
     """Write k distinct positions with positive weight; the list must have k of them.
 
@@ -204,6 +251,7 @@ def pick_distinct(
 
     Example: weights 1, 5, 2 and draws that fall on the 5, the 5 and the 2 pick the 5 and the 2.
     """
+    start, degree, low = span
     found, seen, end = 0, ZERO, start + degree
     for j in range(DRAWS_PER_PICK * k if low == 0.0 else 0):
         chosen = find(draw[at + j], start, degree, aliased, keep, other, cumulative)
@@ -220,23 +268,23 @@ def pick_distinct(
         found += is_new
         if found == k:
             return
-    pick_the_rest(
-        position, first, found, k, start, end, weight, cumulative, low, local, stream, k0, k1
-    )
+    pick_the_rest(position, first, found, k, span, weight, cumulative, local, source)
 
 
 @kernel
 def pick_the_rest(
-    position: Ints, first: int, found: int, k: int, start: int, end: int,
-    weight: Doubles, cumulative: Doubles, low: float,
-    local: np.uint64, stream: np.uint64, k0: np.uint64, k1: np.uint64,
+    position: Ints, first: int, found: int, k: int, span: Span,
+    weight: Doubles, cumulative: Doubles, local: np.uint64, source: Source,
 ) -> None:  # fmt: skip
     """Add to `found` picks what is missing to k, each drawn from what is left, and sort them."""
+    start, end = span.start, span.start + span.degree
     for j in range(k):
         chosen = position[first + j]
         if j >= found:
-            draw = uniform(j, 1, local, stream, k0, k1)
-            chosen = pick_from_gaps(position, first, j, start, end, weight, cumulative, low, draw)
+            draw = uniform(j, 1, local, source.stream, source.k0, source.k1)
+            chosen = pick_from_gaps(
+                position, first, j, start, end, weight, cumulative, span.low, draw
+            )
         at = first + j
         while at > first and position[at - 1] > chosen:
             position[at] = position[at - 1]
@@ -246,17 +294,17 @@ def pick_the_rest(
 
 @kernel
 def draw_group(
-    position: Ints, draw: Doubles, counter: Words, local: Words,
-    first_item: int, last_item: int, replace: bool, offset: int,
-    item_start: Ints, item_degree: Ints, item_ptr: Ints, item_low: Doubles,
-    aliased: bool, keep: Singles, other: Ints, weight: Doubles, cumulative: Doubles,
-    stream: np.uint64, k0: np.uint64, k1: np.uint64,
+    position: Ints, draws: Draws, first_item: int, last_item: int, replace: bool, offset: int,
+    items: Items, weights: Weights, source: Source,
 ) -> None:  # fmt: skip
     """Draw the edges of a few items of one relation.
 
     First the draws of all items; then the picks, while the cache is asked for what the next items
     read.
     """
+    draw, counter, local = draws
+    item_start, item_degree, item_ptr, item_low = items
+    aliased, keep, other, weight, cumulative = weights
     counters = 0
     for item in range(first_item, last_item):
         k = drawn_of(item, replace, item_degree, item_ptr)
@@ -264,31 +312,30 @@ def draw_group(
             counter[counters + j] = j
             local[counters + j] = item + offset
         counters += counters_of(k, replace)
-    fill_uniform(draw, counter, local, counters, stream, k0, k1)
+    fill_uniform(draw, counter, local, counters, source.stream, source.k0, source.k1)
     at, ahead, ahead_at = 0, first_item, 0
     for item in range(first_item, last_item):
         while ahead < min(item + AHEAD, last_item):
             k = drawn_of(ahead, replace, item_degree, item_ptr)
             ask_for(
-                draw, ahead_at, k, item_start[ahead], item_degree[ahead], aliased, keep, cumulative
-            )
+                draw, ahead_at, k, item_start[ahead], item_degree[ahead],
+                aliased, keep, cumulative,
+            )  # fmt: skip
             ahead_at += 2 * counters_of(k, replace)
             ahead += 1
-        first, start, degree = item_ptr[item], item_start[item], item_degree[item]
-        k, low = drawn_of(item, replace, item_degree, item_ptr), item_low[item]
+        first, span = item_ptr[item], Span(item_start[item], item_degree[item], item_low[item])
+        k = drawn_of(item, replace, item_degree, item_ptr)
         if k == 0:
             for j in range(item_ptr[item + 1] - first):  # all of them
-                position[first + j] = start + j
+                position[first + j] = span.start + j
         elif replace:
             pick_with_replacement(
-                position, first, k, start, degree, draw, at,
-                aliased, keep, other, weight, cumulative, low,
-            )  # fmt: skip
+                position, first, k, span, draw, at, aliased, keep, other, weight, cumulative
+            )
         else:
             pick_distinct(
-                position, first, k, start, degree, draw, at,
-                aliased, keep, other, weight, cumulative, low,
-                np.uint64(item + offset), stream, k0, k1,
+                position, first, k, span, draw, at, aliased, keep, other, weight, cumulative,
+                np.uint64(item + offset), source,
             )  # fmt: skip
         at += 2 * counters_of(k, replace)
 
@@ -345,6 +392,7 @@ def draw_weighted(
     item_low: Doubles,  # [items]: cumulative weight before the item
 ) -> None:
     """Draw the edges of the items of weighted relations in [item_first, item_last)."""
+    items = Items(item_start, item_degree, item_ptr, item_low)
     for r in range(fanout.shape[0]):
         if not weighted[r]:
             continue
@@ -355,14 +403,11 @@ def draw_weighted(
             k = drawn_of(item, drawn, item_degree, item_ptr)
             most = max(most, 2 * counters_of(k, drawn))
         group = max(1, GROUP_DRAWS // (most + 1))
-        draw = np.empty(group * most)
         counter = np.empty(group * most // 2, np.uint64)
-        local = np.empty_like(counter)
+        draws = Draws(np.empty(group * most), counter, np.empty_like(counter))
+        weights = Weights(time_base[r] == NO_TIME, keep, other, weight, cumulative)
+        source = Source(stream_of(hop, r), k0, k1)
         offset = node_ptr[hop, relations[1, r]] - item_base[r]
         for first in range(begin, end, group):
-            draw_group(
-                position, draw, counter, local, first, min(first + group, end), drawn, offset,
-                item_start, item_degree, item_ptr, item_low,
-                time_base[r] == NO_TIME, keep, other, weight, cumulative,
-                stream_of(hop, r), k0, k1,
-            )  # fmt: skip
+            last = min(first + group, end)
+            draw_group(position, draws, first, last, drawn, offset, items, weights, source)
