@@ -89,6 +89,7 @@ def test_resuming_leaves_torchs_generator_alone():
     assert torch.equal(torch.rand(3), expected)
 
 
+@pytest.mark.pyg("sampler")
 @pytest.mark.parametrize("kind", ["generator", "weighted sampler"])
 def test_samplers_that_draw_are_replayed(kind):
     def loader_of():
@@ -164,6 +165,7 @@ def test_a_batch_depends_on_its_number_alone():
         assert edges(loader) == expected
 
 
+@pytest.mark.pyg("batch.manual_seed")
 def test_manual_seed_governs_without_a_seed():
     torch.manual_seed(4)
     first = edges(build(None, shuffle=True))
