@@ -30,7 +30,7 @@ from pyg_direct import __version__
 
 # Not as `tests.emulator`: other packages bring a `tests` of their own.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
-from emulator import emulated
+from emulator import emulated, pin
 
 LINE, SECTOR, WORD, WARP = 128, 32, 4, 32
 RESULTS = Path(__file__).parent / "results"
@@ -93,7 +93,7 @@ def ours(rows: np.ndarray, row_bytes: int, base: int, num_rows: int) -> tuple[fl
     with emulated() as backend:
         device = backend.library.compiler
         device.recorded = "table"
-        backend.gather(table, torch.from_numpy(rows))
+        backend.gather(pin(backend, table), torch.from_numpy(rows).to(backend.device))
         return device.requests.requests, device.requests.payload_bytes
 
 

@@ -94,7 +94,7 @@ def stream(backend: CudaBackend) -> int:
 
 def pinned(backend: Backend, memory: torch.Tensor) -> torch.Tensor:
     """Return memory of the host that the device can read."""
-    return memory.pin_memory() if backend.device.type == "cuda" else memory
+    return memory if backend.device.type == "cpu" else memory.pin_memory()
 
 
 def main(backend: Backend | None = None) -> None:

@@ -79,7 +79,7 @@ def pyg_loader() -> Iterator[type]:
 def emulated_loaders(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[CudaBackend]]:
     """Make our loaders and samplers sample on an emulated CUDA device; see `give_to_loaders`."""
     with emulated() as backend:
-        yield give_to_loaders(backend, monkeypatch)
+        yield give_to_loaders(backend, monkeypatch, to_host=True)
 
 
 @pytest.fixture(params=["pyg", "cpu", "cuda"])

@@ -18,6 +18,7 @@ from ..ops.backend import Backend
 from ..types import Ends
 from .gather import gather, is_plain
 from .sparse import ROWS_UNREADABLE, SampledEdges
+from .tensors import moved
 
 
 def assemble(
@@ -54,7 +55,7 @@ def assemble(
         for edge_type in parts.edge_types(source):
             _edges(source[edge_type], target[edge_type], parts, edge_type, backend)
     else:
-        batch = _from_stores(data, out, custom_cls)
+        batch = _from_stores(data, out, custom_cls, backend)
         for key in parts.types("node"):
             _name_nodes(_store(batch, key), parts, key)
         for key in parts.types("edge"):
@@ -143,12 +144,23 @@ def link_labels(
     return labels
 
 
-def _from_stores(data: Any, out: SamplerOutput | HeteroSamplerOutput, custom_cls: Any) -> Any:
-    """Ask the stores for the features; PyG's way, since the stores are the user's."""
+def _from_stores(
+    data: Any, out: SamplerOutput | HeteroSamplerOutput, custom_cls: Any, backend: Backend
+) -> Any:
+    """Ask the stores for the features, in PyG's way, since the stores are the user's.
+
+    They are asked with ids on the host, as PyG asks them.
+    """
     filter_stores: Any = (
         filter_custom_hetero_store if isinstance(out, HeteroSamplerOutput) else filter_custom_store
     )
-    return filter_stores(*data, out.node, out.row, out.col, out.edge, custom_cls)
+    host = moved(out, torch.device("cpu"))
+    batch = filter_stores(*data, host.node, host.row, host.col, host.edge, custom_cls)
+    for store in batch.stores:
+        for name, value in store.items():
+            if isinstance(value, Tensor):
+                store[name] = backend.memory.to_batch(value, value.device)
+    return batch
 
 
 def _store(batch: Any, key: Any) -> Any:

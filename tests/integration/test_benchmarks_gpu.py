@@ -354,7 +354,7 @@ def test_a_gather_that_gives_wrong_rows_is_not_measured(tmp_path: Path) -> None:
     given = context(tmp_path)
     with emulated() as backend:
         device = DryDevice(backend)
-        table = torch.arange(8 * 400).view(8, -1).to(torch.uint8)
+        table = torch.arange(8 * 400).view(8, -1).to(torch.uint8).to(backend.device)
         assert gpu_gather.measure_gather(given, device, table)["rows"] == 5
         backend.gather = lambda table, index, end: table[index] + 1  # type: ignore[method-assign]
         with pytest.raises(AssertionError, match="wrong rows"):

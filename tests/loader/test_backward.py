@@ -21,7 +21,6 @@ def homogeneous():
     )
 
 
-@pytest.mark.pyg("sample_direction")
 @pytest.mark.parametrize("arguments", [{}, {"weight_attr": "weight"}, {"time_attr": "time"}])
 def test_it_is_forward_sampling_of_the_reversed_graph(arguments):
     data = homogeneous()
@@ -33,13 +32,13 @@ def test_it_is_forward_sampling_of_the_reversed_graph(arguments):
         reversed_data, NeighborSampler(reversed_data, [3, 3], seed=1, **arguments), batch_size=10
     )
     for a, b in zip(backward, forward, strict=True):
+        a, b = a.to("cpu"), b.to("cpu")
         assert torch.equal(a.n_id, b.n_id)
         assert torch.equal(a.e_id, b.e_id)
         assert torch.equal(a.edge_index, b.edge_index.flip(0))
         assert torch.equal(a.n_id[a.edge_index], data.edge_index[:, a.e_id])
 
 
-@pytest.mark.pyg("sample_direction")
 def test_every_edge_out_of_the_seeds():
     data = homogeneous()
     sampler = NeighborSampler(data, [-1], sample_direction="backward")
@@ -49,11 +48,11 @@ def test_every_edge_out_of_the_seeds():
     assert sorted(batch.e_id.tolist()) == (data.edge_index[0] < 5).nonzero().view(-1).tolist()
 
 
-@pytest.mark.pyg("sample_direction")
 def test_heterogeneous():
     data = hetero_graph()
     sampler = NeighborSampler(data, [-1, 2], sample_direction="backward")
     for batch in NodeLoader(data, sampler, input_nodes="a", batch_size=10):
+        batch = batch.to("cpu")
         seeds = batch["a"].n_id[: batch["a"].batch_size]
         for key in data.edge_types:
             store = batch[key]
@@ -65,7 +64,6 @@ def test_heterogeneous():
                 assert int(out) == store.num_sampled_edges[0]
 
 
-@pytest.mark.pyg("sample_direction")
 def test_a_wrong_direction():
     with pytest.raises(ValueError, match="'forward' or 'backward', got 'up'"):
         NeighborSampler(homogeneous(), [2], sample_direction="up")

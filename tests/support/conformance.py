@@ -222,7 +222,7 @@ def assert_same(got: SampledGraph, expected: SampledGraph) -> None:
         for a, b in zip(mine or [], theirs or [], strict=True):
             assert a.dtype == torch.int64 if name != "edge_index" else a.dtype == b.dtype
             assert a.shape == b.shape, name
-            assert torch.equal(a.cpu(), b.to(a.dtype)), name
+            assert torch.equal(a.cpu(), b.cpu().to(a.dtype)), name
 
 
 def check_case(backend: Backend, case: Case, batches: int = 1) -> None:

@@ -58,6 +58,6 @@ def assert_equal(got: Any, expected: Any) -> None:
             assert_equal(got[key], expected[key])
     elif isinstance(got, Tensor):
         assert got.dtype == expected.dtype
-        assert torch.equal(got, expected)
+        assert torch.equal(got.cpu(), expected.cpu())
     else:
         assert got == expected

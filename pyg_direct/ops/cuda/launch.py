@@ -166,8 +166,7 @@ class Kernel:
 
     def _can_read(self, parameter: Parameter, value: Tensor) -> bool:
         """Whether an array is in host memory that the device can read under the same address."""
-        on_host = self._device.type == "cuda" and value.device.type == "cpu"
-        return parameter.kind == "In" and on_host and value.is_pinned()
+        return parameter.kind == "In" and value.device.type == "cpu" and value.is_pinned()
 
     def _check_value(self, parameter: Parameter, kind: str, value: Any) -> np.integer[Any]:
         if isinstance(value, Tensor) or not isinstance(value, (int, np.integer)):

@@ -13,13 +13,18 @@ def empty(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     return torch.empty(size, dtype=dtype, device=device)
 
 
+def empty_pinned(shape: torch.Size, dtype: torch.dtype) -> Tensor:
+    """Return uninitialised pinned host memory, of torch's cache."""
+    return torch.empty(shape, dtype=dtype, pin_memory=True)
+
+
 def upload(source: Tensor, device: torch.device) -> Tensor:
     """Return a host tensor's values on `device`, without waiting for the device.
 
     From pageable memory a copy waits for all earlier work on the stream. Pinned memory comes from
     torch's cache, which does not hand it out again before the copy is done.
     """
-    if device.type != "cuda" or source.device.type != "cpu":
+    if source.device.type != "cpu":
         return source.to(device)
     return source.pin_memory().to(device, non_blocking=True)
 
@@ -29,12 +34,11 @@ def download(source: Tensor) -> Tensor:
 
     The thread sleeps until they have come; a plain copy would have it spin on a core.
     """
-    if not source.is_cuda:
-        return source.clone()
-    host = torch.empty(source.shape, dtype=source.dtype, pin_memory=True)
+    module = torch.get_device_module(source.device)
+    host = empty_pinned(source.shape, source.dtype)
     host.copy_(source, non_blocking=True)
-    done = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
-    done.record(torch.cuda.current_stream(source.device))
+    done = module.Event(blocking=True)
+    done.record(module.current_stream(source.device))
     done.synchronize()
     return host
 

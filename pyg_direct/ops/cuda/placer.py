@@ -160,7 +160,7 @@ class Placer:
         A copy follows its source: after a change in place, which torch's version counter tells, it
         is made anew. What writes to the memory past torch, as NumPy does, goes unnoticed.
         """
-        if table.device == self._device and self._device.type != "cpu":
+        if table.device == self._device:
             return table
         if table.device.type != "cpu":
             return None

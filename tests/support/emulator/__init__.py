@@ -9,11 +9,6 @@ from __future__ import annotations
 import bisect
 import contextlib
 import ctypes
-import hashlib
-import os
-import shutil
-import subprocess
-import tempfile
 import threading
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,6 +20,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch_geometric.typing import SparseTensor
 
 import pyg_direct.loading.base
 import pyg_direct.sampling.sampler
@@ -35,12 +31,13 @@ from pyg_direct.ops.cuda.pinning import Registry
 from pyg_direct.ops.cuda.source import Declaration
 from pyg_direct.ops.streams import NoStreams
 
+from . import torch_device
+from .build import build
 from .runtime import FakeRuntime
 
 HERE = Path(__file__).parent
 ORDERS = (0, 1, 2)  # ascending, descending, shuffled with breaks at atomics
 POISON = 0xCB
-CACHE_VARIABLE = "PYG_DIRECT_EMULATOR_CACHE"
 
 
 class EmulatorError(AssertionError):
@@ -82,8 +79,8 @@ class Memory:
     def empty(self, size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
         tensor = torch.empty(size, dtype=dtype, device=device)
         if tensor.numel() > 0:
-            tensor.view(torch.uint8).fill_(POISON)
-            written = np.zeros(tensor.numel() * tensor.element_size(), np.uint8)
+            ctypes.memset(tensor.data_ptr(), POISON, tensor.nbytes)
+            written = np.zeros(tensor.nbytes, np.uint8)
             entry = (tensor.data_ptr(), tensor, written)
             bisect.insort(self._arrays, entry, key=lambda entry: entry[0])
         return tensor
@@ -120,21 +117,30 @@ class EmulatedDevice:
         block_threads: threads of a block; few, so that small inputs take several blocks.
         order: in which order threads and blocks run, one of `ORDERS`; an attribute, to be changed.
         planted: pairs (old, new) replaced in the kernels' text: mistakes that must be caught.
+        index: of the torch device.
+        registry: of host memory, which the devices of a process share; None for one of its own.
     """
 
-    device = torch.device("cpu")
     processors = 2
 
     def __init__(
-        self, block_threads: int = 64, order: int = 0, planted: Sequence[tuple[str, str]] = ()
+        self,
+        block_threads: int = 64,
+        order: int = 0,
+        planted: Sequence[tuple[str, str]] = (),
+        index: int = 0,
+        registry: Registry | None = None,
     ) -> None:
+        torch_device.load()
+        self.device = torch.device(torch_device.TYPE, index)
         self.block_threads, self.order, self.planted = block_threads, order, tuple(planted)
         self.memory = Memory()
         self.recorded = ""  # name of the array argument whose reads are counted
         self.requests = Requests()
         self.launches = 0
         self.copies = weakref.WeakValueDictionary()
-        self.registry, self.streams = Registry(FakeRuntime()), NoStreams()
+        self.registry = registry or Registry(FakeRuntime())
+        self.streams = NoStreams()
         self.free = 1 << 40  # bytes of the device that are free
 
     def free_bytes(self) -> int:
@@ -170,6 +176,7 @@ class EmulatedDevice:
         arguments: Sequence[Any],
     ) -> None:
         _check_aliases(declaration, arguments)
+        self._check_places(declaration, arguments)
         packed = (_Argument * len(arguments))()
         for slot, parameter, value in zip(packed, declaration.parameters, arguments, strict=True):
             slot.name = f"{declaration.name}: {parameter.name}".encode()
@@ -193,26 +200,61 @@ class EmulatedDevice:
         if failed:
             raise EmulatorError(error.value.decode())
 
+    def _check_places(self, declaration: Declaration, arguments: Sequence[Any]) -> None:
+        """Raise unless a GPU could reach every array: in its memory, or pinned and only read."""
+        for parameter, value in zip(declaration.parameters, arguments, strict=True):
+            if not isinstance(value, Tensor) or value.device == self.device or value.numel() == 0:
+                continue
+            if value.device.type != "cpu" or parameter.kind != "In" or not value.is_pinned():
+                raise EmulatorError(
+                    f"{declaration.name}: {parameter.name} lies on {value.device}, not on "
+                    f"{self.device} or in pinned memory that is only read."
+                )
+
 
 @contextlib.contextmanager
 def emulated(
     block_threads: int = 64, order: int = 0, planted: Sequence[tuple[str, str]] = ()
 ) -> Iterator[cuda.CudaBackend]:
-    """Give a `CudaBackend` over an emulated device, whose scratch memory is watched."""
+    """Give a `CudaBackend` over emulated device 0, whose scratch memory is watched.
+
+    What torch says about pinned memory is true of the emulated device in the meantime.
+    """
     device = EmulatedDevice(block_threads, order, planted)
-    with contextlib.ExitStack() as stack:
-        for name in ("empty", "copy"):
-            stack.callback(setattr, device_memory, name, getattr(device_memory, name))
-            setattr(device_memory, name, getattr(device.memory, name))
+    runtime = device.registry.runtime
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(device_memory, "empty", device.memory.empty)
+        patch.setattr(device_memory, "copy", device.memory.copy)
+        patch.setattr(device_memory, "empty_pinned", runtime.empty_pinned)
+        patch.setattr(Tensor, "is_pinned", lambda self, device=None: runtime.holds(self))
+        patch.setattr(Tensor, "pin_memory", lambda self, device=None: runtime.pinned(self))
         yield cuda.CudaBackend(device.device, Library(device))
 
 
+def on_device(backend: cuda.CudaBackend, index: int) -> cuda.CudaBackend:
+    """Return a backend over another device of the same emulated process."""
+    device: EmulatedDevice = backend.library.compiler
+    other = EmulatedDevice(
+        device.block_threads, device.order, device.planted, index, device.registry
+    )
+    other.memory = device.memory
+    return cuda.CudaBackend(other.device, Library(other))
+
+
+def pin(backend: cuda.CudaBackend, tensor: Tensor) -> Tensor:
+    """Let the device read a CPU tensor where it lies, as if the user had pinned it."""
+    runtime = backend.library.compiler.registry.runtime
+    runtime.foreign[tensor.data_ptr()] = tensor.nbytes
+    return tensor
+
+
 def give_to_loaders(
-    backend: cuda.CudaBackend, monkeypatch: pytest.MonkeyPatch
+    backend: cuda.CudaBackend, monkeypatch: pytest.MonkeyPatch, to_host: bool = False
 ) -> list[cuda.CudaBackend]:
     """Let every loader and sampler made from now on run on the device of `backend`.
 
-    Each gets a backend of its own, as on a GPU; the list that is returned gets them all.
+    Each gets a backend of its own, as on a GPU; the list that is returned gets them all. With
+    `to_host` batches are copied to the CPU once they are assembled, for tests of their values.
     """
     given: list[cuda.CudaBackend] = []
 
@@ -222,11 +264,28 @@ def give_to_loaders(
 
     for module in (pyg_direct.sampling.sampler, pyg_direct.loading.base):
         monkeypatch.setattr(module, "backend_for", backend_for)
+    if to_host:
+        assemble = pyg_direct.loading.base.assemble
+        monkeypatch.setattr(
+            pyg_direct.loading.base, "assemble", lambda *args: _to_host(assemble(*args))
+        )
     return given
 
 
+def _to_host(batch: Any) -> Any:
+    """Copy a batch's tensors to the CPU; all else stays the same object."""
+    for store in batch.stores:
+        for name, value in store._mapping.items():
+            if isinstance(value, Tensor) and value.is_sparse and value.device.type != "cpu":
+                parts = value._indices().cpu(), value._values().cpu()
+                store[name] = torch.sparse_coo_tensor(*parts, value.shape, check_invariants=True)
+            elif isinstance(value, (Tensor, SparseTensor)):
+                store[name] = value.cpu()
+    return batch
+
+
 _LOCK = threading.Lock()
-_loaded: dict[str, Any] = {}
+_loaded: dict[Path, Any] = {}
 
 
 def _check_aliases(declaration: Declaration, arguments: Sequence[Any]) -> None:
@@ -268,41 +327,16 @@ def _translation_unit(text: str, types: Mapping[str, str], kernels: Sequence[Dec
     ])  # fmt: skip
 
 
-def _cache_folder() -> Path:
-    named = os.environ.get(CACHE_VARIABLE)
-    folder = Path(named) if named else Path(tempfile.gettempdir()) / "pyg_direct-emulator"
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
-
-
 def _compiled(file: str, source: str, options: Sequence[str]) -> Any:
     """Compile a translation unit, or take it from the cache, and return its entry point."""
     headers = "".join(path.read_text() for path in sorted(HERE.glob("*.h")))
-    key = hashlib.sha256("\n".join([headers, source, *options]).encode()).hexdigest()[:24]
-    if key in _loaded:
-        return _loaded[key]
-    library = _cache_folder() / f"{Path(file).stem}-{key}.so"
-    if not library.exists():
-        _compile(source, library, options)
-    function = ctypes.CDLL(str(library)).emulator_launch
-    function.restype = ctypes.c_int
-    _loaded[key] = function
-    return function
-
-
-def _compile(source: str, library: Path, options: Sequence[str]) -> None:
-    compiler = shutil.which("g++")
-    if compiler is None:
-        raise RuntimeError("The emulator needs g++: install it, for example: apt install g++.")
-    with tempfile.TemporaryDirectory(dir=library.parent) as folder:
-        path, built = Path(folder) / "kernels.cpp", Path(folder) / "kernels.so"
-        path.write_text(source)
-        command = [
-            compiler, *options, "-O1", "-fPIC", "-shared", "-fvisibility=hidden",
-            "-Wall", "-Wextra", "-Wno-unknown-pragmas", "-Wno-unused-parameter",
-            "-ffp-contract=off", "-I", str(HERE), "-o", str(built), str(path),
-        ]  # fmt: skip
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            raise RuntimeError(f"g++ failed on {library.stem}:\n{done.stderr[-4000:]}")
-        built.replace(library)  # atomic: other processes compile the same at the same time
+    options = [
+        *options, "-O1", "-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-unknown-pragmas",
+        "-Wno-unused-parameter", "-ffp-contract=off", f"-I{HERE}",
+    ]  # fmt: skip
+    library = build(Path(file).stem, source, options, key=headers)
+    if library not in _loaded:
+        function = ctypes.CDLL(str(library)).emulator_launch
+        function.restype = ctypes.c_int
+        _loaded[library] = function
+    return _loaded[library]

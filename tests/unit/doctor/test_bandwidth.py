@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from emulator import ORDERS, EmulatorError, emulated
+from emulator import ORDERS, EmulatorError, emulated, pin
 from torch import Tensor
 
 from pyg_direct.doctor import bandwidth as link
@@ -32,9 +32,9 @@ def check(lines: int, blocks: int, order: int = 0, planted: tuple[str, str] = ("
     with emulated(order=order, planted=[planted] if planted[0] else []) as backend:
         device = backend.library.compiler
         device.recorded = "source"
-        sums = read_all(backend, memory, blocks)
+        sums = read_all(backend, pin(backend, memory), blocks)
         device.memory.assert_written(sums, "sum")
-        assert np.array_equal(sums.numpy(), expected_sums(memory, len(sums)))
+        assert np.array_equal(sums.cpu().numpy(), expected_sums(memory, len(sums)))
         assert device.requests.requests == lines
         assert device.requests.payload_bytes == 128 * lines
 
@@ -100,7 +100,7 @@ class Clock:
 
 def measure(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch, clock: Clock) -> LinkSpeed:
     monkeypatch.setattr(link, "LADDER_BLOCKS", (1, 2, 4, 8))
-    return measure_link(backend, MEMORY[:5000], clock, repeats=3)
+    return measure_link(backend, pin(backend, MEMORY[:5000]), clock, repeats=3)
 
 
 def test_the_ladder_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -159,7 +159,7 @@ def test_it_says_what_it_decided(gpu: Gpu, caplog: pytest.LogCaptureFixture) -> 
         loader = loader_of(gpu, graph(), features="host")
     assert "data.x: host memory, registered where it lies (10.6 kB)" in caplog.messages
     text = str(loader.placement)
-    assert text.splitlines()[0].startswith("batches on cpu, at most 549.8 GB of it")
+    assert text.splitlines()[0].startswith("batches on privateuseone:0, at most 549.8 GB of it")
     assert len(text.splitlines()) == 8
     assert "  data.x " in text
 
@@ -172,7 +172,7 @@ def test_a_table_on_the_host_is_not_copied(gpu: Gpu) -> None:
     assert "allocate" not in gpu.runtime.names()
     data.x += 1  # so a change in place is seen, without anybody noticing it
     batch = next(iter(loader))
-    assert torch.equal(batch.x, data.x[batch.n_id])
+    assert torch.equal(batch.x.cpu(), data.x[batch.n_id.cpu()])
 
 
 @pytest.mark.parametrize("features", ["host", "device"])
@@ -185,11 +185,11 @@ def test_copies_follow_their_source(
     assert places(loader)["data.x"] == (ON_DEVICE if features == "device" else PINNED_COPY)
     for _ in range(2):
         batch = next(iter(loader))
-        assert torch.equal(batch.x, data.x[batch.n_id])
+        assert torch.equal(batch.x.cpu(), data.x[batch.n_id.cpu()])
         data.x.mul_(2)
     loader.data.x = torch.randn(80, 7)  # and a new tensor takes the place of the old one
     batch = next(iter(loader))
-    assert torch.equal(batch.x, loader.data.x[batch.n_id])
+    assert torch.equal(batch.x.cpu(), loader.data.x[batch.n_id.cpu()])
 
 
 def test_loaders_share_the_copies_on_a_device(gpu: Gpu) -> None:
@@ -204,7 +204,7 @@ def test_loaders_share_the_copies_on_a_device(gpu: Gpu) -> None:
     data.x.mul_(3)
     for loader in loaders:
         batch = next(iter(loader))
-        assert torch.equal(batch.x, data.x[batch.n_id])
+        assert torch.equal(batch.x.cpu(), data.x[batch.n_id.cpu()])
     del loader, loaders
     gpu.backends.clear()
     gc.collect()
@@ -218,7 +218,7 @@ def test_copies_that_are_made_in_inference_mode_can_be_made_anew(gpu: Gpu) -> No
         next(iter(loader))
     loader.data.x.mul_(2)
     batch = next(iter(loader))
-    assert torch.equal(batch.x, loader.data.x[batch.n_id])
+    assert torch.equal(batch.x.cpu(), loader.data.x[batch.n_id.cpu()])
 
 
 def test_batches_in_and_out_of_inference_mode(gpu: Gpu, expected: list[dict[str, Any]]) -> None:
@@ -342,8 +342,9 @@ def test_what_is_not_a_table_is_left_alone(gpu: Gpu) -> None:
     loader = loader_of(gpu, data, features="host")
     assert places(loader).keys() == FEATURES | TOPOLOGY
     batch = next(iter(loader))
-    assert torch.equal(batch.transposed, data.transposed[batch.n_id])
-    assert torch.equal(batch.array, torch.from_numpy(data.array)[batch.n_id])
+    n_id = batch.n_id.cpu()
+    assert torch.equal(batch.transposed.cpu(), data.transposed[n_id])
+    assert torch.equal(batch.array.cpu(), torch.from_numpy(data.array)[n_id])
     assert batch.weights.requires_grad
 
 
@@ -355,7 +356,7 @@ def test_a_pickled_loader_places_its_graph_again(gpu: Gpu) -> None:
     assert len(gpu.runtime.calls) > calls
     assert isinstance(copy._csc.indptr, Tensor)
     assert torch.equal(copy._csc.indices, sampler._csc.indices)
-    assert isinstance(copy.__getstate__()["_graph"].csc.indptr, np.ndarray)
+    assert isinstance(copy.__getstate__()["graph"].csc.indptr, np.ndarray)
 
 
 class _Detached:

@@ -1,0 +1,135 @@
+"""A torch device that is not the CPU, on a machine without a GPU.
+
+Its tensors are real tensors of torch's reserved device type (`privateuse1`), with two devices:
+``torch.device("privateuseone:0")`` and ``torch.device("privateuseone:1")``. The C++ half is
+compiled once with g++ and kept in the emulator's cache folder. README.md beside this file says what
+it checks.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import sysconfig
+import types
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.utils.cpp_extension
+
+from .build import build
+
+TYPE = "privateuseone"
+SOURCE = Path(__file__).with_name("torch_device.cpp")
+
+
+@functools.cache
+def load() -> types.ModuleType:
+    """Register the device with torch, once in a process, and return its module.
+
+    The module has the functions of `torch.cuda` that the package uses; `torch.get_device_module`
+    finds it.
+    """
+    library = ctypes.CDLL(str(_library()))
+    library.emulated_current_stream.restype = ctypes.c_int64
+    library.emulated_set_stream.argtypes = [ctypes.c_int, ctypes.c_int64]
+    module = _module(library)
+    torch._register_device_module(TYPE, module)
+    return module
+
+
+def _library() -> Path:
+    folder = Path(torch.__file__).parent
+    command = [
+        "-std=c++20" if torch.__version__ >= "2.10" else "-std=c++17", "-O0", "-w",
+        *(f"-I{path}" for path in torch.utils.cpp_extension.include_paths()),
+        f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}",
+    ]  # fmt: skip
+    libraries = [f"-L{folder / 'lib'}", "-lc10", "-ltorch_cpu", "-ltorch"]
+    key = f"{torch.__version__} {sysconfig.get_platform()}"
+    return build("torch_device", SOURCE.read_text(), command, libraries, key)
+
+
+class Stream:
+    """A stream of an emulated device. Work runs when it is launched, whatever the stream."""
+
+    _last = 0
+
+    def __init__(self, device: torch.device | int | None = None, number: int | None = None) -> None:
+        if number is None:
+            Stream._last += 1
+            number = Stream._last
+        self.device = torch.device(TYPE, _index(device))
+        self.number = self.cuda_stream = number
+
+    def wait_event(self, event: Event) -> None: ...
+
+    def wait_stream(self, stream: Stream) -> None: ...
+
+    def synchronize(self) -> None: ...
+
+
+class Event:
+    """A point in a stream's work."""
+
+    def __init__(self, enable_timing: bool = False, blocking: bool = False) -> None: ...
+
+    def record(self, stream: Stream | None = None) -> None: ...
+
+    def synchronize(self) -> None: ...
+
+    def query(self) -> bool:
+        return True
+
+
+def _index(device: Any) -> int:
+    if isinstance(device, int):
+        return device
+    index = None if device is None else torch.device(device).index
+    return torch.get_device_module(TYPE).current_device() if index is None else index
+
+
+def _module(library: Any) -> types.ModuleType:
+    """Return what stands for `torch.cuda`."""
+    module = types.ModuleType(f"torch.{TYPE}")
+
+    @contextmanager
+    def device(wanted: torch.device | int) -> Iterator[None]:
+        before = library.emulated_current_device()
+        library.emulated_set_device(_index(wanted))
+        try:
+            yield
+        finally:
+            library.emulated_set_device(before)
+
+    def current_stream(device: torch.device | int | None = None) -> Stream:
+        index = _index(device)
+        return Stream(index, library.emulated_current_stream(index))
+
+    @contextmanager
+    def stream(wanted: Stream) -> Iterator[None]:
+        with device(wanted.device):
+            index = wanted.device.index
+            before = library.emulated_current_stream(index)
+            library.emulated_set_stream(index, wanted.number)
+            try:
+                yield
+            finally:
+                library.emulated_set_stream(index, before)
+
+    for function in (device, current_stream, stream):
+        setattr(module, function.__name__, function)
+    module.Stream, module.Event = Stream, Event
+    module.current_device = library.emulated_current_device
+    module.set_device = lambda wanted: library.emulated_set_device(_index(wanted))
+    module.device_count = library.emulated_device_count
+    module.synchronize = lambda device=None: None
+    module.is_available = module.is_initialized = lambda: True
+    # What torch itself calls.
+    module._lazy_init = lambda: None
+    module._is_in_bad_fork = lambda: False
+    module.manual_seed_all = lambda seed: None
+    return module
