@@ -154,3 +154,16 @@ class LinkNeighborLoader(DirectLoader, torch_geometric.loader.LinkNeighborLoader
 
     def _num_seeds(self) -> int:
         return int(self.input_data.row.numel())
+
+    def _seed_parts(self) -> tuple[dict[str, Any], list[Tensor | None]]:
+        links, negatives = self.input_data, self.neg_sampling
+        arguments: dict[str, Any] = {
+            "loader": "LinkNeighborLoader",
+            "input_type": str(links.input_type),
+            "neg_sampling": None,
+        }
+        tensors = [links.row, links.col, links.label, links.time, links.input_id]
+        if negatives is not None:
+            arguments["neg_sampling"] = f"{negatives.mode.value} {negatives.amount}"
+            tensors += [negatives.src_weight, negatives.dst_weight]
+        return arguments, tensors

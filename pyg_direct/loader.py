@@ -166,6 +166,11 @@ class NeighborLoader(DirectLoader, torch_geometric.loader.NeighborLoader):  # ty
     def _num_seeds(self) -> int:
         return int(self.input_data.node.numel())
 
+    def _seed_parts(self) -> tuple[dict[str, Any], list[Tensor | None]]:
+        seeds = self.input_data
+        arguments = {"loader": "NeighborLoader", "input_type": str(seeds.input_type)}
+        return arguments, [seeds.node, seeds.time, seeds.input_id]
+
 
 def _check_input_time(input_time: Any, sampler: BaseSampler, time_attr: str | None) -> None:
     temporal = getattr(sampler, "is_temporal", time_attr is not None)

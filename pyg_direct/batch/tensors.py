@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch_geometric.sampler import SamplerOutput
 
 from .edges import SampledEdges
 
@@ -65,4 +66,22 @@ def moved(out: Any, device: torch.device) -> Any:
     if changed:
         out = copy.copy(out)
         out.__dict__.update(changed)
+    return out
+
+
+def with_edge_ids(out: Any, permutation: Any) -> Any:
+    """Return the output of a sampler of PyG's, whose `edge` is a position, with edge ids instead.
+
+    Our own sampler has no permutation to apply.
+    """
+    if permutation is None or out.edge is None:
+        return out
+    out = copy.copy(out)
+    if isinstance(out, SamplerOutput):
+        out.edge = permutation[out.edge]
+    else:
+        out.edge = {
+            key: edge if edge is None or permutation.get(key) is None else permutation[key][edge]
+            for key, edge in out.edge.items()
+        }
     return out

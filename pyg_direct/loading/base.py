@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 import os
+import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -13,19 +14,29 @@ from torch import Tensor
 from torch_geometric.sampler import BaseSampler, HeteroSamplerOutput, SamplerOutput
 from torch_geometric.sampler.base import SubgraphType
 
-from ..arguments import check_count, check_data, check_loader_options, check_mode, check_seed
+from ..arguments import (
+    check_count,
+    check_data,
+    check_flag,
+    check_loader_options,
+    check_mode,
+    check_seed,
+)
 from ..batch.assemble import assemble, check_layouts, tables_of
 from ..batch.edges import with_sampled_edges
-from ..batch.tensors import moved
+from ..batch.tensors import moved, tensors_made, with_edge_ids
 from ..config import resolve_device
 from ..kernels.threads import available_cores
 from ..ops.backend import Backend
 from ..ops.devices import backend_for, best_device
 from ..ops.placement import Placement
-from ..sampling import rng
+from ..ops.streams import NoStreams
 from ..sampling.sampler import NeighborSampler, NumNeighborsLike
 from ..types import BatchKey
-from .epoch import Epoch, Progress, Task
+from .batch_keys import batch_keys
+from .epoch import Epoch, Producers, Task
+from .fingerprint import fingerprint_of
+from .progress import Progress, SeedOrder
 from .stream_schedule import Handover, Schedule
 
 DEFAULT_PREFETCH = 2
@@ -80,6 +91,7 @@ class DirectLoader(torch.utils.data.DataLoader[Any]):
         check_layouts(data)
         check_loader_options(kwargs, data)
         check_mode("features", features)
+        _refuse_unused(kwargs)
         self._progress = Progress(check_seed(seed))
         self.prefetch = _check_prefetch(prefetch, kwargs)
         if kwargs.get("batch_size", 1) is None:
@@ -165,9 +177,19 @@ class DirectLoader(torch.utils.data.DataLoader[Any]):
     def _num_seeds(self) -> int:
         raise NotImplementedError
 
+    def _seed_parts(self) -> tuple[dict[str, Any], list[Tensor | None]]:
+        """Return what the seeds of a batch depend on: arguments by name, and tensors."""
+        raise NotImplementedError
+
     def collate_fn(self, index: Tensor | list[int]) -> Any:
-        """Sample the batch of the seeds at positions `index`, with a key of its own."""
-        return self._collate(index, None)
+        """Make the batch of the seeds at positions `index`; a subclass may override this.
+
+        In an epoch the draws follow the number of the batch, else they are new at every call.
+        """
+        # Positions may come in any shape; they are taken one after the other.
+        inputs = self.input_data[torch.as_tensor(index, dtype=torch.int64).view(-1)]
+        out = self._sample(inputs, batch_keys.next())
+        return self.filter_fn(out) if self.filter_per_worker else out
 
     def filter_fn(self, out: Any) -> Any:
         """Gather the attributes of a sampled subgraph, assemble the batch and transform it."""
@@ -178,7 +200,7 @@ class DirectLoader(torch.utils.data.DataLoader[Any]):
                 f"transform_sampler_output and neighbor_sampler must give a SamplerOutput or "
                 f"HeteroSamplerOutput, got {type(out).__name__}."
             )
-        out = _with_edge_ids(out, self._sampler.edge_permutation)
+        out = with_edge_ids(out, self._sampler.edge_permutation)
         # Of our own sampler's ids it is known where they are and how large; others' are looked at.
         ends = None if self.transform_sampler_output else self._ends
         out = moved(out, self._backend.device) if ends is None else out
@@ -188,27 +210,49 @@ class DirectLoader(torch.utils.data.DataLoader[Any]):
             return with_sampled_edges(batch, self.transform)
         return batch if self.transform is None else self.transform(batch)
 
-    def _collate(self, index: Any, key: BatchKey | None) -> Any:
-        # Positions may come in any shape; they are taken one after the other.
-        out = self._sample(self.input_data[torch.as_tensor(index, dtype=torch.int64).view(-1)], key)
-        return self.filter_fn(out) if self.filter_per_worker else out
-
     def _work(self, task: Task, schedule: Schedule) -> Handover:
         """Make one batch; runs in a producer thread where there are any."""
         with torch.inference_mode(task.inference), torch.set_grad_enabled(task.grad):
+            if getattr(self.collate_fn, "__func__", None) is not DirectLoader.collate_fn:
+                return schedule.produce(task.asked, lambda: self._collated(task), None)
             return schedule.produce(
                 task.asked,
                 lambda: self._sample(self.input_data[task.index], task.key),
-                self._finish if self.filter_per_worker else None,
+                (lambda out: self._pinned(self.filter_fn(out))) if self.filter_per_worker else None,
             )
 
-    def _finish(self, out: Any) -> Any:
-        """Make a batch of a sampled subgraph, in pinned memory where that is asked for."""
-        batch = self.filter_fn(out)
+    def _collated(self, task: Task) -> Any:
+        """Make one batch by the `collate_fn` of a subclass, as PyG would."""
+        with batch_keys.of(task.key):
+            batch = self.collate_fn(task.index)
+        return self._pinned(batch) if self.filter_per_worker else batch
+
+    def _pinned(self, batch: Any) -> Any:
+        """Return a batch in pinned memory where that is asked for."""
         return self._backend.memory.pin(batch) if self.pin_memory else batch
 
+    def _complete(self, product: Any) -> Any:
+        """Do what is left to the thread that asks for the batch."""
+        return product if self.filter_per_worker else self.filter_fn(product)
+
     def _get_iterator(self) -> Any:
-        return Epoch(self)
+        backend = self._backend
+        threads = max(self.num_workers, backend.default_producers)
+        producers = Producers(
+            threads,
+            self.prefetch * threads,
+            self.worker_init_fn if self.num_workers else None,
+            self.timeout,
+            self.persistent_workers,
+        )
+        streams = backend.streams if producers.depth_batches else NoStreams()
+        # Of the loader only the graph: a producer must not keep the loader alive.
+        schedule = Schedule(streams, partial(tensors_made, self.data))
+        order = SeedOrder(self._index_sampler, self.generator, self._shuffle_generator)
+        return Epoch(
+            _weak_work(self, schedule), self._complete, self._progress, order, schedule, producers,
+            self.__len__,
+        )  # fmt: skip
 
     def check_worker_number_rationality(self) -> None:
         """Say nothing: DataLoader warns of too many processes, and there are none."""
@@ -238,43 +282,72 @@ class DirectLoader(torch.utils.data.DataLoader[Any]):
         self._backend.threads = int(self._worker_threads)
         self._old_worker_init_fn(worker_id)
 
-    def _seed_shuffle(self, epoch: int) -> None:
-        seed = self._progress.seed
-        if self._shuffle_generator is not None and seed is not None:
-            key = rng.derive(seed, epoch, 0, rng.SHUFFLE_DOMAIN)
-            self._shuffle_generator.manual_seed(rng.as_seed(key))
-
     def state_dict(self) -> dict[str, Any]:
         """Return where the loader stands, also in the middle of an epoch.
 
         After `load_state_dict` the next epoch yields exactly the batches that were left, in this or
         in another process. Where `sampler=` or `batch_sampler=` is given, it must give the same
         order again when it is iterated under the same state of torch's default generator (or of
-        `generator=`).
+        `generator=`). Of several iterators the one that was begun last counts.
         """
-        state = self._progress.state_dict()
-        return {**state, **self._fingerprint()}
+        return self._progress.state_dict(self._fingerprint())
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Make the next epoch go on where `state_dict` was taken.
+    def load_state_dict(self, state: dict[str, Any], strict: bool = True) -> None:
+        """Make the next epoch go on where `state_dict` was taken. After an error nothing changed.
+
+        Args:
+            state: what `state_dict` returned, in this or an older version.
+            strict: refuse a state of a loader over another graph or seeds, or with other arguments
+                that decide what is in a batch. False gives a warning instead, and other batches
+                than those that were left. Large arrays are compared at 1024 positions each, and
+                features not at all.
 
         Raises:
-            ValueError: saved by a loader with another seed, batch size or number of seeds.
+            ValueError: no such state, or one of another loader; the message says what differs.
         """
-        for name, value in self._fingerprint().items():
-            if state.get(name, value) != value:
-                raise ValueError(
-                    f"The state was saved with {name}={state[name]}, this loader has "
-                    f"{name}={value}. Build the loader with the same arguments."
-                )
-        self._progress.load_state_dict(state)
+        try:
+            num_batches = len(self)
+        except TypeError:  # a sampler need not know its length
+            num_batches = None
+        strict = check_flag("strict", strict)
+        self._progress.load_state_dict(state, self._fingerprint(), num_batches, strict)
 
     def _fingerprint(self) -> dict[str, Any]:
-        """What must be the same for a saved state to mean the same batches."""
-        return {"num_seeds": self._num_seeds(), "batch_size": self.batch_size}
+        """Return everything that decides what the batches are, as numbers and texts."""
+        seeds, tensors = self._seed_parts()
+        sampler: dict[str, Any] = {"sampler": type(self._sampler).__name__}
+        arrays: list[Any] = []
+        if isinstance(self._sampler, NeighborSampler):
+            arguments, arrays = self._sampler.fingerprint_parts()
+            sampler.update(arguments)
+        return {
+            "seed": self._progress.seed,
+            "num_seeds": self._num_seeds(),
+            "batch_size": self.batch_size,
+            "drop_last": self.drop_last,
+            "order": type(self._index_sampler).__name__ + "/" + type(self.sampler).__name__,
+            "generator": self.generator is not None,
+            **seeds,
+            "seeds": fingerprint_of(tensors),
+            **sampler,
+            "graph": fingerprint_of(arrays),
+        }
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_iterator": None}
+
+
+def _weak_work(loader: DirectLoader, schedule: Schedule) -> Callable[[Task], Handover]:
+    """Return the producers' work. Their threads must not keep the loader alive by themselves."""
+    reference = weakref.ref(loader)
+
+    def work(task: Task) -> Handover:
+        alive = reference()
+        if alive is None:
+            raise RuntimeError("The loader was deleted.")
+        return alive._work(task, schedule)
+
+    return work
 
 
 def _same_device(wanted: torch.device | None, here: torch.device) -> bool:
@@ -282,6 +355,26 @@ def _same_device(wanted: torch.device | None, here: torch.device) -> bool:
     if wanted is None or wanted.type != here.type:
         return wanted is None
     return wanted.index == here.index or None in (wanted.index, here.index)
+
+
+def _refuse_unused(kwargs: dict[str, Any]) -> None:
+    """Raise a TypeError if arguments of DataLoader were given that PyG's loaders drop silently.
+
+    Lightning passes on those of a loader that it builds anew; they would be the same without it.
+    """
+    collate_fn, dataset = kwargs.get("collate_fn"), kwargs.get("dataset")
+    if collate_fn is not None and not isinstance(
+        getattr(collate_fn, "__self__", None), DirectLoader
+    ):
+        raise TypeError(
+            f"collate_fn={collate_fn!r} would have no effect: pass transform= to change finished "
+            f"batches, or override the method collate_fn in a subclass."
+        )
+    if dataset is not None and not isinstance(dataset, range):
+        raise TypeError(
+            f"dataset={type(dataset).__name__} would have no effect: the seeds are input_nodes= or "
+            f"edge_label_index=."
+        )
 
 
 def _check_prefetch(prefetch: int, kwargs: dict[str, Any]) -> int:
@@ -314,21 +407,3 @@ def _refuse_beside_sampler(sampling: dict[str, Any]) -> None:
             f"neighbor_sampler= decides how to sample, so {', '.join(given)} would be ignored. Set "
             f"it on the sampler."
         )
-
-
-def _with_edge_ids(out: Any, permutation: Any) -> Any:
-    """Return the output of a sampler of PyG's, whose `edge` is a position, with edge ids instead.
-
-    Our own sampler has no permutation to apply.
-    """
-    if permutation is None or out.edge is None:
-        return out
-    out = copy.copy(out)
-    if isinstance(out, SamplerOutput):
-        out.edge = permutation[out.edge]
-    else:
-        out.edge = {
-            key: edge if edge is None or permutation.get(key) is None else permutation[key][edge]
-            for key, edge in out.edge.items()
-        }
-    return out

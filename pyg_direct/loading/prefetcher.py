@@ -33,8 +33,11 @@ class _Board(Generic[T, R]):
     more is collected, and takes its threads with it.
     """
 
-    def __init__(self, work: Callable[[T], R]) -> None:
-        self.work = work
+    def __init__(
+        self, work: Callable[[T], R], num_threads: int, start: Callable[[int], None] | None
+    ) -> None:
+        self.work, self.start = work, start
+        self.starting = num_threads
         self.changed = threading.Condition()
         self.tasks: deque[tuple[int, T]] = deque()
         self.results: dict[int, R | _Failure] = {}
@@ -45,7 +48,7 @@ class _Board(Generic[T, R]):
     def close(self) -> None:
         """Tell the producers to stop. May be called at any time, in any thread."""
         with self.changed:
-            self.closed = True
+            self.closed, self.start = True, None
             self.tasks.clear()
             self.results.clear()
             self.changed.notify_all()
@@ -75,18 +78,29 @@ atexit.register(_stop_at_exit)
 after_fork_in_child(_forget_after_fork)
 
 
-def _produce(board: _Board[T, R], number: int, start: Callable[[int], None] | None) -> None:
+def _produce(board: _Board[T, R], number: int) -> None:
     """Body of a producer thread."""
+    if _start(board, number):
+        while _produce_one(board):
+            pass
+
+
+def _start(board: _Board[T, R], number: int) -> bool:
+    """Prepare a producer. A function of its own, so that the thread does not keep `start` alive."""
     try:
+        start = board.start
         if start is not None:
             start(number)
     except BaseException as error:
         with board.changed:
-            board.start_failure = _Failure(error)
-            board.changed.notify_all()
-        return
-    while _produce_one(board):
-        pass
+            board.start_failure = board.start_failure or _Failure(error)
+        board.close()  # the others would wait for tasks that nobody fetches
+        return False
+    with board.changed:
+        board.starting -= 1
+        if board.starting == 0:
+            board.start = None  # it may lead to the loader, as that of `enable_cpu_affinity` does
+    return True
 
 
 def _produce_one(board: _Board[T, R]) -> bool:
@@ -131,7 +145,7 @@ class Prefetcher(Generic[T, R]):
         start: Callable[[int], None] | None = None,
         timeout_seconds: float = 0.0,
     ) -> None:
-        self._board: _Board[T, R] = _Board(work)
+        self._board: _Board[T, R] = _Board(work, num_threads, start)
         self._depth = max(1, depth)
         self._timeout_seconds = timeout_seconds
         self._tasks: Iterator[T] = iter(())
@@ -141,7 +155,7 @@ class Prefetcher(Generic[T, R]):
         threads = [
             threading.Thread(
                 target=_produce,
-                args=(self._board, number, start),
+                args=(self._board, number),
                 name=f"pyg_direct-producer-{number}",
                 daemon=True,
             )
@@ -154,6 +168,11 @@ class Prefetcher(Generic[T, R]):
         # Only tells the threads to stop: the garbage collector may call this in any thread, at a
         # moment when waiting for another one could be for ever.
         weakref.finalize(self, self._board.close).atexit = False
+
+    @property
+    def closed(self) -> bool:
+        """Whether the producers were stopped, or could not start."""
+        return self._board.closed
 
     def begin(self, tasks: Iterator[T]) -> None:
         """Forget what is under way, and begin to work on `tasks`."""
@@ -184,7 +203,9 @@ class Prefetcher(Generic[T, R]):
                 raise failure
             raise StopIteration
         result = self._wait(self._fetched)
+        # A KeyboardInterrupt in between leaves a result that can be fetched again.
         self._fetched += 1
+        self._forget(self._fetched)
         self._issue()
         if isinstance(result, _Failure):
             raise result.error
@@ -222,7 +243,13 @@ class Prefetcher(Generic[T, R]):
                         f"{self._timeout_seconds} seconds. Raise timeout=, or use 0 to wait."
                     )
                 board.changed.wait(left)
-            return board.results.pop(number)
+            return board.results[number]
+
+    def _forget(self, end: int) -> None:
+        """Let go of the results before `end`."""
+        with self._board.changed:
+            for number in [n for n in self._board.results if n < end]:
+                del self._board.results[number]
 
     def close(self) -> None:
         """Stop the producers and wait for what they are doing. Idempotent."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from collections import deque
-from collections.abc import Sequence
 from dataclasses import replace as replace_fields
 from functools import partial
 from typing import Any, Literal, TypeAlias
@@ -16,10 +14,8 @@ from torch import Tensor
 from torch_geometric.sampler import (
     BaseSampler,
     EdgeSamplerInput,
-    HeteroSamplerOutput,
     NegativeSampling,
     NodeSamplerInput,
-    SamplerOutput,
 )
 from torch_geometric.sampler.base import DataType, NumNeighbors, SubgraphType
 from torch_geometric.sampler.neighbor_sampler import edge_sample, node_sample
@@ -37,16 +33,16 @@ from ..arguments import (
 )
 from ..config import as_device
 from ..graph.from_pyg import Graph, graph_of
-from ..ops.backend import Backend, Workspace
+from ..ops.backend import Backend
 from ..ops.devices import backend_for
 from ..types import BatchKey, Ends, SampledGraph, SamplingPlan
 from . import rng
 from .fanouts import Fanouts, as_num_neighbors, check_fanouts, fanout_table, fanouts_of
 from .negatives import KeyedNegatives, sample_ends
+from .outputs import Output, output_of
+from .workspaces import WorkspacePool
 
 NumNeighborsLike: TypeAlias = NumNeighbors | list[int] | dict[EdgeType, list[int]]
-
-Output: TypeAlias = SamplerOutput | HeteroSamplerOutput
 
 
 class NeighborSampler(BaseSampler):
@@ -159,7 +155,7 @@ class NeighborSampler(BaseSampler):
         self._calls = itertools.count()
         # Shared by shallow copies, which may have other fan-outs: so everything is kept by plan.
         self._plans: dict[Any, SamplingPlan] = {}
-        self._free: dict[Any, deque[Workspace]] = {}
+        self._workspaces = WorkspacePool()
 
     @property
     def num_neighbors(self) -> NumNeighbors:
@@ -205,6 +201,21 @@ class NeighborSampler(BaseSampler):
             dict(zip(self.node_types, self._csc.num_nodes.tolist(), strict=True)),
             dict(zip(self.edge_types, counts, strict=True)),
         )
+
+    def fingerprint_parts(self) -> tuple[dict[str, Any], list[Any]]:
+        """Return the arguments that decide what is sampled, by name, and the graph's arrays."""
+        arguments = {
+            "num_neighbors": str(self._fanouts()),
+            "replace": self.replace,
+            "disjoint": self.disjoint,
+            "subgraph_type": self.subgraph_type.value,
+            "temporal_strategy": self.temporal_strategy,
+            "sample_direction": self.sample_direction,
+            "num_nodes": str(self.num_nodes),
+            "num_edges": str(self.ends.edge),
+            "id_dtype": str(self.graph.id_dtype),
+        }
+        return arguments, [array for _, array in self._csc.arrays()]
 
     @property
     def backend(self) -> Backend:
@@ -293,7 +304,9 @@ class NeighborSampler(BaseSampler):
                 seeds[t] = node
                 times.append(self.seed_time(kind, node, given.get(kind)))
         time = torch.cat([t for t in times if t is not None]) if self.is_temporal else None
-        return self._output(self.sample(seeds, key, time))
+        sampled = self.sample(seeds, key, time)
+        backward = self.sample_direction == "backward"
+        return output_of(sampled, self.node_types, self.edge_types, backward)
 
     def seed_time(
         self,
@@ -343,42 +356,15 @@ class NeighborSampler(BaseSampler):
     ) -> SampledGraph:
         plan_key, plan = self._plan()
         # A workspace belongs to one stream, which orders what is done with it.
-        free = self._free.setdefault((plan_key, self._backend.streams.stream_id()), deque())
-        try:
-            work = free.pop()
-        except IndexError:
-            work = self._backend.workspace(self._csc, plan)
+        kind = (plan_key, self._backend.streams.stream_id())
+        work = self._workspaces.take(kind) or self._backend.workspace(self._csc, plan)
         work.start(seeds, key, seed_time)
         work.sample_hops(0, len(plan.fanouts))
         induced = self.subgraph_type == SubgraphType.induced
         sampled = work.emit_induced() if induced else work.emit()
-        free.append(work)  # not after an exception: the workspace may be in any state then
+        # Not after an exception: the workspace may be in any state then.
+        self._workspaces.give_back(kind, work)
         return sampled
-
-    def _output(self, sampled: SampledGraph) -> Output:
-        """Say in PyG's class what was sampled; a homogeneous graph has one type, to be unwrapped.
-
-        As in PyG, an induced subgraph has no counts by hop.
-        """
-        edges = sampled.num_sampled_edges
-        near = 1 if self.sample_direction == "backward" else 0
-        fields: dict[str, Any] = {
-            "node": self._by_type(self.node_types, sampled.node),
-            "row": self._by_type(self.edge_types, [e[near] for e in sampled.edge_index]),
-            "col": self._by_type(self.edge_types, [e[1 - near] for e in sampled.edge_index]),
-            "edge": self._by_type(self.edge_types, sampled.edge),
-            "batch": self._by_type(self.node_types, sampled.seed_of),
-            "num_sampled_nodes": self._by_type(
-                self.node_types, None if edges is None else sampled.num_sampled_nodes
-            ),
-            "num_sampled_edges": self._by_type(self.edge_types, edges),
-        }
-        return HeteroSamplerOutput(**fields) if self.is_hetero else SamplerOutput(**fields)
-
-    def _by_type(self, types: Sequence[Any], values: Sequence[Any] | None) -> Any:
-        if values is None:
-            return None
-        return dict(zip(types, values, strict=True)) if self.is_hetero else values[0]
 
     def _plan(self) -> tuple[Any, SamplingPlan]:
         fanouts = self._fanouts()
@@ -411,7 +397,7 @@ class NeighborSampler(BaseSampler):
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
         graph = replace_fields(self.graph, csc=self._backend.memory.to_numpy(self._csc))
-        state.update(_calls=None, _free={}, _plans={}, _csc=None, graph=graph)
+        state.update(_calls=None, _plans={}, _csc=None, graph=graph)
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:

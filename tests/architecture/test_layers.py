@@ -162,7 +162,6 @@ def test_the_table_has_no_more_than_is_there() -> None:
     assert used == ROOMS
 
 
-@pytest.mark.xfail(strict=True, reason="epoch and base, workspace and backend, for their types")
 def test_no_circles_among_modules() -> None:
     assert circles(IMPORTS) == []
 

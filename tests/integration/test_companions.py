@@ -29,6 +29,7 @@ from torch_geometric.utils import trim_to_layer
 from pyg_direct import NeighborLoader, NeighborSampler
 
 
+@pytest.mark.pyg("batch.num_sampled")
 @given(case=graphs_and_seeds())
 def test_edges_and_nodes_are_grouped_by_hop(case: tuple[Data, list[int]]) -> None:
     data, seeds = case
@@ -52,6 +53,7 @@ def test_edges_and_nodes_are_grouped_by_hop(case: tuple[Data, list[int]]) -> Non
         begin = end
 
 
+@pytest.mark.pyg("with.trim_to_layer")
 def test_trim_to_layer_computes_the_same_for_the_seeds() -> None:
     torch.manual_seed(0)
     data = example_graph()
@@ -74,6 +76,7 @@ def test_trim_to_layer_computes_the_same_for_the_seeds() -> None:
         assert edge_index.numel() == 0 or int(edge_index.max()) < len(x)
 
 
+@pytest.mark.pyg("with.basic_gnn_inference")
 @pytest.mark.parametrize("cache", [False, True])
 def test_basic_gnn_inference(loader_class: type, cache: bool) -> None:
     torch.manual_seed(0)
@@ -86,6 +89,7 @@ def test_basic_gnn_inference(loader_class: type, cache: bool) -> None:
         )
 
 
+@pytest.mark.pyg("with.training")
 def test_training_on_full_neighbourhoods_equals_pyg(pyg_loader: type) -> None:
     """The whole chain: same batches, same losses, same weights, bit for bit."""
 
@@ -106,6 +110,7 @@ def test_training_on_full_neighbourhoods_equals_pyg(pyg_loader: type) -> None:
     assert_same_value(train(NeighborLoader), train(pyg_loader), "training")
 
 
+@pytest.mark.pyg("with.pna_degrees")
 def test_pna_degree_histogram(loader_class: type) -> None:
     loader = loader_class(example_graph(), [-1], batch_size=12)
     histogram = PNAConv.get_degree_histogram(loader)
@@ -113,6 +118,7 @@ def test_pna_degree_histogram(loader_class: type) -> None:
     assert torch.equal(histogram, torch.bincount(degree))
 
 
+@pytest.mark.pyg("sampler", "with.imbalanced_sampler")
 def test_imbalanced_sampler(loader_class: type) -> None:
     data = example_graph()
     data.y = (torch.arange(12) == 7).long()
@@ -126,6 +132,7 @@ def test_imbalanced_sampler(loader_class: type) -> None:
     assert torch.equal(batch.y[:300], data.y[seeds])
 
 
+@pytest.mark.pyg("with.zip_loader")
 def test_zip_loader(loader_class: type) -> None:
     one = loader_class(example_graph(), [-1], batch_size=4)
     two = loader_class(example_graph(), [-1, -1], input_nodes=range(6, 12), batch_size=4)
@@ -138,6 +145,7 @@ def test_zip_loader(loader_class: type) -> None:
     one.filter_per_worker = two.filter_per_worker = True
 
 
+@pytest.mark.pyg("with.prefetch_loader")
 def test_cached_and_prefetch_loader(loader_class: type) -> None:
     loader = loader_class(example_graph(), [-1], batch_size=4)
     cpu = torch.device("cpu")
@@ -148,6 +156,7 @@ def test_cached_and_prefetch_loader(loader_class: type) -> None:
 # Our sampler in PyG's loader, and others' samplers in ours ########################################
 
 
+@pytest.mark.pyg("sampler.in_node_loader")
 @pytest.mark.parametrize("kind", ["directional", "bidirectional", "induced"])
 def test_our_sampler_in_pygs_node_loader(kind: str) -> None:
     data = example_graph()
@@ -159,6 +168,7 @@ def test_our_sampler_in_pygs_node_loader(kind: str) -> None:
     assert assert_same_epoch(ours, theirs) == 3
 
 
+@pytest.mark.pyg("sampler.in_node_loader")
 @pytest.mark.filterwarnings("ignore:.*is multi-threaded:DeprecationWarning")  # Python 3.12 on
 def test_our_sampler_in_pygs_worker_processes() -> None:
     data = example_graph()
@@ -168,6 +178,7 @@ def test_our_sampler_in_pygs_worker_processes() -> None:
     assert len(set(picks)) > 8
 
 
+@pytest.mark.pyg("neighbor_sampler", "sampler.foreign")
 @pytest.mark.skipif(not torch_geometric.typing.WITH_TORCH_SPARSE, reason="needs torch_sparse")
 @pytest.mark.usefixtures("pyg_loader")
 def test_pygs_sampler_in_our_loader(pyg_loader: type) -> None:
@@ -192,6 +203,7 @@ class SeedsOnly(BaseSampler):
         raise NotImplementedError
 
 
+@pytest.mark.pyg("neighbor_sampler", "sampler.foreign")
 def test_another_sampler_in_our_loader(loader_class: type) -> None:
     loader = loader_class(example_graph(), [], neighbor_sampler=SeedsOnly(), batch_size=5)
     batches = list(loader)
@@ -203,6 +215,7 @@ def test_another_sampler_in_our_loader(loader_class: type) -> None:
     assert all("e_id" not in batch and "edge_attr" not in batch for batch in batches)
 
 
+@pytest.mark.pyg("sampler.node_input", "sampler.output")
 def test_sampler_output_of_our_sampler() -> None:
     out = NeighborSampler(example_graph(), [-1], disjoint=True).sample_from_nodes(
         NodeSamplerInput(input_id=torch.tensor([4, 2]), node=torch.tensor([3, 1]))

@@ -29,6 +29,7 @@ def graph():
     return data
 
 
+@pytest.mark.pyg("with.lightning_node_data")
 def test_node_data_with_other_fan_outs_for_evaluation():
     data = graph()
     module = LightningNodeData(
@@ -141,6 +142,7 @@ def test_a_loader_rebuilt_from_its_attributes(loader_class):
         assert torch.equal(ours.e_id, theirs.e_id)
 
 
+@pytest.mark.pyg("with.lightning_link_data")
 def test_link_data():
     data = graph()
     module = LightningLinkData(

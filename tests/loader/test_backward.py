@@ -21,6 +21,7 @@ def homogeneous():
     )
 
 
+@pytest.mark.pyg("sample_direction")
 @pytest.mark.parametrize("arguments", [{}, {"weight_attr": "weight"}, {"time_attr": "time"}])
 def test_it_is_forward_sampling_of_the_reversed_graph(arguments):
     data = homogeneous()
@@ -39,6 +40,7 @@ def test_it_is_forward_sampling_of_the_reversed_graph(arguments):
         assert torch.equal(a.n_id[a.edge_index], data.edge_index[:, a.e_id])
 
 
+@pytest.mark.pyg("sample_direction")
 def test_every_edge_out_of_the_seeds():
     data = homogeneous()
     sampler = NeighborSampler(data, [-1], sample_direction="backward")
@@ -48,6 +50,7 @@ def test_every_edge_out_of_the_seeds():
     assert sorted(batch.e_id.tolist()) == (data.edge_index[0] < 5).nonzero().view(-1).tolist()
 
 
+@pytest.mark.pyg("sample_direction")
 def test_heterogeneous():
     data = hetero_graph()
     sampler = NeighborSampler(data, [-1, 2], sample_direction="backward")
@@ -64,6 +67,7 @@ def test_heterogeneous():
                 assert int(out) == store.num_sampled_edges[0]
 
 
+@pytest.mark.pyg("sample_direction")
 def test_a_wrong_direction():
     with pytest.raises(ValueError, match="'forward' or 'backward', got 'up'"):
         NeighborSampler(homogeneous(), [2], sample_direction="up")

@@ -193,6 +193,7 @@ BAD_OPTIONS: dict[str, Case] = {
 BETA = pytest.mark.filterwarnings("ignore:Sparse .* tensor support is in beta:UserWarning")
 
 
+@pytest.mark.pyg("data", "is_sorted", "kwargs", "input_nodes", "batch_size")
 @BETA
 @pytest.mark.parametrize(
     "case", [pytest.param(c, id=k) for t in (BAD_DATA, BAD_SEEDS, BAD_SAMPLING, BAD_OPTIONS)
@@ -207,6 +208,7 @@ def test_refused_by_the_loader(case: Case) -> None:
         NeighborLoader(**arguments)
 
 
+@pytest.mark.pyg("data")
 @BETA
 @pytest.mark.parametrize(
     "case", [pytest.param(c, id=k) for t in (BAD_DATA, BAD_SAMPLING) for k, c in t.items()]
@@ -266,6 +268,7 @@ def test_num_neighbors_set_later_is_checked_too() -> None:
         loader.node_sampler.num_neighbors = [0.5]
 
 
+@pytest.mark.pyg("neighbor_sampler")
 @pytest.mark.parametrize(
     "given",
     [
@@ -360,6 +363,7 @@ def test_one_node_with_a_loop(loader_class: type) -> None:
     assert batch.edge_index.tolist() == [[0], [0]]
 
 
+@pytest.mark.pyg("batch_size")
 def test_a_batch_larger_than_the_seeds(loader_class: type) -> None:
     (batch,) = loader_class(example_graph(), [-1], batch_size=10**6)
     assert batch.batch_size == 12

@@ -236,6 +236,7 @@ TIMES = ((None, "uniform"), ("node_time", "uniform"), ("node_time", "last"),
          ("edge_time", "uniform"), ("edge_time", "last"))  # fmt: skip
 
 
+@pytest.mark.pyg("subgraph_type", "disjoint", "time_attr", "weight_attr", "sample_direction")
 @pytest.mark.filterwarnings("ignore:Cannot convert to bidirectional graph")
 @pytest.mark.parametrize("hetero", [False, True], ids=["homogeneous", "heterogeneous"])
 @pytest.mark.parametrize("subgraph_type", ["directional", "bidirectional", "induced"])
@@ -267,6 +268,7 @@ def test_every_combination(
 LINKS = torch.arange(10).view(2, 5)
 
 
+@pytest.mark.pyg("time_attr", "input_time")
 @pytest.mark.parametrize(
     ("loader", "arguments", "message"),
     [
@@ -296,6 +298,7 @@ def test_no_meaning_is_refused(loader: type, arguments: dict[str, Any], message:
         loader(data, [2], **arguments)
 
 
+@pytest.mark.pyg("edge_label_time", "neg_sampling")
 @pytest.mark.parametrize("neg_sampling", [None, "binary", "triplet"])
 @pytest.mark.parametrize("subgraph_type", ["directional", "induced"])
 @pytest.mark.parametrize(("time_attr", "strategy"), TIMES)

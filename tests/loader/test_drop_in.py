@@ -53,6 +53,7 @@ def real_loader(loader_class: type, data: Data, **kwargs: Any) -> Any:
     )
 
 
+@pytest.mark.pyg("batch.order")
 def test_real_graph_equals_pyg(real_graph: tuple[str, Data], pyg_loader: type) -> None:
     _, data = real_graph
     ours, theirs = real_loader(NeighborLoader, data), real_loader(pyg_loader, data)
@@ -83,6 +84,7 @@ def test_example_equals_stored_batches(loader_class: type, kind: str) -> None:
 # Any graph ########################################################################################
 
 
+@pytest.mark.pyg("subgraph_type", "batch.order", "sampler.odd_graphs")
 @pytest.mark.parametrize("kind", KINDS)
 @given(case=graphs_and_seeds())
 def test_any_graph_equals_pyg(pyg_loader: type, kind: str, case: tuple[Data, list[int]]) -> None:
@@ -96,6 +98,7 @@ def test_any_graph_equals_pyg(pyg_loader: type, kind: str, case: tuple[Data, lis
         )
 
 
+@pytest.mark.pyg("is_sorted")
 @given(case=graphs_and_seeds())
 def test_sorted_graph_equals_pyg(pyg_loader: type, case: tuple[Data, list[int]]) -> None:
     data, seeds = case
@@ -128,6 +131,7 @@ def call(case: tuple[Data, list[int]], hops: list[int], **arguments: Any) -> Dat
     )
 
 
+@pytest.mark.pyg("batch.n_id", "batch.e_id", "batch.num_sampled")
 @given(case=graphs_and_seeds())
 def test_order_of_discovery(case: tuple[Data, list[int]]) -> None:
     data, seeds = case
@@ -141,6 +145,7 @@ def test_order_of_discovery(case: tuple[Data, list[int]]) -> None:
         assert_maps_to(batch, data)
 
 
+@pytest.mark.pyg("disjoint", "batch.batch")
 @given(case=graphs_and_seeds())
 def test_disjoint(case: tuple[Data, list[int]]) -> None:
     data, seeds = case
@@ -156,6 +161,7 @@ def test_disjoint(case: tuple[Data, list[int]]) -> None:
         assert_maps_to(batch, data)
 
 
+@pytest.mark.pyg("disjoint")
 @given(case=graphs_and_seeds())
 def test_disjoint_is_one_batch_for_each_seed(case: tuple[Data, list[int]]) -> None:
     data, seeds = case
@@ -168,6 +174,7 @@ def test_disjoint_is_one_batch_for_each_seed(case: tuple[Data, list[int]]) -> No
         assert batch.e_id[edges].tolist() == alone.e_id.tolist()
 
 
+@pytest.mark.pyg("subgraph_type", "batch.num_sampled")
 @pytest.mark.parametrize("disjoint", [False, True])
 @given(case=graphs_and_seeds())
 def test_induced(disjoint: bool, case: tuple[Data, list[int]]) -> None:
@@ -184,6 +191,7 @@ def test_induced(disjoint: bool, case: tuple[Data, list[int]]) -> None:
         assert_maps_to(batch, data)
 
 
+@pytest.mark.pyg("subgraph_type", "batch.num_sampled", "batch.edge_attributes")
 @pytest.mark.parametrize("disjoint", [False, True])
 @given(case=graphs_and_seeds())
 def test_bidirectional(disjoint: bool, case: tuple[Data, list[int]]) -> None:

@@ -9,6 +9,7 @@ from pyg_direct import NeighborLoader
 pytestmark = pytest.mark.usefixtures("each_backend")
 
 
+@pytest.mark.pyg("disjoint")
 @pytest.mark.parametrize("replace", [False, True])
 @pytest.mark.parametrize("disjoint", [False, True])
 @pytest.mark.parametrize("subgraph_type", ["directional", "induced"])
@@ -42,6 +43,7 @@ def test_every_batch_is_a_part_of_the_graph(replace, disjoint, subgraph_type):
                 assert len(batch[name].n_id.unique()) == len(batch[name].n_id)
 
 
+@pytest.mark.pyg("num_workers")
 def test_threads_prefetching_and_seeds_of_many_types():
     data = graph()
 
@@ -52,6 +54,7 @@ def test_threads_prefetching_and_seeds_of_many_types():
     assert edges() == edges(num_workers=3) == edges(num_workers=1, prefetch=5)
 
 
+@pytest.mark.pyg("input_nodes")
 @pytest.mark.parametrize(
     ("input_nodes", "message"),
     [

@@ -60,6 +60,7 @@ def test_debian_hetero_equals_stored_batches(
     assert len(expected) == stored.NUM_BATCHES
 
 
+@pytest.mark.pyg("batch.order")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("seed_type", stored.SEED_TYPES)
 @pytest.mark.filterwarnings("ignore:Cannot convert to bidirectional graph")
@@ -72,6 +73,7 @@ def test_debian_hetero_equals_pyg(
     assert edges_of(ours) > 20 or seed_type == "package"
 
 
+@pytest.mark.pyg("batch.order")
 @pytest.mark.parametrize("seed_type", stored.SEED_TYPES)
 def test_whole_debian_hetero_equals_pyg(
     whole: HeteroData, pyg_loader: type, seed_type: str
@@ -114,6 +116,7 @@ def heterogeneous_graphs(draw: st.DrawFn) -> tuple[HeteroData, str, list[int]]:
     return data, seed_type, draw(st.lists(node, min_size=1, max_size=5, unique=True))
 
 
+@pytest.mark.pyg("subgraph_type", "batch.order", "sampler.odd_graphs")
 @pytest.mark.usefixtures("each_backend")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.filterwarnings("ignore:Cannot convert to bidirectional graph")
@@ -156,6 +159,7 @@ def reference(
     return node, edges, counts
 
 
+@pytest.mark.pyg("batch.n_id", "batch.e_id", "batch.num_sampled")
 @pytest.mark.usefixtures("each_backend")
 @pytest.mark.parametrize("reverse", [False, True], ids=["by name", "by name, backwards"])
 @given(case=heterogeneous_graphs())

@@ -55,6 +55,7 @@ def assert_equal_stores(ours, theirs):
                 assert mine[key] == value, key
 
 
+@pytest.mark.pyg("edge_label_index", "edge_label", "batch.edge_label")
 @needs_torch_sparse
 @pytest.mark.usefixtures("stable_sort")
 @pytest.mark.parametrize(
@@ -78,6 +79,7 @@ def test_homogeneous_equals_pyg(arguments):
     assert_equal_stores(ours([2, 0, 2]), theirs([2, 0, 2]))
 
 
+@pytest.mark.pyg("edge_label_index")
 @needs_torch_sparse
 @pytest.mark.usefixtures("stable_sort")
 @pytest.mark.parametrize("key", [("a", "to", "a"), ("a", "likes", "b"), ("a", "b")])
@@ -90,6 +92,7 @@ def test_heterogeneous_equals_pyg(key):
         assert_equal_stores(a, b)
 
 
+@pytest.mark.pyg("edge_label_index")
 def test_a_link_type_that_the_graph_does_not_have():
     data = HeteroData(paper={"num_nodes": 100})
     links = torch.randint(100, (2, 40))
@@ -101,6 +104,7 @@ def test_a_link_type_that_the_graph_does_not_have():
         assert torch.equal(batch["paper"].n_id[store.edge_label_index], links[:, store.input_id])
 
 
+@pytest.mark.pyg("neg_sampling", "batch.edge_label")
 @pytest.mark.parametrize("disjoint", [False, True])
 @pytest.mark.parametrize("amount", [0.5, 1, 2, 1.3])
 def test_binary_negatives(disjoint, amount):
@@ -151,6 +155,7 @@ def test_ends_of_a_link_share_a_subgraph_with_fractional_negatives(key, amount):
         assert torch.equal(of_row[row], of_col[col]), "no edge leaves its subgraph"
 
 
+@pytest.mark.pyg("edge_label", "neg_sampling_ratio")
 def test_labels_make_room_for_zero():
     data, label = graph(), torch.arange(400) % 3
     loader = LinkNeighborLoader(data, [2], edge_label=label, neg_sampling_ratio=1.0, batch_size=50)
@@ -163,6 +168,7 @@ def test_labels_make_room_for_zero():
     assert torch.equal(batch.edge_label, label)
 
 
+@pytest.mark.pyg("neg_sampling", "batch.triplets")
 @pytest.mark.parametrize("disjoint", [False, True])
 @pytest.mark.parametrize("amount", [1, 3])
 @pytest.mark.parametrize("key", [None, ("a", "likes", "b"), ("a", "to", "a")])
@@ -200,6 +206,7 @@ def negative_nodes(weight=None, seed=0):
     return batch.n_id[batch.dst_neg_index].flatten().numpy()
 
 
+@pytest.mark.pyg("neg_sampling", "sampler.negative_sampling")
 def test_the_law_of_negatives():
     counts = np.bincount(negative_nodes(), minlength=20)
     assert stats.chisquare(counts).pvalue > 1e-4
@@ -211,6 +218,7 @@ def test_the_law_of_negatives():
     assert stats.chisquare(counts[weight.numpy() > 0]).pvalue < 1e-4, "the test can fail"
 
 
+@pytest.mark.pyg("neg_sampling")
 def test_negatives_follow_the_key():
     def epoch(**kwargs):
         loader = LinkNeighborLoader(
@@ -242,6 +250,7 @@ def test_resume():
     assert [batch.e_id.tolist() for batch in other] == whole[3:]
 
 
+@pytest.mark.pyg("edge_label_time", "batch.seed_time", "batch.edge_label")
 @pytest.mark.parametrize("neg_sampling", [None, "binary", "triplet"])
 def test_temporal(neg_sampling):
     data = graph()
@@ -290,6 +299,7 @@ def test_the_users_own_seeds_are_kept():
     assert loader.input_data.input_type == ("a", "likes", "b")
 
 
+@pytest.mark.pyg("sampler.in_link_loader")
 def test_the_sampler_works_in_pygs_own_loader():
     data = graph()
     sampler = NeighborSampler(data, [4, 4], seed=3)
@@ -304,6 +314,7 @@ def test_the_sampler_works_in_pygs_own_loader():
         assert torch.equal(ends, data.edge_index[:, batch.input_id])
 
 
+@pytest.mark.pyg("edge_label_index", "edge_label_time", "sampler.negative_sampling")
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [

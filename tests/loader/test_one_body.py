@@ -58,6 +58,7 @@ FANOUTS = {
 }
 
 
+@pytest.mark.pyg("num_neighbors", "replace", "sampler.num_neighbors")
 @pytest.mark.parametrize("replace", [False, True])
 @pytest.mark.parametrize("kind", FANOUTS)
 def test_fan_outs(loader_class: type, kind: str, replace: bool) -> None:
@@ -84,6 +85,7 @@ def test_fan_outs(loader_class: type, kind: str, replace: bool) -> None:
         assert counts.tolist() == expected[key]
 
 
+@pytest.mark.pyg("num_neighbors", "sampler.num_neighbors")
 @pytest.mark.parametrize(
     ("given", "message"),
     [
@@ -111,6 +113,7 @@ INPUT_NODES = {
 }
 
 
+@pytest.mark.pyg("input_nodes", "batch.input_id", "batch.input_type", "sampler.hetero_output")
 @pytest.mark.parametrize("kind", INPUT_NODES)
 def test_seeds(loader_class: type, kind: str) -> None:
     given, nodes, ids = INPUT_NODES[kind]
@@ -125,6 +128,14 @@ def test_seeds(loader_class: type, kind: str) -> None:
     assert all(batch.input_type == name for batch in batches)
 
 
+@pytest.mark.pyg(
+    "data",
+    "batch.batch_size",
+    "batch.node_attributes",
+    "batch.edge_attributes",
+    "batch.num_nodes",
+    "batch.by_reference",
+)
 def test_fields_of_every_type(loader_class: type) -> None:
     """Those of nodes and edges are selected, others passed on; untouched types are empty."""
     data = hetero_graph()
@@ -155,6 +166,7 @@ def test_fields_of_every_type(loader_class: type) -> None:
     assert all(alone[key].e_id.shape == (0,) for key in KEYS)
 
 
+@pytest.mark.pyg("with.to_hetero")
 @pytest.mark.parametrize("kind", ["to_hetero", "HeteroConv"])
 def test_models_train_unchanged(loader_class: type, kind: str) -> None:
     data = hetero_graph(extra_types=[("a", "rev_likes", "b")])
@@ -187,6 +199,7 @@ def test_models_train_unchanged(loader_class: type, kind: str) -> None:
     assert sum(losses[-4:]) < 0.8 * sum(losses[:4])
 
 
+@pytest.mark.pyg("with.trim_to_layer")
 def test_trim_to_layer(loader_class: type) -> None:
     """A layer that is trimmed computes the same for the nodes that are left."""
     needs_pyg_lib(loader_class)
@@ -207,6 +220,7 @@ def test_trim_to_layer(loader_class: type) -> None:
 # Subgraphs ########################################################################################
 
 
+@pytest.mark.pyg("subgraph_type", "disjoint", "batch.batch")
 @pytest.mark.parametrize("disjoint", [False, True])
 @pytest.mark.parametrize("kind", ["directional", "bidirectional", "induced"])
 @pytest.mark.parametrize("hetero", [False, True])
@@ -257,6 +271,7 @@ def timed(hetero: bool, by_edge: bool) -> Any:
     return data
 
 
+@pytest.mark.pyg("temporal_strategy", "time_attr", "input_time", "batch.seed_time")
 @pytest.mark.parametrize("strategy", ["uniform", "last"])
 @pytest.mark.parametrize(
     ("by_edge", "given"),
@@ -295,6 +310,7 @@ def test_times(loader_class: type, hetero: bool, by_edge: bool, given: bool, str
     assert drawn > 10
 
 
+@pytest.mark.pyg("weight_attr")
 @pytest.mark.parametrize("replace", [False, True])
 @pytest.mark.parametrize("hetero", [False, True], ids=["homogeneous", "heterogeneous"])
 def test_weights(loader_class: type, hetero: bool, replace: bool) -> None:

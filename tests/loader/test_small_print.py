@@ -25,6 +25,7 @@ from pyg_direct import LinkNeighborLoader, NeighborLoader, NeighborSampler
 # Keywords #########################################################################################
 
 
+@pytest.mark.pyg("kwargs", "dataset", "collate_fn")
 def test_dataset_and_collate_fn_are_dropped(loader_class: type) -> None:
     """The loader has its own of both; PyG says nothing, either."""
     arguments = {"input_nodes": [3, 1], "batch_size": 2}
@@ -33,6 +34,9 @@ def test_dataset_and_collate_fn_are_dropped(loader_class: type) -> None:
     assert_same_epoch(odd, loader_class(example_graph(), [-1], **arguments))
 
 
+@pytest.mark.pyg(
+    "pin_memory", "timeout", "multiprocessing_context", "persistent_workers", "in_order"
+)
 @pytest.mark.filterwarnings("ignore:'pin_memory' argument is set as true")
 @pytest.mark.parametrize("loader_type", [NeighborLoader, LinkNeighborLoader])
 @pytest.mark.parametrize(
@@ -55,6 +59,7 @@ def test_keywords_of_dataloader(loader_type: type, keywords: dict[str, Any]) -> 
         assert assert_same_epoch(loader, plain) > 2
 
 
+@pytest.mark.pyg("share_memory")
 def test_share_memory_is_taken() -> None:
     ours = [NeighborSampler(example_graph(), [2], seed=1, share_memory=b) for b in (False, True)]
     a, b = (NodeLoader(example_graph(), sampler, batch_size=4) for sampler in ours)
@@ -64,6 +69,7 @@ def test_share_memory_is_taken() -> None:
 # The loader as an object ##########################################################################
 
 
+@pytest.mark.pyg("loader.get_iterator")
 def test_get_iterator(loader_class: type) -> None:
     for filter_per_worker in (True, False):
         loader = loader_class(
@@ -72,6 +78,7 @@ def test_get_iterator(loader_class: type) -> None:
         assert assert_same_epoch(loader._get_iterator(), loader) == 3
 
 
+@pytest.mark.pyg("loader.enable_memory_log")
 def test_memory_log(caplog: pytest.LogCaptureFixture) -> None:
     loader = NeighborLoader(example_graph(), [2], batch_size=4, num_workers=2)
     with caplog.at_level(logging.DEBUG), loader.enable_memory_log():
@@ -100,6 +107,7 @@ class Frame(torch_geometric.typing.TensorFrame):
         return Frame(self.values.to(*args, **kwargs))
 
 
+@pytest.mark.pyg("batch.tensor_frame")
 def test_tensor_frames(loader_class: type) -> None:
     data = example_graph()
     data.tf, data.edge_tf = Frame(torch.arange(12) + 5), Frame(torch.arange(20) + 50)
@@ -121,6 +129,7 @@ def sampled(*ids: int, **arguments: Any) -> SamplerOutput:
     return NeighborSampler(example_graph(), [-1, -1], **arguments).sample_from_nodes(nodes(*ids))
 
 
+@pytest.mark.pyg("sampler.node_input", "sampler.metadata")
 def test_slices_of_the_input() -> None:
     """Without ids of its own, a slice is named by its positions."""
     part = NodeSamplerInput(None, torch.tensor([7, 2, 9]))[torch.tensor([2, 0])]
@@ -129,6 +138,7 @@ def test_slices_of_the_input() -> None:
     assert out.metadata[0].tolist() == [2, 0]
 
 
+@pytest.mark.pyg("sampler.output")
 def test_seed_node() -> None:
     out = sampled(3, 1, disjoint=True)
     assert torch.equal(out.seed_node, torch.tensor([3, 1])[out.batch])
@@ -136,6 +146,7 @@ def test_seed_node() -> None:
     assert torch.equal(torch.stack([out.global_row, out.global_col]), edge_index[:, out.edge])
 
 
+@pytest.mark.pyg("sampler.output", "sampler.hetero_output")
 @pytest.mark.parametrize("disjoint", [False, True])
 def test_outputs_are_merged_by_pyg(disjoint: bool) -> None:
     """Two outputs of ours become one, with every node and edge of either once."""
@@ -157,6 +168,7 @@ def test_outputs_are_merged_by_pyg(disjoint: bool) -> None:
         HeteroSamplerOutput.collate([out, out])
 
 
+@pytest.mark.pyg("batch.orig_edge_index", "sampler.output")
 def test_the_original_edges_are_kept_on_request() -> None:
     data = example_graph()
     sampler = NeighborSampler(data, [-1, -1], subgraph_type="bidirectional")
@@ -172,6 +184,7 @@ def test_the_original_edges_are_kept_on_request() -> None:
     assert torch.equal(batch._orig_edge_index, torch.stack([one_way.row, one_way.col]))
 
 
+@pytest.mark.pyg("sampler.edge_input", "sampler.metadata")
 @pytest.mark.parametrize("mode", [None, "binary", "triplet"])
 def test_metadata_of_links(mode: str | None) -> None:
     """Loaders read it by position."""
@@ -194,6 +207,7 @@ def test_metadata_of_links(mode: str | None) -> None:
         assert time is None
 
 
+@pytest.mark.pyg("batch.batch_size", "batch.link_seeds")
 def test_seeds_of_links_are_sorted_and_single() -> None:
     data = example_graph()
     links = torch.tensor([[7, 0, 7], [3, 7, 0]])

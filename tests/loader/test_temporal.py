@@ -54,6 +54,7 @@ def check(data, batch, seed_time, fanouts, strategy, replace, by_edge):
                 assert torch.equal(mine.sort().values, latest)
 
 
+@pytest.mark.pyg("temporal_strategy", "time_attr", "input_time")
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(
     num_nodes=st.integers(1, 40),
@@ -90,6 +91,7 @@ def test_no_neighbour_is_later_than_its_seed(
             assert "seed_time" not in batch
 
 
+@pytest.mark.pyg("time_attr")
 @pytest.mark.parametrize("name", ["collegemsg", "bitcoin_otc"])
 @pytest.mark.parametrize("strategy", ["uniform", "last"])
 def test_real_graphs(name, strategy, tmp_path):
@@ -119,6 +121,7 @@ def test_real_graphs(name, strategy, tmp_path):
     assert edges > 100
 
 
+@pytest.mark.pyg("temporal_strategy")
 def test_uniform_is_uniform_over_the_past():
     """Of 12 neighbours 8 are in the past; each is drawn equally often."""
     copies, degree, past, k = 20_000, 12, 8, 3
@@ -145,6 +148,7 @@ def test_uniform_is_uniform_over_the_past():
     assert stats.chi2.sf(q_biased, past - 1) < ALPHA, "the test has the power to see 5 %"
 
 
+@pytest.mark.pyg("time_attr")
 def test_heterogeneous_times():
     generator = torch.Generator().manual_seed(0)
     data = HeteroData()
@@ -185,6 +189,7 @@ def sorted_by_time(data):
     )
 
 
+@pytest.mark.pyg("is_sorted")
 def test_is_sorted():
     data = graph(30, 300, 50, 0)
     arguments = {"time_attr": "edge_time", "input_time": torch.arange(30), "batch_size": 30}
@@ -200,6 +205,7 @@ def test_is_sorted():
     assert torch.equal(a.e_id, b.e_id)
 
 
+@pytest.mark.pyg("temporal_strategy", "time_attr")
 @pytest.mark.parametrize(
     ("change", "arguments", "message"),
     [

@@ -68,6 +68,7 @@ def subset_law(weights, k):
     return law
 
 
+@pytest.mark.pyg("weight_attr")
 @pytest.mark.parametrize("k", [1, 4, 40])
 def test_with_replacement_the_frequencies_are_the_weights(k):
     picks = draws(WEIGHTS, k, replace=True)
@@ -76,6 +77,7 @@ def test_with_replacement_the_frequencies_are_the_weights(k):
     assert chi_square(np.bincount(picks.ravel(), minlength=6), probability) > ALPHA
 
 
+@pytest.mark.pyg("weight_attr")
 @pytest.mark.parametrize("k", [1, 2, 3, 4])
 def test_without_replacement_every_set_has_its_probability(k):
     picks = np.sort(draws(WEIGHTS, k, replace=False), axis=1)
@@ -102,6 +104,7 @@ def test_negative_controls():
     assert chi_square(observed, np.array(list(law.values()))) < ALPHA
 
 
+@pytest.mark.pyg("weight_attr")
 @pytest.mark.parametrize(
     ("weights", "k", "expected"),
     [
@@ -223,6 +226,7 @@ def test_the_latest_neighbours_behind_a_huge_weight(weights):
     assert chi_square(picks, late / late.sum()) > ALPHA
 
 
+@pytest.mark.pyg("weight_attr")
 def test_weights_follow_the_edges():
     """Weights are by edge of `edge_index`, which the CSC reorders."""
     generator = torch.Generator().manual_seed(0)
@@ -233,6 +237,7 @@ def test_weights_follow_the_edges():
         assert bool(keep[batch.e_id].all())
 
 
+@pytest.mark.pyg("weight_attr")
 def test_edge_types_without_weights_are_uniform():
     data = HeteroData()
     data["a"].num_nodes, data["b"].num_nodes = 4000, 2
@@ -249,6 +254,7 @@ def test_edge_types_without_weights_are_uniform():
     assert abs(plain.float().mean() - 0.5) < 4 * 0.5 / 4000**0.5
 
 
+@pytest.mark.pyg("weight_attr")
 @pytest.mark.parametrize(
     ("weight", "message"),
     [

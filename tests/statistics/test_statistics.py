@@ -103,6 +103,7 @@ def test_every_subset_equally_often(degree: int, k: int) -> None:
 # With replacement #################################################################################
 
 
+@pytest.mark.pyg("replace")
 @pytest.mark.parametrize(("degree", "k"), WITH_REPLACEMENT)
 def test_with_replacement(degree: int, k: int) -> None:
     drawn = draw(degree, k, 20_000, replace=True)
@@ -111,6 +112,7 @@ def test_with_replacement(degree: int, k: int) -> None:
         assert single_inclusion_with_replacement(drawn[:, j : j + 1], degree) > THRESHOLD
 
 
+@pytest.mark.pyg("replace")
 def test_slots_with_replacement_are_independent() -> None:
     """Within one block of four random words, across two, and far apart."""
     drawn = draw(7, 70, 20_000, replace=True)

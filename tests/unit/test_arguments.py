@@ -40,6 +40,7 @@ INPUT_NODES = {
 }
 
 
+@pytest.mark.pyg("input_nodes", "batch.batch_size", "batch.input_id")
 @pytest.mark.parametrize("kind", INPUT_NODES)
 def test_input_nodes(loader_class: type, kind: str) -> None:
     nodes, expected, ids = INPUT_NODES[kind]
@@ -59,6 +60,7 @@ def test_narrow_input_nodes(dtype: torch.dtype) -> None:
     assert_same_epoch(loader, make(NeighborLoader, input_nodes=torch.tensor([7, 2, 9])))
 
 
+@pytest.mark.pyg("kwargs")
 def test_input_id_overrides_the_positions(loader_class: type) -> None:
     loader = make(loader_class, input_nodes=[3, 1], input_id=torch.tensor([30, 10]))
     assert loader([1]).input_id.tolist() == [10]
@@ -70,6 +72,7 @@ def test_input_id_of_all_nodes() -> None:
     assert loader([1, 7]).input_id.tolist() == [51, 57]
 
 
+@pytest.mark.pyg("shuffle")
 def test_input_id_follows_the_shuffle(loader_class: type) -> None:
     nodes = torch.tensor([7, 2, 9, 4, 0])
     loader = make(loader_class, input_nodes=nodes, shuffle=True, batch_size=2)
@@ -77,6 +80,7 @@ def test_input_id_follows_the_shuffle(loader_class: type) -> None:
         assert torch.equal(nodes[batch.input_id], batch.n_id[: batch.batch_size])
 
 
+@pytest.mark.pyg("batch.duplicated_seeds")
 def test_duplicated_seeds_each_expand() -> None:
     loader = make(NeighborLoader, [-1], input_nodes=torch.tensor([3, 3, 1]))
     batch = loader([0, 1, 2])
@@ -87,6 +91,7 @@ def test_duplicated_seeds_each_expand() -> None:
     assert_maps_to(batch, example_graph())
 
 
+@pytest.mark.pyg("batch.duplicated_seeds")
 def test_copies_of_a_seed_draw_on_their_own() -> None:
     data = Data(edge_index=torch.tensor([list(range(1, 41)), [0] * 40]), num_nodes=41)
     batch = NeighborLoader(data, [5], input_nodes=torch.zeros(8, dtype=torch.int64), seed=1)(
@@ -99,6 +104,7 @@ def test_copies_of_a_seed_draw_on_their_own() -> None:
 # Fan-outs and replacement #########################################################################
 
 
+@pytest.mark.pyg("num_neighbors", "replace")
 @pytest.mark.parametrize("replace", [False, True])
 @pytest.mark.parametrize("hops", [[2, 2], [1, 3, 1], [0], [3, 0, 3], [-1, 2], [2, -1], []])
 def test_counts_of_edges(loader_class: type, hops: list[int], replace: bool) -> None:
@@ -121,6 +127,7 @@ def test_counts_of_edges(loader_class: type, hops: list[int], replace: bool) -> 
                 assert len(edges.unique()) == len(edges)
 
 
+@pytest.mark.pyg("replace")
 def test_replacement_repeats_edges(loader_class: type) -> None:
     batch = make(loader_class, [9], input_nodes=[3], replace=True)([0])
     assert batch.e_id.tolist() == [6] * 9
@@ -128,11 +135,13 @@ def test_replacement_repeats_edges(loader_class: type) -> None:
     assert batch.n_id.tolist() == [3, 0]
 
 
+@pytest.mark.pyg("num_neighbors")
 def test_num_neighbors_zero_and_negative_any(loader_class: type) -> None:
     assert_same_epoch(make(loader_class, [-7, -2]), make(loader_class, [-1, -1]))
     assert all(batch.num_edges == 0 for batch in make(loader_class, [0, 3]))
 
 
+@pytest.mark.pyg("directed")
 def test_directed_false_is_induced_and_deprecated(loader_class: type) -> None:
     with pytest.warns(Warning, match="deprecated"):
         loader = make(loader_class, directed=False)
@@ -142,6 +151,7 @@ def test_directed_false_is_induced_and_deprecated(loader_class: type) -> None:
 # Transforms #######################################################################################
 
 
+@pytest.mark.pyg("transform")
 @pytest.mark.parametrize("filter_per_worker", [None, True, False])
 def test_transform_sees_the_finished_batch(loader_class: type, filter_per_worker: Any) -> None:
     def transform(batch: Data) -> Any:
@@ -157,6 +167,7 @@ def test_transform_sees_the_finished_batch(loader_class: type, filter_per_worker
     assert loader([2])[0] == "anything"
 
 
+@pytest.mark.pyg("transform_sampler_output")
 def test_transform_sampler_output_comes_before_the_features(loader_class: type) -> None:
     def first_edge_only(out: SamplerOutput) -> SamplerOutput:
         assert out.metadata[0].tolist() == [0, 1, 2, 3, 4]
@@ -170,6 +181,7 @@ def test_transform_sampler_output_comes_before_the_features(loader_class: type) 
     assert_maps_to(batch, example_graph())
 
 
+@pytest.mark.pyg("transform_sampler_output", "batch.e_id")
 def test_transform_sampler_output_may_drop_the_edge_ids(loader_class: type) -> None:
     def forget(out: SamplerOutput) -> SamplerOutput:
         out.edge = None
@@ -181,6 +193,7 @@ def test_transform_sampler_output_may_drop_the_edge_ids(loader_class: type) -> N
     assert batch.num_edges > 0
 
 
+@pytest.mark.pyg("transform", "filter_per_worker")
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize("filter_per_worker", [True, False])
 def test_where_the_transform_runs(num_workers: int, filter_per_worker: bool) -> None:
@@ -196,6 +209,7 @@ def test_where_the_transform_runs(num_workers: int, filter_per_worker: bool) -> 
     assert here == [not (filter_per_worker and num_workers)] * 3
 
 
+@pytest.mark.pyg("filter_per_worker", "loader.collate_fn")
 def test_collate_fn_and_filter_fn_are_halves_of_a_call(loader_class: type) -> None:
     loader = make(loader_class, filter_per_worker=False)
     half = loader.collate_fn([1, 2])
@@ -208,6 +222,7 @@ def test_collate_fn_and_filter_fn_are_halves_of_a_call(loader_class: type) -> No
 # Order of the batches #############################################################################
 
 
+@pytest.mark.pyg("loader.len")
 def test_in_order_by_default(loader_class: type) -> None:
     loader = make(loader_class)
     assert seeds_of(loader) == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9], [10, 11]]
@@ -215,18 +230,21 @@ def test_in_order_by_default(loader_class: type) -> None:
     assert seeds_of(loader) == seeds_of(loader)
 
 
+@pytest.mark.pyg("drop_last")
 def test_drop_last(loader_class: type) -> None:
     loader = make(loader_class, drop_last=True)
     assert len(loader) == 2
     assert seeds_of(loader) == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]]
 
 
+@pytest.mark.pyg("batch_size")
 def test_default_batch_size_is_one(loader_class: type) -> None:
     loader = loader_class(example_graph(), [-1])
     assert len(loader) == 12
     assert seeds_of(loader)[:3] == [[0], [1], [2]]
 
 
+@pytest.mark.pyg("shuffle")
 def test_shuffle_is_a_permutation_of_its_own_each_epoch(loader_class: type) -> None:
     loader = make(loader_class, shuffle=True)
     first, second = ([v for seeds in seeds_of(loader) for v in seeds] for _ in range(2))
@@ -235,6 +253,7 @@ def test_shuffle_is_a_permutation_of_its_own_each_epoch(loader_class: type) -> N
     assert list(range(12)) not in (first, second)
 
 
+@pytest.mark.pyg("shuffle")
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_shuffle_follows_pyg_under_the_same_seed(pyg_loader: type, num_workers: int) -> None:
     ours = make(NeighborLoader, shuffle=True, num_workers=num_workers)
@@ -246,6 +265,7 @@ def test_shuffle_follows_pyg_under_the_same_seed(pyg_loader: type, num_workers: 
     assert orders[0] == orders[1]
 
 
+@pytest.mark.pyg("generator")
 def test_generator_decides_the_order(loader_class: type) -> None:
     def order(seed: int) -> list[list[int]]:
         generator = torch.Generator().manual_seed(seed)
@@ -255,6 +275,7 @@ def test_generator_decides_the_order(loader_class: type) -> None:
     assert order(3) != order(4)
 
 
+@pytest.mark.pyg("sampler", "batch_sampler")
 def test_sampler_and_batch_sampler(loader_class: type) -> None:
     nodes = torch.tensor([9, 8, 7, 6])
     loader = make(loader_class, input_nodes=nodes, sampler=[3, 3, 0], batch_size=2)
@@ -273,6 +294,7 @@ def epoch_of(**arguments: Any) -> list[Data]:
     return list(make(NeighborLoader, [2, 2], batch_size=2, **arguments))
 
 
+@pytest.mark.pyg("num_workers")
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")  # a test of its own below
 @pytest.mark.parametrize("arguments", [{}, {"seed": 3}, {"seed": 3, "shuffle": True}])
 def test_workers_and_prefetch_do_not_matter(arguments: dict[str, Any]) -> None:
@@ -290,6 +312,7 @@ def test_more_producers_than_cores_are_no_reason_to_warn() -> None:
         make(NeighborLoader, num_workers=available_cores() + 1)
 
 
+@pytest.mark.pyg("prefetch_factor")
 def test_prefetch_factor_is_prefetch() -> None:
     assert make(NeighborLoader, num_workers=1, prefetch_factor=4).prefetch == 4
     assert_same_epoch(epoch_of(num_workers=1, prefetch_factor=4), epoch_of())
@@ -299,6 +322,7 @@ def edges_of(loader: Any) -> list[list[int]]:
     return [batch.e_id.tolist() for batch in loader]
 
 
+@pytest.mark.pyg("batch.manual_seed", "loader.pickle")
 def test_manual_seed_governs(loader_class: type) -> None:
     loader = make(loader_class, [2, 2])
     torch.manual_seed(1)
@@ -310,6 +334,7 @@ def test_manual_seed_governs(loader_class: type) -> None:
     assert edges_of(loader) != first
 
 
+@pytest.mark.pyg("batch.manual_seed")
 def test_a_new_loader_follows_manual_seed(loader_class: type) -> None:
     def first_epoch(seed: int) -> list[list[int]]:
         torch.manual_seed(seed)
@@ -337,6 +362,7 @@ def test_batches_of_the_same_seeds_draw_anew(loader_class: type) -> None:
     assert len({tuple(sorted(edges)) for edges in edges_of(loader)}) > 8
 
 
+@pytest.mark.pyg("loader.call")
 def test_calls_draw_anew(loader_class: type) -> None:
     loader = make(loader_class, [2], input_nodes=[0])
     assert len({tuple(sorted(loader([0]).e_id.tolist())) for _ in range(30)}) > 8
@@ -345,6 +371,7 @@ def test_calls_draw_anew(loader_class: type) -> None:
 # The loader as an object ##########################################################################
 
 
+@pytest.mark.pyg("filter_per_worker", "loader.len", "loader.attributes")
 def test_the_loader_as_an_object(loader_class: type) -> None:
     data = example_graph()
     loader = loader_class(data, [2, 3], input_nodes=torch.tensor([5, 1]), batch_size=2)
@@ -359,6 +386,7 @@ def test_the_loader_as_an_object(loader_class: type) -> None:
     assert (len(loader), loader.batch_size, loader.dataset) == (1, 2, range(2))
 
 
+@pytest.mark.pyg("loader.call")
 @pytest.mark.parametrize("index", [[1, 0], torch.tensor([1, 0])], ids=["list", "tensor"])
 def test_call_takes_positions(loader_class: type, index: list[int] | Tensor) -> None:
     loader = make(loader_class, input_nodes=torch.tensor([5, 7]), filter_per_worker=False)
@@ -368,6 +396,7 @@ def test_call_takes_positions(loader_class: type, index: list[int] | Tensor) -> 
     assert "x" in batch
 
 
+@pytest.mark.pyg("loader.pickle")
 def test_two_iterators_at_a_time(loader_class: type) -> None:
     loader = make(loader_class)
     expected = seeds_of(loader)
@@ -376,6 +405,7 @@ def test_two_iterators_at_a_time(loader_class: type) -> None:
         assert seeds_of([pair[side] for pair in pairs]) == expected
 
 
+@pytest.mark.pyg("num_neighbors")
 def test_num_neighbors_can_be_set_on_a_shallow_copy() -> None:
     """What Lightning does for evaluation."""
     loader = make(NeighborLoader, [0])
@@ -386,6 +416,7 @@ def test_num_neighbors_can_be_set_on_a_shallow_copy() -> None:
     assert all(batch.num_edges == 0 for batch in loader)
 
 
+@pytest.mark.pyg("neighbor_sampler")
 def test_a_ready_sampler() -> None:
     data = example_graph()
     sampler = NeighborSampler(data, [2, 2], replace=True, disjoint=True, seed=4)

@@ -42,6 +42,7 @@ def selected(value: Any, ids: Tensor, dim: int = 0) -> Tensor:
     return torch.stack(rows, dim)
 
 
+@pytest.mark.pyg("batch.node_attributes", "batch.edge_attributes")
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("tail", [(), (1,), (5,), (2, 3), (0,)], ids=str)
 def test_attributes_of_any_dtype_and_shape(loader_class: type, dtype: Any, tail: Any) -> None:
@@ -64,6 +65,7 @@ LAYOUTS = {
 }
 
 
+@pytest.mark.pyg("batch.node_attributes")
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_layouts_of_x(loader_class: type, layout: str) -> None:
     data = bare(x=LAYOUTS[layout]())
@@ -101,6 +103,7 @@ def test_a_learnable_x_keeps_its_gradient(loader_class: type) -> None:
     assert torch.equal(data.x.grad, expected)
 
 
+@pytest.mark.pyg("batch.numpy")
 def test_numpy_attributes_become_tensors(loader_class: type, tmp_path: Any) -> None:
     mapped = np.memmap(tmp_path / "y", np.float32, "w+", shape=(12, 2))
     mapped[:] = np.arange(24).reshape(12, 2)
@@ -112,6 +115,7 @@ def test_numpy_attributes_become_tensors(loader_class: type, tmp_path: Any) -> N
     assert_same_value(batch.edge_attr, torch.from_numpy(data.edge_attr)[batch.e_id], "edge_attr")
 
 
+@pytest.mark.pyg("batch.by_reference")
 def test_everything_else_is_passed_on_by_reference(loader_class: type) -> None:
     others = {
         "text": "a string", "number": 3, "table": {"a": 1}, "thing": object(), "none_like": (),
@@ -122,11 +126,13 @@ def test_everything_else_is_passed_on_by_reference(loader_class: type) -> None:
         assert batch[key] is value, key
 
 
+@pytest.mark.pyg("batch.lists_refused")
 def test_lists_as_long_as_the_nodes_are_refused_as_in_pyg(loader_class: type) -> None:
     with pytest.raises(ValueError, match="invalid feature tensor type"):
         one_batch(loader_class, bare(names=[str(i) for i in range(12)]))
 
 
+@pytest.mark.pyg("batch.node_attributes")
 def test_as_many_edges_as_nodes_goes_by_the_name(loader_class: type) -> None:
     edge_index = example_graph().edge_index[:, :12]
     data = Data(x=torch.arange(12), edge_attr=torch.arange(12) + 50, edge_index=edge_index)
@@ -138,6 +144,7 @@ def test_as_many_edges_as_nodes_goes_by_the_name(loader_class: type) -> None:
     assert torch.equal(batch.weight_of_edge, data.weight_of_edge[batch.e_id])
 
 
+@pytest.mark.pyg("data", "batch.node_attributes")
 def test_attributes_along_another_dimension(loader_class: type) -> None:
     """PyG concatenates `*index*` along the last dimension, and a subclass decides for itself."""
 
@@ -153,6 +160,7 @@ def test_attributes_along_another_dimension(loader_class: type) -> None:
     assert torch.equal(batch.other_index, data.other_index[:, batch.n_id])
 
 
+@pytest.mark.pyg("batch.n_id")
 def test_a_users_own_n_id_and_e_id_are_kept_and_filtered(loader_class: type) -> None:
     plain = one_batch(loader_class, bare())
     batch = one_batch(loader_class, bare(n_id=torch.arange(12) + 100, e_id=torch.arange(20) + 500))
@@ -160,12 +168,14 @@ def test_a_users_own_n_id_and_e_id_are_kept_and_filtered(loader_class: type) -> 
     assert torch.equal(batch.e_id, plain.e_id + 500)
 
 
+@pytest.mark.pyg("batch.batch")
 def test_a_users_own_batch_and_seed_time_vanish(loader_class: type) -> None:
     batch = one_batch(loader_class, bare(batch=torch.zeros(12), seed_time=torch.zeros(3)))
     assert "batch" not in batch
     assert "seed_time" not in batch
 
 
+@pytest.mark.pyg("batch.by_reference")
 def test_the_users_data_is_not_changed(loader_class: type) -> None:
     data = example_graph()
     before = {key: value for key, value in data.to_dict().items()}
@@ -189,6 +199,7 @@ def test_attributes_replaced_under_the_loader_are_seen(loader_class: type) -> No
         assert_same_value(batch[key], data[key][batch.n_id], key)
 
 
+@pytest.mark.pyg("batch.by_reference")
 def test_batch_of_graphs_as_the_graph(loader_class: type) -> None:
     """Its own `batch` vector goes, as PyG's loader sets that key; `ptr` is graph-level."""
     data = Batch.from_data_list([example_graph(), example_graph()])
@@ -211,12 +222,14 @@ def test_no_grad_holds_wherever_the_batch_is_made(num_workers: int) -> None:
     assert batch.x.requires_grad
 
 
+@pytest.mark.pyg("batch.num_nodes")
 def test_num_nodes_only_where_the_data_stores_it(loader_class: type) -> None:
     batch = one_batch(loader_class, bare())
     assert batch.to_dict()["num_nodes"] == len(batch.n_id) == batch.num_nodes
     assert "num_nodes" not in one_batch(loader_class, example_graph()).to_dict()
 
 
+@pytest.mark.pyg("batch.edge_index")
 def test_a_graph_without_edges_or_without_edge_index(loader_class: type) -> None:
     empty = Data(x=torch.rand(12, 2), edge_index=torch.empty(2, 0, dtype=torch.int64))
     batch = one_batch(loader_class, empty)
@@ -228,6 +241,7 @@ def test_a_graph_without_edges_or_without_edge_index(loader_class: type) -> None
     assert batch.num_nodes == 3
 
 
+@pytest.mark.pyg("batch.edge_index")
 def test_types_and_places(loader_class: type) -> None:
     batch = one_batch(loader_class, example_graph())
     for key in ("n_id", "e_id", "input_id", "edge_index"):
@@ -240,6 +254,7 @@ def test_types_and_places(loader_class: type) -> None:
     assert batch.batch_size == 3
 
 
+@pytest.mark.pyg("batch.order")
 def test_isolated_seeds_stay(loader_class: type) -> None:
     loader = loader_class(example_graph(), [2, 2], input_nodes=[10, 6, 11], batch_size=3)
     batch = loader([0, 1, 2])
@@ -251,6 +266,7 @@ def test_isolated_seeds_stay(loader_class: type) -> None:
 # Graphs in other clothes ##########################################################################
 
 
+@pytest.mark.pyg("batch.adj_t")
 @pytest.mark.skipif(not torch_geometric.typing.WITH_TORCH_SPARSE, reason="needs torch_sparse")
 @pytest.mark.parametrize("valued", [False, True])
 def test_adj_t(loader_class: type, valued: bool) -> None:
@@ -276,6 +292,7 @@ def test_adj_t(loader_class: type, valued: bool) -> None:
         assert data.edge_index[:, weights].t().tolist() == ends
 
 
+@pytest.mark.pyg("batch.adj_t")
 @pytest.mark.skipif(not torch_geometric.typing.WITH_TORCH_SPARSE, reason="needs torch_sparse")
 @pytest.mark.parametrize("kind", ["directional", "bidirectional", "induced"])
 def test_adj_t_equals_pyg(pyg_loader: type, kind: str) -> None:
@@ -288,6 +305,7 @@ def test_adj_t_equals_pyg(pyg_loader: type, kind: str) -> None:
     assert_same_batch(ours, one_batch(pyg_loader, data, subgraph_type=kind))
 
 
+@pytest.mark.pyg("batch.edge_index")
 @pytest.mark.parametrize("sort_order", [None, "row", "col"])
 def test_edge_index_class(sort_order: str | None) -> None:
     """PyG needs pyg-lib for these."""
@@ -302,6 +320,7 @@ def test_edge_index_class(sort_order: str | None) -> None:
     assert_same_batch(batch, one_batch(NeighborLoader, data))
 
 
+@pytest.mark.pyg("batch.e_id", "batch.edge_index")
 @pytest.mark.parametrize("kind", ["directional", "bidirectional", "induced"])
 @pytest.mark.parametrize("disjoint", [False, True])
 def test_int32_graph(kind: str, disjoint: bool) -> None:

@@ -44,6 +44,7 @@ def global_edges(batch, key):
     )
 
 
+@pytest.mark.pyg("data", "batch.remote_stores")
 def test_full_neighbourhoods_are_those_of_the_data():
     data, remote = stores()
     arguments = {"num_neighbors": [-1, -1], "input_nodes": ("paper", range(20)), "batch_size": 5}
@@ -60,6 +61,7 @@ def test_full_neighbourhoods_are_those_of_the_data():
             assert len(b[key].e_id) == b[key].edge_index.size(1)
 
 
+@pytest.mark.pyg("kwargs", "edge_label_index", "batch.remote_stores")
 def test_links_and_custom_class():
     class Mine(HeteroData):
         pass
@@ -74,6 +76,7 @@ def test_links_and_custom_class():
     assert all(batch["paper", "of", "author"].edge_label_index.size(1) == 25 for batch in batches)
 
 
+@pytest.mark.pyg("data", "batch.remote_stores")
 def test_homogeneous_stores():
     features, edges = MyFeatureStore(), MyGraphStore()
     x = torch.randn(30, 2)
@@ -138,6 +141,7 @@ def test_an_edge_type_of_a_store_by_its_ends():
     assert batch["paper", "of", "author"].edge_label_index.size(1) == 200
 
 
+@pytest.mark.pyg("weight_attr")
 def test_times_and_weights_in_stores():
     """PyG refuses weights of remote stores."""
     _, (features, edges) = stores()

@@ -15,6 +15,7 @@ def loader(**kwargs):
     return NeighborLoader(data, [3], batch_size=5, **kwargs)
 
 
+@pytest.mark.pyg("loader.enable_cpu_affinity")
 def test_cpu_affinity_pins_producers_and_not_the_user():
     before = os.sched_getaffinity(0)
     cores = sorted(before)[:2]
@@ -37,6 +38,7 @@ def test_cpu_affinity_pins_producers_and_not_the_user():
     assert all(affinity == before for affinity in seen.values()), "only within the context"
 
 
+@pytest.mark.pyg("loader.enable_cpu_affinity")
 def test_affinity_errors_are_pygs():
     with (
         pytest.raises(ValueError, match="at least one worker"),
@@ -50,6 +52,7 @@ def test_affinity_errors_are_pygs():
         pass
 
 
+@pytest.mark.pyg("loader.enable_multithreading")
 def test_multithreading_leaves_torchs_threads_alone(monkeypatch):
     class Spawn:
         _name = "spawn"

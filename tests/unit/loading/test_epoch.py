@@ -120,6 +120,7 @@ def test_an_exception_of_worker_init_fn_is_raised():
         next(iter(loader))
 
 
+@pytest.mark.pyg("worker_init_fn")
 def test_worker_init_fn_runs_once_in_each_producer():
     seen = []
     loader = NeighborLoader(
@@ -133,6 +134,7 @@ def test_worker_init_fn_runs_once_in_each_producer():
     assert sorted(seen) == [(i, f"pyg_direct-producer-{i}") for i in range(3)]
 
 
+@pytest.mark.pyg("timeout")
 def test_timeout():
     loader = NeighborLoader(
         graph(),
@@ -148,6 +150,7 @@ def test_timeout():
     assert wait_for_no_producers()
 
 
+@pytest.mark.pyg("num_workers")
 def test_no_thread_is_left_after_an_epoch():
     loader = NeighborLoader(graph(), [3], batch_size=10, num_workers=3)
     assert len(seeds_of(loader)) == 20
@@ -171,6 +174,7 @@ def test_no_thread_is_left_after_deleting_iterator_and_loader():
     assert wait_for_no_producers()
 
 
+@pytest.mark.pyg("persistent_workers")
 def test_persistent_workers_keep_their_threads():
     loader = NeighborLoader(graph(), [3], batch_size=10, num_workers=2, persistent_workers=True)
     first = seeds_of(loader)
@@ -201,6 +205,7 @@ def test_an_iterator_outlives_its_loader():
     assert sum(1 for _ in iterator) == 20
 
 
+@pytest.mark.pyg("loader.pickle")
 def test_pickle():
     loader = NeighborLoader(graph(), [3, 3], batch_size=10, num_workers=2, seed=3, shuffle=True)
     expected = [batch.e_id for batch in loader]
@@ -213,6 +218,7 @@ def _child(loader, queue):
     queue.put([batch.e_id.tolist() for batch in loader])
 
 
+@pytest.mark.pyg("loader.pickle")
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")

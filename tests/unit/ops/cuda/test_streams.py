@@ -141,7 +141,7 @@ def test_a_workspace_belongs_to_a_stream(recorder: Recorder) -> None:
     loader = NeighborLoader(graph(), [4, 3], batch_size=40)
     list(loader)
     loader([1, 2, 3])
-    lanes = {lane for _, lane in loader.node_sampler._free}
+    lanes = {lane for _, lane in loader.node_sampler._workspaces._idle}
     assert lanes == {hash("sample"), hash("consumer")}
 
 

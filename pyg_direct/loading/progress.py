@@ -1,0 +1,215 @@
+"""Where a loader stands: beginning an epoch, going on with one, and the states that are saved."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..sampling import rng
+from ..types import BatchKey
+
+STATE_VERSION = 2
+READABLE_VERSIONS = (1, STATE_VERSION)  # version 1 had three fields of the fingerprint
+
+Fingerprint = Mapping[str, Any]
+"""Names and values, numbers or texts, of everything that decides what the batches are."""
+
+
+class SeedOrder(NamedTuple):
+    """What decides the order of the seeds in an epoch."""
+
+    batches: Iterable[Any]  # positions of the seeds of each batch; iterated once an epoch
+    generator: torch.Generator | None  # DataLoader's; None for torch's default one
+    shuffle_generator: torch.Generator | None  # the same one if the loader's seed is to govern it
+
+
+class Step(NamedTuple):
+    """One batch of an epoch, to be made."""
+
+    number: int  # in the epoch
+    index: Any  # positions in the loader's `input_nodes`, as the batch sampler gave them
+    key: BatchKey
+
+
+@dataclass
+class Progress:
+    """Where a loader stands; what `state_dict` saves."""
+
+    seed: int | None  # as the user gave it
+    epoch: int = -1  # the epoch that was begun last
+    batch: int = 0  # batches of it that were handed out
+    finished: bool = True
+    base_seed: int = 0  # of that epoch's draws
+    # Random states from before the epoch, for samplers that draw from them when they are iterated.
+    default_state: Tensor | None = None
+    generator_state: Tensor | None = None
+    resume: bool = field(default=False, compare=False)  # the next epoch continues this one
+    ticket: int = field(default=0, compare=False)  # of the iterator that may write to this
+
+    def begin(self, order: SeedOrder) -> Iterator[Step]:
+        """Begin the next epoch, or go on with the one that was loaded, and return what to make."""
+        batches = self._resume(order) if self.resume else self._start(order)
+        self.ticket += 1
+        # A base seed that was drawn for this epoch says it all: the same one, the same epoch.
+        seed, epoch = self.base_seed, 0 if self.seed is None else self.epoch
+        return (
+            Step(number, index, rng.derive(seed, epoch, number))
+            for number, index in enumerate(batches, self.batch)
+        )
+
+    def _start(self, order: SeedOrder) -> Iterator[Any]:
+        """Begin a new epoch. Draws in the order in which PyG's loader would."""
+        self.default_state, self.generator_state = torch.get_rng_state(), None
+        if order.generator is not None:
+            self.generator_state = order.generator.get_state()
+        self.epoch, self.batch, self.finished = self.epoch + 1, 0, False
+        # Also with a seed, so that the order of the seed nodes does not depend on it.
+        drawn = rng.draw_seed(order.generator)
+        self.base_seed = drawn if self.seed is None else self.seed
+        self._seed_shuffle(order)
+        return iter(order.batches)
+
+    def _resume(self, order: SeedOrder) -> Iterator[Any]:
+        """Go on with an epoch begun before, perhaps in another process."""
+        assert self.default_state is not None
+        ambient = torch.get_rng_state()
+        torch.set_rng_state(self.default_state)
+        try:
+            if order.generator is not None and self.generator_state is not None:
+                order.generator.set_state(self.generator_state)
+            rng.draw_seed(order.generator)
+            self._seed_shuffle(order)
+            batches = iter(order.batches)
+            skipped = sum(1 for _ in islice(batches, self.batch))
+            # One more than was done: samplers draw their order when the first batch is asked for.
+            ahead = list(islice(batches, 1))
+        finally:
+            torch.set_rng_state(ambient)
+        if skipped < self.batch:
+            raise ValueError(
+                f"The loaded state is from an epoch of {self.batch} batches or more, but the "
+                f"sampler gave {skipped}."
+            )
+        self.resume = False
+        return _chain(ahead, batches)
+
+    def _seed_shuffle(self, order: SeedOrder) -> None:
+        if order.shuffle_generator is not None and self.seed is not None:
+            key = rng.derive(self.seed, self.epoch, 0, rng.SHUFFLE_DOMAIN)
+            order.shuffle_generator.manual_seed(rng.as_seed(key))
+
+    def state_dict(self, fingerprint: Fingerprint) -> dict[str, Any]:
+        """Return everything a new process needs to go on, as tensors, numbers and texts."""
+        return {
+            "version": STATE_VERSION,
+            "seed": self.seed,
+            **{name: getattr(self, name) for name in _FIELDS},
+            "fingerprint": dict(fingerprint),
+        }
+
+    def load_state_dict(
+        self, state: Any, fingerprint: Fingerprint, num_batches: int | None, strict: bool
+    ) -> None:
+        """Make the next epoch go on where `state` was saved, or raise and change nothing.
+
+        Args:
+            state: from `state_dict`, also of an older version.
+            fingerprint: of this loader.
+            num_batches: of an epoch, if that is known.
+            strict: whether another fingerprint is an error, or a warning.
+
+        Raises:
+            ValueError: not such a state, or one of a loader with another fingerprint.
+        """
+        saved = _checked(state, num_batches)
+        differing = [name for name, value in saved.items() if fingerprint.get(name) != value]
+        if differing:
+            text = ", ".join(
+                f"{name}={saved[name]!r} (here {fingerprint.get(name)!r})" for name in differing
+            )
+            message = f"The state was saved by a loader with {text}."
+            if strict:
+                raise ValueError(
+                    f"{message} Build the loader with the same data and arguments, or pass "
+                    f"strict=False to go on with other batches."
+                )
+            warnings.warn(message, RuntimeWarning, stacklevel=3)
+        for name in _FIELDS:
+            setattr(self, name, state[name])
+        self.resume = not self.finished
+        self.ticket += 1
+
+
+def _chain(head: list[Any], tail: Iterator[Any]) -> Iterator[Any]:
+    yield from head
+    yield from tail
+
+
+def _is_int(low: int, high: int) -> Callable[[Any], bool]:
+    return lambda value: type(value) is int and low <= value < high
+
+
+def _is_random_state(value: Any) -> bool:
+    """Whether a value is None or a state that torch's CPU generators take."""
+    if value is None:
+        return True
+    try:
+        torch.Generator().set_state(value)
+    except (RuntimeError, TypeError, AttributeError):
+        return False
+    return True
+
+
+# What is saved of `Progress`, and what is allowed there.
+_FIELDS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
+    "epoch": ("an int in [-1, 2**32)", _is_int(-1, 1 << 32)),
+    "batch": ("an int of 0 or more", _is_int(0, 1 << 63)),
+    "finished": ("a bool", lambda value: type(value) is bool),
+    "base_seed": ("an int in [0, 2**64)", _is_int(0, 1 << 64)),
+    "default_state": ("a state of a torch generator or None", _is_random_state),
+    "generator_state": ("a state of a torch generator or None", _is_random_state),
+}
+
+
+def _checked(state: Any, num_batches: int | None) -> dict[str, Any]:
+    """Return the fingerprint in a state; see `Progress.load_state_dict`.
+
+    Raises:
+        ValueError: not a state, or one that no loader can have saved.
+    """
+
+    def refusal(problem: str) -> ValueError:
+        return ValueError(
+            f"The state cannot be loaded: {problem}. Pass what the loader's state_dict() returned."
+        )
+
+    if not isinstance(state, Mapping):
+        raise refusal(f"it is a {type(state).__name__} and no dict")
+    version = state.get("version")
+    if version not in READABLE_VERSIONS:
+        raise refusal(
+            f"it has version {version!r}, and this pyg_direct reads the versions "
+            f"{', '.join(map(str, READABLE_VERSIONS))}"
+        )
+    extra = {"fingerprint"} if version == STATE_VERSION else {"num_seeds", "batch_size"}
+    expected = {"version", "seed", *_FIELDS, *extra}
+    for what, names in (("lacks", expected - set(state)), ("also has", set(state) - expected)):
+        if names:
+            raise refusal(f"it {what} {', '.join(sorted(map(repr, names)))}")
+    for name, (allowed, is_allowed) in _FIELDS.items():
+        if not is_allowed(state[name]):
+            raise refusal(f"{name!r} must be {allowed}, got {state[name]!r}")
+    if not state["finished"] and (state["epoch"] < 0 or state["default_state"] is None):
+        raise refusal("it is in the middle of an epoch that was never begun")
+    if num_batches is not None and state["batch"] > num_batches:
+        raise refusal(f"{state['batch']} batches were done, but an epoch has {num_batches}")
+    saved = state["fingerprint"] if version == STATE_VERSION else {k: state[k] for k in extra}
+    if not isinstance(saved, Mapping):
+        raise refusal(f"'fingerprint' must be a dict, got {saved!r}")
+    return {"seed": state["seed"], **saved}

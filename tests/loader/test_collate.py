@@ -1,0 +1,96 @@
+"""`collate_fn` as a method that subclasses override, and as an argument."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from graphs import assert_same_batch, example_graph
+
+from pyg_direct import NeighborLoader
+
+
+class Marked:
+    """Mixed into a loader class: changes what `collate_fn` returns."""
+
+    def collate_fn(self, index: Any) -> Any:
+        out = super().collate_fn(index)
+        out.mark = list(index)
+        return out
+
+
+class Twice(NeighborLoader):
+    """Samples every batch two times, independently."""
+
+    def collate_fn(self, index: Any) -> Any:
+        return super().collate_fn(index), super().collate_fn(index)
+
+
+ARGUMENTS: dict[str, Any] = {"batch_size": 5, "input_nodes": torch.arange(12)}
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("filter_per_worker", [True, False])
+def test_a_subclass_overrides_collate_fn(
+    loader_class: type, num_workers: int, filter_per_worker: bool
+) -> None:
+    arguments = {**ARGUMENTS, "filter_per_worker": filter_per_worker, "num_workers": num_workers}
+    if loader_class is not NeighborLoader and num_workers:
+        pytest.skip("PyG would start processes")
+    kind = type("Loader", (Marked, loader_class), {})
+    if not filter_per_worker:  # then it is the sampler's output, as in PyG
+        marks: list[Any] = []
+        loader = kind(example_graph(), [2], **arguments)
+        loader.transform_sampler_output = lambda out: marks.append(out.mark) or out
+        assert len(list(loader)) == 3
+    else:
+        marks = [batch.mark for batch in kind(example_graph(), [2], **arguments)]
+    assert marks == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9], [10, 11]]
+
+
+@pytest.mark.usefixtures("each_backend")
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_the_batches_of_a_subclass_follow_the_seed(num_workers: int) -> None:
+    kind: Any = type("Loader", (Marked, NeighborLoader), {})
+    plain = NeighborLoader(example_graph(), [2, 2], seed=4, **ARGUMENTS)
+    changed = kind(example_graph(), [2, 2], seed=4, num_workers=num_workers, **ARGUMENTS)
+    for one, other in zip(plain, changed, strict=True):
+        del other.mark
+        assert_same_batch(one, other)
+
+
+def test_two_calls_for_one_batch_draw_independently() -> None:
+    def pairs() -> list[list[list[int]]]:
+        loader = Twice(example_graph(), [2, 2], seed=4, **ARGUMENTS)
+        return [[batch.e_id.tolist() for batch in pair] for pair in loader]
+
+    plain = NeighborLoader(example_graph(), [2, 2], seed=4, **ARGUMENTS)
+    assert [pair[0] for pair in pairs()] == [batch.e_id.tolist() for batch in plain]
+    assert any(first != second for first, second in pairs())
+    assert pairs() == pairs()
+
+
+def test_a_collate_fn_set_on_the_loader() -> None:
+    loader = NeighborLoader(example_graph(), [2], **ARGUMENTS)
+    loader.collate_fn = len
+    assert list(loader) == [5, 5, 2]
+
+
+@pytest.mark.parametrize(
+    ("argument", "value"), [("collate_fn", lambda batch: batch), ("dataset", [1, 2])]
+)
+def test_arguments_that_pyg_drops_are_refused(argument: str, value: Any) -> None:
+    with pytest.raises(TypeError, match=f"{argument}=.* would have no effect"):
+        NeighborLoader(example_graph(), [2], **{argument: value})
+
+
+def test_a_loader_built_anew_from_its_own_attributes() -> None:
+    """As Lightning does."""
+    loader = NeighborLoader(example_graph(), [2], seed=1, **ARGUMENTS)
+    again = NeighborLoader(
+        example_graph(), [2], seed=1, dataset=loader.dataset, collate_fn=loader.collate_fn,
+        **ARGUMENTS,
+    )  # fmt: skip
+    for one, other in zip(loader, again, strict=True):
+        assert_same_batch(one, other)

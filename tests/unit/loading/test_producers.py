@@ -1,0 +1,226 @@
+"""Producer threads: how they start, stop, are interrupted, and what they keep alive."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+import time
+import weakref
+from typing import Any
+
+import pytest
+import torch
+from torch_geometric.data import Data
+
+from pyg_direct import NeighborLoader
+from pyg_direct.loading.prefetcher import Prefetcher
+from pyg_direct.sampling.workspaces import MAX_IDLE_KINDS
+from pyg_direct.types import BatchKey
+
+KEY = BatchKey(3, 4)
+
+
+def graph() -> Data:
+    generator = torch.Generator().manual_seed(0)
+    edge_index = torch.randint(200, (2, 2000), generator=generator)
+    return Data(x=torch.arange(200.0).view(-1, 1), edge_index=edge_index)
+
+
+def build(**arguments: Any) -> NeighborLoader:
+    return NeighborLoader(graph(), [3, 3], **{"batch_size": 10, "seed": 1, **arguments})
+
+
+def sampled(loader: NeighborLoader) -> tuple[list[int], list[int]]:
+    out = loader.node_sampler.sample_nodes(loader.input_data[torch.arange(10)], KEY)
+    return out.node.tolist(), out.edge.tolist()
+
+
+def producers() -> list[threading.Thread]:
+    return [t for t in threading.enumerate() if t.name.startswith("pyg_direct-producer")]
+
+
+def soon(condition: Any, seconds: float = 10.0) -> bool:
+    deadline = time.monotonic() + seconds
+    while not condition() and time.monotonic() < deadline:
+        gc.collect()
+        time.sleep(0.01)
+    return bool(condition())
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="the system pins no threads")
+def test_affinity_keeps_no_loader_alive() -> None:
+    loader = build(num_workers=1, persistent_workers=True)
+    core = min(os.sched_getaffinity(0))
+    with loader.enable_cpu_affinity(loader_cores=[core]):
+        list(loader)
+    references = weakref.ref(loader), weakref.ref(loader.data.x)
+    del loader
+    assert soon(lambda: not producers())
+    assert all(reference() is None for reference in references)
+
+
+def test_worker_init_fn_that_refers_to_the_loader_keeps_it_not_alive() -> None:
+    loader = build(num_workers=2, persistent_workers=True)
+    loader.worker_init_fn = lambda number, it=loader: None
+    list(loader)
+    reference = weakref.ref(loader)
+    del loader
+    assert soon(lambda: not producers() and reference() is None)
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_a_producer_that_cannot_start_stops_the_others(persistent: bool) -> None:
+    broken = True
+
+    def start(number: int) -> None:
+        if broken and number == 1:
+            raise LookupError("planted")
+
+    loader = build(num_workers=3, worker_init_fn=start, persistent_workers=persistent)
+    expected = [batch.e_id.tolist() for batch in build()]
+    iterator = iter(loader)
+    with pytest.raises(LookupError, match="planted"):
+        list(iterator)
+    assert soon(lambda: not producers()), "while the iterator is still alive"
+    with pytest.raises(LookupError, match="planted"):
+        next(iterator)
+    broken = False
+    del iterator
+    again = [batch.e_id.tolist() for batch in loader]
+    assert len(again) == len(expected) == 20
+
+
+def test_fanouts_that_change_keep_no_workspaces() -> None:
+    loader = build()
+    made: list[weakref.ref[Any]] = []
+    workspace = loader._backend.workspace
+
+    def make(*arguments: Any) -> Any:
+        new = workspace(*arguments)
+        made.append(weakref.ref(new))
+        return new
+
+    loader._backend.workspace = make
+    for fanout in range(1, 13):
+        loader.node_sampler.num_neighbors = [fanout]
+        next(iter(loader))
+    gc.collect()
+    assert len(made) == 12
+    assert sum(reference() is not None for reference in made) == MAX_IDLE_KINDS
+
+
+def test_fanouts_that_alternate_use_their_workspaces_again() -> None:
+    loader, made = build(), []
+    workspace = loader._backend.workspace
+    loader._backend.workspace = lambda *a: made.append(a[1].fanouts.tolist()) or workspace(*a)
+    for _ in range(3):
+        for fanout in (3, 4):
+            loader.node_sampler.num_neighbors = [fanout]
+            assert next(iter(loader)).num_sampled_nodes[1] > 0
+    assert made == [[[3]], [[4]]]
+
+
+def test_fanouts_that_change_are_those_of_a_new_loader() -> None:
+    """Also where a workspace of the fan-outs before is idle."""
+    loader = build()
+    next(iter(loader))
+    for num_neighbors in ([3, 3, 3], [2], [-1, 1], [3, 3]):
+        loader.node_sampler.num_neighbors = num_neighbors
+        other = NeighborLoader(graph(), num_neighbors, batch_size=10, seed=1)
+        assert sampled(loader) == sampled(other)
+
+
+def test_replacement_and_subgraphs_that_change_are_those_of_a_new_loader() -> None:
+    loader = build()
+    next(iter(loader))
+    for name, value in (("replace", True), ("disjoint", True), ("temporal_strategy", "last")):
+        setattr(loader.node_sampler, name, value)
+        other = build()
+        for key, wanted in loader.node_sampler.fingerprint_parts()[0].items():
+            if key in ("replace", "disjoint", "temporal_strategy"):
+                setattr(other.node_sampler, key, wanted)
+        assert sampled(loader) == sampled(other)
+
+
+# Interruptions ####################################################################################
+
+
+class Interrupting(dict):  # type: ignore[type-arg]
+    """Results, and a KeyboardInterrupt right after one of them was read."""
+
+    armed = False
+
+    def __getitem__(self, key: Any) -> Any:
+        self._maybe()
+        return super().__getitem__(key)
+
+    def pop(self, key: Any) -> Any:
+        value = super().pop(key)
+        self._maybe()
+        return value
+
+    def _maybe(self) -> None:
+        if self.armed:
+            self.armed = False
+            raise KeyboardInterrupt
+
+
+def test_an_interrupt_while_a_result_is_taken() -> None:
+    prefetcher = Prefetcher(lambda task: task, 1, 2, timeout_seconds=20)
+    prefetcher.begin(iter(range(5)))
+    results = Interrupting(prefetcher._board.results)
+    with prefetcher._board.changed:
+        prefetcher._board.results = results
+    assert next(prefetcher) == 0
+    results.armed = True
+    with pytest.raises(KeyboardInterrupt):
+        next(prefetcher)
+    assert [next(prefetcher) for _ in range(4)] == [1, 2, 3, 4]
+    with pytest.raises(StopIteration):
+        next(prefetcher)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_an_interrupt_before_a_batch_is_counted(num_workers: int) -> None:
+    """The batch is lost, but the loader still knows where it stands."""
+    loader = build(num_workers=num_workers)
+    iterator = iter(loader)
+    next(iterator)
+    take = iterator._results.__class__.__next__
+
+    def interrupted(self: Any) -> Any:
+        take(self)
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(iterator._results.__class__, "__next__", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            next(iterator)
+    next(iterator)
+    state = loader.state_dict()
+    assert state["batch"] == 3
+    rest = [batch.e_id.tolist() for batch in iterator]
+    other = build()
+    other.load_state_dict(state)
+    assert [batch.e_id.tolist() for batch in other] == rest
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("filter_per_worker", [True, False])
+@pytest.mark.parametrize("name", ["transform", "transform_sampler_output"])
+def test_stop_iteration_of_a_transform_is_an_error(
+    name: str, filter_per_worker: bool, num_workers: int
+) -> None:
+    calls = 0
+
+    def stop(value: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 3:
+            raise StopIteration("planted")
+        return value
+
+    loader = build(num_workers=num_workers, filter_per_worker=filter_per_worker, **{name: stop})
+    with pytest.raises(RuntimeError, match=r"raised StopIteration\('planted'\)"):
+        list(loader)
