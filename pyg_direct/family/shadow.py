@@ -15,7 +15,7 @@ from ..arguments import check_count, check_flag, check_ids
 from ..batch.subgraph import attributes_of
 from ..loading.base import DEFAULT_PREFETCH
 from ..loading.seeds import node_seeds
-from ..sampling.ordering import EgoGraphs, ego_graphs
+from ..sampling.ordering import EgoGraphs, ego_graphs, sorted_lists
 from ..sampling.sampler import NeighborSampler
 from ..types import BatchKey
 from .base import SubgraphLoader, check_homogeneous
@@ -31,6 +31,10 @@ class ShaDowKHopSampler(SubgraphLoader, torch_geometric.loader.ShaDowKHopSampler
     for it, as a disjoint graph (Zeng et al., "Decoupling the Depth and Scope of Graph Neural
     Networks", NeurIPS 2021). The neighbours are drawn and the edges looked up on the CPU; on a GPU
     the attributes are gathered there and the batch arrives there.
+
+    Edges are found by searching the lists of neighbours, each sorted by id, for the nodes of the
+    subgraph. Where the lists are not sorted (edges sorted by destination, then by source, are), a
+    sorted copy is kept: up to 16 bytes for each edge.
 
     Two things differ from PyG. A node that several paths lead to is expanded once, in the hop after
     it was found first, where PyG draws its neighbours again for each path. And PyG's attribute
@@ -82,7 +86,6 @@ class ShaDowKHopSampler(SubgraphLoader, torch_geometric.loader.ShaDowKHopSampler
         sampler = NeighborSampler(
             data,
             [num_neighbors] * depth,
-            subgraph_type="induced",
             disjoint=True,
             replace=replace,
             device="cpu",
@@ -95,19 +98,13 @@ class ShaDowKHopSampler(SubgraphLoader, torch_geometric.loader.ShaDowKHopSampler
             seeds = seeds.nonzero().view(-1)
         check_ids(seeds, sampler.num_nodes, "node_idx")
         self.node_idx = seeds
+        self._lists = sorted_lists(sampler.graph.csc)
         self._begin(self.data, sampler, len(seeds), device, seed, prefetch, kwargs)
 
     def _sample(self, inputs: Tensor, key: BatchKey | None) -> EgoGraphs:
         sampler: Any = self._sampler
         found = sampler.sample([self.node_idx[inputs]], key or sampler.next_key())
-        return ego_graphs(
-            found.node[0],
-            found.seed_of[0],
-            found.edge_index[0],
-            found.edge[0],
-            len(inputs),
-            sampler.num_nodes,
-        )
+        return ego_graphs(found.node[0], found.seed_of[0], len(inputs), self._lists)
 
     def filter_fn(self, out: EgoGraphs) -> Any:
         """Gather the attributes of the subgraphs and join them to a batch of graphs."""

@@ -19,6 +19,7 @@ from ..graph.from_pyg import Graph, graph_of
 from ..kernels import walk as kernels
 from ..kernels.threads import available_cores, split
 from ..sampling import rng
+from ..sampling.ordering import sorted_lists
 from ..types import BatchKey
 
 Words: TypeAlias = tuple[np.uint64, np.uint64]
@@ -145,13 +146,7 @@ class RandomWalker:
     def _sorted_indices(self) -> Any:
         """Return the neighbours with each list sorted by id, for searching it."""
         if self._sorted is None:
-            csc = self._graph.csc
-            source = np.repeat(np.arange(len(csc.indptr) - 1), np.diff(csc.indptr))
-            by_list = (source[1:] > source[:-1]) | (csc.indices[1:] >= csc.indices[:-1])
-            in_order = bool(by_list.all())
-            self._sorted = (
-                csc.indices if in_order else csc.indices[np.lexsort((csc.indices, source))]
-            )
+            self._sorted = sorted_lists(self._graph.csc).indices
         return self._sorted
 
     def _split(self, walks: int, length: int, task: Any) -> None:

@@ -10,8 +10,8 @@ import torch_geometric.typing
 from hypothesis import given
 from torch_geometric.data import Data, HeteroData
 
-from pyg_direct import ShaDowKHopSampler
-from pyg_direct.sampling.ordering import by_source, ego_graphs
+from pyg_direct import NeighborSampler, ShaDowKHopSampler
+from pyg_direct.sampling.ordering import SortedLists, by_source, ego_graphs, sorted_lists
 
 needs_torch_sparse = pytest.mark.skipif(
     not torch_geometric.typing.WITH_TORCH_SPARSE, reason="PyG's own sampler needs torch_sparse"
@@ -84,17 +84,48 @@ def test_masks_and_ids_mean_the_same() -> None:
     assert len(ShaDowKHopSampler(data, 1, 1)) == 25
 
 
+def lists_of(edges: list[tuple[int, int]], num_nodes: int) -> SortedLists:
+    ends = torch.tensor(edges, dtype=torch.int64).view(-1, 2).t()
+    sampler = NeighborSampler(Data(edge_index=ends, num_nodes=num_nodes), [])
+    return sorted_lists(sampler.graph.csc)
+
+
 def test_the_order_of_subgraphs() -> None:
-    """The example of `ego_graphs`, with an edge in each subgraph."""
-    out = ego_graphs(
-        torch.tensor([7, 4, 5, 5]), torch.tensor([0, 1, 0, 1]),
-        torch.tensor([[2, 3], [0, 1]]), torch.tensor([10, 11]), 2, 8,
-    )  # fmt: skip
+    """The example of `ego_graphs`, with an edge in each subgraph and parallel ones."""
+    lists = lists_of([(5, 7), (5, 4), (7, 5), (5, 7), (4, 7)], 8)
+    out = ego_graphs(torch.tensor([7, 4, 5, 5]), torch.tensor([0, 1, 0, 1]), 2, lists)
     assert out.node.tolist() == [5, 7, 4, 5]
     assert out.ptr.tolist() == [0, 2, 4]
     assert out.root.tolist() == [1, 2]
-    assert out.edge_index.tolist() == [[0, 3], [1, 2]]
-    assert out.edge.tolist() == [10, 11]
+    assert out.edge_index.tolist() == [[0, 0, 1, 3], [1, 1, 0, 2]]
+    assert out.edge.tolist() == [0, 3, 2, 1]
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=80),
+    st.lists(st.sets(st.integers(0, 9), min_size=1), min_size=1, max_size=4),
+)
+def test_edges_within_groups(edges: list[tuple[int, int]], groups: list[set[int]]) -> None:
+    """All edges between the nodes of a group, found by hand."""
+    members = [(node, g) for g, group in enumerate(groups) for node in group]
+    members = [(min(group), g) for g, group in enumerate(groups)] + [
+        (node, g) for node, g in members if node != min(groups[g])
+    ]
+    node, group_of = (torch.tensor(part) for part in zip(*members, strict=True))
+    out = ego_graphs(node, group_of, len(groups), lists_of(edges, 10))
+    assert out.node[out.root].tolist() == [min(group) for group in groups]
+    assert out.node.tolist() == [node for group in groups for node in sorted(group)]
+    place = {(g, node): i for i, (g, node) in enumerate(
+        (g, node) for g, group in enumerate(groups) for node in sorted(group)
+    )}  # fmt: skip
+    expected = sorted(
+        (place[g, u], place[g, v], e)
+        for g, group in enumerate(groups)
+        for e, (u, v) in enumerate(edges)
+        if {u, v} <= group
+    )
+    assert out.edge_index.t().tolist() == [[u, v] for u, v, _ in expected]
+    assert out.edge.tolist() == [e for _, _, e in expected]
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=40))

@@ -1,0 +1,184 @@
+"""How fast PyG's other mini-batch methods are here, against PyG with torch_sparse.
+
+Every case makes a batch with either library in turn, in one process without workers, and writes
+`results/family_speed.json` and `results/family_speed.md`. Takes some minutes on two cores.
+
+    python -m benchmarks.family_speed --root FOLDER  # holds debian/; needs torch_sparse
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+import torch
+import torch_geometric.loader
+from torch_geometric.data import Data
+from torch_sparse import SparseTensor
+
+import pyg_direct
+from benchmarks.graphs import debian_hetero
+from benchmarks.machine import describe, environment
+from examples.synthetic import power_law_graph
+
+RESULTS = Path(__file__).parent / "results"
+NUM_NODES, NUM_EDGES, NUM_FEATURES = 200_000, 5_000_000, 100
+WALK_LENGTH = 20
+SAMPLERS = {"pyg_direct": pyg_direct, "pyg": torch_geometric.loader}
+
+
+class Case(NamedTuple):
+    """One thing to make, with either library."""
+
+    name: str
+    make: dict[str, Callable[[], Any]]
+    steps: int = 0  # of a walk, where the case is one
+
+
+def batches(loader: Any) -> Callable[[], Any]:
+    """Return a function that makes the next batch, epoch after epoch."""
+
+    def forever() -> Iterator[Any]:
+        while True:
+            yield from loader
+
+    source = forever()
+    return lambda: next(source)
+
+
+def loader_case(name: str, kind: str, *args: Any, **kwargs: Any) -> Case:
+    """Return the case of a loader class that has the same name in both libraries."""
+    make = {
+        who: batches(getattr(module, kind)(*args, **kwargs)) for who, module in SAMPLERS.items()
+    }
+    return Case(name, make)
+
+
+def walk_cases(data: Data) -> Iterator[Case]:
+    """Yield walks from all nodes; torch_sparse has uniform ones only."""
+    start, walker = torch.arange(data.num_nodes), pyg_direct.RandomWalker(data)
+    size = (data.num_nodes, data.num_nodes)
+    adj = SparseTensor(row=data.edge_index[0], col=data.edge_index[1], sparse_sizes=size)
+    adj.storage.rowptr()
+    steps = len(start) * WALK_LENGTH
+    make = {
+        "pyg_direct": lambda: walker.walk(start, WALK_LENGTH),
+        "pyg": lambda: adj.random_walk(start, WALK_LENGTH),
+    }
+    yield Case(f"{len(start):,} uniform walks of {WALK_LENGTH} steps", make, steps)
+    for p, q in ((0.25, 0.25), (0.25, 4.0), (4.0, 0.25), (4.0, 4.0)):
+        ours = {"pyg_direct": lambda p=p, q=q: walker.walk(start, WALK_LENGTH, p, q)}
+        yield Case(f"the same with p={p}, q={q}", ours, steps)
+
+
+def cases(root: Path | None) -> Iterator[Case]:
+    """Yield all cases, each built when it is asked for."""
+    data = power_law_graph(NUM_NODES, NUM_EDGES, NUM_FEATURES)
+    shuffled = {"batch_size": 256, "shuffle": True}
+    yield loader_case("ShaDow, 256 roots, 2 hops of 5", "ShaDowKHopSampler", data, 2, 5, **shuffled)
+    yield loader_case(
+        "ShaDow, 256 roots, 2 hops of 10", "ShaDowKHopSampler", data, 2, 10, **shuffled
+    )
+    steps = {"num_steps": 1000, "log": False}
+    yield loader_case("SAINT, 6,000 nodes", "GraphSAINTNodeSampler", data, 6000, **steps)
+    yield loader_case("SAINT, 20 edges", "GraphSAINTEdgeSampler", data, 20, **steps)
+    yield loader_case(
+        "SAINT, 6,000 walks of 2", "GraphSAINTRandomWalkSampler", data, 6000, 2, **steps
+    )
+    yield from walk_cases(data)
+    typed = debian_hetero(root)
+    for size in (128, 512):
+        yield loader_case(
+            f"HGT on debian_hetero, 128 seeds, 3 hops of {size}", "HGTLoader", typed, [size] * 3,
+            ("package", typed["package"].train_mask), batch_size=128, shuffle=True,
+        )  # fmt: skip
+
+
+def measure(case: Case, rounds: int) -> dict[str, Any]:
+    """Make batches in turn; returns seconds of the wall clock and of all threads, for each."""
+    for make in case.make.values():
+        make()
+    wall: dict[str, list[float]] = {who: [] for who in case.make}
+    cpu: dict[str, list[float]] = {who: [] for who in case.make}
+    for _ in range(rounds):
+        for who, make in case.make.items():
+            start, busy = time.perf_counter(), time.process_time()
+            make()
+            wall[who].append(time.perf_counter() - start)
+            cpu[who].append(time.process_time() - busy)
+    row = {"name": case.name, "steps": case.steps, "rounds": rounds, "wall": wall, "cpu": cpu}
+    print(markdown_row(row), flush=True)
+    return row
+
+
+def markdown_row(row: dict[str, Any]) -> str:
+    """Return one line of the table: median milliseconds, and ratios of medians."""
+
+    def cell(kind: str, who: str) -> str:
+        return f"{1000 * median(row[kind][who]):.2f}" if who in row[kind] else ""
+
+    def ratio(kind: str) -> str:
+        if "pyg" not in row[kind]:
+            return ""
+        return f"{median(row[kind]['pyg']) / median(row[kind]['pyg_direct']):.1f} x"
+
+    rate = ""
+    if row["steps"]:
+        rate = f"{row['steps'] / median(row['wall']['pyg_direct']) / 1e6:.1f} M"
+        rate += f" (best {row['steps'] / min(row['wall']['pyg_direct']) / 1e6:.1f} M)"
+    cells = [cell(kind, who) for kind in ("wall", "cpu") for who in ("pyg_direct", "pyg")]
+    return "| " + " | ".join([row["name"], *cells, ratio("wall"), ratio("cpu"), rate]) + " |"
+
+
+def markdown(result: dict[str, Any]) -> str:
+    """Return the report."""
+    lines = [
+        "# Speed of the other mini-batch methods",
+        "",
+        f"{NUM_NODES:,} nodes, {NUM_EDGES:,} edges, {NUM_FEATURES} features, unless the row",
+        "says otherwise. Median milliseconds of a whole batch (for walks: of one call), made in",
+        "turn with either library in one process; CPU time counts all threads. PyG draws with",
+        "torch_sparse. Steps a second are those of pyg_direct.",
+        "",
+        "| | wall, pyg_direct | wall, PyG | CPU, pyg_direct | CPU, PyG | wall | CPU | steps / s |",
+        "|---|---|---|---|---|---|---|---|",
+        *(markdown_row(row) for row in result["rows"]),
+        "",
+        "PyG's `GraphSAINTEdgeSampler` draws a number for every edge of the graph for each edge of",
+        f"a batch: 6,000 would take {6000 * NUM_EDGES * 4 / 1e9:.0f} GB, so the row has 20.",
+        "",
+        "The machine was shared with other work during the run, so wall-clock times are upper",
+        "bounds and their ratios noisy; CPU times depend less on it.",
+        "",
+        describe(result),
+        "Written by `python -m benchmarks.family_speed`; every time is in `family_speed.json`.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Run all cases and write the results."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--root", type=Path, help="holds debian/")
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--only", default="", help="cases whose name has this text")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the results")
+    args = parser.parse_args(argv)
+    warnings.simplefilter("ignore")
+    result = {"benchmark": "family_speed", **environment()}
+    result["rows"] = [
+        measure(case, args.rounds) for case in cases(args.root) if args.only in case.name
+    ]
+    args.out.mkdir(parents=True, exist_ok=True)
+    (args.out / "family_speed.json").write_text(json.dumps(result, indent=1) + "\n")
+    (args.out / "family_speed.md").write_text(markdown(result))
+
+
+if __name__ == "__main__":
+    main()
