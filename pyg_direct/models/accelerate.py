@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar, cast
 
 import torch
@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ..batch.edges import SampledEdges
 from ..loading.base import DirectLoader
-from .cutter import CutError, bind, cut
+from .cutter import CutError, cut
 from .prefixes import NotAPrefix
 from .trimmed import TrimmedModel
 
@@ -37,13 +37,13 @@ class Acceleration:
         self.reason = ""
         self._forward = plain.forward
         self._ways: dict[Any, TrimmedModel | None] = {}
-        self._parameters = inspect.signature(plain.forward).parameters
+        self._signature = inspect.signature(plain.forward)
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run the model: trimmed where the arguments hold sampled edges, else as it is."""
         if not any(map(_has_hops, (*args, *kwargs.values()))):
             return self._forward(*args, **kwargs)
-        inputs = self._without_trimming(bind(self.plain, args, kwargs))
+        inputs = self._inputs(args, kwargs)
         try:
             way = self._way(inputs)
             if way is not None:
@@ -59,17 +59,15 @@ class Acceleration:
             k: v for way in self._ways.values() if way is not None for k, v in way.forms.items()
         }
 
-    def _without_trimming(self, inputs: dict[str, Any]) -> dict[str, Any]:
-        """Leave out the counts by hop that PyG's models take for `trim_to_layer`."""
-        return {
-            name: value
-            for name, value in inputs.items()
-            if not (
-                name.startswith("num_sampled_")
-                and name in self._parameters
-                and self._parameters[name].default is None
-            )
-        }
+    def _inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """Return the arguments by name, without the counts that `trim_to_layer` of PyG takes."""
+        inputs = self._signature.bind(*args, **kwargs).arguments
+        for name, parameter in self._signature.parameters.items():
+            if parameter.kind == inspect.Parameter.VAR_KEYWORD:
+                inputs.update(inputs.pop(name, {}))
+            elif name.startswith("num_sampled_") and parameter.default is None:
+                inputs.pop(name, None)
+        return inputs
 
     def _way(self, inputs: dict[str, Any]) -> TrimmedModel | None:
         key = self._key(inputs)
@@ -84,9 +82,8 @@ class Acceleration:
         plain = _map_edges(inputs, SampledEdges.as_tensor)
         training = self.plain.training
         try:
-            return TrimmedModel(
-                cut(self.plain, plain, training=training), plain, self.all_statistics
-            )
+            pieces = cut(self.plain, plain, training=training)
+            return TrimmedModel(pieces, plain, self.all_statistics, training)
         except CutError as error:
             self._give_up(str(error))
             return None
@@ -100,8 +97,9 @@ class Acceleration:
             )
 
     def _key(self, inputs: dict[str, Any]) -> tuple[Any, ...]:
-        modes = tuple(m.training for m in self.plain.modules())
-        return modes, tuple(sorted((name, _kind(value)) for name, value in inputs.items()))
+        return tuple(_modes(self.plain)), tuple(
+            (name, _kind(value)) for name, value in inputs.items()
+        )
 
 
 def accelerate(model: M, *loaders: DirectLoader, batch_norm: str = "all") -> M:
@@ -228,10 +226,19 @@ def _map_edges(value: Any, change: Any) -> Any:
     return value
 
 
+def _modes(module: torch.nn.Module) -> Iterator[Any]:
+    """Yield what modules a model has, and their modes: a recorded forward holds for them only."""
+    yield id(module)
+    yield module.training
+    for child in module._modules.values():
+        if child is not None:
+            yield from _modes(child)
+
+
 def _kind(value: Any) -> Any:
     """Return what has to be the same of an argument for a recorded forward to hold."""
     if isinstance(value, Tensor):
-        return "tensor", str(value.dtype), value.dim()
+        return value.dtype, value.dim()
     if isinstance(value, Mapping):
-        return tuple((str(key), _kind(v)) for key, v in value.items())
-    return type(value).__name__, str(value)
+        return tuple((key, _kind(v)) for key, v in value.items())
+    return type(value), str(value)

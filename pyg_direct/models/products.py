@@ -77,6 +77,30 @@ def call_with_product(conv: MessagePassing, matrix: Adjacency, arguments: dict[s
     return _twin(conv, propagate=propagate)(**arguments)
 
 
+def both_ends(x: Tensor, rows: int) -> tuple[Tensor, Tensor]:
+    """Return x as the sources, and its first rows as the destinations.
+
+    The backward of a plain slice writes a gradient of the size of x, of which most is 0, and adds
+    it; this one writes the sum at once.
+    """
+    if not (x.requires_grad and torch.is_grad_enabled()):
+        return x, x[:rows]
+    source, destination = _BothEnds.apply(x, rows)  # type: ignore[no-untyped-call]
+    return source, destination
+
+
+class _BothEnds(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, rows: int) -> tuple[Tensor, Tensor]:
+        ctx.rows = rows
+        return x.view_as(x), x[:rows]
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        source, destination = grads
+        return torch.cat([source[: ctx.rows] + destination, source[ctx.rows :]]), None
+
+
 def call_gcn(
     conv: GCNConv,
     prefixes: Prefixes,

@@ -5,15 +5,15 @@ from __future__ import annotations
 import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, cast
 
 import torch
 from torch import Tensor, fx
 
 from ..batch.edges import HopEnds, SampledEdges
-from .cutter import Convolution, Cut, Segment
+from .cutter import Convolution, Cut, CutError, Segment
 from .prefixes import ALL, NotAPrefix, Prefixes
-from .products import call_gcn, call_with_product, is_gcn, is_product
+from .products import both_ends, call_gcn, call_with_product, is_gcn, is_product
 from .spaces import Connectivity, Count, Edges, Nodes, ends, make_example, same, spaces_of
 from .tracer import evaluating
 
@@ -47,17 +47,37 @@ class TrimmedModel:
         inputs: forward parameter -> value.
         all_statistics: let modules with running statistics see all rows of the batch in training
             mode, as in the plain model, and not the rows that are needed alone.
+        training: the mode that the model was cut in.
+
+    Raises:
+        CutError: the steps do not give the same on a part of the rows.
 
     Attributes:
         forms: name of each call of a layer -> how it is called.
     """
 
-    def __init__(self, pieces: Cut, inputs: Mapping[str, Any], all_statistics: bool) -> None:
+    def __init__(
+        self, pieces: Cut, inputs: Mapping[str, Any], all_statistics: bool, training: bool = False
+    ) -> None:
         self._cut = pieces
         self._all_statistics = all_statistics
+        self._spaces = {name: value.space for name, value in pieces.values.items()}
+        self._edge_types = {
+            name: space.edge_type
+            for name, space in self._spaces.items()
+            if isinstance(space, Connectivity)
+        }
+        self._arguments = {
+            step.name: step.bound(_Ref) for step in pieces.steps if isinstance(step, Convolution)
+        }
+        self._outputs = pieces.output_names()
         self._tail, self._tail_hops = _guarded(pieces.tail, pieces)
-        self.forms: dict[str, Form] = self._choose_forms(inputs)
+        self.forms: dict[str, Form] = {}
+        example = self._example(inputs)
+        found = self._choose_forms(*example)
         self._hops = self._needed()
+        if not training:  # dropout draws for other rows
+            self._check(*example, found)
 
     def run(self, inputs: Mapping[str, Any]) -> Any:
         """Return what the model returns, of its rows those of the seeds.
@@ -69,21 +89,13 @@ class TrimmedModel:
             NotAPrefix: the arguments are not what the sampler gave; run the plain model.
         """
         values = self._cut.input_values(inputs)
-        sampled = {
-            space.edge_type: values[name]
-            for name, space in self._spaces(Connectivity).items()
-            if name in values
-        }
+        sampled = {key: values[name] for name, key in self._edge_types.items()}
         if not all(isinstance(edges, SampledEdges) for edges in sampled.values()):
             raise NotAPrefix("edges that do not come from the sampler")
         prefixes = Prefixes(sampled)
         self._check_inputs(values, prefixes)
         for step in self._cut.steps:
-            hops = max(self._hops.get(name, 0.0) for name in _outputs(step))
-            if isinstance(step, Segment):
-                self._run_segment(step, values, prefixes, hops)
-            else:
-                values.update(self._call(step, self.forms[step.name], values, prefixes, hops))
+            self._run_step(step, values, prefixes)
         if self._tail is not None:
             trimmed = self._trimmed(self._tail.inputs, values, prefixes, self._tail_hops)
             try:
@@ -92,18 +104,14 @@ class TrimmedModel:
                 self._tail_hops = ALL  # it reads more than the seeds, so it does in each batch
                 self._hops = self._needed()
                 raise
-        names = self._cut.output_names()
-        return self._cut.result({**values, **self._trimmed(names, values, prefixes, 0)})
-
-    def _spaces(self, kind: type) -> dict[str, Any]:
-        values = self._cut.values
-        return {name: v.space for name, v in values.items() if isinstance(v.space, kind)}
+        values.update(self._trimmed(self._outputs, values, prefixes, 0))
+        return self._cut.result(values)
 
     def _check_inputs(self, values: Mapping[str, Any], prefixes: Prefixes) -> None:
         """Raise if an input has not as many rows as there were nodes or edges sampled."""
         for name, value in values.items():
-            if name in self._cut.values and isinstance(value, Tensor):
-                space = self._cut.values[name].space
+            space = self._spaces.get(name)
+            if isinstance(space, (Nodes, Edges)) and isinstance(value, Tensor):
                 rows = prefixes.num_rows(space, ALL)
                 if rows is not None and value.size(getattr(space, "dim", 0)) != rows:
                     raise NotAPrefix(f"{tuple(value.shape)} where {rows} rows were sampled")
@@ -111,17 +119,20 @@ class TrimmedModel:
     def _trimmed(
         self, names: tuple[str, ...], values: Mapping[str, Any], prefixes: Prefixes, hops: float
     ) -> dict[str, Any]:
-        spaces = {name: self._cut.values[name].space for name in names if name in self._cut.values}
         return {
-            name: prefixes.trim(values[name], spaces[name], hops)
-            if name in spaces
+            name: prefixes.trim(values[name], self._spaces[name], hops)
+            if name in self._spaces
             else values[name]
             for name in names
         }
 
-    def _run_segment(
-        self, step: Segment, values: dict[str, Any], prefixes: Prefixes, hops: float
+    def _run_step(
+        self, step: Segment | Convolution, values: dict[str, Any], prefixes: Prefixes
     ) -> None:
+        hops = max(self._hops.get(name, 0.0) for name in _outputs(step))
+        if isinstance(step, Convolution):
+            values.update(self._call(step, self.forms[step.name], values, prefixes, hops))
+            return
         out = step.run(self._trimmed(step.inputs, values, prefixes, hops))
         rows = prefixes.num_rows(step.space, hops)
         for name, value in out.items():
@@ -138,10 +149,9 @@ class TrimmedModel:
         hops: float,
     ) -> dict[str, Any]:
         """Return the outputs of a layer for the destinations within so many hops."""
-        spaces = {name: self._cut.values[name].space for name in conv.inputs}
+        spaces, names = self._spaces, self._arguments[conv.name]
         module: Any = conv.module
         if form == "gcn":
-            names = conv.bound(_Ref)
             edge_type = conv.edge_types[0]
             x = prefixes.trim(values[names["x"].name], spaces[names["x"].name], hops + 1)
             weight = names.get("edge_weight")
@@ -159,12 +169,15 @@ class TrimmedModel:
                 return {key: take(p, far) for key, p in part.items()}
             return part
 
-        names = conv.bound(_Ref)
         arguments = {name: take(part, hops + 1) for name, part in names.items()}
         if form in ("pair", "product"):
             x = names["x"]
             near, far = x if isinstance(x, tuple) else (x, x)
-            arguments["x"] = (take(near, hops + 1), take(far, hops))
+            if form == "product" and near is far:
+                rows = prefixes.num_nodes(ends(conv.edge_types[0])[1], hops)
+                arguments["x"] = both_ends(arguments["x"], cast(int, rows))
+            else:
+                arguments["x"] = (take(near, hops + 1), take(far, hops))
         if form in ("product", "square product"):
             matrix = prefixes.matrix(conv.edge_types[0], hops)
             found = conv.named(call_with_product(module, matrix, arguments))
@@ -177,7 +190,7 @@ class TrimmedModel:
 
     def _needed(self) -> dict[str, float]:
         """Return within how many hops of the seeds each value is needed."""
-        needed: dict[str, float] = dict.fromkeys(self._cut.output_names(), 0.0)
+        needed: dict[str, float] = dict.fromkeys(self._outputs, 0.0)
 
         def need(name: str, hops: float) -> None:
             needed[name] = max(needed.get(name, 0.0), hops)
@@ -202,23 +215,17 @@ class TrimmedModel:
         )
         if isinstance(step, Convolution):
             return statistics or self.forms[step.name] == "whole"
-        counts = any(
-            isinstance(self._cut.values[name].space, Count)
-            for name in step.inputs
-            if name in self._cut.values
-        )
-        return statistics or counts
+        return statistics or any(isinstance(self._spaces.get(name), Count) for name in step.inputs)
 
-    def _choose_forms(self, inputs: Mapping[str, Any]) -> dict[str, Form]:
-        """Try each layer on a small example, and take the first form that gives its numbers."""
+    def _example(self, inputs: Mapping[str, Any]) -> tuple[dict[str, Any], Prefixes]:
+        """Return values for a trial; of each type the first half of the nodes are the seeds."""
         given = {name: value for name, value in inputs.items() if value is not None}
         example = make_example(given, spaces_of(given))
         values = self._cut.input_values(example.full)
-        # Of each type the first half of the nodes are the seeds, and all others one hop away.
         half = {key: count // 2 for key, count in example.node_counts.items()}
         sampled = {}
-        for name, space in self._spaces(Connectivity).items():
-            source, destination = ends(space.edge_type)
+        for name, edge_type in self._edge_types.items():
+            source, destination = ends(edge_type)
             edge_index = values[name]
             first = int((edge_index[1] < half[destination]).sum())
             hops = HopEnds(
@@ -226,18 +233,35 @@ class TrimmedModel:
                 (half[destination], example.node_counts[destination]),
                 (first, edge_index.size(1)),
             )
-            sampled[space.edge_type] = SampledEdges(edge_index, hops)
-        prefixes, forms = Prefixes(sampled), {}
+            sampled[edge_type] = SampledEdges(edge_index, hops)
+        return values, Prefixes(sampled)
+
+    def _choose_forms(self, inputs: Mapping[str, Any], prefixes: Prefixes) -> dict[str, Any]:
+        """Take for each layer the first form that gives its numbers; return all values."""
+        values = dict(inputs)
         for step in self._cut.steps:
-            if isinstance(step, Convolution):
-                with torch.no_grad(), evaluating(step.module):
-                    found = step.run(values)
-                    forms[step.name] = self._form(step, values, prefixes, found)
-            else:
-                with torch.no_grad(), evaluating(step.module):
-                    found = step.run(values)
+            with torch.no_grad(), evaluating(step.module):
+                found = step.run(values)
+                if isinstance(step, Convolution):
+                    self.forms[step.name] = self._form(step, values, prefixes, found)
             values.update(found)
-        return forms
+        return values
+
+    def _check(
+        self, inputs: Mapping[str, Any], prefixes: Prefixes, expected: Mapping[str, Any]
+    ) -> None:
+        """Run all steps on the prefixes, as on a batch."""
+        values = dict(inputs)
+        for step in self._cut.steps:
+            try:
+                with torch.no_grad(), evaluating(step.module):
+                    self._run_step(step, values, prefixes)
+            except Exception as error:
+                raise CutError(f"it fails on some of the rows: {error}") from error
+        outputs = tuple(name for name in self._outputs if name in values)
+        wanted = self._trimmed(outputs, expected, prefixes, 0)
+        if not same(wanted, self._trimmed(outputs, values, prefixes, 0)):
+            raise CutError("it gives other numbers on some of the rows")
 
     def _form(
         self,
@@ -246,7 +270,7 @@ class TrimmedModel:
         prefixes: Prefixes,
         expected: Mapping[str, Any],
     ) -> Form:
-        for form in _candidates(conv):
+        for form in _candidates(conv, self._arguments[conv.name]):
             try:
                 found = self._call(conv, form, values, prefixes, 0)
             except Exception:  # a layer that takes no pair, or another kind of argument
@@ -260,8 +284,8 @@ class TrimmedModel:
         return "whole"
 
 
-def _candidates(conv: Convolution) -> list[Form]:
-    names = conv.bound(_Ref)
+def _candidates(conv: Convolution, names: Mapping[str, Any]) -> list[Form]:
+    """Return the ways in which a layer may be called, the cheapest first."""
     if names.get("size") is not None:
         return []
     if conv.one_hop:
