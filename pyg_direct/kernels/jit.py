@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import warnings
 from collections.abc import Callable
@@ -10,7 +11,7 @@ from typing import Any, TypeVar
 import numba
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils, event
+from numba.core import caching, cgutils, event
 from numba.extending import intrinsic
 
 logger = logging.getLogger("pyg_direct")
@@ -61,10 +62,48 @@ def inlined(function: F) -> F:
     return _compiled(function, "always")
 
 
+class _Cache(caching.FunctionCache):
+    """numba's cache on disk, of which any failure means compiling, with one warning.
+
+    numba itself raises the error: of every kernel, in every process, until somebody deletes a file
+    that was cut off when the disk was full.
+    """
+
+    warned = False
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """Return the machine code of a signature, or None if it has to be compiled."""
+        try:
+            return super().load_overload(sig, target_context)
+        except Exception as error:
+            self._warn(error)
+            with contextlib.suppress(Exception):
+                self.flush()  # begin a new index, so that the next process finds one that is whole
+            return None
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        """Keep the machine code of a signature, if that is possible."""
+        try:
+            super().save_overload(sig, data)
+        except Exception as error:
+            self._warn(error)
+
+    def _warn(self, error: Exception) -> None:
+        if not _Cache.warned:
+            _Cache.warned = True
+            warnings.warn(
+                f"The compiled CPU kernels in {self.cache_path} cannot be read or written "
+                f"({type(error).__name__}: {error}), so they are compiled again, which takes some "
+                f"seconds. Delete the folder, or set NUMBA_CACHE_DIR to a writable one.",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+
+
 def _compiled(function: F, inline: str) -> F:
-    options: dict[str, Any] = {"nogil": True, "error_model": "numpy", "inline": inline}
+    compiled = numba.njit(nogil=True, error_model="numpy", inline=inline)(function)
     try:
-        return numba.njit(cache=True, **options)(function)
+        compiled._cache = _Cache(function)  # what cache=True does, with a cache of our own
     except RuntimeError as error:
         if "no locator available" not in str(error):
             raise
@@ -75,7 +114,7 @@ def _compiled(function: F, inline: str) -> F:
             RuntimeWarning,
             stacklevel=3,
         )
-        return numba.njit(**options)(function)
+    return compiled  # type: ignore[no-any-return]
 
 
 def _prefetch_line(builder: Any, address: Any) -> None:

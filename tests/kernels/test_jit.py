@@ -5,6 +5,7 @@ import subprocess
 import sys
 from types import SimpleNamespace
 
+import numba
 import pytest
 from numba.core import caching
 
@@ -75,3 +76,39 @@ def test_a_notice_of_our_kernels_alone(caplog):
     assert compiles("somebody.else") == []
     assert compiles("pyg_direct.kernels.gather") == ["pyg_direct"]
     assert compiles("pyg_direct.kernels.sample") == ["pyg_direct"], "once is enough"
+
+
+@pytest.fixture
+def cache_folder(tmp_path, monkeypatch):
+    """A cache of its own, in which each kernel made anew is as in a new process."""
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(jit._Cache, "warned", False)
+    return tmp_path
+
+
+def hits_of(kernel):
+    assert kernel(2) == 3
+    return sum(kernel.stats.cache_hits.values())
+
+
+@pytest.mark.parametrize("ending", ["nbi", "nbc"])
+@pytest.mark.parametrize("left_bytes", [0, 40])
+def test_a_cache_cut_off_is_compiled_anew_and_mended(cache_folder, ending, left_bytes):
+    assert hits_of(jit.kernel(plus_one)) == 0
+    assert hits_of(jit.kernel(plus_one)) == 1
+    for file in cache_folder.rglob(f"*.{ending}"):
+        file.write_bytes(file.read_bytes()[:left_bytes])
+    with pytest.warns(RuntimeWarning, match="are compiled again.*NUMBA_CACHE_DIR"):
+        assert hits_of(jit.kernel(plus_one)) == 0
+    assert hits_of(jit.kernel(plus_one)) == 1
+
+
+def test_a_cache_that_cannot_be_written(cache_folder, monkeypatch):
+    def full(*arguments):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(caching.IndexDataCacheFile, "save", full)
+    compiled = jit.kernel(plus_one)
+    with pytest.warns(RuntimeWarning, match="No space left on device"):
+        assert compiled(2) == 3
+    assert compiled(2.0) == 3.0  # with another warning the test would fail
