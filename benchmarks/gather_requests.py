@@ -9,16 +9,11 @@ two are the access patterns of kernels with a thread for each word of 4 bytes:
   the writes, for tables that begin at a line (PyTorch-Direct; only for rows longer than a line that
   are no multiple of it).
 
-Writes `results/gather_requests.json`, and the plot beside it:
-
-    python -m benchmarks.gather_requests
+    python -m benchmarks requests
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import platform
 import sys
 from pathlib import Path
 from typing import Any
@@ -26,14 +21,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from pyg_direct import __version__
+from benchmarks import result as results
 
 # Not as `tests.emulator`: other packages bring a `tests` of their own.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
 from emulator import emulated, pin
 
 LINE, SECTOR, WORD, WARP = 128, 32, 4, 32
-RESULTS = Path(__file__).parent / "results"
+TITLE = "Read requests of a gather, counted in emulation"
 CASES = (  # bytes of a row, address of the table modulo 128, whose rows these are
     (100, 0, "25 floats"),
     (200, 0, "50 floats"),
@@ -127,23 +122,26 @@ def measure(num_picked: int, num_rows: int) -> list[dict[str, Any]]:
     return records
 
 
-def table(records: list[dict[str, Any]]) -> str:
-    """Return the records as a Markdown table."""
+def sections(result: dict[str, Any]) -> list[str]:
+    """Return the body of the report."""
     kernels = ("naive", "circular", "ours", "bound")
-    lines = [
-        "| row bytes | base | " + " | ".join(kernels) + " |",
-        "|---|---|" + "---|" * len(kernels),
-    ]
-    for record in records:
+    rows = []
+    for record in result["cases"]:
         cells = [
             f"{record[name]['requests_per_row']:.2f} / {record[name]['payload_bytes_per_row']:.0f}"
             for name in kernels
         ]
-        lines.append(f"| {record['row_bytes']} | {record['base']} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+        rows.append([str(record["row_bytes"]), str(record["base"]), record["rows_of"], *cells])
+    return [
+        "",
+        f"Read requests of {LINE}-byte lines / payload bytes, per row: {result['rows_gathered']:,} "
+        f"random rows of a table of {result['rows_of_table']:,}.",
+        "",
+        *results.table(["row bytes", "base", "rows of", *kernels], rows),
+    ]
 
 
-def plot(records: list[dict[str, Any]], path: Path) -> None:
+def plot(result: dict[str, Any], path: Path) -> None:
     """Draw requests over the lower bound, from the records alone."""
     import matplotlib as mpl
 
@@ -151,6 +149,7 @@ def plot(records: list[dict[str, Any]], path: Path) -> None:
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(figsize=(9, 4.2))
+    records = result["cases"]
     at = np.arange(len(records))
     colours = {"naive": "#c8553d", "circular": "#e0a458", "ours": "#2f6690"}
     for i, (name, colour) in enumerate(colours.items()):
@@ -167,28 +166,17 @@ def plot(records: list[dict[str, Any]], path: Path) -> None:
     plt.close(figure)
 
 
-def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description="Count the PCIe read requests of a gather.")
-    parser.add_argument("--picked", type=int, default=4096, help="rows to gather")
-    parser.add_argument("--rows", type=int, default=20_000, help="rows of the table")
-    parser.add_argument("--output", type=Path, default=RESULTS / "gather_requests.json")
-    options = parser.parse_args(arguments)
-    records = measure(options.picked, options.rows)
-    result = {
-        "what": "read requests of 128-byte lines and payload bytes, per row, counted in emulation",
-        "pyg_direct": __version__,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "numpy": np.__version__,
-        "rows_gathered": options.picked,
-        "rows_of_table": options.rows,
-        "cases": records,
-    }
-    options.output.parent.mkdir(parents=True, exist_ok=True)
-    options.output.write_text(json.dumps(result, indent=1) + "\n")
-    plot(records, options.output.with_suffix(".png"))
-    print(table(records))
-
-
-if __name__ == "__main__":
-    main()
+def main(argv: list[str] | None = None) -> None:
+    """Count, and write the results."""
+    arguments = results.parser(__doc__)
+    arguments.add_argument("--picked", type=int, help="rows to gather; 4,096, quickly 40")
+    arguments.add_argument("--rows", type=int, help="rows of the table; 20,000, quickly 90")
+    args = arguments.parse_args(argv)
+    picked, rows = (40, 90) if args.quick else (4096, 20_000)
+    picked, rows = args.picked or picked, args.rows or rows
+    sizes = {"rows_gathered": picked, "rows_of_table": rows}
+    result = results.new_result("requests", args.quick, **sizes)
+    result["cases"] = measure(picked, rows)
+    path = results.write(result, args.out)
+    plot(result, path.with_suffix(".png"))
+    print("\n".join(sections(result)))

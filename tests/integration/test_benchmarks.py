@@ -6,10 +6,14 @@ import math
 import pytest
 from results import check_environment
 
-from benchmarks import accuracy, cpu_loaders, derive, report
-from benchmarks.cases import BASELINE, OURS, available
+import benchmarks.__main__
+from benchmarks.cpu import derive, report
+from benchmarks.cpu import loaders as cpu_loaders
+from benchmarks.cpu.cases import BASELINE, OURS, available
 from benchmarks.machine import copy_bandwidth
+from benchmarks.result import COMMANDS, QUICK_NOTE, RESULTS, markdown
 from benchmarks.statistics import permutation_test, spread
+from benchmarks.training import accuracy
 
 # PyG's own loader needs torch_sparse, which an ordinary install has not.
 LOADERS = [loader for loader in (OURS, BASELINE) if available(loader)]
@@ -32,17 +36,17 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 @pytest.fixture(scope="module")
 def cpu_result(tmp_path_factory):
-    path = tmp_path_factory.mktemp("results") / "cpu_loaders.json"
+    folder = tmp_path_factory.mktemp("results")
     # One setting of the allocator: each contestant is a process, with its imports to wait for.
-    arguments = ["--smoke", "--malloc", "kept", "--first-batches", "0", "--out", str(path)]
-    cpu_loaders.main(arguments)
-    return path
+    cpu_loaders.main(["--quick", "--out", str(folder)])
+    return folder / "cpu.json"
 
 
+@pytest.mark.slow
 def test_cpu_loaders(cpu_result):
     result = json.loads(cpu_result.read_text())
     check_environment(result)
-    assert result["smoke"] is True
+    assert result["quick"] is True
     assert set(result["copy_bytes_per_s"]) >= {"1"}
     (graph,) = result["graphs"]
     assert graph["failures"] == {}
@@ -63,12 +67,16 @@ def test_cpu_loaders(cpu_result):
         assert BASELINE in result["not_installed"]
 
 
+@pytest.mark.slow
 def test_report(cpu_result):
-    report.main([str(cpu_result)])
+    written = cpu_result.with_suffix(".md").read_text()
+    cpu_result.with_suffix(".md").unlink()
+    assert benchmarks.__main__.main(["report", str(cpu_result)]) == 0
     text = cpu_result.with_suffix(".md").read_text()
     for title, _ in report.TABLES.values():
         assert f"| {title} |" in text
-    assert "A smoke run on toy sizes: no result." in text
+    assert text == written
+    assert QUICK_NOTE in text
     assert cpu_result.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -88,7 +96,7 @@ def test_first_batch():
 
 @pytest.mark.skipif(BASELINE not in LOADERS, reason="PyG's own loader needs torch_sparse")
 def test_accuracy(tmp_path):
-    accuracy.main(["--smoke", "--seeds", "2", "--out", str(tmp_path)])
+    accuracy.main(["--quick", "--out", str(tmp_path)])
     result = json.loads((tmp_path / "accuracy.json").read_text())
     check_environment(result)
     (row,) = result["rows"]
@@ -130,9 +138,10 @@ def test_limit_counts_bytes():
     assert limit["times_limit"] == {"1": pytest.approx(10.0)}
 
 
+@pytest.mark.slow
 def test_a_failed_contestant_does_not_stop_the_run(capsys):
     child = cpu_loaders.Child(
-        cpu_loaders.Contestant(OURS, 0, "default"), cpu_loaders.cases.SMOKE_CASES[0]
+        cpu_loaders.Contestant(OURS, 0, "default"), cpu_loaders.cases.QUICK_CASES[0]
     )
     assert child.ask("load", folder="/no/such/folder") == {}
     assert "FileNotFoundError" in child.failure
@@ -159,3 +168,33 @@ def test_spread():
 def test_copy_bandwidth():
     speeds = copy_bandwidth(1 << 20, repeats=2)
     assert all(value > 1e8 for value in speeds.values())
+
+
+def test_the_commands(capsys):
+    assert benchmarks.__main__.main([]) == 0
+    listed = capsys.readouterr().out
+    assert all(f"    {name} " in listed for name in [*COMMANDS, "all", "report"])
+    assert benchmarks.__main__.main(["cpus"]) == 2
+    assert "no benchmark 'cpus'" in capsys.readouterr().err
+    for command in COMMANDS.values():
+        with pytest.raises(SystemExit, match="0"):
+            command.load().main(["--help"])
+        assert "--quick" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("path", sorted(RESULTS.glob("*.json")), ids=lambda path: path.name)
+def test_committed_reports_are_those_of_the_committed_results(path):
+    result = json.loads(path.read_text())
+    assert result["quick"] is False
+    check_environment(result)
+    if hasattr(COMMANDS[result["benchmark"]].load(), "sections"):
+        assert path.with_suffix(".md").read_text() == markdown(result, path.stem)
+
+
+def test_all_runs_each_command(monkeypatch):
+    ran = []
+    for name, command in COMMANDS.items():
+        run = lambda argv, name=name: ran.append((name, argv))  # noqa: E731
+        monkeypatch.setattr(command.load(), "main", run)
+    benchmarks.__main__.main(["all", "--quick"])
+    assert ran == [(name, ["--quick"]) for name in COMMANDS]

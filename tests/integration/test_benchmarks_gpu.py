@@ -16,22 +16,20 @@ import pytest
 import torch
 from emulator import emulated
 
-from benchmarks import (
-    gpu_all,
-    gpu_checks,
-    gpu_epochs,
-    gpu_gather,
-    gpu_marks,
-    gpu_plan,
-    gpu_plot,
-    gpu_small_run,
-    gpu_training,
-    limited,
-)
-from benchmarks.cases import BASELINE, available
-from benchmarks.gpu_device import Context, DryDevice, MissingError
-from benchmarks.gpu_plan import DRY, FULL, STAGES, Stage
-from benchmarks.limited import Outcome, run_limited
+from benchmarks.cpu.cases import BASELINE, available
+from benchmarks.gpu import checks as gpu_checks
+from benchmarks.gpu import epochs as gpu_epochs
+from benchmarks.gpu import gather as gpu_gather
+from benchmarks.gpu import limited
+from benchmarks.gpu import marks as gpu_marks
+from benchmarks.gpu import plan as gpu_plan
+from benchmarks.gpu import plot as gpu_plot
+from benchmarks.gpu import run as gpu_run
+from benchmarks.gpu import small_run as gpu_small_run
+from benchmarks.gpu import training as gpu_training
+from benchmarks.gpu.device import Context, DryDevice, MissingError
+from benchmarks.gpu.limited import Outcome, run_limited
+from benchmarks.gpu.plan import DRY, FULL, STAGES, Stage
 from pyg_direct.ops.cuda.source import FILES, declarations, read_source
 
 NAMES = [stage.name for stage in STAGES]
@@ -42,8 +40,8 @@ def dry(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("dry")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OMP_NUM_THREADS", "1")  # toys gain nothing from threads
-        gpu_all.main(["--dry", "--out", str(out), "--logs", str(out / "logs")])
-    return out / "gpu_all.json"
+        gpu_run.main(["--dry", "--out", str(out), "--logs", str(out / "logs")])
+    return out / "gpu.json"
 
 
 @pytest.mark.slow
@@ -132,7 +130,7 @@ def test_chosen_stages() -> None:
 
 
 def test_every_benchmark_stays_small() -> None:
-    for path in Path(gpu_all.__file__).parent.glob("*.py"):
+    for path in Path(gpu_run.__file__).parent.glob("*.py"):
         assert len(path.read_text().splitlines()) < 400, path.name
 
 
@@ -152,8 +150,8 @@ def test_the_plans() -> None:
 
 def test_dry_results_do_not_go_where_results_are() -> None:
     with pytest.raises(SystemExit):
-        gpu_all.main(["--dry", "--out", str(gpu_all.RESULTS), "--only", "info"])
-    committed = gpu_all.RESULTS / "gpu_all.json"
+        gpu_run.main(["--dry", "--out", str(gpu_run.RESULTS), "--only", "info"])
+    committed = gpu_run.RESULTS / "gpu.json"
     assert not committed.exists() or json.loads(committed.read_text())["dry"] is False
 
 
@@ -171,10 +169,10 @@ def run_with(
             Path(config["out"]).write_text(json.dumps(results))
         return outcome
 
-    monkeypatch.setattr(gpu_all, "run_limited", fake)
-    run = gpu_all.Run(tmp_path, tmp_path / "logs", DRY, False, seconds, "abc")
+    monkeypatch.setattr(gpu_run, "run_limited", fake)
+    run = gpu_run.Run(tmp_path, tmp_path / "logs", DRY, False, seconds, "abc")
     run.stages(tuple(Stage(name, 10, "module:function") for name in outcomes))
-    written = json.loads((tmp_path / "gpu_all.json").read_text())
+    written = json.loads((tmp_path / "gpu.json").read_text())
     assert written["dry"] is False
     assert "note" not in written
     return written["stages"]
@@ -274,7 +272,7 @@ def test_all_tools_of_the_sanitizer(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert found == {"memcheck": 0, "racecheck": 9, "initcheck": 0, "synccheck": None}
     said = given.results["memcheck"]["tail"]
     assert said.startswith("--tool memcheck --error-exitcode 9 ")
-    assert said.endswith("-m benchmarks.gpu_small_run 1\n")
+    assert said.endswith("-m benchmarks.gpu.small_run 1\n")
     mark = gpu_marks.sanitizer_clean({"sanitizer": given.results})
     assert mark == (2, False, "racecheck: 9, synccheck: time limit")
 

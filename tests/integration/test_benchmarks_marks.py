@@ -1,4 +1,4 @@
-"""How `benchmarks.gpu_marks` judges a run, on made-up runs."""
+"""How `benchmarks.gpu.marks` judges a run, on made-up runs."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks import gpu_checks, gpu_marks
-from benchmarks.gpu_plan import STAGES
+from benchmarks.gpu import checks as gpu_checks
+from benchmarks.gpu import marks as gpu_marks
+from benchmarks.gpu.plan import STAGES
 from benchmarks.statistics import spread
 
 

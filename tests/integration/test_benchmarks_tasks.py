@@ -8,8 +8,10 @@ import pytest
 import torch
 from results import check_environment
 
-from benchmarks import derive, other_loaders, tasks
-from benchmarks.cases import BASELINE, NUM_WORKERS, OURS, available
+from benchmarks.cpu import derive, other_loaders
+from benchmarks.cpu.cases import BASELINE, NUM_WORKERS, OURS, available
+from benchmarks.result import QUICK_NOTE
+from benchmarks.training import tasks
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -20,7 +22,7 @@ needs_torch_sparse = pytest.mark.skipif(
 
 @needs_torch_sparse
 def test_tasks(tmp_path):
-    tasks.main(["--smoke", "--seeds", "2", "--out", str(tmp_path)])
+    tasks.main(["--quick", "--out", str(tmp_path)])
     result = json.loads((tmp_path / "tasks.json").read_text())
     check_environment(result)
     rows = {row["task"]: row for row in result["rows"]}
@@ -36,16 +38,16 @@ def test_tasks(tmp_path):
             assert all(0 <= value <= 1 for value in values)
             assert math.isclose(row["mean"][name], sum(values) / 2)
     text = (tmp_path / "tasks.md").read_text()
-    assert "A smoke run on toy sizes: no result." in text
+    assert QUICK_NOTE in text
     assert "| links | generated | AUC |" in text
-    assert "no rival" in text
+    assert "without a baseline" in text
 
 
 # From Python 3.12 on, for PyG's workers; this process has idle threads by then.
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 def test_other_loaders(tmp_path):
-    other_loaders.main(["--smoke", "--out", str(tmp_path)])
-    result = json.loads((tmp_path / "other_loaders.json").read_text())
+    other_loaders.main(["--quick", "--out", str(tmp_path)])
+    result = json.loads((tmp_path / "others.json").read_text())
     check_environment(result)
     assert [graph["case"]["loader"] for graph in result["graphs"]] == [
         other_loaders.NODES,
@@ -69,9 +71,9 @@ def test_other_loaders(tmp_path):
     assert set(rows) == set(other_loaders.VARIANTS)
     assert rows[other_loaders.UNIFORM]["of_uniform"] == 1
     assert all(row["min"] > 0 for row in rows.values())
-    text = (tmp_path / "other_loaders.md").read_text()
-    assert "A smoke run on toy sizes: no result." in text
-    assert "## Weighted and temporal sampling: no rival" in text
+    text = (tmp_path / "others.md").read_text()
+    assert QUICK_NOTE in text
+    assert "## Weighted and temporal sampling, without a baseline" in text
 
 
 def test_auc():

@@ -9,20 +9,20 @@ import numpy as np
 import pytest
 
 from benchmarks import gather_requests
+from benchmarks.result import RESULTS
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_it_runs_at_toy_size(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    output = tmp_path / "result.json"
-    gather_requests.main(["--picked", "40", "--rows", "90", "--output", str(output)])
-    assert output.with_suffix(".png").stat().st_size > 1000
-    cases = json.loads(output.read_text())["cases"]
+def test_it_runs_at_toy_size(tmp_path: Path) -> None:
+    gather_requests.main(["--quick", "--out", str(tmp_path)])
+    assert (tmp_path / "requests.png").stat().st_size > 1000
+    cases = json.loads((tmp_path / "requests.json").read_text())["cases"]
     assert len(cases) == len(gather_requests.CASES)
-    assert capsys.readouterr().out.count("\n") == len(cases) + 2
+    assert (tmp_path / "requests.md").read_text().count("\n| ") == len(cases) + 2
 
 
 def test_the_committed_result() -> None:
-    cases = json.loads((gather_requests.RESULTS / "gather_requests.json").read_text())["cases"]
+    cases = json.loads((RESULTS / "requests.json").read_text())["cases"]
     assert [(c["row_bytes"], c["base"]) for c in cases] == [c[:2] for c in gather_requests.CASES]
     for case in cases:
         bound = case["bound"]["requests_per_row"]

@@ -1,0 +1,1 @@
+"""Loaders on the CPU: speed and memory."""

@@ -1,0 +1,1 @@
+"""Everything that has to be measured and checked on a GPU."""

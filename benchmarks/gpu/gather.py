@@ -1,0 +1,142 @@
+"""Stages of `benchmarks.gpu` that measure kernels: the link, rows gathered over it, sampling."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks.cpu.contestants import endless
+from benchmarks.gpu.device import Context, Device, opened
+from benchmarks.gpu.training import load_graph, ours_loader
+from benchmarks.graphs import bare
+from benchmarks.statistics import spread
+from pyg_direct.doctor.bandwidth import LinkSpeed, Rate, measure_link
+from pyg_direct.ops.cuda.backend import LINE_BYTES
+
+CHECKED_ROWS = 1000
+CALIBRATED = (400, 64)  # row bytes and base of the gather that is measured by number of threads
+
+
+def gather(context: Context) -> None:
+    """Measure the link, the gather by row length and base, and by number of threads."""
+    plan = context.plan
+    with opened(context.dry) as device:
+        source = device.pinned(random_bytes(plan.link_bytes))
+        link = measure_link(device.backend, source, device.timer, plan.repeats)
+        context.keep("link", link_record(link))
+        del source
+        memory = device.pinned(random_bytes(plan.table_bytes + 2 * LINE_BYTES))
+        context.keep("by_row", [])
+        for row_bytes in plan.row_bytes:
+            for base in plan.bases:
+                table = table_at(memory, base, plan.table_bytes // row_bytes, row_bytes)
+                record = measure_gather(context, device, table)
+                record |= {"row_bytes": row_bytes, "base": base, "table": "host"}
+                context.keep("by_row", [*context.results["by_row"], record])
+        row_bytes, base = CALIBRATED
+        table = table_at(memory, base, plan.table_bytes // row_bytes, row_bytes)
+        record = measure_gather(context, device, table.to(device.device))
+        context.keep("from_device", record | {"row_bytes": row_bytes, "table": "device"})
+        context.keep("by_threads", [])
+        before = device.backend.gather_threads
+        for rate in link.ladder:
+            device.backend.gather_threads = rate.threads
+            record = measure_gather(context, device, table) | {"threads": rate.threads}
+            context.keep("by_threads", [*context.results["by_threads"], record])
+        device.backend.gather_threads = before
+
+
+def link_record(link: LinkSpeed) -> dict[str, Any]:
+    """Return a measurement of the link as numbers."""
+
+    def rate(rate: Rate) -> dict[str, Any]:
+        return {"threads": rate.threads, "bytes_per_second": spread(rate.samples)}
+
+    return {
+        "bytes": link.copy.num_bytes,
+        "stream_kernel": [rate(step) for step in link.ladder],
+        "copy_engine": rate(link.copy),
+        "best_threads": link.best.threads,
+        "enough_threads": link.enough.threads,
+        "tolerance": link.tolerance,
+    }
+
+
+def random_bytes(size: int) -> Tensor:
+    """Return uint8 [size]."""
+    return torch.randint(0, 256, (size,), dtype=torch.uint8)
+
+
+def table_at(memory: Tensor, base: int, rows: int, row_bytes: int) -> Tensor:
+    """Return uint8 [rows, row_bytes] of `memory`, at an address that is `base` modulo 128."""
+    skip = (base - memory.data_ptr()) % LINE_BYTES
+    return memory[skip : skip + rows * row_bytes].view(rows, row_bytes)
+
+
+def random_rows(num_rows: int, picked: int, device: torch.device) -> Tensor:
+    """Return int64 [picked] of random rows, none or hardly any of them twice: caches must not help.
+
+    Where rows are many, they are drawn: a permutation of them all could need more memory than the
+    device has.
+    """
+    if num_rows > 16 * picked:
+        return torch.randint(num_rows, (picked,), device=device)
+    return torch.randperm(num_rows, device=device)[:picked].clone()
+
+
+def measure_gather(context: Context, device: Device, table: Tensor) -> dict[str, Any]:
+    """Measure a gather of rows in random order, after a look at what it gives.
+
+    Several launches are timed together, so that the time to launch one is hidden by another.
+    """
+    plan = context.plan
+    num_rows, row_bytes = table.shape
+    picked = max(1, min(num_rows, plan.gather_bytes // row_bytes, plan.gather_rows))
+    indices = [random_rows(num_rows, picked, device.device) for _ in range(plan.launches)]
+    got = device.backend.gather(table, indices[0], len(table))[:CHECKED_ROWS].cpu()
+    checked = table[indices[0][:CHECKED_ROWS].to(table.device)].cpu()
+    if not torch.equal(got, checked):
+        raise AssertionError(f"a gather of rows of {row_bytes} bytes gave wrong rows")
+
+    def work() -> None:
+        for index in indices:
+            device.backend.gather(table, index, len(table))
+
+    work()
+    num_bytes = plan.launches * picked * row_bytes
+    samples = [num_bytes / device.timer(work) for _ in range(plan.repeats)]
+    return {"rows": picked, "bytes_per_second": spread(samples)}
+
+
+def sampling(context: Context) -> None:
+    """Measure sampled edges a second, with the topology in host and in device memory."""
+    data, train = load_graph(context.folder)
+    data = bare(data)
+    with opened(context.dry) as device:
+        for place in ("host", "device"):
+            loader = ours_loader(context, device, data, train, topology=place, prefetch=0)
+            record = measure_sampling(context, device, loader)
+            context.keep(place, record | {"placement": str(loader.placement)})
+
+
+def measure_sampling(context: Context, device: Device, loader: Any) -> dict[str, Any]:
+    """Measure the edges a second of a loader over a graph without attributes."""
+    plan, batches, edges = context.plan, endless(loader), 0
+
+    def work() -> None:
+        nonlocal edges
+        edges = 0
+        for _ in range(plan.batches):
+            edges += next(batches).num_edges
+
+    for _ in range(plan.warmup):
+        next(batches)
+    samples, of_batch = [], []
+    for _ in range(plan.rounds):
+        device.settle()
+        seconds = device.timer(work)
+        samples.append(edges / seconds)
+        of_batch.append(edges / plan.batches)
+    return {"edges_per_second": spread(samples), "edges_per_batch": spread(of_batch)}

@@ -1,0 +1,155 @@
+"""Everything that has to be seen on a GPU, in one call of less than ten minutes.
+
+    python -m benchmarks gpu                 # on a machine with a GPU
+    python -m benchmarks gpu --only gather   # one stage; may be given several times
+    python -m benchmarks gpu --quick         # no GPU: toy sizes in the emulator, no results
+
+It runs the GPU tests and compute-sanitizer, measures the link, the gather, the sampling and whole
+epochs of training against PyG's loader and against all data in GPU memory, and judges the numbers
+by the marks of `gpu_marks`. Each stage is a process of its own with a time limit, so one that fails
+or hangs spoils no other. `gpu.json` is written anew after every stage, the plot at the end.
+
+Needs the extras test, bench and cuda12 or cuda13; torch-sparse or pyg-lib for PyG's loader. Stages
+whose needs are not there say so in the result.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks import machine
+from benchmarks.gpu import marks as gpu_marks
+from benchmarks.gpu.limited import run_limited
+from benchmarks.gpu.plan import DRY, FULL, FULL_SECONDS, STAGES, Plan, Stage, chosen, stage_seconds
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+RESULTS = REPOSITORY / "benchmarks" / "results"
+DRY_OUT = REPOSITORY / "build" / "gpu_quick"
+LOGS = REPOSITORY / "build" / "gpu_logs"
+DRY_NOTE = "DRY RUN in an emulator on the CPU: no number here says anything. Do not commit it."
+NOT_RUN_DRY = "not run (dry)"
+MIN_SECONDS = 3.0  # less is not worth starting a stage for
+
+
+class Run:
+    """One call of the program.
+
+    Args:
+        out: folder for the result.
+        logs: folder for what stages and tools print.
+        plan: sizes.
+        dry: use the emulator.
+        seconds: for everything.
+        commit: of the code, where no checkout tells.
+    """
+
+    def __init__(
+        self, out: Path, logs: Path, plan: Plan, dry: bool, seconds: float, commit: str | None
+    ) -> None:
+        self.out, self.logs, self.plan, self.dry = out, logs, plan, dry
+        out.mkdir(parents=True, exist_ok=True)
+        self._deadline = time.monotonic() + seconds
+        self._begin = time.monotonic()
+        environment = machine.environment()
+        environment["commit"] = environment["commit"] or commit
+        note = {"note": DRY_NOTE} if dry else {}
+        self.result: dict[str, Any] = {
+            **note, "benchmark": "gpu", "quick": dry, "dry": dry, **environment,
+            "plan": plan._asdict(), "stages": {}, "marks": [],
+        }  # fmt: skip
+
+    def stages(self, stages: tuple[Stage, ...]) -> None:
+        """Run some stages, and write the result after each."""
+        with tempfile.TemporaryDirectory() as folder:
+            for number, stage in enumerate(stages):
+                left = self._deadline - time.monotonic()
+                limit = stage_seconds(number, stages, left)
+                print(f"== {stage.name}, at most {limit:.0f} s", flush=True)
+                record = self._stage(stage, Path(folder), limit)
+                self.result["stages"][stage.name] = record
+                self.write()
+                print(f"   {record['status']} after {record['seconds']:.1f} s", flush=True)
+
+    def _stage(self, stage: Stage, folder: Path, limit: float) -> dict[str, Any]:
+        if self.dry and stage.needs_gpu:
+            return {"status": NOT_RUN_DRY, "seconds": 0.0, "results": {}}
+        if limit < MIN_SECONDS:
+            return {"status": "not run (no time left)", "seconds": 0.0, "results": {}}
+        results, config = folder / f"{stage.name}.json", folder / f"{stage.name}_config.json"
+        config.write_text(json.dumps({
+            "stage": stage.name, "dry": self.dry, "plan": self.plan, "folder": str(folder),
+            "out": str(results), "logs": str(self.logs), "deadline": time.monotonic() + limit,
+        }))  # fmt: skip
+        command = [sys.executable, "-m", "benchmarks.gpu.stage", str(config)]
+        outcome = run_limited(command, limit, self.logs / f"{stage.name}.log", cwd=REPOSITORY)
+        record: dict[str, Any] = {
+            "status": "ok" if outcome.ok else "failed",
+            "seconds": outcome.seconds,
+            "limit_seconds": limit,
+            # Also of a stage that failed: what it has measured until then.
+            "results": json.loads(results.read_text()) if results.exists() else {},
+        }
+        if outcome.status is None:
+            record["status"] = "stopped at its time limit"
+        elif "not_run" in record["results"]:
+            record["status"] = f"not run ({record['results']['not_run']})"
+        if not outcome.ok:
+            record["error"] = outcome.tail
+            print(outcome.tail, flush=True)
+        return record
+
+    def write(self) -> None:
+        """Write the result as it is now."""
+        measured = {name: record["results"] for name, record in self.result["stages"].items()}
+        marks = gpu_marks.evaluate(measured, self.dry)
+        self.result["marks"] = [mark._asdict() for mark in marks]
+        self.result["seconds"] = time.monotonic() - self._begin
+        path = self.out / "gpu.json"
+        part = path.with_suffix(".part")
+        part.write_text(json.dumps(self.result, indent=1) + "\n")
+        part.replace(path)
+
+    def finish(self) -> None:
+        """Draw the plot and print the marks."""
+        try:
+            from benchmarks import gpu_plot
+
+            gpu_plot.plot(self.result, self.out / "gpu.png")
+        except Exception as error:  # the numbers are there all the same
+            print(f"no plot: {type(error).__name__}: {error}")
+        marks = [gpu_marks.Mark(**mark) for mark in self.result["marks"]]
+        print(gpu_marks.table(marks))
+        print(f"{self.result['seconds']:.0f} s; written to {self.out / 'gpu.json'}")
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Run the stages."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    names = [stage.name for stage in STAGES]
+    parser.add_argument(
+        "--quick", "--dry", dest="dry", action="store_true", help="toy sizes in the emulator"
+    )
+    parser.add_argument("--only", action="append", choices=names, help="a stage to run")
+    parser.add_argument("--minutes", type=float, default=FULL_SECONDS / 60, help="for everything")
+    parser.add_argument("--out", type=Path, help="folder for the result")
+    parser.add_argument("--logs", type=Path, default=LOGS, help="folder for what stages print")
+    parser.add_argument("--growth-batches", type=int, help="over which memory must not grow")
+    parser.add_argument("--commit", help="of the code, where it is no checkout")
+    args = parser.parse_args(argv)
+    out = args.out or (DRY_OUT if args.dry else RESULTS)
+    if args.dry and out.resolve() == RESULTS.resolve():
+        parser.error("--quick measures nothing, so it does not write to the folder of the results")
+    plan = DRY if args.dry else FULL
+    if args.growth_batches:
+        plan = plan._replace(growth_batches=args.growth_batches)
+    run = Run(out, args.logs, plan, args.dry, 60 * args.minutes, args.commit)
+    if args.dry:
+        print(DRY_NOTE)
+    run.stages(chosen(args.only))
+    run.finish()

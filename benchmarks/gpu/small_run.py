@@ -1,0 +1,111 @@
+"""A few small batches on the GPU through every kernel, compared with the CPU; for sanitizers.
+
+Compared on the host, so that what a sanitizer slows down is our kernels and little else:
+
+    compute-sanitizer --tool memcheck python -m benchmarks.gpu.small_run
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from pyg_direct.doctor.bandwidth import read_all, whole_lines
+from pyg_direct.ops.backend import Backend
+from pyg_direct.ops.cuda import workspace as cuda_workspace
+from pyg_direct.ops.cuda.backend import CudaBackend
+from pyg_direct.ops.devices import backend_for
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "support"))
+from conformance import (
+    PALETTES,
+    check_case,
+    homogeneous,
+    replace_plan,
+    with_seed_times,
+    with_times,
+    with_weights,
+)
+
+LAWS = ({}, {"replace": True}, {"disjoint": True})
+ROW_BYTES = (1, 6, 12, 64, 100, 128, 132, 400, 512, 2408)
+
+
+def sample(backend: Backend) -> int:
+    """Check batches of every kind of fan-out and table, and return how many."""
+    count = 0
+    for induced in (False, True):
+        for law in LAWS:
+            for fanouts in ([5, 3], [20, 100], [-1, 3]):
+                check_case(backend, homogeneous(fanouts, plan=law, induced=induced))
+                count += 1
+    dense_limit = cuda_workspace.DENSE_LIMIT_BYTES
+    cuda_workspace.DENSE_LIMIT_BYTES = 0
+    try:
+        check_case(backend, homogeneous([10, 10], num_nodes=3000, num_edges=30_000, seeds=64))
+    finally:
+        cuda_workspace.DENSE_LIMIT_BYTES = dense_limit
+    return count + 1
+
+
+def sample_attributed(backend: Backend) -> int:
+    """Check batches by weight and by time, and return how many."""
+    rng = np.random.default_rng(0)
+    laws = ({}, {"replace": True}, {"recent": True})
+    for law in laws:
+        case = homogeneous([5, 40], plan=law)
+        csc = with_times(rng, with_weights(rng, case.csc, PALETTES[0]), by_edge=True)
+        if "recent" not in law:
+            weighted = replace(case, csc=with_weights(rng, case.csc, PALETTES[0]))
+            check_case(backend, weighted)
+        timed = with_seed_times(rng, case, csc)
+        check_case(backend, replace(timed, plan=replace_plan(timed.plan, **law)))
+    return 2 * len(laws) - 1
+
+
+def gather(backend: Backend) -> int:
+    """Check rows of many lengths, from device and from host memory, and return how many."""
+    index = torch.randint(0, 50, (200,))
+    for row_bytes in ROW_BYTES:
+        memory = torch.randint(0, 256, (50 * row_bytes + 64,), dtype=torch.uint8)
+        readable = pinned(backend, memory)
+        for base in (0, 64):
+            table = memory[base : base + 50 * row_bytes].view(50, row_bytes)
+            on_host = readable[base : base + 50 * row_bytes].view(50, row_bytes)
+            for source in (table.to(backend.device), on_host):
+                got = backend.gather(source, index.to(backend.device))
+                assert torch.equal(got.cpu(), table[index]), row_bytes
+    return 4 * len(ROW_BYTES)
+
+
+def stream(backend: CudaBackend) -> int:
+    """Check the sums of the streaming kernel, and return how many."""
+    memory = torch.randint(0, 256, (50_000,), dtype=torch.uint8)
+    lines = whole_lines(pinned(backend, memory))
+    expected = lines.numpy().view(np.uint32).sum(dtype=np.int64)
+    for blocks in (1, 3):
+        assert int(read_all(backend, lines, blocks).sum()) == expected
+    return 2
+
+
+def pinned(backend: Backend, memory: torch.Tensor) -> torch.Tensor:
+    """Return memory of the host that the device can read."""
+    return memory if backend.device.type == "cpu" else memory.pin_memory()
+
+
+def main(backend: Backend | None = None) -> None:
+    """Check everything on the first GPU, or on a given backend."""
+    backend = backend or backend_for(torch.device("cuda"))
+    assert isinstance(backend, CudaBackend)
+    print(
+        f"{sample(backend) + sample_attributed(backend)} batches, {gather(backend)} gathers and "
+        f"{stream(backend)} sums agree with the CPU"
+    )
+
+
+if __name__ == "__main__":
+    main()

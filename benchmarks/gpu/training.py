@@ -1,0 +1,139 @@
+"""Loaders, training steps and how they are measured: what the stages of `benchmarks.gpu` share."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch_geometric.data import Data
+
+from benchmarks.cpu import contestants
+from benchmarks.cpu.child import cpu_seconds
+from benchmarks.gpu.device import Context, Device
+from benchmarks.gpu.plan import Plan
+from benchmarks.statistics import spread
+from examples.training import make_sage, predict
+from pyg_direct import NeighborLoader
+
+SEED = 0
+INDPTR_BYTES = 16  # that an expanded node needs: two positions
+INDEX_BYTES = 4  # of a sampled edge: a node id
+
+
+def save_graph(data: Data, folder: Path) -> None:
+    """Write what `load_graph` reads."""
+    contestants.save_graph(data, folder)
+    np.save(folder / "train.npy", data.train_mask.nonzero().view(-1).numpy())
+
+
+def load_graph(folder: Path) -> tuple[Data, Tensor]:
+    """Return the graph, and the ids of the nodes to train on."""
+    return contestants.load_graph(folder), torch.from_numpy(np.load(folder / "train.npy"))
+
+
+def ours_loader(
+    context: Context, device: Device, data: Data, train: Tensor, **arguments: Any
+) -> NeighborLoader:
+    """Return our loader on the device."""
+    plan = context.plan
+    return NeighborLoader(
+        data, plan.fanout, input_nodes=train, batch_size=plan.batch_size, shuffle=True,
+        drop_last=True, device=device.argument, seed=SEED, **arguments,
+    )  # fmt: skip
+
+
+class Trainer:
+    """A GraphSAGE that is trained batch by batch, without ever waiting for the device.
+
+    Args:
+        plan: sizes.
+        device: of the model.
+        num_features: columns of x.
+    """
+
+    def __init__(self, plan: Plan, device: torch.device, num_features: int) -> None:
+        torch.manual_seed(SEED)
+        bare = Data(x=torch.empty(0, num_features))
+        model = make_sage(bare, plan.num_classes, plan.hidden, len(plan.fanout))
+        self._model = model.to(device).train()
+        self._optimizer = torch.optim.Adam(self._model.parameters(), lr=0.003)
+
+    def __call__(self, batch: Data) -> None:
+        """Make one step on a batch that is on the device."""
+        self._optimizer.zero_grad()
+        loss = F.cross_entropy(predict(self._model, batch), batch.y[: batch.batch_size])
+        loss.backward()
+        self._optimizer.step()
+
+
+def loading_alone(batch: Data) -> None:
+    """Do nothing with a batch."""
+
+
+def measure(
+    device: Device,
+    next_batch: Callable[[], Data],
+    step: Callable[[Data], None],
+    warmup: int,
+    rounds: int,
+    batches: int,
+) -> dict[str, Any]:
+    """Measure rounds of batches, each loaded and then given to `step`.
+
+    The host never waits for the device inside a round, except where the loader does, so both go on
+    as in a user's loop.
+    """
+    for _ in range(warmup):
+        step(next_batch())
+    device.settle()
+    wall: list[float] = []
+    busy, sizes = [], []
+    cpu_before, begin = cpu_seconds(), time.perf_counter()
+    for _ in range(rounds):
+        start, marks = time.perf_counter(), []
+        for _ in range(batches):
+            batch = next_batch()
+            first = device.mark()
+            step(batch)
+            marks.append((first, device.mark()))
+            sizes.append(size_of(batch))
+        device.settle()
+        wall.append(time.perf_counter() - start)
+        busy.append(sum(device.between(*pair) for pair in marks) / wall[-1])
+    cpu, total = cpu_seconds() - cpu_before, time.perf_counter() - begin
+    return {
+        "batches_per_round": batches,
+        "ms": spread([1e3 * seconds / batches for seconds in wall]),
+        "cpu_ms": 1e3 * cpu / (rounds * batches),
+        "cores": cpu / total,
+        "share_in_step": spread(busy),
+        **{name: float(np.mean([size[name] for size in sizes])) for name in sizes[0]},
+        "device_bytes": device.memory(),
+    }
+
+
+def size_of(batch: Data) -> dict[str, int]:
+    """Return nodes, edges and expanded nodes of a batch, which the host knows."""
+    sampled = batch.get("num_sampled_nodes")
+    expanded = {} if sampled is None else {"expanded": int(sum(sampled[:-1]))}
+    return {"nodes": int(batch.num_nodes), "edges": int(batch.num_edges), **expanded}
+
+
+def useful_bytes(measured: dict[str, Any], row_bytes: int, topology: str, features: str) -> float:
+    """Return the bytes that a batch needs from host memory: rows, ids and pairs of positions."""
+    rows = measured["nodes"] * row_bytes if features == "host" else 0.0
+    if topology != "host":
+        return rows
+    return rows + measured["edges"] * INDEX_BYTES + measured["expanded"] * INDPTR_BYTES
+
+
+def in_turn(batches: list[Data]) -> Iterator[Data]:
+    """Yield the same batches again and again."""
+    while True:
+        yield from batches

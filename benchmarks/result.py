@@ -1,0 +1,123 @@
+"""The one schema of results, and the one renderer.
+
+A result is a JSON object with `benchmark` (its name in `COMMANDS`), `quick`, `versions`, `commit`,
+`machine`, and what the benchmark adds. Its module has a `TITLE` and `sections(result)`, the lines
+of Markdown between the head and the foot that every report shares.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from benchmarks.machine import describe, environment
+
+RESULTS = Path(__file__).parent / "results"
+QUICK_NOTE = "**A quick run on toy sizes: no result.**"
+
+
+class Command(NamedTuple):
+    """A subcommand of `python -m benchmarks`."""
+
+    name: str
+    module: str  # has main(argv), and TITLE and sections(result) where it has a report
+    what: str
+
+    def load(self) -> Any:
+        """Import the module."""
+        return importlib.import_module(self.module)
+
+
+COMMANDS = {
+    command.name: command
+    for command in (
+        Command("cpu", "benchmarks.cpu.loaders", "loaders on the CPU against each other"),
+        Command(
+            "others",
+            "benchmarks.cpu.other_loaders",
+            "heterogeneous, link, weighted and temporal loading on the CPU",
+        ),
+        Command("accuracy", "benchmarks.training.accuracy", "accuracy of trained models"),
+        Command("tasks", "benchmarks.training.tasks", "links, edge types and times"),
+        Command("requests", "benchmarks.gather_requests", "PCIe read requests of a gather"),
+        Command("gpu", "benchmarks.gpu.run", "all measurements and checks on a GPU"),
+    )
+}
+
+
+def parser(module_doc: str | None) -> argparse.ArgumentParser:
+    """Return a parser with the arguments that all benchmarks take."""
+    made = argparse.ArgumentParser(description=(module_doc or "").splitlines()[0])
+    made.add_argument("--quick", action="store_true", help="toy sizes, to see that it runs")
+    made.add_argument("--out", type=Path, default=RESULTS, help="folder of the results")
+    return made
+
+
+def new_result(benchmark: str, quick: bool, **fields: Any) -> dict[str, Any]:
+    """Return a result to be filled; made first, as the checkout may change during a run."""
+    return {"benchmark": benchmark, "quick": quick, **environment(), **fields}
+
+
+def write(result: dict[str, Any], folder: Path) -> Path:
+    """Write a result as JSON and its report beside it; return the path of the JSON.
+
+    Also after a part of a run, so that one that is stopped has not been for nothing.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{result['benchmark']}.json"
+    path.write_text(json.dumps(result, indent=1) + "\n")
+    path.with_suffix(".md").write_text(markdown(result, path.stem))
+    return path
+
+
+def markdown(result: dict[str, Any], name: str) -> str:
+    """Return the report of a result that is stored as NAME.json."""
+    command = COMMANDS[result["benchmark"]]
+    module = command.load()
+    lines = [f"# {module.TITLE}", ""]
+    if result["quick"]:
+        lines += [QUICK_NOTE, ""]
+    lines += [describe(result), *module.sections(result), ""]
+    lines.append(f"Written by `python -m benchmarks {command.name}` from `{name}.json`.")
+    return "\n".join(lines) + "\n"
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Return the lines of a Markdown table."""
+    lines = [head, ["---"] * len(head), *rows]
+    return [f"| {' | '.join(cells)} |" for cells in lines]
+
+
+def number(value: float) -> str:
+    """Return about three digits."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def quartiles(row: Mapping[str, Any], factor: float = 1.0) -> str:
+    """Return a median and its quartiles, from `statistics.spread`; "" where there is no row."""
+    median, low, high = (number(factor * row[key]) for key in ("median", "p25", "p75"))
+    return f"{median} ({low} to {high})" if row["n"] > 1 else median
+
+
+def percent(row: Mapping[str, Any], name: str) -> str:
+    """Return a mean and its standard deviation in percent, from `statistics.compare`."""
+    return f"{100 * row['mean'][name]:.2f} ± {100 * row['std'][name]:.2f}"
+
+
+def main(argv: Sequence[str]) -> None:
+    """Write the reports of results again: those named, or all in the folder of the results."""
+    made = argparse.ArgumentParser(prog="python -m benchmarks report", description=main.__doc__)
+    made.add_argument("results", nargs="*", type=Path, help="JSON files")
+    paths = made.parse_args(argv).results or sorted(RESULTS.glob("*.json"))
+    for path in paths:
+        result = json.loads(path.read_text())
+        module = COMMANDS[result["benchmark"]].load()
+        if hasattr(module, "sections"):
+            path.with_suffix(".md").write_text(markdown(result, path.stem))
+            if hasattr(module, "plot"):
+                module.plot(result, path.with_suffix(".png"))
+            print(path.with_suffix(".md"))

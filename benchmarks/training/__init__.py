@@ -1,0 +1,1 @@
+"""Models trained with either loader: accuracy and other scores."""
