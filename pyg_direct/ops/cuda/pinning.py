@@ -82,7 +82,7 @@ class _Entry:
     """
 
     def __init__(self, storage: torch.UntypedStorage) -> None:
-        self.storage = storage
+        self.storage, self.address = storage, storage.data_ptr()
         first, last = storage.data_ptr(), storage.data_ptr() + storage.nbytes()
         self.first = first // PAGE_BYTES * PAGE_BYTES
         self.last = -(-last // PAGE_BYTES) * PAGE_BYTES
@@ -142,6 +142,7 @@ class Registry:
         self._work_off()  # a range that is about to be left may overlap this one
         try:
             with self._lock:
+                self._retire_moved()
                 entry = self._find(storage) or self._register(storage, name)
                 entry.leases += 1
         finally:
@@ -172,6 +173,18 @@ class Registry:
             if entry.first <= first and last <= entry.last:
                 return entry
         return None
+
+    def _retire_moved(self) -> None:
+        """Forget the ranges that a storage has left, as by `share_memory_`.
+
+        Its old memory was freed, and what lies there now is not registered.
+        """
+        lenders = {id(lender) for entry in self._entries for lender in entry.neighbours}
+        for entry in list(self._entries):
+            if entry.storage.data_ptr() != entry.address and id(entry) not in lenders:
+                self.runtime.synchronize()
+                self._entries.remove(entry)
+                self._unregister(entry)
 
     def _register(self, storage: torch.UntypedStorage, name: str) -> _Entry:
         entry = _Entry(storage)
@@ -221,7 +234,8 @@ class Registry:
                 if entry.leases == 0 or storage.data_ptr() != entry.storage.data_ptr():
                     self.runtime.synchronize()  # before the storage can be freed
                 if entry.leases == 0:
-                    self._entries.remove(entry)
+                    if entry in self._entries:  # else its storage had moved
+                        self._entries.remove(entry)
                     self._ended.extend((other, other.storage) for other in entry.neighbours)
                     self._unregister(entry)
                 del storage

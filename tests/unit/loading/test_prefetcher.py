@@ -1,0 +1,157 @@
+"""Work done ahead: in order, so far ahead and no farther, and nothing of what was broken off."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+import weakref
+from typing import Any
+
+import pytest
+import torch
+from torch_geometric.data import Data
+
+from pyg_direct import NeighborLoader
+from pyg_direct.loading.prefetcher import Prefetcher
+
+
+def soon(condition: Any, seconds: float = 20.0) -> bool:
+    deadline = time.monotonic() + seconds
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.005)
+    return bool(condition())
+
+
+class Product:
+    """Something that can be referred to weakly."""
+
+
+@pytest.mark.parametrize("num_threads", [1, 3])
+@pytest.mark.parametrize("depth", [1, 2, 5])
+def test_depth_is_how_far_ahead_work_is_begun(num_threads: int, depth: int) -> None:
+    begun: list[int] = []
+    prefetcher = Prefetcher(lambda task: begun.append(task) or task, num_threads, depth)
+    prefetcher.begin(iter(range(100)))
+    for fetched in range(10):
+        assert soon(lambda wanted=fetched + depth: len(begun) == wanted)
+        time.sleep(0.01)
+        assert len(begun) == fetched + depth, "one too many was begun"
+        assert next(prefetcher) == fetched
+    prefetcher.close()
+
+
+def test_results_of_an_iteration_that_was_broken_off_never_come() -> None:
+    go, running = threading.Event(), threading.Event()
+
+    def work(task: str) -> str:
+        if task == "old":
+            running.set()
+            assert go.wait(20)
+        return task
+
+    prefetcher = Prefetcher(work, 1, 2, timeout_seconds=20)
+    prefetcher.begin(iter(["old", "old"]))
+    assert running.wait(20)
+    prefetcher.begin(iter(["new", "newer"]))
+    go.set()
+    assert next(prefetcher) == "new"
+    assert next(prefetcher) == "newer"
+    assert prefetcher._board.results == {}
+    with pytest.raises(StopIteration):
+        next(prefetcher)
+    prefetcher.close()
+
+
+def test_a_failure_of_an_iteration_that_was_broken_off_is_not_raised() -> None:
+    go, running = threading.Event(), threading.Event()
+
+    def work(task: int) -> int:
+        if task < 0:
+            running.set()
+            assert go.wait(20)
+            raise LookupError
+        return task
+
+    prefetcher = Prefetcher(work, 1, 1, timeout_seconds=20)
+    prefetcher.begin(iter([-1]))
+    assert running.wait(20)
+    prefetcher.begin(iter([5]))
+    go.set()
+    assert next(prefetcher) == 5
+    prefetcher.close()
+
+
+def test_an_idle_producer_keeps_no_product() -> None:
+    prefetcher = Prefetcher(lambda task: Product(), 2, 2, timeout_seconds=20)
+    prefetcher.begin(iter(range(4)))
+    references = [weakref.ref(next(prefetcher)) for _ in range(4)]
+    gc.collect()
+    assert soon(lambda: all(reference() is None for reference in references))
+    assert len(prefetcher._threads) == sum(thread.is_alive() for thread in prefetcher._threads)
+    prefetcher.close()
+
+
+def test_an_idle_producer_keeps_no_task() -> None:
+    tasks = [Product() for _ in range(3)]
+    references = [weakref.ref(task) for task in tasks]
+    prefetcher = Prefetcher(lambda task: None, 1, 1, timeout_seconds=20)
+    prefetcher.begin(iter(tasks))
+    del tasks
+    for _ in references:
+        next(prefetcher)
+    with pytest.raises(StopIteration):
+        next(prefetcher)
+    gc.collect()
+    assert soon(lambda: all(reference() is None for reference in references))
+    prefetcher.close()
+
+
+def test_every_failure_comes_in_its_place() -> None:
+    def work(task: int) -> int:
+        if task % 3 == 1:
+            raise LookupError(task)
+        return task
+
+    prefetcher = Prefetcher(work, 3, 4, timeout_seconds=20)
+    prefetcher.begin(iter(range(9)))
+    for task in range(9):
+        if task % 3 == 1:
+            with pytest.raises(LookupError, match=str(task)):
+                next(prefetcher)
+        else:
+            assert next(prefetcher) == task
+    prefetcher.close()
+
+
+def test_a_timeout_loses_no_result() -> None:
+    go = threading.Event()
+    prefetcher = Prefetcher(lambda task: go.wait(20) and task, 1, 1, timeout_seconds=0.02)
+    prefetcher.begin(iter([7, 8]))
+    with pytest.raises(RuntimeError, match="timed out"):
+        next(prefetcher)
+    go.set()
+    assert soon(lambda: 0 in prefetcher._board.results)
+    assert next(prefetcher) == 7
+    prefetcher.close()
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_modes_of_the_consumer_hold_in_the_producers(num_workers: int) -> None:
+    """torch keeps them by thread."""
+    data = Data(x=torch.randn(40, 2), edge_index=torch.randint(40, (2, 200)))
+    seen: list[tuple[bool, bool]] = []
+
+    def note(batch: Any) -> Any:
+        seen.append((torch.is_grad_enabled(), torch.is_inference_mode_enabled()))
+        return batch
+
+    loader = NeighborLoader(data, [3], batch_size=20, num_workers=num_workers, transform=note)
+    with torch.inference_mode():
+        assert all((2 * batch.x).is_inference() for batch in loader)
+        assert all(batch.edge_index.dtype == torch.int64 for batch in loader)
+    with torch.no_grad():
+        list(loader)
+    batches = list(loader)
+    assert seen == 4 * [(False, True)] + 2 * [(False, False)] + 2 * [(True, False)]
+    assert not any(batch.x.is_inference() for batch in batches)
