@@ -73,9 +73,18 @@ def check_mode(name: str, value: Any) -> str:
     Raises:
         ValueError: it is none of PLACES.
     """
-    if value not in PLACES:
-        raise ValueError(f"{name} must be one of {', '.join(map(repr, PLACES))}, got {value!r}.")
-    return str(value)
+    return check_choice(name, value, PLACES)
+
+
+def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> str:
+    """Return `value` if it is one of `choices`.
+
+    Raises:
+        ValueError: it is not.
+    """
+    if not isinstance(value, str) or value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}.")
+    return value
 
 
 def check_bytes(name: str, value: Any) -> int | None:

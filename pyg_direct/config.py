@@ -7,6 +7,7 @@ import os
 import torch
 
 DEVICE_VARIABLE = "PYG_DIRECT_DEVICE"
+LOCAL_RANK_VARIABLE = "LOCAL_RANK"  # set by torchrun and Lightning, among others
 
 
 def resolve_device(device: torch.device | str | int | None) -> torch.device | None:
@@ -24,6 +25,12 @@ def resolve_device(device: torch.device | str | int | None) -> torch.device | No
     if resolved.type not in ("cpu", "cuda"):
         raise ValueError(f"{source} must be a CPU or CUDA device, got {device!r}.")
     return resolved
+
+
+def local_rank() -> int | None:
+    """Return the rank among the processes of this machine, as launchers set it (`LOCAL_RANK`)."""
+    text = os.environ.get(LOCAL_RANK_VARIABLE, "")
+    return int(text) if text.isdigit() else None
 
 
 def as_device(device: torch.device | str | int, source: str) -> torch.device:

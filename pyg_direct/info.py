@@ -70,7 +70,7 @@ def rows(facts: Facts) -> Iterator[tuple[str, object]]:
     yield "numba's kernel cache", _cache(facts.kernel_cache, facts.kernel_cache_writable)
     yield "CuPy's kernel cache", _cache(facts.cupy_cache, facts.cupy_cache_writable)
     yield DEVICE_VARIABLE, facts.variable or "not set"
-    yield "device=None means", facts.device
+    yield "device=None means", _default_device(facts)
 
 
 def gpu_rows(gpu: Gpu) -> Iterator[tuple[str, object]]:
@@ -247,6 +247,13 @@ def _torch_major(facts: Facts) -> int | None:
 
 def _major(version: str) -> int:
     return int(version.split(".")[0])
+
+
+def _default_device(facts: Facts) -> object:
+    """Say what ``device=None`` means: without a variable, a GPU only for a process that uses it."""
+    if facts.device == "cpu" or facts.variable or isinstance(facts.device, Unknown):
+        return facts.device
+    return f"{facts.device}, in a process with tensors there; else cpu"
 
 
 def _or_none(value: object) -> object:

@@ -13,8 +13,9 @@ from torch_geometric.sampler.base import SubgraphType
 
 from .arguments import check_ids, check_input_id, check_negatives, check_tensor
 from .batch.assemble import link_labels
-from .loading.base import DEFAULT_PREFETCH, DirectLoader, Placing
+from .loading.base import DEFAULT_PREFETCH, DirectLoader
 from .loading.seeds import link_seeds
+from .loading.site import Placing
 from .sampling.negatives import check_weights
 from .sampling.sampler import NeighborSampler, NumNeighborsLike
 from .types import BatchKey
@@ -74,6 +75,7 @@ class LinkNeighborLoader(DirectLoader, torch_geometric.loader.LinkNeighborLoader
         topology: str = "auto",
         features: str = "auto",
         device_bytes: int | None = None,
+        ids: str = "host",
         seed: int | None = None,
         prefetch: int = DEFAULT_PREFETCH,
         **kwargs: Any,
@@ -100,7 +102,7 @@ class LinkNeighborLoader(DirectLoader, torch_geometric.loader.LinkNeighborLoader
             "filter_per_worker": filter_per_worker,
             **kwargs,
         }
-        placing = Placing(device, topology, features, device_bytes)
+        placing = Placing(device, topology, features, device_bytes, ids)
         sampler = self._prepare(
             data, num_neighbors, sampling, neighbor_sampler, placing, seed, prefetch, options
         )

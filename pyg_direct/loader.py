@@ -13,8 +13,9 @@ from torch_geometric.sampler.base import SubgraphType
 
 from .arguments import check_ids, check_tensor
 from .batch.assemble import node_labels
-from .loading.base import DEFAULT_PREFETCH, DirectLoader, Placing
+from .loading.base import DEFAULT_PREFETCH, DirectLoader
 from .loading.seeds import node_seeds
+from .loading.site import Placing
 from .sampling.sampler import NeighborSampler, NumNeighborsLike
 from .types import BatchKey
 
@@ -51,9 +52,13 @@ class NeighborLoader(DirectLoader, torch_geometric.loader.NeighborLoader):  # ty
             thread that asks for the batch (False).
         neighbor_sampler: a ready sampler; excludes the arguments that describe sampling.
         directed: deprecated; False means ``subgraph_type='induced'``.
-        device: where batches are made, and are. None means `PYG_DIRECT_DEVICE` or, without it, the
-            GPU that torch uses, if there is one and CuPy for it, else the CPU. On a GPU every
-            tensor of a batch is on it, `n_id`, `e_id` and `input_id` too.
+        device: where batches are made, and are. None means `PYG_DIRECT_DEVICE` or, without it, what
+            the process uses when it begins to iterate: the CUDA device of the data, else the one on
+            which it holds tensors (its model), of several the current one, or `LOCAL_RANK`'s where
+            that was not set; without any, the CPU, until an iteration finds some. On a GPU all that
+            a model consumes arrives there: attributes, labels, times, `edge_index`, `batch`.
+        ids: where `n_id`, `e_id` and `input_id` are: on the 'host', as PyG's, since programs index
+            their own CPU tensors with them; or on the 'device' of the batch, without that copy.
         topology: where the graph lies for a GPU: 'host', pinned and read over the link; 'device';
             or 'auto', which takes GPU memory for the CSC's indptr first, then for the rest, as far
             as `device_bytes` go. ``loader.placement`` tells what was decided.
@@ -103,6 +108,7 @@ class NeighborLoader(DirectLoader, torch_geometric.loader.NeighborLoader):  # ty
         topology: str = "auto",
         features: str = "auto",
         device_bytes: int | None = None,
+        ids: str = "host",
         seed: int | None = None,
         prefetch: int = DEFAULT_PREFETCH,
         **kwargs: Any,
@@ -123,7 +129,7 @@ class NeighborLoader(DirectLoader, torch_geometric.loader.NeighborLoader):  # ty
             "filter_per_worker": filter_per_worker,
             **kwargs,
         }
-        placing = Placing(device, topology, features, device_bytes)
+        placing = Placing(device, topology, features, device_bytes, ids)
         sampler = self._prepare(
             data, num_neighbors, sampling, neighbor_sampler, placing, seed, prefetch, options
         )
@@ -151,6 +157,7 @@ class NeighborLoader(DirectLoader, torch_geometric.loader.NeighborLoader):  # ty
         if input_time is None:
             return super().__call__(index)
         check_tensor("input_time", input_time)
+        self._decide_device()
         inputs = self.input_data[index]
         inputs.time = input_time
         return self.filter_fn(self._sample(inputs, None))

@@ -15,7 +15,7 @@ import psutil
 import torch
 from torch import Tensor
 
-import pyg_direct.loading.base
+import pyg_direct.loading.site
 import pyg_direct.sampling.sampler
 from benchmarks.gpu.plan import Plan
 from pyg_direct.doctor.bandwidth import Timer, event_timer
@@ -128,7 +128,7 @@ def opened(dry: bool) -> Iterator[Device]:
     from emulator import emulated
 
     with emulated() as backend, contextlib.ExitStack() as stack:
-        for module in (pyg_direct.loading.base, pyg_direct.sampling.sampler):
+        for module in (pyg_direct.loading.site, pyg_direct.sampling.sampler):
             stack.callback(setattr, module, "backend_for", module.backend_for)
             # One for each loader, as on a GPU: it remembers where things were placed.
             module.backend_for = lambda *_, **__: CudaBackend(backend.device, backend.library)

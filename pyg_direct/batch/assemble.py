@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from torch_geometric.typing import EdgeType, NodeType
 from ..ops.backend import Backend
 from ..types import Ends
 from .gather import gather, is_plain
+from .ids import HostIds, Ids
 from .sparse import ROWS_UNREADABLE, SampledEdges
 from .tensors import moved
 
@@ -28,6 +29,7 @@ def assemble(
     backend: Backend,
     custom_cls: Any = None,
     ends: Ends | None = None,
+    ids: Ids | None = None,
 ) -> Any:
     """Join what was sampled with its attributes.
 
@@ -41,11 +43,13 @@ def assemble(
         backend: gathers the rows.
         custom_cls: class of the batch in case of remote stores.
         ends: what all ids in `out` are known to be below; None if that has to be checked.
+        ids: where the ids in the batch shall be; None for the host.
 
     Raises:
         IndexError: an attribute has no row for an id.
     """
-    parts = _Parts(out, ends)
+    ids = HostIds(backend) if ids is None else ids
+    parts = _Parts(out, ends, ids, backend.device)
     if isinstance(data, (Data, HeteroData)):
         batch = copy.copy(data)
         # A homogeneous graph has one store for nodes and edges, and the one type None.
@@ -55,7 +59,7 @@ def assemble(
         for edge_type in parts.edge_types(source):
             _edges(source[edge_type], target[edge_type], parts, edge_type, backend)
     else:
-        batch = _from_stores(data, out, custom_cls, backend)
+        batch = _from_stores(data, parts, custom_cls, backend)
         for key in parts.types("node"):
             _name_nodes(_store(batch, key), parts, key)
         for key in parts.types("edge"):
@@ -63,8 +67,12 @@ def assemble(
     for key, fields in labels.items():
         store = _store(batch, key)
         for name, value in fields.items():
-            whole = isinstance(value, Tensor)
-            store[name] = backend.memory.to_batch(value, value.device) if whole else value
+            if name == "input_id":
+                value = ids.of_seeds(value)
+            elif isinstance(value, Tensor):
+                value = backend.memory.to_batch(value, value.device)
+            store[name] = value
+    ids.wait()
     return batch
 
 
@@ -144,23 +152,26 @@ def link_labels(
     return labels
 
 
-def _from_stores(
-    data: Any, out: SamplerOutput | HeteroSamplerOutput, custom_cls: Any, backend: Backend
-) -> Any:
-    """Ask the stores for the features, in PyG's way, since the stores are the user's.
-
-    They are asked with ids on the host, as PyG asks them.
-    """
-    filter_stores: Any = (
-        filter_custom_hetero_store if isinstance(out, HeteroSamplerOutput) else filter_custom_store
-    )
-    host = moved(out, torch.device("cpu"))
-    batch = filter_stores(*data, host.node, host.row, host.col, host.edge, custom_cls)
+def _from_stores(data: Any, parts: _Parts, custom_cls: Any, backend: Backend) -> Any:
+    """Ask the stores for the features; PyG's way, since the stores are the user's."""
+    filter_stores: Any = filter_custom_hetero_store if parts.hetero else filter_custom_store
+    # A store indexes tensors of its own, so it is asked with ids on the host.
+    host = parts.ids if isinstance(parts.ids, HostIds) else HostIds(backend)
+    node, edge = (_each(field, host.of) for field in (parts.given.node, parts.given.edge))
+    host.wait()
+    batch = filter_stores(*data, node, parts.out.row, parts.out.col, edge, custom_cls)
     for store in batch.stores:
         for name, value in store.items():
             if isinstance(value, Tensor):
                 store[name] = backend.memory.to_batch(value, value.device)
     return batch
+
+
+def _each(field: Any, function: Callable[[Tensor], Tensor]) -> Any:
+    """Return a sampler's field, by type or not, with every tensor replaced."""
+    if isinstance(field, dict):
+        return {key: _each(value, function) for key, value in field.items()}
+    return None if field is None else function(field)
 
 
 def _store(batch: Any, key: Any) -> Any:
@@ -176,8 +187,15 @@ def _stores(data: Data | HeteroData) -> dict[Any, BaseStorage]:
 class _Parts:
     """A sampler's output by type, whether the graph has types or the one type None."""
 
-    def __init__(self, out: SamplerOutput | HeteroSamplerOutput, ends: Ends | None) -> None:
-        self.out = out
+    def __init__(
+        self,
+        out: SamplerOutput | HeteroSamplerOutput,
+        ends: Ends | None,
+        ids: Ids,
+        device: torch.device,
+    ) -> None:
+        self.given, self.ids = out, ids
+        self.out = moved(out, device)
         self.node_end: Any = ends.node.get if ends else lambda key: None
         self.edge_end: Any = ends.edge.get if ends else lambda key: None
         self.hetero = isinstance(out, HeteroSamplerOutput)
@@ -186,6 +204,17 @@ class _Parts:
         """Return a field for one type; None where it is absent."""
         value = getattr(self.out, field)
         return (value or {}).get(key) if self.hetero else value
+
+    def id_of(self, field: str, key: Any) -> Tensor | None:
+        """Return the ids ('node' or 'edge') of one type for the user; None for a lack of edges.
+
+        A foreign sampler may leave out what it did not reach, and edge ids altogether.
+        """
+        value = getattr(self.given, field)
+        value = (value or {}).get(key) if self.hetero else value
+        if value is None and (field == "node" or self.get("row", key) is None):
+            value = torch.empty(0, dtype=torch.int64)
+        return None if value is None else self.ids.of(value)
 
     def node_types(self, stores: dict[Any, BaseStorage]) -> list[Any]:
         return [key for key in stores if isinstance(key, str)] if self.hetero else [None]
@@ -216,12 +245,12 @@ def _nodes(
         elif source.is_node_attr(name):
             dim = source._parent().__cat_dim__(name, value, source)
             target[name] = gather(value, node, dim, backend, parts.node_end(key))
-    _name_nodes(target, parts, key, node)
+    _name_nodes(target, parts, key)
 
 
-def _name_nodes(target: BaseStorage, parts: _Parts, key: Any, node: Tensor | None = None) -> None:
+def _name_nodes(target: BaseStorage, parts: _Parts, key: Any) -> None:
     if "n_id" not in target:
-        target["n_id"] = parts.get("node", key) if node is None else node
+        target["n_id"] = parts.id_of("node", key)
     parts.assign(target, "batch", key)
     parts.assign(target, "num_sampled_nodes", key)
 
@@ -243,11 +272,11 @@ def _edges(
             dim = source._parent().__cat_dim__(name, value, source)
             end = parts.edge_end(key)
             target[name] = None if edge is None else gather(value, edge, dim, backend, end)
-    _name_edges(target, parts, key, edge)
+    _name_edges(target, parts, key)
 
 
-def _name_edges(target: BaseStorage, parts: _Parts, key: Any, edge: Tensor | None = None) -> None:
-    edge = parts.get("edge", key) if edge is None else edge
+def _name_edges(target: BaseStorage, parts: _Parts, key: Any) -> None:
+    edge = parts.id_of("edge", key)
     if edge is not None and "e_id" not in target:
         target["e_id"] = edge
     parts.assign(target, "num_sampled_edges", key)

@@ -19,7 +19,7 @@ from ..kernels import gather as numba_gather
 from ..ops.cuda.backend import CudaBackend
 from ..ops.cuda.compiler import install_cupy, require_cuda
 from ..ops.cuda.host_memory import MEMINFO, available_in, lockable_bytes
-from ..ops.devices import best_device
+from ..ops.devices import usable_device
 from ..ops.placement import FREE_SHARE
 from .bandwidth import LinkSpeed, host_bytes, measure_link
 
@@ -114,10 +114,10 @@ class Machine:
         return there.is_dir() and os.access(there, os.W_OK | os.X_OK)
 
     def device(self) -> str:
-        """Return the device that ``device=None`` means."""
+        """Return the device that a loader could use, with ``device=None``."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what it would warn of is among the problems
-            return str(resolve_device(None) or best_device())
+            return str(resolve_device(None) or usable_device())
 
     def link(self) -> LinkSpeed:
         """Measure how fast the first GPU reads pinned memory."""

@@ -9,10 +9,8 @@ from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.sampler import BaseSampler
 
-from ..config import resolve_device
-from ..loading.base import DirectLoader, Placing
-from ..ops.backend import Backend
-from ..ops.devices import backend_for, best_device
+from ..loading.base import DirectLoader
+from ..loading.site import Placing
 from ..types import BatchKey
 
 # What DataLoader's `__init__` takes from a loader of ours and a user (or Lightning) may pass again.
@@ -32,9 +30,7 @@ class CpuDrawnLoader(DirectLoader):
     On a GPU the attributes are gathered by the GPU's backend, and the batch arrives there.
     """
 
-    def _backend_of(self, sampler: BaseSampler, device: torch.device | str | int | None) -> Backend:
-        """Return the backend that gathers, whatever the sampler's: that draws on the CPU."""
-        return backend_for(resolve_device(device) or best_device())
+    _draws_on_cpu = True
 
 
 class SubgraphLoader(CpuDrawnLoader):
@@ -73,7 +69,7 @@ class SubgraphLoader(CpuDrawnLoader):
         for name in OWN_OPTIONS:
             options.pop(name, None)
         self._num_items = num_items
-        placing = Placing(device, "auto", "auto", None)
+        placing = Placing(device)
         self._prepare(data, [], {}, sampler, placing, seed, prefetch, options)
         torch.utils.data.DataLoader.__init__(
             self,

@@ -19,8 +19,9 @@ from ..arguments import check_count, check_ids
 from ..batch.assemble import node_labels
 from ..kernels import alias, budget
 from ..kernels.philox import stream_of
-from ..loading.base import DEFAULT_PREFETCH, Placing
+from ..loading.base import DEFAULT_PREFETCH
 from ..loading.seeds import node_seeds
+from ..loading.site import Placing
 from ..sampling.sampler import NeighborSampler
 from ..types import BatchKey, Csc
 from .base import CpuDrawnLoader
@@ -246,7 +247,7 @@ class HGTLoader(CpuDrawnLoader, torch_geometric.loader.HGTLoader):  # type: igno
             "filter_per_worker": filter_per_worker,
             **kwargs,
         }
-        placing = Placing(device, "auto", "auto", None)
+        placing = Placing(device)
         self._prepare(data, [], {}, sampler, placing, seed, prefetch, options)
         self._ends = None  # the sampler's ids are on the host, the batch may be elsewhere
         # Past the initialiser of PyG's HGTLoader, which would build a sampler of its own.

@@ -6,7 +6,7 @@ import os
 import weakref
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.utils.data
@@ -15,6 +15,7 @@ from torch_geometric.sampler import BaseSampler, HeteroSamplerOutput, SamplerOut
 from torch_geometric.sampler.base import SubgraphType
 
 from ..arguments import (
+    check_choice,
     check_count,
     check_data,
     check_flag,
@@ -22,13 +23,12 @@ from ..arguments import (
     check_mode,
     check_seed,
 )
-from ..batch.assemble import assemble, check_layouts, tables_of
+from ..batch.assemble import assemble, check_layouts
 from ..batch.edges import with_sampled_edges
-from ..batch.tensors import moved, tensors_made, with_edge_ids
-from ..config import resolve_device
+from ..batch.ids import begin_copies, ids_of
+from ..batch.tensors import tensors_made, with_edge_ids
 from ..kernels.threads import available_cores
 from ..ops.backend import Backend
-from ..ops.devices import backend_for, best_device
 from ..ops.placement import Placement
 from ..ops.streams import NoStreams
 from ..sampling.sampler import NeighborSampler, NumNeighborsLike
@@ -37,18 +37,10 @@ from .batch_keys import batch_keys
 from .epoch import Epoch, Producers, Task
 from .fingerprint import fingerprint_of
 from .progress import Progress, SeedOrder
+from .site import Placing, Site, check_ready_sampler
 from .stream_schedule import Handover, Schedule
 
 DEFAULT_PREFETCH = 2
-
-
-class Placing(NamedTuple):
-    """Where the user wants things: arguments of both loaders."""
-
-    device: torch.device | str | int | None
-    topology: str
-    features: str
-    device_bytes: int | None
 
 
 class DirectLoader(torch.utils.data.DataLoader[Any]):
@@ -58,6 +50,7 @@ class DirectLoader(torch.utils.data.DataLoader[Any]):
     attributes named below.
     """
 
+    _draws_on_cpu = False  # whether the sampler stays on the CPU, wherever the batches are
     data: Any
     input_data: Any
     transform: Callable[[Any], Any] | None
@@ -86,11 +79,11 @@ class DirectLoader(torch.utils.data.DataLoader[Any]):
         Must come before the initialiser of PyG's class. May add a generator to `kwargs`, those of
         DataLoader.
         """
-        device, topology, features, device_bytes = placing
         check_data(data)
         check_layouts(data)
         check_loader_options(kwargs, data)
-        check_mode("features", features)
+        check_mode("topology", placing.topology)
+        check_mode("features", placing.features)
         _refuse_unused(kwargs)
         self._progress = Progress(check_seed(seed))
         self.prefetch = _check_prefetch(prefetch, kwargs)
@@ -98,54 +91,59 @@ class DirectLoader(torch.utils.data.DataLoader[Any]):
             raise ValueError(
                 "batch_size=None (no batching) has no meaning here: pass a size, or batch_sampler=."
             )
-        if sampler is None:
-            threads = min(available_cores(), torch.get_num_threads())
-            sampler = NeighborSampler(
+        self._ids_on_host = check_choice("ids", placing.ids, ("host", "device")) == "host"
+        if sampler is not None:
+            check_ready_sampler(sampler, sampling, placing)
+        threads = min(available_cores(), torch.get_num_threads())
+
+        def make_sampler(device: torch.device, topology: str) -> NeighborSampler:
+            return NeighborSampler(
                 data,
                 num_neighbors,
                 **sampling,
-                device=resolve_device(device) or best_device(),
+                device=device,
                 topology=topology,
-                device_bytes=device_bytes,
+                device_bytes=placing.device_bytes,
                 seed=seed,
                 # With several producers, batches are what runs in parallel.
                 threads=threads if kwargs.get("num_workers", 0) <= 1 else 1,
             )
-        else:
-            if not isinstance(sampler, BaseSampler):
-                raise TypeError(
-                    f"neighbor_sampler must be a sampler such as pyg_direct.NeighborSampler, got "
-                    f"{sampler!r}."
-                )
-            placed = {"topology": topology, "device_bytes": device_bytes}
-            _refuse_beside_sampler({**sampling, **placed})
-        self._sampler = sampler
-        self._backend = self._backend_of(sampler, device)
-        self._backend.memory.place_tables(tables_of(data), features)
-        self._ends = sampler.ends if isinstance(sampler, NeighborSampler) else None
+
+        self._site = Site(data, placing, sampler, make_sampler, self._draws_on_cpu)
         # With a seed, the order of the seeds follows it, unless a generator is to decide.
         self._shuffle_generator: torch.Generator | None = None
         if seed is not None and kwargs.get("generator") is None and kwargs.get("shuffle"):
             self._shuffle_generator = kwargs["generator"] = torch.Generator()
-        return sampler
-
-    def _backend_of(self, sampler: BaseSampler, device: torch.device | str | int | None) -> Backend:
-        """Return the backend that makes the batches: that of our own sampler, else a new one."""
-        wanted = resolve_device(device)
-        if not isinstance(sampler, NeighborSampler):
-            return backend_for(wanted or best_device())
-        here = sampler.backend.device
-        if device is not None and not _same_device(wanted, here):
-            raise ValueError(
-                f"device={str(device)!r} contradicts neighbor_sampler=, which samples on "
-                f"{str(here)!r}. Pass the device to the sampler."
-            )
-        return sampler.backend
+        return self._site.sampler
 
     @property
     def placement(self) -> Placement:
-        """What lies where: the graph, and the attributes that batches are gathered from."""
-        return self._backend.memory.placement
+        """What lies where, and why: the graph, and the attributes that batches are gathered from.
+
+        With ``device=None`` the device is decided anew at each iteration until it is a GPU.
+        """
+        return self._site.placement
+
+    @property
+    def _sampler(self) -> BaseSampler:
+        return self._site.sampler
+
+    @property
+    def _backend(self) -> Backend:
+        return self._site.backend
+
+    def _decide_device(self) -> bool:
+        """Decide where batches are made, if that is open; return whether it has changed."""
+        names = self._sampler_names()
+        changed = self._site.decide()
+        for name in names:
+            setattr(self, name, self._sampler)
+        return changed
+
+    def _sampler_names(self) -> list[str]:
+        """Return the attributes of PyG's class that name the sampler."""
+        names = ("node_sampler", "link_sampler")
+        return [name for name in names if self.__dict__.get(name) is self._sampler]
 
     def hand_out_hops(self) -> str:
         """Make the edges of all batches from now on `SampledEdges`; see `pyg_direct.accelerate`.
@@ -186,9 +184,12 @@ class DirectLoader(torch.utils.data.DataLoader[Any]):
 
         In an epoch the draws follow the number of the batch, else they are new at every call.
         """
+        key = batch_keys.next()
+        if key is None:  # outside of an epoch, at whose beginning it was decided
+            self._decide_device()
         # Positions may come in any shape; they are taken one after the other.
         inputs = self.input_data[torch.as_tensor(index, dtype=torch.int64).view(-1)]
-        out = self._sample(inputs, batch_keys.next())
+        out = self._sample(inputs, key)
         return self.filter_fn(out) if self.filter_per_worker else out
 
     def filter_fn(self, out: Any) -> Any:
@@ -201,11 +202,10 @@ class DirectLoader(torch.utils.data.DataLoader[Any]):
                 f"HeteroSamplerOutput, got {type(out).__name__}."
             )
         out = with_edge_ids(out, self._sampler.edge_permutation)
-        # Of our own sampler's ids it is known where they are and how large; others' are looked at.
-        ends = None if self.transform_sampler_output else self._ends
-        out = moved(out, self._backend.device) if ends is None else out
-        labels = self._labels(out)
-        batch = assemble(self.data, out, labels, self._backend, self.custom_cls, ends)
+        # Of our own sampler's ids it is known how large they are; others' are looked at.
+        ends = None if self.transform_sampler_output else self._site.ends
+        labels, ids = self._labels(out), ids_of(out, self._backend, self._ids_on_host)
+        batch = assemble(self.data, out, labels, self._backend, self.custom_cls, ends, ids)
         if self._hands_out_hops:
             return with_sampled_edges(batch, self.transform)
         return batch if self.transform is None else self.transform(batch)
@@ -217,9 +217,16 @@ class DirectLoader(torch.utils.data.DataLoader[Any]):
                 return schedule.produce(task.asked, lambda: self._collated(task), None)
             return schedule.produce(
                 task.asked,
-                lambda: self._sample(self.input_data[task.index], task.key),
+                lambda: self._sample_ahead(self.input_data[task.index], task.key),
                 (lambda out: self._pinned(self.filter_fn(out))) if self.filter_per_worker else None,
             )
+
+    def _sample_ahead(self, inputs: Any, key: BatchKey) -> Any:
+        """Sample, and begin to bring the ids to the host, beside what comes next."""
+        out = self._sample(inputs, key)
+        if self._ids_on_host:
+            begin_copies(out, self._backend)
+        return out
 
     def _collated(self, task: Task) -> Any:
         """Make one batch by the `collate_fn` of a subclass, as PyG would."""
@@ -235,7 +242,13 @@ class DirectLoader(torch.utils.data.DataLoader[Any]):
         """Do what is left to the thread that asks for the batch."""
         return product if self.filter_per_worker else self.filter_fn(product)
 
+    def __iter__(self) -> Any:
+        if self._decide_device():
+            self._iterator = None  # persistent producers keep to the device they began on
+        return super().__iter__()
+
     def _get_iterator(self) -> Any:
+        self._decide_device()
         backend = self._backend
         threads = max(self.num_workers, backend.default_producers)
         producers = Producers(
@@ -334,7 +347,9 @@ class DirectLoader(torch.utils.data.DataLoader[Any]):
         }
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_iterator": None}
+        site = self._site.reopened()
+        state = {**self.__dict__, "_iterator": None, "_site": site}
+        return state | {name: site.sampler for name in self._sampler_names()}
 
 
 def _weak_work(loader: DirectLoader, schedule: Schedule) -> Callable[[Task], Handover]:
@@ -348,13 +363,6 @@ def _weak_work(loader: DirectLoader, schedule: Schedule) -> Callable[[Task], Han
         return alive._work(task, schedule)
 
     return work
-
-
-def _same_device(wanted: torch.device | None, here: torch.device) -> bool:
-    """Whether a device that a user named is `here`; without a number it may be any of its kind."""
-    if wanted is None or wanted.type != here.type:
-        return wanted is None
-    return wanted.index == here.index or None in (wanted.index, here.index)
 
 
 def _refuse_unused(kwargs: dict[str, Any]) -> None:
@@ -387,23 +395,3 @@ def _check_prefetch(prefetch: int, kwargs: dict[str, Any]) -> int:
     if factor is not None:
         return check_count("prefetch_factor", factor)
     return check_count("prefetch", prefetch)
-
-
-def _refuse_beside_sampler(sampling: dict[str, Any]) -> None:
-    """Raise if an argument about sampling was given beside a ready sampler."""
-    defaults = {
-        "subgraph_type": "directional",
-        "temporal_strategy": "uniform",
-        "directed": True,
-        "topology": "auto",
-    }
-    given = [
-        name
-        for name, value in sampling.items()
-        if value not in (defaults.get(name, False), None, SubgraphType.directional)
-    ]
-    if given:
-        raise ValueError(
-            f"neighbor_sampler= decides how to sample, so {', '.join(given)} would be ignored. Set "
-            f"it on the sampler."
-        )

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..types import BatchKey, Csc, SampledGraph, SamplingPlan
 from .placement import Placement
-from .streams import Streams
+from .streams import Event, Streams
 
 ID_LIMIT = 1 << 31  # local ids are int32
 
@@ -131,6 +131,14 @@ class Backend(Protocol):
 
     def workspace(self, csc: Csc, plan: SamplingPlan) -> Workspace:
         """Return a new workspace for a graph from `Memory.place_graph`."""
+
+    def copy_to_host(self, tensors: Sequence[Tensor]) -> tuple[list[Tensor], Event]:
+        """Begin to copy tensors of this device to page-locked host memory, on the current stream.
+
+        Returns:
+            The copies, whose values are there when the event has happened (`Streams.synchronize`).
+            Tensors that are in host memory are returned as they are.
+        """
 
     def gather(self, table: Tensor, index: Tensor, end: int | None = None) -> Tensor:
         """Return ``table[index]``: rows of any dtype and shape.

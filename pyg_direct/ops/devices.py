@@ -1,24 +1,82 @@
-"""Which backend serves which device."""
+"""Which device a process computes on, and which backend serves it."""
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterable
+from typing import NamedTuple
 
 import torch
 
 from .backend import Backend
 
+HOST = torch.device("cpu")
 
-def best_device() -> torch.device:
-    """Return the CUDA device that torch uses now, if one can be used, else the CPU.
 
-    Warns where there is a GPU that only lacks software.
+class Choice(NamedTuple):
+    """A device, and why it was chosen."""
+
+    device: torch.device
+    reason: str
+
+
+def cuda_available() -> bool:
+    """Whether torch finds a CUDA device (and not one of ROCm, which it calls so, too)."""
+    return torch.version.cuda is not None and torch.cuda.is_available()
+
+
+def process_device(data: Iterable[torch.device] = (), rank: int | None = None) -> Choice:
+    """Return the device that this process computes on: where its data or its tensors are.
+
+    The CUDA device of the data, if it is one. Else the one on which the process holds tensors, such
+    as its model's. Of several, the current one; but torch's current device is 0 until somebody sets
+    it, so `rank` tells more than 0, and more than a current device without tensors. Without any
+    tensors on a GPU it is the CPU. Makes no CUDA context.
+
+    Warns where the device cannot be used for lack of software, and returns the CPU.
+
+    Args:
+        data: devices of the tensors that batches are gathered from.
+        rank: the process's number on this machine, if it is one of several (`LOCAL_RANK`).
     """
-    if torch.version.cuda is None or not torch.cuda.is_available():
-        return torch.device("cpu")
+    if not cuda_available():
+        return Choice(HOST, "torch finds no CUDA device")
+    choice = _of_data(data) or _of_tensors(rank)
+    if choice.device == HOST:
+        return choice
+    problem = _problem(choice.device)
+    return choice if problem is None else Choice(HOST, problem)
+
+
+def _of_data(data: Iterable[torch.device]) -> Choice | None:
+    devices = {device for device in data if device.type == "cuda"}
+    return Choice(devices.pop(), "the data is there") if len(devices) == 1 else None
+
+
+def _of_tensors(rank: int | None) -> Choice:
+    held: dict[int, int] = {}  # bytes of tensors, by device
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        held = {i: torch.cuda.memory_allocated(i) for i in range(torch.cuda.device_count())}
+    used = [index for index, nbytes in held.items() if nbytes > 0]
+    if not used:
+        return Choice(HOST, "the process has no tensors on a CUDA device")
+    current = torch.cuda.current_device()
+    if len(used) == 1:
+        index, reason = used[0], "the process has tensors there"
+    elif rank in used and current in (0, *(i for i in held if i not in used)):
+        index, reason = rank, "of the devices with tensors of the process, LOCAL_RANK's"
+    elif current in used:
+        index, reason = current, "of the devices with tensors of the process, the current one"
+    else:
+        index = max(used, key=lambda i: held[i])
+        reason = "of the devices with tensors of the process, the one with most"
+    return Choice(torch.device("cuda", index), reason)
+
+
+def _problem(device: torch.device) -> str | None:
+    """Return why a CUDA device cannot be used, and warn of it; None if it can."""
     from .cuda.compiler import require_cuda
 
-    device = torch.device("cuda", torch.cuda.current_device())
     try:
         require_cuda(device)
     except RuntimeError as error:
@@ -26,10 +84,18 @@ def best_device() -> torch.device:
             f"There is a GPU, but batches are made on the CPU: {error} To stay on the CPU without "
             f"this warning, pass device='cpu'.",
             RuntimeWarning,
-            stacklevel=2,
+            stacklevel=3,
         )
-        return torch.device("cpu")
-    return device
+        return str(error)
+    return None
+
+
+def usable_device() -> torch.device:
+    """Return torch's current CUDA device if a loader could use it, else the CPU, with a warning."""
+    if not cuda_available():
+        return HOST
+    device = torch.device("cuda", torch.cuda.current_device())
+    return device if _problem(device) is None else HOST
 
 
 def backend_for(device: torch.device, threads: int = 1) -> Backend:

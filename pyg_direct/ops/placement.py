@@ -35,11 +35,13 @@ class Placement:
     Args:
         device: where the batches are.
         budget_bytes: GPU memory that graph and features may take; None without a GPU.
+        reason: why batches are on this device; "" if nobody has said.
     """
 
     device: torch.device
     budget_bytes: int | None = None
     rows: list[Row] = field(default_factory=list)
+    reason: str = ""
 
     def add(self, row: Row) -> None:
         """Note a decision."""
@@ -50,7 +52,8 @@ class Placement:
         budget = (
             "" if self.budget_bytes is None else f", at most {size_text(self.budget_bytes)} of it"
         )
-        lines = [f"batches on {self.device}{budget}"]
+        reason = f" ({self.reason})" if self.reason else ""
+        lines = [f"batches on {self.device}{reason}{budget}"]
         width = max((len(row.name) for row in self.rows), default=0)
         lines += [f"  {r.name:<{width}}  {size_text(r.nbytes):>12}  {r.place}" for r in self.rows]
         return "\n".join(lines)

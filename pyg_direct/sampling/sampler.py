@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import warnings
 from dataclasses import replace as replace_fields
@@ -23,6 +24,7 @@ from torch_geometric.typing import EdgeType, NodeType
 
 from ..arguments import (
     check_bytes,
+    check_choice,
     check_count,
     check_data,
     check_flag,
@@ -119,17 +121,10 @@ class NeighborSampler(BaseSampler):
             subgraph_type = SubgraphType.induced
             text = "directed=False is deprecated; use subgraph_type='induced'."
             warnings.warn(text, FutureWarning, stacklevel=2)
-        if sample_direction not in ("forward", "backward"):
-            raise ValueError(
-                f"sample_direction must be 'forward' or 'backward', got {sample_direction!r}."
-            )
-        if temporal_strategy not in ("uniform", "last"):
-            raise ValueError(
-                f"temporal_strategy must be 'uniform' or 'last', got {temporal_strategy!r}."
-            )
+        check_choice("sample_direction", sample_direction, ("forward", "backward"))
+        check_choice("temporal_strategy", temporal_strategy, ("uniform", "last"))
         self.data_type = DataType.from_data(data)
-        backward = sample_direction == "backward"
-        is_sorted = check_flag("is_sorted", is_sorted)
+        backward, is_sorted = sample_direction == "backward", check_flag("is_sorted", is_sorted)
         check_flag("share_memory", share_memory)
         self.replace = check_flag("replace", replace)
         self.subgraph_type = check_subgraph_type(subgraph_type)
@@ -137,9 +132,8 @@ class NeighborSampler(BaseSampler):
         threads = check_count("threads", threads, least=1)
         self._where = (check_mode("topology", topology), check_bytes("device_bytes", device_bytes))
         self.graph: Graph = graph_of(data, is_sorted, time_attr, weight_attr, backward)
-        self._backend: Backend = backend_for(
-            as_device("cpu" if device is None else device, "device"), threads
-        )
+        home = as_device("cpu" if device is None else device, "device")
+        self._backend: Backend = backend_for(home, threads)
         self._csc = self._backend.memory.place_graph(self.graph.csc, *self._where)
         self.graph = replace_fields(self.graph, csc=self._csc)  # lets go of a copy on the host
         self.node_types, self.edge_types = self.graph.node_types, self.graph.edge_types
@@ -388,6 +382,12 @@ class NeighborSampler(BaseSampler):
         # In a worker process of PyG's loader a call counter would repeat itself, in every worker
         # and every epoch; torch's generator was seeded for this worker and epoch.
         return rng.derive(rng.draw_seed(None), 0, self._seed or 0, rng.CALL_DOMAIN)
+
+    def copy_to(self, device: torch.device, where: tuple[str, int | None]) -> NeighborSampler:
+        """Return a copy that samples on `device`; `where` is its (topology, device_bytes)."""
+        twin, backend = copy.copy(self), backend_for(device)
+        twin.__setstate__({**self.__getstate__(), "_backend": backend, "_where": where})
+        return twin
 
     def __copy__(self) -> NeighborSampler:
         twin = object.__new__(type(self))

@@ -43,10 +43,8 @@ FLOORS: list[dict[str, set[str]]] = [
         "family": {
             "types",
             "arguments",
-            "config",
             "kernels",
             "graph",
-            "ops",
             "sampling",
             "batch",
             "loading",

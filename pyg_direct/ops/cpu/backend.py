@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -13,7 +14,7 @@ from ...kernels import gather
 from ...kernels.threads import split
 from ...types import Csc, SamplingPlan
 from ..backend import row_out_of_range
-from ..streams import NoStreams, Streams
+from ..streams import Event, NoStreams, Streams
 from .buffers import BufferPool, Resources
 from .memory import CpuMemory
 from .workspace import CpuWorkspace
@@ -46,6 +47,10 @@ class CpuBackend:
     def workspace(self, csc: Csc, plan: SamplingPlan) -> CpuWorkspace:
         """Return a new workspace."""
         return CpuWorkspace(csc, plan, self._resources)
+
+    def copy_to_host(self, tensors: Sequence[Tensor]) -> tuple[list[Tensor], Event]:
+        """Return the tensors themselves."""
+        return list(tensors), self.streams.record_event()
 
     def gather(self, table: Tensor, index: Tensor, end: int | None = None) -> Tensor:
         """Return the rows `index` of `table`, in recycled memory. Each id is checked."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from ...types import Csc, SamplingPlan
 from ..backend import row_out_of_range
+from ..streams import Event
 from . import memory as device_memory
 from .compiler import library_for, require_cuda
 from .launch import Library
@@ -67,6 +69,12 @@ class CudaBackend:
         # Were the graph deleted while the stream reads it, the memory must stay as it is.
         self.streams.record_stream(array for _, array in csc.arrays())
         return CudaWorkspace(csc, plan, self.library)
+
+    def copy_to_host(self, tensors: Sequence[Tensor]) -> tuple[list[Tensor], Event]:
+        """Begin to copy tensors to page-locked host memory, on the current stream."""
+        self.streams.record_stream(tensors)
+        copies = [t if t.device.type == "cpu" else device_memory.begin_download(t) for t in tensors]
+        return copies, self.streams.record_event()
 
     def gather(self, table: Tensor, index: Tensor, end: int | None = None) -> Tensor:
         """Return the rows `index` of `table`.

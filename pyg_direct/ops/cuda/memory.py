@@ -43,6 +43,14 @@ def download(source: Tensor) -> Tensor:
     return host
 
 
+def begin_download(source: Tensor) -> Tensor:
+    """Return pinned host memory that a device tensor's values are on their way to.
+
+    The copy is put on the current stream; the values are there when that has got to its end.
+    """
+    return empty_pinned(source.shape, source.dtype).copy_(source, non_blocking=True)
+
+
 def copy(target: Tensor, source: Tensor) -> None:
     """Copy what kernels wrote to where it goes on."""
     target.copy_(source)

@@ -23,6 +23,7 @@ from torch import Tensor
 from torch_geometric.typing import SparseTensor
 
 import pyg_direct.loading.base
+import pyg_direct.loading.site
 import pyg_direct.sampling.sampler
 from pyg_direct.ops.cuda import backend as cuda
 from pyg_direct.ops.cuda import memory as device_memory
@@ -262,7 +263,7 @@ def give_to_loaders(
         given.append(cuda.CudaBackend(backend.device, backend.library))
         return given[-1]
 
-    for module in (pyg_direct.sampling.sampler, pyg_direct.loading.base):
+    for module in (pyg_direct.sampling.sampler, pyg_direct.loading.site):
         monkeypatch.setattr(module, "backend_for", backend_for)
     if to_host:
         assemble = pyg_direct.loading.base.assemble

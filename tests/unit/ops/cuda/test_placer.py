@@ -18,7 +18,7 @@ from emulator import emulated
 from emulator.runtime import FakeRuntime
 from torch import Tensor
 
-import pyg_direct.loading.base
+import pyg_direct.loading.site
 import pyg_direct.sampling.sampler
 from pyg_direct import NeighborLoader, NeighborSampler
 from pyg_direct.ops.cuda import backend as cuda
@@ -76,7 +76,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gpu]:
             gather_bytes(self, table, *arguments)
 
         monkeypatch.setattr(cuda.CudaBackend, "gather_bytes", watched)
-        for module in (pyg_direct.sampling.sampler, pyg_direct.loading.base):
+        for module in (pyg_direct.sampling.sampler, pyg_direct.loading.site):
             monkeypatch.setattr(module, "backend_for", gpu.backend_for)
         yield gpu
 
@@ -159,7 +159,8 @@ def test_it_says_what_it_decided(gpu: Gpu, caplog: pytest.LogCaptureFixture) -> 
         loader = loader_of(gpu, graph(), features="host")
     assert "data.x: host memory, registered where it lies (10.6 kB)" in caplog.messages
     text = str(loader.placement)
-    assert text.splitlines()[0].startswith("batches on privateuseone:0, at most 549.8 GB of it")
+    first = "batches on privateuseone:0 (PYG_DIRECT_DEVICE names it), at most 549.8 GB of it"
+    assert text.splitlines()[0] == first
     assert len(text.splitlines()) == 8
     assert "  data.x " in text
 
@@ -382,7 +383,7 @@ def _revived(state: dict[str, Any]) -> NeighborSampler:
 
 def test_on_the_cpu_everything_stays_where_it_is() -> None:
     loader = NeighborLoader(graph(), [3], features="host", topology="host", device_bytes=0)
-    assert str(loader.placement) == "batches on cpu"
+    assert str(loader.placement) == "batches on cpu (PYG_DIRECT_DEVICE names it)"
 
 
 @pytest.mark.parametrize(

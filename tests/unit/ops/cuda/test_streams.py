@@ -14,13 +14,13 @@ from emulator import emulated
 from torch import Tensor
 from torch_geometric.data import Data
 
-import pyg_direct.loading.base
+import pyg_direct.loading.site
 import pyg_direct.sampling.sampler
 from pyg_direct import LinkNeighborLoader, NeighborLoader
 from pyg_direct.batch.tensors import tensors_of
 from pyg_direct.ops.cuda import streams
 from pyg_direct.ops.cuda.backend import CudaBackend
-from pyg_direct.ops.devices import best_device
+from pyg_direct.ops.devices import usable_device
 
 
 class Recorder:
@@ -65,7 +65,7 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Recorder]:
     with emulated() as backend:
         compiler = backend.library.compiler
         compiler.streams = recorder = Recorder()
-        for module in (pyg_direct.sampling.sampler, pyg_direct.loading.base):
+        for module in (pyg_direct.sampling.sampler, pyg_direct.loading.site):
             monkeypatch.setattr(
                 module, "backend_for", lambda *_: CudaBackend(compiler.device, backend.library)
             )
@@ -88,25 +88,32 @@ def test_a_batch_passes_from_stream_to_stream(recorder: Recorder, filter_per_wor
     with pytest.raises(StopIteration):
         next(iterator)
     (asked,) = (value for what, value in events(recorder.log, "consumer") if what == "record_event")
-    ((_, sampled),) = events(recorder.log, "sample")
-    ready = sampled
+    # The ids are copied to the host on the stream that sampled them, beside the gather.
+    ((_, copied), (_, sampled)) = events(recorder.log, "sample")
+    ready, finishes = sampled, "consumer"
     if filter_per_worker:
-        (wait, (mark, ready)) = events(recorder.log, "gather")
+        (wait, wait_for_ids, (mark, ready)) = events(recorder.log, "gather")
         assert wait == ("wait_event", sampled)
+        assert wait_for_ids == ("synchronize", copied)
         assert mark == "record_event"
-    # In whichever thread it ran: the host waited for the consumer, and the consumer for the batch.
+        finishes = "gather"
+    # In whichever thread it ran: the host waited for the consumer and for the ids, and the consumer
+    # for the batch.
     assert [entry for entry in recorder.log if entry[1] == "synchronize"] == [
-        ("consumer", "synchronize", asked)
+        ("consumer", "synchronize", asked),
+        (finishes, "synchronize", copied),
     ]
-    assert events(recorder.log, "consumer")[-1] == ("wait_event", ready)
+    waits = [entry for entry in events(recorder.log, "consumer") if entry[0] == "wait_event"]
+    assert waits[-1] == ("wait_event", ready)
     kept = {stage: set() for stage in ("sample", "gather", "consumer")}
     for stage, what, pointers in recorder.log:
         if what == "record_stream":
             kept[stage] |= pointers
-    made = (batch.n_id, batch.e_id, batch.edge_index)
+    assert {t.device.type for t in (batch.n_id, batch.e_id, batch.input_id)} == {"cpu"}
+    made = [batch.edge_index]
     if filter_per_worker:
         assert {t.data_ptr() for t in made} <= kept["gather"]
-        made = (*made, batch.x, batch.y, batch.input_id)
+        made += [batch.x, batch.y]
     assert {t.data_ptr() for t in made} <= kept["consumer"]
     assert loader.data.edge_index.data_ptr() not in kept["consumer"]
 
@@ -115,9 +122,11 @@ def test_without_prefetching_there_are_no_streams(recorder: Recorder) -> None:
     before = threading.active_count()
     for _ in NeighborLoader(graph(), [4, 3], batch_size=80, prefetch=0):
         assert threading.active_count() == before
-    assert {what for _, what, _ in recorder.log} == {"record_stream"}, (
-        "of the graph and the tables alone"
-    )
+    assert {(stage, what) for stage, what, _ in recorder.log} == {
+        ("consumer", "record_stream"),  # of the graph, the tables and the ids
+        ("consumer", "record_event"),  # behind the copies of the ids
+        ("consumer", "synchronize"),
+    }
 
 
 def test_one_producer_by_default_on_a_gpu(recorder: Recorder) -> None:
@@ -160,7 +169,7 @@ def test_tensors_of_anything() -> None:
 def test_the_default_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PYG_DIRECT_DEVICE")
     monkeypatch.setattr(torch.version, "cuda", None)
-    assert best_device() == torch.device("cpu")
+    assert usable_device() == torch.device("cpu")
     assert next(iter(NeighborLoader(graph(), [2]))).x.device == torch.device("cpu")
     # A GPU without CuPy is said, and costs nothing but time.
     monkeypatch.setattr(torch.version, "cuda", "12.9")
@@ -169,9 +178,9 @@ def test_the_default_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setitem(__import__("sys").modules, "cupy", None)
     with pytest.warns(RuntimeWarning, match=r"There is a GPU, but .*cupy-cuda12x>=13.*'cpu'"):
-        assert best_device() == torch.device("cpu")
+        assert usable_device() == torch.device("cpu")
     monkeypatch.setattr("pyg_direct.ops.cuda.compiler.require_cuda", lambda device: None)
-    assert best_device() == torch.device("cuda", 0)
+    assert usable_device() == torch.device("cuda", 0)
 
 
 # Below, a real GPU.

@@ -1,0 +1,191 @@
+"""Where a loader makes its batches, and when that is decided."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import torch
+import torch.utils.data
+from torch_geometric.sampler import BaseSampler
+from torch_geometric.sampler.base import SubgraphType
+
+from ..batch.assemble import tables_of
+from ..config import DEVICE_VARIABLE, local_rank, resolve_device
+from ..ops.backend import Backend
+from ..ops.devices import HOST, Choice, backend_for, cuda_available, process_device
+from ..ops.placement import Placement
+from ..sampling.sampler import NeighborSampler
+from ..types import Ends
+
+OPEN = "until the first iteration decides"
+
+
+class Placing(NamedTuple):
+    """Where the user wants things: arguments of both loaders."""
+
+    device: torch.device | str | int | None
+    topology: str = "auto"
+    features: str = "auto"
+    device_bytes: int | None = None
+    ids: str = "host"
+
+
+class Site:
+    """The sampler and the backend of a loader.
+
+    A device that the user names, by `device=`, PYG_DIRECT_DEVICE or a ready sampler, holds from the
+    beginning. Otherwise all begins on the CPU, which costs nothing, and `decide` moves it to the
+    GPU that the process uses, once it uses one.
+
+    Args:
+        data: whose attributes are gathered.
+        placing: what the user asked for.
+        sampler: a ready one, or None.
+        make_sampler: makes one of ours for a device and a topology.
+        apart: the sampler stays on the CPU, wherever the batches are.
+
+    Raises:
+        ValueError: a device or a mode that contradicts something else.
+    """
+
+    def __init__(
+        self,
+        data: Any,
+        placing: Placing,
+        sampler: BaseSampler | None,
+        make_sampler: Callable[[torch.device, str], NeighborSampler],
+        apart: bool = False,
+    ) -> None:
+        self._data, self._placing, self._apart = data, placing, apart
+        named = resolve_device(placing.device)
+        ready = isinstance(sampler, NeighborSampler) and not apart
+        self._open = self._left_open = named is None and not ready
+        if self._open and not cuda_available():
+            self._refuse_device_modes("torch finds no CUDA device")
+        if sampler is None:
+            sampler = make_sampler(named or HOST, "auto" if self._open else placing.topology)
+        self.sampler = sampler
+        self.backend = self._backend_of(sampler, named)
+        self.ends: Ends | None = sampler.ends if isinstance(sampler, NeighborSampler) else None
+        self._threads = self.backend.threads
+        if self._open:
+            self._reason = OPEN
+        else:
+            self._reason = "neighbor_sampler= samples there" if ready else self._named_by()
+            self.backend.memory.place_tables(tables_of(data), placing.features)
+
+    def _named_by(self) -> str:
+        return f"{'device=' if self._placing.device is not None else DEVICE_VARIABLE} names it"
+
+    def _backend_of(self, sampler: BaseSampler, named: torch.device | None) -> Backend:
+        """Return the backend that makes the batches: that of our own sampler, else a new one."""
+        if self._apart or not isinstance(sampler, NeighborSampler):
+            return backend_for(named or HOST)
+        here = sampler.backend.device
+        if self._placing.device is not None and not _same_device(named, here):
+            raise ValueError(
+                f"device={str(self._placing.device)!r} contradicts neighbor_sampler=, which "
+                f"samples on {str(here)!r}. Pass the device to the sampler."
+            )
+        return sampler.backend
+
+    @property
+    def placement(self) -> Placement:
+        """What lies where, and why."""
+        return replace(self.backend.memory.placement, reason=self._reason)
+
+    def decide(self) -> bool:
+        """Decide where batches are made from now on, if the user left it open.
+
+        A verdict for a GPU holds for good. One for the CPU holds until the next call, as the model
+        may be moved in the meantime.
+
+        Returns:
+            Whether `sampler` and `backend` are others now.
+
+        Raises:
+            ValueError: topology='device' or features='device', and no GPU is in use.
+        """
+        if not self._open or torch.utils.data.get_worker_info() is not None:
+            return False
+        choice = process_device((table.device for _, table in tables_of(self._data)), local_rank())
+        return self._follow(choice)
+
+    def _follow(self, choice: Choice) -> bool:
+        device, self._reason = choice
+        if device == self.backend.device:
+            self._refuse_device_modes(choice.reason)
+            return False
+        _, topology, features, device_bytes, _ = self._placing
+        sampler = self.sampler
+        if isinstance(sampler, NeighborSampler) and not self._apart:
+            # A copy: batches that are under way go on with the old one.
+            sampler = sampler.copy_to(device, (topology, device_bytes))
+            backend = sampler.backend
+        else:
+            backend = backend_for(device)
+        backend.memory.place_tables(tables_of(self._data), features)
+        self.sampler, self.backend, self._open = sampler, backend, False
+        return True
+
+    def _refuse_device_modes(self, reason: str) -> None:
+        for name in ("topology", "features"):
+            if getattr(self._placing, name) == "device":
+                raise ValueError(
+                    f"{name}='device' needs a CUDA device, but batches are made on the CPU: "
+                    f"{reason}. Move the model to the GPU before the loop, pass device='cuda', or "
+                    f"use {name}='auto'."
+                )
+
+    def reopened(self) -> Site:
+        """Return a site for another process, which decides for itself if the user left it open."""
+        if not self._left_open or self._open:
+            return self
+        site, sampler, backend = copy.copy(self), self.sampler, backend_for(HOST)
+        if isinstance(sampler, NeighborSampler) and not self._apart:
+            sampler = sampler.copy_to(HOST, ("auto", None))
+            backend = sampler.backend
+        backend.threads = self._threads
+        site.sampler, site.backend, site._open, site._reason = sampler, backend, True, OPEN
+        return site
+
+
+def _same_device(wanted: torch.device | None, here: torch.device) -> bool:
+    """Whether a device that a user named is `here`; without a number it may be any of its kind."""
+    if wanted is None or wanted.type != here.type:
+        return wanted is None
+    return wanted.index == here.index or None in (wanted.index, here.index)
+
+
+def check_ready_sampler(sampler: Any, sampling: dict[str, Any], placing: Placing) -> None:
+    """Check a ready sampler, and that no argument that it decides was given beside it.
+
+    Raises:
+        TypeError: no sampler.
+        ValueError: arguments of sampling or of the graph's place were given.
+    """
+    if not isinstance(sampler, BaseSampler):
+        raise TypeError(
+            f"neighbor_sampler must be a sampler such as pyg_direct.NeighborSampler, got "
+            f"{sampler!r}."
+        )
+    placed = {"topology": placing.topology, "device_bytes": placing.device_bytes}
+    defaults = {
+        "subgraph_type": "directional",
+        "temporal_strategy": "uniform",
+        "directed": True,
+        "topology": "auto",
+    }
+    given = [
+        name
+        for name, value in {**sampling, **placed}.items()
+        if value not in (defaults.get(name, False), None, SubgraphType.directional)
+    ]
+    if given:
+        raise ValueError(
+            f"neighbor_sampler= decides how to sample, so {', '.join(given)} would be ignored. Set "
+            f"it on the sampler."
+        )
