@@ -30,7 +30,7 @@ from ..batch.tensors import tensors_made, with_edge_ids
 from ..kernels.threads import available_cores
 from ..ops.backend import Backend
 from ..ops.placement import Placement
-from ..ops.streams import NoStreams
+from ..ops.streams import NoStreams, Streams
 from ..sampling.sampler import NeighborSampler, NumNeighborsLike
 from ..types import BatchKey
 from .batch_keys import batch_keys
@@ -251,10 +251,12 @@ class DirectLoader(torch.utils.data.DataLoader[Any]):
         self._decide_device()
         backend = self._backend
         threads = max(self.num_workers, backend.default_producers)
+        threads = min(threads, backend.most_producers)
+        init = self.worker_init_fn if self.num_workers else None
         producers = Producers(
             threads,
             self.prefetch * threads,
-            self.worker_init_fn if self.num_workers else None,
+            partial(_start_producer, backend.streams, init),
             self.timeout,
             self.persistent_workers,
         )
@@ -363,6 +365,13 @@ def _weak_work(loader: DirectLoader, schedule: Schedule) -> Callable[[Task], Han
         return alive._work(task, schedule)
 
     return work
+
+
+def _start_producer(streams: Streams, init: Callable[[int], None] | None, number: int) -> None:
+    """Prepare a producer thread, before anything of the user's runs in it."""
+    streams.start_thread()
+    if init is not None:
+        init(number)
 
 
 def _refuse_unused(kwargs: dict[str, Any]) -> None:

@@ -123,6 +123,7 @@ class Backend(Protocol):
     device: torch.device
     threads: int  # CPU threads that may share one batch
     default_producers: int  # threads that make batches with num_workers=0
+    most_producers: int  # more threads than that would only take memory
     streams: Streams
 
     @property

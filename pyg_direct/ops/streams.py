@@ -37,6 +37,9 @@ class Streams(Protocol):
     def stream_id(self) -> int:
         """Return a number that identifies the current stream."""
 
+    def start_thread(self) -> None:
+        """Prepare the calling thread, which makes batches on this device alone. Called once."""
+
 
 class NoStreams:
     """A device without streams: work runs where it is called, in order."""
@@ -61,3 +64,6 @@ class NoStreams:
     def stream_id(self) -> int:
         """Return 0."""
         return 0
+
+    def start_thread(self) -> None:
+        """Do nothing."""

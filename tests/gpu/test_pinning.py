@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import warnings
 from itertools import pairwise
 from pathlib import Path
 
@@ -77,7 +78,10 @@ def test_arrays_maps_and_shared_memory(tmp_path: Path) -> None:
     }
     for name, table in sources.items():
         backend = device_backend()
-        backend.memory.place_tables([(name, table)], "host")
+        with warnings.catch_warnings():
+            # Some drivers, as those of WSL, refuse maps of files; a copy is what follows.
+            warnings.simplefilter("ignore" if name == "map" else "error", RuntimeWarning)
+            backend.memory.place_tables([(name, table)], "host")
         assert place_of(backend) in (REGISTERED, PINNED_COPY)
         check_gather(backend, table)
 

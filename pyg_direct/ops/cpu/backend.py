@@ -28,6 +28,7 @@ class CpuBackend:
     """Samples and gathers with `threads` threads a batch, into recycled memory."""
 
     default_producers = 0
+    most_producers = 1 << 16  # each has a core to itself, if the user has as many
 
     def __init__(self, threads: int = 1) -> None:
         self.device = torch.device("cpu")

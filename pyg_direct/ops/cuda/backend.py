@@ -63,6 +63,9 @@ class CudaBackend:
         return CudaBackend, (self.device, None, self.gather_threads)
 
     default_producers = 1  # so that a batch is under way while another one is trained on
+    # They launch under one interpreter lock onto the same two streams: a second one fills the gaps
+    # in which the first waits for its counts, and a third would only hold device memory.
+    most_producers = 2
 
     def workspace(self, csc: Csc, plan: SamplingPlan) -> CudaWorkspace:
         """Return a new workspace, for use on the current stream."""

@@ -162,6 +162,12 @@ class Kernel:
                 f"{self.name}: {parameter.name} must be contiguous, got the strides "
                 f"{value.stride()} for the shape {tuple(value.shape)}."
             )
+        if value.data_ptr() % value.element_size():  # no read on a GPU may be misaligned
+            raise ValueError(
+                f"{self.name}: {parameter.name} begins at an address that is no multiple of its "
+                f"element size of {value.element_size()} bytes, as of a buffer read at an odd "
+                f"offset. Pass a copy (x.clone())."
+            )
         return value
 
     def _can_read(self, parameter: Parameter, value: Tensor) -> bool:

@@ -8,6 +8,7 @@ freed before it is unregistered; both are dealt with here, over a runtime that t
 from __future__ import annotations
 
 import ctypes
+import os
 import threading
 import warnings
 import weakref
@@ -125,6 +126,7 @@ class Registry:
         # Leases end wherever the garbage collector runs, perhaps inside `lease` itself; so the end
         # of one is queued, and worked off by whoever can get the lock.
         self._ended: deque[tuple[_Entry, torch.UntypedStorage]] = deque()
+        self._pid = os.getpid()
 
     def lease(self, tensor: Tensor, name: str) -> Lease:
         """Register the storage of a CPU tensor, unless it is registered, and keep it alive.
@@ -164,7 +166,7 @@ class Registry:
             address = self.runtime.allocate(nbytes)
         except CudaError as failure:
             raise PinningError(_message(name, nbytes, "copied to pinned memory", failure)) from None
-        memory = tensor_at(address, nbytes, partial(_free, self.runtime, address))
+        memory = tensor_at(address, nbytes, partial(_free, self.runtime, address, self._pid))
         return memory.view(tensor.dtype).view(tensor.shape).copy_(tensor.detach())
 
     def _find(self, storage: torch.UntypedStorage) -> _Entry | None:
@@ -221,6 +223,8 @@ class Registry:
             entry.owned.append(address)
 
     def _end(self, entry: _Entry, storage: torch.UntypedStorage) -> None:
+        if self._pid != os.getpid():
+            return  # CUDA must not be called in a forked child, whose parent still has the lease
         self._ended.append((entry, storage))
         del storage  # it may be freed as soon as the queue lets go of it
         self._work_off()
@@ -257,7 +261,9 @@ class Registry:
                 )
 
 
-def _free(runtime: Runtime, address: int) -> None:
+def _free(runtime: Runtime, address: int, pid: int) -> None:
+    if pid != os.getpid():  # as in `Registry._end`
+        return
     runtime.synchronize()
     runtime.free(address)
 

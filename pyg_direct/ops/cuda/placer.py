@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import warnings
 import weakref
@@ -28,6 +29,9 @@ from .pinning import Lease, PinningError, Registry
 
 # Smaller tensors share their pages with other objects, so they are copied instead of registered.
 MIN_REGISTER_BYTES = 1 << 20
+# A row costs at least one sector of 32 bytes on the link. Tables whose rows use no more than half
+# of it, as labels and masks do, take little device memory and much of the link.
+NARROW_ROW_BYTES = 16
 
 
 class Copy:
@@ -152,7 +156,6 @@ class Placer:
         self._features = features
         for name, table in sorted(tables, key=lambda pair: nbytes_of(pair[1])):
             self.readable(table, name)
-        self._registry.runtime.synchronize()
 
     def readable(self, table: Tensor, name: str = "an attribute") -> Tensor | None:
         """Return what the GPU reads for a table: itself or a copy; None if it cannot read any.
@@ -195,15 +198,19 @@ class Placer:
                     f"{error} So the CPU selects its rows and copies them for each batch, which "
                     f"takes as long as in PyG."
                 )
+        self._registry.runtime.synchronize()  # other streams will read what this one copied
         self._held[id(table)] = held
         self.placement.add(Row(name, nbytes_of(table), place))
         return held
 
     def _on_device(self, table: Tensor, name: str) -> Copy | None:
         """Return the copy of a table in device memory; another loader may have made it."""
-        copy = self._copies.get(id(table)) if self._features != "host" else None
+        mode = self._features
+        if mode == "host" and row_bytes_of(table) <= NARROW_ROW_BYTES:
+            mode = "auto"
+        copy = self._copies.get(id(table)) if mode != "host" else None
         if copy is None or not copy.is_of(table):
-            tensor = self._copied(table, name, self._features)
+            tensor = self._copied(table, name, mode)
             copy = None if tensor is None else Copy(table, tensor)
             if copy is not None:
                 self._copies[id(table)] = copy
@@ -214,6 +221,8 @@ class Placer:
         if self._left is None:
             self.open_budget(None)
         assert self._left is not None
+        if nbytes_of(array) == 0:  # nothing to pin, and nothing that takes memory
+            mode = "device"
         if mode == "host" or (mode == "auto" and nbytes_of(array) > self._left):
             return None
         try:
@@ -245,6 +254,11 @@ class Placer:
 def nbytes_of(tensor: Tensor) -> int:
     """Return the bytes of a tensor's elements."""
     return tensor.numel() * tensor.element_size()
+
+
+def row_bytes_of(table: Tensor) -> int:
+    """Return the bytes of one row of a table [N, ...]."""
+    return math.prod(table.shape[1:]) * table.element_size()
 
 
 def whereabouts(tensor: Tensor) -> tuple[int, torch.Size]:

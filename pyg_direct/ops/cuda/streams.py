@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,46 +22,70 @@ class CudaStreams:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
+        self._torch: Any = torch.get_device_module(device)  # torch.cuda
+        self._nvtx = _nvtx(self._torch)
         self._side = {stage: _side_stream(device, stage) for stage in ("sample", "gather")}
+
+    def start_thread(self) -> None:
+        """Make the device the current one of the thread.
+
+        torch puts the stream of the current device back after each `on`. In a thread that never
+        chose a device that is GPU 0, where it would open a context, on every rank of a DDP job.
+        """
+        self._torch.set_device(self._device)
 
     @contextmanager
     def on(self, stage: str) -> Iterator[None]:
         """Make the stream of a stage current, inside an NVTX range of its name."""
-        with torch.cuda.stream(self._side[stage]):
-            torch.cuda.nvtx.range_push(f"pyg_direct.{stage}")  # type: ignore[no-untyped-call]
+        with self._torch.stream(self._side[stage]):
+            if self._nvtx is None:
+                yield
+                return
+            self._nvtx.range_push(f"pyg_direct.{stage}")
             try:
                 yield
             finally:
-                torch.cuda.nvtx.range_pop()  # type: ignore[no-untyped-call]
+                self._nvtx.range_pop()
 
     def record_event(self) -> Event:
         """Return an event of the current stream."""
         # Blocking: `synchronize` sleeps instead of burning a core.
-        event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
-        event.record(torch.cuda.current_stream(self._device))
+        event = self._torch.Event(blocking=True)
+        event.record(self._torch.current_stream(self._device))
         return event
 
     def wait_event(self, event: Event) -> None:
         """Let the current stream wait for an event."""
-        torch.cuda.current_stream(self._device).wait_event(event)
+        self._torch.current_stream(self._device).wait_event(event)
 
     def synchronize(self, event: Event) -> None:
         """Let the host wait for an event. Other threads run meanwhile."""
-        with torch.cuda.device(self._device):  # else a new thread may open a context on GPU 0
+        with self._torch.device(self._device):  # else a new thread may open a context on GPU 0
             event.synchronize()
 
     def record_stream(self, tensors: Iterable[Tensor]) -> None:
         """Tell torch's allocator that the current stream uses the tensors."""
-        stream = torch.cuda.current_stream(self._device)
+        stream = self._torch.current_stream(self._device)
         for tensor in tensors:
             if tensor.device == self._device:
                 tensor.record_stream(stream)
 
     def stream_id(self) -> int:
         """Return the address of the current stream."""
-        return int(torch.cuda.current_stream(self._device).cuda_stream)
+        return int(self._torch.current_stream(self._device).cuda_stream)
 
 
 @functools.cache
-def _side_stream(device: torch.device, stage: str) -> torch.cuda.Stream:
-    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+def _side_stream(device: torch.device, stage: str) -> Any:
+    return torch.get_device_module(device).Stream(device)
+
+
+def _nvtx(module: Any) -> Any:
+    """Return torch's functions for profiler ranges; None from a torch that was built without."""
+    nvtx = getattr(module, "nvtx", None)
+    try:
+        nvtx.range_push("pyg_direct")
+        nvtx.range_pop()
+    except (AttributeError, RuntimeError):
+        return None
+    return nvtx

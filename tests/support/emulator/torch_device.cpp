@@ -17,6 +17,9 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
+#include <utility>
+#include <vector>
 
 namespace {
 
@@ -138,7 +141,14 @@ at::Tensor& set_storage(at::Tensor& self, at::Storage source, int64_t offset, at
   return self;
 }
 
-void record_stream(at::Tensor&, c10::Stream) {}
+// What the allocator was told: the memory and the stream that uses it.
+std::mutex record_lock;
+std::vector<std::pair<void*, int64_t>> recorded;
+
+void record_stream(at::Tensor& tensor, c10::Stream stream) {
+  std::lock_guard<std::mutex> guard(record_lock);
+  recorded.emplace_back(tensor.data_ptr(), stream.id());
+}
 
 // What CUDA refuses: tensors of several devices in one operation. A tensor of dimension 0 on the CPU
 // counts as a number, and a CPU index is taken for a tensor of the device, not the other way round.
@@ -226,5 +236,13 @@ int emulated_device_count() { return kDevices; }
 int emulated_current_device() { return current_device; }
 void emulated_set_device(int index) { current_device = static_cast<c10::DeviceIndex>(index); }
 int64_t emulated_current_stream(int device) { return current_stream[device]; }
+// Whether the allocator was told of a stream that uses some memory.
+int emulated_was_recorded(void* address, int64_t stream) {
+  std::lock_guard<std::mutex> guard(record_lock);
+  for (const auto& [memory, user] : recorded) {
+    if (memory == address && user == stream) return 1;
+  }
+  return 0;
+}
 void emulated_set_stream(int device, int64_t stream) { current_stream[device] = stream; }
 }

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import itertools
 import sysconfig
 import types
 from collections.abc import Iterator
@@ -35,6 +36,7 @@ def load() -> types.ModuleType:
     """
     library = ctypes.CDLL(str(_library()))
     library.emulated_current_stream.restype = ctypes.c_int64
+    library.emulated_was_recorded.argtypes = [ctypes.c_void_p, ctypes.c_int64]
     library.emulated_set_stream.argtypes = [ctypes.c_int, ctypes.c_int64]
     module = _module(library)
     torch._register_device_module(TYPE, module)
@@ -53,36 +55,67 @@ def _library() -> Path:
     return build("torch_device", SOURCE.read_text(), command, libraries, key)
 
 
-class Stream:
-    """A stream of an emulated device. Work runs when it is launched, whatever the stream."""
+class Stream(torch.Stream):
+    """A stream of an emulated device. Work runs when it is launched, whatever the stream.
 
-    _last = 0
+    It keeps count of what it was told to do, so that tests can tell what waits for what: every call
+    of `Event.record` and `wait_event` is a step of a vector clock, as a race detector has it.
+    """
 
-    def __init__(self, device: torch.device | int | None = None, number: int | None = None) -> None:
-        if number is None:
-            Stream._last += 1
-            number = Stream._last
-        self.device = torch.device(TYPE, _index(device))
-        self.number = self.cuda_stream = number
+    def __new__(cls, device: Any = None, number: int | None = None) -> Stream:
+        number = next(_numbers) if number is None else number
+        kind = torch._C._autograd.DeviceType.PrivateUse1.value
+        return super().__new__(cls, stream_id=number, device_index=_index(device), device_type=kind)
 
-    def wait_event(self, event: Event) -> None: ...
+    def __init__(self, device: Any = None, number: int | None = None) -> None:
+        self.cuda_stream = self.stream_id
 
-    def wait_stream(self, stream: Stream) -> None: ...
+    @property
+    def clock(self) -> dict[tuple[int, int], int]:
+        """The steps of each stream that work of this one comes after, by (device, stream)."""
+        return _clocks.setdefault((self.device_index, self.stream_id), {})
+
+    def wait_event(self, event: Event) -> None:
+        for key, step in (event.clock or {}).items():
+            self.clock[key] = max(step, self.clock.get(key, 0))
+
+    def wait_stream(self, stream: Stream) -> None:
+        self.wait_event(stream.record_event())
+
+    def record_event(self, event: Event | None = None) -> Event:
+        event = event or Event()
+        event.record(self)
+        return event
 
     def synchronize(self) -> None: ...
 
 
 class Event:
-    """A point in a stream's work."""
+    """A point in a stream's work: `clock` says what it comes after; None before `record`."""
 
-    def __init__(self, enable_timing: bool = False, blocking: bool = False) -> None: ...
+    def __init__(self, enable_timing: bool = False, blocking: bool = False) -> None:
+        self.blocking, self.clock, self.waited_on = blocking, None, []
 
-    def record(self, stream: Stream | None = None) -> None: ...
+    def record(self, stream: Stream | None = None) -> None:
+        stream = stream or torch.get_device_module(TYPE).current_stream()
+        key = stream.device_index, stream.stream_id
+        stream.clock[key] = stream.clock.get(key, 0) + 1
+        self.clock: dict[tuple[int, int], int] | None = dict(stream.clock)
 
-    def synchronize(self) -> None: ...
+    def synchronize(self) -> None:
+        assert self.clock is not None, "an event that nobody recorded"
+        self.waited_on.append(torch.get_device_module(TYPE).current_device())
 
     def query(self) -> bool:
         return True
+
+    def comes_before(self, stream: Stream) -> bool:
+        """Whether work that is given to `stream` now runs after this event."""
+        return all(stream.clock.get(key, 0) >= step for key, step in (self.clock or {}).items())
+
+
+_numbers = itertools.count(1)
+_clocks: dict[tuple[int, int], dict[tuple[int, int], int]] = {}
 
 
 def _index(device: Any) -> int:
@@ -114,7 +147,7 @@ def _module(library: Any) -> types.ModuleType:
         with device(wanted.device):
             index = wanted.device.index
             before = library.emulated_current_stream(index)
-            library.emulated_set_stream(index, wanted.number)
+            library.emulated_set_stream(index, wanted.stream_id)
             try:
                 yield
             finally:
@@ -123,6 +156,9 @@ def _module(library: Any) -> types.ModuleType:
     for function in (device, current_stream, stream):
         setattr(module, function.__name__, function)
     module.Stream, module.Event = Stream, Event
+    module.was_recorded = lambda tensor, stream: bool(
+        library.emulated_was_recorded(tensor.data_ptr(), stream.stream_id)
+    )
     module.current_device = library.emulated_current_device
     module.set_device = lambda wanted: library.emulated_set_device(_index(wanted))
     module.device_count = library.emulated_device_count

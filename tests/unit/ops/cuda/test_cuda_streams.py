@@ -1,145 +1,214 @@
-"""`CudaStreams` over a fake `torch.cuda`: every call goes to the stream that is current."""
+"""`CudaStreams` over the emulated device's streams: what waits for what, and what is kept."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from device_graphs import graph
+from emulator import emulated, give_to_loaders, on_device, torch_device
 
-from pyg_direct.ops.cuda import streams
+from pyg_direct import NeighborLoader
+from pyg_direct.loading.base import _start_producer
+from pyg_direct.ops.cuda import streams as cuda_streams
 from pyg_direct.ops.cuda.streams import CudaStreams
 
-DEVICE = torch.device("cuda", 1)
 
-
-class FakeStream:
-    """Notes what it is told."""
-
-    def __init__(self, device: Any = None) -> None:
-        self.device, self.waits = device, []
-        self.cuda_stream = id(self)
-
-    def wait_event(self, event: Any) -> None:
-        self.waits.append(event)
-
-
-class FakeEvent:
-    """Knows on which stream it was recorded, and whether it was waited for, and where."""
-
-    def __init__(self, cuda: FakeCuda, blocking: bool = False) -> None:
-        self._cuda, self.blocking = cuda, blocking
-        self.stream: Any = None
-        self.waited_on: list[Any] = []
-
-    def record(self, stream: Any) -> None:
-        self.stream = stream
-
-    def synchronize(self) -> None:
-        self.waited_on.append(self._cuda.current_device)
-
-
-class FakeCuda:
-    """In place of `torch.cuda`."""
-
-    def __init__(self) -> None:
-        self.main = FakeStream()
-        self.current: Any = self.main
-        self.current_device: Any = torch.device("cuda", 0)
-        self.ranges: list[str] = []
-        self.nvtx = SimpleNamespace(range_push=self.ranges.append, range_pop=self.ranges.pop)
-        self.Stream = FakeStream
-
-    def Event(self, blocking: bool = False) -> FakeEvent:  # noqa: N802
-        return FakeEvent(self, blocking)
-
-    def current_stream(self, device: Any) -> Any:
-        assert device == DEVICE, "the stream of another device"
-        return self.current
-
-    @contextmanager
-    def stream(self, stream: Any) -> Iterator[None]:
-        before, self.current = self.current, stream
-        try:
-            yield
-        finally:
-            self.current = before
-
-    @contextmanager
-    def device(self, device: Any) -> Iterator[None]:
-        before, self.current_device = self.current_device, device
-        try:
-            yield
-        finally:
-            self.current_device = before
+@pytest.fixture(params=[0, 1])
+def device(request: pytest.FixtureRequest) -> torch.device:
+    torch_device.load()
+    return torch.device(torch_device.TYPE, request.param)
 
 
 @pytest.fixture
-def cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCuda]:
-    fake = FakeCuda()
-    monkeypatch.setattr(streams, "torch", SimpleNamespace(cuda=fake))
-    streams._side_stream.cache_clear()
-    yield fake
-    streams._side_stream.cache_clear()
+def module(device: torch.device) -> Any:
+    return torch.get_device_module(device)
 
 
-def test_each_stage_has_a_stream_and_all_backends_share_it(cuda: FakeCuda) -> None:
-    seen = {}
-    for _ in range(2):
-        mine = CudaStreams(DEVICE)
-        for stage in ("sample", "gather"):
-            with mine.on(stage):
-                seen.setdefault(stage, set()).add(mine.stream_id())
-                assert cuda.current.device == DEVICE
-                assert cuda.ranges == [f"pyg_direct.{stage}"]
-        assert cuda.current is cuda.main
-        assert mine.stream_id() == cuda.main.cuda_stream
-    assert len(seen["sample"] | seen["gather"]) == 2
-    assert cuda.ranges == []
+def test_each_stage_has_a_stream_for_the_whole_process(device: torch.device, module: Any) -> None:
+    streams, others = CudaStreams(device), CudaStreams(device)
+    before, seen = streams.stream_id(), {}
+    for stage in ("sample", "gather"):
+        with streams.on(stage):
+            seen[stage] = streams.stream_id()
+            assert module.current_stream(device).device == device
+            with others.on(stage):
+                assert others.stream_id() == seen[stage]
+        assert streams.stream_id() == before
+    assert len({before, *seen.values()}) == 3
 
 
-def test_an_exception_leaves_the_stream_and_the_range(cuda: FakeCuda) -> None:
-    mine = CudaStreams(DEVICE)
-    with pytest.raises(KeyError), mine.on("sample"):
-        raise KeyError
-    assert cuda.current is cuda.main
-    assert cuda.ranges == []
-
-
-def test_events_are_recorded_on_and_waited_for_by_the_current_stream(cuda: FakeCuda) -> None:
-    mine = CudaStreams(DEVICE)
-    with mine.on("sample"):
-        sampler, event = cuda.current, mine.record_event()
-    assert event.stream is sampler
-    assert event.blocking, "else the host burns a core while it waits"
-    with mine.on("gather"):
-        mine.wait_event(event)
-        assert cuda.current.waits == [event]
-    assert cuda.main.waits == sampler.waits == []
-    mine.wait_event(event)
-    assert cuda.main.waits == [event]
+def test_a_stream_waits_for_an_event_of_another(device: torch.device, module: Any) -> None:
+    streams = CudaStreams(device)
+    with streams.on("sample"):
+        event = streams.record_event()
+    assert event.blocking, "else the host would spin on a core"
+    with streams.on("gather"):
+        assert not event.comes_before(module.current_stream(device))
+        streams.wait_event(event)
+        assert event.comes_before(module.current_stream(device))
+    assert not event.comes_before(module.current_stream(device))
     assert event.waited_on == [], "the host did not wait"
 
 
-def test_the_host_waits_on_the_device_of_the_streams(cuda: FakeCuda) -> None:
-    mine = CudaStreams(DEVICE)
-    event = mine.record_event()
-    mine.synchronize(event)
-    assert event.waited_on == [DEVICE]
-    assert cuda.current_device.index == 0
+def test_an_exception_leaves_the_stream(device: torch.device) -> None:
+    streams = CudaStreams(device)
+    before = streams.stream_id()
+    with pytest.raises(KeyError), streams.on("sample"):
+        raise KeyError
+    assert streams.stream_id() == before
 
 
-def test_every_tensor_on_the_device_is_recorded(cuda: FakeCuda) -> None:
-    def tensor(device: Any) -> Any:
-        users: list[Any] = []
-        return SimpleNamespace(device=device, users=users, record_stream=users.append)
+def test_an_event_is_of_the_current_stream(device: torch.device, module: Any) -> None:
+    streams = CudaStreams(device)
+    with streams.on("sample"):
+        here = module.current_stream(device)
+        event = streams.record_event()
+        assert event.comes_before(here)
+    with streams.on("gather"):
+        assert not event.comes_before(module.current_stream(device))
 
-    mine = CudaStreams(DEVICE)
-    tensors = [tensor(device) for device in (DEVICE, torch.device("cpu"), DEVICE, DEVICE)]
-    with mine.on("gather"):
-        stream = cuda.current
-        mine.record_stream(iter(tensors))
-    assert [t.users for t in tensors] == [[stream], [], [stream], [stream]]
+
+def test_the_host_waits_on_the_device_of_the_event(device: torch.device, module: Any) -> None:
+    streams = CudaStreams(device)
+    event = streams.record_event()
+    streams.synchronize(event)
+    assert event.waited_on == [device.index]
+    assert module.current_device() == 0
+
+
+def test_all_tensors_are_recorded(device: torch.device, module: Any) -> None:
+    streams = CudaStreams(device)
+    other = torch.device(torch_device.TYPE, 1 - device.index)
+    tensors = [torch.zeros(3, device=device) for _ in range(3)]
+    elsewhere = [torch.zeros(3), torch.zeros(3, device=other)]
+    with streams.on("gather"):
+        here = module.current_stream(device)
+        streams.record_stream([elsewhere[0], *tensors, elsewhere[1]])
+    assert all(module.was_recorded(tensor, here) for tensor in tensors)
+    assert not module.was_recorded(elsewhere[1], here)
+    assert not any(module.was_recorded(t, module.current_stream(device)) for t in tensors)
+
+
+def test_producers_choose_their_device_once(device: torch.device, module: Any) -> None:
+    """Before anything of the user's runs, so that no thread opens a context on GPU 0."""
+    found: list[tuple[int, int]] = []
+    arguments = CudaStreams(device), lambda number: found.append((number, module.current_device()))
+    thread = threading.Thread(target=_start_producer, args=(*arguments, 4))
+    thread.start()
+    thread.join()
+    assert found == [(4, device.index)]
+    assert module.current_device() == 0
+
+
+class Nvtx:
+    """`torch.cuda.nvtx`; `broken` as in a torch that was built without NVTX."""
+
+    def __init__(self, broken: bool) -> None:
+        self.broken, self.log = broken, []
+
+    def range_push(self, name: str) -> None:
+        if self.broken:
+            raise RuntimeError("NVTX functions not installed. Are you sure you have a CUDA build?")
+        self.log.append(name)
+
+    def range_pop(self) -> None:
+        self.log.append("pop")
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_profiler_ranges(monkeypatch: pytest.MonkeyPatch, module: Any, broken: bool) -> None:
+    nvtx = Nvtx(broken)
+    monkeypatch.setattr(module, "nvtx", nvtx, raising=False)
+    streams = CudaStreams(torch.device(torch_device.TYPE, 0))
+    del nvtx.log[:]
+    with streams.on("sample"):
+        pass
+    with pytest.raises(KeyError), streams.on("gather"):
+        raise KeyError
+    expected = ["pyg_direct.sample", "pop", "pyg_direct.gather", "pop"]
+    assert nvtx.log == ([] if broken else expected)
+
+
+@pytest.fixture(params=[0, 1])
+def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A device with real `CudaStreams`, which loaders use."""
+    with emulated() as first:
+        backend = on_device(first, request.param)
+        compiler = backend.library.compiler
+        compiler.streams = CudaStreams(compiler.device)
+        give_to_loaders(backend, monkeypatch)
+        yield backend
+
+
+def epoch_errors(backend: Any, num_workers: int = 0) -> list[str]:
+    """Run an epoch, and say what a consumer on another stream could not rely on."""
+    module, found, taken = torch.get_device_module(backend.device), [], []
+    take = cuda_streams.CudaStreams.wait_event
+
+    def watched(self: CudaStreams, event: Any) -> None:
+        take(self, event)
+        if not event.comes_before(module.current_stream(self._device)):
+            found.append("the consumer does not wait for its batch")
+        taken.append(event)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cuda_streams.CudaStreams, "wait_event", watched)
+        consumer = module.Stream(backend.device)
+        with module.stream(consumer):
+            for batch in NeighborLoader(
+                graph(), [4, 3], batch_size=20, seed=1, num_workers=num_workers
+            ):
+                for name, value in batch.to_dict().items():
+                    ours = isinstance(value, torch.Tensor) and value.device == backend.device
+                    if ours and not module.was_recorded(value, consumer):
+                        found.append(f"{name} may be freed while it is read")
+    assert len(taken) == 8, "two stages of four batches"
+    return found
+
+
+def test_a_batch_waits_and_is_kept(backend: Any) -> None:
+    assert epoch_errors(backend) == []
+    assert epoch_errors(backend, num_workers=2) == []
+
+
+def test_streams_that_do_not_wait_or_keep_are_noticed(
+    backend: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = CudaStreams.record_stream
+    with monkeypatch.context() as patch:
+        patch.setattr(CudaStreams, "record_stream", lambda s, t: record(s, list(t)[:1]))
+        assert any("may be freed" in error for error in epoch_errors(backend))
+    with monkeypatch.context() as patch:
+        patch.setattr(CudaStreams, "wait_event", lambda self, event: None)
+        assert any("does not wait" in error for error in epoch_errors(backend))
+
+
+def test_producers_of_a_loader_run_on_its_device(backend: Any) -> None:
+    module, found = torch.get_device_module(backend.device), []
+
+    def transform(batch: Any) -> Any:
+        found.append(module.current_device())
+        return batch
+
+    for workers in (0, 2):
+        loader = NeighborLoader(graph(), [2], batch_size=40, num_workers=workers)
+        loader.transform = transform
+        list(loader)
+    assert found == [backend.device.index] * 4
+
+
+def test_producers_are_capped_on_a_gpu(backend: Any) -> None:
+    started: list[int] = []
+    loader = NeighborLoader(
+        graph(), [2], batch_size=4, num_workers=8, worker_init_fn=started.append
+    )
+    iterator = iter(loader)
+    next(iterator)
+    assert len(iterator._results._threads) == backend.most_producers == 2
+    assert iterator._producers.depth_batches == 4
+    iterator._results.close()
+    assert sorted(started) == [0, 1]

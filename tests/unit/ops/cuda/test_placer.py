@@ -62,8 +62,9 @@ class Gpu:
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gpu]:
-    # Here even the smallest tensor is registered; what small ones get is tested by itself.
+    # Even the smallest and the narrowest tensor is registered; what those get is tested elsewhere.
     monkeypatch.setattr(placer, "MIN_REGISTER_BYTES", 1)
+    monkeypatch.setattr(placer, "NARROW_ROW_BYTES", 0)
     with emulated() as backend:
         gpu = Gpu(backend)
         gpu.library = backend.library
