@@ -17,6 +17,7 @@ from .family.walks import RandomWalker, metapath_walk, random_walk
 from .link_loader import LinkNeighborLoader
 from .loader import NeighborLoader
 from .models.accelerate import accelerate
+from .models.inference import inference
 from .ops.placement import Placement
 from .sampling.sampler import NeighborSampler
 from .swap import swapped
@@ -44,6 +45,7 @@ __all__ = [
     "ShaDowKHopSampler",
     "__version__",
     "accelerate",
+    "inference",
     "metapath_walk",
     "random_walk",
     "swapped",

@@ -60,6 +60,7 @@ from .spaces import (
     Connectivity,
     CutError,
     Edges,
+    Example,
     Nodes,
     Space,
     is_connectivity,
@@ -68,7 +69,7 @@ from .spaces import (
     same,
     spaces_of,
 )
-from .tracer import ProbingTracer, describe, evaluating, is_message_passing
+from .tracer import ProbingTracer, describe, evaluating, is_message_passing, one_thread
 
 Values: TypeAlias = "Mapping[str, Any]"
 
@@ -82,6 +83,8 @@ class Value:
     stage: int  # message-passing calls between the inputs and it, at most
     hops: int  # message-passing calls between it and the outputs, at most
     last_stage: int  # last stage that reads it; the number of stages if it is an output
+    shape: tuple[int, ...]  # of one row; of all of it where the space has no rows
+    dtype: torch.dtype | None  # None if it is no tensor
 
 
 @dataclass(frozen=True)
@@ -108,7 +111,7 @@ class Convolution:
     stage: int
     name: str  # of the node in the recorded graph, unique
     target: str  # of the module in the model, such as "convs.0"
-    module: torch.nn.Module
+    module: Any  # the MessagePassing module
     inputs: tuple[str, ...]  # names of all values in the arguments
     outputs: dict[Any, str]  # node type -> name of the value with its rows
     edge_types: tuple[Any, ...]
@@ -151,6 +154,7 @@ class Cut:
     inputs: dict[str, tuple[str, Any]]  # value name -> (forward parameter, key in its dict or None)
     tail: Segment | None
     tail_reason: str  # why the tail is not row-wise; "" if there is none
+    example: Example  # the small graph that the cut was tried on
     _output: Any = field(repr=False)
 
     def input_values(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -231,19 +235,16 @@ def cut(
     root = _Single(model) if is_message_passing(model) else model
     modes = [(m, m.training) for m in root.modules()]
     tracer = ProbingTracer(example)
-    threads = torch.get_num_threads()
     try:
-        torch.set_num_threads(1)  # the operations are too small to share
         root.train(training)
-        with torch.no_grad():
+        with torch.no_grad(), one_thread():
             graph = _record(tracer, root)
-            pieces = _pieces(root, graph)
+            pieces = _pieces(root, graph, make_example(given, spaces))
             with evaluating(model):
                 expected = model(**make_example(given, spaces).full)
                 # The example may have been changed in place by the recorded operations.
                 found = pieces.run(make_example(given, spaces).full)
     finally:
-        torch.set_num_threads(threads)
         for module, mode in modes:
             module.training = mode
     if not training and not same(_plain(expected), _plain(found)):
@@ -281,7 +282,7 @@ def _record(tracer: ProbingTracer, root: torch.nn.Module) -> fx.Graph:
         ) from error
 
 
-def _pieces(root: torch.nn.Module, graph: fx.Graph) -> Cut:
+def _pieces(root: torch.nn.Module, graph: fx.Graph, example: Example) -> Cut:
     parts = Partition(root, graph)
     steps: list[Step] = []
     for stage in range(parts.stages):
@@ -293,20 +294,25 @@ def _pieces(root: torch.nn.Module, graph: fx.Graph) -> Cut:
         if node.op == "placeholder":
             key = node.meta["key"]
             inputs[node.name] = (node.meta["input"], key)
-    values = {
-        node.name: Value(
-            node.name,
-            node.meta["space"],
-            node.meta["stage"],
-            parts.hops[node],
-            parts.last_stage(node),
-        )
-        for node in parts.exchanged
-    }
+    values = {node.name: _value(node, parts) for node in parts.exchanged}
     return Cut(
         tuple(steps), parts.stages, values, inputs, tail and _segment(tail), parts.tail_reason,
-        parts.output,
+        example, parts.output,
     )  # fmt: skip
+
+
+def _value(node: fx.Node, parts: Partition) -> Value:
+    space, full = node.meta["space"], node.meta["full"]
+    shape = tuple(full.shape) if isinstance(full, Tensor) else ()
+    return Value(
+        node.name,
+        space,
+        node.meta["stage"],
+        parts.hops[node],
+        parts.last_stage(node),
+        shape[1:] if isinstance(space, (Nodes, Edges)) else shape,
+        full.dtype if isinstance(full, Tensor) else None,
+    )
 
 
 def _convolution(root: torch.nn.Module, node: fx.Node) -> Convolution:

@@ -354,6 +354,17 @@ def evaluating(module: torch.nn.Module) -> Iterator[None]:
             setattr(m, "cached", True)  # noqa: B010  (Module.__setattr__ is typed for tensors)
 
 
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Let torch use one thread: to share operations on small examples costs more than it saves."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
 def entry(value: Any, key: Any) -> Any:
     """Return arguments with each dict of rows in them reduced to one key."""
     if isinstance(value, dict) and key in value:

@@ -154,6 +154,32 @@ class Backend(Protocol):
             IndexError: an id out of range.
         """
 
+    def reduce(
+        self,
+        csc: Csc,
+        relation: int,
+        table: Tensor,
+        kind: str,
+        nodes: tuple[int, int],
+        weight: Tensor | None = None,
+    ) -> Tensor | None:
+        """Reduce the rows of the in-neighbours of consecutive nodes; empty lists give 0.
+
+        Each list is summed in its order, so the bits do not depend on `nodes`.
+
+        Args:
+            csc: a graph from `Memory.place_graph`.
+            relation: which of its relations.
+            table: [sources, width], float32 or float64, contiguous.
+            kind: "sum", "mean", "max" or "min".
+            nodes: first and last (excluded) destination node.
+            weight: [edges of `nodes`], factors of the rows by position, for "sum"; of the dtype of
+                `table`.
+
+        Returns:
+            [last - first, width], or None if the backend has no kernel for it.
+        """
+
 
 def row_out_of_range(row: int, num_rows: int) -> IndexError:
     """Return the error of `Backend.gather` for an id that a table has no row for."""

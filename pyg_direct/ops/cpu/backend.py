@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from ...kernels import gather
+from ...kernels import gather, reduce
 from ...kernels.threads import split
 from ...types import Csc, SamplingPlan
 from ..backend import row_out_of_range
@@ -21,6 +22,7 @@ from .workspace import CpuWorkspace
 
 Ints = npt.NDArray[Any]
 
+REDUCTIONS = {"sum": reduce.SUM, "mean": reduce.MEAN, "max": reduce.MAX, "min": reduce.MIN}
 MIN_BYTES_PER_THREAD = 1 << 20  # below, waking a thread costs more than it saves
 
 
@@ -63,6 +65,34 @@ class CpuBackend:
                 _gather, table.data_ptr(), index.numpy(), len(table), row_bytes, out.data_ptr()
             )
             split(rows, min(self.threads, out.nbytes // MIN_BYTES_PER_THREAD), task)
+        return out
+
+    def reduce(
+        self,
+        csc: Csc,
+        relation: int,
+        table: Tensor,
+        kind: str,
+        nodes: tuple[int, int],
+        weight: Tensor | None = None,
+    ) -> Tensor | None:
+        """Reduce the rows of the in-neighbours of consecutive nodes, in the calling thread."""
+        plain = table.dtype in (torch.float32, torch.float64) and table.is_contiguous()
+        if table.dim() != 2 or not plain or kind not in REDUCTIONS:
+            return None
+        if weight is not None and (kind != "sum" or weight.dtype != table.dtype):
+            return None
+        first, last = nodes
+        rows, out = table.numpy(), torch.empty(last - first, table.size(1), dtype=table.dtype)
+        factors = np.empty(0, rows.dtype) if weight is None else weight.contiguous().numpy()
+        begin = int(csc.indptr_base[relation])
+        end = begin + int(csc.num_nodes[csc.dst_type[relation]]) + 1
+        bad = reduce.reduce_rows(
+            csc.indptr[begin:end], csc.indices, rows, table.data_ptr(), factors, REDUCTIONS[kind],
+            first, last, out.numpy(),
+        )  # fmt: skip
+        if bad >= 0:
+            raise row_out_of_range(int(csc.indices[bad]), len(table))
         return out
 
 

@@ -99,6 +99,18 @@ class CudaBackend:
         self.gather_bytes(as_bytes(table), index, as_bytes(out), len(index))
         return out
 
+    def reduce(
+        self,
+        csc: Csc,
+        relation: int,
+        table: Tensor,
+        kind: str,
+        nodes: tuple[int, int],
+        weight: Tensor | None = None,
+    ) -> Tensor | None:
+        """Return None: there is no kernel for it; rows are gathered and reduced by PyG's layers."""
+        return None
+
     def gather_bytes(self, table: Tensor, index: Tensor, out: Tensor, rows: int) -> None:
         """Fill `out` [rows * row_bytes] from `table` [N * row_bytes], both uint8."""
         row_bytes = len(out) // rows

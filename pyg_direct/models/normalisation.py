@@ -1,0 +1,116 @@
+"""PyG's symmetric normalisation by degree (`gcn_norm`), of the whole graph, block by block."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from .spaces import ends
+
+if TYPE_CHECKING:
+    from .blocks import Block
+    from .cutter import Convolution
+
+
+class Degrees(NamedTuple):
+    """What the whole graph tells about each node."""
+
+    scale: Tensor  # [N], 1 / sqrt(degree), 0 for a degree of 0
+    loop: Tensor | None  # [N], weight of the self loop; None if the layer adds none
+
+
+class Normalisation:
+    """Weights of edges and self loops as PyG's `gcn_norm` gives them.
+
+    ``w(u, v) / sqrt(deg(u) * deg(v))`` with ``deg`` the sum of the weights of a node's in-edges
+    (Kipf and Welling, "Semi-supervised classification with graph convolutional networks", 2017,
+    section 2). With self loops, a loop of the graph keeps its weight (the last one, if there are
+    several), and all other nodes get one of weight `fill`.
+
+    Args:
+        edge_type: of the edges.
+        add_self_loops: whether the layer adds them.
+        fill: their weight.
+        weight: name of the value with the weights of the edges; None for 1.
+    """
+
+    def __init__(self, edge_type: Any, add_self_loops: bool, fill: float, weight: str | None):
+        self.edge_type, self.add_self_loops = edge_type, add_self_loops
+        self._fill, self._weight = fill, weight
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """What layers with the same weights have in common."""
+        return self.edge_type, self.add_self_loops, self._fill, self._weight
+
+    def measured(self, blocks: Iterable[Block]) -> Degrees:
+        """Return what the edges into consecutive blocks tell, for all of their nodes."""
+        parts = [self._counted(block) for block in blocks]
+        degree = torch.cat([degree for degree, _ in parts])
+        scale = degree.pow(-0.5).masked_fill_(degree == 0, 0)
+        loops = [loop for _, loop in parts if loop is not None]
+        return Degrees(scale, torch.cat(loops) if loops else None)
+
+    def _counted(self, block: Block) -> tuple[Tensor, Tensor | None]:
+        """Return the degrees and the weights of the self loops of a block."""
+        edges = block.in_edges(self.edge_type)
+        weight = self._weights(block, None)
+        if not self.add_self_loops:
+            return weight.new_zeros(block.size).index_add_(0, edges.target, weight), None
+        looped = edges.source == block.first + edges.target
+        loop = torch.full((block.size,), self._fill, dtype=weight.dtype)
+        if self._weight is not None:
+            order = edges.ids[looped].argsort()
+            for i, w in zip(edges.target[looped][order], weight[looped][order], strict=True):
+                loop[i] = w
+        degree = loop.index_add(0, edges.target, weight.masked_fill(looped, 0))
+        return degree, loop
+
+    def edges(self, block: Block, edge_index: Tensor, weight: Tensor | None) -> Any:
+        """Return a block's edges, loops last, and their normalised weights.
+
+        Args:
+            block: nodes whose in-edges are asked for.
+            edge_index: int64 [2, E] in the numbering of the layer.
+            weight: [E], or None for 1.
+        """
+        scale, loop = block.scope.degrees[self.key]
+        edges = block.in_edges(self.edge_type)
+        own = block.first + edges.target
+        weight = self._weights(block, weight)
+        if loop is not None:
+            weight = weight.masked_fill(edges.source == own, 0)
+        weight = scale[edges.source] * weight * scale[own]
+        if loop is not None:
+            here = slice(block.first, block.last)
+            weight = torch.cat([weight, scale[here] * loop[here] * scale[here]])
+            ids = torch.arange(block.size)
+            edge_index = torch.cat([edge_index, torch.stack([ids, ids])], dim=1)
+        return edge_index, weight
+
+    def _weights(self, block: Block, weight: Tensor | None) -> Tensor:
+        edges = block.in_edges(self.edge_type)
+        if self._weight is None:
+            return torch.ones(len(edges.ids))
+        if weight is None:
+            weight = block.scope.edge_rows(self._weight, edges.ids)
+        return weight.view(-1)
+
+
+def normalisation_of(conv: Convolution) -> Normalisation | None:
+    """Return how a layer normalises by degree; None if it is not known to."""
+    module, names = conv.module, conv.bound(lambda name: name)
+    (edge_type,) = conv.edge_types
+    known = isinstance(getattr(module, "normalize", None), bool) and module.normalize
+    source, target = ends(edge_type)
+    if conv.one_hop == "" or not known or "edge_weight" not in module._user_args:
+        return None
+    if source != target or not isinstance(names.get("edge_index"), str):
+        return None
+    weight = names.get("edge_weight")
+    add_self_loops = bool(getattr(module, "add_self_loops", False))
+    fill = 2.0 if getattr(module, "improved", False) and weight is not None else 1.0
+    return Normalisation(edge_type, add_self_loops, fill, weight)
