@@ -174,3 +174,17 @@ def copy_bytes(typingctx: Any, source: Any, target: Any, size: Any) -> Any:
         return context.get_dummy_value()
 
     return signature, codegen
+
+
+@intrinsic
+def widened(typingctx: Any, value: Any) -> Any:
+    """Return a number as a float: an integer (uint16) is the bits of a bfloat16."""
+    if not isinstance(value, types.Integer):
+        return value(value), lambda context, builder, sig, args: args[0]
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        word = ir.IntType(32)
+        bits = builder.shl(builder.zext(args[0], word), word(16))
+        return builder.bitcast(bits, ir.FloatType())
+
+    return types.float32(value), codegen

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .jit import inlined, kernel, prefetch_address
+from .jit import inlined, kernel, prefetch_address, widened
 
 AHEAD = 8  # neighbours whose rows are asked for in advance
 LINE_BYTES = 64
@@ -25,22 +25,23 @@ def keep_better(
     Example: row [1, 5], target [3, 4], largest: target becomes [3, 5].
     """
     for f in range(len(row)):
-        better = row[f] > target[f] if largest else row[f] < target[f]
-        if is_first or better or row[f] != row[f]:
-            target[f] = row[f]
+        found = widened(row[f])
+        better = found > target[f] if largest else found < target[f]
+        if is_first or better or found != found:
+            target[f] = found
 
 
 @kernel
 def reduce_rows(
     indptr: npt.NDArray[Any],  # the lists of one relation, [N + 1]
     indices: npt.NDArray[Any],  # sources by position
-    table: npt.NDArray[Any],  # float32 or float64 [sources, width]
+    table: npt.NDArray[Any],  # float32, float64, or uint16 (bfloat16) [sources, width]
     address: int,  # of `table`
     weight: npt.NDArray[Any],  # by position from indptr[first]; empty: every edge counts once
     kind: int,  # SUM, MEAN, MAX or MIN
     first: int,  # the range of destination nodes to do
     last: int,
-    out: npt.NDArray[Any],  # [last - first, width]
+    out: npt.NDArray[Any],  # float32, or float64 as the table, [last - first, width]
 ) -> int:
     """Reduce the rows of the sources of each list, in the order of the list, and return -1.
 
@@ -72,12 +73,12 @@ def reduce_rows(
             elif weighted:
                 factor = weight[p - start]
                 for f in range(width):
-                    target[f] += factor * row[f]
+                    target[f] += factor * widened(row[f])
             else:
                 for f in range(width):
-                    target[f] += row[f]
+                    target[f] += widened(row[f])
         if kind == MEAN and stop > begin:
-            count = table.dtype.type(stop - begin)
+            count = out.dtype.type(stop - begin)
             for f in range(width):
                 target[f] /= count
     return -1

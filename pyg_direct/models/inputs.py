@@ -93,7 +93,7 @@ def _attribute(data: Any, name: str, hetero: bool) -> Any:
     if not hetero:
         if is_edges(name):
             return data
-        return getattr(data, name, None)
+        return data.get(name, None)
     name = name.removesuffix("_dict")
     if is_edges(name):
         return data

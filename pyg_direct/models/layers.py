@@ -188,9 +188,7 @@ class Messages(Layer):
             arguments.update(edge_index=edge_index, edge_weight=weight)
 
         def call(original: Any, given: Tensor, size: Any, kwargs: dict[str, Any]) -> Any:
-            i = next(count)
-            kwargs = {key: self._with_table(scope, i, key, v) for key, v in kwargs.items()}
-            return self._call(block, original, given, kwargs)
+            return self._call(block, next(count), original, given, kwargs)
 
         return self._forward(arguments, call)
 
@@ -206,22 +204,25 @@ class Messages(Layer):
             slot = torch.where(edges.source == block.first + edges.target, edges.target, slot)
         return torch.stack([slot, edges.target])
 
-    def _call(self, block: Block, original: Any, given: Tensor, kwargs: dict[str, Any]) -> Any:
-        """Call `propagate` or `edge_updater` with the ids of the sources."""
-        edges = block.in_edges(self._edge_type)
+    def _call(
+        self, block: Block, i: int, original: Any, given: Tensor, kwargs: dict[str, Any]
+    ) -> Any:
+        """Call `propagate` or `edge_updater` with the tables of the sources and their ids."""
+        edges, scope = block.in_edges(self._edge_type), block.scope
         place = (given[0] - block.size).clamp(min=0)
         source = edges.source[place] if len(edges.source) else place
         source = torch.where(given[0] < block.size, given[0] + block.first, source)
-        size = (block.scope.num_nodes(self._source_type), block.size)
-        return original(torch.stack([source, given[1]]), size=size, **kwargs)
-
-    def _with_table(self, scope: Scope, call: int, key: str, value: Any) -> Any:
-        """Return (rows of all sources, rows of the block) for what sources hand over."""
-        source = self.sources.get((call, key))
-        if source is None:
-            return value
-        own = value[1] if isinstance(value, (tuple, list)) else value
-        return scope.tables[source.table], own
+        size, rows = scope.num_nodes(self._source_type), source
+        used = {key: self.sources[i, key] for key in kwargs if (i, key) in self.sources}
+        if any(scope.tables[s.table].dtype != s.dtype for s in used.values()):
+            # Kept in a narrower dtype than messages are computed in: a row for each edge.
+            size, source = len(source), torch.arange(len(source))
+        for key, of in used.items():
+            table = scope.tables[of.table]
+            if source is not rows:
+                table = table[rows].to(of.dtype)
+            kwargs[key] = (table, _own(kwargs[key]))
+        return original(torch.stack([source, given[1]]), size=(size, block.size), **kwargs)
 
     def _node_rows(self, block: Block, name: str, node_type: Any) -> Any:
         """Return the block's rows of a value of its type, one row of zeros of another type."""
@@ -264,10 +265,12 @@ class Reduced(Messages):
         """Return no edges: `propagate` does not need them here."""
         return torch.empty(2, 0, dtype=torch.int64)
 
-    def _call(self, block: Block, original: Any, given: Tensor, kwargs: dict[str, Any]) -> Any:
+    def _call(
+        self, block: Block, i: int, original: Any, given: Tensor, kwargs: dict[str, Any]
+    ) -> Any:
         """Reduce instead of calling `propagate`."""
-        scope, weight, (table, own) = block.scope, kwargs.get("edge_weight"), kwargs["x"]
-        loops = None
+        scope, weight, own = block.scope, kwargs.get("edge_weight"), _own(kwargs["x"])
+        table, loops = scope.tables[self.sources[i, "x"].table], None
         if weight is not None:
             weight = weight.view(-1)
             if self.norm is not None and self.norm.add_self_loops:
@@ -287,6 +290,11 @@ class Reduced(Messages):
         if loops is not None:
             out.addcmul_(loops.view(-1, 1), own)
         return out
+
+
+def _own(value: Any) -> Any:
+    """Return the rows of the targets."""
+    return value[1] if isinstance(value, (tuple, list)) else value
 
 
 def is_weighted_sum(conv: Convolution) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -157,15 +158,24 @@ def make_schedule(
                     name, value.space.node_type, shape, narrow or value.dtype, made, read
                 )
     schedule = Schedule(phases, tables, threads, block_bytes, _graph_bytes(scope))
+    hubs: list[int] = []
     number = 0
     for i, phase in enumerate(phases):
-        for task in _tasks(scope, phase, block_bytes):
+        for task in _tasks(scope, phase, block_bytes, hubs):
             phase.tasks.append(task._replace(number=number, phase=i))
             number += 1
+    if hubs:
+        warnings.warn(
+            f"{len(hubs)} nodes exceed the memory of a block, as their layers need all of up to "
+            f"{max(hubs)} in-edges at once.",
+            RuntimeWarning,
+            stacklevel=2,
+        )
     return schedule
 
 
-def _tasks(scope: Scope, phase: Phase, block_bytes: int) -> Iterator[Task]:
+def _tasks(scope: Scope, phase: Phase, block_bytes: int, hubs: list[int]) -> Iterator[Task]:
+    """Yield the blocks of a phase; `hubs` gets the degrees of nodes that exceed a block."""
     for node_type in scope.types:
         lists, row_bytes, edge_bytes = [], _row_bytes(scope, phase.stage, node_type), 0
         if phase.prepares:
@@ -187,6 +197,8 @@ def _tasks(scope: Scope, phase: Phase, block_bytes: int) -> Iterator[Task]:
         if edge_bytes:
             max_edges = min(max_edges, block_bytes // (TEMPORARIES * edge_bytes) or 1)
         for first, last, edges in blocks_of(scope.num_nodes(node_type), lists, max_rows, max_edges):
+            if edge_bytes and edges > max_edges:
+                hubs.append(edges)
             yield Task(0, 0, node_type, first, last, edges)
 
 

@@ -170,14 +170,15 @@ class Backend(Protocol):
         Args:
             csc: a graph from `Memory.place_graph`.
             relation: which of its relations.
-            table: [sources, width], float32 or float64, contiguous.
+            table: [sources, width], float32, float64 or bfloat16, contiguous.
             kind: "sum", "mean", "max" or "min".
             nodes: first and last (excluded) destination node.
             weight: [edges of `nodes`], factors of the rows by position, for "sum"; of the dtype of
-                `table`.
+                the result.
 
         Returns:
-            [last - first, width], or None if the backend has no kernel for it.
+            [last - first, width], float32 for bfloat16, else of the dtype of `table`; or None if
+            the backend has no kernel for it.
         """
 
 

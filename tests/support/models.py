@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch_geometric.data import HeteroData
 from torch_geometric.nn import (
     GAT,
     GCN,
@@ -68,6 +69,16 @@ def hetero_inputs(seed: int = 0) -> dict[str, Any]:
         for key in EDGE_TYPES
     }  # fmt: skip
     return {"x_dict": x, "edge_index_dict": edges}
+
+
+def hetero_data(seed: int = 0) -> HeteroData:
+    """Return the graph of `hetero_inputs`."""
+    inputs, data = hetero_inputs(seed), HeteroData()
+    for key, x in inputs["x_dict"].items():
+        data[key].x = x
+    for key, edge_index in inputs["edge_index_dict"].items():
+        data[key].edge_index = edge_index
+    return data
 
 
 class Residual(nn.Module):

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
@@ -23,6 +22,11 @@ from .workspace import CpuWorkspace
 Ints = npt.NDArray[Any]
 
 REDUCTIONS = {"sum": reduce.SUM, "mean": reduce.MEAN, "max": reduce.MAX, "min": reduce.MIN}
+SUMMED_AS = {
+    torch.float32: torch.float32,
+    torch.float64: torch.float64,
+    torch.bfloat16: torch.float32,
+}
 MIN_BYTES_PER_THREAD = 1 << 20  # below, waking a thread costs more than it saves
 
 
@@ -77,14 +81,17 @@ class CpuBackend:
         weight: Tensor | None = None,
     ) -> Tensor | None:
         """Reduce the rows of the in-neighbours of consecutive nodes, in the calling thread."""
-        plain = table.dtype in (torch.float32, torch.float64) and table.is_contiguous()
-        if table.dim() != 2 or not plain or kind not in REDUCTIONS:
+        if table.dtype not in SUMMED_AS or table.dim() != 2 or not table.is_contiguous():
             return None
-        if weight is not None and (kind != "sum" or weight.dtype != table.dtype):
+        if kind not in REDUCTIONS:
+            return None
+        dtype = SUMMED_AS[table.dtype]
+        if weight is not None and (kind != "sum" or weight.dtype != dtype):
             return None
         first, last = nodes
-        rows, out = table.numpy(), torch.empty(last - first, table.size(1), dtype=table.dtype)
-        factors = np.empty(0, rows.dtype) if weight is None else weight.contiguous().numpy()
+        rows = (table.view(torch.uint16) if dtype != table.dtype else table).numpy()
+        out = torch.empty(last - first, table.size(1), dtype=dtype)
+        factors = out[:0, 0].numpy() if weight is None else weight.contiguous().numpy()
         begin = int(csc.indptr_base[relation])
         end = begin + int(csc.num_nodes[csc.dst_type[relation]]) + 1
         bad = reduce.reduce_rows(
