@@ -14,7 +14,6 @@ from ..graph.from_pyg import Graph
 from ..ops.backend import Backend
 from ..types import BatchKey, SamplingPlan
 from .cutter import Cut
-from .normalisation import Degrees
 from .spaces import Constant, Edges, Nodes
 
 
@@ -32,6 +31,13 @@ class OneHop(NamedTuple):
     node: dict[Any, Tensor]  # node type -> int64, ids; those of the block first
     edge_index: dict[Any, Tensor]  # edge type -> int64 [2, E], positions in `node`
     edge: dict[Any, Tensor]  # edge type -> int64 [E], columns of the user's edge_index
+
+
+class Degrees(NamedTuple):
+    """What the whole graph tells about each node."""
+
+    scale: Tensor  # [N], 1 / sqrt(degree), 0 for a degree of 0
+    loop: Tensor | None  # [N], weight of the self loop; None if the layer adds none
 
 
 @dataclass

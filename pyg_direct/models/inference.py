@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
-from ..arguments import check_count, check_flag
+from ..arguments import check_bytes, check_count, check_flag
 from ..graph.from_pyg import Graph, graph_of
 from ..kernels.threads import available_cores
 from ..ops.backend import Backend
 from ..ops.devices import backend_for
-from ..ops.placement import check_bytes, megabytes
+from ..units import size_text
 from . import engine
 from .blocks import Scope
 from .cutter import Convolution, Cut, cut
@@ -108,7 +108,7 @@ def inference(
     """
     check_data(data)
     options = Options(
-        check_bytes(memory_bytes, "memory_bytes"),
+        check_bytes("memory_bytes", memory_bytes),
         _check_dtype(dtype),
         available_cores() if num_workers is None else check_count("num_workers", num_workers, 1),
         check_flag("resume", resume),
@@ -198,8 +198,8 @@ class Plan:
         if budget is not None and schedule.in_memory_bytes > budget:
             raise ValueError(
                 f"memory_bytes={budget} is too little: the graph takes "
-                f"{megabytes(schedule.graph_bytes)} and the blocks of {threads} threads "
-                f"{megabytes(threads * schedule.block_bytes)}. Give at least "
+                f"{size_text(schedule.graph_bytes)} and the blocks of {threads} threads "
+                f"{size_text(threads * schedule.block_bytes)}. Give at least "
                 f"{schedule.in_memory_bytes}, or fewer num_workers."
             )
         return schedule

@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from .blocks import Block, Degrees
+from .cutter import Convolution
 from .spaces import ends
-
-if TYPE_CHECKING:
-    from .blocks import Block
-    from .cutter import Convolution
-
-
-class Degrees(NamedTuple):
-    """What the whole graph tells about each node."""
-
-    scale: Tensor  # [N], 1 / sqrt(degree), 0 for a degree of 0
-    loop: Tensor | None  # [N], weight of the self loop; None if the layer adds none
 
 
 class Normalisation:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..ops.placement import megabytes
+from ..units import size_text
 from .blocks import Scope, blocks_of
 from .layers import Layer, Local, Reduced
 from .spaces import Nodes, ends
@@ -98,10 +98,10 @@ class Schedule:
     def __str__(self) -> str:
         lines = [
             f"{len(self.phases)} phases, {sum(len(p.tasks) for p in self.phases)} blocks, "
-            f"{self.threads} threads; {megabytes(self.in_memory_bytes)} of memory: graph "
-            f"{megabytes(self.graph_bytes)}, blocks {megabytes(self.threads * self.block_bytes)}, "
-            f"layers {megabytes(self.peak(in_file=False))}; files "
-            f"{megabytes(self.peak(in_file=True))}"
+            f"{self.threads} threads; {size_text(self.in_memory_bytes)} of memory: graph "
+            f"{size_text(self.graph_bytes)}, blocks {size_text(self.threads * self.block_bytes)}, "
+            f"layers {size_text(self.peak(in_file=False))}; files "
+            f"{size_text(self.peak(in_file=True))}"
         ]
         for phase in self.phases:
             what = ", ".join(f"{x.conv.target} ({type(x).__name__.lower()})" for x in phase.layers)

@@ -36,7 +36,6 @@ FLOORS: list[dict[str, set[str]]] = [
         "doctor": {"config", "kernels", "ops"},
     },
     {
-        "models": {"ops", "batch", "loading"},
         "loader": {"types", "arguments", "sampling", "batch", "loading"},
         "link_loader": {"types", "arguments", "sampling", "batch", "loading"},
         "info": {"config", "units", "doctor"},
@@ -52,6 +51,17 @@ FLOORS: list[dict[str, set[str]]] = [
     },
     {
         "swap": {"loader", "link_loader"},
+        "models": {
+            "types",
+            "arguments",
+            "units",
+            "kernels",
+            "graph",
+            "ops",
+            "batch",
+            "loading",
+            "loader",
+        },
     },
     {
         "__init__": {"loader", "link_loader", "family", "sampling", "ops", "models", "swap"},

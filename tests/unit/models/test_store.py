@@ -18,6 +18,7 @@ from pyg_direct.models import engine, schedule
 from pyg_direct.models import inference as module
 from pyg_direct.models.store import Store, checksum_of
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*in-edges at once")
 ROOT = Path(__file__).parents[3]
 
 
