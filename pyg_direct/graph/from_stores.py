@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from torch_geometric.data import remote_backend_utils
+from torch_geometric.data.graph_store import EdgeLayout
 from torch_geometric.typing import EdgeType, NodeType
 
 from .coo_to_csc import Compressed
@@ -64,11 +65,39 @@ def remote_parts(
 
 def _by_destination(graph_store: Any, backward: bool) -> tuple[Any, Any, Any]:
     """Return (neighbours, pointers, permutation), each by edge type if there are any."""
+    _check_ids(graph_store, 0 if backward else 1)
     if not backward:
         row, ptr, perm = graph_store.csc()
         return row, ptr, perm
     ptr, col, perm = graph_store.csr()
     return col, ptr, perm
+
+
+def _check_ids(graph_store: Any, end: int) -> None:
+    """Raise a ValueError if PyG would compress edges by ids that do not exist.
+
+    Its conversion counts them into an array of `size` entries and looks at none of them before.
+
+    Args:
+        graph_store: of the user.
+        end: 1 if edges are compressed by destination, 0 by source.
+    """
+    compressed = (EdgeLayout.CSR, EdgeLayout.CSC)[end]
+    continued = bool(getattr(graph_store, "meta", {}).get("is_hetero"))  # PyG takes the largest id
+    for attr in graph_store.get_all_edge_attrs():
+        if attr.layout == compressed:
+            continue
+        ids = graph_store.get_edge_index(attr)[end]
+        if len(ids) == 0:
+            continue
+        size = None if attr.size is None or continued else attr.size[end]
+        low, high = int(ids.min()), int(ids.max())
+        if low < 0 or (size is not None and high >= size):
+            name, bad = ("source", "destination")[end], low if low < 0 else high
+            raise ValueError(
+                f"An edge of type {attr.edge_type} in the graph store has the {name} {bad}, but "
+                f"ids must be in [0, {'...' if size is None else size})."
+            )
 
 
 def _compressed(ptr: Any, row: Any, perm: Any) -> Compressed:

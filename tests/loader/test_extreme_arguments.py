@@ -151,6 +151,22 @@ def test_edge_ids_of_a_store_that_lie(ids: list[int]) -> None:
     in_child(attempt)
 
 
+@pytest.mark.parametrize("bad", [10**7, -(5 * 10**6)])
+@pytest.mark.parametrize("size", [(3, 3), None])
+@pytest.mark.parametrize("layout", ["coo", "csr"])
+def test_destinations_of_a_store_that_lie(layout: str, size: Any, bad: int) -> None:
+    """PyG itself dies of them."""
+
+    def attempt() -> None:
+        features, edges = example_stores(np.arange(4), np.arange(3))[0], MyGraphStore()
+        row = torch.tensor([0, 1, 2, 3] if layout == "csr" else [0, 1, 2])
+        edges.put_edge_index((row, torch.tensor([0, bad, 2])), None, layout, size=size)
+        with pytest.raises(ValueError, match=r"has the destination|has .* destinations, but"):
+            NeighborLoader((features, edges), [3], torch.arange(3))
+
+    in_child(attempt)
+
+
 def test_an_honest_store() -> None:
     """The checks above fail for what they say, and not for the way the store is made."""
     stores = example_stores(np.array([0, 2, 2, 3]), np.array([1, 2, 0]), np.array([2, 0, 1]))
