@@ -56,6 +56,11 @@ __device__ inline u32 atomic_read(const u32 *word) {
   return *const_cast<const volatile u32 *>(word);
 }
 
+// A write to a word that other threads read with `atomic_read` at the same time.
+__device__ inline void atomic_write(u32 *word, u32 value) {
+  *const_cast<volatile u32 *>(word) = value;
+}
+
 #endif
 
 __device__ inline i64 thread_number() { return static_cast<i64>(blockIdx.x) * blockDim.x + threadIdx.x; }

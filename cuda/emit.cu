@@ -14,11 +14,11 @@ constexpr bool kHashed = INSTANCE_kHashed;  // see table.cuh
 // written one piece behind the other. Row y of the grid does hop y, whatever the number of relations.
 //
 // Example: two relations, two hops with edge_ptr [[0, 2, 3], [0, 1, 4]]: relation 0 has the edges 0, 1
-// of hop 0 and edge 0 of hop 1, relation 1 has edge 2 of hop 0 and the edges 1-3 of hop 1. So place is
-// [[0, 3, 7], [2, 4, 7]]; edge_index holds 2 x 3 and then 2 x 4 ids.
+// of hop 0 and edge 0 of hop 1, relation 1 has edge 2 of hop 0 and the edges 1-3 of hop 1. So in the
+// output relation 0 has the places 0-2 and relation 1 the places 3-6, that of hop 0 first; edge_index
+// holds 2 x 3 and then 2 x 4 ids.
 KERNEL(1) emit_edges(
     In<i64> edge_ptr,      // [hops, R + 1]: first edge of each relation in its hop
-    In<i64> place,         // [hops, R + 1]: where it is written; in [0], the total comes last
     i64 num_relations,     // R
     In<i64> hop_start,     // [hops]: first edge of each hop in the arrays below
     In<i32> label,         // [edges]: local id of the source
@@ -30,16 +30,43 @@ KERNEL(1) emit_edges(
     Out<O> edge_index,     // out: [2, size] of each relation, one behind the other
     Out<i64> edge          // out: [size] of each relation, likewise
 ) {
-  const i64 hop = blockIdx.y, row = hop * (num_relations + 1);
+  const i64 hop = blockIdx.y, hops = gridDim.y, width = num_relations + 1, row = hop * width;
   const i64 count = edge_ptr[row + num_relations];
   for (i64 i = thread_number(); i < count; i += thread_count()) {
     const i64 r = range_of(edge_ptr, row, row + num_relations, i) - row;
-    const i64 from = hop_start[hop] + i, to = place[row + r] + i - edge_ptr[row + r];
-    const i64 first = place[r], size = place[r + 1] - first;
-    edge_index[first + to] = static_cast<O>(label[from]);
-    edge_index[first + size + to] = static_cast<O>(col[from]);
+    // The first edges of relation r, summed over the hops, are all edges of the relations before it.
+    i64 first = 0, next = 0, earlier = 0;
+    for (i64 h = 0; h < hops; ++h) {
+      const i64 begin = edge_ptr[h * width + r], end = edge_ptr[h * width + r + 1];
+      first += begin;
+      next += end;
+      earlier += h < hop ? end - begin : 0;
+    }
+    const i64 from = hop_start[hop] + i, to = earlier + i - edge_ptr[row + r], size = next - first;
+    edge_index[2 * first + to] = static_cast<O>(label[from]);
+    edge_index[2 * first + size + to] = static_cast<O>(col[from]);
     const i64 at = position[from];
-    edge[to] = has_perm ? static_cast<i64>(perm[at]) : at - edge_base[r];
+    edge[first + to] = has_perm ? static_cast<i64>(perm[at]) : at - edge_base[r];
+  }
+}
+
+// Copies the nodes of all types out, one type behind the other. Row y of the grid does type y.
+//
+// Example: two types with the lists 7, 4 and 3 give 7, 4, 3.
+KERNEL(1) emit_nodes(
+    In<I> node, In<i32> seed_of,  // [capacity]
+    In<i64> node_start,           // [T]: first entry of each type's list
+    In<i64> node_end,             // [T]: nodes of each type
+    i32 disjoint,                 // 0 or 1
+    Out<i64> node_id,             // [nodes] out
+    Out<i64> group                // [nodes] out: their subgraphs; [0] unless disjoint
+) {
+  const i64 type = blockIdx.y, start = node_start[type];
+  i64 first = 0;
+  for (i64 t = 0; t < type; ++t) first += node_end[t];
+  for (i64 i = thread_number(); i < node_end[type]; i += thread_count()) {
+    node_id[first + i] = static_cast<i64>(node[start + i]);
+    if (disjoint) group[first + i] = seed_of[start + i];
   }
 }
 
@@ -60,7 +87,8 @@ KERNEL(1) induced_edges(
     In<i64> node_end,                   // [T]: nodes of each type
     In<i64> slot_base,                  // [T + 1]
     In<u32> table,                      // [slots]
-    u32 base, u32 width, u32 locals, i32 disjoint,
+    In<i64> window,                     // [3]: base, width, locals
+    i32 disjoint,
     In<i64> time, In<i64> time_base, In<i64> seed_time,  // as in `plan_items`
     i32 fill,
     In<i64> item_start,                 // [R + 1]: each relation's places in item_ptr, one a node,
@@ -70,7 +98,7 @@ KERNEL(1) induced_edges(
     Out<O> edge_index, Out<i64> edge    // out when filling, as in `emit_edges`
 ) {
   const i64 r = blockIdx.y, src = relations[r], dst = relations[num_relations + r];
-  const Window window{base, width, locals};
+  const Window seen = window_of(window);
   const i64 start = node_start[src], slot = slot_base[src], slots = slot_base[src + 1] - slot;
   const Keys<I> keys{node, seed_of, start, node, seed_of, disjoint != 0};
   const u32 lane = threadIdx.x % kWarp;
@@ -91,10 +119,10 @@ KERNEL(1) induced_edges(
         const i64 p = round + lane;
         i64 local = -1;
         if (p < end && kHashed) {
-          local = find_hashed(Key{indices[p], subgraph}, table, slot, slots, window, keys);
+          local = find_hashed(Key{indices[p], subgraph}, table, slot, slots, seen, keys);
         } else if (p < end) {
           const u32 entry = table[slot + indices[p]];
-          local = window.holds(entry) ? static_cast<i64>(entry - base) : -1;
+          local = seen.holds(entry) ? static_cast<i64>(entry - seen.base) : -1;
         }
         const u32 found = __ballot_sync(kAllLanes, local >= 0);
         if (fill && local >= 0) {

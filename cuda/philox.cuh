@@ -38,9 +38,9 @@ struct Stream {
   u32 k0, k1;  // key of the batch
 };
 
-__device__ inline Stream stream_of(i64 local, i32 hop, i64 relation, u32 k0, u32 k1) {
-  return Stream{static_cast<u32>(local), static_cast<u32>(hop) | static_cast<u32>(relation) << 8, k0,
-                k1};
+__device__ inline Stream stream_of(i64 local, i32 hop, i64 relation, In<i64> key) {
+  return Stream{static_cast<u32>(local), static_cast<u32>(hop) | static_cast<u32>(relation) << 8,
+                static_cast<u32>(key[0]), static_cast<u32>(key[1])};
 }
 
 // The draw of `slot`: exactly uniform in [0, bound), 0 < bound < 2^32.

@@ -140,7 +140,7 @@ KERNEL(1) sample_floyd(
     i64 num_relations,    // R
     In<i64> weighted,     // [R]: 1 if weighted.cu draws for the relation, else 0
     i32 hop,              // in [0, 255]
-    u32 k0, u32 k1,       // key of the batch
+    In<i64> key,          // [2]: the batch's, low word first
     i32 disjoint,         // 0 or 1
     i32 lanes,            // 8, 16 or 32
     Out<I> row, Out<i32> col, Out<P> position, Out<i32> group  // [edges] out
@@ -155,7 +155,7 @@ KERNEL(1) sample_floyd(
                               item_start, item_degree, item_ptr, seed_of, disjoint);
     u32 pick = lane;
     if (item.size < item.degree && item.size > 0) {
-      const Stream stream = stream_of(item.local, hop, r, k0, k1);
+      const Stream stream = stream_of(item.local, hop, r, key);
       pick = floyd_pick(static_cast<u32>(item.degree), static_cast<u32>(item.size), lane, lanes, mask,
                         stream);
     }
@@ -172,7 +172,7 @@ KERNEL(1) sample_floyd(
 KERNEL(1) sample_replace(
     In<I> indices, In<i64> node_start, In<i64> node_ptr, In<i32> seed_of, In<i64> relations,
     In<i64> fanout, In<i64> item_base, In<i64> item_start, In<i64> item_degree, In<i64> item_ptr,
-    i64 num_relations, In<i64> weighted, i32 hop, u32 k0, u32 k1, i32 disjoint,
+    i64 num_relations, In<i64> weighted, i32 hop, In<i64> key, i32 disjoint,
     i32 lanes,  // as in `sample_floyd`
     Out<I> row, Out<i32> col, Out<P> position, Out<i32> group  // [edges] out
 ) {
@@ -183,7 +183,7 @@ KERNEL(1) sample_replace(
     if (weighted[r] || fanout[r] < 0) continue;
     const Item item = item_at(number, r, num_relations, node_start, node_ptr, relations, item_base,
                               item_start, item_degree, item_ptr, seed_of, disjoint);
-    const Stream stream = stream_of(item.local, hop, r, k0, k1);
+    const Stream stream = stream_of(item.local, hop, r, key);
     for (i64 slot = threadIdx.x % lanes; slot < item.size; slot += lanes) {
       const u32 pick = draw_below(stream, static_cast<u32>(slot), static_cast<u32>(item.degree));
       edges.put(item.first + slot, item.start + pick, item.local, disjoint, item.subgraph);
@@ -247,7 +247,7 @@ __device__ inline void floyd_rounds(const Item &item, bool disjoint, const Strea
 KERNEL(1) sample_large(
     In<I> indices, In<i64> node_start, In<i64> node_ptr, In<i32> seed_of, In<i64> relations,
     In<i64> fanout, In<i64> item_base, In<i64> item_start, In<i64> item_degree, In<i64> item_ptr,
-    i64 num_relations, In<i64> weighted, i32 hop, u32 k0, u32 k1,
+    i64 num_relations, In<i64> weighted, i32 hop, In<i64> key,
     i32 disjoint,      // all as in `sample_floyd`
     u32 slots,         // of each warp's hash table: a power of two, at least twice the largest fan-out
     Out<u32> picks,    // [warps * slots]: scratch
@@ -261,7 +261,7 @@ KERNEL(1) sample_large(
     const Item item = item_at(number, r, num_relations, node_start, node_ptr, relations, item_base,
                               item_start, item_degree, item_ptr, seed_of, disjoint);
     if (item.size < item.degree) {
-      const Stream stream = stream_of(item.local, hop, r, k0, k1);
+      const Stream stream = stream_of(item.local, hop, r, key);
       floyd_rounds(item, disjoint, stream, picks, warp * slots, slots, edges);
     } else {
       for (i64 j = threadIdx.x % kWarp; j < item.size; j += kWarp) {

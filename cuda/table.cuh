@@ -21,6 +21,12 @@ struct Window {
   __device__ bool holds(u32 entry) const { return entry - base < width; }
 };
 
+// The window that the host put into device memory: base, width and locals.
+__device__ inline Window window_of(In<i64> window) {
+  return Window{static_cast<u32>(window[0]), static_cast<u32>(window[1]),
+                static_cast<u32>(window[2])};
+}
+
 // The key of a hash table's entry: a node and its subgraph (0 unless disjoint).
 struct Key {
   i64 node;

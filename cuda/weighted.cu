@@ -161,7 +161,7 @@ KERNEL(1) weighted_replace(
     i64 num_relations,    // R
     In<i64> weighted,     // [R]: 0 or 1
     i32 hop,              // in [0, 255]
-    u32 k0, u32 k1,       // key of the batch
+    In<i64> key,          // [2]: the batch's, low word first
     i32 disjoint,         // 0 or 1
     i32 lanes,            // 8, 16 or 32
     In<i64> time_base,    // [R]: kNoTime where all of a list may be drawn
@@ -179,7 +179,7 @@ KERNEL(1) weighted_replace(
     const Item item = item_at(number, r, num_relations, node_start, node_ptr, relations, item_base,
                               item_start, item_degree, item_ptr, seed_of, disjoint);
     if (item.size == 0) continue;  // no weight, and no `item_low` to go by
-    const Stream stream = stream_of(item.local, hop, r, k0, k1);
+    const Stream stream = stream_of(item.local, hop, r, key);
     const i64 end = item.start + item.degree;
     const f64 low = item_low[number];
     const Weights weights{alias,      weight, cumulative, item.start, end, low,
@@ -259,7 +259,7 @@ __device__ inline void pick_distinct(const Weights &item, Out<P> position, i64 f
 KERNEL(1) weighted_distinct(
     In<I> indices, In<i64> node_start, In<i64> node_ptr, In<i32> seed_of, In<i64> relations,
     In<i64> fanout, In<i64> item_base, In<i64> item_start, In<i64> item_degree, In<i64> item_ptr,
-    i64 num_relations, In<i64> weighted, i32 hop, u32 k0, u32 k1, i32 disjoint, In<i64> time_base,
+    i64 num_relations, In<i64> weighted, i32 hop, In<i64> key, i32 disjoint, In<i64> time_base,
     In<i64> alias, In<f64> cumulative, In<f64> item_low, In<f64> weight,  // as in `weighted_replace`
     Out<I> row, Out<i32> col, Out<P> position, Out<i32> group  // [edges] out
 ) {
@@ -280,7 +280,7 @@ KERNEL(1) weighted_distinct(
                             item.start + item.degree,
                             item_low[number],
                             time_base[r] == kNoTime};
-      const Stream stream = stream_of(item.local, hop, r, k0, k1);
+      const Stream stream = stream_of(item.local, hop, r, key);
       pick_distinct(weights, position, item.first, item.size, stream);
     }
     for (i64 j = 0; j < item.size; ++j) {

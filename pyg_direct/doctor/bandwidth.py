@@ -122,7 +122,7 @@ def read_all(backend: CudaBackend, source: Tensor, blocks: int) -> Tensor:
     """
     sums = device_memory.empty(blocks * backend.block_threads, torch.int64, backend.device)
     kernel = backend.library.load("bandwidth.cu")["read_stream"]
-    kernel(blocks, source, len(source) // WORD_BYTES, sums)
+    kernel(blocks, source=source, words=len(source) // WORD_BYTES, sum=sums)
     return sums
 
 

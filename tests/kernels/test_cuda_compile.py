@@ -6,7 +6,7 @@ import re
 import subprocess
 import sys
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from pyg_direct.ops.cuda.launch import (
     BLOCK_THREADS,
     STANDARD,
     Kernel,
+    Launch,
     compile_options,
     type_name,
 )
@@ -195,59 +196,77 @@ def _kernel(launched: list[object]) -> Kernel:
     )
     (declaration,) = declarations(text)
     assert isinstance(declaration, Declaration)
-    return Kernel(
-        declaration, {"I": "i64"}, lambda *launch: launched.append(launch), torch.device("cpu"), 32
-    )
+
+    def prepare(block: int, arguments: Sequence[object]) -> Launch:
+        return lambda grid: launched.append((grid, block, arguments))
+
+    return Kernel(declaration, {"I": "i64"}, prepare, torch.device("cpu"), 32)
+
+
+IDS, TABLE = torch.arange(3), torch.zeros(4, dtype=torch.int32)
+RIGHT = {"ids": IDS, "table": TABLE, "n": 3, "base": 0}
 
 
 def test_the_launcher_passes_on_what_is_right() -> None:
     launched: list = []
     kernel = _kernel(launched)
-    ids, table = torch.arange(3), torch.zeros(2, dtype=torch.int32)
-    kernel(2, ids, table, 3, 0xFFFFFFFF)
+    kernel(2, ids=IDS, table=TABLE, n=3, base=0xFFFFFFFF)
     ((grid, block, arguments),) = launched
-    assert (kernel.name, grid, block) == ("example", (2,), 32)
-    assert arguments[0] is ids
+    assert (kernel.name, grid, block) == ("example", (2, 1, 1), 32)
+    assert arguments[0] is IDS
     assert [type(value) for value in arguments[2:]] == [np.int32, np.uint32]
 
 
-IDS, TABLE = torch.arange(3), torch.zeros(4, dtype=torch.int32)
+def test_a_launch_is_prepared_once() -> None:
+    """Arguments are found by name, the last mapping first, and what has other names is left."""
+    launched: list = []
+    kernel = _kernel(launched)
+    launch = kernel.bind({**RIGHT, "n": 1, "other": 2}, {"n": 5}, base=7)
+    assert launched == []
+    launch(kernel.grid(3))
+    launch(kernel.grid((3, 2)))
+    assert [grid for grid, _, _ in launched] == [(3, 1, 1), (3, 2, 1)]
+    assert [values[2:] for _, _, values in launched] == [[5, 7], [5, 7]]
 
 
 @pytest.mark.parametrize(
-    ("grid", "arguments", "error", "message"),
+    ("grid", "wrong", "error", "message"),
     [
-        (1, (IDS, TABLE, 3), TypeError, "takes 4 arguments, got 3"),
-        (1, (IDS, TABLE, 3, 0, 0), TypeError, "takes 4 arguments, got 5"),
-        (1, (IDS.int(), TABLE, 3, 0), TypeError, "ids must be torch.int64, got torch.int32"),
-        (1, (3, TABLE, 3, 0), TypeError, "ids must be a tensor, got int"),
-        (1, (IDS, TABLE, IDS, 0), TypeError, "n must be an int, got Tensor"),
-        (1, (IDS, TABLE, 1.5, 0), TypeError, "n must be an int, got float"),
+        (1, {"m": 3}, TypeError, "example has no parameter m"),
+        (1, {"ids": IDS.int()}, TypeError, "ids must be torch.int64, got torch.int32"),
+        (1, {"ids": 3}, TypeError, "ids must be a tensor, got int"),
+        (1, {"n": IDS}, TypeError, "n must be an int, got Tensor"),
+        (1, {"n": 1.5}, TypeError, "n must be an int, got float"),
         (
             1,
-            (IDS, TABLE, 1 << 31, 0),
+            {"n": 1 << 31},
             ValueError,
             r"n must be in \[-2147483648, 2147483647\] \(i32\), got 2147483648",
         ),
-        (1, (IDS, TABLE, 3, -1), ValueError, r"base must be in \[0, 4294967295\] \(u32\), got -1"),
-        (1, (IDS, TABLE[::2], 3, 0), ValueError, "table must be contiguous"),
+        (1, {"base": -1}, ValueError, r"base must be in \[0, 4294967295\] \(u32\), got -1"),
+        (1, {"table": TABLE[::2]}, ValueError, "table must be contiguous"),
         (
             1,
-            (IDS.to("meta"), TABLE, 3, 0),
+            {"ids": IDS.to("meta")},
             ValueError,
             "ids must be on cpu or in pinned memory, got meta",
         ),
-        (0, (IDS, TABLE, 3, 0), ValueError, "grid of"),
-        ((1, 65536), (IDS, TABLE, 3, 0), ValueError, "grid of"),
+        (0, {}, ValueError, "grid of"),
+        ((1, 65536), {}, ValueError, "grid of"),
     ],
 )
 def test_the_launcher_refuses_what_is_wrong(
-    grid: int, arguments: tuple, error: type[Exception], message: str
+    grid: int, wrong: dict, error: type[Exception], message: str
 ) -> None:
     launched: list[object] = []
     with pytest.raises(error, match=message):
-        _kernel(launched)(grid, *arguments)
+        _kernel(launched)(grid, **{**RIGHT, **wrong})
     assert launched == []
+
+
+def test_an_argument_that_is_missing() -> None:
+    with pytest.raises(TypeError, match="example has no argument for n, base"):
+        _kernel([])(1, ids=IDS, table=TABLE)
 
 
 def test_ids_of_other_widths() -> None:
@@ -305,6 +324,7 @@ class _FakeCupy:
 
     def __init__(self, has_from_external: bool) -> None:
         self.log: list = []
+        self.current = 1  # device of the thread
         log = self.log
 
         class Context:
@@ -323,14 +343,16 @@ class _FakeCupy:
                 log.append(("module", arguments))
 
             def get_function(self, name: str) -> object:
-                return lambda *launch: log.append(("launch", name, *launch))
+                return lambda *launch, **named: log.append(("launch", name, *launch, named))
 
         def from_external(stream: object) -> Context:
             return Context("stream", stream.__cuda_stream__())  # type: ignore[attr-defined]
 
         self.RawModule = RawModule
         self.cuda = types.SimpleNamespace(
-            runtime=types.SimpleNamespace(runtimeGetVersion=lambda: 12090),
+            runtime=types.SimpleNamespace(
+                runtimeGetVersion=lambda: 12090, getDevice=lambda: self.current
+            ),
             Device=Context,
             Stream=types.SimpleNamespace(
                 **{"from_external": from_external} if has_from_external else {}
@@ -361,18 +383,27 @@ def test_what_cupy_is_given(monkeypatch: pytest.MonkeyPatch, has_from_external: 
     assert library.load("relabel.cu", I="i32", kHashed="true", T="i32") is kernels
 
     del cupy.log[:]
-    kernel = kernels["label_edges"]
+    kernel = kernels["mark_first"]
     monkeypatch.setattr(kernel, "_device", torch.device("cpu"))
     table, one = torch.zeros(4, dtype=torch.int32), torch.ones(2, dtype=torch.int64)
-    kernel(3, table, one, one, 1, 0xFFFFFFFF, torch.zeros(1, dtype=torch.int32))
+    narrow = torch.zeros(1, dtype=torch.int32)
+    kernel(
+        3, table=table, slot=one, edge_ptr=one, num_relations=1, window=one, rank=narrow,
+        run_sum=one,
+    )  # fmt: skip
     stream = ("stream", (0, 4711)) if has_from_external else ("old stream", 4711, 0)
-    assert cupy.log[:2] == [("enter", 0), ("enter", *stream)]
-    _, name, grid, block, arguments = cupy.log[2]
-    assert (name, grid, block) == ("label_edges", (3, 1, 1), (BLOCK_THREADS, 1, 1))
+    assert cupy.log[0] == ("enter", 0)  # the thread's device is another one
+    _, name, grid, block, arguments, given = cupy.log[1]
+    assert (name, grid, block) == ("mark_first", (3, 1, 1), (BLOCK_THREADS, 1, 1))
+    assert given["stream"].arguments == stream
     assert arguments[0] == table.data_ptr()
-    assert [type(value) for value in arguments] == [
-        np.uint64, np.uint64, np.uint64, np.int64, np.uint32, np.uint64,
-    ]  # fmt: skip
+    assert [type(value) for value in arguments] == [*[np.uint64] * 3, np.int64, *[np.uint64] * 3]
+    cupy.current = 0
+    del cupy.log[:]
+    launch = kernel.bind(table=table, slot=one, edge_ptr=one, num_relations=1, window=one,
+                         rank=narrow, run_sum=one)  # fmt: skip
+    launch(kernel.grid(1))
+    assert [entry[0] for entry in cupy.log] == ["launch"]
 
 
 def test_a_device_that_does_not_exist(monkeypatch: pytest.MonkeyPatch) -> None:

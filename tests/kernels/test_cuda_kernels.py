@@ -29,6 +29,7 @@ from hypothesis import strategies as st
 from pyg_direct.ops.cpu.backend import CpuBackend
 from pyg_direct.ops.cuda import bounds as forecast
 from pyg_direct.ops.cuda import workspace as cuda_workspace
+from pyg_direct.ops.cuda.arrays import BatchState
 from pyg_direct.ops.cuda.backend import CudaBackend
 from pyg_direct.types import BatchKey, Csc
 
@@ -180,14 +181,14 @@ def test_the_host_reads_back_once_a_batch(
     backend: CudaBackend, monkeypatch: pytest.MonkeyPatch, fanouts: list[int], reads: int
 ) -> None:
     count = 0
-    original = cuda_workspace.CudaWorkspace._read_counts
+    original = BatchState.read
 
-    def counted(work: cuda_workspace.CudaWorkspace) -> object:
+    def counted(state: BatchState) -> object:
         nonlocal count
         count += 1
-        return original(work)
+        return original(state)
 
-    monkeypatch.setattr(cuda_workspace.CudaWorkspace, "_read_counts", counted)
+    monkeypatch.setattr(BatchState, "read", counted)
     run(backend, homogeneous(fanouts))
     assert count == reads
 

@@ -46,8 +46,8 @@ def test_nothing_is_caught_without_a_mistake() -> None:
 
 
 RACE = (
-    "atomicMin(&table[found], base + x);",
-    "if (base + x < table[found]) table[found] = base + x;",
+    "atomicMin(&table[found], entries.base + x);",
+    "if (entries.base + x < table[found]) table[found] = entries.base + x;",
 )
 
 
@@ -57,9 +57,9 @@ def test_a_race(order: int) -> None:
 
 
 FIRST_COME = (
-    "atomicMin(&table[found], base + x);",
+    "atomicMin(&table[found], entries.base + x);",
     "const u32 seen = atomic_read(&table[found]);"
-    "if (!window.holds(seen)) atomicCAS(&table[found], seen, base + x);",
+    "if (!entries.holds(seen)) atomicCAS(&table[found], seen, entries.base + x);",
 )
 
 
@@ -176,12 +176,12 @@ def test_reading_what_nothing_wrote() -> None:
 
 def test_an_array_that_is_read_and_written() -> None:
     with emulated() as backend:
-        kernel = backend.library.load("relabel.cu", I="i32", kHashed="false", T="i32")[
-            "label_edges"
-        ]
+        kernel = backend.library.load("relabel.cu", I="i32", kHashed="false", T="i32")["mark_first"]
         memory = torch.zeros(8, dtype=torch.int32, device=backend.device)
-        one = torch.ones(2, dtype=torch.int64, device=backend.device)
-        caught(lambda: kernel(1, memory, one, one, 1, 0, memory[4:]), "table and label overlap")
+        one = torch.ones(3, dtype=torch.int64, device=backend.device)
+        arguments = {"table": memory, "slot": one, "edge_ptr": one, "window": one}
+        launch = kernel.bind(arguments, num_relations=1, rank=memory[4:], run_sum=one.clone())
+        caught(lambda: launch(kernel.grid(1)), "table and rank overlap")
 
 
 def check_small_fanouts(plant: Plant) -> None:

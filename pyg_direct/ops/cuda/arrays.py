@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from ...types import Csc, IntTable, SamplingPlan
+from ...types import BatchKey, Csc, IntTable, SamplingPlan
 from . import memory as device_memory
 
 SCAN_ITEMS_PER_THREAD = 4
 MAX_BLOCKS = 1024
 MAX_SCAN_BLOCKS = 256
+# Of a kernel that reads host memory. With a read of 32 bytes a thread, 32 blocks of 256 threads
+# have 2.5 times as much under way as PCIe 5 x16 needs (64 GB/s * 1.6 us), and leave the rest of the
+# multiprocessors to training.
+HOST_BLOCKS = 32
 
 
 class Grids:
@@ -22,120 +27,167 @@ class Grids:
 
     Args:
         block_threads: threads of a block.
+        most: blocks of a launch, at most.
     """
 
-    def __init__(self, block_threads: int) -> None:
-        self.block_threads = block_threads
+    def __init__(self, block_threads: int, most: int = MAX_BLOCKS) -> None:
+        self.block_threads, self._most = block_threads, most
 
     def loop(self, threads: int) -> int:
         """Return the number of blocks for a loop over `threads` elements."""
-        return max(1, min(-(-threads // self.block_threads), MAX_BLOCKS))
+        return max(1, min(-(-threads // self.block_threads), self._most))
 
     def scan(self, elements: int) -> int:
         """Return the number of blocks for a prefix sum of `elements` elements."""
         share = self.block_threads * SCAN_ITEMS_PER_THREAD
-        return max(1, min(-(-elements // share), MAX_SCAN_BLOCKS))
+        return max(1, min(-(-elements // share), MAX_SCAN_BLOCKS, self._most))
 
 
-class Attributes:
-    """The times and weights of a placed graph; arrays of length 0 where it has none.
+def graph_arguments(csc: Csc, plan: SamplingPlan, device: torch.device) -> dict[str, Tensor | int]:
+    """Return what kernels take of a graph and a plan, by the names of their parameters.
 
-    Args:
-        csc: the graph, with its arrays on `device`.
-        device: of the kernels.
-    """
-
-    def __init__(self, csc: Csc, device: torch.device) -> None:
-        self._device = device
-        no_doubles = torch.empty(0, dtype=torch.float64, device=device)
-        no_ints = self._no_time = torch.empty(0, dtype=torch.int64, device=device)
-        self.time: Tensor = no_ints if csc.times is None else csc.times.time
-        self.time_base = upload(csc.time_base, device)  # [R]
-        self.seed_time = self._no_time  # of the batch
-        self.weighted = upload(csc.weighted, device)  # [R], 0 or 1
-        self.weight = self.cumulative = no_doubles
-        self.alias = no_ints
-        if csc.weights is not None:
-            self.weight, self.cumulative = csc.weights.weight, csc.weights.cumulative
-            self.alias = no_ints if csc.weights.alias is None else csc.weights.alias
-
-    def begin(self, seed_time: Tensor | None) -> None:
-        """Take the times of a batch's seeds: int64 [n], or None."""
-        self.seed_time = self._no_time
-        if seed_time is not None:
-            self.seed_time = device_memory.upload(seed_time.contiguous(), self._device)
-
-
-class Items:
-    """The (relation, frontier node) pairs of the current hop.
+    Arrays that the graph has not are of length 0.
 
     Args:
+        csc: the graph, placed for `device`.
+        plan: how it is sampled.
         device: of the kernels.
-        weighted: whether any relation has weights.
+    """
+    no_doubles = torch.empty(0, dtype=torch.float64, device=device)
+    no_ints = torch.empty(0, dtype=torch.int64, device=device)
+    times, weights, perm = csc.times, csc.weights, csc.perm
+    relations = np.stack([csc.src_type, csc.dst_type, csc.indptr_base])
+    return {
+        "indptr": csc.indptr,
+        "indices": csc.indices,
+        "perm": csc.indices[:0] if perm is None else perm,
+        "has_perm": int(perm is not None),
+        "edge_base": upload(csc.edge_base[:-1], device),  # [R]
+        "relations": upload(relations, device),  # [3, R]
+        "num_relations": csc.num_relations,
+        "num_types": csc.num_types,
+        "time": no_ints if times is None else times.time,
+        "time_base": upload(csc.time_base, device),  # [R]
+        "weighted": upload(csc.weighted, device),  # [R], 0 or 1
+        "weight": no_doubles if weights is None else weights.weight,
+        "cumulative": no_doubles if weights is None else weights.cumulative,
+        "alias": no_ints if weights is None or weights.alias is None else weights.alias,
+        "disjoint": int(plan.disjoint),
+        "replace": int(plan.replace),
+        "recent": int(plan.recent),
+    }
+
+
+class Growing(dict[str, Tensor]):
+    """Arrays of a workspace by name, which are replaced by longer ones when they must grow.
+
+    Args:
+        device: of the kernels.
+        replaced: called whenever an array is replaced, as its address is another one then.
     """
 
-    def __init__(self, device: torch.device, weighted: bool) -> None:
-        self._device, self._weighted = device, weighted
-        self._allocate(0)
+    def __init__(self, device: torch.device, replaced: Callable[[], None]) -> None:
+        super().__init__()
+        self._device, self._replaced = device, replaced
 
-    def make_room(self, items: int) -> None:
-        """Have room for `items` items, forgetting those of the hop before."""
-        if items >= len(self.ptr):
-            self._allocate(items + items // 2 + 1)
+    def add(self, name: str, dtype: torch.dtype = torch.int64, room: int = 0) -> None:
+        """Add an array."""
+        self[name] = device_memory.empty(room, dtype, self._device)
 
-    def _allocate(self, room: int) -> None:
-        def ints() -> Tensor:
-            return device_memory.empty(room, torch.int64, self._device)
+    def grow(self, name: str, room: int, kept: Sequence[tuple[int, int]] = ()) -> None:
+        """Have room for `room` elements, keeping some pieces (first element, length)."""
+        before = self[name]
+        if room > len(before):
+            self.replace(name, device_memory.grown(before, room, kept))
 
-        self.start, self.degree = ints(), ints()  # the positions that may be taken
-        self.ptr = ints()  # [items + 1]: first edge
-        # The weight of the node's list before the item.
-        low_room = room if self._weighted else 0
-        self.low = device_memory.empty(low_room, torch.float64, self._device)
+    def replace(self, name: str, array: Tensor) -> None:
+        """Put an array in the place of another one."""
+        self[name] = array
+        self._replaced()
 
 
-class Counts:
-    """All counts of a batch in one piece, so that they are uploaded and read back at once.
+class BatchState:
+    """What differs from batch to batch, in one piece, so that it is uploaded and read back at once.
 
     Args:
         csc: the graph.
         plan: how it is sampled.
         device: of the kernels.
+
+    Attributes:
+        arguments: all parts by name, int64: the counts node_ptr [hops + 2, T], the nodes of each
+            type before and after each hop; item_base [hops + 1, R + 1] and edge_ptr
+            [hops, R + 1], the first item and edge of each relation in each hop; induced [R + 1],
+            the first edge of each relation between the sampled nodes; and what the kernels take as
+            window, key, seed_start, seed and seed_time.
     """
 
     def __init__(self, csc: Csc, plan: SamplingPlan, device: torch.device) -> None:
         hops, types, relations = len(plan.fanouts), csc.num_types, csc.num_relations
         self._dst_type, self._device = csc.dst_type, device
-        self._shapes = (
-            (hops + 2, types),
-            (hops + 1, relations + 1),
-            (hops, relations + 1),
-            (relations + 1,),
-        )
-        size = sum(math.prod(shape) for shape in self._shapes)
-        self._all = upload(np.zeros(size, np.int64), device)
-        self.node_ptr, self.item_base, self.edge_ptr, self.induced = self._split(self._all)
+        self._counts: dict[str, tuple[int, ...]] = {
+            "node_ptr": (hops + 2, types),
+            "item_base": (hops + 1, relations + 1),
+            "edge_ptr": (hops, relations + 1),
+            "induced": (relations + 1,),
+        }
+        self._num_counts = sum(map(math.prod, self._counts.values()))
+        self._others: dict[str, tuple[int, ...]] = {
+            "window": (3,), "key": (2,), "seed_start": (types + 1,),
+        }  # fmt: skip
+        self._shapes: dict[str, tuple[int, ...]] = {}
+        self._all = torch.empty(0, dtype=torch.int64, device=device)
+        self.arguments: dict[str, Tensor] = {}
 
-    def begin(self, seeds: IntTable) -> None:
-        """Start a batch with `seeds` [T] seeds of each type."""
-        counts = torch.zeros(len(self._all), dtype=torch.int64)
-        node_ptr, item_base, _, _ = self._split(counts)
-        node_ptr[1] = torch.from_numpy(seeds)
-        item_base[0, 1:] = torch.from_numpy(np.cumsum(seeds[self._dst_type]))
-        self._all.copy_(device_memory.upload(counts, self._device))
+    def begin(
+        self, seeds: Sequence[Tensor], window: Sequence[int], key: BatchKey,
+        seed_time: Tensor | None,
+    ) -> bool:  # fmt: skip
+        """Upload the state at the start of a batch, and return whether its arrays are new ones.
 
-    def read(self) -> list[IntTable]:
-        """Wait for the device, and return node_ptr, item_base, edge_ptr and induced."""
-        host = device_memory.download(self._all)
-        return [part.numpy() for part in self._split(host)]
+        Args:
+            seeds: int64 of each type.
+            window: base, width and locals: see table.cuh.
+            key: of the draws.
+            seed_time: int64, the time of each seed, or None.
+        """
+        sizes = np.array([len(seed) for seed in seeds], np.int64)
+        times = 0 if seed_time is None else len(seed_time)
+        total = int(sizes.sum())
+        shapes = {**self._counts, **self._others, "seed": (total,), "seed_time": (times,)}
+        host = torch.zeros(sum(map(math.prod, shapes.values())), dtype=torch.int64)
+        parts = split(host, shapes)
+        parts["node_ptr"][1] = torch.from_numpy(sizes)
+        parts["item_base"][0, 1:] = torch.from_numpy(np.cumsum(sizes[self._dst_type]))
+        parts["window"][:] = torch.tensor(window)
+        parts["key"][:] = torch.tensor([key.low, key.high])
+        parts["seed_start"][1:] = torch.from_numpy(np.cumsum(sizes))
+        if total > 0:
+            torch.cat([seed.cpu() for seed in seeds], out=parts["seed"])
+        if seed_time is not None:
+            parts["seed_time"].copy_(seed_time)
+        if shapes == self._shapes:
+            device_memory.upload_into(self._all, host)
+            return False
+        self._shapes, self._all = shapes, device_memory.upload(host, self._device)
+        self.arguments = split(self._all, shapes)
+        return True
 
-    def _split(self, counts: Tensor) -> list[Tensor]:
-        parts, first = [], 0
-        for shape in self._shapes:
-            last = first + math.prod(shape)
-            parts.append(counts[first:last].view(shape))
-            first = last
-        return parts
+    def move_window(self, window: Sequence[int]) -> None:
+        """Upload another window in the middle of a batch."""
+        device_memory.upload_into(self.arguments["window"], torch.tensor(window))
+
+    def read(self) -> dict[str, IntTable]:
+        """Wait for the device, and return the counts."""
+        host = device_memory.download(self._all[: self._num_counts])
+        return {name: part.numpy() for name, part in split(host, self._counts).items()}
+
+
+def split(piece: Tensor, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
+    """Return views of one piece of memory, one behind the other."""
+    sizes = [math.prod(shape) for shape in shapes.values()]
+    views = torch.split(piece, sizes)
+    return {name: v.view(shape) for (name, shape), v in zip(shapes.items(), views, strict=True)}
 
 
 def upload(table: IntTable | npt.NDArray[np.bool_], device: torch.device) -> Tensor:

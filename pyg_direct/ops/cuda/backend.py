@@ -123,7 +123,10 @@ class CudaBackend:
         groups = -(-rows * pieces // LOADS_IN_FLIGHT)
         blocks = max(1, min(-(-groups * lanes // block), -(-threads // block)))
         kernel = self.library.load("gather.cu", V=WORDS[word])["gather_rows"]
-        kernel(blocks, table, index, rows, row_bytes, lanes, mask, pieces, out)
+        kernel(
+            blocks, table=table, index=index, rows=rows, row_bytes=row_bytes, lanes=lanes,
+            line_mask=mask, pieces=pieces, out=out,
+        )  # fmt: skip
 
     @property
     def block_threads(self) -> int:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..streams import Streams
-from .launch import BLOCK_THREADS, Launch, Library, compile_options
+from .launch import BLOCK_THREADS, Grid, Launch, Library, Prepare, compile_options
 from .pinning import Registry
 from .placer import Copies
 from .runtime import CupyRuntime
@@ -59,7 +59,7 @@ class CupyCompiler:
 
     def build(
         self, file: str, text: str, types: Mapping[str, str], kernels: Sequence[Declaration]
-    ) -> Mapping[str, Launch]:
+    ) -> Mapping[str, Prepare]:
         """Compile `kernels` for the device.
 
         Kernels have C linkage, so no name expressions are needed: with them, CuPy before 14.2
@@ -71,17 +71,27 @@ class CupyCompiler:
                 options=compile_options(text, types, self.block_threads),
             )
             functions = {kernel.name: module.get_function(kernel.name) for kernel in kernels}
-        return {name: self._launcher(function) for name, function in functions.items()}
+        return {name: self._preparer(function) for name, function in functions.items()}
 
-    def _launcher(self, function: Callable[..., None]) -> Launch:
+    def _preparer(self, function: Callable[..., None]) -> Prepare:
         cuda, index = self._cupy.cuda, self.device.index
 
-        def launch(grid: tuple[int, ...], block: int, arguments: Sequence[Any]) -> None:
+        def prepare(block: int, arguments: Sequence[Any]) -> Launch:
+            # NumPy scalars have the width of the parameter; CuPy would take an int for 64 bits.
             raw = tuple(np.uint64(a.data_ptr()) if isinstance(a, Tensor) else a for a in arguments)
-            with cuda.Device(index), self._stream(torch.cuda.current_stream(index).cuda_stream):
-                function((*grid, 1, 1)[:3], (block, 1, 1), raw)
+            threads = (block, 1, 1)
 
-        return launch
+            def launch(grid: Grid) -> None:
+                stream = self._stream(torch.cuda.current_stream(index).cuda_stream)
+                if cuda.runtime.getDevice() == index:
+                    function(grid, threads, raw, stream=stream)
+                    return
+                with cuda.Device(index):
+                    function(grid, threads, raw, stream=stream)
+
+            return launch
+
+        return prepare
 
     def _stream(self, handle: int) -> Any:
         """Return CuPy's object for one of torch's streams, which live as long as the process."""

@@ -1,28 +1,27 @@
-"""From the workspace of a batch on a CUDA device to the edges that the user keeps.
+"""From the workspace of a batch on a CUDA device to the edges and nodes that the user keeps.
 
 All relations are written by the same launches, into one piece of memory that they share: many small
-edge types must not cost more than a few large ones.
+edge types must not cost more than a few large ones. So are all node types.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from ...types import Csc, IntTable, SamplingPlan
 from . import memory as device_memory
-from .arrays import Attributes, Grids, prefix_sums, upload
-from .launch import Kernel
+from .arrays import Grids, prefix_sums, upload
+from .launch import Arguments, Kernel
 
 Edges = list[tuple[Tensor, Tensor]]  # of each relation: edge_index [2, e_r], edge int64 [e_r]
 
 
-class EdgeOutputs:
-    """Writes the edges of a batch, relation by relation.
+class Outputs:
+    """Writes the edges of a batch relation by relation, and its nodes type by type.
 
     Args:
         csc: the graph, placed on `device`.
@@ -30,7 +29,6 @@ class EdgeOutputs:
         device: of the kernels.
         kernels: of emit.cu.
         grids: sizes of launches.
-        relations: int64 [3, R]: source type, destination type, indptr base.
     """
 
     def __init__(
@@ -40,86 +38,89 @@ class EdgeOutputs:
         device: torch.device,
         kernels: Mapping[str, Kernel],
         grids: Grids,
-        relations: Tensor,
     ) -> None:
         self._csc, self._device, self._kernels, self._grids = csc, device, kernels, grids
-        self._id_dtype, self._disjoint = plan.id_dtype, int(plan.disjoint)
-        self._relations = relations
-        # What positions are turned into edge ids with.
-        perm: Tensor = csc.indices[:0] if csc.perm is None else csc.perm
-        has_perm = int(csc.perm is not None)
-        self._edge_ids = (perm, has_perm, upload(csc.edge_base[:-1], device))
+        self._id_dtype, self._disjoint = plan.id_dtype, plan.disjoint
 
-    def by_hop(
-        self, counts: IntTable, edge_ptr: Tensor, hop_start: list[int], *arrays: Tensor
-    ) -> Edges:
+    def nodes(
+        self, counts: IntTable, arguments: Sequence[Arguments]
+    ) -> tuple[list[Tensor], list[Tensor] | None]:
+        """Copy out the nodes of each type, and their subgraphs if they are disjoint.
+
+        Args:
+            counts: [T]: nodes of each type.
+            arguments: of `emit_nodes`.
+        """
+        total = int(counts.sum())
+        node = device_memory.empty(total, torch.int64, self._device)
+        group = device_memory.empty(total if self._disjoint else 0, torch.int64, self._device)
+        if total > 0:
+            grid = (self._grids.loop(int(counts.max())), len(counts))
+            self._launch("emit_nodes", grid, arguments, node_id=node, group=group)
+        sizes = counts.tolist()
+        groups = list(torch.split(group, sizes)) if self._disjoint else None
+        return list(torch.split(node, sizes)), groups
+
+    def by_hop(self, counts: IntTable, arguments: Sequence[Arguments]) -> Edges:
         """Collect the edges of each relation from all hops, in one launch.
 
         Args:
             counts: [hops, R]: edges of each relation in each hop.
-            edge_ptr: int64 [hops, R + 1]: their prefix sums in each hop.
-            hop_start: [hops + 1]: first edge of each hop in `arrays`.
-            arrays: label, col and position of the edges.
+            arguments: of `emit_edges`.
         """
         start = prefix_sums(counts.sum(0))
         edge_index, edge = self._room(int(start[-1]))
         if start[-1] > 0:
-            place = np.concatenate([counts, np.zeros((len(counts), 1), np.int64)], 1)
-            place = start + np.cumsum(place, 0) - place  # behind the same relation's earlier hops
-            self._kernels["emit_edges"](
-                (self._grids.loop(int(counts.sum(1).max())), len(counts)), edge_ptr,
-                upload(place, self._device), self._csc.num_relations,
-                upload(np.array(hop_start), self._device), *arrays, *self._edge_ids, edge_index,
-                edge,
-            )  # fmt: skip
+            grid = (self._grids.loop(int(counts.sum(1).max())), len(counts))
+            self._launch("emit_edges", grid, arguments, edge_index=edge_index, edge=edge)
         return self._split(start, edge_index, edge)
 
     def induced(
         self,
-        attributes: Attributes,
         bounds: IntTable,
-        nodes: tuple[Tensor, Tensor, Tensor, Tensor],
-        table: tuple[Tensor, Tensor, int, int, int],
-        run_sum: Tensor,
+        arguments: Sequence[Arguments],
         edge_start: Tensor,
         read: Callable[[], IntTable],
     ) -> Edges:
         """Find all edges between the sampled nodes, in four launches.
 
         Args:
-            attributes: the times.
             bounds: [T]: no type has more nodes.
-            nodes: node, seed_of, node_start and node_end: see induced_edges in emit.cu.
-            table: slot_base, table, base, width and locals: likewise.
-            run_sum: scratch, int64 [blocks of a scan].
+            arguments: of `induced_edges` and of `scan_runs`.
             edge_start: int64 [R + 1] out: prefix sums of the relations' edges.
             read: waits for the device and returns `edge_start`.
         """
-        csc = self._csc
-        bound = bounds[csc.dst_type]
+        bound = bounds[self._csc.dst_type]
         item_start, places = upload(prefix_sums(bound), self._device), int(bound.sum())
         item_ptr = device_memory.empty(places + 1, torch.int64, self._device)
 
         def launch(fill: int, outputs: tuple[Tensor, Tensor]) -> None:
-            self._kernels["induced_edges"](
-                (self._grids.loop(32 * int(bound.max())), len(bound)), csc.indptr, csc.indices,
-                *self._edge_ids, self._relations, len(bound), *nodes, *table, self._disjoint,
-                attributes.time, attributes.time_base, attributes.seed_time, fill, item_start,
-                edge_start, item_ptr, *outputs,
+            self._launch(
+                "induced_edges", (self._grids.loop(32 * int(bound.max())), len(bound)), arguments,
+                fill=fill, item_start=item_start, edge_start=edge_start, item_ptr=item_ptr,
+                edge_index=outputs[0], edge=outputs[1],
             )  # fmt: skip
 
         if places > 0:
             launch(0, self._room(0))
             blocks, total = self._grids.scan(places), item_start[-1:]
-            self._kernels["sum_runs"](blocks, total, item_ptr, run_sum)
-            self._kernels["scan_runs"](
-                blocks, total, run_sum, item_start, len(item_start), item_ptr, edge_start
-            )
+            self._launch("sum_runs", blocks, arguments, n_on_device=total, value=item_ptr)
+            self._launch(
+                "scan_runs", blocks, arguments, n_on_device=total, at=item_start,
+                places=len(item_start), value=item_ptr, found=edge_start,
+            )  # fmt: skip
         start = read()
         outputs = self._room(int(start[-1]))
         if start[-1] > 0:
             launch(1, outputs)
         return self._split(start, *outputs)
+
+    def _launch(
+        self, name: str, grid: int | tuple[int, ...], arguments: Sequence[Arguments],
+        **named: Tensor | int,
+    ) -> None:  # fmt: skip
+        kernel = self._kernels[name]
+        kernel.bind(*arguments, **named)(kernel.grid(grid))
 
     def _room(self, size: int) -> tuple[Tensor, Tensor]:
         edge_index = device_memory.empty(2 * size, self._id_dtype, self._device)

@@ -1,12 +1,13 @@
 """From kernel text to checked launches.
 
-CuPy checks nothing about the arguments of a kernel, so `Kernel.__call__`, where every launch of the
-package happens, does.
+CuPy checks nothing about the arguments of a kernel, so `Kernel.bind`, where every launch of the
+package comes from, does.
 """
 
 from __future__ import annotations
 
 import threading
+from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -22,8 +23,13 @@ from .source import Declaration, Parameter, declarations, instance_options, read
 BLOCK_THREADS = 256
 STANDARD = "-std=c++17"
 
-Launch = Callable[[tuple[int, ...], int, Sequence[Any]], None]
-"""Called with the grid, the threads of a block, and the arguments: tensors and NumPy scalars."""
+Grid = tuple[int, ...]
+Arguments = Mapping[str, "Tensor | int"]
+Launch = Callable[[Grid], None]
+"""Launches a kernel with the arguments that it was prepared with, on torch's current stream."""
+
+Prepare = Callable[[int, Sequence[Any]], Launch]
+"""Called with the threads of a block, and the arguments: tensors and NumPy scalars."""
 
 _DTYPES: Mapping[str, tuple[torch.dtype, ...]] = {
     # torch has few operations for unsigned integers, so tensors of the same width stand in.
@@ -78,8 +84,8 @@ class Compiler(Protocol):
 
     def build(
         self, file: str, text: str, types: Mapping[str, str], kernels: Sequence[Declaration]
-    ) -> Mapping[str, Launch]:
-        """Compile one instance of a file, and return its kernels by name.
+    ) -> Mapping[str, Prepare]:
+        """Compile one instance of a file, and return what prepares its kernels, by their names.
 
         Args:
             file: name of the `.cu` file, for messages.
@@ -95,7 +101,7 @@ class Kernel:
     Args:
         declaration: what the text says about its parameters.
         types: values of the `INSTANCE_` names of its file.
-        launch: launches it, checking nothing.
+        prepare: makes launches of it, checking nothing.
         device: where its arrays must be.
         block_threads: threads of a block.
     """
@@ -104,44 +110,71 @@ class Kernel:
         self,
         declaration: Declaration,
         types: Mapping[str, str],
-        launch: Launch,
+        prepare: Prepare,
         device: torch.device,
         block_threads: int,
     ) -> None:
         self.name = declaration.name
-        self._launch, self._device, self._block_threads = launch, device, block_threads
+        self._prepare, self._device, self._block_threads = prepare, device, block_threads
         self._parameters = [
             (parameter, types.get(parameter.type, parameter.type))
             for parameter in declaration.parameters
         ]
 
-    def __call__(self, grid: int | tuple[int, ...], *arguments: Tensor | int) -> None:
-        """Launch on torch's current stream.
+    def bind(self, *arguments: Arguments, **named: Tensor | int) -> Launch:
+        """Return a launch of the kernel, which can be called often and checks nothing any more.
+
+        It takes a grid as `grid` returns it. The caller keeps the arrays for as long as it is used.
+
+        Args:
+            arguments: what the kernel's parameters are looked up in by name, the last first: a
+                contiguous tensor for each array, an int for each value. Other names are passed
+                over. Arrays are on the kernel's device; those that it only reads may be in pinned
+                host memory.
+            **named: looked up before them.
+
+        Raises:
+            TypeError: no argument for a parameter, or one of the wrong kind or dtype.
+            ValueError: a wrong device or layout, or a value out of range.
+        """
+        known = ChainMap(named, *reversed(arguments))  # type: ignore[arg-type]
+        missing = [p.name for p, _ in self._parameters if p.name not in known]
+        if missing:
+            raise TypeError(f"Kernel {self.name} has no argument for {', '.join(missing)}.")
+        checked = [
+            self._check_array(parameter, kind, known[parameter.name])
+            if parameter.kind != "value"
+            else self._check_value(parameter, kind, known[parameter.name])
+            for parameter, kind in self._parameters
+        ]
+        return self._prepare(self._block_threads, checked)
+
+    def __call__(self, grid: int | Grid, **arguments: Tensor | int) -> None:
+        """Launch once on torch's current stream.
 
         Args:
             grid: number of blocks, at least 1, along each dimension.
-            arguments: a contiguous tensor for each array, an int for each value, in the order of
-                the declaration. Arrays are on the kernel's device; those that it only reads may
-                be in pinned host memory.
+            **arguments: as for `bind`, and no other.
 
         Raises:
-            TypeError: the wrong number, kind or dtype of arguments.
-            ValueError: a wrong device or layout, a value out of range, or an empty grid.
+            TypeError: as `bind`, or an argument too many.
+            ValueError: as `bind`, or an empty grid.
         """
-        if len(arguments) != len(self._parameters):
-            raise TypeError(
-                f"Kernel {self.name} takes {len(self._parameters)} arguments, got {len(arguments)}."
-            )
-        checked = [
-            self._check_array(parameter, kind, argument)
-            if parameter.kind != "value"
-            else self._check_value(parameter, kind, argument)
-            for (parameter, kind), argument in zip(self._parameters, arguments, strict=True)
-        ]
-        grid = (grid,) if isinstance(grid, int) else grid
-        if min(grid) < 1 or max(grid[1:], default=1) > 65535 or grid[0] > 0x7FFFFFFF:
+        others = arguments.keys() - {parameter.name for parameter, _ in self._parameters}
+        if others:
+            raise TypeError(f"Kernel {self.name} has no parameter {', '.join(sorted(others))}.")
+        self.bind(arguments)(self.grid(grid))
+
+    def grid(self, blocks: int | Grid) -> Grid:
+        """Return the three dimensions of a grid.
+
+        Raises:
+            ValueError: it is empty, or larger than a GPU takes.
+        """
+        grid = (*((blocks,) if isinstance(blocks, int) else blocks), 1, 1)[:3]
+        if min(grid) < 1 or max(grid[1:]) > 65535 or grid[0] > 0x7FFFFFFF:
             raise ValueError(f"Kernel {self.name} cannot run on a grid of {grid} blocks.")
-        self._launch(grid, self._block_threads, checked)
+        return grid
 
     def _check_array(self, parameter: Parameter, kind: str, value: Any) -> Tensor:
         if not isinstance(value, Tensor):
@@ -211,6 +244,6 @@ class Library:
     def _build(self, file: str, types: Mapping[str, str]) -> Mapping[str, Kernel]:
         text = read_source(file)
         kernels = declarations(text)
-        launches = self.compiler.build(file, text, types, kernels)
+        prepare = self.compiler.build(file, text, types, kernels)
         device, threads = self.compiler.device, self.compiler.block_threads
-        return {d.name: Kernel(d, types, launches[d.name], device, threads) for d in kernels}
+        return {d.name: Kernel(d, types, prepare[d.name], device, threads) for d in kernels}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -10,66 +10,70 @@ from torch import Tensor
 
 from ...types import BatchKey, Csc, IntTable, SampledGraph, SamplingPlan
 from . import memory as device_memory
-from .arrays import MAX_SCAN_BLOCKS, Attributes, Counts, Grids, Items, prefix_sums, upload
+from .arrays import (
+    HOST_BLOCKS,
+    MAX_BLOCKS,
+    MAX_SCAN_BLOCKS,
+    BatchState,
+    Grids,
+    Growing,
+    graph_arguments,
+    prefix_sums,
+    upload,
+)
 from .bounds import Forecast
-from .emit import EdgeOutputs, Edges
-from .launch import Library, type_name
-from .memory import grown
+from .emit import Edges, Outputs
+from .launch import Arguments, Grid, Kernel, Launch, Library, type_name
 
 SMALL_FANOUT = 32  # up to here a sub-warp holds all picks in registers
 PICKS_LIMIT_BYTES = 64 << 20  # scratch of larger fan-outs
 DENSE_LIMIT_BYTES = 1 << 30  # a map over all nodes up to here, a hash table above
 WINDOW_TOP = 0xFFFFFFFF  # the entry of an empty table: see table.cuh
 
+Steps = list[tuple[Launch, Grid]]
+
 
 class CudaWorkspace:
     """The scratch arrays of one batch; see `ops.Workspace` for what the calls mean.
 
     Counts stay on the device. The host knows upper bounds of them and sizes memory by those, so it
-    reads back once a batch, in `emit`; and in `plan`, before a hop that takes all neighbours.
+    reads back once a batch, in `emit`; and before the draws of a hop that takes all neighbours.
+
+    Launches are prepared once and used from batch to batch: a batch with as many seeds as the one
+    before has the same grids and the same arguments, as all that differs between batches lies in
+    device memory (`BatchState`). So from `start` to `emit` nothing but one upload and the prepared
+    launches is done, no memory is allocated and nothing is waited for, unless a hop takes all
+    neighbours: the sequence could be captured as a CUDA graph and replayed.
     """
 
     def __init__(self, csc: Csc, plan: SamplingPlan, library: Library) -> None:
-        hops, types, relations = len(plan.fanouts), csc.num_types, csc.num_relations
+        types, relations = csc.num_types, csc.num_relations
         self._csc, self._plan, self._library = csc, plan, library
-        self._device, self._disjoint = library.compiler.device, int(plan.disjoint)
+        self._device = library.compiler.device
         self._hashed = plan.disjoint or 4 * int(csc.node_base[-1]) > DENSE_LIMIT_BYTES
-        self._grids = Grids(library.compiler.block_threads)
-        self._load_kernels()
+        threads = library.compiler.block_threads
+        self._grids = Grids(threads)
+        on_host = any(array.device != self._device for _, array in csc.arrays())
+        # Of kernels that read the graph.
+        self._graph_grids = Grids(threads, HOST_BLOCKS if on_host else MAX_BLOCKS)
+        self._kernels, emit = self._load_kernels()
         self._forecast = Forecast(csc, plan)
-        self._key = BatchKey(0, 0)
         self._longest = -1  # not known yet
-        self._attributes = Attributes(csc, self._device)
+        self._outputs = Outputs(csc, plan, self._device, emit, self._graph_grids)
 
-        self._relations = self._upload(np.stack([csc.src_type, csc.dst_type, csc.indptr_base]))
-        self._outputs = EdgeOutputs(
-            csc, plan, self._device, self._emit, self._grids, self._relations
-        )
-        self._fanouts = self._upload(np.asarray(plan.fanouts).reshape(hops, relations))
-        self._counts = counts = Counts(csc, plan, self._device)
-        self._node_ptr, self._item_base = counts.node_ptr, counts.item_base
-        self._edge_ptr, self._induced = counts.edge_ptr, counts.induced
-        self._rank_at = self._empty(relations + 1)
-        self._new_base = self._empty(relations)
-        self._run_sum = self._empty(MAX_SCAN_BLOCKS)
-
+        self._launches: dict[tuple[str, int], Steps] = {}  # prepared, by stage and hop
+        self._sizes: IntTable = np.full(types, -1)  # [T]: seeds of the batch
+        self._must_forecast = True
+        self._constants = graph_arguments(csc, plan, self._device)
+        self._fanouts = upload(np.asarray(plan.fanouts).reshape(-1, relations), self._device)
+        self._state = BatchState(csc, plan, self._device)
+        self._arrays = Growing(self._device, self._launches.clear)
+        self._add_arrays()
         # Of each node type a list, of each hop a region of the edges' arrays.
-        self._node_start, self._node_room = np.zeros((2, types), np.int64)
-        self._node_start_d = self._upload(self._node_start)
+        self._node_room: IntTable = np.zeros(types, np.int64)
+        self._node_start = self._node_room
         self._hop_start = [0]
-        ids, positions = csc.indices.dtype, csc.indptr.dtype
-        self._node = self._empty(0, ids)
-        self._seed_of = self._empty(0, torch.int32)
-        self._col, self._label = self._empty(0, torch.int32), self._empty(0, torch.int32)
-        self._position = self._empty(0, positions)
-        # Of the current hop only.
-        self._items = Items(self._device, csc.weights is not None)
-        self._row, self._slot = self._empty(0, ids), self._empty(0)
-        self._group = self._empty(0, torch.int32)
-        self._picks = self._empty(0, torch.int32)
-
         self._slots = np.zeros(types, np.int64) if self._hashed else csc.num_nodes
-        self._table = self._slot_base = self._empty(0)
         self._new_table(self._slots)
         self._base = WINDOW_TOP  # the window of the batch: see table.cuh
         self._width = self._locals = 0
@@ -78,167 +82,176 @@ class CudaWorkspace:
         self, seeds: Sequence[Tensor | None], key: BatchKey, seed_time: Tensor | None = None
     ) -> None:
         """Begin a batch."""
-        self._key = key
-        self._attributes.begin(seed_time)
-        sizes = np.array([0 if seed is None else len(seed) for seed in seeds], np.int64)
-        self._counts.begin(sizes)
-        self._hop_start = [0]
-        self._forecast.begin(sizes)
-        self._make_room(np.zeros_like(sizes))
-        group = 0
-        for t, seed in enumerate(seeds):
-            if seed is not None and len(seed) > 0:
-                placed = device_memory.upload(seed.contiguous(), self._device)
-                self._relabel["list_seeds"](
-                    self._grids.loop(len(seed)), placed, len(seed), int(self._node_start[t]),
-                    group, self._disjoint, self._node, self._seed_of,
-                )  # fmt: skip
-                group += len(seed)
-        self._open_window(self._node_ptr[1])
+        given = [torch.empty(0, dtype=torch.int64) if seed is None else seed for seed in seeds]
+        sizes = np.array([len(seed) for seed in given], np.int64)
+        if self._must_forecast or not np.array_equal(sizes, self._sizes):
+            self._sizes, self._must_forecast, self._hop_start = sizes, False, [0]
+            self._launches.clear()
+            self._forecast.begin(sizes)
+            self._make_room(np.zeros_like(sizes))
+        if self._state.begin(given, self._next_window(), key, seed_time):
+            self._launches.clear()
+        self._run(self._enter_seeds, 0)
 
     def sample_hops(self, first: int, last: int) -> None:
-        """Sample the hops [first, last) of the plan."""
+        """Sample the hops [first, last) of the plan. Waits where a hop takes all neighbours."""
         for hop in range(first, last):
-            self.plan(hop)
-            self.sample(hop)
-            self.relabel(hop)
-
-    def plan(self, hop: int) -> None:
-        """Count the edges of the hop. Waits for the device if the hop takes all neighbours."""
-        items, relations = self._forecast.items(hop), self._csc.num_relations
-        self._items.make_room(items)
-        blocks, base = self._grids.scan(items), self._item_base[hop]
-        bound, item = self._attributes, self._items
-        self._sample["plan_items"](
-            blocks, self._csc.indptr, self._node, self._node_start_d, self._node_ptr[hop],
-            self._relations, self._fanouts[hop], base, relations, int(self._plan.replace),
-            self._csc.indices, bound.time, bound.time_base, int(self._plan.recent),
-            self._seed_of, bound.seed_time, bound.weighted, bound.weight, bound.cumulative,
-            item.low, item.start, item.degree, item.ptr, self._run_sum,
-        )  # fmt: skip
-        self._sample["scan_runs"](
-            blocks, base[relations:], self._run_sum, base, relations + 1, item.ptr,
-            self._edge_ptr[hop],
-        )  # fmt: skip
-        if self._forecast.must_ask(hop):
-            node_ptr, _, edge_ptr, _ = self._read_counts()
-            self._forecast.learn(hop, node_ptr[hop + 1], np.diff(edge_ptr[hop]))
-            if self._make_room(node_ptr[hop + 1], edge_ptr[:hop, -1].tolist()):
-                self._open_window(self._node_ptr[hop + 1])
-
-    def sample(self, hop: int) -> None:
-        """Draw the edges of the hop: one launch for each kind of fan-out that it has."""
-        items, edges = self._forecast.items(hop), self._forecast.edges(hop)
-        if edges == 0:
-            return
-        fanouts, replace = self._plan.fanouts[hop], self._plan.replace
-        common = (
-            self._csc.indices, self._node_start_d, self._node_ptr[hop], self._seed_of,
-            self._relations, self._fanouts[hop], self._item_base[hop], self._items.start,
-            self._items.degree, self._items.ptr, self._csc.num_relations,
-        )  # fmt: skip
-        law = (self._attributes.weighted, hop, self._key.low, self._key.high, self._disjoint)
-        outputs = (
-            self._row,
-            self._part(self._col, hop),
-            self._part(self._position, hop),
-            self._group,
-        )
-        if (fanouts < 0).any():
-            self._sample["sample_all"](
-                self._grids.loop(-(-edges // 4)), *common, self._disjoint, *outputs
-            )
-        uniform = fanouts[(fanouts >= 0) & ~self._csc.weighted]
-        small = uniform if replace else uniform[uniform <= SMALL_FANOUT]
-        if len(small) > 0:
-            lanes = _lanes(small)
-            kernel = self._sample["sample_replace" if replace else "sample_floyd"]
-            kernel(self._grids.loop(items * lanes), *common, *law, lanes, *outputs)
-        if not replace and uniform.max(initial=0) > SMALL_FANOUT:
-            # A list that is not longer than the fan-out is taken whole, and needs no table.
-            largest = min(int(uniform.max()), self._max_degree())
-            slots, block = _power_of_two(2 * largest), self._library.compiler.block_threads
-            warps = max(1, min(items, PICKS_LIMIT_BYTES // (4 * slots)))
-            grid = self._grids.loop(32 * warps)
-            self._picks = grown(self._picks, grid * (block // 32) * slots)
-            self._sample["sample_large"](grid, *common, *law, slots, self._picks, *outputs)
-        by_weight = fanouts[(fanouts >= 0) & self._csc.weighted]
-        if len(by_weight) > 0:
-            graph = self._attributes
-            weights = (
-                graph.time_base, graph.alias, graph.cumulative, self._items.low, graph.weight
-            )  # fmt: skip
-            if replace:
-                lanes, kernel = _lanes(by_weight), self._weighted["weighted_replace"]
-                kernel(self._grids.loop(items * lanes), *common, *law, lanes, *weights, *outputs)
-            else:
-                kernel = self._weighted["weighted_distinct"]
-                kernel(self._grids.loop(items), *common, *law, *weights, *outputs)
-
-    def relabel(self, hop: int) -> None:
-        """Number the sources of the hop."""
-        relations, edges = self._csc.num_relations, self._forecast.edges(hop)
-        edge_ptr, known, found = (
-            self._edge_ptr[hop],
-            self._node_ptr[hop + 1],
-            self._node_ptr[hop + 2],
-        )
-        grid, blocks, base = self._grids.loop(edges), self._grids.scan(edges), self._base
-        # The labels' place holds the ranks of the new nodes until they are turned into labels.
-        label = self._part(self._label, hop)
-        self._relabel["enter_edges"](
-            grid, self._row, self._group, edge_ptr, self._relations, relations, self._node,
-            self._seed_of, self._node_start_d, self._slot_base, base, self._width, self._locals,
-            self._disjoint, self._table, self._slot,
-        )  # fmt: skip
-        self._relabel["mark_first"](
-            blocks, self._table, self._slot, edge_ptr, relations, base, self._locals, label,
-            self._run_sum,
-        )  # fmt: skip
-        self._relabel["scan_runs"](
-            blocks, edge_ptr[relations:], self._run_sum, edge_ptr, relations + 1, label,
-            self._rank_at,
-        )  # fmt: skip
-        self._relabel["count_new"](
-            1, self._relations, relations, self._csc.num_types, self._rank_at, known,
-            self._new_base, found, self._item_base[hop + 1],
-        )  # fmt: skip
-        self._relabel["append_new"](
-            grid, self._row, self._group, self._slot, label, self._rank_at, self._new_base,
-            edge_ptr, self._relations, relations, self._node_start_d, base, self._disjoint,
-            self._node, self._seed_of, self._table,
-        )  # fmt: skip
-        self._relabel["label_edges"](
-            grid, self._table, self._slot, edge_ptr, relations, base, label
-        )
+            self._run(self._plan_items, hop)
+            if self._forecast.must_ask(hop):
+                self._ask(hop)
+            self._run(self._draw, hop)
+            self._run(self._relabel, hop)
 
     def emit(self) -> SampledGraph:
         """Copy the edges out, relation by relation. Waits for the device once."""
-        node_ptr, _, edge_ptr, _ = self._read_counts()
-        counts = np.diff(edge_ptr, axis=1)  # [hops, R]
-        edges = self._outputs.by_hop(
-            counts, self._edge_ptr, self._hop_start, self._label, self._col, self._position
-        )
-        return self._sampled(node_ptr, edges, counts.T.tolist())
+        counts = self._state.read()
+        edges = np.diff(counts["edge_ptr"], axis=1)  # [hops, R]
+        outputs = self._outputs.by_hop(edges, self._arguments())
+        return self._sampled(counts["node_ptr"], outputs, edges.T.tolist())
 
     def emit_induced(self) -> SampledGraph:
         """Copy out all edges between the sampled nodes. Waits for the device once."""
-        node_ptr: IntTable = np.empty(0, np.int64)
+        counts: dict[str, IntTable] = {}
 
         def read() -> IntTable:
-            nonlocal node_ptr
-            node_ptr, _, _, edge_start = self._read_counts()
-            return edge_start
+            counts.update(self._state.read())
+            return counts["induced"]
 
-        edges = self._outputs.induced(
-            self._attributes, self._forecast.nodes,
-            (self._node, self._seed_of, self._node_start_d, self._node_ptr[-1]),
-            (self._slot_base, self._table, self._base, self._width, self._locals), self._run_sum,
-            self._induced, read,
+        induced = self._state.arguments["induced"]
+        edges = self._outputs.induced(self._forecast.nodes, self._arguments(), induced, read)
+        return self._sampled(counts["node_ptr"], edges, None)
+
+    def _run(self, stage: Callable[[int], Steps], hop: int) -> None:
+        """Launch what a stage consists of, which is prepared when it is first needed."""
+        steps = self._launches.get((stage.__name__, hop))
+        if steps is None:
+            steps = stage(hop)
+            self._launches[stage.__name__, hop] = steps
+        for launch, grid in steps:
+            launch(grid)
+
+    def _enter_seeds(self, hop: int) -> Steps:
+        """Write the seeds to the lists, and enter them into the table."""
+        types, most = self._csc.num_types, int(self._sizes.max(initial=0))
+        listed = self._step("list_seeds", (self._grids.loop(most), types), hop)
+        return [listed, *self._enter_known(hop)] if most > 0 else self._enter_known(hop)
+
+    def _enter_known(self, hop: int) -> Steps:
+        """Enter the nodes before a hop into the table."""
+        grid = (self._grids.loop(int(self._forecast.nodes.max(initial=0))), self._csc.num_types)
+        end = self._state.arguments["node_ptr"][hop + 1]
+        return [self._step("enter_nodes", grid, hop, node_end=end)]
+
+    def _plan_items(self, hop: int) -> Steps:
+        """Count the edges of each item of the hop."""
+        items, relations = self._forecast.items(hop), self._csc.num_relations
+        for name in ("item_start", "item_degree", "item_ptr"):
+            self._arrays.grow(name, items + 1)
+        self._arrays.grow("item_low", 0 if self._csc.weights is None else items)
+        blocks, base = self._graph_grids.scan(items), self._state.arguments["item_base"][hop]
+        return [
+            self._step("plan_items", blocks, hop),
+            self._step(
+                "scan_runs", blocks, hop, n_on_device=base[relations:], at=base,
+                places=relations + 1, value=self._arrays["item_ptr"],
+                found=self._state.arguments["edge_ptr"][hop],
+            ),
+        ]  # fmt: skip
+
+    def _ask(self, hop: int) -> None:
+        """Read the counts of a hop, and forecast the hops behind it anew."""
+        self._must_forecast = True
+        counts = self._state.read()
+        known, edge_ptr = counts["node_ptr"][hop + 1], counts["edge_ptr"]
+        self._forecast.learn(hop, known, np.diff(edge_ptr[hop]))
+        if self._make_room(known, edge_ptr[:hop, -1].tolist()):
+            self._state.move_window(self._next_window())
+            for launch, grid in self._enter_known(hop):
+                launch(grid)
+
+    def _draw(self, hop: int) -> Steps:
+        """Draw the edges of the hop: one launch for each kind of fan-out that it has."""
+        items, edges = self._forecast.items(hop), self._forecast.edges(hop)
+        steps: Steps = []
+        if edges == 0:
+            return steps
+        grids = self._graph_grids
+        fanouts, replace = self._plan.fanouts[hop], self._plan.replace
+        if (fanouts < 0).any():
+            steps.append(self._step("sample_all", grids.loop(-(-edges // 4)), hop))
+        uniform = fanouts[(fanouts >= 0) & ~self._csc.weighted]
+        small = uniform if replace else uniform[uniform <= SMALL_FANOUT]
+        if len(small) > 0:
+            name, lanes = "sample_replace" if replace else "sample_floyd", _lanes(small)
+            steps.append(self._step(name, grids.loop(items * lanes), hop, lanes=lanes))
+        if not replace and uniform.max(initial=0) > SMALL_FANOUT:
+            # A list that is not longer than the fan-out is taken whole, and needs no table.
+            largest = min(int(uniform.max()), self._max_degree())
+            slots = _power_of_two(2 * largest)
+            warps = max(1, min(items, PICKS_LIMIT_BYTES // (4 * slots)))
+            grid = grids.loop(32 * warps)
+            self._arrays.grow("picks", grid * (grids.block_threads // 32) * slots)
+            steps.append(self._step("sample_large", grid, hop, slots=slots))
+        by_weight = fanouts[(fanouts >= 0) & self._csc.weighted]
+        if len(by_weight) > 0 and replace:
+            lanes = _lanes(by_weight)
+            steps.append(
+                self._step("weighted_replace", grids.loop(items * lanes), hop, lanes=lanes)
+            )
+        elif len(by_weight) > 0:
+            steps.append(self._step("weighted_distinct", grids.loop(items), hop))
+        return steps
+
+    def _relabel(self, hop: int) -> Steps:
+        """Number the sources of the hop."""
+        relations, edges = self._csc.num_relations, self._forecast.edges(hop)
+        grid, blocks = self._grids.loop(edges), self._grids.scan(edges)
+        edge_ptr = self._state.arguments["edge_ptr"][hop]
+        ranked = self._step(
+            "scan_ranks", blocks, hop, n_on_device=edge_ptr[relations:], at=edge_ptr,
+            places=relations + 1, value=self._arrays["rank"], found=self._arrays["rank_at"],
         )  # fmt: skip
-        return self._sampled(node_ptr, edges, None)
+        return [
+            self._step("enter_edges", grid, hop),
+            self._step("mark_first", blocks, hop),
+            ranked,
+            self._step("count_new", 1, hop),
+            self._step("label_edges", grid, hop),
+        ]
 
-    def _load_kernels(self) -> None:
+    def _step(
+        self, name: str, blocks: int | Grid, hop: int, **named: Tensor | int
+    ) -> tuple[Launch, Grid]:
+        """Prepare a launch, with arguments that go by other names elsewhere."""
+        kernel = self._kernels[name]
+        return kernel.bind(*self._arguments(), self._of_hop(hop), **named), kernel.grid(blocks)
+
+    def _arguments(self) -> list[Arguments]:
+        """Return what kernels take of the graph, the workspace and the batch."""
+        node_end = {"node_end": self._state.arguments["node_ptr"][-1]}
+        return [self._constants, self._arrays, self._state.arguments, node_end]
+
+    def _of_hop(self, hop: int) -> dict[str, Tensor | int]:
+        """Return what kernels take of a hop."""
+        if hop >= len(self._plan.fanouts):
+            return {}
+        state = self._state.arguments
+        counts = {
+            "node_ptr": state["node_ptr"][hop],
+            "known": state["node_ptr"][hop + 1],
+            "after": state["node_ptr"][hop + 2],
+            "item_base": state["item_base"][hop],
+            "next_base": state["item_base"][hop + 1],
+            "edge_ptr": state["edge_ptr"][hop],
+        }
+        edges = {}
+        if hop + 1 < len(self._hop_start):
+            first, last = self._hop_start[hop : hop + 2]
+            edges = {name: self._arrays[name][first:last] for name in ("label", "col", "position")}
+        return {**counts, **edges, "hop": hop, "fanout": self._fanouts[hop]}
+
+    def _load_kernels(self) -> tuple[dict[str, Kernel], Mapping[str, Kernel]]:
+        """Return the kernels of sampling and relabelling, and those of emit.cu."""
         csc, library = self._csc, self._library
         names = {
             "P": type_name(csc.indptr.dtype),
@@ -247,11 +260,30 @@ class CudaWorkspace:
             "O": type_name(self._plan.id_dtype),
             "kHashed": "true" if self._hashed else "false",
         }
-        self._sample = library.load("sample.cu", P=names["P"], I=names["I"], T="i64")
+        sample = library.load("sample.cu", P=names["P"], I=names["I"], T="i64")
+        relabel = library.load("relabel.cu", I=names["I"], kHashed=names["kHashed"], T="i32")
+        # Both files sum, but numbers of different types.
+        kernels = {**relabel, **sample, "scan_ranks": relabel["scan_runs"]}
         if csc.weighted.any():
-            self._weighted = library.load("weighted.cu", P=names["P"], I=names["I"])
-        self._relabel = library.load("relabel.cu", I=names["I"], kHashed=names["kHashed"], T="i32")
-        self._emit = library.load("emit.cu", **names, T="i64")
+            kernels.update(library.load("weighted.cu", P=names["P"], I=names["I"]))
+        return kernels, library.load("emit.cu", **names, T="i64")
+
+    def _add_arrays(self) -> None:
+        ids, relations = self._csc.indices.dtype, self._csc.num_relations
+        arrays = self._arrays
+        for name in ("item_start", "item_degree", "item_ptr", "node_start", "slot_base"):
+            arrays.add(name)
+        for name in ("hop_start", "slot"):
+            arrays.add(name)
+        for name in ("seed_of", "group", "picks", "rank", "label", "col", "table"):
+            arrays.add(name, torch.int32)
+        arrays.add("item_low", torch.float64)
+        arrays.add("node", ids)
+        arrays.add("row", ids)
+        arrays.add("position", self._csc.indptr.dtype)
+        arrays.add("rank_at", room=relations + 1)
+        arrays.add("new_base", room=relations)
+        arrays.add("run_sum", room=MAX_SCAN_BLOCKS)
 
     def _max_degree(self) -> int:
         """Return the length of the longest list. Waits for the device, the first time."""
@@ -261,27 +293,17 @@ class CudaWorkspace:
         return self._longest
 
     def _sampled(
-        self,
-        node_ptr: IntTable,
-        edges: Edges,
-        num_edges: list[list[int]] | None,
+        self, node_ptr: IntTable, edges: Edges, num_edges: list[list[int]] | None
     ) -> SampledGraph:
-        def lists(source: Tensor) -> list[Tensor]:
-            ranges = zip(self._node_start.tolist(), node_ptr[-1].tolist(), strict=True)
-            return [source[a : a + n].to(torch.int64, copy=True) for a, n in ranges]
-
+        node, seed_of = self._outputs.nodes(node_ptr[-1], self._arguments())
         return SampledGraph(
-            node=lists(self._node),
-            seed_of=lists(self._seed_of) if self._disjoint else None,
+            node=node,
+            seed_of=seed_of,
             edge_index=[edge_index for edge_index, _ in edges],
             edge=[edge for _, edge in edges],
             num_sampled_nodes=np.diff(node_ptr, axis=0).T.tolist(),
             num_sampled_edges=num_edges,
         )
-
-    def _read_counts(self) -> list[IntTable]:
-        """Wait for the device, and return its counts."""
-        return self._counts.read()
 
     def _make_room(self, known: IntTable, counted: Sequence[int] = ()) -> bool:
         """Have room for what is forecast, keeping what the batch has so far.
@@ -293,19 +315,20 @@ class CudaWorkspace:
         Returns:
             Whether the known nodes must be entered into the table again.
         """
-        need, edges = self._forecast.nodes, self._forecast.hop_edges
+        need, edges, arrays = self._forecast.nodes, self._forecast.hop_edges, self._arrays
         if (need > self._node_room).any():
             self._grow_lists(np.maximum(need + need // 2 + 1, self._node_room), known)
         kept = list(zip(self._hop_start, counted, strict=False))
         for size in edges[len(self._hop_start) - 1 :]:
             self._hop_start.append(self._hop_start[-1] + size + 1)
-        self._col = grown(self._col, self._hop_start[-1], kept)
-        self._label = grown(self._label, self._hop_start[-1], kept)
-        self._position = grown(self._position, self._hop_start[-1], kept)
+        for name in ("col", "label", "position"):
+            arrays.grow(name, self._hop_start[-1], kept)
+        arrays.replace("hop_start", upload(np.array(self._hop_start), self._device))
         largest = max(edges, default=0)
-        self._row = grown(self._row, largest)
-        self._slot = grown(self._slot, largest)
-        self._group = grown(self._group, largest if self._disjoint else 0)
+        arrays.grow("row", largest)
+        arrays.grow("slot", largest)
+        arrays.grow("rank", largest + 1)
+        arrays.grow("group", largest if self._plan.disjoint else 0)
         renew = int(self._node_room.max()) > self._locals or largest > self._width - self._locals
         if self._hashed and (2 * need > self._slots).any():
             self._new_table(np.maximum(self._slots, [_power_of_two(3 * int(n)) for n in need]))
@@ -315,46 +338,36 @@ class CudaWorkspace:
     def _grow_lists(self, room: IntTable, known: IntTable) -> None:
         ends = prefix_sums(room)
         start, size = ends[:-1], int(ends[-1])
-        node, seed_of = self._empty(size, self._node.dtype), self._seed_of
-        if self._disjoint:
-            seed_of = self._empty(size, torch.int32)
-        for old, new, kept in zip(self._node_start.tolist(), start.tolist(), known, strict=True):
-            device_memory.copy(node[new : new + kept], self._node[old : old + kept])
-            if self._disjoint:
-                device_memory.copy(seed_of[new : new + kept], self._seed_of[old : old + kept])
-        self._node, self._seed_of = node, seed_of
-        self._node_start, self._node_start_d, self._node_room = start, self._upload(start), room
+        for name in ("node", "seed_of") if self._plan.disjoint else ("node",):
+            old, longer = self._arrays[name], self._empty(size, self._arrays[name].dtype)
+            for before, after, kept in zip(
+                self._node_start.tolist(), start.tolist(), known.tolist(), strict=True
+            ):
+                device_memory.copy(longer[after : after + kept], old[before : before + kept])
+            self._arrays.replace(name, longer)
+        self._node_start, self._node_room = start, room
+        self._arrays.replace("node_start", upload(start, self._device))
 
     def _new_table(self, slots: IntTable) -> None:
         """Begin an empty table of `slots` [T] slots for each node type."""
         base = prefix_sums(slots)
-        self._slots, self._slot_base = slots, self._upload(base)
-        self._table = torch.full((int(base[-1]),), -1, dtype=torch.int32, device=self._device)
-        self._base = WINDOW_TOP
+        self._slots, self._base = slots, WINDOW_TOP
+        self._arrays.replace("slot_base", upload(base, self._device))
+        table = torch.full((int(base[-1]),), -1, dtype=torch.int32, device=self._device)
+        self._arrays.replace("table", table)
 
-    def _open_window(self, node_end: Tensor) -> None:
-        """Forget what the table holds, and enter the first `node_end` [T] nodes of each list."""
+    def _next_window(self) -> tuple[int, int, int]:
+        """Forget what the table holds, and return base, width and locals of the next window."""
         self._locals = int(self._node_room.max(initial=0))
         self._width = self._locals + max(self._forecast.hop_edges, default=0)
         if self._width > self._base:
-            self._table.fill_(-1)
+            self._arrays["table"].fill_(-1)
             self._base = WINDOW_TOP
         self._base -= self._width
-        self._relabel["enter_nodes"](
-            (self._grids.loop(int(self._forecast.nodes.max(initial=0))), self._csc.num_types),
-            self._node, self._seed_of, self._node_start_d, node_end, self._slot_base, self._base,
-            self._width, self._locals, self._disjoint, self._table,
-        )  # fmt: skip
+        return self._base, self._width, self._locals
 
-    def _part(self, edges: Tensor, hop: int) -> Tensor:
-        """Return the region of `hop` of one of the edges' arrays."""
-        return edges[self._hop_start[hop] : self._hop_start[hop + 1]]
-
-    def _empty(self, size: int, dtype: torch.dtype = torch.int64) -> Tensor:
+    def _empty(self, size: int, dtype: torch.dtype) -> Tensor:
         return device_memory.empty(size, dtype, self._device)
-
-    def _upload(self, table: IntTable) -> Tensor:
-        return upload(table, self._device)
 
 
 def _lanes(fanouts: IntTable) -> int:

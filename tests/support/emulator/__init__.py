@@ -27,7 +27,7 @@ import pyg_direct.loading.site
 import pyg_direct.sampling.sampler
 from pyg_direct.ops.cuda import backend as cuda
 from pyg_direct.ops.cuda import memory as device_memory
-from pyg_direct.ops.cuda.launch import Launch, Library, compile_options
+from pyg_direct.ops.cuda.launch import Grid, Launch, Library, Prepare, compile_options
 from pyg_direct.ops.cuda.pinning import Registry
 from pyg_direct.ops.cuda.source import Declaration
 from pyg_direct.ops.streams import NoStreams
@@ -149,30 +149,33 @@ class EmulatedDevice:
 
     def build(
         self, file: str, text: str, types: Mapping[str, str], kernels: Sequence[Declaration]
-    ) -> Mapping[str, Launch]:
+    ) -> Mapping[str, Prepare]:
         options = compile_options(text, types, self.block_threads)
         for old, new in self.planted:
             text = text.replace(old, new)
         function = _compiled(file, _translation_unit(text, types, kernels), options)
         return {
-            declaration.name: self._launcher(function, number, declaration)
+            declaration.name: self._preparer(function, number, declaration)
             for number, declaration in enumerate(kernels)
         }
 
-    def _launcher(self, function: Any, number: int, declaration: Declaration) -> Launch:
-        def launch(grid: tuple[int, ...], block: int, arguments: Sequence[Any]) -> None:
-            self.launches += 1
-            with _LOCK:
-                self._run(function, number, declaration, grid, block, arguments)
+    def _preparer(self, function: Any, number: int, declaration: Declaration) -> Prepare:
+        def prepare(block: int, arguments: Sequence[Any]) -> Launch:
+            def launch(grid: Grid) -> None:
+                self.launches += 1
+                with _LOCK:
+                    self._run(function, number, declaration, grid, block, arguments)
 
-        return launch
+            return launch
+
+        return prepare
 
     def _run(
         self,
         function: Any,
         number: int,
         declaration: Declaration,
-        grid: tuple[int, ...],
+        grid: Grid,
         block: int,
         arguments: Sequence[Any],
     ) -> None:
@@ -191,7 +194,7 @@ class EmulatedDevice:
             else:
                 slot.value = int(value) & 0xFFFFFFFFFFFFFFFF
         counts, error = _Counts(), ctypes.create_string_buffer(400)
-        dimensions = (ctypes.c_uint * 3)(*(*grid, 1, 1)[:3])
+        dimensions = (ctypes.c_uint * 3)(*grid)
         failed = function(
             number, packed, len(packed), dimensions, block, self.order,
             ctypes.c_uint64(self.launches), ctypes.byref(counts), error, len(error),

@@ -203,6 +203,13 @@ T atomic_read(emu::Element<T> word) {
   return emu::get<T>(*word.array, word.offset);
 }
 
+template <class T>
+void atomic_write(emu::Element<T> word, T value) {
+  emu::maybe_yield();
+  emu::check_write(*word.array, word.offset, sizeof(T), true);
+  emu::put<T>(*word.array, word.offset, value);
+}
+
 template <class T, class Change>
 T atomic_change(emu::Element<T> word, Change change) {
   emu::maybe_yield();
