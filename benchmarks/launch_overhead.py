@@ -5,7 +5,7 @@
 The Python of the CUDA backend runs as on a GPU, up to the call that would launch a kernel: what is
 left is the time that a batch holds the interpreter lock, which bounds the batches a second where
 graph and features lie on the GPU. The counts that a GPU would have read back are those of the CPU
-backend's batch. It is CPU time of the thread, so that other programs do not count. What CuPy and the
+backend's batch. It is CPU time of the thread: other programs do not count. What CuPy and the
 driver take for a launch, and torch for memory of a GPU, comes on top.
 """
 
@@ -61,6 +61,7 @@ class NoOpDevice:
     """A device whose launches do nothing but to be counted; see `ops.cuda.launch.Compiler`."""
 
     device, processors, block_threads = torch.device("cpu"), 132, BLOCK_THREADS
+    link_bytes_under_way = None
 
     def __init__(self) -> None:
         # Not as `tests.support`: other packages bring a `tests` of their own.

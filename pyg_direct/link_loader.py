@@ -76,6 +76,7 @@ class LinkNeighborLoader(DirectLoader, torch_geometric.loader.LinkNeighborLoader
         features: str = "auto",
         device_bytes: int | None = None,
         ids: str = "host",
+        gather_blocks: int | None = None,
         seed: int | None = None,
         prefetch: int = DEFAULT_PREFETCH,
         **kwargs: Any,
@@ -102,7 +103,7 @@ class LinkNeighborLoader(DirectLoader, torch_geometric.loader.LinkNeighborLoader
             "filter_per_worker": filter_per_worker,
             **kwargs,
         }
-        placing = Placing(device, topology, features, device_bytes, ids)
+        placing = Placing(device, topology, features, device_bytes, ids, gather_blocks)
         sampler = self._prepare(
             data, num_neighbors, sampling, neighbor_sampler, placing, seed, prefetch, options
         )

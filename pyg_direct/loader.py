@@ -68,6 +68,9 @@ class NeighborLoader(DirectLoader, torch_geometric.loader.NeighborLoader):  # ty
             Loaders share their copies in GPU memory, and a copy follows its tensor when torch
             changes that in place; what NumPy writes goes unseen.
         device_bytes: GPU memory that 'auto' may take; None for half of what is free.
+        gather_blocks: blocks of 256 threads that may read attributes on the host at the same time;
+            None takes what fills the link, as ``python -m pyg_direct.info`` measured it or for
+            PCIe 5. The fewer, the more of the GPU is left to training. On the CPU there are none.
         seed: base seed in [0, 2^64) of the neighbour draws and of `shuffle`. None draws one from
             `generator`, or from torch's default generator, at the beginning of each epoch, so that
             `torch.manual_seed` governs as it does in PyG.
@@ -109,6 +112,7 @@ class NeighborLoader(DirectLoader, torch_geometric.loader.NeighborLoader):  # ty
         features: str = "auto",
         device_bytes: int | None = None,
         ids: str = "host",
+        gather_blocks: int | None = None,
         seed: int | None = None,
         prefetch: int = DEFAULT_PREFETCH,
         **kwargs: Any,
@@ -129,7 +133,7 @@ class NeighborLoader(DirectLoader, torch_geometric.loader.NeighborLoader):  # ty
             "filter_per_worker": filter_per_worker,
             **kwargs,
         }
-        placing = Placing(device, topology, features, device_bytes, ids)
+        placing = Placing(device, topology, features, device_bytes, ids, gather_blocks)
         sampler = self._prepare(
             data, num_neighbors, sampling, neighbor_sampler, placing, seed, prefetch, options
         )

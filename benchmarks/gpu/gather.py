@@ -16,11 +16,11 @@ from pyg_direct.doctor.bandwidth import LinkSpeed, Rate, measure_link
 from pyg_direct.ops.cuda.backend import LINE_BYTES
 
 CHECKED_ROWS = 1000
-CALIBRATED = (400, 64)  # row bytes and base of the gather that is measured by number of threads
+CALIBRATED = (400, 64)  # row bytes and base of the gather that is measured by number of blocks
 
 
 def gather(context: Context) -> None:
-    """Measure the link, the gather by row length and base, and by number of threads."""
+    """Measure the link, the gather by row length and base, and by number of blocks."""
     plan = context.plan
     with opened(context.dry) as device:
         source = device.pinned(random_bytes(plan.link_bytes))
@@ -39,13 +39,17 @@ def gather(context: Context) -> None:
         table = table_at(memory, base, plan.table_bytes // row_bytes, row_bytes)
         record = measure_gather(context, device, table.to(device.device))
         context.keep("from_device", record | {"row_bytes": row_bytes, "table": "device"})
-        context.keep("by_threads", [])
-        before = device.backend.gather_threads
+        context.keep("by_blocks", [])
+        before = device.backend.gather_blocks
         for rate in link.ladder:
-            device.backend.gather_threads = rate.threads
-            record = measure_gather(context, device, table) | {"threads": rate.threads}
-            context.keep("by_threads", [*context.results["by_threads"], record])
-        device.backend.gather_threads = before
+            blocks = rate.threads // device.backend.block_threads
+            device.backend.gather_blocks = blocks
+            record = measure_gather(context, device, table) | {
+                "blocks": blocks,
+                "threads": rate.threads,
+            }
+            context.keep("by_blocks", [*context.results["by_blocks"], record])
+        device.backend.gather_blocks = before
 
 
 def link_record(link: LinkSpeed) -> dict[str, Any]:

@@ -56,7 +56,7 @@ def draw_gather(axis: Any, stages: Stages) -> None:
 def draw_threads(axis: Any, stages: Stages) -> None:
     """Streaming and gathering by number of threads."""
     draw_line(axis, stages["gather"]["link"]["stream_kernel"], "threads", "streaming kernel")
-    draw_line(axis, stages["gather"]["by_threads"], "threads", "gather, 400 B at base 64")
+    draw_line(axis, stages["gather"]["by_blocks"], "threads", "gather, 400 B at base 64")
     axis.set_xlabel("threads")
     axis.set_ylabel("GB/s")
     axis.legend(fontsize=7, frameon=False)

@@ -3,7 +3,7 @@
 Two limits of the same link: a kernel that streams over pinned memory, which is what a gather can
 reach at most, and the copy engine. More threads than the link needs only take the device's
 multiprocessors from training, so the smallest number that fills it is the one to give to
-`CudaBackend(gather_threads=...)`.
+a gather; see `LinkSpeed.bytes_under_way`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from ..ops.cuda import memory as device_memory
-from ..ops.cuda.backend import LINE_BYTES, MAX_THREADS_PER_PROCESSOR, CudaBackend
+from ..ops.cuda.backend import LINE_BYTES, LOADS_IN_FLIGHT, MAX_THREADS_PER_PROCESSOR, CudaBackend
 
 WORD_BYTES = 16  # what a lane of `read_stream` reads at once
 LADDER_BLOCKS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96)
@@ -61,6 +61,11 @@ class LinkSpeed:
     def best(self) -> Rate:
         """The fastest number of threads."""
         return max(self.ladder, key=lambda rate: rate.bytes_per_second)
+
+    @property
+    def bytes_under_way(self) -> int:
+        """What `enough` threads had under way: LOADS_IN_FLIGHT words each."""
+        return self.enough.threads * LOADS_IN_FLIGHT * WORD_BYTES
 
     @property
     def enough(self) -> Rate:

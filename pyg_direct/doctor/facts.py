@@ -19,6 +19,7 @@ from ..kernels import gather as numba_gather
 from ..ops.cuda.backend import CudaBackend
 from ..ops.cuda.compiler import install_cupy, require_cuda
 from ..ops.cuda.host_memory import MEMINFO, available_in, lockable_bytes
+from ..ops.cuda.link_file import gpu_key, write_link
 from ..ops.devices import usable_device
 from ..ops.placement import FREE_SHARE
 from .bandwidth import LinkSpeed, host_bytes, measure_link
@@ -120,8 +121,11 @@ class Machine:
             return str(resolve_device(None) or usable_device())
 
     def link(self) -> LinkSpeed:
-        """Measure how fast the first GPU reads pinned memory."""
-        return measure_link(CudaBackend(torch.device("cuda", 0)), host_bytes())
+        """Measure how fast the first GPU reads pinned memory, and keep what loaders go by."""
+        device = torch.device("cuda", 0)
+        speed = measure_link(CudaBackend(device), host_bytes())
+        write_link(gpu_key(device), speed.bytes_under_way)
+        return speed
 
 
 class Gpu(NamedTuple):

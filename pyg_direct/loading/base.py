@@ -85,6 +85,8 @@ class DirectLoader(torch.utils.data.DataLoader[Any]):
         check_mode("topology", placing.topology)
         check_mode("features", placing.features)
         _refuse_unused(kwargs)
+        if placing.gather_blocks is not None:
+            check_count("gather_blocks", placing.gather_blocks, least=1)
         self._progress = Progress(check_seed(seed))
         self.prefetch = _check_prefetch(prefetch, kwargs)
         if kwargs.get("batch_size", 1) is None:

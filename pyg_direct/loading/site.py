@@ -31,6 +31,7 @@ class Placing(NamedTuple):
     features: str = "auto"
     device_bytes: int | None = None
     ids: str = "host"
+    gather_blocks: int | None = None
 
 
 class Site:
@@ -71,6 +72,7 @@ class Site:
         self.backend = self._backend_of(sampler, named)
         self.ends: Ends | None = sampler.ends if isinstance(sampler, NeighborSampler) else None
         self._threads = self.backend.threads
+        self.backend.gather_blocks = placing.gather_blocks
         if self._open:
             self._reason = OPEN
         else:
@@ -127,6 +129,7 @@ class Site:
             backend = sampler.backend
         else:
             backend = backend_for(device)
+        backend.gather_blocks = self._placing.gather_blocks
         backend.memory.place_tables(tables_of(self._data), features)
         self.sampler, self.backend, self._open = sampler, backend, False
         return True

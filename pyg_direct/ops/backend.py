@@ -130,6 +130,10 @@ class Backend(Protocol):
     def memory(self) -> Memory:
         """Where this backend reads graphs and tables."""
 
+    gather_blocks: (
+        int | None
+    )  # of a GPU that may read host memory at once; None: what fills the link
+
     def workspace(self, csc: Csc, plan: SamplingPlan) -> Workspace:
         """Return a new workspace for a graph from `Memory.place_graph`."""
 

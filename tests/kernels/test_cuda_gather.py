@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tables import BASES, least_requests, table_at
 from torch import Tensor
 
-from pyg_direct.ops.cuda.backend import CudaBackend, row_shape, threads_to_fill_link
+from pyg_direct.ops.cuda.backend import CudaBackend, blocks_to_fill_link, row_shape
 
 
 @pytest.fixture
@@ -138,6 +138,27 @@ def test_row_shape() -> None:
 
 
 def test_littles_law() -> None:
-    """55 GB/s * 1.6 us = 88 KB under way: 5,500 lanes of one word of 16 bytes, of four 1,375."""
-    assert threads_to_fill_link(16, 55e9, 1.6e-6) == 1375
-    assert threads_to_fill_link(4, 55e9, 1.6e-6) == 4 * 1375
+    """102 KB under way, a third of the time; see the example of `blocks_to_fill_link`."""
+    assert blocks_to_fill_link(400, 8, 102_400) == 24
+    assert blocks_to_fill_link(400, 8, 51_200) == 12
+    assert blocks_to_fill_link(4, 256, 102_400) == blocks_to_fill_link(32, 256, 102_400) == 10
+
+
+@pytest.mark.parametrize(
+    ("given", "measured", "blocks"), [(None, None, 24), (None, 51_200, 12), (3, 51_200, 3)]
+)
+def test_blocks_that_read_host_memory(
+    monkeypatch: pytest.MonkeyPatch, given: int | None, measured: int | None, blocks: int
+) -> None:
+    """The argument decides, else what was measured, else the fastest link."""
+    launched: list[int] = []
+    with emulated(block_threads=256) as backend:
+        compiler = backend.library.compiler
+        monkeypatch.setattr(backend, "device", torch.device("meta"))  # the table is elsewhere
+        monkeypatch.setattr(compiler, "link_bytes_under_way", measured)
+        monkeypatch.setattr(compiler, "_run", lambda *launch: launched.append(launch[3][0]))
+        backend.gather_blocks = given
+        table, index = torch.zeros(8, 100), torch.zeros(5000, dtype=torch.int64)
+        out = torch.zeros(5000 * 400, dtype=torch.uint8)
+        backend.gather_bytes(table.view(-1).view(torch.uint8), index, out, 5000)
+    assert launched == [blocks]

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import nvrtc
 import pytest
 import sass
+from wheels import wheel_folder
 
 from pyg_direct.ops.cuda.backend import LOADS_IN_FLIGHT, WORDS
 from pyg_direct.ops.cuda.launch import BLOCK_THREADS, compile_options
@@ -119,6 +120,25 @@ def test_every_instance(file: str, architecture: int) -> None:
             (instructions,) = sass.disassemble(cubin).values()
             stores = {code.removesuffix(".SYS") for code in sass.opcodes(instructions, r"STG.*")}
             assert stores == {f"STG.E.{bits}".removesuffix(".")}, types
+
+
+# The oldest and the newest that `cupy-cuda12x` and `cupy-cuda13x` work with; the tests above take
+# that of the environment.
+NVRTC_WHEELS = ("nvidia-cuda-nvrtc-cu12==12.0.140", "nvidia-cuda-nvrtc==13.5.37")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wheel", NVRTC_WHEELS)
+def test_other_versions_of_nvrtc(wheel: str) -> None:
+    (library,) = nvrtc.libraries([wheel_folder(wheel) / "nvidia"])
+    compiler = nvrtc.Nvrtc(library)
+    assert ".".join(map(str, compiler.version())) == wheel.partition("==")[2].rpartition(".")[0]
+    for architecture in compiler.architectures():
+        cubin = machine_code("gather.cu", {"V": "uint4"}, architecture, compiler)
+        check_gather(cubin)
+        for file in FILES:
+            types = next(instances(read_source(file)))
+            check_local_memory(machine_code(file, types, architecture, compiler))
 
 
 def test_every_word_of_a_row_has_a_width() -> None:

@@ -86,11 +86,16 @@ class Nvrtc:
 
 @cache
 def installed() -> Nvrtc:
-    """Return the NVRTC of the environment, from one of NVIDIA's wheels."""
+    """Return the NVRTC of the environment."""
+    return Nvrtc(path())
+
+
+def path() -> Path:
+    """Return the path of the NVRTC of the environment, which is in one of NVIDIA's wheels."""
     spec = importlib.util.find_spec("nvidia")
     folders = [] if spec is None else spec.submodule_search_locations or []
     for library in libraries(Path(folder) for folder in folders):
-        return Nvrtc(library)
+        return library
     raise RuntimeError(
         "NVRTC is missing: pip install nvidia-cuda-nvrtc-cu12 (it needs no GPU and no driver)."
     )

@@ -20,8 +20,13 @@ from .workspace import CudaWorkspace
 
 LINE_BYTES = 128  # what the link is asked for
 LOADS_IN_FLIGHT = 4  # `kInFlight` of gather.cu
-LINK_BYTES_PER_SECOND = 64e9  # PCIe 5 x16; a slower link is filled by fewer threads still
-LINK_LATENCY_SECONDS = 1.6e-6  # of a read of host memory, at the upper end
+# PCIe 5 x16, and the latency of a read of host memory, at the upper end. A slower link is filled by
+# fewer. `python -m pyg_direct.info` measures it, and keeps the result for later processes.
+LINK_BYTES_UNDER_WAY = int(64e9 * 1.6e-6)
+SECTOR_BYTES = 32  # the least that a read costs
+# A thread has its reads under way for one part in so many of its time, and waits for ids or stores
+# in the others. An estimate; the stage `gather` of the GPU benchmark measures the rate by blocks.
+GATHER_DUTY = 3
 MAX_THREADS_PER_PROCESSOR = 2048
 WORDS = {16: "uint4", 8: "u64", 4: "u32", 2: "u16", 1: "u8"}
 
@@ -32,9 +37,9 @@ class CudaBackend:
     Args:
         device: the device; without an index, torch's current one.
         library: its kernels; None compiles them with CuPy. Tests pass an emulated device.
-        gather_threads: threads that may read rows from host memory at the same time; None takes
-            what fills the link (Little's law). The fewer they are, the more of the GPU is left to
-            training. Rows in device memory are gathered by the whole device.
+        gather_blocks: blocks of 256 threads that may read rows from host memory at the same time;
+            None takes what fills the link, by `blocks_to_fill_link`. The fewer they are, the more
+            of the GPU is left to training. Rows in device memory are gathered by the whole device.
 
     Raises:
         RuntimeError: no usable CUDA device, or no CuPy that fits; the message says what to install.
@@ -44,7 +49,7 @@ class CudaBackend:
         self,
         device: torch.device,
         library: Library | None = None,
-        gather_threads: int | None = None,
+        gather_blocks: int | None = None,
     ) -> None:
         if library is None:
             require_cuda(device)
@@ -54,13 +59,13 @@ class CudaBackend:
         self.library = library
         compiler = library.compiler
         self.device, self.streams = compiler.device, compiler.streams
-        self.gather_threads = gather_threads
+        self.gather_blocks = gather_blocks
         self.threads = 1  # of the CPU, which has no share in a batch
         self.memory = Placer(self.device, compiler.registry, compiler.copies, compiler.free_bytes)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Kernels stay in their process: a copy in another one loads its own."""
-        return CudaBackend, (self.device, None, self.gather_threads)
+        return CudaBackend, (self.device, None, self.gather_blocks)
 
     default_producers = 1  # so that a batch is under way while another one is trained on
     # They launch under one interpreter lock onto the same two streams: a second one fills the gaps
@@ -116,12 +121,15 @@ class CudaBackend:
         row_bytes = len(out) // rows
         word = math.gcd(16, table.data_ptr(), out.data_ptr(), row_bytes)
         lanes, pieces, mask = row_shape(table.data_ptr(), row_bytes, word)
-        block, processors = self.block_threads, self.library.compiler.processors
-        threads = processors * MAX_THREADS_PER_PROCESSOR
+        block, compiler = self.block_threads, self.library.compiler
+        most = compiler.processors * MAX_THREADS_PER_PROCESSOR // block
         if table.device != self.device:
-            threads = self.gather_threads or threads_to_fill_link(word)
+            groups = block // lanes
+            most = self.gather_blocks or blocks_to_fill_link(
+                row_bytes // pieces, groups, compiler.link_bytes_under_way or LINK_BYTES_UNDER_WAY
+            )
         groups = -(-rows * pieces // LOADS_IN_FLIGHT)
-        blocks = max(1, min(-(-groups * lanes // block), -(-threads // block)))
+        blocks = max(1, min(-(-groups * lanes // block), most))
         kernel = self.library.load("gather.cu", V=WORDS[word])["gather_rows"]
         kernel(
             blocks, table=table, index=index, rows=rows, row_bytes=row_bytes, lanes=lanes,
@@ -161,13 +169,20 @@ def row_shape(address: int, row_bytes: int, word: int) -> tuple[int, int, int]:
     return lanes, -(-reach // (lanes * word)), LINE_BYTES - 1
 
 
-def threads_to_fill_link(
-    word: int,
-    bytes_per_second: float = LINK_BYTES_PER_SECOND,
-    latency_seconds: float = LINK_LATENCY_SECONDS,
-) -> int:
-    """Return how many threads keep the link to host memory busy.
+def blocks_to_fill_link(piece_bytes: int, groups: int, bytes_under_way: int) -> int:
+    """Return how many blocks of `gather_rows` keep the link to host memory busy.
 
-    Little's law: bytes under way = rate * latency, and a thread has LOADS_IN_FLIGHT words of them.
+    By Little's law, bytes under way = rate * latency. A group of lanes has LOADS_IN_FLIGHT pieces
+    of rows under way for one part in GATHER_DUTY of its time.
+
+    Args:
+        piece_bytes: of a row that a group of lanes reads at once, without the lanes that fall
+            before or behind it. Fewer than a sector of 32 bytes cost a sector.
+        groups: groups of lanes in a block.
+        bytes_under_way: that fill the link.
+
+    Example: rows of 400 bytes on 32 lanes, 8 groups a block: 4 * 400 * 8 bytes for a third of the
+    time are 4.3 KB, so 102 KB take 24 blocks.
     """
-    return math.ceil(bytes_per_second * latency_seconds / (word * LOADS_IN_FLIGHT))
+    of_block = groups * LOADS_IN_FLIGHT * max(piece_bytes, SECTOR_BYTES)
+    return -(-bytes_under_way * GATHER_DUTY // of_block)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ..streams import Streams
 from .launch import BLOCK_THREADS, Grid, Launch, Library, Prepare, compile_options
+from .link_file import gpu_key, read_link
 from .pinning import Registry
 from .placer import Copies
 from .runtime import CupyRuntime
@@ -39,6 +40,11 @@ class CupyCompiler:
         self._cupy_streams: dict[int, Any] = {}
         self.copies: Copies = WeakValueDictionary()
         self.processors = self._cupy.cuda.Device(device.index).attributes["MultiProcessorCount"]
+
+    @functools.cached_property
+    def link_bytes_under_way(self) -> int | None:
+        """What `python -m pyg_direct.info` measured of the device's link, at some time."""
+        return read_link(gpu_key(self.device))
 
     @functools.cached_property
     def registry(self) -> Registry:

@@ -72,6 +72,10 @@ class Compiler(Protocol):
     block_threads: int  # threads of a block, which the text sees as BLOCK_THREADS
 
     @property
+    def link_bytes_under_way(self) -> int | None:
+        """Bytes under way that fill the link to host memory; None if that was not measured."""
+
+    @property
     def registry(self) -> Registry:
         """The registry of the host memory that kernels read."""
 

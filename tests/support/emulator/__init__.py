@@ -122,7 +122,7 @@ class EmulatedDevice:
         registry: of host memory, which the devices of a process share; None for one of its own.
     """
 
-    processors = 2
+    processors, link_bytes_under_way = 2, None
 
     def __init__(
         self,
