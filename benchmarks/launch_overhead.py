@@ -12,6 +12,7 @@ driver take for a launch, and torch for memory of a GPU, comes on top.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import sys
 import time
@@ -144,13 +145,20 @@ def measure(case: Case, repeats: int) -> dict[str, Any]:
     sampled = run_batch(cpu.workspace(cpu.memory.place_graph(csc), plan), hops, seeds, key)
     counts = counts_of(sampled)
 
-    device = NoOpDevice()
-    backend = CudaBackend(device.device, Library(device))
-    work = backend.workspace(backend.memory.place_graph(csc), plan)
-    x = torch.empty(case.num_nodes, case.num_features)
-    y = torch.empty(case.num_nodes, dtype=torch.int64)
-    downloaded, device_memory.download = device_memory.download, lambda _: counts
-    try:
+    replaced = {
+        "download": lambda _: counts,
+        "upload": lambda source, device: source.clone(),
+        "upload_into": lambda target, source: target.copy_(source),
+    }
+    with contextlib.ExitStack() as stack:
+        for name, function in replaced.items():
+            stack.callback(setattr, device_memory, name, getattr(device_memory, name))
+            setattr(device_memory, name, function)
+        device = NoOpDevice()
+        backend = CudaBackend(device.device, Library(device))
+        work = backend.workspace(backend.memory.place_graph(csc), plan)
+        x = torch.empty(case.num_nodes, case.num_features)
+        y = torch.empty(case.num_nodes, dtype=torch.int64)
         run_batch(work, hops, seeds, key)  # prepares the launches
         device.launches = device.arguments = 0
         node = run_batch(work, hops, seeds, key).node[0]
@@ -165,8 +173,6 @@ def measure(case: Case, repeats: int) -> dict[str, Any]:
                 lambda: (backend.gather(x, node, end), backend.gather(y, node, end)), repeats
             ),
         }
-    finally:
-        device_memory.download = downloaded
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -31,10 +31,7 @@ def upload(source: Tensor, device: torch.device) -> Tensor:
 
 def upload_into(target: Tensor, source: Tensor) -> None:
     """Copy a host tensor's values to a tensor of the same shape, without waiting for its device."""
-    if target.device.type != "cuda":
-        target.copy_(source)
-    else:
-        target.copy_(source.pin_memory(), non_blocking=True)
+    target.copy_(source.pin_memory(), non_blocking=True)
 
 
 def download(source: Tensor) -> Tensor:
