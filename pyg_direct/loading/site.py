@@ -121,7 +121,7 @@ class Site:
         if device == self.backend.device:
             self._refuse_device_modes(choice.reason)
             return False
-        _, topology, features, device_bytes, _ = self._placing
+        _, topology, features, device_bytes, *_ = self._placing
         sampler = self.sampler
         if isinstance(sampler, NeighborSampler) and not self._apart:
             # A copy: batches that are under way go on with the old one.

@@ -72,6 +72,7 @@ class CudaWorkspace:
         # Of each node type a list, of each hop a region of the edges' arrays.
         self._node_room: IntTable = np.zeros(types, np.int64)
         self._node_start = self._node_room
+        self._arrays.replace("node_start", upload(self._node_start, self._device))
         self._hop_start = [0]
         self._slots = np.zeros(types, np.int64) if self._hashed else csc.num_nodes
         self._new_table(self._slots)
