@@ -3,7 +3,7 @@
 Every case makes a batch with either library in turn, in one process without workers, and writes
 `results/family_speed.json` and `results/family_speed.md`. Takes some minutes on two cores.
 
-    python -m benchmarks.family_speed --root FOLDER  # holds debian/; needs torch_sparse
+    python -m benchmarks.family_speed  # needs torch_sparse
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def walk_cases(data: Data) -> Iterator[Case]:
         yield Case(f"the same with p={p}, q={q}", ours, steps)
 
 
-def cases(root: Path | None) -> Iterator[Case]:
+def cases() -> Iterator[Case]:
     """Yield all cases, each built when it is asked for."""
     data = power_law_graph(NUM_NODES, NUM_EDGES, NUM_FEATURES)
     shuffled = {"batch_size": 256, "shuffle": True}
@@ -92,7 +92,7 @@ def cases(root: Path | None) -> Iterator[Case]:
         "SAINT, 6,000 walks of 2", "GraphSAINTRandomWalkSampler", data, 6000, 2, **steps
     )
     yield from walk_cases(data)
-    typed = debian_hetero(root)
+    typed = debian_hetero()
     for size in (128, 512):
         yield loader_case(
             f"HGT on debian_hetero, 128 seeds, 3 hops of {size}", "HGTLoader", typed, [size] * 3,
@@ -165,16 +165,13 @@ def markdown(result: dict[str, Any]) -> str:
 def main(argv: list[str] | None = None) -> None:
     """Run all cases and write the results."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--root", type=Path, help="holds debian/")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--only", default="", help="cases whose name has this text")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the results")
     args = parser.parse_args(argv)
     warnings.simplefilter("ignore")
     result = {"benchmark": "family_speed", **environment()}
-    result["rows"] = [
-        measure(case, args.rounds) for case in cases(args.root) if args.only in case.name
-    ]
+    result["rows"] = [measure(case, args.rounds) for case in cases() if args.only in case.name]
     args.out.mkdir(parents=True, exist_ok=True)
     (args.out / "family_speed.json").write_text(json.dumps(result, indent=1) + "\n")
     (args.out / "family_speed.md").write_text(markdown(result))

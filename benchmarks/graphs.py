@@ -11,11 +11,9 @@ from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.transforms import ToUndirected
 
-from examples.datasets import DEBIAN_ROOT
+from examples.debian import typed_packages
 
-DEFAULT_ROOT = DEBIAN_ROOT.parent
 FILES = {
-    "debian_hetero": Path("debian", "debian_bookworm_hetero.npz"),
     "collegemsg": Path("collegemsg", "collegemsg.npz"),
 }
 NUM_NODE_TYPES = 5
@@ -23,31 +21,31 @@ SKEW = 3  # popularity of a node ~ rank^(1/3 - 1), as in `power_law_graph`
 
 
 def _path(name: str, root: Path | None) -> Path:
-    path = (DEFAULT_ROOT if root is None else root) / FILES[name]
-    if not path.is_file():
-        raise FileNotFoundError(f"No {path}: pass --root with the folder that holds {FILES[name]}.")
+    path = None if root is None else root / FILES[name]
+    if path is None or not path.is_file():
+        raise FileNotFoundError(
+            f"{name} is not in the repository, as its data states no licence: pass --root with the "
+            f"folder that holds {FILES[name]}, made of SNAP's CollegeMsg."
+        )
     return path
 
 
-def debian_hetero(root: Path | None) -> HeteroData:
+def debian_hetero() -> HeteroData:
     """Return the packages of Debian 12 with their sources and maintainers, in both directions.
 
     Sources and maintainers have no features: a constant, so that only their neighbours tell them
     apart. `y` of a package is its section.
     """
-    data = HeteroData()
-    with np.load(_path("debian_hetero", root)) as arrays:
-        x, y, split = (arrays[f"{key}__package"] for key in ("x", "y", "split"))
-        for key in arrays.files:
-            if key.startswith("edge_index__"):
-                edge_type = tuple(key.split("__")[1:])
-                data[edge_type].edge_index = torch.from_numpy(arrays[key].astype(np.int64))
-        for node_type in ("source", "maintainer"):
-            data[node_type].x = torch.ones(int(arrays[f"num_nodes__{node_type}"]), 1)
-    data["package"].x = torch.from_numpy(x.astype(np.float32)).log1p()  # counts of words
-    data["package"].y = torch.from_numpy(y.astype(np.int64))
+    data = typed_packages()
+    for node_type in ("source", "maintainer"):
+        data[node_type].x = torch.ones(data[node_type].num_nodes, 1)
+    package = data["package"]
+    package.x = package.x.log1p()  # counts of words
     for value, key in enumerate(("train_mask", "val_mask", "test_mask")):
-        data["package"][key] = torch.from_numpy(split == value)
+        package[key] = package.split == value
+    for store in (*data.node_stores, *data.edge_stores):
+        for name in ("split", "installed_size_kb", "arch_all", "num_nodes", "edge_weight"):
+            store.pop(name, None)
     return ToUndirected()(data)
 
 

@@ -6,18 +6,16 @@ import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 import torch_geometric.datasets
 from torch_geometric.data import Data
 from torch_geometric.utils import to_undirected
 
+from .debian import packages
 from .ogb_compat import ogb_files_readable
 from .synthetic import random_split
 
 DEFAULT_ROOT = Path("data")  # PyG and ogb download into it
-DEBIAN_FILE = "debian_bookworm.npz"
-DEBIAN_ROOT = Path(__file__).resolve().parents[2] / "shared" / "data" / "debian"
 
 TRAIN, VAL = 0.6, 0.2  # shares of the nodes, where a data set comes without a split
 
@@ -49,12 +47,11 @@ def load_dataset(name: str, root: str | Path | None = None, seed: int = 0) -> Da
 
     Args:
         name: which one.
-        root: the folder that holds it, or that it shall be downloaded to. For ``debian``: the
-            folder of its file, or the one above.
+        root: the folder that holds it, or that it shall be downloaded to; ``debian`` lies here.
         seed: of the random split, where the data set has no split of its own.
     """
     if name == "debian":
-        return _debian(DEBIAN_ROOT if root is None else Path(root))
+        return packages()
     folder = DEFAULT_ROOT if root is None else Path(root)
     if name in OGB_DATASETS:
         return _ogb(name, folder)
@@ -76,28 +73,6 @@ def _pyg(dataset: PygDataset, root: Path) -> Data:
         link.parent.mkdir()
         link.symlink_to(raw.resolve(), target_is_directory=True)
         return make(scratch, dataset.name)[0]
-
-
-def _debian(root: Path) -> Data:
-    """Packages of Debian 12 and their dependencies; the label is the section of the archive."""
-    places = [root / DEBIAN_FILE, root / "debian" / DEBIAN_FILE]
-    path = next((place for place in places if place.is_file()), None)
-    if path is None:
-        raise FileNotFoundError(
-            f"No {DEBIAN_FILE} in {root} or in its folder debian/. It is not downloadable: pass "
-            f"--root with the folder that holds the file, or choose another data set."
-        )
-    with np.load(path) as arrays:
-        x, y, edge_index, split = (arrays[key] for key in ("x", "y", "edge_index", "split"))
-    data = Data(
-        x=torch.from_numpy(x.astype(np.float32)).log1p(),  # counts of words
-        y=torch.from_numpy(y.astype(np.int64)),
-        # A package is told by what it needs and by what needs it.
-        edge_index=to_undirected(torch.from_numpy(edge_index.astype(np.int64)), num_nodes=len(y)),
-    )
-    for value, key in enumerate(("train_mask", "val_mask", "test_mask")):
-        data[key] = torch.from_numpy(split == value)
-    return data
 
 
 def _ogb(name: str, root: Path) -> Data:

@@ -5,7 +5,7 @@ temporal sampling without pyg-lib, so these stand against our own uniform sampli
 graph, as edges per second. All contestants share a process and the graph, and take turns, each once
 the workers of the one before have nothing left to prepare.
 
-    python -m benchmarks others --root FOLDER  # holds debian/; needs 20 GB of memory
+    python -m benchmarks others   # needs 20 GB of memory
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import gc
 import time
 from collections import defaultdict
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -104,7 +103,7 @@ def real_cases(args: argparse.Namespace) -> list[tuple[Case, Callable[[], Any]]]
     return [
         (
             node_case("debian_hetero", "package", 512, 10, 7),
-            lambda: graphs.debian_hetero(args.root),
+            lambda: graphs.debian_hetero(),
         ),
         (
             # A seed has neighbours of 4 types, and each of these of 4: 128 are 200,000 edges.
@@ -307,7 +306,6 @@ def sections(result: dict[str, Any]) -> list[str]:
 def main(argv: list[str] | None = None) -> None:
     """Run everything and write the results."""
     arguments = parser(__doc__)
-    arguments.add_argument("--root", type=Path, help="holds debian/")
     arguments.add_argument("--hetero-edges", type=int, default=50_000_000, help="of all types")
     arguments.add_argument("--rounds", type=int, help="instead of each case's own number")
     args = arguments.parse_args(argv)

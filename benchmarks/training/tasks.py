@@ -4,7 +4,7 @@ Trains the same models with either library, some seeds each, and writes `results
 `results/tasks.md`. Takes some minutes on two cores. PyG cannot sample by time without pyg-lib, so
 the temporal task has no rival: there, the same model without times stands beside it.
 
-    python -m benchmarks tasks --root FOLDER  # holds citation_full/, debian/, collegemsg/
+    python -m benchmarks tasks --root FOLDER  # holds citation_full/, collegemsg/
 """
 
 from __future__ import annotations
@@ -264,7 +264,7 @@ def tasks(root: Path | None, quick: bool) -> list[Task]:
         times = ("generated", "AUC", QUICK, lambda: graphs.messages(100, 1000))
     else:
         links = ("dblp_citation", "AUC", LINKS, lambda: load_dataset("dblp_citation", root))
-        types = ("debian_hetero", "accuracy", TYPES, lambda: graphs.debian_hetero(root))
+        types = ("debian_hetero", "accuracy", TYPES, lambda: graphs.debian_hetero())
         times = ("collegemsg", "AUC", TIMES, lambda: graphs.collegemsg(root))
     return [
         Task("links", *links, links_task),
@@ -344,7 +344,7 @@ def sections(result: dict[str, Any]) -> list[str]:
 def main(argv: list[str] | None = None) -> None:
     """Run all tasks and write the results."""
     arguments = parser(__doc__)
-    arguments.add_argument("--root", type=Path, help="of citation_full/, debian/, collegemsg/")
+    arguments.add_argument("--root", type=Path, help="of citation_full/, collegemsg/")
     arguments.add_argument("--seeds", type=int, help="3; 2 in a quick run")
     arguments.add_argument("--tasks", nargs="*", help="only these")
     args = arguments.parse_args(argv)

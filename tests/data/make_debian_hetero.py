@@ -1,6 +1,6 @@
 """Write `debian_hetero.json`: a piece of a real heterogeneous graph, and what PyG makes of it.
 
-Run it where torch_sparse is installed and `../shared/data` is there, from the repository's root:
+Run it where torch_sparse is installed, from the repository's root:
 
     python tests/data/make_debian_hetero.py
 
@@ -23,7 +23,7 @@ from torch import Tensor
 from torch_geometric.data import HeteroData
 
 HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE.parent), str(HERE.parent / "support")]
+sys.path[:0] = [str(HERE.parents[1]), str(HERE.parent), str(HERE.parent / "support")]
 
 import graphs  # noqa: E402
 from data.make_expectations import digests  # noqa: E402
@@ -49,7 +49,7 @@ def by_name(data: HeteroData) -> HeteroData:
 
 
 def whole_graph() -> HeteroData:
-    """Return debian_hetero from the optional folder."""
+    """Return debian_hetero."""
     with tempfile.TemporaryDirectory() as work:
         return by_name(graphs.load_real_graph("debian_hetero", Path(work)))
 

@@ -4,8 +4,8 @@ Run it where torch_sparse is installed, from the root of the repository:
 
     python tests/data/make_expectations.py
 
-The small graph is stored with its complete batches. For the real graphs of `../shared/data`, where
-that folder exists, hashes of every tensor of some batches are stored.
+The small graph is stored with its complete batches. For the real graphs, where they are
+at hand, hashes of every tensor of some batches are stored.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
 HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE.parent), str(HERE.parent / "support")]
+sys.path[:0] = [str(HERE.parents[1]), str(HERE.parent), str(HERE.parent / "support")]
 
 import graphs  # noqa: E402
 
@@ -76,7 +76,7 @@ def main() -> None:
         },
         "real": {},
     }
-    for name in graphs.REAL_GRAPHS if graphs.DATA_FOLDER.is_dir() else ():
+    for name in graphs.REAL_GRAPHS if graphs.DATA_FOLDER.is_dir() else ("debian",):
         with tempfile.TemporaryDirectory() as work:
             data = graphs.load_real_graph(name, Path(work))
         batches = loader(data, HOPS, input_nodes=seeds_of(data), batch_size=BATCH_SIZE)

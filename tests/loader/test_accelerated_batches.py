@@ -11,7 +11,7 @@ from batches import (
     loader_of,
     outputs_and_gradients,
 )
-from graphs import DATA_FOLDER, edge_lists, load_real_graph
+from graphs import edge_lists, load_real_graph
 from hypothesis import given, settings
 from models import OUT, WIDTH, LinkPredictor, to_hetero_sage
 from torch_geometric.data import Data
@@ -183,8 +183,6 @@ def test_drawn_models(model, hops, seed) -> None:
     ("name", "cls"), [("cora", GraphSAGE), ("debian", GCN), ("bitcoin_otc", GAT)]
 )
 def test_real_graphs(name, cls, tmp_path) -> None:
-    if not DATA_FOLDER.exists():
-        pytest.skip("the real graphs are not here")
     data = load_real_graph(name, tmp_path)
     x = torch.randn(data.num_nodes, 16, dtype=torch.float64)
     data = Data(x=x, edge_index=data.edge_index)

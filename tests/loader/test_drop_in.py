@@ -10,7 +10,6 @@ import torch
 import torch_geometric.typing
 from data import make_expectations as stored
 from graphs import (
-    DATA_FOLDER,
     HOP_COUNTS,
     REAL_GRAPHS,
     assert_maps_to,
@@ -41,8 +40,6 @@ def assert_is(batch: Data, expected: Expected, what: str = "") -> None:
 
 @pytest.fixture(scope="module", params=REAL_GRAPHS)
 def real_graph(request: Any, tmp_path_factory: Any) -> Iterator[tuple[str, Data]]:
-    if not DATA_FOLDER.is_dir():
-        pytest.skip("the optional folder ../shared/data is not there")
     yield request.param, load_real_graph(request.param, tmp_path_factory.mktemp(request.param))
     gc.collect()
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 from data import make_debian_hetero as stored
 from data.make_expectations import digests
-from graphs import DATA_FOLDER, assert_same_epoch, is_hop_count
+from graphs import assert_same_epoch, is_hop_count
 from hypothesis import given
 from hypothesis import strategies as st
 from reference import in_edges
@@ -39,16 +39,10 @@ def piece() -> HeteroData:
 
 @pytest.fixture(scope="module")
 def whole() -> HeteroData:
-    if not DATA_FOLDER.is_dir():
-        pytest.skip("the optional folder ../shared/data is not there")
     return stored.whole_graph()
 
 
-# By a mark, so that a test that is skipped is not asked whether it reached the emulated device.
-HAS_WHOLE = pytest.mark.skipif(not DATA_FOLDER.is_dir(), reason="no optional folder ../shared/data")
-
-
-@pytest.mark.parametrize("graph", ["piece", pytest.param("whole", marks=HAS_WHOLE)])
+@pytest.mark.parametrize("graph", ["piece", "whole"])
 @pytest.mark.parametrize("seed_type", stored.SEED_TYPES)
 def test_debian_hetero_equals_stored_batches(
     request: pytest.FixtureRequest, loader_class: type, graph: str, seed_type: str

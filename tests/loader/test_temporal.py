@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from graphs import DATA_FOLDER, load_real_graph
+from graphs import load_real_graph
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
@@ -95,8 +95,6 @@ def test_no_neighbour_is_later_than_its_seed(
 @pytest.mark.parametrize("name", ["collegemsg", "bitcoin_otc"])
 @pytest.mark.parametrize("strategy", ["uniform", "last"])
 def test_real_graphs(name, strategy, tmp_path):
-    if not DATA_FOLDER.is_dir():
-        pytest.skip("the optional folder ../shared/data is not there")
     raw = load_real_graph(name, tmp_path)
     time_name = next(key for key in raw.to_dict() if "time" in key)
     data = Data(num_nodes=raw.num_nodes, edge_index=raw.edge_index, edge_time=raw[time_name])
