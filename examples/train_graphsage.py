@@ -51,8 +51,8 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     add = parser.add_argument
     add("--dataset", choices=[GENERATED, *NAMES], default=GENERATED)
     add("--root", help="folder that holds the data set, or that it is downloaded to")
-    add("--num-nodes", type=int, default=200_000, help="size of the generated graph")
-    add("--num-edges", type=int, default=2_000_000, help="size of the generated graph")
+    add("--num-nodes", type=int, default=40_000, help="size of the generated graph")
+    add("--num-edges", type=int, default=400_000, help="size of the generated graph")
     add("--loader", choices=sorted(LOADERS), default="pyg_direct")
     add("--num-workers", type=int, default=2, help="threads (pyg_direct) or processes (pyg)")
     add("--batch-size", type=int, default=1024)

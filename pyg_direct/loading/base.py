@@ -34,6 +34,7 @@ from ..ops.streams import NoStreams, Streams
 from ..sampling.sampler import NeighborSampler, NumNeighborsLike
 from ..types import BatchKey
 from .batch_keys import batch_keys
+from .description import describe
 from .epoch import Epoch, Producers, Task
 from .fingerprint import fingerprint_of
 from .progress import Progress, SeedOrder
@@ -125,6 +126,17 @@ class DirectLoader(torch.utils.data.DataLoader[Any]):
         With ``device=None`` the device is decided anew at each iteration until it is a GPU.
         """
         return self._site.placement
+
+    def __repr__(self) -> str:
+        sampler, arguments = self._sampler, {}
+        if isinstance(sampler, NeighborSampler):
+            arguments["num_neighbors"] = sampler.num_neighbors.values
+        arguments["batch_size"] = self.batch_size
+        name, ends = type(self).__name__, self._site.ends
+        return describe(name, ends, self._num_seeds(), arguments, self.placement)
+
+    def __str__(self) -> str:
+        return f"{type(self).__name__}()"  # as PyG's
 
     @property
     def _sampler(self) -> BaseSampler:

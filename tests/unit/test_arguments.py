@@ -8,13 +8,19 @@ from typing import Any
 import pytest
 import torch
 import torch_geometric.loader
-from graphs import assert_maps_to, assert_same_batch, assert_same_epoch, example_graph
+from graphs import (
+    assert_maps_to,
+    assert_same_batch,
+    assert_same_epoch,
+    example_graph,
+    papers_and_authors,
+)
 from torch import Tensor
 from torch.utils.data import BatchSampler, SequentialSampler
 from torch_geometric.data import Data
 from torch_geometric.sampler import SamplerOutput
 
-from pyg_direct import NeighborLoader, NeighborSampler
+from pyg_direct import LinkNeighborLoader, NeighborLoader, NeighborSampler
 from pyg_direct.kernels.threads import available_cores
 
 
@@ -371,13 +377,33 @@ def test_calls_draw_anew(loader_class: type) -> None:
 # The loader as an object ##########################################################################
 
 
+def test_repr_says_what_is_loaded() -> None:
+    loader = NeighborLoader(example_graph(), [2, 3], input_nodes=[5, 1], batch_size=2)
+    assert repr(loader) == (
+        "NeighborLoader(12 nodes, 20 edges, 2 seeds, num_neighbors=[2, 3], batch_size=2, "
+        "device=cpu)"
+    )
+    data = papers_and_authors()
+    links = LinkNeighborLoader(data, [4], edge_label_index=("author", "paper"))
+    assert repr(links) == (
+        f"LinkNeighborLoader(330 nodes of 3 types, {data.num_edges:,} edges of 5 types, 500 seeds, "
+        "num_neighbors=[4], batch_size=1, device=cpu)"
+    )
+
+
+def test_repr_on_a_gpu_says_where_things_lie(emulated_loaders: list[Any]) -> None:
+    text = repr(NeighborLoader(example_graph(), [2]))
+    assert "device=privateuseone:0, " in text
+    assert " in GPU memory)" in text
+
+
 @pytest.mark.pyg("filter_per_worker", "loader.len", "loader.attributes")
 def test_the_loader_as_an_object(loader_class: type) -> None:
     data = example_graph()
     loader = loader_class(data, [2, 3], input_nodes=torch.tensor([5, 1]), batch_size=2)
     assert isinstance(loader, torch_geometric.loader.NeighborLoader)
     assert isinstance(loader, torch.utils.data.DataLoader)
-    assert str(loader) == repr(loader) == "NeighborLoader()"
+    assert str(loader) == "NeighborLoader()"
     assert loader.data is data
     assert len(loader.node_sampler.num_neighbors) == 2
     assert loader.input_data.node.tolist() == [5, 1]

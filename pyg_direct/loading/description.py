@@ -1,0 +1,43 @@
+"""What `repr(loader)` says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..ops.placement import Placement
+from ..types import Ends
+from ..units import size_text
+
+
+def describe(
+    name: str, ends: Ends | None, num_seeds: int, arguments: dict[str, Any], placement: Placement
+) -> str:
+    """Return one line: what a loader loads, how, and where it makes its batches.
+
+    Args:
+        name: of the class.
+        ends: the numbers of nodes and edges; None if a foreign sampler knows them alone.
+        num_seeds: of an epoch.
+        arguments: what else to tell, by name.
+        placement: where batches are, and arrays, if they were placed.
+
+    Example: ``NeighborLoader(12 nodes, 20 edges, 5 seeds, num_neighbors=[2, 3], batch_size=2,
+    device=cpu)``.
+    """
+    parts = []
+    if ends is not None:
+        parts += [_count(ends.node, "nodes"), _count(ends.edge, "edges")]
+    parts.append(f"{num_seeds:,} seeds")
+    parts += [f"{key}={value}" for key, value in arguments.items()]
+    parts.append(f"device={placement.device}")
+    places: dict[str, int] = {}
+    for row in placement.rows:
+        places[row.place] = places.get(row.place, 0) + row.nbytes
+    parts += [f"{size_text(nbytes)} in {place}" for place, nbytes in places.items()]
+    return f"{name}({', '.join(parts)})"
+
+
+def _count(numbers: Mapping[Any, int], what: str) -> str:
+    total = f"{sum(numbers.values()):,} {what}"
+    return total if None in numbers else f"{total} of {len(numbers)} types"
