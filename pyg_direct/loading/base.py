@@ -128,7 +128,7 @@ class DirectLoader(torch.utils.data.DataLoader[Any]):
         return self._site.placement
 
     def __repr__(self) -> str:
-        sampler, arguments = self._sampler, {}
+        sampler, arguments = self._sampler, dict[str, Any]()
         if isinstance(sampler, NeighborSampler):
             arguments["num_neighbors"] = sampler.num_neighbors.values
         arguments["batch_size"] = self.batch_size
