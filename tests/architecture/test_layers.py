@@ -32,7 +32,7 @@ FLOORS: list[dict[str, set[str]]] = [
         "batch": {"types", "ops"},
     },
     {
-        "loading": {"types", "arguments", "config", "kernels", "ops", "sampling", "batch"},
+        "loading": {"types", "units", "arguments", "config", "kernels", "ops", "sampling", "batch"},
         "doctor": {"config", "kernels", "ops"},
     },
     {
