@@ -55,6 +55,8 @@ def test_results_of_an_iteration_that_was_broken_off_never_come() -> None:
     assert running.wait(20)
     prefetcher.begin(iter(["new", "newer"]))
     go.set()
+    assert soon(lambda: len(prefetcher._board.results) >= 2)
+    assert "old" not in prefetcher._board.results.values()
     assert next(prefetcher) == "new"
     assert next(prefetcher) == "newer"
     assert prefetcher._board.results == {}
