@@ -38,7 +38,7 @@ class Device(Protocol):
     timer: Timer
 
     def pinned(self, tensor: Tensor) -> Tensor:
-        """Return a copy of a host tensor that the device can read."""
+        """Return a copy of a host tensor in memory that the driver allocated for the device."""
 
     def mark(self) -> Any:
         """Return the present point in the work of the current stream."""
@@ -133,6 +133,14 @@ def opened(dry: bool) -> Iterator[Device]:
             # One for each loader, as on a GPU: it remembers where things were placed.
             module.backend_for = lambda *_, **__: CudaBackend(backend.device, backend.library)
         yield DryDevice(backend)
+
+
+def registered(device: Device, tensor: Tensor) -> Tensor:
+    """Return a host tensor whose own pages the device reads, as it does those of a user's data."""
+    device.backend.memory.place_tables([("benchmark", tensor)], "host")
+    readable = device.backend.memory.readable(tensor)
+    assert readable is not None, "the memory could not be registered"
+    return readable
 
 
 class Context:

@@ -67,7 +67,7 @@ def measure_ours(
     sizes = (plan.warmup, plan.rounds, plan.batches)
     trained = measure(device, batches.__next__, trainer, *sizes)
     alone = measure(device, batches.__next__, loading_alone, *sizes)
-    row_bytes = sum(value.nbytes // len(value) for value in (data.x, data.y))
+    row_bytes = [value.nbytes // len(value) for value in (data.x, data.y)]
     return {
         "topology": topology,
         "features": features,

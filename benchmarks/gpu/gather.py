@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.cpu.contestants import endless
-from benchmarks.gpu.device import Context, Device, opened
+from benchmarks.gpu.device import Context, Device, opened, registered
 from benchmarks.gpu.training import load_graph, ours_loader
 from benchmarks.graphs import bare
 from benchmarks.statistics import spread
@@ -27,7 +27,8 @@ def gather(context: Context) -> None:
         link = measure_link(device.backend, source, device.timer, plan.repeats)
         context.keep("link", link_record(link))
         del source
-        memory = device.pinned(random_bytes(plan.table_bytes + 2 * LINE_BYTES))
+        source = random_bytes(plan.table_bytes + 2 * LINE_BYTES)
+        memory = registered(device, source)
         context.keep("by_row", [])
         for row_bytes in plan.row_bytes:
             for base in plan.bases:
@@ -39,6 +40,11 @@ def gather(context: Context) -> None:
         table = table_at(memory, base, plan.table_bytes // row_bytes, row_bytes)
         record = measure_gather(context, device, table.to(device.device))
         context.keep("from_device", record | {"row_bytes": row_bytes, "table": "device"})
+        allocated = device.pinned(source)
+        record = measure_gather(context, device, table_at(allocated, base, len(table), row_bytes))
+        record |= {"row_bytes": row_bytes, "base": base, "table": "allocated"}
+        context.keep("from_allocated", record)
+        del allocated
         context.keep("by_blocks", [])
         before = device.backend.gather_blocks
         for rate in link.ladder:

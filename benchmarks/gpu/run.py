@@ -118,7 +118,7 @@ class Run:
     def finish(self) -> None:
         """Draw the plot and print the marks."""
         try:
-            from benchmarks import gpu_plot
+            from benchmarks.gpu import plot as gpu_plot
 
             gpu_plot.plot(self.result, self.out / "gpu.png")
         except Exception as error:  # the numbers are there all the same

@@ -23,6 +23,7 @@ from pyg_direct import NeighborLoader
 
 SEED = 0
 INDPTR_BYTES = 16  # that an expanded node needs: two positions
+SECTOR_BYTES = 32  # the least that is sent over the link
 INDEX_BYTES = 4  # of a sampled edge: a node id
 
 
@@ -125,12 +126,30 @@ def size_of(batch: Data) -> dict[str, int]:
     return {"nodes": int(batch.num_nodes), "edges": int(batch.num_edges), **expanded}
 
 
-def useful_bytes(measured: dict[str, Any], row_bytes: int, topology: str, features: str) -> float:
-    """Return the bytes that a batch needs from host memory: rows, ids and pairs of positions."""
-    rows = measured["nodes"] * row_bytes if features == "host" else 0.0
-    if topology != "host":
-        return rows
-    return rows + measured["edges"] * INDEX_BYTES + measured["expanded"] * INDPTR_BYTES
+def useful_bytes(
+    measured: dict[str, Any], row_bytes: list[int], topology: str, features: str
+) -> float:
+    """Return the bytes that a batch must read of host memory: rows, ids and pairs of positions.
+
+    Each read is alone, so it costs whole sectors of 32 bytes, also of a label of 8 bytes.
+
+    Args:
+        measured: nodes, edges and expanded nodes of a batch.
+        row_bytes: of each table that lies on the host.
+        topology: where the graph lies.
+        features: where the tables lie.
+    """
+    rows = sum(map(sectors, row_bytes)) if features == "host" else 0
+    needed = measured["nodes"] * rows
+    if topology == "host":
+        needed += measured["edges"] * sectors(INDEX_BYTES)
+        needed += measured["expanded"] * sectors(INDPTR_BYTES)
+    return float(needed)
+
+
+def sectors(num_bytes: int) -> int:
+    """Return the bytes of the fewest sectors that `num_bytes` can lie in."""
+    return -(-num_bytes // SECTOR_BYTES) * SECTOR_BYTES
 
 
 def in_turn(batches: list[Data]) -> Iterator[Data]:

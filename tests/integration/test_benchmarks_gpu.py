@@ -337,10 +337,11 @@ def test_growth() -> None:
 
 def test_useful_bytes() -> None:
     measured = {"nodes": 100.0, "edges": 50.0, "expanded": 10.0}
-    assert gpu_training.useful_bytes(measured, 408, "host", "host") == 40_800 + 200 + 160
-    assert gpu_training.useful_bytes(measured, 408, "device", "host") == 40_800
-    assert gpu_training.useful_bytes(measured, 408, "host", "device") == 360
-    assert gpu_training.useful_bytes({"nodes": 100.0}, 408, "device", "device") == 0
+    useful, rows = gpu_training.useful_bytes, [400, 8]  # 13 sectors and one
+    assert useful(measured, rows, "host", "host") == 100 * 14 * 32 + 50 * 32 + 10 * 32
+    assert useful(measured, rows, "device", "host") == 100 * 14 * 32
+    assert useful(measured, rows, "host", "device") == 60 * 32
+    assert useful({"nodes": 100.0}, rows, "device", "device") == 0
 
 
 def test_workers_to_try() -> None:

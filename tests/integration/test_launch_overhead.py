@@ -1,0 +1,43 @@
+"""The benchmark of interpreter time runs, and its committed result keeps to what is wanted."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from benchmarks import launch_overhead
+from pyg_direct.ops.cpu.backend import CpuBackend
+from pyg_direct.types import BatchKey
+
+
+def test_it_runs(tmp_path: Path) -> None:
+    output = tmp_path / "result.json"
+    arguments = ["--repeats", "2", "--case", "cora-sized", "--output", str(output)]
+    launch_overhead.main(arguments)
+    (case,) = json.loads(output.read_text())["cases"].values()
+    # 2 that enter the seeds, 8 a hop, and 2 that write the batch out.
+    assert case["launches"] == 2 + 8 * 2 + 2
+    assert case["nodes"] > 1000, "the counts of the CPU's batch were not taken"
+
+
+def test_counts_are_those_of_the_batch() -> None:
+    import numpy as np
+    import torch
+
+    from pyg_direct.types import SamplingPlan
+
+    csc = launch_overhead.random_csc(launch_overhead.CASES[0])
+    plan = SamplingPlan(np.array([[3], [2]]), False, False, False, torch.int64)
+    work = CpuBackend().workspace(csc, plan)
+    sampled = launch_overhead.run_batch(work, 2, torch.arange(10), BatchKey(0, 0))
+    counts = launch_overhead.counts_of(sampled).tolist()
+    nodes = np.cumsum(sampled.num_sampled_nodes[0]).tolist()
+    edges = sampled.num_sampled_edges[0]
+    assert counts == [0, *nodes, *[0] * 6, 0, edges[0], 0, edges[1], 0, 0]
+
+
+def test_the_committed_result() -> None:
+    result = json.loads((launch_overhead.RESULTS / "launch_overhead.json").read_text())
+    assert list(result["cases"]) == [case.name for case in launch_overhead.CASES]
+    for case in result["cases"].values():
+        assert case["sample_ms"] + case["gather_ms"] <= launch_overhead.WANTED_MS
