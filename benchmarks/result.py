@@ -41,6 +41,8 @@ COMMANDS = {
             "benchmarks.cpu.other_loaders",
             "heterogeneous, link, weighted and temporal loading on the CPU",
         ),
+        Command("family", "benchmarks.cpu.family", "ShaDow, GraphSAINT, HGT and walks on the CPU"),
+        Command("family_accuracy", "benchmarks.training.family", "models trained with those"),
         Command("accuracy", "benchmarks.training.accuracy", "accuracy of trained models"),
         Command("tasks", "benchmarks.training.tasks", "links, edge types and times"),
         Command("requests", "benchmarks.gather_requests", "PCIe read requests of a gather"),

@@ -16,6 +16,8 @@ from torch_geometric.sampler.base import SubgraphType
 
 PLACES = ("auto", "host", "device")
 
+MAX_WINDOW = 1 << 62  # so that a time minus a window can be told from the least time
+
 
 def check_data(data: Any) -> None:
     """Raise a ValueError unless `data` is a graph of PyG's, or a pair of stores."""
@@ -36,6 +38,22 @@ def check_data(data: Any) -> None:
             f"join them with torch_geometric.data.Batch.from_data_list(data)."
         )
     raise ValueError(f"{wanted}, got {type(data).__name__}.")
+
+
+def check_window(time_window: Any, time_attr: str | None) -> int | None:
+    """Return `time_window` as an int, or None.
+
+    Raises:
+        ValueError: not an int of 0 or more, below 2^62; or one without times to apply it to.
+    """
+    if time_window is None:
+        return None
+    if time_attr is None:
+        raise ValueError("time_window has no meaning without time_attr.")
+    window = check_count("time_window", time_window)
+    if window >= MAX_WINDOW:
+        raise ValueError(f"time_window must be below 2**62, got {window}.")
+    return window
 
 
 def check_flag(name: str, value: Any) -> bool:

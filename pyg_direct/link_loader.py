@@ -79,6 +79,7 @@ class LinkNeighborLoader(DirectLoader, torch_geometric.loader.LinkNeighborLoader
         gather_blocks: int | None = None,
         seed: int | None = None,
         prefetch: int = DEFAULT_PREFETCH,
+        time_window: int | None = None,
         **kwargs: Any,
     ) -> None:
         if neighbor_sampler is None and (edge_label_time is None) != (time_attr is None):
@@ -94,6 +95,7 @@ class LinkNeighborLoader(DirectLoader, torch_geometric.loader.LinkNeighborLoader
             "temporal_strategy": temporal_strategy,
             "time_attr": time_attr,
             "weight_attr": weight_attr,
+            "time_window": time_window,
             "is_sorted": is_sorted,
             "directed": directed,
         }

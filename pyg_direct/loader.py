@@ -78,6 +78,9 @@ class NeighborLoader(DirectLoader, torch_geometric.loader.NeighborLoader):  # ty
             least one for a GPU, where a batch is sampled on one stream and gathered on another
             beside the training. 0, or no producers: batches are made when they are asked for, in
             the thread and on the stream that ask.
+        time_window: with `time_attr`: no neighbour, at any hop, is older than the time of its seed
+            minus this; one that is exactly so old may be taken. Holds for both strategies. Sampling
+            on a GPU refuses it.
         **kwargs: of `torch.utils.data.DataLoader`. `num_workers` counts threads over the one copy
             of the data, not processes, so `multiprocessing_context` has nothing to act on.
             `prefetch_factor` is another name for `prefetch`; `worker_init_fn` runs once in each
@@ -115,6 +118,7 @@ class NeighborLoader(DirectLoader, torch_geometric.loader.NeighborLoader):  # ty
         gather_blocks: int | None = None,
         seed: int | None = None,
         prefetch: int = DEFAULT_PREFETCH,
+        time_window: int | None = None,
         **kwargs: Any,
     ) -> None:
         sampling = {
@@ -124,6 +128,7 @@ class NeighborLoader(DirectLoader, torch_geometric.loader.NeighborLoader):  # ty
             "temporal_strategy": temporal_strategy,
             "time_attr": time_attr,
             "weight_attr": weight_attr,
+            "time_window": time_window,
             "is_sorted": is_sorted,
             "directed": directed,
         }

@@ -176,3 +176,4 @@ class SamplingPlan(NamedTuple):
     disjoint: bool
     recent: bool  # with times: the latest neighbours, not any of those in the past
     id_dtype: torch.dtype  # dtype of the `edge_index` handed out: int64 or int32
+    window: int = -1  # with times: how much older than its seed a neighbour may be; -1: any age

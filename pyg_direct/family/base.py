@@ -91,6 +91,13 @@ class SubgraphLoader(CpuDrawnLoader):
     def _num_seeds(self) -> int:
         return self._num_items
 
+    def _seed_parts(self) -> tuple[dict[str, Any], list[Tensor | None]]:
+        return {"loader": type(self).__name__, **self._law()}, []
+
+    def _law(self) -> dict[str, Any]:
+        """Return the arguments that decide what is drawn and that the sampler does not know."""
+        return {}
+
     def _sample(self, inputs: Any, key: BatchKey | None) -> Any:
         raise NotImplementedError
 

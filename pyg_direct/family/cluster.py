@@ -147,7 +147,7 @@ def _check_partition(partition: Any, num_parts: int, num_nodes: int) -> None:
         raise ValueError(f"partition must hold parts in [0, {num_parts}), got {low} to {high}.")
 
 
-class ClusterLoader(SubgraphLoader, torch_geometric.loader.ClusterLoader):  # type: ignore[misc]
+class ClusterLoader(SubgraphLoader, torch_geometric.loader.ClusterLoader):
     """Drop-in replacement of `torch_geometric.loader.ClusterLoader`.
 
     A batch has the nodes of `batch_size` parts, part by part, and all edges between them. Edges are
@@ -193,6 +193,9 @@ class ClusterLoader(SubgraphLoader, torch_geometric.loader.ClusterLoader):  # ty
         )
         self._bounds = parts.partptr.cpu()
         self._begin(self.data, sampler, len(cluster_data), device, seed, prefetch, kwargs)
+
+    def _seed_parts(self) -> tuple[dict[str, Any], list[Tensor | None]]:
+        return {"loader": type(self).__name__}, [self._bounds]
 
     def _sample(self, inputs: Tensor, key: BatchKey | None) -> Any:
         first, last = self._bounds[inputs].tolist(), self._bounds[inputs + 1].tolist()

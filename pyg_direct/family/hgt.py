@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -270,3 +270,8 @@ class HGTLoader(CpuDrawnLoader, torch_geometric.loader.HGTLoader):  # type: igno
 
     def _num_seeds(self) -> int:
         return int(self.input_data.node.numel())
+
+    def _seed_parts(self) -> tuple[dict[str, Any], list[Tensor | None]]:
+        seeds, sampler = self.input_data, cast(HGTSampler, self._sampler)
+        arguments = {"loader": "HGTLoader", "input_type": str(seeds.input_type)}
+        return {**arguments, "num_samples": str(sampler.num_samples)}, [seeds.node, seeds.input_id]

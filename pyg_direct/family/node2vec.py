@@ -147,6 +147,10 @@ class Node2VecLoader(SubgraphLoader):
         sampler = NeighborSampler(graph, [], device="cpu", seed=seed)  # for the keys alone
         self._begin(graph, sampler, model.num_nodes, device, seed, prefetch, options)
 
+    def _law(self) -> dict[str, Any]:
+        names = ("walk_length", "context_size", "walks_per_node", "num_negative_samples", "p", "q")
+        return {name: getattr(self._model, name) for name in names}
+
     def _sample(self, inputs: Tensor, key: BatchKey | None) -> tuple[Tensor, Tensor]:
         sampler: Any = self._sampler
         return self._model.sample_with(inputs, key or sampler.next_key())

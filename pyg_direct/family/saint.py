@@ -27,7 +27,7 @@ from .walks import RandomWalker
 EMPTY = np.empty(0, np.float64)
 
 
-class GraphSAINTSampler(SubgraphLoader, torch_geometric.loader.GraphSAINTSampler):  # type: ignore[misc]
+class GraphSAINTSampler(SubgraphLoader, torch_geometric.loader.GraphSAINTSampler):
     """Drop-in replacement of `torch_geometric.loader.GraphSAINTSampler`, without `torch-sparse`.
 
     Each step draws nodes and gives all edges between them (Zeng et al., "GraphSAINT: Graph Sampling
@@ -125,6 +125,9 @@ class GraphSAINTSampler(SubgraphLoader, torch_geometric.loader.GraphSAINTSampler
         edge_index, edge = by_source(row, col, found.edge[0], len(node))
         return node, edge_index, edge
 
+    def _law(self) -> dict[str, Any]:
+        return {"draws": self._batch_size}
+
     def _sample(self, inputs: Tensor, key: BatchKey | None) -> tuple[Tensor, Tensor, Tensor]:
         return self[0] if key is None else self._subgraph(key)
 
@@ -208,7 +211,7 @@ class _Bar:
         self.move, self.close = self._bar.update, self._bar.close
 
 
-class GraphSAINTNodeSampler(GraphSAINTSampler, torch_geometric.loader.GraphSAINTNodeSampler):  # type: ignore[misc]
+class GraphSAINTNodeSampler(GraphSAINTSampler, torch_geometric.loader.GraphSAINTNodeSampler):
     """GraphSAINT by nodes: draws `batch_size` edges uniformly, and takes their sources.
 
     So a node is drawn in proportion to its out-degree. See `GraphSAINTSampler`.
@@ -219,7 +222,7 @@ class GraphSAINTNodeSampler(GraphSAINTSampler, torch_geometric.loader.GraphSAINT
         return _ends(self._host_edges[0], edge)
 
 
-class GraphSAINTEdgeSampler(GraphSAINTSampler, torch_geometric.loader.GraphSAINTEdgeSampler):  # type: ignore[misc]
+class GraphSAINTEdgeSampler(GraphSAINTSampler, torch_geometric.loader.GraphSAINTEdgeSampler):
     """GraphSAINT by edges: draws `batch_size` edges with replacement, and takes both ends.
 
     Draws read one entry of an alias table that is built once (8 bytes for each edge), where PyG
@@ -249,6 +252,9 @@ class GraphSAINTEdgeSampler(GraphSAINTSampler, torch_geometric.loader.GraphSAINT
         self.edge_law = edge_law
         super().__init__(data, batch_size, num_steps, sample_coverage, save_dir, log, **kwargs)
 
+    def _law(self) -> dict[str, Any]:
+        return {**super()._law(), "edge_law": self.edge_law}
+
     def _prepare_draws(self, sampler: NeighborSampler) -> None:
         self._alias = alias_table_of(_edge_weights(self._host_edges, self.N, self.edge_law))
 
@@ -256,8 +262,8 @@ class GraphSAINTEdgeSampler(GraphSAINTSampler, torch_geometric.loader.GraphSAINT
         edge = np.empty(self._batch_size, np.int64)
         draws = rng.uniforms(key, 0, self._batch_size).numpy()
         weighted.pick_with_replacement(
-            edge, 0, len(edge), 0, self.E, draws, 0, True, *alias.parts(self._alias),
-            EMPTY, EMPTY, 0.0,
+            edge, 0, len(edge), weighted.Span(0, self.E, 0.0), draws, 0,
+            True, *alias.parts(self._alias), EMPTY, EMPTY,
         )  # fmt: skip
         drawn = torch.from_numpy(edge)
         return torch.cat([_ends(end, drawn) for end in self._host_edges])
@@ -279,7 +285,7 @@ def _edge_weights(edge_index: Tensor, num_nodes: int, edge_law: str) -> Any:
     return (1.0 / out_degree[row] + 1.0 / in_degree[col]).numpy()
 
 
-class GraphSAINTRandomWalkSampler(  # type: ignore[misc]
+class GraphSAINTRandomWalkSampler(
     GraphSAINTSampler,
     torch_geometric.loader.GraphSAINTRandomWalkSampler,
 ):
@@ -304,6 +310,9 @@ class GraphSAINTRandomWalkSampler(  # type: ignore[misc]
     ) -> None:
         self.walk_length = check_count("walk_length", walk_length)
         super().__init__(data, batch_size, num_steps, sample_coverage, save_dir, log, **kwargs)
+
+    def _law(self) -> dict[str, Any]:
+        return {**super()._law(), "walk_length": self.walk_length}
 
     def _prepare_draws(self, sampler: NeighborSampler) -> None:
         # One thread: batches are what runs in parallel.

@@ -101,6 +101,9 @@ class ShaDowKHopSampler(SubgraphLoader, torch_geometric.loader.ShaDowKHopSampler
         self._lists = sorted_lists(sampler.graph.csc)
         self._begin(self.data, sampler, len(seeds), device, seed, prefetch, kwargs)
 
+    def _seed_parts(self) -> tuple[dict[str, Any], list[Tensor | None]]:
+        return {"loader": type(self).__name__}, [self.node_idx]
+
     def _sample(self, inputs: Tensor, key: BatchKey | None) -> EgoGraphs:
         sampler: Any = self._sampler
         found = sampler.sample([self.node_idx[inputs]], key or sampler.next_key())

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .jit import kernel, prefetch
-from .weighted import counters_of, fill_uniform, pick_distinct
+from .weighted import Source, Span, counters_of, fill_uniform, pick_distinct
 
 Ints = npt.NDArray[Any]
 Singles = npt.NDArray[np.float32]
@@ -120,8 +120,8 @@ def draw_candidates(
             counter[i] = i
         fill_uniform(draw, counter, local, counters, stream, k0, k1)
         pick_distinct(
-            position, 0, k, 0, count, draw, 0, False, keep, other, weight, cumulative, 0.0,
-            np.uint64(0), stream, k0, k1,
+            position, 0, k, Span(0, count, 0.0), draw, 0, False, keep, other, weight, cumulative,
+            np.uint64(0), Source(stream, k0, k1),
         )  # fmt: skip
         for i in range(k):
             budget[position[i]] = PICKED

@@ -79,6 +79,29 @@ def count_until(
 
 
 @kernel
+def skip_until(
+    start: Ints, degree: Ints, first: int, last: int,
+    seed_of: Ints, seed_first: int, seed_before: Ints,
+    indices: Ints, time: Ints, time_base: int,
+) -> None:  # fmt: skip
+    """Drop from the lists [first, last), each sorted by time, what is no later than `seed_before`.
+
+    As `count_until`, which finds how many there are.
+
+    Example: times 3, 5, 5, 9 and a seed_before of 3 leave 5, 5, 9: one more in `start`, one less in
+    `degree`.
+    """
+    early = degree[first:last].copy()
+    count_until(
+        start[first:last], early, 0, last - first, seed_of, seed_first, seed_before,
+        indices, time, time_base,
+    )  # fmt: skip
+    for i in range(last - first):
+        start[first + i] += early[i]
+        degree[first + i] -= early[i]
+
+
+@kernel
 def cut_items(
     node_start: Ints,  # [T]
     node_ptr: Ints,  # [hops + 2, T]
@@ -91,6 +114,7 @@ def cut_items(
     recent: bool,  # take the latest neighbours, not any
     seed_of: Ints,  # [capacity]
     seed_time: Ints,  # [seeds]
+    seed_before: Ints,  # [seeds]: neighbours no later than this are too old; [0]: none is
     weighted: npt.NDArray[np.bool_],  # [R]
     cumulative: Doubles,  # [E]; [0] without weights
     item_base: Ints,  # [R + 1]
@@ -100,21 +124,31 @@ def cut_items(
 ) -> None:
     """Cut the lists of the items of hop `hop` to what their seeds may see.
 
-    Example: times 3, 5, 5, 9 and a seed of time 5 leave 3, 5, 5; with fan-out 2 and `recent` 5, 5.
+    Example: times 3, 5, 5, 9 and a seed of time 5 leave 3, 5, 5; with fan-out 2 and `recent` 5, 5,
+    as with a `seed_before` of 4.
     """
     for r in range(fanout.shape[0]):
         if time_base[r] == NO_TIME:
             continue
         dst, k = relations[1, r], fanout[r]
+        first, last = item_base[r], item_base[r + 1]
+        seed_first = node_start[dst] + node_ptr[hop, dst]
         count_until(
-            item_start, item_degree, item_base[r], item_base[r + 1],
-            seed_of, node_start[dst] + node_ptr[hop, dst], seed_time, indices, time, time_base[r],
+            item_start, item_degree, first, last, seed_of, seed_first, seed_time,
+            indices, time, time_base[r],
         )  # fmt: skip
-        for item in range(item_base[r], item_base[r + 1] if recent and k >= 0 else item_base[r]):
+        past = item_degree[first:last].copy()
+        if seed_before.shape[0] > 0:
+            skip_until(
+                item_start, item_degree, first, last, seed_of, seed_first, seed_before,
+                indices, time, time_base[r],
+            )  # fmt: skip
+        for item in range(first, last if recent and k >= 0 else first):
             hidden = max(0, item_degree[item] - k)
             item_start[item] += hidden
             item_degree[item] -= hidden
-            if weighted[r] and hidden > 0:
+        for item in range(first, last if weighted[r] else first):
+            if item_degree[item] < past[item - first]:
                 item_low[item] = cumulative[item_start[item] - 1]
 
 

@@ -21,6 +21,19 @@ from .streams import Event, Streams
 ID_LIMIT = 1 << 31  # local ids are int32
 
 
+def before_window(seed_time: Tensor, window: int) -> Tensor:
+    """Return for each seed the latest time that is too old for it, int64 [n].
+
+    Args:
+        seed_time: int64 [n].
+        window: in [0, 2^62): how much older than its seed a neighbour may be.
+
+    Example: a seed of time 10 and a window of 3 give 6, as 7 is not too old.
+    """
+    least = torch.iinfo(torch.int64).min
+    return torch.where(seed_time < least + window + 1, least, seed_time - (window + 1))
+
+
 class Workspace(Protocol):
     """Scratch memory for one batch at a time, reused from batch to batch.
 

@@ -32,6 +32,7 @@ from ..arguments import (
     check_mode,
     check_seed,
     check_subgraph_type,
+    check_window,
 )
 from ..config import as_device
 from ..graph.from_pyg import Graph, graph_of
@@ -89,6 +90,7 @@ class NeighborSampler(BaseSampler):
         seed: base seed in [0, 2^64) of all draws. None draws a key from torch's default generator
             at every call, so that `torch.manual_seed` governs.
         threads: CPU threads that may share one batch.
+        time_window: with `time_attr`: no neighbour is older than its seed's time minus this.
 
     Raises:
         ValueError: bad edges, fan-outs or options; times that are no integers, or on nodes and
@@ -115,6 +117,7 @@ class NeighborSampler(BaseSampler):
         device_bytes: int | None = None,
         seed: int | None = None,
         threads: int = 1,
+        time_window: int | None = None,
     ) -> None:
         check_data(data)
         if not check_flag("directed", directed):
@@ -123,6 +126,7 @@ class NeighborSampler(BaseSampler):
             warnings.warn(text, FutureWarning, stacklevel=2)
         check_choice("sample_direction", sample_direction, ("forward", "backward"))
         check_choice("temporal_strategy", temporal_strategy, ("uniform", "last"))
+        self.time_window = check_window(time_window, time_attr)
         self.data_type = DataType.from_data(data)
         backward, is_sorted = sample_direction == "backward", check_flag("is_sorted", is_sorted)
         check_flag("share_memory", share_memory)
@@ -204,6 +208,7 @@ class NeighborSampler(BaseSampler):
             "disjoint": self.disjoint,
             "subgraph_type": self.subgraph_type.value,
             "temporal_strategy": self.temporal_strategy,
+            "time_window": self.time_window,
             "sample_direction": self.sample_direction,
             "num_nodes": str(self.num_nodes),
             "num_edges": str(self.ends.edge),
@@ -362,13 +367,16 @@ class NeighborSampler(BaseSampler):
 
     def _plan(self) -> tuple[Any, SamplingPlan]:
         fanouts = self._fanouts()
-        key = (fanouts, self.replace, self.disjoint, self.temporal_strategy)
+        key = (fanouts, self.replace, self.disjoint, self.temporal_strategy, self.time_window)
         plan = self._plans.get(key)
         if plan is None:
             check_fanouts(self._num_neighbors, fanouts, self.replace)  # which can be set, too
             table = fanout_table(fanouts, np.diff(self._csc.edge_base), self.replace)
             recent = self.temporal_strategy == "last"
-            plan = SamplingPlan(table, self.replace, self.disjoint, recent, self.graph.id_dtype)
+            window = -1 if self.time_window is None else self.time_window
+            plan = SamplingPlan(
+                table, self.replace, self.disjoint, recent, self.graph.id_dtype, window
+            )
             self._plans[key] = plan
         return key, plan
 

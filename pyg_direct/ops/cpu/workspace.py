@@ -15,7 +15,7 @@ from ...kernels import alias as weight_tables
 from ...kernels import emit, relabel, sample, temporal, weighted
 from ...kernels.threads import split
 from ...types import NO_TIME, BatchKey, Csc, SampledGraph, SamplingPlan
-from ..backend import ID_LIMIT, batch_too_large
+from ..backend import ID_LIMIT, batch_too_large, before_window
 from .buffers import Resources
 
 Ints = npt.NDArray[Any]
@@ -55,7 +55,7 @@ class CpuWorkspace:
 
         self._time = NO_INTS if csc.times is None else csc.times.time
         self._time_base, self._weighted = csc.time_base, csc.weighted
-        self._seed_time = NO_INTS
+        self._seed_time = self._seed_before = NO_INTS
         self._weight = self._cumulative = NO_DOUBLES
         alias, self._positive = NO_INTS, False
         if csc.weights is not None:
@@ -83,6 +83,9 @@ class CpuWorkspace:
     ) -> None:
         """Begin a batch."""
         self._seed_time = NO_INTS if seed_time is None else seed_time.numpy()
+        self._seed_before = NO_INTS
+        if seed_time is not None and self._plan.window >= 0:
+            self._seed_before = before_window(seed_time, self._plan.window).numpy()
         self._key = (np.uint64(key.low), np.uint64(key.high))
         self._stamp += int(self._node_ptr.max(initial=0))
         if self._stamp >= STAMP_LIMIT:
@@ -135,7 +138,7 @@ class CpuWorkspace:
             temporal.cut_items(
                 self._node_start, self._node_ptr, self._relations, fanout, hop,
                 csc.indices, self._time, self._time_base, self._plan.recent,
-                self._seed_of, self._seed_time, self._weighted, self._cumulative,
+                self._seed_of, self._seed_time, self._seed_before, self._weighted, self._cumulative,
                 *lists, self._item_low,
             )  # fmt: skip
         edges = sample.plan_hop(
@@ -213,10 +216,11 @@ class CpuWorkspace:
                 csc.indptr, int(csc.indptr_base[r]), self._node, first, 0, count, start, degree
             )
             if self._time_base[r] != NO_TIME:
-                temporal.count_until(
-                    start, degree, 0, count, self._seed_of, first, self._seed_time,
-                    csc.indices, self._time, int(self._time_base[r]),
-                )  # fmt: skip
+                lists = (start, degree, 0, count, self._seed_of, first)
+                times = (csc.indices, self._time, int(self._time_base[r]))
+                temporal.count_until(*lists, self._seed_time, *times)
+                if len(self._seed_before) > 0:
+                    temporal.skip_until(*lists, self._seed_before, *times)
             between = (
                 start, degree, csc.indices, int(csc.node_base[src]), int(csc.node_base[-1]),
                 self._seed_of, first, not self._plan.disjoint, self._table, np.uint32(self._stamp),

@@ -76,6 +76,10 @@ class CudaBackend:
         """Return a new workspace, for use on the current stream."""
         # Were the graph deleted while the stream reads it, the memory must stay as it is.
         self.streams.record_stream(array for _, array in csc.arrays())
+        if plan.window >= 0:
+            raise NotImplementedError(
+                "time_window= is not supported on a GPU: pass device='cpu', or leave it out."
+            )
         return CudaWorkspace(csc, plan, self.library)
 
     def copy_to_host(self, tensors: Sequence[Tensor]) -> tuple[list[Tensor], Event]:

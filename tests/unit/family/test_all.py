@@ -128,6 +128,16 @@ def test_an_epoch_goes_on_where_it_was_left(name: str) -> None:
     assert done + epoch(resumed) == whole
 
 
+def test_a_state_of_another_law_is_refused() -> None:
+    def saint(length: int) -> Any:
+        return pyg_direct.GraphSAINTRandomWalkSampler(graph(), 4, length, num_steps=7, seed=0)
+
+    loader = saint(3)
+    next(iter(loader))
+    with pytest.raises(ValueError, match="walk_length"):
+        saint(2).load_state_dict(loader.state_dict())
+
+
 @pytest.mark.parametrize("name", LOADERS)
 def test_a_batch_can_be_asked_for_alone(name: str) -> None:
     loader = LOADERS[name](**options(name))

@@ -1,19 +1,16 @@
 """How fast PyG's other mini-batch methods are here, against PyG with torch_sparse.
 
-Every case makes a batch with either library in turn, in one process without workers, and writes
-`results/family_speed.json` and `results/family_speed.md`. Takes some minutes on two cores.
+Every case makes a batch with either library in turn, in one process without workers. Takes some
+minutes on two cores.
 
-    python -m benchmarks.family_speed  # needs torch_sparse
+    python -m benchmarks family  # needs torch_sparse
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -23,11 +20,11 @@ from torch_geometric.data import Data
 from torch_sparse import SparseTensor
 
 import pyg_direct
+from benchmarks import result as results
 from benchmarks.graphs import debian_hetero
-from benchmarks.machine import describe, environment
 from examples.synthetic import power_law_graph
 
-RESULTS = Path(__file__).parent / "results"
+TITLE = "Speed of the other mini-batch methods"
 NUM_NODES, NUM_EDGES, NUM_FEATURES = 200_000, 5_000_000, 100
 WALK_LENGTH = 20
 SAMPLERS = {"pyg_direct": pyg_direct, "pyg": torch_geometric.loader}
@@ -77,9 +74,10 @@ def walk_cases(data: Data) -> Iterator[Case]:
         yield Case(f"the same with p={p}, q={q}", ours, steps)
 
 
-def cases() -> Iterator[Case]:
+def cases(quick: bool) -> Iterator[Case]:
     """Yield all cases, each built when it is asked for."""
-    data = power_law_graph(NUM_NODES, NUM_EDGES, NUM_FEATURES)
+    share = 500 if quick else 1
+    data = power_law_graph(NUM_NODES // share, NUM_EDGES // share, NUM_FEATURES)
     shuffled = {"batch_size": 256, "shuffle": True}
     yield loader_case("ShaDow, 256 roots, 2 hops of 5", "ShaDowKHopSampler", data, 2, 5, **shuffled)
     yield loader_case(
@@ -113,15 +111,15 @@ def measure(case: Case, rounds: int) -> dict[str, Any]:
             wall[who].append(time.perf_counter() - start)
             cpu[who].append(time.process_time() - busy)
     row = {"name": case.name, "steps": case.steps, "rounds": rounds, "wall": wall, "cpu": cpu}
-    print(markdown_row(row), flush=True)
+    print(*cells(row), sep=" | ", flush=True)
     return row
 
 
-def markdown_row(row: dict[str, Any]) -> str:
+def cells(row: dict[str, Any]) -> list[str]:
     """Return one line of the table: median milliseconds, and ratios of medians."""
 
-    def cell(kind: str, who: str) -> str:
-        return f"{1000 * median(row[kind][who]):.2f}" if who in row[kind] else ""
+    def time_of(kind: str, who: str) -> str:
+        return results.number(1000 * median(row[kind][who])) if who in row[kind] else ""
 
     def ratio(kind: str) -> str:
         if "pyg" not in row[kind]:
@@ -130,51 +128,56 @@ def markdown_row(row: dict[str, Any]) -> str:
 
     rate = ""
     if row["steps"]:
-        rate = f"{row['steps'] / median(row['wall']['pyg_direct']) / 1e6:.1f} M"
-        rate += f" (best {row['steps'] / min(row['wall']['pyg_direct']) / 1e6:.1f} M)"
-    cells = [cell(kind, who) for kind in ("wall", "cpu") for who in ("pyg_direct", "pyg")]
-    return "| " + " | ".join([row["name"], *cells, ratio("wall"), ratio("cpu"), rate]) + " |"
+        wall = row["wall"]["pyg_direct"]
+        rate = f"{row['steps'] / median(wall) / 1e6:.1f} M"
+        rate += f" (best {row['steps'] / min(wall) / 1e6:.1f} M)"
+    times = [time_of(kind, who) for kind in ("wall", "cpu") for who in ("pyg_direct", "pyg")]
+    return [row["name"], *times, ratio("wall"), ratio("cpu"), rate]
 
 
-def markdown(result: dict[str, Any]) -> str:
-    """Return the report."""
-    lines = [
-        "# Speed of the other mini-batch methods",
+HEAD = [
+    "",
+    "wall, pyg_direct",
+    "wall, PyG",
+    "CPU, pyg_direct",
+    "CPU, PyG",
+    "wall",
+    "CPU",
+    "steps / s",
+]
+
+
+def sections(result: dict[str, Any]) -> list[str]:
+    """Return the lines of the report."""
+    return [
         "",
-        f"{NUM_NODES:,} nodes, {NUM_EDGES:,} edges, {NUM_FEATURES} features, unless the row",
-        "says otherwise. Median milliseconds of a whole batch (for walks: of one call), made in",
-        "turn with either library in one process; CPU time counts all threads. PyG draws with",
+        f"{NUM_NODES:,} nodes, {NUM_EDGES:,} edges, {NUM_FEATURES} features, unless told",
+        "otherwise. Median milliseconds of a whole batch (for walks: of one call), made in turn",
+        "with either library in one process; CPU time counts all threads. PyG draws with",
         "torch_sparse. Steps a second are those of pyg_direct.",
         "",
-        "| | wall, pyg_direct | wall, PyG | CPU, pyg_direct | CPU, PyG | wall | CPU | steps / s |",
-        "|---|---|---|---|---|---|---|---|",
-        *(markdown_row(row) for row in result["rows"]),
+        *results.table(HEAD, [cells(row) for row in result["rows"]]),
         "",
         "PyG's `GraphSAINTEdgeSampler` draws a number for every edge of the graph for each edge of",
         f"a batch: 6,000 would take {6000 * NUM_EDGES * 4 / 1e9:.0f} GB, so the row has 20.",
         "",
         "The machine was shared with other work during the run, so wall-clock times are upper",
         "bounds and their ratios noisy; CPU times depend less on it.",
-        "",
-        describe(result),
-        "Written by `python -m benchmarks.family_speed`; every time is in `family_speed.json`.",
     ]
-    return "\n".join(lines) + "\n"
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Run all cases and write the results."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=15)
+    """Run all cases and write the result."""
+    parser = results.parser(__doc__)
+    parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--only", default="", help="cases whose name has this text")
-    parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the results")
     args = parser.parse_args(argv)
     warnings.simplefilter("ignore")
-    result = {"benchmark": "family_speed", **environment()}
-    result["rows"] = [measure(case, args.rounds) for case in cases() if args.only in case.name]
-    args.out.mkdir(parents=True, exist_ok=True)
-    (args.out / "family_speed.json").write_text(json.dumps(result, indent=1) + "\n")
-    (args.out / "family_speed.md").write_text(markdown(result))
+    result = results.new_result("family", args.quick, rows=[])
+    for case in cases(args.quick):
+        if args.only in case.name:
+            result["rows"].append(measure(case, 2 if args.quick else args.rounds))
+            results.write(result, args.out)
 
 
 if __name__ == "__main__":

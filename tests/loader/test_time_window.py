@@ -1,0 +1,146 @@
+"""`time_window`: no neighbour is older than its seed allows, at any hop."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from laws import THRESHOLD, chi_square, single_inclusion
+from torch_geometric.data import Data
+
+from pyg_direct import LinkNeighborLoader, NeighborLoader, NeighborSampler
+from pyg_direct.ops.backend import before_window
+
+NODES, EDGES = 40, 500
+
+
+def graph(by_edge: bool) -> Data:
+    generator = torch.Generator().manual_seed(0)
+    data = Data(
+        edge_index=torch.randint(NODES, (2, EDGES), generator=generator),
+        num_nodes=NODES,
+        time=torch.randint(100, (EDGES if by_edge else NODES,), generator=generator),
+        weight=torch.rand(EDGES, generator=generator),
+    )
+    data.weight[::3] = 0.0
+    return data
+
+
+def edge_times(data: Data, by_edge: bool) -> torch.Tensor:
+    return data.time if by_edge else data.time[data.edge_index[0]]
+
+
+@pytest.mark.parametrize("by_edge", [False, True])
+@pytest.mark.parametrize("window", [0, 7, 30, 1000])
+def test_all_neighbours_of_the_window(by_edge: bool, window: int) -> None:
+    data = graph(by_edge)
+    seeds, times = torch.arange(NODES), torch.arange(NODES) * 3
+    batch = next(iter(NeighborLoader(
+        data, [-1], seeds, times, time_attr="time", time_window=window, batch_size=NODES
+    )))  # fmt: skip
+    time, destination = edge_times(data, by_edge), data.edge_index[1]
+    latest = times[destination]
+    expected = (time <= latest) & (time >= latest - window)
+    assert batch.e_id.sort()[0].tolist() == expected.nonzero().view(-1).tolist()
+
+
+@pytest.mark.parametrize("subgraph_type", ["directional", "induced"])
+@pytest.mark.parametrize("strategy", ["uniform", "last"])
+@pytest.mark.parametrize("law", [{}, {"replace": True}, {"weight_attr": "weight"},
+                                 {"weight_attr": "weight", "replace": True}])  # fmt: skip
+def test_every_hop_and_every_law(subgraph_type: str, strategy: str, law: dict[str, Any]) -> None:
+    data = graph(True)
+    loader = NeighborLoader(
+        data, [3, 2], torch.arange(20), torch.full((20,), 70), time_attr="time", time_window=40,
+        temporal_strategy=strategy, subgraph_type=subgraph_type, batch_size=20, seed=0, **law,
+    )  # fmt: skip
+    batch = next(iter(loader))
+    time = data.time[batch.e_id]
+    assert batch.num_edges > 20
+    assert int(time.min()) >= 30
+    assert int(time.max()) <= 70
+    if subgraph_type == "directional" and "weight_attr" in law:
+        assert bool((data.weight[batch.e_id] > 0).all())
+
+
+def test_the_latest_of_a_window() -> None:
+    """Times 0 to 9; a window of 3 below 7 leaves 4 to 7, of which the latest two are 6 and 7."""
+    data = Data(
+        edge_index=torch.stack([torch.arange(1, 11), torch.zeros(10, dtype=int)]), num_nodes=11,
+        time=torch.arange(10),
+    )  # fmt: skip
+    options: Any = {"time_attr": "time", "time_window": 3, "temporal_strategy": "last"}
+    for fanout, expected in ((2, [6, 7]), (9, [4, 5, 6, 7])):
+        loader = NeighborLoader(data, [fanout], torch.tensor([0]), torch.tensor([7]), **options)
+        assert sorted(next(iter(loader)).e_id.tolist()) == expected
+
+
+def test_links_have_windows_of_their_own() -> None:
+    data = graph(True)
+    links, times = data.edge_index[:, :30], torch.arange(30) * 3
+    loader = LinkNeighborLoader(
+        data, [4], links, edge_label_time=times, time_attr="time", time_window=10, batch_size=30
+    )
+    batch = next(iter(loader))
+    latest = batch.edge_label_time.repeat(2)[batch.batch[batch.edge_index[1]]]
+    time = data.time[batch.e_id]
+    assert batch.num_edges > 0
+    assert bool(((time <= latest) & (time >= latest - 10)).all())
+
+
+@pytest.mark.usefixtures("emulated_loaders")
+def test_a_gpu_refuses_windows() -> None:
+    loader = NeighborLoader(graph(True), [2], torch.tensor([0]), torch.tensor([9]),
+                            time_attr="time", time_window=3)  # fmt: skip
+    with pytest.raises(NotImplementedError, match="time_window"):
+        next(iter(loader))
+
+
+def picks_of(weighted: bool, replace: bool, k: int) -> np.ndarray:
+    """Draw k of 12 neighbours with the times 0 to 11, seen at 9 with a window of 6: 3 to 9."""
+    hubs = 4_000
+    leaf, hub = torch.arange(12).repeat(hubs), 12 + torch.arange(hubs).repeat_interleave(12)
+    data = Data(edge_index=torch.stack([leaf, hub]), num_nodes=12 + hubs)
+    data.time, data.weight = leaf, (1.0 + leaf % 4)
+    sampler = NeighborSampler(
+        data, [k], time_attr="time", time_window=6, seed=1, replace=replace,
+        weight_attr="weight" if weighted else None,
+    )  # fmt: skip
+    out = sampler.sample([12 + torch.arange(hubs)], sampler.next_key(), torch.full((hubs,), 9))
+    return data.time[out.edge[0]].view(hubs, k).numpy() - 3
+
+
+def test_draws_from_a_window_are_uniform() -> None:
+    picks = picks_of(False, False, 3)
+    assert single_inclusion(picks, 7) > THRESHOLD
+    assert single_inclusion(np.minimum(picks, 5), 6) < THRESHOLD
+
+
+def test_draws_from_a_window_go_by_weight() -> None:
+    picks = picks_of(True, True, 3).ravel()
+    weight = 1.0 + np.arange(3, 10) % 4
+    seen = np.bincount(picks, minlength=7)
+    assert chi_square(seen, weight / weight.sum() * len(picks)) > THRESHOLD
+    assert chi_square(seen, np.full(7, len(picks) / 7)) < THRESHOLD
+    once = np.bincount(picks_of(True, False, 1).ravel(), minlength=7)
+    assert chi_square(once, weight / weight.sum() * once.sum()) > THRESHOLD
+
+
+def test_the_least_times_do_not_wrap() -> None:
+    least = torch.iinfo(torch.int64).min
+    before = before_window(torch.tensor([10, least, least + 3, least + 4]), 3)
+    assert before.tolist() == [6, least, least, least]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"time_window": -1}, "time_window"),
+        ({"time_window": 1.5}, "time_window"),
+        ({"time_window": 1 << 62}, "below"),
+        ({"time_window": 3, "time_attr": None}, "without time_attr"),
+    ],
+)
+def test_what_is_refused(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        NeighborLoader(graph(False), [2], **{"time_attr": "time", **wrong})
