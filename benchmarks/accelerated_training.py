@@ -229,8 +229,8 @@ def markdown(result: dict[str, Any]) -> str:
         describe(result),
         "",
         "Median milliseconds a batch (loading, forward, backward, optimizer): wall time, in "
-        "brackets CPU time of the process. All in one process, one after the other on the same batches, "
-        f"{result['threads']} threads. Ratios of wall times are medians over the rounds. **Other "
+        "brackets CPU time of the process. All in one process, one after the other on the same "
+        f"batches, {result['threads']} threads. Ratios of wall times are medians over the rounds. **Other "
         "programs were running** (see the load), so wall times are long and uneven; the ratios and "
         "the CPU times tell more. PyG's sampler gives no counts by hop without pyg-lib, so *PyG "
         "trimmed* is PyG's loading time and the trimmed step on our batch. The last column is the "
@@ -246,7 +246,8 @@ def markdown(result: dict[str, Any]) -> str:
         found = result["accuracy"]
         lines += [
             f"Accuracy on {found['dataset']}, GraphSAGE with dropout, "
-            f"{len(found['scores']['plain'])} seeds: plain {found['mean']['plain']:.4f} (deviation {found['std']['plain']:.4f}), "
+            f"{len(found['scores']['plain'])} seeds: plain {found['mean']['plain']:.4f} "
+            f"(deviation {found['std']['plain']:.4f}), "
             f"accelerated {found['mean']['accelerated']:.4f} "
             f"({found['std']['accelerated']:.4f}), p = {found['p_value']:.2f}.",
             "",

@@ -11,6 +11,7 @@ from ..ops.streams import Event
 from ..types import BatchKey
 from .prefetcher import Prefetcher
 from .progress import Progress, SeedOrder
+from .recorder import Recorder
 from .stream_schedule import Handover, Schedule
 
 
@@ -58,12 +59,14 @@ class _Inline:
         self._tasks = iter(())
 
 
-def _numbered(work: Callable[[Task], Handover]) -> Callable[[Task], Made]:
+def _numbered(work: Callable[[Task], Handover], recorder: Recorder) -> Callable[[Task], Made]:
     """Return work that tells the batch's number, and cannot end the epoch by a StopIteration."""
 
     def run(task: Task) -> Made:
         try:
-            return task.number, work(task)
+            made = task.number, work(task)
+            recorder.ready(task.number)
+            return made
         except StopIteration as error:
             raise _stopped(error) from error
 
@@ -88,6 +91,7 @@ class Epoch:
         schedule: hands the batches over.
         producers: the threads.
         num_batches: returns how many batches a whole epoch has, or raises a TypeError.
+        recorder: adds up who waits for whom.
     """
 
     def __init__(
@@ -99,11 +103,12 @@ class Epoch:
         schedule: Schedule,
         producers: Producers,
         num_batches: Callable[[], int],
+        recorder: Recorder,
     ) -> None:
-        self._work, self._complete = _numbered(work), complete
+        self._work, self._complete = _numbered(work, recorder), complete
         self._progress, self._order = progress, order
         self._schedule, self._producers = schedule, producers
-        self._num_batches = num_batches
+        self._num_batches, self._recorder = num_batches, recorder
         self._results = self._new_results()
         self._begin()
 
@@ -121,6 +126,7 @@ class Epoch:
 
     def _begin(self) -> None:
         steps = self._progress.begin(self._order)
+        self._recorder.begin()
         self._ticket, self._first = self._progress.ticket, self._progress.batch
         modes = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
         self._results.begin(Task(*step, self._schedule.ask(), *modes) for step in steps)
@@ -139,6 +145,14 @@ class Epoch:
         return self._num_batches() - self._first
 
     def __next__(self) -> Any:
+        asked, number = self._recorder.ask(), None
+        try:
+            number, batch = self._next()
+            return batch
+        finally:
+            self._recorder.hand_over(asked, number)
+
+    def _next(self) -> tuple[int, Any]:
         progress = self._progress
         try:
             number, handover = next(self._results)
@@ -153,6 +167,6 @@ class Epoch:
             progress.batch = number + 1
         product = self._schedule.take(handover)
         try:
-            return self._complete(product)
+            return number, self._complete(product)
         except StopIteration as error:
             raise _stopped(error) from error

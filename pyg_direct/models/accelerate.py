@@ -14,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ..batch.edges import SampledEdges
 from ..loading.base import DirectLoader
+from ..loading.hops import hand_out_hops
 from .cutter import CutError, cut
 from .prefixes import NotAPrefix
 from .trimmed import TrimmedModel
@@ -147,7 +148,7 @@ def accelerate(model: M, *loaders: DirectLoader, batch_norm: str = "all") -> M:
     if batch_norm not in ("all", "needed"):
         raise ValueError(f"batch_norm must be 'all' or 'needed', got {batch_norm!r}.")
     for loader in loaders:
-        reason = loader.hand_out_hops()
+        reason = hand_out_hops(loader)
         if reason:
             warnings.warn(
                 f"pyg_direct.accelerate: batches of this {type(loader).__name__} run through the "

@@ -15,6 +15,7 @@ from torch_geometric.utils import to_undirected
 from pyg_direct import LinkNeighborLoader, NeighborLoader
 from pyg_direct.batch.edges import HopEnds, SampledEdges
 from pyg_direct.batch.tensors import tensors_of
+from pyg_direct.loading.hops import hand_out_hops
 
 EDGES = torch.tensor([[2, 3, 0, 4], [0, 0, 1, 2]])
 HOPS = HopEnds((2, 5, 6), (2, 5, 6), (3, 4))
@@ -26,7 +27,7 @@ def edges() -> SampledEdges:
 
 def handing_out(**options) -> NeighborLoader:
     loader = NeighborLoader(citations(), [4, 3], batch_size=16, seed=0, **options)
-    assert loader.hand_out_hops() == ""
+    assert hand_out_hops(loader) == ""
     return loader
 
 
@@ -116,7 +117,7 @@ def test_loaders_hand_them_out_only_when_told() -> None:
     loader = NeighborLoader(citations(), [4, 3], batch_size=16, seed=0)
     plain = next(iter(loader))
     assert type(plain.edge_index) is torch.Tensor
-    assert loader.hand_out_hops() == ""
+    assert hand_out_hops(loader) == ""
     again = next(iter(NeighborLoader(citations(), [4, 3], batch_size=16, seed=0)))
     assert type(again.edge_index) is torch.Tensor
 
@@ -126,7 +127,7 @@ def test_edges_are_those_of_the_plain_batch() -> None:
     data = citations()
     plain = NeighborLoader(data, [4, 3], batch_size=16, seed=0)
     told = NeighborLoader(data, [4, 3], batch_size=16, seed=0)
-    told.hand_out_hops()
+    hand_out_hops(told)
     for ours, other in zip(told, plain, strict=True):
         made = ours.edge_index
         assert torch.equal(made.as_tensor(), other.edge_index)
@@ -145,7 +146,7 @@ def test_edges_are_those_of_the_plain_batch() -> None:
 def test_types_have_their_own_hops() -> None:
     data = papers_and_authors()
     loader = NeighborLoader(data, [4, 3], input_nodes="paper", batch_size=16, seed=0)
-    assert loader.hand_out_hops() == ""
+    assert hand_out_hops(loader) == ""
     batch = next(iter(loader))
     for key in batch.edge_types:
         made = batch[key].edge_index
@@ -158,7 +159,7 @@ def test_link_loaders_hand_them_out() -> None:
     loader = LinkNeighborLoader(
         citations(), [4, 3], batch_size=16, neg_sampling="binary", disjoint=False, seed=0
     )
-    loader.hand_out_hops()
+    hand_out_hops(loader)
     batch = next(iter(loader))
     seeds = batch.edge_index.validate().hops.source[0]
     assert batch.edge_label_index.max() == seeds - 1
@@ -241,7 +242,7 @@ def test_a_transform_of_features_keeps_the_hops() -> None:
 )
 def test_orders_that_are_not_known(options, reason) -> None:
     loader = NeighborLoader(citations(), [4, 3], batch_size=16, **options)
-    assert reason in loader.hand_out_hops()
+    assert reason in hand_out_hops(loader)
     assert type(next(iter(loader)).edge_index) is torch.Tensor
 
 
@@ -250,7 +251,7 @@ def test_other_samplers_are_not_trusted() -> None:
     pytest.importorskip("torch_sparse")
     sampler = PyGSampler(citations(), [4, 3])
     loader = NeighborLoader(citations(), [4, 3], neighbor_sampler=sampler)
-    assert "not pyg_direct's" in loader.hand_out_hops()
+    assert "not pyg_direct's" in hand_out_hops(loader)
 
 
 def test_streams_see_the_tensors_behind() -> None:

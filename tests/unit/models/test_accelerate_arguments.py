@@ -17,6 +17,7 @@ from torch.utils.checkpoint import checkpoint
 from torch_geometric.nn import GCN, BatchNorm, GraphNorm, GraphSAGE, SAGEConv, SGConv
 
 from pyg_direct import NeighborLoader, accelerate
+from pyg_direct.loading.hops import hand_out_hops
 
 SEEDS = 7
 
@@ -32,7 +33,7 @@ def loader() -> NeighborLoader:
 
 @pytest.fixture
 def batch(loader):
-    loader.hand_out_hops()
+    hand_out_hops(loader)
     return next(iter(loader))
 
 

@@ -1,0 +1,157 @@
+"""Adds up, while an epoch runs, what `stats.Stats` tells; cheap enough to be always on."""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Callable
+from time import perf_counter
+from typing import Any, TypeVar
+
+from torch import Tensor
+from torch_geometric.data import Data, HeteroData
+
+from .stats import Stats, total_of
+
+R = TypeVar("R")
+
+# What a batch holds beside the attributes that were gathered.
+MADE = {
+    "edge_index", "n_id", "e_id", "input_id", "batch", "seed_time", "edge_label_index",
+    "edge_label", "edge_label_time", "src_index", "dst_pos_index", "dst_neg_index",
+    "_orig_edge_index",
+}  # fmt: skip
+
+
+class _Epoch:
+    """The sums of one epoch."""
+
+    def __init__(self) -> None:
+        self.counts = [0, 0, 0, 0, 0]  # batches, made, seeds, nodes, edges
+        self.seconds: dict[str, float] = defaultdict(float)
+        self.bytes: dict[str, int] = defaultdict(int)
+        self.waiting = self.working = self.ready = 0.0
+
+    def stats(self) -> Stats:
+        batches, made, seeds, nodes, edges = self.counts
+        return Stats(
+            batches, made, seeds, nodes, edges, dict(self.bytes), dict(self.seconds),
+            self.waiting, self.working, self.ready,
+        )  # fmt: skip
+
+
+class Recorder:
+    """The sums of a loader, epoch by epoch; written by the producers and by the consumer."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._epochs = [_Epoch()]
+        self._finished: dict[int, float] = {}  # number of a batch -> when it was ready
+        self._handed: float | None = None  # when the consumer got the last batch
+
+    def __reduce__(self) -> Any:
+        return Recorder, ()
+
+    def stats(self) -> Stats:
+        """Return what was added up so far."""
+        with self._lock:
+            epochs = [epoch.stats() for epoch in self._epochs if epoch.counts[1] or epoch.waiting]
+        return total_of(epochs)
+
+    def begin(self) -> None:
+        """Note that an epoch begins."""
+        with self._lock:
+            self._epochs.append(_Epoch())
+            self._finished.clear()
+            self._handed = None
+
+    def add(self, stage: str, seconds: float) -> None:
+        """Add the time of a stage; in any thread."""
+        with self._lock:
+            self._epochs[-1].seconds[stage] += seconds
+
+    def timed(self, stage: str, function: Callable[[], R]) -> R:
+        """Call a function, and add its time to a stage."""
+        start = perf_counter()
+        try:
+            return function()
+        finally:
+            self.add(stage, perf_counter() - start)
+
+    def assembling(self, backend: Any, assemble: Callable[[Any], Any]) -> Any:
+        """Return ``assemble(backend)``, with its time, what of it was gathering, and its counts."""
+        timed, start = TimedBackend(backend), perf_counter()
+        batch = assemble(timed)
+        seconds = perf_counter() - start
+        with self._lock:
+            found = self._epochs[-1].seconds
+            found["gathering"] += timed.seconds
+            found["assembling"] += seconds - timed.seconds
+        self.count(batch)
+        return batch
+
+    def count(self, batch: Any) -> None:
+        """Add what a batch holds, before it is transformed."""
+        if not isinstance(batch, (Data, HeteroData)):
+            return
+        seeds = nodes = edges = 0
+        sizes = []
+        typed = isinstance(batch, HeteroData)
+        for store in batch.stores:
+            for name, value in store.items():
+                if isinstance(value, Tensor):
+                    if name == "n_id":
+                        nodes += value.numel()
+                    elif name == "edge_index":
+                        edges += value.size(-1)
+                    elif name == "input_id":
+                        seeds += value.numel()
+                    elif name not in MADE:
+                        sizes.append((f"{store._key}.{name}" if typed else name, value.nbytes))
+        with self._lock:
+            epoch = self._epochs[-1]
+            for i, found in enumerate((0, 1, seeds, nodes, edges)):
+                epoch.counts[i] += found
+            for name, size in sizes:
+                epoch.bytes[name] += size
+
+    def ready(self, number: int) -> None:
+        """Note that a batch is made; in any thread."""
+        with self._lock:
+            self._finished[number] = perf_counter()
+
+    def ask(self) -> float:
+        """Note that the consumer asks for a batch, and return the time."""
+        now = perf_counter()
+        if self._handed is not None:
+            self._epochs[-1].working += now - self._handed
+        self._handed = None
+        return now
+
+    def hand_over(self, asked: float, number: int | None) -> None:
+        """Note that the consumer gets a batch, or None at the end of the epoch."""
+        now, epoch = perf_counter(), self._epochs[-1]
+        epoch.waiting += now - asked
+        if number is not None:
+            epoch.counts[0] += 1
+            epoch.ready += max(0.0, asked - self._finished.pop(number, asked))
+            self._handed = now
+
+
+class TimedBackend:
+    """A backend that adds up how long it gathers; all else is the backend's."""
+
+    def __init__(self, backend: Any) -> None:
+        self._backend = backend
+        self.device, self.memory = backend.device, backend.memory
+        self.seconds = 0.0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._backend, name)
+
+    def gather(self, *args: Any) -> Tensor:
+        """Gather as the backend does."""
+        start = perf_counter()
+        out: Tensor = self._backend.gather(*args)
+        self.seconds += perf_counter() - start
+        return out

@@ -1,0 +1,173 @@
+"""What a loader's batches cost and held: `loader.stats()`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+STAGES = ("sampling", "gathering", "assembling", "transform")
+TINY_BATCH_SECONDS = 0.002  # of a whole step; below, Python's overhead a batch is what counts
+EVEN = 0.5  # share of waiting from which on the loader is the bottleneck
+
+
+@dataclass(frozen=True)
+class Stats:
+    """Counts and times of some epochs, all from the side of the host.
+
+    Times are wall times in seconds. Those of the stages are summed over the producer threads, and
+    on a GPU they are what launching takes. `waiting_seconds` and `working_seconds` add up to the
+    time between the first and the last batch that was asked for.
+    """
+
+    batches: int = 0  # that the consumer got
+    made: int = 0  # that were made, also ahead of a loop that was broken off
+    seeds: int = 0
+    nodes: int = 0  # unique in each batch
+    edges: int = 0
+    gathered_bytes: Mapping[str, int] = field(default_factory=dict)  # by attribute
+    seconds: Mapping[str, float] = field(default_factory=dict)  # by stage, of the producers
+    waiting_seconds: float = 0.0  # the consumer for the loader
+    working_seconds: float = 0.0  # the consumer, between two batches
+    ready_seconds: float = 0.0  # finished batches for the consumer
+    epochs: Sequence[Stats] = ()  # the same for each epoch; empty in those
+
+    @property
+    def waiting_share(self) -> float:
+        """Part of the consumer's time that it waited, in [0, 1]."""
+        total = self.waiting_seconds + self.working_seconds
+        return self.waiting_seconds / total if total else 0.0
+
+    @property
+    def verdict(self) -> str:
+        """Where the time went, and what would help, in one sentence."""
+        if self.batches == 0:
+            return "no batch was asked for yet"
+        total = self.waiting_seconds + self.working_seconds
+        a_batch = total / self.batches
+        if a_batch < TINY_BATCH_SECONDS:
+            return (
+                f"a step takes {1e3 * a_batch:.2f} ms, of which much is Python's overhead: use a "
+                f"larger batch_size, or train on the whole graph at once"
+            )
+        share = 100 * self.waiting_share
+        if self.waiting_share < EVEN:
+            return f"training is the bottleneck: a faster loader could save at most {share:.0f} %"
+        made = sum(self.seconds.values())
+        stage = max(STAGES, key=lambda name: self.seconds.get(name, 0.0))
+        part = 100 * self.seconds.get(stage, 0.0) / made if made else 0.0
+        return (
+            f"the loader is the bottleneck: {share:.0f} % of the time went on waiting for it, and "
+            f"{part:.0f} % of its own time on {stage}; {_REMEDIES[stage]}"
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return everything as numbers, texts, dicts and lists, for JSON."""
+        return {
+            "batches": self.batches,
+            "made": self.made,
+            "seeds": self.seeds,
+            "nodes": self.nodes,
+            "edges": self.edges,
+            "gathered_bytes": dict(self.gathered_bytes),
+            "seconds": dict(self.seconds),
+            "waiting_seconds": self.waiting_seconds,
+            "working_seconds": self.working_seconds,
+            "ready_seconds": self.ready_seconds,
+            "verdict": self.verdict,
+            "epochs": [epoch.as_dict() for epoch in self.epochs],
+        }
+
+    def postfix(self) -> dict[str, str]:
+        """Return a few numbers for a tqdm bar: ``bar.set_postfix(loader.stats().postfix())``."""
+        total = self.waiting_seconds + self.working_seconds
+        rate = self.seeds / total if total else 0.0
+        return {"seeds/s": f"{rate:,.0f}", "waiting": f"{100 * self.waiting_share:.0f} %"}
+
+    def plot(self, axes: Any = None) -> Any:
+        """Draw the consumer's and the producers' time of each epoch as bars; needs matplotlib.
+
+        Args:
+            axes: matplotlib axes to draw on; None for new ones.
+
+        Returns:
+            The axes.
+
+        Raises:
+            ImportError: matplotlib is not installed.
+        """
+        try:
+            from matplotlib import pyplot
+        except ImportError as error:
+            raise ImportError("stats().plot() needs matplotlib: pip install matplotlib") from error
+        axes = pyplot.subplots()[1] if axes is None else axes
+        epochs = list(self.epochs) or [self]
+        bars = {
+            "consumer": {
+                "waiting": [e.waiting_seconds for e in epochs],
+                "training": [e.working_seconds for e in epochs],
+            },
+            "producers": {s: [e.seconds.get(s, 0.0) for e in epochs] for s in STAGES},
+        }
+        for side, (who, parts) in enumerate(bars.items()):
+            bottom = [0.0] * len(epochs)
+            places = [i + 0.4 * (side - 0.5) for i in range(len(epochs))]
+            for name, heights in parts.items():
+                axes.bar(places, heights, 0.38, bottom=bottom, label=f"{who}: {name}")
+                bottom = [b + h for b, h in zip(bottom, heights, strict=True)]
+        axes.set(xlabel="epoch", ylabel="seconds", title=self.verdict)
+        axes.legend()
+        return axes
+
+    def __repr__(self) -> str:
+        each = max(1, self.made)
+        lines = [
+            f"{self.batches:,} batches with {self.seeds:,} seeds; of each on average "
+            f"{self.nodes / each:,.0f} nodes and {self.edges / each:,.0f} edges",
+            *(
+                f"  {name:<12}{1e3 * self.seconds.get(name, 0.0) / each:10.3f} ms a batch"
+                for name in STAGES
+            ),
+            *(
+                f"  {name:<12}{size / each / 1e6:10.3f} MB a batch"
+                for name, size in self.gathered_bytes.items()
+            ),
+            f"  waiting for the loader {self.waiting_seconds:.2f} s, training "
+            f"{self.working_seconds:.2f} s, finished batches waited {self.ready_seconds:.2f} s",
+            f"  {self.verdict}",
+        ]
+        return "\n".join(lines)
+
+
+_REMEDIES = {
+    "sampling": "raise num_workers=, or use a smaller num_neighbors",
+    "gathering": "raise num_workers=, or store features in a narrower dtype",
+    "assembling": "raise num_workers=, or drop attributes that the model does not use",
+    "transform": "make the transform cheaper, apply it to the whole graph once, or raise "
+    "num_workers=",
+}
+
+
+def total_of(epochs: Sequence[Stats]) -> Stats:
+    """Return the sum of some epochs, with them."""
+
+    def added(name: str) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for epoch in epochs:
+            for key, value in getattr(epoch, name).items():
+                found[key] = found.get(key, 0) + value
+        return found
+
+    return Stats(
+        batches=sum(e.batches for e in epochs),
+        made=sum(e.made for e in epochs),
+        seeds=sum(e.seeds for e in epochs),
+        nodes=sum(e.nodes for e in epochs),
+        edges=sum(e.edges for e in epochs),
+        gathered_bytes=added("gathered_bytes"),
+        seconds=added("seconds"),
+        waiting_seconds=sum(e.waiting_seconds for e in epochs),
+        working_seconds=sum(e.working_seconds for e in epochs),
+        ready_seconds=sum(e.ready_seconds for e in epochs),
+        epochs=tuple(epochs),
+    )

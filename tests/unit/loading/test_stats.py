@@ -1,0 +1,222 @@
+"""`loader.stats()`: counts, times that add up, and the verdict in staged situations."""
+
+import json
+import pickle
+import threading
+import time
+
+import pytest
+import torch
+from graphs import citations, papers_and_authors
+
+from pyg_direct import NeighborLoader
+from pyg_direct.loading import recorder
+from pyg_direct.loading.recorder import Recorder
+from pyg_direct.loading.stats import STAGES, Stats
+from pyg_direct.ops.cpu.backend import CpuBackend
+
+
+def loader_of(**options) -> NeighborLoader:
+    return NeighborLoader(citations(), [4, 3], **{"batch_size": 32, "seed": 0, **options})
+
+
+class Clock:
+    """A clock that only moves when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def spend(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch) -> Clock:
+    found = Clock()
+    monkeypatch.setattr(recorder, "perf_counter", found)
+    return found
+
+
+def run(loader, clock: Clock, seconds: float = 0.0) -> Stats:
+    """Go through the loader with so much work for each batch."""
+    for _ in loader:
+        clock.spend(seconds)
+    return loader.stats()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_counts_are_those_of_the_batches(workers) -> None:
+    loader = loader_of(num_workers=workers)
+    batches = list(loader)
+    stats = loader.stats()
+    assert stats.batches == stats.made == len(batches) == 10
+    assert stats.seeds == 300
+    assert stats.nodes == sum(b.num_nodes for b in batches)
+    assert stats.edges == sum(b.num_edges for b in batches)
+    assert stats.gathered_bytes == {
+        name: sum(b[name].nbytes for b in batches)
+        for name in ("x", "y", "train_mask", "val_mask", "test_mask")
+    }
+    assert set(stats.seconds) <= set(STAGES)
+
+
+def test_types_are_counted_apart() -> None:
+    loader = NeighborLoader(papers_and_authors(), [3, 2], input_nodes="paper", batch_size=50)
+    batches = list(loader)
+    stats = loader.stats()
+    assert stats.seeds == 200
+    assert stats.gathered_bytes["author.x"] == sum(b["author"].x.nbytes for b in batches)
+    assert stats.edges == sum(b[k].edge_index.size(1) for b in batches for k in b.edge_types)
+
+
+def test_epochs_are_told_apart() -> None:
+    loader = loader_of()
+    assert loader.stats().batches == 0
+    assert loader.stats().verdict == "no batch was asked for yet"
+    list(loader)
+    next(iter(loader))
+    stats = loader.stats()
+    assert [epoch.batches for epoch in stats.epochs] == [10, 1]
+    assert stats.batches == 11
+    assert stats.nodes == sum(epoch.nodes for epoch in stats.epochs)
+
+
+def test_the_consumers_timeline_adds_up(clock) -> None:
+    loader = loader_of(transform=lambda batch: clock.spend(0.25) or batch)
+    start = clock.now
+    stats = run(loader, clock, 2.0)
+    assert stats.waiting_seconds == pytest.approx(10 * 0.25)
+    assert stats.working_seconds == pytest.approx(10 * 2.0)
+    assert stats.waiting_seconds + stats.working_seconds == pytest.approx(clock.now - start)
+    assert stats.seconds["transform"] == pytest.approx(10 * 0.25)
+    assert stats.seconds["sampling"] == stats.seconds["gathering"] == 0
+    run(loader, clock)
+    assert [e.working_seconds for e in loader.stats().epochs] == [pytest.approx(20), 0]
+
+
+def test_a_loop_that_is_broken_off_counts_what_it_did(clock) -> None:
+    loader = loader_of()
+    for number, _ in enumerate(loader):
+        if number == 2:
+            break
+        clock.spend(1.0)
+    clock.spend(50.0)  # not on this loader's batches
+    assert run(loader, clock, 1.0).working_seconds == pytest.approx(12.0)
+
+
+def test_finished_batches_wait_for_the_consumer(clock) -> None:
+    loader = loader_of(num_workers=1)
+    batches = iter(loader)
+    next(batches)
+    while len(loader._recorder._finished) < 2:  # the producer works ahead, on a clock that stands
+        time.sleep(0.001)
+    clock.spend(3.0)
+    next(batches)
+    assert loader.stats().ready_seconds == pytest.approx(3.0)
+
+
+def test_verdict_of_a_slow_model(clock) -> None:
+    loader = loader_of(transform=lambda batch: clock.spend(0.07) or batch)
+    verdict = run(loader, clock, 0.93).verdict
+    assert verdict == "training is the bottleneck: a faster loader could save at most 7 %"
+
+
+def test_verdict_of_a_slow_transform(clock) -> None:
+    loader = loader_of(transform=lambda batch: clock.spend(0.9) or batch)
+    verdict = run(loader, clock, 0.1).verdict
+    assert "the loader is the bottleneck: 90 % of the time" in verdict
+    assert "100 % of its own time on transform; make the transform cheaper" in verdict
+
+
+def test_verdict_of_a_slow_gather(monkeypatch, clock) -> None:
+    original = CpuBackend.gather
+
+    def gather(self, *args):
+        clock.spend(0.1)
+        return original(self, *args)
+
+    monkeypatch.setattr(CpuBackend, "gather", gather)
+    loader = loader_of(transform=lambda batch: clock.spend(0.1) or batch)
+    stats = run(loader, clock)
+    assert "the loader is the bottleneck: 100 % of the time" in stats.verdict
+    assert "83 % of its own time on gathering" in stats.verdict  # five attributes
+    assert stats.seconds["assembling"] == pytest.approx(0)
+
+
+def test_verdict_of_a_tiny_graph(clock) -> None:
+    loader = loader_of(transform=lambda batch: clock.spend(0.0002) or batch)
+    stats = run(loader, clock, 0.0006)
+    assert "a step takes 0.80 ms" in stats.verdict
+    assert "larger batch_size" in stats.verdict
+
+
+def test_forms_of_the_report() -> None:
+    loader = loader_of()
+    list(loader)
+    stats = loader.stats()
+    assert json.loads(json.dumps(stats.as_dict()))["batches"] == 10
+    assert stats.verdict in repr(stats)
+    assert set(stats.postfix()) == {"seeds/s", "waiting"}
+
+
+def test_plot() -> None:
+    matplotlib = pytest.importorskip("matplotlib")
+    matplotlib.use("agg")
+    loader = loader_of()
+    list(loader)
+    list(loader)
+    axes = loader.stats().plot()
+    assert len(axes.patches) == 2 * (2 + len(STAGES))
+    assert axes.get_title() == loader.stats().verdict
+
+
+def test_loaders_can_be_pickled() -> None:
+    loader = loader_of()
+    list(loader)
+    again = pickle.loads(pickle.dumps(loader))
+    assert again.stats().batches == 0
+    list(again)
+    assert again.stats().batches == 10
+
+
+def test_the_consumer_may_gather() -> None:
+    loader = loader_of(filter_per_worker=False, num_workers=1)
+    list(loader)
+    assert loader.stats().made == 10
+
+
+def test_records_from_several_threads_are_not_lost() -> None:
+    shared = Recorder()
+    threads = [
+        threading.Thread(target=lambda: [shared.add("sampling", 1.0) for _ in range(2000)])
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert shared._epochs[-1].seconds["sampling"] == 8000
+
+
+def test_the_lightning_callback_logs() -> None:
+    pytest.importorskip("pytorch_lightning")
+    from pyg_direct.lightning import LoaderStats
+
+    class Module:
+        logged: dict = {}  # noqa: RUF012
+
+        def log(self, name, value):
+            self.logged[name] = value
+
+    class Trainer:
+        train_dataloader = loader_of()
+
+    list(Trainer.train_dataloader)
+    LoaderStats().on_train_epoch_end(Trainer, Module())
+    assert 0 <= Module.logged["loader_waiting_share"] <= 1
+    assert Module.logged["loader_seeds_per_second"] > 0
+    Trainer.train_dataloader = torch.utils.data.DataLoader([1])
+    LoaderStats().on_train_epoch_end(Trainer, Module())
