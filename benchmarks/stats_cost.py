@@ -1,4 +1,6 @@
-"""What `loader.stats()` costs: one record, and all records of a batch. Writes results/stats_cost.json.
+"""What `loader.stats()` costs: one record, and all records of a batch.
+
+Writes `results/stats_cost.json`.
 
 python -m benchmarks.stats_cost
 """
