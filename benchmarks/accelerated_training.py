@@ -231,10 +231,10 @@ def markdown(result: dict[str, Any]) -> str:
         "Median milliseconds a batch (loading, forward, backward, optimizer): wall time, in "
         "brackets CPU time of the process. All in one process, one after the other on the same "
         f"batches, {result['threads']} threads. Ratios of wall times are medians over the "
-        "rounds. **Other programs were running** (see the load), so wall times are long and uneven; the ratios and "
-        "the CPU times tell more. PyG's sampler gives no counts by hop without pyg-lib, so *PyG "
-        "trimmed* is PyG's loading time and the trimmed step on our batch. The last column is the "
-        "largest difference of an output from the plain model's.",
+        "rounds. **Other programs were running** (see the load), so wall times are long and "
+        "uneven; the ratios and the CPU times tell more. PyG's sampler gives no counts by hop "
+        "without pyg-lib, so *PyG trimmed* is PyG's loading time and the trimmed step on our "
+        "batch. The last column is the largest difference of an output from the plain model's.",
         "",
         "| graph | model | layers run as | " + " | ".join(WAYS)
         + " | PyG / accelerated | PyG trimmed / accelerated | difference |",

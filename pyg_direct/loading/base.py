@@ -12,7 +12,6 @@ import torch
 import torch.utils.data
 from torch import Tensor
 from torch_geometric.sampler import BaseSampler, HeteroSamplerOutput, SamplerOutput
-from torch_geometric.sampler.base import SubgraphType
 
 from ..arguments import (
     check_choice,
@@ -208,23 +207,13 @@ class DirectLoader(torch.utils.data.DataLoader[Any]):
                 f"HeteroSamplerOutput, got {type(out).__name__}."
             )
         out = with_edge_ids(out, self._sampler.edge_permutation)
-<<<<<<< HEAD
         # Of our own sampler's ids it is known how large they are; others' are looked at.
         ends = None if self.transform_sampler_output else self._site.ends
         labels, ids = self._labels(out), ids_of(out, self._backend, self._ids_on_host)
-        batch = assemble(self.data, out, labels, self._backend, self.custom_cls, ends, ids)
-        if self._hands_out_hops:
-            return with_sampled_edges(batch, self.transform)
-        return batch if self.transform is None else self.transform(batch)
-=======
-        # Of our own sampler's ids it is known where they are and how large; others' are looked at.
-        ends = None if self.transform_sampler_output else self._ends
-        out = moved(out, self._backend.device) if ends is None else out
-        labels = self._labels(out)
         recorder, transform = self._recorder, self.transform
         batch = recorder.assembling(
             self._backend,
-            lambda backend: assemble(self.data, out, labels, backend, self.custom_cls, ends),
+            lambda backend: assemble(self.data, out, labels, backend, self.custom_cls, ends, ids),
         )
         timed = transform and (lambda b: recorder.timed("transform", lambda: transform(b)))
         if self.hands_out_hops:
@@ -238,18 +227,13 @@ class DirectLoader(torch.utils.data.DataLoader[Any]):
                 return schedule.produce(task.asked, lambda: self._collated(task), None)
             return schedule.produce(
                 task.asked,
-<<<<<<< HEAD
                 lambda: self._sample_ahead(self.input_data[task.index], task.key),
-=======
-                lambda: self._recorder.timed(
-                    "sampling", lambda: self._sample(self.input_data[task.index], task.key)
-                ),
                 (lambda out: self._pinned(self.filter_fn(out))) if self.filter_per_worker else None,
             )
 
     def _sample_ahead(self, inputs: Any, key: BatchKey) -> Any:
         """Sample, and begin to bring the ids to the host, beside what comes next."""
-        out = self._sample(inputs, key)
+        out = self._recorder.timed("sampling", lambda: self._sample(inputs, key))
         if self._ids_on_host:
             begin_copies(out, self._backend)
         return out

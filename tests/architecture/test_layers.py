@@ -39,6 +39,7 @@ FLOORS: list[dict[str, set[str]]] = [
         "loader": {"types", "arguments", "sampling", "batch", "loading"},
         "link_loader": {"types", "arguments", "sampling", "batch", "loading"},
         "info": {"config", "units", "doctor"},
+        "lightning": {"loading"},
         "family": {
             "types",
             "arguments",
