@@ -40,6 +40,7 @@ FLOORS: list[dict[str, set[str]]] = [
         "link_loader": {"types", "arguments", "sampling", "batch", "loading"},
         "info": {"config", "units", "doctor"},
         "lightning": {"loading"},
+        "plan": {"units", "sampling"},
         "family": {
             "types",
             "arguments",
@@ -74,7 +75,7 @@ APART = {("ops.cpu", "ops.cuda"), ("ops.cuda", "ops.cpu")}
 
 PYG = {
     "graph", "arguments", "sampling", "batch", "loading", "models", "loader", "link_loader", "swap",
-    "family",
+    "family", "plan",
 }  # fmt: skip
 CUPY = {"ops.cuda.compiler"}
 NUMBA = {"kernels"}
