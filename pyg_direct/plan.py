@@ -54,7 +54,7 @@ MACHINES = {
 class Batches(NamedTuple):
     """What sampled batches hold, on average."""
 
-    count: int
+    num_batches: int
     nodes: float
     nodes_deviation: float  # between batches
     edges: float
@@ -152,7 +152,7 @@ def report(
         f"{num_nodes:,} nodes, {num_edges:,} edges: {size_text(topology)} of topology, "
         f"{size_text(features)} of features ({row_bytes} bytes a node)",
         f"a batch of {batch_size:,} seeds, fan-out {'/'.join(map(str, fanout))} "
-        f"(mean of {batches.count}):",
+        f"(mean of {batches.num_batches}):",
         f"  {batches.nodes:,.0f} unique nodes (batches differ by {spread:.1f} %), "
         f"{batches.edges:,.0f} edges",
         f"  {size_text(int(gathered))} of features, {lines:,.0f} reads of {LINE_BYTES} bytes",
