@@ -45,6 +45,7 @@ COMMANDS = {
         Command("family_accuracy", "benchmarks.training.family", "models trained with those"),
         Command("accuracy", "benchmarks.training.accuracy", "accuracy of trained models"),
         Command("tasks", "benchmarks.training.tasks", "links, edge types and times"),
+        Command("inference", "benchmarks.inference", "outputs of a model for all nodes"),
         Command("requests", "benchmarks.gather_requests", "PCIe read requests of a gather"),
         Command("gpu", "benchmarks.gpu.run", "all measurements and checks on a GPU"),
     )

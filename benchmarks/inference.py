@@ -1,0 +1,280 @@
+"""Layer-wise inference of all nodes against PyG's ways, each in a process of its own.
+
+Contestants: `pyg_direct.inference`; the model on the whole graph, as ``model(x, edge_index)``;
+``BasicGNN.inference`` with PyG's loader; and batches of nodes with all their neighbours of all hops
+from PyG's loader, of which a sample is measured and scaled to all nodes. Rounds are interleaved.
+
+`--large` runs ours alone on a graph of 10 million nodes and 150 million edges that lies in files,
+under a limit of the data segment (RLIMIT_DATA): anonymous memory counts, maps of files do not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+from torch_geometric.data import Data
+from torch_geometric.loader import NeighborLoader
+from torch_geometric.nn import GAT, GraphSAGE
+
+import pyg_direct
+from benchmarks import result
+from examples.synthetic import power_law_graph
+
+TITLE = "Inference of all nodes"
+WAYS = ("pyg_direct.inference", "whole graph", "BasicGNN.inference", "batches of nodes")
+OURS = WAYS[0]
+LAYERS, CHANNELS, CLASSES = 3, 128, 47
+LAYER_BATCH, NODE_BATCH, NODE_BATCHES = 4096, 256, 2
+LIMIT_BYTES = 6_000_000_000
+
+
+def model_of(name: str, width: int, channels: int = CHANNELS) -> torch.nn.Module:
+    """Return a model with the same parameters in every process."""
+    torch.manual_seed(0)
+    cls, options = (GraphSAGE, {}) if name == "SAGE" else (GAT, {"heads": 4})
+    return cls(width, channels, LAYERS, CLASSES, **options).eval()
+
+
+def run_way(way: str, model: torch.nn.Module, data: Data) -> tuple[torch.Tensor | None, float]:
+    """Run a contestant; return its result, and which part of the nodes it computed."""
+    if way == OURS:
+        return pyg_direct.inference(model, data), 1.0
+    with torch.no_grad():
+        if way == "whole graph":
+            return model(data.x, data.edge_index), 1.0
+        if way == "BasicGNN.inference":
+            loader = NeighborLoader(data, [-1], batch_size=LAYER_BATCH)
+            return model.inference(loader), 1.0
+        seeds = torch.randperm(data.num_nodes)[: NODE_BATCH * NODE_BATCHES]
+        loader = NeighborLoader(data, [-1] * LAYERS, seeds, batch_size=NODE_BATCH)
+        for batch in loader:
+            model(batch.x, batch.edge_index)
+    return None, len(seeds) / data.num_nodes
+
+
+class Peak:
+    """Anonymous memory of this process: its largest value while the block runs, above the first."""
+
+    def __enter__(self) -> Peak:
+        self.first = self.largest = self._now()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+        self._thread.start()
+        return self
+
+    def _watch(self) -> None:
+        while not self._stop.wait(0.02):
+            self.largest = max(self.largest, self._now())
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    @staticmethod
+    def _now() -> int:
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("RssAnon:"):
+                return int(line.split()[1]) * 1024
+        return 0
+
+
+def measured(work: Callable[[], Any]) -> tuple[Any, dict[str, float]]:
+    """Run `work`, and return its result with seconds, CPU seconds and peak memory."""
+    with Peak() as peak:
+        begin, cpu = time.perf_counter(), time.process_time()
+        found = work()
+        times = {
+            "seconds": time.perf_counter() - begin,
+            "cpu_seconds": time.process_time() - cpu,
+        }
+    return found, {**times, "peak_bytes": peak.largest - peak.first}
+
+
+def child(spec: dict[str, Any]) -> None:
+    """Measure one contestant in this process, after a small run that compiles what there is."""
+    data = torch.load(spec["graph"], weights_only=False)
+    model = model_of(spec["model"], data.x.size(1))
+    small = Data(x=data.x[:64], edge_index=torch.randint(64, (2, 256)))
+    run_way(spec["way"], model, small)
+    (rows, part), record = measured(lambda: run_way(spec["way"], model, data))
+    record["seconds"] /= part
+    record["cpu_seconds"] /= part
+    if rows is not None:
+        np.save(spec["rows"], rows.numpy())
+    print(json.dumps({**record, "part": part}))
+
+
+def contest(model: str, data: Data, rounds: int, folder: Path) -> dict[str, Any]:
+    """Return medians of all contestants on a graph, and how far results are from the full batch."""
+    graph = folder / "graph.pt"
+    torch.save(data, graph)
+    records: dict[str, list[dict[str, float]]] = {way: [] for way in WAYS}
+    for _ in range(rounds):
+        for i, way in enumerate(WAYS):
+            rows = str(folder / f"rows{i}.npy")
+            spec = {"way": way, "model": model, "graph": str(graph), "rows": rows}
+            records[way].append(_call(["--child", json.dumps(spec)]))
+    full = np.load(folder / "rows1.npy")
+    off = {
+        way: float(np.abs(np.load(folder / f"rows{i}.npy") - full).max() / np.abs(full).max())
+        for i, way in enumerate(WAYS[:3])
+    }
+    return {
+        "model": model,
+        "nodes": data.num_nodes,
+        "edges": data.num_edges,
+        "rounds": rounds,
+        "ways": {
+            way: {key: median(r[key] for r in found) for key in found[0]} | {"off": off.get(way)}
+            for way, found in records.items()
+        },
+    }
+
+
+def large_graph(folder: Path, nodes: int, degree: int, width: int) -> None:
+    """Write features and edges, sorted by destination, to files."""
+    rng = np.random.default_rng(0)
+    x = np.lib.format.open_memmap(folder / "x.npy", "w+", np.float32, (nodes, width))
+    edges = np.lib.format.open_memmap(folder / "edges.npy", "w+", np.int64, (2, nodes * degree))
+    step = 100_000
+    for first in range(0, nodes, step):
+        last = min(first + step, nodes)
+        x[first:last] = rng.standard_normal((last - first, width), np.float32)
+        count = (last - first) * degree
+        place = slice(first * degree, last * degree)
+        edges[0, place] = (rng.random(count) ** 2 * nodes).astype(
+            np.int64
+        )  # some nodes are popular
+        # Most lists are short: the square of a uniform draw crowds the first nodes of a step.
+        edges[1, place] = np.sort(
+            first + (rng.random(count) ** 2 * (last - first)).astype(np.int64)
+        )
+
+
+def large_child(spec: dict[str, Any]) -> None:
+    """Run inference over a graph in files under a limit of anonymous memory."""
+    folder = Path(spec["folder"])
+    data = Data(
+        x=torch.from_numpy(np.load(folder / "x.npy", mmap_mode="r+")),
+        edge_index=torch.from_numpy(np.load(folder / "edges.npy", mmap_mode="r+")),
+    )
+    model = GraphSAGE(data.x.size(1), 64, LAYERS, 32).eval()
+    small = Data(x=torch.rand(64, data.x.size(1)), edge_index=torch.randint(64, (2, 256)))
+    pyg_direct.inference(model, small)
+    resource.setrlimit(resource.RLIMIT_DATA, (LIMIT_BYTES, LIMIT_BYTES))
+    _, record = measured(
+        lambda: pyg_direct.inference(
+            model, data, out=folder / "out.npy", memory_bytes=spec["memory_bytes"]
+        )
+    )
+    print(json.dumps(record))
+
+
+def _call(arguments: list[str]) -> dict[str, Any]:
+    command = [sys.executable, "-W", "ignore", "-m", "benchmarks.inference", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(done.stderr)
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def sections(found: dict[str, Any]) -> list[str]:
+    """Return the report."""
+    lines = [
+        "Each way in a process of its own, rounds interleaved, medians. The machine was shared with",
+        "other work: compare CPU seconds, which hardly depend on it. `peak` is anonymous memory above",
+        "what the graph and the model take. Batches of nodes are a sample, scaled to all nodes. `off`",
+        "is the largest difference from the whole graph's result, relative to its largest value.",
+        "",
+    ]
+    for contest_ in found["contests"]:
+        ours = contest_["ways"][OURS]
+        lines += [
+            f"## {contest_['model']}, {contest_['nodes']:,} nodes, {contest_['edges']:,} edges",
+            "",
+            "| | seconds | CPU seconds | times ours (CPU) | peak | off |",
+            "|---|---|---|---|---|---|",
+        ]
+        for way, r in contest_["ways"].items():
+            off = "" if r["off"] is None else f"{r['off']:.1e}"
+            lines.append(
+                f"| {way} | {r['seconds']:,.1f} | {r['cpu_seconds']:,.1f} | "
+                f"{r['cpu_seconds'] / ours['cpu_seconds']:,.1f} | {r['peak_bytes'] / 1e6:,.0f} MB "
+                f"| {off} |"
+            )
+        lines.append("")
+    large = found.get("large")
+    if large:
+        lines += [
+            f"## {large['nodes']:,} nodes, {large['edges']:,} edges in files",
+            "",
+            f"Three layers of GraphSAGE, 64 channels; at most {LIMIT_BYTES / 1e9:.0f} GB of data "
+            f"segment (RLIMIT_DATA, maps of files apart), memory_bytes="
+            f"{large['memory_bytes']:,}: {large['seconds']:,.0f} s, {large['cpu_seconds']:,.0f} CPU "
+            f"seconds, {large['peak_bytes'] / 1e6:,.0f} MB of anonymous memory at the peak.",
+            "",
+        ]
+    return lines
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Run the benchmark."""
+    parser = result.parser(__doc__)
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    parser.add_argument("--large-child", help=argparse.SUPPRESS)
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--models", nargs="+", default=["SAGE", "GAT"])
+    parser.add_argument("--large", action="store_true", help="only the graph in files")
+    arguments = parser.parse_args(argv)
+    if arguments.child:
+        child(json.loads(arguments.child))
+        return
+    if arguments.large_child:
+        large_child(json.loads(arguments.large_child))
+        return
+    quick = arguments.quick
+    found = result.new_result("inference", quick, contests=[])
+    stored = arguments.out / "inference.json"
+    if stored.exists() and not quick:  # the parts are run one by one
+        old = json.loads(stored.read_text())
+        found["contests"], found["large"] = old["contests"], old.get("large")
+    os.environ["PYG_DIRECT_DEVICE"] = "cpu"
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        if arguments.large or quick:
+            nodes, degree = (10_000, 5) if quick else (10_000_000, 15)
+            large_graph(folder, nodes, degree, 64)
+            memory_bytes = 3_000_000_000
+            record = _call(
+                ["--large-child", json.dumps({"folder": name, "memory_bytes": memory_bytes})]
+            )
+            fields = {"nodes": nodes, "edges": nodes * degree, "memory_bytes": memory_bytes}
+            found["large"] = {**fields, **record}
+        if not arguments.large:
+            size = (1000, 10_000) if quick else (200_000, 5_000_000)
+            data = power_law_graph(*size, num_features=128)
+            data = Data(x=data.x, edge_index=data.edge_index)
+            for model in arguments.models:
+                found["contests"] = [c for c in found["contests"] if c["model"] != model]
+                found["contests"].append(contest(model, data, arguments.rounds, folder))
+                result.write(found, arguments.out)
+    result.write(found, arguments.out)
+
+
+if __name__ == "__main__":
+    main()
