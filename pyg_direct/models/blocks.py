@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -47,6 +48,7 @@ class Scope:
     cut: Cut
     graph: Graph  # placed by `backend`
     backend: Backend
+    indptr: npt.NDArray[Any]  # of the graph, in host memory
     tables: dict[str, Tensor]  # rows of all nodes or edges, by the name of the value
     constants: dict[str, Any] = field(default_factory=dict)
     degrees: dict[Any, Degrees] = field(default_factory=dict)  # by `Normalisation.key`
@@ -82,8 +84,8 @@ class Scope:
         """Return the list bounds of an edge type: NumPy [number of targets + 1], from 0."""
         csc, r = self.graph.csc, self.relations[edge_type]
         begin = int(csc.indptr_base[r])
-        ends = csc.indptr[begin : begin + int(csc.num_nodes[csc.dst_type[r]]) + 1]
-        return np.asarray(ends) - int(csc.edge_base[r])
+        ends = self.indptr[begin : begin + int(csc.num_nodes[csc.dst_type[r]]) + 1]
+        return ends - int(csc.edge_base[r])
 
     def rows(self, name: str, index: Tensor | slice) -> Tensor:
         """Return rows of a value on the device of the backend, in the dtype the model computes."""
@@ -154,7 +156,7 @@ class Block:
         if edge_type not in self._in_edges:
             csc, r = self.scope.graph.csc, self.scope.relations[edge_type]
             base = int(csc.indptr_base[r])
-            ends = csc.indptr[base + self.first : base + self.last + 1].astype(np.int64)
+            ends = self.scope.indptr[base + self.first : base + self.last + 1].astype(np.int64)
             begin, end = int(ends[0]), int(ends[-1])
             ids = (
                 np.arange(begin, end) - int(csc.edge_base[r])

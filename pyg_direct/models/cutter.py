@@ -50,6 +50,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
@@ -231,19 +232,20 @@ def cut(
             f"None of the arguments {', '.join(map(repr, given))} is an edge_index: int64 or int32 "
             f"[2, number of edges], named edge_index, edge_index_dict, adj or adj_t."
         )
-    example = make_example(given, spaces)
+    device = next((p.device for p in model.parameters()), None)
+    fresh = partial(make_example, given, spaces, device=device)
     root = _Single(model) if is_message_passing(model) else model
     modes = [(m, m.training) for m in root.modules()]
-    tracer = ProbingTracer(example)
+    tracer = ProbingTracer(fresh())
     try:
         root.train(training)
         with torch.no_grad(), one_thread():
             graph = _record(tracer, root)
-            pieces = _pieces(root, graph, make_example(given, spaces))
+            pieces = _pieces(root, graph, fresh())
             with evaluating(model):
-                expected = model(**make_example(given, spaces).full)
+                expected = model(**fresh().full)
                 # The example may have been changed in place by the recorded operations.
-                found = pieces.run(make_example(given, spaces).full)
+                found = pieces.run(fresh().full)
     finally:
         for module, mode in modes:
             module.training = mode

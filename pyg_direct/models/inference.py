@@ -155,11 +155,9 @@ class Plan:
         given = stand_ins(graph, arguments)
         self._cut = cut(model, given, levels)
         self._check_results()
-        backend = backend_for(_device_of(model))
-        graph = replace(graph, csc=backend.memory.place_graph(graph.csc))
+        backend = backend_for(device_of(model))
         tables, constants = _split(self._cut, given)
-        backend.memory.place_tables(tables.items())
-        self._scope = Scope(self._cut, graph, backend, tables, constants)
+        self._scope = _scope(self._cut, graph, backend, tables, constants)
         layers = _layers(self._cut, backend)
         threads = min(options.threads, backend.default_producers or options.threads)
         self.schedule = self._fitted(layers, threads)
@@ -277,6 +275,19 @@ def _split(pieces: Cut, given: Mapping[str, Any]) -> tuple[dict[str, Tensor], di
     return tables, constants
 
 
+def _scope(
+    pieces: Cut,
+    graph: Graph,
+    backend: Backend,
+    tables: dict[str, Tensor],
+    constants: dict[str, Any],
+) -> Scope:
+    """Place the graph and the inputs where the backend reads them."""
+    placed = replace(graph, csc=backend.memory.place_graph(graph.csc))
+    backend.memory.place_tables(tables.items())
+    return Scope(pieces, placed, backend, graph.csc.indptr, tables, constants)
+
+
 def _layers(pieces: Cut, backend: Backend) -> dict[str, Layer]:
     """Choose how each convolution runs, and check the whole cut on the example.
 
@@ -284,10 +295,8 @@ def _layers(pieces: Cut, backend: Backend) -> dict[str, Layer]:
         CutError: a convolution that needs more than one hop.
     """
     example = pieces.example
-    graph = graph_of(_graph_of_example(example))
-    graph = replace(graph, csc=backend.memory.place_graph(graph.csc))
     tables, constants = _split(pieces, example.full)
-    scope = Scope(pieces, graph, backend, tables, constants)
+    scope = _scope(pieces, graph_of(_graph_of_example(example)), backend, tables, constants)
     layers: dict[str, Layer] = {}
     values: dict[str, Any] = {**pieces.input_values(example.full), **scope.constants}
     for step in pieces.steps:
@@ -329,7 +338,8 @@ def _copied(value: Any) -> Any:
     return value.clone() if isinstance(value, Tensor) else value
 
 
-def _device_of(model: torch.nn.Module) -> torch.device:
+def device_of(model: torch.nn.Module) -> torch.device:
+    """Return where a model computes."""
     return next((p.device for p in model.parameters()), torch.device("cpu"))
 
 

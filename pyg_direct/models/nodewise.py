@@ -56,7 +56,9 @@ def run_nodewise(
 
 def _hops(model: torch.nn.Module, graph: Graph, arguments: Mapping[str, Any]) -> int:
     """Return how many hops of neighbours the model needs, checked on a small graph."""
-    example = make_example(stand_ins(graph, arguments), levels_of(graph, arguments))
+    device = next((p.device for p in model.parameters()), None)
+    given, levels = stand_ins(graph, arguments), levels_of(graph, arguments)
+    example = make_example(given, levels, device=device)
     full = dict(example.full)
     for name, value in full.items():
         space = example.spaces[name]
@@ -89,7 +91,7 @@ def _narrowed(value: Any, space: Any, example: Any) -> Any:
     position = torch.arange(value.size(1))
     col = position % targets
     row = (col * sources // targets + 1 + position // targets % 2) % sources
-    return torch.stack([row, col])[:, col.argsort(stable=True)].to(value.dtype)
+    return torch.stack([row, col])[:, col.argsort(stable=True)].to(value)
 
 
 class _counted:  # noqa: N801

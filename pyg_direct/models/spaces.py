@@ -77,11 +77,11 @@ class Example(NamedTuple):
         if isinstance(space, dict):
             return {key: self.part(value[key], space[key]) for key in space}
         if isinstance(space, Nodes):
-            return value.index_select(space.dim, self.nodes[space.node_type])
+            return value.index_select(space.dim, self.nodes[space.node_type].to(value.device))
         if isinstance(space, Edges):
-            return value.index_select(space.dim, self.edges[space.edge_type])
+            return value.index_select(space.dim, self.edges[space.edge_type].to(value.device))
         if isinstance(space, Connectivity):
-            return value[:, self.edges[space.edge_type]]
+            return value[:, self.edges[space.edge_type].to(value.device)]
         return value
 
 
@@ -154,7 +154,12 @@ def leaves(value: Any, space: Any) -> Iterator[tuple[Any, Any]]:
 NODES, EDGES = 16, 40  # rows of the first type; the others have more, each another number
 
 
-def make_example(inputs: Mapping[str, Any], spaces: Mapping[str, Any], seed: int = 0) -> Example:
+def make_example(
+    inputs: Mapping[str, Any],
+    spaces: Mapping[str, Any],
+    seed: int = 0,
+    device: torch.device | None = None,
+) -> Example:
     """Take a few rows of each argument, and connect them at random.
 
     Values are the user's, so that categories and ids are in their ranges; edges are drawn, sorted
@@ -164,6 +169,7 @@ def make_example(inputs: Mapping[str, Any], spaces: Mapping[str, Any], seed: int
         inputs: forward parameter -> value, as for `spaces_of`. Only read.
         spaces: what `spaces_of` returned.
         seed: of the rows and edges that are drawn.
+        device: where the values shall be; None for where `inputs` are.
     """
     draw = torch.Generator().manual_seed(seed)
     node_types: dict[Any, int] = {}
@@ -211,9 +217,16 @@ def make_example(inputs: Mapping[str, Any], spaces: Mapping[str, Any], seed: int
         return value
 
     full = {
-        name: _distinct(taken(v, spaces[name]), spaces[name], draw) for name, v in inputs.items()
+        name: _moved(_distinct(taken(v, spaces[name]), spaces[name], draw), device)
+        for name, v in inputs.items()
     }
     return Example(full, dict(spaces), nodes, node_types, edges, edge_types)
+
+
+def _moved(value: Any, device: torch.device | None) -> Any:
+    if isinstance(value, dict):
+        return {key: _moved(v, device) for key, v in value.items()}
+    return value.to(device) if isinstance(value, Tensor) and device is not None else value
 
 
 def _distinct(value: Any, space: Any, draw: torch.Generator) -> Any:

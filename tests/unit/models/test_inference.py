@@ -28,7 +28,6 @@ from pyg_direct.models import inference as module
 from pyg_direct.models import layers, schedule
 from pyg_direct.models.cutter import CutError
 
-
 # Blocks are made so small here that single nodes exceed them.
 pytestmark = pytest.mark.filterwarnings("ignore:.*in-edges at once")
 

@@ -1,0 +1,47 @@
+"""Layer-wise inference on the emulated CUDA device: the numbers of the CPU."""
+
+import copy
+
+import pytest
+import torch
+from emulator import emulated
+from models import HETEROGENEOUS, HOMOGENEOUS, graph_inputs, hetero_data, hetero_inputs
+from torch_geometric.data import Data
+
+from pyg_direct import inference
+from pyg_direct.models import inference as module
+from pyg_direct.models.cutter import CutError
+
+
+@pytest.fixture
+def device(monkeypatch):
+    with emulated() as backend:
+        monkeypatch.setattr(module, "backend_for", lambda device: backend)
+        monkeypatch.setattr(module, "device_of", lambda model: backend.device)
+        yield backend
+
+
+@pytest.mark.parametrize("name", ["sage-mean", "gat-attr", "gin", "residual"])
+def test_homogeneous(name, device):
+    make, extra = HOMOGENEOUS[name]
+    model, inputs = make().eval(), graph_inputs(*extra)
+    with torch.no_grad():
+        expected = copy.deepcopy(model)(**inputs)
+    found = inference(model.to(device.device), Data(**inputs), tuple(inputs))
+    assert device.library.compiler.launches > 5
+    assert found.device.type == "cpu"
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_heterogeneous(device):
+    model, inputs = HETEROGENEOUS["hgt"]().eval(), hetero_inputs()
+    with torch.no_grad():
+        expected = copy.deepcopy(model)(**inputs)
+    found = inference(model.to(device.device), hetero_data())
+    torch.testing.assert_close(found["paper"], expected["paper"], rtol=1e-5, atol=1e-6)
+
+
+def test_degrees_are_not_supported_there(device):
+    model = HOMOGENEOUS["gcn"][0]().to(device.device)
+    with pytest.raises(CutError, match="degrees"):
+        inference(model, Data(**graph_inputs()))
