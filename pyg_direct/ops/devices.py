@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -79,6 +80,7 @@ def _problem(device: torch.device) -> str | None:
 
     try:
         require_cuda(device)
+        self_check(device)
     except RuntimeError as error:
         warnings.warn(
             f"There is a GPU, but batches are made on the CPU: {error} To stay on the CPU without "
@@ -88,6 +90,40 @@ def _problem(device: torch.device) -> str | None:
         )
         return str(error)
     return None
+
+
+def self_check(device: torch.device) -> str:
+    """Let a CUDA device show, once in a process, that it makes the batches that the CPU makes.
+
+    Returns:
+        What was done; see `cuda.certificate.check`.
+
+    Raises:
+        RuntimeError: it does not, or cannot compile kernels; the message says what to do.
+    """
+    with _checking:
+        if device not in _checked:
+            _checked[device] = _self_check(device)
+        found = _checked[device]
+    if isinstance(found, RuntimeError):
+        raise RuntimeError(*found.args) from found
+    return found
+
+
+def _self_check(device: torch.device) -> str | RuntimeError:
+    from .cuda.backend import CudaBackend
+    from .cuda.certificate import check
+
+    try:
+        backend = CudaBackend(device)
+        backend.library.compiler.probe()
+        return check(backend, backend.library.compiler.identity)
+    except RuntimeError as error:
+        return error
+
+
+_checked: dict[torch.device, str | RuntimeError] = {}
+_checking = threading.Lock()
 
 
 def usable_device() -> torch.device:
@@ -116,7 +152,9 @@ def backend_for(device: torch.device, threads: int = 1) -> Backend:
     if device.type == "cuda":
         from .cuda.backend import CudaBackend
 
-        return CudaBackend(device)
+        backend = CudaBackend(device)
+        self_check(backend.device)
+        return backend
     raise NotImplementedError(
         f"No backend for device {str(device)!r}: use 'cpu', 'cuda' or 'cuda:0'."
     )

@@ -12,22 +12,35 @@ import torch
 from torch import Tensor
 
 from ..streams import Streams
-from .launch import BLOCK_THREADS, Grid, Launch, Library, Prepare, compile_options
+from .host_memory import driver_version
+from .launch import BLOCK_THREADS, STANDARD, Grid, Launch, Library, Prepare, compile_options
 from .link_file import gpu_key, read_link
+from .nvrtc import preload_nvrtc
 from .pinning import Registry
 from .placer import Copies
 from .runtime import CupyRuntime
-from .source import Declaration
+from .source import Declaration, sources_digest
 from .streams import CudaStreams
 
 # As the extras of pyproject.toml have them: a command with the extra's name would look for
 # pyg-direct on a package index, and not where a checkout was installed from.
 CUPY_WHEELS = {12: "cupy-cuda12x>=13.3", 13: "cupy-cuda13x>=13.6"}
+# What CuPy compiles with: NVRTC, and from CuPy 14 on CUDA's headers.
+NVIDIA_WHEELS = {
+    12: ("nvidia-cuda-nvrtc-cu12>=12.0", "nvidia-cuda-runtime-cu12>=12.0"),
+    13: ("nvidia-cuda-nvrtc>=13.0,<14", "nvidia-cuda-runtime>=13.0,<14"),
+}
+PROBE = 'extern "C" __global__ void probe(int *out) { *out = 42; }'
 
 
 def install_cupy(major: int) -> str:
     """Return the command that installs CuPy for a major version of CUDA."""
     return f"pip install '{CUPY_WHEELS.get(major, f'cupy-cuda{major}x')}'"
+
+
+def install_compiler(major: int) -> str:
+    """Return the command that installs what CuPy compiles with."""
+    return "pip install " + " ".join(f"'{wheel}'" for wheel in NVIDIA_WHEELS.get(major, ()))
 
 
 class CupyCompiler:
@@ -57,6 +70,43 @@ class CupyCompiler:
     def streams(self) -> Streams:
         """The streams of the device."""
         return CudaStreams(self.device)
+
+    def probe(self) -> None:
+        """Compile and run a kernel of one line.
+
+        Raises:
+            RuntimeError: that failed; the message says why, and the command that mends it.
+        """
+        cupy, index = self._cupy, self.device.index
+        out = torch.zeros(1, dtype=torch.int32, device=self.device)
+        try:
+            with (
+                cupy.cuda.Device(index),
+                self._stream(torch.cuda.current_stream(index).cuda_stream),
+            ):
+                module = cupy.RawModule(code=PROBE, options=(STANDARD,))
+                module.get_function("probe")((1, 1, 1), (1, 1, 1), (np.uint64(out.data_ptr()),))
+            found = int(out)
+        except Exception as error:  # CuPy raises errors of many kinds for what it cannot find
+            major = int(str(torch.version.cuda).split(".")[0])
+            raise RuntimeError(
+                f"CuPy {cupy.__version__} cannot compile or run a kernel "
+                f"({type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}). It "
+                f"needs NVIDIA's compiler and headers: {install_compiler(major)}"
+            ) from error
+        if found != 42:
+            raise RuntimeError(f"A kernel on {self.device} wrote {found} where it had to write 42.")
+
+    @property
+    def identity(self) -> str:
+        """What the results of kernels depend on, as text: GPU, driver, compiler and package."""
+        runtime, properties = self._cupy.cuda.runtime, torch.cuda.get_device_properties(self.device)
+        nvrtc = ".".join(map(str, self._cupy.cuda.nvrtc.getVersion()))
+        return (
+            f"{properties.name} {properties.major}.{properties.minor}, driver "
+            f"{runtime.driverGetVersion()} {driver_version()}, NVRTC {nvrtc}, CuPy "
+            f"{self._cupy.__version__}, torch {torch.__version__}, kernels {sources_digest()}"
+        )
 
     def free_bytes(self) -> int:
         """Return what the driver has free, and what torch's cache holds unused."""
@@ -163,6 +213,7 @@ def require_cuda(device: torch.device) -> Any:
 
 def _require_cupy(device: torch.device, major: int) -> Any:
     extra = install_cupy(major)
+    preload_nvrtc(major)
     try:
         import cupy
 

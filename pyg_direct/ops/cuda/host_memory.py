@@ -1,8 +1,9 @@
-"""What Linux says about the memory of the host."""
+"""What Linux says about the memory of the host, and about NVIDIA's driver."""
 
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 try:
     import resource
@@ -10,6 +11,7 @@ except ImportError:  # Windows, which has no such limit
     resource = None  # type: ignore[assignment]
 
 MEMINFO = "/proc/meminfo"
+DRIVER = "/proc/driver/nvidia/version"
 
 
 def available_in(meminfo: str) -> int:
@@ -30,3 +32,11 @@ def lockable_bytes() -> int | None:
         return None
     soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     return None if soft == resource.RLIM_INFINITY else soft
+
+
+def driver_version() -> str:
+    """Return the first line that NVIDIA's driver says of itself; nothing where it says none."""
+    try:
+        return Path(DRIVER).read_text(encoding="utf-8").splitlines()[0].strip()
+    except (OSError, IndexError):
+        return ""

@@ -83,6 +83,13 @@ class Compiler(Protocol):
     def streams(self) -> Streams:
         """The streams of the device."""
 
+    @property
+    def identity(self) -> str:
+        """What the results of kernels depend on, as text: GPU, driver, compiler and package."""
+
+    def probe(self) -> None:
+        """Compile and run a kernel of one line, or raise a RuntimeError that says what to do."""
+
     def free_bytes(self) -> int:
         """Return how much device memory is free."""
 

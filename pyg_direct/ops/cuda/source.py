@@ -6,6 +6,7 @@ arguments a kernel takes.
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import re
 from collections.abc import Iterator, Mapping
@@ -72,6 +73,12 @@ def read_source(name: str, folder: Path | None = None) -> str:
     line numbers in the compiler's messages right.
     """
     return _expand(name, folder or source_folder(), set())
+
+
+def sources_digest() -> str:
+    """Return a short digest of all kernels' text."""
+    texts = "".join(read_source(name) for name in FILES)
+    return hashlib.sha256(texts.encode()).hexdigest()[:16]
 
 
 def _expand(name: str, folder: Path, done: set[str]) -> str:

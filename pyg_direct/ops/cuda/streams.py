@@ -84,7 +84,7 @@ def _side_stream(device: torch.device, stage: str) -> Any:
 
 def _nvtx(module: Any) -> Any:
     """Return torch's functions for profiler ranges; None from a torch that was built without."""
-    nvtx = getattr(module, "nvtx", None)
+    nvtx: Any = getattr(module, "nvtx", None)
     try:
         nvtx.range_push("pyg_direct")
         nvtx.range_pop()

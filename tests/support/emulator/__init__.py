@@ -147,6 +147,12 @@ class EmulatedDevice:
     def free_bytes(self) -> int:
         return self.free
 
+    @property
+    def identity(self) -> str:
+        return f"an emulated device with {self.planted or 'no mistakes'}"
+
+    def probe(self) -> None: ...
+
     def build(
         self, file: str, text: str, types: Mapping[str, str], kernels: Sequence[Declaration]
     ) -> Mapping[str, Prepare]:

@@ -23,6 +23,7 @@ class FakeCuda:
         patch.setattr(torch.cuda, "memory_allocated", self.memory_allocated)
         patch.setattr(torch.cuda, "current_device", lambda: self.current)
         patch.setattr("pyg_direct.ops.cuda.compiler.require_cuda", self.require_cuda)
+        patch.setattr(devices, "self_check", lambda device: "passed")
 
     def memory_allocated(self, device: int) -> int:
         assert self.initialised, "asking would make a context"

@@ -182,6 +182,7 @@ def test_the_default_device(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.warns(RuntimeWarning, match=r"There is a GPU, but .*cupy-cuda12x>=13.*'cpu'"):
         assert usable_device() == torch.device("cpu")
     monkeypatch.setattr("pyg_direct.ops.cuda.compiler.require_cuda", lambda device: None)
+    monkeypatch.setattr("pyg_direct.ops.devices.self_check", lambda device: "passed")
     assert usable_device() == torch.device("cuda", 0)
 
 

@@ -1,0 +1,175 @@
+"""The check at the first use of a GPU: right devices pass, wrong ones are named and refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from emulator import EmulatorError, emulated
+
+from pyg_direct.ops import devices
+from pyg_direct.ops.cpu.backend import CpuBackend
+from pyg_direct.ops.cuda import certificate
+from pyg_direct.ops.cuda import compiler as compiling
+from pyg_direct.ops.cuda.backend import CudaBackend
+from pyg_direct.ops.cuda.certificate import DIGESTS, SWITCH, check, digests
+from pyg_direct.ops.cuda.source import FILES, read_source
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv(SWITCH, raising=False)
+    monkeypatch.setattr(devices, "_checked", {})
+    return tmp_path / "pyg_direct" / "certificates.json"
+
+
+def test_the_cpu_backend_gives_the_digests_that_ship() -> None:
+    expected = json.loads(DIGESTS.read_text())
+    assert dict(digests(CpuBackend())) == expected
+    assert dict(digests(CpuBackend(threads=3))) == expected
+    assert len(set(expected.values())) == len(expected) == 11
+
+
+def test_a_right_device_passes_once_and_for_all(cache: Path) -> None:
+    with emulated() as backend:
+        device = backend.library.compiler
+        assert check(backend, device.identity) == "passed"
+        launches = device.launches
+        assert launches > 100
+        assert json.loads(cache.read_text()) == [device.identity]
+        assert check(backend, device.identity).startswith("passed before")
+        assert device.launches == launches
+        assert check(backend, "another driver") == "passed"
+        assert json.loads(cache.read_text()) == [device.identity, "another driver"]
+
+
+@pytest.mark.parametrize(
+    ("planted", "message"),
+    [
+        (("round < 10", "round < 9"), r"does not give the batches that the CPU gives: uniform"),
+        (("item_degree[item] = degree;", ""), "failed a check .*read of unwritten memory"),
+        (("(sizeof(V)) -\n", "(sizeof(V)) +\n"), r"CPU gives: gather float32 100 .*on the GPU"),
+    ],
+)
+def test_a_wrong_device_is_refused(cache: Path, planted: tuple[str, str], message: str) -> None:
+    assert any(planted[0] in read_source(file) for file in FILES), "nothing to replace"
+    with emulated(planted=[planted]) as backend:
+        with pytest.raises(RuntimeError, match=rf"(?s){message}.*{SWITCH}=0 skips"):
+            check(backend, backend.library.compiler.identity)
+        assert not cache.exists(), "it is checked again next time"
+
+
+def test_a_device_that_cannot_read_host_memory_is_refused() -> None:
+    with emulated() as backend:
+        copy = backend.memory._registry.pinned_copy
+        backend.memory._registry.pinned_copy = lambda array, name: copy(array, name).zero_()
+        with pytest.raises(RuntimeError, match="graph and features on the host"):
+            check(backend, "wrong values over the link")
+
+
+def test_it_can_be_turned_off(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(SWITCH, "0")
+    with emulated(planted=[("round < 10", "round < 9")]) as backend:
+        assert "turned off" in check(backend, "any")
+        assert backend.library.compiler.launches == 0
+    assert not cache.exists()
+
+
+@pytest.mark.parametrize("text", ["no JSON", '{"a": 1}'])
+def test_a_damaged_file_is_as_none(cache: Path, text: str) -> None:
+    cache.parent.mkdir()
+    cache.write_text(text)
+    with emulated() as backend:
+        assert check(backend, "here") == "passed"
+    assert json.loads(cache.read_text()) == ["here"]
+
+
+def test_a_folder_that_cannot_be_written(cache: Path) -> None:
+    cache.parent.write_text("a file where the folder should be")
+    with emulated() as backend:
+        assert check(backend, "here") == "passed"
+
+
+@pytest.fixture
+def first_use(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
+    """`self_check` over an emulated device; `planted` says what is wrong with it."""
+    given: dict[str, Any] = {"planted": [], "opened": 0}
+    with pytest.MonkeyPatch.context() as patch:
+
+        def backend(device: torch.device, library: Any = None) -> CudaBackend:
+            if library is not None:
+                return CudaBackend(device, library)
+            given["opened"] += 1
+            context = emulated(planted=given["planted"])
+            given.setdefault("open", []).append(context)
+            return context.__enter__()
+
+        patch.setattr("pyg_direct.ops.cuda.backend.CudaBackend", backend)
+        patch.setattr(compiling, "require_cuda", lambda device: None)
+        yield given
+        for context in given.get("open", []):
+            context.__exit__(None, None, None)
+
+
+def test_each_device_is_checked_once_in_a_process(first_use: dict[str, Any]) -> None:
+    for _ in range(2):
+        assert devices.self_check(torch.device("cuda", 0)) == "passed"
+    assert first_use["opened"] == 1
+
+
+def test_by_default_a_wrong_device_means_the_cpu(
+    first_use: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first_use["planted"] = [("round < 10", "round < 9")]
+    monkeypatch.setattr(devices, "cuda_available", lambda: True)
+    for _ in range(2):  # the verdict stands
+        with pytest.warns(RuntimeWarning, match=r"made on the CPU: .*does not give the batches"):
+            choice = devices.process_device([torch.device("cuda", 0)])
+        assert choice.device == devices.HOST
+        assert "does not give the batches" in choice.reason
+    assert first_use["opened"] == 1
+
+
+def test_a_device_that_was_asked_for_is_an_error(first_use: dict[str, Any]) -> None:
+    first_use["planted"] = [("round < 10", "round < 9")]
+    with pytest.raises(RuntimeError, match="does not give the batches"):
+        devices.self_check(torch.device("cuda", 0))
+
+
+def test_what_cannot_compile_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As CuPy 13 without a libnvrtc that it finds: it imports, and fails at the first kernel."""
+
+    class Broken:
+        __version__ = "13.6.0"
+
+        class cuda:  # noqa: N801
+            Device = staticmethod(lambda index: pytest.MonkeyPatch.context())
+
+        @staticmethod
+        def RawModule(**_: Any) -> None:  # noqa: N802
+            raise OSError("libnvrtc.so.12: cannot open shared object file")
+
+    mine = object.__new__(compiling.CupyCompiler)
+    mine._cupy, mine.device = Broken, torch.device("cuda", 0)
+    mine._stream = lambda handle: pytest.MonkeyPatch.context()
+    zeros = torch.zeros
+    monkeypatch.setattr(torch, "zeros", lambda *a, device, **k: zeros(*a, **k))
+    monkeypatch.setattr(torch.version, "cuda", "12.8")
+    monkeypatch.setattr(
+        torch.cuda, "current_stream", lambda index: type("S", (), {"cuda_stream": 0})()
+    )
+    command = "pip install 'nvidia-cuda-nvrtc-cu12>=12.0' 'nvidia-cuda-runtime-cu12>=12.0'"
+    with pytest.raises(RuntimeError, match=r"libnvrtc\.so\.12: cannot open") as caught:
+        mine.probe()
+    assert command in str(caught.value)
+
+
+def test_an_emulated_error_is_no_runtime_error() -> None:
+    """So that the check, and not the emulator, is what refuses a device above."""
+    assert not issubclass(EmulatorError, RuntimeError)
+    assert certificate.BATCHES > 1, "workspaces are used again"
