@@ -62,13 +62,13 @@ class Stream(torch.Stream):
     of `Event.record` and `wait_event` is a step of a vector clock, as a race detector has it.
     """
 
-    def __new__(cls, device: Any = None, number: int | None = None) -> Stream:
+    def __new__(cls, device: Any = None, number: int | None = None, priority: int = 0) -> Stream:
         number = next(_numbers) if number is None else number
         kind = torch._C._autograd.DeviceType.PrivateUse1.value
         return super().__new__(cls, stream_id=number, device_index=_index(device), device_type=kind)
 
-    def __init__(self, device: Any = None, number: int | None = None) -> None:
-        self.cuda_stream = self.stream_id
+    def __init__(self, device: Any = None, number: int | None = None, priority: int = 0) -> None:
+        self.cuda_stream, self.priority = self.stream_id, priority
 
     @property
     def clock(self) -> dict[tuple[int, int], int]:
