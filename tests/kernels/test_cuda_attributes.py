@@ -27,7 +27,7 @@ from conformance import (
     with_weights,
 )
 from emulator import ORDERS, EmulatorError, emulated
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pyg_direct.graph.weights import with_weights as weigh
@@ -54,7 +54,6 @@ def both(fanouts: Sequence[int], palette: Sequence[float], **plan: object) -> Ca
     return replace(case, csc=with_weights(np.random.default_rng(2), case.csc, palette))
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(case=attributed_cases(), order=st.sampled_from(ORDERS))
 def test_any_graph(case: Case, order: int) -> None:
     with emulated(order=order) as backend:

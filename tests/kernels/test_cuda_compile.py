@@ -37,6 +37,9 @@ from pyg_direct.ops.cuda.source import (
 )
 from pyg_direct.ops.devices import backend_for
 
+COMMON = 80
+OTHERS = [architecture for architecture in nvrtc.ARCHITECTURES if architecture != COMMON]
+
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[ThreadPoolExecutor]:
@@ -44,16 +47,19 @@ def pool() -> Iterator[ThreadPoolExecutor]:
         yield pool
 
 
+@pytest.mark.parametrize(
+    "architecture",
+    [COMMON, *(pytest.param(a, marks=pytest.mark.slow) for a in OTHERS)],
+)
 @pytest.mark.parametrize("file", FILES)
-def test_every_instance_compiles_for_every_architecture(
-    file: str, pool: ThreadPoolExecutor
-) -> None:
+def test_every_instance_compiles(file: str, architecture: int, pool: ThreadPoolExecutor) -> None:
     text, compiler = read_source(file), nvrtc.installed()
     names = {kernel.name.encode() for kernel in declarations(text)}
     work = [
-        pool.submit(compiler.cubin, text, sm, *compile_options(text, types, BLOCK_THREADS))
+        pool.submit(
+            compiler.cubin, text, architecture, *compile_options(text, types, BLOCK_THREADS)
+        )
         for types in instances(text)
-        for sm in nvrtc.ARCHITECTURES
     ]
     for compiled in work:
         cubin = compiled.result()

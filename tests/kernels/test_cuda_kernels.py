@@ -23,7 +23,7 @@ from conformance import (
     with_seeds,
 )
 from emulator import ORDERS, emulated
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pyg_direct.ops.cpu.backend import CpuBackend
@@ -42,7 +42,6 @@ def backend() -> Iterator[CudaBackend]:
         yield backend
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(case=cases(), order=st.sampled_from(ORDERS))
 def test_any_graph(case: Case, order: int) -> None:
     with emulated(order=order) as backend:
@@ -217,6 +216,7 @@ def test_too_many_nodes() -> None:
         bound.learn(0, np.array([4]), np.array([1 << 31]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("replace", [False, True])
 def test_refused_words_and_positions_above_32_bits(
     backend: CudaBackend, tmp_path: Path, replace: bool
