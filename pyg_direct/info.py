@@ -1,7 +1,7 @@
-"""What this machine has, what a loader would do with it, and what does not fit together.
+"""Report what this machine has, which device a loader would use, and what is misconfigured.
 
-    python -m pyg_direct.info            # with the speed of the link, which uses the GPU
-    python -m pyg_direct.info --no-link  # looks only: makes no CUDA context
+    python -m pyg_direct.info                 # measures the bandwidth, which uses the GPU
+    python -m pyg_direct.info --no-bandwidth  # creates no CUDA context
 
 `report` gives the same text. It never raises: what cannot be found out is "unknown (why)".
 """
@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from .config import DEVICE_VARIABLE
-from .doctor.bandwidth import LinkSpeed
+from .doctor.bandwidth import HostBandwidth
 from .doctor.facts import PACKAGES, UNLIMITED, Facts, Gpu, Machine, TorchCuda, Unknown, find_out
 from .units import size_text
 
@@ -23,25 +23,25 @@ TORCH_WITH_CUDA = "pip install --force-reinstall torch"
 
 
 class Problem(NamedTuple):
-    """Something that does not fit, and what mends it."""
+    """A misconfiguration, and what to do about it."""
 
     what: str
-    mend: str
+    fix: str
 
 
-def report(machine: Machine | None = None, link: bool = True) -> str:
+def report(machine: Machine | None = None, bandwidth: bool = True) -> str:
     """Return the whole report.
 
     Args:
-        machine: whom to ask; None for this one.
-        link: measure the link to host memory, if there is a GPU that can be used.
+        machine: None for this one.
+        bandwidth: measure the bandwidth to host memory, if there is a GPU that can be used.
     """
-    facts = find_out(machine or Machine(), link)
+    facts = find_out(machine or Machine(), bandwidth)
     lines = [f"{name + ':':<24}{value}" for name, value in rows(facts)]
     found = list(problems(facts))
     lines += ["", f"{'problems:':<24}{len(found) or 'none found'}"]
     for number, problem in enumerate(found, 1):
-        lines += [f"  {number}. {problem.what}", f"     mend: {problem.mend}"]
+        lines += [f"  {number}. {problem.what}", f"     fix: {problem.fix}"]
     return "\n".join(lines)
 
 
@@ -62,7 +62,7 @@ def rows(facts: Facts) -> Iterator[tuple[str, object]]:
             for name, value in gpu_rows(gpu):
                 yield f"GPU {number}{name}", value
         yield "'auto' may take", f"{_size(facts.budget_bytes)} of GPU memory"
-    yield "link, measured", link_text(facts.link)
+    yield "bandwidth, measured", bandwidth_text(facts.bandwidth)
     yield "cores", len(facts.cores) if isinstance(facts.cores, set) else facts.cores
     yield "available RAM", _size(facts.available_bytes)
     memlock = facts.memlock
@@ -93,16 +93,16 @@ def gpu_rows(gpu: Gpu) -> Iterator[tuple[str, object]]:
     yield ", NUMA node", gpu.numa_node
 
 
-def link_text(link: LinkSpeed | Unknown | None) -> object:
-    """Return what was measured of the link, as text."""
-    if not isinstance(link, LinkSpeed):
-        return "not measured" if link is None else link
+def bandwidth_text(bandwidth: HostBandwidth | Unknown | None) -> object:
+    """Return the measured bandwidth as text."""
+    if not isinstance(bandwidth, HostBandwidth):
+        return "not measured" if bandwidth is None else bandwidth
     best, enough, copy = (
-        rate.bytes_per_second / 1e9 for rate in (link.best, link.enough, link.copy)
+        rate.bytes_per_second / 1e9 for rate in (bandwidth.best, bandwidth.enough, bandwidth.copy)
     )
     return (
-        f"{best:.1f} GB/s with {link.best.threads:,} threads, {enough:.1f} GB/s with "
-        f"{link.enough.threads:,}; copy engine {copy:.1f} GB/s"
+        f"{best:.1f} GB/s with {bandwidth.best.threads:,} threads, {enough:.1f} GB/s with "
+        f"{bandwidth.enough.threads:,}; copy engine {copy:.1f} GB/s"
     )
 
 
@@ -275,8 +275,8 @@ def _cache(folder: str | Unknown | None, writable: bool | Unknown) -> str:
 def main(argv: list[str] | None = None) -> None:
     """Print the report."""
     parser = argparse.ArgumentParser(description="Say what fits together here and what does not.")
-    parser.add_argument("--no-link", action="store_true", help="do not measure: use no GPU")
-    print(report(link=not parser.parse_args(argv).no_link))
+    parser.add_argument("--no-bandwidth", action="store_true", help="do not measure: use no GPU")
+    print(report(bandwidth=not parser.parse_args(argv).no_bandwidth))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What the stages hand to each other, and nothing else.
+"""Data structures that the stages exchange.
 
 Inside, a graph is always heterogeneous: a list of node types and a list of relations (edge types).
 A homogeneous graph has one node type and one relation, both named ``None``.
@@ -169,7 +169,7 @@ class SampledGraph:
 
 
 class SamplingPlan(NamedTuple):
-    """How to sample: everything about the law, nothing about one batch."""
+    """How to sample: all parameters that do not change from batch to batch."""
 
     fanouts: IntTable  # [hops, R]; a negative fan-out means all neighbours
     replace: bool

@@ -20,7 +20,12 @@ MARGIN_SECONDS = 5  # to write down what happened before the stage itself is sto
 
 def describe(context: Context) -> None:
     """Keep what `python -m pyg_direct.info` says, with the link measured."""
-    command = [sys.executable, "-m", "pyg_direct.info", *(["--no-link"] if context.dry else [])]
+    command = [
+        sys.executable,
+        "-m",
+        "pyg_direct.info",
+        *(["--no-bandwidth"] if context.dry else []),
+    ]
     log = context.logs / "info.txt"
     outcome = run_limited(
         command, context.left() - MARGIN_SECONDS, log, context.environment(), TESTS.parent

@@ -12,7 +12,7 @@ from benchmarks.gpu.device import Context, Device, opened, registered
 from benchmarks.gpu.training import load_graph, ours_loader
 from benchmarks.graphs import bare
 from benchmarks.statistics import spread
-from pyg_direct.doctor.bandwidth import LinkSpeed, Rate, measure_link
+from pyg_direct.doctor.bandwidth import HostBandwidth, Rate, measure_bandwidth
 from pyg_direct.ops.cuda.backend import LINE_BYTES
 
 CHECKED_ROWS = 1000
@@ -23,8 +23,8 @@ def gather(context: Context) -> None:
     """Measure the link, the gather by row length and base, and by number of blocks."""
     plan = context.plan
     with opened(context.dry) as device:
-        source = device.pinned(random_bytes(plan.link_bytes))
-        link = measure_link(device.backend, source, device.timer, plan.repeats)
+        source = device.pinned(random_bytes(plan.bandwidth_bytes))
+        link = measure_bandwidth(device.backend, source, device.timer, plan.repeats)
         context.keep("link", link_record(link))
         del source
         source = random_bytes(plan.table_bytes + 2 * LINE_BYTES)
@@ -58,7 +58,7 @@ def gather(context: Context) -> None:
         device.backend.gather_blocks = before
 
 
-def link_record(link: LinkSpeed) -> dict[str, Any]:
+def link_record(link: HostBandwidth) -> dict[str, Any]:
     """Return a measurement of the link as numbers."""
 
     def rate(rate: Rate) -> dict[str, Any]:

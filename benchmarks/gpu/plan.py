@@ -20,7 +20,7 @@ class Plan(NamedTuple):
     rounds: int
     growth_batches: int  # over which memory must not grow
     cached_batches: int  # made beforehand, for the upper bound
-    link_bytes: int
+    bandwidth_bytes: int
     table_bytes: int  # of the table that is gathered from
     gather_bytes: int  # gathered at once, at most
     gather_rows: int  # at most
@@ -37,7 +37,7 @@ FULL = Plan(
     num_nodes=2_400_000, num_edges=62_000_000, num_features=100, num_classes=47,
     fanout=[15, 10, 5], batch_size=1024, hidden=256,
     warmup=20, batches=40, rounds=7, growth_batches=1000, cached_batches=16,
-    link_bytes=256 << 20, table_bytes=512 << 20, gather_bytes=64 << 20, gather_rows=1 << 20,
+    bandwidth_bytes=256 << 20, table_bytes=512 << 20, gather_bytes=64 << 20, gather_rows=1 << 20,
     row_bytes=[4, 16, 64, 100, 128, 200, 256, 400, 512, 1024, 1536, 2408, 4096],
     bases=[0, 16, 64], launches=4, repeats=7, pyg_batches=8, pyg_rounds=3,
 )  # fmt: skip
@@ -46,7 +46,7 @@ DRY = Plan(
     num_nodes=60, num_edges=300, num_features=4, num_classes=3,
     fanout=[3, 2, 2], batch_size=4, hidden=8,
     warmup=1, batches=2, rounds=2, growth_batches=10, cached_batches=2,
-    link_bytes=1 << 14, table_bytes=1 << 13, gather_bytes=1 << 11, gather_rows=64,
+    bandwidth_bytes=1 << 14, table_bytes=1 << 13, gather_bytes=1 << 11, gather_rows=64,
     row_bytes=[4, 400], bases=[0, 64], launches=1, repeats=2, pyg_batches=2, pyg_rounds=2,
 )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""PyG's batch contract, in one place: from a sampler's output to the batch that the user sees."""
+"""From a sampler's output to the batch that PyG's loader would return."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def assemble(
     ends: Ends | None = None,
     ids: Ids | None = None,
 ) -> Any:
-    """Join what was sampled with its attributes.
+    """Return a batch: the sampled subgraph with its attributes.
 
     The batch is a shallow copy of `data`, so its class, its graph-level attributes and everything
     that is not a tensor carry over by reference. From remote stores a new batch is made.

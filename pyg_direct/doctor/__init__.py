@@ -1,1 +1,1 @@
-"""What this machine has, and how fast its parts are."""
+"""Diagnosis of a machine: hardware, drivers, packages and bandwidth."""

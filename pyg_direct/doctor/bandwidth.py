@@ -1,9 +1,9 @@
 """How fast the device can read host memory, and how many of its threads that takes.
 
-Two limits of the same link: a kernel that streams over pinned memory, which is what a gather can
-reach at most, and the copy engine. More threads than the link needs only take the device's
+Two limits of the same PCIe connection: a kernel that streams over pinned memory, which is what a gather can
+reach at most, and the copy engine. More threads than that needs only take the device's
 multiprocessors from training, so the smallest number that fills it is the one to give to
-a gather; see `LinkSpeed.bytes_under_way`.
+a gather; see `HostBandwidth.bytes_under_way`.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class Rate:
 
 
 @dataclass(frozen=True)
-class LinkSpeed:
-    """What `measure_link` found."""
+class HostBandwidth:
+    """What `measure_bandwidth` found."""
 
     ladder: tuple[Rate, ...]  # by growing number of threads
     copy: Rate
@@ -74,13 +74,13 @@ class LinkSpeed:
         return next(rate for rate in self.ladder if rate.bytes_per_second >= wanted)
 
 
-def measure_link(
+def measure_bandwidth(
     backend: CudaBackend,
     source: Tensor,
     timer: Timer | None = None,
     repeats: int = REPEATS,
     tolerance: float = TOLERANCE,
-) -> LinkSpeed:
+) -> HostBandwidth:
     """Measure how fast the device reads `source`.
 
     Args:
@@ -89,7 +89,7 @@ def measure_link(
             bytes that lie wholly in it are read.
         timer: None takes `event_timer`.
         repeats: how often each number of threads is measured, after once that is not.
-        tolerance: see `LinkSpeed.enough`.
+        tolerance: see `HostBandwidth.enough`.
 
     Raises:
         ValueError: there is no whole line in `source`.
@@ -102,7 +102,7 @@ def measure_link(
         work()
         return Rate(threads, len(source), tuple(timer(work) for _ in range(repeats)))
 
-    return LinkSpeed(
+    return HostBandwidth(
         tuple(
             rate(blocks * backend.block_threads, partial(read_all, backend, source, blocks))
             for blocks in ladder(backend)

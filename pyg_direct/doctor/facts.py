@@ -1,4 +1,4 @@
-"""What this machine has, and what a loader would do with it; `Unknown` where it does not tell."""
+"""Facts about this machine; `Unknown` where one cannot be determined."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ..ops.cuda.host_memory import MEMINFO, available_in, lockable_bytes
 from ..ops.cuda.link_file import gpu_key, write_link
 from ..ops.devices import usable_device
 from ..ops.placement import FREE_SHARE
-from .bandwidth import LinkSpeed, host_bytes, measure_link
+from .bandwidth import HostBandwidth, host_bytes, measure_bandwidth
 
 T = TypeVar("T")
 
@@ -47,7 +47,7 @@ class Unknown:
 
 
 class TorchCuda(NamedTuple):
-    """What torch says about CUDA."""
+    """What torch reports about CUDA."""
 
     version: str  # of torch
     built_for: str | None  # CUDA version
@@ -120,10 +120,10 @@ class Machine:
             warnings.simplefilter("ignore")  # what it would warn of is among the problems
             return str(resolve_device(None) or usable_device())
 
-    def link(self) -> LinkSpeed:
+    def bandwidth(self) -> HostBandwidth:
         """Measure how fast the first GPU reads pinned memory, and keep what loaders go by."""
         device = torch.device("cuda", 0)
-        speed = measure_link(CudaBackend(device), host_bytes())
+        speed = measure_bandwidth(CudaBackend(device), host_bytes())
         write_link(gpu_key(device), speed.bytes_under_way)
         return speed
 
@@ -156,7 +156,7 @@ class Facts:
     variable: str | None  # PYG_DIRECT_DEVICE
     device: str | Unknown
     refusal: str | None = None  # why a loader could not use the GPU
-    link: LinkSpeed | Unknown | None = None
+    bandwidth: HostBandwidth | Unknown | None = None
     gpu_cores: dict[str, set[int]] = field(default_factory=dict)  # NUMA node -> cores
 
     @property
@@ -191,12 +191,12 @@ def ask(function: Callable[..., T], *arguments: Any) -> T | Unknown:
         return Unknown(f"{type(error).__name__}: {error}".splitlines()[0])
 
 
-def find_out(machine: Machine, link: bool = True) -> Facts:
+def find_out(machine: Machine, bandwidth: bool = True) -> Facts:
     """Ask the machine everything.
 
     Args:
         machine: whom to ask.
-        link: measure the link, if there is a GPU that can be used.
+        bandwidth: measure the bandwidth of host memory, if there is a GPU that can be used.
     """
     versions = {name: ask(machine.package, name) for name in (*PACKAGES, *CUPY_PACKAGES)}
     installed = {name: found for name, found in versions.items() if isinstance(found, str)}
@@ -229,8 +229,8 @@ def find_out(machine: Machine, link: bool = True) -> Facts:
     if facts.usable:
         refused = ask(machine.require_cuda)
         facts.refusal = str(refused.why) if isinstance(refused, Unknown) else None
-        if link and facts.refusal is None:
-            facts.link = ask(machine.link)
+        if bandwidth and facts.refusal is None:
+            facts.bandwidth = ask(machine.bandwidth)
     return facts
 
 

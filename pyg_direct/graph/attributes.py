@@ -1,4 +1,4 @@
-"""Times and weights: an attribute by name, wherever PyG data or a user's stores keep it."""
+"""Times and weights, found by attribute name in PyG data or in a user's stores."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ def _counting_sort(
 
 
 def pad_and_check(compressed: Compressed, size: tuple[int, int], name: str) -> Compressed:
-    """Copy a relation that somebody else compressed, with a list for every destination.
+    """Copy a relation that the user's data holds as CSC, with a list for every destination.
 
     Raises:
         ValueError: arrays that are not integers of one dimension, more lists than destinations,

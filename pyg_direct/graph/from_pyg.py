@@ -1,4 +1,4 @@
-"""PyG data to CSC: every relation's edges grouped by destination, each array placed once."""
+"""PyG data to CSC: the edges of every relation, grouped by destination."""
 
 from __future__ import annotations
 

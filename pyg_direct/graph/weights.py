@@ -1,4 +1,4 @@
-"""What weighted draws need to know of a graph: its weights, their sums and its alias tables."""
+"""Edge weights of a graph, their running sums and alias tables."""
 
 from __future__ import annotations
 

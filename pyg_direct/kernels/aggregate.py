@@ -11,7 +11,7 @@ from .jit import kernel, prefetch_address
 Ints = npt.NDArray[Any]
 Floats = npt.NDArray[Any]
 
-AHEAD = 8  # rows asked for in advance
+PREFETCH_DISTANCE = 8  # rows asked for in advance
 
 
 @kernel
@@ -62,8 +62,8 @@ def sum_rows(
         for c in range(width):
             out[i, c] = 0
         for e in range(indptr[i], indptr[i + 1]):
-            if e + AHEAD < end:
-                prefetch_address(address + index[e + AHEAD] * row_bytes)
+            if e + PREFETCH_DISTANCE < end:
+                prefetch_address(address + index[e + PREFETCH_DISTANCE] * row_bytes)
             j = index[e]
             if weight.shape[0] == 0:
                 for c in range(width):

@@ -1,4 +1,4 @@
-"""What weighted draws read of each list: the running sums of its weights, and its alias table.
+"""Tables for weighted draws: running sums of the weights of each list, and alias tables.
 
 An alias table turns a uniform draw into a draw in proportion to weights by reading one entry.
 
@@ -27,7 +27,7 @@ Ints = npt.NDArray[Any]
 Singles = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
 
-DONE = -1.0  # a share that has been dealt with
+DONE = -1.0  # a share that has been assigned
 # Between these, a sum of weights times a draw is no denormal number and no infinite one.
 SMALL, LARGE = 2.0**-900, 2.0**1020
 SMALLEST = 2.0**-1074

@@ -20,7 +20,7 @@ Ints = npt.NDArray[Any]
 Singles = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
 
-AHEAD = 16
+PREFETCH_DISTANCE = 16
 TAKEN, PICKED = -1.0, -2.0  # budgets of nodes that were drawn before, and now
 
 
@@ -73,8 +73,8 @@ def add_neighbours(
         v = indptr_base + drawn[i]
         first, last = indptr[v], indptr[v + 1]
         for p in range(first, last):
-            if p + AHEAD < last:
-                prefetch(table, base + indices[p + AHEAD])
+            if p + PREFETCH_DISTANCE < last:
+                prefetch(table, base + indices[p + PREFETCH_DISTANCE])
             at = base + indices[p]
             if table[at] < stamp:
                 table[at] = stamp + np.uint32(count)

@@ -10,7 +10,7 @@ from .jit import kernel, prefetch
 
 Ints = npt.NDArray[Any]
 
-AHEAD = 32  # edges whose counters are asked for in advance
+PREFETCH_DISTANCE = 32  # in edges
 
 OK, UNSORTED, BAD_SOURCE, BAD_DESTINATION = 0, 1, 2, 3
 
@@ -46,8 +46,8 @@ def count(
     Example: destinations 2, 0, 2 give counts = [1, 0, 2].
     """
     for e in range(first, last):
-        if e + AHEAD < last:
-            prefetch(counts, col[e + AHEAD])
+        if e + PREFETCH_DISTANCE < last:
+            prefetch(counts, col[e + PREFETCH_DISTANCE])
         if row[e] < 0 or row[e] >= num_src:
             return BAD_SOURCE, e
         v = col[e]
@@ -78,7 +78,7 @@ def scan(counts: Ints, base: int, indptr: Ints) -> None:
 def fill(
     row: Ints, col: Ints, first: int, last: int, next_position: Ints, indices: Ints, perm: Ints
 ) -> None:
-    """Place the edges [first, last) behind those of the chunks before, in their own order.
+    """Place the edges [first, last) after those of earlier chunks, in their own order.
 
     Example: edges 5->2, 6->0, 7->2 with next_position [0, 1, 1] give indices = [6, 5, 7] and
     perm = [1, 0, 2].

@@ -12,7 +12,7 @@ from .relabel import ONE, find_slot
 
 Ints = npt.NDArray[Any]
 
-AHEAD = 24
+PREFETCH_DISTANCE = 24  # in edges
 
 
 @kernel
@@ -41,8 +41,8 @@ def emit_edges(
                 edge[offset + e] = position[e] - edge_base
         else:
             for e in range(first, last):
-                if e + AHEAD < last:
-                    prefetch(perm, position[e + AHEAD])
+                if e + PREFETCH_DISTANCE < last:
+                    prefetch(perm, position[e + PREFETCH_DISTANCE])
                 edge[offset + e] = perm[position[e]]
         at += last - first
 
@@ -74,8 +74,8 @@ def induced_edges(
             return i, count
         for p in range(start[i], start[i] + degree[i]):
             if dense:
-                if p + AHEAD < indices.shape[0]:
-                    prefetch(table, src_base + indices[p + AHEAD])
+                if p + PREFETCH_DISTANCE < indices.shape[0]:
+                    prefetch(table, src_base + indices[p + PREFETCH_DISTANCE])
                 entry = table[src_base + indices[p]]
             else:
                 key = np.uint64(seed_of[dst_start + i] * total + src_base + indices[p])

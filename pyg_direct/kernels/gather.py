@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from .jit import copy_bytes, kernel, prefetch_address
 
-AHEAD = 16  # rows asked for in advance
+PREFETCH_DISTANCE = 16  # in rows
 
 
 @kernel
@@ -24,15 +24,15 @@ def gather_rows(
 
     An id out of range ends the copy; its place in `index` is returned.
 
-    Only the first line of a row is asked for in advance: that pays for the TLB miss, and the copy
-    itself has the other lines in flight at once.
+    Only the first cache line of a row is prefetched: that hides the TLB miss, and the copy itself
+    has the other lines in flight at once.
 
     Example: rows of 2 bytes, index [2, 0], table [a b c d e f] gives [e f a b]; index [0, 3] gives
     [a b . .] and returns 1.
     """
     for i in range(first, last):
-        if i + AHEAD < last:
-            prefetch_address(table + index[i + AHEAD] * row_bytes)
+        if i + PREFETCH_DISTANCE < last:
+            prefetch_address(table + index[i + PREFETCH_DISTANCE] * row_bytes)
         if index[i] < 0 or index[i] >= num_rows:
             return i
         source, target = table + index[i] * row_bytes, out + i * row_bytes

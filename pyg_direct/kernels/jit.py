@@ -101,7 +101,7 @@ class _Cache(caching.FunctionCache):
 
 
 def _compiled(function: F, inline: str) -> F:
-    compiled = numba.njit(nogil=True, error_model="numpy", inline=inline)(function)
+    compiled: Any = numba.njit(nogil=True, error_model="numpy", inline=inline)(function)
     try:
         compiled._cache = _Cache(function)  # what cache=True does, with a cache of our own
     except RuntimeError as error:
@@ -131,9 +131,9 @@ def _prefetch_line(builder: Any, address: Any) -> None:
 
 @intrinsic
 def prefetch(typingctx: Any, array: Any, index: Any) -> Any:
-    """Ask the cache for the line of `array[index]` (1-D); never faults, so any index may be given.
+    """Prefetch the cache line of `array[index]` (1-D); never faults, so any index may be given.
 
-    A random read costs a cache and often a TLB miss; asking some elements ahead lets them overlap.
+    A random read costs a cache miss and often a TLB miss; prefetching lets several overlap.
     """
     signature = types.void(array, index)
 
@@ -148,7 +148,7 @@ def prefetch(typingctx: Any, array: Any, index: Any) -> Any:
 
 @intrinsic
 def prefetch_address(typingctx: Any, address: Any) -> Any:
-    """Ask the cache for the line at an address (int64)."""
+    """Prefetch the cache line at an address (int64)."""
     signature = types.void(types.int64)
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:

@@ -10,7 +10,7 @@ from .jit import kernel, prefetch
 
 Ints = npt.NDArray[Any]
 
-AHEAD = 8  # nodes whose lists are looked up in advance
+PREFETCH_DISTANCE = 8  # nodes whose lists are looked up in advance
 
 
 @kernel
@@ -92,8 +92,8 @@ def edges_between(
     column 1.
     """
     for i in range(item, node.shape[0]):
-        if i + AHEAD < node.shape[0]:
-            prefetch(indptr, node[i + AHEAD])
+        if i + PREFETCH_DISTANCE < node.shape[0]:
+            prefetch(indptr, node[i + PREFETCH_DISTANCE])
         first, last = ptr[group_of[i]], ptr[group_of[i] + 1]
         start, end = indptr[node[i]], indptr[node[i] + 1]
         if count + end - start > row.shape[0]:

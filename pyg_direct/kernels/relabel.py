@@ -16,7 +16,7 @@ from .jit import kernel, prefetch
 
 Ints = npt.NDArray[Any]
 
-AHEAD = 24  # edges whose table entries are asked for in advance
+PREFETCH_DISTANCE = 24  # in edges
 
 HASH_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 HASH_SHIFT = np.uint64(31)
@@ -63,8 +63,8 @@ def relabel_dense(
         base, start, count = node_base[src], node_start[src], node_ptr[hop + 2, src]
         last = edge_ptr[hop, r + 1]
         for e in range(edge_ptr[hop, r], last):
-            if e + AHEAD < last:
-                prefetch(table, base + row[e + AHEAD])
+            if e + PREFETCH_DISTANCE < last:
+                prefetch(table, base + row[e + PREFETCH_DISTANCE])
             v = row[e]
             entry = table[base + v]
             is_new = entry < stamp
@@ -145,13 +145,13 @@ def relabel_disjoint(
         count = node_ptr[hop + 2, src]
         last = edge_ptr[hop, r + 1]
         for e in range(edge_ptr[hop, r], last):
-            if e + AHEAD < last:
-                group = seed_of[dst_start + col[e + AHEAD]]
-                key = np.uint64(group * total + base + row[e + AHEAD])
+            if e + PREFETCH_DISTANCE < last:
+                subgraph = seed_of[dst_start + col[e + PREFETCH_DISTANCE]]
+                key = np.uint64(subgraph * total + base + row[e + PREFETCH_DISTANCE])
                 prefetch(table, slot_of(key, table))
             v = row[e]
-            group = seed_of[np.uint64(dst_start + col[e])]  # unsigned: none counts from the end
-            key = np.uint64(group * total + base + v)
+            subgraph = seed_of[np.uint64(dst_start + col[e])]  # unsigned: none counts from the end
+            key = np.uint64(subgraph * total + base + v)
             at = find_slot(key, table, stamp)
             entry = table[at + ONE]
             is_new = entry < stamp
@@ -161,7 +161,7 @@ def relabel_disjoint(
             table[at + ONE] = entry
             end = np.uint64(start + count)
             node[end] = v
-            seed_of[end] = group
+            seed_of[end] = subgraph
             row[e] = entry - stamp
             count += is_new
         node_ptr[hop + 2, src] = count

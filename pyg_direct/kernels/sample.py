@@ -1,8 +1,8 @@
 """One hop of neighbour sampling: how many edges each frontier node gets, and which.
 
 The work of a hop is a list of items, one for each (relation, frontier node of the relation's
-destination type), relation by relation. `list_items` lists them, `temporal.cut_items` hides what is
-too late, `plan_hop` counts their edges, `sample_hop` fills them in.
+destination type), relation by relation. `list_items` lists them, `temporal.cut_items` removes
+neighbours that are too late, `plan_hop` counts their edges, `sample_hop` draws them.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ Ints = npt.NDArray[Any]
 Doubles = npt.NDArray[np.float64]
 
 
-AHEAD = 16  # items whose lines are asked for in advance: about the misses a core has in flight
-LINEAR_SEARCH = 64  # fan-outs up to this look for a collision in a row of picks, larger ones hash
-GATHER_ITEMS = 64  # items whose picks are read together, so that their cache misses overlap
+PREFETCH_DISTANCE = 16  # in items: about as many cache misses as a core has in flight
+LINEAR_SEARCH = 64  # up to this fan-out collisions are found by linear search, above by hashing
+GATHER_ITEMS = 64  # items whose sources are read together, so that their cache misses overlap
 
 SLOT_SHIFT = np.uint64(2)
 HASH_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
@@ -39,8 +39,8 @@ def list_nodes(
     """
     offset = first_node - first
     for item in range(first, last):
-        if item + AHEAD < last:
-            prefetch(indptr, base + node[offset + item + AHEAD])
+        if item + PREFETCH_DISTANCE < last:
+            prefetch(indptr, base + node[offset + item + PREFETCH_DISTANCE])
         v = base + node[offset + item]
         start[item] = indptr[v]
         degree[item] = indptr[v + 1] - indptr[v]

@@ -1,4 +1,4 @@
-"""Which part of a neighbour list lies in the past of a seed."""
+"""Temporal sampling: which part of a time-sorted neighbour list is no later than its seed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .jit import kernel, prefetch
 Ints = npt.NDArray[Any]
 Doubles = npt.NDArray[np.float64]
 
-LANES = 64  # lists that are searched side by side
+LANES = 64  # binary searches that run side by side
 
 
 @kernel
@@ -28,13 +28,13 @@ def count_until(
     seed_of: Ints, seed_first: int, seed_time: Ints,
     indices: Ints, time: Ints, time_base: int,
 ) -> None:  # fmt: skip
-    """Cut the neighbour lists [first, last), each sorted by time, behind the time of their seeds.
+    """Shorten time-sorted neighbour lists [first, last) to what is no later than their seeds.
 
     List i begins at start[i] and has degree[i] neighbours, of which the first that are no later
     than the seed of its subgraph, seed_of[seed_first + i - first], are left. The lists are bisected
     side by side, a step of each in turn, and each step asks for what the next one reads, so that
-    the cache misses overlap. (The prefetches stand here twice, as numba inlines no function of
-    them, and a call costs as much as the search.)
+    the cache misses overlap. (The prefetches are written out twice: numba does not inline a
+    function that holds them, and a call costs as much as the search.)
 
     Example: times 3, 5, 5, 9 and a seed of time 5 leave a degree of 3.
     """
@@ -64,8 +64,11 @@ def count_until(
                 half = size[lane] >> 1
                 middle = np.uint64(low[lane] + half)
                 past = np.int64(time_at(middle, indices, time, time_base) <= latest[lane])
-                # Arithmetic, as a jump that depends on a time could not be predicted: of the past,
-                # what lies behind the middle is left, one less of an even number.
+                # Plain form of a step of the binary search:
+                #     if past: low += half + 1; size -= half + 1
+                #     else: size = half
+                # As arithmetic (-past is all ones or 0), because the branch is unpredictable. In
+                # the past, size - half - 1 is half, or half - 1 if size is even.
                 low[lane] += (half + 1) & -past
                 size[lane] = half - (past & ~size[lane] & 1)
                 if by_edge:

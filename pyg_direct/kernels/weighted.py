@@ -1,7 +1,7 @@
 """Draws in proportion to edge weights.
 
-A draw reads one entry of the list's alias table (see `weight_tables`). Where times hide a part of
-the list it inverts the cumulative weights instead, of which it reads O(log degree). All arithmetic
+A draw reads one entry of the list's alias table (see `alias`). Where times exclude a part of the
+list it inverts the cumulative weights instead, of which it reads O(log degree). All arithmetic
 is addition, subtraction, multiplication and comparison of doubles in a fixed order, so the GPU gets
 the same picks.
 """
@@ -29,8 +29,8 @@ LOW_BITS, HIGH_BITS = np.uint64(5), np.uint64(6)
 ZERO, ONE = np.uint64(0), np.uint64(1)
 SEEN_BITS = 64  # of a word that knows all picks of a list so short
 
-GROUP_DRAWS = 1024  # draws that are made together, unless one item has more
-AHEAD = 6  # items whose lines are asked for in advance: more would be dropped
+BLOCK_DRAWS = 1024  # draws that are made together, unless one item has more
+PREFETCH_DISTANCE = 6  # in items: the processor drops more
 DRAWS_PER_PICK = 3  # draws from the whole list that an item may use up for distinct picks
 
 
@@ -146,7 +146,8 @@ def find(
         at = 2 * (start + slot)
         instead = np.int64(other[at + 1])
         kept = keep[at] + np.float64(keep[at] < 0.0)
-        # Without a jump: the processor would guess wrong half of the time.
+        # Plain form: `start + (slot if scaled - slot < kept else instead)`. Arithmetic instead of a
+        # branch, which would be mispredicted half of the time.
         return start + slot + np.int64(scaled - slot >= kept) * (instead - slot)  # type: ignore[no-any-return]
     end = start + degree
     return first_above(cumulative, start, end, draw * cumulative[end - 1])
@@ -246,8 +247,8 @@ def pick_distinct(
     The law is that of successive draws: each takes one of the positions left with probability
     weight / weight left, as Efraimidis and Spirakis ("Weighted random sampling with a reservoir",
     Information Processing Letters 97(5), 2006) define it. Draws from the whole list that skip what
-    was picked before have that law. Where too few of them come upon something new, the rest is
-    drawn from what is left.
+    was picked before have that law. Where too few of them are new, the rest is drawn from
+    what is left.
 
     Example: weights 1, 5, 2 and draws that fall on the 5, the 5 and the 2 pick the 5 and the 2.
     """
@@ -293,14 +294,13 @@ def pick_the_rest(
 
 
 @kernel
-def draw_group(
+def draw_block(
     position: Ints, draws: Draws, first_item: int, last_item: int, replace: bool, offset: int,
     items: Items, weights: Weights, source: Source,
 ) -> None:  # fmt: skip
     """Draw the edges of a few items of one relation.
 
-    First the draws of all items; then the picks, while the cache is asked for what the next items
-    read.
+    First the draws of all items; then the picks, while what the next items read is prefetched.
     """
     draw, counter, local = draws
     item_start, item_degree, item_ptr, item_low = items
@@ -315,9 +315,9 @@ def draw_group(
     fill_uniform(draw, counter, local, counters, source.stream, source.k0, source.k1)
     at, ahead, ahead_at = 0, first_item, 0
     for item in range(first_item, last_item):
-        while ahead < min(item + AHEAD, last_item):
+        while ahead < min(item + PREFETCH_DISTANCE, last_item):
             k = drawn_of(ahead, replace, item_degree, item_ptr)
-            ask_for(
+            prefetch_draws(
                 draw, ahead_at, k, item_start[ahead], item_degree[ahead],
                 aliased, keep, cumulative,
             )  # fmt: skip
@@ -341,11 +341,11 @@ def draw_group(
 
 
 @kernel
-def ask_for(
+def prefetch_draws(
     draw: Doubles, at: int, k: int, start: int, degree: int,
     aliased: bool, keep: Singles, cumulative: Doubles,
 ) -> None:  # fmt: skip
-    """Ask the cache for what `find` will read of a list for draw[at:at + k]."""
+    """Prefetch what `find` will read of a list for draw[at:at + k]."""
     if aliased:
         for j in range(at, at + k):
             prefetch(keep, 2 * (start + np.int64(draw[j] * degree)))
@@ -402,12 +402,12 @@ def draw_weighted(
         for item in range(begin, end):
             k = drawn_of(item, drawn, item_degree, item_ptr)
             most = max(most, 2 * counters_of(k, drawn))
-        group = max(1, GROUP_DRAWS // (most + 1))
-        counter = np.empty(group * most // 2, np.uint64)
-        draws = Draws(np.empty(group * most), counter, np.empty_like(counter))
+        block = max(1, BLOCK_DRAWS // (most + 1))
+        counter = np.empty(block * most // 2, np.uint64)
+        draws = Draws(np.empty(block * most), counter, np.empty_like(counter))
         weights = Weights(time_base[r] == NO_TIME, keep, other, weight, cumulative)
         source = Source(stream_of(hop, r), k0, k1)
         offset = node_ptr[hop, relations[1, r]] - item_base[r]
-        for first in range(begin, end, group):
-            last = min(first + group, end)
-            draw_group(position, draws, first, last, drawn, offset, items, weights, source)
+        for first in range(begin, end, block):
+            last = min(first + block, end)
+            draw_block(position, draws, first, last, drawn, offset, items, weights, source)

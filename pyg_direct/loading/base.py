@@ -1,4 +1,4 @@
-"""What both loaders are made of: argument checks, producers, keys and resuming."""
+"""The common base of the loaders: argument checks, producers, keys and resuming."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One pass over the seeds: an iterator over batches, whoever makes them."""
+"""One pass over the seeds: the iterator over batches that `iter(loader)` returns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Short texts that tell large arrays apart."""
+"""Short fingerprints of large arrays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Work done ahead of time, in order: knows threads and failures, and nothing of graphs."""
+"""Producer threads that work ahead and deliver results in order."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class _Board(Generic[T, R]):
         self.changed = threading.Condition()
         self.tasks: deque[tuple[int, T]] = deque()
         self.results: dict[int, R | _Failure] = {}
-        self.first_wanted = 0  # results below belong to an iteration that was broken off
+        self.first_wanted = 0  # results below belong to an abandoned iteration
         self.start_failure: _Failure | None = None
         self.closed = False
 

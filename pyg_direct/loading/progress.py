@@ -1,4 +1,4 @@
-"""Where a loader stands: beginning an epoch, going on with one, and the states that are saved."""
+"""Starting and resuming epochs, and the state that `state_dict` saves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The seeds: what users call `input_nodes` and `edge_label_index`, checked, as PyG takes them."""
+"""Checks of `input_nodes` and `edge_label_index`, and their conversion to what PyG takes."""
 
 from __future__ import annotations
 

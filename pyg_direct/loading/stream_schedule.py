@@ -1,14 +1,14 @@
-"""Who waits for whom while batches are made ahead: knows stages and streams, and nothing of graphs.
+"""Stream synchronisation for prefetched batches.
 
 While the model trains on batch i, the rows of batch i+1 are gathered and batch i+2 is sampled, each
 on a stream of its own::
 
     sample   | i+2 |
-    gather   | i+1 |      <- behind its sample
-    consumer |  i  |      <- behind its gather
+    gather   | i+1 |      <- waits for its sample
+    consumer |  i  |      <- waits for its gather
 
-Nothing ever holds up the consumer's stream but the batch that it asks for. In the other direction
-the host waits before it begins a batch, in the thread that makes it, for what the consumer had
+The consumer's stream waits only for the batch that it asks for. In the other direction the host
+waits before it begins a batch, in the thread that makes it, for what the consumer had
 queued when it asked for that batch. So what the consumer wrote into a table is read by the batches
 it asks for afterwards, and a host that runs ahead of the device does not fill its memory.
 """
@@ -31,7 +31,7 @@ class Handover(NamedTuple):
 
 
 class Schedule:
-    """Orders the two stages of a batch with each other and with who consumes it.
+    """Orders the two stages of a batch with each other and with the consumer.
 
     Args:
         streams: where the stages run; `NoStreams` for one after another.

@@ -21,7 +21,7 @@ STAGED = "host memory, selected by the CPU and copied for each batch"
 
 
 class Row(NamedTuple):
-    """What was decided for one array."""
+    """Where one array was placed."""
 
     name: str
     nbytes: int
@@ -30,7 +30,7 @@ class Row(NamedTuple):
 
 @dataclass
 class Placement:
-    """What lies where, as ``loader.placement``; `str` gives a table.
+    """Where each array lies, as ``loader.placement``; `str` gives a table.
 
     Args:
         device: where the batches are.
@@ -44,7 +44,7 @@ class Placement:
     reason: str = ""
 
     def add(self, row: Row) -> None:
-        """Note a decision."""
+        """Record where an array was placed, and log it."""
         self.rows.append(row)
         logger.info("%s: %s (%s)", row.name, row.place, size_text(row.nbytes))
 

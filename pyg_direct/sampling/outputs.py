@@ -1,4 +1,4 @@
-"""What was sampled, in PyG's classes."""
+"""Conversion of sampled graphs to PyG's `SamplerOutput` and `HeteroSamplerOutput`."""
 
 from __future__ import annotations
 

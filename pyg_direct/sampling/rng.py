@@ -1,4 +1,4 @@
-"""Which random numbers a batch uses: the key of every draw comes from here.
+"""The random keys of batches.
 
 The key of batch ``b`` in epoch ``e`` is the first two words of Philox4x32-10 at the counter
 (b mod 2^32, b div 2^32, e, domain) under the key (seed mod 2^32, seed div 2^32). So any batch can

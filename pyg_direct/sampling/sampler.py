@@ -1,4 +1,4 @@
-"""PyG's `BaseSampler`, with all sampling policy and the one loop over hops."""
+"""`NeighborSampler`: PyG's `BaseSampler` with all sampling policy."""
 
 from __future__ import annotations
 

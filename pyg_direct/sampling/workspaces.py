@@ -1,4 +1,4 @@
-"""Workspaces that wait for the next batch."""
+"""A pool of idle workspaces."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def test_an_epoch_with_threads() -> None:
 
 
 def test_the_report() -> None:
-    text = run("from pyg_direct import info\nprint(info.report(link=False))\n")
+    text = run("from pyg_direct import info\nprint(info.report(bandwidth=False))\n")
     cores = next(line for line in text.splitlines() if line.startswith("cores:"))
     assert int(cores.split()[-1]) >= 1
 

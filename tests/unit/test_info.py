@@ -12,11 +12,13 @@ from typing import Any
 import pytest
 
 from pyg_direct import info
-from pyg_direct.doctor.bandwidth import LinkSpeed, Rate
+from pyg_direct.doctor.bandwidth import HostBandwidth, Rate
 from pyg_direct.doctor.facts import GPU_FIELDS, UNLIMITED, Machine, TorchCuda, find_out
 from pyg_direct.ops.cuda.compiler import CUPY_WHEELS
 
-SPEED = LinkSpeed((Rate(256, 100, (2e-9,)), Rate(512, 100, (1e-9,))), Rate(0, 100, (4e-9,)), 0.03)
+SPEED = HostBandwidth(
+    (Rate(256, 100, (2e-9,)), Rate(512, 100, (1e-9,))), Rate(0, 100, (4e-9,)), 0.03
+)
 
 
 class Fake(Machine):
@@ -35,7 +37,8 @@ class Fake(Machine):
         self.answers = {
             "torch_cuda": TorchCuda("2.11.0+cu130", "13.0", True), "require_cuda": None,
             "memlock": UNLIMITED, "cores": {0, 1, 2, 3}, "kernel_cache": "/home/me/cache",
-            "device": "cuda", "link": SPEED, "driver": "580.159.03", "smi": True, "pci_gpus": 1,
+            "device": "cuda", "bandwidth": SPEED, "driver": "580.159.03", "smi": True,
+            "pci_gpus": 1,
             "read_only": (), "node": "1", "node_cores": "2-3,8",
         }  # fmt: skip
         assert set(changes) <= set(self.answers)
@@ -98,9 +101,9 @@ class Fake(Machine):
     def device(self) -> str:
         return self._answer("device")
 
-    def link(self) -> LinkSpeed:
+    def bandwidth(self) -> HostBandwidth:
         self.asked_link += 1
-        return self._answer("link")
+        return self._answer("bandwidth")
 
 
 def problems(**changes: Any) -> list[info.Problem]:
@@ -121,7 +124,7 @@ def test_a_machine_where_everything_fits() -> None:
         "GPU 0, PCIe:            generation 1 of 5 (lower when idle), x16 of x16",
         "GPU 0, NUMA node:       1",
         "'auto' may take:        73.4 GB of GPU memory",
-        "link, measured:         100.0 GB/s with 512 threads, 100.0 GB/s with 512; "
+        "bandwidth, measured:    100.0 GB/s with 512 threads, 100.0 GB/s with 512; "
         "copy engine 25.0 GB/s",
         "available RAM:          102.4 GB",
         "may be page-locked:     unlimited",
@@ -137,7 +140,7 @@ BLIND_TORCH = TorchCuda("2.11.0+cu130", "13.0", False)
 
 
 @pytest.mark.parametrize(
-    ("changes", "what", "mend"),
+    ("changes", "what", "fix"),
     [
         ({"torch_cuda": CPU_TORCH, "device": "cpu"}, "built without CUDA", "reinstall torch"),
         ({"torch_cuda": BLIND_TORCH, "driver": "535.54.03", "device": "cpu"},
@@ -172,9 +175,9 @@ BLIND_TORCH = TorchCuda("2.11.0+cu130", "13.0", False)
          "'gpu' names no device", "unset PYG_DIRECT_DEVICE"),
     ],
 )  # fmt: skip
-def test_every_mismatch(changes: dict[str, Any], what: str, mend: str) -> None:
+def test_every_mismatch(changes: dict[str, Any], what: str, fix: str) -> None:
     found = problems(**changes)
-    assert [bool(re.search(what, p.what) and re.search(mend, p.mend)) for p in found] == [True]
+    assert [bool(re.search(what, p.what) and re.search(fix, p.fix)) for p in found] == [True]
 
 
 def test_a_device_that_cannot_be_used() -> None:
@@ -197,15 +200,15 @@ def test_a_machine_without_a_gpu() -> None:
     assert "GPU:                    none" in text
     assert "NVIDIA driver:          none" in text
     assert "Error" not in text, "nothing is broken, so nothing is unknown"
-    assert "link, measured:         not measured" in text
+    assert "bandwidth, measured:    not measured" in text
     assert machine.asked_link == 0
 
 
 def test_the_link_is_measured_only_when_asked_for_and_usable() -> None:
-    for changes, link, asked in (({}, True, 1), ({}, False, 0),
+    for changes, bandwidth, asked in (({}, True, 1), ({}, False, 0),
                                  ({"require_cuda": RuntimeError("no")}, True, 0)):  # fmt: skip
         machine = Fake(**changes)
-        info.report(machine, link=link)
+        info.report(machine, bandwidth=bandwidth)
         assert machine.asked_link == asked
 
 
@@ -231,7 +234,7 @@ def test_whatever_fails_the_report_does_not() -> None:
 def test_this_machine() -> None:
     """The real questions, in a process of their own: no CuPy, no context."""
     code = (
-        "import sys, torch; from pyg_direct import info; text = info.report(link=False);"
+        "import sys, torch; from pyg_direct import info; text = info.report(bandwidth=False);"
         "assert 'device=None means' in text; print(text);"
         "assert torch.cuda.is_available() or 'cupy' not in sys.modules;"
         "assert not torch.cuda.is_initialized()"
@@ -242,7 +245,7 @@ def test_this_machine() -> None:
 
 
 def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
-    info.main(["--no-link"])
+    info.main(["--no-bandwidth"])
     assert "problems:" in capsys.readouterr().out
 
 

@@ -1,7 +1,7 @@
 """Recycled output memory for the CPU backend.
 
 The first touch of fresh memory costs as much as writing a batch into it (a page fault per 4 KiB),
-so blocks are used again, but only once nobody can see them any more: every tensor handed out lies
+so blocks are used again, but only once no tensor refers to them: every tensor handed out lies
 on a NumPy array of its own, which its storage keeps alive, and the block goes back to the pool when
 that array dies. Views, slices, NumPy and DLPack exports and autograd all keep the storage alive, so
 a batch that the user keeps is never overwritten.
@@ -48,7 +48,7 @@ class _Lease(weakref.ref):  # type: ignore[type-arg]
 
 
 class BufferPool:
-    """Blocks of memory that return by themselves. Thread-safe; never blocks in a destructor.
+    """Blocks of memory that return when their tensors die. Thread-safe, lock-free in destructors.
 
     Args:
         idle_factor: idle blocks are freed, oldest first, while they hold more than this many times

@@ -91,26 +91,26 @@ class CpuWorkspace:
         if self._stamp >= STAMP_LIMIT:
             self._table[:] = 0
             self._stamp = 1
-        # Zeros, also where the batch before was broken off.
+        # Zeros also after a batch that was interrupted by an error.
         self._node_ptr[:] = 0
         self._edge_ptr[:] = 0
         self._node_bound[:] = [0 if seed is None else len(seed) for seed in seeds]
         self._make_room()
-        stamp, group, total = np.uint32(self._stamp), 0, int(self._csc.node_base[-1])
+        stamp, subgraph, total = np.uint32(self._stamp), 0, int(self._csc.node_base[-1])
         for t, seed in enumerate(seeds):
             if seed is None:
                 continue
             first, base, n = int(self._node_start[t]), int(self._csc.node_base[t]), len(seed)
             if self._plan.disjoint:
                 self._node[first : first + n] = seed.numpy()
-                self._seed_of[first : first + n] = np.arange(group, group + n, dtype=np.int32)
+                self._seed_of[first : first + n] = np.arange(subgraph, subgraph + n, dtype=np.int32)
                 relabel.enter_disjoint(
                     self._node, self._seed_of, first, first + n, 0, base, total,
                     self._table, stamp,
                 )  # fmt: skip
             else:
                 relabel.seed_dense(seed.numpy(), first, base, self._table, stamp, self._node)
-            group += n
+            subgraph += n
         self._node_ptr[1] = self._node_bound
 
     def sample_hops(self, first: int, last: int) -> None:
@@ -156,7 +156,7 @@ class CpuWorkspace:
     def sample(self, hop: int) -> None:
         """Draw the edges of the hop."""
         items = int(self._item_base[-1])
-        law = (
+        arguments = (
             self._node_ptr, self._relations, self._plan.fanouts[hop], self._plan.replace, hop,
             *self._key, self._item_base, self._item_start, self._item_degree, self._item_ptr,
         )  # fmt: skip
@@ -164,12 +164,12 @@ class CpuWorkspace:
         def task(first: int, last: int) -> None:
             if self._csc.weights is not None:
                 weighted.draw_weighted(
-                    *law, first, last, self._position,
+                    *arguments, first, last, self._position,
                     self._weighted, self._time_base, *self._alias, self._weight,
                     self._cumulative, self._item_low,
                 )  # fmt: skip
             sample.sample_hop(
-                self._csc.indices, *law, first, last, self._row, self._col, self._position,
+                self._csc.indices, *arguments, first, last, self._row, self._col, self._position,
                 self._weighted,
             )  # fmt: skip
 
@@ -276,7 +276,7 @@ class CpuWorkspace:
     def _make_room(self) -> None:
         """Have room for more than `_node_bound` nodes of each type, keeping what is known.
 
-        More, because `relabel_dense` writes behind the end of a list before it knows whether a node
+        More, because `relabel_dense` writes past the end of a list before it knows whether a node
         is new.
         """
         bound = self._node_bound

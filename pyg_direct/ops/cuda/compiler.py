@@ -186,7 +186,7 @@ def require_cuda(device: torch.device) -> Any:
     """Return the module cupy, if it and torch can use `device`.
 
     Raises:
-        RuntimeError: something is missing; the message says what, and the command that mends it.
+        RuntimeError: something is missing; the message says what, and the command that installs it.
     """
     version = torch.version.cuda
     if version is None:

@@ -11,7 +11,13 @@ from emulator import ORDERS, EmulatorError, emulated, pin
 from torch import Tensor
 
 from pyg_direct.doctor import bandwidth as link
-from pyg_direct.doctor.bandwidth import LinkSpeed, Rate, measure_link, read_all, whole_lines
+from pyg_direct.doctor.bandwidth import (
+    HostBandwidth,
+    Rate,
+    measure_bandwidth,
+    read_all,
+    whole_lines,
+)
 from pyg_direct.ops.cuda import source
 from pyg_direct.ops.cuda.backend import LOADS_IN_FLIGHT, CudaBackend
 from pyg_direct.ops.devices import backend_for
@@ -98,9 +104,9 @@ class Clock:
         return self.seconds(self.calls - 1)
 
 
-def measure(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch, clock: Clock) -> LinkSpeed:
+def measure(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch, clock: Clock) -> HostBandwidth:
     monkeypatch.setattr(link, "LADDER_BLOCKS", (1, 2, 4, 8))
-    return measure_link(backend, pin(backend, MEMORY[:5000]), clock, repeats=3)
+    return measure_bandwidth(backend, pin(backend, MEMORY[:5000]), clock, repeats=3)
 
 
 def test_the_ladder_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,9 +126,9 @@ def test_the_ladder_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     assert speed.best.threads == speed.enough.threads == 256
 
 
-def rates(*values: float) -> LinkSpeed:
+def rates(*values: float) -> HostBandwidth:
     ladder = tuple(Rate(64 << i, 1000, (1000 / value,)) for i, value in enumerate(values))
-    return LinkSpeed(ladder, Rate(0, 1000, (1.0,)), tolerance=0.03)
+    return HostBandwidth(ladder, Rate(0, 1000, (1.0,)), tolerance=0.03)
 
 
 def test_the_smallest_number_of_threads_that_fills_the_link() -> None:
@@ -150,6 +156,6 @@ def test_on_a_device() -> None:
         lines = whole_lines(place)
         sums = read_all(backend, lines, 7)
         assert np.array_equal(sums.cpu().numpy(), expected_sums(lines.cpu(), len(sums)))
-    speed = measure_link(backend, memory.pin_memory(), repeats=3)
+    speed = measure_bandwidth(backend, memory.pin_memory(), repeats=3)
     assert 1e8 < speed.enough.bytes_per_second < 1e12
     assert 1e8 < speed.copy.bytes_per_second < 1e12

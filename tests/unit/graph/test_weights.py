@@ -35,7 +35,7 @@ def test_large_lists_equal_a_plain_reference(aliased, power):
     cumulative, keep, other = alias_tables(weight)
     words = (np.uint64(6), np.uint64(7), np.uint64(8))
     picks, zero, ids = np.empty(60, np.int64), np.zeros(1, np.int64), np.empty((2, 90), np.uint64)
-    weighted.draw_group(
+    weighted.draw_block(
         picks, weighted.Draws(np.empty(180), ids[0], ids[1]), 0, 1, False, 5,
         weighted.Items(zero, zero + 500, np.array([0, 60]), np.zeros(1)),
         weighted.Weights(aliased, keep, other, weight, cumulative), weighted.Source(*words),
