@@ -1,9 +1,9 @@
 """How fast the device can read host memory, and how many of its threads that takes.
 
-Two limits of the same PCIe connection: a kernel that streams over pinned memory, which is what a gather can
-reach at most, and the copy engine. More threads than that needs only take the device's
-multiprocessors from training, so the smallest number that fills it is the one to give to
-a gather; see `HostBandwidth.bytes_under_way`.
+Two limits of the same PCIe connection: a kernel that streams over pinned memory, which is what a
+gather can reach at most, and the copy engine. More threads than needed only take multiprocessors
+from training, so a gather gets the smallest number that reaches the full bandwidth; see
+`HostBandwidth.bytes_under_way`.
 """
 
 from __future__ import annotations
