@@ -130,7 +130,7 @@ def test_a_machine_where_everything_fits() -> None:
         "may be page-locked:     unlimited",
         "numba's kernel cache:   /home/me/cache",
         "PYG_DIRECT_DEVICE:      not set",
-        "device=None means:      cuda",
+        "device=None means:      cuda, in a process with tensors there; else cpu",
     ):
         assert line in text.splitlines(), text
 
