@@ -205,7 +205,7 @@ class _Bar:
     """A progress bar by tqdm, which PyG depends on."""
 
     def __init__(self, total: int) -> None:
-        from tqdm import tqdm  # type: ignore[import-untyped]
+        from tqdm import tqdm
 
         self._bar: Any = tqdm(total=total, desc="Compute GraphSAINT normalization")
         self.move, self.close = self._bar.update, self._bar.close
