@@ -11,6 +11,7 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
+from torch_geometric.data import Data, HeteroData
 
 from ..batch.edges import SampledEdges
 from ..loading.base import DirectLoader
@@ -42,7 +43,10 @@ class Acceleration:
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run the model: trimmed where the arguments hold sampled edges, else as it is."""
-        if not any(map(_has_hops, (*args, *kwargs.values()))):
+        values = (*args, *kwargs.values())
+        if not any(map(_has_hops, values)):
+            if any(isinstance(value, (Data, HeteroData)) for value in values):
+                self._give_up("its forward takes a whole Data; let it take x and edge_index")
             return self._forward(*args, **kwargs)
         inputs = self._inputs(args, kwargs)
         try:

@@ -144,6 +144,23 @@ def test_what_cannot_be_cut_runs_as_it_is(cls, reason, loader, batch) -> None:
         fast(batch.x, batch.edge_index)
 
 
+class TakesData(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = SAGEConv(WIDTH, OUT)
+
+    def forward(self, data):
+        return self.conv(data.x, data.edge_index)
+
+
+def test_a_model_that_takes_a_batch_as_a_whole(loader, batch) -> None:
+    model = TakesData().double()
+    fast = accelerate(model, loader)
+    with pytest.warns(UserWarning, match="takes a whole Data; let it take x and edge_index"):
+        out = fast(batch)
+    assert torch.equal(out, model(batch))
+
+
 def test_layers_over_several_hops_see_the_whole_batch(loader, batch) -> None:
     model = nn.Module.__new__(_TwoLayers)
     _TwoLayers.__init__(model)
