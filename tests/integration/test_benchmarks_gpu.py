@@ -296,6 +296,7 @@ def test_the_sanitizer_is_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert found == str(wheel) or os.path.exists("/usr/local/cuda/bin/compute-sanitizer")
 
 
+@pytest.mark.slow
 def test_the_small_run_is_right(capsys: pytest.CaptureFixture[str]) -> None:
     """What the sanitizers run, in the emulator; and every kernel is launched by it."""
     launched = set()

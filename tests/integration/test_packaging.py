@@ -30,6 +30,7 @@ def test_the_wheel_holds_the_package_the_kernels_and_nothing_else(wheel):
     assert {name.split("/")[0] for name in names if ".dist-info" not in name} == {"pyg_direct"}
 
 
+@pytest.mark.slow
 def test_the_wheel_works_from_anywhere(wheel, tmp_path):
     zipfile.ZipFile(wheel).extractall(tmp_path)
     program = (

@@ -207,6 +207,7 @@ def test_a_wrong_law(plant: Plant) -> None:
         check_small_fanouts(plant)
 
 
+@pytest.mark.slow
 def test_a_refused_word_that_is_not_replaced(tmp_path: Path) -> None:
     plant = ("static_cast<u32>(product) < threshold", "false")
     assert plant[0] in read_source("sample.cu"), "nothing to replace"
