@@ -209,6 +209,8 @@ def sections(found: dict[str, Any]) -> list[str]:
         lines += [
             f"## {contest_['model']}, {contest_['nodes']:,} nodes, {contest_['edges']:,} edges",
             "",
+            f"Rounds: {contest_['rounds']}.",
+            "",
             "| | seconds | CPU seconds | times ours (CPU) | peak | off |",
             "|---|---|---|---|---|---|",
         ]
