@@ -245,6 +245,8 @@ def _nodes(
         elif source.is_node_attr(name):
             dim = source._parent().__cat_dim__(name, value, source)
             target[name] = gather(value, node, dim, backend, parts.node_end(key))
+    if isinstance(target.get("n_id"), Tensor):  # a table of the user's of that name is of ids, too
+        target["n_id"] = parts.ids.of(target["n_id"])
     _name_nodes(target, parts, key)
 
 

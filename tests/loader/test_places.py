@@ -6,6 +6,7 @@ on a GPU.
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import pickle
@@ -180,12 +181,12 @@ def test_another_process_decides_for_itself(machine: Machine) -> None:
     loader = NeighborLoader(citations(), [3], batch_size=100, seed=3)
     expected = [batch.n_id.tolist() for batch in loader]
     machine.used = HOST
-    copy = pickle.loads(pickle.dumps(loader))
-    batches = list(copy)
+    other = pickle.loads(pickle.dumps(loader))
+    batches = list(other)
     assert places(batches[0])["x"] == {HOST}
     assert loader.placement.device == machine.gpu(1)
-    copy.load_state_dict({**copy.state_dict(), "epoch": 0, "batch": 0, "finished": False})
-    assert [batch.n_id.tolist() for batch in copy] == expected
+    other.load_state_dict({**other.state_dict(), "epoch": 0, "batch": 0, "finished": False})
+    assert [batch.n_id.tolist() for batch in other] == expected
 
 
 def test_a_sampler_of_pygs(machine: Machine) -> None:
@@ -297,6 +298,18 @@ def test_kinds_of_subgraphs(machine: Machine, kind: str) -> None:
     for batch in NeighborLoader(data, [3], batch_size=100, subgraph_type=kind, disjoint=True):
         assert_like_pyg_on_a_gpu(batch, machine.gpu(0))
         assert torch.equal(batch.edge_attr.cpu(), batch.e_id)
+
+
+def test_ids_of_the_users_own(machine: Machine) -> None:
+    """As PyG's example for Reddit sets them, with the loader's own data changed behind it."""
+    data, machine.used = citations(), machine.gpu(0)
+    loader = NeighborLoader(copy.copy(data), [-1], batch_size=100)
+    del loader.data.x, loader.data.y
+    loader.data.num_nodes = data.num_nodes
+    loader.data.n_id = torch.arange(data.num_nodes)
+    for batch in loader:
+        assert batch.n_id.device == HOST
+        assert data.x[batch.n_id].shape == (batch.num_nodes, 16)
 
 
 def test_ids_on_the_device(machine: Machine) -> None:
