@@ -77,6 +77,19 @@ def values_of(matrix: Tensor) -> Tensor:
     return matrix._values() if matrix.layout == torch.sparse_coo else matrix.values()
 
 
+def stored_bytes(value: Tensor) -> int:
+    """Return the bytes of a tensor's elements; of a sparse one, of its values and indices."""
+    if value.layout == torch.strided:
+        return value.nbytes
+    if value.layout == torch.sparse_coo:
+        indices = [value._indices()]
+    elif value.layout == torch.sparse_csr:
+        indices = [value.crow_indices(), value.col_indices()]
+    else:
+        indices = [value.ccol_indices(), value.row_indices()]
+    return values_of(value).nbytes + sum(part.nbytes for part in indices)
+
+
 def csr_rows(table: Tensor, index: Tensor) -> Tensor:
     """Return ``table[index]`` of a CSR matrix, as a CSR matrix [n, ...]; torch cannot.
 

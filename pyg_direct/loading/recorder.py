@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
+from ..batch.sparse import stored_bytes
 from .stats import Stats, total_of
 
 R = TypeVar("R")
@@ -107,7 +108,8 @@ class Recorder:
                     elif name == "input_id":
                         seeds += value.numel()
                     elif name not in MADE:
-                        sizes.append((f"{store._key}.{name}" if typed else name, value.nbytes))
+                        label = f"{store._key}.{name}" if typed else name
+                        sizes.append((label, stored_bytes(value)))
         with self._lock:
             epoch = self._epochs[-1]
             for i, found in enumerate((0, 1, seeds, nodes, edges)):

@@ -11,7 +11,7 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.transforms import ToSparseTensor
 
 from pyg_direct import NeighborLoader, NeighborSampler
-from pyg_direct.batch.sparse import csr_rows, values_of
+from pyg_direct.batch.sparse import csr_rows, stored_bytes, values_of
 
 pytestmark = [  # what torch says once in a process of the matrices that the tests make
     pytest.mark.filterwarnings("ignore:Sparse .* tensor support is in beta:UserWarning"),
@@ -123,6 +123,14 @@ def test_rows_of_a_csr_matrix(each_backend: str) -> None:
     for batch in NeighborLoader(data, [2, 2], batch_size=5):
         assert batch.x.layout == torch.sparse_csr
         assert torch.equal(batch.x.to_dense(), dense[batch.n_id].float())
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_stored_bytes(layout: str) -> None:
+    table = matrix("adj", layout, distinct_edges())
+    indices = 2 * 18 if layout == "coo" else 18 + NODES + 1
+    assert stored_bytes(table) == 18 * 4 + indices * 8
+    assert stored_bytes(table.to_dense()) == NODES * NODES * 4
 
 
 def test_csr_rows() -> None:
