@@ -21,12 +21,13 @@ class LoadedModule:
     """Takes machine code as `cupy.cuda.function.Module` does, and keeps it."""
 
     cubin = b""
+    mapping: Any = None
 
     def load(self, cubin: bytes) -> None:
         self.cubin = cubin
 
-    def _set_mapping(self, mapping: object) -> None:
-        pass
+    def _set_mapping(self, mapping: Any) -> None:
+        self.mapping = mapping
 
 
 def main(folder: str, library: str) -> None:
@@ -41,14 +42,17 @@ def main(folder: str, library: str) -> None:
     from pyg_direct.ops.cuda.source import FILES, declarations, instances, read_source
 
     compiled = 0
-    original = compiler.compile_using_nvrtc
+    # CuPy 14 has another one behind the public name.
+    private = "_compile_using_nvrtc_no_warning"
+    name = private if hasattr(compiler, private) else "compile_using_nvrtc"
+    original = getattr(compiler, name)
 
     def counted(*arguments: Any, **named: Any) -> Any:
         nonlocal compiled
         compiled += 1
         return original(*arguments, **named)
 
-    compiler.compile_using_nvrtc = counted
+    setattr(compiler, name, counted)
     compiler._get_arch_for_options_for_nvrtc = lambda arch=None: (
         f"-arch=sm_{ARCHITECTURE}", "cubin",
     )  # fmt: skip
