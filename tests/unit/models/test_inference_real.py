@@ -47,6 +47,7 @@ def test_real_graphs(name, model, options, tmp_path):
 
 @needs_data
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*in-edges at once")  # maintainers of many packages
 @pytest.mark.parametrize("kind", ["sage", "hgt"])
 def test_debian_hetero(kind, tmp_path):
     data = load_real_graph("debian_hetero", tmp_path)
