@@ -29,8 +29,7 @@ class ClusterData(torch_geometric.loader.ClusterData):
     Chiang et al., "Cluster-GCN" (KDD 2019). The parts are METIS's, from the package `pymetis`
     (extra `cluster`), or any partition of the nodes that you have. Saved parts are PyG's files.
 
-    METIS is given the graph without directions, parallel edges and self-loops. It works in memory,
-    of which it takes about 100 bytes for each edge of that graph at its peak.
+    METIS is given the graph without directions, parallel edges and self-loops, and works in memory.
 
     Args:
         data: `Data` with `edge_index`.

@@ -167,7 +167,8 @@ def test_spread():
 
 def test_copy_bandwidth():
     speeds = copy_bandwidth(1 << 20, repeats=2)
-    assert all(value > 1e8 for value in speeds.values())
+    assert set(speeds) >= {"1"}
+    assert all(math.isfinite(value) and value > 0 for value in speeds.values())
 
 
 def test_the_commands(capsys):
