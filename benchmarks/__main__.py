@@ -20,7 +20,7 @@ def usage() -> str:
     """Return what there is to run."""
     rows = [(command.name, command.what) for command in result.COMMANDS.values()]
     rows += [("all", "all of these, one after another"), ("report", "the reports of all results")]
-    return f"{__doc__}\nCommands:\n" + "\n".join(f"    {name:<17}{what}" for name, what in rows)
+    return f"{__doc__}\nCommands:\n" + "\n".join(f"    {name:<22}{what}" for name, what in rows)
 
 
 def main(argv: list[str]) -> int:

@@ -10,9 +10,7 @@ PyG's loader and the plain step, and so on. Writes `results/accelerated_training
 
 from __future__ import annotations
 
-import argparse
 import copy
-import json
 import time
 from collections import defaultdict
 from collections.abc import Callable
@@ -29,12 +27,12 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.nn import GAT, GCN, GIN, GraphSAGE, SAGEConv, to_hetero
 
 import pyg_direct
-from benchmarks.machine import describe, environment
+from benchmarks.result import new_result, parser, write
 from benchmarks.statistics import compare
 from examples.datasets import load_dataset
 from examples.synthetic import power_law_graph, random_split
 
-RESULTS = Path(__file__).parent / "results"
+TITLE = "Training steps of accelerated models"
 MODELS = {"GraphSAGE": GraphSAGE, "GCN": GCN, "GIN": GIN, "GAT": GAT}
 CLASSES = 47
 WAYS = ("PyG", "PyG trimmed", "ours, plain", "ours, accelerated")
@@ -221,12 +219,9 @@ def accuracy(root: Path | None, seeds: int, epochs: int) -> dict[str, Any]:
     return {"dataset": "amazon_photo", "scores": scores, **compare(scores, "accelerated", "plain")}
 
 
-def markdown(result: dict[str, Any]) -> str:
-    """Return the report."""
+def sections(result: dict[str, Any]) -> list[str]:
+    """Return the lines of the report."""
     lines = [
-        "# Training steps of accelerated models",
-        "",
-        describe(result),
         "",
         "Median milliseconds a batch (loading, forward, backward, optimizer): wall time, in "
         "brackets CPU time of the process. All in one process, one after the other on the same "
@@ -240,37 +235,30 @@ def markdown(result: dict[str, Any]) -> str:
         + " | PyG / accelerated | PyG trimmed / accelerated | difference |",
         "|---" * 10 + "|",
         *(text_row(row) for row in result["rows"]),
-        "",
     ]  # fmt: skip
     if result.get("accuracy"):
         found = result["accuracy"]
         lines += [
+            "",
             f"Accuracy on {found['dataset']}, GraphSAGE with dropout, "
             f"{len(found['scores']['plain'])} seeds: plain {found['mean']['plain']:.4f} "
             f"(deviation {found['std']['plain']:.4f}), "
             f"accelerated {found['mean']['accelerated']:.4f} "
             f"({found['std']['accelerated']:.4f}), p = {found['p_value']:.2f}.",
-            "",
         ]
-    return "\n".join(lines)
+    return lines
 
 
 def main(argv: list[str] | None = None) -> None:
     """Measure, and write the results."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--root", type=Path, help="folder with the real graphs")
-    parser.add_argument("--smoke", action="store_true", help="toy sizes, in seconds")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--out", type=Path, default=RESULTS / "accelerated_training.json")
-    args = parser.parse_args(argv)
+    options = parser(__doc__)
+    options.add_argument("--root", type=Path, help="folder with the real graphs")
+    options.add_argument("--rounds", type=int, default=3)
+    options.add_argument("--seeds", type=int, default=5)
+    args = options.parse_args(argv)
     rows = []
-    result = {
-        "benchmark": "accelerated_training",
-        **environment(),
-        "threads": torch.get_num_threads(),
-    }
-    if args.smoke:
+    result = new_result("accelerated_training", args.quick, threads=torch.get_num_threads())
+    if args.quick:
         sizes, fanout, batch_size, hidden = (300, 2000, 12, CLASSES), [3, 2], 16, 8
     else:
         sizes, fanout, batch_size, hidden = (
@@ -284,20 +272,17 @@ def main(argv: list[str] | None = None) -> None:
     for name in MODELS:
         rows.append(measure(graph, name, data, fanout, batch_size, args.rounds, hidden))
     typed = two_types(data)
-    fanout = [5, 4, 3] if not args.smoke else [2, 2, 2]
+    fanout = [5, 4, 3] if not args.quick else [2, 2, 2]
     rows.append(measure(graph, "to_hetero(SAGE)", typed, fanout, batch_size, args.rounds, hidden))
     del data, typed
-    for real in () if args.smoke else ("amazon_photo", "dblp_citation"):
+    for real in () if args.quick else ("amazon_photo", "dblp_citation"):
         data = load_dataset(real, args.root)
         for name in MODELS:
             rows.append(measure(real, name, data, [10, 10], 256, 5 * args.rounds, 64))
     result["rows"] = rows
-    if not args.smoke:
+    if not args.quick:
         result["accuracy"] = accuracy(args.root, args.seeds, 20)
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.write_text(json.dumps(result, indent=1) + "\n")
-    args.out.with_suffix(".md").write_text(markdown(result))
-    print(markdown(result))
+    print(write(result, args.out))
 
 
 if __name__ == "__main__":

@@ -4,12 +4,11 @@ Sorted and unsorted edges of the large benchmark graph, each build in a process 
 checkouts in turn. Writes `results/construction.json`. Needs some 6 GB and a few minutes::
 
     git worktree add --detach /somewhere/old <commit>
-    python -m benchmarks.construction --before /somewhere/old
+    python -m benchmarks construction --before /somewhere/old
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import subprocess
@@ -20,10 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.machine import REPOSITORY, environment
+from benchmarks.machine import REPOSITORY
+from benchmarks.result import new_result, parser, write
 from examples.synthetic import power_law_graph
-
-RESULT = REPOSITORY / "benchmarks" / "results" / "construction.json"
 
 # Runs in either checkout, so it uses nothing of this one.
 CHILD = """
@@ -70,9 +68,8 @@ def measure(checkout: Path, edges: Path, num_nodes: int) -> dict[str, float]:
     return dict(json.loads(done.stdout))
 
 
-def run(before: Path, num_nodes: int, num_edges: int, rounds: int) -> dict[str, Any]:
-    """Measure both checkouts on both orders of the edges."""
-    checkouts = {"before": before, "now": REPOSITORY}
+def run(checkouts: dict[str, Path], num_nodes: int, num_edges: int, rounds: int) -> dict[str, Any]:
+    """Measure the checkouts in turn, on both orders of the edges."""
     rows: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
         edges = power_law_graph(num_nodes, num_edges, 1).edge_index.numpy()
@@ -94,36 +91,30 @@ def run(before: Path, num_nodes: int, num_edges: int, rounds: int) -> dict[str, 
     return rows
 
 
-def main() -> None:
+def main(argv: list[str] | None = None) -> None:
     """Measure and write the result."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--before", type=Path, required=True, help="a checkout to compare with")
-    parser.add_argument("--nodes", type=int, default=2_400_000)
-    parser.add_argument("--edges", type=int, default=62_000_000)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--output", type=Path, default=RESULT)
-    options = parser.parse_args()
-    before = options.before.resolve()
-    revision = ["git", "rev-parse", "HEAD"]
-    result = {
-        "benchmark": "construction",
-        **environment(),
-        "before": subprocess.run(
-            revision, cwd=before, check=True, capture_output=True, text=True
-        ).stdout.strip(),
-        "num_nodes": options.nodes,
-        "num_edges": options.edges,
-        # Of the CSC with 32-bit ids: pointers and indices, and edge ids unless edges were sorted.
-        "csc_bytes": {
-            "sorted": 4 * (options.nodes + 1) + 4 * options.edges,
-            "unsorted": 4 * (options.nodes + 1) + 8 * options.edges,
-        },
-        "medians": run(before, options.nodes, options.edges, options.rounds),
+    options = parser(__doc__)
+    options.add_argument("--before", type=Path, help="a checkout to compare with")
+    options.add_argument("--rounds", type=int, default=3)
+    args = options.parse_args(argv)
+    nodes, edges = (2_000, 40_000) if args.quick else (2_400_000, 62_000_000)
+    result = new_result("construction", args.quick, num_nodes=nodes, num_edges=edges)
+    checkouts = {"now": REPOSITORY}
+    if args.before is not None:
+        checkouts = {"before": args.before.resolve(), **checkouts}
+        revision = ["git", "-C", str(args.before), "rev-parse", "HEAD"]
+        done = subprocess.run(revision, check=True, capture_output=True, text=True)
+        result["before"] = done.stdout.strip()
+    # Of the CSC with 32-bit ids: pointers and indices, and edge ids unless edges were sorted.
+    result["csc_bytes"] = {
+        "sorted": 4 * (nodes + 1) + 4 * edges,
+        "unsorted": 4 * (nodes + 1) + 8 * edges,
     }
-    options.output.write_text(json.dumps(result, indent=1) + "\n")
-    for order, both in result["medians"].items():
-        for name, row in both.items():
+    result["medians"] = run(checkouts, nodes, edges, args.rounds)
+    for order, rows in result["medians"].items():
+        for name, row in rows.items():
             print(order, name, {k: round(v, 3) for k, v in row.items() if k != "samples"})
+    print(write(result, args.out))
 
 
 if __name__ == "__main__":

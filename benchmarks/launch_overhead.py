@@ -1,6 +1,6 @@
 """Interpreter time of a batch on the CUDA backend, with a driver that launches nothing.
 
-    python -m benchmarks.launch_overhead                # writes results/launch_overhead.json
+    python -m benchmarks launch_overhead                # writes results/launch_overhead.json
 
 The Python of the CUDA backend runs as on a GPU, up to the call that would launch a kernel: what is
 left is the time that a batch holds the interpreter lock, which bounds the batches a second where
@@ -11,9 +11,7 @@ driver take for a launch, and torch for memory of a GPU, comes on top.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
-import json
 import sys
 import time
 import weakref
@@ -26,7 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks import machine
+from benchmarks.result import new_result, parser, write
 from pyg_direct.ops.backend import Workspace
 from pyg_direct.ops.cpu.backend import CpuBackend
 from pyg_direct.ops.cuda import memory as device_memory
@@ -37,7 +35,6 @@ from pyg_direct.ops.cuda.source import Declaration
 from pyg_direct.ops.streams import NoStreams
 from pyg_direct.types import BatchKey, Csc, SampledGraph, SamplingPlan
 
-RESULTS = Path(__file__).parent / "results"
 WANTED_MS = 0.6
 
 
@@ -177,24 +174,22 @@ def measure(case: Case, repeats: int) -> dict[str, Any]:
 
 def main(argv: list[str] | None = None) -> None:
     """Measure all cases and write the result."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--repeats", type=int, default=300)
-    parser.add_argument("--case", action="append", choices=[case.name for case in CASES])
-    parser.add_argument("--output", type=Path, default=RESULTS / "launch_overhead.json")
-    args = parser.parse_args(argv)
+    options = parser(__doc__)
+    options.add_argument("--repeats", type=int, help="of each measurement; 300 unless --quick")
+    options.add_argument("--case", action="append", choices=[case.name for case in CASES])
+    args = options.parse_args(argv)
+    repeats = args.repeats or (3 if args.quick else 300)
+    result = new_result("launch_overhead", args.quick, wanted_ms=WANTED_MS, repeats=repeats)
     cases = {
-        case.name: measure(case, args.repeats)
+        case.name: measure(case, repeats)
         for case in CASES
         if not args.case or case.name in args.case
     }
     for name, record in cases.items():
         total = record["sample_ms"] + record["gather_ms"]
         print(f"{name}: {total:.3f} ms of at most {WANTED_MS} ({record})")
-    result = {
-        "benchmark": "launch_overhead", **machine.environment(), "wanted_ms": WANTED_MS,
-        "repeats": args.repeats, "cases": cases,
-    }  # fmt: skip
-    args.output.write_text(json.dumps(result, indent=1) + "\n")
+    result["cases"] = cases
+    print(write(result, args.out))
 
 
 if __name__ == "__main__":

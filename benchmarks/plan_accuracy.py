@@ -2,13 +2,11 @@
 
 Writes `results/plan_accuracy.json`.
 
-    python -m benchmarks.plan_accuracy --root FOLDER  # holds planetoid/, amazon/, citation_full/
+    python -m benchmarks plan_accuracy --root FOLDER  # holds planetoid/, amazon/, citation_full/
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 from pathlib import Path
 
 import numpy as np
@@ -16,12 +14,11 @@ import torch
 from torch_geometric.data import Data
 from torch_geometric.utils import degree
 
-from benchmarks.machine import environment
+from benchmarks.result import new_result, parser, write
 from examples.datasets import load_dataset
 from examples.synthetic import power_law_graph
 from pyg_direct import NeighborLoader, plan
 
-RESULT = Path(__file__).parent / "results" / "plan_accuracy.json"
 BATCHES = 20
 
 
@@ -49,12 +46,11 @@ def row(name: str, data: Data, fanout: list[int], batch_size: int) -> dict[str, 
 
 def main(argv: list[str] | None = None) -> None:
     """Measure, and write the result."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--root", type=Path, help="folder with the real graphs")
-    parser.add_argument("--smoke", action="store_true", help="a toy graph alone")
-    parser.add_argument("--out", type=Path, default=RESULT)
-    args = parser.parse_args(argv)
-    if args.smoke:
+    options = parser(__doc__)
+    options.add_argument("--root", type=Path, help="folder with the real graphs")
+    args = options.parse_args(argv)
+    result = new_result("plan_accuracy", args.quick, batches=BATCHES)
+    if args.quick:
         rows = [row("generated", power_law_graph(500, 3000, 1, 4), [3, 2], 32)]
     else:
         rows = [
@@ -64,8 +60,8 @@ def main(argv: list[str] | None = None) -> None:
         for name, edges, skew in (("power law", 5_000_000, 3), ("uniform", 2_000_000, 1)):
             data = power_law_graph(200_000, edges, 1, 4, skew=skew)
             rows.append(row(name, data, [15, 10, 5], 1024))
-    result = {"benchmark": "plan_accuracy", "batches": BATCHES, **environment(), "rows": rows}
-    args.out.write_text(json.dumps(result, indent=1) + "\n")
+    result["rows"] = rows
+    print(write(result, args.out))
 
 
 if __name__ == "__main__":

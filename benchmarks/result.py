@@ -46,6 +46,13 @@ COMMANDS = {
         Command("accuracy", "benchmarks.training.accuracy", "accuracy of trained models"),
         Command("tasks", "benchmarks.training.tasks", "links, edge types and times"),
         Command("inference", "benchmarks.inference", "outputs of a model for all nodes"),
+        Command(
+            "accelerated_training", "benchmarks.accelerated_training", "steps of accelerated models"
+        ),
+        Command("stats_cost", "benchmarks.stats_cost", "what the statistics of a loader cost"),
+        Command("plan_accuracy", "benchmarks.plan_accuracy", "how far plans are off"),
+        Command("construction", "benchmarks.construction", "building a loader"),
+        Command("launch_overhead", "benchmarks.launch_overhead", "interpreter time of launches"),
         Command("requests", "benchmarks.gather_requests", "PCIe read requests of a gather"),
         Command("gpu", "benchmarks.gpu.run", "all measurements and checks on a GPU"),
     )
@@ -66,14 +73,15 @@ def new_result(benchmark: str, quick: bool, **fields: Any) -> dict[str, Any]:
 
 
 def write(result: dict[str, Any], folder: Path) -> Path:
-    """Write a result as JSON and its report beside it; return the path of the JSON.
+    """Write a result as JSON and its report, if it has one, beside it; return the path of the JSON.
 
     Also after a part of a run, so that one that is stopped has not been for nothing.
     """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{result['benchmark']}.json"
     path.write_text(json.dumps(result, indent=1) + "\n")
-    path.with_suffix(".md").write_text(markdown(result, path.stem))
+    if hasattr(COMMANDS[result["benchmark"]].load(), "sections"):
+        path.with_suffix(".md").write_text(markdown(result, path.stem))
     return path
 
 

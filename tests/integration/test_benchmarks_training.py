@@ -11,8 +11,8 @@ from benchmarks import accelerated_training, plan_accuracy, stats_cost
 @pytest.mark.filterwarnings("ignore")
 def test_accelerated_training(tmp_path) -> None:
     pytest.importorskip("torch_sparse")
-    out = tmp_path / "result.json"
-    accelerated_training.main(["--smoke", "--rounds", "1", "--out", str(out)])
+    accelerated_training.main(["--quick", "--rounds", "1", "--out", str(tmp_path)])
+    out = tmp_path / "accelerated_training.json"
     rows = json.loads(out.read_text())["rows"]
     assert [row["model"] for row in rows] == [*accelerated_training.MODELS, "to_hetero(SAGE)"]
     assert all(row["difference"] < 1e-4 for row in rows)
@@ -21,13 +21,13 @@ def test_accelerated_training(tmp_path) -> None:
 
 
 def test_stats_cost(tmp_path) -> None:
-    out = tmp_path / "result.json"
-    stats_cost.main(["--smoke", "--out", str(out)])
+    stats_cost.main(["--quick", "--out", str(tmp_path)])
+    out = tmp_path / "stats_cost.json"
     assert json.loads(out.read_text())["add"]["median"] > 0
 
 
 def test_plan_accuracy(tmp_path) -> None:
-    out = tmp_path / "result.json"
-    plan_accuracy.main(["--smoke", "--out", str(out)])
+    plan_accuracy.main(["--quick", "--out", str(tmp_path)])
+    out = tmp_path / "plan_accuracy.json"
     (row,) = json.loads(out.read_text())["rows"]
     assert abs(row["with_graph"]["error_percent"]) < 10
