@@ -65,7 +65,9 @@ class CudaWorkspace:
         self._sizes: IntTable = np.full(types, -1)  # [T]: seeds of the batch
         self._must_forecast = True
         self._constants = graph_arguments(csc, plan, self._device)
-        self._fanouts = upload(np.asarray(plan.fanouts).reshape(-1, relations), self._device)
+        self._fanouts = upload(
+            np.asarray(plan.fanouts).reshape(len(plan.fanouts), relations), self._device
+        )
         self._state = BatchState(csc, plan, self._device)
         self._arrays = Growing(self._device, self._launches.clear)
         self._add_arrays()

@@ -19,7 +19,7 @@ from pyg_direct import NeighborSampler
 from pyg_direct.ops.cuda.launch import Grid, Kernel, Launch
 from pyg_direct.types import BatchKey
 
-NODES, EDGES = 60, 1200
+NODES, EDGES = 60, 2000  # 50 edges for each of 40 types: a fan-out of 40 stays as it is
 NODE_TYPES = ("a", "b")
 # Torch's operations that only look at memory, or reserve it: no work on a device.
 FREE = {
