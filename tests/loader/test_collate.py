@@ -77,6 +77,7 @@ def test_a_collate_fn_set_on_the_loader() -> None:
     assert list(loader) == [5, 5, 2]
 
 
+@pytest.mark.pyg("kwargs", "dataset", "collate_fn")
 @pytest.mark.parametrize(
     ("argument", "value"), [("collate_fn", lambda batch: batch), ("dataset", [1, 2])]
 )

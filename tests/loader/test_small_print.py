@@ -25,15 +25,6 @@ from pyg_direct import LinkNeighborLoader, NeighborLoader, NeighborSampler
 # Keywords #########################################################################################
 
 
-@pytest.mark.pyg("kwargs", "dataset", "collate_fn")
-def test_dataset_and_collate_fn_are_dropped(loader_class: type) -> None:
-    """The loader has its own of both; PyG says nothing, either."""
-    arguments = {"input_nodes": [3, 1], "batch_size": 2}
-    odd = loader_class(example_graph(), [-1], dataset="x", collate_fn=len, **arguments)
-    assert odd.dataset == range(2)
-    assert_same_epoch(odd, loader_class(example_graph(), [-1], **arguments))
-
-
 @pytest.mark.pyg(
     "pin_memory", "timeout", "multiprocessing_context", "persistent_workers", "in_order"
 )

@@ -213,7 +213,7 @@ def test_is_sorted():
         ({}, {"input_time": torch.arange(5)}, "time_attr is not"),
         ({}, {"time_attr": "node_time", "input_time": torch.arange(4)}, "one integer for each"),
         ({}, {"time_attr": "node_time", "input_time": torch.rand(5)}, "one integer for each"),
-        ({}, {"time_attr": "node_time", "temporal_strategy": "first"}, "'uniform' or 'last'"),
+        ({}, {"time_attr": "node_time", "temporal_strategy": "first"}, "one of 'uniform', 'last'"),
     ],
 )
 def test_bad_times(change, arguments, message):
