@@ -15,9 +15,8 @@ import psutil
 import torch
 from torch import Tensor
 
-import pyg_direct.loading.site
-import pyg_direct.sampling.sampler
 from benchmarks.gpu.plan import Plan
+from pyg_direct.config import DEVICE_VARIABLE
 from pyg_direct.doctor.bandwidth import Timer, event_timer
 from pyg_direct.ops.cuda.backend import CudaBackend
 from pyg_direct.ops.devices import backend_for
@@ -34,7 +33,8 @@ class Device(Protocol):
 
     backend: CudaBackend
     device: torch.device
-    argument: str  # of a loader
+    model_device: torch.device  # of models, and of the batches that they are trained on
+    argument: str | None  # of a loader
     timer: Timer
 
     def pinned(self, tensor: Tensor) -> Tensor:
@@ -62,6 +62,7 @@ class CudaDevice:
         backend = backend_for(torch.device("cuda", 0))
         assert isinstance(backend, CudaBackend)
         self.backend, self.device = backend, backend.device
+        self.model_device = self.device
         self.timer = event_timer(self.device)
 
     def pinned(self, tensor: Tensor) -> Tensor:
@@ -91,7 +92,8 @@ class CudaDevice:
 class DryDevice:
     """The emulator: nothing that it measures means anything."""
 
-    argument = "cpu"
+    argument = None
+    model_device = torch.device("cpu")
 
     def __init__(self, backend: CudaBackend) -> None:
         self.backend, self.device = backend, backend.device
@@ -125,13 +127,13 @@ def opened(dry: bool) -> Iterator[Device]:
         return
     # Not as `tests.emulator`: other packages bring a `tests` of their own.
     sys.path.insert(0, str(TESTS / "support"))
-    from emulator import emulated
+    import pytest
+    from emulator import emulated, give_to_loaders
 
-    with emulated() as backend, contextlib.ExitStack() as stack:
-        for module in (pyg_direct.loading.site, pyg_direct.sampling.sampler):
-            stack.callback(setattr, module, "backend_for", module.backend_for)
-            # One for each loader, as on a GPU: it remembers where things were placed.
-            module.backend_for = lambda *_, **__: CudaBackend(backend.device, backend.library)
+    with emulated() as backend, pytest.MonkeyPatch.context() as patch:
+        patch.setenv(DEVICE_VARIABLE, "cpu")  # what `device=None` of the loaders means
+        # Batches come to the CPU, as the emulated device can't train.
+        give_to_loaders(backend, patch, to_host=True)
         yield DryDevice(backend)
 
 

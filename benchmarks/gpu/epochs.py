@@ -63,7 +63,7 @@ def measure_ours(
     loader = ours_loader(context, device, data, train, topology=topology, features=features)
     seconds = time.perf_counter() - begin
     batches = endless(loader)
-    trainer = Trainer(plan, device.device, data.num_features)
+    trainer = Trainer(plan, device.model_device, data.num_features)
     sizes = (plan.warmup, plan.rounds, plan.batches)
     trained = measure(device, batches.__next__, trainer, *sizes)
     alone = measure(device, batches.__next__, loading_alone, *sizes)
@@ -90,7 +90,7 @@ def in_memory(context: Context) -> None:
         loader = ours_loader(context, device, data, train, topology="device", features="device")
         batches = endless(loader)
         cached = in_turn([next(batches) for _ in range(plan.cached_batches)])
-        trainer = Trainer(plan, device.device, data.num_features)
+        trainer = Trainer(plan, device.model_device, data.num_features)
         sizes = (plan.warmup, plan.rounds, plan.batches)
         context.keep("cached batches", measure(device, cached.__next__, trainer, *sizes))
 
@@ -127,8 +127,8 @@ def pyg(context: Context) -> None:
         for name, wrap in (("PrefetchLoader", True), ("NeighborLoader", False)):
             loader = pyg_loader(context, device, data, train, best, sampler)
             if wrap:
-                loader = torch_geometric.loader.PrefetchLoader(loader, device.device)
-            trainer = Trainer(plan, device.device, data.num_features)
+                loader = torch_geometric.loader.PrefetchLoader(loader, device.model_device)
+            trainer = Trainer(plan, device.model_device, data.num_features)
             record = measure_pyg(context, device, loader, trainer, 2 * best)
             context.keep(name, record | {"workers": best})
             del loader
@@ -162,7 +162,7 @@ def measure_pyg(
     batches = endless(loader)
 
     def next_batch() -> Data:
-        return next(batches).to(device.device, non_blocking=True)
+        return next(batches).to(device.model_device, non_blocking=True)
 
     return measure(device, next_batch, step, plan.warmup + ahead, plan.pyg_rounds, plan.pyg_batches)
 

@@ -154,11 +154,11 @@ def test_blocks_that_read_host_memory(
     launched: list[int] = []
     with emulated(block_threads=256) as backend:
         compiler = backend.library.compiler
-        monkeypatch.setattr(backend, "device", torch.device("meta"))  # the table is elsewhere
         monkeypatch.setattr(compiler, "link_bytes_under_way", measured)
         monkeypatch.setattr(compiler, "_run", lambda *launch: launched.append(launch[3][0]))
         backend.gather_blocks = given
-        table, index = torch.zeros(8, 100), torch.zeros(5000, dtype=torch.int64)
-        out = torch.zeros(5000 * 400, dtype=torch.uint8)
+        table = pin(backend, torch.zeros(8, 100))
+        index = torch.zeros(5000, dtype=torch.int64).to(backend.device)
+        out = torch.zeros(5000 * 400, dtype=torch.uint8).to(backend.device)
         backend.gather_bytes(table.view(-1).view(torch.uint8), index, out, 5000)
     assert launched == [blocks]
