@@ -26,5 +26,11 @@ def ogb_files_readable() -> Iterator[None]:
     if not hasattr(torch.serialization, "safe_globals"):  # torch < 2.5, where ogb works as it is
         yield
         return
-    with torch.serialization.safe_globals(OGB_CLASSES):
+    trusted = torch.serialization.get_safe_globals()
+    torch.serialization.add_safe_globals(OGB_CLASSES)
+    try:
         yield
+    finally:
+        # torch's own context would also take back the classes that PyG had named before.
+        torch.serialization.clear_safe_globals()
+        torch.serialization.add_safe_globals(trusted)

@@ -69,5 +69,5 @@ def test_heterogeneous():
 
 @pytest.mark.pyg("sample_direction")
 def test_a_wrong_direction():
-    with pytest.raises(ValueError, match="'forward' or 'backward', got 'up'"):
+    with pytest.raises(ValueError, match="one of 'forward', 'backward', got 'up'"):
         NeighborSampler(homogeneous(), [2], sample_direction="up")

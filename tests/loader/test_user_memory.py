@@ -202,7 +202,7 @@ def test_seed_links_overwritten(end: str) -> None:
 def test_features_that_lose_their_memory(name: str) -> None:
     def case() -> None:
         data = graph(in_order=True)
-        batches = iter(build(data))
+        batches = iter(build(data, prefetch=0))  # no batch is made before the change
         next(batches)
         data[name].untyped_storage().resize_(64)
         with pytest.raises(RuntimeError, match="storage has 64 bytes"):

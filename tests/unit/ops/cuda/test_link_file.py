@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from pyg_direct.doctor.bandwidth import LinkSpeed, Rate
+from pyg_direct.doctor.bandwidth import HostBandwidth, Rate
 from pyg_direct.ops.cuda.link_file import link_file, read_link, write_link
 
 
@@ -45,7 +45,7 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Mon
 def test_bytes_under_way_of_a_measurement() -> None:
     """512 threads with four words of 16 bytes were enough, though 1,024 were a little faster."""
     slow, fast, best = (Rate(n, 100, (s,)) for n, s in ((256, 2.0), (512, 1.0), (1024, 0.99)))
-    speed = LinkSpeed((slow, fast, best), Rate(0, 100, (1.0,)), 0.03)
+    speed = HostBandwidth((slow, fast, best), Rate(0, 100, (1.0,)), 0.03)
     assert speed.bytes_under_way == 512 * 4 * 16
 
 
