@@ -125,6 +125,8 @@ def test_every_instance(file: str, architecture: int) -> None:
 # The oldest and the newest that `cupy-cuda12x` and `cupy-cuda13x` work with; the tests above take
 # that of the environment.
 NVRTC_WHEELS = ("nvidia-cuda-nvrtc-cu12==12.0.140", "nvidia-cuda-nvrtc==13.5.37")
+# Machine code that the disassembler of the environment cannot read.
+UNREADABLE = {("12.0", 90)}
 
 
 @pytest.mark.slow
@@ -132,8 +134,11 @@ NVRTC_WHEELS = ("nvidia-cuda-nvrtc-cu12==12.0.140", "nvidia-cuda-nvrtc==13.5.37"
 def test_other_versions_of_nvrtc(wheel: str) -> None:
     (library,) = nvrtc.libraries([wheel_folder(wheel) / "nvidia"])
     compiler = nvrtc.Nvrtc(library)
-    assert ".".join(map(str, compiler.version())) == wheel.partition("==")[2].rpartition(".")[0]
-    for architecture in compiler.architectures():
+    version = ".".join(map(str, compiler.version()))
+    assert version == wheel.partition("==")[2].rpartition(".")[0]
+    readable = [a for a in compiler.architectures() if (version, a) not in UNREADABLE]
+    assert len(readable) >= 4
+    for architecture in readable:
         cubin = machine_code("gather.cu", {"V": "uint4"}, architecture, compiler)
         check_gather(cubin)
         for file in FILES:

@@ -104,5 +104,5 @@ def path() -> Path:
 def libraries(folders: Iterable[Path]) -> Iterable[Path]:
     """Yield the libnvrtc of NVIDIA's wheels: of CUDA 12 and before, and of CUDA 13."""
     for folder in folders:
-        for pattern in ("cuda_nvrtc/lib/libnvrtc.so.*", "cu*/lib/libnvrtc.so.*"):
+        for pattern in ("cuda_nvrtc/lib/libnvrtc.so.*", "cu[0-9]*/lib/libnvrtc.so.*"):
             yield from sorted(folder.glob(pattern))
