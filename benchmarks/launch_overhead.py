@@ -29,7 +29,7 @@ from pyg_direct.ops.backend import Workspace
 from pyg_direct.ops.cpu.backend import CpuBackend
 from pyg_direct.ops.cuda import memory as device_memory
 from pyg_direct.ops.cuda.backend import CudaBackend
-from pyg_direct.ops.cuda.launch import BLOCK_THREADS, Grid, Launch, Library, Prepare
+from pyg_direct.ops.cuda.launch import BLOCK_THREADS, Grid, Launch, Library, Prepare, raw_arguments
 from pyg_direct.ops.cuda.pinning import Registry
 from pyg_direct.ops.cuda.source import Declaration
 from pyg_direct.ops.streams import NoStreams
@@ -80,7 +80,7 @@ class NoOpDevice:
         return dict.fromkeys((kernel.name for kernel in kernels), self._prepare)
 
     def _prepare(self, block: int, arguments: Sequence[Any]) -> Launch:
-        raw = tuple(np.uint64(a.data_ptr()) if isinstance(a, Tensor) else a for a in arguments)
+        raw = raw_arguments(arguments)
 
         def launch(grid: Grid) -> None:
             self.launches += 1

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -42,6 +43,7 @@ COMMANDS = {
             "heterogeneous, link, weighted and temporal loading on the CPU",
         ),
         Command("family", "benchmarks.cpu.family", "ShaDow, GraphSAINT, HGT and walks on the CPU"),
+        Command("cluster", "benchmarks.cluster", "partitioning by METIS: time and memory"),
         Command("family_accuracy", "benchmarks.training.family", "models trained with those"),
         Command("accuracy", "benchmarks.training.accuracy", "accuracy of trained models"),
         Command("tasks", "benchmarks.training.tasks", "links, edge types and times"),
@@ -51,6 +53,7 @@ COMMANDS = {
         ),
         Command("stats_cost", "benchmarks.stats_cost", "what the statistics of a loader cost"),
         Command("plan_accuracy", "benchmarks.plan_accuracy", "how far plans are off"),
+        Command("last_mile", "benchmarks.last_mile", "the CPU path before and after a change"),
         Command("construction", "benchmarks.construction", "building a loader"),
         Command("launch_overhead", "benchmarks.launch_overhead", "interpreter time of launches"),
         Command("requests", "benchmarks.gather_requests", "PCIe read requests of a gather"),
@@ -59,10 +62,22 @@ COMMANDS = {
 }
 
 
+class _Quick(argparse.Action):
+    """Sets `quick`, and keeps what toy sizes give apart from the committed results."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, help: str) -> None:
+        super().__init__(option_strings, dest, nargs=0, default=False, help=help)
+
+    def __call__(self, parser: Any, namespace: Any, *values: Any) -> None:
+        namespace.quick = True
+        if namespace.out == RESULTS:
+            namespace.out = Path(tempfile.gettempdir()) / "pyg_direct-quick"
+
+
 def parser(module_doc: str | None) -> argparse.ArgumentParser:
     """Return a parser with the arguments that all benchmarks take."""
     made = argparse.ArgumentParser(description=(module_doc or "").splitlines()[0])
-    made.add_argument("--quick", action="store_true", help="toy sizes, to see that it runs")
+    made.add_argument("--quick", action=_Quick, help="toy sizes, to see that it runs")
     made.add_argument("--out", type=Path, default=RESULTS, help="folder of the results")
     return made
 

@@ -29,6 +29,10 @@ using In = const T *__restrict__;
 template <class T>
 using Out = T *;
 
+// A struct in device memory that no thread of the launch writes.
+template <class S>
+using Descriptor = const S *__restrict__;
+
 // A kernel, of which at least `blocks` blocks shall fit a multiprocessor at once: that bounds its
 // registers. It goes by its plain name, and types come from the INSTANCE_ options that a file is
 // compiled with: code with C++ name expressions is not kept in the disk cache of CuPy before 14.2.

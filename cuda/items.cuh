@@ -1,44 +1,52 @@
 // The items of a hop and where their edges go: what all kernels that draw share.
 #pragma once
-#include "common.cuh"
-
-// Where the edges of a hop go.
-template <class P, class I>
-struct Edges {
-  In<I> indices;       // [E]
-  Out<I> row;          // [edges]: global id of the source
-  Out<i32> col;        // [edges]: local id of the destination
-  Out<P> position;     // [edges]: position in `indices`
-  Out<i32> group;      // [edges]: the destination's subgraph; [0] unless disjoint
-
-  __device__ void put(i64 edge, i64 at, i64 local, bool disjoint, i32 subgraph) {
-    row[edge] = indices[at];
-    col[edge] = static_cast<i32>(local);
-    position[edge] = static_cast<P>(at);
-    if (disjoint) group[edge] = subgraph;
-  }
-};
+#include "exclude.cuh"
+#include "philox.cuh"
 
 // What an item is, read by all lanes that work on it.
 struct Item {
   i64 relation, local;      // local: local id of the destination
-  i64 start, degree;        // its list
+  i64 start, degree;        // its list; `degree` is without the excluded edges
   i64 first, size;          // its edges
+  Excluded excluded;
   i32 subgraph;             // of the destination; 0 unless disjoint
 };
 
-__device__ inline Item item_at(i64 number, i64 r, i64 num_relations, In<i64> node_start, In<i64> node_ptr,
-                               In<i64> relations, In<i64> item_base, In<i64> item_start,
-                               In<i64> item_degree, In<i64> item_ptr, In<i32> seed_of,
-                               bool disjoint) {
-  const i64 dst = relations[num_relations + r];
+// Item `number`, which belongs to relation r.
+__device__ inline Item item_at(const Batch &batch, const Hop &hop, i64 number, i64 r) {
+  const i64 dst = batch.graph.relations[batch.graph.num_relations + r];
   Item item;
   item.relation = r;
-  item.local = node_ptr[dst] + number - item_base[r];
-  item.start = item_start[number];
-  item.degree = item_degree[number];
-  item.first = item_ptr[number];
-  item.size = item_ptr[number + 1] - item.first;
-  item.subgraph = disjoint ? static_cast<i32>(seed_of[node_start[dst] + item.local]) : 0;
+  item.local = hop.expanded[dst] + number - hop.item_base[r];
+  item.start = batch.items.item_start[number];
+  item.degree = batch.items.item_degree[number];
+  item.first = batch.items.item_ptr[number];
+  item.size = batch.items.item_ptr[number + 1] - item.first;
+  item.excluded = {0, 0};
+  if (batch.graph.excluding) {
+    item.excluded = {batch.items.item_excluded[2 * number], batch.items.item_excluded[2 * number + 1]};
+  }
+  item.subgraph = 0;
+  if (batch.graph.disjoint) {
+    item.subgraph = batch.nodes.seed_of[batch.nodes.node_start[dst] + item.local];
+  }
   return item;
+}
+
+__device__ inline Stream stream_of(const Batch &batch, const Hop &hop, const Item &item) {
+  return stream_of(item.local, static_cast<i32>(hop.number), item.relation, batch.nodes.key);
+}
+
+// The position of the neighbour that a draw from [0, degree) takes.
+__device__ inline i64 place_of(const Batch &batch, const Item &item, i64 pick) {
+  const i64 rank = item.start + pick;
+  return item.excluded.size() == 0 ? rank : position_of(batch, rank, item.excluded);
+}
+
+// Writes edge number `edge` of the hop: the neighbour at position `at`.
+__device__ inline void put_edge(const Batch &batch, const Hop &hop, const Item &item, i64 edge, i64 at) {
+  batch.edges.row[edge] = batch.graph.indices[at];
+  hop.col[edge] = static_cast<i32>(item.local);
+  hop.position[edge] = static_cast<P>(at);
+  if (batch.graph.disjoint) batch.edges.group[edge] = item.subgraph;
 }

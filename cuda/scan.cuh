@@ -6,8 +6,6 @@
 #pragma once
 #include "common.cuh"
 
-using T = INSTANCE_T;  // sums
-
 struct Run {
   i64 first, last;
 };
@@ -52,16 +50,13 @@ __device__ inline void store_run_sum(i64 sum_of_thread, Out<i64> run_sum) {
 
 // Turns `value` into its exclusive prefix sums, and looks them up at some positions.
 //
+// n: how many numbers there are; value: [n + 1], in: numbers >= 0, out: their prefix sums, the total
+// last; run_sum: [blocks]; at: [places], each in [0, n]; found: [places] out, value[at[i]].
+//
 // Example: value [2, 0, 1, .] with n = 3 becomes [0, 2, 2, 3]; at = [0, 2, 3] gives found [0, 2, 3].
-KERNEL(1) scan_runs(
-    In<i64> n_on_device,  // [1]: n
-    In<i64> run_sum,      // [blocks]: sum of each block's run
-    In<i64> at,           // [places], each in [0, n]
-    i64 places,
-    Out<T> value,         // [n + 1]: in: n numbers >= 0, out: their prefix sums, the total last
-    Out<i64> found        // [places] out: value[at[i]]
-) {
-  const i64 n = n_on_device[0];
+template <class Sum, class Places>
+__device__ inline void scan_runs(i64 n, Out<Sum> value, Out<i64> run_sum, Places at, i64 places,
+                                 Out<i64> found) {
   const Run run = run_of_block(n);
   const bool is_last_block = blockIdx.x == gridDim.x - 1;
   i64 mine = 0;
@@ -70,10 +65,10 @@ KERNEL(1) scan_runs(
   for (i64 first = run.first; first < run.last; first += blockDim.x) {
     const i64 i = first + threadIdx.x;
     const Prefix prefix = block_prefix(i < run.last ? static_cast<i64>(value[i]) : 0);
-    if (i < run.last) value[i] = static_cast<T>(carry + prefix.before);
+    if (i < run.last) value[i] = static_cast<Sum>(carry + prefix.before);
     carry += prefix.all;
   }
-  if (is_last_block && threadIdx.x == 0) value[n] = static_cast<T>(carry);
+  if (is_last_block && threadIdx.x == 0) value[n] = static_cast<Sum>(carry);
   __syncthreads();  // the places of the run may have been written by any thread of the block
   for (i64 i = threadIdx.x; i < places; i += blockDim.x) {
     const bool mine_to_find = run.first <= at[i] && at[i] < run.last;

@@ -13,7 +13,9 @@
 // and that is where keys are compared. It serves large graphs and disjoint subgraphs, where the same
 // node counts once for each subgraph.
 #pragma once
-#include "common.cuh"
+#include "batch.cuh"
+
+constexpr bool kHashed = INSTANCE_kHashed;  // a hash table, or a dense one
 
 struct Window {
   u32 base, width, locals;
@@ -33,23 +35,17 @@ struct Key {
   i32 subgraph;
 };
 
-// Where the keys of a type's entries stand.
-template <class I>
-struct Keys {
-  In<I> list;        // the type's list begins at `start`
-  In<i32> seed_of;   // the same; [0] unless disjoint
-  i64 start;
-  In<I> row;         // [edges]: the sources of this hop; [0] if none are in the table
-  In<i32> group;     // [edges]: their subgraphs; [0] unless disjoint
-  bool disjoint;
-
-  __device__ bool at(u32 x, u32 locals, const Key &key) const {
-    if (x < locals) {
-      return list[start + x] == key.node && (!disjoint || seed_of[start + x] == key.subgraph);
-    }
-    return row[x - locals] == key.node && (!disjoint || group[x - locals] == key.subgraph);
+// Whether the entry x stands for `key`, a node of a type whose list begins at `start`.
+__device__ inline bool has_key(const Batch &batch, i64 start, u32 x, u32 locals, const Key &key) {
+  const Nodes &nodes = batch.nodes;
+  const Edges &edges = batch.edges;
+  const bool disjoint = batch.graph.disjoint;
+  if (x < locals) {
+    return nodes.node[start + x] == key.node &&
+           (!disjoint || nodes.seed_of[start + x] == key.subgraph);
   }
-};
+  return edges.row[x - locals] == key.node && (!disjoint || edges.group[x - locals] == key.subgraph);
+}
 
 __device__ inline u64 first_slot(const Key &key, i64 slots) {
   const u64 mixed = (static_cast<u64>(key.node) ^ static_cast<u64>(static_cast<u32>(key.subgraph)) << 32) *
@@ -57,11 +53,13 @@ __device__ inline u64 first_slot(const Key &key, i64 slots) {
   return (mixed ^ mixed >> 32) & static_cast<u64>(slots - 1);
 }
 
-// Puts x for `key` into the hash table of `slots` slots (a power of two) at table[first], unless a
-// smaller x is there, and returns the slot.
-template <class I>
-__device__ inline i64 enter_hashed(const Key &key, u32 x, Out<u32> table, i64 first, i64 slots,
-                                   const Window &window, const Keys<I> &keys) {
+// Puts x for `key` of a type into the hash table, whose part for the type has a power of two of
+// slots, unless a smaller x is there, and returns the slot.
+__device__ inline i64 enter_hashed(const Batch &batch, i64 type, const Key &key, u32 x,
+                                   const Window &window) {
+  const Out<u32> table = batch.table.table;
+  const i64 first = batch.table.slot_base[type], slots = batch.table.slot_base[type + 1] - first;
+  const i64 start = batch.nodes.node_start[type];
   for (u64 at = first_slot(key, slots);; at = (at + 1) & static_cast<u64>(slots - 1)) {
     const i64 slot = first + static_cast<i64>(at);
     u32 seen = atomic_read(&table[slot]);
@@ -70,20 +68,21 @@ __device__ inline i64 enter_hashed(const Key &key, u32 x, Out<u32> table, i64 fi
       if (found == seen) return slot;
       seen = found;  // another thread was first, so the slot has a key now, for good
     }
-    if (keys.at(seen - window.base, window.locals, key)) {
+    if (has_key(batch, start, seen - window.base, window.locals, key)) {
       atomicMin(&table[slot], window.base + x);
       return slot;
     }
   }
 }
 
-// The local id of `key`, or -1 if it is not in the table. Every entry must be a local id by now.
-template <class I>
-__device__ inline i64 find_hashed(const Key &key, In<u32> table, i64 first, i64 slots,
-                                  const Window &window, const Keys<I> &keys) {
+// The local id of `key` of a type, or -1 if it is not in the table. Every entry must be a local id by
+// now.
+__device__ inline i64 find_hashed(const Batch &batch, i64 type, const Key &key, const Window &window) {
+  const i64 first = batch.table.slot_base[type], slots = batch.table.slot_base[type + 1] - first;
+  const i64 start = batch.nodes.node_start[type];
   for (u64 at = first_slot(key, slots);; at = (at + 1) & static_cast<u64>(slots - 1)) {
-    const u32 seen = table[first + static_cast<i64>(at)];
+    const u32 seen = batch.table.table[first + static_cast<i64>(at)];
     if (!window.holds(seen)) return -1;
-    if (keys.at(seen - window.base, window.locals, key)) return seen - window.base;
+    if (has_key(batch, start, seen - window.base, window.locals, key)) return seen - window.base;
   }
 }

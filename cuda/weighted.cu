@@ -7,13 +7,8 @@
 // merge a product with a sum into one fused operation, which rounds once and not twice; therefore
 // every product is an __dmul_rn, which is never merged, and sums alone leave nothing to merge. Other
 // options of the compiler do not matter: CuPy's -ftz=true flushes tiny floats to zero, never doubles.
-#include "common.cuh"
 #include "items.cuh"
-#include "philox.cuh"
 #include "times.cuh"
-
-using P = INSTANCE_P;  // positions in the CSC
-using I = INSTANCE_I;  // node ids
 
 // Below this share of an item's weight, a difference of cumulative weights has lost its precision
 // (2^-53 / 2^-20), and what is left is added up afresh.
@@ -29,12 +24,51 @@ struct Weights {
   i64 start, end;              // the item's positions
   f64 low;                     // cumulative weight before `start`
   bool aliased;                // whether the item is a whole list with an alias table
+  In<i64> positions;           // excluded edges of the batch
+  Excluded excluded;           // those of the item
 
   // The cumulative weight before position `p` of the item, start <= p <= end.
   __device__ f64 before(i64 p) const {
     return p > start ? static_cast<f64>(cumulative[p - 1]) : low;
   }
 };
+
+__device__ inline Weights weights_of(const Batch &batch, const Item &item, i64 number) {
+  const Graph &graph = batch.graph;
+  return Weights{graph.alias,
+                 graph.weight,
+                 graph.cumulative,
+                 item.start,
+                 item.start + item.degree + item.excluded.size(),
+                 batch.items.item_low[number],
+                 graph.time_base[item.relation] == kNoTime,
+                 batch.nodes.excluded,
+                 item.excluded};
+}
+
+// The positions of an item that cannot be drawn, ascending: its picks, which are sorted, and its
+// excluded edges. They cut the item into gaps.
+struct Taken {
+  Out<P> position;  // of the hop's edges
+  i64 pick, end;    // the picks not yet named
+  In<i64> positions;
+  Excluded excluded;  // those not yet named
+
+  // The next one, or `none` (above all positions) behind the last.
+  //
+  // Example: picks 12, 15 and excluded edges 11, 14 give 11, 12, 14, 15.
+  __device__ i64 next(i64 none) {
+    const i64 picked = pick < end ? static_cast<i64>(position[pick]) : none;
+    const i64 out = excluded.size() > 0 ? static_cast<i64>(positions[excluded.first]) : none;
+    pick += picked < out;
+    excluded.first += out < picked;
+    return picked < out ? picked : out;
+  }
+};
+
+__device__ inline Taken taken_of(const Weights &item, Out<P> position, i64 first, i64 picked) {
+  return Taken{position, first, first + picked, item.positions, item.excluded};
+}
 
 // The first position in [first, last) whose cumulative weight exceeds `target`, or `last`.
 //
@@ -73,15 +107,14 @@ __device__ inline i64 find(const Weights &item, f64 draw) {
   return item.start + (own ? slot : static_cast<i64>(entry >> 32));
 }
 
-// The weight of an item that `picked` ascending picks at position[first] leave: the sum of the gaps
-// between them, each a difference of cumulative weights.
+// The weight of an item that its excluded edges and the `picked` ascending picks at position[first]
+// leave: the sum of the gaps between them, each a difference of cumulative weights.
 //
 // Example: weights 1, 5, 2 with the 5 picked leave 1 + 2.
-template <class P>
 __device__ inline f64 weight_left(const Weights &item, Out<P> position, i64 first, i64 picked) {
   f64 left = 0.0, before = item.low;
-  for (i64 i = first; i < first + picked; ++i) {
-    const i64 p = position[i];
+  Taken taken = taken_of(item, position, first, picked);
+  for (i64 p = taken.next(item.end); p < item.end; p = taken.next(item.end)) {
     left += item.before(p) - before;
     before = item.cumulative[p];
   }
@@ -92,25 +125,23 @@ __device__ inline f64 weight_left(const Weights &item, Out<P> position, i64 firs
 // falls into. Reads O(picked + log degree) weights.
 //
 // Example: weights 1, 5, 2 with the 5 picked leave gaps of 1 and 2; target 1.5 takes the 2.
-template <class P>
 __device__ inline i64 pick_from_gaps(const Weights &item, Out<P> position, i64 first, i64 picked,
                                      f64 target) {
   f64 before = item.low;
   i64 gap = item.start;
-  for (i64 i = first; i <= first + picked; ++i) {
-    const i64 stop = i < first + picked ? static_cast<i64>(position[i]) : item.end;
+  Taken taken = taken_of(item, position, first, picked);
+  while (true) {
+    const i64 stop = taken.next(item.end);
     const f64 mass = item.before(stop) - before;
     if (target < mass) {
       const i64 chosen = first_above(item.cumulative, gap, stop, before + target);
       return chosen < stop && item.weight[chosen] > 0.0 ? chosen : -1;
     }
+    if (stop == item.end) return -1;
     target -= mass;
-    if (stop < item.end) {
-      before = item.cumulative[stop];
-      gap = stop + 1;
-    }
+    before = item.cumulative[stop];
+    gap = stop + 1;
   }
-  return -1;
 }
 
 // A position not picked yet, by adding up the weights left one by one: exact whatever their ratio,
@@ -118,7 +149,6 @@ __device__ inline i64 pick_from_gaps(const Weights &item, Out<P> position, i64 f
 //
 // Example: weights 1e30, 1, 2 with the 1e30 picked: of cumulative weights nothing is left but
 // rounding, while the total here is 3, and the draw 0.5 takes the 2.
-template <class P>
 __device__ inline i64 pick_exactly(const Weights &item, Out<P> position, i64 first, i64 picked,
                                    f64 draw) {
   f64 total = 0.0;
@@ -126,10 +156,11 @@ __device__ inline i64 pick_exactly(const Weights &item, Out<P> position, i64 fir
   for (i32 pass = 0; pass < 2; ++pass) {
     const f64 target = __dmul_rn(draw, total);
     f64 running = 0.0;
-    i64 i = first;
+    Taken taken = taken_of(item, position, first, picked);
+    i64 next = taken.next(item.end);
     for (i64 p = item.start; p < item.end; ++p) {
-      if (i < first + picked && position[i] == p) {
-        ++i;
+      if (p == next) {
+        next = taken.next(item.end);
       } else if (item.weight[p] > 0.0) {
         running += item.weight[p];
         candidate = p;
@@ -141,79 +172,65 @@ __device__ inline i64 pick_exactly(const Weights &item, Out<P> position, i64 fir
   return candidate;
 }
 
+// A position that is neither picked nor excluded, with probability weight / weight left.
+//
+// Example: weights 1, 5, 2 with the 5 excluded: a draw of 0.5 means 1.5 of 3 and takes the 2.
+__device__ inline i64 pick_left(const Weights &item, Out<P> position, i64 first, i64 picked, f64 draw) {
+  const f64 tiny = __dmul_rn(kTinyShare, item.cumulative[item.end - 1] - item.low);
+  const f64 left = weight_left(item, position, first, picked);
+  i64 chosen = -1;
+  if (left > tiny) chosen = pick_from_gaps(item, position, first, picked, __dmul_rn(draw, left));
+  return chosen < 0 ? pick_exactly(item, position, first, picked, draw) : chosen;
+}
+
 // Draws for the items of weighted relations with a fan-out k >= 0 with replacement: slot j takes a
 // position with probability weight / sum of weights. Slots are independent, so a sub-warp shares an
 // item as in `sample_replace`. An item that begins inside its list is short, its fan-out at most, and
 // its share of the running sums may be lost in rounding, so its weights are added up afresh.
 //
 // Example: weights 1, 5, 2 and draws 0.5, 0 mean 4 and 0 of 8, so they take the 5 and the 1.
-KERNEL(1) weighted_replace(
-    In<I> indices,        // [E]
-    In<i64> node_start,   // [T]
-    In<i64> node_ptr,     // [T]: local id of the first frontier node
-    In<i32> seed_of,      // [capacity]; [0] unless disjoint
-    In<i64> relations,    // [3, R]
-    In<i64> fanout,       // [R]
-    In<i64> item_base,    // [R + 1]
-    In<i64> item_start,   // [items]
-    In<i64> item_degree,  // [items]
-    In<i64> item_ptr,     // [items + 1]
-    i64 num_relations,    // R
-    In<i64> weighted,     // [R]: 0 or 1
-    i32 hop,              // in [0, 255]
-    In<i64> key,          // [2]: the batch's, low word first
-    i32 disjoint,         // 0 or 1
-    i32 lanes,            // 8, 16 or 32
-    In<i64> time_base,    // [R]: kNoTime where all of a list may be drawn
-    In<i64> alias,        // [E]: alias tables; [0] if no relation with weights is without times
-    In<f64> cumulative,   // [E]: running sums of the weights within each list
-    In<f64> item_low,     // [items]: weight of the list before the item
-    In<f64> weight,       // [E], each >= 0 and finite
-    Out<I> row, Out<i32> col, Out<P> position, Out<i32> group  // [edges] out
+KERNEL(2) weighted_replace(
+    Descriptor<Batch> batch, i32 hop,
+    i32 lanes  // of a sub-warp: 8, 16 or 32
 ) {
-  Edges<P, I> edges{indices, row, col, position, group};
-  const i64 items = item_base[num_relations], groups = thread_count() / lanes;
+  const Hop at = hop_of(*batch, hop);
+  const i64 relations = batch->graph.num_relations;
+  const i64 items = at.item_base[relations], groups = thread_count() / lanes;
   for (i64 number = thread_number() / lanes; number < items; number += groups) {
-    const i64 r = range_of(item_base, 0, num_relations, number);
-    if (!weighted[r] || fanout[r] < 0) continue;
-    const Item item = item_at(number, r, num_relations, node_start, node_ptr, relations, item_base,
-                              item_start, item_degree, item_ptr, seed_of, disjoint);
+    const i64 r = range_of(at.item_base, 0, relations, number);
+    if (!batch->graph.weighted[r] || at.fanout[r] < 0) continue;
+    const Item item = item_at(*batch, at, number, r);
     if (item.size == 0) continue;  // no weight, and no `item_low` to go by
-    const Stream stream = stream_of(item.local, hop, r, key);
-    const i64 end = item.start + item.degree;
-    const f64 low = item_low[number];
-    const Weights weights{alias,      weight, cumulative, item.start, end, low,
-                          time_base[r] == kNoTime};
+    const Stream stream = stream_of(*batch, at, item);
+    const Weights weights = weights_of(*batch, item, number);
+    const bool cut = item.excluded.size() > 0;
     for (i64 slot = threadIdx.x % lanes; slot < item.size; slot += lanes) {
-      const f64 draw = draw_unit(stream, static_cast<u32>(slot), 0);
+      const f64 draw = draw_unit(stream, static_cast<u32>(slot), cut);
       i64 pick;
-      if (low > 0.0) {
-        pick = pick_exactly(weights, position, item.first, 0, draw);
+      if (weights.low > 0.0) {
+        pick = pick_exactly(weights, at.position, item.first, 0, draw);
+      } else if (cut) {
+        pick = pick_left(weights, at.position, item.first, 0, draw);
       } else {
         pick = find(weights, draw);
         // Rounding went past the last weight.
-        for (bool past = pick == end; past; past = weight[pick] <= 0.0) --pick;
+        for (bool past = pick == weights.end; past; past = weights.weight[pick] <= 0.0) --pick;
       }
-      edges.put(item.first + slot, pick, item.local, disjoint, item.subgraph);
+      put_edge(*batch, at, item, item.first + slot, pick);
     }
   }
 }
 
 // Adds to the `found` picks at position[first] what is missing to k, each drawn from what is left
 // with probability weight / weight left, and sorts them.
-template <class P>
 __device__ inline void pick_the_rest(const Weights &item, Out<P> position, i64 first, i64 found,
                                      i64 k, const Stream &stream) {
-  const f64 tiny = __dmul_rn(kTinyShare, item.cumulative[item.end - 1] - item.low);
   for (i64 j = 0; j < k; ++j) {
-    i64 chosen = -1;
+    i64 chosen;
     if (j < found) {
       chosen = position[first + j];
     } else {
-      const f64 left = weight_left(item, position, first, j);
-      const f64 draw = draw_unit(stream, static_cast<u32>(j), 1);
-      if (left > tiny) chosen = pick_from_gaps(item, position, first, j, __dmul_rn(draw, left));
-      if (chosen < 0) chosen = pick_exactly(item, position, first, j, draw);
+      chosen = pick_left(item, position, first, j, draw_unit(stream, static_cast<u32>(j), 1));
     }
     i64 at = first + j;
     for (; at > first && position[at - 1] > chosen; --at) {
@@ -226,16 +243,16 @@ __device__ inline void pick_the_rest(const Weights &item, Out<P> position, i64 f
 // Writes k distinct positions of positive weight to position[first]; the item has more than k
 // positions, and at least k of positive weight. Each draw takes one of those left with probability
 // weight / weight left: draws from the whole list that skip what was picked before do that. Where
-// too few of them come upon something new, the rest is drawn from what is left.
+// too few of them come upon something new, or edges are excluded, it is drawn from what is left.
 //
 // Example: weights 1, 5, 2 and draws that fall on the 5, the 5 and the 2 pick the 5 and the 2.
-template <class P>
 __device__ inline void pick_distinct(const Weights &item, Out<P> position, i64 first, i64 k,
                                      const Stream &stream) {
   const i64 degree = item.end - item.start;
   i64 found = 0;
   u64 seen = 0;  // a bit for each pick, modulo kSeenBits
-  for (i64 j = 0; j < (item.low == 0.0 ? kDrawsPerPick * k : 0) && found < k; ++j) {
+  const bool from_all = item.low == 0.0 && item.excluded.size() == 0;
+  for (i64 j = 0; j < (from_all ? kDrawsPerPick * k : 0) && found < k; ++j) {
     const i64 chosen = find(item, draw_unit(stream, static_cast<u32>(j), 0));
     const u64 bit = u64{1} << ((chosen - item.start) % kSeenBits);
     bool is_new = !(seen & bit);
@@ -256,36 +273,22 @@ __device__ inline void pick_distinct(const Weights &item, Out<P> position, i64 f
 // Example: fan-out 2 of the weights 1, 0, 5, 2 at position 10, where times hide other edges of the
 // list: draws 0.9, 0.5 mean 7.2 and 4 of 8 and take the 2 and the 5; the edges are at positions 13
 // and 12. Fan-out 3 takes all that have weight.
-KERNEL(1) weighted_distinct(
-    In<I> indices, In<i64> node_start, In<i64> node_ptr, In<i32> seed_of, In<i64> relations,
-    In<i64> fanout, In<i64> item_base, In<i64> item_start, In<i64> item_degree, In<i64> item_ptr,
-    i64 num_relations, In<i64> weighted, i32 hop, In<i64> key, i32 disjoint, In<i64> time_base,
-    In<i64> alias, In<f64> cumulative, In<f64> item_low, In<f64> weight,  // as in `weighted_replace`
-    Out<I> row, Out<i32> col, Out<P> position, Out<i32> group  // [edges] out
-) {
-  Edges<P, I> edges{indices, row, col, position, group};
-  const i64 items = item_base[num_relations];
+KERNEL(2) weighted_distinct(Descriptor<Batch> batch, i32 hop) {
+  const Hop at = hop_of(*batch, hop);
+  const i64 relations = batch->graph.num_relations, items = at.item_base[relations];
   for (i64 number = thread_number(); number < items; number += thread_count()) {
-    const i64 r = range_of(item_base, 0, num_relations, number);
-    if (!weighted[r] || fanout[r] < 0) continue;
-    const Item item = item_at(number, r, num_relations, node_start, node_ptr, relations, item_base,
-                              item_start, item_degree, item_ptr, seed_of, disjoint);
+    const i64 r = range_of(at.item_base, 0, relations, number);
+    if (!batch->graph.weighted[r] || at.fanout[r] < 0) continue;
+    const Item item = item_at(*batch, at, number, r);
     if (item.size == 0) continue;
     const bool whole = item.size == item.degree;
     if (!whole) {
-      const Weights weights{alias,
-                            weight,
-                            cumulative,
-                            item.start,
-                            item.start + item.degree,
-                            item_low[number],
-                            time_base[r] == kNoTime};
-      const Stream stream = stream_of(item.local, hop, r, key);
-      pick_distinct(weights, position, item.first, item.size, stream);
+      pick_distinct(weights_of(*batch, item, number), at.position, item.first, item.size,
+                    stream_of(*batch, at, item));
     }
     for (i64 j = 0; j < item.size; ++j) {
-      const i64 pick = whole ? item.start + j : static_cast<i64>(position[item.first + j]);
-      edges.put(item.first + j, pick, item.local, disjoint, item.subgraph);
+      const i64 pick = whole ? place_of(*batch, item, j) : static_cast<i64>(at.position[item.first + j]);
+      put_edge(*batch, at, item, item.first + j, pick);
     }
   }
 }

@@ -1,4 +1,4 @@
-"""The package graph of Debian 12, which lies beside this file; data/README.md says what it is."""
+"""The package graph of Debian 12, which lies beside this file; data/README.md describes it."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from numbers import Real
 from typing import Any
 
@@ -54,6 +54,37 @@ def check_window(time_window: Any, time_attr: str | None) -> int | None:
     if window >= MAX_WINDOW:
         raise ValueError(f"time_window must be below 2**62, got {window}.")
     return window
+
+
+def check_exclusion(value: Any, edge_types: Sequence[Any], mirrored: bool) -> Any:
+    """Return what `exclude_seed_edges` asks for: None, 'self', 'reverse' or an edge type.
+
+    Args:
+        value: as the user gave it.
+        edge_types: of the graph; [None] if it is homogeneous.
+        mirrored: whether the reverse of each sampled edge is added to the subgraph.
+
+    Raises:
+        ValueError: something else, or 'self' where mirroring would bring the edges back.
+    """
+    if value is None or (isinstance(value, (bool, np.bool_)) and not value):
+        return None
+    if isinstance(value, (bool, np.bool_)) or (isinstance(value, str) and value == "self"):
+        if mirrored:
+            raise ValueError(
+                "subgraph_type='bidirectional' adds the reverse of each sampled edge, which may be "
+                "a seed edge: pass exclude_seed_edges='reverse'."
+            )
+        return "self"
+    if isinstance(value, str) and value == "reverse":
+        return value
+    named = tuple(value) if isinstance(value, (tuple, list)) else None
+    if named is None or named not in edge_types:
+        raise ValueError(
+            f"exclude_seed_edges must be True or 'self', 'reverse', or the edge type that holds "
+            f"the reverse edges, of {list(edge_types)}, got {value!r}."
+        )
+    return named
 
 
 def check_flag(name: str, value: Any) -> bool:
@@ -156,7 +187,7 @@ def check_subgraph_type(value: Any) -> SubgraphType:
 
 
 def check_loader_options(options: dict[str, Any], data: Any) -> None:
-    """Check the keyword arguments of PyG's loaders and of DataLoader's that nobody else checks.
+    """Check the keyword arguments of PyG's loaders, and DataLoader's that torch does not check.
 
     Torch takes most of them as they come, and fails when the first batch is made.
 

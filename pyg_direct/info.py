@@ -1,6 +1,6 @@
 """Report what this machine has, which device a loader would use, and what is misconfigured.
 
-    python -m pyg_direct.info                 # measures the bandwidth, which uses the GPU
+    python -m pyg_direct.info                 # measures the bandwidth and checks the GPU's batches
     python -m pyg_direct.info --no-bandwidth  # creates no CUDA context
 
 `report` gives the same text. It never raises: what cannot be found out is "unknown (why)".
@@ -15,7 +15,9 @@ from typing import NamedTuple
 
 from .config import DEVICE_VARIABLE
 from .doctor.bandwidth import HostBandwidth
-from .doctor.facts import PACKAGES, UNLIMITED, Facts, Gpu, Machine, TorchCuda, Unknown, find_out
+from .doctor.facts import PACKAGES, UNLIMITED, Facts, Machine, TorchCuda, find_out
+from .doctor.nvidia import Gpu
+from .doctor.unknown import Unknown
 from .units import size_text
 
 OLDEST_DRIVER = {11: 450, 12: 525, 13: 580}  # CUDA major -> branch of the driver
@@ -63,6 +65,7 @@ def rows(facts: Facts) -> Iterator[tuple[str, object]]:
                 yield f"GPU {number}{name}", value
         yield "'auto' may take", f"{_size(facts.budget_bytes)} of GPU memory"
     yield "bandwidth, measured", bandwidth_text(facts.bandwidth)
+    yield from check_rows(facts)
     yield "cores", len(facts.cores) if isinstance(facts.cores, set) else facts.cores
     yield "available RAM", _size(facts.available_bytes)
     memlock = facts.memlock
@@ -75,22 +78,28 @@ def rows(facts: Facts) -> Iterator[tuple[str, object]]:
 
 def gpu_rows(gpu: Gpu) -> Iterator[tuple[str, object]]:
     """Yield what there is to say about one GPU."""
-    fields = gpu.fields
     yield (
         "",
         (
-            f"{fields['name']}, {fields['memory.total']} MiB, {fields['memory.free']} MiB free, "
-            f"compute capability {fields['compute_cap']}"
+            f"{gpu.name}, {_size(gpu.total_bytes)}, {_size(gpu.free_bytes)} free, "
+            f"compute capability {gpu.capability}"
         ),
     )
+    (generation, newest), (width, widest) = gpu.generation, gpu.width
     yield (
         ", PCIe",
-        (
-            f"generation {fields['pcie.link.gen.current']} of {fields['pcie.link.gen.max']} (lower "
-            f"when idle), x{fields['pcie.link.width.current']} of x{fields['pcie.link.width.max']}"
-        ),
+        f"generation {generation} of {newest} (lower when idle), x{width} of x{widest}",
     )
-    yield ", NUMA node", gpu.numa_node
+    yield ", NUMA node", _numbers(gpu.numa_nodes)
+
+
+def check_rows(facts: Facts) -> Iterator[tuple[str, object]]:
+    """Yield what came of comparing batches of the GPU with the CPU's."""
+    if isinstance(facts.checks, list):
+        for name, passed in facts.checks:
+            yield "same as on the CPU", f"{'pass' if passed else 'FAIL'}: {name}"
+    else:
+        yield "same as on the CPU", facts.checks or "not checked"
 
 
 def bandwidth_text(bandwidth: HostBandwidth | Unknown | None) -> object:
@@ -114,7 +123,8 @@ def problems(facts: Facts) -> Iterator[Problem]:
             explained = True
             yield problem
     if facts.refusal is not None and not explained:
-        yield Problem(f"A loader cannot use the GPU: {facts.refusal}", "as it says.")
+        yield Problem(f"A loader cannot use the GPU: {facts.refusal}", "follow the message above")
+    yield from check_problems(facts)
     yield from variable_problems(facts)
     yield from memory_problems(facts)
     yield from place_problems(facts)
@@ -148,7 +158,7 @@ def torch_problems(facts: Facts) -> Iterator[Problem]:
             "update the driver, or install a torch that was built for an older CUDA",
         )
     elif not torch.usable and facts.has_gpu:
-        what = "nvidia-smi sees a GPU, but torch does not"
+        what = "The driver lists a GPU, but torch does not"
         if facts.visible is not None:
             what += f": CUDA_VISIBLE_DEVICES is {facts.visible!r}"
         yield Problem(
@@ -173,6 +183,17 @@ def cupy_problems(facts: Facts) -> Iterator[Problem]:
         yield Problem(f"{' and '.join(installed)} overwrite each other's files.", remove)
     elif cupy_majors(facts) not in ([], [major]):
         yield Problem(f"{installed[0]} does not fit torch, which uses CUDA {major}.", remove)
+
+
+def check_problems(facts: Facts) -> Iterator[Problem]:
+    """Yield that a GPU gives other batches than the CPU, or an error."""
+    fix = f"{DEVICE_VARIABLE}=cpu, and please report this with the output of this command"
+    if isinstance(facts.checks, Unknown):
+        yield Problem(f"A check of the GPU's batches failed: {facts.checks.why}", fix)
+        return
+    wrong = [name for name, passed in facts.checks or () if not passed]
+    if wrong:
+        yield Problem(f"The GPU gives other batches than the CPU: {', '.join(wrong)}.", fix)
 
 
 def variable_problems(facts: Facts) -> Iterator[Problem]:
@@ -204,17 +225,19 @@ def memory_problems(facts: Facts) -> Iterator[Problem]:
 def place_problems(facts: Facts) -> Iterator[Problem]:
     """Yield what makes the way between host memory and GPU slower than it could be."""
     for number, gpu in enumerate(facts.gpus if isinstance(facts.gpus, list) else []):
-        width, most = (gpu.fields[f"pcie.link.width.{which}"] for which in ("current", "max"))
-        if width.isdigit() and most.isdigit() and int(width) < int(most):
+        width, most = gpu.width
+        if isinstance(width, int) and isinstance(most, int) and width < most:
             yield Problem(
                 f"GPU {number} is connected by {width} of its {most} PCIe lanes.",
-                f"put it into a slot with {most} lanes, or ask whoever set up the machine",
+                f"put it into a slot with {most} lanes, or ask the administrator of the machine",
             )
-        cores = facts.gpu_cores.get(str(gpu.numa_node))
-        if cores and isinstance(facts.cores, set) and not cores & facts.cores:
+        if isinstance(gpu.cores, Unknown) or isinstance(facts.cores, Unknown):
+            continue
+        if gpu.cores and not gpu.cores & facts.cores:
+            nodes = _numbers(gpu.numa_nodes)
             yield Problem(
-                f"This process may use no core of GPU {number}'s NUMA node {gpu.numa_node}.",
-                f"numactl --cpunodebind={gpu.numa_node} --membind={gpu.numa_node} python ...",
+                f"This process may use no core of GPU {number}'s NUMA node {nodes}.",
+                f"numactl --cpunodebind={nodes} --membind={nodes} python ...",
             )
 
 
@@ -264,6 +287,12 @@ def _size(nbytes: int | Unknown) -> str:
     if isinstance(nbytes, Unknown):
         return str(nbytes)
     return size_text(nbytes)
+
+
+def _numbers(numbers: set[int] | Unknown) -> str:
+    if isinstance(numbers, Unknown) or not numbers:
+        return str(numbers or Unknown("the system does not say"))
+    return ",".join(map(str, sorted(numbers)))
 
 
 def _cache(folder: str | Unknown | None, writable: bool | Unknown) -> str:

@@ -10,6 +10,7 @@ import torch_geometric.loader
 from torch import Tensor
 from torch_geometric.sampler import BaseSampler, NegativeSampling
 from torch_geometric.sampler.base import SubgraphType
+from torch_geometric.typing import EdgeType
 
 from .arguments import check_ids, check_input_id, check_negatives, check_tensor
 from .batch.assemble import link_labels
@@ -17,7 +18,7 @@ from .loading.base import DEFAULT_PREFETCH, DirectLoader
 from .loading.seeds import link_seeds
 from .loading.site import Placing
 from .sampling.negatives import check_weights
-from .sampling.sampler import NeighborSampler, NumNeighborsLike
+from .sampling.sampler import NeighborSampler, NumNeighborsLike, keyed
 from .types import BatchKey
 
 
@@ -41,6 +42,18 @@ class LinkNeighborLoader(DirectLoader, torch_geometric.loader.LinkNeighborLoader
             positives first, in number i modulo the positives. PyG numbers the two ends of one link
             differently where `amount` is no integer.
         neg_sampling_ratio: older way to ask for binary negatives; 0 means none.
+        exclude_seed_edges: leave out the edges that are to be predicted, so that no message goes
+            over them. True or 'self' leaves out each seed link's edge, parallel ones included;
+            'reverse' also its reverse: the edge back, or, with edge types, the edge in the type
+            that has 'rev_' before its name (or lacks it), else, if both ends are of one node type,
+            the edge back in the same type; an edge type names the type of the reverse edges. Draws
+            are made from what is left of a neighbour list, so the law is that of the graph without
+            these edges. A batch leaves out all its links; with `disjoint` (or times) each subgraph
+            leaves out the link of its own number, also around negatives. Where edges have times of
+            their own, an edge counts as the link only at the link's time: earlier edges between
+            the same ends are history, and stay. Negatives that happen to be edges leave out
+            nothing. The lists of both ends of each link are read once a batch; on a GPU, the graph
+            stays in host memory for that.
 
     Raises:
         ValueError, TypeError: a wrong argument; the message says which.
@@ -80,6 +93,7 @@ class LinkNeighborLoader(DirectLoader, torch_geometric.loader.LinkNeighborLoader
         seed: int | None = None,
         prefetch: int = DEFAULT_PREFETCH,
         time_window: int | None = None,
+        exclude_seed_edges: bool | str | EdgeType | None = None,
         **kwargs: Any,
     ) -> None:
         if neighbor_sampler is None and (edge_label_time is None) != (time_attr is None):
@@ -96,6 +110,7 @@ class LinkNeighborLoader(DirectLoader, torch_geometric.loader.LinkNeighborLoader
             "time_attr": time_attr,
             "weight_attr": weight_attr,
             "time_window": time_window,
+            "exclude_seed_edges": exclude_seed_edges,
             "is_sorted": is_sorted,
             "directed": directed,
         }
@@ -141,16 +156,19 @@ class LinkNeighborLoader(DirectLoader, torch_geometric.loader.LinkNeighborLoader
         check_input_id(links.input_id, links.row.numel())
         if isinstance(sampler, NeighborSampler):
             ends = (None, None) if links.input_type is None else links.input_type[::2]
-            counts = [sampler.num_nodes_of(node_type) for node_type in ends]
+            graph = keyed(sampler)
+            counts = [graph.num_nodes_of(node_type) for node_type in ends]
             for i, (ids, count) in enumerate(zip((links.row, links.col), counts, strict=True)):
                 check_ids(ids, count, f"edge_label_index[{i}]")
-                sampler.seed_time(ends[i], ids, links.time, "edge_label_time")
+                graph.seed_time(ends[i], ids, links.time, "edge_label_time")
+            if graph.seed_edges is not None:
+                graph.seed_edges.relations_of(links.input_type)
             if self.neg_sampling is not None:
                 check_weights(self.neg_sampling, counts[0], counts[1])
 
     def _sample(self, inputs: Any, key: BatchKey | None) -> Any:
         if isinstance(self._sampler, NeighborSampler) and key is not None:
-            return self._sampler.sample_links(inputs, self.neg_sampling, key)
+            return self._sampler.sample_from_edges(inputs, self.neg_sampling, key=key)
         return self._sampler.sample_from_edges(inputs, neg_sampling=self.neg_sampling)
 
     def _labels(self, out: Any) -> dict[Any, dict[str, Any]]:

@@ -16,7 +16,7 @@ from .batch.assemble import node_labels
 from .loading.base import DEFAULT_PREFETCH, DirectLoader
 from .loading.seeds import node_seeds
 from .loading.site import Placing
-from .sampling.sampler import NeighborSampler, NumNeighborsLike
+from .sampling.sampler import NeighborSampler, NumNeighborsLike, keyed
 from .types import BatchKey
 
 
@@ -79,8 +79,7 @@ class NeighborLoader(DirectLoader, torch_geometric.loader.NeighborLoader):  # ty
             beside the training. 0, or no producers: batches are made when they are asked for, in
             the thread and on the stream that ask.
         time_window: with `time_attr`: no neighbour, at any hop, is older than the time of its seed
-            minus this; one that is exactly so old may be taken. Holds for both strategies. Sampling
-            on a GPU refuses it.
+            minus this; one that is exactly so old may be taken. Holds for both strategies.
         **kwargs: of `torch.utils.data.DataLoader`. `num_workers` counts threads over the one copy
             of the data, not processes, so `multiprocessing_context` has nothing to act on.
             `prefetch_factor` is another name for `prefetch`; `worker_init_fn` runs once in each
@@ -154,9 +153,9 @@ class NeighborLoader(DirectLoader, torch_geometric.loader.NeighborLoader):  # ty
         )
         self.input_nodes = input_nodes
         if isinstance(sampler, NeighborSampler):  # find what is wrong here, not in an epoch
-            node_type = self.input_data.input_type
-            check_ids(self.input_data.node, sampler.num_nodes_of(node_type), "input_nodes")
-            sampler.seed_time(node_type, self.input_data.node, self.input_data.time)
+            seeds, graph = self.input_data, keyed(sampler)
+            check_ids(seeds.node, graph.num_nodes_of(seeds.input_type), "input_nodes")
+            graph.seed_time(seeds.input_type, seeds.node, seeds.time)
 
     def __call__(self, index: Tensor | list[int], input_time: Tensor | None = None) -> Any:
         """Return the batch of the seeds at positions `index`.
@@ -173,7 +172,7 @@ class NeighborLoader(DirectLoader, torch_geometric.loader.NeighborLoader):  # ty
 
     def _sample(self, inputs: Any, key: BatchKey | None) -> Any:
         if isinstance(self._sampler, NeighborSampler) and key is not None:
-            return self._sampler.sample_nodes(inputs, key)
+            return self._sampler.sample_from_nodes(inputs, key=key)
         return self._sampler.sample_from_nodes(inputs)
 
     def _labels(self, out: Any) -> dict[Any, dict[str, Any]]:

@@ -87,6 +87,7 @@ class Csc:
     num_nodes: IntTable  # [T]
     times: TimeTable | None = None
     weights: WeightTable | None = None
+    verified: bool = True  # False: `indptr` and `indices` may hold anything, as in a damaged file
     node_base: IntTable = field(init=False)  # [T + 1], prefix sum of `num_nodes`
 
     def __post_init__(self) -> None:
@@ -168,6 +169,19 @@ class SampledGraph:
     num_sampled_edges: Sequence[Sequence[int]] | None  # R x [hops]; None for induced subgraphs
 
 
+class ExcludedEdges(NamedTuple):
+    """Edges that one batch does without, by position in the CSC.
+
+    Example: two subgraphs, of which the first does without position 7 and the second without 3 and
+    7: position = [7, 3, 7], bounds = [[0, 1], [1, 3]].
+    """
+
+    position: Tensor  # int64 [n], ascending and distinct within each group
+    bounds: Tensor
+    """int64 [2, groups]: where each group begins and ends in `position`. A group is a subgraph;
+    where batches are not disjoint, there is one group for all."""
+
+
 class SamplingPlan(NamedTuple):
     """How to sample: all parameters that do not change from batch to batch."""
 
@@ -177,3 +191,4 @@ class SamplingPlan(NamedTuple):
     recent: bool  # with times: the latest neighbours, not any of those in the past
     id_dtype: torch.dtype  # dtype of the `edge_index` handed out: int64 or int32
     window: int = -1  # with times: how much older than its seed a neighbour may be; -1: any age
+    excluding: bool = False  # whether batches may do without some edges

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
 
@@ -14,3 +16,19 @@ def size_text(num_bytes: int) -> str:
         if num_bytes >= factor:
             return f"{num_bytes / factor:,.1f} {unit}"
     return f"{num_bytes} bytes"
+
+
+COUNTS = {"K": 10**3, "M": 10**6, "G": 10**9, "B": 10**9, "T": 10**12}
+
+
+def count_of(text: str) -> int:
+    """Return the whole number that a text such as "1.6B" (of edges) or "6G" (of bytes) stands for.
+
+    Raises:
+        ValueError: it stands for none.
+    """
+    factor = COUNTS.get(text[-1:].upper(), 1)
+    number = float(text[:-1] if factor > 1 else text) * factor
+    if not math.isfinite(number) or number < 0 or number != round(number):
+        raise ValueError(f"{text!r} is no whole number, as 1000, 24K, 111M or 1.6B are.")
+    return round(number)

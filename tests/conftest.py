@@ -54,6 +54,13 @@ def fixed_state(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYG_DIRECT_DEVICE", "cpu")  # also where there is a GPU
 
 
+@pytest.fixture(autouse=True)
+def small_batches_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let accelerated models run their own way on batches that would be too small for it."""
+    for name in ("SMALL_EDGES", "SMALL_EDGES_OF_TYPE"):
+        monkeypatch.setattr(f"pyg_direct.models.trimmed.{name}", 0)
+
+
 def stable_index_sort(
     inputs: Tensor, max_value: int | None = None, stable: bool = False
 ) -> tuple[Tensor, Tensor]:

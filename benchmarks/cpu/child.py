@@ -1,4 +1,4 @@
-"""One contestant in a process of its own: does what it is asked for, and then waits.
+"""One loader in a process of its own, which runs one command at a time.
 
 Requests come as lines of JSON on stdin, replies go as lines of JSON to stdout.
 """

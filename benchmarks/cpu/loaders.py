@@ -157,7 +157,7 @@ def run_group(
         for child in children:
             measure_memory(child, case, samples)
         for turn in range(case.rounds):
-            # Begin with another one each time, so that nobody always follows the same.
+            # Begin with another one each time, so that none always follows the same one.
             for child in children[turn % len(children) :] + children[: turn % len(children)]:
                 rounds = {"count": case.batches, "warmup": case.warmup}
                 fields = ("ms", "cpu_ms", "nodes", "edges")

@@ -151,7 +151,7 @@ def run_case(case: Case, make_graph: Callable[[], Any]) -> dict[str, Any]:
             samples[who, "construct_seconds"].append(seconds)
             servers.append(server)
     for turn in range(-1, case.rounds):  # round -1 is thrown away: code and memory are fetched
-        # Begin with another one each time, so that nobody always follows the same.
+        # Begin with another one each time, so that none always follows the same one.
         first = turn % len(servers)
         for server in servers[first:] + servers[:first]:
             batch = server.batches(case.batches, case.warmup)

@@ -16,7 +16,7 @@ import torch
 
 from pyg_direct.doctor.bandwidth import read_all, whole_lines
 from pyg_direct.ops.backend import Backend
-from pyg_direct.ops.cuda import workspace as cuda_workspace
+from pyg_direct.ops.cuda import table as cuda_table
 from pyg_direct.ops.cuda.backend import CudaBackend
 from pyg_direct.ops.devices import backend_for
 
@@ -43,12 +43,12 @@ def sample(backend: Backend) -> int:
             for fanouts in ([5, 3], [20, 100], [-1, 3]):
                 check_case(backend, homogeneous(fanouts, plan=law, induced=induced))
                 count += 1
-    dense_limit = cuda_workspace.DENSE_LIMIT_BYTES
-    cuda_workspace.DENSE_LIMIT_BYTES = 0
+    dense_limit = cuda_table.DENSE_LIMIT_BYTES
+    cuda_table.DENSE_LIMIT_BYTES = 0
     try:
         check_case(backend, homogeneous([10, 10], num_nodes=3000, num_edges=30_000, seeds=64))
     finally:
-        cuda_workspace.DENSE_LIMIT_BYTES = dense_limit
+        cuda_table.DENSE_LIMIT_BYTES = dense_limit
     return count + 1
 
 

@@ -68,7 +68,7 @@ def classes(data: Any) -> int:
 @cache
 def photo(root: Path | None) -> Data:
     data = random_split(load_dataset("amazon_photo", root), 0.5, 0.2, 0)
-    data.x = data.x / data.x.sum(1, keepdim=True).clamp(min=1)
+    data.x = F.normalize(data.x)
     return data
 
 
@@ -125,7 +125,7 @@ def saint(library: Any, root: Path | None) -> float:
         return loss[batch.train_mask].sum()
 
     data.in_degree = torch.bincount(data.edge_index[1], minlength=data.num_nodes).float()
-    fit(model, 10, loader, loss_of)
+    fit(model, 150, loader, loss_of)
     return whole_graph_accuracy(model, data, 1 / data.in_degree[data.edge_index[1]])
 
 
@@ -144,7 +144,7 @@ def cluster(library: Any, root: Path | None) -> float:
         out = model(batch.x, batch.edge_index)
         return F.cross_entropy(out[batch.train_mask], batch.y[batch.train_mask])
 
-    fit(model, 10, library.ClusterLoader(parts, batch_size=5, shuffle=True), loss_of)
+    fit(model, 30, library.ClusterLoader(parts, batch_size=5, shuffle=True), loss_of)
     return whole_graph_accuracy(model, data)
 
 
@@ -205,7 +205,7 @@ def node2vec(library: Any, root: Path | None) -> float:
     model = kind(
         kept, 64, walk_length=10, context_size=5, walks_per_node=5, num_nodes=data.num_nodes
     )
-    fit(model, 10, model.loader(batch_size=256, shuffle=True), lambda b: model.loss(*b))
+    fit(model, 100, model.loader(batch_size=256, shuffle=True), lambda b: model.loss(*b))
     pairs = torch.randint(data.num_nodes, held.shape, generator=generator)
     with torch.no_grad():
         z = F.normalize(model())

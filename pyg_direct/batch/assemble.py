@@ -16,8 +16,8 @@ from torch_geometric.typing import EdgeType, NodeType
 
 from ..ops.backend import Backend
 from ..types import Ends
-from .gather import gather, is_plain
-from .ids import HostIds, Ids
+from .gather import gather, gather_all, tables_in
+from .ids import HostIds, Ids, of_the_users
 from .sparse import ROWS_UNREADABLE, SampledEdges
 from .tensors import moved
 
@@ -84,13 +84,14 @@ def tables_of(data: Any) -> Iterator[tuple[str, Tensor]]:
     if isinstance(data, (Data, HeteroData)):
         for key, store in _stores(data).items():
             for name, value in store.items():
-                plain = isinstance(value, Tensor) and name != "edge_index" and is_plain(value)
+                tables = [] if name == "edge_index" else tables_in(value)
                 if (
-                    plain
+                    tables
                     and (store.is_node_attr(name) or store.is_edge_attr(name))
                     and store._parent().__cat_dim__(name, value, store) == 0
                 ):
-                    yield (f"data.{name}" if key is None else f"data[{key!r}].{name}"), value
+                    label = f"data.{name}" if key is None else f"data[{key!r}].{name}"
+                    yield from ((label, table) for table in tables)
 
 
 def check_layouts(data: Any) -> None:
@@ -239,14 +240,15 @@ def _nodes(
     node = parts.get("node", key)
     if node is None:  # a foreign sampler may leave out what it did not reach
         node = torch.empty(0, dtype=torch.int64, device=backend.device)
+    found = {}
     for name, value in source.items():
         if name == "num_nodes":
             target["num_nodes"] = node.numel()
         elif source.is_node_attr(name):
-            dim = source._parent().__cat_dim__(name, value, source)
-            target[name] = gather(value, node, dim, backend, parts.node_end(key))
-    if isinstance(target.get("n_id"), Tensor):  # a table of the user's of that name is of ids, too
-        target["n_id"] = parts.ids.of(target["n_id"])
+            found[name] = value, source._parent().__cat_dim__(name, value, source)
+    selected = gather_all(list(found.values()), node, backend, parts.node_end(key))
+    for name, rows in zip(found, selected, strict=True):
+        target[name] = of_the_users(name, rows, parts.ids)
     _name_nodes(target, parts, key)
 
 
@@ -273,7 +275,8 @@ def _edges(
         elif source.is_edge_attr(name):
             dim = source._parent().__cat_dim__(name, value, source)
             end = parts.edge_end(key)
-            target[name] = None if edge is None else gather(value, edge, dim, backend, end)
+            rows = None if edge is None else gather(value, edge, dim, backend, end)
+            target[name] = of_the_users(name, rows, parts.ids)
     _name_edges(target, parts, key)
 
 

@@ -16,6 +16,7 @@ from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 from ..ops.backend import Backend
 from ..ops.streams import Event
 
+NAMES = ("n_id", "e_id", "input_id")
 ATTRIBUTE = "_host_ids"  # of a sampler's output, where copies that have begun wait for the batch
 
 
@@ -37,7 +38,7 @@ class HostIds:
             self._copies |= {id(t): (t, host) for t, host in zip(new, hosts, strict=True)}
 
     def of(self, tensor: Tensor) -> Tensor:
-        """Return the copy of a tensor, which may be on its way still: see `wait`."""
+        """Return the copy of a tensor, which may be incomplete until `wait`."""
         self.begin([tensor])
         return self._copies[id(tensor)][1]
 
@@ -70,6 +71,11 @@ class DeviceIds:
 
 
 Ids = HostIds | DeviceIds
+
+
+def of_the_users(name: str, value: Any, ids: Ids) -> Any:
+    """Return an attribute of the user's own; one with the name of an id field is of ids, too."""
+    return ids.of(value) if name in NAMES and isinstance(value, Tensor) else value
 
 
 def begin_copies(out: Any, backend: Backend) -> None:

@@ -10,10 +10,11 @@ from torch_geometric.data import Data
 
 from ..ops.backend import Backend
 from .gather import gather
+from .ids import Ids, of_the_users
 
 
 def attributes_of(
-    data: Data, node: Tensor, edge: Tensor, backend: Backend
+    data: Data, node: Tensor, edge: Tensor, backend: Backend, ids: Ids
 ) -> Iterator[tuple[str, Any]]:
     """Yield the attributes of a subgraph, by name, without its edges and its number of nodes.
 
@@ -25,6 +26,7 @@ def attributes_of(
         node: int64 [n], ids of the subgraph's nodes.
         edge: int64 [e], ids of its edges.
         backend: gathers the rows.
+        ids: where attributes with the name of an id field shall be.
     """
     num_nodes, num_edges = data.num_nodes, data.num_edges
     node, edge = node.to(backend.device), edge.to(backend.device)
@@ -33,15 +35,16 @@ def attributes_of(
             continue
         rows = value.size(0) if isinstance(value, Tensor) and value.dim() > 0 else None
         if rows == num_nodes:
-            yield name, gather(value, node, 0, backend, num_nodes)
+            yield name, of_the_users(name, gather(value, node, 0, backend, num_nodes), ids)
         elif rows == num_edges:
-            yield name, gather(value, edge, 0, backend, num_edges)
+            yield name, of_the_users(name, gather(value, edge, 0, backend, num_edges), ids)
         else:
             yield name, value
+    ids.wait()
 
 
 def named_attributes_of(
-    data: Data, node: Tensor, edge: Tensor, backend: Backend
+    data: Data, node: Tensor, edge: Tensor, backend: Backend, ids: Ids
 ) -> Iterator[tuple[str, Any]]:
     """Yield the attributes of nodes and edges, by name, as PyG's `Data` tells them apart.
 
@@ -50,9 +53,12 @@ def named_attributes_of(
         node: int64 [n], ids of the subgraph's nodes.
         edge: int64 [e], ids of its edges.
         backend: gathers the rows.
+        ids: where attributes with the name of an id field shall be.
     """
     node, edge = node.to(backend.device), edge.to(backend.device)
     for name, value in data.items():
         index = node if data.is_node_attr(name) else edge if data.is_edge_attr(name) else None
         if index is not None and name != "num_nodes":
-            yield name, gather(value, index, data.__cat_dim__(name, value), backend)
+            rows = gather(value, index, data.__cat_dim__(name, value), backend)
+            yield name, of_the_users(name, rows, ids)
+    ids.wait()

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.sampler import BaseSampler
 
+from ..batch.ids import Ids, ids_of
 from ..loading.base import DirectLoader
 from ..loading.site import Placing
 from ..types import BatchKey
@@ -54,6 +55,7 @@ class SubgraphLoader(CpuDrawnLoader):
         seed: int | None,
         prefetch: int,
         options: dict[str, Any],
+        ids: str = "host",
     ) -> None:
         """Set up producers and keys, and run torch's initialiser.
 
@@ -65,11 +67,12 @@ class SubgraphLoader(CpuDrawnLoader):
             seed: base seed of all draws.
             prefetch: batches that each producer works ahead.
             options: of `torch.utils.data.DataLoader`.
+            ids: where ids in a batch shall be; see `pyg_direct.NeighborLoader`.
         """
         for name in OWN_OPTIONS:
             options.pop(name, None)
         self._num_items = num_items
-        placing = Placing(device)
+        placing = Placing(device, ids=ids)
         self._prepare(data, [], {}, sampler, placing, seed, prefetch, options)
         torch.utils.data.DataLoader.__init__(
             self,
@@ -81,6 +84,10 @@ class SubgraphLoader(CpuDrawnLoader):
     def __call__(self, index: Tensor | list[int]) -> Any:
         """Return the batch of the items at positions `index`."""
         return self.collate_fn(index)
+
+    def _ids(self) -> Ids:
+        """Return where attributes of the user's own that are ids shall be, for one batch."""
+        return ids_of(None, self._backend, self._ids_on_host)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"

@@ -18,18 +18,21 @@ from ..arguments import check_count, check_flag
 from ..batch.subgraph import named_attributes_of
 from ..graph.coo_to_csc import compress
 from ..loading.base import DEFAULT_PREFETCH
-from ..sampling.sampler import NeighborSampler
+from ..sampling.sampler import NeighborSampler, keyed
 from ..types import BatchKey
 from .base import SubgraphLoader, check_homogeneous
 
+PygClusterData = torch_geometric.loader.ClusterData  # also while `swapped()` renames it
 
-class ClusterData(torch_geometric.loader.ClusterData):
+
+class ClusterData(PygClusterData):
     """Drop-in replacement of `torch_geometric.loader.ClusterData`, without a package of PyG's.
 
     Chiang et al., "Cluster-GCN" (KDD 2019). The parts are METIS's, from the package `pymetis`
     (extra `cluster`), or any partition of the nodes that you have. Saved parts are PyG's files.
 
-    METIS is given the graph without directions, parallel edges and self-loops, and works in memory.
+    METIS is given the graph without directions and parallel edges, and works in memory: see
+    `docs/guides/every_loader.md` for how much.
 
     Args:
         data: `Data` with `edge_index`.
@@ -121,15 +124,17 @@ class ClusterData(torch_geometric.loader.ClusterData):
 def undirected(edge_index: Any, num_nodes: int) -> tuple[Any, Any]:
     """Return (pointers [N + 1], neighbours) of a graph as METIS wants it.
 
-    Every edge in both directions, once, without self-loops.
+    Every edge in both directions, once. Self-loops stay, as in PyG: METIS takes them as they are,
+    and numbers its parts by them.
 
-    Example: the edges 0->1, 1->0, 1->2, 2->2 give pointers 0, 1, 3, 4 and neighbours 1, 0, 2, 1.
+    Example: the edges 0->1, 1->0, 1->2, 2->2 give pointers 0, 1, 3, 5 and neighbours 1, 0, 2, 1, 2.
     """
     low, high = np.minimum(*edge_index), np.maximum(*edge_index)
-    pair = low.astype(np.int64) * num_nodes + high
-    pair = np.unique(pair[low != high])
+    pair = np.unique(low.astype(np.int64) * num_nodes + high)
     low, high = pair // num_nodes, pair % num_nodes
-    both = compress(np.concatenate([low, high]), np.concatenate([high, low]), num_nodes, num_nodes)
+    back = low != high
+    ends = np.concatenate([low[back], high]), np.concatenate([high[back], low])
+    both = compress(*ends, num_nodes, num_nodes)
     return both.indptr, both.indices
 
 
@@ -155,6 +160,8 @@ class ClusterLoader(SubgraphLoader, torch_geometric.loader.ClusterLoader):
     Args:
         cluster_data: a `ClusterData`, ours or PyG's.
         device: where batches arrive; see `pyg_direct.NeighborLoader`.
+        ids: where your own attributes named `n_id`, `e_id` or `input_id` are, on the 'host' or the
+            'device'; see `pyg_direct.NeighborLoader`.
         seed: base seed of `shuffle`; see `pyg_direct.NeighborLoader`.
         prefetch: batches that each producer works ahead.
         **kwargs: of `torch.utils.data.DataLoader`; `num_workers` counts threads.
@@ -162,14 +169,15 @@ class ClusterLoader(SubgraphLoader, torch_geometric.loader.ClusterLoader):
 
     def __init__(
         self,
-        cluster_data: torch_geometric.loader.ClusterData,
+        cluster_data: PygClusterData,
         *,
         device: torch.device | str | int | None = None,
+        ids: str = "host",
         seed: int | None = None,
         prefetch: int = DEFAULT_PREFETCH,
         **kwargs: Any,
     ) -> None:
-        if not isinstance(cluster_data, torch_geometric.loader.ClusterData):
+        if not isinstance(cluster_data, PygClusterData):
             raise TypeError(
                 f"cluster_data must be a ClusterData, got {type(cluster_data).__name__}."
             )
@@ -191,7 +199,7 @@ class ClusterLoader(SubgraphLoader, torch_geometric.loader.ClusterLoader):
             seed=seed,
         )
         self._bounds = parts.partptr.cpu()
-        self._begin(self.data, sampler, len(cluster_data), device, seed, prefetch, kwargs)
+        self._begin(self.data, sampler, len(cluster_data), device, seed, prefetch, kwargs, ids)
 
     def _seed_parts(self) -> tuple[dict[str, Any], list[Tensor | None]]:
         return {"loader": type(self).__name__}, [self._bounds]
@@ -199,8 +207,7 @@ class ClusterLoader(SubgraphLoader, torch_geometric.loader.ClusterLoader):
     def _sample(self, inputs: Tensor, key: BatchKey | None) -> Any:
         first, last = self._bounds[inputs].tolist(), self._bounds[inputs + 1].tolist()
         node = torch.cat([torch.arange(a, b) for a, b in zip(first, last, strict=True)])
-        sampler: Any = self._sampler
-        return node, sampler.sample([node], BatchKey(0, 0))  # nothing is drawn
+        return node, keyed(self._sampler).sample([node], BatchKey(0, 0))  # nothing is drawn
 
     def filter_fn(self, out: Any) -> Data:
         """Gather the attributes of the parts."""
@@ -209,7 +216,9 @@ class ClusterLoader(SubgraphLoader, torch_geometric.loader.ClusterLoader):
         if self.cluster_data.partition.sparse_format == "csr":
             ends = ends.flip(0)  # in a CSC that is grouped by source, ends have changed places
         batch: Data = copy.copy(self.data)
-        for name, value in named_attributes_of(self.data, node, found.edge[0], self._backend):
+        for name, value in named_attributes_of(
+            self.data, node, found.edge[0], self._backend, self._ids()
+        ):
             batch[name] = value
         if "num_nodes" in self.data:
             batch.num_nodes = len(node)

@@ -19,10 +19,11 @@ from ..arguments import check_count, check_ids
 from ..batch.assemble import node_labels
 from ..kernels import alias, budget
 from ..kernels.philox import stream_of
+from ..kernels.verify import verified
 from ..loading.base import DEFAULT_PREFETCH
 from ..loading.seeds import node_seeds
 from ..loading.site import Placing
-from ..sampling.sampler import NeighborSampler
+from ..sampling.sampler import NeighborSampler, keyed
 from ..types import BatchKey, Csc
 from .base import CpuDrawnLoader
 
@@ -84,24 +85,28 @@ class HGTSampler(NeighborSampler, torch_geometric.sampler.HGTSampler):  # type: 
         self.num_hops = len(self._counts)
         self._budgets: deque[_Budget] = deque()
 
-    def _sample(self, key: BatchKey, seed: Any, seed_time: Any = None) -> Any:
+    def _sample(self, key: BatchKey, seed: Any, seed_time: Any = None, excluded: Any = None) -> Any:
         """Draw the nodes, and give all edges between them."""
         try:
             budgets = self._budgets.pop()
         except IndexError:
-            budgets = _Budget(self._csc)
+            budgets = _Budget(self._keyed.graph.csc)
         nodes = budgets.draw([seed.get(kind) for kind in self.node_types], self._counts, key)
         self._budgets.append(budgets)  # not after an exception
         return super()._sample(key, dict(zip(self.node_types, nodes, strict=True)))
 
     def sample_from_edges(
-        self, index: EdgeSamplerInput, neg_sampling: NegativeSampling | None = None
+        self,
+        index: EdgeSamplerInput,
+        neg_sampling: NegativeSampling | None = None,
+        *,
+        key: BatchKey | None = None,
     ) -> Any:
         """Raise: HGT samples around nodes."""
         raise NotImplementedError("HGTSampler samples around nodes, not around edges.")
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_budgets": deque()}
+        return {**self.__dict__, "_budgets": deque()}
 
 
 def _counts(num_samples: Any, node_types: Sequence[Any]) -> Any:
@@ -130,7 +135,7 @@ class _Budget:
     """The candidates of one batch at a time, and the memory for them."""
 
     def __init__(self, csc: Csc) -> None:
-        self._csc = csc
+        self._csc = verified(csc)
         self._table = np.zeros(int(csc.node_base[-1]), np.uint32)  # 0 is below every stamp
         self._stamp = 1
         self._node = [np.empty(0, np.int64) for _ in csc.num_nodes]
@@ -211,6 +216,8 @@ class HGTLoader(CpuDrawnLoader, torch_geometric.loader.HGTLoader):  # type: igno
         filter_per_worker: gather and transform in the producers (True, the default) or in the
             thread that asks for the batch (False).
         device: where batches arrive; see `pyg_direct.NeighborLoader`.
+        ids: where `n_id`, `e_id` and `input_id` are, on the 'host' or the 'device'; see
+            `pyg_direct.NeighborLoader`.
         seed: base seed of all draws; see `pyg_direct.NeighborLoader`.
         prefetch: batches that each producer works ahead.
         **kwargs: of `torch.utils.data.DataLoader`; `num_workers` counts threads.
@@ -236,6 +243,7 @@ class HGTLoader(CpuDrawnLoader, torch_geometric.loader.HGTLoader):  # type: igno
         filter_per_worker: bool | None = None,
         *,
         device: torch.device | str | int | None = None,
+        ids: str = "host",
         seed: int | None = None,
         prefetch: int = DEFAULT_PREFETCH,
         **kwargs: Any,
@@ -247,7 +255,7 @@ class HGTLoader(CpuDrawnLoader, torch_geometric.loader.HGTLoader):  # type: igno
             "filter_per_worker": filter_per_worker,
             **kwargs,
         }
-        placing = Placing(device)
+        placing = Placing(device, ids=ids)
         self._prepare(data, [], {}, sampler, placing, seed, prefetch, options)
         self._ends = None  # the sampler's ids are on the host, the batch may be elsewhere
         # Past the initialiser of PyG's HGTLoader, which would build a sampler of its own.
@@ -259,11 +267,10 @@ class HGTLoader(CpuDrawnLoader, torch_geometric.loader.HGTLoader):  # type: igno
             **options,
         )
         seeds = self.input_data
-        check_ids(seeds.node, sampler.num_nodes_of(seeds.input_type), "input_nodes")
+        check_ids(seeds.node, keyed(sampler).num_nodes_of(seeds.input_type), "input_nodes")
 
     def _sample(self, inputs: Any, key: BatchKey | None) -> Any:
-        sampler: Any = self._sampler
-        return sampler.sample_nodes(inputs, key or sampler.next_key())
+        return cast(HGTSampler, self._sampler).sample_from_nodes(inputs, key=key)
 
     def _labels(self, out: Any) -> dict[Any, dict[str, Any]]:
         return node_labels(out.metadata, self.input_data.input_type)

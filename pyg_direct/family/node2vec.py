@@ -13,7 +13,7 @@ from torch_geometric.utils.num_nodes import maybe_num_nodes
 from ..arguments import check_count
 from ..loading.base import DEFAULT_PREFETCH
 from ..sampling import rng
-from ..sampling.sampler import NeighborSampler
+from ..sampling.sampler import NeighborSampler, keyed
 from ..types import BatchKey
 from .base import SubgraphLoader
 from .walks import RandomWalker
@@ -152,8 +152,7 @@ class Node2VecLoader(SubgraphLoader):
         return {name: getattr(self._model, name) for name in names}
 
     def _sample(self, inputs: Tensor, key: BatchKey | None) -> tuple[Tensor, Tensor]:
-        sampler: Any = self._sampler
-        return self._model.sample_with(inputs, key or sampler.next_key())
+        return self._model.sample_with(inputs, key or keyed(self._sampler).next_key())
 
     def filter_fn(self, out: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         """Bring the walks where they are wanted."""

@@ -11,15 +11,15 @@ import torch_geometric.loader
 from torch import Tensor
 from torch_geometric.io import fs
 
-from ..arguments import check_count, check_flag
+from ..arguments import check_choice, check_count, check_flag
 from ..batch.subgraph import attributes_of
 from ..graph.weights import alias_table_of
 from ..kernels import alias, weighted
+from ..kernels.gaps import Span
 from ..loading.base import DEFAULT_PREFETCH
 from ..loading.prefetcher import Prefetcher
 from ..sampling import rng
-from ..sampling.ordering import by_source
-from ..sampling.sampler import NeighborSampler
+from ..sampling.sampler import NeighborSampler, keyed
 from ..types import BatchKey
 from .base import SubgraphLoader, check_homogeneous
 from .walks import RandomWalker
@@ -47,6 +47,8 @@ class GraphSAINTSampler(SubgraphLoader, torch_geometric.loader.GraphSAINTSampler
             file is there. The file's name and contents are PyG's.
         log: show the progress of counting.
         device: where batches arrive; see `pyg_direct.NeighborLoader`.
+        ids: where your own attributes named `n_id`, `e_id` or `input_id` are, on the 'host' or the
+            'device'; see `pyg_direct.NeighborLoader`.
         seed: base seed of all draws, those for the coefficients too; see
             `pyg_direct.NeighborLoader`.
         prefetch: batches that each producer works ahead.
@@ -75,6 +77,7 @@ class GraphSAINTSampler(SubgraphLoader, torch_geometric.loader.GraphSAINTSampler
         log: bool = True,
         *,
         device: torch.device | str | int | None = None,
+        ids: str = "host",
         seed: int | None = None,
         prefetch: int = DEFAULT_PREFETCH,
         **kwargs: Any,
@@ -100,7 +103,9 @@ class GraphSAINTSampler(SubgraphLoader, torch_geometric.loader.GraphSAINTSampler
             data, [], subgraph_type="induced", sample_direction="backward", device="cpu", seed=seed
         )
         self._prepare_draws(sampler)
-        self._begin(data, sampler, self.num_steps, device, seed, prefetch, kwargs)
+        # So that edges of a batch come in their order. What is drawn does not depend on it.
+        self._induced = keyed(sampler).with_sorted_lists()
+        self._begin(data, sampler, self.num_steps, device, seed, prefetch, kwargs, ids)
         if self.sample_coverage > 0:
             self.node_norm, self.edge_norm = self._norms()
 
@@ -113,17 +118,13 @@ class GraphSAINTSampler(SubgraphLoader, torch_geometric.loader.GraphSAINTSampler
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor, Tensor]:
         """Draw one subgraph with a new key: (node ids, edge_index, edge ids)."""
-        sampler: Any = self._sampler
-        return self._subgraph(sampler.next_key())
+        return self._subgraph(keyed(self._sampler).next_key())
 
     def _subgraph(self, key: BatchKey) -> tuple[Tensor, Tensor, Tensor]:
         node = torch.unique(self._draw_nodes(key))
-        sampler: Any = self._sampler
-        found = sampler.sample([node], key)
-        # In the sampler's CSC, which is grouped by source, ends have changed places.
-        col, row = found.edge_index[0].numpy()
-        edge_index, edge = by_source(row, col, found.edge[0], len(node))
-        return node, edge_index, edge
+        found = self._induced.sample([node], key)
+        # The CSC is grouped by source, so that ends have changed places.
+        return node, found.edge_index[0].flip(0), found.edge[0]
 
     def _law(self) -> dict[str, Any]:
         return {"draws": self._batch_size}
@@ -137,7 +138,7 @@ class GraphSAINTSampler(SubgraphLoader, torch_geometric.loader.GraphSAINTSampler
         batch = self.data.__class__()
         batch.num_nodes = len(node)
         batch.edge_index = self._backend.memory.to_batch(edge_index, self.data.edge_index.device)
-        for name, value in attributes_of(self.data, node, edge, self._backend):
+        for name, value in attributes_of(self.data, node, edge, self._backend, self._ids()):
             batch[name] = value
         if self.sample_coverage > 0:
             for name, value, index in (
@@ -229,28 +230,25 @@ class GraphSAINTEdgeSampler(GraphSAINTSampler, torch_geometric.loader.GraphSAINT
     draws a random number for every edge of the graph for each edge of a batch.
 
     Args:
-        data: see `GraphSAINTSampler`, as are the other arguments.
+        data: see `GraphSAINTSampler`, as for all other arguments.
+        batch_size: number of edges.
+        *args: `num_steps`, `sample_coverage`, `save_dir`, `log`.
         edge_law: "pyg" draws the edge u->v in proportion to in-degree(u) + out-degree(v), as PyG
             does; "paper" to 1 / out-degree(u) + 1 / in-degree(v), as the paper has it (section
             3.4, for undirected graphs 1 / degree(u) + 1 / degree(v)).
+        **kwargs: those by name only.
     """
 
     def __init__(
         self,
         data: Any,
         batch_size: int,
-        num_steps: int = 1,
-        sample_coverage: int = 0,
-        save_dir: str | None = None,
-        log: bool = True,
-        *,
+        *args: Any,
         edge_law: Literal["pyg", "paper"] = "pyg",
         **kwargs: Any,
     ) -> None:
-        if edge_law not in ("pyg", "paper"):
-            raise ValueError(f"edge_law must be 'pyg' or 'paper', got {edge_law!r}.")
-        self.edge_law = edge_law
-        super().__init__(data, batch_size, num_steps, sample_coverage, save_dir, log, **kwargs)
+        self.edge_law = check_choice("edge_law", edge_law, ("pyg", "paper"))
+        super().__init__(data, batch_size, *args, **kwargs)
 
     def _law(self) -> dict[str, Any]:
         return {**super()._law(), "edge_law": self.edge_law}
@@ -262,7 +260,7 @@ class GraphSAINTEdgeSampler(GraphSAINTSampler, torch_geometric.loader.GraphSAINT
         edge = np.empty(self._batch_size, np.int64)
         draws = rng.uniforms(key, 0, self._batch_size).numpy()
         weighted.pick_with_replacement(
-            edge, 0, len(edge), weighted.Span(0, self.E, 0.0), draws, 0,
+            edge, weighted.Picks(0, len(edge), 0, np.uint64(0)), Span(0, self.E, 0.0), draws,
             True, *alias.parts(self._alias), EMPTY, EMPTY,
         )  # fmt: skip
         drawn = torch.from_numpy(edge)
@@ -292,31 +290,25 @@ class GraphSAINTRandomWalkSampler(
     """GraphSAINT by walks: `batch_size` walks from uniformly drawn nodes, along the edges.
 
     Args:
-        data: see `GraphSAINTSampler`, as are the other arguments.
+        data: see `GraphSAINTSampler`, as for all other arguments.
         batch_size: number of walks.
         walk_length: steps of each walk.
+        *args: `num_steps`, `sample_coverage`, `save_dir`, `log`.
+        **kwargs: the same by name, and those by name only.
     """
 
     def __init__(
-        self,
-        data: Any,
-        batch_size: int,
-        walk_length: int,
-        num_steps: int = 1,
-        sample_coverage: int = 0,
-        save_dir: str | None = None,
-        log: bool = True,
-        **kwargs: Any,
+        self, data: Any, batch_size: int, walk_length: int, *args: Any, **kwargs: Any
     ) -> None:
         self.walk_length = check_count("walk_length", walk_length)
-        super().__init__(data, batch_size, num_steps, sample_coverage, save_dir, log, **kwargs)
+        super().__init__(data, batch_size, *args, **kwargs)
 
     def _law(self) -> dict[str, Any]:
         return {**super()._law(), "walk_length": self.walk_length}
 
     def _prepare_draws(self, sampler: NeighborSampler) -> None:
         # One thread: batches are what runs in parallel.
-        self._walker = RandomWalker.over(sampler.graph, threads=1)
+        self._walker = RandomWalker.over(keyed(sampler).graph, threads=1)
 
     def _draw_nodes(self, key: BatchKey) -> Tensor:
         start = rng.integers(key, 0, self._batch_size, self.N)

@@ -13,10 +13,11 @@ from torch_geometric.typing import SparseTensor
 
 from ..arguments import check_count, check_flag, check_ids
 from ..batch.subgraph import attributes_of
+from ..kernels.verify import verified
 from ..loading.base import DEFAULT_PREFETCH
 from ..loading.seeds import node_seeds
 from ..sampling.ordering import EgoGraphs, ego_graphs, sorted_lists
-from ..sampling.sampler import NeighborSampler
+from ..sampling.sampler import NeighborSampler, keyed
 from ..types import BatchKey
 from .base import SubgraphLoader, check_homogeneous
 
@@ -47,6 +48,8 @@ class ShaDowKHopSampler(SubgraphLoader, torch_geometric.loader.ShaDowKHopSampler
         node_idx: seeds, as ids or as a bool mask [num_nodes]; None for all nodes.
         replace: draw neighbours with replacement.
         device: where batches arrive; see `pyg_direct.NeighborLoader`.
+        ids: where your own attributes named `n_id`, `e_id` or `input_id` are, on the 'host' or the
+            'device'; see `pyg_direct.NeighborLoader`.
         seed: base seed of all draws; see `pyg_direct.NeighborLoader`.
         prefetch: batches that each producer works ahead.
         **kwargs: of `torch.utils.data.DataLoader`; `num_workers` counts threads.
@@ -71,6 +74,7 @@ class ShaDowKHopSampler(SubgraphLoader, torch_geometric.loader.ShaDowKHopSampler
         replace: bool = False,
         *,
         device: torch.device | str | int | None = None,
+        ids: str = "host",
         seed: int | None = None,
         prefetch: int = DEFAULT_PREFETCH,
         **kwargs: Any,
@@ -98,15 +102,16 @@ class ShaDowKHopSampler(SubgraphLoader, torch_geometric.loader.ShaDowKHopSampler
             seeds = seeds.nonzero().view(-1)
         check_ids(seeds, sampler.num_nodes, "node_idx")
         self.node_idx = seeds
-        self._lists = sorted_lists(sampler.graph.csc)
-        self._begin(self.data, sampler, len(seeds), device, seed, prefetch, kwargs)
+        self._lists = sorted_lists(verified(keyed(sampler).graph.csc))
+        self._begin(self.data, sampler, len(seeds), device, seed, prefetch, kwargs, ids)
 
     def _seed_parts(self) -> tuple[dict[str, Any], list[Tensor | None]]:
         return {"loader": type(self).__name__}, [self.node_idx]
 
     def _sample(self, inputs: Tensor, key: BatchKey | None) -> EgoGraphs:
-        sampler: Any = self._sampler
+        sampler = keyed(self._sampler)
         found = sampler.sample([self.node_idx[inputs]], key or sampler.next_key())
+        assert found.seed_of is not None  # as the sampler is disjoint
         return ego_graphs(found.node[0], found.seed_of[0], len(inputs), self._lists)
 
     def filter_fn(self, out: EgoGraphs) -> Any:
@@ -121,7 +126,7 @@ class ShaDowKHopSampler(SubgraphLoader, torch_geometric.loader.ShaDowKHopSampler
             batch.edge_index = bring(out.edge_index, self.data.edge_index.device)
         labels = self.data.y if "y" in self.data else None
         of_nodes = isinstance(labels, Tensor) and labels.size(0) == self.data.num_nodes
-        for name, value in attributes_of(self.data, out.node, out.edge, self._backend):
+        for name, value in attributes_of(self.data, out.node, out.edge, self._backend, self._ids()):
             if name not in UNNAMED:
                 batch[name] = (
                     value[batch.root_n_id.to(value.device)] if (name == "y" and of_nodes) else value

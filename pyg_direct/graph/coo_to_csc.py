@@ -17,6 +17,9 @@ from ..types import EDGE_TIME
 Ints = npt.NDArray[Any]
 
 INT32_END = 2**31
+LARGEST_COPIED_BUCKET = 1 << 20  # edges: 8 MB for each thread
+EDGES_PER_BUCKET = 1 << 16  # whose numbers and pointers fit into the second-level cache
+MAX_BUCKETS = 1 << 11  # as many cache lines are written in turn
 
 
 class Compressed(NamedTuple):
@@ -72,32 +75,88 @@ def _counting_sort(
     row: Ints, col: Ints, num_src: int, num_dst: int, names: tuple[str, str]
 ) -> Compressed:
     edges, position_type = len(row), narrow(len(row) + 1)
-    # Each thread counts into a table of its own, so many threads on few edges would cost more
-    # memory than the edges themselves.
-    by_memory = edges // max(1, num_dst)
-    chunks = max(1, min(available_cores(), edges // MIN_EDGES_PER_THREAD, by_memory, 16))
+    chunks = max(1, min(available_cores(), edges // MIN_EDGES_PER_THREAD, 16))
     cuts = [edges * i // chunks for i in range(chunks + 1)]
     ranges = list(pairwise(cuts))
-    counts = np.zeros((chunks, num_dst), position_type)
+    wanted = max(1, min(MAX_BUCKETS, edges // EDGES_PER_BUCKET))
+    shift = max(0, (num_dst - 1).bit_length() - (wanted - 1).bit_length())
+    counts = np.zeros((chunks, (max(num_dst, 1) - 1 >> shift) + 1), np.int64)
     for status, at in run_all(
         [
-            partial(kernels.count, row, col, a, b, num_src, counts[c])
+            partial(kernels.count_buckets, row, col, a, b, num_src, num_dst, shift, counts[c])
             for c, (a, b) in enumerate(ranges)
         ]
     ):
         if status != kernels.OK:
             raise ValueError(_complaint(status, at, row, col, num_src, num_dst, names))
-    indptr = np.empty(num_dst + 1, position_type)
-    kernels.scan(counts, 0, indptr)
-    indices = np.empty(edges, narrow(num_src))
-    perm = np.empty(edges, position_type)
+    bucket_ptr = np.concatenate([[0], np.cumsum(counts.sum(0))])
+    next_place = bucket_ptr[:-1] + np.cumsum(counts, 0) - counts
+    out = (
+        np.zeros(num_dst + 1, position_type),
+        np.empty(edges, narrow(num_src)),
+        np.empty(edges, position_type),
+    )
+    shares = list(pairwise([*np.searchsorted(bucket_ptr, cuts[:-1]).tolist(), counts.shape[1]]))
+    places = [(*range_, place) for range_, place in zip(ranges, next_place, strict=True)]
+    sort = _sort_words if _fits_words(out, num_src, shift) else _sort_numbers
+    sort(row, col, num_src, shift, bucket_ptr, places, shares, out)
+    return Compressed(*out)
+
+
+Arrays = tuple[Ints, Ints, Ints]  # of `Compressed`, to be filled
+Places = list[tuple[int, int, Ints]]  # first and last edge of each part, and where they are to go
+Shares = list[tuple[int, int]]  # first and last bucket of each part
+
+
+def _fits_words(out: Arrays, num_src: int, shift: int) -> bool:
+    """Whether the words of `deal_edges` are long enough, and have room where the results go."""
+    _, indices, perm = out
+    bits = (num_src - 1).bit_length() + (len(indices) - 1).bit_length() + shift
+    return indices.itemsize == perm.itemsize == 4 and bits < 64
+
+
+def _sort_words(
+    row: Ints, col: Ints, num_src: int, shift: int, bucket_ptr: Ints, places: Places,
+    shares: Shares, out: Arrays,
+) -> None:  # fmt: skip
+    """Fill `out` by dealing out edges with all that there is to know of them."""
+    _, indices, perm = out
+    edge_bits = (len(row) - 1).bit_length()
+    words = indices.view(np.uint32), perm.view(np.uint32)
     run_all(
         [
-            partial(kernels.fill, row, col, a, b, counts[c], indices, perm)
-            for c, (a, b) in enumerate(ranges)
+            partial(kernels.deal_edges, row, col, a, b, shift, edge_bits, place, *words)
+            for a, b, place in places
         ]
     )
-    return Compressed(indptr, indices, perm)
+    room = min(LARGEST_COPIED_BUCKET, int(np.diff(bucket_ptr).max()))
+    run_all(
+        [
+            partial(
+                kernels.sort_dealt, row, col, a, b, shift, edge_bits, bucket_ptr, *words, *out,
+                np.empty(room, np.int64),
+            )
+            for a, b in shares
+        ]
+    )  # fmt: skip
+
+
+def _sort_numbers(
+    row: Ints, col: Ints, num_src: int, shift: int, bucket_ptr: Ints, places: Places,
+    shares: Shares, out: Arrays,
+) -> None:  # fmt: skip
+    """Fill `out` by dealing out the numbers of the edges."""
+    _, indices, perm = out
+    edge = indices if indices.itemsize >= perm.itemsize else np.empty_like(perm)
+    run_all(
+        [partial(kernels.fill_buckets, col, a, b, shift, place, edge) for a, b, place in places]
+    )
+    run_all(
+        [
+            partial(kernels.sort_buckets, row, col, a, b, shift, bucket_ptr, edge, *out)
+            for a, b in shares
+        ]
+    )
 
 
 def pad_and_check(compressed: Compressed, size: tuple[int, int], name: str) -> Compressed:

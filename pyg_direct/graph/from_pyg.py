@@ -16,6 +16,7 @@ from torch_geometric.typing import EdgeType, NodeType
 
 from ..types import EDGE_TIME, NO_TIME, Csc, TimeTable
 from .attributes import Times, check_length, edge_weights
+from .compressed import compressed_graph
 from .coo_to_csc import Compressed, Ints, compress, narrow, pad_and_check, sort_by_time
 from .from_matrix import from_matrix
 from .from_stores import Relation, remote_parts
@@ -26,7 +27,8 @@ from .weights import with_weights
 class Graph:
     """A graph as the sampler sees it. A homogeneous one has the one node and edge type None.
 
-    All its arrays are copies: the user's tensors may be changed, moved or freed once it is built.
+    Its arrays are copies, or maps of files that nobody else has: the user's tensors may be changed,
+    moved or freed once it is built.
     """
 
     csc: Csc
@@ -43,6 +45,7 @@ def graph_of(
     time_attr: str | None = None,
     weight_attr: str | None = None,
     backward: bool = False,
+    checks_ids: bool = False,
 ) -> Graph:
     """Convert PyG data for sampling.
 
@@ -57,10 +60,16 @@ def graph_of(
         weight_attr: attribute of edges that holds their weights.
         backward: group the edges by source instead, to follow them forward: in the CSC, the
             sources of the data are the destinations. "Column" above then means row.
+        checks_ids: the caller takes a CSC that is not `verified`, as of a graph that was opened.
 
     Raises:
         ValueError: ids out of range, a wrong shape or dtype, or unsorted edges with `is_sorted`.
     """
+    saved = None if backward else compressed_graph(data, time_attr, weight_attr)
+    if saved is not None:
+        csc = saved.with_attributes(time_attr, weight_attr, checks_ids)
+        node_times = None if time_attr is None else saved.node_times()
+        return Graph(csc, saved.node_types, saved.edge_types, torch.int64, node_times)
     if isinstance(data, Data):
         node_types: list[NodeType | None] = [None]
         edges: list[Relation] = [Relation(None, data._store, 0, 0)]

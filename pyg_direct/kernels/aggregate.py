@@ -92,7 +92,7 @@ def extreme_rows(
     """Take the largest or the smallest value of each column over each list; 0 over an empty one.
 
     The gradient of an extremum is divided among the entries that have its value. An extremum of 0
-    has one more part, which nobody gets: `torch.scatter_reduce` counts the 0 that it starts from.
+    has one more part, which no row gets: `torch.scatter_reduce` counts the 0 that it starts from.
 
     Example: x = [[1], [2], [2]] with the list [0, 1, 2] gives [[2]], and the gradient goes in two.
     """

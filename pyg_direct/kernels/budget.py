@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from .gaps import Source, Span
 from .jit import kernel, prefetch
-from .weighted import Source, Span, counters_of, fill_uniform, pick_distinct
+from .weighted import Picks, counters_of, fill_uniform, pick_distinct
 
 Ints = npt.NDArray[Any]
 Singles = npt.NDArray[np.float32]
@@ -120,8 +121,8 @@ def draw_candidates(
             counter[i] = i
         fill_uniform(draw, counter, local, counters, stream, k0, k1)
         pick_distinct(
-            position, 0, k, Span(0, count, 0.0), draw, 0, False, keep, other, weight, cumulative,
-            np.uint64(0), Source(stream, k0, k1),
+            position, Picks(0, k, 0, np.uint64(0)), Span(0, count, 0.0), draw,
+            False, keep, other, weight, cumulative, Source(stream, k0, k1),
         )  # fmt: skip
         for i in range(k):
             budget[position[i]] = PICKED

@@ -1,16 +1,25 @@
-"""COO to CSC: a stable counting sort by destination, in chunks that threads can share."""
+"""COO to CSC: a stable counting sort by destination, in parts that threads can share.
+
+A counting sort in one pass writes each edge to another place in memory, and for each of these the
+memory moves a whole cache line twice. So the edges are first dealt into buckets of neighbouring
+destinations, and each bucket is sorted in the cache.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
-from .jit import kernel, prefetch
+from .jit import helper, kernel, prefetch
 
 Ints = npt.NDArray[Any]
+Words = npt.NDArray[np.uint32]
 
 PREFETCH_DISTANCE = 32  # in edges
+
+WORD_BITS, LOW_WORD = 32, 0xFFFFFFFF
 
 OK, UNSORTED, BAD_SOURCE, BAD_DESTINATION = 0, 1, 2, 3
 
@@ -38,57 +47,179 @@ def copy_sorted(row: Ints, col: Ints, num_src: int, num_dst: int, indices: Ints)
 
 
 @kernel
-def count(
-    row: Ints, col: Ints, first: int, last: int, num_src: int, counts: Ints
-) -> tuple[int, int]:
-    """Add the in-degrees of the edges in [first, last) to `counts` [N]; checks every id.
+def count_buckets(
+    row: Ints, col: Ints, first: int, last: int, num_src: int, num_dst: int, shift: int,
+    counts: Ints,
+) -> tuple[int, int]:  # fmt: skip
+    """Add the edges in [first, last) to the `counts` of their buckets; checks every id.
 
-    Example: destinations 2, 0, 2 give counts = [1, 0, 2].
+    Bucket b holds the edges into the nodes from b * 2^shift to (b + 1) * 2^shift.
+
+    Example: destinations 2, 0, 3 and a shift of 1 give counts = [1, 2].
     """
     for e in range(first, last):
-        if e + PREFETCH_DISTANCE < last:
-            prefetch(counts, col[e + PREFETCH_DISTANCE])
         if row[e] < 0 or row[e] >= num_src:
             return BAD_SOURCE, e
         v = col[e]
-        if v < 0 or v >= counts.shape[0]:
+        if v < 0 or v >= num_dst:
             return BAD_DESTINATION, e
-        counts[v] += 1
+        counts[v >> shift] += 1
     return OK, -1
 
 
 @kernel
-def scan(counts: Ints, base: int, indptr: Ints) -> None:
-    """Turn counts [chunks, N] into each chunk's first position, and fill indptr [N + 1].
+def fill_buckets(
+    col: Ints, first: int, last: int, shift: int, next_place: Ints, edge: Ints
+) -> None:
+    """Write the edges [first, last) to the places of their buckets, in their own order.
 
-    Example: one chunk with counts [1, 0, 2] and base 0 gives indptr = [0, 1, 1, 3] and leaves the
-    positions [0, 1, 1] in `counts`.
+    Each bucket is written from one end to the other, so that all of a cache line is written while
+    it is near.
+
+    Example: destinations 2, 0, 3, a shift of 1 and next_place = [0, 1] give edge = [1, 0, 2].
     """
-    position = base
-    for v in range(counts.shape[1]):
-        indptr[v] = position
-        for c in range(counts.shape[0]):
-            n = counts[c, v]
-            counts[c, v] = position
-            position += n
-    indptr[counts.shape[1]] = position
+    for e in range(first, last):
+        b = col[e] >> shift
+        edge[next_place[b]] = e
+        next_place[b] += 1
 
 
 @kernel
-def fill(
-    row: Ints, col: Ints, first: int, last: int, next_position: Ints, indices: Ints, perm: Ints
-) -> None:
-    """Place the edges [first, last) after those of earlier chunks, in their own order.
+def sort_buckets(
+    row: Ints, col: Ints, first: int, last: int, shift: int, bucket_ptr: Ints,
+    edge: Ints, indptr: Ints, indices: Ints, perm: Ints,
+) -> None:  # fmt: skip
+    """Sort the edges of the buckets [first, last) by destination, stably.
 
-    Example: edges 5->2, 6->0, 7->2 with next_position [0, 1, 1] give indices = [6, 5, 7] and
-    perm = [1, 0, 2].
+    All that a bucket writes to fits into the cache; sources and destinations are read where they
+    lie. Serves where the words of `deal_edges` are too short.
+
+    Args:
+        row: [E], sources.
+        col: [E], destinations.
+        first: the range of buckets to do.
+        last: its end.
+        shift: see `count_buckets`.
+        bucket_ptr: [buckets + 1], where each begins.
+        edge: [E], from `fill_buckets`; may be `indices` itself.
+        indptr: [N + 1] out, of the buckets' nodes; the first entry is the caller's.
+        indices: [E] out, sources.
+        perm: [E] out, edges.
+
+    Example: edges 5->2, 6->0, 7->2 in one bucket, edge = [0, 1, 2], give indptr = [0, 1, 1, 3],
+    indices = [6, 5, 7] and perm = [1, 0, 2].
     """
+    for b in range(first, last):
+        sort_bucket(row, col, b, shift, bucket_ptr, edge, indptr, indices, perm)
+
+
+@helper
+def sort_bucket(
+    row: Ints, col: Ints, b: int, shift: int, bucket_ptr: Ints,
+    edge: Ints, indptr: Ints, indices: Ints, perm: Ints,
+) -> None:  # fmt: skip
+    """Sort one bucket; see `sort_buckets`."""
+    begin, end = bucket_ptr[b], bucket_ptr[b + 1]
+    low, high = nodes_of_bucket(b, shift, indptr)
+    for v in range(low, high):
+        indptr[v + 1] = 0
+    for i in range(begin, end):
+        if i + PREFETCH_DISTANCE < end:
+            prefetch(col, edge[i + PREFETCH_DISTANCE])
+        indptr[col[edge[i]] + 1] += 1
+    counts_to_places(low, high, begin, indptr)
+    for i in range(begin, end):
+        if i + PREFETCH_DISTANCE < end:
+            prefetch(col, edge[i + PREFETCH_DISTANCE])
+        e = edge[i]
+        v = col[e]
+        p = indptr[v + 1]
+        indptr[v + 1] = p + 1
+        perm[p] = e
+    for p in range(begin, end):
+        if p + PREFETCH_DISTANCE < end:
+            prefetch(row, perm[p + PREFETCH_DISTANCE])
+        indices[p] = row[perm[p]]
+
+
+@helper
+def nodes_of_bucket(b: int, shift: int, indptr: Ints) -> tuple[int, int]:
+    """Return the first destination of a bucket, and the one behind its last."""
+    end, num_dst = (b + 1) << shift, indptr.shape[0] - 1
+    return b << shift, end if end < num_dst else num_dst
+
+
+@helper
+def counts_to_places(low: int, high: int, begin: int, indptr: Ints) -> None:
+    """Turn counts at indptr[v + 1] into places: for now, of the next edge into v.
+
+    Once all edges are placed, that is where the edges into v end, as it has to be.
+    """
+    position = begin
+    for v in range(low, high):
+        size = indptr[v + 1]
+        indptr[v + 1] = position
+        position += size
+
+
+@kernel
+def deal_edges(
+    row: Ints, col: Ints, first: int, last: int, shift: int, edge_bits: int, next_place: Ints,
+    low_words: Words, high_words: Words,
+) -> None:  # fmt: skip
+    """As `fill_buckets`, with all that there is to know of an edge, in 64 bits.
+
+    From the lowest on: the destination's number in its bucket (`shift` bits), the edge
+    (`edge_bits`), and the source.
+
+    Example: with shift 1 and edge_bits 2, the edge 1 from 6 to 3 becomes 6 << 3 | 1 << 1 | 1.
+    """
+    mask = (np.int64(1) << shift) - 1
     for e in range(first, last):
         v = col[e]
-        p = next_position[v]
-        next_position[v] = p + 1
-        indices[p] = row[e]
-        perm[p] = e
+        word = (np.int64(row[e]) << (shift + edge_bits)) | (e << shift) | (v & mask)
+        b = v >> shift
+        at = next_place[b]
+        next_place[b] = at + 1
+        low_words[at] = np.uint32(word & LOW_WORD)
+        high_words[at] = np.uint32((word >> WORD_BITS) & LOW_WORD)
+
+
+@kernel
+def sort_dealt(
+    row: Ints, col: Ints, first: int, last: int, shift: int, edge_bits: int, bucket_ptr: Ints,
+    low_words: Words, high_words: Words, indptr: Ints, indices: Ints, perm: Ints, words: Ints,
+) -> None:  # fmt: skip
+    """As `sort_buckets`, of edges from `deal_edges`, without reading `row` and `col` again.
+
+    The words lie where the results go, `low_words` in `indices` and `high_words` in `perm`, so that
+    they take no memory; each bucket is copied to `words` [any size] first. One that is too large
+    for that is sorted as by `sort_buckets`.
+    """
+    mask, edge_mask = (np.int64(1) << shift) - 1, (np.int64(1) << edge_bits) - 1
+    for b in range(first, last):
+        begin, end = bucket_ptr[b], bucket_ptr[b + 1]
+        if end - begin > words.shape[0]:
+            for i in range(begin, end):
+                word = np.int64(low_words[i]) | np.int64(high_words[i]) << WORD_BITS
+                indices[i] = (word >> shift) & edge_mask
+            sort_bucket(row, col, b, shift, bucket_ptr, indices, indptr, indices, perm)
+            continue
+        low, high = nodes_of_bucket(b, shift, indptr)
+        for v in range(low, high):
+            indptr[v + 1] = 0
+        for i in range(begin, end):
+            word = np.int64(low_words[i]) | np.int64(high_words[i]) << WORD_BITS
+            words[i - begin] = word
+            indptr[low + (word & mask) + 1] += 1
+        counts_to_places(low, high, begin, indptr)
+        for i in range(end - begin):
+            word = words[i]
+            v = low + (word & mask)
+            p = indptr[v + 1]
+            indptr[v + 1] = p + 1
+            perm[p] = (word >> shift) & edge_mask
+            indices[p] = word >> (shift + edge_bits)
 
 
 @kernel

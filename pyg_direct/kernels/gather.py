@@ -1,16 +1,16 @@
-"""Rows of a table, picked by id."""
+"""Rows of tables, picked by id."""
 
 from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
 
-from .jit import copy_bytes, kernel, prefetch_address
+from .jit import copy_bytes, helper, kernel, prefetch_address
 
 PREFETCH_DISTANCE = 16  # in rows
 
 
-@kernel
+@helper
 def gather_rows(
     table: int,  # address of [N, row_bytes], of any alignment
     index: npt.NDArray[np.int64],  # [rows], each in [0, N)
@@ -46,3 +46,22 @@ def gather_rows(
         else:
             copy_bytes(source, target, row_bytes)
     return -1
+
+
+@kernel
+def gather_tables(
+    tables: npt.NDArray[np.int64],  # [tables, 4]: address, rows, bytes of a row, address of output
+    index: npt.NDArray[np.int64],  # [rows]
+    first: int,  # the range of rows to do
+    last: int,
+) -> tuple[int, int]:
+    """Copy the rows `index` of each table to its output, and return (-1, -1).
+
+    An id out of range ends it; the number of the table and the id's place in `index` are returned.
+    """
+    for t in range(tables.shape[0]):
+        table, num_rows, row_bytes, out = tables[t, 0], tables[t, 1], tables[t, 2], tables[t, 3]
+        bad = gather_rows(table, index, num_rows, row_bytes, first, last, out)
+        if bad >= 0:
+            return t, bad
+    return -1, -1

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import warnings
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import numba
-from llvmlite import ir
+from llvmlite import binding, ir
 from numba import types
 from numba.core import caching, cgutils, event
 from numba.extending import intrinsic
@@ -51,7 +52,22 @@ def kernel(function: F) -> F:
     folder (`NUMBA_CACHE_DIR` overrides both). Where none of them can be written, the kernel is
     compiled anew in every process, and a warning says so once.
     """
-    return _compiled(function, "never")
+    return _cached(_compiled(function), function)
+
+
+def helper(function: F) -> F:
+    """Compile `function` for kernels alone to call, with which its code is kept.
+
+    Without an entry for Python and a place on disk of its own it takes half the time to compile.
+    `entry` gives it these.
+    """
+    return _compiled(function, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+
+
+def entry(of: F) -> F:
+    """Return a kernel that does what a helper does, for Python to call."""
+    function: Any = of
+    return kernel(function.py_func)  # type: ignore[no-any-return]
 
 
 def inlined(function: F) -> F:
@@ -59,7 +75,27 @@ def inlined(function: F) -> F:
 
     Only then do loops around it become vector instructions.
     """
-    return _compiled(function, "always")
+    return _cached(_compiled(function, inline="always"), function)
+
+
+@functools.cache
+def _add_runtime_symbols() -> bool:
+    """Tell LLVM where the functions are that compiled kernels call; False if numba hides them.
+
+    They count references to arrays, and are all that our kernels call of numba.
+    """
+    try:
+        from numba.core.runtime import _nrt_python
+
+        found = {
+            name if name.startswith("_") else f"NRT_{name}": address
+            for name, address in _nrt_python.c_helpers.items()
+        }
+    except (ImportError, AttributeError):
+        return False
+    for name, address in found.items():
+        binding.add_symbol(name, address)
+    return True
 
 
 class _Cache(caching.FunctionCache):
@@ -72,9 +108,18 @@ class _Cache(caching.FunctionCache):
     warned = False
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """Return the machine code of a signature, or None if it has to be compiled."""
+        """Return the machine code of a signature, or None if it has to be compiled.
+
+        numba's own method first loads all that its compiler knows of Python and NumPy, which takes
+        longer than everything else that the first batch of a process needs, and of which machine
+        code needs the addresses of a few functions alone. Whoever compiles loads it later.
+        """
         try:
-            return super().load_overload(sig, target_context)
+            if not _add_runtime_symbols():
+                target_context.refresh()
+            with self._guard_against_spurious_io_errors():
+                return self._load_overload(sig, target_context)
+            return None
         except Exception as error:
             self._warn(error)
             with contextlib.suppress(Exception):
@@ -100,8 +145,11 @@ class _Cache(caching.FunctionCache):
             )
 
 
-def _compiled(function: F, inline: str) -> F:
-    compiled: Any = numba.njit(nogil=True, error_model="numpy", inline=inline)(function)
+def _compiled(function: F, **options: Any) -> F:
+    return numba.njit(nogil=True, error_model="numpy", **options)(function)
+
+
+def _cached(compiled: Any, function: F) -> F:
     try:
         compiled._cache = _Cache(function)  # what cache=True does, with a cache of our own
     except RuntimeError as error:
@@ -177,6 +225,20 @@ def copy_bytes(typingctx: Any, source: Any, target: Any, size: Any) -> Any:
 
 
 @intrinsic
+def store(typingctx: Any, address: Any, index: Any, value: Any) -> Any:
+    """Write `value` as element `index` of an array of numbers of its type that is at an address."""
+    signature = types.void(types.int64, types.int64, value)
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        kind = context.get_data_type(sig.args[2])
+        array = builder.inttoptr(args[0], kind.as_pointer())
+        builder.store(args[2], builder.gep(array, [args[1]]))
+        return context.get_dummy_value()
+
+    return signature, codegen
+
+
+@intrinsic
 def widened(typingctx: Any, value: Any) -> Any:
     """Return a number as a float: an integer (uint16) is the bits of a bfloat16."""
     if not isinstance(value, types.Integer):
@@ -188,3 +250,13 @@ def widened(typingctx: Any, value: Any) -> Any:
         return builder.bitcast(bits, ir.FloatType())
 
     return types.float32(value), codegen
+
+
+@intrinsic
+def as_float(typingctx: Any, bits: Any) -> Any:
+    """Return the float32 whose bits are given (uint32)."""
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return builder.bitcast(args[0], ir.FloatType())
+
+    return types.float32(types.uint32), codegen

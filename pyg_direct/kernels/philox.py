@@ -9,10 +9,12 @@ Words are held in uint64, because numba turns uint32 arithmetic into int64.
 
 from __future__ import annotations
 
+from types import FunctionType
+
 import numpy as np
 import numpy.typing as npt
 
-from .jit import inlined, kernel
+from .jit import helper, inlined, kernel
 
 MASK = np.uint64(0xFFFFFFFF)
 SHIFT = np.uint64(32)
@@ -49,7 +51,12 @@ def _philox4x32(
     return c0, c1, c2, c3
 
 
-philox4x32 = kernel(_philox4x32)
+philox4x32 = helper(_philox4x32)
+# The same over Python's integers, for a few numbers at a time: no kernel has to be compiled.
+philox4x32_of_ints = FunctionType(
+    _philox4x32.__code__,
+    {name: int(value) for name, value in globals().items() if isinstance(value, np.uint64)},
+)
 philox4x32_inlined = inlined(_philox4x32)  # takes longer to compile; see `inlined`
 
 
@@ -59,7 +66,7 @@ def stream_of(hop: int, relation: int) -> Word:
     return np.uint64(hop) | (np.uint64(relation) << STREAM_SHIFT)  # type: ignore[no-any-return]
 
 
-@kernel
+@helper
 def below(
     word: Word, bound: Word, slot: Word, position: Word, stream: Word, k0: Word, k1: Word
 ) -> Word:

@@ -9,9 +9,9 @@ import numpy.typing as npt
 
 from .jit import inlined, kernel, prefetch_address, widened
 
-AHEAD = 8  # neighbours whose rows are asked for in advance
+AHEAD = 8  # prefetch distance, in neighbours
 LINE_BYTES = 64
-MAX_LINES = 8  # of a row that are asked for; the hardware follows
+MAX_LINES = 8  # of a row that are prefetched; the hardware prefetcher does the rest
 
 SUM, MEAN, MAX, MIN = 0, 1, 2, 3
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .jit import kernel, prefetch
+from .jit import helper, kernel, prefetch
 
 Ints = npt.NDArray[Any]
 
@@ -38,7 +38,7 @@ def seed_dense(
             table[base + v] = stamp + np.uint32(i)
 
 
-@kernel
+@helper
 def relabel_dense(
     relations: Ints,  # [3, R]
     node_base: Ints,  # [T + 1]: first table entry of each type
@@ -77,14 +77,14 @@ def relabel_dense(
         node_ptr[hop + 2, src] = count
 
 
-@kernel
+@helper
 def slot_of(key: np.uint64, table: Ints) -> np.uint64:
     """Return the place in the hash table where the search for `key` begins."""
     mask = np.uint64(table.shape[0] - 2)  # keys are at even places
     return ((key * HASH_MULTIPLIER) >> HASH_SHIFT) & mask  # type: ignore[no-any-return]
 
 
-@kernel
+@helper
 def find_slot(key: np.uint64, table: Ints, stamp: np.uint32) -> np.uint64:
     """Return the place of `key` in the open hash table, or the free one where it belongs.
 

@@ -2,21 +2,26 @@
 
 The work of a hop is a list of items, one for each (relation, frontier node of the relation's
 destination type), relation by relation. `list_items` lists them, `temporal.cut_items` removes
-neighbours that are too late, `plan_hop` counts their edges, `sample_hop` draws them.
+neighbours that are too late, `exclude_edges` those that the batch does without; `plan_hop` counts
+their edges, `sample_hop` draws them.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from .jit import kernel, prefetch
+from .exclude import exclude_from_lists, excluded_of, step_over
+from .jit import helper, kernel, prefetch
 from .philox import PURPOSE_UNIFORM, below, philox4x32, stream_of
+from .relabel import HASH_MULTIPLIER
 
 Ints = npt.NDArray[Any]
 Doubles = npt.NDArray[np.float64]
+Maybe: TypeAlias = Any
+"""An array; or None, of which numba knows when it compiles, and leaves out the code for arrays."""
 
 
 PREFETCH_DISTANCE = 16  # in items: about as many cache misses as a core has in flight
@@ -24,10 +29,9 @@ LINEAR_SEARCH = 64  # up to this fan-out collisions are found by linear search, 
 GATHER_ITEMS = 64  # items whose sources are read together, so that their cache misses overlap
 
 SLOT_SHIFT = np.uint64(2)
-HASH_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 
 
-@kernel
+@helper
 def list_nodes(
     indptr: Ints, base: int, node: Ints, first_node: int, first: int, last: int,
     start: Ints, degree: Ints,
@@ -46,7 +50,7 @@ def list_nodes(
         degree[item] = indptr[v + 1] - indptr[v]
 
 
-@kernel
+@helper
 def list_items(
     indptr: Ints,  # [sum_r (N_r + 1)]
     node: Ints,  # [capacity]
@@ -71,6 +75,31 @@ def list_items(
 
 
 @kernel
+def exclude_edges(
+    node_start: Ints,  # [T]
+    node_ptr: Ints,  # [hops + 2, T]
+    relations: Ints,  # [3, R]
+    hop: int,
+    disjoint: bool,
+    seed_of: Ints,  # [capacity]
+    excluded: Ints,  # [n]: positions, ascending within each subgraph
+    bounds: Ints,  # [2, groups]: where those of each subgraph begin and end, or of all
+    item_base: Ints,  # [R + 1]
+    item_start: Ints,  # [items]
+    item_degree: Ints,  # [items] in and out: how many positions may be taken
+    item_excluded: Ints,  # [2, items] out: where the excluded edges of each item begin and end
+) -> None:
+    """Find the excluded edges of the items of hop `hop`; see `exclude_from_lists`."""
+    for r in range(relations.shape[1]):
+        dst = relations[1, r]
+        exclude_from_lists(
+            item_start, item_degree, item_base[r], item_base[r + 1],
+            disjoint, seed_of, node_start[dst] + node_ptr[hop, dst], excluded, bounds,
+            item_excluded,
+        )  # fmt: skip
+
+
+@helper
 def plan_hop(
     node_ptr: Ints,  # [hops + 2, T]
     relations: Ints,  # [3, R]
@@ -78,12 +107,14 @@ def plan_hop(
     replace: bool,
     hop: int,
     num_nodes: Ints,  # [T]: how many nodes a type can have, or a larger number
-    weighted: npt.NDArray[np.bool_],  # [R]
+    weighted: Maybe,  # bool [R]; None for none of them
     all_positive: bool,  # whether no weight of these relations is 0
-    weight: Doubles,  # [E]; [0] without weights
+    weight: Maybe,  # float64 [E]; as `weighted`
     item_base: Ints,  # [R + 1]
     item_start: Ints,  # [items]: first position that may be taken
     item_degree: Ints,  # [items]: how many positions may be taken
+    excluded: Maybe,  # positions that no item may take
+    item_excluded: Maybe,  # [2, items]: those of each item; [2, 0] where no item has any
     item_ptr: Ints,  # [items + 1] out: first edge of each item
     edge_ptr: Ints,  # [hops, R + 1] out: first edge of each relation
     node_bound: Ints,  # [T] out: how many nodes there may be of each type after the hop
@@ -104,35 +135,44 @@ def plan_hop(
             degree = item_degree[item]
             if k < 0:
                 edges += degree
-            elif not weighted[r]:
-                edges += k if replace and degree > 0 else min(k, degree)
             else:
-                positive = min(k, degree)
-                if not all_positive:
-                    positive = count_positive(weight, item_start[item], degree, k)
-                edges += k if replace and positive > 0 else positive
+                there = k if k < degree else degree
+                if weighted is not None and weighted[r] and not all_positive:
+                    begin, end = excluded_of(item, item_excluded)
+                    there = count_positive(
+                        weight, item_start[item], degree, k, excluded, begin, end
+                    )
+                edges += k if replace and there > 0 else there
             item_ptr[item + 1] = edges
         node_bound[relations[0, r]] += edges - edge_ptr[hop, r]
     edge_ptr[hop, fanout.shape[0]] = edges
     for t in range(node_bound.shape[0]):
         # A hop finds no node twice; only seeds can be there more than once.
-        node_bound[t] = node_ptr[hop + 1, t] + min(node_bound[t], num_nodes[t])
+        new = node_bound[t] if node_bound[t] < num_nodes[t] else num_nodes[t]
+        node_bound[t] = node_ptr[hop + 1, t] + new
     return edges
 
 
-@kernel
-def count_positive(weight: Doubles, start: int, degree: int, enough: int) -> int:
-    """Return how many of a list's weights are positive, counting no further than `enough`."""
+@helper
+def count_positive(
+    weight: Doubles, start: int, degree: int, enough: int, excluded: Ints, begin: int, end: int
+) -> int:
+    """Return how many of a list's weights are positive, counting no further than `enough`.
+
+    The list has `degree` edges beside the excluded ones, excluded[begin:end].
+    """
     found = 0
-    for p in range(start, start + degree):
+    for p in range(start, start + degree + end - begin):
         if found == enough:
             break
-        if weight[p] > 0.0:
+        if begin < end and excluded[begin] == p:
+            begin += 1
+        elif weight[p] > 0.0:
             found += 1
     return found
 
 
-@kernel
+@helper
 def with_replacement(
     position: Ints, first: int, k: int, start: int, degree: int,
     local: np.uint64, stream: np.uint64, k0: np.uint64, k1: np.uint64,
@@ -149,12 +189,41 @@ def with_replacement(
         )
 
 
-@kernel
+@helper
+def empty_slots(slots: Ints, k: int) -> int:
+    """Empty a hash table for k numbers at slots[:size], and return its size; 0 for a short list."""
+    if k <= LINEAR_SEARCH:
+        return 0
+    size = 1
+    while size < 2 * k:
+        size *= 2
+    for i in range(size):
+        slots[i] = -1
+    return size
+
+
+@helper
+def enter(slots: Ints, size: int, pick: int) -> bool:
+    """Enter a number in the hash table slots[:size], and return whether it was not there yet."""
+    mask = np.uint64(size - 1)
+    at = ((np.uint64(pick) * HASH_MULTIPLIER) >> np.uint64(32)) & mask
+    while slots[at] != -1:
+        if slots[at] == pick:
+            return False
+        at = (at + np.uint64(1)) & mask
+    slots[at] = pick
+    return True
+
+
+@helper
 def without_replacement(
     position: Ints, first: int, k: int, start: int, degree: int,
-    local: np.uint64, stream: np.uint64, k0: np.uint64, k1: np.uint64,
+    local: np.uint64, stream: np.uint64, k0: np.uint64, k1: np.uint64, slots: Maybe,
 ) -> None:  # fmt: skip
     """Write k of the list's `degree` positions, every k-subset equally likely, 0 < k < degree.
+
+    `slots` [2 * power of two >= 2 k] is scratch memory of a k above `LINEAR_SEARCH`, or None where
+    there is no such k, which is known when compiling.
 
     Method: Floyd's algorithm (Bentley and Floyd, "A Sample of Brilliance", CACM 30(9), 1987).
     Slot j draws t from [0, degree - k + j]; if t was picked before, it takes degree - k + j.
@@ -163,43 +232,33 @@ def without_replacement(
     takes 4. The picks are 1, 3, 4.
     """
     words = (np.uint64(0), np.uint64(0), np.uint64(0), np.uint64(0))
-    hashed = k > LINEAR_SEARCH
-    size = 1
-    while size < 2 * k:
-        size *= 2
-    table = np.full(size if hashed else 1, -1, np.int64)
-    mask = np.uint64(size - 1)
+    size = 0
+    if slots is not None:
+        size = empty_slots(slots, k)
     for j in range(k):
         slot = np.uint64(j)
         if j & 3 == 0:
             words = philox4x32(slot >> SLOT_SHIFT, local, stream, PURPOSE_UNIFORM, k0, k1)
         top = degree - k + j
         pick = np.int64(below(words[j & 3], np.uint64(top + 1), slot, local, stream, k0, k1))
-        if hashed:
-            at = ((np.uint64(pick) * HASH_MULTIPLIER) >> np.uint64(32)) & mask
-            while table[at] != -1 and table[at] != pick:
-                at = (at + np.uint64(1)) & mask
-            if table[at] == pick:
-                pick = top
-                at = ((np.uint64(pick) * HASH_MULTIPLIER) >> np.uint64(32)) & mask
-                while table[at] != -1:
-                    at = (at + np.uint64(1)) & mask
-            table[at] = pick
-        else:
+        if size == 0:
             for i in range(first, first + j):
                 if position[i] == start + pick:
                     pick = top
                     break
+        elif slots is not None and not enter(slots, size, pick):
+            pick = top
+            enter(slots, size, pick)
         position[first + j] = start + pick
 
 
-@kernel
+@helper
 def sample_hop(
     indices: Ints,  # [E]
     node_ptr: Ints,  # [hops + 2, T]
     relations: Ints,  # [3, R]
     fanout: Ints,  # [R]
-    replace: bool,
+    replace: bool | None,
     hop: int,
     k0: np.uint64,
     k1: np.uint64,
@@ -212,34 +271,52 @@ def sample_hop(
     row: Ints,  # [edges] out: global id of the source
     col: Ints,  # [edges] out: local id of the destination
     position: Ints,  # [edges] out: position in `indices`
-    weighted: npt.NDArray[np.bool_],  # [R]: `draw_weighted` has filled in the positions
+    weighted: Maybe,  # bool [R]: `draw_weighted` has filled in the positions
+    excluded: Maybe,  # positions that no item may take
+    item_excluded: Maybe,  # [2, items]: those of each item; [2, 0] where no item has any
+    slots: Maybe,  # of `without_replacement`
 ) -> None:
     """Fill the edges of the items in [item_first, item_last).
 
     The draws of an item depend on the key, the hop, the relation, the local id of its node and the
     slot, so items may be done in any order and by any thread.
+
+    Some arguments may be None, which makes numba leave out the code that they would need, as that
+    takes longer to compile than all else: `weighted`, `slots`, `excluded`, and `replace` for False.
     """
     for r in range(fanout.shape[0]):
-        begin, end = max(item_base[r], item_first), min(item_base[r + 1], item_last)
+        begin = item_base[r] if item_base[r] > item_first else item_first
+        end = item_base[r + 1] if item_base[r + 1] < item_last else item_last
         offset = node_ptr[hop, relations[1, r]] - item_base[r]
         stream = stream_of(hop, r)
-        drawn = replace and fanout[r] >= 0
+        given = False  # whether the positions are there already
+        if weighted is not None:
+            given = weighted[r]
+        drawn = False
+        if replace is not None:
+            drawn = replace and fanout[r] >= 0
         for block in range(begin, end, GATHER_ITEMS):
-            block_end = min(block + GATHER_ITEMS, end)
+            block_end = block + GATHER_ITEMS if block + GATHER_ITEMS < end else end
             for item in range(block, block_end):
                 first = item_ptr[item]
                 k = item_ptr[item + 1] - first
                 start, degree = item_start[item], item_degree[item]
                 local = np.uint64(item + offset)
-                if weighted[r] or k == 0:
+                if given or k == 0:
                     pass
-                elif k == degree and not drawn:
+                elif drawn:
+                    if replace is not None:
+                        with_replacement(position, first, k, start, degree, local, stream, k0, k1)
+                elif k == degree:
                     for j in range(k):
                         position[first + j] = start + j
-                elif drawn:
-                    with_replacement(position, first, k, start, degree, local, stream, k0, k1)
                 else:
-                    without_replacement(position, first, k, start, degree, local, stream, k0, k1)
+                    without_replacement(
+                        position, first, k, start, degree, local, stream, k0, k1, slots
+                    )
+                if excluded is not None and not given:
+                    begin_at, end_at = excluded_of(item, item_excluded)
+                    step_over(position, first, first + k, excluded, begin_at, end_at)
                 for j in range(first, first + k):
                     col[j] = item + offset
                     prefetch(indices, position[j])

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..types import NO_TIME
+from .exclude import excluded_of, position_of
 from .jit import kernel, prefetch
 
 Ints = npt.NDArray[Any]
@@ -109,12 +110,10 @@ def cut_items(
     node_start: Ints,  # [T]
     node_ptr: Ints,  # [hops + 2, T]
     relations: Ints,  # [3, R]
-    fanout: Ints,  # [R]
     hop: int,
     indices: Ints,  # [E]
     time: Ints,  # int64: of the nodes [sum_t N_t] or of the edges [E]
     time_base: Ints,  # [R]: where the times of the source type begin, EDGE_TIME or NO_TIME
-    recent: bool,  # take the latest neighbours, not any
     seed_of: Ints,  # [capacity]
     seed_time: Ints,  # [seeds]
     seed_before: Ints,  # [seeds]: neighbours no later than this are too old; [0]: none is
@@ -127,32 +126,64 @@ def cut_items(
 ) -> None:
     """Cut the lists of the items of hop `hop` to what their seeds may see.
 
-    Example: times 3, 5, 5, 9 and a seed of time 5 leave 3, 5, 5; with fan-out 2 and `recent` 5, 5,
-    as with a `seed_before` of 4.
+    Example: times 3, 5, 5, 9 and a seed of time 5 leave 3, 5, 5; with a `seed_before` of 4, 5, 5.
     """
-    for r in range(fanout.shape[0]):
+    for r in range(relations.shape[1]):
         if time_base[r] == NO_TIME:
             continue
-        dst, k = relations[1, r], fanout[r]
+        dst = relations[1, r]
         first, last = item_base[r], item_base[r + 1]
         seed_first = node_start[dst] + node_ptr[hop, dst]
         count_until(
             item_start, item_degree, first, last, seed_of, seed_first, seed_time,
             indices, time, time_base[r],
         )  # fmt: skip
+        if seed_before.shape[0] == 0:
+            continue
         past = item_degree[first:last].copy()
-        if seed_before.shape[0] > 0:
-            skip_until(
-                item_start, item_degree, first, last, seed_of, seed_first, seed_before,
-                indices, time, time_base[r],
-            )  # fmt: skip
-        for item in range(first, last if recent and k >= 0 else first):
-            hidden = max(0, item_degree[item] - k)
-            item_start[item] += hidden
-            item_degree[item] -= hidden
+        skip_until(
+            item_start, item_degree, first, last, seed_of, seed_first, seed_before,
+            indices, time, time_base[r],
+        )  # fmt: skip
         for item in range(first, last if weighted[r] else first):
             if item_degree[item] < past[item - first]:
                 item_low[item] = cumulative[item_start[item] - 1]
+
+
+@kernel
+def keep_latest(
+    fanout: Ints,  # [R]
+    time_base: Ints,  # [R]: NO_TIME where all neighbours are kept
+    weighted: npt.NDArray[np.bool_],  # [R]
+    cumulative: Doubles,  # [E]; [0] without weights
+    excluded: Ints,  # positions that no item may take
+    item_excluded: Ints,  # [2, items] in and out: those of each item; [2, 0] where no item has any
+    item_base: Ints,  # [R + 1]
+    item_start: Ints,  # [items] in and out: first position that may be taken
+    item_degree: Ints,  # [items] in and out: how many positions may be taken
+    item_low: Doubles,  # [items] in and out: cumulative weight before the item; [0] without weights
+) -> None:
+    """Keep of each item, whose list is sorted by time, only the last fan-out neighbours.
+
+    Example: times 3, 5, 5 and fan-out 2 leave 5, 5; if the last one is excluded, 3, 5.
+    """
+    for r in range(fanout.shape[0]):
+        k = fanout[r]
+        if time_base[r] == NO_TIME or k < 0:
+            continue
+        for item in range(item_base[r], item_base[r + 1]):
+            dropped = item_degree[item] - k
+            if dropped <= 0:
+                continue
+            start = item_start[item] + dropped
+            begin, end = excluded_of(item, item_excluded)
+            if begin < end:
+                start = position_of(start, excluded, begin, end)
+                item_excluded[0, item] = begin + start - item_start[item] - dropped
+            item_start[item] = start
+            item_degree[item] = k
+            if weighted[r]:
+                item_low[item] = cumulative[start - 1]
 
 
 @kernel

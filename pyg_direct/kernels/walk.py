@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from .gaps import to_unit
 from .jit import kernel, prefetch
 from .philox import PURPOSE_UNIFORM, below, philox4x32, stream_of
-from .weighted import to_unit
 
 Ints = npt.NDArray[Any]
 

@@ -1,7 +1,8 @@
 """Draws in proportion to edge weights.
 
 A draw reads one entry of the list's alias table (see `alias`). Where times exclude a part of the
-list it inverts the cumulative weights instead, of which it reads O(log degree). All arithmetic
+list it inverts the cumulative weights instead, of which it reads O(log degree); and where a few
+edges are excluded, it draws from the gaps that they leave (see `gaps`). All arithmetic
 is addition, subtraction, multiplication and comparison of doubles in a fixed order, so the GPU gets
 the same picks.
 """
@@ -14,18 +15,24 @@ import numpy as np
 import numpy.typing as npt
 
 from ..types import NO_TIME
+from .exclude import excluded_of, step_over
+from .gaps import (
+    Source,
+    Span,
+    first_above,
+    pick_around,
+    pick_exactly,
+    pick_the_rest,
+    to_unit,
+)
 from .jit import kernel, prefetch
-from .philox import ATTEMPT_SHIFT, PURPOSE_WEIGHTED, philox4x32, philox4x32_inlined, stream_of
+from .philox import PURPOSE_WEIGHTED, philox4x32_inlined, stream_of
 
 Ints = npt.NDArray[Any]
 Words = npt.NDArray[np.uint64]
 Singles = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
 
-# Below this share of a list's weight, a difference of cumulative weights has lost its precision
-# (2^-53 / 2^-20), and what is left is added up afresh.
-TINY_SHARE = 2.0**-20
-LOW_BITS, HIGH_BITS = np.uint64(5), np.uint64(6)
 ZERO, ONE = np.uint64(0), np.uint64(1)
 SEEN_BITS = 64  # of a word that knows all picks of a list so short
 
@@ -56,14 +63,17 @@ class Items(NamedTuple):
     degree: Ints  # [items]: how many positions may be taken
     ptr: Ints  # [items + 1]: first edge of each item
     low: Doubles  # [items]: cumulative weight before the item
+    excluded: Ints  # positions that no item may take
+    excluded_range: Ints  # [2, items]: those of each item; [2, 0] where no item has any
 
 
-class Span(NamedTuple):
-    """The part of one neighbour list that may be drawn."""
+class Picks(NamedTuple):
+    """Where the picks of one item go, and which draws they take."""
 
-    start: int
-    degree: int
-    low: float  # cumulative weight of the list before `start`
+    first: int  # place of the first pick in `position`
+    k: int
+    at: int  # place of the first draw in `draw`
+    local: np.uint64  # local id of the item's node
 
 
 class Draws(NamedTuple):
@@ -72,30 +82,6 @@ class Draws(NamedTuple):
     draw: Doubles  # [2 * counters]: the draws in [0, 1)
     counter: Words  # [counters]: counter word 0, of two slots each
     local: Words  # [counters]: counter word 1, the local id of the item's node
-
-
-class Source(NamedTuple):
-    """What all draws of one relation in one hop have in common; see `philox`."""
-
-    stream: np.uint64
-    k0: np.uint64
-    k1: np.uint64
-
-
-@kernel
-def to_unit(high: np.uint64, low: np.uint64) -> float:
-    """Return two random words as a multiple of 2^-53 in [0, 1), every one equally likely."""
-    return ((high >> LOW_BITS) * 67108864.0 + (low >> HIGH_BITS)) * (1.0 / 9007199254740992.0)  # type: ignore[no-any-return]
-
-
-@kernel
-def uniform(
-    slot: int, attempt: int, local: np.uint64, stream: np.uint64, k0: np.uint64, k1: np.uint64
-) -> float:
-    """Return the draw of one slot in [0, 1). Two slots share a counter."""
-    purpose = PURPOSE_WEIGHTED | np.uint64(attempt) << ATTEMPT_SHIFT
-    words = philox4x32(np.uint64(slot) >> ONE, local, stream, purpose, k0, k1)
-    return to_unit(words[2 * (slot & 1)], words[2 * (slot & 1) + 1])
 
 
 @kernel
@@ -111,21 +97,6 @@ def fill_uniform(
         words = philox4x32_inlined(counter[i], local[i], stream, PURPOSE_WEIGHTED, k0, k1)
         out[2 * i] = to_unit(words[0], words[1])
         out[2 * i + 1] = to_unit(words[2], words[3])
-
-
-@kernel
-def first_above(cumulative: Doubles, first: int, last: int, target: float) -> int:
-    """Return the first position in [first, last) whose cumulative weight exceeds `target`, or last.
-
-    Example: cumulative [1, 3, 3, 7] and target 3 give position 3; position 2 has no weight.
-    """
-    while first < last:
-        middle = (first + last) // 2
-        if cumulative[middle] > target:
-            last = middle
-        else:
-            first = middle + 1
-    return first
 
 
 @kernel
@@ -154,30 +125,8 @@ def find(
 
 
 @kernel
-def pick_exactly(
-    position: Ints, first: int, picked: int, start: int, end: int, weight: Doubles, draw: float
-) -> int:
-    """Return a position not picked yet, with probability proportional to weight, in O(degree)."""
-    total = 0.0
-    for again in range(2):
-        target, running, i = draw * total, 0.0, 0
-        candidate = -1
-        for p in range(start, end):
-            if i < picked and position[first + i] == p:
-                i += 1
-                continue
-            if weight[p] > 0.0:
-                running += weight[p]
-                candidate = p
-                if again == 1 and running > target:
-                    return p
-        total = running
-    return candidate
-
-
-@kernel
 def pick_with_replacement(
-    position: Ints, first: int, k: int, span: Span, draw: Doubles, at: int,
+    position: Ints, picks: Picks, span: Span, draw: Doubles,
     aliased: bool, keep: Singles, other: Ints, weight: Doubles, cumulative: Doubles,
 ) -> None:  # fmt: skip
     """Write k independent draws, each with probability weight / sum of weights.
@@ -187,6 +136,7 @@ def pick_with_replacement(
 
     Example: weights 1, 5, 2 and draws 0.5, 0 mean 4 and 0 of 8, so they take the 5 and the 1.
     """
+    first, k, at, _ = picks
     start, degree, low = span
     end = start + degree
     for j in range(k):
@@ -202,45 +152,10 @@ def pick_with_replacement(
 
 
 @kernel
-def pick_from_gaps(
-    position: Ints, first: int, picked: int, start: int, end: int,
-    weight: Doubles, cumulative: Doubles, low: float, draw: float,
-) -> int:  # fmt: skip
-    """Return a position not picked yet, with probability proportional to weight.
-
-    The picks, ascending, cut the list into gaps, whose weights are differences of cumulative
-    weights; the draw falls into one of them. Reads O(picked + log degree) weights.
-
-    Example: weights 1, 5, 2 with the 5 picked leave gaps of weight 1 and 2; a draw of 0.5 means 1.5
-    of 3, so it falls into the second and takes the 2.
-    """
-    left, before = 0.0, low
-    for i in range(first, first + picked):
-        p = position[i]
-        left += (cumulative[p - 1] if p > start else low) - before
-        before = cumulative[p]
-    left += cumulative[end - 1] - before
-    if left > TINY_SHARE * (cumulative[end - 1] - low):
-        target, before, gap = draw * left, low, start
-        for i in range(first, first + picked + 1):
-            stop = position[i] if i < first + picked else end
-            mass = (cumulative[stop - 1] if stop > start else low) - before
-            if target < mass:
-                chosen = first_above(cumulative, gap, stop, before + target)
-                if chosen == stop or weight[chosen] <= 0.0:
-                    break  # rounding went past the gap
-                return chosen
-            target -= mass
-            if stop < end:
-                before, gap = cumulative[stop], stop + 1
-    return pick_exactly(position, first, picked, start, end, weight, draw)
-
-
-@kernel
 def pick_distinct(
-    position: Ints, first: int, k: int, span: Span, draw: Doubles, at: int,
+    position: Ints, picks: Picks, span: Span, draw: Doubles,
     aliased: bool, keep: Singles, other: Ints, weight: Doubles, cumulative: Doubles,
-    local: np.uint64, source: Source,
+    source: Source,
 ) -> None:  # fmt: skip
     """Write k distinct positions with positive weight; the list must have k of them.
 
@@ -252,6 +167,7 @@ def pick_distinct(
 
     Example: weights 1, 5, 2 and draws that fall on the 5, the 5 and the 2 pick the 5 and the 2.
     """
+    first, k, at, local = picks
     start, degree, low = span
     found, seen, end = 0, ZERO, start + degree
     for j in range(DRAWS_PER_PICK * k if low == 0.0 else 0):
@@ -273,27 +189,6 @@ def pick_distinct(
 
 
 @kernel
-def pick_the_rest(
-    position: Ints, first: int, found: int, k: int, span: Span,
-    weight: Doubles, cumulative: Doubles, local: np.uint64, source: Source,
-) -> None:  # fmt: skip
-    """Add to `found` picks what is missing to k, each drawn from what is left, and sort them."""
-    start, end = span.start, span.start + span.degree
-    for j in range(k):
-        chosen = position[first + j]
-        if j >= found:
-            draw = uniform(j, 1, local, source.stream, source.k0, source.k1)
-            chosen = pick_from_gaps(
-                position, first, j, start, end, weight, cumulative, span.low, draw
-            )
-        at = first + j
-        while at > first and position[at - 1] > chosen:
-            position[at] = position[at - 1]
-            at -= 1
-        position[at] = chosen
-
-
-@kernel
 def draw_block(
     position: Ints, draws: Draws, first_item: int, last_item: int, replace: bool, offset: int,
     items: Items, weights: Weights, source: Source,
@@ -303,7 +198,7 @@ def draw_block(
     First the draws of all items; then the picks, while what the next items read is prefetched.
     """
     draw, counter, local = draws
-    item_start, item_degree, item_ptr, item_low = items
+    item_start, item_degree, item_ptr, item_low, excluded, item_excluded = items
     aliased, keep, other, weight, cumulative = weights
     counters = 0
     for item in range(first_item, last_item):
@@ -325,17 +220,24 @@ def draw_block(
             ahead += 1
         first, span = item_ptr[item], Span(item_start[item], item_degree[item], item_low[item])
         k = drawn_of(item, replace, item_degree, item_ptr)
+        picks = Picks(first, k, at, np.uint64(item + offset))
+        begin, end = excluded_of(item, item_excluded)
         if k == 0:
             for j in range(item_ptr[item + 1] - first):  # all of them
                 position[first + j] = span.start + j
+            step_over(position, first, item_ptr[item + 1], excluded, begin, end)
+        elif begin < end:
+            pick_around(
+                position, first, k, replace, span, excluded, begin, end, weight, cumulative,
+                np.uint64(item + offset), source,
+            )  # fmt: skip
         elif replace:
             pick_with_replacement(
-                position, first, k, span, draw, at, aliased, keep, other, weight, cumulative
+                position, picks, span, draw, aliased, keep, other, weight, cumulative
             )
         else:
             pick_distinct(
-                position, first, k, span, draw, at, aliased, keep, other, weight, cumulative,
-                np.uint64(item + offset), source,
+                position, picks, span, draw, aliased, keep, other, weight, cumulative, source
             )  # fmt: skip
         at += 2 * counters_of(k, replace)
 
@@ -390,9 +292,11 @@ def draw_weighted(
     weight: Doubles,  # [E]
     cumulative: Doubles,  # [E]
     item_low: Doubles,  # [items]: cumulative weight before the item
+    excluded: Ints,  # positions that no item may take
+    item_excluded: Ints,  # [2, items]: those of each item; [2, 0] where no item has any
 ) -> None:
     """Draw the edges of the items of weighted relations in [item_first, item_last)."""
-    items = Items(item_start, item_degree, item_ptr, item_low)
+    items = Items(item_start, item_degree, item_ptr, item_low, excluded, item_excluded)
     for r in range(fanout.shape[0]):
         if not weighted[r]:
             continue

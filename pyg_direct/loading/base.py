@@ -30,7 +30,7 @@ from ..kernels.threads import available_cores
 from ..ops.backend import Backend
 from ..ops.placement import Placement
 from ..ops.streams import NoStreams, Streams
-from ..sampling.sampler import NeighborSampler, NumNeighborsLike
+from ..sampling.sampler import NeighborSampler, NumNeighborsLike, keyed
 from ..types import BatchKey
 from .batch_keys import batch_keys
 from .description import describe
@@ -38,6 +38,7 @@ from .epoch import Epoch, Producers, Task
 from .fingerprint import fingerprint_of
 from .progress import Progress, SeedOrder
 from .recorder import Recorder
+from .seeds import positions_of
 from .site import Placing, Site, check_ready_sampler
 from .stats import Stats
 from .stream_schedule import Handover, Schedule
@@ -59,7 +60,7 @@ class DirectLoader(torch.utils.data.DataLoader[Any]):
     transform_sampler_output: Callable[[Any], Any] | None
     filter_per_worker: bool
     custom_cls: Any
-    hands_out_hops = False  # edges as `SampledEdges`; see `hops.hand_out_hops`
+    _hands_out_hops = False  # edges as `SampledEdges`; see `hops.hand_out_hops`
     # Set by PyG's mixins.
     loader_cores: Any
     _worker_threads: int
@@ -216,7 +217,7 @@ class DirectLoader(torch.utils.data.DataLoader[Any]):
             lambda backend: assemble(self.data, out, labels, backend, self.custom_cls, ends, ids),
         )
         timed = transform and (lambda b: recorder.timed("transform", lambda: transform(b)))
-        if self.hands_out_hops:
+        if self._hands_out_hops:
             return with_sampled_edges(batch, timed)
         return batch if timed is None else timed(batch)
 
@@ -227,7 +228,7 @@ class DirectLoader(torch.utils.data.DataLoader[Any]):
                 return schedule.produce(task.asked, lambda: self._collated(task), None)
             return schedule.produce(
                 task.asked,
-                lambda: self._sample_ahead(self.input_data[task.index], task.key),
+                lambda: self._sample_ahead(self.input_data[positions_of(task.index)], task.key),
                 (lambda out: self._pinned(self.filter_fn(out))) if self.filter_per_worker else None,
             )
 
@@ -253,6 +254,9 @@ class DirectLoader(torch.utils.data.DataLoader[Any]):
         return product if self.filter_per_worker else self.filter_fn(product)
 
     def __iter__(self) -> Any:
+        return self._recorder.starting(self._start)
+
+    def _start(self) -> Any:
         if self._decide_device():
             self._iterator = None  # persistent producers keep to the device they began on
         return super().__iter__()
@@ -343,7 +347,7 @@ class DirectLoader(torch.utils.data.DataLoader[Any]):
         sampler: dict[str, Any] = {"sampler": type(self._sampler).__name__}
         arrays: list[Any] = []
         if isinstance(self._sampler, NeighborSampler):
-            arguments, arrays = self._sampler.fingerprint_parts()
+            arguments, arrays = keyed(self._sampler).fingerprint_parts()
             sampler.update(arguments)
         return {
             "seed": self._progress.seed,

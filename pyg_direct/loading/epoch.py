@@ -30,7 +30,7 @@ class Producers(NamedTuple):
     """Who makes the batches, and how far ahead."""
 
     threads: int
-    depth_batches: int  # under way or done at a time; 0: made in the thread that asks
+    depth_batches: int  # being made or ready at a time; 0: made in the thread that asks
     start: Callable[[int], None] | None  # called once in each thread, with its number
     timeout_seconds: float
     persistent: bool  # the threads stay for the next epoch
@@ -91,7 +91,7 @@ class Epoch:
         schedule: hands the batches over.
         producers: the threads.
         num_batches: returns how many batches a whole epoch has, or raises a TypeError.
-        recorder: adds up who waits for whom.
+        recorder: adds up the waiting times of loader and consumer.
     """
 
     def __init__(
@@ -162,7 +162,7 @@ class Epoch:
             if not self._producers.persistent:
                 self._results.close()
             raise
-        # Of two iterators only the one that was begun last says where the loader stands.
+        # Of two iterators the one that was begun last sets the state of the loader.
         if progress.ticket == self._ticket:
             progress.batch = number + 1
         product = self._schedule.take(handover)

@@ -23,5 +23,5 @@ def hand_out_hops(loader: DirectLoader) -> str:
         return f"sample_direction is {sampler.sample_direction!r}, not 'forward'"
     if loader.transform_sampler_output:
         return "transform_sampler_output= may change the edges"
-    loader.hands_out_hops = True
+    loader._hands_out_hops = True
     return ""

@@ -16,11 +16,11 @@ from ..kernels.threads import after_fork_in_child
 T = TypeVar("T")
 R = TypeVar("R")
 
-EXIT_SECONDS = 10.0  # how long the interpreter waits, at exit, for the work under way
+EXIT_SECONDS = 10.0  # how long the interpreter waits, at exit, for unfinished work
 
 
 class _Failure:
-    """An exception on its way from a producer to the consumer."""
+    """An exception that a producer hands to the consumer."""
 
     def __init__(self, error: BaseException) -> None:
         self.error = error
@@ -29,8 +29,8 @@ class _Failure:
 class _Board(Generic[T, R]):
     """What the producers and the consumer share.
 
-    The threads hold this and not the `Prefetcher`, so that a prefetcher that nobody refers to any
-    more is collected, and takes its threads with it.
+    The threads hold this and not the `Prefetcher`, so that a prefetcher without references
+    is collected, and its threads end.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ def _start(board: _Board[T, R], number: int) -> bool:
     except BaseException as error:
         with board.changed:
             board.start_failure = board.start_failure or _Failure(error)
-        board.close()  # the others would wait for tasks that nobody fetches
+        board.close()  # else the other threads would wait for tasks without a consumer
         return False
     with board.changed:
         board.starting -= 1
@@ -114,7 +114,7 @@ def _produce_one(board: _Board[T, R]) -> bool:
     result: R | _Failure
     try:
         result = board.work(task)
-    except BaseException as error:  # whatever it is, the consumer shall see it
+    except BaseException as error:  # the consumer raises it again, whatever it is
         result = _Failure(error)
     with board.changed:
         if number >= board.first_wanted and not board.closed:
@@ -132,7 +132,7 @@ class Prefetcher(Generic[T, R]):
     Args:
         work: called in the producer threads.
         num_threads: how many producers, at least 1.
-        depth: how many tasks may be under way, or done and not fetched, at least 1.
+        depth: how many tasks may be in progress, or done and not fetched, at least 1.
         start: called once in each producer, with its number, before its first task.
         timeout_seconds: how long to wait for one result; 0 for ever.
     """
@@ -166,7 +166,7 @@ class Prefetcher(Generic[T, R]):
         self._threads = threads
         _open_boards[self._board] = threads  # type: ignore[index]
         # Only tells the threads to stop: the garbage collector may call this in any thread, at a
-        # moment when waiting for another one could be for ever.
+        # moment when waiting for another one may never end.
         weakref.finalize(self, self._board.close).atexit = False
 
     @property
@@ -175,7 +175,7 @@ class Prefetcher(Generic[T, R]):
         return self._board.closed
 
     def begin(self, tasks: Iterator[T]) -> None:
-        """Forget what is under way, and begin to work on `tasks`."""
+        """Drop unfinished tasks, and begin to work on `tasks`."""
         with self._board.changed:
             self._board.tasks.clear()
             self._board.results.clear()
@@ -246,7 +246,7 @@ class Prefetcher(Generic[T, R]):
             return board.results[number]
 
     def _forget(self, end: int) -> None:
-        """Let go of the results before `end`."""
+        """Release the results before `end`."""
         with self._board.changed:
             for number in [n for n in self._board.results if n < end]:
                 del self._board.results[number]

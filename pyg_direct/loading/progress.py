@@ -56,7 +56,7 @@ class Progress:
         """Begin the next epoch, or go on with the one that was loaded, and return what to make."""
         batches = self._resume(order) if self.resume else self._start(order)
         self.ticket += 1
-        # A base seed that was drawn for this epoch says it all: the same one, the same epoch.
+        # The base seed that was drawn for this epoch identifies it.
         seed, epoch = self.base_seed, 0 if self.seed is None else self.epoch
         return (
             Step(number, index, rng.derive(seed, epoch, number))

@@ -66,6 +66,14 @@ class Recorder:
             self._finished.clear()
             self._handed = None
 
+    def starting(self, start: Callable[[], R]) -> R:
+        """Return what ``iter(loader)`` returns; the consumer waits for it, too."""
+        asked = perf_counter()
+        started = start()
+        with self._lock:
+            self._epochs[-1].waiting += perf_counter() - asked
+        return started
+
     def add(self, stage: str, seconds: float) -> None:
         """Add the time of a stage; in any thread."""
         with self._lock:
@@ -151,9 +159,21 @@ class TimedBackend:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._backend, name)
 
-    def gather(self, *args: Any) -> Tensor:
+    def gather(self, *args: Any) -> Any:
         """Gather as the backend does."""
+        return self._timed(self._backend.gather, *args)
+
+    def gather_all(self, *args: Any) -> Any:
+        """Gather from several tables as the backend does."""
+        return self._timed(self._backend.gather_all, *args)
+
+    def gather_decoded(self, *args: Any) -> Any:
+        """Gather and decode as the backend does."""
+        return self._timed(self._backend.gather_decoded, *args)
+
+    def _timed(self, gather: Callable[..., Any], *args: Any) -> Any:
         start = perf_counter()
-        out: Tensor = self._backend.gather(*args)
-        self.seconds += perf_counter() - start
-        return out
+        try:
+            return gather(*args)
+        finally:
+            self.seconds += perf_counter() - start

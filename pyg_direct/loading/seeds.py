@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.typing import DEFAULT_REL
 
 from ..arguments import check_input_id
-from ..sampling.sampler import NeighborSampler
+from ..sampling.sampler import NeighborSampler, keyed
 
 ID_TYPES = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
@@ -50,7 +51,7 @@ def _num_nodes(data: Any, sampler: Any) -> dict[Any, int | None] | None:
     if isinstance(data, HeteroData):
         return {key: data[key].num_nodes for key in data.node_types}
     if isinstance(sampler, NeighborSampler):
-        return {key: sampler.num_nodes_of(key) for key in sampler.node_types}
+        return {key: keyed(sampler).num_nodes_of(key) for key in sampler.node_types}
     return None
 
 
@@ -178,3 +179,9 @@ def _as_links(links: Any) -> Tensor:
             f"shape {tuple(links.shape)}."
         )
     return links
+
+
+def positions_of(index: Any) -> Any:
+    """Return the positions of a batch as a tensor; NumPy reads a list faster than torch does."""
+    whole = type(index) is list and set(map(type, index)) == {int}
+    return torch.from_numpy(np.array(index, np.int64)) if whole else index

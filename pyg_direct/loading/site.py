@@ -17,7 +17,7 @@ from ..config import DEVICE_VARIABLE, local_rank, resolve_device
 from ..ops.backend import Backend
 from ..ops.devices import HOST, Choice, backend_for, cuda_available, process_device
 from ..ops.placement import Placement
-from ..sampling.sampler import NeighborSampler
+from ..sampling.sampler import NeighborSampler, keyed, moved
 from ..types import Ends
 
 OPEN = "until the first iteration decides"
@@ -70,7 +70,8 @@ class Site:
             sampler = make_sampler(named or HOST, "auto" if self._open else placing.topology)
         self.sampler = sampler
         self.backend = self._backend_of(sampler, named)
-        self.ends: Ends | None = sampler.ends if isinstance(sampler, NeighborSampler) else None
+        ours = isinstance(sampler, NeighborSampler)
+        self.ends: Ends | None = keyed(sampler).ends if ours else None
         self._threads = self.backend.threads
         self.backend.gather_blocks = placing.gather_blocks
         if self._open:
@@ -86,13 +87,13 @@ class Site:
         """Return the backend that makes the batches: that of our own sampler, else a new one."""
         if self._apart or not isinstance(sampler, NeighborSampler):
             return backend_for(named or HOST)
-        here = sampler.backend.device
+        here = keyed(sampler).backend.device
         if self._placing.device is not None and not _same_device(named, here):
             raise ValueError(
                 f"device={str(self._placing.device)!r} contradicts neighbor_sampler=, which "
                 f"samples on {str(here)!r}. Pass the device to the sampler."
             )
-        return sampler.backend
+        return keyed(sampler).backend
 
     @property
     def placement(self) -> Placement:
@@ -102,7 +103,7 @@ class Site:
     def decide(self) -> bool:
         """Decide where batches are made from now on, if the user left it open.
 
-        A verdict for a GPU holds for good. One for the CPU holds until the next call, as the model
+        A decision for a GPU is final. One for the CPU holds until the next call, as the model
         may be moved in the meantime.
 
         Returns:
@@ -124,9 +125,9 @@ class Site:
         _, topology, features, device_bytes, *_ = self._placing
         sampler = self.sampler
         if isinstance(sampler, NeighborSampler) and not self._apart:
-            # A copy: batches that are under way go on with the old one.
-            sampler = sampler.copy_to(device, (topology, device_bytes))
-            backend = sampler.backend
+            # A copy: batches in progress go on with the old one.
+            sampler = moved(sampler, device, (topology, device_bytes))
+            backend = keyed(sampler).backend
         else:
             backend = backend_for(device)
         backend.gather_blocks = self._placing.gather_blocks
@@ -149,8 +150,8 @@ class Site:
             return self
         site, sampler, backend = copy.copy(self), self.sampler, backend_for(HOST)
         if isinstance(sampler, NeighborSampler) and not self._apart:
-            sampler = sampler.copy_to(HOST, ("auto", None))
-            backend = sampler.backend
+            sampler = moved(sampler, HOST, ("auto", None))
+            backend = keyed(sampler).backend
         backend.threads = self._threads
         site.sampler, site.backend, site._open, site._reason = sampler, backend, True, OPEN
         return site

@@ -17,7 +17,7 @@ class Stats:
 
     Times are wall times in seconds. Those of the stages are summed over the producer threads, and
     on a GPU they are what launching takes. `waiting_seconds` and `working_seconds` add up to the
-    time between the first and the last batch that was asked for.
+    time from ``iter(loader)`` to the last batch that was asked for.
     """
 
     batches: int = 0  # that the consumer got

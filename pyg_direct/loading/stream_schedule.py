@@ -24,7 +24,7 @@ from ..ops.streams import Event, Streams
 
 
 class Handover(NamedTuple):
-    """A finished product on its way to the consumer."""
+    """A finished product, for the consumer to take."""
 
     product: Any
     ready: Event

@@ -49,14 +49,18 @@ class Acceleration:
                 self._give_up("its forward takes a whole Data; let it take x and edge_index")
             return self._forward(*args, **kwargs)
         inputs = self._inputs(args, kwargs)
+
+        def plain() -> Any:
+            tensors, named = _map_edges((args, kwargs), SampledEdges.as_tensor)
+            return self._forward(*tensors, **named)
+
         try:
             way = self._way(inputs)
             if way is not None:
-                return way.run(inputs)
+                return way.run(inputs, plain)
         except NotAPrefix:  # the user changed what the sampler gave
             pass
-        args, kwargs = _map_edges((args, kwargs), SampledEdges.as_tensor)
-        return self._forward(*args, **kwargs)
+        return plain()
 
     def forms(self) -> dict[str, str]:
         """Return how each call of a layer runs, by its name in the recorded model."""
@@ -117,7 +121,8 @@ def accelerate(model: M, *loaders: DirectLoader, batch_norm: str = "all") -> M:
     max or min) run as one sparse product over a prefix of that matrix, without writing messages
     down; all others on a prefix of the edges. Everything between runs on the rows that are still
     needed. Layers that normalise by degree do so over the whole batch, as in the plain model
-    (PyG's `trim_to_layer` changes the numbers of GCNConv).
+    (PyG's `trim_to_layer` changes the numbers of GCNConv). Batches of less than 300 edges (or 100
+    for each edge type) run through the plain model, which is faster there.
 
     The forward is recorded at the first batch, by `torch.fx` and by trials on a few rows. A model
     that cannot be cut runs as it is; one warning says why.

@@ -16,14 +16,15 @@ from ..ops.backend import Backend
 from ..types import BatchKey, SamplingPlan
 from .cutter import Cut
 from .spaces import Constant, Edges, Nodes
+from .spaces import ends as source_and_target
 
 
 class InEdges(NamedTuple):
     """The in-edges of a block under one edge type, in the order of the CSC."""
 
-    source: Tensor  # int64 [E], ids of the source type
-    target: Tensor  # int64 [E], positions in the block, ascending
-    ids: Tensor  # int64 [E], columns of the user's edge_index
+    source: Tensor  # [E], ids of the source type
+    target: Tensor  # [E], positions in the block, ascending
+    ids: Tensor  # [E], columns of the user's edge_index
 
 
 class OneHop(NamedTuple):
@@ -65,16 +66,13 @@ class Scope:
             if isinstance(segment.space, Edges)
             for name in segment.outputs
         }
+        # Whether the backend reads lists, and reduces rows of neighbours, where they lie.
+        rows = torch.zeros(max(1, int(self.graph.csc.num_nodes.max())), 1)
+        self.reduces = self.backend.reduce(self.graph.csc, 0, rows, "sum", (0, 0)) is not None
         for segment in self.cut.segments(0):
             if isinstance(segment.space, Constant):
                 given = {**self.tables, **self.constants}
                 self.constants.update(segment.run(given))
-
-    @property
-    def reduces(self) -> bool:
-        """Whether the backend reduces rows of neighbours where they lie."""
-        rows = torch.zeros(max(1, int(self.graph.csc.num_nodes.max())), 1)
-        return self.backend.reduce(self.graph.csc, 0, rows, "sum", (0, 0)) is not None
 
     def num_nodes(self, node_type: Any) -> int:
         """Return how many nodes of a type there are."""
@@ -152,23 +150,35 @@ class Block:
         return self.scope.rows(name, slice(self.first, self.last))
 
     def in_edges(self, edge_type: Any) -> InEdges:
-        """Return the in-edges of the block. Host memory only."""
+        """Return the in-edges of the block, on the device of the backend."""
         if edge_type not in self._in_edges:
-            csc, r = self.scope.graph.csc, self.scope.relations[edge_type]
-            base = int(csc.indptr_base[r])
-            ends = self.scope.indptr[base + self.first : base + self.last + 1].astype(np.int64)
-            begin, end = int(ends[0]), int(ends[-1])
-            ids = (
-                np.arange(begin, end) - int(csc.edge_base[r])
-                if csc.perm is None
-                else csc.perm[begin:end].astype(np.int64)
-            )
-            self._in_edges[edge_type] = InEdges(
-                torch.from_numpy(csc.indices[begin:end].astype(np.int64)),
-                torch.repeat_interleave(torch.from_numpy(np.diff(ends))),
-                torch.from_numpy(ids),
-            )
+            read = self._read_in_edges if self.scope.reduces else self._sampled_in_edges
+            self._in_edges[edge_type] = read(edge_type)
         return self._in_edges[edge_type]
+
+    def _read_in_edges(self, edge_type: Any) -> InEdges:
+        """Read the lists of the CSC in host memory."""
+        csc, r = self.scope.graph.csc, self.scope.relations[edge_type]
+        base = int(csc.indptr_base[r])
+        ends = self.scope.indptr[base + self.first : base + self.last + 1].astype(np.int64)
+        begin, end = int(ends[0]), int(ends[-1])
+        ids = (
+            np.arange(begin, end) - int(csc.edge_base[r])
+            if csc.perm is None
+            else csc.perm[begin:end].astype(np.int64)
+        )
+        return InEdges(
+            torch.from_numpy(csc.indices[begin:end].astype(np.int64)),
+            torch.repeat_interleave(torch.from_numpy(np.diff(ends))),
+            torch.from_numpy(ids),
+        )
+
+    def _sampled_in_edges(self, edge_type: Any) -> InEdges:
+        """Take them from the one-hop subgraph."""
+        part = self.one_hop()
+        source, target = part.edge_index[edge_type]
+        nodes = part.node[source_and_target(edge_type)[0]]
+        return InEdges(nodes[source], target, part.edge[edge_type])
 
     def one_hop(self) -> OneHop:
         """Return the one-hop subgraph of the block."""

@@ -169,6 +169,10 @@ class Cut:
         """Return what the forward returns, with each value replaced."""
         return fx.node.map_arg(self._output, lambda node: values[node.name])
 
+    def structure(self) -> Any:
+        """Return what the forward returns, with each value replaced by its name."""
+        return self.result(_Names())
+
     def output_names(self) -> tuple[str, ...]:
         """Return the names of the values that the forward returns."""
         found: list[str] = []
@@ -189,6 +193,13 @@ class Cut:
         for step in (*self.steps, *([self.tail] if self.tail else [])):
             values.update(step.run(values))
         return self.result(values)
+
+
+class _Names(dict[str, Any]):
+    """Gives each value its name."""
+
+    def __missing__(self, key: str) -> str:
+        return key
 
 
 def bind(model: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:

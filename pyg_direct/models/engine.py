@@ -80,7 +80,7 @@ class _Worker:
         with torch.inference_mode():
             phase = self._schedule.phases[task.phase]
             block = Block(self._scope, task.node_type, task.first, task.last)
-            found = prepared(block, phase) if phase.prepares else computed(block, phase)
+            found = prepared(block, phase) if phase.round is not None else computed(block, phase)
             for name, rows in found.items():
                 table = self._schedule.tables.get(name)
                 if table is not None:
@@ -90,10 +90,11 @@ class _Worker:
 
 def prepared(block: Block, phase: Phase) -> dict[str, Tensor]:
     """Return the block's rows of what is prepared for the layers of a phase."""
+    assert phase.round is not None
     found: dict[str, Tensor] = {}
     for layer in phase.layers:
         if block.node_type == layer.source_type:
-            found.update(layer.prepare(block))
+            found.update(layer.prepare(block, phase.round))
     return found
 
 
@@ -119,9 +120,13 @@ def _measure_degrees(scope: Scope, phase: Phase) -> None:
     """Measure the degrees of the whole graph for layers that normalise by them."""
     for layer in phase.layers:
         norm = layer.norm
-        if norm is None or phase.prepares or norm.key in scope.degrees:
+        if norm is None or phase.round == 0 or norm.key in scope.degrees:
             continue
-        blocks = (Block(scope, t.node_type, t.first, t.last) for t in phase.tasks)
+        blocks = (
+            Block(scope, t.node_type, t.first, t.last)
+            for t in phase.tasks
+            if t.node_type == layer.source_type
+        )
         scope.degrees[norm.key] = norm.measured(blocks)
 
 

@@ -22,12 +22,13 @@ from ..ops.devices import backend_for
 from ..units import size_text
 from . import engine
 from .blocks import Scope
+from .choice import choose
 from .cutter import Convolution, Cut, cut
 from .inputs import Inputs, arguments_of, check_data, levels_of, stand_ins
-from .layers import Layer, choose
+from .layers import Layer
 from .nodewise import run_nodewise
 from .schedule import Schedule, make_schedule
-from .spaces import Connectivity, Constant, CutError, Example, Nodes, leaves
+from .spaces import Connectivity, Constant, CutError, Edges, Example, Nodes, leaves
 from .store import Store, checksum_of, new_file
 from .tracer import evaluating, one_thread
 
@@ -76,7 +77,8 @@ def inference(
     Args:
         model: a PyG model for whole graphs, with initialised parameters. A model of a kind that
             cannot be cut is refused with the reason; see `fallback`.
-        data: `Data` or `HeteroData`; attributes may be memory-mapped.
+        data: `Data` or `HeteroData`; attributes may be memory-mapped. Those of nodes that are not
+            contiguous are copied.
         inputs: names of the forward's parameters to pass (each with the attribute of that name), or
             a dict of parameter -> attribute name, value, or dict of values by type. None passes
             the parameters without default.
@@ -157,6 +159,8 @@ class Plan:
         self._check_results()
         backend = backend_for(device_of(model))
         tables, constants = _split(self._cut, given)
+        if not any(isinstance(value.space, Edges) for value in self._cut.values.values()):
+            graph = replace(graph, csc=replace(graph.csc, perm=None))  # which edge is not asked
         self._scope = _scope(self._cut, graph, backend, tables, constants)
         layers = _layers(self._cut, backend)
         threads = min(options.threads, backend.default_producers or options.threads)
@@ -197,7 +201,7 @@ class Plan:
             raise ValueError(
                 f"memory_bytes={budget} is too little: the graph takes "
                 f"{size_text(schedule.graph_bytes)} and the blocks of {threads} threads "
-                f"{size_text(threads * schedule.block_bytes)}. Give at least "
+                f"{size_text(schedule.work_bytes)}. Give at least "
                 f"{schedule.in_memory_bytes}, or fewer num_workers."
             )
         return schedule
@@ -230,7 +234,7 @@ class Plan:
         if self._out is None:
             scope = self._scope
             return self._cut.result({**scope.constants, **scope.tables})
-        names: dict[str, str] = dict(_named(self._cut.result(_Names())))
+        names: dict[str, str] = dict(_named(self._cut.structure()))
         found: dict[str, Tensor] = {}
         for name, key in names.items():
             target = _file_of(self._out, key)
@@ -240,11 +244,6 @@ class Plan:
             del table
             found[name] = store.keep(name, target)
         return self._cut.result(found)
-
-
-class _Names(dict[str, Any]):
-    def __missing__(self, key: str) -> str:
-        return key
 
 
 def _named(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, str]]:
@@ -271,7 +270,9 @@ def _split(pieces: Cut, given: Mapping[str, Any]) -> tuple[dict[str, Tensor], di
         if isinstance(known.space, Constant):
             constants[name] = value
         else:
-            tables[name] = value.detach()
+            # Kernels read contiguous rows. Stand-ins for edges stay as they are.
+            rows = isinstance(known.space, Nodes)
+            tables[name] = value.detach().contiguous() if rows else value.detach()
     return tables, constants
 
 

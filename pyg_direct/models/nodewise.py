@@ -14,7 +14,7 @@ from ..graph.from_pyg import Graph
 from ..loader import NeighborLoader
 from .inputs import is_edges, levels_of, stand_ins
 from .spaces import Connectivity, CutError, ends, make_example, same
-from .tracer import is_message_passing
+from .tracer import is_message_passing, one_thread
 
 BATCH_SIZE = 256
 
@@ -41,7 +41,8 @@ def run_nodewise(
         CutError: batches of nodes would give other numbers, as the model takes statistics of the
             whole graph.
     """
-    hops = _hops(model, graph, arguments)
+    with one_thread():
+        hops = _hops(model, graph, arguments)
     stored, given = _as_data(arguments, arguments), cast(Any, data)
     for key in graph.edge_types:
         source = given if key is None else given[key]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias, cast
 
@@ -25,6 +25,11 @@ from .tracer import evaluating
 # * square: on trimmed edges with the source rows for both ends;
 # * whole: on the whole batch, as its rows depend on more than their own edges.
 Form: TypeAlias = Literal["product", "square product", "gcn", "pair", "square", "whole"]
+
+
+# Below so many edges, in all and for each edge type, the plain model is faster: the time of a step
+# is that of Python. Measured with models of two layers; see docs/guides/training.md.
+SMALL_EDGES, SMALL_EDGES_OF_TYPE = 300, 100
 
 
 @dataclass(frozen=True)
@@ -71,6 +76,9 @@ class TrimmedModel:
             step.name: step.bound(_Ref) for step in pieces.steps if isinstance(step, Convolution)
         }
         self._outputs = pieces.output_names()
+        self._has_statistics = training and any(
+            isinstance(step, Segment) and step.batch_statistics for step in pieces.steps
+        )
         self._tail, self._tail_hops = _guarded(pieces.tail, pieces)
         self.forms: dict[str, Form] = {}
         example = self._example(inputs)
@@ -79,11 +87,13 @@ class TrimmedModel:
         if not training:  # dropout draws for other rows
             self._check(*example, found)
 
-    def run(self, inputs: Mapping[str, Any]) -> Any:
+    def run(self, inputs: Mapping[str, Any], plain: Callable[[], Any]) -> Any:
         """Return what the model returns, of its rows those of the seeds.
 
         Args:
             inputs: forward parameter -> value, with `SampledEdges` as edges.
+            plain: returns what the model returns for them; called for batches that are so small
+                that running the steps one by one takes longer.
 
         Raises:
             NotAPrefix: the arguments are not what the sampler gave; run the plain model.
@@ -94,6 +104,8 @@ class TrimmedModel:
             raise NotAPrefix("edges that do not come from the sampler")
         prefixes = Prefixes(sampled)
         self._check_inputs(values, prefixes)
+        if self._is_small(sampled):
+            return self._seeds_of(plain(), self._cut.structure(), prefixes)
         for step in self._cut.steps:
             self._run_step(step, values, prefixes)
         if self._tail is not None:
@@ -106,6 +118,23 @@ class TrimmedModel:
                 raise
         values.update(self._trimmed(self._outputs, values, prefixes, 0))
         return self._cut.result(values)
+
+    def _is_small(self, sampled: Mapping[Any, SampledEdges]) -> bool:
+        """Whether the plain model is faster on a batch, and gives the same numbers."""
+        edges = sum(e.size(1) for e in sampled.values())
+        same_numbers = self._all_statistics or not self._has_statistics
+        return same_numbers and edges < max(SMALL_EDGES, SMALL_EDGES_OF_TYPE * len(sampled))
+
+    def _seeds_of(self, out: Any, names: Any, prefixes: Prefixes) -> Any:
+        """Return the seeds' rows of what the plain model returned; `names` has its structure."""
+        if isinstance(names, str):
+            return prefixes.trim(out, self._spaces[names], 0) if names in self._spaces else out
+        if isinstance(names, Mapping):
+            return {key: self._seeds_of(out[key], name, prefixes) for key, name in names.items()}
+        if isinstance(names, (tuple, list)):
+            entries = [self._seeds_of(o, n, prefixes) for o, n in zip(out, names, strict=True)]
+            return type(out)(entries) if type(out) in (tuple, list) else type(out)(*entries)
+        return out
 
     def _check_inputs(self, values: Mapping[str, Any], prefixes: Prefixes) -> None:
         """Raise if an input has not as many rows as there were nodes or edges sampled."""

@@ -86,7 +86,7 @@ def aggregate(matrix: Adjacency, x: Tensor, weight: Tensor | None, reduce: str) 
     """Return for each destination the sum, mean, largest or smallest value of its sources' rows.
 
     Args:
-        matrix: who receives from whom.
+        matrix: rows receive from columns.
         x: [m, C], at least `matrix.num_sources` rows; what `can_aggregate` admits. Half precision
             is summed in float32.
         weight: [E], a factor for each edge, or None.

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from ..types import BatchKey, Csc, SampledGraph, SamplingPlan
+from ..types import BatchKey, Csc, ExcludedEdges, SampledGraph, SamplingPlan
 from .placement import Placement
 from .streams import Event, Streams
 
@@ -46,6 +46,7 @@ class Workspace(Protocol):
         seeds: Sequence[Tensor | None],
         key: BatchKey,
         seed_time: Tensor | None = None,
+        excluded: ExcludedEdges | None = None,
     ) -> None:
         """Begin a batch.
 
@@ -55,6 +56,8 @@ class Workspace(Protocol):
             key: the Philox key that all draws of the batch come from.
             seed_time: int64 [n], the time of each seed, all types one after another; needed if and
                 only if the CSC has times. No neighbour is later than the seed of its subgraph.
+            excluded: edges that are neither drawn nor induced; None for none. If the batch is not
+                disjoint, their destinations must be seeds: no other lists are looked at.
         """
 
     def sample_hops(self, first: int, last: int) -> None:
@@ -166,6 +169,29 @@ class Backend(Protocol):
             index: int64 [n], each in [0, N), on this backend's device.
             end: exclusive upper bound that all ids are known to respect; without it, the ids are
                 checked first, which waits for a GPU.
+
+        Raises:
+            IndexError: an id out of range.
+        """
+
+    def gather_all(
+        self, tables: Sequence[Tensor], index: Tensor, end: int | None = None
+    ) -> list[Tensor]:
+        """Return the rows `index` of each table; see `gather`."""
+
+    def gather_decoded(
+        self, table: Tensor, scale: Tensor | None, index: Tensor, end: int | None = None
+    ) -> Tensor:
+        """Return ``table[index]`` as float32, times the scale.
+
+        Args:
+            table: [N, F], int8, float16 or bfloat16, contiguous, from `Memory.readable`.
+            scale: float32, [F] or [N, 1], from `Memory.readable`; None for float16 and bfloat16.
+            index: as in `gather`.
+            end: as in `gather`.
+
+        Returns:
+            float32 [n, F]; each element is rounded once, so its bits depend on no device.
 
         Raises:
             IndexError: an id out of range.

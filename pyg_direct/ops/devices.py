@@ -93,7 +93,7 @@ def _problem(device: torch.device) -> str | None:
 
 
 def self_check(device: torch.device) -> str:
-    """Let a CUDA device show, once in a process, that it makes the batches that the CPU makes.
+    """Check, once in a process, that a CUDA device makes the batches that the CPU makes.
 
     Returns:
         What was done; see `cuda.certificate.check`.

@@ -35,7 +35,7 @@ class Placement:
     Args:
         device: where the batches are.
         budget_bytes: GPU memory that graph and features may take; None without a GPU.
-        reason: why batches are on this device; "" if nobody has said.
+        reason: why batches are on this device; "" if it is not known.
     """
 
     device: torch.device

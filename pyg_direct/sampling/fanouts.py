@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from torch_geometric.sampler.base import NumNeighbors
+from torch_geometric.typing import EdgeTypeStr
 
 from ..types import IntTable
 
@@ -45,6 +46,13 @@ def fanouts_of(num_neighbors: NumNeighbors, edge_types: Sequence[Any], is_hetero
             hops.
     """
     types: Any = list(edge_types) if is_hetero else None
+    if is_hetero and isinstance(num_neighbors.values, Mapping):
+        unknown = set(num_neighbors.values) - {EdgeTypeStr(key) for key in edge_types}
+        if unknown:
+            raise ValueError(
+                f"num_neighbors names edge types that are not in the graph: {sorted(unknown)}. It "
+                f"has {types}."
+            )
     try:
         values: Any = num_neighbors.get_values(types)
     except (TypeError, ValueError) as error:

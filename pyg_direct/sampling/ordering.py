@@ -102,25 +102,6 @@ def _edges_between(
         out = longer
 
 
-def by_source(row: Ints, col: Ints, edge: Tensor, num_nodes: int) -> tuple[Tensor, Tensor]:
-    """Return edges sorted by source, then by destination; parallel ones keep their order.
-
-    Args:
-        row: int64 [e], sources, each below `num_nodes`.
-        col: int64 [e], destinations, each below `num_nodes`.
-        edge: int64 [e], ids of the edges.
-        num_nodes: number of nodes in the subgraph.
-
-    Returns:
-        `edge_index` [2, e], and the ids in the same order.
-
-    Example: the edges 1->0, 0->2, 0->1 become 0->1, 0->2, 1->0.
-    """
-    order = _pass(col, np.arange(len(row)), num_nodes)
-    order = _pass(row, order, num_nodes)
-    return _placed(order, row, col, edge.numpy())
-
-
 def _placed(order: Ints, row: Ints, col: Ints, edge: Ints) -> tuple[Tensor, Tensor]:
     """Return `edge_index` [2, e] and the ids of edges in a new order."""
     out, ids = (

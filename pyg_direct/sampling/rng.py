@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from ..kernels.philox import fill_below, philox4x32
+from ..kernels.philox import fill_below, philox4x32_of_ints
 from ..kernels.weighted import fill_uniform
 from ..types import BatchKey
 
@@ -31,8 +31,8 @@ def derive(seed: int, epoch: int, batch: int, domain: int = LOADER_DOMAIN) -> Ba
         domain: what the key is for.
     """
     words = (batch & 0xFFFFFFFF, batch >> 32, epoch, domain, seed & 0xFFFFFFFF, seed >> 32)
-    low, high, _, _ = philox4x32(*(np.uint64(word) for word in words))
-    return BatchKey(int(low), int(high))
+    low, high, _, _ = philox4x32_of_ints(*words)
+    return BatchKey(low, high)
 
 
 def integers(key: BatchKey, draw: int, size: int, end: int) -> torch.Tensor:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import copy
-import itertools
 import warnings
-from dataclasses import replace as replace_fields
+from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, cast
 
 import numpy as np
 import torch
@@ -20,13 +19,14 @@ from torch_geometric.sampler import (
 )
 from torch_geometric.sampler.base import DataType, NumNeighbors, SubgraphType
 from torch_geometric.sampler.neighbor_sampler import edge_sample, node_sample
-from torch_geometric.typing import EdgeType, NodeType
+from torch_geometric.typing import EdgeType
 
 from ..arguments import (
     check_bytes,
     check_choice,
     check_count,
     check_data,
+    check_exclusion,
     check_flag,
     check_ids,
     check_mode,
@@ -35,17 +35,28 @@ from ..arguments import (
     check_window,
 )
 from ..config import as_device
-from ..graph.from_pyg import Graph, graph_of
-from ..ops.backend import Backend
+from ..graph.from_pyg import graph_of
 from ..ops.devices import backend_for
-from ..types import BatchKey, Ends, SampledGraph, SamplingPlan
-from . import rng
-from .fanouts import Fanouts, as_num_neighbors, check_fanouts, fanout_table, fanouts_of
+from ..types import BatchKey, ExcludedEdges
+from .fanouts import as_num_neighbors, check_fanouts, fanouts_of
+from .keyed import KeyedSampler, Settings
 from .negatives import KeyedNegatives, sample_ends
 from .outputs import Output, output_of
-from .workspaces import WorkspacePool
 
 NumNeighborsLike: TypeAlias = NumNeighbors | list[int] | dict[EdgeType, list[int]]
+
+
+class _Setting:
+    """An attribute that is kept in the sampler's `Settings`, and may be set at any time."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, sampler: Any, owner: type | None = None) -> Any:
+        return self if sampler is None else getattr(sampler._keyed.settings, self._name)
+
+    def __set__(self, sampler: Any, value: Any) -> None:
+        sampler._keyed = sampler._keyed.with_setting(self._name, value)
 
 
 class NeighborSampler(BaseSampler):
@@ -91,6 +102,7 @@ class NeighborSampler(BaseSampler):
             at every call, so that `torch.manual_seed` governs.
         threads: CPU threads that may share one batch.
         time_window: with `time_attr`: no neighbour is older than its seed's time minus this.
+        exclude_seed_edges: of links, what no message goes over; see `LinkNeighborLoader`.
 
     Raises:
         ValueError: bad edges, fan-outs or options; times that are no integers, or on nodes and
@@ -118,6 +130,7 @@ class NeighborSampler(BaseSampler):
         seed: int | None = None,
         threads: int = 1,
         time_window: int | None = None,
+        exclude_seed_edges: Any = None,
     ) -> None:
         check_data(data)
         if not check_flag("directed", directed):
@@ -126,46 +139,52 @@ class NeighborSampler(BaseSampler):
             warnings.warn(text, FutureWarning, stacklevel=2)
         check_choice("sample_direction", sample_direction, ("forward", "backward"))
         check_choice("temporal_strategy", temporal_strategy, ("uniform", "last"))
-        self.time_window = check_window(time_window, time_attr)
+        time_window = check_window(time_window, time_attr)
         self.data_type = DataType.from_data(data)
         backward, is_sorted = sample_direction == "backward", check_flag("is_sorted", is_sorted)
         check_flag("share_memory", share_memory)
-        self.replace = check_flag("replace", replace)
-        self.subgraph_type = check_subgraph_type(subgraph_type)
-        self._disjoint = check_flag("disjoint", disjoint)
+        replace = check_flag("replace", replace)
+        subgraph_type = check_subgraph_type(subgraph_type)
+        disjoint = check_flag("disjoint", disjoint)
         threads = check_count("threads", threads, least=1)
-        self._where = (check_mode("topology", topology), check_bytes("device_bytes", device_bytes))
-        self.graph: Graph = graph_of(data, is_sorted, time_attr, weight_attr, backward)
-        home = as_device("cpu" if device is None else device, "device")
-        self._backend: Backend = backend_for(home, threads)
-        self._csc = self._backend.memory.place_graph(self.graph.csc, *self._where)
-        self.graph = replace_fields(self.graph, csc=self._csc)  # lets go of a copy on the host
-        self.node_types, self.edge_types = self.graph.node_types, self.graph.edge_types
-        counts = self._csc.num_nodes.tolist()
-        self.num_nodes: Any = (  # as in PyG: a dict for heterogeneous graphs
-            dict(zip(self.node_types, counts, strict=True)) if self.is_hetero else counts[0]
-        )
-        self.num_neighbors = num_neighbors
-        self.temporal_strategy = temporal_strategy
-        self.sample_direction = sample_direction
+        where = (check_mode("topology", topology), check_bytes("device_bytes", device_bytes))
+        graph = graph_of(data, is_sorted, time_attr, weight_attr, backward, checks_ids=True)
+        self.node_types, self.edge_types = graph.node_types, graph.edge_types
+        fanouts = self._checked_fanouts(num_neighbors, replace)
+        mirrored = subgraph_type == SubgraphType.bidirectional
+        settings = Settings(
+            fanouts, replace, disjoint, subgraph_type, temporal_strategy, time_window,
+            sample_direction, check_exclusion(exclude_seed_edges, graph.edge_types, mirrored),
+        )  # fmt: skip
+        backend = backend_for(as_device("cpu" if device is None else device, "device"), threads)
+        # Shallow copies share it, and each may have other settings.
+        self._keyed = KeyedSampler.placed(graph, backend, where, check_seed(seed), settings)
+        self.num_nodes: Any = self._keyed.num_nodes  # as in PyG: a dict for heterogeneous graphs
         self.keep_orig_edges = False
-        self._seed = check_seed(seed)
-        self._calls = itertools.count()
-        # Shared by shallow copies, which may have other fan-outs: so everything is kept by plan.
-        self._plans: dict[Any, SamplingPlan] = {}
-        self._workspaces = WorkspacePool()
+
+    replace: Any = _Setting()
+    subgraph_type: Any = _Setting()
+    temporal_strategy: Any = _Setting()
+    time_window: Any = _Setting()
+    sample_direction: Any = _Setting()
 
     @property
     def num_neighbors(self) -> NumNeighbors:
         """The fan-out of each hop; can be set, also on a shallow copy (as Lightning does)."""
-        return self._num_neighbors
+        value: NumNeighbors = self._keyed.settings.num_neighbors
+        return value
 
     @num_neighbors.setter
     def num_neighbors(self, value: NumNeighborsLike) -> None:
+        fanouts = self._checked_fanouts(value, self.replace)
+        self._keyed = self._keyed.with_setting("num_neighbors", fanouts)
+
+    def _checked_fanouts(self, value: NumNeighborsLike, replace: bool) -> NumNeighbors:
         if isinstance(value, (np.ndarray, Tensor)):
             value = value.tolist()
-        self._num_neighbors = as_num_neighbors(value)
-        check_fanouts(self._num_neighbors, self._fanouts(), self.replace)
+        fanouts = as_num_neighbors(value)
+        check_fanouts(fanouts, fanouts_of(fanouts, self.edge_types, self.is_hetero), replace)
+        return fanouts
 
     @property
     def is_hetero(self) -> bool:
@@ -175,124 +194,99 @@ class NeighborSampler(BaseSampler):
     @property
     def is_temporal(self) -> bool:
         """Whether sampling respects time."""
-        return self.graph.node_times is not None
+        return self._keyed.graph.node_times is not None
 
     @property
     def disjoint(self) -> bool:
         """Whether every seed has a subgraph of its own; always so with times."""
-        return self._disjoint or self.is_temporal
+        return self._keyed.disjoint
 
     @disjoint.setter
     def disjoint(self, value: bool) -> None:
-        self._disjoint = bool(value)
+        self._keyed = self._keyed.with_setting("disjoint", bool(value))
 
     @property
     def edge_permutation(self) -> None:
         """None: `SamplerOutput.edge` holds columns of the user's `edge_index` already."""
         return None
 
-    @property
-    def ends(self) -> Ends:
-        """The numbers of nodes and edges by type: all ids in an output are below them."""
-        counts = np.diff(self._csc.edge_base).tolist()
-        return Ends(
-            dict(zip(self.node_types, self._csc.num_nodes.tolist(), strict=True)),
-            dict(zip(self.edge_types, counts, strict=True)),
-        )
+    def sample_from_nodes(
+        self, index: NodeSamplerInput, *, key: BatchKey | None = None, **kwargs: Any
+    ) -> Output:
+        """Sample the neighbourhood of the seeds `index.node`.
 
-    def fingerprint_parts(self) -> tuple[dict[str, Any], list[Any]]:
-        """Return the arguments that decide what is sampled, by name, and the graph's arrays."""
-        arguments = {
-            "num_neighbors": str(self._fanouts()),
-            "replace": self.replace,
-            "disjoint": self.disjoint,
-            "subgraph_type": self.subgraph_type.value,
-            "temporal_strategy": self.temporal_strategy,
-            "time_window": self.time_window,
-            "sample_direction": self.sample_direction,
-            "num_nodes": str(self.num_nodes),
-            "num_edges": str(self.ends.edge),
-            "id_dtype": str(self.graph.id_dtype),
-        }
-        return arguments, [array for _, array in self._csc.arrays()]
-
-    @property
-    def backend(self) -> Backend:
-        """The backend that samples, which also gathers for the loader."""
-        return self._backend
-
-    def sample_from_nodes(self, index: NodeSamplerInput, **kwargs: Any) -> Output:
-        """Sample the neighbourhood of the seeds `index.node`, with a new key.
-
-        Raises:
-            IndexError: a seed out of range.
-        """
-        if kwargs:
-            raise TypeError(f"sample_from_nodes takes no argument {', '.join(kwargs)}.")
-        return self.sample_nodes(index, self.next_key())
-
-    def num_nodes_of(self, node_type: NodeType | None) -> int:
-        """Return how many nodes of a type there are; None is the type of a homogeneous graph.
-
-        Raises:
-            ValueError: no such type.
-        """
-        if node_type not in self.node_types:
-            raise ValueError(f"node type must be one of {self.node_types}, got {node_type!r}.")
-        return int(self._csc.num_nodes[self.node_types.index(node_type)])
-
-    def sample_nodes(self, inputs: NodeSamplerInput, key: BatchKey) -> Output:
-        """Sample as a function of `key`.
+        Args:
+            index: seeds of one node type, and their times.
+            key: the two 32-bit words that all draws follow from; None for new ones.
+            **kwargs: none; PyG's samplers may have some.
 
         Raises:
             IndexError: a seed out of range. They are checked for each batch, as they may be changed
                 while a loader goes through them.
         """
-        check_ids(inputs.node, self.num_nodes_of(inputs.input_type), "seeds")
-        out: Output = node_sample(inputs, partial(self._sample, key))
-        if self.subgraph_type == SubgraphType.bidirectional:
-            out = out.to_bidirectional(keep_orig_edges=self.keep_orig_edges)
-        return out
+        if kwargs:
+            raise TypeError(f"sample_from_nodes takes no argument {', '.join(kwargs)}.")
+        check_ids(index.node, self._keyed.num_nodes_of(index.input_type), "seeds")
+        sample = partial(self._sample, key or self._keyed.next_key())
+        return self._in_both_directions(node_sample(index, sample))
 
     def sample_from_edges(
-        self, index: EdgeSamplerInput, neg_sampling: NegativeSampling | None = None
+        self,
+        index: EdgeSamplerInput,
+        neg_sampling: NegativeSampling | None = None,
+        *,
+        key: BatchKey | None = None,
     ) -> Output:
-        """Sample the neighbourhoods of both ends of links and of negatives, with a new key.
+        """Sample the neighbourhoods of both ends of links and of negatives.
+
+        The rules of links and negatives are PyG's own function; only the draws are ours.
+
+        Args:
+            index: links of one edge type, their labels and times.
+            neg_sampling: how many links, or ends of links, to add that are not in the graph.
+            key: as in `sample_from_nodes`.
 
         Raises:
             IndexError: an end out of range.
         """
-        return self.sample_links(index, neg_sampling, self.next_key())
-
-    def sample_links(
-        self, inputs: EdgeSamplerInput, neg_sampling: NegativeSampling | None, key: BatchKey
-    ) -> Output:
-        """Sample as a function of `key`.
-
-        The rules of links and negatives are PyG's own function; only the draws are ours.
-
-        Raises:
-            IndexError: an end out of range; see `sample_nodes`.
-        """
-        ends = (None, None) if inputs.input_type is None else inputs.input_type[::2]
-        check_ids(inputs.row, self.num_nodes_of(ends[0]), "sources of seed links")
-        check_ids(inputs.col, self.num_nodes_of(ends[1]), "destinations of seed links")
-        times = self.graph.node_times
+        keyed, key = self._keyed, key or self._keyed.next_key()
+        ends = (None, None) if index.input_type is None else index.input_type[::2]
+        check_ids(index.row, keyed.num_nodes_of(ends[0]), "sources of seed links")
+        check_ids(index.col, keyed.num_nodes_of(ends[1]), "destinations of seed links")
+        times = keyed.graph.node_times
         node_time: Any = None
         if times:
             own = {kind: torch.from_numpy(value) for kind, value in times.items()}
             node_time = own if self.is_hetero else own[None]
-        keyed = None if neg_sampling is None else KeyedNegatives(neg_sampling, key)
-        sample = partial(self._sample, key)
-        if self.disjoint and keyed is not None and keyed.is_binary():
+        negatives = None if neg_sampling is None else KeyedNegatives(neg_sampling, key)
+        excluded = None
+        if keyed.seed_edges is not None:
+            paired = negatives is None or negatives.is_binary()
+            excluded = keyed.seed_edges.of_batch(index, self.disjoint, paired)
+        sample = partial(self._sample, key, excluded=excluded)
+        if self.disjoint and negatives is not None and negatives.is_binary():
             sample = partial(sample_ends, sample)
-        out: Output = edge_sample(inputs, sample, self.num_nodes, self.disjoint, node_time, keyed)
+        return self._in_both_directions(
+            edge_sample(index, sample, self.num_nodes, self.disjoint, node_time, negatives)
+        )
+
+    def _in_both_directions(self, out: Output) -> Output:
+        """Return the output, with each edge's opposite if the subgraph is bidirectional."""
         if self.subgraph_type == SubgraphType.bidirectional:
-            out = out.to_bidirectional(keep_orig_edges=self.keep_orig_edges)
+            return out.to_bidirectional(keep_orig_edges=self.keep_orig_edges)
         return out
 
-    def _sample(self, key: BatchKey, seed: Any, seed_time: Any = None) -> Output:
-        """Sample around seeds as PyG's helper passes them: a tensor, or a dict by node type."""
+    def _sample(
+        self,
+        key: BatchKey,
+        seed: Any,
+        seed_time: Any = None,
+        excluded: Callable[[int], ExcludedEdges] | None = None,
+    ) -> Output:
+        """Sample around seeds as PyG's helper passes them: a tensor, or a dict by node type.
+
+        `excluded` returns the edges to leave out, for so many seeds.
+        """
         nodes = seed if self.is_hetero else {None: seed}
         given = {} if seed_time is None else (seed_time if self.is_hetero else {None: seed_time})
         seeds: list[Tensor | None] = [None] * len(self.node_types)
@@ -301,114 +295,23 @@ class NeighborSampler(BaseSampler):
             if kind in nodes:
                 node = nodes[kind].to(torch.int64).contiguous()
                 seeds[t] = node
-                times.append(self.seed_time(kind, node, given.get(kind)))
+                times.append(self._keyed.seed_time(kind, node, given.get(kind)))
         time = torch.cat([t for t in times if t is not None]) if self.is_temporal else None
-        sampled = self.sample(seeds, key, time)
+        left_out = excluded and excluded(sum(len(s) for s in seeds if s is not None))
+        sampled = self._keyed.sample(seeds, key, time, left_out)
         backward = self.sample_direction == "backward"
         return output_of(sampled, self.node_types, self.edge_types, backward)
 
-    def seed_time(
-        self,
-        node_type: NodeType | None,
-        seed: Tensor,
-        time: Tensor | None,
-        name: str = "input_time",
-    ) -> Tensor | None:
-        """Return the time of each seed, int64 [n]: as given, or its node's own; None without times.
 
-        Raises:
-            ValueError: times given where there is no `time_attr`, not one integer for each seed, or
-                none given where the nodes have none of their own.
-        """
-        times = self.graph.node_times
-        if time is None:
-            own = None if times is None else times.get(node_type)
-            if times is not None and own is None:
-                kind = "nodes" if node_type is None else f"nodes of type {node_type!r}"
-                raise ValueError(
-                    f"{name} is needed: the {kind} have no time of their own to sample before."
-                )
-            return None if own is None else torch.from_numpy(own)[seed]
-        if times is None:
-            raise ValueError(f"{name} has no meaning without time_attr.")
-        if time.shape != seed.shape or time.is_floating_point():
-            raise ValueError(
-                f"{name} must hold one integer for each of {len(seed)} seeds, got {time.dtype} "
-                f"of shape {tuple(time.shape)}."
-            )
-        return time.to(torch.int64).contiguous()
+def keyed(sampler: BaseSampler) -> KeyedSampler:
+    """Return what a `NeighborSampler` is made of, for the loaders of this package."""
+    return cast(NeighborSampler, sampler)._keyed
 
-    def sample(
-        self, seeds: list[Tensor | None], key: BatchKey, seed_time: Tensor | None = None
-    ) -> SampledGraph:
-        """Sample around `seeds`, one int64 tensor [n_t] or None for each node type.
 
-        `seed_time`, int64 [n], holds the times of all seeds, type by type.
-        """
-        if torch.is_inference_mode_enabled():  # which a workspace outlives, if it is made there
-            with torch.inference_mode(False):
-                return self._run(seeds, key, seed_time)
-        return self._run(seeds, key, seed_time)
-
-    def _run(
-        self, seeds: list[Tensor | None], key: BatchKey, seed_time: Tensor | None
-    ) -> SampledGraph:
-        plan_key, plan = self._plan()
-        # A workspace belongs to one stream, which orders what is done with it.
-        kind = (plan_key, self._backend.streams.stream_id())
-        work = self._workspaces.take(kind) or self._backend.workspace(self._csc, plan)
-        work.start(seeds, key, seed_time)
-        work.sample_hops(0, len(plan.fanouts))
-        induced = self.subgraph_type == SubgraphType.induced
-        sampled = work.emit_induced() if induced else work.emit()
-        # Not after an exception: the workspace may be in any state then.
-        self._workspaces.give_back(kind, work)
-        return sampled
-
-    def _plan(self) -> tuple[Any, SamplingPlan]:
-        fanouts = self._fanouts()
-        key = (fanouts, self.replace, self.disjoint, self.temporal_strategy, self.time_window)
-        plan = self._plans.get(key)
-        if plan is None:
-            check_fanouts(self._num_neighbors, fanouts, self.replace)  # which can be set, too
-            table = fanout_table(fanouts, np.diff(self._csc.edge_base), self.replace)
-            recent = self.temporal_strategy == "last"
-            window = -1 if self.time_window is None else self.time_window
-            plan = SamplingPlan(
-                table, self.replace, self.disjoint, recent, self.graph.id_dtype, window
-            )
-            self._plans[key] = plan
-        return key, plan
-
-    def _fanouts(self) -> Fanouts:
-        return fanouts_of(self._num_neighbors, self.edge_types, self.is_hetero)
-
-    def next_key(self) -> BatchKey:
-        """Return the key of a batch that is asked for alone, outside an epoch."""
-        if self._seed is not None and torch.utils.data.get_worker_info() is None:
-            return rng.derive(self._seed, 0, next(self._calls), rng.CALL_DOMAIN)
-        # In a worker process of PyG's loader a call counter would repeat itself, in every worker
-        # and every epoch; torch's generator was seeded for this worker and epoch.
-        return rng.derive(rng.draw_seed(None), 0, self._seed or 0, rng.CALL_DOMAIN)
-
-    def copy_to(self, device: torch.device, where: tuple[str, int | None]) -> NeighborSampler:
-        """Return a copy that samples on `device`; `where` is its (topology, device_bytes)."""
-        twin, backend = copy.copy(self), backend_for(device)
-        twin.__setstate__({**self.__getstate__(), "_backend": backend, "_where": where})
-        return twin
-
-    def __copy__(self) -> NeighborSampler:
-        twin = object.__new__(type(self))
-        twin.__dict__.update(self.__dict__)
-        return twin
-
-    def __getstate__(self) -> dict[str, Any]:
-        state = self.__dict__.copy()
-        graph = replace_fields(self.graph, csc=self._backend.memory.to_numpy(self._csc))
-        state.update(_calls=None, _plans={}, _csc=None, graph=graph)
-        return state
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _calls=itertools.count())
-        self._csc = self._backend.memory.place_graph(self.graph.csc, *self._where)
-        self.graph = replace_fields(self.graph, csc=self._csc)
+def moved(
+    sampler: NeighborSampler, device: torch.device, where: tuple[str, int | None]
+) -> NeighborSampler:
+    """Return a copy that samples on `device`; `where` is its (topology, device_bytes)."""
+    twin = copy.copy(sampler)
+    twin._keyed = sampler._keyed.moved(backend_for(device), where)
+    return twin

@@ -14,8 +14,8 @@ MAX_IDLE_KINDS = 4  # such as training and validation, each on two streams
 class WorkspacePool:
     """Idle workspaces by kind, those of the kinds that were used last. Thread-safe.
 
-    Each holds a table over all nodes, so those of a kind that nobody asks for any more, as after
-    `num_neighbors` was set anew, are let go.
+    Each holds a table over all nodes, so the kinds that were not used for longest, as after
+    `num_neighbors` was set anew, are freed.
     """
 
     def __init__(self) -> None:

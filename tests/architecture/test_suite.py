@@ -1,4 +1,4 @@
-"""The suite's own promises: lost GPUs are noticed, and the stored batches are what they say."""
+"""Checks of the suite itself: a missing GPU is noticed, and the stored batches are complete."""
 
 import json
 from typing import Any
@@ -12,6 +12,7 @@ from graphs import REAL_GRAPHS, example_graph
 from pyg_direct import NeighborLoader, NeighborSampler
 from pyg_direct.ops.cpu.backend import CpuBackend
 from pyg_direct.ops.cuda.backend import CudaBackend
+from pyg_direct.sampling.sampler import keyed
 
 
 class Item:
@@ -51,7 +52,7 @@ def test_gpu_tests_are_skipped_or_fail(
 
 def test_each_backend_is_the_one_that_samples(each_backend: str) -> None:
     loaders = NeighborLoader(example_graph(), [2]), NeighborSampler(example_graph(), [2])
-    for backend in (loaders[0].node_sampler.backend, loaders[1].backend):
+    for backend in (keyed(loaders[0].node_sampler).backend, keyed(loaders[1]).backend):
         assert isinstance(backend, CudaBackend if each_backend == "cuda" else CpuBackend)
 
 

@@ -10,6 +10,7 @@ import torch
 from conformance import (
     FANOUTS,
     PALETTES,
+    PLANS,
     Case,
     attributed_cases,
     cases,
@@ -27,14 +28,12 @@ from hypothesis import HealthCheck, given, settings
 from tables import BASES
 
 from pyg_direct.ops.cuda import bounds as forecast
-from pyg_direct.ops.cuda import workspace as cuda_workspace
+from pyg_direct.ops.cuda import table as cuda_table
 from pyg_direct.ops.cuda.backend import CudaBackend
 from pyg_direct.ops.devices import backend_for
 from pyg_direct.types import BatchKey
 
 pytestmark = pytest.mark.gpu
-
-LAWS = ({}, {"replace": True}, {"disjoint": True}, {"replace": True, "disjoint": True})
 
 
 def device_backend() -> CudaBackend:
@@ -55,46 +54,46 @@ def test_any_graph_with_times_or_weights(case: Case) -> None:
     check_case(device_backend(), case, batches=2)
 
 
-@pytest.mark.parametrize("law", [{}, {"replace": True}, {"recent": True}])
+@pytest.mark.parametrize("plan", [{}, {"replace": True}, {"recent": True}])
 @pytest.mark.parametrize("palette", PALETTES)
 def test_a_large_batch_by_time_and_by_weight(
-    palette: tuple[float, ...], law: dict[str, object]
+    palette: tuple[float, ...], plan: dict[str, object]
 ) -> None:
     """Bits of doubles that a merged product would change show in so many draws."""
     rng = np.random.default_rng(4)
-    case = homogeneous([40, 10], num_nodes=50_000, num_edges=4_000_000, seeds=1024, plan=law)
+    case = homogeneous([40, 10], num_nodes=50_000, num_edges=4_000_000, seeds=1024, plan=plan)
     csc = with_weights(rng, case.csc, palette)
     check_case(device_backend(), replace(case, csc=csc), batches=2)
     csc = with_times(rng, csc, by_edge=False)
     case = with_seed_times(rng, case, csc)
-    check_case(device_backend(), replace(case, plan=replace_plan(case.plan, **law)), batches=2)
+    check_case(device_backend(), replace(case, plan=replace_plan(case.plan, **plan)), batches=2)
 
 
-@pytest.mark.parametrize("law", LAWS)
-def test_every_fanout(law: dict[str, object]) -> None:
+@pytest.mark.parametrize("plan", PLANS)
+def test_every_fanout(plan: dict[str, object]) -> None:
     for fanout in FANOUTS:
         for fanouts in ([fanout, 3], [2, fanout]):
-            check_case(device_backend(), homogeneous(fanouts, plan=law), batches=2)
+            check_case(device_backend(), homogeneous(fanouts, plan=plan), batches=2)
 
 
-@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("plan", PLANS)
 @pytest.mark.parametrize("induced", [False, True])
-def test_a_large_batch(law: dict[str, object], induced: bool) -> None:
+def test_a_large_batch(plan: dict[str, object], induced: bool) -> None:
     """Many blocks in every kernel, where a race would show."""
     case = homogeneous(
-        [15, 10, 5], num_nodes=200_000, num_edges=4_000_000, seeds=1024, plan=law, induced=induced
+        [15, 10, 5], num_nodes=200_000, num_edges=4_000_000, seeds=1024, plan=plan, induced=induced
     )
     check_case(device_backend(), case, batches=3)
 
 
-@pytest.mark.parametrize("law", LAWS)
-def test_all_neighbours_of_a_hub(law: dict[str, object]) -> None:
-    case = homogeneous([-1, 10], num_nodes=100_000, num_edges=1_000_000, seeds=300, plan=law)
+@pytest.mark.parametrize("plan", PLANS)
+def test_all_neighbours_of_a_hub(plan: dict[str, object]) -> None:
+    case = homogeneous([-1, 10], num_nodes=100_000, num_edges=1_000_000, seeds=300, plan=plan)
     check_case(device_backend(), case, batches=2)
 
 
 def test_a_large_hash_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda_workspace, "DENSE_LIMIT_BYTES", 0)
+    monkeypatch.setattr(cuda_table, "DENSE_LIMIT_BYTES", 0)
     case = homogeneous([15, 10, 5], num_nodes=200_000, num_edges=4_000_000, seeds=1024)
     check_case(device_backend(), case, batches=3)
 
@@ -110,9 +109,9 @@ def test_heterogeneous(disjoint: bool) -> None:
     relations = [(0, 1, 90_000), (1, 0, 80_000), (0, 0, 50_000), (2, 1, 0), (1, 0, 9_000)]
     csc = make_csc(rng, [4000, 2500, 0], relations, hub=True)
     fanouts = np.array([[3, -1, 40, 5, 9], [10, 2, -1, 5, 1], [1, 1, 1, 1, 1]])
-    law = uniform_plan(fanouts, disjoint=disjoint)
+    plan = uniform_plan(fanouts, disjoint=disjoint)
     for induced in (False, True):
-        case = Case(csc, law, make_seeds(rng, csc, [60, 90, None]), BatchKey(1, 2), induced)
+        case = Case(csc, plan, make_seeds(rng, csc, [60, 90, None]), BatchKey(1, 2), induced)
         check_case(device_backend(), case)
 
 

@@ -199,3 +199,13 @@ def test_all_runs_each_command(monkeypatch):
         monkeypatch.setattr(command.load(), "main", run)
     benchmarks.__main__.main(["all", "--quick"])
     assert ran == [(name, ["--quick"]) for name in COMMANDS]
+
+
+def test_toy_sizes_do_not_overwrite_committed_results(tmp_path) -> None:
+    parser, out = benchmarks.result.parser("A benchmark."), str(tmp_path)
+    assert parser.parse_args([]).out == benchmarks.result.RESULTS
+    quick = parser.parse_args(["--quick"])
+    assert quick.quick is True
+    assert not quick.out.is_relative_to(benchmarks.result.RESULTS)
+    for arguments in (["--quick", "--out", out], ["--out", out, "--quick"]):
+        assert parser.parse_args(arguments).out == tmp_path

@@ -215,7 +215,7 @@ def test_a_command_that_hangs_is_stopped_with_all_that_it_started(tmp_path: Path
     outcome = running.wait(0.1)
     assert outcome.seconds < 50
     assert (outcome.status, outcome.ok) == (None, False)
-    # Where nobody reaps orphans, it stays as a zombie.
+    # Where orphans are not reaped, it stays as a zombie.
     assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
 
 

@@ -1,4 +1,4 @@
-"""The benchmarks of tasks and of the other loaders run at toy size, and keep their promises."""
+"""Benchmarks of tasks and of the other loaders run at toy size, with complete results."""
 
 import json
 import math

@@ -132,6 +132,16 @@ def test_imbalanced_sampler(loader_class: type) -> None:
     assert torch.equal(batch.y[:300], data.y[seeds])
 
 
+@pytest.mark.pyg("with.imbalanced_sampler")
+def test_imbalanced_sampler_over_a_mask(loader_class: type) -> None:
+    data, mask = example_graph(), torch.arange(12) > 5
+    data.y = (torch.arange(12) == 7).long()
+    sampler = ImbalancedSampler(data, input_nodes=mask, num_samples=300)
+    (batch,) = loader_class(data, [-1], input_nodes=mask, batch_size=300, sampler=sampler)
+    assert int(batch.n_id[:300].min()) == 6
+    assert 100 < int(batch.y[:300].sum()) < 200
+
+
 @pytest.mark.pyg("with.zip_loader")
 def test_zip_loader(loader_class: type) -> None:
     one = loader_class(example_graph(), [-1], batch_size=4)

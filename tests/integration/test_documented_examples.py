@@ -13,7 +13,6 @@ import torch_geometric.transforms as T
 from graphs import citations, papers_and_authors
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
-from torch_geometric.loader import ImbalancedSampler
 from torch_geometric.nn import GraphSAGE, SAGEConv, to_hetero
 from torch_geometric.testing import MyFeatureStore, MyGraphStore
 from torch_geometric.utils import trim_to_layer
@@ -140,22 +139,6 @@ def test_hierarchical_sampling() -> None:
     torch.testing.assert_close(x[: batch.batch_size], expected)
 
 
-def test_imbalanced_sampler() -> None:
-    data = citations()
-    data.y = (torch.arange(300) % 20 == 0).long()
-    sampler = ImbalancedSampler(data, input_nodes=data.train_mask)
-    loader = NeighborLoader(
-        data, input_nodes=data.train_mask, batch_size=64, num_neighbors=[-1, -1], sampler=sampler
-    )
-    labels = torch.cat([batch.y[: batch.batch_size] for batch in loader])
-    assert len(labels) == 200
-    assert 0.3 < float(labels.float().mean()) < 0.7
-    everywhere = NeighborLoader(
-        data, batch_size=64, num_neighbors=[-1, -1], sampler=ImbalancedSampler(data.y)
-    )
-    assert sum(batch.batch_size for batch in everywhere) == 300
-
-
 def test_seeds_split_between_processes() -> None:
     """What each rank of the multi-GPU examples does, one after the other."""
     data, world_size = citations(), 4
@@ -170,12 +153,6 @@ def test_seeds_split_between_processes() -> None:
         for batch in loader:
             seen += batch.n_id[: batch.batch_size].tolist()
     assert sorted(seen) == train_idx.tolist()
-
-
-def test_cpu_affinity() -> None:
-    loader = NeighborLoader(citations(), num_neighbors=[5], batch_size=64, num_workers=1)
-    with loader.enable_cpu_affinity(loader_cores=[0]):
-        assert sum(batch.batch_size for batch in loader) == 300
 
 
 # Graphs with types ################################################################################

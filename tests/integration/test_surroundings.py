@@ -1,13 +1,11 @@
 """What a loader meets in a project: tables, ranks, compiled models, and PyG's other loaders."""
 
-import os
 import threading
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-import torch_geometric.typing
 from graphs import citations, example_graph, papers_and_authors
 from torch.utils.data import WeightedRandomSampler
 from torch.utils.data.distributed import DistributedSampler
@@ -99,23 +97,6 @@ def test_filter_per_worker_says_where_and_not_what(make: Any) -> None:
     assert (in_producers, in_consumer) == ({False}, {True})
 
 
-@pytest.mark.filterwarnings("ignore:Due to conflicting parallelization")  # PyG, of processes
-@each_kind
-def test_cpu_affinity(make: Any) -> None:
-    before = os.sched_getaffinity(0)
-    core, seen = min(before), set()
-
-    def note(batch: Any) -> Any:
-        seen.add(frozenset(os.sched_getaffinity(0)))
-        return batch
-
-    loader = make(transform=note, num_workers=1)
-    with loader.enable_cpu_affinity(loader_cores=[core]):
-        assert len(list(loader)) == len(loader)
-    assert seen == {frozenset({core})}
-    assert os.sched_getaffinity(0) == before
-
-
 def test_imbalanced_sampler_of_types_and_links() -> None:
     label = (torch.arange(200) % 20 == 0).long()
     loader = typed_nodes(sampler=ImbalancedSampler(label), batch_size=200)
@@ -205,19 +186,6 @@ def tables() -> Data:
     data.table, data.of_graph = get_random_tensor_frame(12), get_random_tensor_frame(1)
     data.edge_attr = get_random_tensor_frame(20)
     return data
-
-
-@pytest.mark.parametrize("num_workers", [0, 2])
-@pytest.mark.parametrize("kind", ["directional", "induced"])
-def test_tensor_frames(tables: Data, kind: str, num_workers: int) -> None:
-    loader = NeighborLoader(
-        tables, [2, 2], batch_size=4, subgraph_type=kind, num_workers=num_workers
-    )
-    for batch in loader:
-        assert isinstance(batch.table, torch_geometric.typing.TensorFrame)
-        assert batch.table == tables.table[batch.n_id]
-        assert batch.edge_attr == tables.edge_attr[batch.e_id]
-        assert batch.of_graph is tables.of_graph
 
 
 def test_tensor_frames_around_links_and_types(tables: Data) -> None:

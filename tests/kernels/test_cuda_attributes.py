@@ -12,6 +12,7 @@ from conformance import (
     EPOCH,
     FANOUTS,
     PALETTES,
+    PLANS,
     SPAN,
     Case,
     attributed_cases,
@@ -34,8 +35,6 @@ from pyg_direct.graph.weights import with_weights as weigh
 from pyg_direct.ops.cpu.backend import CpuBackend
 from pyg_direct.ops.cuda.source import read_source
 from pyg_direct.types import BatchKey, Csc
-
-LAWS = ({}, {"replace": True}, {"disjoint": True}, {"replace": True, "disjoint": True})
 
 
 def timed(fanouts: Sequence[int], by_edge: bool, **plan: object) -> Case:
@@ -82,12 +81,12 @@ def test_times_cut_the_lists() -> None:
     assert 0.4 * sizes[2] < sizes[1] < 0.6 * sizes[2]
 
 
-@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("plan", PLANS)
 @pytest.mark.parametrize("palette", PALETTES)
-def test_every_fanout_by_weight(palette: Sequence[float], law: dict[str, object]) -> None:
+def test_every_fanout_by_weight(palette: Sequence[float], plan: dict[str, object]) -> None:
     with emulated() as backend:
         for fanout in FANOUTS:
-            check_case(backend, weighted([fanout, 3], palette, **law))
+            check_case(backend, weighted([fanout, 3], palette, **plan))
 
 
 @pytest.mark.parametrize("palette", PALETTES)
@@ -106,9 +105,9 @@ def test_lists_of_many_weights() -> None:
     case = homogeneous([60, 7], num_nodes=6, num_edges=6000, seeds=6)
     weight = rng.random(6000) ** 9
     csc = weigh(case.csc, weight, np.ones(1, np.bool_))
-    for law in LAWS:
+    for changes in PLANS:
         with emulated() as backend:
-            plan = replace_plan(case.plan, **law)
+            plan = replace_plan(case.plan, **changes)
             check_case(backend, replace(case, csc=csc, plan=plan), batches=3)
 
 
@@ -140,8 +139,8 @@ def test_heterogeneous(by_edge: bool, order: int) -> None:
     csc = with_weights(rng, csc, PALETTES[0], [True, False, True, True, False, False])
     csc = with_times(rng, csc, by_edge, [True, True, False, True, False, True])
     fanouts = np.array([[3, -1, 40, 5, 9, 2], [10, 2, -1, 5, 1, 4], [1, 1, 1, 1, 1, 1]])
-    for law in ({}, {"replace": True}, {"recent": True}):
-        plan = replace_plan(uniform_plan(fanouts), **law)
+    for changes in ({}, {"replace": True}, {"recent": True}):
+        plan = replace_plan(uniform_plan(fanouts), **changes)
         case = Case(csc, plan, make_seeds(rng, csc, [6, 9, None, 2]), BatchKey(1, 2))
         with emulated(order=order) as backend:
             check_case(backend, with_seed_times(rng, case, csc), batches=2)
@@ -175,24 +174,24 @@ def test_a_workspace_forgets_the_times_of_the_batch_before() -> None:
     ("old", "new"),
     [
         ("time[at] <= latest", "time[at] < latest"),
-        ("time_base + static_cast<i64>(indices[middle])", "static_cast<i64>(indices[middle])"),
-        ("start += degree - k;", ""),
-        ("seed_time[seed_of[at]]", "seed_time[0]"),
-        ("item_low[item] = start > list ? cumulative[start - 1] : 0.0;", "item_low[item] = 0.0;"),
-        ("if (low > 0.0)", "if (low < 0.0)"),
-        ("found < enough; ++p) found += weight[p] > 0.0", "found < enough; ++p) ++found"),
+        ("base + static_cast<i64>(graph.indices", "static_cast<i64>(graph.indices"),
+        ("rank = span.start + span.degree - k;", "rank = span.start;"),
+        ("seed_time[batch.nodes.seed_of[at]]", "seed_time[0]"),
+        ("span.start > list ? static_cast<f64>(graph.cumulative[span.start - 1]) : 0.0;", "0.0;"),
+        ("if (weights.low > 0.0)", "if (weights.low < 0.0)"),
+        ("found += batch.graph.weight[p] > 0.0;", "++found;"),
         ("if (left > tiny)", "if (true)"),
         ("if (cumulative[middle] > target)", "if (cumulative[middle] > target + target)"),
         ("slot & 1 ? words.word[2] : words.word[0]", "words.word[0]"),
-        ("if (!weighted[r] || fanout[r] < 0)", "if (fanout[r] < 0)"),
+        ("if (!batch->graph.weighted[r] || at.fanout[r] < 0)", "if (at.fanout[r] < 0)"),
         ("position[at - 1] > chosen", "false"),
         ("is_new = position[first + i] != chosen", "is_new = true"),
         ("if (degree > kSeenBits && !is_new)", "if (false)"),
         ("seen |= bit;", ""),
-        ("item.low == 0.0 ? kDrawsPerPick * k : 0", "kDrawsPerPick * k"),
+        ("(from_all ? kDrawsPerPick * k : 0)", "(kDrawsPerPick * k)"),
         ("static_cast<i64>(entry >> 32)", "static_cast<i64>(entry >> 33)"),
         ("stored < 0.0 ? stored + 1.0 : stored", "stored"),
-        ("time_base[r] == kNoTime}", "true}"),
+        ("graph.time_base[item.relation] == kNoTime,", "true,"),
         ("kDrawsPerPick = 3", "kDrawsPerPick = 2"),
         ("draw_unit(stream, static_cast<u32>(j), 1)", "draw_unit(stream, static_cast<u32>(j), 0)"),
     ],
@@ -208,8 +207,8 @@ def test_mistakes_are_caught(old: str, new: str) -> None:
         with emulated(planted=[(old, new)]) as backend:
             for palette in (PALETTES[0], PALETTES[2], PALETTES[3]):
                 graph = with_weights(rng, csc, palette, [True, True, False])
-                for law in ({}, {"recent": True}, {"recent": True, "replace": True}):
-                    plan = replace_plan(uniform_plan(np.array([[3, 5, 2], [40, 2, 2]])), **law)
+                for changes in ({}, {"recent": True}, {"recent": True, "replace": True}):
+                    plan = replace_plan(uniform_plan(np.array([[3, 5, 2], [40, 2, 2]])), **changes)
                     case = with_seed_times(rng, Case(graph, plan, seeds, BatchKey(5, 6)), graph)
                     check_case(backend, case, batches=2)
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import re
-import subprocess
 import sys
 import types
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import nvrtc
 import pytest
 import torch
+from descriptors import filled
 
 from pyg_direct.ops.cuda import compiler as compiling
 from pyg_direct.ops.cuda import source
@@ -24,10 +26,12 @@ from pyg_direct.ops.cuda.launch import (
     Kernel,
     Launch,
     compile_options,
+    threads_of,
     type_name,
 )
 from pyg_direct.ops.cuda.source import (
     FILES,
+    INSTANCE_VALUES,
     Declaration,
     declarations,
     instance_names,
@@ -38,7 +42,6 @@ from pyg_direct.ops.cuda.source import (
 from pyg_direct.ops.devices import backend_for
 
 COMMON = 80
-OTHERS = [architecture for architecture in nvrtc.ARCHITECTURES if architecture != COMMON]
 
 
 @pytest.fixture(scope="module")
@@ -47,23 +50,57 @@ def pool() -> Iterator[ThreadPoolExecutor]:
         yield pool
 
 
-@pytest.mark.parametrize(
-    "architecture",
-    [COMMON, *(pytest.param(a, marks=pytest.mark.slow) for a in OTHERS)],
-)
-@pytest.mark.parametrize("file", FILES)
-def test_every_instance_compiles(file: str, architecture: int, pool: ThreadPoolExecutor) -> None:
+def covering(text: str) -> Iterator[dict[str, str]]:
+    """Yield instances in which every two values of two names meet; fewest first found greedily."""
+
+    def meetings(types: Mapping[str, str]) -> set[Any]:
+        return set(itertools.combinations(sorted(types.items()), 2)) or {tuple(types.items())}
+
+    every = list(instances(text))
+    missing = set().union(*map(meetings, every))
+    while missing:
+        best = max(every, key=lambda types: len(meetings(types) & missing))
+        missing -= meetings(best)
+        yield best
+
+
+def check_compiled(
+    file: str, architecture: int, choice: Iterable[Mapping[str, str]], pool: ThreadPoolExecutor
+) -> None:
     text, compiler = read_source(file), nvrtc.installed()
     names = {kernel.name.encode() for kernel in declarations(text)}
-    work = [
-        pool.submit(
-            compiler.cubin, text, architecture, *compile_options(text, types, BLOCK_THREADS)
-        )
-        for types in instances(text)
-    ]
+    options = [options_of(file, text, types) for types in choice]
+    work = [pool.submit(compiler.cubin, text, architecture, *given) for given in options]
     for compiled in work:
         cubin = compiled.result()
         assert all(b".text." + name + b"\0" in cubin for name in names)
+
+
+def options_of(file: str, text: str, types: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the options that a file is compiled with for a GPU."""
+    return compile_options(text, types, threads_of(file, BLOCK_THREADS))
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_every_value_of_an_instance_compiles(file: str, pool: ThreadPoolExecutor) -> None:
+    check_compiled(file, COMMON, covering(read_source(file)), pool)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("architecture", nvrtc.ARCHITECTURES)
+@pytest.mark.parametrize("file", FILES)
+def test_every_instance_compiles(file: str, architecture: int, pool: ThreadPoolExecutor) -> None:
+    check_compiled(file, architecture, instances(read_source(file)), pool)
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_few_instances_cover_every_two_values(file: str) -> None:
+    text = read_source(file)
+    chosen, names = list(covering(text)), instance_names(text)
+    for one, other in itertools.combinations(names, 2):
+        met = {(types[one], types[other]) for types in chosen}
+        assert met == set(itertools.product(INSTANCE_VALUES[one], INSTANCE_VALUES[other]))
+    assert len(chosen) <= max(10, *(len(INSTANCE_VALUES[name]) for name in names), 1)
 
 
 def test_a_file_that_does_not_compile() -> None:
@@ -125,7 +162,7 @@ def test_messages_name_file_and_line() -> None:
     broken = read_source("sample.cu").replace("const u64 product0", "const nothing product0")
     line = (source.source_folder() / "philox.cuh").read_text().splitlines()
     number = 1 + next(i for i, text in enumerate(line) if "const u64 product0" in text)
-    options = compile_options(broken, {**NARROW, "T": "i64"}, BLOCK_THREADS)
+    options = compile_options(broken, NARROW, BLOCK_THREADS)
     with pytest.raises(ValueError, match=rf"cuda/philox.cuh\({number}\)"):
         nvrtc.installed().cubin(broken, 90, *options)
 
@@ -145,18 +182,18 @@ def test_all_kernels_and_their_parameters_are_read() -> None:
 
 def test_instances() -> None:
     text = read_source("relabel.cu")
-    assert instance_names(text) == ("I", "T", "kHashed")
+    assert instance_names(text) == ("I", "P", "kHashed")
     assert len(list(instances(text))) == 8
-    types = {"I": "i64", "T": "i32", "kHashed": "true"}
+    types = {"I": "i64", "P": "i32", "kHashed": "true"}
     assert instance_options(text, types) == (
-        "-DINSTANCE_I=i64", "-DINSTANCE_T=i32", "-DINSTANCE_kHashed=true",
+        "-DINSTANCE_I=i64", "-DINSTANCE_P=i32", "-DINSTANCE_kHashed=true",
     )  # fmt: skip
     with pytest.raises(ValueError, match="I must be one of i32, i64, got 'u8'"):
         instance_options(text, {**types, "I": "u8"})
-    with pytest.raises(ValueError, match="T must be one of i32, i64, got None"):
+    with pytest.raises(ValueError, match="P must be one of i32, i64, got None"):
         instance_options(text, {"I": "i64", "kHashed": "true"})
-    with pytest.raises(ValueError, match="P must be one of left out, got 'i32'"):
-        instance_options(text, {**types, "P": "i32"})
+    with pytest.raises(ValueError, match="M must be one of left out, got 'i32'"):
+        instance_options(text, {**types, "M": "i32"})
 
 
 def test_headers_are_part_of_the_text(tmp_path: Path) -> None:
@@ -185,14 +222,6 @@ def test_sources_are_found_in_a_wheel_and_in_a_checkout(
     (wheel / "cuda").mkdir()
     (wheel / "cuda" / FILES[0]).write_text("")
     assert source.source_folder() == wheel / "cuda"
-
-
-def test_import_is_light() -> None:
-    code = (
-        "import sys, torch, pyg_direct, pyg_direct.ops.cuda.backend; "
-        "assert 'cupy' not in sys.modules; assert not torch.cuda.is_initialized()"
-    )
-    subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True)
 
 
 def _kernel(launched: list[object]) -> Kernel:
@@ -378,38 +407,40 @@ def test_what_cupy_is_given(monkeypatch: pytest.MonkeyPatch, has_from_external: 
     compiler = compiling.CupyCompiler(CUDA)
     assert compiler.processors == 132
     library = compiling.Library(compiler)
-    kernels = library.load("relabel.cu", I="i32", kHashed="true", T="i32")
+    types_ = {"I": "i32", "P": "i64", "kHashed": "true"}
+    kernels = library.load("relabel.cu", **types_)
     (module,) = (entry[1] for entry in cupy.log if entry[0] == "module")
     assert "#include" not in module["code"]
     assert module["options"] == (
-        STANDARD, f"-DBLOCK_THREADS={BLOCK_THREADS}", "-DINSTANCE_I=i32", "-DINSTANCE_T=i32",
+        STANDARD, f"-DBLOCK_THREADS={BLOCK_THREADS}", "-DINSTANCE_I=i32", "-DINSTANCE_P=i64",
         "-DINSTANCE_kHashed=true",
     )  # fmt: skip
     assert set(module) == {"code", "options"}  # CuPy's disk cache takes no name expressions
-    assert library.load("relabel.cu", I="i32", kHashed="true", T="i32") is kernels
+    assert library.load("relabel.cu", **types_) is kernels
 
+    kernel = library.load("gather.cu", V="u32")["gather_rows"]
+    kernel._device = kernels["mark_first"]._device = torch.device("cpu")
     del cupy.log[:]
-    kernel = kernels["mark_first"]
-    monkeypatch.setattr(kernel, "_device", torch.device("cpu"))
-    table, one = torch.zeros(4, dtype=torch.int32), torch.ones(2, dtype=torch.int64)
-    narrow = torch.zeros(1, dtype=torch.int32)
-    kernel(
-        3, table=table, slot=one, edge_ptr=one, num_relations=1, window=one, rank=narrow,
-        run_sum=one,
-    )  # fmt: skip
+    ids, table = torch.zeros(1, dtype=torch.int64), torch.zeros(64, dtype=torch.uint8)
+    named = {"rows": 1, "row_bytes": 32, "lanes": 8, "line_mask": 0, "pieces": 1}
+    kernel(3, table=table, index=ids, out=table.clone(), **named)
     stream = ("stream", (0, 4711)) if has_from_external else ("old stream", 4711, 0)
     assert cupy.log[0] == ("enter", 0)  # the thread's device is another one
     _, name, grid, block, arguments, given = cupy.log[1]
-    assert (name, grid, block) == ("mark_first", (3, 1, 1), (BLOCK_THREADS, 1, 1))
+    assert (name, grid, block) == ("gather_rows", (3, 1, 1), (BLOCK_THREADS, 1, 1))
     assert given["stream"].arguments == stream
     assert arguments[0] == table.data_ptr()
-    assert [type(value) for value in arguments] == [*[np.uint64] * 3, np.int64, *[np.uint64] * 3]
+    widths = [np.uint64, np.uint64, np.int64, np.int64, np.int32, np.int32, np.int32, np.uint64]
+    assert [type(value) for value in arguments] == widths
     cupy.current = 0
     del cupy.log[:]
-    launch = kernel.bind(table=table, slot=one, edge_ptr=one, num_relations=1, window=one,
-                         rank=narrow, run_sum=one)  # fmt: skip
+    descriptor = filled(kernels["mark_first"].descriptor("batch"))
+    launch = kernels["mark_first"].bind(batch=descriptor, hop=2)
     launch(kernel.grid(1))
-    assert [entry[0] for entry in cupy.log] == ["launch"]
+    ((what, *_, arguments, _),) = cupy.log
+    assert what == "launch"
+    assert arguments == (descriptor.placed.data_ptr(), 2)
+    assert [type(value) for value in arguments] == [np.uint64, np.int32]
 
 
 def test_a_device_that_does_not_exist(monkeypatch: pytest.MonkeyPatch) -> None:

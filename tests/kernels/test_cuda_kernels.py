@@ -10,6 +10,7 @@ import pytest
 import torch
 from conformance import (
     FANOUTS,
+    PLANS,
     Case,
     assert_same,
     cases,
@@ -28,12 +29,10 @@ from hypothesis import strategies as st
 
 from pyg_direct.ops.cpu.backend import CpuBackend
 from pyg_direct.ops.cuda import bounds as forecast
-from pyg_direct.ops.cuda import workspace as cuda_workspace
+from pyg_direct.ops.cuda import table as cuda_table
 from pyg_direct.ops.cuda.arrays import BatchState
 from pyg_direct.ops.cuda.backend import CudaBackend
 from pyg_direct.types import BatchKey, Csc
-
-LAWS = ({}, {"replace": True}, {"disjoint": True}, {"replace": True, "disjoint": True})
 
 
 @pytest.fixture
@@ -49,12 +48,12 @@ def test_any_graph(case: Case, order: int) -> None:
 
 
 @pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("law", LAWS)
-def test_every_fanout(law: dict[str, object], order: int) -> None:
+@pytest.mark.parametrize("plan", PLANS)
+def test_every_fanout(plan: dict[str, object], order: int) -> None:
     with emulated(order=order) as backend:
         for fanout in FANOUTS:
-            check_case(backend, homogeneous([fanout, 3], plan=law))
-            check_case(backend, homogeneous([2, fanout], plan=law))
+            check_case(backend, homogeneous([fanout, 3], plan=plan))
+            check_case(backend, homogeneous([2, fanout], plan=plan))
 
 
 @pytest.mark.parametrize("fanout", [33, 100, 300, 700])
@@ -77,8 +76,8 @@ def test_lists_a_little_longer_than_the_fanout(backend: CudaBackend, extra: int)
             np.array([0, degree]), np.zeros(degree, np.int32), None, one, one, one,
             np.array([0, degree]), np.ones(1, np.int64),
         )  # fmt: skip
-        law = uniform_plan(np.array([[fanout]]))
-        case = Case(csc, law, [torch.zeros(100, dtype=torch.int64)], BatchKey(fanout, extra))
+        plan = uniform_plan(np.array([[fanout]]))
+        case = Case(csc, plan, [torch.zeros(100, dtype=torch.int64)], BatchKey(fanout, extra))
         check_case(backend, case)
         picks = run(backend, case)[0].edge[0].view(100, fanout)
         assert all(len(set(row)) == fanout for row in picks.tolist())
@@ -110,16 +109,16 @@ def test_heterogeneous(backend: CudaBackend, disjoint: bool) -> None:
     relations = [(0, 1, 300), (1, 0, 200), (0, 0, 150), (2, 1, 0), (1, 0, 90), (3, 0, 50)]
     csc = make_csc(rng, [40, 25, 0, 7], relations, hub=True)
     fanouts = np.array([[3, -1, 40, 5, 9, 0], [10, 2, -1, 5, 1, 4], [1, 1, 1, 1, 1, 1]])
-    law = uniform_plan(fanouts, disjoint=disjoint)
+    plan = uniform_plan(fanouts, disjoint=disjoint)
     for induced in (False, True):
-        case = Case(csc, law, make_seeds(rng, csc, [6, 9, None, 2]), BatchKey(1, 2), induced)
+        case = Case(csc, plan, make_seeds(rng, csc, [6, 9, None, 2]), BatchKey(1, 2), induced)
         check_case(backend, case, batches=2)
 
 
-@pytest.mark.parametrize("law", LAWS)
-def test_many_blocks(law: dict[str, object]) -> None:
+@pytest.mark.parametrize("plan", PLANS)
+def test_many_blocks(plan: dict[str, object]) -> None:
     """Runs of several blocks in every scan, and lists that are shared by many warps."""
-    case = homogeneous([12, -1], num_nodes=700, num_edges=9000, seeds=150, plan=law)
+    case = homogeneous([12, -1], num_nodes=700, num_edges=9000, seeds=150, plan=plan)
     for order in ORDERS:
         with emulated(block_threads=32, order=order) as backend:
             check_case(backend, case)
@@ -131,10 +130,10 @@ def test_block_sizes(block_threads: int) -> None:
         check_case(backend, homogeneous([40, 9, -1]))
 
 
-@pytest.mark.parametrize("law", LAWS)
-def test_a_workspace_serves_batches_of_any_size(law: dict[str, object]) -> None:
+@pytest.mark.parametrize("plan", PLANS)
+def test_a_workspace_serves_batches_of_any_size(plan: dict[str, object]) -> None:
     """Lists, tables and windows grow, and keep what they must."""
-    case = homogeneous([4, -1, 3], plan=law)
+    case = homogeneous([4, -1, 3], plan=plan)
     with emulated() as backend:
         mine = backend.workspace(backend.memory.place_graph(case.csc), case.plan)
         theirs = CpuBackend().workspace(case.csc, case.plan)
@@ -145,14 +144,14 @@ def test_a_workspace_serves_batches_of_any_size(law: dict[str, object]) -> None:
             assert_same(mine.emit(), theirs.emit())
 
 
-@pytest.mark.parametrize("law", LAWS)
-def test_windows_start_again_at_the_top(backend: CudaBackend, law: dict[str, object]) -> None:
-    case = homogeneous([4, 3], plan=law)
+@pytest.mark.parametrize("plan", PLANS)
+def test_windows_start_again_at_the_top(backend: CudaBackend, plan: dict[str, object]) -> None:
+    case = homogeneous([4, 3], plan=plan)
     work = backend.workspace(backend.memory.place_graph(case.csc), case.plan)
     expected = run(CpuBackend(), case)[0]
     for base in (None, 100, 0, 5000):
         if base is not None:
-            work._base = base  # as after very many batches
+            work._table.base = base  # as after very many batches
         work.start(case.seeds, case.key)
         work.sample_hops(0, 2)
         assert_same(work.emit(), expected)
@@ -163,16 +162,16 @@ def test_hash_table_without_disjoint(
     backend: CudaBackend, monkeypatch: pytest.MonkeyPatch, induced: bool
 ) -> None:
     """As on graphs whose dense map would be too large."""
-    monkeypatch.setattr(cuda_workspace, "DENSE_LIMIT_BYTES", 0)
+    monkeypatch.setattr(cuda_table, "DENSE_LIMIT_BYTES", 0)
     check_case(backend, homogeneous([5, -1, 2], induced=induced), batches=3)
 
 
-@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("plan", PLANS)
 def test_hops_above_the_edge_limit_are_counted_first(
-    backend: CudaBackend, monkeypatch: pytest.MonkeyPatch, law: dict[str, object]
+    backend: CudaBackend, monkeypatch: pytest.MonkeyPatch, plan: dict[str, object]
 ) -> None:
     monkeypatch.setattr(forecast, "EDGE_LIMIT", 60)
-    check_case(backend, homogeneous([5, 4, 3], plan=law), batches=2)
+    check_case(backend, homogeneous([5, 4, 3], plan=plan), batches=2)
 
 
 @pytest.mark.parametrize(("fanouts", "reads"), [([5, 4, 3], 1), ([-1, 4], 2), ([], 1)])

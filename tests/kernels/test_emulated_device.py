@@ -11,6 +11,7 @@ import torch
 from emulator import EmulatorError, emulated, on_device, pin, torch_device
 from torch import Tensor
 
+from pyg_direct.ops.cuda import descriptor
 from pyg_direct.ops.cuda.backend import CudaBackend
 
 
@@ -116,7 +117,9 @@ def test_launches_refuse_arrays_elsewhere(backend: CudaBackend) -> None:
         with pytest.raises(ValueError, match="must be on privateuseone:0"):
             gather(backend, *arrays)
     kernel = backend.library.load("gather.cu", V="u32")["gather_rows"]
-    kernel._check_array = lambda parameter, kind, value: value
+    kernel._check = lambda parameter, value: (
+        value if isinstance(value, Tensor) else descriptor.check_value("", parameter, value)
+    )
     for arrays in misplaced:
         with pytest.raises(EmulatorError, match=r"gather_rows: (table|index) lies on"):
             gather(backend, *arrays)

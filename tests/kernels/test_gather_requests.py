@@ -1,4 +1,4 @@
-"""The benchmark of read requests runs, and its committed result says what it says now."""
+"""The benchmark of read requests runs, and gives its committed result."""
 
 from __future__ import annotations
 

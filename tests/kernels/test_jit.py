@@ -17,8 +17,8 @@ from torch_geometric.data import Data
 from pyg_direct import NeighborLoader
 data = Data(x=torch.zeros(10, 2), edge_index=torch.randint(10, (2, 30)))
 next(iter(NeighborLoader(data, [2])))
-from pyg_direct.kernels.gather import gather_rows
-print(sum(gather_rows.stats.cache_hits.values()), sum(gather_rows.stats.cache_misses.values()))
+from pyg_direct.kernels.gather import gather_tables as kernel
+print(sum(kernel.stats.cache_hits.values()), sum(kernel.stats.cache_misses.values()))
 """
 
 
@@ -93,7 +93,7 @@ def hits_of(kernel):
 
 @pytest.mark.parametrize("ending", ["nbi", "nbc"])
 @pytest.mark.parametrize("left_bytes", [0, 40])
-def test_a_cache_cut_off_is_compiled_anew_and_mended(cache_folder, ending, left_bytes):
+def test_a_truncated_cache_file_is_compiled_anew_and_replaced(cache_folder, ending, left_bytes):
     assert hits_of(jit.kernel(plus_one)) == 0
     assert hits_of(jit.kernel(plus_one)) == 1
     for file in cache_folder.rglob(f"*.{ending}"):
@@ -112,3 +112,41 @@ def test_a_cache_that_cannot_be_written(cache_folder, monkeypatch):
     with pytest.warns(RuntimeWarning, match="No space left on device"):
         assert compiled(2) == 3
     assert compiled(2.0) == 3.0  # with another warning the test would fail
+
+
+def test_a_helper_has_no_entry_and_no_file_and_its_entry_has(cache_folder):
+    helper = jit.helper(plus_one)
+    compiled = jit.entry(helper)
+    assert hits_of(compiled) == 0
+    assert [path.suffix for path in sorted(cache_folder.rglob("*.nb*"))] == [".nbc", ".nbi"]
+    assert hits_of(jit.entry(helper)) == 1
+
+
+FROM_THE_CACHE = (
+    PROGRAM
+    + """
+import sys
+from numba.core.runtime import rtsys
+print(rtsys._init, "numba.np.linalg" in sys.modules, "pyg_direct.models.accelerate" in sys.modules)
+"""
+)
+
+
+@pytest.mark.slow
+def test_a_process_that_compiles_nothing_does_not_load_the_compiler(tmp_path):
+    """Nor what has nothing to do with loading; else its first batch takes three times as long."""
+
+    def last_line():
+        environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+        command = [sys.executable, "-c", FROM_THE_CACHE]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        return done.stdout.splitlines()[-1]
+
+    assert last_line() == "True True False"
+    assert last_line() == "False False False"
+
+
+def test_where_numba_hides_its_functions_the_compiler_is_loaded(cache_folder, monkeypatch):
+    assert hits_of(jit.kernel(plus_one)) == 0
+    monkeypatch.setattr(jit, "_add_runtime_symbols", lambda: False)
+    assert hits_of(jit.kernel(plus_one)) == 1

@@ -10,7 +10,7 @@ import sass
 from wheels import wheel_folder
 
 from pyg_direct.ops.cuda.backend import LOADS_IN_FLIGHT, WORDS
-from pyg_direct.ops.cuda.launch import BLOCK_THREADS, compile_options
+from pyg_direct.ops.cuda.launch import BLOCK_THREADS, compile_options, threads_of
 from pyg_direct.ops.cuda.source import FILES, instances, read_source
 
 REGISTERS = 65_536  # of a multiprocessor, on every architecture
@@ -33,15 +33,16 @@ def machine_code(
     text = read_source(file)
     assert planted[0] in text
     text = text.replace(*planted) if planted[0] else text
-    options = (*compile_options(text, types, BLOCK_THREADS), *nvrtc.CUPY_OPTIONS)
+    threads = threads_of(file, BLOCK_THREADS)
+    options = (*compile_options(text, types, threads), *nvrtc.CUPY_OPTIONS)
     return (compiler or nvrtc.installed()).cubin(text, architecture, *options)
 
 
-def check_local_memory(cubin: bytes) -> None:
-    """Raise unless every kernel keeps all it has in registers."""
+def check_local_memory(cubin: bytes, threads: int = BLOCK_THREADS) -> None:
+    """Raise unless every kernel keeps all it has in registers, and a block of it can run."""
     for kernel, usage in sass.usage(cubin).items():
         assert (usage.stack, usage.local) == (0, 0), f"{kernel}: {usage}"
-        assert usage.registers * BLOCK_THREADS <= REGISTERS, f"{kernel}: {usage}"
+        assert usage.registers * threads <= REGISTERS, f"{kernel}: {usage}"
     for kernel, instructions in sass.disassemble(cubin).items():
         assert sass.opcodes(instructions, SPILLS) == [], kernel
 
@@ -112,7 +113,7 @@ def test_the_model_of_accesses_under_way() -> None:
 def test_every_instance(file: str, architecture: int) -> None:
     for types in instances(read_source(file)):
         cubin = machine_code(file, types, architecture)
-        check_local_memory(cubin)
+        check_local_memory(cubin, threads_of(file, BLOCK_THREADS))
         if types == {"V": "uint4"}:
             check_gather(cubin)
         if file == "gather.cu":
@@ -143,7 +144,8 @@ def test_other_versions_of_nvrtc(wheel: str) -> None:
         check_gather(cubin)
         for file in FILES:
             types = next(instances(read_source(file)))
-            check_local_memory(machine_code(file, types, architecture, compiler))
+            code = machine_code(file, types, architecture, compiler)
+            check_local_memory(code, threads_of(file, BLOCK_THREADS))
 
 
 def test_every_word_of_a_row_has_a_width() -> None:

@@ -9,12 +9,17 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyg_direct.kernels import philox, sample
+from pyg_direct.kernels import hops, philox, sample
+from pyg_direct.kernels.jit import entry
 from pyg_direct.ops.cpu.backend import CpuBackend
 from pyg_direct.sampling import rng
 from pyg_direct.types import BatchKey, Csc, SamplingPlan
 
 WORDS = tuple[int, ...]
+
+PHILOX, BELOW = entry(philox.philox4x32), entry(philox.below)
+WITH_REPLACEMENT = entry(sample.with_replacement)
+WITHOUT_REPLACEMENT = entry(sample.without_replacement)
 
 
 def reference(counter: WORDS, key: WORDS) -> WORDS:
@@ -33,7 +38,7 @@ def reference(counter: WORDS, key: WORDS) -> WORDS:
 
 
 def ours(counter: WORDS, key: WORDS) -> WORDS:
-    return tuple(int(w) for w in philox.philox4x32(*(np.uint64(w) for w in (*counter, *key))))
+    return tuple(int(w) for w in PHILOX(*(np.uint64(w) for w in (*counter, *key))))
 
 
 # From the file kat_vectors of the authors' library, Random123.
@@ -47,7 +52,11 @@ KNOWN_ANSWERS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("generate", [ours, reference])
+def ours_in_python(counter: WORDS, key: WORDS) -> WORDS:
+    return tuple(philox.philox4x32_of_ints(*counter, *key))
+
+
+@pytest.mark.parametrize("generate", [ours, ours_in_python, reference])
 @pytest.mark.parametrize("vector", KNOWN_ANSWERS)
 def test_known_answers(generate: Any, vector: tuple[str, str, str]) -> None:
     counter, key, words = (tuple(int(w, 16) for w in part.split()) for part in vector)
@@ -59,14 +68,14 @@ word = st.one_of(st.integers(0, 2**32 - 1), st.sampled_from([0, 1, 2**31, 2**32 
 
 @given(counter=st.tuples(word, word, word, word), key=st.tuples(word, word))
 def test_equals_the_reference(counter: WORDS, key: WORDS) -> None:
-    assert ours(counter, key) == reference(counter, key)
+    assert ours(counter, key) == ours_in_python(counter, key) == reference(counter, key)
 
 
 # Draws from a range ###############################################################################
 
 
 def below(first_word: int, bound: int, at: WORDS = (0, 0, 0), key: WORDS = (1, 2)) -> int:
-    return int(philox.below(*(np.uint64(v) for v in (first_word, bound, *at, *key))))
+    return int(BELOW(*(np.uint64(v) for v in (first_word, bound, *at, *key))))
 
 
 def by_hand(first_word: int, bound: int, at: WORDS, key: WORDS) -> tuple[int, int]:
@@ -146,9 +155,10 @@ def run_as_python(patch: pytest.MonkeyPatch, recorder: Recorder) -> None:
     """Let `sample_hop` and what it calls run uncompiled, over `recorder`."""
     for module in (philox, sample):
         patch.setattr(module, "philox4x32", recorder)
-    for name in ("with_replacement", "without_replacement", "sample_hop"):
+    called = ("with_replacement", "without_replacement", "empty_slots", "enter", "stream_of")
+    for name in (*called, "below", "excluded_of", "step_over"):
         patch.setattr(sample, name, getattr(sample, name).py_func)
-    patch.setattr(sample, "below", philox.below.py_func)
+    patch.setattr(hops, "hop_sampled", sample.sample_hop.py_func)
     patch.setattr(sample, "prefetch", lambda array, index: None)
 
 
@@ -156,7 +166,7 @@ def test_no_counter_serves_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """Over hops, relations, nodes, slots and refusals."""
     recorder = Recorder()
     nodes, degree = 30, 3 * 2**29 + 1  # a degree for which a quarter of the words is refused
-    # Two relations between nodes of one type, of which nobody has to store the edges.
+    # Two relations between nodes of one type, whose edges need not be stored.
     csc = Csc(
         indptr=np.arange(2 * (nodes + 1)) * degree,
         indices=np.broadcast_to(np.int64(0), (2 * (nodes + 1) * degree,)),
@@ -232,8 +242,16 @@ def test_without_replacement_is_floyds_algorithm(k: int) -> None:
     for degree in (k + 1, k + 2, 2 * k + 1, 5000, 3 * 2**30 + 7):
         local, key = draw.randrange(2**31), (draw.randrange(2**32), draw.randrange(2**32))
         position = np.full(k + 4, -1, np.int64)
-        sample.without_replacement(
-            position, 2, k, 1000, degree, np.uint64(local), np.uint64(5), *map(np.uint64, key)
+        WITHOUT_REPLACEMENT(
+            position,
+            2,
+            k,
+            1000,
+            degree,
+            np.uint64(local),
+            np.uint64(5),
+            *map(np.uint64, key),
+            np.empty(1024, np.int64),
         )
         expected = picks_by_hand(k, degree, local, 5, key)
         assert (position[2:-2] - 1000).tolist() == expected
@@ -245,7 +263,7 @@ def test_without_replacement_is_floyds_algorithm(k: int) -> None:
 def test_with_replacement_is_one_draw_a_slot(k: int) -> None:
     for degree in (1, 2, 7, 1000, 3 * 2**30 + 7):
         position = np.full(k + 4, -1, np.int64)
-        sample.with_replacement(
+        WITH_REPLACEMENT(
             position, 2, k, 1000, degree, np.uint64(9), np.uint64(5), np.uint64(3), np.uint64(4)
         )
         words = [reference((j // 4, 9, 5, 0), (3, 4))[j % 4] for j in range(k)]

@@ -15,12 +15,23 @@ from graphs import edge_lists, load_real_graph
 from hypothesis import given, settings
 from models import OUT, WIDTH, LinkPredictor, to_hetero_sage
 from torch_geometric.data import Data
-from torch_geometric.nn import GAT, GCN, GIN, GraphConv, GraphSAGE, SAGEConv
+from torch_geometric.nn import (
+    GAT,
+    GCN,
+    GIN,
+    GATConv,
+    GraphConv,
+    GraphSAGE,
+    HeteroConv,
+    SAGEConv,
+    to_hetero,
+)
 
 import pyg_direct.loading.base as loading
 from pyg_direct import LinkNeighborLoader, NeighborLoader, accelerate
 from pyg_direct.batch import edges as edges_module
 from pyg_direct.batch.edges import SampledEdges
+from pyg_direct.models import trimmed
 from pyg_direct.models.prefixes import Prefixes
 from pyg_direct.ops.aggregate import Adjacency
 
@@ -66,22 +77,127 @@ def test_more_layers_than_hops_and_fewer(cls, hops) -> None:
     check(cls(WIDTH, 16, 3, OUT).double(), loader_of(homogeneous_graph(), hops))
 
 
+def counts_of_seeds(batch, seeds: str) -> dict[str, int]:
+    """Return how many rows of each node type are seeds."""
+    return {key: batch[key].batch_size if key == seeds else 0 for key in batch.node_types}
+
+
 def test_to_hetero() -> None:
     model = to_hetero_sage().double()
     loader = loader_of(heterogeneous_graph(), hops=2)
     fast = accelerate(model, loader)
     for batch in loader:
         inputs = {"x": batch.x_dict, "edge_index": batch.edge_index_dict}
-        counts = {
-            key: len(batch[key].x) if key != "paper" else batch["paper"].batch_size
-            for key in batch.node_types
-        }
-        plain = model(inputs["x"], {k: e.as_tensor() for k, e in inputs["edge_index"].items()})
+        assert_same_training(fast, model, inputs, counts_of_seeds(batch, "paper"))
         out = fast(**inputs)
-        assert out.keys() == plain.keys()
-        torch.testing.assert_close(out["paper"], plain["paper"][: counts["paper"]])
         assert all(len(out[key]) == 0 for key in out if key != "paper")
     assert set(fast.acceleration.forms().values()) == {"product"}
+
+
+class TwoLayers(torch.nn.Module):
+    def __init__(self, aggr) -> None:
+        super().__init__()
+        self.first, self.second = SAGEConv(8, 8, aggr=aggr), SAGEConv(8, 4, aggr=aggr)
+
+    def forward(self, x, edge_index):
+        return self.second(self.first(x, edge_index).relu(), edge_index)
+
+
+class TwoHeteroConvs(torch.nn.Module):
+    def __init__(self, edge_types, kind) -> None:
+        super().__init__()
+        if kind == "gat":
+            layer = lambda: GATConv((8, 8), 8, add_self_loops=False)  # noqa: E731
+        else:
+            layer = lambda: SAGEConv((8, 8), 8)  # noqa: E731
+        self.convs = torch.nn.ModuleList(
+            HeteroConv({key: layer() for key in edge_types}, aggr="sum") for _ in range(2)
+        )
+
+    def forward(self, x, edge_index):
+        for conv in self.convs:
+            x = {key: value.relu() for key, value in conv(x, edge_index).items()}
+        return x
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["to_hetero mean", "to_hetero max", "sage", "gat"])
+def test_debian_hetero(kind) -> None:
+    """Outputs and gradients on batches of a real graph with three node types and six of edges."""
+    data = load_real_graph("debian_hetero", None)
+    generator = torch.Generator().manual_seed(0)
+    for key in data.node_types:
+        data[key].x = torch.randn(data[key].num_nodes, 8, generator=generator).double()
+    if kind.startswith("to_hetero"):
+        model = to_hetero(TwoLayers(kind.split()[1]), data.metadata())
+    else:
+        model = TwoHeteroConvs(data.edge_types, kind)
+    model = model.double()
+    loader = NeighborLoader(
+        data, [4, 3], input_nodes=("package", torch.arange(0, 63_000, 1000)), batch_size=21, seed=0
+    )
+    fast = accelerate(model, loader)
+    for batch in loader:
+        inputs = {"x": batch.x_dict, "edge_index": batch.edge_index_dict}
+        assert_same_training(fast, model, inputs, counts_of_seeds(batch, "package"))
+    assert fast.acceleration.reason == ""
+
+
+class TestSmallBatches:
+    """They run through the plain model, with the results of accelerated ones."""
+
+    @pytest.fixture(autouse=True)
+    def sizes(self, monkeypatch):
+        monkeypatch.setattr(trimmed, "SMALL_EDGES", 40)
+        monkeypatch.setattr(trimmed, "SMALL_EDGES_OF_TYPE", 10)
+        self.seen = []
+        run_step = trimmed.TrimmedModel._run_step
+
+        def noted(model, *arguments):
+            self.seen.append(None)
+            run_step(model, *arguments)
+
+        monkeypatch.setattr(trimmed.TrimmedModel, "_run_step", noted)
+
+    @pytest.mark.parametrize("seeds", [1, 2, 30])
+    def test_homogeneous(self, seeds) -> None:
+        model = sage(2)
+        loader = NeighborLoader(homogeneous_graph(), [3, 2], batch_size=seeds, seed=0)
+        fast = accelerate(model, loader)
+        for number, batch in enumerate(loader):
+            inputs = arguments(batch)
+            assert len(fast(**inputs)) == batch.batch_size
+            self.seen.clear()
+            assert_same_training(fast, model, inputs, batch.batch_size)
+            assert bool(self.seen) == (batch.num_edges >= 40)
+            if number == 3:
+                break
+
+    def test_heterogeneous(self) -> None:
+        model = to_hetero_sage().double()
+        loader = NeighborLoader(
+            heterogeneous_graph(), [2, 1], input_nodes="paper", batch_size=2, seed=0
+        )
+        fast = accelerate(model, loader)
+        for batch in loader:
+            inputs = {"x": batch.x_dict, "edge_index": batch.edge_index_dict}
+            assert_same_training(fast, model, inputs, counts_of_seeds(batch, "paper"))
+            self.seen.clear()
+            assert {key: len(x) for key, x in fast(**inputs).items()} == counts_of_seeds(
+                batch, "paper"
+            )
+            assert bool(self.seen) == (batch.num_edges >= 50)
+
+    @pytest.mark.parametrize("rows", ["all", "needed"])
+    def test_statistics_of_the_rows_that_are_needed_are_those_of_any_batch(self, rows) -> None:
+        model = sage(2, norm="batch_norm").train()
+        loader = NeighborLoader(homogeneous_graph(), [3, 2], batch_size=2, seed=0)
+        fast = accelerate(model, loader, batch_norm=rows)
+        batch = next(iter(loader))
+        fast(**arguments(batch))
+        self.seen.clear()
+        fast(**arguments(batch))
+        assert bool(self.seen) == (rows == "needed")
 
 
 @pytest.mark.parametrize("negatives", [None, "binary"])

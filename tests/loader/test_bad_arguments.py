@@ -13,6 +13,7 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.loader import LinkLoader, NodeLoader
 from torch_geometric.sampler import NegativeSampling
 from torch_geometric.testing import MyFeatureStore, MyGraphStore
+from versions import IN_ORDER
 
 from pyg_direct import LinkNeighborLoader, NeighborLoader, NeighborSampler
 
@@ -70,8 +71,15 @@ SAMPLING: dict[str, Iterable[Any]] = {
     "device_bytes": (-1, 1.5, "2", True, [1]),
 }  # fmt: skip
 
+# Of the sampler and of links.
+EXCLUSION: dict[str, Iterable[Any]] = {
+    "exclude_seed_edges": ("both", 1.5, 2, [1], ("a", "b", "c"), torch.tensor([0]),
+                           Row(True, subgraph_type="bidirectional")),
+}  # fmt: skip
+
 SAMPLER: dict[str, Iterable[Any]] = {
     **SAMPLING,
+    **EXCLUSION,
     "device": ("gpu", 1.5, -1, [0], "cuda:x"),
     "share_memory": NO_FLAGS,
     "sample_direction": ("up", None, 3, True),
@@ -115,6 +123,7 @@ def weights(mode: str, src: Any, dst: Any) -> NegativeSampling:
 
 LINK: dict[str, Iterable[Any]] = {
     **LOADER,
+    **EXCLUSION,
     "time_attr": ("time", *(Row(v, edge_label_time=torch.zeros(EDGES, dtype=torch.int64))
                             for v in ("when", 3, "x", "short", "weight"))),
     "edge_label_index": (torch.tensor([0, 1]), torch.zeros(3, 2, dtype=torch.int64),
@@ -158,7 +167,7 @@ DATA_LOADER: dict[str, Iterable[Any]] = {
     "generator": (3, "x", torch.manual_seed),
     "prefetch_factor": (-1, 1.5, "2", 2, Row(-1, **WORKER), Row("2", **WORKER)),
     "persistent_workers": (True, "yes", Row("yes", **WORKER)),
-    "in_order": ("yes", 2),
+    **{name: ("yes", 2) for name in IN_ORDER},
 }
 # PyG's loaders take these away before `DataLoader` sees them, as Lightning passes them.
 DROPPED = {"dataset", "collate_fn"}
@@ -215,7 +224,7 @@ def test_every_argument_has_a_row(function: Any, table: dict[str, Any]) -> None:
 def test_what_is_refused_is_next_to_what_is_not(loader: type) -> None:
     """So that no check refuses everything."""
     flags = {"replace": np.bool_(True), "disjoint": 1, "directed": True, "is_sorted": 0}
-    options = {"shuffle": None, "timeout": 0.5, "pin_memory": False, "in_order": False}
+    options = {"shuffle": None, "timeout": 99.5, "pin_memory": False, **IN_ORDER}
     built = loader(
         graph(), (2, np.int32(-1)), **flags, **options, num_workers=1, batch_size=4,
         transform=lambda batch: batch, generator=torch.Generator(), weight_attr="weight",

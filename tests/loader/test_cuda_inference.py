@@ -5,8 +5,17 @@ import copy
 import pytest
 import torch
 from emulator import emulated
-from models import HETEROGENEOUS, HOMOGENEOUS, graph_inputs, hetero_data, hetero_inputs
+from models import (
+    HETEROGENEOUS,
+    HOMOGENEOUS,
+    WIDTH,
+    basic,
+    graph_inputs,
+    hetero_data,
+    hetero_inputs,
+)
 from torch_geometric.data import Data
+from torch_geometric.nn import GCN, SGConv
 
 from pyg_direct import inference
 from pyg_direct.models import inference as module
@@ -41,7 +50,18 @@ def test_heterogeneous(device):
     torch.testing.assert_close(found["paper"], expected["paper"], rtol=1e-5, atol=1e-6)
 
 
-def test_degrees_are_not_supported_there(device):
-    model = HOMOGENEOUS["gcn"][0]().to(device.device)
-    with pytest.raises(CutError, match="degrees"):
+@pytest.mark.parametrize("extra", [(), ("edge_weight",)])
+@pytest.mark.parametrize("options", [{}, {"add_self_loops": False}, {"improved": True}])
+def test_degrees_of_the_whole_graph(extra, options, device):
+    model, inputs = basic(GCN, **options)().eval(), graph_inputs(*extra)
+    inputs["edge_index"][:, ::9] = inputs["edge_index"][1, ::9]  # self loops, some twice
+    with torch.no_grad():
+        expected = copy.deepcopy(model)(**inputs)
+    found = inference(model.to(device.device), Data(**inputs), tuple(inputs))
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_several_hops_are_not_supported_there(device):
+    model = SGConv(WIDTH, 4, K=2).to(device.device)
+    with pytest.raises(CutError, match="several hops"):
         inference(model, Data(**graph_inputs()))

@@ -118,7 +118,7 @@ def test_fanouts_beyond_every_degree_take_all(case: tuple[Data, list[int]]) -> N
     )
 
 
-# Against the independent reference, which needs nobody's sampler ##################################
+# Against the independent reference, which needs no sampler ##################################
 
 
 def call(case: tuple[Data, list[int]], hops: list[int], **arguments: Any) -> Data:

@@ -10,7 +10,7 @@ from children import in_child
 from graphs import assert_same_epoch, example_graph
 from torch_geometric.data import Data
 from torch_geometric.testing import MyFeatureStore, MyGraphStore
-from torch_geometric.typing import SparseTensor
+from torch_geometric.typing import WITH_TORCH_SPARSE, SparseTensor
 
 from pyg_direct import NeighborLoader
 
@@ -27,7 +27,7 @@ def loader(num_neighbors: Any, data: Data | None = None, **arguments: Any) -> Ne
     return NeighborLoader(data, num_neighbors, batch_size=5, seed=1, **arguments)
 
 
-LAWS: dict[str, dict[str, Any]] = {
+SAMPLING: dict[str, dict[str, Any]] = {
     "uniform": {},
     "disjoint": {"disjoint": True},
     "induced": {"subgraph_type": "induced"},
@@ -43,12 +43,12 @@ def attributed() -> Data:
     return data
 
 
-@pytest.mark.parametrize("law", LAWS)
-def test_a_huge_fanout_without_replacement_takes_all(law: str) -> None:
+@pytest.mark.parametrize("name", SAMPLING)
+def test_a_huge_fanout_without_replacement_takes_all(name: str) -> None:
     def case() -> None:
         for fanout in HUGE:
-            ours = loader([fanout, fanout], attributed(), **LAWS[law])
-            assert assert_same_epoch(ours, loader([-1, -1], attributed(), **LAWS[law])) == 3
+            ours = loader([fanout, fanout], attributed(), **SAMPLING[name])
+            assert assert_same_epoch(ours, loader([-1, -1], attributed(), **SAMPLING[name])) == 3
 
     in_child(case, timeout_seconds=200)
 
@@ -167,7 +167,7 @@ def test_destinations_of_a_store_that_lie(layout: str, size: Any, bad: int) -> N
     in_child(attempt)
 
 
-def test_an_honest_store() -> None:
+def test_a_store_with_the_right_number_of_edges() -> None:
     """The checks above fail for what they say, and not for the way the store is made."""
     stores = example_stores(np.array([0, 2, 2, 3]), np.array([1, 2, 0]), np.array([2, 0, 1]))
     (batch,) = NeighborLoader(stores, [-1], torch.arange(3), batch_size=3)
@@ -175,7 +175,7 @@ def test_an_honest_store() -> None:
     assert batch.e_id.tolist() == [2, 0, 1]
 
 
-@pytest.mark.skipif(SparseTensor is object, reason="needs torch_sparse")
+@pytest.mark.skipif(not WITH_TORCH_SPARSE, reason="needs torch_sparse")
 def test_a_sparse_tensor_that_lies() -> None:
     def attempt() -> None:
         pointers = torch.tensor([0, 2**31, 1, 3])

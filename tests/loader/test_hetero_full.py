@@ -1,7 +1,7 @@
 """Full neighbourhoods of heterogeneous graphs equal PyG's, element for element.
 
 On a real graph, and on whatever hypothesis makes; and those of a plain reference, which needs
-nobody's sampler.
+no sampler.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ from torch_geometric.sampler import (
     NodeSamplerInput,
     SamplerOutput,
 )
+from versions import IN_ORDER, needs_merged_outputs
 
 from pyg_direct import LinkNeighborLoader, NeighborLoader, NeighborSampler
 
@@ -35,7 +36,7 @@ from pyg_direct import LinkNeighborLoader, NeighborLoader, NeighborSampler
     [
         {"pin_memory": True},
         {"num_workers": 1, "multiprocessing_context": "spawn"},
-        {"num_workers": 1, "in_order": False},
+        {"num_workers": 1, **IN_ORDER},
         {"num_workers": 1, "persistent_workers": True, "timeout": 60},
     ],
     ids=lambda keywords: "-".join(keywords),
@@ -129,6 +130,7 @@ def test_slices_of_the_input() -> None:
     assert out.metadata[0].tolist() == [2, 0]
 
 
+@needs_merged_outputs
 @pytest.mark.pyg("sampler.output")
 def test_seed_node() -> None:
     out = sampled(3, 1, disjoint=True)
@@ -137,6 +139,7 @@ def test_seed_node() -> None:
     assert torch.equal(torch.stack([out.global_row, out.global_col]), edge_index[:, out.edge])
 
 
+@needs_merged_outputs
 @pytest.mark.pyg("sampler.output", "sampler.hetero_output")
 @pytest.mark.parametrize("disjoint", [False, True])
 def test_outputs_are_merged_by_pyg(disjoint: bool) -> None:

@@ -1,16 +1,47 @@
 """`pyg_direct.swapped()`: installed code gets our loaders, and PyG is left as it was."""
 
+import importlib
 import sys
+import threading
 import types
+import warnings
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+import torch
 import torch_geometric.loader
-from graphs import example_graph
+import torch_geometric.nn
+import torch_geometric.sampler
+from graphs import citations, example_graph
+from torch_geometric.loader import neighbor_loader
 
 import pyg_direct
 
-NAMES = ("NeighborLoader", "LinkNeighborLoader")
+# Every class of ours that PyG has under the same name, and where programs import it from.
+CLASSES = {
+    "NeighborLoader": ("loader", "loader.neighbor_loader"),
+    "LinkNeighborLoader": ("loader", "loader.link_neighbor_loader"),
+    "HGTLoader": ("loader", "loader.hgt_loader"),
+    "ShaDowKHopSampler": ("loader", "loader.shadow"),
+    "ClusterData": ("loader", "loader.cluster"),
+    "ClusterLoader": ("loader", "loader.cluster"),
+    "GraphSAINTSampler": ("loader", "loader.graph_saint"),
+    "GraphSAINTNodeSampler": ("loader", "loader.graph_saint"),
+    "GraphSAINTEdgeSampler": ("loader", "loader.graph_saint"),
+    "GraphSAINTRandomWalkSampler": ("loader", "loader.graph_saint"),
+    "NeighborSampler": ("sampler",),
+    "HGTSampler": ("sampler",),
+    "Node2Vec": ("nn", "nn.models", "nn.models.node2vec"),
+}
+PLACES = [
+    (name, f"torch_geometric.{module}") for name, places in CLASSES.items() for module in places
+]
+
+
+def named(place: tuple[str, str]) -> Any:
+    name, module = place
+    return getattr(importlib.import_module(module), name)
 
 
 @pytest.fixture
@@ -31,9 +62,29 @@ def installed(tmp_path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     sys.modules.pop("their_project", None)
 
 
+def test_all_of_ours_that_pyg_has_are_in_the_list() -> None:
+    """A class that is added to both gets a place here, and so in `swapped()`."""
+    shared = {
+        name
+        for name in pyg_direct.__all__
+        for package in (torch_geometric.loader, torch_geometric.sampler, torch_geometric.nn)
+        if isinstance(getattr(package, name, None), type)
+    }
+    assert shared == set(CLASSES)
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_every_class_is_replaced_and_given_back(place: tuple[str, str]) -> None:
+    before = named(place)
+    with pyg_direct.swapped():
+        assert named(place) is getattr(pyg_direct, place[0])
+    assert named(place) is before
+    assert before.__module__.startswith("torch_geometric.")
+
+
 @pytest.mark.usefixtures("installed")
 def test_installed_code_gets_our_loaders() -> None:
-    before = [getattr(torch_geometric.loader, name) for name in NAMES]
+    before = [named(place) for place in PLACES]
     with pyg_direct.swapped():
         import their_project
 
@@ -44,16 +95,103 @@ def test_installed_code_gets_our_loaders() -> None:
     kinds = [pyg_direct.NeighborLoader, pyg_direct.LinkNeighborLoader, pyg_direct.NeighborLoader]
     assert [type(loader) for loader in loaders] == kinds
     assert [len(list(loader)) for loader in loaders] == [3, 4, 3], "they outlive the context"
-    assert [getattr(torch_geometric.loader, name) for name in NAMES] == before
+    assert [named(place) for place in PLACES] == before
+
+
+def test_the_deprecated_neighbor_sampler_of_the_loaders_stays() -> None:
+    """`torch_geometric.loader.NeighborSampler` is another class than the sampler of that name."""
+    before = torch_geometric.loader.NeighborSampler
+    with pyg_direct.swapped():
+        assert torch_geometric.loader.NeighborSampler is before
 
 
 def test_nested_and_left_by_an_exception() -> None:
-    before = [getattr(torch_geometric.loader, name) for name in NAMES]
+    before = [named(place) for place in PLACES]
     with pyg_direct.swapped():
         with pytest.raises(KeyError), pyg_direct.swapped():
             raise KeyError
         assert torch_geometric.loader.NeighborLoader is pyg_direct.NeighborLoader
-    assert [getattr(torch_geometric.loader, name) for name in NAMES] == before
+    assert [named(place) for place in PLACES] == before
+
+
+def test_contexts_of_two_threads_may_overlap() -> None:
+    """The names come back with the last context, in whatever order they are left."""
+    before = [named(place) for place in PLACES]
+    inside, leave = threading.Event(), threading.Event()
+
+    def other() -> None:
+        with pyg_direct.swapped():
+            inside.set()
+            leave.wait()
+
+    thread = threading.Thread(target=other)
+    with pyg_direct.swapped():
+        thread.start()
+        inside.wait()
+    assert torch_geometric.loader.NeighborLoader is pyg_direct.NeighborLoader
+    leave.set()
+    thread.join()
+    assert [named(place) for place in PLACES] == before
+
+
+def test_what_others_had_put_there_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Theirs(torch_geometric.loader.NeighborLoader):
+        pass
+
+    monkeypatch.setattr(torch_geometric.loader, "NeighborLoader", Theirs)
+    with pyg_direct.swapped():
+        assert torch_geometric.loader.NeighborLoader is pyg_direct.NeighborLoader
+    assert torch_geometric.loader.NeighborLoader is Theirs
+
+
+def test_modules_of_pyg_that_are_imported_inside_do_not_keep_ours(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = named(("NeighborLoader", "torch_geometric.loader"))
+    module: Any = types.ModuleType("torch_geometric.imported_late")
+    with pyg_direct.swapped():
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+        module.NeighborLoader = torch_geometric.loader.NeighborLoader
+    assert module.NeighborLoader is before
+
+
+def test_parts_of_pyg_that_use_private_parts_of_the_sampler_keep_it() -> None:
+    before = torch_geometric.sampler.NeighborSampler
+    with pyg_direct.swapped():
+        for module in ("sampler.neighbor_sampler", "distributed.dist_neighbor_sampler"):
+            assert named(("NeighborSampler", f"torch_geometric.{module}")) is before
+
+
+def test_objects_of_pygs_classes_work_inside() -> None:
+    parts = torch.arange(100) % 4
+    data = citations()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        loader = neighbor_loader.NeighborLoader(data, [-1], batch_size=500)
+    gnn = torch_geometric.nn.GraphSAGE(16, 8, 1).eval()
+    cluster_data = pyg_direct.ClusterData(
+        example_graph(), 4, partition=parts[: example_graph().num_nodes], log=False
+    )
+    cluster_data.__class__ = torch_geometric.loader.ClusterData
+    with pyg_direct.swapped():
+        out = gnn.inference(loader)
+        assert len(list(torch_geometric.loader.ClusterLoader(cluster_data))) == 4
+    torch.testing.assert_close(out, gnn(data.x, data.edge_index))
+
+
+@pytest.mark.filterwarnings("ignore:'pin_memory' argument is set as true")
+def test_a_data_module_of_lightning_gets_our_sampler() -> None:
+    datamodule = pytest.importorskip("torch_geometric.data.lightning.datamodule")
+    pytest.importorskip("pytorch_lightning")
+    data = citations()
+    with pyg_direct.swapped():
+        module = datamodule.LightningNodeData(
+            data, torch.arange(100), loader="neighbor", num_neighbors=[3], batch_size=50
+        )
+    assert datamodule.NeighborSampler is torch_geometric.sampler.NeighborSampler
+    assert isinstance(module.graph_sampler, pyg_direct.NeighborSampler)
+    for batch in module.train_dataloader():
+        assert torch.equal(batch.n_id[batch.edge_index], data.edge_index[:, batch.e_id])
 
 
 def test_isinstance_holds_in_both_directions() -> None:

@@ -7,6 +7,7 @@ import pytest
 import torch
 from laws import THRESHOLD, chi_square, single_inclusion
 from torch_geometric.data import Data
+from torch_geometric.sampler import NodeSamplerInput
 
 from pyg_direct import LinkNeighborLoader, NeighborLoader, NeighborSampler
 from pyg_direct.ops.backend import before_window
@@ -30,6 +31,7 @@ def edge_times(data: Data, by_edge: bool) -> torch.Tensor:
     return data.time if by_edge else data.time[data.edge_index[0]]
 
 
+@pytest.mark.usefixtures("each_backend")
 @pytest.mark.parametrize("by_edge", [False, True])
 @pytest.mark.parametrize("window", [0, 7, 30, 1000])
 def test_all_neighbours_of_the_window(by_edge: bool, window: int) -> None:
@@ -44,6 +46,7 @@ def test_all_neighbours_of_the_window(by_edge: bool, window: int) -> None:
     assert batch.e_id.sort()[0].tolist() == expected.nonzero().view(-1).tolist()
 
 
+@pytest.mark.usefixtures("each_backend")
 @pytest.mark.parametrize("subgraph_type", ["directional", "induced"])
 @pytest.mark.parametrize("strategy", ["uniform", "last"])
 @pytest.mark.parametrize("law", [{}, {"replace": True}, {"weight_attr": "weight"},
@@ -88,14 +91,6 @@ def test_links_have_windows_of_their_own() -> None:
     assert bool(((time <= latest) & (time >= latest - 10)).all())
 
 
-@pytest.mark.usefixtures("emulated_loaders")
-def test_a_gpu_refuses_windows() -> None:
-    loader = NeighborLoader(graph(True), [2], torch.tensor([0]), torch.tensor([9]),
-                            time_attr="time", time_window=3)  # fmt: skip
-    with pytest.raises(NotImplementedError, match="time_window"):
-        next(iter(loader))
-
-
 def picks_of(weighted: bool, replace: bool, k: int) -> np.ndarray:
     """Draw k of 12 neighbours with the times 0 to 11, seen at 9 with a window of 6: 3 to 9."""
     hubs = 4_000
@@ -106,8 +101,8 @@ def picks_of(weighted: bool, replace: bool, k: int) -> np.ndarray:
         data, [k], time_attr="time", time_window=6, seed=1, replace=replace,
         weight_attr="weight" if weighted else None,
     )  # fmt: skip
-    out = sampler.sample([12 + torch.arange(hubs)], sampler.next_key(), torch.full((hubs,), 9))
-    return data.time[out.edge[0]].view(hubs, k).numpy() - 3
+    seeds = NodeSamplerInput(None, 12 + torch.arange(hubs), torch.full((hubs,), 9))
+    return data.time[sampler.sample_from_nodes(seeds).edge].view(hubs, k).numpy() - 3
 
 
 def test_draws_from_a_window_are_uniform() -> None:

@@ -11,7 +11,7 @@ from scipy import stats
 from torch_geometric.data import Data, HeteroData
 
 from pyg_direct import NeighborLoader
-from pyg_direct.kernels import weighted
+from pyg_direct.kernels import gaps, weighted
 
 pytestmark = pytest.mark.usefixtures("each_backend")
 
@@ -188,8 +188,8 @@ def compiled_text(function, arguments, **options):
     ("function", "arguments"),
     [
         (weighted.find, (numba.float64, SIZE, SIZE, numba.boolean, *TABLE, DOUBLES)),
-        (weighted.pick_exactly, (*PICKS, numba.float64)),
-        (weighted.pick_from_gaps, (*PICKS, DOUBLES, numba.float64, numba.float64)),
+        (gaps.pick_exactly, (*PICKS, numba.float64)),
+        (gaps.pick_from_gaps, (*PICKS, DOUBLES, numba.float64, numba.float64)),
     ],
 )
 def test_products_and_sums_round_one_by_one(function, arguments):

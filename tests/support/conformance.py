@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import strategies as st
 from torch import Tensor
@@ -14,11 +15,13 @@ from torch import Tensor
 from pyg_direct.graph.weights import with_weights as weigh
 from pyg_direct.ops.backend import Backend
 from pyg_direct.ops.cpu.backend import CpuBackend
+from pyg_direct.ops.cuda import workspace as cuda_workspace
 from pyg_direct.types import (
     EDGE_TIME,
     NO_TIME,
     BatchKey,
     Csc,
+    ExcludedEdges,
     SampledGraph,
     SamplingPlan,
     TimeTable,
@@ -34,6 +37,7 @@ PALETTES = (  # what the weights of a graph are taken from
     (0.0,),
     (3.0,),
 )
+PLANS = ({}, {"replace": True}, {"disjoint": True}, {"replace": True, "disjoint": True})
 FANOUTS = (0, 1, 2, 8, 9, 16, 17, 32, 33, 64, 100, -1)
 
 
@@ -47,6 +51,7 @@ class Case:
     key: BatchKey
     induced: bool = False
     seed_time: Tensor | None = None
+    excluded: ExcludedEdges | None = None
 
 
 def make_csc(
@@ -193,11 +198,36 @@ def attributed_cases(draw: st.DrawFn) -> Case:
     if kind != "weights":
         csc = with_times(rng, case.csc, draw(st.booleans()), draw(masks))
         case = with_seed_times(rng, case, csc)
-        case = replace(case, plan=replace_plan(case.plan, recent=draw(st.booleans())))
+        window = draw(st.sampled_from([-1, -1, 0, 3, SPAN]))
+        plan = replace_plan(case.plan, recent=draw(st.booleans()), window=window)
+        case = replace(case, plan=plan)
     if kind != "times":
         csc = with_weights(rng, case.csc, draw(st.sampled_from(PALETTES)), draw(masks))
         case = replace(case, csc=csc)
     return case
+
+
+def with_excluded_edges(rng: np.random.Generator, case: Case, share: float = 0.3) -> Case:
+    """Return a case that does without a share of the edges that lead to its seeds.
+
+    Disjoint subgraphs do without some of any edges, each without others.
+    """
+    csc, groups = case.csc, 1
+    of_seeds = np.zeros(len(csc.indices), np.bool_)
+    if case.plan.disjoint:
+        groups = sum(len(seed) for seed in case.seeds if seed is not None)
+        of_seeds[:] = True
+    for r, dst in enumerate(csc.dst_type.tolist()):
+        seed = case.seeds[dst]
+        for v in () if seed is None else (csc.indptr_base[r] + seed).tolist():
+            of_seeds[csc.indptr[v] : csc.indptr[v + 1]] = True
+    out = (rng.random((groups, len(of_seeds))) < share) & of_seeds
+    positions = [np.flatnonzero(of_group) for of_group in out]
+    ends = np.cumsum([0, *map(len, positions)])
+    position = torch.from_numpy(np.concatenate([*positions, np.empty(0, np.int64)])).long()
+    bounds = torch.from_numpy(np.stack([ends[:-1], ends[1:]]))
+    plan = replace_plan(case.plan, excluding=True)
+    return replace(case, plan=plan, excluded=ExcludedEdges(position, bounds))
 
 
 def run(backend: Backend, case: Case, batches: int = 1) -> list[SampledGraph]:
@@ -206,7 +236,8 @@ def run(backend: Backend, case: Case, batches: int = 1) -> list[SampledGraph]:
     work = backend.workspace(csc, case.plan)
     sampled = []
     for batch in range(batches):
-        work.start(case.seeds, BatchKey(case.key.low ^ batch, case.key.high), case.seed_time)
+        key = BatchKey(case.key.low ^ batch, case.key.high)
+        work.start(case.seeds, key, case.seed_time, case.excluded)
         work.sample_hops(0, len(case.plan.fanouts))
         sampled.append(work.emit_induced() if case.induced else work.emit())
     return sampled
@@ -225,11 +256,17 @@ def assert_same(got: SampledGraph, expected: SampledGraph) -> None:
             assert torch.equal(a.cpu(), b.cpu().to(a.dtype)), name
 
 
-def check_case(backend: Backend, case: Case, batches: int = 1) -> None:
-    """Raise unless `backend` samples what the CPU backend does."""
+def check_case(
+    backend: Backend, case: Case, batches: int = 1, one_block: tuple[bool, ...] = (True, False)
+) -> None:
+    """Raise unless `backend` samples what the CPU backend does, by one block and by many."""
     expected = run(CpuBackend(), case, batches)
-    for got, want in zip(run(backend, case, batches), expected, strict=True):
-        assert_same(got, want)
+    for wanted in one_block:
+        with pytest.MonkeyPatch.context() as patch:
+            if not wanted:
+                patch.setattr(cuda_workspace, "ONE_BLOCK_ROUNDS", 0)
+            for got, want in zip(run(backend, case, batches), expected, strict=True):
+                assert_same(got, want)
 
 
 def homogeneous(

@@ -38,7 +38,7 @@ def main(folder: str, library: str) -> None:
     import cupy
     from cupy.cuda import compiler, function
 
-    from pyg_direct.ops.cuda.launch import BLOCK_THREADS, compile_options
+    from pyg_direct.ops.cuda.launch import BLOCK_THREADS, compile_options, threads_of
     from pyg_direct.ops.cuda.source import FILES, declarations, instances, read_source
 
     compiled = 0
@@ -71,7 +71,7 @@ def main(folder: str, library: str) -> None:
         for file in FILES:
             text = read_source(file)
             for types in instances(text):
-                cubin = built(text, compile_options(text, types, BLOCK_THREADS))
+                cubin = built(text, compile_options(text, types, threads_of(file, BLOCK_THREADS)))
                 modules += 1
                 for kernel in declarations(text):
                     if b".text." + kernel.name.encode() + b"\0" not in cubin:

@@ -63,7 +63,7 @@ class Block:
 
 
 class FakeTensor:
-    """Refers to a block, which is free for others when nobody refers to the tensor any more."""
+    """Refers to a block, which is free for others when the tensor has no references left."""
 
     def __init__(self, memory: FakeStreams, block: Block) -> None:
         self.block = block

@@ -45,7 +45,7 @@ def sample(
     n_id, batch = list(seeds), list(range(len(seeds))) if disjoint else [0] * len(seeds)
     local: dict[tuple[int, int], int] = {}
     for i, key in enumerate(zip(batch, n_id, strict=True)):
-        local.setdefault(key, i)  # the later copies of a duplicated seed are nobody's source
+        local.setdefault(key, i)  # the later copies of a duplicated seed are the source of no edge
     row, col, e_id = [], [], []
     nodes, edges, first = [len(seeds)], [], 0
     for k in fanouts:

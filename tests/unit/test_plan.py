@@ -1,8 +1,5 @@
 """`python -m pyg_direct.plan`: its counts against measured batches and counted lines."""
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 import torch
@@ -70,10 +67,10 @@ def test_what_fits_where() -> None:
     assert "with 100 rows of features cached" in text
 
 
-def test_the_command() -> None:
-    command = [sys.executable, "-m", "pyg_direct.plan", "--nodes", "2000", "--edges", "9000",
-               "--fanout", "5,5", "--batch-size", "64", "--machine", "pcie3-16gb"]  # fmt: skip
-    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = "--nodes 2000 --edges 9000 --fanout 5,5 --batch-size 64 --machine pcie3-16gb"
+    plan.main(arguments.split(" "))
+    text = capsys.readouterr().out
     assert "a batch of 64 seeds, fan-out 5/5" in text
     assert "computed, not measured" in text
 

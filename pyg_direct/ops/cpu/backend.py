@@ -6,16 +6,18 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from ...kernels import gather, reduce
+from ...kernels import decode, gather, reduce
 from ...kernels.threads import split
 from ...types import Csc, SamplingPlan
 from ..backend import row_out_of_range
 from ..streams import Event, NoStreams, Streams
 from .buffers import BufferPool, Resources
+from .file_pages import FilePages
 from .memory import CpuMemory
 from .workspace import CpuWorkspace
 
@@ -26,6 +28,11 @@ SUMMED_AS = {
     torch.float32: torch.float32,
     torch.float64: torch.float64,
     torch.bfloat16: torch.float32,
+}
+DECODED_AS = {
+    torch.int8: decode.INT8_BY_COLUMN,
+    torch.float16: decode.FLOAT16,
+    torch.bfloat16: decode.BFLOAT16,
 }
 MIN_BYTES_PER_THREAD = 1 << 20  # below, waking a thread costs more than it saves
 
@@ -42,6 +49,7 @@ class CpuBackend:
         self._resources = Resources(threads, BufferPool())
         self.streams: Streams = NoStreams()
         self.memory = CpuMemory()
+        self._pages = FilePages()
 
     @property
     def threads(self) -> int:
@@ -62,14 +70,41 @@ class CpuBackend:
 
     def gather(self, table: Tensor, index: Tensor, end: int | None = None) -> Tensor:
         """Return the rows `index` of `table`, in recycled memory. Each id is checked."""
-        rows = len(index)
-        out = self._resources.pool.empty((rows, *table.shape[1:]), table.dtype)
-        row_bytes = out.nbytes // max(1, rows)
-        if row_bytes > 0:
-            task = partial(
-                _gather, table.data_ptr(), index.numpy(), len(table), row_bytes, out.data_ptr()
-            )
-            split(rows, min(self.threads, out.nbytes // MIN_BYTES_PER_THREAD), task)
+        return self.gather_all([table], index, end)[0]
+
+    def gather_all(
+        self, tables: Sequence[Tensor], index: Tensor, end: int | None = None
+    ) -> list[Tensor]:
+        """Return the rows `index` of each table, by one call of a kernel."""
+        rows, ids, places, outputs, nbytes = len(index), index.numpy(), [], [], 0
+        for table in tables:
+            shape = table.shape
+            out = self._resources.pool.empty((rows, *shape[1:]), table.dtype)
+            outputs.append(out)
+            size = out.nbytes
+            if size > 0:
+                places.append((table.data_ptr(), shape[0], size // rows, out.data_ptr()))
+                nbytes += size
+            self._pages.request(table, ids)
+        if places:
+            task = partial(_gather, np.array(places, np.int64), ids)
+            split(rows, min(self.threads, nbytes // MIN_BYTES_PER_THREAD), task)
+        return outputs
+
+    def gather_decoded(
+        self, table: Tensor, scale: Tensor | None, index: Tensor, end: int | None = None
+    ) -> Tensor:
+        """Return the rows `index` of `table` as float32, in recycled memory. Each id is checked."""
+        ids = index.numpy()
+        self._pages.request(table, ids)
+        out = self._resources.pool.empty((len(index), table.size(1)), torch.float32)
+        kind = DECODED_AS[table.dtype]
+        if scale is not None and scale.dim() == 2:
+            kind = decode.INT8_BY_ROW
+        source = table if table.dtype == torch.int8 else table.view(torch.uint16)
+        factors = out[:0, 0] if scale is None else scale.reshape(-1)
+        task = partial(_gather_decoded, source.numpy(), factors.numpy(), kind, ids, out.numpy())
+        split(len(index), min(self.threads, out.nbytes // MIN_BYTES_PER_THREAD), task)
         return out
 
     def reduce(
@@ -104,9 +139,15 @@ class CpuBackend:
         return out
 
 
-def _gather(
-    table: int, index: Ints, num_rows: int, row_bytes: int, out: int, first: int, last: int
-) -> None:
-    bad = gather.gather_rows(table, index, num_rows, row_bytes, first, last, out)
+def _gather(tables: Ints, index: Ints, first: int, last: int) -> None:
+    table, bad = gather.gather_tables(tables, index, first, last)
     if bad >= 0:
-        raise row_out_of_range(int(index[bad]), num_rows)
+        raise row_out_of_range(int(index[bad]), int(tables[table, 1]))
+
+
+def _gather_decoded(
+    table: Ints, scale: Any, kind: int, index: Ints, out: Any, first: int, last: int
+) -> None:
+    bad = decode.gather_decoded(table, scale, kind, index, first, last, out)
+    if bad >= 0:
+        raise row_out_of_range(int(index[bad]), len(table))

@@ -2,27 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from torch import Tensor
 
 from ...kernels import alias as weight_tables
-from ...kernels import emit, relabel, sample, temporal, weighted
+from ...kernels import emit, exclude, hops, relabel, sample, temporal, weighted
 from ...kernels.threads import split
-from ...types import NO_TIME, BatchKey, Csc, SampledGraph, SamplingPlan
+from ...types import (
+    NO_TIME,
+    BatchKey,
+    Csc,
+    ExcludedEdges,
+    IntTable,
+    SampledGraph,
+    SamplingPlan,
+)
 from ..backend import ID_LIMIT, batch_too_large, before_window
 from .buffers import Resources
+from .checks import check_items, check_sources, check_whole_lists
+from .outputs import copy_edges, copy_lists
 
 Ints = npt.NDArray[Any]
 
 MIN_ITEMS_PER_THREAD = 4096
 STAMP_LIMIT = ID_LIMIT  # half of the stamps, so that a batch that begins below it never wraps
 NO_INTS = np.empty(0, np.int64)
+NOTHING_EXCLUDED = np.empty((2, 0), np.int64)
 NO_DOUBLES = np.empty(0, np.float64)
 
 
@@ -30,7 +41,7 @@ class CpuWorkspace:
     """The scratch arrays of one batch; see `ops.Workspace` for what the calls mean."""
 
     def __init__(self, csc: Csc, plan: SamplingPlan, resources: Resources) -> None:
-        hops, types, relations = len(plan.fanouts), csc.num_types, csc.num_relations
+        depth, types, relations = len(plan.fanouts), csc.num_types, csc.num_relations
         self._csc, self._plan, self._resources = csc, plan, resources
         self._relations = np.stack([csc.src_type, csc.dst_type, csc.indptr_base])
         self._dst_types: list[int] = csc.dst_type.tolist()
@@ -39,8 +50,8 @@ class CpuWorkspace:
         self._node_limit = no_limit if plan.disjoint else csc.num_nodes
         id_dtype, position_dtype = csc.indices.dtype, csc.indptr.dtype
 
-        self._node_ptr = np.zeros((hops + 2, types), np.int64)
-        self._edge_ptr = np.zeros((hops, relations + 1), np.int64)
+        self._node_ptr = np.zeros((depth + 2, types), np.int64)
+        self._edge_ptr = np.zeros((depth, relations + 1), np.int64)
         self._node_start = np.zeros(types, np.int64)  # each type's region of `_node`
         self._node_room = np.zeros(types, np.int64)
         self._node_bound = np.zeros(types, np.int64)  # what the next hop may need of it
@@ -48,10 +59,10 @@ class CpuWorkspace:
         self._seed_of = np.empty(0, np.int32)
 
         self._item_base = np.zeros(relations + 1, np.int64)
-        self._item_start = np.empty(0, np.int64)
-        self._item_degree = np.empty(0, np.int64)
-        self._item_ptr = np.empty(0, np.int64)
+        self._items = np.empty((3, 0), np.int64)  # start, degree and first edge of each
         self._item_low = np.empty(0, np.float64)
+        self._item_excluded = NOTHING_EXCLUDED
+        self._excluded = self._excluded_bounds = NO_INTS
 
         self._time = NO_INTS if csc.times is None else csc.times.time
         self._time_base, self._weighted = csc.time_base, csc.weighted
@@ -68,6 +79,16 @@ class CpuWorkspace:
         self._col = np.empty(0, np.int32)
         self._position = np.empty(0, position_dtype)
 
+        self._largest_fanout = int(plan.fanouts.max(initial=0))
+        self._is_plain = (
+            csc.verified
+            and csc.times is None
+            and csc.weights is None
+            and not (plan.disjoint or plan.replace)
+            and self._largest_fanout <= hops.LARGEST_FANOUT
+        )
+        self._growth = _growth(plan.fanouts)
+
         # 0 is below every stamp, so fresh tables are empty tables.
         self._table: Ints = np.zeros(0, np.uint64)
         if not plan.disjoint:
@@ -80,8 +101,12 @@ class CpuWorkspace:
         seeds: Sequence[Tensor | None],
         key: BatchKey,
         seed_time: Tensor | None = None,
+        excluded: ExcludedEdges | None = None,
     ) -> None:
         """Begin a batch."""
+        self._excluded = self._excluded_bounds = NO_INTS
+        if excluded is not None:
+            self._excluded, self._excluded_bounds = (part.numpy() for part in excluded)
         self._seed_time = NO_INTS if seed_time is None else seed_time.numpy()
         self._seed_before = NO_INTS
         if seed_time is not None and self._plan.window >= 0:
@@ -115,50 +140,90 @@ class CpuWorkspace:
 
     def sample_hops(self, first: int, last: int) -> None:
         """Sample the hops [first, last) of the plan."""
-        for hop in range(first, last):
-            self.plan(hop)
-            self.sample(hop)
-            self.relabel(hop)
+        if not self._is_plain or len(self._excluded) > 0 or self._shares_hops():
+            for hop in range(first, last):
+                self.plan(hop)
+                self.sample(hop)
+                self.relabel(hop)
+            return
+        csc, plan = self._csc, self._plan
+        while first < last:
+            first = hops.sample_hops(
+                csc.indptr, csc.indices, self._relations, plan.fanouts, self._node_limit,
+                csc.node_base, first, last, *self._key, np.uint32(self._stamp),
+                self._node, self._node_start, self._node_room, self._node_ptr, self._node_bound,
+                self._edge_ptr, self._item_base, self._items,
+                self._row, self._col, self._position, self._table,
+            )  # fmt: skip
+            if first < last:
+                self._make_item_room(self._count_items(first))
+                self._make_edge_room(first)
+                self._make_room()
+
+    def _shares_hops(self) -> bool:
+        """Whether there are several threads, and a hop may be large enough for them."""
+        if self._resources.threads <= 1:
+            return False
+        known = int(self._node_ptr[1].sum()) * self._growth
+        most = int(self._csc.node_base[-1]) * self._csc.num_relations
+        return min(known, most) >= 2 * MIN_ITEMS_PER_THREAD
+
+    def _count_items(self, hop: int) -> int:
+        """Return how many lists are looked at in a hop: one of each node, in each relation."""
+        known, found = self._node_ptr[hop].tolist(), self._node_ptr[hop + 1].tolist()
+        return sum(found[t] - known[t] for t in self._dst_types)
 
     def plan(self, hop: int) -> None:
         """Count the edges of the hop and make room for them and for the nodes they may find."""
-        known, found = self._node_ptr[hop].tolist(), self._node_ptr[hop + 1].tolist()
-        items = sum(found[t] - known[t] for t in self._dst_types)
-        if items >= len(self._item_ptr):
-            room = items + items // 2 + 1
-            self._item_start, self._item_degree, self._item_ptr = np.empty((3, room), np.int64)
-            self._item_low = np.empty(room if self._csc.weights is not None else 0, np.float64)
+        items = self._count_items(hop)
+        self._make_item_room(items)
         self._item_low[:items] = 0.0
         csc, fanout = self._csc, self._plan.fanouts[hop]
-        lists = self._item_base, self._item_start, self._item_degree
-        sample.list_items(
+        start, degree, item_ptr = self._items
+        lists = self._item_base, start, degree
+        hops.items_listed(
             csc.indptr, self._node, self._node_start, self._node_ptr, self._relations, hop, *lists
         )
+        check_items(csc, *lists)
+        self._item_excluded = NOTHING_EXCLUDED
         if csc.times is not None:
             temporal.cut_items(
-                self._node_start, self._node_ptr, self._relations, fanout, hop,
-                csc.indices, self._time, self._time_base, self._plan.recent,
+                self._node_start, self._node_ptr, self._relations, hop,
+                csc.indices, self._time, self._time_base,
                 self._seed_of, self._seed_time, self._seed_before, self._weighted, self._cumulative,
                 *lists, self._item_low,
             )  # fmt: skip
-        edges = sample.plan_hop(
+        # Where subgraphs share their nodes, only seeds have excluded edges, and hop 0 expands them.
+        if len(self._excluded) > 0 and (hop == 0 or self._plan.disjoint):
+            self._item_excluded = np.empty((2, items), np.int64)
+            sample.exclude_edges(
+                self._node_start, self._node_ptr, self._relations, hop, self._plan.disjoint,
+                self._seed_of, self._excluded, self._excluded_bounds, *lists, self._item_excluded,
+            )  # fmt: skip
+        if csc.times is not None and self._plan.recent:
+            temporal.keep_latest(
+                fanout, self._time_base, self._weighted, self._cumulative,
+                self._excluded, self._item_excluded, *lists, self._item_low,
+            )  # fmt: skip
+        edges = hops.hop_planned(
             self._node_ptr, self._relations, fanout, self._plan.replace, hop, self._node_limit,
             self._weighted, self._positive, self._weight,
-            *lists, self._item_ptr, self._edge_ptr, self._node_bound,
+            *lists, self._excluded, self._item_excluded, item_ptr, self._edge_ptr,
+            self._node_bound,
         )  # fmt: skip
-        kept = int(self._edge_ptr[hop, 0])
-        if self._plan.replace and edges - kept >= ID_LIMIT:  # else there is an edge for each
-            raise batch_too_large(int(self._node_bound.max()), edges - kept)
-        if edges > len(self._row):
-            self._make_edge_room(edges + edges // 2, kept)
+        new = edges - int(self._edge_ptr[hop, 0])
+        if self._plan.replace and new >= ID_LIMIT:  # else there is an edge for each
+            raise batch_too_large(int(self._node_bound.max()), new)
+        self._make_edge_room(hop)
         self._make_room()
 
     def sample(self, hop: int) -> None:
         """Draw the edges of the hop."""
         items = int(self._item_base[-1])
+        start, degree, item_ptr = self._items
         arguments = (
             self._node_ptr, self._relations, self._plan.fanouts[hop], self._plan.replace, hop,
-            *self._key, self._item_base, self._item_start, self._item_degree, self._item_ptr,
+            *self._key, self._item_base, start, degree, item_ptr,
         )  # fmt: skip
 
         def task(first: int, last: int) -> None:
@@ -166,14 +231,18 @@ class CpuWorkspace:
                 weighted.draw_weighted(
                     *arguments, first, last, self._position,
                     self._weighted, self._time_base, *self._alias, self._weight,
-                    self._cumulative, self._item_low,
+                    self._cumulative, self._item_low, self._excluded, self._item_excluded,
                 )  # fmt: skip
-            sample.sample_hop(
+            slots = None
+            if self._largest_fanout > hops.LARGEST_FANOUT:
+                slots = np.empty(2 << self._largest_fanout.bit_length(), np.int64)
+            hops.hop_sampled(
                 self._csc.indices, *arguments, first, last, self._row, self._col, self._position,
-                self._weighted,
+                self._weighted, self._excluded, self._item_excluded, slots,
             )  # fmt: skip
 
         split(items, min(self._resources.threads, items // MIN_ITEMS_PER_THREAD), task)
+        check_sources(self._csc, self._edge_ptr[hop], self._row)
 
     def relabel(self, hop: int) -> None:
         """Number the sources of the hop."""
@@ -185,7 +254,7 @@ class CpuWorkspace:
                 self._node, self._seed_of, self._node_start, self._node_ptr,
             )  # fmt: skip
         else:
-            relabel.relabel_dense(
+            hops.hop_relabelled(
                 self._relations, self._csc.node_base, self._edge_ptr, hop, self._row,
                 self._table, stamp, self._node, self._node_start, self._node_ptr,
             )  # fmt: skip
@@ -193,17 +262,15 @@ class CpuWorkspace:
     def emit(self) -> SampledGraph:
         """Copy the edges out, relation by relation."""
         ends = self._edge_ptr.tolist()
-        perm = self._csc.perm if self._csc.perm is not None else self._position[:0]
-        outputs, counts = [], []
-        for r in range(self._csc.num_relations):
-            counts.append([hop[r + 1] - hop[r] for hop in ends])
-            edge_index, edge = self._edge_outputs(sum(counts[r]))
-            emit.emit_edges(
-                r, self._edge_ptr, self._row, self._col, self._position, perm,
-                int(self._csc.edge_base[r]), edge_index.numpy(), edge.numpy(),
-            )  # fmt: skip
-            outputs.append((edge_index, edge))
+        counts = [[hop[r + 1] - hop[r] for hop in ends] for r in range(self._csc.num_relations)]
+        outputs = self._emit_edges(self._edge_ptr, self._csc.edge_base, map(sum, counts))
         return self._sampled(outputs, counts)
+
+    def _emit_edges(
+        self, edge_ptr: Ints, edge_base: Ints, sizes: Iterable[int]
+    ) -> list[tuple[Tensor, Tensor]]:
+        edges = self._row, self._col, self._position, self._csc.perm
+        return copy_edges(self._resources, self._plan.id_dtype, edges, edge_ptr, edge_base, sizes)
 
     def emit_induced(self) -> SampledGraph:
         """Copy out all edges between the sampled nodes, by destination."""
@@ -211,38 +278,49 @@ class CpuWorkspace:
         for r in range(csc.num_relations):
             src, dst = int(csc.src_type[r]), int(csc.dst_type[r])
             first, count = int(self._node_start[dst]), int(self._node_ptr[-1, dst])
-            start, degree = np.empty((2, count), np.int64)
-            sample.list_nodes(
-                csc.indptr, int(csc.indptr_base[r]), self._node, first, 0, count, start, degree
-            )
-            if self._time_base[r] != NO_TIME:
-                lists = (start, degree, 0, count, self._seed_of, first)
-                times = (csc.indices, self._time, int(self._time_base[r]))
-                temporal.count_until(*lists, self._seed_time, *times)
-                if len(self._seed_before) > 0:
-                    temporal.skip_until(*lists, self._seed_before, *times)
+            start, degree, excluded = self._lists_of(r, first, count)
             between = (
                 start, degree, csc.indices, int(csc.node_base[src]), int(csc.node_base[-1]),
                 self._seed_of, first, not self._plan.disjoint, self._table, np.uint32(self._stamp),
+                self._excluded, excluded,
             )  # fmt: skip
             item, size = emit.induced_edges(*between, 0, 0, self._row, self._col, self._position)
             while item < count:
-                self._make_edge_room(2 * (size + int(degree[item]) + 1), size)
+                self._grow_edges(2 * (size + int(degree[item]) + 1), size)
                 item, size = emit.induced_edges(
                     *between, item, size, self._row, self._col, self._position
                 )
-            edge_index, edge = self._edge_outputs(size)
-            perm = csc.perm if csc.perm is not None else self._position[:0]
-            emit.emit_edges(
-                0, np.array([[0, size]], np.int64), self._row, self._col, self._position, perm,
-                int(csc.edge_base[r]), edge_index.numpy(), edge.numpy(),
-            )  # fmt: skip
-            outputs.append((edge_index, edge))
+            edge_ptr = np.array([[0, size]], np.int64)
+            outputs += self._emit_edges(edge_ptr, csc.edge_base[r : r + 1], [size])
         return self._sampled(outputs, None)
 
-    def _edge_outputs(self, size: int) -> tuple[Tensor, Tensor]:
-        pool = self._resources.pool
-        return pool.empty((2, size), self._plan.id_dtype), pool.empty((size,), torch.int64)
+    def _lists_of(self, relation: int, first: int, count: int) -> tuple[Ints, Ints, Ints]:
+        """Return what the nodes at `_node[first:]` may see of their lists in one relation.
+
+        Returns:
+            start [count], degree [count], and [2, count], where the excluded edges of each list
+            begin and end; or [2, 0].
+        """
+        csc, base = self._csc, int(self._time_base[relation])
+        start, degree = np.empty((2, count), np.int64)
+        hops.each_node_listed(
+            csc.indptr, int(csc.indptr_base[relation]), self._node, first, 0, count, start, degree
+        )
+        check_whole_lists(csc, relation, start, degree)
+        lists = (start, degree, 0, count)
+        if base != NO_TIME:
+            times = (csc.indices, self._time, base)
+            temporal.count_until(*lists, self._seed_of, first, self._seed_time, *times)
+            if len(self._seed_before) > 0:
+                temporal.skip_until(*lists, self._seed_of, first, self._seed_before, *times)
+        excluded = NOTHING_EXCLUDED
+        if len(self._excluded) > 0:
+            excluded = np.empty((2, count), np.int64)
+            exclude.exclude_from_lists(
+                *lists, self._plan.disjoint, self._seed_of, first,
+                self._excluded, self._excluded_bounds, excluded,
+            )  # fmt: skip
+        return start, degree, excluded
 
     def _sampled(
         self, edges: list[tuple[Tensor, Tensor]], num_edges: list[list[int]] | None
@@ -260,14 +338,22 @@ class CpuWorkspace:
         )
 
     def _emit_lists(self, source: Ints) -> list[Tensor]:
-        lists = []
-        for start, size in zip(self._node_start, self._node_ptr[-1].tolist(), strict=True):
-            out = self._resources.pool.empty((size,), torch.int64)
-            out.numpy()[:] = source[start : start + size]
-            lists.append(out)
-        return lists
+        return copy_lists(self._resources, source, self._node_start, self._node_ptr[-1])
 
-    def _make_edge_room(self, room: int, known: int) -> None:
+    def _make_item_room(self, items: int) -> None:
+        """Have room for more than `items` items; what is known of them is lost."""
+        if items >= self._items.shape[1]:
+            room = items + items // 2 + 1
+            self._items = np.empty((3, room), np.int64)
+            self._item_low = np.empty(room if self._csc.weights is not None else 0, np.float64)
+
+    def _make_edge_room(self, hop: int) -> None:
+        """Have room for the edges of a hop that was planned, keeping those before it."""
+        kept, edges = int(self._edge_ptr[hop, 0]), int(self._edge_ptr[hop, -1])
+        if edges > len(self._row):
+            self._grow_edges(edges + edges // 2, kept)
+
+    def _grow_edges(self, room: int, known: int) -> None:
         """Have room for `room` edges, keeping the first `known` ones."""
         self._row = _grown(self._row, room, known)
         self._col = _grown(self._col, room, known)
@@ -317,3 +403,10 @@ def _grown(array: Ints, room: int, known: int) -> Ints:
     longer = np.empty(room, array.dtype)
     longer[:known] = array[:known]
     return longer
+
+
+def _growth(fanouts: IntTable) -> float:
+    """Return how many times more nodes than seeds the last hop may look at, at most."""
+    if (fanouts < 0).any():
+        return math.inf
+    return float(np.maximum(1, fanouts[:-1].sum(1)).prod(dtype=np.float64))

@@ -1,17 +1,18 @@
-"""Device arrays that travel together through the kernels' arguments."""
+"""Device arrays of a workspace, and what is uploaded for each batch."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from ...types import BatchKey, Csc, IntTable, SamplingPlan
+from ...types import BatchKey, Csc, ExcludedEdges, IntTable, SamplingPlan
 from . import memory as device_memory
+from .descriptor import Descriptor
 
 SCAN_ITEMS_PER_THREAD = 4
 MAX_BLOCKS = 1024
@@ -43,8 +44,8 @@ class Grids:
         return max(1, min(-(-elements // share), MAX_SCAN_BLOCKS, self._most))
 
 
-def graph_arguments(csc: Csc, plan: SamplingPlan, device: torch.device) -> dict[str, Tensor | int]:
-    """Return what kernels take of a graph and a plan, by the names of their parameters.
+def graph_fields(csc: Csc, plan: SamplingPlan, device: torch.device) -> dict[str, Tensor | int]:
+    """Return the fields of the struct `Graph`: see cuda/batch.cuh.
 
     Arrays that the graph has not are of length 0.
 
@@ -55,44 +56,53 @@ def graph_arguments(csc: Csc, plan: SamplingPlan, device: torch.device) -> dict[
     """
     no_doubles = torch.empty(0, dtype=torch.float64, device=device)
     no_ints = torch.empty(0, dtype=torch.int64, device=device)
-    times, weights, perm = csc.times, csc.weights, csc.perm
-    relations = np.stack([csc.src_type, csc.dst_type, csc.indptr_base])
+    times, weights = csc.times, csc.weights
+    by_source = np.argsort(csc.src_type, kind="stable")
+    tables = {
+        "relations": np.concatenate([csc.src_type, csc.dst_type, csc.indptr_base]),
+        "by_source": by_source,
+        "source_ptr": np.searchsorted(csc.src_type[by_source], np.arange(csc.num_types + 1)),
+        "edge_base": csc.edge_base[:-1],
+        "fanouts": plan.fanouts.ravel(),
+        "time_base": csc.time_base,
+        "weighted": csc.weighted,
+    }
+    piece = upload(np.concatenate(list(tables.values())), device)
     return {
+        **split(piece, {name: (len(table),) for name, table in tables.items()}),
         "indptr": csc.indptr,
         "indices": csc.indices,
-        "perm": csc.indices[:0] if perm is None else perm,
-        "has_perm": int(perm is not None),
-        "edge_base": upload(csc.edge_base[:-1], device),  # [R]
-        "relations": upload(relations, device),  # [3, R]
-        "num_relations": csc.num_relations,
-        "num_types": csc.num_types,
         "time": no_ints if times is None else times.time,
-        "time_base": upload(csc.time_base, device),  # [R]
-        "weighted": upload(csc.weighted, device),  # [R], 0 or 1
         "weight": no_doubles if weights is None else weights.weight,
         "cumulative": no_doubles if weights is None else weights.cumulative,
         "alias": no_ints if weights is None or weights.alias is None else weights.alias,
+        "num_relations": csc.num_relations,
+        "num_types": csc.num_types,
         "disjoint": int(plan.disjoint),
         "replace": int(plan.replace),
         "recent": int(plan.recent),
+        "time_window": plan.window,
+        "excluding": int(plan.excluding),
     }
 
 
-class Growing(dict[str, Tensor]):
-    """Arrays of a workspace by name, which are replaced by longer ones when they must grow.
+class Arrays:
+    """Arrays of a workspace, which are replaced by longer ones when they must grow.
 
     Args:
+        descriptor: has a field for each, through which kernels find it.
         device: of the kernels.
-        replaced: called whenever an array is replaced, as its address is another one then.
     """
 
-    def __init__(self, device: torch.device, replaced: Callable[[], None]) -> None:
-        super().__init__()
-        self._device, self._replaced = device, replaced
+    def __init__(self, descriptor: Descriptor, device: torch.device) -> None:
+        self._descriptor, self.device = descriptor, device
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._descriptor.array(name)
 
     def add(self, name: str, dtype: torch.dtype = torch.int64, room: int = 0) -> None:
         """Add an array."""
-        self[name] = device_memory.empty(room, dtype, self._device)
+        self.replace(name, device_memory.empty(room, dtype, self.device))
 
     def grow(self, name: str, room: int, kept: Sequence[tuple[int, int]] = ()) -> None:
         """Have room for `room` elements, keeping some pieces (first element, length)."""
@@ -101,86 +111,121 @@ class Growing(dict[str, Tensor]):
             self.replace(name, device_memory.grown(before, room, kept))
 
     def replace(self, name: str, array: Tensor) -> None:
-        """Put an array in the place of another one."""
-        self[name] = array
-        self._replaced()
+        """Put an array in the place of another one; the descriptor must be uploaded again."""
+        self._descriptor.set(**{name: array})
 
 
 class BatchState:
-    """What differs from batch to batch, in one piece, so that it is uploaded and read back at once.
+    """All that is uploaded for a batch, in one piece: the descriptor, small tables, and the seeds.
+
+    The counts of a batch stand in it, too, and are read back at once.
 
     Args:
         csc: the graph.
         plan: how it is sampled.
+        descriptor: of the batch, which finds its place here.
         device: of the kernels.
 
     Attributes:
-        arguments: all parts by name, int64: the counts node_ptr [hops + 2, T], the nodes of each
-            type before and after each hop; item_base [hops + 1, R + 1] and edge_ptr
-            [hops, R + 1], the first item and edge of each relation in each hop; induced [R + 1],
-            the first edge of each relation between the sampled nodes; and what the kernels take as
-            window, key, seed_start, seed and seed_time.
+        tables: what the host writes, by the names of the descriptor's fields; see cuda/batch.cuh.
+        induced: int64 [R + 1] on the device, the first edge of each relation between the sampled
+            nodes.
     """
 
-    def __init__(self, csc: Csc, plan: SamplingPlan, device: torch.device) -> None:
+    def __init__(
+        self, csc: Csc, plan: SamplingPlan, descriptor: Descriptor, device: torch.device
+    ) -> None:
         hops, types, relations = len(plan.fanouts), csc.num_types, csc.num_relations
-        self._dst_type, self._device = csc.dst_type, device
+        self._dst_type, self._device, self._descriptor = csc.dst_type, device, descriptor
+        self._plan = plan
         self._counts: dict[str, tuple[int, ...]] = {
             "node_ptr": (hops + 2, types),
             "item_base": (hops + 1, relations + 1),
             "edge_ptr": (hops, relations + 1),
             "induced": (relations + 1,),
         }
-        self._num_counts = sum(map(math.prod, self._counts.values()))
-        self._others: dict[str, tuple[int, ...]] = {
-            "window": (3,), "key": (2,), "seed_start": (types + 1,),
+        head: dict[str, tuple[int, ...]] = {
+            "descriptor": (len(descriptor.words),), "window": (3,), "node_start": (types,),
+            "slot_base": (types + 1,), "hop_start": (hops + 1,), "key": (2,),
+            "seed_start": (types + 1,),
         }  # fmt: skip
-        self._shapes: dict[str, tuple[int, ...]] = {}
+        self._shapes = {**head, **self._counts}
+        self._head, self._fixed = (
+            sum(map(math.prod, shapes.values())) for shapes in (head, self._shapes)
+        )
+        self._host = torch.zeros(self._fixed, dtype=torch.int64)
+        parts = split(self._host, self._shapes)
+        self.tables: dict[str, IntTable] = {name: part.numpy() for name, part in parts.items()}
         self._all = torch.empty(0, dtype=torch.int64, device=device)
-        self.arguments: dict[str, Tensor] = {}
+        # Of seeds, their times, excluded edges and their bounds.
+        self._lengths: tuple[int, ...] = ()
 
     def begin(
-        self, seeds: Sequence[Tensor], window: Sequence[int], key: BatchKey,
+        self,
+        seeds: Sequence[Tensor],
+        key: BatchKey,
         seed_time: Tensor | None,
-    ) -> bool:  # fmt: skip
-        """Upload the state at the start of a batch, and return whether its arrays are new ones.
+        excluded: ExcludedEdges | None = None,
+    ) -> bool:
+        """Upload the state at the start of a batch, and return whether it has moved.
 
         Args:
             seeds: int64 of each type.
-            window: base, width and locals: see table.cuh.
             key: of the draws.
             seed_time: int64, the time of each seed, or None.
+            excluded: edges that the batch does without, or None.
         """
         sizes = np.array([len(seed) for seed in seeds], np.int64)
-        times = 0 if seed_time is None else len(seed_time)
-        total = int(sizes.sum())
-        shapes = {**self._counts, **self._others, "seed": (total,), "seed_time": (times,)}
-        host = torch.zeros(sum(map(math.prod, shapes.values())), dtype=torch.int64)
-        parts = split(host, shapes)
-        parts["node_ptr"][1] = torch.from_numpy(sizes)
-        parts["item_base"][0, 1:] = torch.from_numpy(np.cumsum(sizes[self._dst_type]))
-        parts["window"][:] = torch.tensor(window)
-        parts["key"][:] = torch.tensor([key.low, key.high])
-        parts["seed_start"][1:] = torch.from_numpy(np.cumsum(sizes))
-        if total > 0:
-            torch.cat([seed.cpu() for seed in seeds], out=parts["seed"])
-        if seed_time is not None:
-            parts["seed_time"].copy_(seed_time)
-        if shapes == self._shapes:
-            device_memory.upload_into(self._all, host)
-            return False
-        self._shapes, self._all = shapes, device_memory.upload(host, self._device)
-        self.arguments = split(self._all, shapes)
-        return True
+        tables, start = self.tables, prefix_sums(sizes)
+        total = int(start[-1])
+        times = [] if seed_time is None else [seed_time]
+        left_out = self._left_out(total, excluded)
+        tail = [*(seed.cpu() for seed in seeds), *times, *left_out]
+        lengths = (total, sum(map(len, times)), *map(len, left_out))
+        tables["node_ptr"][1] = sizes
+        np.cumsum(sizes[self._dst_type], out=tables["item_base"][0, 1:])
+        tables["key"][:] = key
+        tables["seed_start"][:] = start
+        size = self._fixed + sum(lengths)
+        moved = size > len(self._all)
+        if moved:
+            self._move(size + size // 2)
+        if moved or lengths != self._lengths:
+            self._lengths = lengths
+            parts = torch.split(self._all[self._fixed :], [*lengths, len(self._all) - size])
+            names = ("seed", "seed_time", "excluded", "excluded_bounds")
+            self._descriptor.set(**dict(zip(names, parts, strict=False)))
+        tables["descriptor"][:] = self._descriptor.words
+        host = torch.empty(size, dtype=torch.int64)
+        host[: self._fixed] = self._host
+        torch.cat(tail, out=host[self._fixed :])
+        device_memory.upload_into(self._all[:size], host)
+        return moved
 
-    def move_window(self, window: Sequence[int]) -> None:
-        """Upload another window in the middle of a batch."""
-        device_memory.upload_into(self.arguments["window"], torch.tensor(window))
+    def _left_out(self, num_seeds: int, excluded: ExcludedEdges | None) -> list[Tensor]:
+        """Return the excluded edges, and their bounds subgraph by subgraph."""
+        if excluded is not None:
+            return [excluded.position, excluded.bounds.T.reshape(-1)]
+        groups = (num_seeds if self._plan.disjoint else 1) if self._plan.excluding else 0
+        return [torch.zeros(size, dtype=torch.int64) for size in (0, 2 * groups)]
+
+    def upload_tables(self) -> None:
+        """Upload the descriptor and the tables again, in the middle of a batch."""
+        self.tables["descriptor"][:] = self._descriptor.words
+        device_memory.upload_into(self._all[: self._head], self._host[: self._head].clone())
 
     def read(self) -> dict[str, IntTable]:
         """Wait for the device, and return the counts."""
-        host = device_memory.download(self._all[: self._num_counts])
+        host = device_memory.download(self._all[self._head : self._fixed])
         return {name: part.numpy() for name, part in split(host, self._counts).items()}
+
+    def _move(self, room: int) -> None:
+        """Take another piece of device memory, of `room` words."""
+        self._all = device_memory.upload(torch.zeros(room, dtype=torch.int64), self._device)
+        parts = split(self._all[: self._fixed], self._shapes)
+        self.induced = parts.pop("induced")
+        self._descriptor.place(parts.pop("descriptor"))
+        self._descriptor.set(**parts)
 
 
 def split(piece: Tensor, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:

@@ -60,6 +60,7 @@ class CudaBackend:
         compiler = library.compiler
         self.device, self.streams = compiler.device, compiler.streams
         self.gather_blocks = gather_blocks
+        self.one_block = True  # small hops of its workspaces are done by one block
         self.threads = 1  # of the CPU, which has no share in a batch
         self.memory = Placer(self.device, compiler.registry, compiler.copies, compiler.free_bytes)
 
@@ -76,11 +77,7 @@ class CudaBackend:
         """Return a new workspace, for use on the current stream."""
         # Were the graph deleted while the stream reads it, the memory must stay as it is.
         self.streams.record_stream(array for _, array in csc.arrays())
-        if plan.window >= 0:
-            raise NotImplementedError(
-                "time_window= is not supported on a GPU: pass device='cpu', or leave it out."
-            )
-        return CudaWorkspace(csc, plan, self.library)
+        return CudaWorkspace(csc, plan, self.library, self.one_block)
 
     def copy_to_host(self, tensors: Sequence[Tensor]) -> tuple[list[Tensor], Event]:
         """Begin to copy tensors to page-locked host memory, on the current stream."""
@@ -107,6 +104,26 @@ class CudaBackend:
         self.streams.record_stream([table])
         self.gather_bytes(as_bytes(table), index, as_bytes(out), len(index))
         return out
+
+    def gather_all(
+        self, tables: Sequence[Tensor], index: Tensor, end: int | None = None
+    ) -> list[Tensor]:
+        """Return the rows `index` of each table, one launch a table."""
+        return [self.gather(table, index, end) for table in tables]
+
+    def gather_decoded(
+        self, table: Tensor, scale: Tensor | None, index: Tensor, end: int | None = None
+    ) -> Tensor:
+        """Return the rows `index` of `table` as float32: gathered as they are, decoded here.
+
+        Raises:
+            IndexError: an id out of range.
+        """
+        rows = self.gather(table, index, end).to(torch.float32)
+        if scale is None:
+            return rows
+        by_row = scale.dim() == 2
+        return rows.mul_(self.gather(scale, index, end) if by_row else scale.to(self.device))
 
     def reduce(
         self,

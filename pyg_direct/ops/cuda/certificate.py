@@ -22,8 +22,11 @@ from torch import Tensor
 from ...kernels import alias
 from ...types import NO_TIME, BatchKey, Csc, SampledGraph, SamplingPlan, TimeTable, WeightTable
 from ..backend import Backend
+from .backend import CudaBackend
+from .cache_file import cache_file, read_json, write_json
 
 SWITCH = "PYG_DIRECT_SELF_CHECK"  # 0 turns the check off
+PASSED = "certificates.json"  # in the folder for caches
 DIGESTS = Path(__file__).with_name("certificate.json")
 NODES, EDGES, BATCHES = 300, 4000, 2
 TABLES = ((torch.float32, 100), (torch.float32, 32), (torch.int16, 3))  # dtype, columns
@@ -39,7 +42,7 @@ class Case(NamedTuple):
     seed_time: Tensor | None = None
 
 
-def check(backend: Backend, identity: str) -> str:
+def check(backend: CudaBackend, identity: str) -> str:
     """Check a device, unless it passed before or `PYG_DIRECT_SELF_CHECK=0`, and say what was done.
 
     Args:
@@ -52,15 +55,9 @@ def check(backend: Backend, identity: str) -> str:
     if os.environ.get(SWITCH) == "0":
         return f"turned off ({SWITCH}=0)"
     if identity in _passed():
-        return f"passed before ({_file()})"
-    expected = json.loads(DIGESTS.read_text(encoding="utf-8"))
+        return f"passed before ({cache_file(PASSED)})"
     try:
-        wrong = [
-            f"{name} (graph and features on the {'GPU' if place == 'device' else 'host'})"
-            for place in ("device", "host")
-            for name, digest in digests(backend, place)
-            if digest != expected[name]
-        ]
+        wrong = [name for name, passed in results(backend) if not passed]
     except Exception as error:  # of whatever kind: the device cannot be used
         raise RuntimeError(
             f"{backend.device} failed a check that runs before its first batch: "
@@ -72,8 +69,24 @@ def check(backend: Backend, identity: str) -> str:
             f"Please report this with the output of python -m pyg_direct.info. {SWITCH}=0 skips "
             f"the check."
         )
-    _keep(identity)
+    write_json(PASSED, [*_passed(), identity])  # where that fails, it is checked again
     return "passed"
+
+
+def results(backend: CudaBackend) -> Iterator[tuple[str, bool]]:
+    """Check a device now, and yield the name of each check and whether it passed.
+
+    Graph and features lie in the GPU's memory, where one block does small hops, and then in host
+    memory, where many blocks do all.
+
+    Args:
+        backend: of the device, for this alone: what it places stays in its placement.
+    """
+    expected = json.loads(DIGESTS.read_text(encoding="utf-8"))
+    for place, memory in (("device", "GPU"), ("host", "host")):
+        backend.one_block = place == "device"
+        for name, digest in digests(backend, place):
+            yield f"{name} (graph and features on the {memory})", digest == expected[name]
 
 
 def digests(backend: Backend, place: str = "auto") -> Iterator[tuple[str, str]]:
@@ -103,7 +116,7 @@ def cases() -> Iterator[Case]:
     times = torch.arange(20) * 7
     yield Case("uniform", csc, plan)
     yield Case("with replacement", csc, plan._replace(replace=True))
-    yield Case("large fan-outs", csc, plan._replace(fanouts=np.array([[40], [-1]])))
+    yield Case("large fan-outs", csc, plan._replace(fanouts=np.array([[-1], [4], [40]])))
     yield Case("induced", csc, plan, induced=True)
     yield Case("disjoint", csc, plan._replace(disjoint=True))
     timed = plan._replace(disjoint=True, recent=True)
@@ -190,29 +203,9 @@ def _table(dtype: torch.dtype, columns: int) -> Tensor:
     return (torch.arange(NODES * columns) * 31 % 1009).view(NODES, columns).to(dtype)
 
 
-def _file() -> Path:
-    folder = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(folder) / "pyg_direct" / "certificates.json"
-
-
 def _passed() -> list[str]:
-    try:
-        found = json.loads(_file().read_text(encoding="utf-8"))
-    except (OSError, ValueError, RuntimeError):  # no such file, no JSON, no home
-        return []
+    found = read_json(PASSED)
     return found if isinstance(found, list) else []
-
-
-def _keep(identity: str) -> None:
-    """Keep on disk that a device passed; without a folder to write to, it is checked again."""
-    try:
-        path = _file()
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_suffix(f".{os.getpid()}")
-        part.write_text(json.dumps([*_passed(), identity], indent=1) + "\n", encoding="utf-8")
-        part.replace(path)  # other processes read it at any time
-    except (OSError, RuntimeError):
-        return
 
 
 def write_digests(make: Callable[[], Backend]) -> None:

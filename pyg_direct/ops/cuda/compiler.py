@@ -9,11 +9,20 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from ..streams import Streams
 from .host_memory import driver_version
-from .launch import BLOCK_THREADS, STANDARD, Grid, Launch, Library, Prepare, compile_options
+from .launch import (
+    BLOCK_THREADS,
+    STANDARD,
+    Grid,
+    Launch,
+    Library,
+    Prepare,
+    compile_options,
+    raw_arguments,
+    threads_of,
+)
 from .link_file import gpu_key, read_link
 from .nvrtc import preload_nvrtc
 from .pinning import Registry
@@ -75,7 +84,7 @@ class CupyCompiler:
         """Compile and run a kernel of one line.
 
         Raises:
-            RuntimeError: that failed; the message says why, and the command that mends it.
+            RuntimeError: that failed; the message says why, and the command that fixes it.
         """
         cupy, index = self._cupy, self.device.index
         out = torch.zeros(1, dtype=torch.int32, device=self.device)
@@ -124,7 +133,7 @@ class CupyCompiler:
         with self._cupy.cuda.Device(self.device.index):
             module = self._cupy.RawModule(
                 code=text,
-                options=compile_options(text, types, self.block_threads),
+                options=compile_options(text, types, threads_of(file, self.block_threads)),
             )
             functions = {kernel.name: module.get_function(kernel.name) for kernel in kernels}
         return {name: self._preparer(function) for name, function in functions.items()}
@@ -133,8 +142,7 @@ class CupyCompiler:
         cuda, index = self._cupy.cuda, self.device.index
 
         def prepare(block: int, arguments: Sequence[Any]) -> Launch:
-            # NumPy scalars have the width of the parameter; CuPy would take an int for 64 bits.
-            raw = tuple(np.uint64(a.data_ptr()) if isinstance(a, Tensor) else a for a in arguments)
+            raw = raw_arguments(arguments)
             threads = (block, 1, 1)
 
             def launch(grid: Grid) -> None:

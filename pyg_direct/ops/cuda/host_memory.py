@@ -14,13 +14,13 @@ MEMINFO = "/proc/meminfo"
 DRIVER = "/proc/driver/nvidia/version"
 
 
-def available_in(meminfo: str) -> int:
-    """Return the bytes that can be had without swapping, from the text of MEMINFO.
+def available_bytes() -> int:
+    """Return the bytes that can be had without swapping.
 
     Raises:
-        ValueError: the text does not tell.
+        OSError, ValueError: the system does not tell.
     """
-    found = re.search(r"MemAvailable:\s+(\d+) kB", meminfo)
+    found = re.search(r"MemAvailable:\s+(\d+) kB", Path(MEMINFO).read_text(encoding="utf-8"))
     if found is None:
         raise ValueError(f"{MEMINFO} has no MemAvailable")
     return int(found[1]) << 10

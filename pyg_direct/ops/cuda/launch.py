@@ -16,34 +16,29 @@ import torch
 from torch import Tensor
 
 from ..streams import Streams
+from .descriptor import Descriptor, check_array, check_value, resolved
 from .pinning import Registry
 from .placer import Copies
-from .source import Declaration, Parameter, declarations, instance_options, read_source
+from .source import (
+    ONE_BLOCK_FILE,
+    Declaration,
+    Parameter,
+    declarations,
+    instance_options,
+    read_source,
+)
 
 BLOCK_THREADS = 256
 STANDARD = "-std=c++17"
 
 Grid = tuple[int, ...]
-Arguments = Mapping[str, "Tensor | int"]
+Arguments = Mapping[str, "Tensor | int | Descriptor"]
 Launch = Callable[[Grid], None]
 """Launches a kernel with the arguments that it was prepared with, on torch's current stream."""
 
 Prepare = Callable[[int, Sequence[Any]], Launch]
-"""Called with the threads of a block, and the arguments: tensors and NumPy scalars."""
+"""Called with the threads of a block, and the arguments: tensors, NumPy scalars, descriptors."""
 
-_DTYPES: Mapping[str, tuple[torch.dtype, ...]] = {
-    # torch has few operations for unsigned integers, so tensors of the same width stand in.
-    "u8": (torch.uint8,),
-    "u32": (torch.int32,),
-    "i32": (torch.int32,),
-    "i64": (torch.int64,),
-    "f64": (torch.float64,),
-}
-_SCALARS: Mapping[str, tuple[Callable[[Any], np.integer[Any]], int, int]] = {
-    "i32": (np.int32, -(1 << 31), (1 << 31) - 1),
-    "u32": (np.uint32, 0, (1 << 32) - 1),
-    "i64": (np.int64, -(1 << 63), (1 << 63) - 1),
-}
 _NAMES = {torch.int32: "i32", torch.int64: "i64"}
 
 
@@ -61,6 +56,16 @@ def type_name(dtype: torch.dtype) -> str:
 def compile_options(text: str, types: Mapping[str, str], block_threads: int) -> tuple[str, ...]:
     """Return the options that one instance of an expanded source text is compiled with."""
     return (STANDARD, f"-DBLOCK_THREADS={block_threads}", *instance_options(text, types))
+
+
+def threads_of(file: str, block_threads: int) -> int:
+    """Return the threads of a block of a file's kernels.
+
+    Args:
+        file: such as "sample.cu".
+        block_threads: of kernels that are launched as many blocks.
+    """
+    return 2 * block_threads if file == ONE_BLOCK_FILE else block_threads
 
 
 class Compiler(Protocol):
@@ -98,6 +103,8 @@ class Compiler(Protocol):
     ) -> Mapping[str, Prepare]:
         """Compile one instance of a file, and return what prepares its kernels, by their names.
 
+        The options are those of `compile_options` for the threads of `threads_of`.
+
         Args:
             file: name of the `.cu` file, for messages.
             text: expanded source text.
@@ -126,22 +133,19 @@ class Kernel:
         block_threads: int,
     ) -> None:
         self.name = declaration.name
-        self._prepare, self._device, self._block_threads = prepare, device, block_threads
-        self._parameters = [
-            (parameter, types.get(parameter.type, parameter.type))
-            for parameter in declaration.parameters
-        ]
+        self._prepare, self._device, self.block_threads = prepare, device, block_threads
+        self._parameters = resolved(declaration.parameters, types)
 
-    def bind(self, *arguments: Arguments, **named: Tensor | int) -> Launch:
+    def bind(self, *arguments: Arguments, **named: Tensor | int | Descriptor) -> Launch:
         """Return a launch of the kernel, which can be called often and checks nothing any more.
 
         It takes a grid as `grid` returns it. The caller keeps the arrays for as long as it is used.
 
         Args:
             arguments: what the kernel's parameters are looked up in by name, the last first: a
-                contiguous tensor for each array, an int for each value. Other names are passed
-                over. Arrays are on the kernel's device; those that it only reads may be in pinned
-                host memory.
+                contiguous tensor for each array, an int for each value, a `Descriptor` for each
+                struct. Other names are passed over. Arrays are on the kernel's device; those that
+                it only reads may be in pinned host memory.
             **named: looked up before them.
 
         Raises:
@@ -149,18 +153,28 @@ class Kernel:
             ValueError: a wrong device or layout, or a value out of range.
         """
         known = ChainMap(named, *reversed(arguments))  # type: ignore[arg-type]
-        missing = [p.name for p, _ in self._parameters if p.name not in known]
+        missing = [p.name for p in self._parameters if p.name not in known]
         if missing:
             raise TypeError(f"Kernel {self.name} has no argument for {', '.join(missing)}.")
-        checked = [
-            self._check_array(parameter, kind, known[parameter.name])
-            if parameter.kind != "value"
-            else self._check_value(parameter, kind, known[parameter.name])
-            for parameter, kind in self._parameters
-        ]
-        return self._prepare(self._block_threads, checked)
+        checked = [self._check(parameter, known[parameter.name]) for parameter in self._parameters]
+        return self._prepare(self.block_threads, checked)
 
-    def __call__(self, grid: int | Grid, **arguments: Tensor | int) -> None:
+    def _check(self, parameter: Parameter, value: Any) -> Any:
+        if parameter.kind == "value":
+            return check_value(self.name, parameter, value)
+        if parameter.kind != "Descriptor":
+            return check_array(self.name, parameter, value, self._device)
+        if not isinstance(value, Descriptor):
+            raise TypeError(
+                f"{self.name}: {parameter.name} must be a Descriptor, got {type(value).__name__}."
+            )
+        if value.fields != parameter.fields:
+            raise TypeError(
+                f"{self.name}: {parameter.name} must have the fields of {parameter.type}."
+            )
+        return value
+
+    def __call__(self, grid: int | Grid, **arguments: Tensor | int | Descriptor) -> None:
         """Launch once on torch's current stream.
 
         Args:
@@ -171,10 +185,15 @@ class Kernel:
             TypeError: as `bind`, or an argument too many.
             ValueError: as `bind`, or an empty grid.
         """
-        others = arguments.keys() - {parameter.name for parameter, _ in self._parameters}
+        others = arguments.keys() - {parameter.name for parameter in self._parameters}
         if others:
             raise TypeError(f"Kernel {self.name} has no parameter {', '.join(sorted(others))}.")
         self.bind(arguments)(self.grid(grid))
+
+    def descriptor(self, name: str) -> Descriptor:
+        """Return an empty descriptor for a parameter."""
+        (parameter,) = (p for p in self._parameters if p.name == name)
+        return Descriptor(parameter.fields, self._device)
 
     def grid(self, blocks: int | Grid) -> Grid:
         """Return the three dimensions of a grid.
@@ -187,48 +206,14 @@ class Kernel:
             raise ValueError(f"Kernel {self.name} cannot run on a grid of {grid} blocks.")
         return grid
 
-    def _check_array(self, parameter: Parameter, kind: str, value: Any) -> Tensor:
-        if not isinstance(value, Tensor):
-            raise TypeError(
-                f"{self.name}: {parameter.name} must be a tensor, got {type(value).__name__}."
-            )
-        if value.dtype not in _DTYPES[kind]:
-            raise TypeError(
-                f"{self.name}: {parameter.name} must be {_DTYPES[kind][0]}, got {value.dtype}."
-            )
-        if value.device != self._device and not self._can_read(parameter, value):
-            raise ValueError(
-                f"{self.name}: {parameter.name} must be on {self._device}"
-                f"{' or in pinned memory' if parameter.kind == 'In' else ''}, got {value.device}."
-            )
-        if not value.is_contiguous():
-            raise ValueError(
-                f"{self.name}: {parameter.name} must be contiguous, got the strides "
-                f"{value.stride()} for the shape {tuple(value.shape)}."
-            )
-        if value.data_ptr() % value.element_size():  # no read on a GPU may be misaligned
-            raise ValueError(
-                f"{self.name}: {parameter.name} begins at an address that is no multiple of its "
-                f"element size of {value.element_size()} bytes, as of a buffer read at an odd "
-                f"offset. Pass a copy (x.clone())."
-            )
-        return value
 
-    def _can_read(self, parameter: Parameter, value: Tensor) -> bool:
-        """Whether an array is in host memory that the device can read under the same address."""
-        return parameter.kind == "In" and value.device.type == "cpu" and value.is_pinned()
+def raw_arguments(arguments: Sequence[Any]) -> tuple[Any, ...]:
+    """Return checked arguments as a driver takes them.
 
-    def _check_value(self, parameter: Parameter, kind: str, value: Any) -> np.integer[Any]:
-        if isinstance(value, Tensor) or not isinstance(value, (int, np.integer)):
-            raise TypeError(
-                f"{self.name}: {parameter.name} must be an int, got {type(value).__name__}."
-            )
-        scalar, low, high = _SCALARS[kind]
-        if not low <= value <= high:
-            raise ValueError(
-                f"{self.name}: {parameter.name} must be in [{low}, {high}] ({kind}), got {value}."
-            )
-        return scalar(value)
+    NumPy scalars have the width of the parameter; CuPy would take an int for 64 bits.
+    """
+    places = (a.placed if isinstance(a, Descriptor) else a for a in arguments)
+    return tuple(np.uint64(a.data_ptr()) if isinstance(a, Tensor) else a for a in places)
 
 
 class Library:
@@ -256,5 +241,5 @@ class Library:
         text = read_source(file)
         kernels = declarations(text)
         prepare = self.compiler.build(file, text, types, kernels)
-        device, threads = self.compiler.device, self.compiler.block_threads
+        device, threads = self.compiler.device, threads_of(file, self.compiler.block_threads)
         return {d.name: Kernel(d, types, prepare[d.name], device, threads) for d in kernels}

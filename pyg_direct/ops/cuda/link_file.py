@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import os
-from pathlib import Path
-
 import torch
 
+from .cache_file import read_json, write_json
+
+NAME = "link.json"
 Measured = dict[str, int]  # bytes that must be under way to fill the link, by GPU
-
-
-def link_file() -> Path:
-    """Return the file: `pyg_direct/link.json` in the user's folder for caches."""
-    folder = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(folder) / "pyg_direct" / "link.json"
 
 
 def gpu_key(device: torch.device) -> str:
@@ -30,22 +23,11 @@ def read_link(key: str) -> int | None:
 
 def write_link(key: str, bytes_under_way: int) -> bool:
     """Keep what was measured, and return whether that was possible."""
-    path = link_file()
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_suffix(f".{os.getpid()}")
-        part.write_text(json.dumps({**_read(), key: bytes_under_way}, indent=1) + "\n")
-        part.replace(path)  # other processes read it at any time
-    except OSError:
-        return False
-    return True
+    return write_json(NAME, {**_read(), key: bytes_under_way})
 
 
 def _read() -> Measured:
-    try:
-        found = json.loads(link_file().read_text())
-    except (OSError, ValueError):
-        return {}
+    found = read_json(NAME)
     if not isinstance(found, dict):
         return {}
     return {key: value for key, value in found.items() if type(value) is int and value > 0}

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from ...kernels.verify import verified
 from ...types import Csc
 from ...units import size_text
 from ..placement import (
@@ -105,6 +106,7 @@ class Placer:
 
     def place_graph(self, csc: Csc, topology: str = "auto", device_bytes: int | None = None) -> Csc:
         """Return `csc` with its arrays as tensors in device memory, or in pinned host memory."""
+        csc = verified(csc)  # all of it is copied or page-locked, so all of it is read anyway
         self.open_budget(device_bytes)
         arrays = ((name, torch.as_tensor(array).contiguous()) for name, array in csc.arrays())
         return csc.with_arrays(self._place_arrays(arrays, topology))

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from .host_memory import MEMINFO, available_in
+from .host_memory import available_bytes
 from .pinning import INVALID_VALUE, CudaError, tensor_at
 
 # Of `cudaHostRegister` and `cudaHostAlloc`; from the CUDA runtime's headers.
@@ -67,7 +66,7 @@ class CupyRuntime:
 
     def available_bytes(self) -> int:
         """Return what Linux says is available."""
-        return available_in(Path(MEMINFO).read_text(encoding="utf-8"))
+        return available_bytes()
 
     def _call(self, function: Callable[..., Any], *arguments: int) -> Any:
         try:

@@ -14,31 +14,35 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-FILES = ("sample.cu", "weighted.cu", "relabel.cu", "emit.cu", "gather.cu", "bandwidth.cu")
+FILES = (
+    "sample.cu", "weighted.cu", "relabel.cu", "small.cu", "emit.cu", "gather.cu", "bandwidth.cu",
+)  # fmt: skip
+ONE_BLOCK_FILE = "small.cu"  # its kernels are launched as one block
 
 INSTANCE_VALUES: Mapping[str, tuple[str, ...]] = {
     "P": ("i32", "i64"),  # positions: `Csc.indptr`
     "I": ("i32", "i64"),  # node ids: `Csc.indices`
     "M": ("i32", "i64"),  # edge ids: `Csc.perm`
     "O": ("i32", "i64"),  # ids handed out
-    "T": ("i32", "i64"),  # sums
     "V": ("u8", "u16", "u32", "u64", "uint4"),  # words of a row
     "kHashed": ("false", "true"),
 }
 """The values of each `INSTANCE_` name in `cuda/*.cu`, in any combination."""
 
 _KERNEL = re.compile(r"^KERNEL\(\d+\)\s+(?P<name>\w+)\((?P<parameters>[^)]*)\)\s*\{", re.MULTILINE)
+_STRUCT = re.compile(r"^struct (?P<name>\w+) \{\n(?P<fields>[^}]*)^\};", re.MULTILINE)
 _INSTANCE = re.compile(r"\bINSTANCE_(\w+)")
 _INCLUDE = re.compile(r'^[ \t]*#include\s+"(?P<name>[^"]+)"[^\n]*$', re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """One parameter of a kernel."""
+    """One parameter of a kernel, or one field of a struct."""
 
-    kind: str  # "In" (an array it reads), "Out" (an array it writes) or "value"
-    type: str  # of the elements or the value, such as i32, or a name of `INSTANCE_VALUES`
+    kind: str  # "In" (an array it reads), "Out" (an array it writes), "value" or "Descriptor"
+    type: str  # of the elements or the value, such as i32, or a name of `INSTANCE_VALUES`; a struct
     name: str
+    fields: tuple[Parameter, ...] = ()  # of a descriptor, those of structs inside it in their place
 
 
 @dataclass(frozen=True)
@@ -99,22 +103,41 @@ def _expand(name: str, folder: Path, done: set[str]) -> str:
 @cache
 def declarations(text: str) -> tuple[Declaration, ...]:
     """Return the kernels that an expanded source text declares."""
-    bare = re.sub(r"//[^\n]*|/\*.*?\*/", "", text, flags=re.DOTALL)
+    bare = _without_comments(text)
+    structs = {match["name"]: match["fields"] for match in _STRUCT.finditer(bare)}
     return tuple(
         Declaration(
             match["name"],
-            tuple(_parameter(part) for part in match["parameters"].split(",") if part.strip()),
+            tuple(
+                _parameter(part, structs) for part in match["parameters"].split(",") if part.strip()
+            ),
         )
         for match in _KERNEL.finditer(bare)
     )
 
 
-def _parameter(text: str) -> Parameter:
-    array = re.fullmatch(r"(In|Out)<(\w+)>\s+(\w+)", text.strip())
+def _without_comments(text: str) -> str:
+    return re.sub(r"//[^\n]*|/\*.*?\*/", "", text, flags=re.DOTALL)
+
+
+def _parameter(text: str, structs: Mapping[str, str]) -> Parameter:
+    array = re.fullmatch(r"(In|Out|Descriptor)<(\w+)>\s+(\w+)", text.strip())
     if array is not None:
-        return Parameter(array[1], array[2], array[3])
+        fields = tuple(_fields(array[2], structs)) if array[1] == "Descriptor" else ()
+        return Parameter(array[1], array[2], array[3], fields)
     kind, name = text.split()
     return Parameter("value", kind, name)
+
+
+def _fields(struct: str, structs: Mapping[str, str]) -> Iterator[Parameter]:
+    """Yield the fields of a struct in the order of their addresses."""
+    for part in structs[struct].split(";"):
+        if part.strip():
+            field = _parameter(part, structs)
+            if field.type in structs:
+                yield from _fields(field.type, structs)
+            else:
+                yield field
 
 
 def instance_names(text: str) -> tuple[str, ...]:

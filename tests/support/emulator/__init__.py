@@ -27,9 +27,17 @@ import pyg_direct.loading.site
 import pyg_direct.sampling.sampler
 from pyg_direct.ops.cuda import backend as cuda
 from pyg_direct.ops.cuda import memory as device_memory
-from pyg_direct.ops.cuda.launch import Grid, Launch, Library, Prepare, compile_options
+from pyg_direct.ops.cuda.descriptor import Descriptor
+from pyg_direct.ops.cuda.launch import (
+    Grid,
+    Launch,
+    Library,
+    Prepare,
+    compile_options,
+    threads_of,
+)
 from pyg_direct.ops.cuda.pinning import Registry
-from pyg_direct.ops.cuda.source import Declaration
+from pyg_direct.ops.cuda.source import Declaration, Parameter
 from pyg_direct.ops.streams import NoStreams
 
 from . import torch_device
@@ -156,7 +164,7 @@ class EmulatedDevice:
     def build(
         self, file: str, text: str, types: Mapping[str, str], kernels: Sequence[Declaration]
     ) -> Mapping[str, Prepare]:
-        options = compile_options(text, types, self.block_threads)
+        options = compile_options(text, types, threads_of(file, self.block_threads))
         for old, new in self.planted:
             text = text.replace(old, new)
         function = _compiled(file, _translation_unit(text, types, kernels), options)
@@ -185,10 +193,11 @@ class EmulatedDevice:
         block: int,
         arguments: Sequence[Any],
     ) -> None:
-        _check_aliases(declaration, arguments)
-        self._check_places(declaration, arguments)
-        packed = (_Argument * len(arguments))()
-        for slot, parameter, value in zip(packed, declaration.parameters, arguments, strict=True):
+        flat = _flat(declaration, arguments)
+        _check_aliases(declaration.name, flat)
+        self._check_places(declaration.name, flat)
+        packed = (_Argument * len(flat))()
+        for slot, (parameter, value) in zip(packed, flat, strict=True):
             slot.name = f"{declaration.name}: {parameter.name}".encode()
             if isinstance(value, Tensor):
                 slot.value = value.data_ptr()
@@ -210,14 +219,14 @@ class EmulatedDevice:
         if failed:
             raise EmulatorError(error.value.decode())
 
-    def _check_places(self, declaration: Declaration, arguments: Sequence[Any]) -> None:
+    def _check_places(self, kernel: str, arguments: Flat) -> None:
         """Raise unless a GPU could reach every array: in its memory, or pinned and only read."""
-        for parameter, value in zip(declaration.parameters, arguments, strict=True):
+        for parameter, value in arguments:
             if not isinstance(value, Tensor) or value.device == self.device or value.numel() == 0:
                 continue
             if value.device.type != "cpu" or parameter.kind != "In" or not value.is_pinned():
                 raise EmulatorError(
-                    f"{declaration.name}: {parameter.name} lies on {value.device}, not on "
+                    f"{kernel}: {parameter.name} lies on {value.device}, not on "
                     f"{self.device} or in pinned memory that is only read."
                 )
 
@@ -298,32 +307,62 @@ _LOCK = threading.Lock()
 _loaded: dict[Path, Any] = {}
 
 
-def _check_aliases(declaration: Declaration, arguments: Sequence[Any]) -> None:
+Flat = list[tuple[Parameter, Any]]  # parameters and arguments, with descriptors' fields
+
+
+def _flat(declaration: Declaration, arguments: Sequence[Any]) -> Flat:
+    """Return the arguments of a launch, with the fields of descriptors in their place.
+
+    Raises:
+        EmulatorError: device memory does not hold what a descriptor's fields are.
+    """
+    flat: Flat = []
+    for parameter, value in zip(declaration.parameters, arguments, strict=True):
+        if not isinstance(value, Descriptor):
+            flat.append((parameter, value))
+            continue
+        placed = value.placed.cpu().numpy()
+        for field, word, meant in zip(value.fields, placed, value.words, strict=True):
+            if word != meant:
+                raise EmulatorError(
+                    f"{declaration.name}: {field.name} of the descriptor in device memory is "
+                    f"{word}, not {meant}: it was not uploaded after a change."
+                )
+            flat.append((field, value.values[field.name]))
+    return flat
+
+
+def _check_aliases(kernel: str, arguments: Flat) -> None:
     """Raise if an array that a kernel writes overlaps another one of the launch."""
-    ranges = [
-        (p.kind, p.name, a.data_ptr(), a.data_ptr() + a.numel() * a.element_size())
-        for p, a in zip(declaration.parameters, arguments, strict=True)
+    ranges = sorted(
+        (a.data_ptr(), a.data_ptr() + a.numel() * a.element_size(), p.kind, p.name)
+        for p, a in arguments
         if isinstance(a, Tensor) and a.numel() > 0
-    ]
-    for i, (kind, name, first, last) in enumerate(ranges):
-        for other_kind, other, other_first, other_last in ranges[i + 1 :]:
-            overlap = first < other_last and other_first < last
-            if overlap and "Out" in (kind, other_kind):
-                raise EmulatorError(f"{declaration.name}: {name} and {other} overlap.")
+    )
+    end, furthest = 0, ("", "")  # of the array so far that reaches furthest
+    for first, last, kind, name in ranges:
+        if first < end and "Out" in (kind, furthest[0]):
+            raise EmulatorError(f"{kernel}: {furthest[1]} and {name} overlap.")
+        if last > end:
+            end, furthest = last, (kind, name)
 
 
 def _translation_unit(text: str, types: Mapping[str, str], kernels: Sequence[Declaration]) -> str:
     """Return the C++ source: emulator, kernels, and a function that calls each kernel."""
     cases = []
     for number, declaration in enumerate(kernels):
-        arguments = []
-        for i, parameter in enumerate(declaration.parameters):
-            kind = types.get(parameter.type, parameter.type)
-            if parameter.kind == "value":
-                arguments.append(f"static_cast<{kind}>(launch.arguments[{i}].value)")
-            else:
-                arguments.append(f"{parameter.kind}<{kind}>{{&(*launch.arrays)[{i}]}}")
-        cases.append(f"    case {number}: {declaration.name}({', '.join(arguments)}); break;")
+        arguments, before, at = [], [], 0
+        for parameter in declaration.parameters:
+            if parameter.kind != "Descriptor":
+                arguments.append(_value(parameter, types, at))
+                at += 1
+                continue
+            fields = [_value(field, types, at + i) for i, field in enumerate(parameter.fields)]
+            before.append(f"const {parameter.type} {parameter.name}{{{', '.join(fields)}}};")
+            arguments.append(f"&{parameter.name}")
+            at += len(fields)
+        call = f"{declaration.name}({', '.join(arguments)});"
+        cases.append(f"    case {number}: {{ {' '.join(before)} {call} break; }}")
     return "\n".join([
         '#include "cuda_emulator.h"',
         text,
@@ -335,6 +374,14 @@ def _translation_unit(text: str, types: Mapping[str, str], kernels: Sequence[Dec
         "}",
         "",
     ])  # fmt: skip
+
+
+def _value(parameter: Parameter, types: Mapping[str, str], at: int) -> str:
+    """Return the C++ of argument `at`."""
+    kind = types.get(parameter.type, parameter.type)
+    if parameter.kind == "value":
+        return f"static_cast<{kind}>(launch.arguments[{at}].value)"
+    return f"{parameter.kind}<{kind}>{{&(*launch.arrays)[{at}]}}"
 
 
 def _compiled(file: str, source: str, options: Sequence[str]) -> Any:

@@ -130,6 +130,7 @@ struct Reference {
     put<T>(*array, offset, value);
     return *this;
   }
+  const Reference &operator=(const Reference &other) const { return *this = static_cast<T>(other); }
   Element<T> operator&() const { return Element<T>{array, offset}; }
 };
 
@@ -163,20 +164,30 @@ struct SharedArray {
 template <class T>
 struct In {
   emu::Array *array;
+  long long first = 0;  // element
+
   T operator[](long long i) const {
-    const long long offset = i * static_cast<long long>(sizeof(T));
+    const long long offset = (first + i) * static_cast<long long>(sizeof(T));
     emu::check_read(*array, offset, sizeof(T));
     return emu::get<T>(*array, offset);
   }
+  In operator+(long long elements) const { return In{array, first + elements}; }
 };
 
 template <class T>
 struct Out {
   emu::Array *array;
+  long long first = 0;
+
   emu::Reference<T> operator[](long long i) const {
-    return emu::Reference<T>{array, i * static_cast<long long>(sizeof(T))};
+    return emu::Reference<T>{array, (first + i) * static_cast<long long>(sizeof(T))};
   }
+  Out operator+(long long elements) const { return Out{array, first + elements}; }
 };
+
+// A struct of the above.
+template <class S>
+using Descriptor = const S *;
 
 inline emu::u64 address_of(In<emu::u8> table) { return reinterpret_cast<emu::u64>(table.array->data); }
 

@@ -22,7 +22,7 @@ using u8 = unsigned char;
 using u32 = unsigned;
 using u64 = unsigned long long;
 
-constexpr unsigned kLanes = 32, kMaxArguments = 40;
+constexpr unsigned kLanes = 32, kMaxArguments = 80;
 
 enum class State { ready, at_barrier, in_collective, exited };
 enum class Kind { none, sync, shuffle_up, ballot, match_any };

@@ -21,7 +21,7 @@ class FakeRuntime:
         calls: (name, address, bytes) of every call that succeeded.
         ranges: what is registered: address -> bytes.
         foreign: ranges that others have registered.
-        allocated: what `allocate` gave and nobody freed.
+        allocated: what `allocate` gave and was not freed.
         by_torch: memory that torch pinned itself: address -> the mapping.
     """
 

@@ -103,7 +103,7 @@ class Event:
         self.clock: dict[tuple[int, int], int] | None = dict(stream.clock)
 
     def synchronize(self) -> None:
-        assert self.clock is not None, "an event that nobody recorded"
+        assert self.clock is not None, "an event that was not recorded"
         self.waited_on.append(torch.get_device_module(TYPE).current_device())
 
     def query(self) -> bool:

@@ -84,12 +84,18 @@ def test_parts_are_saved_and_loaded_as_pyg_does(tmp_path: Path) -> None:
 def test_metis_is_given_an_undirected_graph() -> None:
     """The example of `undirected`."""
     pointers, neighbours = undirected(torch.tensor([[0, 1, 1, 2], [1, 0, 2, 2]]).numpy(), 3)
-    assert pointers.tolist() == [0, 1, 3, 4]
-    assert [sorted(neighbours[a:b].tolist()) for a, b in ((0, 1), (1, 3), (3, 4))] == [
-        [1],
-        [0, 2],
-        [1],
+    assert pointers.tolist() == [0, 1, 3, 5]
+    assert neighbours.tolist() == [1, 0, 2, 1, 2]
+
+
+def test_parts_have_the_numbers_that_pygs_have() -> None:
+    """Of a graph with self-loops, which METIS is given as PyG gives them."""
+    cliques = torch.block_diag(torch.ones(3, 3), torch.ones(3, 3))[[0, 3, 1, 4, 2, 5]][
+        :, [0, 3, 1, 4, 2, 5]
     ]
+    cliques[0, 1] = cliques[1, 0] = 1
+    data = Data(edge_index=cliques.nonzero().t(), num_nodes=6)
+    assert ClusterData(data, 2, log=False).partition.node_perm.tolist() == [0, 2, 4, 1, 3, 5]
 
 
 @pytest.mark.parametrize("recursive", [False, True])

@@ -11,6 +11,7 @@ from torch_geometric.loader import NodeLoader
 
 from pyg_direct import HGTLoader, HGTSampler
 from pyg_direct.family.hgt import _Budget
+from pyg_direct.sampling.sampler import keyed
 from pyg_direct.types import BatchKey
 
 
@@ -37,7 +38,7 @@ def test_budgets_by_hand() -> None:
     data["paper"].num_nodes, data["author"].num_nodes = 1, 3
     data["author", "wrote", "paper"].edge_index = torch.tensor([[0, 1, 1, 2], [0, 0, 0, 0]])
     sampler = HGTSampler(data, [1])
-    budget = _Budget(sampler.graph.csc)
+    budget = _Budget(keyed(sampler).graph.csc)
     budget._stamp += 1
     drawn = [
         budget._enter(t, seed) for t, seed in enumerate((torch.tensor([0, 0]), torch.tensor([2])))
@@ -112,7 +113,7 @@ def test_seeds_that_repeat_and_many_batches() -> None:
 def test_stamps_begin_again(monkeypatch: pytest.MonkeyPatch) -> None:
     from pyg_direct.family import hgt
 
-    csc = HGTSampler(typed_graph(), [5]).graph.csc
+    csc = keyed(HGTSampler(typed_graph(), [5])).graph.csc
     counts, key = torch.full((1, 2), 5).numpy(), BatchKey(1, 1)
     often, once = _Budget(csc), _Budget(csc)
     monkeypatch.setattr(hgt, "STAMP_LIMIT", 60)

@@ -44,6 +44,9 @@ def make(name: str, data: Data, **kwargs: Any) -> Any:
 def test_subgraphs_are_pygs(name: str) -> None:
     """All edges between the nodes, both in the order of PyG's sparse matrices."""
     data = graph()
+    parallel = data.edge_index[:, ::3]
+    data.edge_index = torch.cat([data.edge_index, parallel], 1)
+    data.edge_attr = torch.arange(data.num_edges)
     for batch in make(name, data, num_steps=20, seed=0):
         assert batch.x.tolist() == sorted(set(batch.x.tolist()))
         inside = torch.isin(data.edge_index, batch.x).all(0)

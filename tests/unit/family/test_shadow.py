@@ -11,7 +11,8 @@ from hypothesis import given
 from torch_geometric.data import Data, HeteroData
 
 from pyg_direct import NeighborSampler, ShaDowKHopSampler
-from pyg_direct.sampling.ordering import SortedLists, by_source, ego_graphs, sorted_lists
+from pyg_direct.sampling.ordering import SortedLists, ego_graphs, sorted_lists
+from pyg_direct.sampling.sampler import keyed
 
 needs_torch_sparse = pytest.mark.skipif(
     not torch_geometric.typing.WITH_TORCH_SPARSE, reason="PyG's own sampler needs torch_sparse"
@@ -87,7 +88,7 @@ def test_masks_and_ids_mean_the_same() -> None:
 def lists_of(edges: list[tuple[int, int]], num_nodes: int) -> SortedLists:
     ends = torch.tensor(edges, dtype=torch.int64).view(-1, 2).t()
     sampler = NeighborSampler(Data(edge_index=ends, num_nodes=num_nodes), [])
-    return sorted_lists(sampler.graph.csc)
+    return sorted_lists(keyed(sampler).graph.csc)
 
 
 def test_the_order_of_subgraphs() -> None:
@@ -126,14 +127,6 @@ def test_edges_within_groups(edges: list[tuple[int, int]], groups: list[set[int]
     )
     assert out.edge_index.t().tolist() == [[u, v] for u, v, _ in expected]
     assert out.edge.tolist() == [e for _, _, e in expected]
-
-
-@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=40))
-def test_edges_by_source(edges: list[tuple[int, int]]) -> None:
-    ends = torch.tensor(edges, dtype=torch.int64).view(-1, 2)
-    out, ids = by_source(ends[:, 0].numpy(), ends[:, 1].numpy(), torch.arange(len(edges)), 6)
-    assert ids.tolist() == sorted(range(len(edges)), key=lambda e: (edges[e], e))
-    assert out.t().tolist() == [list(edges[e]) for e in ids]
 
 
 @pytest.mark.parametrize(

@@ -65,8 +65,7 @@ def test_several_threads(monkeypatch: pytest.MonkeyPatch, cores: int, num_nodes:
         row, col = np.arange(1001) % 7, np.array([1] * 1000 + [0])
         num_nodes = 7
     assert_is_csc(compress(row, col, num_nodes, num_nodes, trusted=False), row, col, num_nodes)
-    # A table of counts for each thread must not outgrow the edges.
-    assert chunks == [max(1, min(cores, 20, 16, 1001 // num_nodes))] * 2
+    assert chunks == [min(cores, 20, 16)] * 3
 
 
 def test_one_destination_takes_all_edges() -> None:
@@ -178,32 +177,48 @@ def test_ids_at_the_boundary_of_int32() -> None:
 # The kernels' own examples ########################################################################
 
 
-def test_count() -> None:
-    counts = np.zeros(3, np.int64)
-    assert kernels.count(np.zeros(3, np.int64), np.array([2, 0, 2]), 0, 3, 1, counts) == (0, -1)
-    assert counts.tolist() == [1, 0, 2]
+def test_count_buckets() -> None:
+    counts = np.zeros(2, np.int64)
+    row, col = np.zeros(3, np.int64), np.array([2, 0, 3])
+    assert kernels.count_buckets(row, col, 0, 3, 1, 4, 1, counts) == (0, -1)
+    assert counts.tolist() == [1, 2]
 
 
-@pytest.mark.parametrize(("base", "shift"), [(0, 0), (10, 10)])
-def test_scan(base: int, shift: int) -> None:
-    counts, indptr = np.array([[1, 0, 2]]), np.zeros(4, np.int64)
-    kernels.scan(counts, base, indptr)
-    assert (indptr - shift).tolist() == [0, 1, 1, 3]
-    assert (counts - shift).tolist() == [[0, 1, 1]]
+def test_fill_buckets() -> None:
+    edge, next_place = np.zeros(3, np.int64), np.array([0, 1])
+    kernels.fill_buckets(np.array([2, 0, 3]), 0, 3, 1, next_place, edge)
+    assert edge.tolist() == [1, 0, 2]
+    assert next_place.tolist() == [1, 3]
 
 
-def test_scan_of_two_chunks() -> None:
-    counts, indptr = np.array([[1, 0, 2], [0, 3, 1]]), np.zeros(4, np.int64)
-    kernels.scan(counts, 0, indptr)
-    assert indptr.tolist() == [0, 1, 4, 7]
-    assert counts.tolist() == [[0, 1, 4], [1, 1, 6]]
-
-
-def test_fill() -> None:
-    indices, perm = np.zeros(3, np.int64), np.zeros(3, np.int64)
-    kernels.fill(np.array([5, 6, 7]), np.array([2, 0, 2]), 0, 3, np.array([0, 1, 1]), indices, perm)
+def test_sort_buckets() -> None:
+    indptr, indices, perm = np.zeros(4, np.int64), np.arange(3), np.zeros(3, np.int64)
+    row, col = np.array([5, 6, 7]), np.array([2, 0, 2])
+    kernels.sort_buckets(row, col, 0, 1, 2, np.array([0, 3]), indices, indptr, indices, perm)
+    assert indptr.tolist() == [0, 1, 1, 3]
     assert indices.tolist() == [6, 5, 7]
     assert perm.tolist() == [1, 0, 2]
+
+
+@pytest.mark.parametrize("num_dst", [1, 2, 255, 256, 257, 5000])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_buckets_are_no_matter(monkeypatch: pytest.MonkeyPatch, num_dst: int, threads: int) -> None:
+    """Many small ones, empty ones, and one with half of the edges; in parts that threads share."""
+    monkeypatch.setattr(sorting, "EDGES_PER_BUCKET", 8)
+    monkeypatch.setattr(sorting, "MIN_EDGES_PER_THREAD", 100)
+    monkeypatch.setattr(sorting, "available_cores", lambda: threads)
+    draw = np.random.default_rng(num_dst)
+    row, col = draw.integers(0, 70, 3000), draw.integers(0, num_dst, 3000)
+    col[::2] = num_dst // 2
+    result, order = compress(row, col, 70, num_dst), np.argsort(col, kind="stable")
+    if num_dst == 1:  # in order already
+        assert result.perm is None
+        return
+    assert result.perm is not None
+    assert np.array_equal(result.perm, order)
+    assert np.array_equal(result.indices, row[order])
+    assert np.array_equal(np.diff(result.indptr), np.bincount(col, minlength=num_dst))
+    assert result.indptr[0] == 0
 
 
 @pytest.mark.parametrize(

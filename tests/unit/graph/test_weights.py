@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from pyg_direct.graph import weights
 from pyg_direct.kernels import alias as weight_tables
-from pyg_direct.kernels import weighted
+from pyg_direct.kernels import gaps, weighted
 
 
 def alias_tables(weight):
@@ -37,17 +37,19 @@ def test_large_lists_equal_a_plain_reference(aliased, power):
     picks, zero, ids = np.empty(60, np.int64), np.zeros(1, np.int64), np.empty((2, 90), np.uint64)
     weighted.draw_block(
         picks, weighted.Draws(np.empty(180), ids[0], ids[1]), 0, 1, False, 5,
-        weighted.Items(zero, zero + 500, np.array([0, 60]), np.zeros(1)),
-        weighted.Weights(aliased, keep, other, weight, cumulative), weighted.Source(*words),
+        weighted.Items(
+            zero, zero + 500, np.array([0, 60]), np.zeros(1), zero, np.empty((2, 0), np.int64)
+        ),
+        weighted.Weights(aliased, keep, other, weight, cumulative), gaps.Source(*words),
     )  # fmt: skip
 
     def pick(weights, slot, attempt):
-        draw = weighted.uniform(slot, attempt, np.uint64(5), *words)
+        draw = gaps.uniform(slot, attempt, np.uint64(5), *words)
         running = np.cumsum(weights)
         return int(np.searchsorted(running, draw * running[-1], side="right"))
 
     def pick_by_alias(slot):
-        scaled = weighted.uniform(slot, 0, np.uint64(5), *words) * 500
+        scaled = gaps.uniform(slot, 0, np.uint64(5), *words) * 500
         at = int(scaled)
         return at if scaled - at < shares_kept(keep)[at] else int(other[2 * at + 1])
 
@@ -72,7 +74,7 @@ def test_draws_come_by_counter(slots):
     out = np.empty(2 * slots)
     weighted.fill_uniform(out, counter, local, slots, *words)
     expected = [
-        weighted.uniform(2 * int(i) + j, 0, owner, *words)
+        gaps.uniform(2 * int(i) + j, 0, owner, *words)
         for i, owner in zip(counter, local, strict=True)
         for j in range(2)
     ]

@@ -7,16 +7,18 @@ import pytest
 import torch
 from torch_geometric.data import Data
 
-from pyg_direct import NeighborLoader
+from pyg_direct import LinkNeighborLoader, NeighborLoader
 
 
-def loader(**kwargs):
-    data = Data(num_nodes=50, edge_index=torch.randint(50, (2, 300)))
-    return NeighborLoader(data, [3], batch_size=5, **kwargs)
+def loader(loader_class=NeighborLoader, **kwargs):
+    """Return a loader of 10 batches: of 50 nodes, or of 50 links."""
+    data = Data(num_nodes=50, edge_index=torch.randint(50, (2, 50)))
+    return loader_class(data, [3], batch_size=5, **kwargs)
 
 
 @pytest.mark.pyg("loader.enable_cpu_affinity")
-def test_cpu_affinity_pins_producers_and_not_the_user():
+@pytest.mark.parametrize("loader_class", [NeighborLoader, LinkNeighborLoader])
+def test_cpu_affinity_pins_producers_and_not_the_user(loader_class):
     before = os.sched_getaffinity(0)
     cores = sorted(before)[:2]
     if len(cores) < 2:
@@ -27,7 +29,7 @@ def test_cpu_affinity_pins_producers_and_not_the_user():
         seen[threading.current_thread().name] = os.sched_getaffinity(0)
         return batch
 
-    pinned = loader(num_workers=2, transform=note)
+    pinned = loader(loader_class, num_workers=2, transform=note)
     with pinned.enable_cpu_affinity(loader_cores=cores):
         assert len(list(pinned)) == 10
     for name, affinity in seen.items():

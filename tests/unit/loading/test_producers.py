@@ -15,6 +15,7 @@ from torch_geometric.data import Data
 
 from pyg_direct import NeighborLoader
 from pyg_direct.loading.prefetcher import Prefetcher
+from pyg_direct.sampling.sampler import keyed
 from pyg_direct.sampling.workspaces import MAX_IDLE_KINDS
 from pyg_direct.types import BatchKey
 
@@ -32,7 +33,7 @@ def build(**arguments: Any) -> NeighborLoader:
 
 
 def sampled(loader: NeighborLoader) -> tuple[list[int], list[int]]:
-    out = loader.node_sampler.sample_nodes(loader.input_data[torch.arange(10)], KEY)
+    out = loader.node_sampler.sample_from_nodes(loader.input_data[torch.arange(10)], key=KEY)
     return out.node.tolist(), out.edge.tolist()
 
 
@@ -137,7 +138,7 @@ def test_replacement_and_subgraphs_that_change_are_those_of_a_new_loader() -> No
     for name, value in (("replace", True), ("disjoint", True), ("temporal_strategy", "last")):
         setattr(loader.node_sampler, name, value)
         other = build()
-        for key, wanted in loader.node_sampler.fingerprint_parts()[0].items():
+        for key, wanted in keyed(loader.node_sampler).fingerprint_parts()[0].items():
             if key in ("replace", "disjoint", "temporal_strategy"):
                 setattr(other.node_sampler, key, wanted)
         assert sampled(loader) == sampled(other)

@@ -1,4 +1,4 @@
-"""`loader.stats()`: counts, times that add up, and the verdict in staged situations."""
+"""`loader.stats()`: counts, times that add up, and the verdict on constructed cases."""
 
 import json
 import pickle
@@ -14,6 +14,8 @@ from pyg_direct.loading import recorder
 from pyg_direct.loading.recorder import Recorder
 from pyg_direct.loading.stats import STAGES, Stats
 from pyg_direct.ops.cpu.backend import CpuBackend
+
+WITH_THREADS_THAT_STAY = {"num_workers": 1, "persistent_workers": True}
 
 
 def loader_of(**options) -> NeighborLoader:
@@ -97,6 +99,37 @@ def test_the_consumers_timeline_adds_up(clock) -> None:
     assert [e.working_seconds for e in loader.stats().epochs] == [pytest.approx(20), 0]
 
 
+@pytest.mark.parametrize("options", [{}, {"num_workers": 2}, WITH_THREADS_THAT_STAY])
+def test_what_iter_takes_is_waiting(clock, monkeypatch, options) -> None:
+    loader = loader_of(**options)
+    monkeypatch.setattr(loader, "_decide_device", lambda: clock.spend(1.5))
+    for epoch in range(2):
+        start = clock.now
+        run(loader, clock, 2.0)
+        found = loader.stats().epochs[epoch]
+        assert found.waiting_seconds >= 1.5
+        assert found.waiting_seconds + found.working_seconds == pytest.approx(clock.now - start)
+
+
+@pytest.mark.parametrize("name", ["gather", "gather_all", "gather_decoded"])
+def test_every_way_to_gather_is_timed(clock, name) -> None:
+    class Slow:
+        device = memory = None
+
+    def slow(self, *args):
+        clock.spend(0.5)
+        return "rows"
+
+    setattr(Slow, name, slow)
+    timed = recorder.TimedBackend(Slow())
+    assert getattr(timed, name)(1, 2) == "rows"
+    assert timed.seconds == 0.5
+    public = {
+        n for n in vars(CpuBackend) if n.startswith("gather") and callable(getattr(CpuBackend, n))
+    }
+    assert public == {"gather", "gather_all", "gather_decoded"}
+
+
 def test_a_loop_that_is_broken_off_counts_what_it_did(clock) -> None:
     loader = loader_of()
     for number, _ in enumerate(loader):
@@ -132,13 +165,13 @@ def test_verdict_of_a_slow_transform(clock) -> None:
 
 
 def test_verdict_of_a_slow_gather(monkeypatch, clock) -> None:
-    original = CpuBackend.gather
+    original = CpuBackend.gather_all
 
-    def gather(self, *args):
-        clock.spend(0.1)
-        return original(self, *args)
+    def gather_all(self, tables, *args):
+        clock.spend(0.1 * len(tables))
+        return original(self, tables, *args)
 
-    monkeypatch.setattr(CpuBackend, "gather", gather)
+    monkeypatch.setattr(CpuBackend, "gather_all", gather_all)
     loader = loader_of(transform=lambda batch: clock.spend(0.1) or batch)
     stats = run(loader, clock)
     assert "the loader is the bottleneck: 100 % of the time" in stats.verdict

@@ -20,25 +20,44 @@ from models import (
 )
 from torch import nn
 from torch_geometric.data import Data
-from torch_geometric.nn import APPNP, GCN, GIN, GCNConv, GraphSAGE, SAGEConv, SGConv
+from torch_geometric.nn import (
+    APPNP,
+    GCN,
+    GIN,
+    ChebConv,
+    EdgeConv,
+    GatedGraphConv,
+    GATv2Conv,
+    GCNConv,
+    GraphSAGE,
+    HeteroConv,
+    LGConv,
+    MixHopConv,
+    PDNConv,
+    SAGEConv,
+    SGConv,
+    SSGConv,
+    TAGConv,
+    TransformerConv,
+)
 from torch_geometric.typing import SparseTensor
 
 from pyg_direct import inference
+from pyg_direct.models import choice, layers, messages, schedule
 from pyg_direct.models import inference as module
-from pyg_direct.models import layers, schedule
 from pyg_direct.models.cutter import CutError
 
 # Blocks are made so small here that single nodes exceed them.
 pytestmark = pytest.mark.filterwarnings("ignore:.*in-edges at once")
 
 
-@pytest.fixture(params=[1, 3], ids=["one-thread", "three-threads"])
-def small_blocks(monkeypatch, request):
+@pytest.fixture
+def small_blocks(monkeypatch):
     """Blocks of a few nodes, and the number of threads."""
-    monkeypatch.setattr(module, "BLOCK_BYTES", 2048)
-    monkeypatch.setattr(schedule, "MIN_ROWS", 7)
-    monkeypatch.setattr(schedule, "REDUCED_EDGES", 29)
-    return request.param
+    monkeypatch.setattr(module, "BLOCK_BYTES", 4096)
+    monkeypatch.setattr(schedule, "MIN_ROWS", 13)
+    monkeypatch.setattr(schedule, "REDUCED_EDGES", 57)
+    return 3
 
 
 def assert_close(found, expected, rtol=1e-5):
@@ -80,10 +99,12 @@ def test_to_hetero(small_blocks):
     assert_close(found, expected)
 
 
-@pytest.mark.parametrize("jk", [None, "last", "cat", "max", "lstm"])
-@pytest.mark.parametrize("norm", [None, "batch_norm", "layer_norm"])
-@pytest.mark.parametrize("act_first", [False, True])
+@pytest.mark.parametrize(
+    ("jk", "norm", "act_first"),
+    [("cat", "batch_norm", True), ("max", "layer_norm", False), ("lstm", "batch_norm", False)],
+)
 def test_options_of_basic_gnn(jk, norm, act_first):
+    """A few of the combinations; `test_inference_real` has the others."""
     kwargs = {"norm_kwargs": {"mode": "node"}} if norm == "layer_norm" else {}
     model = basic(GraphSAGE, 2, jk=jk, norm=norm, act_first=act_first, dropout=0.3, **kwargs)()
     for parameter in model.parameters():
@@ -92,22 +113,81 @@ def test_options_of_basic_gnn(jk, norm, act_first):
     assert_close(inference(model, Data(**inputs)), forward(model, inputs))
 
 
+class TestSeveralHops:
+    """Convolutions that pass messages several times run hop by hop."""
+
+    MODELS = (
+        lambda: SGConv(WIDTH, OUT, K=3),
+        lambda: SGConv(WIDTH, OUT, K=1, add_self_loops=False),
+        lambda: APPNP(4, 0.1),
+        lambda: TAGConv(WIDTH, OUT, K=3),
+        lambda: SSGConv(WIDTH, OUT, 0.2, K=3),
+        lambda: MixHopConv(WIDTH, OUT, powers=[0, 1, 3]),
+    )
+
+    @pytest.mark.parametrize("number", range(len(MODELS)))
+    def test_with_edge_weights(self, number, small_blocks):
+        model, inputs = self.MODELS[number](), graph_inputs("edge_weight")
+        found = inference(model, Data(**inputs), tuple(inputs), num_workers=small_blocks)
+        assert_close(found, forward(model, inputs))
+
+    @pytest.mark.parametrize("make", [lambda: GatedGraphConv(WIDTH, 3), LGConv])
+    def test_others(self, make, small_blocks):
+        model, inputs = make(), graph_inputs()
+        assert_close(inference(model, Data(**inputs)), forward(model, inputs))
+
+    def test_inside_a_model(self, small_blocks):
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.first, self.lin = SAGEConv(WIDTH, 16), nn.Linear(16, OUT)
+                self.hops = APPNP(3, 0.2)
+
+            def forward(self, x, edge_index):
+                return self.hops(self.lin(self.first(x, edge_index).relu()), edge_index)
+
+        model, inputs = Net(), graph_inputs()
+        found = inference(model, Data(**inputs), num_workers=small_blocks)
+        assert_close(found, forward(model, inputs))
+
+    def test_tables_of_two_hops_are_held(self):
+        """APPNP needs its input and the rows of the last hop, however many hops there are."""
+        inputs = graph_inputs()
+        graph = module.graph_of(Data(**inputs))
+        options = module.Options(None, None, 1, False, False)
+        arguments = {"x": inputs["x"], "edge_index": None}
+        with torch.no_grad():
+            plan = module.Plan(APPNP(9, 0.1).eval(), graph, arguments, options, None)
+        assert plan.schedule.peak(in_file=False) == 2 * inputs["x"].nbytes
+
+    def test_a_hop_too_few_would_be_noticed(self, monkeypatch):
+        """A planted fault: the rows of the first hop are taken for those of all."""
+        known = messages.Messages._answer
+
+        def first_hop(self, block, i, *more):
+            return known(self, block, min(i, 1), *more)
+
+        monkeypatch.setattr(messages.Messages, "_answer", first_hop)
+        with pytest.raises(CutError, match="several hops"):
+            inference(SGConv(WIDTH, OUT, K=3), Data(**graph_inputs()))
+
+
 class TestFastWays:
     @pytest.mark.parametrize(
         ("name", "way"),
         [
-            ("sage-mean", layers.Reduced),
-            ("sage-max", layers.Reduced),
-            ("gcn-weight", layers.Reduced),
-            ("gin", layers.Reduced),
-            ("gat-attr", layers.Messages),
-            ("edge-cnn", layers.Messages),
-            ("relations", layers.Messages),
+            ("sage-mean", messages.Reduced),
+            ("sage-max", messages.Reduced),
+            ("gcn-weight", messages.Reduced),
+            ("gin", messages.Reduced),
+            ("gat-attr", messages.Messages),
+            ("edge-cnn", messages.Messages),
+            ("relations", messages.Messages),
         ],
     )
     def test_which_is_taken(self, name, way, monkeypatch):
         seen = []
-        choose = layers.choose
+        choose = choice.choose
         monkeypatch.setattr(module, "choose", lambda *a: seen.append(choose(*a)) or seen[-1])
         make, extra = HOMOGENEOUS[name]
         inputs = graph_inputs(*extra)
@@ -115,11 +195,11 @@ class TestFastWays:
         assert seen
         assert {type(layer) for layer in seen} == {way}
 
-    @pytest.mark.parametrize("way", [layers.Messages, layers.Local])
+    @pytest.mark.parametrize("way", [messages.Messages, layers.Local])
     @pytest.mark.parametrize("name", ["sage-mean", "gat-attr", "gin", "residual"])
     def test_each_gives_the_same(self, name, way, monkeypatch):
-        ways = layers._ways
-        monkeypatch.setattr(layers, "_ways", lambda *a: (m for m in ways(*a) if type(m()) is way))
+        ways = choice._ways
+        monkeypatch.setattr(choice, "_ways", lambda *a: (m for m in ways(*a) if type(m()) is way))
         make, extra = HOMOGENEOUS[name]
         model, inputs = make(), graph_inputs(*extra)
         assert_close(inference(model, Data(**inputs), tuple(inputs)), forward(model, inputs))
@@ -144,6 +224,23 @@ class TestDegrees:
         found = inference(model, Data(**inputs), tuple(inputs), num_workers=small_blocks)
         assert_close(found, forward(model, inputs))
 
+    def test_of_one_edge_type_among_several(self, small_blocks):
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.conv = HeteroConv({
+                    ("paper", "cites", "paper"): GCNConv(12, OUT),
+                    ("author", "writes", "paper"): SAGEConv((8, 12), OUT),
+                    ("paper", "rev_writes", "author"): SAGEConv((12, 8), OUT),
+                })  # fmt: skip
+
+            def forward(self, x_dict, edge_index_dict):
+                return self.conv(x_dict, edge_index_dict)
+
+        model = Net()
+        found = inference(model, hetero_data(), num_workers=small_blocks)
+        assert_close(found, forward(model, hetero_inputs()))
+
     def test_cached_layers_stay_as_they_are(self):
         model, inputs = basic(GCN, cached=True)(), graph_inputs()
         inference(model, Data(**inputs))
@@ -151,8 +248,8 @@ class TestDegrees:
 
     def test_degrees_of_the_block_alone_would_be_noticed(self, monkeypatch):
         """A planted fault: the layer is left to normalise by itself."""
-        choose = layers.choose
-        monkeypatch.setattr(layers, "normalisation_of", lambda conv: None)
+        choose = choice.choose
+        monkeypatch.setattr(choice, "normalisation_of", lambda *_: None)
         monkeypatch.setattr(module, "choose", lambda c, *a: choose(replace(c, one_hop=""), *a))
         with pytest.raises(CutError, match="GCNConv"):
             inference(basic(GCN)(), Data(**graph_inputs()))
@@ -206,8 +303,8 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("model", "reason"),
         [
-            (lambda: SGConv(WIDTH, OUT, K=2), "several hops"),
-            (lambda: APPNP(3, 0.1), "several hops"),
+            (lambda: ChebConv(WIDTH, OUT, K=3), "several hops"),
+            (lambda: PDNConv(WIDTH, OUT, EDGE_WIDTH, 8), "degrees"),
             (basic(GIN, norm="graph_norm"), "GraphNorm"),
             (lambda: SAGEConv(WIDTH, OUT, aggr="lstm"), "SAGEConv"),
         ],
@@ -215,8 +312,11 @@ class TestRefusals:
     def test_models(self, model, reason):
         inputs = graph_inputs()
         inputs["edge_index"] = inputs["edge_index"][:, inputs["edge_index"][1].argsort()]
+        made = model()
+        if isinstance(made, PDNConv):
+            inputs |= graph_inputs("edge_attr")
         with pytest.raises(CutError, match=reason):
-            inference(model(), Data(**inputs))
+            inference(made, Data(**inputs), tuple(inputs))
 
     def test_edge_outputs(self):
         make, extra = HOMOGENEOUS["residual"]
@@ -277,6 +377,12 @@ class TestData:
         given = {**inputs, "x": "features", "edge_index": "edge_index"}
         assert_close(inference(model, data, given), forward(model, inputs))
 
+    @pytest.mark.parametrize("name", ["sage-mean", "gat"])
+    def test_features_that_are_not_contiguous(self, name):
+        inputs, model = graph_inputs(), HOMOGENEOUS[name][0]()
+        inputs["x"] = torch.cat([inputs["x"], inputs["x"]], dim=1)[:, ::2]
+        assert_close(inference(model, Data(**inputs)), forward(model, inputs))
+
     def test_no_edges(self):
         inputs, model = graph_inputs(), basic(GraphSAGE)()
         inputs["edge_index"] = inputs["edge_index"][:, :0]
@@ -302,14 +408,54 @@ class TestData:
             assert_close(found, expected, rtol=3e-2)
             assert not torch.equal(found, expected)
 
-    def test_a_hub_beyond_the_budget_is_warned_of(self, monkeypatch):
-        make, extra = HOMOGENEOUS["gat-attr"]
-        model, inputs = make(), graph_inputs(*extra)
-        inputs["edge_index"][1, :200] = 5
-        monkeypatch.setattr(module, "BLOCK_BYTES", 5000)
+
+class TestHubs:
+    """Nodes whose messages exceed the memory of a block."""
+
+    def run(self, model, inputs, monkeypatch, block_bytes):
+        limits = []
+        call = messages.Pieces.run
+
+        def noted(self, function, arguments, per_edge, targets, edges, limit):
+            limits.append((function, edges, limit))
+            return call(self, function, arguments, per_edge, targets, edges, limit)
+
+        monkeypatch.setattr(messages.Pieces, "run", noted)
+        monkeypatch.setattr(module, "BLOCK_BYTES", block_bytes)
+        inputs["edge_index"][1, :300] = 5
+        expected = forward(model, inputs)
+        limits.clear()
+        assert_close(inference(model, Data(**inputs), tuple(inputs)), expected)
+        return [x for x in limits if x[2] != choice.PIECE]  # without the trial
+
+    @pytest.mark.parametrize(
+        ("make", "functions"),
+        [
+            (lambda: GATv2Conv(WIDTH, 8, 2, edge_dim=EDGE_WIDTH), {"edge_updater", "propagate"}),
+            (lambda: TransformerConv(WIDTH, 8, 2, edge_dim=EDGE_WIDTH), {"propagate"}),
+            (lambda: EdgeConv(nn.Linear(2 * WIDTH, OUT), aggr="max"), {"propagate"}),
+            (lambda: EdgeConv(nn.Linear(2 * WIDTH, OUT), aggr="mean"), {"propagate"}),
+        ],
+        ids=["gatv2", "transformer", "max", "mean"],
+    )
+    @pytest.mark.filterwarnings("error:.*in-edges at once")
+    def test_their_lists_are_split(self, make, functions, monkeypatch):
+        model, block_bytes = make(), 300 * schedule.TEMPORARIES * 120
+        extra = () if isinstance(model, EdgeConv) else ("edge_attr",)
+        split = self.run(model, graph_inputs(*extra), monkeypatch, block_bytes // 2)
+        assert {function for function, edges, _ in split if edges >= 280} == functions
+        assert all(limit < 300 for _, _, limit in split[-2:])
+
+    def test_those_that_cannot_be_split_are_warned_of(self, monkeypatch):
+        model = SAGEConv(WIDTH, OUT, aggr=["mean", "std"])
+        with pytest.warns(RuntimeWarning, match="of up to 3.. in-edges at once"):
+            assert self.run(model, graph_inputs(), monkeypatch, 5000) == []
+
+    def test_a_softmax_of_the_piece_alone_would_be_noticed(self, monkeypatch):
+        """A planted fault: pieces are added up without a common scale. Then none are made."""
+        monkeypatch.setattr("pyg_direct.models.pieces._factor", lambda own, _: torch.ones_like(own))
         with pytest.warns(RuntimeWarning, match="in-edges at once"):
-            found = inference(model, Data(**inputs), tuple(inputs))
-        assert_close(found, forward(model, inputs))
+            assert self.run(TransformerConv(WIDTH, 8, 2), graph_inputs(), monkeypatch, 5000) == []
 
 
 class Deciding(nn.Module):

@@ -78,21 +78,23 @@ class TestBudget:
         return plans[0].schedule
 
     def test_layers_in_memory(self):
-        plan = self.plan(64 << 20)
+        plan = self.plan(512 << 20)
         assert not any(t.in_file for t in plan.tables.values())
         two_layers = 2 * 60 * 16 * 4
         assert plan.peak(in_file=False) == two_layers
-        assert plan.in_memory_bytes <= 64 << 20
+        assert plan.in_memory_bytes <= 512 << 20
 
     def test_layers_in_files(self, monkeypatch):
-        monkeypatch.setattr(module, "MIN_BLOCK_BYTES", 1 << 12)
+        monkeypatch.setattr(module, "MIN_BLOCK_BYTES", 1 << 11)
+        for name in ("THREAD_BYTES", "RUN_BYTES"):
+            monkeypatch.setattr(schedule, name, 0)
         plan = self.plan(9000)
         assert all(t.in_file for t in plan.tables.values())
         assert plan.in_memory_bytes <= 9000
         assert plan.peak(in_file=True) == 2 * 60 * 16 * 4
 
     def test_what_it_says(self):
-        text = str(self.plan(64 << 20))
+        text = str(self.plan(512 << 20))
         assert "3 phases" in text
         assert "convs.2 (reduced)" in text
 
@@ -221,3 +223,21 @@ class TestStore:
         assert json.loads((tmp_path / "s" / "state.json").read_text())["tasks"] == 3
         store.close()
         assert not (tmp_path / "s").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["GraphSAGE", "GAT"])
+@pytest.mark.parametrize("memory_bytes", [None, 150_000_000])
+def test_memory_is_what_was_stated(model, memory_bytes, tmp_path):
+    """Anonymous memory of a process, with layers in memory and in files."""
+    program = Path(__file__).parents[2] / "support" / "limited_inference.py"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYG_DIRECT_DEVICE": "cpu"}
+    limit, folder = (str(memory_bytes), str(tmp_path)) if memory_bytes else ("", "")
+    done = subprocess.run(
+        [sys.executable, str(program), model, limit, folder],
+        env=environment, capture_output=True, text=True, timeout=250, check=True,
+    )  # fmt: skip
+    found = json.loads(done.stdout)
+    assert 10 << 20 < found["peak"] <= found["stated"], found
+    if memory_bytes:
+        assert found["stated"] <= memory_bytes

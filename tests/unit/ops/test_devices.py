@@ -60,7 +60,7 @@ def test_a_model_on_the_cpu(cuda: FakeCuda) -> None:
 
 
 def test_the_device_of_the_model(cuda: FakeCuda) -> None:
-    cuda.held[2] = 100  # and the current device is 0, which nobody has set
+    cuda.held[2] = 100  # and the current device is 0, which was not set
     assert process_device() == (gpu(2), "the process has tensors there")
 
 
@@ -69,7 +69,7 @@ def test_the_device_of_the_model(cuda: FakeCuda) -> None:
     [
         ([5, 9, 0, 0], 1, None, 1, "the current one"),
         ([5, 9, 0, 0], 0, None, 0, "the current one"),
-        # Something small of every rank lies on device 0, which nobody chose.
+        # Something small of every rank lies on device 0, which was not chosen.
         ([5, 900, 0, 0], 0, 1, 1, "LOCAL_RANK"),
         ([0, 9, 8, 0], 0, 2, 2, "LOCAL_RANK"),
         # The user has set it: that tells more than the launcher.

@@ -1,6 +1,8 @@
 """The CPU backend: each kernel by the worked example of its docstring, and the scratch memory."""
 
 import threading
+from functools import partial, partialmethod
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
@@ -14,7 +16,8 @@ from torch_geometric.data import Data
 
 from pyg_direct import NeighborLoader
 from pyg_direct.graph.from_pyg import graph_of
-from pyg_direct.kernels import emit, gather, relabel, sample
+from pyg_direct.kernels import emit, gather, hops, relabel
+from pyg_direct.kernels.jit import entry
 from pyg_direct.ops.cpu import backend as cpu_backend
 from pyg_direct.ops.cpu import workspace as cpu
 from pyg_direct.ops.cpu.backend import CpuBackend
@@ -52,9 +55,10 @@ def test_plan_hop(fanout: int, replace: bool, ends: list[int]) -> None:
     work = workspace(Data(edge_index=edge_index, num_nodes=4), [fanout], replace=replace)
     work.start([torch.tensor([0, 1, 2])], KEY)
     work.plan(0)
-    assert work._item_ptr[:4].tolist() == ends
-    assert work._item_start[:3].tolist() == [0, 3, 3]
-    assert work._item_degree[:3].tolist() == [3, 0, 1]
+    start, degree, item_ptr = work._items.tolist()
+    assert item_ptr[:4] == ends
+    assert start[:3] == [0, 3, 3]
+    assert degree[:3] == [3, 0, 1]
     assert work._item_base.tolist() == [0, 3]
     assert work._edge_ptr.tolist() == [[0, ends[-1]]]
 
@@ -62,7 +66,7 @@ def test_plan_hop(fanout: int, replace: bool, ends: list[int]) -> None:
 def test_list_nodes() -> None:
     """The lists [8, 9] and [7] of nodes 0 and 1; node[1:] = [1, 0] is asked for."""
     start, degree = ints(-1, -1, -1, -1), ints(-1, -1, -1, -1)
-    sample.list_nodes(ints(0, 2, 3), 0, ints(5, 1, 0), 1, 2, 4, start, degree)
+    hops.each_node_listed(ints(0, 2, 3), 0, ints(5, 1, 0), 1, 2, 4, start, degree)
     assert start.tolist() == [-1, -1, 2, 0]
     assert degree.tolist() == [-1, -1, 1, 2]
 
@@ -91,7 +95,7 @@ def test_relabel_dense() -> None:
     node, row = ints(7, 4, -1, -1, -1), ints(4, 9, 9, 2)
     relabel.seed_dense(ints(7, 4), 0, 0, table, STAMP, node)
     node_ptr = ints([0], [2], [0])
-    relabel.relabel_dense(
+    hops.hop_relabelled(
         ints([0], [0], [0]), ints(0, 10), ints([0, 4]), 0, row, table, STAMP, node, ints(0),
         node_ptr,
     )  # fmt: skip
@@ -117,38 +121,39 @@ def test_relabel_disjoint() -> None:
 
 
 def test_find_slot_probes_and_wraps_around() -> None:
+    find_slot, slot_of = entry(relabel.find_slot), entry(relabel.slot_of)
     table = np.zeros(8, np.uint64)
     keys, entries = table[::2], table[1::2]
     places = set()
     for key in (3, 8, 11):  # three keys in four slots: some must probe
-        at = int(relabel.find_slot(np.uint64(key), table, STAMP))
+        at = int(find_slot(np.uint64(key), table, STAMP))
         assert at % 2 == 0
         assert at not in places
         places.add(at)
         table[at], table[at + 1] = key, 100 + key
-        assert int(relabel.find_slot(np.uint64(key), table, STAMP)) == at
+        assert int(find_slot(np.uint64(key), table, STAMP)) == at
     assert sorted(keys.tolist()) == [0, 3, 8, 11]
     entries[:] = 99  # of an earlier batch: all slots are free again
-    assert int(relabel.find_slot(np.uint64(8), table, STAMP)) == relabel.slot_of(
-        np.uint64(8), table
-    )
+    assert int(find_slot(np.uint64(8), table, STAMP)) == slot_of(np.uint64(8), table)
 
 
 def test_emit_edges() -> None:
     """Two relations over two hops: the pieces of each come together."""
     edge_ptr = ints([0, 2, 3], [3, 4, 6])
     row, col, position = ints(0, 1, 2, 3, 4, 5), ints(9, 8, 7, 6, 5, 4), ints(0, 1, 5, 2, 6, 7)
-    for relation, base, expected, at in (
-        (0, 0, [0, 1, 3], [0, 1, 2]),
-        (1, 5, [2, 4, 5], [0, 1, 2]),
-    ):
-        edge_index, edge = np.zeros((2, 3), np.int64), np.zeros(3, np.int64)
-        arguments = (relation, edge_ptr, row, col, position)
-        emit.emit_edges(*arguments, ints(), base, edge_index, edge)
-        assert edge_index.tolist() == [expected, [9 - e for e in expected]]
-        assert edge.tolist() == at
-        emit.emit_edges(*arguments, np.arange(8) * 10, base, edge_index, edge)
-        assert edge.tolist() == [10 * (i + base) for i in at]
+    expected = [[0, 1, 3], [2, 4, 5]]
+    for kind, perm, cuts in product((np.int32, np.int64), (None, np.arange(8) * 10), ([], [1, 5])):
+        edge_index, edge = np.zeros((2, 2, 3), kind), np.zeros((2, 3), np.int64)
+        out = [[*(ends.ctypes.data for ends in edge_index[r]), edge[r].ctypes.data] for r in (0, 1)]
+        for first, last in pairwise([0, *cuts, 6]):
+            emit.emit_edges(
+                edge_ptr, row, col, position, perm, ints(0, 5, 8), first, last, np.empty(0, kind),
+                ints(*out),
+            )  # fmt: skip
+        assert edge_index[:, 0].tolist() == expected
+        assert edge_index[:, 1].tolist() == [[9 - e for e in part] for part in expected]
+        ids = [[0, 1, 2], [0, 1, 2]] if perm is None else [[0, 10, 20], [50, 60, 70]]
+        assert edge.tolist() == ids
 
 
 def test_induced_edges() -> None:
@@ -156,13 +161,17 @@ def test_induced_edges() -> None:
     start, degree, indices = ints(1, 0), ints(2, 1), ints(4, 4, 9)
     node, table = ints(7, 4), np.zeros(10, np.uint32)
     relabel.seed_dense(node.copy(), 0, 0, table, STAMP, node)
-    between = (start, degree, indices, 0, 10, ints(), 0, True, table, STAMP)
+    nothing = np.empty((2, 0), np.int64)
+    between = (start, degree, indices, 0, 10, ints(), 0, True, table, STAMP, ints(), nothing)
     assert emit.induced_edges(*between, 0, 0, *np.zeros((3, 0), np.int64)) == (0, 0), "no room"
     out = np.zeros((3, 3), np.int64)
     assert emit.induced_edges(*between, 0, 0, *out[:, :2]) == (0, 0), "no room to spare"
     assert emit.induced_edges(*between, 0, 0, *out) == (2, 2)
     assert out[:, :2].tolist() == [[1, 1], [0, 1], [1, 0]]
     assert emit.induced_edges(*between, 1, 1, *out) == (2, 2), "goes on where room ended"
+    without_7 = (start, degree - ints(1, 0), *between[2:-2], ints(1), ints([0, 0], [1, 0]))
+    assert emit.induced_edges(*without_7, 0, 0, *out) == (2, 1)
+    assert out[:, 0].tolist() == [1, 1, 0], "the other list is whole"
 
 
 @pytest.mark.parametrize("row_bytes", [1, 2, 3, 4, 7, 8, 12, 16, 64, 65, 1000])
@@ -171,7 +180,7 @@ def test_gather_rows(row_bytes: int) -> None:
     index = np.random.default_rng(0).integers(0, 50, 40)
     out = np.full((40, row_bytes), 255, np.uint8)
     arguments = (len(table), row_bytes, 3, 37, out.ctypes.data)
-    assert gather.gather_rows(table.ctypes.data, index, *arguments) == -1
+    assert entry(gather.gather_rows)(table.ctypes.data, index, *arguments) == -1
     assert np.array_equal(out[3:37], table[index[3:37]])
     assert (out[:3] == 255).all()
     assert (out[37:] == 255).all()
@@ -181,7 +190,7 @@ def test_gather_rows(row_bytes: int) -> None:
 def test_gather_rows_stops_at_an_id_out_of_range(bad: int) -> None:
     table, index = np.zeros((50, 8), np.uint8), np.array([3, 4, bad, 5])
     out = np.full((4, 8), 255, np.uint8)
-    assert gather.gather_rows(table.ctypes.data, index, 50, 8, 0, 4, out.ctypes.data) == 2
+    assert entry(gather.gather_rows)(table.ctypes.data, index, 50, 8, 0, 4, out.ctypes.data) == 2
     assert (out[2:] == 255).all()
 
 
@@ -311,14 +320,25 @@ def test_the_sampler_after_an_exception(monkeypatch: pytest.MonkeyPatch, disjoin
     loader = NeighborLoader(data, [2, 2], **arguments)
     calls = []
 
-    def failing(self: CpuWorkspace, hop: int, step: Any = CpuWorkspace.relabel) -> None:
-        calls.append(hop)
+    def failing(*arguments: Any, step: Any) -> Any:
+        calls.append(None)
         if len(calls) == 4:
             raise RuntimeError("in the second hop of the second batch")
-        step(self, hop)
+        return step(*arguments)
 
+    def hop_by_hop(self: CpuWorkspace, first: int, last: int, hops: Any) -> None:
+        for hop in range(first, last):
+            hops(self, hop, hop + 1)
+
+    name = "relabel" if disjoint else "sample_hops"
+    step = getattr(CpuWorkspace, name)
     with monkeypatch.context() as patch:
-        patch.setattr(CpuWorkspace, "relabel", failing)
+        fails = partialmethod(failing, step=step)
+        patch.setattr(
+            CpuWorkspace,
+            name,
+            fails if disjoint else partialmethod(hop_by_hop, hops=partial(failing, step=step)),
+        )
         with pytest.raises(RuntimeError, match="second hop"):
             list(loader)
     again = NeighborLoader(data, [2, 2], neighbor_sampler=loader.node_sampler, batch_size=5, seed=3)

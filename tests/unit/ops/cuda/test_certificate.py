@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ import pytest
 import torch
 from emulator import EmulatorError, emulated
 
+from pyg_direct import info
+from pyg_direct.doctor.facts import Machine, find_out
 from pyg_direct.ops import devices
 from pyg_direct.ops.cpu.backend import CpuBackend
 from pyg_direct.ops.cuda import certificate
@@ -52,7 +55,7 @@ def test_a_right_device_passes_once_and_for_all(cache: Path) -> None:
     ("planted", "message"),
     [
         (("round < 10", "round < 9"), r"does not give the batches that the CPU gives: uniform"),
-        (("item_degree[item] = degree;", ""), "failed a check .*read of unwritten memory"),
+        (("item_degree[item] = span.degree;", "item_degree;"), "failed a check .*unwritten memory"),
         (("(sizeof(V)) -\n", "(sizeof(V)) +\n"), r"CPU gives: gather float32 100 .*on the GPU"),
     ],
 )
@@ -80,10 +83,9 @@ def test_it_can_be_turned_off(cache: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert not cache.exists()
 
 
-@pytest.mark.parametrize("text", ["no JSON", '{"a": 1}'])
-def test_a_damaged_file_is_as_none(cache: Path, text: str) -> None:
+def test_a_file_with_something_else_is_as_none(cache: Path) -> None:
     cache.parent.mkdir()
-    cache.write_text(text)
+    cache.write_text('{"a": 1}')
     with emulated() as backend:
         assert check(backend, "here") == "passed"
     assert json.loads(cache.read_text()) == ["here"]
@@ -127,7 +129,7 @@ def test_by_default_a_wrong_device_means_the_cpu(
 ) -> None:
     first_use["planted"] = [("round < 10", "round < 9")]
     monkeypatch.setattr(devices, "cuda_available", lambda: True)
-    for _ in range(2):  # the verdict stands
+    for _ in range(2):  # the decision stands
         with pytest.warns(RuntimeWarning, match=r"made on the CPU: .*does not give the batches"):
             choice = devices.process_device([torch.device("cuda", 0)])
         assert choice.device == devices.HOST
@@ -173,3 +175,32 @@ def test_an_emulated_error_is_no_runtime_error() -> None:
     """So that the check, and not the emulator, is what refuses a device above."""
     assert not issubclass(EmulatorError, RuntimeError)
     assert certificate.BATCHES > 1, "workspaces are used again"
+
+
+@pytest.mark.parametrize("planted", [None, ("round < 10", "round < 9")])
+def test_info_says_every_check(planted: tuple[str, str] | None) -> None:
+    with emulated(planted=[planted] if planted else []) as backend:
+        checks = list(certificate.results(backend))
+    assert len(checks) == 22  # in both memories
+    facts = replace(find_out(Machine(), bandwidth=False), checks=checks)
+    rows = [value for _, value in info.check_rows(facts)]
+    wrong = [row for row in rows if row.startswith("FAIL")]
+    assert len(rows) == 22
+    assert len(wrong) == (0 if planted is None else 14), "what is drawn, not what is gathered"
+    assert ("FAIL: uniform (graph and features on the host)" in wrong) == (planted is not None)
+    assert len(list(info.check_problems(facts))) == (planted is not None)
+
+
+def test_both_ways_of_small_hops_are_checked() -> None:
+    """By one block in the memory of the GPU, and by many blocks in that of the host."""
+    for file, memory in (("small.cu", "GPU"), ("sample.cu", "host")):
+        call = f"step::sample_floyd(*batch, {SAMPLED_BY[file]}, lanes);"
+        assert call in read_source(file)
+        plant = (call, call.replace("sample_floyd", "sample_replace"))
+        with emulated(planted=[plant]) as backend:
+            wrong = [name for name, passed in certificate.results(backend) if not passed]
+        assert f"uniform (graph and features on the {memory})" in wrong
+        assert {name.rpartition(" ")[2] for name in wrong} == {f"{memory})"}
+
+
+SAMPLED_BY = {"small.cu": "hop", "sample.cu": "hop_of(*batch, hop)"}

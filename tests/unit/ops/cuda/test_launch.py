@@ -16,6 +16,7 @@ from torch_geometric.data import HeteroData
 from torch_geometric.sampler import HeteroSamplerOutput, NodeSamplerInput
 
 from pyg_direct import NeighborSampler
+from pyg_direct.ops.cuda import workspace
 from pyg_direct.ops.cuda.launch import Grid, Kernel, Launch
 from pyg_direct.types import BatchKey
 
@@ -82,24 +83,28 @@ class Work(TorchDispatchMode):
 
 
 def work_of_a_batch(
-    monkeypatch: pytest.MonkeyPatch, edge_types: int, **arguments: Any
+    monkeypatch: pytest.MonkeyPatch, edge_types: int, rounds: int = 0, **arguments: Any
 ) -> tuple[Counter[str], Counter[str]]:
-    """Return the launches and torch's operations of one batch that meets every edge type."""
+    """Return the launches and torch's operations of one batch that meets every edge type.
+
+    `rounds` are those of one block, 0 for many blocks.
+    """
     data = graph(edge_types)
-    inputs = NodeSamplerInput(torch.arange(20), torch.arange(20), input_type="a")
+    inputs = NodeSamplerInput(torch.arange(4), torch.arange(4), input_type="a")
     with monkeypatch.context() as patch, emulated() as backend:
         give_to_loaders(backend, patch)
+        patch.setattr(workspace, "ONE_BLOCK_ROUNDS", rounds)
         work = Work(patch)  # launches are prepared in the first batch
         sampler = NeighborSampler(data, arguments.pop("num_neighbors", [3, 3]), **arguments)
-        sampler.sample_nodes(inputs, BatchKey(1, 2))  # the first batch reserves memory
+        sampler.sample_from_nodes(inputs, key=BatchKey(1, 2))  # the first batch reserves memory
         with work:
-            out = sampler.sample_nodes(inputs, BatchKey(3, 4))
+            out = sampler.sample_from_nodes(inputs, key=BatchKey(3, 4))
     assert isinstance(out, HeteroSamplerOutput)
     assert sum(len(row) > 0 for row in out.row.values()) == edge_types, "a type without work"
     return work.launches, work.operations
 
 
-LAWS = {
+SAMPLING = {
     "uniform": {},
     "replace": {"replace": True},
     "large fan-outs": {"num_neighbors": [40, 40]},
@@ -112,11 +117,11 @@ LAWS = {
 }
 
 
-@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("name", SAMPLING)
 def test_launches_do_not_grow_with_the_edge_types(
-    monkeypatch: pytest.MonkeyPatch, law: str
+    monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    one, five, forty = (work_of_a_batch(monkeypatch, n, **LAWS[law]) for n in (1, 5, 40))
+    one, five, forty = (work_of_a_batch(monkeypatch, n, **SAMPLING[name]) for n in (1, 5, 40))
     assert one == five == forty
     assert sum(forty[0].values()) <= 26
 
@@ -138,3 +143,22 @@ def test_more_hops_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """The count is able to grow: eight launches a hop."""
     two, three = (work_of_a_batch(monkeypatch, 5, num_neighbors=[3] * n) for n in (2, 3))
     assert sum(three[0].values()) == sum(two[0].values()) + 8
+
+
+@pytest.mark.parametrize("name", ["uniform", "replace", "disjoint", "by time"])
+def test_small_hops_are_one_launch(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """With the seeds before them; two more launches write the batch out."""
+    for hops in (1, 3):
+        arguments = {**SAMPLING[name], "num_neighbors": [3] * hops}
+        launches, _ = work_of_a_batch(monkeypatch, 1, rounds=1000, **arguments)
+        assert launches == {"sample_small": 1, "emit_edges": 1, "emit_nodes": 1}
+
+
+def test_what_one_block_does_not_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hop of large fan-outs stands between two of small ones, which are small launches."""
+    launches, _ = work_of_a_batch(monkeypatch, 1, rounds=1000, num_neighbors=[2, 40, 2])
+    assert launches["sample_small"] == 2
+    assert launches["sample_large"] == launches["plan_items"] == 1
+    assert launches["list_seeds"] == 0
+    launches, _ = work_of_a_batch(monkeypatch, 1, rounds=1000, **SAMPLING["by weight"])
+    assert launches["sample_small"] == 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +17,8 @@ from torch_geometric.data import Data
 from pyg_direct import NeighborLoader
 from pyg_direct.ops.cuda import placer
 from pyg_direct.ops.cuda.backend import CudaBackend
+from pyg_direct.ops.cuda.descriptor import check_array
+from pyg_direct.ops.cuda.source import Parameter
 from pyg_direct.ops.placement import ON_DEVICE, PINNED_COPY, REGISTERED
 
 WIDE = 40  # floats of a row that is worth reading over the link
@@ -82,7 +83,7 @@ def test_a_copy_made_for_one_batch_is_complete_before_any_stream_reads_it(
 def test_the_graph_is_complete_before_any_stream_reads_it(backend: CudaBackend) -> None:
     seen = watch(backend, lambda: len(NeighborLoader.__mro__))
     NeighborLoader(Data(edge_index=torch.tensor([[0, 1], [1, 0]]), num_nodes=2), [1])
-    assert seen, "nobody waited for the copies"
+    assert seen, "no stream waited for the copies"
 
 
 def test_pinned_memory_is_freed_when_nothing_reads_it_any_more(backend: CudaBackend) -> None:
@@ -168,14 +169,14 @@ def test_an_array_at_an_odd_address(backend: CudaBackend) -> None:
         own = CudaBackend(backend.device, backend.library)
         got = own.gather(placed(own, table, features), index.to(own.device), 20)
         assert torch.equal(got.cpu(), table[index])
-    kernel = backend.library.load("gather.cu", V="u32")["gather_rows"]
+    index_of_kernel = Parameter("In", "i32", "index")
     odd = torch.empty(20, dtype=torch.uint8, device=backend.device)[4:].view(torch.int32)
-    kernel._check_array(SimpleNamespace(name="index", kind="In"), "i32", odd)
+    check_array("gather_rows", index_of_kernel, odd, backend.device)
     moved = torch.frombuffer(bytearray(18), dtype=torch.int32, offset=2, count=4)
     assert moved.data_ptr() % 4 == 2
     pin(backend, moved)
     with pytest.raises(ValueError, match="no multiple of its element size of 4 bytes"):
-        kernel._check_array(SimpleNamespace(name="index", kind="In"), "i32", moved)
+        check_array("gather_rows", index_of_kernel, moved, backend.device)
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")

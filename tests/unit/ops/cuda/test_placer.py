@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import io
 import logging
 import pickle
 from collections.abc import Iterator
@@ -26,6 +27,7 @@ from pyg_direct.ops.cuda import placer
 from pyg_direct.ops.cuda.backend import CudaBackend
 from pyg_direct.ops.cuda.pinning import MEMORY_ALLOCATION, CudaError
 from pyg_direct.ops.placement import ON_DEVICE, PINNED_COPY, REGISTERED, STAGED
+from pyg_direct.sampling.sampler import keyed
 
 REFUSED = CudaError(MEMORY_ALLOCATION, "cudaErrorMemoryAllocation")
 
@@ -353,33 +355,31 @@ def test_what_is_not_a_table_is_left_alone(gpu: Gpu) -> None:
 def test_a_pickled_loader_places_its_graph_again(gpu: Gpu) -> None:
     sampler = NeighborSampler(graph(), [4, 3], device="cpu", topology="host", seed=1)
     calls = len(gpu.runtime.calls)
-    copy = pickle.loads(pickle.dumps(_Detached(sampler, gpu)))
+    stream = io.BytesIO()
+    _Pickler(stream).dump(sampler)
+    stream.seek(0)
+    copy = _Unpickler(stream, gpu).load()
     assert gpu.runtime.names()[-3:] == ["register"] * 3
     assert len(gpu.runtime.calls) > calls
-    assert isinstance(copy._csc.indptr, Tensor)
-    assert torch.equal(copy._csc.indices, sampler._csc.indices)
-    assert isinstance(copy.__getstate__()["graph"].csc.indptr, np.ndarray)
+    placed, before = keyed(copy).graph.csc, keyed(sampler).graph.csc
+    assert isinstance(placed.indptr, Tensor)
+    assert torch.equal(placed.indices, before.indices)
 
 
-class _Detached:
-    """Pickles a sampler, with a backend that finds the emulated device again."""
+class _Pickler(pickle.Pickler):
+    """Leaves out the backend, which finds its device again by a number that is not emulated."""
 
-    def __init__(self, sampler: NeighborSampler, gpu: Gpu) -> None:
-        self.state, self.backend = sampler.__getstate__(), gpu.backend_for(torch.device("cpu"))
-        _backends["here"] = self.backend
-        self.state["_backend"] = None
-
-    def __reduce__(self) -> Any:
-        return _revived, (self.state,)
+    def persistent_id(self, obj: Any) -> str | None:
+        return "backend" if isinstance(obj, CudaBackend) else None
 
 
-_backends: dict[str, CudaBackend] = {}
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, stream: io.BytesIO, gpu: Gpu) -> None:
+        super().__init__(stream)
+        self._gpu = gpu
 
-
-def _revived(state: dict[str, Any]) -> NeighborSampler:
-    sampler = object.__new__(NeighborSampler)
-    sampler.__setstate__({**state, "_backend": _backends.pop("here")})
-    return sampler
+    def persistent_load(self, name: str) -> CudaBackend:
+        return self._gpu.backend_for(torch.device("cpu"))
 
 
 def test_on_the_cpu_everything_stays_where_it_is() -> None:
@@ -432,4 +432,4 @@ def test_a_shallow_copy_shares_the_placed_graph(gpu: Gpu) -> None:
     twin = copy.copy(sampler)
     twin.num_neighbors = [2, 2]
     assert len(gpu.runtime.calls) == calls
-    assert twin._csc is sampler._csc
+    assert keyed(twin).graph is keyed(sampler).graph

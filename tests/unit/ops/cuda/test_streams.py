@@ -21,6 +21,7 @@ from pyg_direct.batch.tensors import tensors_of
 from pyg_direct.ops.cuda import streams
 from pyg_direct.ops.cuda.backend import CudaBackend
 from pyg_direct.ops.devices import usable_device
+from pyg_direct.sampling.sampler import keyed
 
 
 class Recorder:
@@ -152,7 +153,7 @@ def test_a_workspace_belongs_to_a_stream(recorder: Recorder) -> None:
     loader = NeighborLoader(graph(), [4, 3], batch_size=40)
     list(loader)
     loader([1, 2, 3])
-    lanes = {lane for _, lane in loader.node_sampler._workspaces._idle}
+    lanes = {lane for _, lane in keyed(loader.node_sampler).shared.workspaces._idle}
     assert lanes == {hash("sample"), hash("consumer")}
 
 

@@ -1,0 +1,59 @@
+"""A limit of memory for a child process: a control group where there is one to be had."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path("/sys/fs/cgroup")
+
+
+class Limit(NamedTuple):
+    """How a child process is limited."""
+
+    how: str  # in words, for the report
+    enter: Callable[[], None]  # to be called in the child, before it runs the program
+
+
+@contextlib.contextmanager
+def limited(limit_bytes: int) -> Iterator[Limit]:
+    """Make a limit of memory, and remove it at the end.
+
+    A control group (version 2, or the memory controller of version 1) counts anonymous memory and
+    the cached pages of files; of these it takes back what is not in use. Where none can be made,
+    RLIMIT_DATA limits anonymous memory only.
+    """
+    name = f"pyg_direct-{os.getpid()}"
+    for parent, file in ((ROOT, "memory.max"), (ROOT / "memory", "memory.limit_in_bytes")):
+        folder = parent / name
+        if not (parent / "cgroup.procs").exists() or not _made(folder, file, limit_bytes):
+            continue
+        try:
+            yield Limit(f"a control group ({file})", partial(_enter, folder))
+        finally:
+            folder.rmdir()
+        return
+    limits = (limit_bytes, limit_bytes)
+    yield Limit("RLIMIT_DATA", lambda: resource.setrlimit(resource.RLIMIT_DATA, limits))
+
+
+def _made(folder: Path, file: str, limit_bytes: int) -> bool:
+    try:
+        folder.mkdir()
+    except OSError:
+        return False
+    try:
+        (folder / file).write_text(str(limit_bytes))
+    except OSError:
+        folder.rmdir()
+        return False
+    return True
+
+
+def _enter(folder: Path) -> None:
+    (folder / "cgroup.procs").write_text(str(os.getpid()))

@@ -1,0 +1,1 @@
+"""Graphs in files: the saved format, and what writes and reads it."""

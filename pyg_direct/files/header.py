@@ -1,0 +1,306 @@
+"""The header of a saved graph: one JSON file that describes the arrays beside it.
+
+A saved graph is a directory of arrays in row-major order and little-endian bytes, one file each and
+nothing else in it, and `HEADER`, which is written last. Version 1::
+
+    {
+      "format": "pyg_direct graph", "version": 1, "crc32": 1234567,
+      "nodes": [{"type": null, "num_nodes": 3, "explicit": false, "attributes": {"x": ARRAY}}],
+      "edges": [{"type": null, "num_edges": 4, "attributes": {}}],
+      "indptr": ARRAY, "indices": ARRAY,
+      "times": {"attribute": "time", "of_nodes": true, "table": ARRAY},
+      "weights": {"attribute": "w", "weight": ARRAY, "cumulative": ARRAY, "alias": ARRAY,
+                  "relations": [true], "positive": true},
+      "attributes": {"name": "a value that JSON can hold"}
+    }
+
+where ARRAY is ``{"file": "x.bin", "dtype": "float32", "shape": [3, 100], "crc32": 89, "scale":
+null, "quantized": false}``. A quantized one is a `QuantizedTensor`; of int8, "scale" is an ARRAY,
+too. A homogeneous graph has one node type and one edge type, both null. "times" and "weights" may
+be null. `types.Csc` says what the arrays of the graph hold.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+HEADER = "graph.json"
+FORMAT, VERSION = "pyg_direct graph", 1
+MAX_HEADER_BYTES = 64 << 20
+
+ITEM_BYTES = {
+    "bool": 1, "uint8": 1, "int8": 1, "int16": 2, "int32": 4, "int64": 8,
+    "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8,
+}  # fmt: skip
+"""The dtypes of stored arrays, as torch names them, with the bytes of an element."""
+
+FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
+INTS = ("int32", "int64")
+
+
+class InvalidGraphFileError(ValueError):
+    """A directory that is no saved graph, or one that was cut off, changed or damaged."""
+
+
+@dataclass(frozen=True)
+class ArrayFile:
+    """One array in one file of the directory."""
+
+    file: str
+    dtype: str
+    shape: tuple[int, ...]
+    crc32: int
+    scale: ArrayFile | None = None  # of a `QuantizedTensor`: float32 [F] or [N, 1]
+    quantized: bool = False  # whether it is one; those of float16 and bfloat16 have no scale
+
+    @property
+    def num_bytes(self) -> int:
+        """Length of the file."""
+        return math.prod(self.shape) * ITEM_BYTES[self.dtype]
+
+
+@dataclass(frozen=True)
+class NodeGroup:
+    """The nodes of one type."""
+
+    type: str | None
+    num_nodes: int
+    explicit: bool  # whether `num_nodes` is an attribute itself, as PyG's data may have it
+    attributes: Mapping[str, ArrayFile] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class EdgeGroup:
+    """The edges of one type, in the order of the CSC."""
+
+    type: tuple[str, str, str] | None
+    num_edges: int
+    attributes: Mapping[str, ArrayFile] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class TimesFile:
+    """The times that neighbour lists are sorted by."""
+
+    attribute: str
+    of_nodes: bool
+    table: ArrayFile  # int64, of all nodes or of all edges, in the order of their types
+
+
+@dataclass(frozen=True)
+class WeightsFile:
+    """The edge weights, and what weighted draws read."""
+
+    attribute: str
+    weight: ArrayFile
+    cumulative: ArrayFile
+    alias: ArrayFile | None
+    relations: tuple[bool, ...]
+    positive: bool
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a directory holds."""
+
+    nodes: Sequence[NodeGroup]
+    edges: Sequence[EdgeGroup]
+    indptr: ArrayFile
+    indices: ArrayFile
+    times: TimesFile | None = None
+    weights: WeightsFile | None = None
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_hetero(self) -> bool:
+        """Whether nodes and edges have types."""
+        return not (len(self.nodes) == 1 and self.nodes[0].type is None)
+
+    def arrays(self) -> list[ArrayFile]:
+        """Return all arrays, each once."""
+        found = [self.indptr, self.indices]
+        if self.times is not None:
+            found.append(self.times.table)
+        if self.weights is not None:
+            weights = self.weights
+            found += [a for a in (weights.weight, weights.cumulative, weights.alias) if a]
+        for attributes in [group.attributes for group in self.nodes] + [
+            group.attributes for group in self.edges
+        ]:
+            found += attributes.values()
+            found += [array.scale for array in attributes.values() if array.scale is not None]
+        return list({array.file: array for array in found}.values())
+
+
+def write_header(header: Header, folder: Path) -> None:
+    """Write `header` into `folder`."""
+    content = {"format": FORMAT, "version": VERSION, **asdict(header)}
+    content["crc32"] = _checksum(content)
+    (folder / HEADER).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+def read_header(folder: Path) -> Header:
+    """Read the header of `folder`.
+
+    Raises:
+        InvalidGraphFileError: no header, one of another format or version, or one that contradicts
+            itself. Files are not looked at.
+        OSError: the header cannot be read.
+    """
+    path = folder / HEADER
+    if not path.is_file():
+        raise InvalidGraphFileError(
+            f"{folder} is no saved graph: it has no {HEADER}. Write one with pyg_direct.save(data, "
+            f"path) or python -m pyg_direct.convert; an interrupted conversion goes on when its "
+            f"command is run again."
+        )
+    if path.stat().st_size > MAX_HEADER_BYTES:
+        raise InvalidGraphFileError(f"{path} is longer than any header.")
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise InvalidGraphFileError(f"{path} is no JSON: {error}.") from None
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise InvalidGraphFileError(f"{path} is no header of a saved graph.")
+    if content.get("version") != VERSION:
+        raise InvalidGraphFileError(
+            f"{path} has version {content.get('version')!r}; this pyg_direct reads version "
+            f"{VERSION}. Update pyg_direct, or save the graph again."
+        )
+    if content.pop("crc32", None) != _checksum(content):
+        raise InvalidGraphFileError(
+            f"{path} was changed after it was written: its checksum is wrong."
+        )
+    try:
+        header = _parse(content)
+        _check(header)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise InvalidGraphFileError(f"{path} is not valid: {error}.") from None
+    return header
+
+
+def _checksum(content: Mapping[str, Any]) -> int:
+    """Return the CRC-32 of the header's content, in a form that does not depend on layout."""
+    text = json.dumps({key: content[key] for key in sorted(content) if key != "crc32"})
+    return zlib.crc32(json.dumps(json.loads(text), sort_keys=True).encode())
+
+
+def _parse(content: Mapping[str, Any]) -> Header:
+    times, weights = content["times"], content["weights"]
+    return Header(
+        nodes=[
+            NodeGroup(
+                group["type"],
+                _count(group["num_nodes"]),
+                bool(group["explicit"]),
+                _arrays(group["attributes"]),
+            )
+            for group in content["nodes"]
+        ],
+        edges=[
+            EdgeGroup(
+                None if group["type"] is None else tuple(group["type"]),
+                _count(group["num_edges"]),
+                _arrays(group["attributes"]),
+            )
+            for group in content["edges"]
+        ],
+        indptr=_array(content["indptr"]),
+        indices=_array(content["indices"]),
+        times=times and TimesFile(times["attribute"], times["of_nodes"], _array(times["table"])),
+        weights=weights
+        and WeightsFile(
+            attribute=weights["attribute"],
+            weight=_array(weights["weight"]),
+            cumulative=_array(weights["cumulative"]),
+            alias=weights["alias"] and _array(weights["alias"]),
+            relations=tuple(weights["relations"]),
+            positive=weights["positive"],
+        ),
+        attributes=dict(content["attributes"]),
+    )
+
+
+def _arrays(entries: Mapping[str, Any]) -> dict[str, ArrayFile]:
+    return {str(name): _array(entry) for name, entry in entries.items()}
+
+
+def _array(entry: Mapping[str, Any]) -> ArrayFile:
+    file, dtype, shape = entry["file"], entry["dtype"], tuple(map(_count, entry["shape"]))
+    if not isinstance(file, str) or not FILE_NAME.fullmatch(file) or file == HEADER:
+        raise ValueError(f"{file!r} is no name of a file in the directory")
+    if dtype not in ITEM_BYTES:
+        raise ValueError(f"{file} has the unknown dtype {dtype!r}")
+    scale = None if entry["scale"] is None else _array(entry["scale"])
+    quantized = entry["quantized"] is True
+    array = ArrayFile(file, dtype, shape, _count(entry["crc32"]), scale, quantized)
+    if scale is not None and (not quantized or scale.scale is not None):
+        raise ValueError(f"{file} has a scale of its own")
+    if array.num_bytes >= 1 << 62:
+        raise ValueError(f"{file} has the impossible shape {shape}")
+    return array
+
+
+def _count(value: Any) -> int:
+    if type(value) is not int or not 0 <= value < 1 << 62:
+        raise ValueError(f"{value!r} is no count")
+    return value
+
+
+def _check(header: Header) -> None:
+    """Raise a ValueError unless the parts of a header agree with each other."""
+    _check_types(header)
+    num_nodes = {group.type: group.num_nodes for group in header.nodes}
+    lists = sum(num_nodes[group.type and group.type[2]] + 1 for group in header.edges)
+    edges = sum(group.num_edges for group in header.edges)
+    _expect("indptr", header.indptr, INTS, (lists,))
+    _expect("indices", header.indices, INTS, (edges,))
+    if header.times is not None:
+        length = sum(num_nodes.values()) if header.times.of_nodes else edges
+        _expect("times", header.times.table, ("int64",), (length,))
+    if header.weights is not None:
+        weights = header.weights
+        _expect("weight", weights.weight, ("float64",), (edges,))
+        _expect("cumulative", weights.cumulative, ("float64",), (edges,))
+        if weights.alias is not None:
+            _expect("alias", weights.alias, ("int64",), (edges,))
+        if len(weights.relations) != len(header.edges):
+            raise ValueError("the weights know another number of edge types")
+    for group in header.edges:
+        for name, array in group.attributes.items():
+            if array.shape[:1] != (group.num_edges,):
+                raise ValueError(f"the edge attribute {name} has the shape {array.shape}")
+
+
+def _check_types(header: Header) -> None:
+    """Raise a ValueError unless node and edge types are such, and fit each other."""
+    node_types = [group.type for group in header.nodes]
+    edge_types = [group.type for group in header.edges]
+    if not header.is_hetero:
+        if edge_types != [None]:
+            raise ValueError("a graph without node types has edge types")
+        return
+    if not all(isinstance(node_type, str) for node_type in node_types):
+        raise ValueError("a node type is no text")
+    if len({*node_types}) != len(node_types) or len({*edge_types}) != len(edge_types):
+        raise ValueError("a type occurs twice")
+    for edge_type in edge_types:
+        if edge_type is None or len(edge_type) != 3:
+            raise ValueError(f"{edge_type} is no edge type")
+        if edge_type[0] not in node_types or edge_type[2] not in node_types:
+            raise ValueError(f"the edge type {edge_type} refers to an unknown node type")
+
+
+def _expect(name: str, array: ArrayFile, dtypes: Sequence[str], shape: tuple[int, ...]) -> None:
+    if array.dtype not in dtypes or array.shape != shape:
+        raise ValueError(
+            f"{name} is {array.dtype} {list(array.shape)}, but must be "
+            f"{' or '.join(dtypes)} {list(shape)}"
+        )

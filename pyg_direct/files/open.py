@@ -1,0 +1,142 @@
+"""`pyg_direct.open`: a saved graph as PyG data whose arrays are memory maps."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+from torch_geometric.data import Data, HeteroData
+
+from ..graph.compressed import CompressedGraph, CscEdgeIndex
+from ..quantized import QuantizedTensor
+from ..types import EDGE_TIME, NO_TIME, Csc, TimeTable, WeightTable
+from .arrays import map_array, verify_arrays
+from .header import ArrayFile, Header, InvalidGraphFileError, TimesFile, WeightsFile, read_header
+
+
+def open_graph(path: str | os.PathLike[str], *, verify: bool = False) -> Data | HeteroData:
+    """Open a saved graph; nothing is read but its header.
+
+    Attributes are tensors that are mapped to their files: pages are read when they are used, and
+    shared by all processes that use them. Writing to one changes it in this process alone. Loaders
+    of this package sample from the files, without sorting or copying; `data.edge_index` is an
+    ordinary tensor for all else, which is made when something computes with it (16 bytes an edge).
+
+    Args:
+        path: a directory that `save` or ``python -m pyg_direct.convert`` wrote.
+        verify: read all files and compare their checksums, which takes about a second a gigabyte.
+            Without it, a damaged file may give wrong batches or an error, but never a crash. (A
+            file that is cut off *while* it is open ends the process: no program survives that.)
+
+    Returns:
+        `Data`, or `HeteroData` if the graph has types.
+
+    Raises:
+        InvalidGraphFileError: no saved graph, one of another version, or files that are missing,
+            cut off or, with `verify`, damaged. A ValueError.
+    """
+    folder = Path(path)
+    header = read_header(folder)
+    if verify:
+        verify_arrays(folder, header.arrays())
+    data: Any = HeteroData() if header.is_hetero else Data()
+    attributes: dict[tuple[Any, str], Tensor] = {}
+    for nodes in header.nodes:
+        store = data[nodes.type] if header.is_hetero else data
+        for name, array in nodes.attributes.items():
+            attributes[nodes.type, name] = store[name] = _attribute(folder, array)
+        if nodes.explicit:
+            store.num_nodes = nodes.num_nodes
+        elif store.num_nodes != nodes.num_nodes:
+            raise InvalidGraphFileError(f"{folder}: the attributes have another number of nodes.")
+    graph = _graph(folder, header, attributes)
+    for r, edges in enumerate(header.edges):
+        store = data[edges.type] if header.is_hetero else data
+        store.edge_index = CscEdgeIndex(graph, r)
+        for name, array in edges.attributes.items():
+            attributes[edges.type, name] = store[name] = _attribute(folder, array)
+    for name, value in header.attributes.items():
+        data[name] = value
+    return data  # type: ignore[no-any-return]
+
+
+def _attribute(folder: Path, array: ArrayFile) -> Tensor:
+    """Return an attribute that is mapped to its file."""
+    tensor = map_array(folder, array)
+    if not array.quantized:
+        return tensor
+    try:
+        return QuantizedTensor(
+            tensor, None if array.scale is None else map_array(folder, array.scale)
+        )
+    except InvalidGraphFileError:
+        raise
+    except ValueError as error:
+        raise InvalidGraphFileError(f"{folder / array.file} is not valid: {error}") from None
+
+
+def _graph(
+    folder: Path, header: Header, attributes: dict[tuple[Any, str], Tensor]
+) -> CompressedGraph:
+    """Return the graph in maps of its own; `attributes` may be completed later."""
+    node_types = [group.type for group in header.nodes]
+    ends = [(edge.type[0], edge.type[-1]) if edge.type else (None, None) for edge in header.edges]
+    num_nodes = np.array([group.num_nodes for group in header.nodes], np.int64)
+    dst_type = np.array([node_types.index(dst) for _, dst in ends], np.int64)
+    csc = Csc(
+        indptr=map_array(folder, header.indptr).numpy(),
+        indices=map_array(folder, header.indices).numpy(),
+        perm=None,
+        src_type=np.array([node_types.index(src) for src, _ in ends], np.int64),
+        dst_type=dst_type,
+        indptr_base=np.cumsum([0, *(num_nodes[dst_type] + 1)], dtype=np.int64)[:-1],
+        edge_base=np.cumsum([0, *(edge.num_edges for edge in header.edges)], dtype=np.int64),
+        num_nodes=num_nodes,
+        verified=False,
+    )
+    for r in range(csc.num_relations):
+        first, end = int(csc.indptr_base[r]), int(num_nodes[dst_type[r]])
+        found = csc.indptr[[first, first + end]].tolist()
+        if found != csc.edge_base[r : r + 2].tolist():
+            raise InvalidGraphFileError(
+                f"{folder / header.indptr.file} is damaged: the lists of edge type "
+                f"{header.edges[r].type} go from {found[0]} to {found[1]}."
+            )
+    times = None if header.times is None else _times(folder, header, header.times, csc)
+    weights = None if header.weights is None else _weights(folder, header.weights)
+    return CompressedGraph(
+        name=str(folder),
+        csc=replace(csc, times=times, weights=weights),
+        node_types=node_types,
+        edge_types=[group.type for group in header.edges],
+        time_attr=None if header.times is None else header.times.attribute,
+        weight_attr=None if header.weights is None else header.weights.attribute,
+        attributes=attributes,
+    )
+
+
+def _times(folder: Path, header: Header, times: TimesFile, csc: Csc) -> TimeTable:
+    """Return the times of a graph, of the relations whose nodes or edges have some."""
+    base = np.full(csc.num_relations, NO_TIME, np.int64)
+    for r, edge in enumerate(header.edges):
+        source = int(csc.src_type[r])
+        if times.of_nodes and times.attribute in header.nodes[source].attributes:
+            base[r] = csc.node_base[source]
+        elif not times.of_nodes and times.attribute in edge.attributes:
+            base[r] = EDGE_TIME
+    return TimeTable(map_array(folder, times.table).numpy(), base)
+
+
+def _weights(folder: Path, weights: WeightsFile) -> WeightTable:
+    alias = weights.alias
+    return WeightTable(
+        weight=map_array(folder, weights.weight).numpy(),
+        cumulative=map_array(folder, weights.cumulative).numpy(),
+        alias=None if alias is None else map_array(folder, alias).numpy(),
+        relations=np.array(weights.relations, np.bool_),
+        positive=weights.positive,
+    )

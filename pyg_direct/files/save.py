@@ -1,0 +1,311 @@
+"""`pyg_direct.save`: PyG data to a directory of arrays."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.data.storage import N_KEYS
+
+from ..graph.from_pyg import Graph, graph_of
+from ..quantized import QuantizedTensor
+from ..types import EDGE_TIME, Csc
+from .arrays import ArrayWriter, dtype_name, write_array
+from .header import (
+    ITEM_BYTES,
+    ArrayFile,
+    EdgeGroup,
+    Header,
+    NodeGroup,
+    TimesFile,
+    WeightsFile,
+    write_header,
+)
+
+STEP_ROWS_BYTES = 64 << 20  # of an edge attribute that are brought into order at a time
+TOPOLOGY = ("edge_index", "adj", "adj_t", "num_nodes")
+SCALARS = (bool, int, float, str, type(None))
+
+
+def save(
+    data: Data | HeteroData,
+    path: str | os.PathLike[str],
+    *,
+    time_attr: str | None = None,
+    weight_attr: str | None = None,
+    overwrite: bool = False,
+) -> None:
+    """Save a graph as a directory that `pyg_direct.open` maps into memory.
+
+    Edges are stored by destination, and within a destination in their order in `edge_index`, or
+    with `time_attr` by time; attributes of edges are brought into the same order. So edge ids
+    (`e_id`) of batches count in the saved order.
+
+    Args:
+        data: the graph. Node and edge attributes must be dense tensors or NumPy arrays of booleans,
+            integers or floats; of other values, those that JSON can hold are stored as they are.
+        path: the new directory. It appears when all is written.
+        time_attr: what loaders will be given as `time_attr=`: neighbours are sorted by it now.
+        weight_attr: what loaders will be given as `weight_attr=`: its tables, 24 bytes an edge, are
+            made now.
+        overwrite: replace what is at `path`.
+
+    Raises:
+        FileExistsError: there is something at `path`.
+        ValueError: attributes that cannot be stored (named), or a graph with ids out of range.
+        OSError: it cannot be written, such as on a full disk. Nothing is left at `path`.
+    """
+    if not isinstance(data, (Data, HeteroData)):
+        raise ValueError(f"data must be a Data or HeteroData, got {type(data).__name__}.")
+    graph = graph_of(data, time_attr=time_attr, weight_attr=weight_attr)
+    with NewDirectory(path, overwrite) as folder:
+        write_header(_write(data, graph, folder, time_attr, weight_attr), folder)
+
+
+class NewDirectory:
+    """A directory that appears at `path` when all is written, or not at all.
+
+    As a context, it gives the folder to write into, beside `path`; without an error, that is moved
+    to `path` at the end.
+
+    Raises:
+        FileExistsError: there is something at `path`, and not `overwrite`.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], overwrite: bool = False) -> None:
+        self._path = Path(os.path.abspath(path))
+        if os.path.lexists(self._path) and not overwrite:
+            raise FileExistsError(f"{self._path} exists. Choose another path, or overwrite=True.")
+
+    def __enter__(self) -> Path:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._folder = Path(
+            tempfile.mkdtemp(prefix=f".{self._path.name}.", suffix=".part", dir=self._path.parent)
+        )
+        self._folder.chmod(0o777 & ~_umask())
+        return self._folder
+
+    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
+        if kind is None:
+            try:
+                publish(self._folder, self._path)
+                return
+            except BaseException:
+                shutil.rmtree(self._folder, ignore_errors=True)
+                raise
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def publish(folder: Path, path: Path) -> None:
+    """Move a finished directory to `path`, in place of what is there."""
+    sync_directory(folder)
+    if os.path.lexists(path):
+        old = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".old", dir=path.parent))
+        os.replace(path, old / path.name)
+        os.replace(folder, path)
+        shutil.rmtree(old, ignore_errors=True)
+    else:
+        os.replace(folder, path)
+    sync_directory(path.parent)
+
+
+def sync_directory(folder: Path) -> None:
+    """Have the names in `folder` on disk, where the system can do that."""
+    if os.name == "posix":
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def _umask() -> int:
+    """Return the process's mask for new files, which can only be read by setting it."""
+    mask = os.umask(0o022)
+    os.umask(mask)
+    return mask
+
+
+def _write(
+    data: Any,
+    graph: Graph,
+    folder: Path,
+    time_attr: str | None,
+    weight_attr: str | None,
+) -> Header:
+    csc, names = graph.csc, FileNames()
+    hetero = isinstance(data, HeteroData)
+    nodes, edges, others = [], [], {}
+    for t, node_type in enumerate(graph.node_types):
+        store = data[node_type] if hetero else data._store
+        keys = [key for key in store if key not in TOPOLOGY]
+        if not hetero:
+            keys = [key for key in keys if not data.is_edge_attr(key)]
+        found, rest = _attributes(store, keys, names, folder, f"node {node_type or 'attribute'}")
+        if rest and hetero:
+            raise ValueError(_unsaveable(f"data[{node_type!r}]", rest))
+        others.update(rest)
+        explicit = "num_nodes" in store or not any(key in N_KEYS for key in found)
+        nodes.append(NodeGroup(node_type, int(csc.num_nodes[t]), explicit, found))
+    for r, edge_type in enumerate(graph.edge_types):
+        store = data[edge_type] if hetero else data._store
+        keys = [key for key in store if key not in TOPOLOGY]
+        if not hetero:
+            keys = [key for key in keys if data.is_edge_attr(key)]
+        first, last = csc.edge_base[r : r + 2].tolist()
+        order = None if csc.perm is None else csc.perm[first:last]
+        found, rest = _attributes(
+            store, keys, names, folder, f"edge {edge_type or 'attribute'}", order, last - first
+        )
+        if rest:
+            raise ValueError(_unsaveable(f"data[{edge_type}]" if hetero else "data", rest))
+        edges.append(EdgeGroup(edge_type, last - first, found))
+    if isinstance(data, HeteroData):
+        others = dict(data._global_store)
+    wrong = {key: value for key, value in others.items() if not _is_json(value)}
+    if wrong:
+        raise ValueError(_unsaveable("data", wrong))
+
+    def put(name: str, values: Any) -> ArrayFile:
+        return write_array(folder / names.new(name), values)
+
+    return Header(
+        nodes=nodes,
+        edges=edges,
+        indptr=put("indptr", csc.indptr),
+        indices=put("indices", csc.indices),
+        times=None if time_attr is None else _times(csc, time_attr, put),
+        weights=None if weight_attr is None else _weights(csc, weight_attr, put),
+        attributes=others,
+    )
+
+
+def _times(csc: Csc, name: str, put: Callable[[str, Any], ArrayFile]) -> TimesFile:
+    assert csc.times is not None
+    of_nodes = not (csc.times.base == EDGE_TIME).any()
+    return TimesFile(name, bool(of_nodes), put("sorted_times", csc.times.time))
+
+
+def _weights(csc: Csc, name: str, put: Callable[[str, Any], ArrayFile]) -> WeightsFile:
+    weights = csc.weights
+    assert weights is not None
+    return WeightsFile(
+        attribute=name,
+        weight=put("weight", weights.weight),
+        cumulative=put("cumulative", weights.cumulative),
+        alias=None if weights.alias is None else put("alias", weights.alias),
+        relations=tuple(weights.relations.tolist()),
+        positive=weights.positive,
+    )
+
+
+def _attributes(
+    store: Any,
+    keys: list[str],
+    names: FileNames,
+    folder: Path,
+    label: str,
+    order: Any = None,
+    num_edges: int | None = None,
+) -> tuple[dict[str, ArrayFile], dict[str, Any]]:
+    """Write the arrays among the attributes `keys`; return their entries, and the other values.
+
+    Raises:
+        ValueError: a tensor of a layout or dtype that cannot be stored, or of a wrong length.
+    """
+    found, rest = {}, {}
+    for key in keys:
+        value = store[key]
+        if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
+            value = torch.from_numpy(np.asarray(value))
+        if not isinstance(value, Tensor):
+            rest[key] = value
+            continue
+        quantized = isinstance(value, QuantizedTensor)
+        if not quantized and (value.layout != torch.strided or value.is_quantized):
+            raise ValueError(
+                f"The {label} {key!r} cannot be saved: it is {value.layout}, not dense."
+            )
+        try:
+            dtype_name(value.dtype)
+        except ValueError as error:
+            raise ValueError(f"The {label} {key!r} cannot be saved: {error}") from None
+        if num_edges is not None and len(value) != num_edges:
+            raise ValueError(
+                f"The {label} {key!r} has {len(value)} entries, but there are {num_edges} edges."
+            )
+        found[key] = _write_table(value, key, names, folder, order)
+    return found, rest
+
+
+def _write_table(value: Tensor, key: str, names: FileNames, folder: Path, order: Any) -> ArrayFile:
+    """Write one attribute; a quantized one as it is stored."""
+    if not isinstance(value, QuantizedTensor):
+        return _write_rows(folder / names.new(key), value, order)
+    rows = _write_rows(folder / names.new(key), value.stored, order)
+    scale = value.scale
+    if scale is not None:
+        by_row = order if scale.dim() == 2 else None
+        return replace(
+            rows,
+            scale=_write_rows(folder / names.new(f"{key}_scale"), scale, by_row),
+            quantized=True,
+        )
+    return replace(rows, quantized=True)
+
+
+def _write_rows(path: Path, value: Tensor, order: Any) -> ArrayFile:
+    """Write ``value[order]``, some rows at a time; `order` None means as it is."""
+    if order is None:
+        return write_array(path, value)
+    dtype = dtype_name(value.dtype)
+    row_bytes = max(1, value[:1].numel()) * ITEM_BYTES[dtype]
+    step = max(1, STEP_ROWS_BYTES // row_bytes)
+    with ArrayWriter(path, dtype, tuple(value.shape[1:])) as writer:
+        for first in range(0, len(order), step):
+            ids = torch.from_numpy(order[first : first + step].astype(np.int64))
+            writer.write(value.detach()[ids.to(value.device)])
+        return writer.close()
+
+
+class FileNames:
+    """File names for attributes: their own names where files can have those, and a number."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def new(self, attribute: str) -> str:
+        """Return a name that was not given before."""
+        plain = re.sub(r"[^A-Za-z0-9_-]", "_", attribute)[:100]
+        self._count += 1
+        return f"{self._count:03d}_{plain}.bin"
+
+
+def _is_json(value: Any) -> bool:
+    """Whether JSON gives back an equal value of the same type."""
+    if isinstance(value, list):
+        return all(map(_is_json, value))
+    if isinstance(value, Mapping):
+        return type(value) is dict and all(
+            isinstance(key, str) and _is_json(entry) for key, entry in value.items()
+        )
+    return type(value) in SCALARS
+
+
+def _unsaveable(name: str, values: Mapping[str, Any]) -> str:
+    key, value = next(iter(values.items()))
+    return (
+        f"{name}.{key} cannot be saved: it is of type {type(value).__name__}. Saved graphs hold "
+        f"dense tensors and NumPy arrays, and of the whole graph also numbers, texts, lists and "
+        f"dicts of such. Remove it first: del {name}[{key!r}]."
+    )

@@ -1,0 +1,219 @@
+"""Graphs that are compressed already, as those in files: their CSC is used where it lies."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.typing import EdgeType, NodeType
+
+from ..kernels.verify import NOT_IN_ORDER, damaged_graph, verified
+from ..types import EDGE_TIME, Csc
+
+LARGE_BYTES = 1 << 30  # from here on, what materialising an edge_index takes is worth a message
+
+logger = logging.getLogger("pyg_direct")
+
+
+@dataclass(frozen=True)
+class CompressedGraph:
+    """A graph as it was saved.
+
+    Its arrays are of our own and never written to, so loaders need no copies of them. Nobody has
+    read them, so their ids are checked where they are used (`Csc.verified` is False).
+    """
+
+    name: str  # what messages call it
+    csc: Csc
+    node_types: Sequence[NodeType | None]
+    edge_types: Sequence[EdgeType | None]
+    time_attr: str | None  # what its neighbour lists are sorted by
+    weight_attr: str | None  # what it has tables for
+    attributes: Mapping[tuple[Any, str], Tensor]
+    """The times and weights as the data object holds them, by (type, name)."""
+
+    def with_attributes(
+        self, time_attr: str | None, weight_attr: str | None, checks_ids: bool
+    ) -> Csc:
+        """Return the CSC with the times and weights that are asked for, and no others.
+
+        Args:
+            time_attr: None for no times.
+            weight_attr: None for no weights.
+            checks_ids: the caller checks ids and lists when it uses them. Otherwise, and where
+                times of nodes or weights are found by ids, all of them are read and checked, once.
+
+        Raises:
+            ValueError: arrays that hold what they cannot hold.
+        """
+        csc = self.csc
+        by_node = time_attr is not None and csc.times is not None and (csc.times.base >= 0).any()
+        if not checks_ids or by_node or weight_attr is not None:
+            csc = self.verified
+        times = csc.times if time_attr is not None else None
+        weights = csc.weights if weight_attr is not None else None
+        return replace(csc, times=times, weights=weights)
+
+    @cached_property
+    def verified(self) -> Csc:
+        """The CSC, after all its ids and lists were checked.
+
+        Raises:
+            ValueError: arrays that hold what they cannot hold.
+        """
+        return verified(self.csc, self.name)
+
+    def node_times(self) -> dict[NodeType | None, npt.NDArray[np.int64]]:
+        """Return the times int64 [num_nodes] of the node types that have some."""
+        csc, found = self.csc, {}
+        if csc.times is not None and not (csc.times.base == EDGE_TIME).any():
+            for t, node_type in enumerate(self.node_types):
+                if (node_type, self.time_attr) in self.attributes:
+                    found[node_type] = csc.times.time[csc.node_base[t] : csc.node_base[t + 1]]
+        return found
+
+
+class CscEdgeIndex(Tensor):
+    """The `edge_index` of one relation of a `CompressedGraph`: int64 [2, E], by destination.
+
+    Only its CSC exists. Loaders of this package use that. Any computation makes a plain tensor of
+    it first, 16 bytes an edge, and forgets it afterwards.
+    """
+
+    graph: CompressedGraph
+    relation: int
+
+    @staticmethod
+    def __new__(cls, graph: CompressedGraph, relation: int) -> CscEdgeIndex:
+        """Return the `edge_index` of relation number `relation`."""
+        first, last = graph.csc.edge_base[relation : relation + 2].tolist()
+        self: CscEdgeIndex = Tensor._make_wrapper_subclass(
+            cls, (2, last - first), dtype=torch.int64, device=torch.device("cpu")
+        )
+        self.graph, self.relation = graph, relation
+        return self
+
+    def dense(self) -> Tensor:
+        """Return a plain tensor, int64 [2, E].
+
+        Raises:
+            ValueError: neighbour lists that are not in order, in a damaged file.
+        """
+        csc, r = self.graph.csc, self.relation
+        first, last = csc.edge_base[r : r + 2].tolist()
+        num_bytes = 16 * (last - first)
+        if num_bytes >= LARGE_BYTES:
+            logger.warning(
+                "%s: all %d edges are written out as an edge_index of %.1f GB, as something other "
+                "than a loader of pyg_direct asked for them.",
+                self.graph.name, last - first, num_bytes / 1e9,
+            )  # fmt: skip
+        begin, nodes = int(csc.indptr_base[r]), int(csc.num_nodes[csc.dst_type[r]])
+        degree = np.diff(csc.indptr[begin : begin + nodes + 1])
+        if (degree < 0).any() or int(degree.sum(dtype=np.int64)) != last - first:
+            raise ValueError(damaged_graph(NOT_IN_ORDER, self.graph.name))
+        out = torch.empty((2, last - first), dtype=torch.int64)
+        rows = out.numpy()
+        rows[0] = csc.indices[first:last]
+        rows[1] = np.repeat(np.arange(nodes), degree)
+        return out
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Compute on plain tensors."""
+        if func in (torch.ops.aten.detach.default, torch.ops.aten.alias.default):
+            return args[0]  # it cannot be written to
+        plain: Any = pytree.tree_map_only(CscEdgeIndex, CscEdgeIndex.dense, (args, kwargs or {}))
+        return func(*plain[0], **plain[1])
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+        """Say what it is, without making it."""
+        return f"CscEdgeIndex(size={tuple(self.shape)}, graph={self.graph.name!r})"
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> CscEdgeIndex:
+        """Return itself, as it never changes."""
+        return self
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Pickle as a plain tensor."""
+        return self.dense().__reduce_ex__(protocol)  # type: ignore[no-untyped-call]
+
+    def numpy(self, *, force: bool = False) -> Any:
+        """Return an array [2, E]."""
+        return self.dense().numpy()
+
+    def tolist(self) -> Any:
+        """Return lists."""
+        return self.dense().tolist()
+
+    def share_memory_(self) -> CscEdgeIndex:
+        """Do nothing: what a file holds is shared."""
+        return self
+
+
+def compressed_graph(
+    data: Any, time_attr: str | None, weight_attr: str | None
+) -> CompressedGraph | None:
+    """Return the graph whose CSC can stand for `data` as it is; None if it must be built.
+
+    It can where the nodes, edges, times and weights are those that were saved, all of them.
+    """
+    if not isinstance(data, (Data, HeteroData)):
+        return None
+    stores = data.edge_stores
+    index = stores[0].get("edge_index") if stores else None
+    if not isinstance(index, CscEdgeIndex):
+        return None
+    graph = index.graph
+    node_types, edge_types = data.metadata() if isinstance(data, HeteroData) else ([None], [None])
+    num_nodes = [store.num_nodes for store in data.node_stores]
+    names = [name for name in (time_attr, weight_attr) if name is not None]
+    named = {
+        (key, name): store[name] for key, store in _stores(data) for name in names if name in store
+    }
+    saved = {key: value for key, value in graph.attributes.items() if key[1] in names}
+    same = (
+        list(node_types) == list(graph.node_types)
+        and list(edge_types) == list(graph.edge_types)
+        and num_nodes == graph.csc.num_nodes.tolist()
+        and all(_is_relation(store, graph, r) for r, store in enumerate(stores))
+        and time_attr in (None, graph.time_attr)
+        and weight_attr in (None, graph.weight_attr)
+        and named.keys() == saved.keys()
+        # The very tensors that were opened, and never written to by torch.
+        and all(named[key] is value and value._version == 0 for key, value in saved.items())
+    )
+    return graph if same else None
+
+
+def _stores(data: Data | HeteroData) -> list[tuple[Any, Any]]:
+    """Return the storages of nodes and edges with their types; None for both without types."""
+    if isinstance(data, Data):
+        return [(None, data._store)]
+    return [*data.node_items(), *data.edge_items()]
+
+
+def _is_relation(store: Any, graph: CompressedGraph, relation: int) -> bool:
+    index = store.get("edge_index")
+    others = any(key in store for key in ("adj", "adj_t"))  # those come before edge_index
+    return (
+        isinstance(index, CscEdgeIndex)
+        and index.graph is graph
+        and index.relation == relation
+        and not others
+    )

@@ -1,0 +1,81 @@
+"""Rows of narrow numbers, picked by id and decoded to float32."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .jit import as_float, inlined, kernel, prefetch, widened
+
+Singles = npt.NDArray[np.float32]
+
+PREFETCH_DISTANCE = 16  # in rows
+
+INT8_BY_COLUMN, INT8_BY_ROW, FLOAT16, BFLOAT16 = 0, 1, 2, 3
+
+TINY_HALF = np.float32(2.0**-24)  # the distance of float16 numbers below 2^-14
+
+
+@inlined
+def half_to_single(bits: Any) -> Any:
+    """Return the number whose float16 bits are given (uint16), as float32.
+
+    No operand is a denormal float32, which a process may have told its cores to take for 0.
+
+    Example: 0x3C00 is 1, 0x0001 is 2^-24, 0x7C00 is infinity.
+    """
+    size, sign = np.uint32(bits & 0x7FFF), np.uint32(bits & 0x8000) << np.uint32(16)
+    # The exponent is biased by 15 in place of 127; of infinity and NaN it stays the largest.
+    bias = np.uint32(0x38000000) if size < 0x7C00 else np.uint32(0x70000000)
+    normal = as_float((size << np.uint32(13)) + bias | sign)
+    tiny = np.float32(size) * TINY_HALF
+    return normal if size >= 0x0400 else (-tiny if sign else tiny)
+
+
+@kernel
+def gather_decoded(
+    table: Any,  # [N, F]: int8, or the bits of float16 or bfloat16 as uint16
+    scale: Singles,  # [F], [N] or [0]
+    kind: int,  # INT8_BY_COLUMN, INT8_BY_ROW, FLOAT16 or BFLOAT16
+    index: npt.NDArray[np.int64],  # [rows], each in [0, N)
+    first: int,  # the range of rows to do
+    last: int,
+    out: Singles,  # [rows, F]
+) -> int:
+    """Decode the rows `index` of `table` to `out`, and return -1.
+
+    An id out of range ends it; its place in `index` is returned. Each element is one product, with
+    nothing added to it, so the bits are those of any other device.
+
+    Example: table = [[2, -4], [6, 8]] with the scale [0.5, 0.25] by column and index = [1] give
+    [[3, 2]].
+    """
+    width = table.shape[1]
+    flat, line = table.reshape(-1), 64 // table.itemsize
+    for i in range(first, last):
+        if i + PREFETCH_DISTANCE < last:
+            ahead = index[i + PREFETCH_DISTANCE] * width
+            for at in range(0, width, line):
+                prefetch(flat, ahead + at)
+            if kind == INT8_BY_ROW:
+                prefetch(scale, index[i + PREFETCH_DISTANCE])
+        row = index[i]
+        if row < 0 or row >= table.shape[0]:
+            return i
+        source, target = table[row], out[i]
+        if kind == INT8_BY_COLUMN:
+            for j in range(width):
+                target[j] = np.float32(source[j]) * scale[j]
+        elif kind == INT8_BY_ROW:
+            factor = scale[row]
+            for j in range(width):
+                target[j] = np.float32(source[j]) * factor
+        elif kind == FLOAT16:
+            for j in range(width):
+                target[j] = half_to_single(source[j])
+        else:
+            for j in range(width):
+                target[j] = widened(source[j])
+    return -1

@@ -1,0 +1,100 @@
+"""Rows of tables that are mapped to files: their pages are asked for before they are copied.
+
+A core that reads a page which is not in memory waits for the disk, one page at a time, and the
+system reads 128 KB around it, expecting that more of that is wanted. Here all pages of a batch are
+asked for at once, in the order of the file, so that the disk has as many reads in flight as it can.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import mmap
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+
+from ...kernels import pages
+
+MIN_TABLE_BYTES = 1 << 26  # of smaller tables every page is in memory soon
+SAMPLED_ROWS = 64  # that tell whether a batch's pages are in memory
+NOT_ON_DISK = ("/dev/shm/", "/memfd:", "/SYSV", "/dev/zero", "[")
+
+
+class FilePages:
+    """Asks for the pages of rows; remembers which tables are mapped to files."""
+
+    def __init__(self) -> None:
+        self._mapped: dict[tuple[int, int], bool] = {}
+
+    def request(self, table: Tensor, index: npt.NDArray[np.int64]) -> int:
+        """Ask for the pages of the rows `index`, if some of them may not be in memory.
+
+        Args:
+            table: [N, ...], contiguous, on the host.
+            index: int64 [n]; ids out of range are passed over.
+
+        Returns:
+            How many runs of pages were asked for.
+        """
+        size, rows = table.nbytes, len(index)
+        if size < MIN_TABLE_BYTES or rows == 0 or not self._is_mapped(table.data_ptr(), size):
+            return 0
+        row_bytes, page = size // len(table), mmap.PAGESIZE
+        base, phase = table.data_ptr() // page * page, table.data_ptr() % page
+        sample = index[:: max(1, rows // SAMPLED_ROWS)]
+        if _in_memory(base, _pages(sample, len(table), row_bytes, phase)):
+            return 0
+        wanted = np.unique(_pages(index, len(table), row_bytes, phase))
+        return pages.request_pages(base, wanted, page)
+
+    def _is_mapped(self, address: int, size: int) -> bool:
+        key = address, size
+        if key not in self._mapped:
+            # An address may come to belong to another table; then the advice is superfluous or
+            # missing, which changes no result.
+            self._mapped[key] = is_mapped_to_file(address)
+        return self._mapped[key]
+
+
+def _pages(
+    index: npt.NDArray[np.int64], num_rows: int, row_bytes: int, phase: int
+) -> npt.NDArray[np.int64]:
+    page = mmap.PAGESIZE
+    out = np.empty(len(index) * (row_bytes // page + 2), np.int64)
+    return out[: pages.pages_of_rows(index, num_rows, row_bytes, phase, page, out)]
+
+
+def is_mapped_to_file(address: int) -> bool:
+    """Tell whether an address of this process lies in a map of a file on disk; only Linux knows."""
+    for line in _maps():
+        span, _, _, _, inode, *path = line.split(maxsplit=5)
+        first, last = (int(part, 16) for part in span.split("-"))
+        if first <= address < last:
+            return inode != "0" and bool(path) and not path[0].startswith(NOT_ON_DISK)
+    return False
+
+
+def _maps() -> Iterator[str]:
+    with contextlib.suppress(OSError), open("/proc/self/maps", encoding="utf-8") as file:
+        yield from file
+
+
+def _in_memory(base: int, numbers: npt.NDArray[np.int64]) -> bool:
+    """Tell whether some pages are in memory; True where the system does not tell."""
+    if sys.platform != "linux":
+        return True
+    library: Any = ctypes.CDLL(None, use_errno=True)
+    state = (ctypes.c_ubyte * 1)()
+    for number in numbers.tolist():
+        address = ctypes.c_void_p(base + number * mmap.PAGESIZE)
+        if (
+            library.mincore(address, ctypes.c_size_t(mmap.PAGESIZE), state) == 0
+            and not state[0] & 1
+        ):
+            return False
+    return True

@@ -1,0 +1,263 @@
+"""Sampling as a function of a key: what `NeighborSampler` is made of, and the loaders use."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch_geometric.sampler.base import NumNeighbors, SubgraphType
+from torch_geometric.typing import NodeType
+
+from ..graph.from_pyg import Graph
+from ..kernels.verify import verified
+from ..ops.backend import Backend
+from ..types import BatchKey, Ends, ExcludedEdges, SampledGraph, SamplingPlan
+from . import rng
+from .exclusion import SeedEdges
+from .fanouts import Fanouts, check_fanouts, fanout_table, fanouts_of
+from .ordering import sorted_lists
+from .workspaces import WorkspacePool
+
+
+class Settings(NamedTuple):
+    """The arguments that decide which neighbours are taken; each may change between batches."""
+
+    num_neighbors: NumNeighbors
+    replace: bool
+    disjoint: bool
+    subgraph_type: SubgraphType
+    temporal_strategy: str
+    time_window: int | None
+    sample_direction: str
+    exclude_seed_edges: Any = None  # 'self', 'reverse', or the edge type of the reverse edges
+
+
+@dataclass(frozen=True)
+class _Shared:
+    """What all samplers over one placed graph share; plans and workspaces are kept by settings."""
+
+    calls: Iterator[int] = field(default_factory=itertools.count)
+    plans: dict[Any, SamplingPlan] = field(default_factory=dict)
+    workspaces: WorkspacePool = field(default_factory=WorkspacePool)
+
+
+@dataclass(frozen=True)
+class KeyedSampler:
+    """A graph where it lies, and how it is sampled. `keyed.sample` is a function of its arguments.
+
+    The loaders of this package use it through `sampler.keyed(neighbor_sampler)`. A pickled one
+    places its graph again, by its own backend.
+    """
+
+    graph: Graph
+    """The user's graph; its CSC is the placed one, which may be on a GPU."""
+    backend: Backend
+    """Samples, and gathers for the loader."""
+    where: tuple[str, int | None]
+    """`topology` and `device_bytes`, as `NeighborSampler` takes them."""
+    seed: int | None
+    """Base seed of the keys of batches that are asked for alone."""
+    settings: Settings
+    seed_edges: SeedEdges | None = None
+    """Finds the edges that `settings.exclude_seed_edges` leaves out."""
+    shared: _Shared = field(default_factory=_Shared)
+
+    @classmethod
+    def placed(
+        cls,
+        graph: Graph,
+        backend: Backend,
+        where: tuple[str, int | None],
+        seed: int | None,
+        settings: Settings,
+    ) -> KeyedSampler:
+        """Place a graph of NumPy arrays by a backend, and keep no copy on the host.
+
+        Where seed edges are to be found in it, a copy stays there.
+        """
+        mode, backward = settings.exclude_seed_edges, settings.sample_direction == "backward"
+        seed_edges = None if mode is None else SeedEdges(graph, mode, backward)
+        graph = replace(graph, csc=backend.memory.place_graph(graph.csc, *where))
+        return cls(graph, backend, where, seed, settings, seed_edges)
+
+    def moved(self, backend: Backend, where: tuple[str, int | None]) -> KeyedSampler:
+        """Return a sampler over the same graph, placed anew by another backend."""
+        return self.placed(self._graph_on_host(), backend, where, self.seed, self.settings)
+
+    def with_sorted_lists(self) -> KeyedSampler:
+        """Return a sampler over the graph with each neighbour list in the order of the ids.
+
+        Of homogeneous graphs on the CPU. Induced edges of sorted nodes then come in the order of
+        both ends, and parallel ones in the order of the user's edges.
+        """
+        csc = verified(self.graph.csc)
+        lists = sorted_lists(csc)
+        csc = replace(csc, indices=lists.indices, perm=lists.perm)
+        return replace(self, graph=replace(self.graph, csc=csc), shared=_Shared())
+
+    def __reduce__(self) -> Any:
+        parts = (self._graph_on_host(), self.backend, self.where, self.seed, self.settings)
+        return KeyedSampler.placed, parts
+
+    def _graph_on_host(self) -> Graph:
+        return replace(self.graph, csc=self.backend.memory.to_numpy(self.graph.csc))
+
+    def with_setting(self, name: str, value: Any) -> KeyedSampler:
+        """Return a sampler over the same placed graph with one other setting."""
+        return replace(self, settings=self.settings._replace(**{name: value}))
+
+    @property
+    def is_hetero(self) -> bool:
+        """Whether the graph has named node and edge types."""
+        return list(self.graph.node_types) != [None]
+
+    @property
+    def disjoint(self) -> bool:
+        """Whether every seed has a subgraph of its own; always so with times."""
+        return self.settings.disjoint or self.graph.node_times is not None
+
+    @property
+    def num_nodes(self) -> Any:
+        """The number of nodes; a dict by type for heterogeneous graphs."""
+        counts = dict(self.ends.node)
+        return counts if self.is_hetero else counts[None]
+
+    @property
+    def ends(self) -> Ends:
+        """The numbers of nodes and edges by type: all ids in an output are below them."""
+        csc = self.graph.csc
+        edges = np.diff(csc.edge_base).tolist()
+        return Ends(
+            dict(zip(self.graph.node_types, csc.num_nodes.tolist(), strict=True)),
+            dict(zip(self.graph.edge_types, edges, strict=True)),
+        )
+
+    def num_nodes_of(self, node_type: NodeType | None) -> int:
+        """Return how many nodes of a type there are; None is the type of a homogeneous graph.
+
+        Raises:
+            ValueError: no such type.
+        """
+        types = self.graph.node_types
+        if node_type not in types:
+            raise ValueError(f"node type must be one of {types}, got {node_type!r}.")
+        return int(self.graph.csc.num_nodes[types.index(node_type)])
+
+    def seed_time(
+        self,
+        node_type: NodeType | None,
+        seed: Tensor,
+        time: Tensor | None,
+        name: str = "input_time",
+    ) -> Tensor | None:
+        """Return the time of each seed, int64 [n]: as given, or its node's own; None without times.
+
+        Raises:
+            ValueError: times given where there is no `time_attr`, not one integer for each seed, or
+                none given where the nodes have none of their own.
+        """
+        times = self.graph.node_times
+        if time is None:
+            own = None if times is None else times.get(node_type)
+            if times is not None and own is None:
+                kind = "nodes" if node_type is None else f"nodes of type {node_type!r}"
+                raise ValueError(
+                    f"{name} is needed: the {kind} have no time of their own to sample before."
+                )
+            return None if own is None else torch.from_numpy(own)[seed]
+        if times is None:
+            raise ValueError(f"{name} has no meaning without time_attr.")
+        if time.shape != seed.shape or time.is_floating_point():
+            raise ValueError(
+                f"{name} must hold one integer for each of {len(seed)} seeds, got {time.dtype} "
+                f"of shape {tuple(time.shape)}."
+            )
+        return time.to(torch.int64).contiguous()
+
+    def next_key(self) -> BatchKey:
+        """Return the key of a batch that is asked for alone, outside an epoch."""
+        if self.seed is not None and torch.utils.data.get_worker_info() is None:
+            return rng.derive(self.seed, 0, next(self.shared.calls), rng.CALL_DOMAIN)
+        # In a worker process of PyG's loader a call counter would repeat itself, in every worker
+        # and every epoch; torch's generator was seeded for this worker and epoch.
+        return rng.derive(rng.draw_seed(None), 0, self.seed or 0, rng.CALL_DOMAIN)
+
+    def sample(
+        self,
+        seeds: list[Tensor | None],
+        key: BatchKey,
+        seed_time: Tensor | None = None,
+        excluded: ExcludedEdges | None = None,
+    ) -> SampledGraph:
+        """Sample around seeds, as a function of `key`.
+
+        Args:
+            seeds: one int64 tensor [n_t] or None for each node type.
+            key: of the draws.
+            seed_time: int64 [n], the times of all seeds, type by type.
+            excluded: edges that the batch does without, if any; see `Workspace.start`.
+        """
+        if torch.is_inference_mode_enabled():  # which a workspace outlives, if it is made there
+            with torch.inference_mode(False):
+                return self._sample(seeds, key, seed_time, excluded)
+        return self._sample(seeds, key, seed_time, excluded)
+
+    def _sample(
+        self,
+        seeds: list[Tensor | None],
+        key: BatchKey,
+        seed_time: Tensor | None,
+        excluded: ExcludedEdges | None,
+    ) -> SampledGraph:
+        plan_key, plan = self._plan()
+        # A workspace belongs to one stream, which orders what is done with it.
+        kind, pool = (plan_key, self.backend.streams.stream_id()), self.shared.workspaces
+        work = pool.take(kind) or self.backend.workspace(self.graph.csc, plan)
+        work.start(seeds, key, seed_time, excluded)
+        work.sample_hops(0, len(plan.fanouts))
+        induced = self.settings.subgraph_type == SubgraphType.induced
+        sampled = work.emit_induced() if induced else work.emit()
+        # Not after an exception: the workspace may be in any state then.
+        pool.give_back(kind, work)
+        return sampled
+
+    def _plan(self) -> tuple[Any, SamplingPlan]:
+        given, fanouts = self.settings, self.fanouts()
+        disjoint = self.disjoint
+        key = (fanouts, given.replace, disjoint, given.temporal_strategy, given.time_window)
+        plan = self.shared.plans.get(key)
+        if plan is None:
+            check_fanouts(given.num_neighbors, fanouts, given.replace)  # both can be set
+            table = fanout_table(fanouts, np.diff(self.graph.csc.edge_base), given.replace)
+            recent = given.temporal_strategy == "last"
+            window = -1 if given.time_window is None else given.time_window
+            plan = SamplingPlan(
+                table, given.replace, disjoint, recent, self.graph.id_dtype, window,
+                excluding=given.exclude_seed_edges is not None,
+            )  # fmt: skip
+            self.shared.plans[key] = plan
+        return key, plan
+
+    def fanouts(self) -> Fanouts:
+        """Return the fan-outs by edge type and hop."""
+        return fanouts_of(self.settings.num_neighbors, self.graph.edge_types, self.is_hetero)
+
+    def fingerprint_parts(self) -> tuple[dict[str, Any], list[Any]]:
+        """Return the arguments that decide what is sampled, by name, and the graph's arrays."""
+        given = self.settings
+        arguments = {
+            **given._asdict(),
+            "num_neighbors": str(self.fanouts()),
+            "disjoint": self.disjoint,
+            "subgraph_type": given.subgraph_type.value,
+            "num_nodes": str(self.num_nodes),
+            "num_edges": str(self.ends.edge),
+            "id_dtype": str(self.graph.id_dtype),
+            "exclude_seed_edges": str(given.exclude_seed_edges),
+        }
+        return arguments, [array for _, array in self.graph.csc.arrays()]

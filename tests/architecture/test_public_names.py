@@ -1,0 +1,79 @@
+"""The public names of what the package exports: PyG's, and those listed here."""
+
+import inspect
+from typing import Any
+
+import pytest
+from graphs import example_graph
+
+import pyg_direct
+from pyg_direct import NeighborSampler
+
+LOADER = {"load_state_dict", "placement", "state_dict", "stats"}
+# Where PyG's class is a `DataLoader` alone, those of its `NodeLoader`.
+SUBGRAPH_LOADER = LOADER | {
+    "custom_cls", "filter_fn", "filter_per_worker", "input_data", "transform",
+    "transform_sampler_output",
+}  # fmt: skip
+SETTINGS = {
+    "disjoint", "is_hetero", "is_temporal", "num_neighbors", "replace", "sample_direction",
+    "subgraph_type", "temporal_strategy",
+}  # fmt: skip
+
+ADDED: dict[str, set[str]] = {
+    "ClusterData": set(),
+    "ClusterLoader": SUBGRAPH_LOADER,
+    "GraphSAINTEdgeSampler": SUBGRAPH_LOADER,
+    "GraphSAINTNodeSampler": SUBGRAPH_LOADER,
+    "GraphSAINTRandomWalkSampler": SUBGRAPH_LOADER,
+    "GraphSAINTSampler": SUBGRAPH_LOADER,
+    "HGTLoader": LOADER,
+    "HGTSampler": SETTINGS | {"time_window"},
+    "InvalidGraphFileError": set(),
+    "LinkNeighborLoader": LOADER,
+    "NeighborLoader": LOADER,
+    "NeighborSampler": SETTINGS | {"time_window"},
+    "Node2Vec": {"sample_with"},
+    "Placement": {"add", "budget_bytes", "reason"},
+    "QuantizedTensor": {"decoded", "dense"},
+    "RandomWalker": {"check_law", "num_nodes", "over", "walk", "walk_along"},
+    "ShaDowKHopSampler": SUBGRAPH_LOADER,
+}
+
+
+def public(names: Any) -> set[str]:
+    return {name for name in names if not name.startswith("_")}
+
+
+def added(cls: type) -> set[str]:
+    """Return the public names that a class does not have from a class of another package."""
+    others = [base for base in cls.__mro__ if base.__module__.split(".")[0] != "pyg_direct"]
+    return public(dir(cls)) - {name for base in others for name in dir(base)} - {"collate_fn"}
+
+
+def exported_classes() -> dict[str, type]:
+    exported = {name: getattr(pyg_direct, name) for name in pyg_direct.__all__}
+    return {name: value for name, value in exported.items() if inspect.isclass(value)}
+
+
+def test_the_list_names_every_class() -> None:
+    assert exported_classes().keys() == ADDED.keys()
+
+
+@pytest.mark.parametrize("name", sorted(ADDED))
+def test_names_of_a_class(name: str) -> None:
+    assert added(exported_classes()[name]) == ADDED[name]
+
+
+def test_attributes_of_a_sampler() -> None:
+    """Those of PyG's, which has no types for a homogeneous graph."""
+    attributes = {"data_type", "num_nodes", "node_types", "edge_types", "keep_orig_edges"}
+    assert public(vars(NeighborSampler(example_graph(), [2]))) == attributes
+
+
+def test_names_that_are_added_are_seen() -> None:
+    class Larger(NeighborSampler):
+        graph = None
+
+    Larger.__module__ = "pyg_direct.larger"
+    assert added(Larger) == ADDED["NeighborSampler"] | {"graph"}

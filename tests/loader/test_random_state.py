@@ -1,0 +1,88 @@
+"""What the draws depend on: seeds and generators, not workers or prefetch."""
+
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from graphs import assert_same_epoch, example_graph
+from loaders import edges_of, make, seeds_of
+from torch_geometric.data import Data
+
+from pyg_direct import NeighborLoader
+from pyg_direct.kernels.threads import available_cores
+
+
+def epoch_of(**arguments: Any) -> list[Data]:
+    torch.manual_seed(7)
+    return list(make(NeighborLoader, [2, 2], batch_size=2, **arguments))
+
+
+@pytest.mark.pyg("num_workers")
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")  # a test of its own below
+@pytest.mark.parametrize("arguments", [{}, {"seed": 3}, {"seed": 3, "shuffle": True}])
+def test_workers_and_prefetch_do_not_matter(arguments: dict[str, Any]) -> None:
+    expected = epoch_of(**arguments)
+    for num_workers in (0, 1, 3):
+        for prefetch in (0, 1, 5):
+            got = epoch_of(num_workers=num_workers, prefetch=prefetch, **arguments)
+            assert assert_same_epoch(got, expected) == 6
+
+
+def test_more_producers_than_cores_are_no_reason_to_warn() -> None:
+    """torch's DataLoader warns of too many worker *processes*; there are none."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        make(NeighborLoader, num_workers=available_cores() + 1)
+
+
+@pytest.mark.pyg("prefetch_factor")
+def test_prefetch_factor_is_prefetch() -> None:
+    assert make(NeighborLoader, num_workers=1, prefetch_factor=4).prefetch == 4
+    assert_same_epoch(epoch_of(num_workers=1, prefetch_factor=4), epoch_of())
+
+
+@pytest.mark.pyg("batch.manual_seed", "loader.pickle")
+def test_manual_seed_governs(loader_class: type) -> None:
+    loader = make(loader_class, [2, 2])
+    torch.manual_seed(1)
+    first, second = edges_of(loader), edges_of(loader)
+    torch.manual_seed(1)
+    assert edges_of(loader) == first
+    assert second != first
+    torch.manual_seed(2)
+    assert edges_of(loader) != first
+
+
+@pytest.mark.pyg("batch.manual_seed")
+def test_a_new_loader_follows_manual_seed(loader_class: type) -> None:
+    def first_epoch(seed: int) -> list[list[int]]:
+        torch.manual_seed(seed)
+        return edges_of(make(loader_class, [2, 2]))
+
+    assert first_epoch(1) == first_epoch(1)
+    assert len({str(first_epoch(seed)) for seed in range(5)}) == 5
+
+
+def test_a_seed_of_ones_own_needs_no_manual_seed() -> None:
+    def two_epochs(seed: int) -> list[Any]:
+        torch.seed()
+        loader = make(NeighborLoader, [2, 2], seed=seed, shuffle=True)
+        return [seeds_of(loader), edges_of(loader), edges_of(loader)]
+
+    first = two_epochs(9)
+    assert two_epochs(9) == first
+    assert two_epochs(10) != first
+    assert first[1] != first[2]
+
+
+def test_batches_of_the_same_seeds_draw_anew(loader_class: type) -> None:
+    hub = [[0]] * 30
+    loader = loader_class(example_graph(), [2], input_nodes=[0], batch_sampler=hub)
+    assert len({tuple(sorted(edges)) for edges in edges_of(loader)}) > 8
+
+
+@pytest.mark.pyg("loader.call")
+def test_calls_draw_anew(loader_class: type) -> None:
+    loader = make(loader_class, [2], input_nodes=[0])
+    assert len({tuple(sorted(loader([0]).e_id.tolist())) for _ in range(30)}) > 8

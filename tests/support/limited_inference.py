@@ -1,0 +1,74 @@
+"""Runs layer-wise inference and prints what memory it took, and what was stated in advance.
+
+Arguments: "GraphSAGE" or "GAT", memory_bytes ("" for none), and a folder for the result ("" for
+memory). Peak memory is the anonymous memory above that before the run.
+"""
+
+import json
+import logging
+import sys
+import threading
+from pathlib import Path
+
+import torch
+import torch_geometric.nn
+from torch_geometric.data import Data
+
+from pyg_direct import inference
+from pyg_direct.models import inference as module
+
+NODES, DEGREE, WIDTH = 60_000, 15, 64
+
+
+def anonymous_bytes() -> int:
+    """Return the anonymous memory of this process."""
+    status = Path("/proc/self/status").read_text()
+    return next(
+        int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("RssAnon:")
+    )
+
+
+class Watch:
+    """Notes the largest anonymous memory while it is open."""
+
+    def __enter__(self) -> "Watch":
+        self.largest, self._stop = 0, threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+        self._thread.start()
+        return self
+
+    def _watch(self) -> None:
+        while not self._stop.wait(0.005):
+            self.largest = max(self.largest, anonymous_bytes())
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+
+class Stated(module.Plan):
+    """Notes the memory that the schedule states."""
+
+    bytes = 0
+
+    def run(self):
+        Stated.bytes = self.schedule.in_memory_bytes
+        return super().run()
+
+
+torch.manual_seed(0)
+logging.disable(logging.WARNING)
+options = {"heads": 4} if sys.argv[1] == "GAT" else {}
+model = getattr(torch_geometric.nn, sys.argv[1])(WIDTH, WIDTH, 3, 16, **options)
+target = torch.arange(NODES).repeat_interleave(DEGREE)
+source = (torch.rand(len(target)) ** 2 * NODES).long()
+data = Data(x=torch.randn(NODES, WIDTH), edge_index=torch.stack([source, target]))
+small = Data(x=data.x[:64], edge_index=torch.randint(64, (2, 256)))
+inference(model, small)  # compiles what there is
+module.Plan = Stated
+limit = int(sys.argv[2]) if sys.argv[2] else None
+out = Path(sys.argv[3]) / "out.npy" if sys.argv[3] else None
+before = anonymous_bytes()
+with Watch() as watch:
+    inference(model, data, memory_bytes=limit, out=out, num_workers=2)
+print(json.dumps({"peak": watch.largest - before, "stated": Stated.bytes}))

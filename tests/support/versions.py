@@ -1,0 +1,14 @@
+"""What the oldest releases of torch and PyG that we support lack; its tests are skipped there."""
+
+import inspect
+
+import pytest
+import torch.utils.data
+from torch_geometric.sampler import SamplerOutput
+
+DATA_LOADER = inspect.signature(torch.utils.data.DataLoader.__init__).parameters
+IN_ORDER = {"in_order": False} if "in_order" in DATA_LOADER else {}  # torch 2.6
+OUTPUTS_ARE_MERGED = hasattr(SamplerOutput, "collate")  # PyG 2.7
+needs_merged_outputs = pytest.mark.skipif(not OUTPUTS_ARE_MERGED, reason="needs PyG 2.7")
+# Names of arguments and behaviours that tests carry, and that these releases do not have.
+LACKING = {"in_order"} - set(DATA_LOADER) | (set() if OUTPUTS_ARE_MERGED else {"sample_direction"})

@@ -1,0 +1,120 @@
+"""Tables that are mapped to files: the pages of a batch are asked for, and rows are the same."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from pyg_direct.kernels import pages
+from pyg_direct.ops.cpu import file_pages
+from pyg_direct.ops.cpu.backend import CpuBackend
+from pyg_direct.ops.cpu.file_pages import FilePages, is_mapped_to_file
+
+PAGE = mmap.PAGESIZE
+
+pytestmark = pytest.mark.skipif(not os.path.exists("/proc/self/maps"), reason="needs Linux")
+
+
+@pytest.fixture(autouse=True)
+def small_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file_pages, "MIN_TABLE_BYTES", 1)
+
+
+def mapped(tmp_path: Path, rows: int = 5000, width: int = 300) -> Tensor:
+    """Return a table in a file, which NumPy maps behind a header of 128 bytes."""
+    path = tmp_path / "table.npy"
+    np.save(path, np.arange(rows * width, dtype=np.float32).reshape(rows, width))
+    return torch.from_numpy(np.load(path, mmap_mode="c"))
+
+
+def forget(path: Path) -> bool:
+    """Have the system drop a file's pages from memory, and tell whether it did."""
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    return True
+
+
+def resident_share(table: Tensor) -> float:
+    base = table.data_ptr() // PAGE * PAGE
+    count = (table.data_ptr() + table.nbytes - base) // PAGE
+    return sum(file_pages._in_memory(base, np.array([p])) for p in range(count)) / count
+
+
+def test_maps_of_files_are_told_from_memory(tmp_path: Path) -> None:
+    table = mapped(tmp_path)
+    assert is_mapped_to_file(table.data_ptr())
+    assert is_mapped_to_file(table[4000].data_ptr())
+    assert not is_mapped_to_file(torch.zeros(1 << 20).data_ptr())
+    assert not is_mapped_to_file(torch.zeros(100).share_memory_().data_ptr())
+    assert not is_mapped_to_file(0)
+
+
+def test_pages_of_rows() -> None:
+    out = np.empty(18, np.int64)
+    index = np.array([0, 1, 9, -1, 10, 4])
+    count = pages.pages_of_rows(index, 10, 600, 100, 1000, out)
+    assert out[:count].tolist() == [0, 0, 1, 5, 6, 2, 3]
+    count = pages.pages_of_rows(np.array([1]), 4, 5000, 0, 1000, out)
+    assert out[:count].tolist() == [5, 6, 7, 8, 9]
+
+
+def test_runs_of_pages(tmp_path: Path) -> None:
+    table = mapped(tmp_path)
+    base = table.data_ptr() // PAGE * PAGE
+    assert pages.request_pages(base, np.array([3, 4, 9, 11, 12, 13]), PAGE) == 3
+    assert pages.request_pages(base, np.empty(0, np.int64), PAGE) == 0
+
+
+def test_what_is_not_in_memory_is_asked_for(tmp_path: Path) -> None:
+    table, expected = mapped(tmp_path), np.arange(1_500_000, dtype=np.float32).reshape(5000, 300)
+    index = torch.randint(5000, (300,), generator=torch.Generator().manual_seed(0))
+    forget(tmp_path / "table.npy")
+    if resident_share(table) > 0.5:
+        pytest.skip("this file system keeps its pages in memory")
+    wanted = FilePages()
+    assert wanted.request(table, index.numpy()) > 100
+    found = CpuBackend().gather(table, index)
+    assert np.array_equal(found.numpy(), expected[index.numpy()])
+    assert wanted.request(table, index.numpy()) == 0  # all are here now
+    assert resident_share(table) < 0.9  # and no more than that
+
+
+@pytest.mark.parametrize("index", [[5], [4999, 0, 4999], [], [-1, 5000, 3]])
+def test_any_ids(tmp_path: Path, index: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file_pages, "_in_memory", lambda base, numbers: False)
+    table = mapped(tmp_path)
+    FilePages().request(table, np.array(index, np.int64))
+    if min(index, default=0) < 0:
+        with pytest.raises(IndexError):
+            CpuBackend().gather(table, torch.tensor(index))
+        return
+    found = CpuBackend().gather(table, torch.tensor(index, dtype=torch.int64))
+    assert torch.equal(found, table[torch.tensor(index, dtype=torch.int64)])
+
+
+@pytest.mark.parametrize("name", ["gather", "gather_decoded"])
+def test_every_gather_asks(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(FilePages, "request", lambda self, table, index: asked.append(table))
+    table = torch.zeros(10, 4, dtype=torch.float16)
+    arguments = (table, None) if name == "gather_decoded" else (table,)
+    getattr(CpuBackend(), name)(*arguments, torch.tensor([1]))
+    assert asked[0] is table
+
+
+def test_tables_in_memory_are_left_alone() -> None:
+    assert FilePages().request(torch.zeros(1000, 1000), np.arange(1000)) == 0
+
+
+def test_small_tables_are_not_looked_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file_pages, "MIN_TABLE_BYTES", 1 << 26)
+    monkeypatch.setattr(file_pages, "is_mapped_to_file", lambda address: pytest.fail("looked up"))
+    assert FilePages().request(mapped(tmp_path), np.arange(10)) == 0

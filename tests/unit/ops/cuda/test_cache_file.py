@@ -1,0 +1,48 @@
+"""JSON files in the user's folder for caches."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pyg_direct.ops.cuda.cache_file import cache_file, read_json, write_json
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path
+
+
+def test_a_value_comes_back(folder: Path) -> None:
+    assert read_json("a.json") is None
+    for value in ({"GPU é": [1, 2.5]}, []):
+        assert write_json("a.json", value)
+        assert read_json("a.json") == value
+    assert [path.name for path in (folder / "pyg_direct").iterdir()] == ["a.json"]
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff"])
+def test_a_broken_file_is_as_none(content: bytes) -> None:
+    assert write_json("a.json", 1)
+    cache_file("a.json").write_bytes(content)
+    assert read_json("a.json") is None
+    assert write_json("a.json", 2)
+    assert read_json("a.json") == 2
+
+
+def test_a_folder_that_cannot_be_written(folder: Path) -> None:
+    (folder / "pyg_direct").write_text("")
+    assert not write_json("a.json", 1)
+    assert read_json("a.json") is None
+
+
+def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    def home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr(Path, "home", home)
+    assert not write_json("a.json", 1)
+    assert read_json("a.json") is None
