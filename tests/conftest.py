@@ -1,6 +1,11 @@
 """Hooks and fixtures that the whole suite shares."""
 
+import gc
 import os
+import sys
+import threading
+import time
+import traceback
 from collections.abc import Iterator
 
 import pytest
@@ -15,6 +20,7 @@ import pyg_direct
 from pyg_direct.ops.cuda.backend import CudaBackend
 
 REQUIRE_GPU = "PYG_DIRECT_REQUIRE_GPU"
+PRODUCERS_END_SECONDS = 20.0  # how long a test may take to end the threads of its loaders
 
 # The same examples in every run, so that a failure can be seen again; `--hypothesis-profile=random`
 # looks for new ones.
@@ -27,6 +33,9 @@ settings.register_profile(
 )
 settings.register_profile("random", settings.get_profile("fixed"), derandomize=False)
 settings.load_profile("fixed")
+
+FAILED = pytest.StashKey[bool]()
+LEFT_BEHIND = pytest.StashKey[set[threading.Thread]]()
 
 NEEDS_TORCH_SPARSE = "PyG's own sampler needs torch_sparse (or pyg-lib), which is not installed"
 
@@ -45,6 +54,40 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     promised = item.get_closest_marker("gpu") is not None and os.environ.get(REQUIRE_GPU) == "1"
     if promised and not torch.cuda.is_available():
         pytest.fail(f"{REQUIRE_GPU}=1, but torch sees no CUDA device", pytrace=False)
+
+
+def producers() -> set[threading.Thread]:
+    return {t for t in threading.enumerate() if t.name.startswith("pyg_direct-producer")}
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
+    """Fail the test that leaves producer threads behind, and show where they stand.
+
+    A test that failed keeps its loaders: pytest holds the frames of its traceback.
+    """
+    yield
+    known = item.config.stash.setdefault(LEFT_BEHIND, set())
+    deadline = time.monotonic() + PRODUCERS_END_SECONDS
+    while (new := producers() - known) and time.monotonic() < deadline:
+        gc.collect()
+        time.sleep(0.01)
+    known |= new
+    if new and not item.stash.get(FAILED, False):
+        frames = sys._current_frames()
+        places = [
+            f"{thread.name}:\n{''.join(traceback.format_stack(frames[thread.ident]))}"
+            for thread in new
+            if thread.ident in frames
+        ]
+        pytest.fail("producers are left:\n" + "\n".join(places), pytrace=False)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    report = yield
+    item.stash[FAILED] = item.stash.get(FAILED, False) or report.failed
+    return report
 
 
 @pytest.fixture(autouse=True)
