@@ -7,8 +7,8 @@ import os
 import threading
 import time
 import weakref
-from collections import deque
 from collections.abc import Callable, Iterator
+from queue import SimpleQueue
 from typing import Generic, TypeVar
 
 from ..kernels.threads import after_fork_in_child
@@ -37,20 +37,30 @@ class _Board(Generic[T, R]):
         self, work: Callable[[T], R], num_threads: int, start: Callable[[int], None] | None
     ) -> None:
         self.work, self.start = work, start
-        self.starting = num_threads
-        self.changed = threading.Condition()
-        self.tasks: deque[tuple[int, T]] = deque()
+        self.num_threads = self.starting = num_threads
+        self.tasks: SimpleQueue[tuple[int, T] | None] = SimpleQueue()
+        self.changed = threading.Condition()  # what follows; the consumer waits for it
         self.results: dict[int, R | _Failure] = {}
-        self.first_wanted = 0  # results below belong to an abandoned iteration
+        self.first_wanted = 0  # tasks and results below belong to an abandoned iteration
         self.start_failure: _Failure | None = None
         self.closed = False
 
+    def stop(self) -> None:
+        """Tell the producers to end, where no consumer waits any more.
+
+        The garbage collector calls this in any thread, a producer too, between any two
+        instructions. A `SimpleQueue` allows that; a condition would lose the notification if the
+        same thread was just about to wait, or to notify.
+        """
+        self.closed, self.start = True, None
+        self.results.clear()
+        for _ in range(self.num_threads):
+            self.tasks.put(None)
+
     def close(self) -> None:
-        """Tell the producers to stop. May be called at any time, in any thread."""
+        """Tell the producers to end, and a waiting consumer that they do."""
+        self.stop()
         with self.changed:
-            self.closed, self.start = True, None
-            self.tasks.clear()
-            self.results.clear()
             self.changed.notify_all()
 
 
@@ -105,12 +115,12 @@ def _start(board: _Board[T, R], number: int) -> bool:
 
 def _produce_one(board: _Board[T, R]) -> bool:
     """Do one task. A function of its own, so that an idle producer keeps no batch alive."""
-    with board.changed:
-        while not board.tasks and not board.closed:
-            board.changed.wait()
-        if board.closed:
-            return False
-        number, task = board.tasks.popleft()
+    entry = board.tasks.get()
+    if entry is None or board.closed:
+        return False
+    number, task = entry
+    if number < board.first_wanted:
+        return True
     result: R | _Failure
     try:
         result = board.work(task)
@@ -167,7 +177,7 @@ class Prefetcher(Generic[T, R]):
         _open_boards[self._board] = threads  # type: ignore[index]
         # Only tells the threads to stop: the garbage collector may call this in any thread, at a
         # moment when waiting for another one may never end.
-        weakref.finalize(self, self._board.close).atexit = False
+        weakref.finalize(self, self._board.stop).atexit = False
 
     @property
     def closed(self) -> bool:
@@ -177,7 +187,6 @@ class Prefetcher(Generic[T, R]):
     def begin(self, tasks: Iterator[T]) -> None:
         """Drop unfinished tasks, and begin to work on `tasks`."""
         with self._board.changed:
-            self._board.tasks.clear()
             self._board.results.clear()
             self._board.first_wanted = self._fetched = self._issued
         self._tasks, self._task_failure = tasks, None
@@ -222,9 +231,7 @@ class Prefetcher(Generic[T, R]):
                 # Results before it come first.
                 self._task_failure, self._tasks = error, iter(())
                 return
-            with self._board.changed:
-                self._board.tasks.append((self._issued, task))
-                self._board.changed.notify_all()
+            self._board.tasks.put((self._issued, task))
             self._issued += 1
 
     def _wait(self, number: int) -> R | _Failure:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import threading
 import time
 import weakref
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -157,3 +159,42 @@ def test_modes_of_the_consumer_hold_in_the_producers(num_workers: int) -> None:
     batches = list(loader)
     assert seen == 4 * [(False, True)] + 2 * [(False, False)] + 2 * [(True, False)]
     assert not any(batch.x.is_inference() for batch in batches)
+
+
+class StopsAt:
+    """A trace function that stops the board before one line of its producer, in that thread.
+
+    So does the garbage collector, which may run anywhere, when it finds an unused prefetcher.
+    """
+
+    def __init__(self, line: int) -> None:
+        self.left = line
+        self.stopped = threading.Event()
+        self.board: Any = None
+
+    def __call__(self, frame: FrameType, event: str, argument: object) -> Any:
+        if frame.f_code.co_name == "_produce":
+            self.board = frame.f_locals["board"]
+        if self.board is not None and event == "line":
+            self.left -= 1
+            if self.left == 0:
+                self.board.stop()
+                self.stopped.set()
+        return self
+
+
+def test_a_producer_that_collects_its_prefetcher_ends() -> None:
+    for line in itertools.count(1):
+        trace = StopsAt(line)
+        threading.settrace(trace)
+        try:
+            prefetcher = Prefetcher(lambda task: task, 1, 2)
+        finally:
+            threading.settrace(None)  # type: ignore[arg-type]
+        prefetcher.begin(iter(range(2)))  # there is no consumer: a collected one asks for nothing
+        if not trace.stopped.wait(1.0):
+            break  # it has come to its end, and waits for a task
+        prefetcher._threads[0].join(5)
+        assert not prefetcher._threads[0].is_alive(), f"it waits for ever after line {line}"
+    prefetcher.close()
+    assert line > 20, "the trace function saw the producer's lines"
