@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from statistics import median
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 import torch_geometric.loader
 from torch_geometric.data import Data
@@ -27,6 +28,8 @@ from examples.synthetic import power_law_graph
 TITLE = "Speed of the other mini-batch methods"
 NUM_NODES, NUM_EDGES, NUM_FEATURES = 200_000, 5_000_000, 100
 WALK_LENGTH = 20
+BIASED_SHARE = 4  # walks with p and q start at one node of so many
+COUNTED_STEPS = 1000
 SAMPLERS = {"pyg_direct": pyg_direct, "pyg": torch_geometric.loader}
 
 
@@ -35,7 +38,8 @@ class Case(NamedTuple):
 
     name: str
     make: dict[str, Callable[[], Any]]
-    steps: int = 0  # of a walk, where the case is one
+    steps: int = 0  # of all walks of a call, where the case is one of walks
+    counts: dict[str, float] | None = None  # see `WalkCounts.of`
 
 
 def batches(loader: Any) -> Callable[[], Any]:
@@ -69,9 +73,57 @@ def walk_cases(data: Data) -> Iterator[Case]:
         "pyg": lambda: adj.random_walk(start, WALK_LENGTH),
     }
     yield Case(f"{len(start):,} uniform walks of {WALK_LENGTH} steps", make, steps)
+    some, counts = start[::BIASED_SHARE], WalkCounts(data)
     for p, q in ((0.25, 0.25), (0.25, 4.0), (4.0, 0.25), (4.0, 4.0)):
-        ours = {"pyg_direct": lambda p=p, q=q: walker.walk(start, WALK_LENGTH, p, q)}
-        yield Case(f"the same with p={p}, q={q}", ours, steps)
+        ours = {"pyg_direct": lambda p=p, q=q: walker.walk(some, WALK_LENGTH, p, q)}
+        found = counts.of(walker.walk(some, WALK_LENGTH, p, q).numpy(), p, q)
+        name = f"{len(some):,} such walks with p={p}, q={q}"
+        yield Case(name, ours, len(some) * WALK_LENGTH, found)
+
+
+class WalkCounts:
+    """What the steps of walks with node2vec's law have to read, from the graph and the law alone.
+
+    A step draws points under a line over the list of the node until one is below its neighbour's
+    weight (`pyg_direct/kernels/walk.py`). A point above the smallest weight needs to know whether
+    an edge leads back to the node before, and searches the neighbour's list for it.
+    """
+
+    def __init__(self, data: Data) -> None:
+        source, target = data.edge_index.numpy()
+        self.num_nodes = data.num_nodes
+        self.edges = np.sort(source * self.num_nodes + target)
+        self.degree = np.bincount(source, minlength=self.num_nodes)
+        self.first = np.concatenate([[0], np.cumsum(self.degree)])
+
+    def of(self, walks: Any, p: float, q: float) -> dict[str, float]:
+        """Return the expected draws, searched lists and their reads of a step, over some steps."""
+        rng = np.random.default_rng(0)
+        walk = rng.integers(len(walks), size=COUNTED_STEPS)
+        step = rng.integers(1, WALK_LENGTH, size=COUNTED_STEPS)
+        steps = [
+            self._step(*walks[w, s - 1 : s + 1], p, q) for w, s in zip(walk, step, strict=True)
+        ]
+        names = ("draws", "searches", "reads")
+        means = np.mean([s for s in steps if s is not None], axis=0).tolist()
+        return dict(zip(names, means, strict=True))
+
+    def _step(self, before: int, node: int, p: float, q: float) -> tuple[float, ...] | None:
+        place = slice(self.first[node], self.first[node + 1])
+        neighbours = self.edges[place] % self.num_nodes
+        if len(neighbours) == 0:
+            return None
+        wanted = neighbours * self.num_nodes + before
+        at = np.searchsorted(self.edges, wanted).clip(max=len(self.edges) - 1)
+        back = neighbours == before
+        weight = np.where(self.edges[at] == wanted, 1.0, 1.0 / q)
+        weight[back] = 1.0 / p
+        line = max(1.0, 1.0 / q)
+        area = line * len(neighbours) + max(0.0, 1.0 / p - line) * back.sum()
+        draws = area / weight.sum()
+        unsure = (line - min(1.0, 1.0 / q)) / area * draws  # searches of each other neighbour
+        reads = np.log2(self.degree[neighbours[~back]] + 1).sum()
+        return draws, unsure * (~back).sum(), unsure * reads
 
 
 def cases(quick: bool) -> Iterator[Case]:
@@ -110,7 +162,10 @@ def measure(case: Case, rounds: int) -> dict[str, Any]:
             make()
             wall[who].append(time.perf_counter() - start)
             cpu[who].append(time.process_time() - busy)
-    row = {"name": case.name, "steps": case.steps, "rounds": rounds, "wall": wall, "cpu": cpu}
+    row = {
+        "name": case.name, "steps": case.steps, "counts": case.counts, "rounds": rounds,
+        "wall": wall, "cpu": cpu,
+    }  # fmt: skip
     print(*cells(row), sep=" | ", flush=True)
     return row
 
@@ -126,13 +181,15 @@ def cells(row: dict[str, Any]) -> list[str]:
             return ""
         return f"{median(row[kind]['pyg']) / median(row[kind]['pyg_direct']):.1f} x"
 
-    rate = ""
+    rate, counts = "", [""] * 3
+    if row["counts"]:
+        counts = [results.number(row["counts"][name]) for name in ("draws", "searches", "reads")]
     if row["steps"]:
         wall = row["wall"]["pyg_direct"]
         rate = f"{row['steps'] / median(wall) / 1e6:.1f} M"
         rate += f" (best {row['steps'] / min(wall) / 1e6:.1f} M)"
     times = [time_of(kind, who) for kind in ("wall", "cpu") for who in ("pyg_direct", "pyg")]
-    return [row["name"], *times, ratio("wall"), ratio("cpu"), rate]
+    return [row["name"], *times, ratio("wall"), ratio("cpu"), rate, *counts]
 
 
 HEAD = [
@@ -144,6 +201,9 @@ HEAD = [
     "wall",
     "CPU",
     "steps / s",
+    "draws / step",
+    "lists searched / step",
+    "reads of these / step",
 ]
 
 
@@ -154,7 +214,10 @@ def sections(result: dict[str, Any]) -> list[str]:
         f"{NUM_NODES:,} nodes, {NUM_EDGES:,} edges, {NUM_FEATURES} features, unless told",
         "otherwise. Median milliseconds of a whole batch (for walks: of one call), made in turn",
         "with either library in one process; CPU time counts all threads. PyG draws with",
-        "torch_sparse. Steps a second are those of pyg_direct.",
+        "torch_sparse. Steps a second are those of pyg_direct. The counts at the right are what",
+        f"the law of p and q asks for, expected over {COUNTED_STEPS:,} steps of such walks: points",
+        "drawn until one is taken, lists of neighbours searched for the way back, and the entries",
+        "that a binary search reads in them, most of which are not in a cache.",
         "",
         *results.table(HEAD, [cells(row) for row in result["rows"]]),
         "",

@@ -16,7 +16,7 @@ from ..sampling import rng
 from ..sampling.sampler import NeighborSampler, keyed
 from ..types import BatchKey
 from .base import SubgraphLoader
-from .walks import RandomWalker
+from .walks import RandomWalker, check_law
 
 
 class Node2Vec(PygNode2Vec):
@@ -69,7 +69,7 @@ class Node2Vec(PygNode2Vec):
         self.num_nodes = maybe_num_nodes(edge_index, num_nodes)
         data = Data(edge_index=edge_index.cpu(), num_nodes=self.num_nodes)
         self._walker = RandomWalker(data)
-        self._walker.check_law(p, q)
+        check_law(p, q)
         self.EPS = 1e-15
         self.embedding_dim = embedding_dim
         self.walk_length = walk_length - 1
@@ -109,9 +109,9 @@ class Node2Vec(PygNode2Vec):
 
     def sample(self, batch: list[int] | Tensor) -> tuple[Tensor, Tensor]:
         """Return positive and negative windows for the nodes `batch`."""
-        return self.sample_with(torch.as_tensor(batch, dtype=torch.int64), _new_key())
+        return self._sample_with(torch.as_tensor(batch, dtype=torch.int64), _new_key())
 
-    def sample_with(self, batch: Tensor, key: BatchKey) -> tuple[Tensor, Tensor]:
+    def _sample_with(self, batch: Tensor, key: BatchKey) -> tuple[Tensor, Tensor]:
         """Sample as a function of `key`."""
         return self._positive(batch, key), self._negative(batch, key)
 
@@ -152,7 +152,7 @@ class Node2VecLoader(SubgraphLoader):
         return {name: getattr(self._model, name) for name in names}
 
     def _sample(self, inputs: Tensor, key: BatchKey | None) -> tuple[Tensor, Tensor]:
-        return self._model.sample_with(inputs, key or keyed(self._sampler).next_key())
+        return self._model._sample_with(inputs, key or keyed(self._sampler).next_key())
 
     def filter_fn(self, out: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         """Bring the walks where they are wanted."""

@@ -22,7 +22,7 @@ from ..sampling import rng
 from ..sampling.sampler import NeighborSampler, keyed
 from ..types import BatchKey
 from .base import SubgraphLoader, check_homogeneous
-from .walks import RandomWalker
+from .walks import walker_over
 
 EMPTY = np.empty(0, np.float64)
 
@@ -308,7 +308,7 @@ class GraphSAINTRandomWalkSampler(
 
     def _prepare_draws(self, sampler: NeighborSampler) -> None:
         # One thread: batches are what runs in parallel.
-        self._walker = RandomWalker.over(keyed(sampler).graph, threads=1)
+        self._walker = walker_over(keyed(sampler).graph, threads=1)
 
     def _draw_nodes(self, key: BatchKey) -> Tensor:
         start = rng.integers(key, 0, self._batch_size, self.N)

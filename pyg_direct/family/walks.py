@@ -48,13 +48,6 @@ class RandomWalker:
         threads = available_cores() if threads is None else check_count("threads", threads, 1)
         self._take(graph_of(data, backward=True), threads)
 
-    @classmethod
-    def over(cls, graph: Graph, threads: int) -> RandomWalker:
-        """Return a walker over a graph whose edges are grouped by source, without a copy."""
-        walker = cls.__new__(cls)
-        walker._take(graph, threads)
-        return walker
-
     def _take(self, graph: Graph, threads: int) -> None:
         self._graph, self.threads = graph, threads
         self._sorted: Any = None  # the neighbours, each list sorted by id
@@ -78,7 +71,7 @@ class RandomWalker:
             raise ValueError("A graph with edge types is walked along a metapath: use walk_along.")
         length = _check_length(length)
         starts = _starts(start, self.num_nodes)
-        self.check_law(p, q)
+        check_law(p, q)
         out, key = _output(starts, length), _key(seed)
         csc = self._graph.csc
         if p == q == 1.0:
@@ -90,14 +83,6 @@ class RandomWalker:
             )
         self._split(len(starts), length, task)
         return torch.from_numpy(out)
-
-    @staticmethod
-    def check_law(p: Any, q: Any) -> None:
-        """Raise a ValueError unless p and q are numbers above 0, and finite."""
-        for name, value in (("p", p), ("q", q)):
-            number = isinstance(value, (int, float)) and not isinstance(value, bool)
-            if not number or not 0.0 < value < math.inf:
-                raise ValueError(f"{name} must be a number above 0, and finite, got {value!r}.")
 
     def walk_along(
         self,
@@ -151,6 +136,21 @@ class RandomWalker:
 
     def _split(self, walks: int, length: int, task: Any) -> None:
         split(walks, min(self.threads, walks * length // MIN_STEPS_PER_THREAD), task)
+
+
+def walker_over(graph: Graph, threads: int) -> RandomWalker:
+    """Return a walker over a graph whose edges are grouped by source, without a copy."""
+    walker = RandomWalker.__new__(RandomWalker)
+    walker._take(graph, threads)
+    return walker
+
+
+def check_law(p: Any, q: Any) -> None:
+    """Raise a ValueError unless p and q are finite numbers above 0."""
+    for name, value in (("p", p), ("q", q)):
+        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if not number or not 0.0 < value < math.inf:
+            raise ValueError(f"{name} must be a finite number above 0, got {value!r}.")
 
 
 def random_walk(

@@ -33,10 +33,10 @@ ADDED: dict[str, set[str]] = {
     "LinkNeighborLoader": LOADER,
     "NeighborLoader": LOADER,
     "NeighborSampler": SETTINGS | {"time_window"},
-    "Node2Vec": {"sample_with"},
+    "Node2Vec": set(),
     "Placement": {"add", "budget_bytes", "reason"},
     "QuantizedTensor": {"decoded", "dense"},
-    "RandomWalker": {"check_law", "num_nodes", "over", "walk", "walk_along"},
+    "RandomWalker": {"num_nodes", "walk", "walk_along"},
     "ShaDowKHopSampler": SUBGRAPH_LOADER,
 }
 

@@ -15,7 +15,7 @@ EDGES = torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]])
 def test_windows_over_walks() -> None:
     model = Node2Vec(EDGES, 8, walk_length=5, context_size=3, walks_per_node=2, q=0.5)
     batch, key = torch.tensor([0, 2]), BatchKey(1, 2)
-    positive, negative = model.sample_with(batch, key)
+    positive, negative = model._sample_with(batch, key)
     walks = random_walk(Data(edge_index=EDGES, num_nodes=3), batch.repeat(2), 4, 1.0, 0.5, seed=key)
     assert positive.tolist() == torch.cat([walks[:, i : i + 3] for i in range(3)]).tolist()
     assert negative.shape == (12, 3)
