@@ -163,6 +163,20 @@ def check_seed(seed: int | None) -> int | None:
     return int(seed)
 
 
+def check_key(key: Any) -> tuple[int, int]:
+    """Return the two words of a key as Python ints.
+
+    Raises:
+        ValueError: not two integers in [0, 2^32).
+    """
+    words = tuple(key) if isinstance(key, Sequence) else ()
+    if len(words) != 2 or not all(
+        isinstance(word, (int, np.integer)) and 0 <= word < 1 << 32 for word in words
+    ):
+        raise ValueError(f"key must be two integers in [0, 2**32), such as (1, 2), got {key!r}.")
+    return int(words[0]), int(words[1])
+
+
 def _is_number(value: Any) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool)
 

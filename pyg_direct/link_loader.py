@@ -45,7 +45,7 @@ class LinkNeighborLoader(DirectLoader, torch_geometric.loader.LinkNeighborLoader
         exclude_seed_edges: leave out the edges that are to be predicted, so that no message goes
             over them. True or 'self' leaves out each seed link's edge, parallel ones included;
             'reverse' also its reverse: the edge back, or, with edge types, the edge in the type
-            that has 'rev_' before its name (or lacks it), else, if both ends are of one node type,
+            that has `rev_` before its name (or lacks it), else, if both ends are of one node type,
             the edge back in the same type; an edge type names the type of the reverse edges. Draws
             are made from what is left of a neighbour list, so the law is that of the graph without
             these edges. A batch leaves out all its links; with `disjoint` (or times) each subgraph

@@ -100,7 +100,7 @@ class HGTSampler(NeighborSampler, torch_geometric.sampler.HGTSampler):  # type: 
         index: EdgeSamplerInput,
         neg_sampling: NegativeSampling | None = None,
         *,
-        key: BatchKey | None = None,
+        key: tuple[int, int] | None = None,
     ) -> Any:
         """Raise: HGT samples around nodes."""
         raise NotImplementedError("HGTSampler samples around nodes, not around edges.")

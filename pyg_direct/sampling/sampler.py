@@ -29,6 +29,7 @@ from ..arguments import (
     check_exclusion,
     check_flag,
     check_ids,
+    check_key,
     check_mode,
     check_seed,
     check_subgraph_type,
@@ -211,7 +212,7 @@ class NeighborSampler(BaseSampler):
         return None
 
     def sample_from_nodes(
-        self, index: NodeSamplerInput, *, key: BatchKey | None = None, **kwargs: Any
+        self, index: NodeSamplerInput, *, key: tuple[int, int] | None = None, **kwargs: Any
     ) -> Output:
         """Sample the neighbourhood of the seeds `index.node`.
 
@@ -221,13 +222,14 @@ class NeighborSampler(BaseSampler):
             **kwargs: none; PyG's samplers may have some.
 
         Raises:
+            ValueError: `key` is not two words in [0, 2^32).
             IndexError: a seed out of range. They are checked for each batch, as they may be changed
                 while a loader goes through them.
         """
         if kwargs:
             raise TypeError(f"sample_from_nodes takes no argument {', '.join(kwargs)}.")
         check_ids(index.node, self._keyed.num_nodes_of(index.input_type), "seeds")
-        sample = partial(self._sample, key or self._keyed.next_key())
+        sample = partial(self._sample, self._key(key))
         return self._in_both_directions(node_sample(index, sample))
 
     def sample_from_edges(
@@ -235,7 +237,7 @@ class NeighborSampler(BaseSampler):
         index: EdgeSamplerInput,
         neg_sampling: NegativeSampling | None = None,
         *,
-        key: BatchKey | None = None,
+        key: tuple[int, int] | None = None,
     ) -> Output:
         """Sample the neighbourhoods of both ends of links and of negatives.
 
@@ -247,9 +249,10 @@ class NeighborSampler(BaseSampler):
             key: as in `sample_from_nodes`.
 
         Raises:
+            ValueError: `key` is not two words in [0, 2^32).
             IndexError: an end out of range.
         """
-        keyed, key = self._keyed, key or self._keyed.next_key()
+        keyed, key = self._keyed, self._key(key)
         ends = (None, None) if index.input_type is None else index.input_type[::2]
         check_ids(index.row, keyed.num_nodes_of(ends[0]), "sources of seed links")
         check_ids(index.col, keyed.num_nodes_of(ends[1]), "destinations of seed links")
@@ -269,6 +272,12 @@ class NeighborSampler(BaseSampler):
         return self._in_both_directions(
             edge_sample(index, sample, self.num_nodes, self.disjoint, node_time, negatives)
         )
+
+    def _key(self, words: tuple[int, int] | None) -> BatchKey:
+        """Return the key of two words, or the next one."""
+        if words is None:
+            return self._keyed.next_key()
+        return words if isinstance(words, BatchKey) else BatchKey(*check_key(words))
 
     def _in_both_directions(self, out: Output) -> Output:
         """Return the output, with each edge's opposite if the subgraph is bidirectional."""

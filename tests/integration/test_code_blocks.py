@@ -18,7 +18,12 @@ from torch_geometric.nn import GraphConv, GraphSAGE
 import pyg_direct
 
 ROOT = Path(__file__).parents[2]
-PAGES = ["README.md", *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "docs").rglob("*.md"))]
+BUILT = {"_build", "_generated"}  # by Sphinx
+PAGES = ["README.md"] + sorted(
+    str(path.relative_to(ROOT))
+    for path in (ROOT / "docs").rglob("*.md")
+    if not BUILT & set(path.parts)
+)
 
 
 class WeightedNet(torch.nn.Module):

@@ -5,11 +5,12 @@ from typing import Any
 
 import pytest
 import torch
-from graphs import assert_same_epoch, example_graph
+from graphs import assert_same_epoch, citations, example_graph
 from loaders import edges_of, make, seeds_of
 from torch_geometric.data import Data
+from torch_geometric.sampler import NodeSamplerInput
 
-from pyg_direct import NeighborLoader
+from pyg_direct import NeighborLoader, NeighborSampler
 from pyg_direct.kernels.threads import available_cores
 
 
@@ -86,3 +87,21 @@ def test_batches_of_the_same_seeds_draw_anew(loader_class: type) -> None:
 def test_calls_draw_anew(loader_class: type) -> None:
     loader = make(loader_class, [2], input_nodes=[0])
     assert len({tuple(sorted(loader([0]).e_id.tolist())) for _ in range(30)}) > 8
+
+
+@pytest.mark.parametrize("key", [(1,), (1, 2, 3), (1, -1), (1, 1 << 32), (1.0, 2), 5, "12"])
+def test_keys_that_are_no_keys(key: Any) -> None:
+    sampler = NeighborSampler(citations(), [2])
+    seeds = NodeSamplerInput(None, torch.arange(3))
+    with pytest.raises(ValueError, match="key must be two integers"):
+        sampler.sample_from_nodes(seeds, key=key)
+
+
+def test_a_key_is_any_two_words() -> None:
+    sampler = NeighborSampler(citations(), [2])
+    seeds = NodeSamplerInput(None, torch.arange(30))
+    first, again, other = (
+        sampler.sample_from_nodes(seeds, key=key) for key in ((1, 2), [1, 2], (2, 1))
+    )
+    assert torch.equal(first.node, again.node)
+    assert not torch.equal(first.edge, other.edge)

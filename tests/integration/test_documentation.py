@@ -1,0 +1,45 @@
+"""The documentation names everything that is public, and its picture shows every room."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import re
+from pathlib import Path
+from types import ModuleType
+
+import pyg_direct
+
+ROOT = Path(__file__).parents[2]
+
+
+def load(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_reference_lists_every_public_name() -> None:
+    text = (ROOT / "docs" / "reference" / "api.md").read_text()
+    listed = re.findall(r"^\.\. auto\w+:: pyg_direct\.(\w+)$", text, re.MULTILINE)
+    assert sorted(listed) == sorted(pyg_direct.__all__)
+
+
+def test_the_picture_shows_every_room() -> None:
+    picture = load(ROOT / "docs" / "rooms.py").draw_rooms(ROOT)
+    rooms = {path.stem for path in (ROOT / "pyg_direct").iterdir() if not path.name.startswith("_")}
+    rooms = {room for room in rooms if (ROOT / "pyg_direct" / f"{room}.py").exists()} | {
+        path.parent.name for path in (ROOT / "pyg_direct").glob("*/__init__.py")
+    }
+    for room in rooms:
+        assert f">{room}</text>" in picture
+
+
+def test_every_argument_of_the_loaders_is_explained() -> None:
+    text = (ROOT / "docs" / "reference" / "arguments.md").read_text()
+    for loader in (pyg_direct.NeighborLoader, pyg_direct.LinkNeighborLoader):
+        for name in list(inspect.signature(loader.__init__).parameters)[2:]:
+            assert name == "kwargs" or f"`{name}`" in text, name
