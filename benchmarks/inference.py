@@ -221,7 +221,7 @@ def sections(found: dict[str, Any]) -> list[str]:
         "with other work: compare CPU seconds, which depend on it less. `peak` is anonymous",
         "memory above what the graph and the model take. Batches of nodes are a sample, scaled to",
         "all nodes. `off` is the largest difference from the whole graph's result (where that is",
-        "too large for the memory, from that of BasicGNN.inference), relative to its largest value.",
+        "too large for memory, from that of BasicGNN.inference), in parts of the largest value.",
         "Parts are run one by one, on the commit that each names.",
         "",
     ]
