@@ -16,7 +16,8 @@ class LoaderStats(Callback):
     over. ``loader.stats()`` has the rest.
 
     Example:
-        >>> trainer = Trainer(callbacks=[LoaderStats()])
+        >>> from pytorch_lightning import Trainer
+        >>> trainer = Trainer(callbacks=[LoaderStats()], logger=False, enable_checkpointing=False)
     """
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:

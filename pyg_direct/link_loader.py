@@ -58,6 +58,14 @@ class LinkNeighborLoader(DirectLoader, torch_geometric.loader.LinkNeighborLoader
     Raises:
         ValueError, TypeError: a wrong argument; the message says which.
         IndexError: `edge_label_index` out of range.
+
+    Example:
+        >>> loader = pyg_direct.LinkNeighborLoader(
+        ...     data, [10, 5], batch_size=32, neg_sampling="binary", exclude_seed_edges="reverse"
+        ... )
+        >>> batch = next(iter(loader))
+        >>> batch.edge_label_index.shape, batch.edge_label.mean().item()
+        (torch.Size([2, 64]), 0.5)
     """
 
     neg_sampling: Any  # NegativeSampling or None: PyG's cast has lost its type

@@ -88,6 +88,16 @@ class NeighborLoader(DirectLoader, torch_geometric.loader.NeighborLoader):  # ty
     Raises:
         ValueError, TypeError: a wrong argument; the message says which.
         IndexError: `input_nodes` out of range.
+
+    Example:
+        >>> loader = pyg_direct.NeighborLoader(
+        ...     data, [10, 5], input_nodes=data.train_mask, batch_size=64, shuffle=True, seed=0
+        ... )
+        >>> batch = next(iter(loader))
+        >>> batch.batch_size, batch.x.shape[1]
+        (64, 16)
+        >>> bool((batch.x == data.x[batch.n_id]).all())
+        True
     """
 
     def __init__(

@@ -32,6 +32,13 @@ class QuantizedTensor(Tensor):
 
     Raises:
         ValueError: another dtype or shape, or a scale that is missing or superfluous.
+
+    Example:
+        >>> values = torch.tensor([[127, 0], [-127, 64]], dtype=torch.int8)
+        >>> table = pyg_direct.QuantizedTensor(values, scale=torch.tensor([1 / 127, 0.5]))
+        >>> table.dense()
+        tensor([[ 1.,  0.],
+                [-1., 32.]])
     """
 
     stored: Tensor
@@ -164,6 +171,13 @@ def quantize(
     Raises:
         ValueError: another shape or dtype, or elements that are not finite, or too large for
             float16 (the row is named).
+
+    Example:
+        >>> narrow = pyg_direct.quantize(data.x)
+        >>> narrow.dtype, narrow.stored.dtype
+        (torch.float32, torch.int8)
+        >>> bool(((narrow.dense() - data.x).abs() <= data.x.abs().amax(0) / 253).all())
+        True
     """
     check_choice("scale", scale, ("column", "row"))
     table = torch.from_numpy(np.asarray(x)) if isinstance(x, np.ndarray) else x

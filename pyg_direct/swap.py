@@ -126,12 +126,12 @@ def swapped() -> Iterator[None]:
     `torch_geometric.sampler`: `NeighborSampler` and `HGTSampler`, also for Lightning's data modules
     with ``loader="neighbor"``; in `torch_geometric.nn`: `Node2Vec`.
 
-    Example::
-
-        with pyg_direct.swapped():
-            import their_project.train  # imports PyG's loaders, and gets ours
-
-            their_project.train.main()
+    Example:
+        >>> import torch_geometric.loader
+        >>> with pyg_direct.swapped():  # run there what builds PyG's loaders
+        ...     loader = torch_geometric.loader.NeighborLoader(data, [5], batch_size=10)
+        >>> isinstance(loader, pyg_direct.NeighborLoader)
+        True
     """
     _swap.begin()
     try:

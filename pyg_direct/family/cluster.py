@@ -50,11 +50,11 @@ class ClusterData(PygClusterData):
         ImportError: neither `partition` nor `pymetis`.
         ValueError, TypeError: a wrong argument; the message says which.
 
-    Example::
-
-        parts = ClusterData(data, num_parts=1500, save_dir="parts")
-        for batch in ClusterLoader(parts, batch_size=20, shuffle=True, seed=0):
-            out = model(batch.x, batch.edge_index)
+    Example:
+        >>> partition = torch.arange(data.num_nodes) % 10  # leave it out for METIS
+        >>> parts = pyg_direct.ClusterData(data, num_parts=10, partition=partition)
+        >>> parts[0].num_nodes
+        30
     """
 
     def __init__(
@@ -165,6 +165,13 @@ class ClusterLoader(SubgraphLoader, torch_geometric.loader.ClusterLoader):
         seed: base seed of `shuffle`; see `pyg_direct.NeighborLoader`.
         prefetch: batches that each producer works ahead.
         **kwargs: of `torch.utils.data.DataLoader`; `num_workers` counts threads.
+
+    Example:
+        >>> partition = torch.arange(data.num_nodes) % 10
+        >>> parts = pyg_direct.ClusterData(data, num_parts=10, partition=partition)
+        >>> loader = pyg_direct.ClusterLoader(parts, batch_size=2, shuffle=True, seed=0)
+        >>> [batch.num_nodes for batch in loader]
+        [60, 60, 60, 60, 60]
     """
 
     def __init__(

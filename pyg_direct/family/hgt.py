@@ -56,6 +56,14 @@ class HGTSampler(NeighborSampler, torch_geometric.sampler.HGTSampler):  # type: 
     Raises:
         NotImplementedError: `data` has no types.
         ValueError, TypeError: a wrong argument; the message says which.
+
+    Example:
+        >>> from torch_geometric.sampler import NodeSamplerInput
+        >>> sampler = pyg_direct.HGTSampler(hetero, [16, 16], seed=0)
+        >>> seeds = NodeSamplerInput(None, torch.arange(8), input_type="paper")
+        >>> out = sampler.sample_from_nodes(seeds)
+        >>> len(out.node["paper"]), len(out.node["institution"])  # 8 + 2 * 16, and all 10 of them
+        (40, 10)
     """
 
     def __init__(
@@ -227,9 +235,12 @@ class HGTLoader(CpuDrawnLoader, torch_geometric.loader.HGTLoader):  # type: igno
         ValueError, TypeError: a wrong argument; the message says which.
         IndexError: `input_nodes` out of range.
 
-    Example::
-
-        loader = HGTLoader(data, [512] * 4, ("paper", data["paper"].train_mask), batch_size=128)
+    Example:
+        >>> seeds = ("paper", hetero["paper"].train_mask)
+        >>> loader = pyg_direct.HGTLoader(hetero, [64, 64], seeds, batch_size=32, shuffle=True)
+        >>> batch = next(iter(loader))
+        >>> batch["paper"].batch_size
+        32
     """
 
     def __init__(

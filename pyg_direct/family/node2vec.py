@@ -40,11 +40,12 @@ class Node2Vec(PygNode2Vec):
     Raises:
         ValueError: a wrong argument; the message says which.
 
-    Example::
-
-        model = Node2Vec(data.edge_index, 128, walk_length=20, context_size=10)
-        for pos_rw, neg_rw in model.loader(batch_size=128, shuffle=True, num_workers=2, seed=0):
-            loss = model.loss(pos_rw, neg_rw)
+    Example:
+        >>> model = pyg_direct.Node2Vec(data.edge_index, 16, walk_length=10, context_size=5)
+        >>> for pos_rw, neg_rw in model.loader(batch_size=128, shuffle=True, seed=0):
+        ...     loss = model.loss(pos_rw, neg_rw)
+        >>> model().shape  # the embeddings
+        torch.Size([300, 16])
     """
 
     def __init__(

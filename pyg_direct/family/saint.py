@@ -57,14 +57,13 @@ class GraphSAINTSampler(SubgraphLoader, torch_geometric.loader.GraphSAINTSampler
     Raises:
         ValueError, TypeError: a wrong argument; the message says which.
 
-    Example::
-
-        loader = GraphSAINTRandomWalkSampler(
-            data, batch_size=6000, walk_length=2, num_steps=5, sample_coverage=100
-        )
-        for batch in loader:
-            loss = F.nll_loss(model(batch.x, batch.edge_index), batch.y, reduction="none")
-            loss = (loss * batch.node_norm)[batch.train_mask].sum()
+    Example:
+        >>> class FirstNodes(pyg_direct.GraphSAINTSampler):
+        ...     def _draw_nodes(self, key):
+        ...         return torch.arange(10)
+        >>> batch = next(iter(FirstNodes(data, batch_size=10)))
+        >>> batch.num_nodes
+        10
     """
 
     def __init__(
@@ -216,6 +215,11 @@ class GraphSAINTNodeSampler(GraphSAINTSampler, torch_geometric.loader.GraphSAINT
     """GraphSAINT by nodes: draws `batch_size` edges uniformly, and takes their sources.
 
     So a node is drawn in proportion to its out-degree. See `GraphSAINTSampler`.
+
+    Example:
+        >>> loader = pyg_direct.GraphSAINTNodeSampler(data, batch_size=100, num_steps=3, seed=0)
+        >>> [batch.num_nodes <= 100 for batch in loader]
+        [True, True, True]
     """
 
     def _draw_nodes(self, key: BatchKey) -> Tensor:
@@ -237,6 +241,13 @@ class GraphSAINTEdgeSampler(GraphSAINTSampler, torch_geometric.loader.GraphSAINT
             does; "paper" to 1 / out-degree(u) + 1 / in-degree(v), as the paper has it (section
             3.4, for undirected graphs 1 / degree(u) + 1 / degree(v)).
         **kwargs: those by name only.
+
+    Example:
+        >>> loader = pyg_direct.GraphSAINTEdgeSampler(
+        ...     data, batch_size=50, num_steps=3, edge_law="paper", seed=0
+        ... )
+        >>> [batch.num_nodes <= 100 for batch in loader]
+        [True, True, True]
     """
 
     def __init__(
@@ -295,6 +306,14 @@ class GraphSAINTRandomWalkSampler(
         walk_length: steps of each walk.
         *args: `num_steps`, `sample_coverage`, `save_dir`, `log`.
         **kwargs: the same by name, and those by name only.
+
+    Example:
+        >>> loader = pyg_direct.GraphSAINTRandomWalkSampler(
+        ...     data, batch_size=40, walk_length=2, num_steps=3, sample_coverage=5, log=False
+        ... )
+        >>> for batch in loader:
+        ...     loss = F.cross_entropy(model(batch.x, batch.edge_index), batch.y, reduction="none")
+        ...     loss = (loss * batch.node_norm)[batch.train_mask].sum()
     """
 
     def __init__(

@@ -58,11 +58,12 @@ class ShaDowKHopSampler(SubgraphLoader, torch_geometric.loader.ShaDowKHopSampler
         ValueError, TypeError: a wrong argument; the message says which.
         IndexError: `node_idx` out of range.
 
-    Example::
-
-        loader = ShaDowKHopSampler(data, depth=2, num_neighbors=5, batch_size=64, seed=0)
-        batch = next(iter(loader))
-        out = model(batch.x, batch.edge_index)[batch.root_n_id]  # [64, ...]
+    Example:
+        >>> loader = pyg_direct.ShaDowKHopSampler(data, depth=2, num_neighbors=5, batch_size=64)
+        >>> batch = next(iter(loader))
+        >>> out = model(batch.x, batch.edge_index)[batch.root_n_id]
+        >>> out.shape
+        torch.Size([64, 4])
     """
 
     def __init__(

@@ -36,10 +36,10 @@ class RandomWalker:
         threads: CPU threads that may share one call; None for all cores. The walks do not depend
             on it.
 
-    Example::
-
-        walker = RandomWalker(data)
-        walks = walker.walk(torch.arange(100), 20, p=0.5, q=2.0, seed=0)  # int64 [100, 21]
+    Example:
+        >>> walker = pyg_direct.RandomWalker(data)
+        >>> walker.walk(torch.arange(100), 20, p=0.5, q=2.0, seed=0).shape
+        torch.Size([100, 21])
     """
 
     def __init__(self, data: Data | HeteroData, *, threads: int | None = None) -> None:
@@ -189,9 +189,10 @@ def random_walk(
         ValueError, TypeError: a wrong argument; the message says which.
         IndexError: a start out of range.
 
-    Example::
-
-        walks = random_walk(data, torch.arange(data.num_nodes), 10, seed=0)
+    Example:
+        >>> walks = pyg_direct.random_walk(data, torch.arange(data.num_nodes), 10, seed=0)
+        >>> walks.shape
+        torch.Size([300, 11])
     """
     walker = data if isinstance(data, RandomWalker) else RandomWalker(data)
     return walker.walk(start, length, p, q, seed=seed)
@@ -204,7 +205,15 @@ def metapath_walk(
     *,
     seed: int | BatchKey | None = None,
 ) -> Tensor:
-    """Walk along one edge type after the other; see `RandomWalker.walk_along`."""
+    """Walk along one edge type after the other; see `RandomWalker.walk_along`.
+
+    Example:
+        >>> there = ("author", "writes", "paper")
+        >>> back = ("paper", "rev_writes", "author")
+        >>> walks = pyg_direct.metapath_walk(hetero, torch.arange(5), [there, back], seed=0)
+        >>> walks.shape  # authors, papers, authors
+        torch.Size([5, 3])
+    """
     walker = data if isinstance(data, RandomWalker) else RandomWalker(data)
     return walker.walk_along(start, metapath, seed=seed)
 

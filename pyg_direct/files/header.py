@@ -46,7 +46,15 @@ INTS = ("int32", "int64")
 
 
 class InvalidGraphFileError(ValueError):
-    """A directory that is no saved graph, or one that was cut off, changed or damaged."""
+    """A directory that is no saved graph, or one that was cut off, changed or damaged.
+
+    Example:
+        >>> try:
+        ...     pyg_direct.open("nowhere")
+        ... except pyg_direct.InvalidGraphFileError as error:
+        ...     print("refused")
+        refused
+    """
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,13 @@ def open_graph(path: str | os.PathLike[str], *, verify: bool = False) -> Data | 
     Raises:
         InvalidGraphFileError: no saved graph, one of another version, or files that are missing,
             cut off or, with `verify`, damaged. A ValueError.
+
+    Example:
+        >>> pyg_direct.save(data, "graph")
+        >>> opened = pyg_direct.open("graph")
+        >>> batch = next(iter(pyg_direct.NeighborLoader(opened, [5], batch_size=10)))
+        >>> batch.x.shape[1]
+        16
     """
     folder = Path(path)
     header = read_header(folder)

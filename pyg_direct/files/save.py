@@ -64,6 +64,11 @@ def save(
         FileExistsError: there is something at `path`.
         ValueError: attributes that cannot be stored (named), or a graph with ids out of range.
         OSError: it cannot be written, such as on a full disk. Nothing is left at `path`.
+
+    Example:
+        >>> pyg_direct.save(data, "citations")
+        >>> pyg_direct.open("citations").num_nodes
+        300
     """
     if not isinstance(data, (Data, HeteroData)):
         raise ValueError(f"data must be a Data or HeteroData, got {type(data).__name__}.")

@@ -18,6 +18,13 @@ class Stats:
     Times are wall times in seconds. Those of the stages are summed over the producer threads, and
     on a GPU they are what launching takes. `waiting_seconds` and `working_seconds` add up to the
     time from ``iter(loader)`` to the last batch that was asked for.
+
+    Example:
+        >>> loader = pyg_direct.NeighborLoader(data, [5], batch_size=100)
+        >>> for batch in loader:
+        ...     pass
+        >>> loader.stats().batches, loader.stats().seeds
+        (3, 300)
     """
 
     batches: int = 0  # that the consumer got

@@ -149,9 +149,12 @@ def accelerate(model: M, *loaders: DirectLoader, batch_norm: str = "all") -> M:
             or an unknown `batch_norm`.
 
     Example:
-        >>> model = pyg_direct.accelerate(model, train_loader)
-        >>> for batch in train_loader:
-        ...     out = model(batch.x, batch.edge_index)[:batch.batch_size]
+        >>> loader = pyg_direct.NeighborLoader(data, [10, 5], batch_size=200)
+        >>> fast = pyg_direct.accelerate(model, loader)
+        >>> for batch in loader:
+        ...     out = fast(batch.x, batch.edge_index)[: batch.batch_size]
+        >>> out.shape
+        torch.Size([100, 4])
     """
     _check(model, loaders)
     if batch_norm not in ("all", "needed"):

@@ -105,8 +105,11 @@ def inference(
             or `resume` with a folder of another run.
 
     Example:
-        >>> model = GraphSAGE(data.num_features, 128, num_layers=3, out_channels=47)
-        >>> embeddings = pyg_direct.inference(model, data, out="embeddings.npy", progress=True)
+        >>> outputs = pyg_direct.inference(model, data)
+        >>> with torch.no_grad():
+        ...     whole = model.eval()(data.x, data.edge_index)
+        >>> torch.allclose(outputs, whole, atol=1e-5)
+        True
     """
     check_data(data)
     options = Options(

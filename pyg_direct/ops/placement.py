@@ -36,6 +36,11 @@ class Placement:
         device: where the batches are.
         budget_bytes: GPU memory that graph and features may take; None without a GPU.
         reason: why batches are on this device; "" if it is not known.
+
+    Example:
+        >>> loader = pyg_direct.NeighborLoader(data, [5], batch_size=10, device="cpu")
+        >>> print(loader.placement)
+        batches on cpu (device= names it)
     """
 
     device: torch.device

@@ -108,6 +108,17 @@ class NeighborSampler(BaseSampler):
     Raises:
         ValueError: bad edges, fan-outs or options; times that are no integers, or on nodes and
             edges at once; weights that are not on edges, negative, infinite or NaN.
+
+    Example:
+        >>> from torch_geometric.loader import NodeLoader
+        >>> from torch_geometric.sampler import NodeSamplerInput
+        >>> sampler = pyg_direct.NeighborSampler(data, [5, 5], seed=0)
+        >>> out = sampler.sample_from_nodes(NodeSamplerInput(None, torch.arange(8)))
+        >>> out.node[:8].tolist(), len(out.num_sampled_nodes)
+        ([0, 1, 2, 3, 4, 5, 6, 7], 3)
+        >>> loader = NodeLoader(data, node_sampler=sampler, batch_size=50)  # of PyG
+        >>> len(loader)
+        6
     """
 
     def __init__(
