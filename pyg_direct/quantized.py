@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from .arguments import check_choice
+from .lazy_tensor import LazyTensor
 
 NARROW = {"int8": torch.int8, "float16": torch.float16, "bfloat16": torch.bfloat16}
 STEP_ELEMENTS = 1 << 22  # that are converted at a time
 LARGEST_INT8 = 127
 
 
-class QuantizedTensor(Tensor):
+class QuantizedTensor(LazyTensor):
     """Rows of float32 [N, F] that are stored as int8 with a scale, as float16, or as bfloat16.
 
     An attribute of PyG data like any other: the loaders decode the rows that a batch needs while
-    they gather them. Rows selected by ``x[ids]`` are decoded alone; any other computation makes the
-    float32 tensor of all rows first, 4 bytes an element, and forgets it afterwards.
+    they gather them. Rows selected by ``x[ids]`` are decoded alone; any other computation decodes
+    all rows first, 4 bytes an element, and forgets them afterwards.
 
     Args:
         values: int8, float16 or bfloat16 [N, F], contiguous.
@@ -65,29 +65,16 @@ class QuantizedTensor(Tensor):
             scale = scale[index]
         return decode(rows, scale)
 
-    @classmethod
-    def __torch_dispatch__(  # type: ignore[override]
-        cls,
-        func: Callable[..., Any],
-        types: Sequence[type],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        """Compute on decoded rows."""
+    def selected(self, func: Callable[..., Any], args: Sequence[Any]) -> Tensor | None:
+        """Return the rows that an index or a slice selects, decoded; None for other operations."""
         aten = torch.ops.aten
-        if func in (aten.detach.default, aten.alias.default):
-            return args[0]
-        if isinstance(args[0], QuantizedTensor):
-            if func is aten.index.Tensor and len(args[1]) == 1 and args[1][0] is not None:
-                return args[0].decoded(args[1][0])
-            if func is aten.index_select.default and args[1] in (0, -args[0].dim()):
-                return args[0].decoded(args[2])
-            if func is aten.slice.Tensor and (len(args) < 2 or args[1] == 0):
-                return args[0].decoded(slice(*(list(args[2:]) + [None] * 3)[:3]))
-        plain: Any = pytree.tree_map_only(
-            QuantizedTensor, QuantizedTensor.dense, (args, kwargs or {})
-        )
-        return func(*plain[0], **plain[1])
+        if func is aten.index.Tensor and len(args[0]) == 1 and args[0][0] is not None:
+            return self.decoded(args[0][0])
+        if func is aten.index_select.default and args[0] in (0, -self.dim()):
+            return self.decoded(args[1])
+        if func is aten.slice.Tensor and (not args or args[0] == 0):
+            return self.decoded(slice(*(list(args[1:]) + [None] * 3)[:3]))
+        return None
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         """Say how it is stored."""
@@ -102,14 +89,6 @@ class QuantizedTensor(Tensor):
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Pickle as it is stored."""
         return QuantizedTensor, (self.stored, self.scale)
-
-    def numpy(self, *, force: bool = False) -> Any:
-        """Return the decoded rows as an array."""
-        return self.dense().numpy()
-
-    def tolist(self) -> Any:
-        """Return the decoded rows as lists."""
-        return self.dense().tolist()
 
     def share_memory_(self) -> QuantizedTensor:
         """Move what is stored to shared memory."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -12,11 +12,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.typing import EdgeType, NodeType
 
 from ..kernels.verify import NOT_IN_ORDER, damaged_graph, verified
+from ..lazy_tensor import LazyTensor
 from ..types import EDGE_TIME, Csc
 
 LARGE_BYTES = 1 << 30  # from here on, what materialising an edge_index takes is worth a message
@@ -82,11 +82,10 @@ class CompressedGraph:
         return found
 
 
-class CscEdgeIndex(Tensor):
+class CscEdgeIndex(LazyTensor):
     """The `edge_index` of one relation of a `CompressedGraph`: int64 [2, E], by destination.
 
-    Only its CSC exists. Loaders of this package use that. Any computation makes a plain tensor of
-    it first, 16 bytes an edge, and forgets it afterwards.
+    Only its CSC exists; a plain tensor takes 16 bytes an edge.
     """
 
     graph: CompressedGraph
@@ -127,20 +126,6 @@ class CscEdgeIndex(Tensor):
         rows[1] = np.repeat(np.arange(nodes), degree)
         return out
 
-    @classmethod
-    def __torch_dispatch__(  # type: ignore[override]
-        cls,
-        func: Callable[..., Any],
-        types: Sequence[type],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        """Compute on plain tensors."""
-        if func in (torch.ops.aten.detach.default, torch.ops.aten.alias.default):
-            return args[0]  # it cannot be written to
-        plain: Any = pytree.tree_map_only(CscEdgeIndex, CscEdgeIndex.dense, (args, kwargs or {}))
-        return func(*plain[0], **plain[1])
-
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         """Say what it is, without making it."""
         return f"CscEdgeIndex(size={tuple(self.shape)}, graph={self.graph.name!r})"
@@ -152,14 +137,6 @@ class CscEdgeIndex(Tensor):
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Pickle as a plain tensor."""
         return self.dense().__reduce_ex__(protocol)  # type: ignore[no-untyped-call]
-
-    def numpy(self, *, force: bool = False) -> Any:
-        """Return an array [2, E]."""
-        return self.dense().numpy()
-
-    def tolist(self) -> Any:
-        """Return lists."""
-        return self.dense().tolist()
 
     def share_memory_(self) -> CscEdgeIndex:
         """Do nothing: what a file holds is shared."""

@@ -18,14 +18,15 @@ FLOORS: list[dict[str, set[str]]] = [
         "types": set(),
         "arguments": set(),
         "config": set(),
+        "lazy_tensor": set(),
         "units": set(),
     },
     {
         "kernels": {"types"},
-        "quantized": {"arguments"},
+        "quantized": {"arguments", "lazy_tensor"},
     },
     {
-        "graph": {"types", "kernels"},
+        "graph": {"types", "kernels", "lazy_tensor"},
         "ops": {"types", "units", "kernels"},
     },
     {

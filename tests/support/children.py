@@ -15,7 +15,7 @@ import torch
 POLL_SECONDS = 0.02
 
 
-def in_child(function: Callable[[], None], timeout_seconds: float = 60.0) -> None:
+def in_child(function: Callable[[], None], timeout_seconds: float = 240.0) -> None:
     """Run `function` in a forked process; fixtures and compiled kernels are there already.
 
     Raises:

@@ -76,7 +76,7 @@ def test_the_lock_of_the_pool_held_while_the_process_forks() -> None:
         assert pool.idle_bytes > 0
 
     try:
-        in_child(case, timeout_seconds=30)
+        in_child(case)
     finally:
         done.set()
         thread.join()
