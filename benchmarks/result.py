@@ -56,6 +56,7 @@ COMMANDS = {
         Command("last_mile", "benchmarks.last_mile", "the CPU path before and after a change"),
         Command("construction", "benchmarks.construction", "building a loader"),
         Command("launch_overhead", "benchmarks.launch_overhead", "interpreter time of launches"),
+        Command("large_graphs", "benchmarks.large_graphs", "graphs in files of growing size"),
         Command("requests", "benchmarks.gather_requests", "PCIe read requests of a gather"),
         Command("gpu", "benchmarks.gpu.run", "all measurements and checks on a GPU"),
     )

@@ -7,10 +7,10 @@ that size takes on this machine.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from pathlib import Path
 
 from .files.generate import DTYPES, ROOTS, PowerLaw, generate
+from .files.progress import progress_bar
 from .units import count_of
 
 DEFAULTS = PowerLaw(0, 0)
@@ -53,20 +53,11 @@ def main(argv: list[str] | None = None) -> None:
         seed=args.seed,
     )
     try:
-        with_bar(
-            args.nodes + args.edges,
-            lambda told: generate(graph, args.path, overwrite=args.overwrite, progress=told),
-        )
+        with progress_bar() as begin:
+            told = begin(args.nodes + args.edges)
+            generate(graph, args.path, overwrite=args.overwrite, progress=told)
     except (ValueError, FileExistsError) as error:
         parser.error(str(error))
-
-
-def with_bar(total: int, work: Callable[[Callable[[int], None]], None]) -> None:
-    """Call `work` with what advances a progress bar of edges and rows."""
-    from tqdm import tqdm  # which PyG depends on
-
-    with tqdm(total=total, unit="", unit_scale=True) as bar:
-        work(bar.update)
 
 
 if __name__ == "__main__":

@@ -166,39 +166,65 @@ def quantize(
     if dtype not in NARROW.values():
         raise ValueError(f"dtype must be torch.int8, float16 or bfloat16, got {dtype}.")
     table = table.detach()
-    limit = torch.finfo(dtype).max if dtype.is_floating_point else torch.finfo(torch.float32).max
-    factors = _factors(table, scale, limit)
+    factors = _factors(table, dtype, scale)
     values = _new_table(table, dtype, out)
     for first, last in _steps(table):
-        rows = table[first:last].to(torch.float32)
-        if dtype != torch.int8:
-            values[first:last] = rows.to(dtype)
-            continue
         divisor = factors[first:last] if scale == "row" else factors
-        # A column or row of zeros has the factor 0.
-        scaled = torch.where(divisor > 0, rows / divisor, 0.0).round_()
-        values[first:last] = scaled.clamp_(-LARGEST_INT8, LARGEST_INT8).to(torch.int8)
+        values[first:last] = encode(table[first:last], dtype, divisor)
     return QuantizedTensor(values, factors if dtype == torch.int8 else None)
 
 
-def _factors(table: Tensor, scale: str, limit: float) -> Tensor:
+def encode(rows: Tensor, dtype: torch.dtype, factors: Tensor | None) -> Tensor:
+    """Return floating-point rows as they are stored; the inverse of `decode` but for rounding.
+
+    Args:
+        rows: [n, F], finite (see `magnitudes`).
+        dtype: one of NARROW.
+        factors: for int8, of the columns [F] or of these rows [n, 1].
+    """
+    rows = rows.to(torch.float32)
+    if dtype != torch.int8:
+        return rows.to(dtype)
+    assert factors is not None
+    # A column or row of zeros has the factor 0.
+    scaled = torch.where(factors > 0, rows / factors, 0.0).round_()
+    return scaled.clamp_(-LARGEST_INT8, LARGEST_INT8).to(torch.int8)
+
+
+def magnitudes(rows: Tensor, dtype: torch.dtype, first: int) -> Tensor:
+    """Return the absolute values of rows [n, F] as float32, which `dtype` can hold.
+
+    Raises:
+        ValueError: one is not finite, or too large; the row is named, counted from `first` on.
+    """
+    limit = torch.finfo(dtype).max if dtype.is_floating_point else torch.finfo(torch.float32).max
+    sizes = rows.to(torch.float32).abs()
+    bad = ~(sizes <= limit).all(dim=1)
+    if bad.any():
+        row = first + int(bad.nonzero()[0])
+        raise ValueError(
+            f"Row {row} of x has an element that is not finite, or above {limit:g}; such cannot be "
+            f"stored. Replace it first: torch.nan_to_num(x)."
+        )
+    return sizes
+
+
+def factors_of(largest: Tensor) -> Tensor:
+    """Return the factors of int8 for the largest absolute values of columns or rows."""
+    return largest / LARGEST_INT8
+
+
+def _factors(table: Tensor, dtype: torch.dtype, scale: str) -> Tensor:
     """Return the factors of the columns [F] or rows [N, 1], after checking all elements."""
     largest = torch.zeros(table.size(1))
     by_row = torch.zeros((table.size(0), 1) if scale == "row" else (0, 1))
     for first, last in _steps(table):
-        sizes = table[first:last].to(torch.float32).abs_()
-        bad = ~(sizes <= limit).all(dim=1)
-        if bad.any():
-            row = first + int(bad.nonzero()[0])
-            raise ValueError(
-                f"Row {row} of x has an element that is not finite, or above {limit:g}; such "
-                f"cannot be stored. Replace it first: torch.nan_to_num(x)."
-            )
+        sizes = magnitudes(table[first:last], dtype, first)
         if scale == "row" and sizes.size(1) > 0:
             by_row[first:last] = sizes.amax(dim=1, keepdim=True)
         elif len(sizes) > 0:
             largest = torch.maximum(largest, sizes.amax(dim=0))
-    return (by_row if scale == "row" else largest) / LARGEST_INT8
+    return factors_of(by_row if scale == "row" else largest)
 
 
 def _steps(table: Tensor) -> Iterator[tuple[int, int]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
 import stat
@@ -11,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +26,13 @@ STEP_BYTES = 16 << 20  # of a file that are written or summed up at a time
 MAP_NORESERVE = 0x4000  # on Linux: a map may be longer than memory and swap together
 
 
+class Written(NamedTuple):
+    """How much of an array file is on disk."""
+
+    rows: int
+    crc32: int
+
+
 class ArrayWriter:
     """Writes one array file from front to back, with its checksum.
 
@@ -32,15 +40,33 @@ class ArrayWriter:
         path: the new file.
         dtype: of its elements, as torch names it.
         row_shape: shape of one entry along the first dimension.
+        written: what `sync` returned, to go on from there with what is in the file; anything behind
+            it is dropped.
 
     Raises:
         OSError: the file cannot be written, such as on a full disk.
+        InvalidGraphFileError: it is shorter than `written` says.
     """
 
-    def __init__(self, path: Path, dtype: str, row_shape: tuple[int, ...] = ()) -> None:
+    def __init__(
+        self,
+        path: Path,
+        dtype: str,
+        row_shape: tuple[int, ...] = (),
+        written: Written | None = None,
+    ) -> None:
         self._path, self._dtype, self._row_shape = path, dtype, row_shape
-        self._crc32 = self._rows = 0
-        self._file = open(path, "xb", buffering=0)  # noqa: SIM115 - closed by `close`
+        self._rows, self._crc32 = written or Written(0, 0)
+        mode = "xb" if written is None else "r+b"
+        self._file = open(path, mode, buffering=0)  # noqa: SIM115 - closed by `close`
+        if written is None:
+            return
+        length = written.rows * math.prod(row_shape) * ITEM_BYTES[dtype]
+        if os.fstat(self._file.fileno()).st_size < length:
+            self._file.close()
+            raise InvalidGraphFileError(f"{path} has less than the {length} bytes written to it.")
+        self._file.truncate(length)
+        self._file.seek(length)
 
     def write(self, rows: npt.NDArray[Any] | Tensor) -> None:
         """Append rows of the array's dtype and row shape."""
@@ -58,9 +84,24 @@ class ArrayWriter:
                 piece = piece[self._file.write(piece) :]
         self._rows += len(array)
 
+    @property
+    def num_rows(self) -> int:
+        """How many rows the file has."""
+        return self._rows
+
+    @property
+    def dtype(self) -> str:
+        """Of its elements, as torch names it."""
+        return self._dtype
+
+    def sync(self) -> Written:
+        """Have on disk what was written, and return how much that is."""
+        os.fsync(self._file.fileno())
+        return Written(self._rows, self._crc32)
+
     def close(self) -> ArrayFile:
         """Finish the file, have it on disk, and return its entry in the header."""
-        os.fsync(self._file.fileno())
+        self.sync()
         self._file.close()
         shape = (self._rows, *self._row_shape)
         return ArrayFile(self._path.name, self._dtype, shape, self._crc32)

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 import zlib
 from collections.abc import Mapping, Sequence
@@ -148,10 +149,13 @@ class Header:
 
 
 def write_header(header: Header, folder: Path) -> None:
-    """Write `header` into `folder`."""
+    """Write `header` into `folder`, and have it on disk."""
     content = {"format": FORMAT, "version": VERSION, **asdict(header)}
     content["crc32"] = _checksum(content)
-    (folder / HEADER).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    with open(folder / HEADER, "w", encoding="utf-8") as file:
+        file.write(json.dumps(content, indent=1) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def read_header(folder: Path) -> Header:

@@ -1,0 +1,1 @@
+"""Files of edges and features to a saved graph, in bounded memory."""

@@ -1,0 +1,245 @@
+"""The edges of all types: read into tables, and written in the order of the CSC."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import pairwise, zip_longest
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from ...graph.coo_to_csc import narrow
+from ..arrays import ArrayWriter, Written, dtype_name
+from ..header import ArrayFile
+from ..progress import Told
+from .attributes import check_range
+from .edge_table import EdgeTable, EdgeTableLayout
+from .journal import Journal
+from .sources import Rows
+from .spec import EdgeSpec
+from .workplace import Workplace, writer_behind
+
+STEP_EDGES = 1 << 20  # that are written at a time
+ENDS = "indptr.work"  # where the neighbour lists end, in 64 bits until their number is known
+SORTED = "sorted"
+CSV_EDGE_BYTES = {True: 3, False: 8}  # of a file, packed or not, which at least an edge may take
+
+
+@dataclass(frozen=True)
+class EdgeInput:
+    """The edges of one type.
+
+    Args:
+        spec: what to do with them.
+        ends: [E, 2] sources and destinations.
+        attributes: by name, each [E, ...].
+        files: names of the files of the attributes.
+        layout: of the table that they are sorted in.
+        piece_edges: how many of them are read at a time.
+    """
+
+    spec: EdgeSpec
+    ends: Rows
+    attributes: dict[str, Rows]
+    files: dict[str, str]
+    layout: EdgeTableLayout
+    piece_edges: int
+
+    @property
+    def given(self) -> int:
+        """How many edges there are in the file, or about how many."""
+        if self.ends.length is not None:
+            return self.ends.length
+        file = Path(self.spec.ends.file)
+        return file.stat().st_size // CSV_EDGE_BYTES[file.name.endswith(".gz")]
+
+    @property
+    def most(self) -> int:
+        """How many edges there are to be at most, if `given` is right."""
+        loops = self.layout.num_dst if self.spec.self_loops == "add" else 0
+        return self.given * (2 if self.spec.symmetrise else 1) + loops
+
+    def pieces(self, first: int) -> Iterator[tuple[torch.Tensor, ...]]:
+        """Yield sources, destinations and attributes, from edge `first` on.
+
+        Raises:
+            ValueError: ids out of range, or another number of entries of an attribute.
+        """
+        parts = [self.ends, *self.attributes.values()]
+        at = first
+        for found in zip_longest(*(part.read(first, self.piece_edges) for part in parts)):
+            lengths = [0 if rows is None else len(rows) for rows in found]
+            for part, length in zip(parts, lengths, strict=True):
+                if length != lengths[0]:
+                    shorter, longer = sorted((at + lengths[0], at + length))
+                    raise ValueError(
+                        f"{part.name} must have as many entries as {self.ends.name} has edges, but "
+                        f"one has {shorter}, and the other at least {longer}."
+                    )
+            sizes = (self.layout.num_src, self.layout.num_dst)
+            ids = [
+                check_range(
+                    found[0][:, i].contiguous(), sizes[i], f"{name}s in {parts[0].name}", at
+                )
+                for i, name in enumerate(("source", "destination"))
+            ]
+            yield *ids, *found[1:]
+            at += lengths[0]
+
+
+class EdgeFiles:
+    """Writes the edges of all types.
+
+    Args:
+        inputs: one an edge type.
+        workplace: where.
+        journal: of what is done.
+        indices: name of the file of the sources.
+        told: is called with numbers of edges that are read, and that are written.
+    """
+
+    def __init__(
+        self,
+        inputs: Sequence[EdgeInput],
+        workplace: Workplace,
+        journal: Journal,
+        indices: str,
+        told: Told,
+    ) -> None:
+        self._inputs, self._workplace, self._journal = inputs, workplace, journal
+        self._indices, self._told = indices, told
+        sources = [edges.layout.num_src for edges in inputs]
+        self._id_dtype = narrow(max(sources)) if len(inputs) == 1 else None
+
+    def write(self, num_nodes: int) -> tuple[ArrayFile, list[dict[str, ArrayFile]], list[int]]:
+        """Write all, or what is left to be written.
+
+        Args:
+            num_nodes: of the node type that has the most.
+
+        Returns:
+            The entries of the sources and of the attributes of each type, and the numbers of edges.
+        """
+        id_dtype = np.dtype(self._id_dtype or narrow(num_nodes)).name
+        state = self._journal.get(SORTED) or {"edges": [], "partition": 0, "files": {}}
+        for done, edges in enumerate(self._inputs[: len(state["edges"])]):
+            self._drop_table(done)
+            self._told(edges.given + state["edges"][done])
+        for number in range(len(state["edges"]), len(self._inputs)):
+            state = self._write_type(number, id_dtype, state)
+            self._drop_table(number)
+        files = {name: Written(*found) for name, found in state["files"].items()}
+        total = Written(*files[self._indices])
+        found = []
+        for edges in self._inputs:
+            entries = {}
+            for name, rows in edges.attributes.items():
+                shape = (files[edges.files[name]].rows, *rows.row_shape)
+                crc32 = files[edges.files[name]].crc32
+                entries[name] = ArrayFile(edges.files[name], dtype_name(rows.dtype), shape, crc32)
+            found.append(entries)
+        return (
+            ArrayFile(self._indices, id_dtype, (total.rows,), total.crc32), found, state["edges"]
+        )  # fmt: skip
+
+    def write_indptr(self, name: str, num_edges: int) -> ArrayFile:
+        """Write where the neighbour lists begin and end, in as few bits as that takes."""
+        dtype, path = np.dtype(narrow(num_edges + 1)), self._workplace.graph / name
+        path.unlink(missing_ok=True)
+        with (
+            ArrayWriter(path, dtype.name) as writer,
+            open(self._workplace.part / ENDS, "rb") as file,
+        ):
+            while len(ends := np.fromfile(file, np.int64, STEP_EDGES)) > 0:
+                writer.write(ends.astype(dtype))
+            return writer.close()
+
+    def _write_type(self, number: int, id_dtype: str, state: dict[str, Any]) -> dict[str, Any]:
+        edges, files = self._inputs[number], state["files"]
+
+        def writer(
+            name: str, dtype: str, row_shape: tuple[int, ...] = (), folder: Path | None = None
+        ) -> ArrayWriter:
+            path = (folder or self._workplace.graph) / name
+            written = Written(*files.get(name, (0, 0)))
+            return stack.enter_context(writer_behind(path, dtype, row_shape, written))
+
+        with ExitStack() as stack:
+            table = EdgeTable(self._table_path(number), edges.layout)
+            stack.callback(table.close)
+            self._ingest(table, number)
+            cuts = self._cuts(table, number)
+            writers = {
+                self._indices: writer(self._indices, id_dtype),
+                ENDS: writer(ENDS, "int64", folder=self._workplace.part),
+            }
+            for column in edges.layout.columns:
+                name = edges.files[column.name]
+                writers[name] = writer(name, dtype_name(column.dtype), column.row_shape)
+            base = sum(state["edges"])
+            self._told(writers[self._indices].num_rows - base)
+            for i, (first, last) in enumerate(pairwise(cuts)):
+                if i < state["partition"]:
+                    continue
+                if i == 0:
+                    writers[ENDS].write(np.array([base], np.int64))
+                self._write_partition(table, edges, (first, last), writers)
+                files = {**files, **{name: writers[name].sync() for name in writers}}
+                state = {**state, "partition": i + 1, "files": files}
+                if i + 2 == len(cuts):
+                    count = writers[self._indices].num_rows - base
+                    state = {**state, "edges": [*state["edges"], count], "partition": 0}
+                self._journal.record(SORTED, state)
+        return state
+
+    def _write_partition(
+        self,
+        table: EdgeTable,
+        edges: EdgeInput,
+        bounds: tuple[int, int],
+        writers: dict[str, ArrayWriter],
+    ) -> None:
+        """Write the edges to the destinations [first, last)."""
+        first, last = bounds
+        degree = np.zeros(last - first, np.int64)
+        end = writers[self._indices].num_rows
+        for dst, src, attributes in table.sorted_edges(first, last, STEP_EDGES):
+            low, high = int(dst[0]), int(dst[-1]) + 1
+            degree[low - first : high - first] += np.bincount(dst - low, minlength=high - low)
+            writers[self._indices].write(src.astype(writers[self._indices].dtype, copy=False))
+            for column, rows in zip(edges.layout.columns, attributes, strict=True):
+                writers[edges.files[column.name]].write(rows)
+            self._told(len(src))
+        writers[ENDS].write(end + np.cumsum(degree))
+
+    def _ingest(self, table: EdgeTable, number: int) -> None:
+        """Put the edges into the table that are not there."""
+        edges, step = self._inputs[number], f"ingested/{number}"
+        first = table.ingested()
+        self._told(first)
+        if self._journal.get(step) is not None:
+            return
+        for src, dst, *attributes in edges.pieces(first):
+            table.ingest(first, src, dst, attributes)
+            first += len(src)
+            self._told(len(src))
+        self._journal.record(step, first)
+
+    def _cuts(self, table: EdgeTable, number: int) -> list[int]:
+        step = f"cuts/{number}"
+        cuts: list[int] | None = self._journal.get(step)
+        if cuts is None:
+            cuts = table.partitions()
+            self._journal.record(step, cuts)
+        return cuts
+
+    def _table_path(self, number: int) -> Path:
+        return self._workplace.part / f"edges_{number}.duckdb"
+
+    def _drop_table(self, number: int) -> None:
+        for path in self._workplace.part.glob(f"{self._table_path(number).name}*"):
+            path.unlink()

@@ -1,0 +1,257 @@
+"""Arrays in files, read from front to back, some rows at a time."""
+
+from __future__ import annotations
+
+import abc
+import math
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from .spec import Source
+
+
+class Rows(abc.ABC):
+    """An array in a file.
+
+    Args:
+        name: of the file and the array, for errors.
+        dtype: of its elements.
+        row_shape: shape of one entry along the first dimension.
+        length: how many of those there are; None if only a reader of the file finds out.
+    """
+
+    def __init__(
+        self, name: str, dtype: torch.dtype, row_shape: tuple[int, ...], length: int | None
+    ) -> None:
+        self.name, self.dtype, self.row_shape, self.length = name, dtype, row_shape, length
+
+    @abc.abstractmethod
+    def read(self, first: int, step: int) -> Iterator[Tensor]:
+        """Yield the rows from `first` on, `step` at a time (the last time, what is left).
+
+        Raises:
+            ValueError: the file holds something else than it seemed to.
+            OSError: it cannot be read.
+        """
+
+    def counted(self) -> int:
+        """Return the number of rows, for which the file may have to be read."""
+        if self.length is None:
+            self.length = sum(len(rows) for rows in self.read(0, 1 << 20))
+        return self.length
+
+
+class ArrayRows(Rows):
+    """An array in the format of NumPy's ``.npy``, alone or in an ``.npz``."""
+
+    def __init__(self, name: str, array: _NpyArray) -> None:
+        shape = array.shape
+        super().__init__(name, _torch_dtype(array.dtype, name), shape[1:], shape[0])
+        self._array = array
+
+    def read(self, first: int, step: int) -> Iterator[Tensor]:
+        """Yield rows."""
+        assert self.length is not None
+        with self._array.open_at(first * math.prod(self.row_shape)) as file:
+            for a in range(first, self.length, step):
+                rows = np.empty((min(step, self.length - a), *self.row_shape), self._array.dtype)
+                _fill(file, rows, self.name)
+                yield _native(rows)
+
+
+class PairRows(Rows):
+    """An array [2, E] of that format, read as [E, 2]."""
+
+    def __init__(self, name: str, array: _NpyArray) -> None:
+        super().__init__(name, _torch_dtype(array.dtype, name), (2,), array.shape[1])
+        self._array = array
+
+    def read(self, first: int, step: int) -> Iterator[Tensor]:
+        """Yield rows."""
+        length = self._array.shape[1]
+        with (
+            self._array.open_at(first) as source,
+            self._array.open_at(length + first) as target,
+        ):
+            for a in range(first, length, step):
+                pairs = np.empty((2, min(step, length - a)), self._array.dtype)
+                _fill(source, pairs[0], self.name)
+                _fill(target, pairs[1], self.name)
+                yield _native(pairs).t()
+
+
+class TensorRows(Rows):
+    """A tensor of a ``.pt`` file, which is mapped into memory."""
+
+    def __init__(self, name: str, tensor: Tensor) -> None:
+        super().__init__(name, tensor.dtype, tuple(tensor.shape[1:]), len(tensor))
+        self._tensor = tensor
+
+    def read(self, first: int, step: int) -> Iterator[Tensor]:
+        """Yield rows."""
+        for a in range(first, len(self._tensor), step):
+            yield self._tensor[a : a + step]
+
+
+class _NpyArray:
+    """Header of an ``.npy`` file, and a way to its elements.
+
+    Args:
+        name: for errors.
+        opened: opens the file at its front.
+    """
+
+    def __init__(self, name: str, opened: Callable[[], BinaryIO]) -> None:
+        self._opened = opened
+        with opened() as file:
+            try:
+                version = np.lib.format.read_magic(file)
+                read = (
+                    np.lib.format.read_array_header_1_0
+                    if version == (1, 0)
+                    else np.lib.format.read_array_header_2_0
+                )
+                self.shape, self.column_major, self.dtype = read(file)
+            except ValueError as error:
+                raise ValueError(f"{name} is no NumPy array: {error}.") from None
+            self._offset = file.tell()
+        if self.dtype.hasobject or self.dtype.kind not in "biuf":
+            raise ValueError(f"{name} must hold booleans, integers or floats, got {self.dtype}.")
+        if not self.shape:
+            raise ValueError(f"{name} is a single number, not an array.")
+
+    def open_at(self, element: int) -> BinaryIO:
+        """Open the file at one of its elements."""
+        file = self._opened()
+        file.seek(self._offset + element * self.dtype.itemsize)
+        return file
+
+
+def open_rows(source: Source, name: str, are_ends: bool = False) -> Rows:
+    """Look into a file and return an array of it; no more than its beginning is read.
+
+    Args:
+        source: where it is.
+        name: of the attribute, which finds the array in a file of several.
+        are_ends: it holds the ends of edges: integers, returned as [E, 2].
+
+    Raises:
+        ValueError: a file of another kind, no such array in it, or one of another shape or dtype.
+        OSError: the file cannot be opened.
+        ImportError: it takes pyarrow, which is missing.
+    """
+    path = Path(source.file)
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} is no file.")
+    kind = path.name.lower().removesuffix(".gz").rpartition(".")[2]
+    wanted = "edge_index" if are_ends else name
+    if kind == "npy":
+        rows = _npy_rows(_NpyArray(str(path), lambda: _opened(path)), str(path), are_ends)
+    elif kind == "npz":
+        rows = _npz_rows(path, source.key, wanted, are_ends)
+    elif kind in ("pt", "pth"):
+        rows = _pt_rows(path, source.key, wanted, are_ends)
+    elif kind in ("csv", "tsv", "parquet"):
+        from .tables import open_table
+
+        rows = open_table(path, kind, source, name, are_ends)
+    else:
+        raise ValueError(
+            f"{path} is of no known kind: .npy, .npz, .pt, .csv, .csv.gz, .tsv or .parquet."
+        )
+    floating = rows.dtype.is_floating_point or rows.dtype == torch.bool
+    if are_ends and (rows.row_shape != (2,) or floating):
+        raise ValueError(
+            f"{rows.name} must hold the ends of edges, integers of shape [2, E] or [E, 2], got "
+            f"{rows.dtype} {['E', *rows.row_shape]}."
+        )
+    return rows
+
+
+def _opened(path: Path) -> BinaryIO:
+    return open(path, "rb", buffering=0)
+
+
+def _npy_rows(array: _NpyArray, name: str, are_ends: bool) -> Rows:
+    pairs = are_ends and len(array.shape) == 2 and array.shape[0] == 2
+    if array.column_major and len(array.shape) > 1:
+        if not are_ends:
+            raise ValueError(
+                f"{name} is stored by columns; save it by rows: np.save(file, "
+                f"np.ascontiguousarray(array))."
+            )
+        array.shape = array.shape[::-1]  # [E, 2] by columns is [2, E] by rows
+        pairs = not pairs and array.shape[0] == 2
+    return PairRows(name, array) if pairs else ArrayRows(name, array)
+
+
+def _npz_rows(path: Path, key: str | None, wanted: str, are_ends: bool) -> Rows:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            keys = [n.removesuffix(".npy") for n in archive.namelist() if n.endswith(".npy")]
+    except zipfile.BadZipFile as error:
+        raise ValueError(f"{path} is no .npz file: {error}.") from None
+    found = _chosen(keys, key, wanted, path)
+
+    def opened() -> BinaryIO:
+        return zipfile.ZipFile(path).open(f"{found}.npy")  # type: ignore[return-value]
+
+    name = f"{found} of {path}"
+    return _npy_rows(_NpyArray(name, opened), name, are_ends)
+
+
+def _pt_rows(path: Path, key: str | None, wanted: str, are_ends: bool) -> Rows:
+    try:
+        content = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
+    except Exception as error:  # whatever pickle, zip or torch raise
+        raise ValueError(
+            f"{path} must hold a tensor or a dict of tensors, as torch.save writes it. (Of PyG's "
+            f"Data: pyg_direct.save(data, path).) {error}"
+        ) from None
+    name = str(path)
+    if isinstance(content, dict):
+        found = _chosen([k for k in content if isinstance(k, str)], key, wanted, path)
+        content, name = content[found], f"{found} of {path}"
+    if not isinstance(content, Tensor) or content.dim() == 0 or content.layout != torch.strided:
+        raise ValueError(f"{name} must be a dense tensor of rows, got {type(content).__name__}.")
+    if are_ends and content.dim() == 2 and content.size(0) == 2:
+        content = content.t()
+    return TensorRows(name, content)
+
+
+def _chosen(keys: Sequence[str], key: str | None, wanted: str, path: Path) -> str:
+    """Return which of the arrays of a file is meant."""
+    if key is None and wanted not in keys and len(keys) == 1:
+        return keys[0]
+    found = wanted if key is None else key
+    if found not in keys:
+        raise ValueError(f"{path} has no {found!r}; it has {', '.join(keys)}. Name one: FILE:KEY.")
+    return found
+
+
+def _torch_dtype(dtype: np.dtype[Any], name: str) -> torch.dtype:
+    try:
+        return torch.from_numpy(np.empty(0, dtype.newbyteorder("="))).dtype
+    except TypeError:
+        raise ValueError(f"{name} holds {dtype}, which torch has not.") from None
+
+
+def _fill(file: BinaryIO, rows: npt.NDArray[Any], name: str) -> None:
+    """Read exactly as many bytes as `rows` has; a read may be short."""
+    rest = memoryview(rows.reshape(-1).view(np.uint8).data)
+    while len(rest) > 0:
+        count = file.readinto(rest)  # type: ignore[attr-defined]
+        if not count:
+            raise ValueError(f"{name} ends {len(rest)} bytes early: the file was cut off.")
+        rest = rest[count:]
+
+
+def _native(rows: npt.NDArray[Any]) -> Tensor:
+    return torch.from_numpy(rows.astype(rows.dtype.newbyteorder("="), copy=False))

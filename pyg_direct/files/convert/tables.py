@@ -1,0 +1,209 @@
+"""CSV and parquet files, read by pyarrow, some rows at a time."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .packages import convert_package
+from .sources import Rows
+from .spec import Source
+
+BLOCK_BYTES = 8 << 20  # of a CSV file that are parsed at a time
+BATCH_ROWS = 1 << 16  # of a parquet file
+
+
+class TableRows(Rows):
+    """Columns of a table: [N] of one column of numbers, otherwise [N, F].
+
+    Args:
+        name: of the file, for errors.
+        batches: opens the table at its front; yields record batches of the columns alone.
+        missing: what replaces empty fields; None if they are an error.
+        dtype: of the result; None for what the table has.
+        width: number of columns.
+        length: number of rows, if it is known.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        batches: Callable[[], Iterator[Any]],
+        missing: float | None,
+        dtype: torch.dtype | None,
+        width: int,
+        length: int | None,
+    ) -> None:
+        self._batches, self._missing, self._dtype = batches, missing, dtype
+        super().__init__(name, dtype or torch.int64, () if width == 1 else (width,), length)
+        first = next(self._tensors(), None)
+        if first is None:
+            self.length = 0
+        else:
+            self.dtype, self.row_shape = first.dtype, tuple(first.shape[1:])
+
+    def read(self, first: int, step: int) -> Iterator[Tensor]:
+        """Yield rows."""
+        kept: list[Tensor] = []
+        count, skip = 0, first
+        for rows in self._tensors():
+            if skip >= len(rows):
+                skip -= len(rows)
+                continue
+            rows, skip = rows[skip:], 0
+            while count + len(rows) >= step:
+                cut = step - count
+                yield torch.cat([*kept, rows[:cut]])
+                kept, count, rows = [], 0, rows[cut:]
+            if len(rows) > 0:
+                kept.append(rows)
+                count += len(rows)
+        if kept:
+            yield torch.cat(kept)
+
+    def _tensors(self) -> Iterator[Tensor]:
+        pa = convert_package("pyarrow")
+        try:
+            for batch in self._batches():
+                if batch.num_rows > 0:
+                    yield self._tensor(batch)
+        except (pa.ArrowInvalid, pa.ArrowKeyError, pa.ArrowNotImplementedError) as error:
+            raise ValueError(
+                f"{self.name} cannot be read: {error}. (Whole numbers that floats follow need "
+                f'"dtype": "float32" in the JSON file of --spec.)'
+            ) from None
+
+    def _tensor(self, batch: Any) -> Tensor:
+        columns = []
+        for column, field in zip(batch.columns, batch.schema, strict=True):
+            if column.null_count > 0 and self._missing is None:
+                raise ValueError(
+                    f"The column {field.name!r} of {self.name} has empty entries. Fill them, or "
+                    f'say what they stand for: "missing" in the JSON file of --spec.'
+                )
+            columns.append(_values(column, self._missing, f"{field.name!r} of {self.name}"))
+        table = columns[0] if len(columns) == 1 else np.stack(columns, axis=1)
+        tensor = torch.from_numpy(np.require(table, requirements=["C", "W"]))
+        return tensor if self._dtype is None else tensor.to(self._dtype)
+
+
+def _values(column: Any, missing: float | None, name: str) -> Any:
+    """Return a column of numbers [N], or of lists of numbers [N, F]."""
+    pa = convert_package("pyarrow")
+    if pa.types.is_list(column.type) or pa.types.is_fixed_size_list(column.type):
+        values = column.flatten()
+        width = len(values) // len(column)
+        lengths = np.asarray(column.value_lengths())
+        if (lengths != width).any() or values.null_count > 0:
+            raise ValueError(f"The lists in column {name} must all have the same length.")
+        return values.to_numpy(zero_copy_only=False).reshape(len(column), width)
+    kinds = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean)
+    if not any(kind(column.type) for kind in kinds):
+        raise ValueError(f"The column {name} must hold numbers, got {column.type}.")
+    if column.null_count > 0:
+        column = column.fill_null(pa.scalar(missing).cast(column.type))
+    return column.to_numpy(zero_copy_only=False)
+
+
+def open_table(path: Path, kind: str, source: Source, name: str, are_ends: bool) -> Rows:
+    """Look into a CSV or parquet file and return some of its columns.
+
+    Raises:
+        ValueError: there are no such columns, or they hold no numbers.
+        ImportError: pyarrow is missing.
+    """
+    dtype: torch.dtype | None = None if source.dtype is None else getattr(torch, source.dtype)
+    if kind == "parquet":
+        parquet = convert_package("pyarrow.parquet")
+        try:
+            file = parquet.ParquetFile(path)
+        except convert_package("pyarrow").ArrowInvalid as error:
+            raise ValueError(f"{path} is no parquet file: {error}.") from None
+        columns = _columns(file.schema_arrow.names, source, name, are_ends, path)
+        length = file.metadata.num_rows
+
+        def batches() -> Iterator[Any]:
+            for batch in parquet.ParquetFile(path).iter_batches(BATCH_ROWS, columns=columns):
+                yield batch.select(columns)  # in the order that was asked for
+
+        return TableRows(str(path), batches, source.missing, dtype, len(columns), length)
+    return _open_csv(path, "\t" if kind == "tsv" else ",", source, name, are_ends, dtype)
+
+
+def _open_csv(
+    path: Path, delimiter: str, source: Source, name: str, are_ends: bool, dtype: torch.dtype | None
+) -> Rows:
+    pa, csv = convert_package("pyarrow"), convert_package("pyarrow.csv")
+    packed = path.name.lower().endswith(".gz")
+    with gzip.open(path, "rt") if packed else open(path) as file:
+        fields = [field.strip().strip('"') for field in file.readline().split(delimiter)]
+        is_empty = not file.readline()
+    has_header = fields != [""] and not all(map(_is_number, fields))
+    names = fields if has_header else [f"f{i}" for i in range(len(fields))]
+    if fields == [""]:  # an empty file, which does not tell how many columns it has
+        return TableRows(str(path), lambda: iter(()), None, dtype, 2 if are_ends else 1, 0)
+    columns = _columns(names, source, name, are_ends, path)
+    if has_header and is_empty:
+        return TableRows(str(path), lambda: iter(()), None, dtype, len(columns), 0)
+    types = {}
+    if are_ends or dtype is not None:
+        exact = are_ends or not (dtype and dtype.is_floating_point)
+        exact = exact and source.missing is None
+        types = {column: pa.int64() if exact else pa.float64() for column in columns}
+        if dtype == torch.bool:
+            types = {}
+    reading = csv.ReadOptions(
+        block_size=BLOCK_BYTES, autogenerate_column_names=not has_header, use_threads=False
+    )
+    converting = csv.ConvertOptions(
+        include_columns=columns, column_types=types, strings_can_be_null=True
+    )
+
+    def batches() -> Iterator[Any]:
+        with pa.input_stream(path, compression="gzip" if packed else None) as stream:
+            yield from csv.open_csv(
+                stream,
+                read_options=reading,
+                parse_options=csv.ParseOptions(delimiter=delimiter),
+                convert_options=converting,
+            )
+
+    rows = TableRows(str(path), batches, source.missing, dtype, len(columns), None)
+    if dtype is None and rows.dtype == torch.float64:
+        return TableRows(str(path), batches, source.missing, torch.float32, len(columns), None)
+    return rows
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return text == ""
+    return True
+
+
+def _columns(
+    names: Sequence[str], source: Source, name: str, are_ends: bool, path: Path
+) -> list[str]:
+    """Return the names of the columns that are meant."""
+    if source.columns is None:
+        if are_ends:
+            if len(names) < 2:
+                raise ValueError(f"{path} must have two columns of ids, got {', '.join(names)}.")
+            return list(names[:2])
+        return [name] if name in names else list(names)
+    found = []
+    for column in source.columns:
+        is_position = column not in names and str(column).isdigit() and int(column) < len(names)
+        if column not in names and not is_position:
+            raise ValueError(
+                f"{path} has no column {column!r}; it has {len(names)}: {', '.join(names)}."
+            )
+        found.append(names[int(column)] if is_position else str(column))
+    return found

@@ -1,0 +1,18 @@
+"""A progress bar for work on files."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+
+Told = Callable[[int], None]
+"""Is called with the number of edges and rows that were done since the last call."""
+
+
+@contextlib.contextmanager
+def progress_bar() -> Iterator[Callable[[int | None], Told]]:
+    """Give what shows a bar for a number of edges and rows (None: unknown), a `Told`."""
+    from tqdm import tqdm  # which PyG depends on
+
+    with contextlib.ExitStack() as stack:
+        yield lambda total: stack.enter_context(tqdm(total=total, unit="", unit_scale=True)).update
