@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from ..arrays import dtype_name
-from .sources import Rows, open_rows
+from .opening import open_rows
+from .rows import Rows
 from .spec import Source
 
 

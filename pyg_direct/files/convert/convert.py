@@ -15,8 +15,8 @@ from .attributes import open_attribute
 from .edge_files import EdgeFiles, EdgeInput
 from .edge_table import Column, EdgeTableLayout
 from .node_files import NodeFile
+from .opening import open_rows
 from .packages import convert_package
-from .sources import open_rows
 from .spec import EdgeSpec, GraphSpec, NodeSpec, Source
 from .workplace import Workplace
 

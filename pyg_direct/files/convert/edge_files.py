@@ -19,7 +19,7 @@ from ..progress import Told
 from .attributes import check_range
 from .edge_table import EdgeTable, EdgeTableLayout
 from .journal import Journal
-from .sources import Rows
+from .rows import Rows
 from .spec import EdgeSpec
 from .workplace import Workplace, writer_behind
 

@@ -15,7 +15,7 @@ from ..header import ITEM_BYTES, ArrayFile
 from ..progress import Told
 from ..save import FileNames
 from .journal import Journal
-from .sources import Rows
+from .rows import Rows
 from .workplace import Workplace, writer_behind
 
 STEP_BYTES = 32 << 20  # of an attribute that are copied at a time

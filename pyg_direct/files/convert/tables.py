@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from .packages import convert_package
-from .sources import Rows
+from .rows import Rows
 from .spec import Source
 
 BLOCK_BYTES = 8 << 20  # of a CSV file that are parsed at a time

@@ -1,8 +1,7 @@
-"""Arrays in files, read from front to back, some rows at a time."""
+"""Arrays in ``.npy``, ``.npz`` and ``.pt`` files, read from front to back, some rows at a time."""
 
 from __future__ import annotations
 
-import abc
 import math
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
@@ -14,38 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from .spec import Source
-
-
-class Rows(abc.ABC):
-    """An array in a file.
-
-    Args:
-        name: of the file and the array, for errors.
-        dtype: of its elements.
-        row_shape: shape of one entry along the first dimension.
-        length: how many of those there are; None if only a reader of the file finds out.
-    """
-
-    def __init__(
-        self, name: str, dtype: torch.dtype, row_shape: tuple[int, ...], length: int | None
-    ) -> None:
-        self.name, self.dtype, self.row_shape, self.length = name, dtype, row_shape, length
-
-    @abc.abstractmethod
-    def read(self, first: int, step: int) -> Iterator[Tensor]:
-        """Yield the rows from `first` on, `step` at a time (the last time, what is left).
-
-        Raises:
-            ValueError: the file holds something else than it seemed to.
-            OSError: it cannot be read.
-        """
-
-    def counted(self) -> int:
-        """Return the number of rows, for which the file may have to be read."""
-        if self.length is None:
-            self.length = sum(len(rows) for rows in self.read(0, 1 << 20))
-        return self.length
+from .rows import Rows
 
 
 class ArrayRows(Rows):
@@ -134,49 +102,13 @@ class _NpyArray:
         return file
 
 
-def open_rows(source: Source, name: str, are_ends: bool = False) -> Rows:
-    """Look into a file and return an array of it; no more than its beginning is read.
+def open_npy(path: Path, are_ends: bool) -> Rows:
+    """Look into an ``.npy`` file; see `open_rows`."""
 
-    Args:
-        source: where it is.
-        name: of the attribute, which finds the array in a file of several.
-        are_ends: it holds the ends of edges: integers, returned as [E, 2].
+    def opened() -> BinaryIO:
+        return open(path, "rb", buffering=0)
 
-    Raises:
-        ValueError: a file of another kind, no such array in it, or one of another shape or dtype.
-        OSError: the file cannot be opened.
-        ImportError: it takes pyarrow, which is missing.
-    """
-    path = Path(source.file)
-    if not path.is_file():
-        raise FileNotFoundError(f"{path} is no file.")
-    kind = path.name.lower().removesuffix(".gz").rpartition(".")[2]
-    wanted = "edge_index" if are_ends else name
-    if kind == "npy":
-        rows = _npy_rows(_NpyArray(str(path), lambda: _opened(path)), str(path), are_ends)
-    elif kind == "npz":
-        rows = _npz_rows(path, source.key, wanted, are_ends)
-    elif kind in ("pt", "pth"):
-        rows = _pt_rows(path, source.key, wanted, are_ends)
-    elif kind in ("csv", "tsv", "parquet"):
-        from .tables import open_table
-
-        rows = open_table(path, kind, source, name, are_ends)
-    else:
-        raise ValueError(
-            f"{path} is of no known kind: .npy, .npz, .pt, .csv, .csv.gz, .tsv or .parquet."
-        )
-    floating = rows.dtype.is_floating_point or rows.dtype == torch.bool
-    if are_ends and (rows.row_shape != (2,) or floating):
-        raise ValueError(
-            f"{rows.name} must hold the ends of edges, integers of shape [2, E] or [E, 2], got "
-            f"{rows.dtype} {['E', *rows.row_shape]}."
-        )
-    return rows
-
-
-def _opened(path: Path) -> BinaryIO:
-    return open(path, "rb", buffering=0)
+    return _npy_rows(_NpyArray(str(path), opened), str(path), are_ends)
 
 
 def _npy_rows(array: _NpyArray, name: str, are_ends: bool) -> Rows:
@@ -192,7 +124,8 @@ def _npy_rows(array: _NpyArray, name: str, are_ends: bool) -> Rows:
     return PairRows(name, array) if pairs else ArrayRows(name, array)
 
 
-def _npz_rows(path: Path, key: str | None, wanted: str, are_ends: bool) -> Rows:
+def open_npz(path: Path, key: str | None, wanted: str, are_ends: bool) -> Rows:
+    """Look into an ``.npz`` file; `wanted` is the array without a `key`, if it is there."""
     try:
         with zipfile.ZipFile(path) as archive:
             keys = [n.removesuffix(".npy") for n in archive.namelist() if n.endswith(".npy")]
@@ -207,7 +140,8 @@ def _npz_rows(path: Path, key: str | None, wanted: str, are_ends: bool) -> Rows:
     return _npy_rows(_NpyArray(name, opened), name, are_ends)
 
 
-def _pt_rows(path: Path, key: str | None, wanted: str, are_ends: bool) -> Rows:
+def open_pt(path: Path, key: str | None, wanted: str, are_ends: bool) -> Rows:
+    """Look into a ``.pt`` file; `wanted` is the tensor without a `key`, if it is there."""
     try:
         content = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
     except Exception as error:  # whatever pickle, zip or torch raise
