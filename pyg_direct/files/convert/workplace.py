@@ -43,8 +43,6 @@ class Workplace:
 
     def __enter__(self) -> Workplace:
         unfinished = (self.part / STATE).exists()
-        if os.path.lexists(self.out) and not self._overwrite and not unfinished:
-            raise FileExistsError(f"{self.out} exists. Choose another path, or --overwrite it.")
         if self.part.exists() and not unfinished and {*os.listdir(self.part)} - HARMLESS:
             raise FileExistsError(f"{self.part} exists, but is no unfinished conversion: move it.")
         self.part.mkdir(parents=True, exist_ok=True)
@@ -54,6 +52,12 @@ class Workplace:
         except OSError:
             os.close(self._lock)
             raise BlockingIOError(f"Another process is converting to {self.out}.") from None
+        try:
+            if not unfinished:
+                self._refuse_to_replace()
+        except FileExistsError:
+            self.__exit__(None, None, None)
+            raise
         return self
 
     def __exit__(
@@ -76,11 +80,14 @@ class Workplace:
         journal = Journal(self.part, inputs)
         self._begun = True
         finished = journal.get(FINISHED) is not None
-        if os.path.lexists(self.out) and not self._overwrite and not finished:
-            raise FileExistsError(f"{self.out} exists. Choose another path, or --overwrite it.")
         if not finished:
+            self._refuse_to_replace()
             self.graph.mkdir(exist_ok=True)
         return journal
+
+    def _refuse_to_replace(self) -> None:
+        if os.path.lexists(self.out) and not self._overwrite:
+            raise FileExistsError(f"{self.out} exists. Choose another path, or --overwrite it.")
 
     def used_bytes(self) -> int:
         """Return how much of the disk its files take."""

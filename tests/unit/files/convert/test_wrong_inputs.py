@@ -1,0 +1,207 @@
+"""Files that do not hold what they should: errors that name the file and the entry."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from pyg_direct.convert import main
+from pyg_direct.files.convert.convert import convert
+from pyg_direct.files.convert.spec import EdgeSpec, GraphSpec, NodeSpec, Source, spec_of
+
+pytest.importorskip("pyarrow")
+pytest.importorskip("duckdb")
+
+
+def of(folder: Path, file: str, **fields: Any) -> Source:
+    return Source(str(folder / file), **fields)
+
+
+def refused(
+    folder: Path,
+    match: str,
+    ends: Source,
+    nodes: dict[str, Source] | None = None,
+    edges: dict[str, Source] | None = None,
+    num_nodes: int | None = 10,
+) -> None:
+    spec = GraphSpec([NodeSpec(None, num_nodes, nodes or {})], [EdgeSpec(None, ends, edges or {})])
+    with pytest.raises((ValueError, OSError), match=match):
+        convert(spec, folder / "out")
+    assert not (folder / "out").exists()
+    assert not (folder / "out.part").exists()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    np.save(tmp_path / "good.npy", np.zeros((2, 5), np.int64))
+    np.save(tmp_path / "w.npy", np.zeros(5, np.float32))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("ids", "match"),
+    [
+        ([[0, 9, 10], [1, 1, 1]], r"Entry 2 of sources in .*e.npy is 10, .* must be in \[0, 10\)"),
+        ([[0, 9, 1], [1, -1, 1]], r"Entry 1 of destinations in .*e.npy is -1"),
+        ([[0, 9, 2**40], [1, 1, 1]], "is 1099511627776"),
+        (np.array([[0], [2**63]], np.uint64), "Entry 0 of destinations"),
+        (np.zeros((2, 3)), "must hold the ends of edges, integers"),
+        (np.zeros((2, 3), bool), "must hold the ends of edges, integers"),
+        (np.zeros((3, 3), int), r"of shape \[2, E\] or \[E, 2\]"),
+        (np.asfortranarray(np.zeros((3, 3), int)), r"of shape \[2, E\] or \[E, 2\]"),
+        (np.zeros(4, int), r"of shape \[2, E\] or \[E, 2\]"),
+        (np.array(5), "is a single number"),
+        (np.array([["a", "b"]]), "must hold booleans, integers or floats"),
+    ],
+)
+def test_wrong_ends(folder: Path, ids: Any, match: str) -> None:
+    np.save(folder / "e.npy", ids)
+    refused(folder, match, of(folder, "e.npy"))
+
+
+@pytest.mark.parametrize(
+    ("text", "fields", "match"),
+    [
+        ("a,b\n1,2\n", {"columns": ("a", "c")}, "no column 'c'; it has 2: a, b"),
+        ("a,b\n1,2\n", {"columns": (0, 2)}, "no column 2"),
+        ("a\n1\n", {}, "two columns of ids"),
+        ("a,b\n1,x\n", {}, "cannot be read.*'x'"),
+        ("a,b\n1,2.5\n", {}, "cannot be read.*2.5"),
+        ("a,b\n1,\n", {}, "column 'b' of .* empty entries"),
+        ("a,b\n1,2\n3\n", {}, "cannot be read.*columns"),
+        ("a,b\n1,10\n", {}, "Entry 0 of destinations .* is 10"),
+    ],
+)
+def test_wrong_csv(folder: Path, text: str, fields: dict[str, Any], match: str) -> None:
+    (folder / "e.csv").write_text(text)
+    refused(folder, match, of(folder, "e.csv", **fields))
+
+
+def test_wrong_attributes(folder: Path) -> None:
+    good = of(folder, "good.npy")
+    np.save(folder / "x.npy", np.zeros((9, 2)))
+    refused(folder, "'x' needs 10 entries, but .*x.npy has 9", good, {"x": of(folder, "x.npy")})
+    np.save(folder / "x.npy", np.asfortranarray(np.zeros((10, 2))))
+    refused(folder, "stored by columns", good, {"x": of(folder, "x.npy")})
+    np.save(folder / "x.npy", np.zeros((10, 0)))
+    refused(folder, "rows of no elements", good, {"x": of(folder, "x.npy")})
+    np.save(folder / "x.npy", np.zeros(10, np.uint32))
+    refused(folder, "Name another", good, {"x": of(folder, "x.npy")})
+    np.save(folder / "x.npy", np.full(10, 1.5))
+    refused(
+        folder, "Row 0 of .* has 1.5, which int64", good, {"x": of(folder, "x.npy", dtype="int64")}
+    )
+    np.save(folder / "w4.npy", np.zeros(4))
+    refused(
+        folder, "'w' needs 5 entries, but .*w4.npy has 4", good, None, {"w": of(folder, "w4.npy")}
+    )
+    (folder / "x.csv").write_text("x\n1\n2\n")
+    refused(folder, "x.csv has 2 entries, but there are 10 nodes", good, {"x": of(folder, "x.csv")})
+    (folder / "x.csv").write_text("x\n1\n" + "2\n" * 10)
+    refused(folder, "x.csv has 11 entries", good, {"x": of(folder, "x.csv")})
+    (folder / "w.csv").write_text("w\n1\n2\n")
+    refused(folder, "as many entries as", good, None, {"w": of(folder, "w.csv")})
+    (folder / "w.csv").write_text("w\na\nb\n")
+    refused(folder, "must hold numbers, got string", good, None, {"w": of(folder, "w.csv")})
+    np.save(folder / "ids.npy", np.array([1, 10]))
+    refused(
+        folder, "Entry 1 of .*ids.npy is 10", good, {"m": of(folder, "ids.npy", lists_ids=True)}
+    )
+    np.save(folder / "ids.npy", np.array([1.0]))
+    refused(folder, "ids, which are integers", good, {"m": of(folder, "ids.npy", lists_ids=True)})
+
+
+def test_wrong_files(folder: Path) -> None:
+    good = of(folder, "good.npy")
+    refused(folder, "nowhere.npy", of(folder, "nowhere.npy"))
+    (folder / "e.txt").write_text("1 2")
+    refused(folder, "of no known kind: .npy", of(folder, "e.txt"))
+    for kind, match in (("npy", "no NumPy array"), ("npz", "no .npz file"), ("pt", "must hold a"),
+                        ("parquet", "no parquet file")):  # fmt: skip
+        (folder / f"e.{kind}").write_bytes(b"something else")
+        refused(folder, match, of(folder, f"e.{kind}"))
+    np.savez(folder / "two.npz", a=np.zeros(1), b=np.zeros(1))
+    refused(folder, "has no 'edge_index'; it has a, b", of(folder, "two.npz"))
+    refused(folder, "has no 'c'; it has a, b", of(folder, "two.npz", key="c"))
+    torch.save([torch.zeros(2)], folder / "list.pt")
+    refused(folder, "must be a dense tensor of rows, got list", of(folder, "list.pt"))
+    refused(folder, "number of nodes is not known", good, num_nodes=None)
+    whole = (folder / "good.npy").read_bytes()
+    (folder / "cut.npy").write_bytes(whole[:-3])
+    refused(folder, "ends 3 bytes early", of(folder, "cut.npy"))
+
+
+def test_elements_that_narrow_features_cannot_hold(folder: Path) -> None:
+    x = np.zeros((10, 2), np.float32)
+    x[7, 1] = np.inf
+    np.save(folder / "x.npy", x)
+    for dtype in ("int8", "float16"):
+        nodes = [NodeSpec(None, None, {"x": of(folder, "x.npy")})]
+        spec = GraphSpec(nodes, [EdgeSpec(None, of(folder, "good.npy"))], dtype)
+        with pytest.raises(ValueError, match=r"Row 7 of .* is not finite"):
+            convert(spec, folder / "out")
+
+
+@pytest.mark.parametrize(
+    ("content", "match"),
+    [
+        ("{", "is no JSON"),
+        ("[]", "must have 'nodes' and 'edges', or 'node' and 'edge'"),
+        ({"nodes": {}}, "must have 'nodes' and 'edges'"),
+        ({"node": {"size": 1}, "edge": {}}, "'size' is none of num_nodes, attributes"),
+        ({"node": {"num_nodes": -1}, "edge": {"file": "e"}}, "num_nodes"),
+        ({"node": {}, "edge": {"columns": [0, 1]}}, "names no file"),
+        ({"node": {}, "edge": {"file": "e", "type": []}}, "'type' is none of"),
+        ({"nodes": {"a": {}}, "edges": [{"type": ["a"], "file": "e"}]}, "three texts"),
+        ({"nodes": {"a": {}}, "edges": [{"file": "e"}]}, "'type'"),
+        ({"nodes": {"a": {}}, "edges": [{"type": ["a", "b", "c"], "file": "e"}]}, "type 'c'"),
+        ({"node": {"attributes": {"x": {"file": "x", "dtype": "int4"}}}, "edge": {"file": "e"}},
+         "dtype must be one of"),
+    ],
+)  # fmt: skip
+def test_wrong_json(tmp_path: Path, content: Any, match: str) -> None:
+    path = tmp_path / "spec.json"
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+    with pytest.raises(ValueError, match=match):
+        spec_of(path)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--node", "x"], "one of the arguments --edges --ogb --spec is required"),
+        (["--edges", "{}/good.npy"], "number of nodes is not known"),
+        (["--edges", "{}/good.npy", "--num-nodes", "5", "--node", "x"], "NAME=FILE"),
+        (["--edges", "{}/good.npy", "--num-nodes", "5", "--memory", "10M"], "at least 1 GB"),
+        (["--edges", "{}/good.npy:key", "--num-nodes", "5", "--memory", "many"], "invalid"),
+        (["--edges", "{}/good.npy", "--edge", "w={}/w.npy", "--edge", "w={}/w.npy"], "twice"),
+        (["--ogb", "{}"], "data.npz is missing"),
+        (["--ogb", "{}", "--num-nodes", "5"], "go with --edges"),
+        (["--spec", "{}/good.npy", "--symmetrise"], "in the JSON file"),
+    ],
+)
+def test_wrong_arguments(
+    folder: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    with pytest.raises(SystemExit):
+        main([str(folder / "out"), *(argument.format(folder, folder) for argument in arguments)])
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("package", ["duckdb", "pyarrow"])
+def test_missing_packages_are_named(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, package: str
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    spec = GraphSpec([NodeSpec(None, 5)], [EdgeSpec(None, of(folder, "good.npy"))])
+    match = rf"needs {package}, which is not installed .* pip install 'pyg-direct\[convert\]'"
+    with pytest.raises(ImportError, match=match):
+        convert(spec, folder / "out")
+    assert not (folder / "out.part").exists()
