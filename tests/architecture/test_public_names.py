@@ -35,7 +35,7 @@ ADDED: dict[str, set[str]] = {
     "NeighborSampler": SETTINGS | {"time_window"},
     "Node2Vec": set(),
     "Placement": {"add", "budget_bytes", "reason"},
-    "QuantizedTensor": {"decoded", "dense"},
+    "QuantizedTensor": {"decoded", "dense", "selected"},
     "RandomWalker": {"num_nodes", "walk", "walk_along"},
     "ShaDowKHopSampler": SUBGRAPH_LOADER,
 }
