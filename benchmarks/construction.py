@@ -40,8 +40,10 @@ def build(edge_index, num_nodes):
     return NeighborLoader(Data(edge_index=edge_index, num_nodes=num_nodes), [15, 10, 5],
                           input_nodes=torch.arange(2), device="cpu")
 
-for toy in ([[0, 1], [0, 1]], [[0, 1], [1, 0]]):  # compiles the kernels
-    build(torch.tensor(toy), 2)
+for end in (1, 0):  # compiles the kernels for many edges, unsorted and sorted
+    ends = torch.zeros(1 << 17, dtype=torch.int64)
+    ends[:1] = end
+    build(torch.stack([ends, ends]), 2)
 mapped = np.load(sys.argv[1], mmap_mode="r")
 edge_index = torch.empty(mapped.shape, dtype=torch.int64)
 edge_index.copy_(torch.from_numpy(np.asarray(mapped)))

@@ -1,4 +1,4 @@
-"""COO to CSC on the CPU: a parallel, stable counting sort."""
+"""COO to CSC on the CPU: a parallel, stable counting sort; of few edges, NumPy's sort."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from ..types import EDGE_TIME
 Ints = npt.NDArray[Any]
 
 INT32_END = 2**31
+FEW_EDGES = 1 << 16  # NumPy sorts them in some ms, while kernels for it take 1 s to compile
 LARGEST_COPIED_BUCKET = 1 << 20  # edges: 8 MB for each thread
 EDGES_PER_BUCKET = 1 << 16  # whose numbers and pointers fit into the second-level cache
 MAX_BUCKETS = 1 << 11  # as many cache lines are written in turn
@@ -59,6 +60,10 @@ def compress(
     Raises:
         ValueError: an id out of range, or `trusted` edges that are not sorted.
     """
+    if 0 < len(row) <= FEW_EDGES:
+        found = _sorted_by_numpy(row, col, num_src, num_dst, trusted)
+        if found is not None:
+            return found
     indices = np.empty(len(row), narrow(num_src))
     status, at = kernels.copy_sorted(row, col, num_src, num_dst, indices)
     if status == kernels.OK:
@@ -69,6 +74,23 @@ def compress(
     if status != kernels.UNSORTED or trusted:
         raise ValueError(_complaint(status, at, row, col, num_src, num_dst, names))
     return _counting_sort(row, col, num_src, num_dst, names)
+
+
+def _sorted_by_numpy(
+    row: Ints, col: Ints, num_src: int, num_dst: int, trusted: bool
+) -> Compressed | None:
+    """As `compress`, without any kernel; None where there is an error to tell of."""
+    if min(row.min(), col.min()) < 0 or row.max() >= num_src or col.max() >= num_dst:
+        return None
+    position_type, perm = narrow(len(row) + 1), None
+    if (col[1:] < col[:-1]).any():
+        if trusted:
+            return None
+        perm = np.argsort(col, kind="stable")
+        row, perm = row[perm], perm.astype(position_type)
+    indptr = np.zeros(num_dst + 1, position_type)
+    np.cumsum(np.bincount(col, minlength=num_dst), out=indptr[1:])
+    return Compressed(indptr, row.astype(narrow(num_src)), perm)
 
 
 def _counting_sort(

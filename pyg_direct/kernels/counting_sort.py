@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .jit import helper, kernel, prefetch
+from .jit import helper, kernel, light_kernel, prefetch
 
 Ints = npt.NDArray[Any]
 Words = npt.NDArray[np.uint32]
@@ -24,7 +24,7 @@ WORD_BITS, LOW_WORD = 32, 0xFFFFFFFF
 OK, UNSORTED, BAD_SOURCE, BAD_DESTINATION = 0, 1, 2, 3
 
 
-@kernel
+@light_kernel
 def copy_sorted(row: Ints, col: Ints, num_src: int, num_dst: int, indices: Ints) -> tuple[int, int]:
     """Copy `row` to `indices` [E] and return (OK, -1) if `col` is non-decreasing, all ids in range.
 
@@ -46,7 +46,7 @@ def copy_sorted(row: Ints, col: Ints, num_src: int, num_dst: int, indices: Ints)
     return OK, -1
 
 
-@kernel
+@light_kernel
 def count_buckets(
     row: Ints, col: Ints, first: int, last: int, num_src: int, num_dst: int, shift: int,
     counts: Ints,
@@ -162,7 +162,7 @@ def counts_to_places(low: int, high: int, begin: int, indptr: Ints) -> None:
         position += size
 
 
-@kernel
+@light_kernel
 def deal_edges(
     row: Ints, col: Ints, first: int, last: int, shift: int, edge_bits: int, next_place: Ints,
     low_words: Words, high_words: Words,
@@ -185,7 +185,7 @@ def deal_edges(
         high_words[at] = np.uint32((word >> WORD_BITS) & LOW_WORD)
 
 
-@kernel
+@light_kernel
 def sort_dealt(
     row: Ints, col: Ints, first: int, last: int, shift: int, edge_bits: int, bucket_ptr: Ints,
     low_words: Words, high_words: Words, indptr: Ints, indices: Ints, perm: Ints, words: Ints,

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .exclude import excluded_of
-from .jit import kernel, prefetch, store
+from .jit import kernel, light_kernel, prefetch, store
 from .relabel import ONE, find_slot
 from .sample import Maybe
 
@@ -17,7 +17,7 @@ Ints = npt.NDArray[Any]
 PREFETCH_DISTANCE = 24  # in edges
 
 
-@kernel
+@light_kernel
 def emit_edges(
     edge_ptr: Ints,  # [hops, R + 1]
     row: Ints,  # [edges]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from .jit import copy_bytes, helper, kernel, prefetch_address
+from .jit import copy_bytes, helper, light_kernel, prefetch_address
 
 PREFETCH_DISTANCE = 16  # in rows
 
@@ -48,7 +48,7 @@ def gather_rows(
     return -1
 
 
-@kernel
+@light_kernel
 def gather_tables(
     tables: npt.NDArray[np.int64],  # [tables, 4]: address, rows, bytes of a row, address of output
     index: npt.NDArray[np.int64],  # [rows]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .jit import entry, kernel
+from .jit import entry, light_kernel
 from .relabel import relabel_dense
 from .sample import LINEAR_SEARCH, list_items, list_nodes, plan_hop, sample_hop
 
@@ -23,7 +23,7 @@ hop_sampled = entry(sample_hop)
 hop_relabelled = entry(relabel_dense)
 
 
-@kernel
+@light_kernel
 def sample_hops(
     indptr: Ints,  # [sum_r (N_r + 1)]
     indices: Ints,  # [E]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import logging
 import warnings
 from collections.abc import Callable
@@ -19,30 +20,44 @@ logger = logging.getLogger("pyg_direct")
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+# What is left out takes time to compile: an entry for C that nobody calls, and reference counts.
+WITHOUT_COUNTS = {"no_cfunc_wrapper": True, "_nrt": False}
 
-class _CompileNotice(event.Listener):
-    """Says once that a kernel is being compiled, as the user waits for it.
 
-    numba reports a compilation only where its cache on disk has no machine code.
+class _Compilation(event.Listener):
+    """Says once that a kernel is being compiled, as the user waits for it, and holds the collector.
+
+    numba reports a compilation only where its cache on disk has no machine code, and compiles in
+    one thread at a time. It makes so many objects that Python's garbage collector runs again and
+    again over all that torch and PyG have loaded, which took a quarter of the time.
     """
 
     def __init__(self) -> None:
         self.given = False
+        self._depth = 0  # a kernel compiles the kernels that it calls
+        self._collected = False
 
     def on_start(self, event: Any) -> None:
-        """Log the notice if the kernel is ours."""
+        """Log the notice if the kernel is ours, and stop the collector."""
         function = event.data["dispatcher"].py_func
         if not self.given and function.__module__.startswith(__package__):
             self.given = True
             logger.warning(
                 "Compiling CPU kernels, which takes some seconds once; they are cached on disk."
             )
+        self._depth += 1
+        if self._depth == 1:
+            self._collected = gc.isenabled()
+            gc.disable()
 
     def on_end(self, event: Any) -> None:
-        """Do nothing."""
+        """Let the collector run again, unless the user had stopped it."""
+        self._depth -= 1
+        if self._depth == 0 and self._collected:
+            gc.enable()
 
 
-event.register("numba:compile", _CompileNotice())
+event.register("numba:compile", _Compilation())
 
 
 def kernel(function: F) -> F:
@@ -52,22 +67,31 @@ def kernel(function: F) -> F:
     folder (`NUMBA_CACHE_DIR` overrides both). Where none of them can be written, the kernel is
     compiled anew in every process, and a warning says so once.
     """
-    return _cached(_compiled(function), function)
+    return _cached(_compiled(function, no_cfunc_wrapper=True, _nrt=True), function)
+
+
+def light_kernel(function: F) -> F:
+    """As `kernel`, without counting who refers to arrays, which takes less time to compile.
+
+    The caller holds them while it waits. Neither the kernel nor what it calls can make arrays:
+    numba refuses to compile that.
+    """
+    return _cached(_compiled(function, **WITHOUT_COUNTS), function)
 
 
 def helper(function: F) -> F:
     """Compile `function` for kernels alone to call, with which its code is kept.
 
-    Without an entry for Python and a place on disk of its own it takes half the time to compile.
-    `entry` gives it these.
+    Without an entry for Python and a place on disk of its own a `light_kernel` takes half the time
+    to compile. `entry` gives it these.
     """
-    return _compiled(function, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+    return _compiled(function, no_cpython_wrapper=True, **WITHOUT_COUNTS)
 
 
 def entry(of: F) -> F:
     """Return a kernel that does what a helper does, for Python to call."""
     function: Any = of
-    return kernel(function.py_func)  # type: ignore[no-any-return]
+    return light_kernel(function.py_func)  # type: ignore[no-any-return]
 
 
 def inlined(function: F) -> F:
@@ -75,7 +99,7 @@ def inlined(function: F) -> F:
 
     Only then do loops around it become vector instructions.
     """
-    return _cached(_compiled(function, inline="always"), function)
+    return _cached(_compiled(function, inline="always", no_cfunc_wrapper=True), function)
 
 
 @functools.cache

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .jit import helper, kernel, prefetch
+from .jit import helper, kernel, light_kernel, prefetch
 
 Ints = npt.NDArray[Any]
 
@@ -23,7 +23,7 @@ HASH_SHIFT = np.uint64(31)
 ONE, TWO = np.uint64(1), np.uint64(2)
 
 
-@kernel
+@light_kernel
 def seed_dense(
     seed: Ints, first: int, base: int, table: Ints, stamp: np.uint32, node: Ints
 ) -> None:

@@ -1,11 +1,13 @@
 """Compiled kernels are kept where they can be, and their loss is said aloud."""
 
+import gc
 import os
 import subprocess
 import sys
 from types import SimpleNamespace
 
 import numba
+import numpy as np
 import pytest
 from numba.core import caching
 
@@ -64,13 +66,43 @@ def test_the_second_process_compiles_nothing_and_says_nothing(tmp_path):
     assert "Compiling" not in text
 
 
+def compilation_of(module):
+    function = SimpleNamespace(__module__=module)
+    return SimpleNamespace(data={"dispatcher": SimpleNamespace(py_func=function)})
+
+
+def test_no_garbage_is_collected_while_a_kernel_and_its_helpers_compile():
+    compilation, event, enabled = jit._Compilation(), compilation_of("somebody.else"), []
+    start, end = compilation.on_start, compilation.on_end
+    for step in (start, start, end, end):
+        step(event)
+        enabled.append(gc.isenabled())
+    assert enabled == [False, False, False, True]
+    gc.disable()
+    try:
+        compilation.on_start(event)
+        compilation.on_end(event)
+        assert not gc.isenabled(), "the user had stopped it"
+    finally:
+        gc.enable()
+
+
+def test_a_light_kernel_makes_no_arrays(cache_folder):
+    def make(n):
+        return np.empty(n).size
+
+    assert jit.kernel(make)(3) == 3
+    with pytest.raises(numba.errors.NumbaError, match="NRT"):
+        jit.light_kernel(make)(3)
+
+
 def test_a_notice_of_our_kernels_alone(caplog):
-    notice = jit._CompileNotice()
+    compilation = jit._Compilation()
 
     def compiles(module):
-        function = SimpleNamespace(__module__=module)
-        dispatcher = SimpleNamespace(py_func=function)
-        notice.on_start(SimpleNamespace(data={"dispatcher": dispatcher}))
+        event = compilation_of(module)
+        compilation.on_start(event)
+        compilation.on_end(event)
         return [record.name for record in caplog.records]
 
     assert compiles("somebody.else") == []

@@ -1,5 +1,6 @@
 """COO to CSC: NumPy's stable argsort is the oracle."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,14 @@ from pyg_direct.graph.from_pyg import graph_of
 from pyg_direct.kernels import counting_sort as kernels
 
 
+@pytest.fixture(autouse=True, scope="module")
+def kernels_for_few_edges() -> Iterator[None]:
+    """The graphs here are small, and nearly all tests are of the kernels for large ones."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sorting, "FEW_EDGES", 0)
+        yield
+
+
 def assert_is_csc(result: Any, row: Any, col: Any, num_dst: int) -> None:
     order = np.argsort(col, kind="stable")
     assert result.indptr.tolist() == [0, *np.bincount(col, minlength=num_dst).cumsum()]
@@ -25,14 +34,17 @@ def assert_is_csc(result: Any, row: Any, col: Any, num_dst: int) -> None:
     assert perm.tolist() == order.tolist()
 
 
+@pytest.mark.parametrize("few_edges", [0, 100])
 @pytest.mark.parametrize("dtype", [np.int64, np.int32])
 @given(case=edge_lists())
-def test_any_graph(dtype: type, case: tuple[Tensor, int]) -> None:
+def test_any_graph(few_edges: int, dtype: type, case: tuple[Tensor, int]) -> None:
     edge_index, num_nodes = case
     row, col = edge_index.numpy().astype(dtype)
     row, col = np.ascontiguousarray(row), np.ascontiguousarray(col)
     before = row.copy(), col.copy()
-    result = compress(row, col, num_nodes, num_nodes, trusted=False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sorting, "FEW_EDGES", few_edges)
+        result = compress(row, col, num_nodes, num_nodes, trusted=False)
     assert_is_csc(result, row, col, num_nodes)
     assert np.array_equal(row, before[0])
     assert np.array_equal(col, before[1])
@@ -47,6 +59,32 @@ def test_different_numbers_of_sources_and_destinations(data: st.DataObject) -> N
     pairs = data.draw(st.lists(pair, max_size=20))
     row, col = np.array(pairs, np.int64).reshape(-1, 2).T.copy()
     assert_is_csc(compress(row, col, num_src, num_dst, trusted=False), row, col, num_dst)
+
+
+def test_few_edges_need_no_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sorting, "FEW_EDGES", 3)
+    monkeypatch.setattr(sorting, "kernels", None)
+    col = np.array([2, 0, 2])
+    result = compress(np.array([5, 6, 7]), col, 8, 4)
+    assert_is_csc(result, np.array([5, 6, 7]), col, 4)
+    assert {array.dtype for array in result if array is not None} == {np.dtype(np.int32)}
+
+
+@pytest.mark.parametrize(
+    ("row", "col", "trusted", "message"),
+    [
+        ([0, 4], [0, 1], False, r"edge_index\[0, 1\] is 4"),
+        ([0, -1], [0, 1], False, r"edge_index\[0, 1\] is -1"),
+        ([0, 1], [0, 4], False, r"edge_index\[1, 1\] is 4"),
+        ([0, 1], [1, 0], True, "not sorted"),
+    ],
+)
+def test_errors_of_few_edges(
+    monkeypatch: pytest.MonkeyPatch, row: list[int], col: list[int], trusted: bool, message: str
+) -> None:
+    monkeypatch.setattr(sorting, "FEW_EDGES", 10)
+    with pytest.raises(ValueError, match=message):
+        compress(np.array(row), np.array(col), 4, 4, trusted)
 
 
 @pytest.mark.parametrize("cores", [1, 2, 5, 64])
