@@ -82,7 +82,9 @@ class KeyedSampler:
         """
         mode, backward = settings.exclude_seed_edges, settings.sample_direction == "backward"
         seed_edges = None if mode is None else SeedEdges(graph, mode, backward)
-        graph = replace(graph, csc=backend.memory.place_graph(graph.csc, *where))
+        csc = backend.memory.place_graph(graph.csc, *where)
+        if csc is not graph.csc:  # else other samplers may share the graph, as long as it lives
+            graph = replace(graph, csc=csc)
         return cls(graph, backend, where, seed, settings, seed_edges)
 
     def moved(self, backend: Backend, where: tuple[str, int | None]) -> KeyedSampler:

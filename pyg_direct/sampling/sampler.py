@@ -36,7 +36,7 @@ from ..arguments import (
     check_window,
 )
 from ..config import as_device
-from ..graph.from_pyg import graph_of
+from ..graph.shared import shared_graph_of
 from ..ops.devices import backend_for
 from ..types import BatchKey, ExcludedEdges
 from .fanouts import as_num_neighbors, check_fanouts, fanouts_of
@@ -160,7 +160,7 @@ class NeighborSampler(BaseSampler):
         disjoint = check_flag("disjoint", disjoint)
         threads = check_count("threads", threads, least=1)
         where = (check_mode("topology", topology), check_bytes("device_bytes", device_bytes))
-        graph = graph_of(data, is_sorted, time_attr, weight_attr, backward, checks_ids=True)
+        graph = shared_graph_of(data, is_sorted, time_attr, weight_attr, backward)
         self.node_types, self.edge_types = graph.node_types, graph.edge_types
         fanouts = self._checked_fanouts(num_neighbors, replace)
         mirrored = subgraph_type == SubgraphType.bidirectional

@@ -16,7 +16,7 @@ from ...kernels.threads import split
 from ...types import Csc, SamplingPlan
 from ..backend import row_out_of_range
 from ..streams import Event, NoStreams, Streams
-from .buffers import BufferPool, Resources
+from .buffers import Resources, shared_pool
 from .file_pages import FilePages
 from .memory import CpuMemory
 from .workspace import CpuWorkspace
@@ -46,7 +46,7 @@ class CpuBackend:
 
     def __init__(self, threads: int = 1) -> None:
         self.device = torch.device("cpu")
-        self._resources = Resources(threads, BufferPool())
+        self._resources = Resources(threads, shared_pool())
         self.streams: Streams = NoStreams()
         self.memory = CpuMemory()
         self._pages = FilePages()

@@ -141,6 +141,22 @@ def _new_block(nbytes: int) -> Block:
     return np.empty(nbytes + nbytes // 8, np.uint8)
 
 
+_pool: weakref.ref[BufferPool] | None = None
+
+
+def shared_pool() -> BufferPool:
+    """Return the pool of this process, which is freed with the last backend that uses it.
+
+    So a loader for validation writes its batches where those for training were.
+    """
+    global _pool
+    pool = None if _pool is None else _pool()
+    if pool is None:
+        pool = BufferPool()
+        _pool = weakref.ref(pool)
+    return pool
+
+
 @dataclass
 class Resources:
     """What the batches of one backend share."""

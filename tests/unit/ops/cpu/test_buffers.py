@@ -2,12 +2,15 @@
 
 import gc
 import threading
+import weakref
 
 import pytest
 import torch
 from torch_geometric.data import Data
 
 from pyg_direct import NeighborLoader
+from pyg_direct.ops.cpu import buffers
+from pyg_direct.ops.cpu.backend import CpuBackend
 from pyg_direct.ops.cpu.buffers import MIN_BYTES, BufferPool
 
 SIZE = 1 << 20
@@ -159,3 +162,18 @@ def test_a_dropped_batch_gives_its_memory_to_the_next():
         addresses.add(batch.x.data_ptr())
         del batch
     assert len(addresses) <= 4, "40 batches in a few blocks"
+
+
+def test_backends_share_one_pool_that_goes_with_the_last_of_them(monkeypatch):
+    monkeypatch.setattr(buffers, "_pool", None)
+    first, second = CpuBackend(), CpuBackend(threads=2)
+    pool = weakref.ref(first._resources.pool)
+    assert second._resources.pool is pool()
+    assert (first.threads, second.threads) == (1, 2)
+    del first
+    gc.collect()
+    assert pool() is second._resources.pool
+    del second
+    gc.collect()
+    assert pool() is None
+    assert CpuBackend()._resources.pool.idle_bytes == 0

@@ -1,0 +1,130 @@
+"""One graph for all loaders over the same tensors, such as those for training and validation.
+
+Known by the identity of the tensors and by torch's count of their changes in place, and freed with
+the last sampler that holds it. What NumPy writes is not counted, so some entries are compared, too.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Data, HeteroData
+
+from .attributes import find
+from .from_pyg import Graph, graph_of
+
+COMPARED_ENTRIES = 2048  # of each row of a tensor, evenly spread
+
+
+class _Part(NamedTuple):
+    """A tensor that a graph was made of, and what it held."""
+
+    tensor: weakref.ref[Tensor]
+    entries: Tensor
+
+    def is_as_it_was(self) -> bool:
+        """Whether the tensor still exists, with the same entries where these are compared."""
+        tensor = self.tensor()
+        return tensor is not None and torch.equal(_entries(tensor), self.entries)
+
+
+class _Shared(NamedTuple):
+    """A graph that some sampler holds, and what it was made of."""
+
+    graph: weakref.ref[Graph]
+    parts: list[_Part]
+
+
+_graphs: dict[Any, _Shared] = {}  # by `_key`
+
+
+def shared_graph_of(
+    data: Any,
+    is_sorted: bool = False,
+    time_attr: str | None = None,
+    weight_attr: str | None = None,
+    backward: bool = False,
+) -> Graph:
+    """As `graph_of` for a sampler, or the graph that another sampler has made of the same tensors.
+
+    Plain tensors on the CPU are known again: `edge_index`, times and weights. Other layouts, remote
+    stores, and numbers of nodes that follow from the edges are converted anew.
+    """
+    convert = partial(graph_of, data, is_sorted, time_attr, weight_attr, backward, checks_ids=True)
+    described = _described(data, time_attr, weight_attr)
+    if described is None:
+        return convert()
+    sizes, tensors = described
+    key = (
+        type(data), is_sorted, time_attr, weight_attr, backward, sizes,
+        tuple((name, id(tensor), *_state(tensor)) for name, tensor in tensors),
+    )  # fmt: skip
+    found = _graphs.get(key)
+    graph = None if found is None else found.graph()
+    if found is not None and graph is not None and all(p.is_as_it_was() for p in found.parts):
+        return graph
+    parts = [_Part(weakref.ref(tensor), _entries(tensor)) for _, tensor in tensors]
+    graph = convert()
+    _graphs[key] = _Shared(weakref.ref(graph, partial(_forget, key)), parts)
+    return graph
+
+
+def _forget(key: Any, graph: weakref.ref[Graph]) -> None:
+    """Drop what is known of a graph that was freed, unless there is a newer one."""
+    if key in _graphs and _graphs[key].graph is graph:
+        del _graphs[key]
+
+
+def _described(
+    data: Any, time_attr: str | None, weight_attr: str | None
+) -> tuple[Any, list[tuple[Any, Tensor]]] | None:
+    """Return the numbers of nodes and the named tensors that a graph is made of.
+
+    None if something else decides what the graph is.
+    """
+    if not isinstance(data, (Data, HeteroData)):
+        return None
+    nodes = {None: data._store} if isinstance(data, Data) else dict(data.node_items())
+    edges = {None: data._store} if isinstance(data, Data) else dict(data.edge_items())
+    if any("adj" in store or "adj_t" in store for store in edges.values()):
+        return None
+    if not all("num_nodes" in store or "x" in store for store in nodes.values()):
+        return None  # PyG would count them in the edges, with a warning
+    tensors = [(key, store.get("edge_index")) for key, store in edges.items()]
+    tensors += [found for name in (time_attr, weight_attr) for found in _named(data, name)]
+    if not all(_is_countable(tensor) for _, tensor in tensors):
+        return None
+    return tuple((key, store.num_nodes) for key, store in nodes.items()), tensors
+
+
+def _named(data: Any, name: str | None) -> Iterator[tuple[Any, Any]]:
+    """Yield the values of an attribute by type, both where it is of nodes and where of edges."""
+    for group in () if name is None else find(data, name):
+        yield from (((key, name), found.value) for key, found in group.items())
+
+
+def _is_countable(value: Any) -> bool:
+    """Whether a value is a plain tensor whose changes in place torch counts."""
+    return (
+        type(value) is Tensor
+        and value.layout == torch.strided
+        and value.device.type == "cpu"
+        and value.dim() > 0
+        and not value.is_inference()
+    )
+
+
+def _state(tensor: Tensor) -> tuple[Any, ...]:
+    """Return the count of changes in place, and what changes without being counted."""
+    return tensor._version, tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride()
+
+
+def _entries(tensor: Tensor) -> Tensor:
+    """Return a copy of some entries of each row."""
+    step = max(1, tensor.size(-1) // COMPARED_ENTRIES)
+    return tensor.detach()[..., ::step].clone()

@@ -1,0 +1,164 @@
+"""Loaders over the same tensors share one graph, and only as long as these are the same."""
+
+import copy
+import gc
+import weakref
+from typing import Any
+
+import pytest
+import torch
+from torch_geometric.data import Data, HeteroData
+
+from pyg_direct import LinkNeighborLoader, NeighborLoader
+from pyg_direct.graph import shared
+from pyg_direct.graph.from_pyg import Graph
+from pyg_direct.sampling.sampler import NeighborSampler, keyed
+
+
+def homogeneous() -> Data:
+    generator = torch.Generator().manual_seed(0)
+    return Data(
+        x=torch.rand(30, 2),
+        edge_index=torch.randint(30, (2, 200), generator=generator),
+        weight=torch.rand(200, generator=generator),
+        time=torch.randint(9, (30,), generator=generator),
+    )
+
+
+def heterogeneous() -> HeteroData:
+    data, part = HeteroData(), homogeneous()
+    for kind in "ab":
+        data[kind].x, data[kind].time = part.x, part.time.clone()
+    for ends in ("ab", "ba"):
+        data[ends[0], "to", ends[1]].edge_index = part.edge_index.clone()
+        data[ends[0], "to", ends[1]].weight = part.weight.clone()
+    return data
+
+
+def graph_of(data: Any, **arguments: Any) -> Graph:
+    return keyed(NeighborSampler(data, [2], **arguments)).graph
+
+
+WITH = [{}, {"weight_attr": "weight"}, {"time_attr": "time"}]
+
+
+@pytest.mark.parametrize("arguments", WITH)
+@pytest.mark.parametrize("make", [homogeneous, heterogeneous])
+def test_samplers_over_the_same_tensors_share_their_graph(make: Any, arguments: Any) -> None:
+    data = make()
+    first = graph_of(data, **arguments)
+    assert graph_of(data, **arguments) is first
+    assert graph_of(copy.copy(data), replace=True, **arguments) is first, "the tensors are the same"
+    assert graph_of(make(), **arguments) is not first
+
+
+def test_loaders_share_their_graph_and_keep_their_batches() -> None:
+    data = homogeneous()
+    alone = [batch.e_id.tolist() for batch in NeighborLoader(data, [2], batch_size=9, seed=1)]
+    train = NeighborLoader(data, [2], batch_size=9, seed=1)
+    other = LinkNeighborLoader(data, [3], batch_size=5)
+    assert keyed(other._sampler).graph is keyed(train._sampler).graph
+    assert [batch.e_id.tolist() for batch in train] == alone
+
+
+def test_other_arguments_make_another_graph() -> None:
+    data = homogeneous()
+    graphs = [graph_of(data, **arguments) for arguments in WITH]
+    graphs.append(graph_of(data, sample_direction="backward"))
+    assert len({id(graph) for graph in graphs}) == 4
+
+
+@pytest.mark.parametrize("arguments", WITH)
+@pytest.mark.parametrize("make", [homogeneous, heterogeneous])
+def test_changes_in_place_are_noticed(make: Any, arguments: Any) -> None:
+    data = make()
+    first = graph_of(data, **arguments)
+    store = data if make is homogeneous else data["a", "to", "b"]
+    store.edge_index[0, 7] = (store.edge_index[0, 7] + 1) % 30
+    changed = graph_of(data, **arguments)
+    assert changed is not first
+    assert changed.csc.indices.tolist() != first.csc.indices.tolist()
+
+
+@pytest.mark.parametrize(("name", "arguments"), [("weight", WITH[1]), ("time", WITH[2])])
+def test_changed_weights_and_times_are_noticed(name: str, arguments: Any) -> None:
+    data = homogeneous()
+    first = graph_of(data, **arguments)
+    data[name].mul_(2)
+    assert graph_of(data, **arguments) is not first
+
+
+def test_what_numpy_writes_is_noticed_where_entries_are_compared() -> None:
+    data = homogeneous()
+    first = graph_of(data)
+    data.edge_index.numpy()[:] = data.edge_index.flip(1).numpy()
+    assert graph_of(data) is not first
+
+
+def test_new_tensors_and_numbers_of_nodes_make_another_graph() -> None:
+    data = homogeneous()
+    first = graph_of(data)
+    edge_index = data.edge_index
+    data.edge_index = edge_index.clone()
+    assert graph_of(data) is not first
+    data.edge_index, data.x = edge_index, torch.rand(31, 2)
+    assert graph_of(data) is not first
+    data.x = torch.rand(30, 2)
+    assert graph_of(data) is first
+
+
+def test_a_tensor_that_takes_the_place_of_a_freed_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even with the same address and the same number from `id`."""
+    data = homogeneous()
+    monkeypatch.setattr(shared, "_state", lambda tensor: ())
+    monkeypatch.setattr(shared, "id", lambda tensor: 0, raising=False)
+    first = graph_of(data)
+    assert graph_of(data) is first
+    data.edge_index = data.edge_index.flip(1)
+    assert graph_of(data) is not first
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("change", ["adj_t", "counted", "inference", "EdgeIndex"])
+def test_what_is_not_shared(change: str) -> None:
+    data = homogeneous()
+    if change == "adj_t":
+        size = (30, 30)
+        data.adj_t = torch.sparse_coo_tensor(data.edge_index, data.weight, size).to_sparse_csr()
+    elif change == "counted":
+        del data.x, data.time
+    elif change == "EdgeIndex":
+        from torch_geometric import EdgeIndex
+
+        data.edge_index = EdgeIndex(data.edge_index)
+    else:
+        with torch.inference_mode():
+            data.edge_index = data.edge_index.clone()
+    assert graph_of(data) is not graph_of(data)
+
+
+def test_a_graph_is_freed_with_its_last_sampler() -> None:
+    gc.collect()
+    data, known = homogeneous(), len(shared._graphs)
+    samplers = [NeighborSampler(data, [2]) for _ in range(2)]
+    indices = weakref.ref(keyed(samplers[0]).graph.csc.indices)
+    assert len(shared._graphs) == known + 1
+    del samplers[0]
+    gc.collect()
+    assert indices() is not None
+    del samplers[0]
+    gc.collect()
+    assert indices() is None
+    assert len(shared._graphs) == known
+
+
+def test_a_newer_graph_outlives_an_older_one_of_the_same_tensors() -> None:
+    data = homogeneous()
+    old = NeighborSampler(data, [2])
+    data.edge_index.numpy()[:] = data.edge_index.flip(1).numpy()
+    new = graph_of(data)
+    keep = NeighborSampler(data, [2])
+    del old
+    gc.collect()
+    assert keyed(keep).graph is graph_of(data)
+    assert new is not None
