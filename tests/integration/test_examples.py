@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -201,22 +202,63 @@ def test_other_classes_stay_refused(tmp_path, monkeypatch):
     assert not Path("must-not-exist").exists()
 
 
-def run_notebook(name):
-    """Run the cells of a notebook, and return its variables."""
-    notebook = json.loads((EXAMPLES / name).read_text())
-    cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+def run_notebook(name, monkeypatch):
+    """Run the cells of a notebook in its folder, and return its variables."""
+    monkeypatch.chdir(EXAMPLES)
+    monkeypatch.setenv("MPLBACKEND", "agg")
+    monkeypatch.setattr("sys.path", [*sys.path])
     namespace = {}
-    for cell in cells:
-        assert cell["outputs"] == []
+    for cell in code_cells(name):
         exec("".join(cell["source"]), namespace)
+    if "plt" in namespace:
+        namespace["plt"].close("all")
     return namespace
 
 
-def test_the_notebook_on_inference_runs():
-    namespace = run_notebook("inference.ipynb")
-    assert namespace["accuracy"] > 0.5
+def code_cells(name):
+    cells = json.loads((EXAMPLES / name).read_text())["cells"]
+    return [cell for cell in cells if cell["cell_type"] == "code"]
 
 
-def test_the_notebook_runs(capsys):
-    assert run_notebook("quickstart.ipynb")["accuracy"] > 0.7
+@pytest.mark.parametrize("name", [path.name for path in sorted(EXAMPLES.glob("*.ipynb"))])
+def test_notebooks_hold_their_outputs(name):
+    """Readers see what a notebook prints and draws without running it."""
+    cells = code_cells(name)
+    assert [cell["execution_count"] for cell in cells] == list(range(1, len(cells) + 1))
+    outputs = [output for cell in cells for output in cell["outputs"]]
+    assert len(outputs) >= 5
+    assert not any(output["output_type"] == "error" for output in outputs)
+    assert not any(output.get("name") == "stderr" for output in outputs)
+
+
+def test_the_notebook_runs(capsys, monkeypatch):
+    assert run_notebook("quickstart.ipynb", monkeypatch)["accuracy"] > 0.7
     assert "batches that were left are the same" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_the_notebook_on_swapping_runs(monkeypatch):
+    runs = run_notebook("swap_the_loader.ipynb", monkeypatch)["runs"]
+    accuracies = [run["accuracy"] for run in runs.values()]
+    assert len(runs) >= 2
+    assert min(accuracies) > 0.6
+    assert max(accuracies) - min(accuracies) < 0.03
+
+
+@pytest.mark.slow
+def test_the_notebook_on_recommendation_runs(monkeypatch):
+    found = run_notebook("recommendation.ipynb", monkeypatch)
+    leaking, clean = (found["curves"][exclude]["test"][-1] for exclude in (False, True))
+    assert clean > leaking + 0.05
+    assert found["future_auc"] > 0.7
+
+
+@pytest.mark.slow
+def test_the_notebook_on_the_same_batches_runs(capsys, monkeypatch):
+    assert run_notebook("reproducible_batches.ipynb", monkeypatch)["same"]
+    assert "num_neighbors=" in capsys.readouterr().out  # what the refused state differs in
+
+
+@pytest.mark.slow
+def test_the_notebook_on_inference_runs(monkeypatch):
+    assert run_notebook("inference.ipynb", monkeypatch)["accuracy"] > 0.5

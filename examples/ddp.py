@@ -1,0 +1,91 @@
+"""Train with DistributedDataParallel on several processes of one machine, which share one graph.
+
+    python examples/ddp.py  # two processes on the CPU, over gloo
+
+Each process opens the saved graph, whose pages the system shares, and trains on its share of the
+seeds.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from argparse import Namespace
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch.nn.parallel import DistributedDataParallel
+from torch_geometric.data import Data
+from tqdm import tqdm
+
+if not __package__:  # run as a script: find the modules beside it as `python -m` would
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import pyg_direct
+from examples.common import parser
+from examples.synthetic import power_law_graph
+from examples.training import evaluate, make_sage, train_epoch
+
+CPU = torch.device("cpu")
+
+
+def share_of(seeds: torch.Tensor, rank: int, world_size: int) -> torch.Tensor:
+    """Return every `world_size`-th seed; equally many for each rank, as DDP waits for all."""
+    return seeds[rank::world_size][: len(seeds) // world_size]
+
+
+def train(rank: int, args: Namespace, folder: str) -> None:
+    """Train as one process of several."""
+    dist.init_process_group(
+        "gloo", f"file://{folder}/rendezvous", rank=rank, world_size=args.processes
+    )
+    torch.manual_seed(args.seed)
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) // args.processes))
+    data: Data = pyg_direct.open(f"{folder}/graph")
+    seeds = share_of(data.train_mask.nonzero().view(-1), rank, args.processes)
+
+    def loader_of(nodes: torch.Tensor, shuffle: bool) -> pyg_direct.NeighborLoader:
+        return pyg_direct.NeighborLoader(
+            data,
+            [15, 10],
+            nodes,
+            batch_size=args.batch_size,
+            shuffle=shuffle,
+            num_workers=args.num_workers,
+            seed=args.seed + rank,
+        )
+
+    loader = loader_of(seeds, shuffle=True)
+    plain = make_sage(data, int(data.y.max()) + 1, 64, 2)
+    model = DistributedDataParallel(pyg_direct.accelerate(plain, loader))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    for epoch in range(1, args.epochs + 1):
+        with tqdm(total=len(loader), desc=f"epoch {epoch}", leave=False, disable=rank > 0) as bar:
+            result = train_epoch(model, loader, optimizer, CPU, bar)
+        if rank == 0:
+            print(f"epoch {epoch}: loss {result.loss:.3f}, accuracy {result.accuracy:.3f}")
+    if rank == 0:
+        testing = loader_of(data.test_mask.nonzero().view(-1), shuffle=False)
+        print(loader.stats().verdict)
+        print(f"test accuracy {evaluate(plain, testing, CPU):.3f}", flush=True)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Save a generated graph, and train on it in several processes."""
+    made = parser(__doc__, epochs=3, batch_size=1024)
+    made.add_argument("--processes", type=int, default=2)
+    made.add_argument("--num-nodes", type=int, default=40_000, help="size of the generated graph")
+    args = made.parse_args(argv)
+    with tempfile.TemporaryDirectory() as folder:
+        data = power_law_graph(args.num_nodes, 10 * args.num_nodes, seed=args.seed)
+        pyg_direct.save(data, Path(folder, "graph"))
+        mp.spawn(train, args=(args, folder), nprocs=args.processes)
+
+
+if __name__ == "__main__":
+    main()

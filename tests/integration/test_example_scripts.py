@@ -1,0 +1,75 @@
+"""The scripts of `examples/` run, and say what their arguments are."""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+
+import pytest
+import torch
+
+from examples import common
+
+SMALL = {
+    "hetero": ["--num-seeds", "500", "--batch-size", "256"],
+    "link_prediction": ["--num-links", "600", "--batch-size", "256"],
+    "temporal": ["--num-purchases", "4000", "--batch-size", "256"],
+    "lightning_module": ["--num-nodes", "1000", "--batch-size", "100"],
+    "ddp": ["--num-nodes", "1000", "--batch-size", "100"],
+    "large_graph": [
+        "--nodes", "2000", "--edges", "20000", "--features", "8", "--steps", "5",
+        "--batch-size", "64",
+    ],
+}  # fmt: skip
+
+
+# Of Lightning, and of TorchScript in PyG; a first import is part of the run.
+QUIET = pytest.mark.filterwarnings(
+    "ignore::UserWarning", "ignore::DeprecationWarning", "ignore::FutureWarning"
+)
+
+
+def script(name: str) -> ModuleType:
+    return importlib.import_module(f"examples.{name}")
+
+
+@pytest.mark.slow
+@QUIET
+@pytest.mark.parametrize("name", SMALL)
+def test_scripts_run(name: str, capfd: pytest.CaptureFixture[str]) -> None:
+    result = script(name).main([*SMALL[name], "--epochs", "1"])
+    assert result is None or 0 <= result <= 1
+    out, err = capfd.readouterr()
+    assert "accuracy" in out or "AUC" in out
+    assert "batch" in err or "Epoch" in err + out or name == "ddp"  # the progress bar
+
+
+@pytest.mark.slow
+@QUIET
+@pytest.mark.parametrize("name", SMALL)
+def test_scripts_have_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        script(name).main(["--help"])
+    assert stop.value.code == 0
+    text = capsys.readouterr().out
+    assert f"python examples/{name}.py" in text
+    assert "--batch-size" in text
+
+
+def test_auc() -> None:
+    label = torch.tensor([1.0, 0, 1, 0, 0])
+    # Of the 6 pairs (positive, negative) the positive scores higher in 5.
+    assert common.auc(torch.tensor([0.9, 0.1, 0.4, 0.5, 0.2]), label) == pytest.approx(5 / 6)
+    assert common.auc(label, label) == 1
+
+
+def test_purchases_follow_the_fashion() -> None:
+    data = common.purchases(50, 20, 1000, seed=1)
+    again, other = (common.purchases(50, 20, 1000, seed=seed) for seed in (1, 2))
+    buys = data["user", "buys", "item"]
+    assert torch.equal(buys.edge_index, again["buys"].edge_index)
+    assert not torch.equal(buys.edge_index, other["buys"].edge_index)
+    user, item = buys.edge_index
+    moment = user * common.SEASONS + buys.day * common.SEASONS // common.DAYS
+    for found in moment.unique():
+        assert len((item[moment == found] // 4).unique()) == 1
