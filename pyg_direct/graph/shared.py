@@ -52,7 +52,7 @@ def shared_graph_of(
 ) -> Graph:
     """As `graph_of` for a sampler, or the graph that another sampler has made of the same tensors.
 
-    Plain tensors on the CPU are known again: `edge_index`, times and weights. Other layouts, remote
+    Plain tensors are known again: `edge_index`, times and weights. Other layouts, remote
     stores, and numbers of nodes that follow from the edges are converted anew.
     """
     convert = partial(graph_of, data, is_sorted, time_attr, weight_attr, backward, checks_ids=True)
@@ -113,7 +113,6 @@ def _is_countable(value: Any) -> bool:
     return (
         type(value) is Tensor
         and value.layout == torch.strided
-        and value.device.type == "cpu"
         and value.dim() > 0
         and not value.is_inference()
     )
