@@ -100,8 +100,8 @@ def fixed_state(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def small_batches_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let accelerated models run their own way on batches that would be too small for it."""
-    for name in ("SMALL_EDGES", "SMALL_EDGES_OF_TYPE"):
-        monkeypatch.setattr(f"pyg_direct.models.trimmed.{name}", 0)
+    for name in ("COST_OF_BATCH", "COST_OF_LAYER"):
+        monkeypatch.setattr(f"pyg_direct.models.costs.{name}", 0)
 
 
 def stable_index_sort(

@@ -96,6 +96,10 @@ class Acceleration:
         except CutError as error:
             self._give_up(str(error))
             return None
+        finally:
+            # The trials ran without gradients, and before torch 2.5 autocast would give the step
+            # the copies of the weights that it made for them.
+            torch.clear_autocast_cache()
 
     def _give_up(self, reason: str) -> None:
         if not self.reason:
@@ -121,8 +125,8 @@ def accelerate(model: M, *loaders: DirectLoader, batch_norm: str = "all") -> M:
     max or min) run as one sparse product over a prefix of that matrix, without writing messages
     down; all others on a prefix of the edges. Everything between runs on the rows that are still
     needed. Layers that normalise by degree do so over the whole batch, as in the plain model
-    (PyG's `trim_to_layer` changes the numbers of GCNConv). Batches of less than 300 edges (or 100
-    for each edge type) run through the plain model, which is faster there.
+    (PyG's `trim_to_layer` changes the numbers of GCNConv). Small batches, whose steps take the time
+    of Python, run through the plain model, which is faster there.
 
     The forward is recorded at the first batch, by `torch.fx` and by trials on a few rows. A model
     that cannot be cut runs as it is; one warning says why.
@@ -196,11 +200,12 @@ def _accelerated(plain: M, all_statistics: bool) -> M:
     state = Acceleration(plain, all_statistics)
     kind: Any = type(plain)
 
-    @functools.wraps(plain.forward)
-    def forward(*args: Any, **kwargs: Any) -> Any:
-        return state.run(args, kwargs)
+    uncompiled = torch.compiler.disable(state.run)  # type: ignore[no-untyped-call]
 
-    run = torch.compiler.disable(forward)  # type: ignore[no-untyped-call]
+    @functools.wraps(plain.forward)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        # The wrapper of `disable` takes time at each step, so it is entered only where it matters.
+        return (uncompiled if torch.compiler.is_compiling() else state.run)(args, kwargs)
 
     def reduce(self: Any, protocol: Any = None) -> Any:
         return _accelerated, (plain, all_statistics)

@@ -59,6 +59,11 @@ class Prefixes:
         known = self._hops.get(edge_type)
         return None if known is None else known.edge[int(min(hops, len(known.edge) - 1))]
 
+    def all_edges(self, edge_type: Any) -> int:
+        """Return how many edges of a type the batch has; 0 for a type without edges."""
+        known = self._hops.get(edge_type)
+        return 0 if known is None or not known.edge else known.edge[-1]
+
     def num_rows(self, space: Space, hops: float) -> int | None:
         """Return how many rows of a value are within so many hops; None if it has no rows."""
         if isinstance(space, Nodes):

@@ -5,31 +5,18 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, fx
 
 from ..batch.edges import HopEnds, SampledEdges
+from .costs import Form, StepCosts
 from .cutter import Convolution, Cut, CutError, Segment
 from .prefixes import ALL, NotAPrefix, Prefixes
 from .products import both_ends, call_gcn, call_with_product, is_gcn, is_product
 from .spaces import Connectivity, Count, Edges, Nodes, ends, make_example, same, spaces_of
 from .tracer import evaluating
-
-# How a layer is called, the cheapest first:
-# * product: a sparse product on a prefix of the CSR matrix, with (source rows, destination rows);
-# * square product: the same for a layer that takes one x for both ends;
-# * gcn: a sparse product whose degrees are those of the whole batch;
-# * pair: on trimmed edges with (source rows, destination rows);
-# * square: on trimmed edges with the source rows for both ends;
-# * whole: on the whole batch, as its rows depend on more than their own edges.
-Form: TypeAlias = Literal["product", "square product", "gcn", "pair", "square", "whole"]
-
-
-# Below so many edges, in all and for each edge type, the plain model is faster: the time of a step
-# is that of Python. Measured with models of two layers; see docs/guides/training.md.
-SMALL_EDGES, SMALL_EDGES_OF_TYPE = 300, 100
 
 
 @dataclass(frozen=True)
@@ -81,6 +68,7 @@ class TrimmedModel:
         )
         self._tail, self._tail_hops = _guarded(pieces.tail, pieces)
         self.forms: dict[str, Form] = {}
+        self._costs = StepCosts()
         example = self._example(inputs)
         found = self._choose_forms(*example)
         self._hops = self._needed()
@@ -104,7 +92,7 @@ class TrimmedModel:
             raise NotAPrefix("edges that do not come from the sampler")
         prefixes = Prefixes(sampled)
         self._check_inputs(values, prefixes)
-        if self._is_small(sampled):
+        if self._is_small(prefixes):
             return self._seeds_of(plain(), self._cut.structure(), prefixes)
         for step in self._cut.steps:
             self._run_step(step, values, prefixes)
@@ -119,11 +107,16 @@ class TrimmedModel:
         values.update(self._trimmed(self._outputs, values, prefixes, 0))
         return self._cut.result(values)
 
-    def _is_small(self, sampled: Mapping[Any, SampledEdges]) -> bool:
+    def _is_small(self, prefixes: Prefixes) -> bool:
         """Whether the plain model is faster on a batch, and gives the same numbers."""
-        edges = sum(e.size(1) for e in sampled.values())
-        same_numbers = self._all_statistics or not self._has_statistics
-        return same_numbers and edges < max(SMALL_EDGES, SMALL_EDGES_OF_TYPE * len(sampled))
+        if self._has_statistics and not self._all_statistics:
+            return False
+        return not self._costs.pay(prefixes.all_edges)
+
+    def _columns(self, conv: Convolution, values: Mapping[str, Any]) -> int:
+        """Return how many columns the widest rows have that a layer is given of nodes."""
+        given = (values[name] for name in conv.inputs if _of_nodes(self._spaces.get(name)))
+        return max((x.size(-1) for x in given if isinstance(x, Tensor)), default=0)
 
     def _seeds_of(self, out: Any, names: Any, prefixes: Prefixes) -> Any:
         """Return the seeds' rows of what the plain model returned; `names` has its structure."""
@@ -273,6 +266,9 @@ class TrimmedModel:
                 found = step.run(values)
                 if isinstance(step, Convolution):
                     self.forms[step.name] = self._form(step, values, prefixes, found)
+                    self._costs.add(
+                        step.edge_types, self.forms[step.name], self._columns(step, values)
+                    )
             values.update(found)
         return values
 

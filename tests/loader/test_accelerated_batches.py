@@ -13,7 +13,7 @@ from batches import (
 )
 from graphs import edge_lists, load_real_graph
 from hypothesis import given, settings
-from models import OUT, WIDTH, LinkPredictor, to_hetero_sage
+from models import NODE_WIDTHS, OUT, WIDTH, LinkPredictor, to_hetero_sage
 from torch_geometric.data import Data
 from torch_geometric.nn import (
     GAT,
@@ -31,7 +31,7 @@ import pyg_direct.loading.base as loading
 from pyg_direct import LinkNeighborLoader, NeighborLoader, accelerate
 from pyg_direct.batch import edges as edges_module
 from pyg_direct.batch.edges import SampledEdges
-from pyg_direct.models import trimmed
+from pyg_direct.models import costs, trimmed
 from pyg_direct.models.prefixes import Prefixes
 from pyg_direct.ops.aggregate import Adjacency
 
@@ -148,8 +148,8 @@ class TestSmallBatches:
 
     @pytest.fixture(autouse=True)
     def sizes(self, monkeypatch):
-        monkeypatch.setattr(trimmed, "SMALL_EDGES", 40)
-        monkeypatch.setattr(trimmed, "SMALL_EDGES_OF_TYPE", 10)
+        monkeypatch.setattr(costs, "COST_OF_BATCH", 1000)
+        monkeypatch.setattr(costs, "COST_OF_LAYER", 60)
         self.seen = []
         run_step = trimmed.TrimmedModel._run_step
 
@@ -169,7 +169,7 @@ class TestSmallBatches:
             assert len(fast(**inputs)) == batch.batch_size
             self.seen.clear()
             assert_same_training(fast, model, inputs, batch.batch_size)
-            assert bool(self.seen) == (batch.num_edges >= 40)
+            assert bool(self.seen) == (batch.num_edges * (WIDTH + 16) >= 1120)
             if number == 3:
                 break
 
@@ -186,7 +186,11 @@ class TestSmallBatches:
             assert {key: len(x) for key, x in fast(**inputs).items()} == counts_of_seeds(
                 batch, "paper"
             )
-            assert bool(self.seen) == (batch.num_edges >= 50)
+            saved = sum(
+                edges.size(1) * (max(NODE_WIDTHS[source], NODE_WIDTHS[destination]) + 16)
+                for (source, _, destination), edges in batch.edge_index_dict.items()
+            )
+            assert bool(self.seen) == (saved >= 1000 + 60 * 2 * len(batch.edge_types))
 
     @pytest.mark.parametrize("rows", ["all", "needed"])
     def test_statistics_of_the_rows_that_are_needed_are_those_of_any_batch(self, rows) -> None:

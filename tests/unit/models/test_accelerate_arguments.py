@@ -249,15 +249,45 @@ def test_training_takes_the_same_way() -> None:
     torch.testing.assert_close(*losses, rtol=1e-6, atol=1e-8)
 
 
-def test_mixed_precision(loader, batch) -> None:
-    for cls in (GraphSAGE, GCN):
-        model = cls(WIDTH, 16, 2, OUT)
-        fast, x = accelerate(model, loader), batch.x.float()
+@pytest.mark.parametrize("cls", [GraphSAGE, GCN])
+def test_mixed_precision(cls, loader, batch) -> None:
+    model = cls(WIDTH, 16, 2, OUT)
+    fast, x = accelerate(model, loader), batch.x.float()
+    found = []
+    for run in (
+        lambda: fast(x, batch.edge_index),
+        lambda: model(x, batch.edge_index.as_tensor())[:SEEDS],
+    ):
+        model.zero_grad()
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            out = fast(x, batch.edge_index)
-            expected = model(x, batch.edge_index.as_tensor())[:SEEDS]
-        out.float().sum().backward()
-        torch.testing.assert_close(out.float(), expected.float(), rtol=0.05, atol=0.05)
+            out = run()
+        out.float().square().mean().backward()
+        found.append([out.detach().float(), *(p.grad for p in model.parameters())])
+    for ours, expected in zip(*found, strict=True):
+        torch.testing.assert_close(ours, expected, rtol=0.05, atol=0.05)
+        assert ours.abs().sum() > 0
+
+
+class NormedRows(Normed):
+    def __init__(self, norm) -> None:
+        super().__init__()
+        self.norm = norm
+
+
+@pytest.mark.parametrize("norm", [nn.LayerNorm(8), nn.RMSNorm(8)])
+def test_norms_by_row(norm, loader, batch) -> None:
+    model = NormedRows(norm).double()
+    fast = accelerate(model, loader)
+    torch.testing.assert_close(fast(batch.x, batch.edge_index), reference(model, batch))
+    assert set(fast.acceleration.forms().values()) == {"product"}
+
+
+@pytest.mark.parametrize("jk", ["cat", "max", "lstm"])
+def test_jumping_knowledge(jk, loader, batch) -> None:
+    model = sage(jk=jk)
+    fast = accelerate(model, loader)
+    torch.testing.assert_close(fast(batch.x, batch.edge_index), reference(model, batch))
+    assert set(fast.acceleration.forms().values()) == {"product"}
 
 
 def test_gradient_checkpointing(loader, batch) -> None:
