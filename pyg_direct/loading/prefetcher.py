@@ -64,6 +64,13 @@ class _Board(Generic[T, R]):
             self.changed.notify_all()
 
 
+def _stop(board: weakref.ref[_Board[T, R]]) -> None:
+    """Stop the producers of a board, if one of them or the consumer still holds it."""
+    held = board()
+    if held is not None:
+        held.stop()
+
+
 _open_boards: weakref.WeakKeyDictionary[_Board[object, object], list[threading.Thread]]
 _open_boards = weakref.WeakKeyDictionary()
 
@@ -176,8 +183,9 @@ class Prefetcher(Generic[T, R]):
         self._threads = threads
         _open_boards[self._board] = threads  # type: ignore[index]
         # Only tells the threads to stop: the garbage collector may call this in any thread, at a
-        # moment when waiting for another one may never end.
-        weakref.finalize(self, self._board.stop).atexit = False
+        # moment when waiting for another one may never end. It must not refer to the board, whose
+        # `start_failure` leads to this object by the frames that the exception came through.
+        weakref.finalize(self, _stop, weakref.ref(self._board)).atexit = False
 
     @property
     def closed(self) -> bool:

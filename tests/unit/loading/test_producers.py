@@ -92,6 +92,19 @@ def test_a_producer_that_cannot_start_stops_the_others(persistent: bool) -> None
     assert len(again) == len(expected) == 20
 
 
+@pytest.mark.parametrize("num_workers", [1, 3])
+def test_a_loader_whose_producers_could_not_start_is_freed(num_workers: int) -> None:
+    def start(number: int) -> None:
+        raise LookupError("planted")
+
+    loader = build(num_workers=num_workers, worker_init_fn=start)
+    with pytest.raises(LookupError, match="planted"):
+        next(iter(loader))
+    reference = weakref.ref(loader)
+    del loader
+    assert soon(lambda: reference() is None)
+
+
 def test_fanouts_that_change_keep_no_workspaces() -> None:
     loader = build()
     made: list[weakref.ref[Any]] = []

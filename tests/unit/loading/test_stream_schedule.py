@@ -183,6 +183,7 @@ def test_the_consumer_may_gather_itself() -> None:
             batch = loader.gather(schedule.take(handover))
             streams.finish()
             assert batch.tensors["rows"].block.value == ("row", i, 0)
+        loader.prefetcher.close()
     finally:
         streams.stop()
 
