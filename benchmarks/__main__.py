@@ -2,7 +2,7 @@
 
     python -m benchmarks cpu             # one benchmark; `--help` behind it lists its arguments
     python -m benchmarks all --quick     # all of them at toy sizes, to see that they run
-    python -m benchmarks report          # write the reports of all results again
+    python -m benchmarks report          # write reports and the README's tables again
 
 Results go to `benchmarks/results/`, as NAME.json and NAME.md.
 """
@@ -19,7 +19,10 @@ from benchmarks import result
 def usage() -> str:
     """Return what there is to run."""
     rows = [(command.name, command.what) for command in result.COMMANDS.values()]
-    rows += [("all", "all of these, one after another"), ("report", "the reports of all results")]
+    rows += [
+        ("all", "all of these, one after another"),
+        ("report", "the reports of all results, and the tables of the README"),
+    ]
     return f"{__doc__}\nCommands:\n" + "\n".join(f"    {name:<22}{what}" for name, what in rows)
 
 

@@ -136,10 +136,11 @@ def percent(row: Mapping[str, Any], name: str) -> str:
 
 
 def main(argv: Sequence[str]) -> None:
-    """Write the reports of results again: those named, or all in the folder of the results."""
+    """Write the reports of results again: those named, or all, and the tables of the README."""
     made = argparse.ArgumentParser(prog="python -m benchmarks report", description=main.__doc__)
     made.add_argument("results", nargs="*", type=Path, help="JSON files")
-    paths = made.parse_args(argv).results or sorted(RESULTS.glob("*.json"))
+    named = made.parse_args(argv).results
+    paths = named or sorted(RESULTS.glob("*.json"))
     for path in paths:
         result = json.loads(path.read_text())
         module = COMMANDS[result["benchmark"]].load()
@@ -148,3 +149,8 @@ def main(argv: Sequence[str]) -> None:
             if hasattr(module, "plot"):
                 module.plot(result, path.with_suffix(".png"))
             print(path.with_suffix(".md"))
+    if not named:
+        from benchmarks import readme  # which reads results through this module
+
+        readme.README.write_text(readme.filled(readme.README.read_text()))
+        print(readme.README)
