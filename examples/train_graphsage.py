@@ -54,7 +54,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     add("--num-nodes", type=int, default=40_000, help="size of the generated graph")
     add("--num-edges", type=int, default=400_000, help="size of the generated graph")
     add("--loader", choices=sorted(LOADERS), default="pyg_direct")
-    add("--num-workers", type=int, default=2, help="threads (pyg_direct) or processes (pyg)")
+    add("--num-workers", type=int, default=0, help="threads (pyg_direct) or processes (pyg)")
     add("--batch-size", type=int, default=1024)
     add("--epochs", type=int, help="default: 5, or 30 where there are few training nodes")
     add("--fanout", type=fanouts, default=[15, 10], help="per layer, as 15,10 or all,all")
