@@ -71,8 +71,9 @@ def _block(csc: Any, block: int, end: int) -> Any:
     last = min(first + BLOCK_EDGES, len(csc.indices))
     if end == 0:
         return np.asarray(csc.indices[first:last])
-    low = int(np.searchsorted(csc.indptr, first, "right")) - 1
-    high = int(np.searchsorted(csc.indptr, last, "left"))
+    ends = np.array([first, last], csc.indptr.dtype)  # of another dtype, NumPy copies all pointers
+    low = int(np.searchsorted(csc.indptr, ends[0], "right")) - 1
+    high = int(np.searchsorted(csc.indptr, ends[1], "left"))
     counts = np.diff(np.clip(csc.indptr[low : high + 1], first, last))
     return np.repeat(np.arange(low, high, dtype=np.int32), counts)
 

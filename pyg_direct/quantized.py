@@ -98,6 +98,11 @@ class QuantizedTensor(LazyTensor):
         return self
 
 
+def rows_of(table: Tensor, index: Tensor | slice) -> Tensor:
+    """Return rows of a table, decoded if it is quantized; in inference mode, too."""
+    return table.decoded(index) if isinstance(table, QuantizedTensor) else table[index]
+
+
 def decode(values: Tensor, scale: Tensor | None) -> Tensor:
     """Return stored elements as float32."""
     wide = values.to(torch.float32)

@@ -11,8 +11,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from ..batch.gather import gather
 from ..graph.from_pyg import Graph
 from ..ops.backend import Backend
+from ..quantized import QuantizedTensor, rows_of
 from ..types import BatchKey, SamplingPlan
 from .cutter import Cut
 from .spaces import Constant, Edges, Nodes
@@ -88,8 +90,10 @@ class Scope:
     def rows(self, name: str, index: Tensor | slice) -> Tensor:
         """Return rows of a value on the device of the backend, in the dtype the model computes."""
         table, wanted = self.tables[name], self.cut.values.get(name)
-        if isinstance(index, slice):
-            found: Tensor = self.backend.memory.to_batch(table[index], table.device)
+        if isinstance(table, QuantizedTensor) and not isinstance(index, slice):
+            found: Tensor = gather(table, index, 0, self.backend, len(table))
+        elif isinstance(index, slice):
+            found = self.backend.memory.to_batch(rows_of(table, index), table.device)
         else:
             readable = self.backend.memory.readable(table) if table.is_contiguous() else None
             if readable is None:

@@ -15,10 +15,12 @@ from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
 from ..arguments import check_bytes, check_count, check_flag
+from ..batch.gather import tables_in
 from ..graph.from_pyg import Graph, graph_of
 from ..kernels.threads import available_cores
 from ..ops.backend import Backend
 from ..ops.devices import backend_for
+from ..quantized import QuantizedTensor, quantize
 from ..units import size_text
 from . import engine
 from .blocks import Scope
@@ -165,7 +167,7 @@ class Plan:
         if not any(isinstance(value.space, Edges) for value in self._cut.values.values()):
             graph = replace(graph, csc=replace(graph.csc, perm=None))  # which edge is not asked
         self._scope = _scope(self._cut, graph, backend, tables, constants)
-        layers = _layers(self._cut, backend)
+        layers = _layers(self._cut, backend, tables)
         threads = min(options.threads, backend.default_producers or options.threads)
         self.schedule = self._fitted(layers, threads)
         self._digest = {
@@ -288,21 +290,36 @@ def _scope(
 ) -> Scope:
     """Place the graph and the inputs where the backend reads them."""
     placed = replace(graph, csc=backend.memory.place_graph(graph.csc))
-    backend.memory.place_tables(tables.items())
+    backend.memory.place_tables(
+        (name, part)
+        for name, table in tables.items()
+        for part in (tables_in(table) if isinstance(table, QuantizedTensor) else [table])
+    )
     return Scope(pieces, placed, backend, graph.csc.indptr, tables, constants)
 
 
-def _layers(pieces: Cut, backend: Backend) -> dict[str, Layer]:
+def _layers(pieces: Cut, backend: Backend, given: Mapping[str, Tensor]) -> dict[str, Layer]:
     """Choose how each convolution runs, and check the whole cut on the example.
+
+    Args:
+        pieces: the model.
+        backend: that runs it.
+        given: the inputs for all nodes; what is quantized there is quantized in the example, too.
 
     Raises:
         CutError: a convolution that needs more than one hop.
     """
     example = pieces.example
     tables, constants = _split(pieces, example.full)
+    for name, table in given.items():
+        if isinstance(table, QuantizedTensor):
+            tables[name] = quantize(tables[name].cpu(), table.stored.dtype)
     scope = _scope(pieces, graph_of(_graph_of_example(example)), backend, tables, constants)
     layers: dict[str, Layer] = {}
     values: dict[str, Any] = {**pieces.input_values(example.full), **scope.constants}
+    for name, table in tables.items():
+        if isinstance(table, QuantizedTensor):
+            values[name] = table.dense().to(values[name].device)
     for step in pieces.steps:
         # Copies, as a step may change its inputs in place.
         found = step.run({name: _copied(values[name]) for name in step.inputs})

@@ -12,7 +12,6 @@ from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
 from ..graph.from_pyg import Graph
-from ..quantized import QuantizedTensor
 from .spaces import Connectivity, Constant, Edges, Nodes, Space
 
 Inputs: TypeAlias = "Sequence[str] | Mapping[str, Any] | None"
@@ -90,24 +89,20 @@ def is_edges(parameter: str) -> bool:
 
 
 def _attribute(data: Any, name: str, hetero: bool) -> Any:
-    """Return an attribute, decoded; of a heterogeneous graph, a dict by type."""
+    """Return an attribute; of a heterogeneous graph, a dict by type."""
     if not hetero:
         if is_edges(name):
             return data
-        return _decoded(data.get(name, None))
+        return data.get(name, None)
     name = name.removesuffix("_dict")
     if is_edges(name):
         return data
     found = {
-        key: _decoded(store[name])
+        key: store[name]
         for key, store in [*data.node_items(), *data.edge_items()]
         if name in store and isinstance(store[name], Tensor)
     }
     return found or None
-
-
-def _decoded(value: Any) -> Any:
-    return value.dense() if isinstance(value, QuantizedTensor) else value
 
 
 def stand_ins(graph: Graph, arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..quantized import QuantizedTensor, rows_of
 from .blocks import Block, Scope
 from .calls import Calls, Source, calls_of, first_of, last_of, run_forward
 from .cutter import Convolution
@@ -171,14 +172,14 @@ class Messages(Layer):
             """Return the arguments for some of the edges."""
             ids = rows = source[part]
             size = scope.num_nodes(self._source_type)
-            if any(scope.tables[s.table].dtype != s.dtype for s in used.values()):
-                # Kept in a narrower dtype than messages are computed in: a row for each edge.
+            if any(is_narrow(scope.tables[s.table], s.dtype) for s in used.values()):
+                # A row for each edge.
                 size, ids = len(rows), torch.arange(len(rows))
             both = {**kwargs, **of_edges}
             for key, of in used.items():
                 table = scope.tables[of.table]
                 if ids is not rows:
-                    table = table[rows].to(of.dtype)
+                    table = rows_of(table, rows).to(of.dtype)
                 both[key] = (table, self._own(block, i, key, kwargs[key]))
             return torch.stack([ids, given[1, part]]), (size, block.size), both
 
@@ -226,6 +227,8 @@ class Reduced(Messages):
             weight = weight.view(-1)
             if self.norm is not None and self.norm.add_self_loops:
                 weight, loops = weight[: -block.size], weight[-block.size :]
+        if isinstance(table, QuantizedTensor):
+            raise NotImplementedError("its rows have to be decoded first")
         if table.dim() != 2:
             table, own = table.flatten(1), own.flatten(1)
         out = scope.backend.reduce(
@@ -241,3 +244,8 @@ class Reduced(Messages):
         if loops is not None:
             out.addcmul_(loops.view(-1, 1), own)
         return out
+
+
+def is_narrow(table: Tensor, dtype: torch.dtype) -> bool:
+    """Whether rows are kept in fewer bits than messages are computed in."""
+    return table.dtype != dtype or isinstance(table, QuantizedTensor)

@@ -15,6 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..quantized import QuantizedTensor
+
 STATE, JOURNAL = "state.json", "finished.npy"
 STEP_BYTES = 1 << 24  # of a tensor that are summed up at a time
 
@@ -115,6 +117,10 @@ def checksum_of(values: Mapping[str, Any]) -> int:
         found = zlib.crc32(name.encode(), found)
         if isinstance(value, np.ndarray):
             value = torch.from_numpy(value)
+        if isinstance(value, QuantizedTensor):
+            parts = {"stored": value.stored, "scale": value.scale}
+            found = zlib.crc32(str(checksum_of(parts)).encode(), found)
+            continue
         if not isinstance(value, Tensor):
             found = zlib.crc32(repr(value).encode(), found)
             continue

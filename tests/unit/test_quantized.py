@@ -12,11 +12,20 @@ import pytest
 import torch
 from torch import Tensor
 from torch_geometric.data import Data
-from torch_geometric.nn import GraphSAGE
+from torch_geometric.nn import (
+    GATConv,
+    GCNConv,
+    GraphSAGE,
+    Linear,
+    SAGEConv,
+    Sequential,
+    TransformerConv,
+)
 
 import pyg_direct
 from pyg_direct import NeighborLoader, QuantizedTensor, quantize
 from pyg_direct.kernels import decode
+from pyg_direct.models.store import checksum_of
 from pyg_direct.ops.cpu.backend import CpuBackend
 
 KINDS: list[dict[str, Any]] = [
@@ -162,6 +171,38 @@ def test_inference_takes_it() -> None:
     with torch.no_grad():
         expected = model(data.x.dense(), data.edge_index)
     assert torch.allclose(pyg_direct.inference(model, data), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("conv", [SAGEConv, GATConv, GCNConv, TransformerConv])
+@pytest.mark.parametrize("dtype", [torch.int8, torch.float16])
+def test_inference_decodes_the_rows_of_a_block_alone(
+    monkeypatch: pytest.MonkeyPatch, conv: Any, dtype: torch.dtype, each_backend: str
+) -> None:
+    torch.manual_seed(0)
+    model = Sequential("x, edge_index", [(conv(4, 8), "x, edge_index -> x"), Linear(8, 3)]).eval()
+    data = Data(x=torch.randn(500, 4), edge_index=torch.randint(500, (2, 3000)))
+    data.x = quantize(data.x, dtype)
+    with torch.no_grad():
+        expected = model(data.x.dense(), data.edge_index)
+    dense = QuantizedTensor.dense
+
+    def of_the_example(table: QuantizedTensor) -> torch.Tensor:
+        assert len(table) < 500, "all rows were decoded"
+        return dense(table)
+
+    monkeypatch.setattr(QuantizedTensor, "dense", of_the_example)
+    assert torch.allclose(
+        pyg_direct.inference(model, data, inputs=("x", "edge_index")), expected, atol=1e-5
+    )
+
+
+def test_inference_goes_on_with_the_same_rows_only(tmp_path: Any) -> None:
+    data = Data(x=quantize(torch.randn(50, 4)), edge_index=torch.randint(50, (2, 300)))
+    first = checksum_of({"x": data.x})
+    assert checksum_of({"x": quantize(data.x.dense() * 2)}) != first  # the scale alone differs
+    assert checksum_of({"x": quantize(data.x.dense(), torch.float16)}) != first
+    assert checksum_of({"x": data.x.clone()}) != first
+    assert checksum_of({"x": QuantizedTensor(data.x.stored.clone(), data.x.scale)}) == first
 
 
 def test_in_a_file(tmp_path: Any) -> None:

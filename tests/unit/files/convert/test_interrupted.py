@@ -167,7 +167,7 @@ def test_killed_before_every_eleventh_event(case: Case) -> None:
 
 @pytest.mark.slow
 def test_killed_at_ten_random_times(tmp_path: Path) -> None:
-    data = attributed(20_000, 300_000)
+    data = attributed(3000, 40_000)
     pyg_direct.save(data, tmp_path / "saved")
     case = Case(as_npy(data, tmp_path / "raw"), tmp_path / "out", tmp_path / "saved")
     begin = time.perf_counter()
