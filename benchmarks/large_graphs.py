@@ -216,7 +216,12 @@ def size_of(nodes: int, folder: Path, args: argparse.Namespace) -> dict[str, Any
         "memory_bytes": args.memory,
         "train_seconds": 2.0 if args.quick else args.train_seconds,
     }
-    found: dict[str, Any] = {"nodes": nodes, "edges": spec["edges"], "load": os.getloadavg()[0]}
+    found: dict[str, Any] = {
+        "nodes": nodes,
+        "edges": spec["edges"],
+        "memory_bytes": args.memory,
+        "load": os.getloadavg()[0],
+    }
     for name in STEPS:
         if name == "convert":
             with limited(args.memory) as limit:
@@ -258,21 +263,21 @@ def sections(found: dict[str, Any]) -> list[str]:
     """Return the report."""
     lines = [
         f"Mean degree {DEGREE}, {WIDTH} int8 features. Batches of {BATCH_SIZE} seeds, fan-out",
-        f"{FAN_OUT}. The raw edges are int32 in random order; the conversion may use",
-        f"{found['memory_bytes'] / 1e9:g} GB. The machine was shared with other work: compare CPU",
-        "seconds, which depend on it less. `peak` is the largest resident memory of the process.",
+        f"{FAN_OUT}. The raw edges are int32 in random order. The machine was shared with other",
+        "work: compare CPU seconds, which depend on it less. `peak` is the largest resident memory",
+        "of the process, `limit` what the conversion was given and could not exceed.",
         "",
         "## Steps",
         "",
     ]
-    head = ["nodes", "edges", "step", "seconds", "CPU seconds", "peak", "limited by"]
+    head = ["nodes", "edges", "step", "seconds", "CPU seconds", "peak", "limit"]
     rows = [
         [
             f"{size['nodes']:,}", f"{size['edges']:,}", name, f"{size[name]['seconds']:,.0f}",
             f"{size[name]['cpu_seconds']:,.0f}", f"{size[name]['peak_bytes'] / 1e9:.2f} GB",
-            size[name].get("limit", ""),
+            f"{size['memory_bytes'] / 1e9:g} GB, {size[name]['limit']}" * (name == "convert"),
         ]
-        for size in found["sizes"] for name in STEPS[:-1]
+        for size in found["sizes"] for name in ("generate", "convert")
     ]  # fmt: skip
     lines += [*result.table(head, rows), "", "## Batches", ""]
     head = ["nodes", "opened in", "loader in", "pages", "nodes a batch", "edges a batch"]
@@ -317,7 +322,7 @@ def main(argv: list[str] | None = None) -> None:
     if args.step:
         run_step(args.step, json.loads(args.spec))
         return
-    found = result.new_result("large_graphs", args.quick, memory_bytes=args.memory, sizes=[])
+    found = result.new_result("large_graphs", args.quick, sizes=[])
     stored = args.out / "large_graphs.json"
     if stored.exists() and not args.quick:
         found["sizes"] = json.loads(stored.read_text())["sizes"]
