@@ -31,8 +31,7 @@ class NeighborLoader(DirectLoader, torch_geometric.loader.NeighborLoader):  # ty
     where they fit: what happens to the tensors that they came from changes no draw. All attributes
     in a batch are read from the user's tensors when the batch is made. On the CPU, a loader shares
     the copy of a living one that was built over the same tensors (by identity, not by value) with
-    the same arguments about the graph, unless torch has changed them in place since. What NumPy
-    writes is noticed where it changes one of some thousand entries that are compared.
+    the same arguments about the graph, unless they were changed in place since.
 
     Args:
         data: `torch_geometric.data.Data`, `HeteroData` or (`FeatureStore`, `GraphStore`).

@@ -5,6 +5,7 @@ import gc
 import weakref
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch_geometric.data import Data, HeteroData
@@ -88,11 +89,23 @@ def test_changed_weights_and_times_are_noticed(name: str, arguments: Any) -> Non
     assert graph_of(data, **arguments) is not first
 
 
-def test_what_numpy_writes_is_noticed_where_entries_are_compared() -> None:
-    data = homogeneous()
-    first = graph_of(data)
-    data.edge_index.numpy()[:] = data.edge_index.flip(1).numpy()
-    assert graph_of(data) is not first
+@pytest.mark.parametrize("num_edges", [200, 2 * shared.SUMS, 3 * shared.SUMS + 5])
+@pytest.mark.parametrize("name", ["edge_index", "weight"])
+def test_what_numpy_writes_is_noticed(name: str, num_edges: int) -> None:
+    data = Data(
+        x=torch.rand(30, 2),
+        edge_index=torch.randint(29, (2, num_edges)),
+        weight=torch.rand(num_edges),
+    )
+    entries = data[name].numpy().reshape(-1)
+    for i in (0, 1, num_edges // 2 + 1, num_edges - 2, num_edges - 1):
+        held = graph_of(data, weight_attr="weight")
+        entries[i] += np.spacing(entries[i]) if name == "weight" else 1
+        assert graph_of(data, weight_attr="weight") is not held
+    swapped = np.roll(entries, shared.SUMS)  # the same sums
+    held = graph_of(data, weight_attr="weight")
+    entries[:] = swapped
+    assert graph_of(data, weight_attr="weight") is not held
 
 
 def test_new_tensors_and_numbers_of_nodes_make_another_graph() -> None:
