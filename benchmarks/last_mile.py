@@ -1,7 +1,8 @@
 """The CPU path of this checkout against that of an older one, in one interleaved run.
 
 Two long-lived processes, one for each checkout, make the same batches in turn; first batches and
-constructions take a new process each. An idle consumer: nothing trains in between. Needs 6 GB::
+constructions take a new process each. An idle consumer: nothing trains in between. Needs 6 GB, and
+2 GB with `--edges 20000000`::
 
     git worktree add --detach /somewhere/old <commit>
     python -m benchmarks last_mile --before /somewhere/old
@@ -235,6 +236,9 @@ def main(argv: list[str] | None = None) -> None:
     options = parser(__doc__)
     options.add_argument("--before", type=Path, default=REPOSITORY, help="the older checkout")
     options.add_argument("--rounds", type=int, default=7, help="of batches; the rest takes fewer")
+    options.add_argument(
+        "--edges", type=int, default=62_000_000, help="of the graph that is built; fewer take less"
+    )
     options.add_argument("--cases", type=int, nargs="*", help="numbers of the cases, from 0")
     args = options.parse_args(argv)
     rounds = 1 if args.quick else args.rounds
@@ -253,7 +257,8 @@ def main(argv: list[str] | None = None) -> None:
         for found in chosen:
             load(found, checkouts, scratch, rounds, samples)
         first_batches(checkouts, fresh, scratch, samples)
-    sizes = (2_000, 40_000) if args.quick else (2_400_000, 62_000_000)
+    edges = 40_000 if args.quick else args.edges
+    sizes = (edges * 24 // 620, edges)
     constructions(checkouts, sizes, fresh, samples)
     result["rows"] = rows_of(samples)
     print(write(result, args.out).with_suffix(".md").read_text())

@@ -76,7 +76,7 @@ class CpuBackend:
         self, tables: Sequence[Tensor], index: Tensor, end: int | None = None
     ) -> list[Tensor]:
         """Return the rows `index` of each table, by one call of a kernel."""
-        rows, ids, places, outputs, nbytes = len(index), index.numpy(), [], [], 0
+        rows, ids, places, outputs, nbytes = index.shape[0], index.numpy(), [], [], 0
         for table in tables:
             shape = table.shape
             out = self._resources.pool.empty((rows, *shape[1:]), table.dtype)

@@ -17,6 +17,7 @@ from .buffers import NUMPY_DTYPES, Resources
 Ints = npt.NDArray[Any]
 
 MIN_EDGES_PER_THREAD = 1 << 15
+NO_IDS = {dtype: np.empty(0, NUMPY_DTYPES[dtype]) for dtype in (torch.int32, torch.int64)}
 
 
 def copy_edges(
@@ -44,13 +45,12 @@ def copy_edges(
         at = edge_index.data_ptr()
         addresses.append((at, at + size * id_dtype.itemsize, edge.data_ptr()))
         outputs.append((edge_index, edge))
-    kind = np.empty(0, NUMPY_DTYPES[id_dtype])
     out = np.array(addresses, np.int64).reshape(-1, 3)
 
     def task(first: int, last: int) -> None:
-        emit.emit_edges(edge_ptr, *edges, edge_base, first, last, kind, out)
+        emit.emit_edges(edge_ptr, *edges, edge_base, first, last, NO_IDS[id_dtype], out)
 
-    total = int(edge_ptr.max(initial=0))
+    total = int(edge_ptr[-1, -1]) if len(edge_ptr) > 0 else 0
     split(total, min(resources.threads, total // MIN_EDGES_PER_THREAD), task)
     return outputs
 

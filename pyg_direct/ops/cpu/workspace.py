@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any
@@ -112,14 +113,14 @@ class CpuWorkspace:
         if seed_time is not None and self._plan.window >= 0:
             self._seed_before = before_window(seed_time, self._plan.window).numpy()
         self._key = (np.uint64(key.low), np.uint64(key.high))
-        self._stamp += int(self._node_ptr.max(initial=0))
+        self._stamp += max(map(max, self._node_ptr.tolist()), default=0)
         if self._stamp >= STAMP_LIMIT:
             self._table[:] = 0
             self._stamp = 1
         # Zeros also after a batch that was interrupted by an error.
         self._node_ptr[:] = 0
         self._edge_ptr[:] = 0
-        self._node_bound[:] = [0 if seed is None else len(seed) for seed in seeds]
+        self._node_bound[:] = [0 if seed is None else seed.shape[0] for seed in seeds]
         self._make_room()
         stamp, subgraph, total = np.uint32(self._stamp), 0, int(self._csc.node_base[-1])
         for t, seed in enumerate(seeds):
@@ -366,7 +367,8 @@ class CpuWorkspace:
         is new.
         """
         bound = self._node_bound
-        if (bound >= self._node_room).any():
+        # Of few numbers: a function of NumPy would take longer than all of them in Python.
+        if any(map(operator.ge, bound.tolist(), self._node_room.tolist())):
             if bound.max() >= STAMP_LIMIT:
                 raise batch_too_large(int(bound.max()), int(self._edge_ptr.max(initial=0)))
             room = np.maximum(bound + bound // 2 + 1, self._node_room)
@@ -381,9 +383,10 @@ class CpuWorkspace:
                     seed_of[new : new + known] = self._seed_of[old : old + known]
             self._node, self._seed_of = node, seed_of
             self._node_start, self._node_room = start, room
-        slots = 2 * int(bound.sum())
-        if self._plan.disjoint and 2 * slots > len(self._table):
-            self._rehash(slots)
+        if self._plan.disjoint:
+            slots = 2 * int(bound.sum())
+            if 2 * slots > len(self._table):
+                self._rehash(slots)
 
     def _rehash(self, at_least: int) -> None:
         """Move the known nodes of this batch to a hash table of `at_least` slots."""
