@@ -38,9 +38,10 @@ class _Compilation(event.Listener):
         self._collected = False
 
     def on_start(self, event: Any) -> None:
-        """Log the notice if the kernel is ours, and stop the collector."""
-        function = event.data["dispatcher"].py_func
-        if not self.given and function.__module__.startswith(__package__):
+        """Log the notice, and stop the collector."""
+        if not _is_ours(event):
+            return
+        if not self.given:
             self.given = True
             logger.warning(
                 "Compiling CPU kernels, which takes some seconds once; they are cached on disk."
@@ -52,9 +53,17 @@ class _Compilation(event.Listener):
 
     def on_end(self, event: Any) -> None:
         """Let the collector run again, unless the user had stopped it."""
+        if not _is_ours(event):
+            return
         self._depth -= 1
         if self._depth == 0 and self._collected:
             gc.enable()
+
+
+def _is_ours(event: Any) -> bool:
+    """Whether a kernel of this package is compiled, and not one of the user's."""
+    module: str = event.data["dispatcher"].py_func.__module__
+    return module.startswith(__package__)
 
 
 event.register("numba:compile", _Compilation())

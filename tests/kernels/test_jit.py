@@ -72,12 +72,15 @@ def compilation_of(module):
 
 
 def test_no_garbage_is_collected_while_a_kernel_and_its_helpers_compile():
-    compilation, event, enabled = jit._Compilation(), compilation_of("somebody.else"), []
+    event, enabled = compilation_of("pyg_direct.kernels.gather"), []
+    compilation = jit._Compilation()
     start, end = compilation.on_start, compilation.on_end
     for step in (start, start, end, end):
         step(event)
         enabled.append(gc.isenabled())
     assert enabled == [False, False, False, True]
+    compilation.on_start(compilation_of("somebody.else"))
+    assert gc.isenabled(), "it is not ours"
     gc.disable()
     try:
         compilation.on_start(event)
