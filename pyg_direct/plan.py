@@ -26,7 +26,7 @@ from torch_geometric.data import Data
 from torch_geometric.sampler import NodeSamplerInput
 
 from .sampling.sampler import NeighborSampler
-from .units import size_text
+from .units import blocks_of_row, size_text
 
 LINE_BYTES = 128  # of a read over the link
 WIDTHS = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}
@@ -100,15 +100,6 @@ def sample(data: Data, fanout: Sequence[int], batch_size: int, batches: int = 8)
     return Batches(batches, float(nodes.mean()), float(nodes.std()), edges, middle, ids)
 
 
-def lines_of_row(row_bytes: int) -> float:
-    """Return how many lines of 128 bytes a row touches on average, of a table on a line's start.
-
-    Example: 400-byte rows begin at any multiple of 16 in a line, and touch 4 lines on average.
-    """
-    step = math.gcd(row_bytes, LINE_BYTES)
-    return 1 + (row_bytes - step) / LINE_BYTES
-
-
 def hit_share(node_ids: Tensor, out_degrees: Tensor, rows: int) -> float:
     """Return which part of the gathered rows belongs to the `rows` nodes with most out-edges."""
     cached = torch.zeros(len(out_degrees), dtype=torch.bool)
@@ -141,7 +132,7 @@ def report(
     topology = (num_nodes + 1 + num_edges) * (4 if max(num_nodes, num_edges) < 2**31 else 8)
     features = num_nodes * row_bytes
     gathered = batches.nodes * row_bytes
-    lines = batches.nodes * lines_of_row(row_bytes)
+    lines = batches.nodes * blocks_of_row(row_bytes, LINE_BYTES)
     link_ms = 1e3 * lines * LINE_BYTES / machine.link_bytes_per_s
     room = machine.gpu_bytes // 2
     cache_rows = min(num_nodes, max(0, room - topology) // max(1, row_bytes))

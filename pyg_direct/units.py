@@ -18,6 +18,21 @@ def size_text(num_bytes: int) -> str:
     return f"{num_bytes} bytes"
 
 
+def blocks_of_row(row_bytes: int, block_bytes: int, address: int = 0) -> float:
+    """Return how many aligned blocks of memory a row of a table touches, averaged over its rows.
+
+    Args:
+        row_bytes: size of a row, 1 or more.
+        block_bytes: size of a block, a power of two: 128 for a line, 32 for a sector of it.
+        address: where the table begins.
+
+    Example: rows of 400 bytes from address 0 begin at any multiple of 16 in a line of 128 bytes,
+    and touch 4 lines on average; from address 8 they begin 8 bytes later, and touch 4.125.
+    """
+    step = math.gcd(row_bytes, block_bytes)
+    return 1 + (row_bytes - (0 if address % step else step)) / block_bytes
+
+
 COUNTS = {"K": 10**3, "M": 10**6, "G": 10**9, "B": 10**9, "T": 10**12}
 
 

@@ -31,6 +31,7 @@ class _Epoch:
         self.counts = [0, 0, 0, 0, 0]  # batches, made, seeds, nodes, edges
         self.seconds: dict[str, float] = defaultdict(float)
         self.bytes: dict[str, int] = defaultdict(int)
+        self.link = [0.0, 0.0]  # requests, bytes
         self.waiting = self.working = self.ready = 0.0
 
     def stats(self) -> Stats:
@@ -38,6 +39,7 @@ class _Epoch:
         return Stats(
             batches, made, seeds, nodes, edges, dict(self.bytes), dict(self.seconds),
             self.waiting, self.working, self.ready,
+            link_requests=round(self.link[0]), link_bytes=round(self.link[1]),
         )  # fmt: skip
 
 
@@ -96,6 +98,8 @@ class Recorder:
             found = self._epochs[-1].seconds
             found["gathering"] += timed.seconds
             found["assembling"] += seconds - timed.seconds
+            link = self._epochs[-1].link
+            link[0], link[1] = link[0] + timed.link[0], link[1] + timed.link[1]
         self.count(batch)
         return batch
 
@@ -149,27 +153,39 @@ class Recorder:
 
 
 class TimedBackend:
-    """A backend that adds up how long it gathers; all else is the backend's."""
+    """A backend that adds up how long it gathers, and what it reads over the link for it.
+
+    All else is the backend's.
+    """
 
     def __init__(self, backend: Any) -> None:
         self._backend = backend
         self.device, self.memory = backend.device, backend.memory
-        self.seconds = 0.0
+        self.seconds, self.link = 0.0, (0.0, 0.0)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._backend, name)
 
-    def gather(self, *args: Any) -> Any:
+    def gather(self, table: Any, index: Any, *more: Any) -> Any:
         """Gather as the backend does."""
-        return self._timed(self._backend.gather, *args)
+        self._read([table], index)
+        return self._timed(self._backend.gather, table, index, *more)
 
-    def gather_all(self, *args: Any) -> Any:
+    def gather_all(self, tables: Any, index: Any, *more: Any) -> Any:
         """Gather from several tables as the backend does."""
-        return self._timed(self._backend.gather_all, *args)
+        self._read(tables, index)
+        return self._timed(self._backend.gather_all, tables, index, *more)
 
-    def gather_decoded(self, *args: Any) -> Any:
+    def gather_decoded(self, table: Any, scale: Any, index: Any, *more: Any) -> Any:
         """Gather and decode as the backend does."""
-        return self._timed(self._backend.gather_decoded, *args)
+        by_row = scale is not None and scale.dim() == 2
+        self._read([table, scale] if by_row else [table], index)
+        return self._timed(self._backend.gather_decoded, table, scale, index, *more)
+
+    def _read(self, tables: Any, index: Any) -> None:
+        for table in tables:
+            requests, num_bytes = self._backend.link_reads(table, len(index))
+            self.link = self.link[0] + requests, self.link[1] + num_bytes
 
     def _timed(self, gather: Callable[..., Any], *args: Any) -> Any:
         start = perf_counter()

@@ -19,6 +19,10 @@ class Stats:
     on a GPU they are what launching takes. `waiting_seconds` and `working_seconds` add up to the
     time from ``iter(loader)`` to the last batch that was asked for.
 
+    `link_requests` and `link_bytes` are computed from the sizes and addresses of the tables, not
+    measured, and are those of attributes in host memory whose batches are on a GPU; what sampling
+    reads of the edges is not among them. No rows are cached, so there are no cache hits to count.
+
     Example:
         >>> loader = pyg_direct.NeighborLoader(data, [5], batch_size=100)
         >>> for batch in loader:
@@ -37,6 +41,8 @@ class Stats:
     waiting_seconds: float = 0.0  # the consumer for the loader
     working_seconds: float = 0.0  # the consumer, between two batches
     ready_seconds: float = 0.0  # finished batches for the consumer
+    link_requests: int = 0  # reads of a GPU from host memory to gather attributes, of 128 bytes
+    link_bytes: int = 0  # that came with them
     epochs: Sequence[Stats] = ()  # the same for each epoch; empty in those
 
     @property
@@ -81,6 +87,8 @@ class Stats:
             "waiting_seconds": self.waiting_seconds,
             "working_seconds": self.working_seconds,
             "ready_seconds": self.ready_seconds,
+            "link_requests": self.link_requests,
+            "link_bytes": self.link_bytes,
             "verdict": self.verdict,
             "epochs": [epoch.as_dict() for epoch in self.epochs],
         }
@@ -139,6 +147,14 @@ class Stats:
                 f"  {name:<12}{size / each / 1e6:10.3f} MB a batch"
                 for name, size in self.gathered_bytes.items()
             ),
+            *(
+                [
+                    f"  over the link {self.link_bytes / each / 1e6:.3f} MB in "
+                    f"{self.link_requests / each:,.0f} reads a batch (computed)"
+                ]
+                if self.link_requests
+                else []
+            ),
             f"  waiting for the loader {self.waiting_seconds:.2f} s, training "
             f"{self.working_seconds:.2f} s, finished batches waited {self.ready_seconds:.2f} s",
             f"  {self.verdict}",
@@ -176,5 +192,7 @@ def total_of(epochs: Sequence[Stats]) -> Stats:
         waiting_seconds=sum(e.waiting_seconds for e in epochs),
         working_seconds=sum(e.working_seconds for e in epochs),
         ready_seconds=sum(e.ready_seconds for e in epochs),
+        link_requests=sum(e.link_requests for e in epochs),
+        link_bytes=sum(e.link_bytes for e in epochs),
         epochs=tuple(epochs),
     )

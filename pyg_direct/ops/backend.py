@@ -197,6 +197,14 @@ class Backend(Protocol):
             IndexError: an id out of range.
         """
 
+    def link_reads(self, table: Tensor, rows: int) -> tuple[float, float]:
+        """Return what gathering so many rows of a table asks of the link to host memory.
+
+        Returns:
+            Read requests (of a line of 128 bytes each) and bytes sent (in sectors of 32), as
+            expected over the rows of the table; 0 where the table lies in the device's own memory.
+        """
+
     def reduce(
         self,
         csc: Csc,

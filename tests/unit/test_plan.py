@@ -41,13 +41,6 @@ def test_degrees_alone_give_a_random_graph_with_them() -> None:
     assert torch.equal(torch.bincount(edge_index[0], minlength=20_000), degrees)
 
 
-@pytest.mark.parametrize("row_bytes", [1, 4, 100, 128, 400, 512, 1000])
-def test_lines_of_a_row_are_counted(row_bytes) -> None:
-    starts = np.arange(1024) * row_bytes
-    lines = (starts + row_bytes - 1) // 128 - starts // 128 + 1
-    assert plan.lines_of_row(row_bytes) == pytest.approx(lines.mean())
-
-
 def test_hits_of_a_cache() -> None:
     ids, degrees = torch.tensor([0, 1, 1, 2]), torch.tensor([1, 9, 5])
     assert plan.hit_share(ids, degrees, 0) == 0

@@ -68,6 +68,10 @@ class CpuBackend:
         """Return the tensors themselves."""
         return list(tensors), self.streams.record_event()
 
+    def link_reads(self, table: Tensor, rows: int) -> tuple[float, float]:
+        """Return 0, 0: the tables lie in the CPU's own memory."""
+        return 0.0, 0.0
+
     def gather(self, table: Tensor, index: Tensor, end: int | None = None) -> Tensor:
         """Return the rows `index` of `table`, in recycled memory. Each id is checked."""
         return self.gather_all([table], index, end)[0]

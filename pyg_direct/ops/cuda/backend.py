@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ...types import Csc, SamplingPlan
+from ...units import blocks_of_row
 from ..backend import row_out_of_range
 from ..streams import Event
 from . import memory as device_memory
@@ -19,6 +20,7 @@ from .placer import Placer
 from .workspace import CudaWorkspace
 
 LINE_BYTES = 128  # what the link is asked for
+SECTOR_BYTES = 32  # of a line, as it is sent
 LOADS_IN_FLIGHT = 4  # `kInFlight` of gather.cu
 # PCIe 5 x16, and the latency of a read of host memory, at the upper end. A slower link is filled by
 # fewer. `python -m pyg_direct.info` measures it, and keeps the result for later processes.
@@ -124,6 +126,18 @@ class CudaBackend:
             return rows
         by_row = scale.dim() == 2
         return rows.mul_(self.gather(scale, index, end) if by_row else scale.to(self.device))
+
+    def link_reads(self, table: Tensor, rows: int) -> tuple[float, float]:
+        """Return the requests and bytes that gathering rows of a table in host memory takes.
+
+        The kernel reads each line that a row touches once, which the counts of
+        ``python -m benchmarks requests`` show.
+        """
+        if table.device == self.device or table.numel() == 0:
+            return 0.0, 0.0
+        row_bytes, address = table.nbytes // len(table), table.data_ptr()
+        sectors = blocks_of_row(row_bytes, SECTOR_BYTES, address)
+        return rows * blocks_of_row(row_bytes, LINE_BYTES, address), rows * sectors * SECTOR_BYTES
 
     def reduce(
         self,

@@ -7,13 +7,16 @@ import time
 
 import pytest
 import torch
+from emulator import emulated, give_to_loaders
 from graphs import citations, papers_and_authors
+from torch_geometric.data import Data
 
 from pyg_direct import NeighborLoader
 from pyg_direct.loading import recorder
 from pyg_direct.loading.recorder import Recorder
 from pyg_direct.loading.stats import STAGES, Stats
 from pyg_direct.ops.cpu.backend import CpuBackend
+from pyg_direct.ops.cuda.backend import CudaBackend
 
 WITH_THREADS_THAT_STAY = {"num_workers": 1, "persistent_workers": True}
 
@@ -74,6 +77,40 @@ def test_types_are_counted_apart() -> None:
     assert stats.edges == sum(b[k].edge_index.size(1) for b in batches for k in b.edge_types)
 
 
+def test_nothing_crosses_a_link_on_the_cpu() -> None:
+    loader = loader_of()
+    list(loader)
+    assert loader.stats().link_requests == loader.stats().link_bytes == 0
+    assert "link" not in repr(loader.stats())
+
+
+@pytest.mark.parametrize("columns", [32, 25, 50])
+def test_reads_over_the_link_are_those_of_the_kernel(columns, monkeypatch) -> None:
+    """The emulator counts what the gather kernel reads of `x`, which alone is gathered."""
+    torch.manual_seed(0)
+    data = Data(x=torch.rand(2000, columns), edge_index=torch.randint(2000, (2, 6000)))
+    with emulated() as backend:
+        device = backend.library.compiler
+        device.free = 0  # so that `x` stays in host memory
+        gather = CudaBackend.gather_bytes
+
+        def recorded(self, *arguments):
+            device.recorded = "table"
+            gather(self, *arguments)
+            device.recorded = ""
+
+        monkeypatch.setattr(CudaBackend, "gather_bytes", recorded)
+        give_to_loaders(backend, monkeypatch, to_host=True)
+        loader = NeighborLoader(data, [4], batch_size=300, seed=0)
+        list(loader)
+    stats, counted = loader.stats(), device.requests
+    exact = columns == 32 and data.x.data_ptr() % 128 == 0
+    assert stats.link_requests == pytest.approx(counted.requests, rel=0 if exact else 0.05)
+    assert stats.link_bytes == pytest.approx(counted.payload_bytes, rel=0 if exact else 0.05)
+    assert f"{stats.link_requests / stats.made:,.0f} reads a batch (computed)" in repr(stats)
+    assert stats.as_dict()["link_bytes"] == stats.link_bytes
+
+
 def test_epochs_are_told_apart() -> None:
     loader = loader_of()
     assert loader.stats().batches == 0
@@ -111,10 +148,25 @@ def test_what_iter_takes_is_waiting(clock, monkeypatch, options) -> None:
         assert found.waiting_seconds + found.working_seconds == pytest.approx(clock.now - start)
 
 
-@pytest.mark.parametrize("name", ["gather", "gather_all", "gather_decoded"])
-def test_every_way_to_gather_is_timed(clock, name) -> None:
+TABLE, IDS = torch.zeros(8, 4, dtype=torch.int8), torch.tensor([1, 2, 3])
+SCALE_BY_ROW = torch.ones(8, 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "reads"),
+    [
+        ("gather", (TABLE, IDS), 3),
+        ("gather_all", ([TABLE, TABLE], IDS), 6),
+        ("gather_decoded", (TABLE, SCALE_BY_ROW[0].repeat(4), IDS), 3),
+        ("gather_decoded", (TABLE, SCALE_BY_ROW, IDS), 6),
+    ],
+)
+def test_every_way_to_gather_is_timed(clock, name, arguments, reads) -> None:
     class Slow:
         device = memory = None
+
+        def link_reads(self, table, rows):
+            return 1.0 * rows, 32.0 * rows
 
     def slow(self, *args):
         clock.spend(0.5)
@@ -122,8 +174,9 @@ def test_every_way_to_gather_is_timed(clock, name) -> None:
 
     setattr(Slow, name, slow)
     timed = recorder.TimedBackend(Slow())
-    assert getattr(timed, name)(1, 2) == "rows"
+    assert getattr(timed, name)(*arguments) == "rows"
     assert timed.seconds == 0.5
+    assert timed.link == (reads, 32 * reads)
     public = {
         n for n in vars(CpuBackend) if n.startswith("gather") and callable(getattr(CpuBackend, n))
     }
