@@ -94,9 +94,12 @@ def test_a_light_kernel_makes_no_arrays(cache_folder):
     def make(n):
         return np.empty(n).size
 
+    def make_light(n):  # another function: numba's cache does not know how one is compiled
+        return np.empty(n).size
+
     assert jit.kernel(make)(3) == 3
-    with pytest.raises(numba.errors.NumbaError, match="NRT"):
-        jit.light_kernel(make)(3)
+    with pytest.raises(numba.errors.NumbaError, match=r"NRT|empty"):
+        jit.light_kernel(make_light)(3)
 
 
 def test_a_notice_of_our_kernels_alone(caplog):
