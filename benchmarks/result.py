@@ -47,6 +47,7 @@ COMMANDS = {
         Command("family_accuracy", "benchmarks.training.family", "models trained with those"),
         Command("accuracy", "benchmarks.training.accuracy", "accuracy of trained models"),
         Command("tasks", "benchmarks.training.tasks", "links, edge types and times"),
+        Command("end_to_end", "benchmarks.training.end_to_end", "epochs of training, CPU time too"),
         Command("inference", "benchmarks.inference", "outputs of a model for all nodes"),
         Command(
             "accelerated_training", "benchmarks.accelerated_training", "steps of accelerated models"
