@@ -74,7 +74,7 @@ def tasks(quick: bool) -> list[Task]:
     torch.manual_seed(0)
     data = packages()
     num_classes = int(data.y.max()) + 1
-    limit, batch_size = (500, 256) if quick else (10_000, 1024)
+    limit, batch_size = (100, 64) if quick else (10_000, 1024)
     sage = GraphSAGE(data.num_features, HIDDEN, num_layers=2, out_channels=num_classes)
     typed = debian_hetero()
     hetero = to_hetero(SageEncoder(HIDDEN, num_classes), typed.metadata())
