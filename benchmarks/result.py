@@ -46,6 +46,11 @@ COMMANDS = {
         Command("cluster", "benchmarks.cluster", "partitioning by METIS: time and memory"),
         Command("family_accuracy", "benchmarks.training.family", "models trained with those"),
         Command("accuracy", "benchmarks.training.accuracy", "accuracy of trained models"),
+        Command(
+            "narrow_accuracy",
+            "benchmarks.training.narrow",
+            "accuracy with float16 and int8 features",
+        ),
         Command("tasks", "benchmarks.training.tasks", "links, edge types and times"),
         Command("end_to_end", "benchmarks.training.end_to_end", "epochs of training, CPU time too"),
         Command("inference", "benchmarks.inference", "outputs of a model for all nodes"),
