@@ -24,6 +24,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
+from torch_geometric.data import Data
 from torch_geometric.nn import GraphSAGE
 
 import pyg_direct
@@ -41,6 +42,8 @@ SHUFFLED = 64  # blocks of edges that are mixed with each other
 BLOCK_EDGES = 1 << 16
 PLAIN_TABLE_BYTES = 2 << 30  # of the table of the plain gather, at most
 ROWS = 300_000  # that it copies
+REPEATS = 5  # of the batches whose pages are in memory, of which the fastest count
+COSTS = ("ns_a_row", "ns_an_edge", "construction_seconds")
 STEPS = ("generate", "raw", "convert", "use")
 FILES = ("edge_index", "x", "y", "train_mask")
 
@@ -87,19 +90,21 @@ def _new_array(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Bina
 
 def use(graph: Path, train_seconds: float) -> dict[str, Any]:
     """Open a graph, sample and gather batches twice, and train for a while."""
+    small = Data(x=torch.zeros(9, WIDTH), edge_index=torch.randint(9, (2, 20)))
+    list(NeighborLoader(small, FAN_OUT))  # compiles kernels, or reads them from the cache
     begin = time.perf_counter()
     data: Any = pyg_direct.open(graph)
     opened = time.perf_counter() - begin
     generator = torch.Generator().manual_seed(0)
     seeds = torch.randint(data.num_nodes, (BATCH_SIZE * BATCHES,), generator=generator)
     found: dict[str, Any] = {"open_seconds": opened, "batch_size": BATCH_SIZE}
-    for name in ("first", "again"):  # the second time, all pages are in memory
+    for name in ["first"] + ["again"] * REPEATS:  # pages are in memory the second time
         begin = time.perf_counter()
         loader = NeighborLoader(data, FAN_OUT, seeds, batch_size=BATCH_SIZE, seed=0)
         built = time.perf_counter() - begin
         _, times = measured(lambda loader=loader: sum(batch.num_nodes for batch in loader))
         stats = loader.stats()
-        found[name] = {
+        made = {
             "construction_seconds": built,
             "nodes": stats.nodes / stats.batches,
             "edges": stats.edges / stats.batches,
@@ -108,6 +113,8 @@ def use(graph: Path, train_seconds: float) -> dict[str, Any]:
             "batches_a_second": stats.batches / times["seconds"],
             "anonymous_bytes": times["peak_bytes"],
         }
+        fastest = found.get(name, made)
+        found[name] = {**made, **{key: min(made[key], fastest[key]) for key in COSTS}}
     table_bytes = data.num_nodes * WIDTH
     found["plain_ns_a_row"] = plain_gather(min(table_bytes, PLAIN_TABLE_BYTES) // WIDTH)
     found["training"], times = measured(lambda: train(data, train_seconds))
@@ -265,7 +272,8 @@ def sections(found: dict[str, Any]) -> list[str]:
         f"Mean degree {DEGREE}, {WIDTH} int8 features. Batches of {BATCH_SIZE} seeds, fan-out",
         f"{FAN_OUT}. The raw edges are int32 in random order. The machine was shared with other",
         "work: compare CPU seconds, which depend on it less. `peak` is the largest resident memory",
-        "of the process, `limit` what the conversion was given and could not exceed.",
+        "of the process, `limit` what the conversion was given and could not exceed. Costs with",
+        f"pages in memory are the smallest of {REPEATS} repetitions.",
         "",
         "## Steps",
         "",
@@ -275,7 +283,7 @@ def sections(found: dict[str, Any]) -> list[str]:
         [
             f"{size['nodes']:,}", f"{size['edges']:,}", name, f"{size[name]['seconds']:,.0f}",
             f"{size[name]['cpu_seconds']:,.0f}", f"{size[name]['peak_bytes'] / 1e9:.2f} GB",
-            f"{size['memory_bytes'] / 1e9:g} GB, {size[name]['limit']}" * (name == "convert"),
+            f"{size['memory_bytes'] / 1e9:g} GB, {size['convert']['limit']}" * (name == "convert"),
         ]
         for size in found["sizes"] for name in ("generate", "convert")
     ]  # fmt: skip

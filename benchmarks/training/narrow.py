@@ -1,7 +1,7 @@
 """Is a model as good when its features are stored as float16 or int8?
 
-Trains the GraphSAGE of `python -m benchmarks accuracy` with our loader on real graphs, with features
-as they are and as `pyg_direct.quantize` stores them, 5 seeds each.
+Trains the GraphSAGE of `python -m benchmarks accuracy` with our loader on real graphs, with
+features as they are and as `pyg_direct.quantize` stores them, 5 seeds each.
 
     python -m benchmarks narrow_accuracy --root FOLDER
 """
