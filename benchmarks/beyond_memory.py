@@ -35,7 +35,7 @@ from pyg_direct.files.header import read_header
 from pyg_direct.units import count_of, size_text
 
 TITLE = "Features beyond memory"
-WIDTH, DEGREE = 768, 5
+WIDTH, DEGREE = 768, 3
 FAN_OUT, BATCH_SIZE = [10, 5], 512
 SHARE = 4  # the limit is the table divided by this
 OURS = "pyg_direct"

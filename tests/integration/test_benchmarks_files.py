@@ -1,0 +1,37 @@
+"""The benchmarks of graphs in files run, on toy sizes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks import beyond_memory, large_graphs
+from benchmarks.training import narrow
+
+
+def test_narrow_accuracy(tmp_path: Path) -> None:
+    narrow.main(["--quick", "--out", str(tmp_path)])
+    (row,) = json.loads((tmp_path / "narrow_accuracy.json").read_text())["rows"]
+    assert set(row["accuracy"]) == {"float32", "float16", "int8"}
+    assert "| generated |" in (tmp_path / "narrow_accuracy.md").read_text()
+
+
+@pytest.mark.slow
+def test_large_graphs(tmp_path: Path) -> None:
+    pytest.importorskip("duckdb")
+    large_graphs.main(["--quick", "--out", str(tmp_path), "--folder", str(tmp_path)])
+    small, large = json.loads((tmp_path / "large_graphs.json").read_text())["sizes"]
+    assert (small["nodes"], large["nodes"]) == (2000, 5000)
+    assert small["use"]["again"]["edges"] > 0
+    assert large["convert"]["peak_bytes"] < 4 * 10**9
+    assert (tmp_path / "large_graphs.png").stat().st_size > 0
+
+
+@pytest.mark.slow
+def test_beyond_memory(tmp_path: Path) -> None:
+    beyond_memory.main(["--quick", "--out", str(tmp_path), "--folder", str(tmp_path)])
+    found = json.loads((tmp_path / "beyond_memory.json").read_text())
+    assert found["equal"] is True
+    assert set(found["ways"]) == set(beyond_memory.WORKERS)
