@@ -40,9 +40,9 @@ struct Nodes {
   In<i64> seed;          // [n]: node ids, type by type
   In<i64> seed_start;    // [T + 1]: first seed of each type, which is also its first subgraph
   In<i64> seed_time;     // [n]; [0] without times
-  In<i64> excluded;        // [any]: positions that are left out, ascending for each subgraph
-  In<i64> excluded_bounds; // [groups, 2]: where those of each subgraph begin and end in `excluded`;
-                           // one for all unless disjoint
+  In<i64> excluded;      // [any]: positions that are left out, ascending for each subgraph
+  // [groups, 2]: where those of each subgraph begin and end in `excluded`; [1, 2] unless disjoint
+  In<i64> excluded_bounds;
   In<i64> node_start;    // [T]: first entry of each type's list
   Out<I> node;           // [capacity]
   Out<i32> seed_of;      // [capacity]: the subgraph of each node; [0] unless disjoint
@@ -62,8 +62,9 @@ struct Items {
   Out<i64> item_start;   // [items]: first position that may be taken
   Out<i64> item_degree;  // [items]: how many positions may be taken
   Out<i64> item_ptr;     // [items + 1]: first edge of each item; numbers of edges before the scan
-  Out<i64> item_excluded; // [items, 2]: where the excluded edges of each item begin and end in
-                          // `excluded`; [0] unless `excluding`
+  // [items, 2]: where the excluded edges of each item begin and end in `excluded`; [0] unless
+  // `excluding`
+  Out<i64> item_excluded;
   Out<f64> item_low;     // [items]: weight of the list before the item; [0] without weights
   Out<u32> picks;        // scratch of `sample_large`
 };

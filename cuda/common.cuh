@@ -34,7 +34,12 @@ template <class S>
 using Descriptor = const S *__restrict__;
 
 // A kernel, of which at least `blocks` blocks shall fit a multiprocessor at once: that bounds its
-// registers. It goes by its plain name, and types come from the INSTANCE_ options that a file is
+// registers to 65,536 / (blocks * BLOCK_THREADS) a thread, 64 for four blocks of 256 threads.
+// Kernels that keep a sequence of draws or rows in registers say two: with three blocks or four,
+// the assembler moves some of that to local memory on compute capability 12.0, and partly on
+// others.
+//
+// A kernel goes by its plain name, and types come from the INSTANCE_ options that a file is
 // compiled with: code with C++ name expressions is not kept in the disk cache of CuPy before 14.2.
 #define KERNEL(blocks) extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, blocks)
 
@@ -67,13 +72,16 @@ __device__ inline void atomic_write(u32 *word, u32 value) {
 
 #endif
 
-__device__ inline i64 thread_number() { return static_cast<i64>(blockIdx.x) * blockDim.x + threadIdx.x; }
+__device__ inline i64 thread_number() {
+  return static_cast<i64>(blockIdx.x) * blockDim.x + threadIdx.x;
+}
 __device__ inline i64 thread_count() { return static_cast<i64>(gridDim.x) * blockDim.x; }
 __device__ inline i64 ceil_div(i64 a, i64 b) { return (a + b - 1) / b; }
 __device__ inline i64 minimum(i64 a, i64 b) { return a < b ? a : b; }
 
-// The last i in [first, last) with starts[i] <= x, where starts[first] <= x. Of several equal starts
-// it is the last, so ranges that are empty are never found.
+// The last i in [first, last) with starts[i] <= x, where starts[first] <= x. Of several equal
+// starts it is the last, so ranges that are empty are never found.
+//
 // Example: starts [0, 3, 3, 5], x = 3 gives 2.
 template <class Starts>
 __device__ inline i64 range_of(Starts starts, i64 first, i64 last, i64 x) {

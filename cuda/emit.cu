@@ -8,12 +8,13 @@ using M = INSTANCE_M;  // edge ids
 using O = INSTANCE_O;  // ids handed out
 
 // Sorts the edges of a batch by relation: those of a relation lie in one piece in each hop, and are
-// written one piece behind the other. Row y of the grid does hop y, whatever the number of relations.
+// written one piece behind the other. Row y of the grid does hop y, whatever the number of
+// relations.
 //
-// Example: two relations, two hops with edge_ptr [[0, 2, 3], [0, 1, 4]]: relation 0 has the edges 0, 1
-// of hop 0 and edge 0 of hop 1, relation 1 has edge 2 of hop 0 and the edges 1-3 of hop 1. So in the
-// output relation 0 has the places 0-2 and relation 1 the places 3-6, that of hop 0 first; edge_index
-// holds 2 x 3 and then 2 x 4 ids.
+// Example: two relations, two hops with edge_ptr [[0, 2, 3], [0, 1, 4]]: relation 0 has the edges
+// 0, 1 of hop 0 and edge 0 of hop 1, relation 1 has edge 2 of hop 0 and the edges 1-3 of hop 1. So
+// in the output relation 0 has the places 0-2 and relation 1 the places 3-6, that of hop 0 first;
+// edge_index holds 2 x 3 and then 2 x 4 ids.
 KERNEL(4) emit_edges(
     Descriptor<Batch> batch,
     In<M> perm,          // [E]: position -> edge id; [0] where has_perm is 0
@@ -26,10 +27,11 @@ KERNEL(4) emit_edges(
   const i64 relations = batch->graph.num_relations, count = hop.edge_ptr[relations];
   for (i64 i = thread_number(); i < count; i += thread_count()) {
     const i64 r = range_of(hop.edge_ptr, 0, relations, i);
-    // The first edges of relation r, summed over the hops, are all edges of the relations before it.
+    // The first edges of relation r, summed over the hops, are all edges of the relations before
+    // it.
     i64 first = 0, next = 0, earlier = 0;
     for (i64 h = 0; h < gridDim.y; ++h) {
-      const i64 begin = edge_ptr[h * (relations + 1) + r], end = edge_ptr[h * (relations + 1) + r + 1];
+      const i64 at = h * (relations + 1) + r, begin = edge_ptr[at], end = edge_ptr[at + 1];
       first += begin;
       next += end;
       earlier += h < hop.number ? end - begin : 0;
@@ -61,11 +63,11 @@ KERNEL(4) emit_nodes(
   }
 }
 
-// The edges between sampled nodes, a warp a destination; row y of the grid does relation y. Launched
-// twice: with fill = 0 it counts, with fill = 1 it writes behind the counts' prefix sums, so that the
-// two cannot disagree. Edges come by destination, then in CSC order; the copies of a duplicated seed
-// each get all of its edges. With times, no edge is outside of what the seed of its subgraph may see,
-// and none is excluded.
+// The edges between sampled nodes, a warp a destination; row y of the grid does relation y.
+// Launched twice: with fill = 0 it counts, with fill = 1 it writes behind the counts' prefix sums,
+// so that the two cannot disagree. Edges come by destination, then in CSC order; the copies of a
+// duplicated seed each get all of its edges. With times, no edge is outside of what the seed of its
+// subgraph may see, and none is excluded.
 //
 // Example: nodes 7, 4 (local 0, 1) with the lists 7: [4, 9] and 4: [4] give the counts 1, 1 and the
 // edges 1 -> 0, 1 -> 1; node 9 was not sampled.
@@ -145,8 +147,8 @@ KERNEL(4) sum_runs(
 
 // The first edge of each place, and of each relation.
 //
-// Example: value [2, 0, 1, .], relations from the places 0 and 2 on: value becomes [0, 2, 2, 3], and
-// edge_start [0, 2, 3].
+// Example: value [2, 0, 1, .], relations from the places 0 and 2 on: value becomes [0, 2, 2, 3],
+// and edge_start [0, 2, 3].
 KERNEL(4) scan_places(
     Out<i64> run_sum,     // [blocks]: sum of each block's run
     In<i64> item_start,   // [places]: the first of each relation, and their number

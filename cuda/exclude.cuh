@@ -1,8 +1,8 @@
 // Sampling from neighbour lists without some of their edges: the twin of `kernels/exclude.py`.
 //
 // The edges that a batch does without are a few positions of the CSC, ascending for each subgraph.
-// Those of one neighbour list lie together there, so two bisections find them. Draws are made from as
-// many ranks as a list has edges left, and `position_of` turns each rank into a position.
+// Those of one neighbour list lie together there, so two bisections find them. Draws are made from
+// as many ranks as a list has edges left, and `position_of` turns each rank into a position.
 #pragma once
 #include "batch.cuh"
 

@@ -32,13 +32,13 @@ __device__ inline void read_ids(In<i64> index, i64 rows, i32 pieces, Piece at, i
 
 // Copies the rows `index` of `table` to `out` as words V, whatever their dtype is.
 //
-// Over PCIe a read asks for whole lines of 128 bytes, and a line that two instructions touch is sent
-// twice. So a row longer than a line is read from the line boundary to the left of its first byte:
-// line boundaries of the absolute address, as tables begin anywhere (a torch CPU tensor 64 bytes
-// behind a page, a NumPy array 16). Lanes that would fall before or behind the row read nothing. A
-// row goes to `lanes` lanes in pieces of lanes * sizeof(V) bytes; a group of lanes has kInFlight
-// pieces under way, of one row or of several, and the ids of the next ones are read meanwhile: a row
-// cannot be asked for before its id has come.
+// Over PCIe a read asks for whole lines of 128 bytes, and a line that two instructions touch is
+// sent twice. So a row longer than a line is read from the line boundary to the left of its first
+// byte: line boundaries of the absolute address, as tables begin anywhere (a torch CPU tensor 64
+// bytes behind a page, a NumPy array 16). Lanes that would fall before or behind the row read
+// nothing. A row goes to `lanes` lanes in pieces of lanes * sizeof(V) bytes; a group of lanes has
+// kInFlight pieces under way, of one row or of several, and the ids of the next ones are read
+// meanwhile: a row cannot be asked for before its id has come.
 //
 // Example: rows of 400 bytes from address 64 on, V of 16 bytes, 32 lanes. Row 1 begins at 464, 80
 // bytes behind a line, so lane 5 reads its first word, lane 29 its last, and the lines 384 to 863
@@ -72,8 +72,9 @@ KERNEL(2) gather_rows(
 #pragma unroll
     for (i32 u = 0; u < kInFlight; ++u) {
       const i64 source = id[u] * row_bytes;
-      const i64 column = (static_cast<i64>(piece.number) * lanes + lane) * static_cast<i64>(sizeof(V)) -
-                         static_cast<i64>((address_of(table) + source) & line_mask);
+      const i64 column =
+          (static_cast<i64>(piece.number) * lanes + lane) * static_cast<i64>(sizeof(V)) -
+          static_cast<i64>((address_of(table) + source) & line_mask);
       const bool inside = id[u] >= 0 && column >= 0 && column < row_bytes;
       value[u] = load_if<V>(inside, table, source + column);
       target[u] = inside ? piece.row * row_bytes + column : -1;

@@ -24,7 +24,8 @@ __device__ inline Item item_at(const Batch &batch, const Hop &hop, i64 number, i
   item.size = batch.items.item_ptr[number + 1] - item.first;
   item.excluded = {0, 0};
   if (batch.graph.excluding) {
-    item.excluded = {batch.items.item_excluded[2 * number], batch.items.item_excluded[2 * number + 1]};
+    item.excluded = {batch.items.item_excluded[2 * number],
+                     batch.items.item_excluded[2 * number + 1]};
   }
   item.subgraph = 0;
   if (batch.graph.disjoint) {
@@ -44,7 +45,8 @@ __device__ inline i64 place_of(const Batch &batch, const Item &item, i64 pick) {
 }
 
 // Writes edge number `edge` of the hop: the neighbour at position `at`.
-__device__ inline void put_edge(const Batch &batch, const Hop &hop, const Item &item, i64 edge, i64 at) {
+__device__ inline void put_edge(const Batch &batch, const Hop &hop, const Item &item, i64 edge,
+                                i64 at) {
   batch.edges.row[edge] = batch.graph.indices[at];
   hop.col[edge] = static_cast<i32>(item.local);
   hop.position[edge] = static_cast<P>(at);

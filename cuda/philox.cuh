@@ -46,7 +46,8 @@ __device__ inline Stream stream_of(i64 local, i32 hop, i64 relation, In<i64> key
 // The draw of `slot`: exactly uniform in [0, bound), 0 < bound < 2^32.
 //
 // Method: Lemire, "Fast Random Integer Generation in an Interval" (ACM TOMACS 29, 2019), section 4.
-// A refused word is replaced by word 0 of the counter (slot, local, stream, purpose | attempt << 8).
+// A refused word is replaced by word 0 of the counter
+// (slot, local, stream, purpose | attempt << 8).
 //
 // Example: bound 3 takes every word but 0, as 2^32 mod 3 = 1; word 2^31 gives 1.
 __device__ inline u32 draw_below(const Stream &stream, u32 slot, u32 bound) {

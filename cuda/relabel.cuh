@@ -3,8 +3,8 @@
 //
 // A hop takes five steps: `enter_edges` puts every edge into the table, where the first edge of a
 // new node wins; `mark_first` flags the winners; `scan_ranks` ranks them; `count_new` turns ranks
-// into first ids by relation; `label_edges` writes the lists and the ids. Each may begin when the one
-// before it is done everywhere: kernels of their own, or barriers of a block (see sample.cuh).
+// into first ids by relation; `label_edges` writes the lists and the ids. Each may begin when the
+// one before it is done everywhere: kernels of their own, or barriers of a block (see sample.cuh).
 #pragma once
 #include "scan.cuh"
 #include "table.cuh"
@@ -132,9 +132,9 @@ __device__ inline void count_new(const Batch &batch, const Hop &hop) {
   if (threadIdx.x == 0) hop.next_base[relations] = carry;
 }
 
-// Gives every edge the local id of its source, appends the new nodes to their lists, and makes their
-// table entries local ids. An entry that another thread is about to change says the same before and
-// after: the first edge to the node has its rank, which gives its local id.
+// Gives every edge the local id of its source, appends the new nodes to their lists, and makes
+// their table entries local ids. An entry that another thread is about to change says the same
+// before and after: the first edge to the node has its rank, which gives its local id.
 //
 // Example: as above, label = 1, 2, 2, 3, the list grows to 7, 4, 9, 2 and the entries of 9 and 2
 // become base + 2 and base + 3.

@@ -1,5 +1,5 @@
-// One hop of neighbour sampling, by many blocks: the steps of sample.cuh, and those of which a small
-// hop has no need.
+// One hop of neighbour sampling, by many blocks: the steps of sample.cuh, and those of which a
+// small hop has no need.
 #include "sample.cuh"
 
 constexpr u32 kEmptySlot = 0xFFFFFFFFu;
@@ -11,8 +11,8 @@ KERNEL(4) plan_items(Descriptor<Batch> batch, i32 hop) {
   store_run_sum(step::plan_items(*batch, hop_of(*batch, hop)), batch->edges.run_sum);
 }
 
-// Example: items of 2, 0 and 1 edges, the last of another relation, give item_ptr = [0, 2, 2, 3] and
-// edge_ptr = [0, 2, 3].
+// Example: items of 2, 0 and 1 edges, the last of another relation, give item_ptr = [0, 2, 2, 3]
+// and edge_ptr = [0, 2, 3].
 KERNEL(4) scan_items(Descriptor<Batch> batch, i32 hop) {
   step::scan_items(*batch, hop_of(*batch, hop));
 }

@@ -1,7 +1,8 @@
 // The steps of one hop of neighbour sampling. The work is a list of items, one for each (relation,
 // frontier node of the relation's destination type), relation by relation: `plan_items` counts the
-// edges of each, and one of the `sample_*` for each kind of fan-out fills them; where a relation has
-// weights, those of weighted.cu do, unless all neighbours are taken. All counts stay on the device.
+// edges of each, and one of the `sample_*` for each kind of fan-out fills them; where a relation
+// has weights, those of weighted.cu do, unless all neighbours are taken. All counts stay on the
+// device.
 //
 // A step is done by all blocks of a launch. Kernels of their own run them on many blocks; one block
 // runs a small hop's steps one behind the other in `sample_small` (small.cu).
@@ -12,10 +13,9 @@
 
 namespace step {
 
-// How many of the weights at [start, start + degree) are positive, counting no further than `enough`:
-// on most lists this reads no more weights than there are edges to draw.
-//
-// The list has `degree` edges beside the excluded ones.
+// How many of a list's weights from position `start` on are positive, counting no further than
+// `enough`: on most lists this reads no more weights than there are edges to draw. The list has
+// `degree` edges and the excluded ones, whose weights do not count.
 //
 // Example: weights 0, 2, 0, 1, 7 and enough 2 give 2, and the 7 is not looked at.
 __device__ inline i64 count_positive(const Batch &batch, i64 start, i64 degree, i64 enough,
@@ -33,8 +33,9 @@ __device__ inline i64 count_positive(const Batch &batch, i64 start, i64 degree, 
 
 // Counts the edges of every item of a hop, and returns the sum over the items of the thread.
 //
-// With times an item is what lies in the past of its node's seed, or with `recent` the last fan-out
-// neighbours of that; excluded edges are no part of it. With weights only neighbours of positive weight can be drawn.
+// With times, an item holds the edges that are no later than the seed of its node, or with `recent`
+// the last fan-out ones of those. Excluded edges are no part of it. With weights, only edges of
+// positive weight can be drawn.
 //
 // Example: fan-out 2 and frontier nodes of degree 3, 0 and 1 give item_ptr = [2, 0, 1, .]. If the
 // first one's list begins at 10 with the times 3, 5, 9, and its seed has the time 6, its item has
@@ -106,8 +107,8 @@ __device__ inline void scan_items(const Batch &batch, const Hop &hop) {
 // first is one match over the lanes; the second asks one other lane, and is repeated until no lane
 // changes, which takes as many rounds as the longest such chain: mostly one.
 //
-// Example: degree 5, k 3, draws 1, 1, 4: slot 1 repeats a draw and takes 3; slot 2 drew 4. The picks
-// are 1, 3, 4. With draws 1, 1, 3 slot 2 finds that slot 1 took 3, and takes 4.
+// Example: degree 5, k 3, draws 1, 1, 4: slot 1 repeats a draw and takes 3; slot 2 drew 4. The
+// picks are 1, 3, 4. With draws 1, 1, 3 slot 2 finds that slot 1 took 3, and takes 4.
 __device__ inline u32 floyd_pick(u32 degree, u32 k, u32 lane, u32 lanes, u32 group_mask,
                                  const Stream &stream) {
   const bool active = lane < k;
@@ -146,10 +147,12 @@ __device__ inline void sample_floyd(const Batch &batch, const Hop &hop, i32 lane
     const Item item = item_at(batch, hop, number, r);
     u32 pick = lane;
     if (item.size < item.degree && item.size > 0) {
-      pick = floyd_pick(static_cast<u32>(item.degree), static_cast<u32>(item.size), lane, lanes, mask,
-                        stream_of(batch, hop, item));
+      pick = floyd_pick(static_cast<u32>(item.degree), static_cast<u32>(item.size), lane, lanes,
+                        mask, stream_of(batch, hop, item));
     }
-    if (lane < item.size) put_edge(batch, hop, item, item.first + lane, place_of(batch, item, pick));
+    if (lane < item.size) {
+      put_edge(batch, hop, item, item.first + lane, place_of(batch, item, pick));
+    }
   }
 }
 

@@ -50,10 +50,11 @@ __device__ inline void store_run_sum(i64 sum_of_thread, Out<i64> run_sum) {
 
 // Turns `value` into its exclusive prefix sums, and looks them up at some positions.
 //
-// n: how many numbers there are; value: [n + 1], in: numbers >= 0, out: their prefix sums, the total
-// last; run_sum: [blocks]; at: [places], each in [0, n]; found: [places] out, value[at[i]].
+// n: how many numbers there are; value: [n + 1], in: numbers >= 0, out: their prefix sums, the
+// total last; run_sum: [blocks]; at: [places], each in [0, n]; found: [places] out, value[at[i]].
 //
-// Example: value [2, 0, 1, .] with n = 3 becomes [0, 2, 2, 3]; at = [0, 2, 3] gives found [0, 2, 3].
+// Example: value [2, 0, 1, .] with n = 3 becomes [0, 2, 2, 3]; at = [0, 2, 3] gives found [0, 2,
+// 3].
 template <class Sum, class Places>
 __device__ inline void scan_runs(i64 n, Out<Sum> value, Out<i64> run_sum, Places at, i64 places,
                                  Out<i64> found) {

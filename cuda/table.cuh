@@ -8,10 +8,10 @@
 // Of several numbers for the same node the smallest is right: a known node stays what it is, and
 // among edges the first one wins, in whatever order the threads come.
 //
-// A dense table has an entry for every node of the graph. A hash table (linear probing, at most half
-// full) holds no keys: an entry tells where the node stands, in the list of its type or at an edge,
-// and that is where keys are compared. It serves large graphs and disjoint subgraphs, where the same
-// node counts once for each subgraph.
+// A dense table has an entry for every node of the graph. A hash table (linear probing, at most
+// half full) holds no keys: an entry tells where the node stands, in the list of its type or at an
+// edge, and that is where keys are compared. It serves large graphs and disjoint subgraphs, where
+// the same node counts once for each subgraph.
 #pragma once
 #include "batch.cuh"
 
@@ -44,12 +44,13 @@ __device__ inline bool has_key(const Batch &batch, i64 start, u32 x, u32 locals,
     return nodes.node[start + x] == key.node &&
            (!disjoint || nodes.seed_of[start + x] == key.subgraph);
   }
-  return edges.row[x - locals] == key.node && (!disjoint || edges.group[x - locals] == key.subgraph);
+  const u32 edge = x - locals;
+  return edges.row[edge] == key.node && (!disjoint || edges.group[edge] == key.subgraph);
 }
 
 __device__ inline u64 first_slot(const Key &key, i64 slots) {
-  const u64 mixed = (static_cast<u64>(key.node) ^ static_cast<u64>(static_cast<u32>(key.subgraph)) << 32) *
-                    0x9E3779B97F4A7C15ull;
+  const u64 subgraph = static_cast<u32>(key.subgraph);
+  const u64 mixed = (static_cast<u64>(key.node) ^ subgraph << 32) * 0x9E3779B97F4A7C15ull;
   return (mixed ^ mixed >> 32) & static_cast<u64>(slots - 1);
 }
 
@@ -75,9 +76,10 @@ __device__ inline i64 enter_hashed(const Batch &batch, i64 type, const Key &key,
   }
 }
 
-// The local id of `key` of a type, or -1 if it is not in the table. Every entry must be a local id by
-// now.
-__device__ inline i64 find_hashed(const Batch &batch, i64 type, const Key &key, const Window &window) {
+// The local id of `key` of a type, or -1 if it is not in the table. Every entry must be a local id
+// by now.
+__device__ inline i64 find_hashed(const Batch &batch, i64 type, const Key &key,
+                                  const Window &window) {
   const i64 first = batch.table.slot_base[type], slots = batch.table.slot_base[type + 1] - first;
   const i64 start = batch.nodes.node_start[type];
   for (u64 at = first_slot(key, slots);; at = (at + 1) & static_cast<u64>(slots - 1)) {

@@ -4,8 +4,8 @@
 
 constexpr i64 kEdgeTime = -1, kNoTime = -2;  // in place of a first index into the times of nodes
 
-// How many of the neighbours at [start, start + degree) of relation r, which are sorted by time, are
-// no later than `latest`. Reads the times of O(log degree) of them.
+// How many of the neighbours at [start, start + degree) of relation r, which are sorted by time,
+// are no later than `latest`. Reads the times of O(log degree) of them.
 //
 // Example: times 3, 5, 5, 9 and latest 5 give 3.
 __device__ inline i64 count_until(const Graph &graph, i64 r, i64 start, i64 degree, i64 latest) {
@@ -34,9 +34,10 @@ struct Span {
 __device__ inline Span span_until(const Graph &graph, i64 r, i64 start, i64 degree, i64 latest) {
   Span span{start, count_until(graph, r, start, degree, latest)};
   if (graph.time_window >= 0) {
-    // The latest time that is too old; the least time is never.
+    // The latest time that is too old; the least int64 never is.
     constexpr i64 kLeast = -0x7FFFFFFFFFFFFFFFll - 1;
-    const i64 before = latest < kLeast + graph.time_window + 1 ? kLeast : latest - (graph.time_window + 1);
+    const i64 reach = graph.time_window + 1;
+    const i64 before = latest < kLeast + reach ? kLeast : latest - reach;
     const i64 early = count_until(graph, r, start, span.degree, before);
     span.start += early;
     span.degree -= early;

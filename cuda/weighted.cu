@@ -5,8 +5,9 @@
 //
 // Doubles are added, subtracted, multiplied and compared in the order of the twin. A compiler may
 // merge a product with a sum into one fused operation, which rounds once and not twice; therefore
-// every product is an __dmul_rn, which is never merged, and sums alone leave nothing to merge. Other
-// options of the compiler do not matter: CuPy's -ftz=true flushes tiny floats to zero, never doubles.
+// every product is an __dmul_rn, which is never merged, and sums alone leave nothing to merge.
+// Other options of the compiler do not matter: CuPy's -ftz=true flushes tiny floats to zero, never
+// doubles.
 #include "items.cuh"
 #include "times.cuh"
 
@@ -87,12 +88,12 @@ __device__ inline i64 first_above(In<f64> cumulative, i64 first, i64 last, f64 t
 
 // The position that a draw from [0, 1) takes of an item; its end if rounding went past it.
 //
-// An entry of an alias table holds the share of its slot that goes to its own edge, as a float (minus
-// what it lacks to 1 above 0.5), and above it the edge that gets the rest, counted from the begin of
-// the list (Walker 1977, see `kernels/alias.py`).
+// An entry of an alias table holds the share of its slot that goes to its own edge, as a float
+// (minus what it lacks to 1 above 0.5), and above it the edge that gets the rest, counted from the
+// begin of the list (Walker 1977, see `kernels/alias.py`).
 //
-// Example: weights 1, 5, 2 and the draw 0.25: slot 0.75 is slot 0, which keeps its edge up to 0.375,
-// so it takes the 5; by cumulative weights 2 of 8 takes the 5, too.
+// Example: weights 1, 5, 2 and the draw 0.25: slot 0.75 is slot 0, which keeps its edge up to
+// 0.375, so it takes the 5; by cumulative weights 2 of 8 takes the 5, too.
 __device__ inline i64 find(const Weights &item, f64 draw) {
   if (!item.aliased) {
     const f64 target = __dmul_rn(draw, item.cumulative[item.end - 1]);
@@ -121,8 +122,8 @@ __device__ inline f64 weight_left(const Weights &item, Out<P> position, i64 firs
   return left + (item.before(item.end) - before);
 }
 
-// The position not picked yet at `target` of the weight left, or -1 if rounding went past the gap it
-// falls into. Reads O(picked + log degree) weights.
+// The position not picked yet at `target` of the weight left, or -1 if rounding went past the gap
+// it falls into. Reads O(picked + log degree) weights.
 //
 // Example: weights 1, 5, 2 with the 5 picked leave gaps of 1 and 2; target 1.5 takes the 2.
 __device__ inline i64 pick_from_gaps(const Weights &item, Out<P> position, i64 first, i64 picked,
@@ -175,7 +176,8 @@ __device__ inline i64 pick_exactly(const Weights &item, Out<P> position, i64 fir
 // A position that is neither picked nor excluded, with probability weight / weight left.
 //
 // Example: weights 1, 5, 2 with the 5 excluded: a draw of 0.5 means 1.5 of 3 and takes the 2.
-__device__ inline i64 pick_left(const Weights &item, Out<P> position, i64 first, i64 picked, f64 draw) {
+__device__ inline i64 pick_left(const Weights &item, Out<P> position, i64 first, i64 picked,
+                                f64 draw) {
   const f64 tiny = __dmul_rn(kTinyShare, item.cumulative[item.end - 1] - item.low);
   const f64 left = weight_left(item, position, first, picked);
   i64 chosen = -1;
@@ -185,8 +187,8 @@ __device__ inline i64 pick_left(const Weights &item, Out<P> position, i64 first,
 
 // Draws for the items of weighted relations with a fan-out k >= 0 with replacement: slot j takes a
 // position with probability weight / sum of weights. Slots are independent, so a sub-warp shares an
-// item as in `sample_replace`. An item that begins inside its list is short, its fan-out at most, and
-// its share of the running sums may be lost in rounding, so its weights are added up afresh.
+// item as in `sample_replace`. An item that begins inside its list is short, its fan-out at most,
+// and its share of the running sums may be lost in rounding, so its weights are added up afresh.
 //
 // Example: weights 1, 5, 2 and draws 0.5, 0 mean 4 and 0 of 8, so they take the 5 and the 1.
 KERNEL(2) weighted_replace(
@@ -267,8 +269,8 @@ __device__ inline void pick_distinct(const Weights &item, Out<P> position, i64 f
 }
 
 // Draws for the items of weighted relations with a fan-out k >= 0 without replacement, a lane an
-// item: each draw depends on the picks before it, and the order in which the gaps' weights are added
-// decides the last bits, so further lanes would have nothing to do. Items are independent.
+// item: each draw depends on the picks before it, and the order in which the gaps' weights are
+// added decides the last bits, so further lanes would have nothing to do. Items are independent.
 //
 // Example: fan-out 2 of the weights 1, 0, 5, 2 at position 10, where times hide other edges of the
 // list: draws 0.9, 0.5 mean 7.2 and 4 of 8 and take the 2 and the 5; the edges are at positions 13
@@ -287,8 +289,9 @@ KERNEL(2) weighted_distinct(Descriptor<Batch> batch, i32 hop) {
                     stream_of(*batch, at, item));
     }
     for (i64 j = 0; j < item.size; ++j) {
-      const i64 pick = whole ? place_of(*batch, item, j) : static_cast<i64>(at.position[item.first + j]);
-      put_edge(*batch, at, item, item.first + j, pick);
+      const i64 edge = item.first + j;
+      const i64 pick = whole ? place_of(*batch, item, j) : static_cast<i64>(at.position[edge]);
+      put_edge(*batch, at, item, edge, pick);
     }
   }
 }

@@ -12,10 +12,19 @@ from benchmarks.gpu.device import Context, Device, opened, registered
 from benchmarks.gpu.training import load_graph, ours_loader
 from benchmarks.graphs import bare
 from benchmarks.statistics import spread
+from pyg_direct.batch.gather import gather as gather_rows
+from pyg_direct.batch.gather import tables_in
 from pyg_direct.doctor.bandwidth import HostBandwidth, Rate, measure_bandwidth
 from pyg_direct.ops.cuda.backend import LINE_BYTES
+from pyg_direct.quantized import QuantizedTensor, quantize
 
 CHECKED_ROWS = 1000
+# What features are quantized to: name, dtype, scale.
+QUANTIZED = (
+    ("int8 by column", torch.int8, "column"),
+    ("int8 by row", torch.int8, "row"),
+    ("bfloat16", torch.bfloat16, "column"),
+)
 CALIBRATED = (400, 64)  # row bytes and base of the gather that is measured by number of blocks
 
 
@@ -118,6 +127,60 @@ def measure_gather(context: Context, device: Device, table: Tensor) -> dict[str,
     num_bytes = plan.launches * picked * row_bytes
     samples = [num_bytes / device.timer(work) for _ in range(plan.repeats)]
     return {"rows": picked, "bytes_per_second": spread(samples)}
+
+
+def quantized(context: Context) -> None:
+    """Measure rows a second of float32 features and of quantized ones, by where they lie."""
+    plan = context.plan
+    x = torch.randn(plan.table_bytes // (4 * plan.num_features), plan.num_features)
+    tables: dict[str, Tensor] = {"float32": x}
+    for name, dtype, scale in QUANTIZED:
+        tables[name] = quantize(x, dtype, scale=scale)
+    with opened(context.dry) as device:
+        for place in ("host", "device"):
+            context.keep(place, {})
+            for name, table in tables.items():
+                placed = placed_at(device, place, name, table)
+                record = measure_attribute(context, device, placed)
+                context.keep(place, context.results[place] | {name: record})
+
+
+def placed_at(device: Device, place: str, name: str, table: Tensor) -> Tensor:
+    """Return an attribute whose tables lie on the host, registered, or on the device."""
+    parts = tables_in(table)
+    if place == "host":
+        device.backend.memory.place_tables([(name, part) for part in parts], place)
+        return table
+    moved = [part.to(device.device) for part in parts]
+    return QuantizedTensor(*moved) if isinstance(table, QuantizedTensor) else moved[0]
+
+
+def measure_attribute(context: Context, device: Device, table: Tensor) -> dict[str, Any]:
+    """Measure a gather of rows of an attribute, decoded, after a look at what it gives."""
+    plan, backend = context.plan, device.backend
+    picked = max(1, min(len(table), plan.gather_rows, plan.gather_bytes // (4 * table.shape[1])))
+    index = random_rows(len(table), picked, device.device)
+    got = gather_rows(table, index, 0, backend, len(table))[:CHECKED_ROWS].cpu()
+    if not torch.equal(got, as_float32(table, index[:CHECKED_ROWS].to(table.device)).cpu()):
+        raise AssertionError(f"a gather of {table.dtype} rows on {table.device} gave wrong rows")
+
+    def work() -> None:
+        for _ in range(plan.launches):
+            gather_rows(table, index, 0, backend, len(table))
+
+    work()
+    rows = plan.launches * picked
+    samples = [rows / device.timer(work) for _ in range(plan.repeats)]
+    return {
+        "rows": picked,
+        "row_bytes": sum(part[:1].nbytes for part in tables_in(table) if len(part) == len(table)),
+        "rows_per_second": spread(samples),
+    }
+
+
+def as_float32(table: Tensor, index: Tensor) -> Tensor:
+    """Return rows of an attribute as torch selects and decodes them."""
+    return table.decoded(index) if isinstance(table, QuantizedTensor) else table[index]
 
 
 def sampling(context: Context) -> None:

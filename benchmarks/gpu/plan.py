@@ -30,9 +30,13 @@ class Plan(NamedTuple):
     repeats: int
     pyg_batches: int  # in one round of PyG's loader
     pyg_rounds: int
+    small_nodes: int  # of the graph for `small_hops`
+    small_edges: int
+    small_fanout: list[int]
+    small_batch_sizes: list[int]
 
 
-# The graph has the size of ogbn-products.
+# The graph has the size of ogbn-products, the small one that of Cora.
 FULL = Plan(
     num_nodes=2_400_000, num_edges=62_000_000, num_features=100, num_classes=47,
     fanout=[15, 10, 5], batch_size=1024, hidden=256,
@@ -40,6 +44,7 @@ FULL = Plan(
     bandwidth_bytes=256 << 20, table_bytes=512 << 20, gather_bytes=64 << 20, gather_rows=1 << 20,
     row_bytes=[4, 16, 64, 100, 128, 200, 256, 400, 512, 1024, 1536, 2408, 4096],
     bases=[0, 16, 64], launches=4, repeats=7, pyg_batches=8, pyg_rounds=3,
+    small_nodes=2_708, small_edges=10_556, small_fanout=[10, 10], small_batch_sizes=[8, 32, 128],
 )  # fmt: skip
 # Runs in the emulator of the tests, where a batch takes a second.
 DRY = Plan(
@@ -48,6 +53,7 @@ DRY = Plan(
     warmup=1, batches=2, rounds=2, growth_batches=10, cached_batches=2,
     bandwidth_bytes=1 << 14, table_bytes=1 << 13, gather_bytes=1 << 11, gather_rows=64,
     row_bytes=[4, 400], bases=[0, 64], launches=1, repeats=2, pyg_batches=2, pyg_rounds=2,
+    small_nodes=40, small_edges=160, small_fanout=[3, 2], small_batch_sizes=[2, 4],
 )  # fmt: skip
 
 
@@ -65,14 +71,16 @@ FULL_SECONDS = 570
 # In order of value: a run that is cut off has the first ones.
 STAGES = (
     Stage("info", 25, "benchmarks.gpu.checks:describe"),
-    Stage("tests", 140, "benchmarks.gpu.checks:run_tests", needs_gpu=True),
-    Stage("sanitizer", 100, "benchmarks.gpu.checks:sanitize", needs_gpu=True),
+    Stage("tests", 125, "benchmarks.gpu.checks:run_tests", needs_gpu=True),
+    Stage("sanitizer", 95, "benchmarks.gpu.checks:sanitize", needs_gpu=True),
     Stage("gather", 45, "benchmarks.gpu.gather:gather"),
+    Stage("small_hops", 10, "benchmarks.gpu.small_hops:small_hops"),
+    Stage("quantized", 15, "benchmarks.gpu.gather:quantized"),
     Stage("graph", 25, "benchmarks.gpu.epochs:make_graph"),
     Stage("sampling", 30, "benchmarks.gpu.gather:sampling", needs_graph=True),
     Stage("ours", 70, "benchmarks.gpu.epochs:ours", needs_graph=True),
     Stage("in_memory", 35, "benchmarks.gpu.epochs:in_memory", needs_graph=True),
-    Stage("pyg", 60, "benchmarks.gpu.epochs:pyg", needs_graph=True),
+    Stage("pyg", 55, "benchmarks.gpu.epochs:pyg", needs_graph=True),
     Stage("growth", 25, "benchmarks.gpu.epochs:growth", needs_graph=True),
     Stage("wholegraph", 15, "benchmarks.gpu.wholegraph:run", needs_graph=True, needs_gpu=True),
 )

@@ -4,10 +4,11 @@
     python -m benchmarks gpu --only gather   # one stage; may be given several times
     python -m benchmarks gpu --quick         # no GPU: toy sizes in the emulator, no results
 
-It runs the GPU tests and compute-sanitizer, measures the link, the gather, the sampling and whole
-epochs of training against PyG's loader and against all data in GPU memory, and judges the numbers
-by the marks of `gpu_marks`. Each stage is a process of its own with a time limit, so one that fails
-or hangs spoils no other. `gpu.json` is written anew after every stage, the plot at the end.
+It runs the GPU tests and compute-sanitizer, measures the link, the gather of plain and of quantized
+rows, small batches by one block and by many, the sampling, and whole epochs of training against
+PyG's loader and against all data in GPU memory, and judges the numbers by the marks of `gpu_marks`.
+Each stage is a process of its own with a time limit, so one that fails or hangs spoils no other.
+`gpu.json` is written anew after every stage, the plot at the end.
 
 Needs the extras test, bench and cuda12 or cuda13; torch-sparse or pyg-lib for PyG's loader. Stages
 whose needs are not there say so in the result.

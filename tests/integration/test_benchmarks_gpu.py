@@ -30,6 +30,7 @@ from benchmarks.gpu import training as gpu_training
 from benchmarks.gpu.device import Context, DryDevice, MissingError
 from benchmarks.gpu.limited import Outcome, run_limited
 from benchmarks.gpu.plan import DRY, FULL, STAGES, Stage
+from benchmarks.gpu.small_hops import WAYS as SMALL_WAYS
 from pyg_direct.ops.cuda.source import FILES, declarations, read_source
 
 NAMES = [stage.name for stage in STAGES]
@@ -77,6 +78,15 @@ def test_what_a_dry_run_holds(dry: Path) -> None:
     cases = {(row["row_bytes"], row["base"]) for row in stages["gather"]["by_row"]}
     assert cases == {(row, base) for row in DRY.row_bytes for base in DRY.bases}
     assert set(stages["sampling"]) == {"host", "device"}
+    names = ["float32", *(name for name, _, _ in gpu_gather.QUANTIZED)]
+    for place in ("host", "device"):
+        assert list(stages["quantized"][place]) == names
+    sizes = {name: row["row_bytes"] for name, row in stages["quantized"]["host"].items()}
+    features = DRY.num_features
+    assert list(sizes.values()) == [4 * features, features, features + 4, 2 * features]
+    small = stages["small_hops"]["by_batch_size"]
+    assert [row["batch_size"] for row in small] == DRY.small_batch_sizes
+    assert all(row[name]["ms"]["n"] == DRY.rounds for row in small for name in SMALL_WAYS)
     assert set(stages["ours"]) == set(gpu_epochs.PLACES)
     for row in [*stages["ours"].values(), stages["in_memory"]["loader"]]:
         for kind in ("trained", "alone"):

@@ -18,8 +18,8 @@ from unittest import mock
 spec = importlib.util.spec_from_file_location("nvrtc", {str(NVRTC_MODULE)!r})
 nvrtc = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(nvrtc)
-if "preload" in sys.argv:
-    nvrtc.preload_nvrtc(12)
+if len(sys.argv) > 1:
+    nvrtc.preload_nvrtc(int(sys.argv[1]))
 import cupy
 import cupy.cuda.compiler as compiler
 
@@ -33,20 +33,26 @@ print("compiled")
 
 @pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the wheels are for Linux")
-@pytest.mark.parametrize(("version", "finds_it_alone"), [("13.6.*", False), ("14.*", True)])
+@pytest.mark.parametrize(
+    ("major", "version", "finds_it_alone"),
+    [(12, "13.6.*", False), (12, "14.*", True), (13, "13.6.*", False), (13, "14.*", True)],
+)
 def test_cupy_compiles_with_what_lies_in_wheels(
-    tmp_path: Path, version: str, finds_it_alone: bool
+    tmp_path: Path, major: int, version: str, finds_it_alone: bool
 ) -> None:
+    """As the extras `cuda12` and `cuda13` install CuPy for CUDA `major`, and NVIDIA's wheels."""
     venv.create(tmp_path / "env", with_pip=True)
     python = str(tmp_path / "env" / "bin" / "python")
-    wheels = [f"cupy-cuda12x=={version}", "nvidia-cuda-nvrtc-cu12", "nvidia-cuda-runtime-cu12"]
+    suffix = "-cu12" if major == 12 else ""
+    nvidia = [f"nvidia-cuda-{part}{suffix}=={major}.*" for part in ("nvrtc", "runtime")]
+    wheels = [f"cupy-cuda{major}x=={version}", *nvidia]
     subprocess.run([python, "-m", "pip", "install", "--quiet", *wheels], check=True)
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         command = [python, "-I", "-c", SCRIPT, *arguments]
         return subprocess.run(command, capture_output=True, text=True, check=False)
 
-    preloaded = run("preload")
+    preloaded = run(str(major))
     assert preloaded.stdout.strip() == "compiled", preloaded.stderr[-2000:]
     alone = run()
     if finds_it_alone:
@@ -54,4 +60,4 @@ def test_cupy_compiles_with_what_lies_in_wheels(
     elif "compiled" in alone.stdout:
         pytest.skip("the system has a libnvrtc of its own")
     else:
-        assert "libnvrtc.so.12" in alone.stderr
+        assert f"libnvrtc.so.{major}" in alone.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 import nvrtc
@@ -14,6 +15,7 @@ from pyg_direct.ops.cuda.launch import BLOCK_THREADS, compile_options, threads_o
 from pyg_direct.ops.cuda.source import FILES, instances, read_source
 
 REGISTERS = 65_536  # of a multiprocessor, on every architecture
+REGISTER_UNIT = 8  # a thread gets a multiple of it
 SPILLS = r"(LDL|STL)\b.*"  # accesses to local memory
 # Reads of a row and of an id, with what differs between architectures: the scope that Turing names.
 ROW_READ = r"LDG\.E(\.LTC128B)?\.128\.CONSTANT(\.SYS)?"
@@ -38,11 +40,20 @@ def machine_code(
     return (compiler or nvrtc.installed()).cubin(text, architecture, *options)
 
 
-def check_local_memory(cubin: bytes, threads: int = BLOCK_THREADS) -> None:
-    """Raise unless every kernel keeps all it has in registers, and a block of it can run."""
+def blocks_at_once() -> dict[str, int]:
+    """Return how many blocks of each kernel shall fit a multiprocessor: its `KERNEL(blocks)`."""
+    declared = re.compile(r"^KERNEL\((\d+)\)\s+(\w+)", re.MULTILINE)
+    texts = (read_source(file) for file in FILES)
+    return {name: int(blocks) for text in texts for blocks, name in declared.findall(text)}
+
+
+def check_registers(cubin: bytes, threads: int = BLOCK_THREADS) -> None:
+    """Raise unless kernels keep all they have in registers, and as many blocks fit as they say."""
+    blocks = blocks_at_once()
     for kernel, usage in sass.usage(cubin).items():
         assert (usage.stack, usage.local) == (0, 0), f"{kernel}: {usage}"
-        assert usage.registers * threads <= REGISTERS, f"{kernel}: {usage}"
+        registers = -(-usage.registers // REGISTER_UNIT) * REGISTER_UNIT
+        assert blocks[kernel] * registers * threads <= REGISTERS, f"{kernel}: {usage}"
     for kernel, instructions in sass.disassemble(cubin).items():
         assert sass.opcodes(instructions, SPILLS) == [], kernel
 
@@ -54,15 +65,13 @@ def check_gather(cubin: bytes) -> None:
     assert sass.in_flight(instructions, ID_READ) == LOADS_IN_FLIGHT
     assert sass.in_flight(instructions, f"{ROW_READ}|{ID_READ}") > LOADS_IN_FLIGHT
     assert set(sass.opcodes(instructions, r"STG\..*")) <= {"STG.E.128", "STG.E.128.SYS"}
-    usage = sass.usage(cubin)["gather_rows"]
-    assert 2 * usage.registers * BLOCK_THREADS <= REGISTERS
 
 
 @pytest.mark.parametrize("architecture", [COMMON, NEWEST])
 def test_a_lane_has_four_rows_under_way(architecture: int) -> None:
     cubin = machine_code("gather.cu", {"V": "uint4"}, architecture)
     check_gather(cubin)
-    check_local_memory(cubin)
+    check_registers(cubin)
 
 
 def test_the_link_is_measured_with_as_many_reads_under_way_as_a_gather_has() -> None:
@@ -79,13 +88,29 @@ def test_missing_launch_bounds_are_seen(architecture: int) -> None:
         check_gather(machine_code("gather.cu", {"V": "uint4"}, architecture, planted=BOUNDS))
 
 
+@pytest.mark.slow
+def test_more_registers_than_the_blocks_leave_are_seen() -> None:
+    *_, types = instances(read_source("sample.cu"))
+    with pytest.raises(AssertionError, match="Usage"):
+        check_registers(machine_code("sample.cu", types, COMMON, planted=BOUNDS))
+
+
+@pytest.mark.slow
+def test_kernels_that_say_two_blocks_need_them() -> None:
+    """With room for three, draws go to local memory: see `KERNEL` in common.cuh."""
+    for file, kernel in (("sample.cu", "sample_replace"), ("weighted.cu", "weighted_replace")):
+        *_, types = instances(read_source(file))
+        cubin = machine_code(file, types, NEWEST, planted=("KERNEL(2)", "KERNEL(3)"))
+        assert sass.usage(cubin)[kernel].stack > 0
+
+
 def test_local_memory_is_seen() -> None:
     plant = (
         "  while (at.row < rows) {",
         "  volatile i64 spilled[40];\n  spilled[lane] = 1;\n  while (at.row < rows) {",
     )
     with pytest.raises(AssertionError, match="gather_rows"):
-        check_local_memory(machine_code("gather.cu", {"V": "uint4"}, COMMON, planted=plant))
+        check_registers(machine_code("gather.cu", {"V": "uint4"}, COMMON, planted=plant))
 
 
 def test_the_model_of_accesses_under_way() -> None:
@@ -113,7 +138,7 @@ def test_the_model_of_accesses_under_way() -> None:
 def test_every_instance(file: str, architecture: int) -> None:
     for types in instances(read_source(file)):
         cubin = machine_code(file, types, architecture)
-        check_local_memory(cubin, threads_of(file, BLOCK_THREADS))
+        check_registers(cubin, threads_of(file, BLOCK_THREADS))
         if types == {"V": "uint4"}:
             check_gather(cubin)
         if file == "gather.cu":
@@ -145,7 +170,7 @@ def test_other_versions_of_nvrtc(wheel: str) -> None:
         for file in FILES:
             types = next(instances(read_source(file)))
             code = machine_code(file, types, architecture, compiler)
-            check_local_memory(code, threads_of(file, BLOCK_THREADS))
+            check_registers(code, threads_of(file, BLOCK_THREADS))
 
 
 def test_every_word_of_a_row_has_a_width() -> None:

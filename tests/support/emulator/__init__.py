@@ -43,9 +43,11 @@ from pyg_direct.ops.streams import NoStreams
 from . import torch_device
 from .build import build
 from .runtime import FakeRuntime
+from .schedules import Schedules
 
 HERE = Path(__file__).parent
-ORDERS = (0, 1, 2)  # ascending, descending, shuffled with breaks at atomics
+# Block by block, ascending or descending; several blocks at once, shuffled with breaks at atomics.
+ORDERS = (0, 1, 2)
 POISON = 0xCB
 
 
@@ -126,6 +128,8 @@ class EmulatedDevice:
         block_threads: threads of a block; few, so that small inputs take several blocks.
         order: in which order threads and blocks run, one of `ORDERS`; an attribute, to be changed.
         planted: pairs (old, new) replaced in the kernels' text: mistakes that must be caught.
+        warp_lanes: of the device whose launches can be run in all schedules: lanes of a warp, which
+            may be fewer than 32 for kernels that call no sub-warps; 0 for one that cannot.
         index: of the torch device.
         registry: of host memory, which the devices of a process share; None for one of its own.
     """
@@ -139,10 +143,13 @@ class EmulatedDevice:
         planted: Sequence[tuple[str, str]] = (),
         index: int = 0,
         registry: Registry | None = None,
+        warp_lanes: int = 0,
     ) -> None:
         torch_device.load()
         self.device = torch.device(torch_device.TYPE, index)
         self.block_threads, self.order, self.planted = block_threads, order, tuple(planted)
+        self.warp_lanes = warp_lanes
+        self.schedules: Schedules | None = None  # of some launches, which then run in all of them
         self.memory = Memory()
         self.recorded = ""  # name of the array argument whose reads are counted
         self.requests = Requests()
@@ -167,18 +174,21 @@ class EmulatedDevice:
         options = compile_options(text, types, threads_of(file, self.block_threads))
         for old, new in self.planted:
             text = text.replace(old, new)
-        function = _compiled(file, _translation_unit(text, types, kernels), options)
+        if self.warp_lanes > 0:
+            text = text.replace("kWarp = 32;", f"kWarp = {self.warp_lanes};")
+            options = (*options, f"-DEMULATED_LANES={self.warp_lanes}")
+        library = _compiled(file, _translation_unit(text, types, kernels), options)
         return {
-            declaration.name: self._preparer(function, number, declaration)
+            declaration.name: self._preparer(library, number, declaration)
             for number, declaration in enumerate(kernels)
         }
 
-    def _preparer(self, function: Any, number: int, declaration: Declaration) -> Prepare:
+    def _preparer(self, library: ctypes.CDLL, number: int, declaration: Declaration) -> Prepare:
         def prepare(block: int, arguments: Sequence[Any]) -> Launch:
             def launch(grid: Grid) -> None:
                 self.launches += 1
                 with _LOCK:
-                    self._run(function, number, declaration, grid, block, arguments)
+                    self._run(library, number, declaration, grid, block, arguments)
 
             return launch
 
@@ -186,7 +196,7 @@ class EmulatedDevice:
 
     def _run(
         self,
-        function: Any,
+        library: ctypes.CDLL,
         number: int,
         declaration: Declaration,
         grid: Grid,
@@ -210,14 +220,18 @@ class EmulatedDevice:
                 slot.value = int(value) & 0xFFFFFFFFFFFFFFFF
         counts, error = _Counts(), ctypes.create_string_buffer(400)
         dimensions = (ctypes.c_uint * 3)(*grid)
-        failed = function(
+        exploration = None if self.schedules is None else self.schedules.begin(declaration.name)
+        failed = library.emulator_launch(
             number, packed, len(packed), dimensions, block, self.order,
-            ctypes.c_uint64(self.launches), ctypes.byref(counts), error, len(error),
+            ctypes.c_uint64(self.launches), None if exploration is None else exploration.pointer,
+            ctypes.byref(counts), error, len(error),
         )  # fmt: skip
         self.requests.requests += counts.requests
         self.requests.payload_bytes += counts.payload_bytes
         if failed:
             raise EmulatorError(error.value.decode())
+        if self.schedules is not None and exploration is not None:
+            self.schedules.end(exploration, library)
 
     def _check_places(self, kernel: str, arguments: Flat) -> None:
         """Raise unless a GPU could reach every array: in its memory, or pinned and only read."""
@@ -233,13 +247,16 @@ class EmulatedDevice:
 
 @contextlib.contextmanager
 def emulated(
-    block_threads: int = 64, order: int = 0, planted: Sequence[tuple[str, str]] = ()
+    block_threads: int = 64,
+    order: int = 0,
+    planted: Sequence[tuple[str, str]] = (),
+    warp_lanes: int = 0,
 ) -> Iterator[cuda.CudaBackend]:
     """Give a `CudaBackend` over emulated device 0, whose scratch memory is watched.
 
     What torch says about pinned memory is true of the emulated device in the meantime.
     """
-    device = EmulatedDevice(block_threads, order, planted)
+    device = EmulatedDevice(block_threads, order, planted, warp_lanes=warp_lanes)
     runtime = device.registry.runtime
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(device_memory, "empty", device.memory.empty)
@@ -304,7 +321,7 @@ def _to_host(batch: Any) -> Any:
 
 
 _LOCK = threading.Lock()
-_loaded: dict[Path, Any] = {}
+_loaded: dict[Path, ctypes.CDLL] = {}
 
 
 Flat = list[tuple[Parameter, Any]]  # parameters and arguments, with descriptors' fields
@@ -384,16 +401,20 @@ def _value(parameter: Parameter, types: Mapping[str, str], at: int) -> str:
     return f"{parameter.kind}<{kind}>{{&(*launch.arrays)[{at}]}}"
 
 
-def _compiled(file: str, source: str, options: Sequence[str]) -> Any:
-    """Compile a translation unit, or take it from the cache, and return its entry point."""
-    headers = "".join(path.read_text() for path in sorted(HERE.glob("*.h")))
+def _compiled(file: str, source: str, options: Sequence[str]) -> ctypes.CDLL:
+    """Compile a translation unit, or take it from the cache, and load it."""
+    explores = any("EMULATED_LANES" in option for option in options)
+    headers = "".join(
+        path.read_text()
+        for path in sorted(HERE.glob("*.h"))
+        if explores or path.name != "explore.h"
+    )
     options = [
         *options, "-O1", "-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-unknown-pragmas",
         "-Wno-unused-parameter", "-ffp-contract=off", f"-I{HERE}",
     ]  # fmt: skip
-    library = build(Path(file).stem, source, options, key=headers)
-    if library not in _loaded:
-        function = ctypes.CDLL(str(library)).emulator_launch
-        function.restype = ctypes.c_int
-        _loaded[library] = function
-    return _loaded[library]
+    path = build(Path(file).stem, source, options, key=headers)
+    if path not in _loaded:
+        _loaded[path] = ctypes.CDLL(str(path))
+        _loaded[path].emulator_outcome.restype = ctypes.c_void_p
+    return _loaded[path]

@@ -1,9 +1,10 @@
 // CUDA's words for a C++ compiler, so that `cuda/*.cu` run on the CPU as they are: every array is a
 // checked pointer, every thread a fibre (machine.h).
 //
-// Reported as failures: reads and writes out of range or misaligned, reads of memory that nothing has
-// written, two threads that touch the same element without a barrier, a collective or an atomic in
-// between, and barriers or collectives that not all threads reach.
+// Reported as failures: reads and writes out of range or misaligned, reads of memory that nothing
+// has written, two threads that touch the same element without a barrier, a collective or an atomic
+// in between, and barriers or collectives that not all threads reach. Memory is sequentially
+// consistent: that a GPU may show writes to another block in another order is not emulated.
 #pragma once
 #define CUDA_EMULATOR
 
@@ -20,7 +21,8 @@ struct alignas(16) uint4 {
 
 namespace emu {
 
-struct Access {
+// Who touched an element last.
+struct Touch {
   u64 block = 0;  // serial of the block; 0: none yet
   u64 block_epoch = 0, warp_epoch = 0;
   u32 thread = 0;
@@ -28,7 +30,7 @@ struct Access {
 };
 
 struct Shadow {
-  Access write, read;
+  Touch write, read;
 };
 
 // One array of a launch, or one shared array.
@@ -42,7 +44,7 @@ struct Array {
   std::map<u64, Shadow> shadows;  // of the elements touched, by offset
 };
 
-inline bool conflicts(const Access &before, const Access &now) {
+inline bool conflicts(const Touch &before, const Touch &now) {
   if (before.block == 0 || (before.atomic && now.atomic)) return false;
   if (before.block != now.block) return true;
   if (before.thread == now.thread || before.block_epoch != now.block_epoch) return false;
@@ -51,25 +53,31 @@ inline bool conflicts(const Access &before, const Access &now) {
 }
 
 inline std::string at(const Array &array, long long offset, u64 size) {
-  return " of " + array.name + ": bytes " + std::to_string(offset) + " to " +
-         std::to_string(offset + static_cast<long long>(size)) + " of " + std::to_string(array.bytes);
+  const long long end = offset + static_cast<long long>(size);
+  return " of " + array.name + ": bytes " + std::to_string(offset) + " to " + std::to_string(end) +
+         " of " + std::to_string(array.bytes);
+}
+
+inline u64 address(const Array &array, long long offset) {
+  return reinterpret_cast<u64>(array.data) + static_cast<u64>(offset);
 }
 
 inline void check_range(const Array &array, long long offset, u64 size, const char *what) {
   if (offset < 0 || static_cast<u64>(offset) + size > array.bytes) {
     fail(std::string("out-of-range ") + what + at(array, offset, size));
   }
-  if ((reinterpret_cast<u64>(array.data) + static_cast<u64>(offset)) % size != 0) {
+  if (address(array, offset) % size != 0) {
     fail(std::string("misaligned ") + what + at(array, offset, size));
   }
 }
 
 inline void check_race(Array &array, long long offset, u64 size, bool writes, bool atomic) {
-  Machine &m = machine();
-  const Access now{m.block_serial, m.block_epoch, self().warp_epoch, m.current, atomic};
+  if (machine().exploring) return;  // the explorer knows all that happened before
+  const Touch now{block().serial, block().epoch, self().warp_epoch, machine().current, atomic};
   Shadow &shadow = array.shadows[static_cast<u64>(offset)];
   if (conflicts(shadow.write, now) || (writes && conflicts(shadow.read, now))) {
-    fail("race: two threads touch the same element without synchronising" + at(array, offset, size));
+    fail("race: two threads touch the same element without synchronising" +
+         at(array, offset, size));
   }
   (writes ? shadow.write : shadow.read) = now;
 }
@@ -78,14 +86,16 @@ inline void check_read(Array &array, long long offset, u64 size, bool atomic = f
   check_range(array, offset, size, "read");
   if (array.written != nullptr) {
     for (u64 i = 0; i < size; ++i) {
-      if (!array.written[offset + static_cast<long long>(i)]) fail("read of unwritten memory" + at(array, offset, size));
+      if (!array.written[offset + static_cast<long long>(i)]) {
+        fail("read of unwritten memory" + at(array, offset, size));
+      }
     }
   }
   if (array.writable) check_race(array, offset, size, false, atomic);
   if (machine().recording && array.recorded) {
     machine()
-        .warp_reads[{machine().block_serial, warp(), array.number, self().reads[array.number]}]
-        .push_back(reinterpret_cast<u64>(array.data) + static_cast<u64>(offset));
+        .warp_reads[{block().serial, warp(), array.number, self().reads[array.number]}]
+        .push_back(address(array, offset));
   }
   ++self().reads[array.number];
 }
@@ -94,6 +104,11 @@ inline void check_write(Array &array, long long offset, u64 size, bool atomic = 
   check_range(array, offset, size, "write");
   if (array.written != nullptr) std::memset(array.written + offset, 1, size);
   check_race(array, offset, size, true, atomic);
+}
+
+// Of a read or write that is no part of an atomic. What no thread writes needs no order.
+inline void before_plain(const Array &array, long long offset, bool writes) {
+  if (array.writable) before_access(Access{address(array, offset), writes, false});
 }
 
 template <class T>
@@ -122,10 +137,12 @@ struct Reference {
   long long offset;
 
   operator T() const {
+    before_plain(*array, offset, false);
     check_read(*array, offset, sizeof(T));
     return get<T>(*array, offset);
   }
   const Reference &operator=(T value) const {
+    before_plain(*array, offset, true);
     check_write(*array, offset, sizeof(T));
     put<T>(*array, offset, value);
     return *this;
@@ -134,21 +151,29 @@ struct Reference {
   Element<T> operator&() const { return Element<T>{array, offset}; }
 };
 
+// What all threads of a block share; each resident block has its own.
 template <class T, int kSize>
 struct SharedArray {
-  Array array;
-  T values[kSize];
-  u8 written[kSize * sizeof(T)];
-  u64 block = 0;
+  struct OfBlock {
+    Array array;
+    T values[kSize];
+    u8 written[kSize * sizeof(T)];
+    u64 serial = 0;
+  };
+  const char *name;
+  std::map<unsigned, OfBlock> blocks;  // by the slot of the resident block
 
-  explicit SharedArray(const char *name) { array.name = name; }
+  explicit SharedArray(const char *name) : name(name) {}
   Reference<T> operator[](long long i) {
-    if (block != machine().block_serial) {
-      block = machine().block_serial;
-      std::memset(written, 0, sizeof written);
-      array.data = reinterpret_cast<u8 *>(values);
-      array.bytes = sizeof values;
-      array.written = written;
+    OfBlock &mine = blocks[machine().slot];
+    Array &array = mine.array;
+    if (mine.serial != block().serial) {
+      mine.serial = block().serial;
+      std::memset(mine.written, 0, sizeof mine.written);
+      array.name = name;
+      array.data = reinterpret_cast<u8 *>(mine.values);
+      array.bytes = sizeof mine.values;
+      array.written = mine.written;
       array.writable = true;
       array.number = kMaxArguments - 1;
       array.shadows.clear();
@@ -189,7 +214,7 @@ struct Out {
 template <class S>
 using Descriptor = const S *;
 
-inline emu::u64 address_of(In<emu::u8> table) { return reinterpret_cast<emu::u64>(table.array->data); }
+inline emu::u64 address_of(In<emu::u8> table) { return emu::address(*table.array, 0); }
 
 template <class V>
 V load_if(bool wanted, In<emu::u8> table, long long at) {
@@ -203,27 +228,37 @@ V load_if(bool wanted, In<emu::u8> table, long long at) {
 
 template <class V>
 void store(Out<emu::u8> out, long long at, V value) {
+  emu::before_plain(*out.array, at, true);
   emu::check_write(*out.array, at, sizeof(V));
   emu::put<V>(*out.array, at, value);
 }
 
+namespace emu {
+
+template <class T>
+void before_atomic(const Element<T> &word, bool writes) {
+  before_access(Access{address(*word.array, word.offset), writes, true});
+}
+
+}  // namespace emu
+
 template <class T>
 T atomic_read(emu::Element<T> word) {
-  emu::maybe_yield();
+  emu::before_atomic(word, false);
   emu::check_read(*word.array, word.offset, sizeof(T), true);
   return emu::get<T>(*word.array, word.offset);
 }
 
 template <class T>
 void atomic_write(emu::Element<T> word, T value) {
-  emu::maybe_yield();
+  emu::before_atomic(word, true);
   emu::check_write(*word.array, word.offset, sizeof(T), true);
   emu::put<T>(*word.array, word.offset, value);
 }
 
 template <class T, class Change>
 T atomic_change(emu::Element<T> word, Change change) {
-  emu::maybe_yield();
+  emu::before_atomic(word, true);
   emu::check_read(*word.array, word.offset, sizeof(T), true);
   const T old = emu::get<T>(*word.array, word.offset), changed = change(old);
   emu::check_write(*word.array, word.offset, sizeof(T), true);
@@ -254,7 +289,8 @@ inline void __syncthreads(int line = __builtin_LINE()) { emu::barrier(line); }
 inline void __syncwarp(unsigned mask, int line = __builtin_LINE()) {
   emu::collective(emu::Kind::sync, mask, 0, 0, line);
 }
-inline long long __shfl_up_sync(unsigned mask, long long value, int delta, int line = __builtin_LINE()) {
+inline long long __shfl_up_sync(unsigned mask, long long value, int delta,
+                                int line = __builtin_LINE()) {
   return static_cast<long long>(
       emu::collective(emu::Kind::shuffle_up, mask, static_cast<emu::u64>(value), delta, line));
 }

@@ -1,6 +1,10 @@
-// The one function that Python calls. Comes behind the kernels, with `run_kernel` generated for them.
+// What Python calls. Comes behind the kernels, with `run_kernel` generated for them.
 #pragma once
 #include <set>
+
+#ifdef EMULATED_LANES
+#include "explore.h"
+#endif
 
 struct EmulatorArgument {
   emu::u64 value;      // of a scalar, or an address
@@ -14,6 +18,14 @@ struct EmulatorArgument {
 struct EmulatorCounts {
   emu::u64 requests;       // lines of 128 bytes that the warps' reads of recorded arrays touch
   emu::u64 payload_bytes;  // of the sectors of 32 bytes between the first and last one of each line
+};
+
+struct EmulatorExploration {
+  emu::u64 limit;                // of schedules; 0: follow `schedule`
+  int reduce;                    // 0: run those that differ in independent accesses only, too
+  const unsigned short *schedule;
+  emu::u64 steps;                // of it
+  emu::u64 schedules, outcomes;  // out
 };
 
 struct EmulatorLaunch {
@@ -41,9 +53,20 @@ inline EmulatorCounts counts() {
 
 }  // namespace emu
 
-extern "C" __attribute__((visibility("default"))) int emulator_launch(int kernel, const EmulatorArgument *arguments, int number,
-                               const unsigned *grid, unsigned block, int order, emu::u64 seed,
-                               EmulatorCounts *counts, char *error, int error_bytes) {
+#define EXPORTED extern "C" __attribute__((visibility("default")))
+
+static std::vector<std::vector<unsigned short>> outcomes;  // of the last launch that was explored
+
+EXPORTED const unsigned short *emulator_outcome(emu::u64 number, emu::u64 *steps) {
+  *steps = outcomes[number].size();
+  return outcomes[number].data();
+}
+
+// exploration: null: in one order. Returns whether the launch failed.
+EXPORTED int emulator_launch(int kernel, const EmulatorArgument *arguments, int number,
+                             const unsigned *grid, unsigned block, int order, emu::u64 seed,
+                             EmulatorExploration *exploration, EmulatorCounts *counts, char *error,
+                             int error_bytes) {
   std::vector<emu::Array> arrays(static_cast<std::size_t>(number));
   bool recording = false;
   for (int i = 0; i < number; ++i) {
@@ -62,9 +85,22 @@ extern "C" __attribute__((visibility("default"))) int emulator_launch(int kernel
   m.recording = recording;
   m.warp_reads.clear();
   EmulatorLaunch launch{kernel, arguments, &arrays};
-  emu::run_grid(
-      dim3{grid[0], grid[1], grid[2]}, block, order, seed,
-      [](void *data) { run_kernel(*static_cast<const EmulatorLaunch *>(data)); }, &launch);
+  const auto body = [](void *data) { run_kernel(*static_cast<const EmulatorLaunch *>(data)); };
+  const dim3 size{grid[0], grid[1], grid[2]};
+  if (exploration == nullptr) emu::run_grid(size, block, order, seed, body, &launch);
+#ifdef EMULATED_LANES
+  if (exploration != nullptr) {
+    emu::Explorer explorer(size, block, arrays, body, &launch, exploration->reduce != 0);
+    if (exploration->limit == 0) {
+      const auto *first = exploration->schedule;
+      explorer.follow(emu::Schedule(first, first + exploration->steps));
+    } else if (explorer.explore(exploration->limit)) {
+      exploration->schedules = explorer.schedules;
+      exploration->outcomes = explorer.outcomes.size();
+      outcomes = std::move(explorer.outcomes);
+    }
+  }
+#endif
   *counts = emu::counts();
   if (m.failed) std::snprintf(error, static_cast<std::size_t>(error_bytes), "%s", m.error.c_str());
   return m.failed;

@@ -9,8 +9,8 @@ constexpr std::size_t kStackBytes = 64 << 10;
 
 #if defined(__x86_64__)
 
-// Saves the callee-saved registers on the stack, leaves the stack pointer in *save, and goes on with
-// the stack `load`. Some nanoseconds, where swapcontext makes two system calls.
+// Saves the callee-saved registers on the stack, leaves the stack pointer in *save, and goes on
+// with the stack `load`. Some nanoseconds, where swapcontext makes two system calls.
 extern "C" void emu_switch(void **save, void *load);
 asm(R"(
 .text
