@@ -114,11 +114,30 @@ def training(folder: Path) -> list[str]:
     )
 
 
+def first_use(folder: Path) -> list[str]:
+    """Return the seconds from importing a loader to its first batch."""
+    found = {
+        (row["loader"], row["kernel_cache"]): number(row["median"])
+        for row in _read(folder, "cpu")["first_batch"]
+        if row["metric"] == "own_s"
+    }
+    return table(
+        ["", "fresh installation", "later processes", "PyG + torch_sparse"],
+        [
+            [
+                "seconds from importing the loader to its first batch",
+                *(found[key] for key in ((OURS, "cold"), (OURS, "warm"), (BASELINE, "none"))),
+            ]
+        ],
+    )
+
+
 TABLES: dict[str, Callable[[Path], list[str]]] = {
     "speed": speed,
     "others": others,
     "variants": variants,
     "training": training,
+    "first_use": first_use,
 }
 
 

@@ -52,6 +52,7 @@ COMMANDS = {
             "accuracy with float16 and int8 features",
         ),
         Command("tasks", "benchmarks.training.tasks", "links, edge types and times"),
+        Command("end_to_end", "benchmarks.training.end_to_end", "epochs of training, CPU time too"),
         Command("inference", "benchmarks.inference", "outputs of a model for all nodes"),
         Command(
             "accelerated_training", "benchmarks.accelerated_training", "steps of accelerated models"

@@ -31,7 +31,7 @@ from pyg_direct import generate
 
 def main(argv: list[str] | None = None) -> float:
     """Generate where needed, and train; return the accuracy over the last steps."""
-    made = parser(__doc__, epochs=1, batch_size=1024)
+    made = parser(__doc__, epochs=4, batch_size=1024)
     made.add_argument("--path", type=Path, help="directory of the graph; default: a temporary one")
     made.add_argument("--nodes", default="1M", help="such as 111M; default: 1M")
     made.add_argument("--edges", default="10M", help="such as 1.6B; default: 10M")

@@ -22,7 +22,6 @@ from scipy.stats import rankdata
 from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.nn import GraphConv, SAGEConv, global_mean_pool, to_hetero
-from torch_sparse import SparseTensor
 
 import pyg_direct
 from benchmarks import result as results
@@ -184,6 +183,8 @@ class TorchSparseNode2Vec(pyg_direct.Node2Vec):
     def __init__(self, edge_index: Tensor, *args: Any, **kwargs: Any) -> None:
         super().__init__(edge_index, *args, **kwargs)
         size = (self.num_nodes, self.num_nodes)
+        from torch_sparse import SparseTensor  # here, as reports are written without it
+
         self.adj = SparseTensor(row=edge_index[0], col=edge_index[1], sparse_sizes=size)
 
     def _positive(self, batch: Tensor, key: Any) -> Tensor:

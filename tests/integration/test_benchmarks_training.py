@@ -5,6 +5,7 @@ import json
 import pytest
 
 from benchmarks import accelerated_training, plan_accuracy, stats_cost
+from benchmarks.training import end_to_end
 
 
 @pytest.mark.slow
@@ -18,6 +19,18 @@ def test_accelerated_training(tmp_path) -> None:
     assert all(row["difference"] < 1e-4 for row in rows)
     assert rows[0]["forms"] == ["product"]
     assert "| GraphSAGE |" in out.with_suffix(".md").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_end_to_end(tmp_path) -> None:
+    end_to_end.main(["--quick", "--out", str(tmp_path)])
+    out = tmp_path / "end_to_end.json"
+    for task in json.loads(out.read_text())["tasks"]:
+        ways = {(row["contestant"], row["num_workers"]) for row in task["rows"]}
+        assert {(end_to_end.OURS, 0), (end_to_end.ACCELERATED, 2)} <= ways
+        assert all(row["wall_s"]["median"] > 0 < row["cpu_s"]["median"] for row in task["rows"])
+    assert "## to_hetero(SAGE)" in out.with_suffix(".md").read_text()
 
 
 def test_stats_cost(tmp_path) -> None:

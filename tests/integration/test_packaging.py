@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -28,6 +29,21 @@ def test_the_wheel_holds_the_package_the_kernels_and_nothing_else(wheel):
     sources = {str(path.relative_to(ROOT)) for path in (ROOT / "pyg_direct").rglob("*.py")}
     assert sources <= set(names)
     assert {name.split("/")[0] for name in names if ".dist-info" not in name} == {"pyg_direct"}
+
+
+def test_the_sdist_holds_what_it_takes_to_build_and_test(tmp_path):
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", str(tmp_path)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    (path,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(path) as archive:
+        names = {name.split("/", 1)[1] for name in archive.getnames()}
+    for folder in ("cuda", "pyg_direct", "tests", "docs", "examples", "benchmarks"):
+        ignored = {"__pycache__", "_build", "_generated"}
+        files = (
+            p for p in (ROOT / folder).rglob("*") if p.is_file() and not ignored & set(p.parts)
+        )
+        assert {str(file.relative_to(ROOT)) for file in files} <= names
+    assert not any(part in name for part in ("_build/", "_generated/") for name in names)
 
 
 @pytest.mark.slow

@@ -12,7 +12,6 @@ from typing import Any
 
 import pynvml
 import pytest
-import tomllib
 
 from pyg_direct import info
 from pyg_direct.doctor.bandwidth import HostBandwidth, Rate
@@ -331,6 +330,7 @@ def test_commands_for_cupy_name_what_the_extras_name() -> None:
 
 def test_extras_hold_the_wheels_that_messages_name() -> None:
     """The compiler's wheels: each extra has those of its major version, and messages the same."""
+    tomllib = pytest.importorskip("tomllib")  # of Python 3.11
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
     extras = project["project"]["optional-dependencies"]
     for major in (12, 13):

@@ -10,6 +10,7 @@ from graphs import example_graph
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.transforms import ToSparseTensor
+from versions import needs_layouts
 
 from pyg_direct import NeighborLoader, NeighborSampler
 from pyg_direct.batch.sparse import csr_rows, stored_bytes, values_of
@@ -51,6 +52,7 @@ def pairs(batch: Any, name: str) -> list[tuple[int, int]]:
     return sorted(zip(row.tolist(), col.tolist(), strict=True))
 
 
+@needs_layouts
 @pytest.mark.parametrize("kind", ["directional", "induced", "bidirectional"])
 @pytest.mark.parametrize("name", ["adj_t", "adj"])
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -101,12 +103,14 @@ def test_types() -> None:
     assert adj_t.values().tolist() == (100 * row + col).tolist()
 
 
+@needs_layouts
 @pytest.mark.skipif(torch_geometric.typing.WITH_TORCH_SPARSE, reason="it takes torch_sparse's")
 def test_the_transform_without_torch_sparse() -> None:
     """`ToSparseTensor` makes a matrix of torch's then, which is no reason to refuse it."""
     assert next(iter(NeighborLoader(ToSparseTensor()(example_graph()), [2]))).adj_t.shape[0] > 0
 
 
+@needs_layouts
 @pytest.mark.parametrize("layout", ["csr", "coo"])
 def test_what_the_transform_makes(layout: str) -> None:
     data = Data(edge_index=distinct_edges(), x=torch.eye(NODES))

@@ -1,0 +1,217 @@
+"""Epochs of training with each loader on the same cores: wall time and CPU time.
+
+A GraphSAGE and a heterogeneous model on the packages of Debian, which lie in the repository. All
+contestants take turns, epoch by epoch, each with its own copy of the model. CPU time counts this
+process and its workers; it is what energy goes into.
+
+    python -m benchmarks end_to_end  # some minutes; PyG's loader needs pyg-lib or torch-sparse
+"""
+
+from __future__ import annotations
+
+import copy
+import resource
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+import torch_geometric.loader
+from torch import Tensor, nn
+from torch_geometric import typing
+from torch_geometric.nn import GraphSAGE, to_hetero
+
+import pyg_direct
+from benchmarks.graphs import debian_hetero
+from benchmarks.result import new_result, number, parser, table, write
+from benchmarks.statistics import spread
+from examples.common import SageEncoder
+from examples.debian import packages
+
+TITLE = "Training, end to end"
+HIDDEN, NUM_WORKERS = 64, (0, 2)
+OURS, ACCELERATED = "pyg_direct", "pyg_direct, accelerate"
+
+
+class Task(NamedTuple):
+    """A graph, its seeds and a model."""
+
+    name: str
+    data: Any
+    seed_type: str | None  # None: the graph has no types
+    seeds: Tensor
+    fanout: list[int]
+    model: nn.Module
+    batch_size: int
+
+    def loader(self, cls: Any, num_workers: int) -> Any:
+        """Return a loader over the seeds."""
+        seeds = self.seeds if self.seed_type is None else (self.seed_type, self.seeds)
+        options = {"batch_size": self.batch_size, "shuffle": True, "num_workers": num_workers}
+        return cls(self.data, self.fanout, seeds, **options)
+
+    def loss(self, model: Any, batch: Any) -> Tensor:
+        """Return the loss of the seeds of a batch."""
+        if self.seed_type is None:
+            out, store = model(batch.x, batch.edge_index), batch
+        else:
+            out = model(batch.x_dict, batch.edge_index_dict)[self.seed_type]
+            store = batch[self.seed_type]
+        return F.cross_entropy(out[: store.batch_size], store.y[: store.batch_size])
+
+
+def pygs() -> str | None:
+    """Return what PyG's loader is called here, by what draws for it; None if it cannot run."""
+    if typing.WITH_PYG_LIB:
+        return "PyG + pyg-lib"
+    return "PyG + torch_sparse" if typing.WITH_TORCH_SPARSE else None
+
+
+def tasks(quick: bool) -> list[Task]:
+    """Return the tasks, with untrained models."""
+    torch.manual_seed(0)
+    data = packages()
+    num_classes = int(data.y.max()) + 1
+    limit, batch_size = (100, 64) if quick else (10_000, 1024)
+    sage = GraphSAGE(data.num_features, HIDDEN, num_layers=2, out_channels=num_classes)
+    typed = debian_hetero()
+    hetero = to_hetero(SageEncoder(HIDDEN, num_classes), typed.metadata())
+    seeds = typed["package"].train_mask.nonzero().view(-1)[:limit]
+    found = [
+        Task(
+            "GraphSAGE, 2 layers, fan-out 15/10", data, None,
+            data.train_mask.nonzero().view(-1)[:limit], [15, 10], sage, batch_size,
+        ),
+        Task(
+            "to_hetero(SAGE), 2 layers, fan-out 10/5", typed, "package", seeds, [10, 5], hetero,
+            batch_size,
+        ),
+    ]  # fmt: skip
+    with torch.no_grad():  # lazy layers learn their sizes
+        batch = next(iter(found[1].loader(pyg_direct.NeighborLoader, 0)))
+        hetero(batch.x_dict, batch.edge_index_dict)
+    return found
+
+
+def epoch_of(task: Task, contestant: str, num_workers: int) -> Callable[[], None]:
+    """Return a function that trains for an epoch, with a model of its own."""
+    ours = contestant in (OURS, ACCELERATED)
+    cls = pyg_direct.NeighborLoader if ours else torch_geometric.loader.NeighborLoader
+    loader, model = task.loader(cls, num_workers), copy.deepcopy(task.model)
+    if contestant == ACCELERATED:
+        model = pyg_direct.accelerate(model, loader)
+    optimizer = torch.optim.Adam(model.parameters())
+
+    def epoch() -> None:
+        for batch in loader:
+            optimizer.zero_grad()
+            task.loss(model, batch).backward()
+            optimizer.step()
+
+    return epoch
+
+
+def cpu_seconds() -> float:
+    """Return the CPU time of this process and of its children that ended, as workers do."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(one.ru_utime + one.ru_stime for one in used)
+
+
+def measure(task: Task, rounds: int) -> list[dict[str, Any]]:
+    """Train in turn; the first epoch of each, in which code is compiled, is thrown away."""
+    contestants = [*filter(None, [pygs()]), OURS, ACCELERATED]
+    ways = {
+        (who, workers): epoch_of(task, who, workers)
+        for who in contestants
+        for workers in NUM_WORKERS
+    }
+    wall: dict[Any, list[float]] = {way: [] for way in ways}
+    cpu: dict[Any, list[float]] = {way: [] for way in ways}
+    for turn in range(-1, rounds):
+        for way, epoch in ways.items():
+            begin, used = time.perf_counter(), cpu_seconds()
+            epoch()
+            if turn >= 0:
+                wall[way].append(time.perf_counter() - begin)
+                cpu[way].append(cpu_seconds() - used)
+    return [
+        {
+            "contestant": who,
+            "num_workers": workers,
+            "wall_s": spread(wall[who, workers]),
+            "cpu_s": spread(cpu[who, workers]),
+        }
+        for who, workers in ways
+    ]
+
+
+def sections(result: dict[str, Any]) -> list[str]:
+    """Return the body of the report."""
+    lines = [
+        "",
+        "Seconds of an epoch: medians (quartiles) of rounds in which all take turns, each with a",
+        f"model of its own, {result['threads']} threads of torch. CPU time is that of the process",
+        "and of its workers. Workers are processes in PyG and threads in pyg_direct. Other",
+        "programs may have run (see the load): then CPU times tell more than wall times.",
+        f"Not installed, so not measured: {', '.join(result['not_installed']) or 'none'}.",
+        "GraphBolt's batches need models of their own, so it is not among them.",
+    ]
+    for task in result["tasks"]:
+        best = {}
+        for row in task["rows"]:
+            known = best.get(row["contestant"])
+            if known is None or row["wall_s"]["median"] < known["wall_s"]["median"]:
+                best[row["contestant"]] = row
+        baseline = best.get(result["baseline"])
+        rows = []
+        for row in task["rows"]:
+            cells = [row["contestant"], str(row["num_workers"])]
+            for metric in ("wall_s", "cpu_s"):
+                found = row[metric]
+                low, high = number(found["p25"]), number(found["p75"])
+                cells.append(f"{number(found['median'])} ({low} to {high})")
+            at_best = baseline is not None and row is best[row["contestant"]]
+            for metric in ("wall_s", "cpu_s"):
+                ratio = baseline[metric]["median"] / row[metric]["median"] if at_best else 0
+                cells.append(f"{ratio:.1f} x" if at_best else "")
+            rows.append(cells)
+        lines += [
+            "",
+            f"## {task['name']}",
+            "",
+            f"{task['num_seeds']:,} seeds, {task['batch_size']:,} a batch.",
+            "",
+            *table(["", "workers", "wall, s", "CPU, s", "PyG's best wall / this", "CPU"], rows),
+        ]
+    return lines
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Measure and write the result."""
+    options = parser(__doc__)
+    options.add_argument("--rounds", type=int, default=3)
+    args = options.parse_args(argv)
+    warnings.simplefilter("ignore")
+    names = {"pyg-lib": typing.WITH_PYG_LIB, "torch_sparse": typing.WITH_TORCH_SPARSE}
+    missing = [name for name, there in names.items() if not there]
+    result = new_result(
+        "end_to_end", args.quick, threads=torch.get_num_threads(), baseline=pygs(),
+        not_installed=missing, tasks=[],
+    )  # fmt: skip
+    for task in tasks(args.quick):
+        result["tasks"].append(
+            {
+                "name": task.name,
+                "num_seeds": len(task.seeds),
+                "batch_size": task.batch_size,
+                "rows": measure(task, 1 if args.quick else args.rounds),
+            }
+        )
+        path = write(result, args.out)
+    print(path.with_suffix(".md").read_text())
+
+
+if __name__ == "__main__":
+    main()
