@@ -269,6 +269,7 @@ def plot(found: dict[str, Any], path: Path) -> None:
 def sections(found: dict[str, Any]) -> list[str]:
     """Return the report."""
     lines = [
+        "",
         f"Mean degree {DEGREE}, {WIDTH} int8 features. Batches of {BATCH_SIZE} seeds, fan-out",
         f"{FAN_OUT}. The raw edges are int32 in random order. The machine was shared with other",
         "work: compare CPU seconds, which depend on it less. `peak` is the largest resident memory",
