@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -207,3 +208,21 @@ HETEROGENEOUS: dict[str, Callable[[], nn.Module]] = {
     "hetero-conv-max": lambda: Hetero(lambda: sage_layer("max")),
     "hgt": lambda: Hetero(lambda: HGTConv(16, 16, METADATA, heads=2)),
 }
+
+
+def assert_close(found: Any, expected: Any, rtol: float = 1e-5) -> None:
+    """Compare rows, or rows by node type, in parts of their largest value."""
+    if isinstance(expected, dict):
+        assert found.keys() == expected.keys()
+        for key in expected:
+            assert_close(found[key], expected[key], rtol)
+    else:
+        atol = rtol * float(expected.abs().max())
+        torch.testing.assert_close(found, expected, rtol=rtol, atol=atol)
+
+
+def forward(model: nn.Module, inputs: dict[str, Any]) -> Any:
+    """Return what a model returns for the whole graph in evaluation mode."""
+    model = copy.deepcopy(model).eval()
+    with torch.no_grad():
+        return model(**copy.deepcopy(inputs))

@@ -12,7 +12,9 @@ from models import (
     OUT,
     WIDTH,
     Residual,
+    assert_close,
     basic,
+    forward,
     graph_inputs,
     hetero_data,
     hetero_inputs,
@@ -25,9 +27,7 @@ from torch_geometric.nn import (
     GCN,
     GIN,
     ChebConv,
-    EdgeConv,
     GatedGraphConv,
-    GATv2Conv,
     GCNConv,
     GraphSAGE,
     HeteroConv,
@@ -38,7 +38,6 @@ from torch_geometric.nn import (
     SGConv,
     SSGConv,
     TAGConv,
-    TransformerConv,
 )
 from torch_geometric.typing import SparseTensor
 
@@ -58,22 +57,6 @@ def small_blocks(monkeypatch):
     monkeypatch.setattr(schedule, "MIN_ROWS", 13)
     monkeypatch.setattr(schedule, "REDUCED_EDGES", 57)
     return 3
-
-
-def assert_close(found, expected, rtol=1e-5):
-    if isinstance(expected, dict):
-        assert found.keys() == expected.keys()
-        for key in expected:
-            assert_close(found[key], expected[key], rtol)
-    else:
-        atol = rtol * float(expected.abs().max())
-        torch.testing.assert_close(found, expected, rtol=rtol, atol=atol)
-
-
-def forward(model, inputs):
-    model = copy.deepcopy(model).eval()
-    with torch.no_grad():
-        return model(**copy.deepcopy(inputs))
 
 
 @pytest.mark.parametrize("name", HOMOGENEOUS)
@@ -407,122 +390,3 @@ class TestData:
             assert found.dtype == torch.float32
             assert_close(found, expected, rtol=3e-2)
             assert not torch.equal(found, expected)
-
-
-class TestHubs:
-    """Nodes whose messages exceed the memory of a block."""
-
-    def run(self, model, inputs, monkeypatch, block_bytes):
-        limits = []
-        call = messages.Pieces.run
-
-        def noted(self, function, arguments, per_edge, targets, edges, limit):
-            limits.append((function, edges, limit))
-            return call(self, function, arguments, per_edge, targets, edges, limit)
-
-        monkeypatch.setattr(messages.Pieces, "run", noted)
-        monkeypatch.setattr(module, "BLOCK_BYTES", block_bytes)
-        inputs["edge_index"][1, :300] = 5
-        expected = forward(model, inputs)
-        limits.clear()
-        assert_close(inference(model, Data(**inputs), tuple(inputs)), expected)
-        return [x for x in limits if x[2] != choice.PIECE]  # without the trial
-
-    @pytest.mark.parametrize(
-        ("make", "functions"),
-        [
-            (lambda: GATv2Conv(WIDTH, 8, 2, edge_dim=EDGE_WIDTH), {"edge_updater", "propagate"}),
-            (lambda: TransformerConv(WIDTH, 8, 2, edge_dim=EDGE_WIDTH), {"propagate"}),
-            (lambda: EdgeConv(nn.Linear(2 * WIDTH, OUT), aggr="max"), {"propagate"}),
-            (lambda: EdgeConv(nn.Linear(2 * WIDTH, OUT), aggr="mean"), {"propagate"}),
-        ],
-        ids=["gatv2", "transformer", "max", "mean"],
-    )
-    @pytest.mark.filterwarnings("error:.*in-edges at once")
-    def test_their_lists_are_split(self, make, functions, monkeypatch):
-        model, block_bytes = make(), 300 * schedule.TEMPORARIES * 120
-        extra = () if isinstance(model, EdgeConv) else ("edge_attr",)
-        split = self.run(model, graph_inputs(*extra), monkeypatch, block_bytes // 2)
-        assert {function for function, edges, _ in split if edges >= 280} == functions
-        assert all(limit < 300 for _, _, limit in split[-2:])
-
-    def test_those_that_cannot_be_split_are_warned_of(self, monkeypatch):
-        model = SAGEConv(WIDTH, OUT, aggr=["mean", "std"])
-        with pytest.warns(RuntimeWarning, match="of up to 3.. in-edges at once"):
-            assert self.run(model, graph_inputs(), monkeypatch, 5000) == []
-
-    def test_a_softmax_of_the_piece_alone_would_be_noticed(self, monkeypatch):
-        """A planted fault: pieces are added up without a common scale. Then none are made."""
-        monkeypatch.setattr("pyg_direct.models.pieces._factor", lambda own, _: torch.ones_like(own))
-        with pytest.warns(RuntimeWarning, match="in-edges at once"):
-            assert self.run(TransformerConv(WIDTH, 8, 2), graph_inputs(), monkeypatch, 5000) == []
-
-
-class Deciding(nn.Module):
-    """A model that cannot be recorded."""
-
-    def __init__(self, conv=None):
-        super().__init__()
-        self.convs = nn.ModuleList([conv or SAGEConv(WIDTH, WIDTH) for _ in range(2)])
-
-    def forward(self, x, edge_index):
-        for conv in self.convs:
-            x = conv(x, edge_index)
-            if x.abs().max() >= 0:
-                x = x.relu()
-        return x
-
-
-class TestFallback:
-    def test_batches_of_nodes(self):
-        model, inputs = Deciding(), graph_inputs()
-        with pytest.raises(CutError, match="decides by data"):
-            inference(model, Data(**inputs))
-        assert_close(inference(model, Data(**inputs), fallback="nodes"), forward(model, inputs))
-
-    def test_a_hop_more_for_degrees(self):
-        model, inputs = Deciding(GCNConv(WIDTH, WIDTH)), graph_inputs()
-        assert_close(inference(model, Data(**inputs), fallback="nodes"), forward(model, inputs))
-
-    def test_edge_attributes_and_files(self, tmp_path):
-        class Net(Deciding):
-            def forward(self, x, edge_index, edge_attr):
-                return super().forward(x, edge_index) + self.convs[0](
-                    x * edge_attr.max(), edge_index
-                )
-
-        with pytest.raises(CutError):
-            inference(Net(), Data(**graph_inputs("edge_attr")), fallback="nodes")
-
-        class Right(nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.model = HOMOGENEOUS["gat-attr"][0]()
-
-            def forward(self, x, edge_index, edge_attr):
-                out = self.model(x, edge_index, edge_attr=edge_attr)
-                return out if out.abs().sum() > 0 else -out
-
-        model, inputs = Right(), graph_inputs("edge_attr")
-        assert inputs["edge_attr"].size(1) == EDGE_WIDTH
-        found = inference(model, Data(**inputs), out=tmp_path / "e.npy", fallback="nodes")
-        assert_close(found, forward(model, inputs))
-        assert (tmp_path / "e.npy").exists()
-
-    def test_heterogeneous(self):
-        class Net(nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.model = HETEROGENEOUS["hetero-conv"]()
-
-            def forward(self, x_dict, edge_index_dict):
-                out = self.model(x_dict, edge_index_dict)
-                return out if out["paper"].abs().sum() > 0 else {}
-
-        model = Net()
-        found = inference(model, hetero_data(), fallback="nodes")
-        assert_close(found, forward(model, hetero_inputs()))
-
-    def test_whole_graph_statistics_are_refused_all_the_same(self):
-        with pytest.raises(CutError, match="statistics of the whole graph"):
-            inference(basic(GIN, norm="graph_norm")(), Data(**graph_inputs()), fallback="nodes")
