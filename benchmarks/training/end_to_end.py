@@ -69,12 +69,12 @@ def pygs() -> str | None:
     return "PyG + torch_sparse" if typing.WITH_TORCH_SPARSE else None
 
 
-def tasks(quick: bool) -> list[Task]:
-    """Return the tasks, with untrained models."""
+def tasks(quick: bool, num_seeds: int = 5_000) -> list[Task]:
+    """Return the tasks, with untrained models and so many seeds."""
     torch.manual_seed(0)
     data = packages()
     num_classes = int(data.y.max()) + 1
-    limit, batch_size = (100, 64) if quick else (10_000, 1024)
+    limit, batch_size = (100, 64) if quick else (num_seeds, 1024)
     sage = GraphSAGE(data.num_features, HIDDEN, num_layers=2, out_channels=num_classes)
     typed = debian_hetero()
     hetero = to_hetero(SageEncoder(HIDDEN, num_classes), typed.metadata())
@@ -105,10 +105,14 @@ def epoch_of(task: Task, contestant: str, num_workers: int) -> Callable[[], None
     optimizer = torch.optim.Adam(model.parameters())
 
     def epoch() -> None:
+        steps = 0
         for batch in loader:
             optimizer.zero_grad()
             task.loss(model, batch).backward()
             optimizer.step()
+            steps += 1
+        if steps != len(loader):
+            raise RuntimeError(f"{contestant}: {steps} batches in place of {len(loader)}")
 
     return epoch
 
@@ -152,9 +156,9 @@ def sections(result: dict[str, Any]) -> list[str]:
     lines = [
         "",
         "Seconds of an epoch: medians (quartiles) of rounds in which all take turns, each with a",
-        f"model of its own, {result['threads']} threads of torch. CPU time is that of the process",
-        "and of its workers. Workers are processes in PyG and threads in pyg_direct. Other",
-        "programs may have run (see the load): then CPU times tell more than wall times.",
+        f"model of its own; torch has {result['threads']} of the cores, workers use the others.",
+        "CPU time is that of the process and of its workers, which are processes in PyG and",
+        "threads in pyg_direct. Where other programs ran (see the load), CPU times tell more.",
         f"Not installed, so not measured: {', '.join(result['not_installed']) or 'none'}.",
         "GraphBolt's batches need models of their own, so it is not among them.",
     ]
@@ -192,15 +196,18 @@ def main(argv: list[str] | None = None) -> None:
     """Measure and write the result."""
     options = parser(__doc__)
     options.add_argument("--rounds", type=int, default=3)
+    options.add_argument("--threads", type=int, default=1, help="of torch; workers have the rest")
+    options.add_argument("--seeds", type=int, default=5_000, help="of an epoch")
     args = options.parse_args(argv)
     warnings.simplefilter("ignore")
+    torch.set_num_threads(args.threads)
     names = {"pyg-lib": typing.WITH_PYG_LIB, "torch_sparse": typing.WITH_TORCH_SPARSE}
     missing = [name for name, there in names.items() if not there]
     result = new_result(
         "end_to_end", args.quick, threads=torch.get_num_threads(), baseline=pygs(),
         not_installed=missing, tasks=[],
     )  # fmt: skip
-    for task in tasks(args.quick):
+    for task in tasks(args.quick, args.seeds):
         result["tasks"].append(
             {
                 "name": task.name,
