@@ -67,10 +67,13 @@ class Run:
 
     def stages(self, stages: tuple[Stage, ...]) -> None:
         """Run some stages, and write the result after each."""
+        # Stages that do nothing in a dry run leave their time to the others.
+        timed = tuple(stage for stage in stages if not (self.dry and stage.needs_gpu))
         with tempfile.TemporaryDirectory() as folder:
-            for number, stage in enumerate(stages):
-                left = self._deadline - time.monotonic()
-                limit = stage_seconds(number, stages, left)
+            for stage in stages:
+                left, limit = self._deadline - time.monotonic(), 0.0
+                if stage in timed:
+                    limit = stage_seconds(timed.index(stage), timed, left)
                 print(f"== {stage.name}, at most {limit:.0f} s", flush=True)
                 record = self._stage(stage, Path(folder), limit)
                 self.result["stages"][stage.name] = record
