@@ -145,7 +145,7 @@ def sections(found: dict[str, Any]) -> list[str]:
         "",
         f"{found['nodes']:,} nodes with {WIDTH} float32 features, "
         f"{size_text(found['table_bytes'])}; limit {size_text(found['limit_bytes'])}, by",
-        f"{found['limit']}. Batches of {BATCH_SIZE} seeds, fan-out {FAN_OUT}. The first",
+        f"{found['limit']}. Batches of {BATCH_SIZE} seeds, fan-out {FAN_OUT}. Up to",
         f"{found['compared']} batches of each of our runs were "
         f"{'bit-equal' if found['equal'] else 'NOT EQUAL'} to those in memory. Rows a second:",
         "median and quartiles of the rounds.",
