@@ -26,6 +26,16 @@ class _Failure:
         self.error = error
 
 
+class _Results(dict[int, "R | _Failure"], Generic[R]):
+    """Results by number, and the failure of a producer that could not start.
+
+    Only the `Prefetcher` holds them: the frames of a failure's traceback lead to the loader, and so
+    to the prefetcher, which threads would keep alive for ever.
+    """
+
+    start_failure: _Failure | None = None
+
+
 class _Board(Generic[T, R]):
     """What the producers and the consumer share.
 
@@ -34,15 +44,18 @@ class _Board(Generic[T, R]):
     """
 
     def __init__(
-        self, work: Callable[[T], R], num_threads: int, start: Callable[[int], None] | None
+        self,
+        work: Callable[[T], R],
+        num_threads: int,
+        start: Callable[[int], None] | None,
+        results: _Results[R],
     ) -> None:
         self.work, self.start = work, start
         self.num_threads = self.starting = num_threads
         self.tasks: SimpleQueue[tuple[int, T] | None] = SimpleQueue()
         self.changed = threading.Condition()  # what follows; the consumer waits for it
-        self.results: dict[int, R | _Failure] = {}
+        self.results = weakref.ref(results)
         self.first_wanted = 0  # tasks and results below belong to an abandoned iteration
-        self.start_failure: _Failure | None = None
         self.closed = False
 
     def stop(self) -> None:
@@ -53,7 +66,6 @@ class _Board(Generic[T, R]):
         same thread was just about to wait, or to notify.
         """
         self.closed, self.start = True, None
-        self.results.clear()
         for _ in range(self.num_threads):
             self.tasks.put(None)
 
@@ -62,13 +74,6 @@ class _Board(Generic[T, R]):
         self.stop()
         with self.changed:
             self.changed.notify_all()
-
-
-def _stop(board: weakref.ref[_Board[T, R]]) -> None:
-    """Stop the producers of a board, if one of them or the consumer still holds it."""
-    held = board()
-    if held is not None:
-        held.stop()
 
 
 _open_boards: weakref.WeakKeyDictionary[_Board[object, object], list[threading.Thread]]
@@ -109,8 +114,10 @@ def _start(board: _Board[T, R], number: int) -> bool:
         if start is not None:
             start(number)
     except BaseException as error:
-        with board.changed:
-            board.start_failure = board.start_failure or _Failure(error)
+        results = board.results()
+        if results is not None:
+            with board.changed:
+                results.start_failure = results.start_failure or _Failure(error)
         board.close()  # else the other threads would wait for tasks without a consumer
         return False
     with board.changed:
@@ -133,10 +140,12 @@ def _produce_one(board: _Board[T, R]) -> bool:
         result = board.work(task)
     except BaseException as error:  # the consumer raises it again, whatever it is
         result = _Failure(error)
-    with board.changed:
-        if number >= board.first_wanted and not board.closed:
-            board.results[number] = result
-            board.changed.notify_all()
+    results = board.results()
+    if results is not None:
+        with board.changed:
+            if number >= board.first_wanted and not board.closed:
+                results[number] = result
+                board.changed.notify_all()
     return True
 
 
@@ -162,7 +171,8 @@ class Prefetcher(Generic[T, R]):
         start: Callable[[int], None] | None = None,
         timeout_seconds: float = 0.0,
     ) -> None:
-        self._board: _Board[T, R] = _Board(work, num_threads, start)
+        self._results: _Results[R] = _Results()
+        self._board: _Board[T, R] = _Board(work, num_threads, start, self._results)
         self._depth = max(1, depth)
         self._timeout_seconds = timeout_seconds
         self._tasks: Iterator[T] = iter(())
@@ -183,9 +193,8 @@ class Prefetcher(Generic[T, R]):
         self._threads = threads
         _open_boards[self._board] = threads  # type: ignore[index]
         # Only tells the threads to stop: the garbage collector may call this in any thread, at a
-        # moment when waiting for another one may never end. It must not refer to the board, whose
-        # `start_failure` leads to this object by the frames that the exception came through.
-        weakref.finalize(self, _stop, weakref.ref(self._board)).atexit = False
+        # moment when waiting for another one may never end.
+        weakref.finalize(self, self._board.stop).atexit = False
 
     @property
     def closed(self) -> bool:
@@ -195,7 +204,7 @@ class Prefetcher(Generic[T, R]):
     def begin(self, tasks: Iterator[T]) -> None:
         """Drop unfinished tasks, and begin to work on `tasks`."""
         with self._board.changed:
-            self._board.results.clear()
+            self._results.clear()
             self._board.first_wanted = self._fetched = self._issued
         self._tasks, self._task_failure = tasks, None
         self._issue()
@@ -243,12 +252,12 @@ class Prefetcher(Generic[T, R]):
             self._issued += 1
 
     def _wait(self, number: int) -> R | _Failure:
-        board = self._board
+        board, results = self._board, self._results
         deadline = time.monotonic() + self._timeout_seconds if self._timeout_seconds else None
         with board.changed:
-            while number not in board.results:
-                if board.start_failure is not None:
-                    return board.start_failure
+            while number not in results:
+                if results.start_failure is not None:
+                    return results.start_failure
                 if board.closed:
                     raise RuntimeError("The loader's producers were stopped.")
                 left = None if deadline is None else deadline - time.monotonic()
@@ -258,17 +267,18 @@ class Prefetcher(Generic[T, R]):
                         f"{self._timeout_seconds} seconds. Raise timeout=, or use 0 to wait."
                     )
                 board.changed.wait(left)
-            return board.results[number]
+            return results[number]
 
     def _forget(self, end: int) -> None:
         """Release the results before `end`."""
         with self._board.changed:
-            for number in [n for n in self._board.results if n < end]:
-                del self._board.results[number]
+            for number in [n for n in self._results if n < end]:
+                del self._results[number]
 
     def close(self) -> None:
         """Stop the producers and wait for what they are doing. Idempotent."""
         self._board.close()
+        self._results.clear()
         if self._pid == os.getpid():
             for thread in self._threads:
                 thread.join()

@@ -14,7 +14,7 @@ import torch
 from torch_geometric.data import Data
 
 from pyg_direct import NeighborLoader
-from pyg_direct.loading.prefetcher import Prefetcher
+from pyg_direct.loading.prefetcher import Prefetcher, _Results
 from pyg_direct.sampling.sampler import keyed
 from pyg_direct.sampling.workspaces import MAX_IDLE_KINDS
 from pyg_direct.types import BatchKey
@@ -105,6 +105,24 @@ def test_a_loader_whose_producers_could_not_start_is_freed(num_workers: int) -> 
     assert soon(lambda: reference() is None)
 
 
+def test_a_failure_that_nobody_fetched_keeps_no_loader_alive() -> None:
+    failed = threading.Event()
+
+    def fail(batch: Any) -> Any:
+        if batch.input_id[0] > 0:
+            failed.set()
+            raise LookupError("planted")
+        return batch
+
+    loader = build(num_workers=2, persistent_workers=True, transform=fail)
+    next(iter(loader))
+    assert failed.wait(20)
+    reference: Any = weakref.ref(loader)
+    assert soon(lambda: reference()._iterator._results._results)
+    del loader
+    assert soon(lambda: reference() is None and not producers())
+
+
 def test_fanouts_that_change_keep_no_workspaces() -> None:
     loader = build()
     made: list[weakref.ref[Any]] = []
@@ -160,7 +178,7 @@ def test_replacement_and_subgraphs_that_change_are_those_of_a_new_loader() -> No
 # Interruptions ####################################################################################
 
 
-class Interrupting(dict):  # type: ignore[type-arg]
+class Interrupting(_Results[Any]):
     """Results, and a KeyboardInterrupt right after one of them was read."""
 
     armed = False
@@ -182,10 +200,9 @@ class Interrupting(dict):  # type: ignore[type-arg]
 
 def test_an_interrupt_while_a_result_is_taken() -> None:
     prefetcher = Prefetcher(lambda task: task, 1, 2, timeout_seconds=20)
+    results = prefetcher._results = Interrupting()
+    prefetcher._board.results = weakref.ref(results)
     prefetcher.begin(iter(range(5)))
-    results = Interrupting(prefetcher._board.results)
-    with prefetcher._board.changed:
-        prefetcher._board.results = results
     assert next(prefetcher) == 0
     results.armed = True
     with pytest.raises(KeyboardInterrupt):
