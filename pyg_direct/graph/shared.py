@@ -90,7 +90,8 @@ def _described(
 
     None if something else decides what the graph is.
     """
-    if not isinstance(data, (Data, HeteroData)):
+    names = [name for name in (time_attr, weight_attr) if name is not None]
+    if not isinstance(data, (Data, HeteroData)) or not all(isinstance(n, str) for n in names):
         return None
     nodes = {None: data._store} if isinstance(data, Data) else dict(data.node_items())
     edges = {None: data._store} if isinstance(data, Data) else dict(data.edge_items())
@@ -99,15 +100,15 @@ def _described(
     if not all("num_nodes" in store or "x" in store for store in nodes.values()):
         return None  # PyG would count them in the edges, with a warning
     tensors = [(key, store.get("edge_index")) for key, store in edges.items()]
-    tensors += [found for name in (time_attr, weight_attr) for found in _named(data, name)]
+    tensors += [found for name in names for found in _named(data, name)]
     if not all(_is_countable(tensor) for _, tensor in tensors):
         return None
     return tuple((key, store.num_nodes) for key, store in nodes.items()), tensors
 
 
-def _named(data: Any, name: str | None) -> Iterator[tuple[Any, Any]]:
+def _named(data: Any, name: str) -> Iterator[tuple[Any, Any]]:
     """Yield the values of an attribute by type, both where it is of nodes and where of edges."""
-    for group in () if name is None else find(data, name):
+    for group in find(data, name):
         yield from (((key, name), found.value) for key, found in group.items())
 
 
