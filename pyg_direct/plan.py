@@ -248,7 +248,7 @@ def _placements(
         ("all in GPU memory", topology + features <= room, 0.0),
         ("topology in GPU memory, features on the host", topology <= room, link),
         (
-            f"the same with {cache.rows:,} rows of features cached ({100 * cache.hits:.0f} % hits)",
+            f"with a cache of {cache.rows:,} rows, not built ({100 * cache.hits:.0f} % hits)",
             topology <= room and cached,
             link * (1 - cache.hits),
         ),

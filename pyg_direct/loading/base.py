@@ -200,8 +200,9 @@ class DirectLoader(torch.utils.data.DataLoader[Any]):
 
     def filter_fn(self, out: Any) -> Any:
         """Gather the attributes of a sampled subgraph, assemble the batch and transform it."""
-        if self.transform_sampler_output:
-            out = self.transform_sampler_output(out)
+        change = self.transform_sampler_output
+        if change:
+            out = self._recorder.timed("transform", lambda: change(out))
         if not isinstance(out, (SamplerOutput, HeteroSamplerOutput)):
             raise TypeError(
                 f"transform_sampler_output and neighbor_sampler must give a SamplerOutput or "
@@ -209,7 +210,7 @@ class DirectLoader(torch.utils.data.DataLoader[Any]):
             )
         out = with_edge_ids(out, self._sampler.edge_permutation)
         # Of our own sampler's ids it is known how large they are; others' are looked at.
-        ends = None if self.transform_sampler_output else self._site.ends
+        ends = None if change else self._site.ends
         labels, ids = self._labels(out), ids_of(out, self._backend, self._ids_on_host)
         recorder, transform = self._recorder, self.transform
         batch = recorder.assembling(

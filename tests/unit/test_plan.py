@@ -94,8 +94,8 @@ def test_what_fits_where() -> None:
     small = question._replace(machine=fits._replace(gpu_bytes=2 * (topology + 40_000)))
     text = plan.report(data, small)
     assert "all in GPU memory: does not" in text
-    assert "with 100 rows of features cached" in text
-    assert "with 400 rows" in plan.report(data, small._replace(cache_share=0.25))
+    assert "with a cache of 100 rows" in text
+    assert "with a cache of 400 rows" in plan.report(data, small._replace(cache_share=0.25))
 
 
 def test_a_plan_of_a_typed_graph(tmp_path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -217,6 +217,15 @@ def test_verdict_of_a_slow_transform(clock) -> None:
     assert "100 % of its own time on transform; make the transform cheaper" in verdict
 
 
+def test_verdict_of_a_slow_transform_of_the_sampled_graph(clock) -> None:
+    def slow(out):
+        clock.spend(0.05)
+        return out
+
+    verdict = run(loader_of(transform_sampler_output=slow), clock, 0.005).verdict
+    assert "100 % of its own time on transform" in verdict
+
+
 def test_verdict_of_a_slow_gather(monkeypatch, clock) -> None:
     original = CpuBackend.gather_all
 
