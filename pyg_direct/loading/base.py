@@ -200,9 +200,9 @@ class DirectLoader(torch.utils.data.DataLoader[Any]):
 
     def filter_fn(self, out: Any) -> Any:
         """Gather the attributes of a sampled subgraph, assemble the batch and transform it."""
-        change = self.transform_sampler_output
+        recorder, transform, change = self._recorder, self.transform, self.transform_sampler_output
         if change:
-            out = self._recorder.timed("transform", lambda: change(out))
+            out = recorder.timed("transform", lambda: change(out))
         if not isinstance(out, (SamplerOutput, HeteroSamplerOutput)):
             raise TypeError(
                 f"transform_sampler_output and neighbor_sampler must give a SamplerOutput or "
@@ -212,7 +212,6 @@ class DirectLoader(torch.utils.data.DataLoader[Any]):
         # Of our own sampler's ids it is known how large they are; others' are looked at.
         ends = None if change else self._site.ends
         labels, ids = self._labels(out), ids_of(out, self._backend, self._ids_on_host)
-        recorder, transform = self._recorder, self.transform
         batch = recorder.assembling(
             self._backend,
             lambda backend: assemble(self.data, out, labels, backend, self.custom_cls, ends, ids),
