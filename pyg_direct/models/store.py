@@ -88,7 +88,9 @@ class Store:
         self.path(name).unlink(missing_ok=True)
 
     def keep(self, name: str, target: Path) -> Tensor:
-        """Move a finished table to its place, and return it."""
+        """Move a finished table to its place, and return it. Nothing can be resumed afterwards."""
+        # Else a later run would find all tasks finished, and take a new file for their rows.
+        (self.folder / STATE).unlink(missing_ok=True)
         os.replace(self.path(name), target)
         array = np.load(target, mmap_mode="r+")
         return torch.from_numpy(array)

@@ -182,6 +182,18 @@ class TestResume:
         del marks
         assert not torch.equal(inference(model, data, out=out, resume=True), expected)
 
+    def test_stopped_when_the_results_have_moved(self, tmp_path, monkeypatch):
+        """Nothing is left to be done, but for removing the folder."""
+        model, data = problem()
+        expected, out = inference(model, data), tmp_path / "emb.npy"
+        with monkeypatch.context() as patch:
+            patch.setattr(Store, "close", lambda self: None)
+            inference(model, data, out=out, resume=True)
+        assert (tmp_path / "emb.npy.partial").exists()
+        found = inference(model, data, out=out, resume=True)
+        assert torch.equal(found, expected)
+        assert [p.name for p in tmp_path.iterdir()] == ["emb.npy"]
+
     def test_a_folder_without_state_is_begun_anew(self, tmp_path):
         model, data = problem()
         folder = tmp_path / "emb.npy.partial"
