@@ -8,6 +8,7 @@ Trains the same GraphSAGE with either loader on real graphs, 5 seeds each, and w
 
 from __future__ import annotations
 
+import argparse
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -129,16 +130,23 @@ def sections(result: dict[str, Any]) -> list[str]:
     ]
 
 
-def main(argv: list[str] | None = None) -> None:
-    """Run all cases and write the results."""
-    arguments = parser(__doc__)
+def asked_for(
+    description: str | None, argv: list[str] | None
+) -> tuple[argparse.Namespace, list[Case], int]:
+    """Return the arguments of a command, its cases, and the number of seeds."""
+    arguments = parser(description)
     arguments.add_argument("--root", type=Path, help="of planetoid/, coauthor/, amazon/, debian/")
     arguments.add_argument("--seeds", type=int, help="5; 2 in a quick run")
     arguments.add_argument("--datasets", nargs="*", help="only these")
     args = arguments.parse_args(argv)
     cases = [QUICK_CASE] if args.quick else CASES
     cases = [case for case in cases if not args.datasets or case.dataset in args.datasets]
+    return args, cases, args.seeds or (2 if args.quick else 5)
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Run all cases and write the results."""
+    args, cases, seeds = asked_for(__doc__, argv)
     result = new_result("accuracy", args.quick)
-    seeds = args.seeds or (2 if args.quick else 5)
     result["rows"] = [run_case(case, args.root, seeds) for case in cases]
     write(result, args.out)

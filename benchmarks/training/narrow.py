@@ -16,9 +16,9 @@ from typing import Any
 
 import torch
 
-from benchmarks.result import new_result, parser, percent, table, write
+from benchmarks.result import new_result, percent, table, write
 from benchmarks.statistics import compare
-from benchmarks.training.accuracy import CASES, QUICK_CASE, Case, load, train_once
+from benchmarks.training.accuracy import Case, asked_for, load, train_once
 from pyg_direct import quantize
 
 TITLE = "Test accuracy with narrow features"
@@ -80,18 +80,11 @@ def sections(result: dict[str, Any]) -> list[str]:
 
 def main(argv: list[str] | None = None) -> None:
     """Run the cases; those that were measured before and are not asked for are kept."""
-    arguments = parser(__doc__)
-    arguments.add_argument("--root", type=Path, help="of planetoid/, coauthor/, amazon/, debian/")
-    arguments.add_argument("--seeds", type=int, help="5; 2 in a quick run")
-    arguments.add_argument("--datasets", nargs="*", help="only these")
-    args = arguments.parse_args(argv)
-    cases = [QUICK_CASE] if args.quick else CASES
-    cases = [case for case in cases if not args.datasets or case.dataset in args.datasets]
+    args, cases, seeds = asked_for(__doc__, argv)
     result = new_result("narrow_accuracy", args.quick, rows=[])
     stored = args.out / "narrow_accuracy.json"
     if stored.exists() and not args.quick:
         result["rows"] = json.loads(stored.read_text())["rows"]
-    seeds = args.seeds or (2 if args.quick else 5)
     for case in cases:
         others = [row for row in result["rows"] if row["dataset"] != case.dataset]
         result["rows"] = [*others, run_case(case, args.root, seeds)]

@@ -43,7 +43,7 @@ class _Shared(NamedTuple):
     parts: list[_Part]
 
 
-_graphs: dict[Any, _Shared] = {}  # by `_key`
+_graphs: dict[Any, _Shared] = {}  # by the arguments, and the identity and state of the tensors
 
 
 def shared_graph_of(
@@ -79,8 +79,9 @@ def shared_graph_of(
 
 def _forget(key: Any, graph: weakref.ref[Graph]) -> None:
     """Drop what is known of a graph that was freed, unless there is a newer one."""
-    if key in _graphs and _graphs[key].graph is graph:
-        del _graphs[key]
+    found = _graphs.get(key)
+    if found is not None and found.graph is graph:
+        _graphs.pop(key, None)
 
 
 def _described(

@@ -53,7 +53,7 @@ class _Board(Generic[T, R]):
         self.work, self.start = work, start
         self.num_threads = self.starting = num_threads
         self.tasks: SimpleQueue[tuple[int, T] | None] = SimpleQueue()
-        self.changed = threading.Condition()  # what follows; the consumer waits for it
+        self.changed = threading.Condition()  # the results; the consumer waits for it
         self.results = weakref.ref(results)
         self.first_wanted = 0  # tasks and results below belong to an abandoned iteration
         self.closed = False

@@ -10,11 +10,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 import torch_geometric.transforms as T
-from graphs import citations, papers_and_authors
+from graphs import citations, papers_and_authors, remote_stores
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.nn import GraphSAGE, SAGEConv, to_hetero
-from torch_geometric.testing import MyFeatureStore, MyGraphStore
 from torch_geometric.utils import trim_to_layer
 
 from pyg_direct import LinkNeighborLoader, NeighborLoader
@@ -199,12 +198,8 @@ def test_training_with_types() -> None:
 
 
 def test_remote_backends() -> None:
-    data, features, edges = papers_and_authors(), MyFeatureStore(), MyGraphStore()
-    for name in data.node_types:
-        features.put_tensor(data[name].x, group_name=name, attr_name="x", index=None)
-    for key in data.edge_types:
-        size = (data[key[0]].num_nodes, data[key[2]].num_nodes)
-        edges.put_edge_index(data[key].edge_index, edge_type=key, layout="coo", size=size)
+    data = papers_and_authors()
+    features, edges = remote_stores(data)
     loader = NeighborLoader(
         data=(features, edges),
         num_neighbors={key: [5, 5] for key in data.edge_types},

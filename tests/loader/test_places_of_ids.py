@@ -13,11 +13,10 @@ from typing import Any
 import pytest
 import torch
 from emulator import emulated
-from graphs import citations, papers_and_authors
+from graphs import citations, papers_and_authors, remote_stores
 from torch import Tensor
 from torch_geometric.loader import NeighborLoader as PygLoader
 from torch_geometric.nn import GraphSAGE
-from torch_geometric.testing import MyFeatureStore, MyGraphStore
 from two_gpus import IDS, Machine, assert_like_pyg_on_a_gpu, places
 
 import pyg_direct
@@ -95,12 +94,8 @@ def test_links(machine: Machine, neg_sampling: str | None) -> None:
 
 
 def test_remote_stores_are_asked_with_ids_on_the_host(machine: Machine) -> None:
-    data, features, edges = papers_and_authors(), MyFeatureStore(), MyGraphStore()
-    for name in data.node_types:
-        features.put_tensor(data[name].x, group_name=name, attr_name="x", index=None)
-    for key in data.edge_types:
-        size = (data[key[0]].num_nodes, data[key[2]].num_nodes)
-        edges.put_edge_index(data[key].edge_index, edge_type=key, layout="coo", size=size)
+    data = papers_and_authors()
+    features, edges = remote_stores(data)
     machine.used = machine.gpu(0)
     loader = NeighborLoader((features, edges), [3, 2], input_nodes="paper", batch_size=64)
     for batch in loader:

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from torch_geometric.data import Data, HeteroData
+from torch_geometric.data import Data, FeatureStore, GraphStore, HeteroData
+from torch_geometric.testing import MyFeatureStore, MyGraphStore
 from torch_geometric.transforms import ToUndirected
 from torch_geometric.typing import SparseTensor
 
@@ -226,3 +227,14 @@ def assert_maps_to(batch: Data, data: Data) -> None:
             assert torch.equal(batch[key], data[key][batch.n_id]), key
     if "edge_attr" in data:
         assert torch.equal(batch.edge_attr, data.edge_attr[batch.e_id])
+
+
+def remote_stores(data: HeteroData) -> tuple[FeatureStore, GraphStore]:
+    """Return stores that hold the features and the edges of a graph."""
+    features, edges = MyFeatureStore(), MyGraphStore()
+    for name in data.node_types:
+        features.put_tensor(data[name].x, group_name=name, attr_name="x", index=None)
+    for key in data.edge_types:
+        size = (data[key[0]].num_nodes, data[key[2]].num_nodes)
+        edges.put_edge_index(data[key].edge_index, edge_type=key, layout="coo", size=size)
+    return features, edges
