@@ -14,17 +14,14 @@ def resolve_device(device: torch.device | str | int | None) -> torch.device | No
     """Return the device that the argument names, else `PYG_DIRECT_DEVICE`; None if neither does.
 
     Raises:
-        ValueError: no such kind of device.
+        ValueError: see `as_device`.
     """
     source = "device"
     if device is None:
         device, source = os.environ.get(DEVICE_VARIABLE), DEVICE_VARIABLE
         if not device:
             return None
-    resolved = as_device(device, source)
-    if resolved.type not in ("cpu", "cuda"):
-        raise ValueError(f"{source} must be a CPU or CUDA device, got {device!r}.")
-    return resolved
+    return as_device(device, source)
 
 
 def local_rank() -> int | None:
@@ -34,14 +31,26 @@ def local_rank() -> int | None:
 
 
 def as_device(device: torch.device | str | int, source: str) -> torch.device:
-    """Return the device that `device` names; `source` says in the error where the name is from.
+    """Return the device that `device` names: the CPU, or a CUDA device, also by its number alone.
+
+    A number means a CUDA device with a torch that was built without CUDA, too, so that the error
+    which follows says what is missing.
+
+    Args:
+        device: as the user gave it.
+        source: where it is from, for the error.
 
     Raises:
-        ValueError: torch knows no such device.
+        ValueError: it names neither.
     """
+    number = isinstance(device, int) and not isinstance(device, bool)
     try:
-        return torch.device(device)
-    except (RuntimeError, TypeError) as error:
+        resolved = torch.device(f"cuda:{device}" if number else device)
+    except (RuntimeError, TypeError):
+        resolved = None
+    if resolved is None or resolved.type not in ("cpu", "cuda"):
         raise ValueError(
-            f"{source} must name a device such as 'cpu', 'cuda' or 'cuda:0', got {device!r}."
-        ) from error
+            f"{source} must be 'cpu', 'cuda', or a GPU by its number, as 'cuda:0' or 0, got "
+            f"{device!r}."
+        )
+    return resolved

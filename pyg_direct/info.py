@@ -273,10 +273,20 @@ def _major(version: str) -> int:
 
 
 def _default_device(facts: Facts) -> object:
-    """Say what ``device=None`` means: without a variable, a GPU only for a process that uses it."""
-    if facts.device == "cpu" or facts.variable or isinstance(facts.device, Unknown):
+    """Say what ``device=None`` means, and why: a GPU only for a process that has tensors on it."""
+    if isinstance(facts.device, Unknown):
         return facts.device
-    return f"{facts.device}, in a process with tensors there; else cpu"
+    if facts.variable:
+        return f"{facts.device}, as {DEVICE_VARIABLE} says"
+    if facts.device != "cpu":
+        return f"{facts.device}, in a process with tensors there; else cpu"
+    if isinstance(facts.torch, Unknown):
+        return f"cpu, as torch could not be asked: {facts.torch}"
+    if facts.torch.built_for is None:
+        return f"cpu, as torch {facts.torch.version} was built without CUDA"
+    if not facts.usable:
+        return "cpu, as torch finds no CUDA device"
+    return f"cpu, as the GPU cannot be used: {facts.refusal or 'see the problems'}"
 
 
 def _or_none(value: object) -> object:

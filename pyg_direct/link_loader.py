@@ -14,7 +14,8 @@ from torch_geometric.typing import EdgeType
 
 from .arguments import check_ids, check_input_id, check_negatives, check_tensor
 from .batch.assemble import link_labels
-from .loading.base import DEFAULT_PREFETCH, DirectLoader
+from .loading.base import DirectLoader
+from .loading.options import DEFAULT_PREFETCH
 from .loading.seeds import link_seeds
 from .loading.site import Placing
 from .sampling.negatives import check_weights

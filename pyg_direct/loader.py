@@ -13,7 +13,8 @@ from torch_geometric.sampler.base import SubgraphType
 
 from .arguments import check_ids, check_tensor
 from .batch.assemble import node_labels
-from .loading.base import DEFAULT_PREFETCH, DirectLoader
+from .loading.base import DirectLoader
+from .loading.options import DEFAULT_PREFETCH
 from .loading.seeds import node_seeds
 from .loading.site import Placing
 from .sampling.sampler import NeighborSampler, NumNeighborsLike, keyed
@@ -59,6 +60,9 @@ class NeighborLoader(DirectLoader, torch_geometric.loader.NeighborLoader):  # ty
             which it holds tensors (its model), of several the current one, or `LOCAL_RANK`'s where
             that was not set; without any, the CPU, until an iteration finds some. On a GPU all that
             a model consumes arrives there: attributes, labels, times, `edge_index`, `batch`.
+            On the CPU the five arguments that follow have no effect, so that a script runs on both;
+            topology='device' and features='device' alone are refused there. Those that were given
+            are named by ``print(loader.placement)``.
         ids: where `n_id`, `e_id` and `input_id` are: on the 'host', as PyG's, since programs index
             their own CPU tensors with them; or on the 'device' of the batch, without that copy.
         topology: where the graph lies for a GPU: 'host', pinned and read over the link; 'device';
@@ -72,7 +76,7 @@ class NeighborLoader(DirectLoader, torch_geometric.loader.NeighborLoader):  # ty
         device_bytes: GPU memory that 'auto' may take; None for half of what is free.
         gather_blocks: blocks of 256 threads that may read attributes on the host at the same time;
             None takes what fills the link, as ``python -m pyg_direct.info`` measured it or for
-            PCIe 5. The fewer, the more of the GPU is left to training. On the CPU there are none.
+            PCIe 5. The fewer, the more of the GPU is left to training.
         seed: base seed in [0, 2^64) of the neighbour draws and of `shuffle`. None draws one from
             `generator`, or from torch's default generator, at the beginning of each epoch, so that
             `torch.manual_seed` governs as it does in PyG.

@@ -17,7 +17,7 @@ from torch_geometric.loader.cluster import Partition
 from ..arguments import check_count, check_flag
 from ..batch.subgraph import named_attributes_of
 from ..graph.coo_to_csc import compress
-from ..loading.base import DEFAULT_PREFETCH
+from ..loading.options import DEFAULT_PREFETCH
 from ..sampling.sampler import NeighborSampler, keyed
 from ..types import BatchKey
 from .base import SubgraphLoader, check_homogeneous

@@ -20,7 +20,7 @@ from ..batch.assemble import node_labels
 from ..kernels import alias, budget
 from ..kernels.philox import stream_of
 from ..kernels.verify import verified
-from ..loading.base import DEFAULT_PREFETCH
+from ..loading.options import DEFAULT_PREFETCH
 from ..loading.seeds import node_seeds
 from ..loading.site import Placing
 from ..sampling.sampler import NeighborSampler, keyed

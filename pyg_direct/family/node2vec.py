@@ -11,7 +11,7 @@ from torch_geometric.nn.models import Node2Vec as PygNode2Vec
 from torch_geometric.utils.num_nodes import maybe_num_nodes
 
 from ..arguments import check_count
-from ..loading.base import DEFAULT_PREFETCH
+from ..loading.options import DEFAULT_PREFETCH
 from ..sampling import rng
 from ..sampling.sampler import NeighborSampler, keyed
 from ..types import BatchKey

@@ -16,7 +16,7 @@ from ..batch.subgraph import attributes_of
 from ..graph.weights import alias_table_of
 from ..kernels import alias, weighted
 from ..kernels.gaps import Span
-from ..loading.base import DEFAULT_PREFETCH
+from ..loading.options import DEFAULT_PREFETCH
 from ..loading.prefetcher import Prefetcher
 from ..sampling import rng
 from ..sampling.sampler import NeighborSampler, keyed

@@ -14,7 +14,7 @@ from torch_geometric.typing import SparseTensor
 from ..arguments import check_count, check_flag, check_ids
 from ..batch.subgraph import attributes_of
 from ..kernels.verify import verified
-from ..loading.base import DEFAULT_PREFETCH
+from ..loading.options import DEFAULT_PREFETCH
 from ..loading.seeds import node_seeds
 from ..sampling.ordering import EgoGraphs, ego_graphs, sorted_lists
 from ..sampling.sampler import NeighborSampler, keyed

@@ -36,14 +36,13 @@ from .batch_keys import batch_keys
 from .description import describe
 from .epoch import Epoch, Producers, Task
 from .fingerprint import fingerprint_of
+from .options import check_names, check_prefetch, refuse_unused
 from .progress import Progress, SeedOrder
 from .recorder import Recorder
 from .seeds import positions_of
 from .site import Placing, Site, check_ready_sampler
 from .stats import Stats
 from .stream_schedule import Handover, Schedule
-
-DEFAULT_PREFETCH = 2
 
 
 class DirectLoader(torch.utils.data.DataLoader[Any]):
@@ -84,15 +83,16 @@ class DirectLoader(torch.utils.data.DataLoader[Any]):
         """
         check_data(data)
         check_layouts(data)
+        check_names(kwargs, type(self))
         check_loader_options(kwargs, data)
         check_mode("topology", placing.topology)
         check_mode("features", placing.features)
-        _refuse_unused(kwargs)
+        refuse_unused(kwargs, DirectLoader)
         if placing.gather_blocks is not None:
             check_count("gather_blocks", placing.gather_blocks, least=1)
         self._progress = Progress(check_seed(seed))
         self._recorder = Recorder()
-        self.prefetch = _check_prefetch(prefetch, kwargs)
+        self.prefetch = check_prefetch(prefetch, kwargs)
         if kwargs.get("batch_size", 1) is None:
             raise ValueError(
                 "batch_size=None (no batching) has no meaning here: pass a size, or batch_sampler=."
@@ -386,35 +386,3 @@ def _start_producer(streams: Streams, init: Callable[[int], None] | None, number
     streams.start_thread()
     if init is not None:
         init(number)
-
-
-def _refuse_unused(kwargs: dict[str, Any]) -> None:
-    """Raise a TypeError if arguments of DataLoader were given that PyG's loaders drop silently.
-
-    Lightning passes on those of a loader that it builds anew; they would be the same without it.
-    """
-    collate_fn, dataset = kwargs.get("collate_fn"), kwargs.get("dataset")
-    if collate_fn is not None and not isinstance(
-        getattr(collate_fn, "__self__", None), DirectLoader
-    ):
-        raise TypeError(
-            f"collate_fn={collate_fn!r} would have no effect: pass transform= to change finished "
-            f"batches, or override the method collate_fn in a subclass."
-        )
-    if dataset is not None and not isinstance(dataset, range):
-        raise TypeError(
-            f"dataset={type(dataset).__name__} would have no effect: the seeds are input_nodes= or "
-            f"edge_label_index=."
-        )
-
-
-def _check_prefetch(prefetch: int, kwargs: dict[str, Any]) -> int:
-    """Return how far each producer works ahead: `prefetch`, or DataLoader's name for it."""
-    factor = kwargs.get("prefetch_factor")
-    if factor is not None and prefetch not in (DEFAULT_PREFETCH, factor):
-        raise ValueError(
-            f"prefetch={prefetch} and prefetch_factor={factor} contradict each other; pass one."
-        )
-    if factor is not None:
-        return check_count("prefetch_factor", factor)
-    return check_count("prefetch", prefetch)

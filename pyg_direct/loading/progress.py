@@ -129,10 +129,10 @@ class Progress:
         """
         saved = _checked(state, num_batches)
         differing = [name for name, value in saved.items() if fingerprint.get(name) != value]
+        if "order" in differing and "generator" in differing:
+            differing.remove("generator")  # with a seed, shuffle=True brings one
         if differing:
-            text = ", ".join(
-                f"{name}={saved[name]!r} (here {fingerprint.get(name)!r})" for name in differing
-            )
+            text = "; ".join(_difference(name, saved, fingerprint) for name in differing)
             message = f"The state was saved by a loader with {text}."
             if strict:
                 raise ValueError(
@@ -144,6 +144,29 @@ class Progress:
             setattr(self, name, state[name])
         self.resume = not self.finished
         self.ticket += 1
+
+
+# Fields of a fingerprint that are hashes, of which the value says nothing: what they stand for.
+HASHES = {
+    "graph": "another graph (edges, or what time_attr= or weight_attr= names)",
+    "seeds": "other seeds (input_nodes= or edge_label_index=, or their times or labels)",
+}
+# Fields that no argument is called by: what decides them.
+CAUSES = {
+    "order": "shuffle=, sampler= or batch_sampler= giving",
+    "generator": "generator= given:",
+    "loader": "class",
+    "sampler": "neighbor_sampler= of class",
+    "input_type": "seeds of type",
+}
+
+
+def _difference(name: str, saved: Fingerprint, here: Fingerprint) -> str:
+    """Return how one field of two fingerprints differs, in terms of the loader's arguments."""
+    if name in HASHES:
+        return HASHES[name]
+    what = f"{CAUSES[name]} " if name in CAUSES else f"{name}="
+    return f"{what}{saved[name]!r} (here {here.get(name)!r})"
 
 
 def _chain(head: list[Any], tail: Iterator[Any]) -> Iterator[Any]:

@@ -33,6 +33,12 @@ class Placing(NamedTuple):
     ids: str = "host"
     gather_blocks: int | None = None
 
+    def given(self) -> tuple[str, ...]:
+        """Return the names of the arguments, but for the device, that are not at their defaults."""
+        return tuple(
+            name for name, default in self._field_defaults.items() if getattr(self, name) != default
+        )
+
 
 class Site:
     """The sampler and the backend of a loader.
@@ -98,7 +104,9 @@ class Site:
     @property
     def placement(self) -> Placement:
         """What lies where, and why."""
-        return replace(self.backend.memory.placement, reason=self._reason)
+        return replace(
+            self.backend.memory.placement, reason=self._reason, gpu_arguments=self._placing.given()
+        )
 
     def decide(self) -> bool:
         """Decide where batches are made from now on, if the user left it open.

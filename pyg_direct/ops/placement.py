@@ -36,6 +36,7 @@ class Placement:
         device: where the batches are.
         budget_bytes: GPU memory that graph and features may take; None without a GPU.
         reason: why batches are on this device; "" if it is not known.
+        gpu_arguments: arguments given that decide about GPU memory; on the CPU they do nothing.
 
     Example:
         >>> loader = pyg_direct.NeighborLoader(data, [5], batch_size=10, device="cpu")
@@ -47,6 +48,7 @@ class Placement:
     budget_bytes: int | None = None
     rows: list[Row] = field(default_factory=list)
     reason: str = ""
+    gpu_arguments: tuple[str, ...] = ()
 
     def add(self, row: Row) -> None:
         """Record where an array was placed, and log it."""
@@ -61,4 +63,6 @@ class Placement:
         lines = [f"batches on {self.device}{reason}{budget}"]
         width = max((len(row.name) for row in self.rows), default=0)
         lines += [f"  {r.name:<{width}}  {size_text(r.nbytes):>12}  {r.place}" for r in self.rows]
+        if self.gpu_arguments and self.device.type == "cpu":
+            lines.append(f"  no effect on the CPU: {', '.join(self.gpu_arguments)}")
         return "\n".join(lines)

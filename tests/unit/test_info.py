@@ -159,6 +159,24 @@ BLIND_TORCH = TorchCuda("2.11.0+cu130", "13.0", False)
 
 
 @pytest.mark.parametrize(
+    ("changes", "meaning"),
+    [
+        ({"torch_cuda": CPU_TORCH}, "cpu, as torch 2.13.0+cpu was built without CUDA"),
+        ({"torch_cuda": BLIND_TORCH}, "cpu, as torch finds no CUDA device"),
+        ({"torch_cuda": OSError("no")}, "cpu, as torch could not be asked: unknown (OSError: no)"),
+        (
+            {"require_cuda": RuntimeError("needs CuPy")},
+            "cpu, as the GPU cannot be used: RuntimeError: needs CuPy",
+        ),
+        ({"environ": {"PYG_DIRECT_DEVICE": "cpu"}}, "cpu, as PYG_DIRECT_DEVICE says"),
+    ],
+)
+def test_why_loaders_stay_on_the_cpu(changes: dict[str, Any], meaning: str) -> None:
+    text = info.report(Fake(device="cpu", **changes))
+    assert f"device=None means:      {meaning}" in text.splitlines(), text
+
+
+@pytest.mark.parametrize(
     ("changes", "what", "fix"),
     [
         ({"torch_cuda": CPU_TORCH, "device": "cpu"}, "built without CUDA", "reinstall torch"),

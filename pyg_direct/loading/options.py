@@ -1,0 +1,67 @@
+"""The keyword arguments that a loader passes on to PyG's and torch's classes."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from typing import Any
+
+from ..arguments import check_count
+
+DEFAULT_PREFETCH = 2
+
+OURS_TO_GIVE = {"self", "args", "kwargs", "node_sampler", "link_sampler"}
+
+
+def check_names(options: dict[str, Any], loader: type) -> None:
+    """Raise a TypeError, which names the loader, unless it or a class above it takes each option.
+
+    Args:
+        options: keyword arguments that are no parameters of the loader's own.
+        loader: its class, perhaps a user's subclass.
+    """
+    known = {
+        name
+        for base in loader.__mro__[:-1]
+        if "__init__" in vars(base)
+        for name in inspect.signature(vars(base)["__init__"]).parameters
+    } - OURS_TO_GIVE
+    for name in options:
+        if name not in known:
+            near = difflib.get_close_matches(name, sorted(known), n=1)
+            hint = f" Did you mean {near[0]}=?" if near else ""
+            raise TypeError(f"{loader.__name__} has no argument {name}=.{hint}")
+
+
+def refuse_unused(kwargs: dict[str, Any], ours: type) -> None:
+    """Raise a TypeError if arguments of DataLoader were given that PyG's loaders drop silently.
+
+    Lightning passes on those of a loader that it builds anew; they would be the same without it.
+
+    Args:
+        kwargs: keyword arguments of a loader.
+        ours: the base of the loaders whose `collate_fn` may be passed.
+    """
+    collate_fn, dataset = kwargs.get("collate_fn"), kwargs.get("dataset")
+    if collate_fn is not None and not isinstance(getattr(collate_fn, "__self__", None), ours):
+        raise TypeError(
+            f"collate_fn={collate_fn!r} would have no effect: pass transform= to change finished "
+            f"batches, or override the method collate_fn in a subclass."
+        )
+    if dataset is not None and not isinstance(dataset, range):
+        raise TypeError(
+            f"dataset={type(dataset).__name__} would have no effect: the seeds are input_nodes= or "
+            f"edge_label_index=."
+        )
+
+
+def check_prefetch(prefetch: int, kwargs: dict[str, Any]) -> int:
+    """Return how far each producer works ahead: `prefetch`, or DataLoader's name for it."""
+    factor = kwargs.get("prefetch_factor")
+    if factor is not None and prefetch not in (DEFAULT_PREFETCH, factor):
+        raise ValueError(
+            f"prefetch={prefetch} and prefetch_factor={factor} contradict each other; pass one."
+        )
+    if factor is not None:
+        return check_count("prefetch_factor", factor)
+    return check_count("prefetch", prefetch)
