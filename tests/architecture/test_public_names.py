@@ -34,7 +34,7 @@ ADDED: dict[str, set[str]] = {
     "NeighborLoader": LOADER,
     "NeighborSampler": SETTINGS | {"time_window"},
     "Node2Vec": set(),
-    "Placement": {"add", "budget_bytes", "reason"},
+    "Placement": {"add", "budget_bytes", "gpu_arguments", "reason"},
     "QuantizedTensor": {"decoded", "dense", "selected"},
     "RandomWalker": {"num_nodes", "walk", "walk_along"},
     "ShaDowKHopSampler": SUBGRAPH_LOADER,
