@@ -9,6 +9,11 @@ import traceback
 from collections.abc import Iterator
 
 import pytest
+
+# Before torch loads OpenMP: threads that wait for the next tensor must not spin, for they take the
+# cores from the other processes of the suite, and tests' tensors are small.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
 import torch
 import torch_geometric.loader
 import torch_geometric.typing
