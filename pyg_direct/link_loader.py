@@ -99,6 +99,7 @@ class LinkNeighborLoader(DirectLoader, torch_geometric.loader.LinkNeighborLoader
         device_bytes: int | None = None,
         ids: str = "host",
         gather_blocks: int | None = None,
+        feature_dtype: torch.dtype | None = None,
         seed: int | None = None,
         prefetch: int = DEFAULT_PREFETCH,
         time_window: int | None = None,
@@ -131,8 +132,9 @@ class LinkNeighborLoader(DirectLoader, torch_geometric.loader.LinkNeighborLoader
         }
         placing = Placing(device, topology, features, device_bytes, ids, gather_blocks)
         sampler = self._prepare(
-            data, num_neighbors, sampling, neighbor_sampler, placing, seed, prefetch, options
-        )
+            data, num_neighbors, sampling, neighbor_sampler, placing, seed, prefetch, options,
+            feature_dtype,
+        )  # fmt: skip
         check_tensor("edge_label", edge_label)
         check_tensor("edge_label_time", edge_label_time)
         # PyG asks for the smallest label, also of none.

@@ -77,6 +77,11 @@ class NeighborLoader(DirectLoader, torch_geometric.loader.NeighborLoader):  # ty
         gather_blocks: blocks of 256 threads that may read attributes on the host at the same time;
             None takes what fills the link, as ``python -m pyg_direct.info`` measured it or for
             PCIe 5. The fewer, the more of the GPU is left to training.
+        feature_dtype: torch.float32, float16 or bfloat16: what batches get the narrow attributes
+            of nodes and edges in, which are those stored as float16, bfloat16 or by
+            `pyg_direct.quantize`. They are decoded while they are gathered, and have the bits of
+            ``.to(feature_dtype)`` after the gather. All others stay as they are. None gives
+            float32 for quantized attributes, and the dtype of the tensor for all others.
         seed: base seed in [0, 2^64) of the neighbour draws and of `shuffle`. None draws one from
             `generator`, or from torch's default generator, at the beginning of each epoch, so that
             `torch.manual_seed` governs as it does in PyG.
@@ -131,6 +136,7 @@ class NeighborLoader(DirectLoader, torch_geometric.loader.NeighborLoader):  # ty
         device_bytes: int | None = None,
         ids: str = "host",
         gather_blocks: int | None = None,
+        feature_dtype: torch.dtype | None = None,
         seed: int | None = None,
         prefetch: int = DEFAULT_PREFETCH,
         time_window: int | None = None,
@@ -155,8 +161,9 @@ class NeighborLoader(DirectLoader, torch_geometric.loader.NeighborLoader):  # ty
         }
         placing = Placing(device, topology, features, device_bytes, ids, gather_blocks)
         sampler = self._prepare(
-            data, num_neighbors, sampling, neighbor_sampler, placing, seed, prefetch, options
-        )
+            data, num_neighbors, sampling, neighbor_sampler, placing, seed, prefetch, options,
+            feature_dtype,
+        )  # fmt: skip
         _check_input_time(input_time, sampler, time_attr)
         # Past the initialiser of PyG's NeighborLoader, which would build a sampler of its own.
         torch_geometric.loader.NodeLoader.__init__(

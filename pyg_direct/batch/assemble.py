@@ -18,6 +18,7 @@ from ..ops.backend import Backend
 from ..types import Ends
 from .gather import gather, gather_all, tables_in
 from .ids import HostIds, Ids, of_the_users
+from .narrow import check_feature_dtype, converted
 from .sparse import ROWS_UNREADABLE, SampledEdges
 from .tensors import moved
 
@@ -30,6 +31,7 @@ def assemble(
     custom_cls: Any = None,
     ends: Ends | None = None,
     ids: Ids | None = None,
+    feature_dtype: torch.dtype | None = None,
 ) -> Any:
     """Return a batch: the sampled subgraph with its attributes.
 
@@ -44,12 +46,13 @@ def assemble(
         custom_cls: class of the batch in case of remote stores.
         ends: what all ids in `out` are known to be below; None if that has to be checked.
         ids: where the ids in the batch shall be; None for the host.
+        feature_dtype: of attributes that are stored narrow; see `gather.gather`.
 
     Raises:
         IndexError: an attribute has no row for an id.
     """
     ids = HostIds(backend) if ids is None else ids
-    parts = _Parts(out, ends, ids, backend.device)
+    parts = _Parts(out, ends, ids, backend.device, feature_dtype)
     if isinstance(data, (Data, HeteroData)):
         batch = copy.copy(data)
         # A homogeneous graph has one store for nodes and edges, and the one type None.
@@ -76,40 +79,45 @@ def assemble(
     return batch
 
 
-def tables_of(data: Any) -> Iterator[tuple[str, Tensor]]:
-    """Yield the attributes of a graph whose rows a backend can gather, with names for messages.
+def attributes_of(data: Any) -> Iterator[tuple[str, str, Any, BaseStorage]]:
+    """Yield the node and edge attributes of a graph: label for messages, name, value, store.
 
     Remote stores are asked for each batch, so nothing is known of what they hold.
     """
     if isinstance(data, (Data, HeteroData)):
         for key, store in _stores(data).items():
             for name, value in store.items():
-                tables = [] if name == "edge_index" else tables_in(value)
-                if (
-                    tables
-                    and (store.is_node_attr(name) or store.is_edge_attr(name))
-                    and store._parent().__cat_dim__(name, value, store) == 0
+                if name not in ("edge_index", "adj", "adj_t") and (
+                    store.is_node_attr(name) or store.is_edge_attr(name)
                 ):
                     label = f"data.{name}" if key is None else f"data[{key!r}].{name}"
-                    yield from ((label, table) for table in tables)
+                    yield label, name, value, store
 
 
-def check_layouts(data: Any) -> None:
-    """Raise a ValueError if the rows of an attribute cannot be selected, whatever the batch."""
-    if isinstance(data, (Data, HeteroData)):
-        for key, store in _stores(data).items():
-            for name, value in store.items():
-                if (
-                    isinstance(value, Tensor)
-                    and name not in ("adj", "adj_t")
-                    and value.layout in ROWS_UNREADABLE
-                    and (store.is_node_attr(name) or store.is_edge_attr(name))
-                ):
-                    label = f"data.{name}" if key is None else f"data[{key!r}].{name}"
-                    raise ValueError(
-                        f"{label} has the layout {value.layout}, from which rows cannot be "
-                        f"selected. Use {label}.to_sparse_csr(), or .to_dense()."
-                    )
+def tables_of(data: Any) -> Iterator[tuple[str, Tensor]]:
+    """Yield the attributes of a graph whose rows a backend can gather, with names for messages."""
+    for label, name, value, store in attributes_of(data):
+        tables = tables_in(value)
+        if tables and store._parent().__cat_dim__(name, value, store) == 0:
+            yield from ((label, table) for table in tables)
+
+
+def check_attributes(data: Any, feature_dtype: Any) -> torch.dtype | None:
+    """Return `feature_dtype` if batches can be gathered from the attributes of a graph.
+
+    Raises:
+        ValueError: the rows of an attribute cannot be selected, whatever the batch, or
+            `feature_dtype` is none that it may be, or has no attribute to apply to.
+    """
+    known = isinstance(data, (Data, HeteroData))
+    attributes = [(label, value) for label, _, value, _ in attributes_of(data)]
+    for label, value in attributes:
+        if isinstance(value, Tensor) and value.layout in ROWS_UNREADABLE:
+            raise ValueError(
+                f"{label} has the layout {value.layout}, from which rows cannot be selected. Use "
+                f"{label}.to_sparse_csr(), or .to_dense()."
+            )
+    return check_feature_dtype(feature_dtype, attributes if known else None)
 
 
 def node_labels(metadata: Any, input_type: NodeType | None) -> dict[Any, dict[str, Any]]:
@@ -164,7 +172,8 @@ def _from_stores(data: Any, parts: _Parts, custom_cls: Any, backend: Backend) ->
     for store in batch.stores:
         for name, value in store.items():
             if isinstance(value, Tensor):
-                store[name] = backend.memory.to_batch(value, value.device)
+                wanted = converted(value, parts.feature_dtype)
+                store[name] = backend.memory.to_batch(wanted, value.device)
     return batch
 
 
@@ -194,8 +203,9 @@ class _Parts:
         ends: Ends | None,
         ids: Ids,
         device: torch.device,
+        feature_dtype: torch.dtype | None,
     ) -> None:
-        self.given, self.ids = out, ids
+        self.given, self.ids, self.feature_dtype = out, ids, feature_dtype
         self.out = moved(out, device)
         self.node_end: Any = ends.node.get if ends else lambda key: None
         self.edge_end: Any = ends.edge.get if ends else lambda key: None
@@ -246,7 +256,8 @@ def _nodes(
             target["num_nodes"] = node.numel()
         elif source.is_node_attr(name):
             found[name] = value, source._parent().__cat_dim__(name, value, source)
-    selected = gather_all(list(found.values()), node, backend, parts.node_end(key))
+    end = parts.node_end(key)
+    selected = gather_all(list(found.values()), node, backend, end, parts.feature_dtype)
     for name, rows in zip(found, selected, strict=True):
         target[name] = of_the_users(name, rows, parts.ids)
     _name_nodes(target, parts, key)
@@ -274,8 +285,8 @@ def _edges(
             target[name] = backend.memory.to_batch(sparse, home() if callable(home) else home)
         elif source.is_edge_attr(name):
             dim = source._parent().__cat_dim__(name, value, source)
-            end = parts.edge_end(key)
-            rows = None if edge is None else gather(value, edge, dim, backend, end)
+            end, wanted = parts.edge_end(key), parts.feature_dtype
+            rows = None if edge is None else gather(value, edge, dim, backend, end, wanted)
             target[name] = of_the_users(name, rows, parts.ids)
     _name_edges(target, parts, key)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,11 +11,19 @@ from torch import Tensor
 from torch_geometric.loader.utils import index_select
 
 from ..ops.backend import Backend
-from ..quantized import QuantizedTensor
+from ..quantized import QuantizedTensor, rows_of
+from .narrow import converted, dtype_in_batch
 from .sparse import csr_rows
 
 
-def gather(value: Any, index: Tensor, dim: int, backend: Backend, end: int | None = None) -> Any:
+def gather(
+    value: Any,
+    index: Tensor,
+    dim: int,
+    backend: Backend,
+    end: int | None = None,
+    feature_dtype: torch.dtype | None = None,
+) -> Any:
     """Return the entries `index` of an attribute along `dim`, as PyG does.
 
     Dense rows on the backend's device, or where it can read them, go through its kernels; those of
@@ -28,59 +37,87 @@ def gather(value: Any, index: Tensor, dim: int, backend: Backend, end: int | Non
         dim: along which they count.
         backend: gathers what it can.
         end: what all ids are known to be below; None if that has to be checked.
+        feature_dtype: of attributes that are stored narrow, see `narrow.is_narrow`; None for
+            float32 from a `QuantizedTensor`, and all others as they are.
 
     Raises:
         IndexError: an id for which the attribute has no entry.
         ValueError: an attribute PyG cannot select from, such as a list.
         RuntimeError: a tensor whose storage was made smaller than its shape.
     """
-    return gather_all([(value, dim)], index, backend, end)[0]
+    return gather_all([(value, dim)], index, backend, end, feature_dtype)[0]
 
 
 def gather_all(
-    attributes: Sequence[tuple[Any, int]], index: Tensor, backend: Backend, end: int | None = None
+    attributes: Sequence[tuple[Any, int]],
+    index: Tensor,
+    backend: Backend,
+    end: int | None = None,
+    feature_dtype: torch.dtype | None = None,
 ) -> list[Any]:
     """As `gather`, of several attributes: (value, dim); the backend is called once for all."""
-    tables = [_table_of(value, dim, backend) for value, dim in attributes]
+    tables = [_table_of(value, dim, backend, feature_dtype) for value, dim in attributes]
     plain = [table for table in tables if table is not None]
     rows = iter(backend.gather_all(plain, index, end) if plain else ())
     return [
-        _select(value, index, dim, backend, end) if table is None else next(rows)
+        _select(value, index, dim, backend, end, feature_dtype) if table is None else next(rows)
         for (value, dim), table in zip(attributes, tables, strict=True)
     ]
 
 
-def _table_of(value: Any, dim: int, backend: Backend) -> Tensor | None:
-    """Return what the backend gathers the rows of an attribute from; None if it cannot."""
-    if not isinstance(value, Tensor) or isinstance(value, QuantizedTensor):
+def _table_of(
+    value: Any, dim: int, backend: Backend, feature_dtype: torch.dtype | None
+) -> Tensor | None:
+    """Return what the backend copies the rows of an attribute from; None if it cannot."""
+    if not isinstance(value, Tensor):
         return None
-    _check_storage(value)
-    return backend.memory.readable(value) if dim == 0 and is_plain(value) else None
+    stored = value.stored if isinstance(value, QuantizedTensor) else value
+    _check_storage(stored)
+    as_stored = stored.dtype == dtype_in_batch(value, feature_dtype)
+    return backend.memory.readable(stored) if as_stored and dim == 0 and is_plain(stored) else None
 
 
-def _select(value: Any, index: Tensor, dim: int, backend: Backend, end: int | None) -> Any:
+def _select(
+    value: Any,
+    index: Tensor,
+    dim: int,
+    backend: Backend,
+    end: int | None,
+    feature_dtype: torch.dtype | None,
+) -> Any:
     """Return the entries of an attribute that `Backend.gather_all` cannot read."""
-    if isinstance(value, QuantizedTensor) and dim == 0:
-        return _decoded(value, index, backend, end)
     if isinstance(value, Tensor):
+        wanted = dtype_in_batch(value, feature_dtype)
+        quantized = isinstance(value, QuantizedTensor)
+        if dim == 0 and (quantized or (wanted != value.dtype and is_plain(value))):
+            return _decoded(value, index, backend, end, wanted)
         device = value.device
         if value.layout == torch.sparse_csr and dim == 0:
-            return backend.memory.to_batch(csr_rows(value, index.to(device)), device)
+            rows = converted(csr_rows(value, index.to(device)), feature_dtype)
+            return backend.memory.to_batch(rows, device)
     else:
         device = getattr(value, "device", torch.device("cpu"))  # a TensorFrame has one
-    return backend.memory.to_batch(index_select(value, index.to(device), dim=dim), device)
+    rows = converted(index_select(value, index.to(device), dim=dim), feature_dtype)
+    return backend.memory.to_batch(rows, device)
 
 
-def _decoded(value: QuantizedTensor, index: Tensor, backend: Backend, end: int | None) -> Tensor:
-    """Return the rows `index` of a quantized table; those it cannot read are decoded by torch."""
-    readable, scale = backend.memory.readable, value.scale
-    for part in (value.stored, scale):
+def _decoded(
+    value: Tensor, index: Tensor, backend: Backend, end: int | None, dtype: torch.dtype
+) -> Tensor:
+    """Return the rows `index` of a narrow table; those it cannot read are decoded by torch."""
+    readable = backend.memory.readable
+    stored, scale = (
+        (value.stored, value.scale) if isinstance(value, QuantizedTensor) else (value, None)
+    )
+    for part in (stored, scale):
         if part is not None:
             _check_storage(part)
-    table, factors = readable(value.stored), None if scale is None else readable(scale)
+    table, factors = readable(stored), None if scale is None else readable(scale)
     if table is not None and (scale is None or factors is not None):
-        return backend.gather_decoded(table, factors, index, end)
-    rows = value.decoded(index.to(value.device))
+        shape = value.shape[1:]
+        flat = table.detach().view(len(table), math.prod(shape))
+        return backend.gather_decoded(flat, factors, index, end, dtype).view(len(index), *shape)
+    rows = rows_of(value, index.to(value.device)).to(dtype)
     return backend.memory.to_batch(rows, value.device)  # type: ignore[no-any-return]
 
 

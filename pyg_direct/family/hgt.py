@@ -226,6 +226,7 @@ class HGTLoader(CpuDrawnLoader, torch_geometric.loader.HGTLoader):  # type: igno
         device: where batches arrive; see `pyg_direct.NeighborLoader`.
         ids: where `n_id`, `e_id` and `input_id` are, on the 'host' or the 'device'; see
             `pyg_direct.NeighborLoader`.
+        feature_dtype: what batches get narrow attributes in; see `pyg_direct.NeighborLoader`.
         seed: base seed of all draws; see `pyg_direct.NeighborLoader`.
         prefetch: batches that each producer works ahead.
         **kwargs: of `torch.utils.data.DataLoader`; `num_workers` counts threads.
@@ -255,6 +256,7 @@ class HGTLoader(CpuDrawnLoader, torch_geometric.loader.HGTLoader):  # type: igno
         *,
         device: torch.device | str | int | None = None,
         ids: str = "host",
+        feature_dtype: torch.dtype | None = None,
         seed: int | None = None,
         prefetch: int = DEFAULT_PREFETCH,
         **kwargs: Any,
@@ -267,7 +269,7 @@ class HGTLoader(CpuDrawnLoader, torch_geometric.loader.HGTLoader):  # type: igno
             **kwargs,
         }
         placing = Placing(device, ids=ids)
-        self._prepare(data, [], {}, sampler, placing, seed, prefetch, options)
+        self._prepare(data, [], {}, sampler, placing, seed, prefetch, options, feature_dtype)
         self._ends = None  # the sampler's ids are on the host, the batch may be elsewhere
         # Past the initialiser of PyG's HGTLoader, which would build a sampler of its own.
         torch_geometric.loader.NodeLoader.__init__(

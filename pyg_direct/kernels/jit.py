@@ -293,3 +293,13 @@ def as_float(typingctx: Any, bits: Any) -> Any:
         return builder.bitcast(args[0], ir.FloatType())
 
     return types.float32(types.uint32), codegen
+
+
+@intrinsic
+def as_bits(typingctx: Any, number: Any) -> Any:
+    """Return the bits of a float32 (uint32)."""
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return builder.bitcast(args[0], ir.IntType(32))
+
+    return types.uint32(types.float32), codegen

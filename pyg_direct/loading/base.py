@@ -22,7 +22,7 @@ from ..arguments import (
     check_mode,
     check_seed,
 )
-from ..batch.assemble import assemble, check_layouts
+from ..batch.assemble import assemble, check_attributes
 from ..batch.edges import with_sampled_edges
 from ..batch.ids import begin_copies, ids_of
 from ..batch.tensors import tensors_made, with_edge_ids
@@ -75,6 +75,7 @@ class DirectLoader(torch.utils.data.DataLoader[Any]):
         seed: int | None,
         prefetch: int,
         kwargs: dict[str, Any],
+        feature_dtype: torch.dtype | None = None,
     ) -> BaseSampler:
         """Check what both loaders take, and return the sampler: `sampler`, or a new one.
 
@@ -82,7 +83,7 @@ class DirectLoader(torch.utils.data.DataLoader[Any]):
         DataLoader.
         """
         check_data(data)
-        check_layouts(data)
+        self._feature_dtype = check_attributes(data, feature_dtype)
         check_names(kwargs, type(self))
         check_loader_options(kwargs, data)
         check_mode("topology", placing.topology)
@@ -214,7 +215,9 @@ class DirectLoader(torch.utils.data.DataLoader[Any]):
         labels, ids = self._labels(out), ids_of(out, self._backend, self._ids_on_host)
         batch = recorder.assembling(
             self._backend,
-            lambda backend: assemble(self.data, out, labels, backend, self.custom_cls, ends, ids),
+            lambda backend: assemble(
+                self.data, out, labels, backend, self.custom_cls, ends, ids, self._feature_dtype
+            ),
         )
         timed = transform and (lambda b: recorder.timed("transform", lambda: transform(b)))
         if self._hands_out_hops:
@@ -356,6 +359,7 @@ class DirectLoader(torch.utils.data.DataLoader[Any]):
             "drop_last": self.drop_last,
             "order": type(self._index_sampler).__name__ + "/" + type(self.sampler).__name__,
             "generator": self.generator is not None,
+            "feature_dtype": self._feature_dtype and str(self._feature_dtype),
             **seeds,
             "seeds": fingerprint_of(tensors),
             **sampler,

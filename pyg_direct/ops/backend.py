@@ -180,18 +180,25 @@ class Backend(Protocol):
         """Return the rows `index` of each table; see `gather`."""
 
     def gather_decoded(
-        self, table: Tensor, scale: Tensor | None, index: Tensor, end: int | None = None
+        self,
+        table: Tensor,
+        scale: Tensor | None,
+        index: Tensor,
+        end: int | None = None,
+        dtype: torch.dtype = torch.float32,
     ) -> Tensor:
-        """Return ``table[index]`` as float32, times the scale.
+        """Return ``table[index]`` as float32, times the scale, as another dtype.
 
         Args:
             table: [N, F], int8, float16 or bfloat16, contiguous, from `Memory.readable`.
             scale: float32, [F] or [N, 1], from `Memory.readable`; None for float16 and bfloat16.
             index: as in `gather`.
             end: as in `gather`.
+            dtype: float32, float16 or bfloat16.
 
         Returns:
-            float32 [n, F]; each element is rounded once, so its bits depend on no device.
+            `dtype` [n, F]; each element is a product that is rounded to float32 once, and then to
+            the nearest of `dtype`, so its bits depend on no device. Those of a NaN may.
 
         Raises:
             IndexError: an id out of range.

@@ -76,13 +76,14 @@ def test_batches_hold_the_decoded_rows(kind: dict[str, Any]) -> None:
             assert torch.equal(ours[name].cpu(), theirs[name].cpu())
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("kind", KINDS)
-def test_threads_share_a_gather(kind: dict[str, Any], threads: int) -> None:
+def test_threads_share_a_gather(kind: dict[str, Any], threads: int, dtype: torch.dtype) -> None:
     stored = quantize(features(1000, 300), **kind)
     index = torch.randint(1000, (5000,), generator=torch.Generator().manual_seed(0))
-    found = CpuBackend(threads).gather_decoded(stored.stored, stored.scale, index)
-    assert torch.equal(found, stored.dense()[index])
+    found = CpuBackend(threads).gather_decoded(stored.stored, stored.scale, index, dtype=dtype)
+    assert torch.equal(found, stored.dense()[index].to(dtype))
 
 
 def test_every_float16_is_decoded_as_by_torch() -> None:
@@ -93,6 +94,32 @@ def test_every_float16_is_decoded_as_by_torch() -> None:
         found, expected = backend.gather_decoded(table, None, everything), table.float()
         assert torch.equal(found.isnan(), expected.isnan())
         same = found.view(torch.int32) == expected.view(torch.int32)
+        assert bool((same | expected.isnan()).all())
+
+
+def all_sizes() -> Tensor:
+    """Return float32 numbers [256, n]: of every size, and around all halves of float16 and bf16."""
+    spread = torch.arange(0, 1 << 32, 65521)
+    half = torch.arange(1 << 16).to(torch.int16)
+    wide = [half.view(dtype).float().view(torch.int32).long() for dtype in DTYPES]
+    near = [bits + step for bits in wide for step in (-1, 0, 1, 1 << 12, (1 << 12) - 1, 1 << 15)]
+    bits = torch.cat([spread[: len(spread) // 256 * 256], *near])
+    return bits.to(torch.int32).view(torch.float32).view(256, -1)
+
+
+DTYPES = (torch.float16, torch.bfloat16)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_numbers_are_rounded_as_by_torch(dtype: torch.dtype) -> None:
+    x = all_sizes()
+    rows = torch.arange(1)
+    for scale in x:
+        ones = torch.ones(1, len(scale), dtype=torch.int8)
+        found = CpuBackend().gather_decoded(ones, scale, rows, dtype=dtype)
+        expected = scale.view(1, -1).to(dtype)
+        assert torch.equal(found.isnan(), expected.isnan())
+        same = found.view(torch.int16) == expected.view(torch.int16)
         assert bool((same | expected.isnan()).all())
 
 
@@ -113,9 +140,10 @@ def test_a_product_is_rounded_once() -> None:
     """No multiplication is fused with an addition: the code of the kernel has none."""
     compiled: Any = numba.njit(nogil=True, error_model="numpy")(decode.gather_decoded.py_func)
     stored = quantize(features())
-    out = np.empty((1, 33), np.float32)
+    out, halves = np.empty((1, 33), np.float32), np.empty((1, 33), np.uint16)
     factors = stored.scale.numpy() if stored.scale is not None else out[0]
-    compiled(stored.stored.numpy(), factors, 0, np.zeros(1, np.int64), 0, 1, out)
+    index = np.zeros(1, np.int64)
+    compiled(stored.stored.numpy(), factors, 0, index, 0, 1, decode.FLOAT16, out, halves)
     for code in compiled.inspect_llvm().values():
         assert "fmul" in code
         assert "fadd" not in code

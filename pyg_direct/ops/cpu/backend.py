@@ -34,6 +34,11 @@ DECODED_AS = {
     torch.float16: decode.FLOAT16,
     torch.bfloat16: decode.BFLOAT16,
 }
+WANTED = {
+    torch.float32: decode.FLOAT32,
+    torch.float16: decode.FLOAT16,
+    torch.bfloat16: decode.BFLOAT16,
+}
 MIN_BYTES_PER_THREAD = 1 << 20  # below, waking a thread costs more than it saves
 
 
@@ -96,18 +101,25 @@ class CpuBackend:
         return outputs
 
     def gather_decoded(
-        self, table: Tensor, scale: Tensor | None, index: Tensor, end: int | None = None
+        self,
+        table: Tensor,
+        scale: Tensor | None,
+        index: Tensor,
+        end: int | None = None,
+        dtype: torch.dtype = torch.float32,
     ) -> Tensor:
-        """Return the rows `index` of `table` as float32, in recycled memory. Each id is checked."""
+        """Return the rows `index` of `table` as `dtype`, in recycled memory. Each id is checked."""
         ids = index.numpy()
         self._pages.request(table, ids)
-        out = self._resources.pool.empty((len(index), table.size(1)), torch.float32)
+        out = self._resources.pool.empty((len(index), table.size(1)), dtype)
         kind = DECODED_AS[table.dtype]
         if scale is not None and scale.dim() == 2:
             kind = decode.INT8_BY_ROW
         source = table if table.dtype == torch.int8 else table.view(torch.uint16)
-        factors = out[:0, 0] if scale is None else scale.reshape(-1)
-        task = partial(_gather_decoded, source.numpy(), factors.numpy(), kind, ids, out.numpy())
+        factors = torch.empty(0) if scale is None else scale.reshape(-1)
+        task = partial(
+            _gather_decoded, source.numpy(), factors.numpy(), kind, ids, WANTED[dtype], out
+        )
         split(len(index), min(self.threads, out.nbytes // MIN_BYTES_PER_THREAD), task)
         return out
 
@@ -150,8 +162,13 @@ def _gather(tables: Ints, index: Ints, first: int, last: int) -> None:
 
 
 def _gather_decoded(
-    table: Ints, scale: Any, kind: int, index: Ints, out: Any, first: int, last: int
+    table: Ints, scale: Any, kind: int, index: Ints, wanted: int, out: Tensor, first: int, last: int
 ) -> None:
-    bad = decode.gather_decoded(table, scale, kind, index, first, last, out)
+    width = out.size(1)
+    if wanted == decode.FLOAT32:
+        singles, halves = out.numpy(), np.empty((0, width), np.uint16)
+    else:
+        singles, halves = np.empty((1, width), np.float32), out.view(torch.uint16).numpy()
+    bad = decode.gather_decoded(table, scale, kind, index, first, last, wanted, singles, halves)
     if bad >= 0:
         raise row_out_of_range(int(index[bad]), len(table))

@@ -114,18 +114,23 @@ class CudaBackend:
         return [self.gather(table, index, end) for table in tables]
 
     def gather_decoded(
-        self, table: Tensor, scale: Tensor | None, index: Tensor, end: int | None = None
+        self,
+        table: Tensor,
+        scale: Tensor | None,
+        index: Tensor,
+        end: int | None = None,
+        dtype: torch.dtype = torch.float32,
     ) -> Tensor:
-        """Return the rows `index` of `table` as float32: gathered as they are, decoded here.
+        """Return the rows `index` of `table` as `dtype`: gathered as they are, decoded here.
 
         Raises:
             IndexError: an id out of range.
         """
         rows = self.gather(table, index, end).to(torch.float32)
-        if scale is None:
-            return rows
-        by_row = scale.dim() == 2
-        return rows.mul_(self.gather(scale, index, end) if by_row else scale.to(self.device))
+        if scale is not None:
+            by_row = scale.dim() == 2
+            rows.mul_(self.gather(scale, index, end) if by_row else scale.to(self.device))
+        return rows.to(dtype)
 
     def link_reads(self, table: Tensor, rows: int) -> tuple[float, float]:
         """Return the requests and bytes that gathering rows of a table in host memory takes.
