@@ -5,12 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
 from ..ops.backend import Backend
 from .gather import gather
 from .ids import Ids, of_the_users
+
+
+def swapped_ends(edge_index: Tensor) -> Tensor:
+    """Return edges [2, e] with their ends exchanged; in a CSC grouped by source they are.
+
+    By NumPy: torch would wake its threads, and those that spin for the processor while producers
+    hold it cost more time than the copy of a whole batch.
+    """
+    return torch.from_numpy(np.ascontiguousarray(edge_index.numpy()[::-1]))
 
 
 def attributes_of(

@@ -15,7 +15,7 @@ from torch_geometric.index import ptr2index
 from torch_geometric.loader.cluster import Partition
 
 from ..arguments import check_count, check_flag
-from ..batch.subgraph import named_attributes_of
+from ..batch.subgraph import named_attributes_of, swapped_ends
 from ..graph.coo_to_csc import compress
 from ..loading.options import DEFAULT_PREFETCH
 from ..sampling.sampler import NeighborSampler, keyed
@@ -221,7 +221,7 @@ class ClusterLoader(SubgraphLoader, torch_geometric.loader.ClusterLoader):
         node, found = out
         ends = found.edge_index[0]
         if self.cluster_data.partition.sparse_format == "csr":
-            ends = ends.flip(0)  # in a CSC that is grouped by source, ends have changed places
+            ends = swapped_ends(ends)
         batch: Data = copy.copy(self.data)
         for name, value in named_attributes_of(
             self.data, node, found.edge[0], self._backend, self._ids()

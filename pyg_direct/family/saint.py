@@ -12,7 +12,7 @@ from torch import Tensor
 from torch_geometric.io import fs
 
 from ..arguments import check_choice, check_count, check_flag
-from ..batch.subgraph import attributes_of
+from ..batch.subgraph import attributes_of, swapped_ends
 from ..graph.weights import alias_table_of
 from ..kernels import alias, weighted
 from ..kernels.gaps import Span
@@ -120,10 +120,9 @@ class GraphSAINTSampler(SubgraphLoader, torch_geometric.loader.GraphSAINTSampler
         return self._subgraph(keyed(self._sampler).next_key())
 
     def _subgraph(self, key: BatchKey) -> tuple[Tensor, Tensor, Tensor]:
-        node = torch.unique(self._draw_nodes(key))
+        node = torch.from_numpy(np.unique(self._draw_nodes(key).numpy()))
         found = self._induced.sample([node], key)
-        # The CSC is grouped by source, so that ends have changed places.
-        return node, found.edge_index[0].flip(0), found.edge[0]
+        return node, swapped_ends(found.edge_index[0]), found.edge[0]
 
     def _law(self) -> dict[str, Any]:
         return {"draws": self._batch_size}

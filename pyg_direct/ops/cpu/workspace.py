@@ -27,6 +27,7 @@ from ...types import (
 from ..backend import ID_LIMIT, batch_too_large, before_window
 from .buffers import Resources
 from .checks import check_items, check_sources, check_whole_lists
+from .node_set import NodeSet
 from .outputs import copy_edges, copy_lists
 
 Ints = npt.NDArray[Any]
@@ -94,6 +95,7 @@ class CpuWorkspace:
         self._table: Ints = np.zeros(0, np.uint64)
         if not plan.disjoint:
             self._table = np.zeros(int(csc.node_base[-1]), np.uint32)
+        self._sampled_nodes = NodeSet(0 if plan.disjoint else int(csc.node_base[-1]))
         self._stamp = 1
         self._key = (np.uint64(0), np.uint64(0))
 
@@ -276,6 +278,9 @@ class CpuWorkspace:
     def emit_induced(self) -> SampledGraph:
         """Copy out all edges between the sampled nodes, by destination."""
         csc, outputs = self._csc, []
+        if not self._plan.disjoint:
+            nodes = (self._node, self._node_start, self._node_ptr[-1], csc.node_base)
+            self._sampled_nodes.add(*nodes)
         for r in range(csc.num_relations):
             src, dst = int(csc.src_type[r]), int(csc.dst_type[r])
             first, count = int(self._node_start[dst]), int(self._node_ptr[-1, dst])
@@ -283,7 +288,7 @@ class CpuWorkspace:
             between = (
                 start, degree, csc.indices, int(csc.node_base[src]), int(csc.node_base[-1]),
                 self._seed_of, first, not self._plan.disjoint, self._table, np.uint32(self._stamp),
-                self._excluded, excluded,
+                self._sampled_nodes.words, self._excluded, excluded,
             )  # fmt: skip
             item, size = emit.induced_edges(*between, 0, 0, self._row, self._col, self._position)
             while item < count:
@@ -293,6 +298,8 @@ class CpuWorkspace:
                 )
             edge_ptr = np.array([[0, size]], np.int64)
             outputs += self._emit_edges(edge_ptr, csc.edge_base[r : r + 1], [size])
+        if not self._plan.disjoint:
+            self._sampled_nodes.remove(*nodes)
         return self._sampled(outputs, None)
 
     def _lists_of(self, relation: int, first: int, count: int) -> tuple[Ints, Ints, Ints]:

@@ -162,7 +162,10 @@ def test_induced_edges() -> None:
     node, table = ints(7, 4), np.zeros(10, np.uint32)
     relabel.seed_dense(node.copy(), 0, 0, table, STAMP, node)
     nothing = np.empty((2, 0), np.int64)
-    between = (start, degree, indices, 0, 10, ints(), 0, True, table, STAMP, ints(), nothing)
+    members = np.array([1 << 7 | 1 << 4], np.uint64)
+    between = (
+        start, degree, indices, 0, 10, ints(), 0, True, table, STAMP, members, ints(), nothing
+    )  # fmt: skip
     assert emit.induced_edges(*between, 0, 0, *np.zeros((3, 0), np.int64)) == (0, 0), "no room"
     out = np.zeros((3, 3), np.int64)
     assert emit.induced_edges(*between, 0, 0, *out[:, :2]) == (0, 0), "no room to spare"
