@@ -145,10 +145,13 @@ def _check_storage(value: Tensor) -> None:
     Neither our kernels nor those of torch look at this before they read.
     """
     if value.layout == torch.strided and value.numel() > 0:
-        last = value.storage_offset() + sum(
-            (size - 1) * stride for size, stride in zip(value.shape, value.stride(), strict=True)
-        )
-        needed, there = (last + 1) * value.element_size(), value.untyped_storage().nbytes()
+        if value.is_contiguous():
+            last = value.numel() - 1
+        else:
+            ends = zip(value.shape, value.stride(), strict=True)
+            last = sum((size - 1) * stride for size, stride in ends)
+        needed = (value.storage_offset() + last + 1) * value.element_size()
+        there = value.untyped_storage().nbytes()
         if needed > there:
             raise RuntimeError(
                 f"An attribute of shape {tuple(value.shape)} needs {needed} bytes, but its storage "

@@ -87,7 +87,7 @@ class SubgraphLoader(CpuDrawnLoader):
 
     def _ids(self) -> Ids:
         """Return where attributes of the user's own that are ids shall be, for one batch."""
-        return ids_of(None, self._backend, self._ids_on_host)
+        return ids_of(None, self._backend, self._copies_ids)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"

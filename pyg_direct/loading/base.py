@@ -98,7 +98,7 @@ class DirectLoader(torch.utils.data.DataLoader[Any]):
             raise ValueError(
                 "batch_size=None (no batching) has no meaning here: pass a size, or batch_sampler=."
             )
-        self._ids_on_host = check_choice("ids", placing.ids, ("host", "device")) == "host"
+        self._host_ids = check_choice("ids", placing.ids, ("host", "device")) == "host"
         if sampler is not None:
             check_ready_sampler(sampler, sampling, placing)
         threads = min(available_cores(), torch.get_num_threads())
@@ -149,6 +149,11 @@ class DirectLoader(torch.utils.data.DataLoader[Any]):
     @property
     def _backend(self) -> Backend:
         return self._site.backend
+
+    @property
+    def _copies_ids(self) -> bool:
+        """Whether ids are brought to the host from where they are sampled."""
+        return self._host_ids and not self._site.backend.in_host_memory
 
     def _decide_device(self) -> bool:
         """Decide where batches are made, if that is open; return whether it has changed."""
@@ -212,7 +217,7 @@ class DirectLoader(torch.utils.data.DataLoader[Any]):
         out = with_edge_ids(out, self._sampler.edge_permutation)
         # Of our own sampler's ids it is known how large they are; others' are looked at.
         ends = None if change else self._site.ends
-        labels, ids = self._labels(out), ids_of(out, self._backend, self._ids_on_host)
+        labels, ids = self._labels(out), ids_of(out, self._backend, self._copies_ids)
         batch = recorder.assembling(
             self._backend,
             lambda backend: assemble(
@@ -238,7 +243,7 @@ class DirectLoader(torch.utils.data.DataLoader[Any]):
     def _sample_ahead(self, inputs: Any, key: BatchKey) -> Any:
         """Sample, and begin to bring the ids to the host, beside what comes next."""
         out = self._recorder.timed("sampling", lambda: self._sample(inputs, key))
-        if self._ids_on_host:
+        if self._copies_ids:
             begin_copies(out, self._backend)
         return out
 

@@ -141,6 +141,7 @@ class Backend(Protocol):
     default_producers: int  # threads that make batches with num_workers=0
     most_producers: int  # more threads than that would only take memory
     streams: Streams
+    in_host_memory: bool  # whether what it samples and gathers is there, ids included
 
     @property
     def memory(self) -> Memory:

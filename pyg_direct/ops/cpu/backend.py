@@ -48,6 +48,7 @@ class CpuBackend:
     default_producers = 0
     most_producers = 1 << 16  # each has a core to itself, if the user has as many
     gather_blocks: int | None = None  # there are none
+    in_host_memory = True
 
     def __init__(self, threads: int = 1) -> None:
         self.device = torch.device("cpu")

@@ -128,7 +128,7 @@ class CpuWorkspace:
         for t, seed in enumerate(seeds):
             if seed is None:
                 continue
-            first, base, n = int(self._node_start[t]), int(self._csc.node_base[t]), len(seed)
+            first, base, n = int(self._node_start[t]), int(self._csc.node_base[t]), seed.shape[0]
             if self._plan.disjoint:
                 self._node[first : first + n] = seed.numpy()
                 self._seed_of[first : first + n] = np.arange(subgraph, subgraph + n, dtype=np.int32)
