@@ -15,6 +15,7 @@ import threading
 import weakref
 from collections import deque
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -139,6 +140,13 @@ def _new_block(nbytes: int) -> Block:
     NumPy asks the kernel for 2 MiB pages (madvise) from 4 MiB up; untouched pages cost nothing.
     """
     return np.empty(nbytes + nbytes // 8, np.uint8)
+
+
+def grown(array: npt.NDArray[Any], room: int, known: int) -> npt.NDArray[Any]:
+    """Return a longer array that keeps the first `known` elements."""
+    longer = np.empty(room, array.dtype)
+    longer[:known] = array[:known]
+    return longer
 
 
 _pool: weakref.ref[BufferPool] | None = None

@@ -25,7 +25,7 @@ from ...types import (
     SamplingPlan,
 )
 from ..backend import ID_LIMIT, batch_too_large, before_window
-from .buffers import Resources
+from .buffers import Resources, grown
 from .checks import check_items, check_sources, check_whole_lists
 from .node_set import NodeSet
 from .outputs import copy_edges, copy_lists
@@ -363,9 +363,9 @@ class CpuWorkspace:
 
     def _grow_edges(self, room: int, known: int) -> None:
         """Have room for `room` edges, keeping the first `known` ones."""
-        self._row = _grown(self._row, room, known)
-        self._col = _grown(self._col, room, known)
-        self._position = _grown(self._position, room, known)
+        self._row = grown(self._row, room, known)
+        self._col = grown(self._col, room, known)
+        self._position = grown(self._position, room, known)
 
     def _make_room(self) -> None:
         """Have room for more than `_node_bound` nodes of each type, keeping what is known.
@@ -406,13 +406,6 @@ class CpuWorkspace:
                 self._node, self._seed_of, first, first + known, 0, int(self._csc.node_base[t]),
                 total, self._table, np.uint32(self._stamp),
             )  # fmt: skip
-
-
-def _grown(array: Ints, room: int, known: int) -> Ints:
-    """Return a longer array that keeps the first `known` elements."""
-    longer = np.empty(room, array.dtype)
-    longer[:known] = array[:known]
-    return longer
 
 
 def _growth(fanouts: IntTable) -> float:
