@@ -16,30 +16,34 @@ class NodeSet:
     """A bit for each node of all types, which is 32 times less than the table of local ids has.
 
     Args:
-        num_nodes: of all types. The memory, an eighth of that in bytes, is taken at the first use.
+        base: [T + 1], the first bit of each type.
+
+    Attributes:
+        words: uint64, 64 nodes in each. The memory is taken at the first use; until then [0].
     """
 
-    def __init__(self, num_nodes: int) -> None:
-        self._num_nodes = num_nodes
+    def __init__(self, base: Ints) -> None:
+        self._base: list[int] = base.tolist()
         self.words = np.zeros(0, np.uint64)
 
-    def add(self, node: Ints, start: Ints, count: Ints, base: Ints) -> None:
+    def add(self, node: Ints, start: Ints, count: Ints) -> None:
         """Add the nodes that each type lists at node[start : start + count].
 
         Args:
             node: ids within their type.
             start: [T], where each type's list begins.
             count: [T], how long it is.
-            base: [T + 1], the first bit of each type.
         """
         if len(self.words) == 0:
-            self.words = np.zeros(-(-self._num_nodes // 64), np.uint64)
-        self._change(node, start, count, base, True)
+            self.words = np.zeros(-(-self._base[-1] // 64), np.uint64)
+        self._change(node, start, count, True)
 
-    def remove(self, node: Ints, start: Ints, count: Ints, base: Ints) -> None:
-        """Empty the set, which these nodes were added to."""
-        self._change(node, start, count, base, False)
+    def remove(self, node: Ints, start: Ints, count: Ints) -> None:
+        """Empty the set of all nodes that were added to it."""
+        if len(self.words) > 0:
+            self._change(node, start, count, False)
 
-    def _change(self, node: Ints, start: Ints, count: Ints, base: Ints, add: bool) -> None:
-        for t, (first, size) in enumerate(zip(start.tolist(), count.tolist(), strict=True)):
-            emit.change_set(node, first, first + size, int(base[t]), self.words, add)
+    def _change(self, node: Ints, start: Ints, count: Ints, add: bool) -> None:
+        lists = zip(start.tolist(), count.tolist(), self._base, strict=False)  # _base has T + 1
+        for first, size, base in lists:
+            emit.change_set(node, first, first + size, base, self.words, add)

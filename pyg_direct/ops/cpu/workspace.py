@@ -95,7 +95,7 @@ class CpuWorkspace:
         self._table: Ints = np.zeros(0, np.uint64)
         if not plan.disjoint:
             self._table = np.zeros(int(csc.node_base[-1]), np.uint32)
-        self._sampled_nodes = NodeSet(0 if plan.disjoint else int(csc.node_base[-1]))
+        self._sampled_nodes = NodeSet(csc.node_base)
         self._stamp = 1
         self._key = (np.uint64(0), np.uint64(0))
 
@@ -278,8 +278,8 @@ class CpuWorkspace:
     def emit_induced(self) -> SampledGraph:
         """Copy out all edges between the sampled nodes, by destination."""
         csc, outputs = self._csc, []
+        nodes = self._node, self._node_start, self._node_ptr[-1]
         if not self._plan.disjoint:
-            nodes = (self._node, self._node_start, self._node_ptr[-1], csc.node_base)
             self._sampled_nodes.add(*nodes)
         for r in range(csc.num_relations):
             src, dst = int(csc.src_type[r]), int(csc.dst_type[r])
@@ -298,8 +298,7 @@ class CpuWorkspace:
                 )
             edge_ptr = np.array([[0, size]], np.int64)
             outputs += self._emit_edges(edge_ptr, csc.edge_base[r : r + 1], [size])
-        if not self._plan.disjoint:
-            self._sampled_nodes.remove(*nodes)
+        self._sampled_nodes.remove(*nodes)
         return self._sampled(outputs, None)
 
     def _lists_of(self, relation: int, first: int, count: int) -> tuple[Ints, Ints, Ints]:
