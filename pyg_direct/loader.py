@@ -65,7 +65,7 @@ class NeighborLoader(DirectLoader, torch_geometric.loader.NeighborLoader):  # ty
             are named by ``print(loader.placement)``.
         ids: where `n_id`, `e_id` and `input_id` are: on the 'host', as PyG's, since programs index
             their own CPU tensors with them; or on the 'device' of the batch, without that copy.
-        topology: where the graph lies for a GPU: 'host', pinned and read over the link; 'device';
+        topology: where the graph lies for a GPU: 'host', pinned and read over PCIe; 'device';
             or 'auto', which takes GPU memory for the CSC's indptr first, then for the rest, as far
             as `device_bytes` go. ``loader.placement`` tells what was decided.
         features: the same for the attributes, which in 'auto' come after the graph, small ones
@@ -75,7 +75,7 @@ class NeighborLoader(DirectLoader, torch_geometric.loader.NeighborLoader):  # ty
             changes that in place; what NumPy writes goes unseen.
         device_bytes: GPU memory that 'auto' may take; None for half of what is free.
         gather_blocks: blocks of 256 threads that may read attributes on the host at the same time;
-            None takes what fills the link, as ``python -m pyg_direct.info`` measured it or for
+            None takes what keeps PCIe busy, as ``python -m pyg_direct.info`` measured it or for
             PCIe 5. The fewer, the more of the GPU is left to training.
         feature_dtype: torch.float32, float16 or bfloat16: what batches get the narrow attributes
             of nodes and edges in, which are those stored as float16, bfloat16 or by

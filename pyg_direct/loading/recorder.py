@@ -39,7 +39,7 @@ class _Epoch:
         return Stats(
             batches, made, seeds, nodes, edges, dict(self.bytes), dict(self.seconds),
             self.waiting, self.working, self.ready,
-            link_requests=round(self.link[0]), link_bytes=round(self.link[1]),
+            pcie_requests=round(self.link[0]), pcie_bytes=round(self.link[1]),
         )  # fmt: skip
 
 
@@ -157,7 +157,7 @@ def _length(value: Any) -> int:
 
 
 class TimedBackend:
-    """A backend that adds up how long it gathers, and what it reads over the link for it.
+    """A backend that adds up how long it gathers, and what it reads over PCIe for it.
 
     All else is the backend's.
     """

@@ -19,7 +19,7 @@ class Stats:
     on a GPU they are what launching takes. `waiting_seconds` and `working_seconds` add up to the
     time from ``iter(loader)`` to the last batch that was asked for.
 
-    `link_requests` and `link_bytes` are computed from the sizes and addresses of the tables, not
+    `pcie_requests` and `pcie_bytes` are computed from the sizes and addresses of the tables, not
     measured, and are those of attributes in host memory whose batches are on a GPU; what sampling
     reads of the edges is not among them. No rows are cached, so there are no cache hits to count.
 
@@ -41,8 +41,8 @@ class Stats:
     waiting_seconds: float = 0.0  # the consumer for the loader
     working_seconds: float = 0.0  # the consumer, between two batches
     ready_seconds: float = 0.0  # finished batches for the consumer
-    link_requests: int = 0  # reads of a GPU from host memory to gather attributes, of 128 bytes
-    link_bytes: int = 0  # that came with them
+    pcie_requests: int = 0  # reads of a GPU from host memory to gather attributes, of 128 bytes
+    pcie_bytes: int = 0  # that came with them
     epochs: Sequence[Stats] = ()  # the same for each epoch; empty in those
 
     @property
@@ -87,8 +87,8 @@ class Stats:
             "waiting_seconds": self.waiting_seconds,
             "working_seconds": self.working_seconds,
             "ready_seconds": self.ready_seconds,
-            "link_requests": self.link_requests,
-            "link_bytes": self.link_bytes,
+            "pcie_requests": self.pcie_requests,
+            "pcie_bytes": self.pcie_bytes,
             "verdict": self.verdict,
             "epochs": [epoch.as_dict() for epoch in self.epochs],
         }
@@ -149,10 +149,10 @@ class Stats:
             ),
             *(
                 [
-                    f"  over the link {self.link_bytes / each / 1e6:.3f} MB in "
-                    f"{self.link_requests / each:,.0f} reads a batch (computed)"
+                    f"  over PCIe {self.pcie_bytes / each / 1e6:.3f} MB in "
+                    f"{self.pcie_requests / each:,.0f} reads a batch (computed)"
                 ]
-                if self.link_requests
+                if self.pcie_requests
                 else []
             ),
             f"  waiting for the loader {self.waiting_seconds:.2f} s, training "
@@ -192,7 +192,7 @@ def total_of(epochs: Sequence[Stats]) -> Stats:
         waiting_seconds=sum(e.waiting_seconds for e in epochs),
         working_seconds=sum(e.working_seconds for e in epochs),
         ready_seconds=sum(e.ready_seconds for e in epochs),
-        link_requests=sum(e.link_requests for e in epochs),
-        link_bytes=sum(e.link_bytes for e in epochs),
+        pcie_requests=sum(e.pcie_requests for e in epochs),
+        pcie_bytes=sum(e.pcie_bytes for e in epochs),
         epochs=tuple(epochs),
     )

@@ -80,7 +80,7 @@ def test_types_are_counted_apart() -> None:
 def test_nothing_crosses_a_link_on_the_cpu() -> None:
     loader = loader_of()
     list(loader)
-    assert loader.stats().link_requests == loader.stats().link_bytes == 0
+    assert loader.stats().pcie_requests == loader.stats().pcie_bytes == 0
     assert "link" not in repr(loader.stats())
 
 
@@ -105,10 +105,10 @@ def test_reads_over_the_link_are_those_of_the_kernel(columns, monkeypatch) -> No
         list(loader)
     stats, counted = loader.stats(), device.requests
     exact = columns == 32 and data.x.data_ptr() % 128 == 0
-    assert stats.link_requests == pytest.approx(counted.requests, rel=0 if exact else 0.05)
-    assert stats.link_bytes == pytest.approx(counted.payload_bytes, rel=0 if exact else 0.05)
-    assert f"{stats.link_requests / stats.made:,.0f} reads a batch (computed)" in repr(stats)
-    assert stats.as_dict()["link_bytes"] == stats.link_bytes
+    assert stats.pcie_requests == pytest.approx(counted.requests, rel=0 if exact else 0.05)
+    assert stats.pcie_bytes == pytest.approx(counted.payload_bytes, rel=0 if exact else 0.05)
+    assert f"{stats.pcie_requests / stats.made:,.0f} reads a batch (computed)" in repr(stats)
+    assert stats.as_dict()["pcie_bytes"] == stats.pcie_bytes
 
 
 def test_epochs_are_told_apart() -> None:
