@@ -8,7 +8,8 @@ PyG's loader and the plain step, and so on. Writes `results/accelerated_training
     python -m benchmarks.accelerated_training --root FOLDER  # holds amazon/ and citation_full/
 """
 
-from __future__ import annotations
+# Annotations are not postponed here: torch 2.4's fx cannot write those of a model that
+# `to_hetero` gets.
 
 import copy
 import time

@@ -1,6 +1,7 @@
 """What the example scripts share: arguments, progress bars, data with times, and scores."""
 
-from __future__ import annotations
+# Annotations are not postponed here: torch 2.4's fx cannot write those of a model that
+# `to_hetero` gets.
 
 import argparse
 from collections.abc import Iterator

@@ -6,7 +6,8 @@ seeds. PyG needs torch_sparse.
     python -m benchmarks family_accuracy --root FOLDER  # holds planetoid/, amazon/
 """
 
-from __future__ import annotations
+# Annotations are not postponed here: torch 2.4's fx cannot write those of a model that
+# `to_hetero` gets.
 
 import time
 import warnings

@@ -4,7 +4,8 @@ Ours runs on the CPU and on the emulated CUDA device. PyG can sample disjoint su
 by weight, and count by hop, with pyg-lib only.
 """
 
-from __future__ import annotations
+# Annotations are not postponed here: torch 2.4's fx cannot write those of a model that
+# `to_hetero` gets.
 
 from typing import Any
 

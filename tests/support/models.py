@@ -1,6 +1,7 @@
 """Models of all the kinds that users write, and small graphs to run them on."""
 
-from __future__ import annotations
+# Annotations are not postponed here: torch 2.4's fx cannot write those of a model that
+# `to_hetero` gets.
 
 import copy
 from collections.abc import Callable
