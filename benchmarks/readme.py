@@ -17,6 +17,7 @@ from benchmarks.cpu.cases import BASELINE, OURS
 from benchmarks.cpu.derive import best
 from benchmarks.machine import REPOSITORY
 from benchmarks.result import RESULTS, number, table
+from benchmarks.training.end_to_end import ACCELERATED, best_rows
 
 README = REPOSITORY / "README.md"
 MALLOC = "default"  # of glibc, as a user has it
@@ -82,7 +83,7 @@ def variants(folder: Path) -> list[str]:
         shares.setdefault(row["sampling"], {})[row["what"]] = f"{100 * row['of_uniform']:.0f} %"
     chosen = ["weighted", "temporal, uniform", "temporal, last", "weighted and temporal"]
     return table(
-        ["edges per second, of uniform sampling", *chosen],
+        ["edges per second, in percent of uniform sampling", *chosen],
         [
             [what, *(shares[name][what] for name in chosen)]
             for what in ("sampling alone", "whole batch")
@@ -114,6 +115,29 @@ def training(folder: Path) -> list[str]:
     )
 
 
+def end_to_end(folder: Path) -> list[str]:
+    """Return how many times as fast whole epochs are, and with how much less CPU time."""
+    if not (folder / "end_to_end.json").exists():
+        return ["Whole epochs: `python -m benchmarks end_to_end`; no result is committed."]
+    result = _read(folder, "end_to_end")
+    baseline, rows = result["baseline"], []
+    for task in result["tasks"]:
+        best = best_rows(task)
+        if baseline in best:
+            for who in (OURS, ACCELERATED):
+                ratios = (
+                    best[baseline][metric]["median"] / best[who][metric]["median"]
+                    for metric in ("wall_s", "cpu_s")
+                )
+                rows.append([f"{task['name']}: {who}", *map(times, ratios)])
+    return [
+        "Whole epochs on a real graph, with loading, each contestant at its best number of workers",
+        "([the run](benchmarks/results/end_to_end.md)):",
+        "",
+        *table([f"than {baseline}, how many times", "as fast", "as little CPU time"], rows),
+    ]
+
+
 def first_use(folder: Path) -> list[str]:
     """Return the seconds from importing a loader to its first batch."""
     found = {
@@ -137,6 +161,7 @@ TABLES: dict[str, Callable[[Path], list[str]]] = {
     "others": others,
     "variants": variants,
     "training": training,
+    "end_to_end": end_to_end,
     "first_use": first_use,
 }
 

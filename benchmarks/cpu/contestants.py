@@ -12,6 +12,7 @@ import torch
 from torch_geometric.data import Data
 from torch_geometric.sampler import NodeSamplerInput
 
+from benchmarks import graphbolt
 from benchmarks.cpu.cases import Case, Contestant
 
 # Said at every construction, and known: it is what the baseline is.
@@ -44,7 +45,10 @@ def make_loader(contestant: Contestant, case: Case, data: Data, **kwargs: Any) -
     """Return the contestant's loader over `data`, with seeds in random order."""
     kwargs |= {"batch_size": case.batch_size, "num_workers": contestant.num_workers}
     if contestant.loader == "graphbolt":
-        return _graphbolt(contestant, case, data)
+        seeds = torch.arange(data.num_nodes)
+        return graphbolt.loader_of(
+            data, seeds, case.fanout, case.batch_size, contestant.num_workers
+        )
     if contestant.loader == "pyg_direct":
         from pyg_direct import NeighborLoader
     else:
@@ -84,20 +88,3 @@ def sampling_only(
     bare = Data(edge_index=data.edge_index, num_nodes=data.num_nodes)
     batches = endless(make_loader(contestant, case, bare, neighbor_sampler=sampler))
     return lambda: next(batches)
-
-
-def _graphbolt(contestant: Contestant, case: Case, data: Data) -> Any:
-    """DGL's loader, which has an API of its own."""
-    import dgl.graphbolt as gb
-
-    row, col = data.edge_index
-    order = torch.argsort(col, stable=True)
-    indptr = torch.zeros(data.num_nodes + 1, dtype=torch.int64)
-    torch.cumsum(torch.bincount(col, minlength=data.num_nodes), 0, out=indptr[1:])
-    graph = gb.fused_csc_sampling_graph(indptr, row[order])
-    features = gb.BasicFeatureStore({("node", None, "x"): gb.TorchBasedFeature(data.x)})
-    seeds = gb.ItemSet((torch.arange(data.num_nodes), data.y), names=("seeds", "labels"))
-    pipe = gb.ItemSampler(seeds, batch_size=case.batch_size, shuffle=True)
-    pipe = pipe.sample_neighbor(graph, case.fanout)
-    pipe = pipe.fetch_feature(features, node_feature_keys=["x"])
-    return gb.DataLoader(pipe, num_workers=contestant.num_workers)

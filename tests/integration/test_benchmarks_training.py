@@ -1,10 +1,18 @@
 """The benchmarks of training, of statistics and of plans run, on toy sizes."""
 
+from __future__ import annotations
+
 import json
+import sys
+import types
+from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from torch_geometric.data import Data
 
-from benchmarks import accelerated_training, plan_accuracy, stats_cost
+from benchmarks import accelerated_training, graphbolt, plan_accuracy, readme, stats_cost
 from benchmarks.training import end_to_end
 
 
@@ -30,7 +38,45 @@ def test_end_to_end(tmp_path) -> None:
         ways = {(row["contestant"], row["num_workers"]) for row in task["rows"]}
         assert {(end_to_end.OURS, 0), (end_to_end.ACCELERATED, 2)} <= ways
         assert all(row["wall_s"]["median"] > 0 < row["cpu_s"]["median"] for row in task["rows"])
-    assert "## to_hetero(SAGE)" in out.with_suffix(".md").read_text()
+    text = out.with_suffix(".md").read_text()
+    assert "## to_hetero(SAGE)" in text
+    for name, there in end_to_end.RIVALS.items():
+        assert there == (f"| {name} |" in text), name
+    assert all(word in "\n".join(readme.end_to_end(tmp_path)) for word in ("epochs", "as fast"))
+
+
+class Stage:
+    """A stage of GraphBolt's pipe: what was called on it, and with what."""
+
+    def __init__(self, calls: list[Any]) -> None:
+        self.calls = calls
+
+    def __getattr__(self, name: str) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Stage:
+            self.calls.append((name, args, kwargs))
+            return self
+
+        return call
+
+
+def test_graphbolt_gets_the_same_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same graph as CSC, seeds and labels, and the fan-out in GraphBolt's order."""
+    calls: list[Any] = []
+    package, module = types.ModuleType("dgl"), Stage(calls)
+    package.graphbolt = module  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "dgl", package)
+    monkeypatch.setitem(sys.modules, "dgl.graphbolt", module)  # type: ignore[arg-type]
+    data = Data(x=torch.rand(3, 2), y=torch.arange(3), edge_index=torch.tensor([[2, 0], [1, 0]]))
+    graphbolt.loader_of(data, torch.tensor([2, 0]), [15, 10], 2, 0)
+    given = {name: args for name, args, _ in calls}
+    indptr, indices = given["fused_csc_sampling_graph"]
+    assert (indptr.tolist(), indices.tolist()) == ([0, 1, 2, 2], [0, 2])
+    assert [part.tolist() for part in given["ItemSet"][0]] == [[2, 0], [2, 0]]
+    assert given["sample_neighbor"][1] == [10, 15]
+
+
+def test_a_readme_without_a_result_of_end_to_end(tmp_path: Path) -> None:
+    assert "no result is committed" in readme.end_to_end(tmp_path)[0]
 
 
 def test_stats_cost(tmp_path) -> None:
