@@ -79,9 +79,14 @@ def load_graph(args: argparse.Namespace) -> Data:
 
 
 def run_epoch(number: int, *training: Any) -> EpochResult:
-    """Train one epoch behind a progress bar, and print its row of the table."""
+    """Train one epoch behind a progress bar, and print its row of the table.
+
+    The bar is shown on a terminal alone, as in a file it would stand among the rows.
+    """
     loader = training[1]
-    with tqdm(total=len(loader), desc=f"epoch {number}", unit="batch", leave=False) as bar:
+    with tqdm(
+        total=len(loader), desc=f"epoch {number}", unit="batch", leave=False, disable=None
+    ) as bar:
         result = train_epoch(*training, progress=bar)
     print(
         f"{number:5d} {result.loss:7.4f} {result.accuracy:10.4f} {result.seeds_per_second:9.0f} "
