@@ -27,16 +27,17 @@ from pyg_direct.ops.cuda.backend import CudaBackend
 REQUIRE_GPU = "PYG_DIRECT_REQUIRE_GPU"
 PRODUCERS_END_SECONDS = 20.0  # how long a test may take to end the threads of its loaders
 
-# The same examples in every run, so that a failure can be seen again; `--hypothesis-profile=random`
-# looks for new ones.
+# The same examples in every run, so that a failure can be seen again. With the slow tests,
+# `--hypothesis-profile=thorough` takes more of them; `random` looks for new ones.
 settings.register_profile(
     "fixed",
     derandomize=True,
     deadline=None,
-    max_examples=40,
+    max_examples=20,
     suppress_health_check=[HealthCheck.too_slow],
 )
-settings.register_profile("random", settings.get_profile("fixed"), derandomize=False)
+settings.register_profile("thorough", settings.get_profile("fixed"), max_examples=60)
+settings.register_profile("random", settings.get_profile("thorough"), derandomize=False)
 settings.load_profile("fixed")
 
 FAILED = pytest.StashKey[bool]()

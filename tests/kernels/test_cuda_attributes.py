@@ -10,13 +10,13 @@ import pytest
 import torch
 from conformance import (
     EPOCH,
-    FANOUTS,
     PALETTES,
     PLANS,
     SPAN,
     Case,
     attributed_cases,
     check_case,
+    fanouts_of,
     homogeneous,
     make_csc,
     make_seeds,
@@ -53,18 +53,25 @@ def both(fanouts: Sequence[int], palette: Sequence[float], **plan: object) -> Ca
     return replace(case, csc=with_weights(np.random.default_rng(2), case.csc, palette))
 
 
+# Of the fan-outs each test takes a part, such that each value of its arguments meets all of them.
+ALL = pytest.mark.parametrize("all_fanouts", [False, pytest.param(True, marks=pytest.mark.slow)])
+
+
 @given(case=attributed_cases(), order=st.sampled_from(ORDERS))
 def test_any_graph(case: Case, order: int) -> None:
     with emulated(order=order) as backend:
         check_case(backend, case, batches=2)
 
 
+@ALL
 @pytest.mark.parametrize("by_edge", [False, True])
 @pytest.mark.parametrize("recent", [False, True])
 @pytest.mark.parametrize("replace", [False, True])
-def test_every_fanout_by_time(by_edge: bool, recent: bool, replace: bool) -> None:
+def test_every_fanout_by_time(
+    by_edge: bool, recent: bool, replace: bool, all_fanouts: bool
+) -> None:
     with emulated() as backend:
-        for fanout in FANOUTS:
+        for fanout in fanouts_of(by_edge + recent + replace, 1 if all_fanouts else 2):
             check_case(backend, timed([fanout, 3], by_edge, recent=recent, replace=replace))
 
 
@@ -81,20 +88,26 @@ def test_times_cut_the_lists() -> None:
     assert 0.4 * sizes[2] < sizes[1] < 0.6 * sizes[2]
 
 
+@ALL
 @pytest.mark.parametrize("plan", PLANS)
 @pytest.mark.parametrize("palette", PALETTES)
-def test_every_fanout_by_weight(palette: Sequence[float], plan: dict[str, object]) -> None:
+def test_every_fanout_by_weight(
+    palette: Sequence[float], plan: dict[str, object], all_fanouts: bool
+) -> None:
+    number = PALETTES.index(palette) + PLANS.index(plan)
     with emulated() as backend:
-        for fanout in FANOUTS:
+        for fanout in fanouts_of(number, 1 if all_fanouts else 4):
             check_case(backend, weighted([fanout, 3], palette, **plan))
 
 
+@ALL
 @pytest.mark.parametrize("palette", PALETTES)
 @pytest.mark.parametrize("replace", [False, True])
-def test_the_latest_by_weight(palette: Sequence[float], replace: bool) -> None:
+def test_the_latest_by_weight(palette: Sequence[float], replace: bool, all_fanouts: bool) -> None:
     """Items that begin inside a list draw from the weights behind their beginning."""
+    number = PALETTES.index(palette) + replace
     with emulated() as backend:
-        for fanout in FANOUTS:
+        for fanout in fanouts_of(number, 1 if all_fanouts else 2):
             case = both([fanout, 3], palette, recent=True, replace=replace)
             check_case(backend, case, batches=2)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,12 +10,12 @@ import numpy as np
 import pytest
 import torch
 from conformance import (
-    FANOUTS,
     PLANS,
     Case,
     assert_same,
     cases,
     check_case,
+    fanouts_of,
     homogeneous,
     huge_list,
     make_csc,
@@ -34,6 +35,8 @@ from pyg_direct.ops.cuda.arrays import BatchState
 from pyg_direct.ops.cuda.backend import CudaBackend
 from pyg_direct.types import BatchKey, Csc
 
+PERM_TYPES = (np.int32, np.int64, None)
+
 
 @pytest.fixture
 def backend() -> Iterator[CudaBackend]:
@@ -47,11 +50,13 @@ def test_any_graph(case: Case, order: int) -> None:
         check_case(backend, case, batches=2)
 
 
+@pytest.mark.parametrize("all_fanouts", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("plan", PLANS)
-def test_every_fanout(plan: dict[str, object], order: int) -> None:
+def test_every_fanout(plan: dict[str, object], order: int, all_fanouts: bool) -> None:
+    """Of the fan-outs each takes a part, such that each plan and each order meet all of them."""
     with emulated(order=order) as backend:
-        for fanout in FANOUTS:
+        for fanout in fanouts_of(PLANS.index(plan) + order, 1 if all_fanouts else 3):
             check_case(backend, homogeneous([fanout, 3], plan=plan))
             check_case(backend, homogeneous([2, fanout], plan=plan))
 
@@ -83,9 +88,15 @@ def test_lists_a_little_longer_than_the_fanout(backend: CudaBackend, extra: int)
         assert all(len(set(row)) == fanout for row in picks.tolist())
 
 
-@pytest.mark.parametrize("ids", [np.int32, np.int64])
-@pytest.mark.parametrize("positions", [np.int32, np.int64])
-@pytest.mark.parametrize("perm", [np.int32, np.int64, None])
+WIDTHS = tuple(itertools.product((np.int32, np.int64), (np.int32, np.int64), PERM_TYPES))
+# Each pair of values is there; the other half is in the slow set.
+PAIRS_OF_WIDTHS = [(i, p, m) for i, p, m in WIDTHS if (i == p) == (m == np.int64)]
+OTHER_WIDTHS = [
+    pytest.param(*w, marks=pytest.mark.slow) for w in WIDTHS if w not in PAIRS_OF_WIDTHS
+]
+
+
+@pytest.mark.parametrize(("ids", "positions", "perm"), [*PAIRS_OF_WIDTHS, *OTHER_WIDTHS])
 def test_every_id_width(
     backend: CudaBackend, ids: type, positions: type, perm: type | None
 ) -> None:

@@ -41,6 +41,15 @@ PLANS = ({}, {"replace": True}, {"disjoint": True}, {"replace": True, "disjoint"
 FANOUTS = (0, 1, 2, 8, 9, 16, 17, 32, 33, 64, 100, -1)
 
 
+def fanouts_of(number: int, parts: int) -> Sequence[int]:
+    """Return a part of `FANOUTS`; any `parts` numbers in a row take all of them.
+
+    With the sum of two arguments' positions as the number, each value of either argument meets
+    every fan-out, as in a Latin square.
+    """
+    return FANOUTS[number % parts :: parts]
+
+
 @dataclass(frozen=True)
 class Case:
     """One batch to sample."""

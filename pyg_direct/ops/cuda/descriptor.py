@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -91,9 +92,21 @@ class Descriptor:
 
 
 def resolved(fields: Sequence[Parameter], types: Mapping[str, str]) -> tuple[Parameter, ...]:
-    """Return fields with the types of one instance in the place of `INSTANCE_` names."""
+    """Return fields with the types of one instance in the place of `INSTANCE_` names.
+
+    The same tuple for the same fields and types, so that comparing two takes no time.
+    """
+    names = {inner.type for field in fields for inner in (field, *field.fields)}
+    return _resolved(tuple(fields), tuple((name, types[name]) for name in sorted(names & {*types})))
+
+
+@cache
+def _resolved(
+    fields: tuple[Parameter, ...], types: tuple[tuple[str, str], ...]
+) -> tuple[Parameter, ...]:
+    type_of = dict(types)
     return tuple(
-        Parameter(f.kind, types.get(f.type, f.type), f.name, resolved(f.fields, types))
+        Parameter(f.kind, type_of.get(f.type, f.type), f.name, resolved(f.fields, type_of))
         for f in fields
     )
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import cache
 
 from ...types import Csc, SamplingPlan
 from .descriptor import Descriptor, resolved
 from .launch import Kernel, Library, type_name
-from .source import ONE_BLOCK_FILE, declarations, instance_names, read_source
+from .source import ONE_BLOCK_FILE, Parameter, declarations, instance_names, read_source
 from .table import NodeTable
 
 FILES = ("sample.cu", "relabel.cu", ONE_BLOCK_FILE, "weighted.cu", "emit.cu")
@@ -33,9 +34,7 @@ class PlanKernels(Mapping[str, Kernel]):
             "kHashed": str(NodeTable.is_hashed(csc.num_nodes, plan.disjoint)).lower(),
         }
         self._loaded: dict[str, Kernel] = {}
-        self._file = {
-            kernel.name: file for file in FILES for kernel in declarations(read_source(file))
-        }
+        self._file = _file_by_kernel()
 
     def __getitem__(self, name: str) -> Kernel:
         """Return a kernel, having compiled its file."""
@@ -56,11 +55,23 @@ class PlanKernels(Mapping[str, Kernel]):
 
     def descriptor(self) -> Descriptor:
         """Return an empty descriptor of a batch: see cuda/batch.cuh."""
-        (fields,) = {
-            resolved(parameter.fields, self._types)
-            for file in FILES
-            for kernel in declarations(read_source(file))
-            for parameter in kernel.parameters
-            if parameter.kind == "Descriptor"
-        }
+        fields = resolved(_batch_fields(), self._types)
         return Descriptor(fields, self._library.compiler.device)
+
+
+@cache
+def _file_by_kernel() -> Mapping[str, str]:
+    return {kernel.name: file for file in FILES for kernel in declarations(read_source(file))}
+
+
+@cache
+def _batch_fields() -> tuple[Parameter, ...]:
+    """Return the fields of a batch's descriptor, which all kernels declare alike."""
+    (fields,) = {
+        parameter.fields
+        for file in FILES
+        for kernel in declarations(read_source(file))
+        for parameter in kernel.parameters
+        if parameter.kind == "Descriptor"
+    }
+    return fields

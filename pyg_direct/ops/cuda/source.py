@@ -69,8 +69,11 @@ def source_folder() -> Path:
     )
 
 
+@cache
 def read_source(name: str, folder: Path | None = None) -> str:
     """Return the text of one `.cu` file with our own headers in place of their `#include` lines.
+
+    Read once in a process.
 
     CuPy's disk cache looks at the text it is given and not into included files, so a text with
     includes would go on using old kernels after a header changed. `#line` marks keep file names and
@@ -140,6 +143,7 @@ def _fields(struct: str, structs: Mapping[str, str]) -> Iterator[Parameter]:
                 yield field
 
 
+@cache
 def instance_names(text: str) -> tuple[str, ...]:
     """Return the names that an expanded source text needs values for: ("I", "P")."""
     return tuple(sorted(set(_INSTANCE.findall(text))))

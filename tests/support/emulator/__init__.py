@@ -6,15 +6,13 @@ What it checks, and how, is said in `cuda_emulator.h`. `EmulatedDevice` takes Cu
 
 from __future__ import annotations
 
-import bisect
 import contextlib
 import ctypes
 import threading
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -27,7 +25,6 @@ import pyg_direct.loading.site
 import pyg_direct.sampling.sampler
 from pyg_direct.ops.cuda import backend as cuda
 from pyg_direct.ops.cuda import memory as device_memory
-from pyg_direct.ops.cuda.descriptor import Descriptor
 from pyg_direct.ops.cuda.launch import (
     Grid,
     Launch,
@@ -37,37 +34,31 @@ from pyg_direct.ops.cuda.launch import (
     threads_of,
 )
 from pyg_direct.ops.cuda.pinning import Registry
-from pyg_direct.ops.cuda.source import Declaration, Parameter
+from pyg_direct.ops.cuda.source import Declaration
 from pyg_direct.ops.streams import NoStreams
 
 from . import torch_device
-from .build import build
+from .arguments import constant, packed
+from .library import library_of
+from .memory import EmulatorError, Memory
 from .runtime import FakeRuntime
 from .schedules import Schedules
 
-HERE = Path(__file__).parent
 # Block by block, ascending or descending; several blocks at once, shuffled with breaks at atomics.
 ORDERS = (0, 1, 2)
-POISON = 0xCB
 
-
-class EmulatorError(AssertionError):
-    """A kernel did something that is wrong on a GPU."""
-
-
-class _Argument(ctypes.Structure):
-    _fields_ = [
-        ("value", ctypes.c_uint64),
-        ("bytes", ctypes.c_uint64),
-        ("written", ctypes.c_void_p),
-        ("kind", ctypes.c_int),
-        ("recorded", ctypes.c_int),
-        ("name", ctypes.c_char_p),
-    ]
+_LOCK = threading.Lock()
 
 
 class _Counts(ctypes.Structure):
     _fields_ = [("requests", ctypes.c_uint64), ("payload_bytes", ctypes.c_uint64)]
+
+
+class _Kernel(NamedTuple):
+    library: ctypes.CDLL
+    number: int  # in the library
+    declaration: Declaration
+    template: np.ndarray  # of its arguments
 
 
 @dataclass
@@ -76,49 +67,6 @@ class Requests:
 
     requests: int = 0
     payload_bytes: int = 0
-
-
-class Memory:
-    """Knows which bytes of the arrays from `empty` have been written by a kernel.
-
-    Keeps them alive, so that no other array can come to lie at a known address.
-    """
-
-    def __init__(self) -> None:
-        self._arrays: list[tuple[int, Tensor, np.ndarray]] = []
-
-    def empty(self, size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-        tensor = torch.empty(size, dtype=dtype, device=device)
-        if tensor.numel() > 0:
-            ctypes.memset(tensor.data_ptr(), POISON, tensor.nbytes)
-            written = np.zeros(tensor.nbytes, np.uint8)
-            entry = (tensor.data_ptr(), tensor, written)
-            bisect.insort(self._arrays, entry, key=lambda entry: entry[0])
-        return tensor
-
-    def copy(self, target: Tensor, source: Tensor) -> None:
-        """Copy values, and what is known about them."""
-        target.copy_(source)
-        mine, theirs = self.written(target), self.written(source)
-        if mine is not None:
-            mine[:] = 1 if theirs is None else theirs
-
-    def written(self, tensor: Tensor) -> np.ndarray | None:
-        """Return the flags of a tensor's bytes, or None if it did not come from `empty`."""
-        address, nbytes = tensor.data_ptr(), tensor.numel() * tensor.element_size()
-        i = bisect.bisect_right(self._arrays, address, key=lambda entry: entry[0]) - 1
-        if nbytes == 0 or i < 0:
-            return None
-        start, _, written = self._arrays[i]
-        if address + nbytes > start + len(written):
-            return None
-        return written[address - start : address - start + nbytes]
-
-    def assert_written(self, tensor: Tensor, what: str) -> None:
-        """Raise unless every byte of an output was written."""
-        written = self.written(tensor)
-        if written is not None and not written.all():
-            raise EmulatorError(f"{what}: {int((written == 0).sum())} bytes were never written.")
 
 
 class EmulatedDevice:
@@ -177,52 +125,33 @@ class EmulatedDevice:
         if self.warp_lanes > 0:
             text = text.replace("kWarp = 32;", f"kWarp = {self.warp_lanes};")
             options = (*options, f"-DEMULATED_LANES={self.warp_lanes}")
-        library = _compiled(file, _translation_unit(text, types, kernels), options)
+        library = library_of(file, text, tuple(types.items()), tuple(kernels), options)
         return {
             declaration.name: self._preparer(library, number, declaration)
             for number, declaration in enumerate(kernels)
         }
 
     def _preparer(self, library: ctypes.CDLL, number: int, declaration: Declaration) -> Prepare:
+        kernel = _Kernel(library, number, declaration, constant(declaration))
+
         def prepare(block: int, arguments: Sequence[Any]) -> Launch:
             def launch(grid: Grid) -> None:
                 self.launches += 1
                 with _LOCK:
-                    self._run(library, number, declaration, grid, block, arguments)
+                    self._run(kernel, grid, block, arguments)
 
             return launch
 
         return prepare
 
-    def _run(
-        self,
-        library: ctypes.CDLL,
-        number: int,
-        declaration: Declaration,
-        grid: Grid,
-        block: int,
-        arguments: Sequence[Any],
-    ) -> None:
-        flat = _flat(declaration, arguments)
-        _check_aliases(declaration.name, flat)
-        self._check_places(declaration.name, flat)
-        packed = (_Argument * len(flat))()
-        for slot, (parameter, value) in zip(packed, flat, strict=True):
-            slot.name = f"{declaration.name}: {parameter.name}".encode()
-            if isinstance(value, Tensor):
-                slot.value = value.data_ptr()
-                slot.bytes = value.numel() * value.element_size()
-                flags = self.memory.written(value)
-                slot.written = None if flags is None else flags.ctypes.data
-                slot.kind = 1 if parameter.kind == "In" else 2
-                slot.recorded = parameter.name == self.recorded
-            else:
-                slot.value = int(value) & 0xFFFFFFFFFFFFFFFF
+    def _run(self, kernel: _Kernel, grid: Grid, block: int, arguments: Sequence[Any]) -> None:
+        library, number, declaration, template = kernel
+        given = packed(declaration, template, arguments, self.device, self.memory, self.recorded)
         counts, error = _Counts(), ctypes.create_string_buffer(400)
         dimensions = (ctypes.c_uint * 3)(*grid)
         exploration = None if self.schedules is None else self.schedules.begin(declaration.name)
         failed = library.emulator_launch(
-            number, packed, len(packed), dimensions, block, self.order,
+            number, ctypes.c_void_p(given.ctypes.data), len(given), dimensions, block, self.order,
             ctypes.c_uint64(self.launches), None if exploration is None else exploration.pointer,
             ctypes.byref(counts), error, len(error),
         )  # fmt: skip
@@ -232,17 +161,6 @@ class EmulatedDevice:
             raise EmulatorError(error.value.decode())
         if self.schedules is not None and exploration is not None:
             self.schedules.end(exploration, library)
-
-    def _check_places(self, kernel: str, arguments: Flat) -> None:
-        """Raise unless a GPU could reach every array: in its memory, or pinned and only read."""
-        for parameter, value in arguments:
-            if not isinstance(value, Tensor) or value.device == self.device or value.numel() == 0:
-                continue
-            if value.device.type != "cpu" or parameter.kind != "In" or not value.is_pinned():
-                raise EmulatorError(
-                    f"{kernel}: {parameter.name} lies on {value.device}, not on "
-                    f"{self.device} or in pinned memory that is only read."
-                )
 
 
 @contextlib.contextmanager
@@ -318,103 +236,3 @@ def _to_host(batch: Any) -> Any:
             elif isinstance(value, (Tensor, SparseTensor)):
                 store[name] = value.cpu()
     return batch
-
-
-_LOCK = threading.Lock()
-_loaded: dict[Path, ctypes.CDLL] = {}
-
-
-Flat = list[tuple[Parameter, Any]]  # parameters and arguments, with descriptors' fields
-
-
-def _flat(declaration: Declaration, arguments: Sequence[Any]) -> Flat:
-    """Return the arguments of a launch, with the fields of descriptors in their place.
-
-    Raises:
-        EmulatorError: device memory does not hold what a descriptor's fields are.
-    """
-    flat: Flat = []
-    for parameter, value in zip(declaration.parameters, arguments, strict=True):
-        if not isinstance(value, Descriptor):
-            flat.append((parameter, value))
-            continue
-        placed = value.placed.cpu().numpy()
-        for field, word, meant in zip(value.fields, placed, value.words, strict=True):
-            if word != meant:
-                raise EmulatorError(
-                    f"{declaration.name}: {field.name} of the descriptor in device memory is "
-                    f"{word}, not {meant}: it was not uploaded after a change."
-                )
-            flat.append((field, value.values[field.name]))
-    return flat
-
-
-def _check_aliases(kernel: str, arguments: Flat) -> None:
-    """Raise if an array that a kernel writes overlaps another one of the launch."""
-    ranges = sorted(
-        (a.data_ptr(), a.data_ptr() + a.numel() * a.element_size(), p.kind, p.name)
-        for p, a in arguments
-        if isinstance(a, Tensor) and a.numel() > 0
-    )
-    end, furthest = 0, ("", "")  # of the array so far that reaches furthest
-    for first, last, kind, name in ranges:
-        if first < end and "Out" in (kind, furthest[0]):
-            raise EmulatorError(f"{kernel}: {furthest[1]} and {name} overlap.")
-        if last > end:
-            end, furthest = last, (kind, name)
-
-
-def _translation_unit(text: str, types: Mapping[str, str], kernels: Sequence[Declaration]) -> str:
-    """Return the C++ source: emulator, kernels, and a function that calls each kernel."""
-    cases = []
-    for number, declaration in enumerate(kernels):
-        arguments, before, at = [], [], 0
-        for parameter in declaration.parameters:
-            if parameter.kind != "Descriptor":
-                arguments.append(_value(parameter, types, at))
-                at += 1
-                continue
-            fields = [_value(field, types, at + i) for i, field in enumerate(parameter.fields)]
-            before.append(f"const {parameter.type} {parameter.name}{{{', '.join(fields)}}};")
-            arguments.append(f"&{parameter.name}")
-            at += len(fields)
-        call = f"{declaration.name}({', '.join(arguments)});"
-        cases.append(f"    case {number}: {{ {' '.join(before)} {call} break; }}")
-    return "\n".join([
-        '#include "cuda_emulator.h"',
-        text,
-        '#include "entry.h"',
-        "static void run_kernel(const EmulatorLaunch &launch) {",
-        "  switch (launch.kernel) {",
-        *cases,
-        "  }",
-        "}",
-        "",
-    ])  # fmt: skip
-
-
-def _value(parameter: Parameter, types: Mapping[str, str], at: int) -> str:
-    """Return the C++ of argument `at`."""
-    kind = types.get(parameter.type, parameter.type)
-    if parameter.kind == "value":
-        return f"static_cast<{kind}>(launch.arguments[{at}].value)"
-    return f"{parameter.kind}<{kind}>{{&(*launch.arrays)[{at}]}}"
-
-
-def _compiled(file: str, source: str, options: Sequence[str]) -> ctypes.CDLL:
-    """Compile a translation unit, or take it from the cache, and load it."""
-    explores = any("EMULATED_LANES" in option for option in options)
-    headers = "".join(
-        path.read_text()
-        for path in sorted(HERE.glob("*.h"))
-        if explores or path.name != "explore.h"
-    )
-    options = [
-        *options, "-O1", "-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-unknown-pragmas",
-        "-Wno-unused-parameter", "-ffp-contract=off", f"-I{HERE}",
-    ]  # fmt: skip
-    path = build(Path(file).stem, source, options, key=headers)
-    if path not in _loaded:
-        _loaded[path] = ctypes.CDLL(str(path))
-        _loaded[path].emulator_outcome.restype = ctypes.c_void_p
-    return _loaded[path]

@@ -14,7 +14,12 @@ CACHE_VARIABLE = "PYG_DIRECT_EMULATOR_CACHE"
 
 
 def build(
-    name: str, source: str, options: Sequence[str], libraries: Sequence[str] = (), key: str = ""
+    name: str,
+    source: str,
+    options: Sequence[str],
+    libraries: Sequence[str] = (),
+    folders: Sequence[Path | str] = (),
+    key: str = "",
 ) -> Path:
     """Return the shared library of a C++ text, from the cache if it is there.
 
@@ -23,6 +28,7 @@ def build(
         source: the text.
         options: of the compiler.
         libraries: options that go behind the source.
+        folders: of headers; where they lie does not matter to the cache.
         key: what else the result depends on: the contents of headers, versions.
 
     Raises:
@@ -38,7 +44,18 @@ def build(
     with tempfile.TemporaryDirectory(dir=library.parent) as folder:
         path, built = Path(folder) / f"{name}.cpp", Path(folder) / f"{name}.so"
         path.write_text(source)
-        command = [compiler, *options, "-fPIC", "-shared", "-o", str(built), str(path), *libraries]
+        headers = [f"-I{folder}" for folder in folders]
+        command = [
+            compiler,
+            *options,
+            *headers,
+            "-fPIC",
+            "-shared",
+            "-o",
+            str(built),
+            str(path),
+            *libraries,
+        ]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise RuntimeError(f"g++ failed on {library.stem}:\n{done.stderr[-4000:]}")

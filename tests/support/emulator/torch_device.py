@@ -47,12 +47,12 @@ def _library() -> Path:
     folder = Path(torch.__file__).parent
     command = [
         "-std=c++20" if torch.__version__ >= "2.10" else "-std=c++17", "-O0", "-w",
-        *(f"-I{path}" for path in torch.utils.cpp_extension.include_paths()),
         f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}",
     ]  # fmt: skip
     libraries = [f"-L{folder / 'lib'}", "-lc10", "-ltorch_cpu", "-ltorch"]
     key = f"{torch.__version__} {sysconfig.get_platform()}"
-    return build("torch_device", SOURCE.read_text(), command, libraries, key)
+    headers = torch.utils.cpp_extension.include_paths()
+    return build("torch_device", SOURCE.read_text(), command, libraries, headers, key)
 
 
 class Stream(torch.Stream):
