@@ -69,17 +69,21 @@ def source_folder() -> Path:
     )
 
 
-@cache
 def read_source(name: str, folder: Path | None = None) -> str:
     """Return the text of one `.cu` file with our own headers in place of their `#include` lines.
 
-    Read once in a process.
+    Those of `source_folder` are read once in a process.
 
     CuPy's disk cache looks at the text it is given and not into included files, so a text with
     includes would go on using old kernels after a header changed. `#line` marks keep file names and
     line numbers in the compiler's messages right.
     """
-    return _expand(name, folder or source_folder(), set())
+    return _installed(name) if folder is None else _expand(name, folder, set())
+
+
+@cache
+def _installed(name: str) -> str:
+    return _expand(name, source_folder(), set())
 
 
 def sources_digest() -> str:

@@ -1,0 +1,165 @@
+"""What CuPy is asked to do, and errors that say what a GPU needs."""
+
+from __future__ import annotations
+
+import sys
+import types
+
+import numpy as np
+import pytest
+import torch
+from descriptors import filled
+
+from pyg_direct.ops.cuda import compiler as compiling
+from pyg_direct.ops.cuda.compiler import require_cuda
+from pyg_direct.ops.cuda.launch import BLOCK_THREADS, STANDARD
+from pyg_direct.ops.devices import backend_for
+
+CUDA = torch.device("cuda", 0)
+
+
+def _pretend(
+    monkeypatch: pytest.MonkeyPatch,
+    version: str | None = "12.8",
+    available: bool = True,
+    cupy: int | None = 12090,
+) -> None:
+    monkeypatch.setattr(torch.version, "cuda", version)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: available)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    module = None
+    if cupy is not None:
+        module = types.ModuleType("cupy")
+        module.__version__ = "13.6.0"
+        runtime = types.SimpleNamespace(runtimeGetVersion=lambda: cupy)
+        module.cuda = types.SimpleNamespace(runtime=runtime)
+    monkeypatch.setitem(sys.modules, "cupy", module)
+
+
+@pytest.mark.parametrize(
+    ("pretend", "message"),
+    [
+        ({"version": None}, r"built without\. .*pip install 'cupy-cuda12x>=13\.\d'"),
+        ({"available": False}, r"needs an NVIDIA GPU and its driver, .*nvidia-smi.* CUDA 12\.8"),
+        ({"cupy": None}, r"needs CuPy.*pip install 'cupy-cuda12x>=13\.\d'"),
+        ({"cupy": None, "version": "13.0"}, r"needs CuPy.*pip install 'cupy-cuda13x>=13\.\d'"),
+        (
+            {"cupy": 12090, "version": "13.0"},
+            r"CuPy 13\.6\.0 is for CUDA 12, .* CUDA 13\.0\. .*"
+            r"pip uninstall -y cupy-cuda12x && pip install 'cupy-cuda13x>=13\.\d'",
+        ),
+    ],
+)
+def test_errors_say_what_is_missing(
+    monkeypatch: pytest.MonkeyPatch, pretend: dict, message: str
+) -> None:
+    _pretend(monkeypatch, **pretend)
+    with pytest.raises(RuntimeError, match=message):
+        require_cuda(CUDA)
+
+
+class _FakeCupy:
+    """Records what CuPy is asked to do."""
+
+    __version__ = "13.6.0"
+
+    def __init__(self, has_from_external: bool) -> None:
+        self.log: list = []
+        self.current = 1  # device of the thread
+        log = self.log
+
+        class Context:
+            def __init__(self, *arguments: object) -> None:
+                self.arguments = arguments
+                self.attributes = {"MultiProcessorCount": 132}
+
+            def __enter__(self) -> None:
+                log.append(("enter", *self.arguments))
+
+            def __exit__(self, *error: object) -> None:
+                log.append(("leave", *self.arguments))
+
+        class RawModule:
+            def __init__(self, **arguments: object) -> None:
+                log.append(("module", arguments))
+
+            def get_function(self, name: str) -> object:
+                return lambda *launch, **named: log.append(("launch", name, *launch, named))
+
+        def from_external(stream: object) -> Context:
+            return Context("stream", stream.__cuda_stream__())  # type: ignore[attr-defined]
+
+        self.RawModule = RawModule
+        self.cuda = types.SimpleNamespace(
+            runtime=types.SimpleNamespace(
+                runtimeGetVersion=lambda: 12090, getDevice=lambda: self.current
+            ),
+            Device=Context,
+            Stream=types.SimpleNamespace(
+                **{"from_external": from_external} if has_from_external else {}
+            ),
+            ExternalStream=lambda handle, index: Context("old stream", handle, index),
+        )
+
+
+@pytest.mark.parametrize("has_from_external", [True, False])
+def test_what_cupy_is_given(monkeypatch: pytest.MonkeyPatch, has_from_external: bool) -> None:
+    """The whole text, all instances, pointers and scalars of the right width, torch's stream."""
+    _pretend(monkeypatch)
+    cupy = _FakeCupy(has_from_external)
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    current = types.SimpleNamespace(cuda_stream=4711)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda index: current)
+    compiler = compiling.CupyCompiler(CUDA)
+    assert compiler.processors == 132
+    library = compiling.Library(compiler)
+    types_ = {"I": "i32", "P": "i64", "kHashed": "true"}
+    kernels = library.load("relabel.cu", **types_)
+    (module,) = (entry[1] for entry in cupy.log if entry[0] == "module")
+    assert "#include" not in module["code"]
+    assert module["options"] == (
+        STANDARD, f"-DBLOCK_THREADS={BLOCK_THREADS}", "-DINSTANCE_I=i32", "-DINSTANCE_P=i64",
+        "-DINSTANCE_kHashed=true",
+    )  # fmt: skip
+    assert set(module) == {"code", "options"}  # CuPy's disk cache takes no name expressions
+    assert library.load("relabel.cu", **types_) is kernels
+
+    kernel = library.load("gather.cu", V="u32")["gather_rows"]
+    kernel._device = kernels["mark_first"]._device = torch.device("cpu")
+    del cupy.log[:]
+    ids, table = torch.zeros(1, dtype=torch.int64), torch.zeros(64, dtype=torch.uint8)
+    named = {"rows": 1, "row_bytes": 32, "lanes": 8, "line_mask": 0, "pieces": 1}
+    kernel(3, table=table, index=ids, out=table.clone(), **named)
+    stream = ("stream", (0, 4711)) if has_from_external else ("old stream", 4711, 0)
+    assert cupy.log[0] == ("enter", 0)  # the thread's device is another one
+    _, name, grid, block, arguments, given = cupy.log[1]
+    assert (name, grid, block) == ("gather_rows", (3, 1, 1), (BLOCK_THREADS, 1, 1))
+    assert given["stream"].arguments == stream
+    assert arguments[0] == table.data_ptr()
+    widths = [np.uint64, np.uint64, np.int64, np.int64, np.int32, np.int32, np.int32, np.uint64]
+    assert [type(value) for value in arguments] == widths
+    cupy.current = 0
+    del cupy.log[:]
+    descriptor = filled(kernels["mark_first"].descriptor("batch"))
+    launch = kernels["mark_first"].bind(batch=descriptor, hop=2)
+    launch(kernel.grid(1))
+    ((what, *_, arguments, _),) = cupy.log
+    assert what == "launch"
+    assert arguments == (descriptor.placed.data_ptr(), 2)
+    assert [type(value) for value in arguments] == [np.uint64, np.int32]
+
+
+def test_a_device_that_does_not_exist(monkeypatch: pytest.MonkeyPatch) -> None:
+    _pretend(monkeypatch)
+    assert require_cuda(CUDA) is sys.modules["cupy"]
+    with pytest.raises(RuntimeError, match="'cuda:3' does not exist: there are 1"):
+        require_cuda(torch.device("cuda", 3))
+
+
+def test_backend_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiling.library_for.cache_clear()
+    _pretend(monkeypatch, version=None)
+    with pytest.raises(RuntimeError, match="built without"):
+        backend_for(torch.device("cuda"))
+    with pytest.raises(NotImplementedError, match="use 'cpu', 'cuda' or 'cuda:0'"):
+        backend_for(torch.device("meta"))
