@@ -6,7 +6,7 @@ process and its workers; it is what energy goes into.
 
 PyG's loader with pyg-lib and with torch-sparse, and GraphBolt's, take part where installed.
 
-    python -m benchmarks end_to_end  # some minutes
+    python -m benchmarks end_to_end  # some minutes on an idle machine
 """
 
 from __future__ import annotations
@@ -252,7 +252,7 @@ def sections(result: dict[str, Any]) -> list[str]:
 def main(argv: list[str] | None = None) -> None:
     """Measure and write the result."""
     options = parser(__doc__)
-    options.add_argument("--rounds", type=int, default=3)
+    options.add_argument("--rounds", type=int, default=20)
     options.add_argument("--threads", type=int, default=1, help="of torch; workers have the rest")
     options.add_argument("--seeds", type=int, default=5_000, help="of an epoch")
     args = options.parse_args(argv)
