@@ -8,7 +8,7 @@
 Some batches are sampled on the CPU: of the graph, if it is given (``torch.save(data, ...)``), else
 of a random graph with its degrees, or with degrees by a power law. So counts are those of the graph
 within the spread between batches; of a random graph they are off where the graph has communities.
-Times of a link are lower limits, computed from its nominal bandwidth: no GPU has been measured.
+Times of PCIe are lower limits, computed from its nominal bandwidth: no GPU has been measured.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from torch_geometric.typing import NodeType
 from .sampling.sampler import NeighborSampler
 from .units import blocks_of_row, size_text
 
-LINE_BYTES = 128  # of a read over the link
+LINE_BYTES = 128  # of a read over PCIe
 WIDTHS = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}
 MAX_EDGES = 200_000_000  # of a random graph; larger ones need more memory than a plan is worth
 
@@ -255,7 +255,7 @@ def _placements(
         ("all on the host", True, link),
     ):
         limit = (
-            f"features take the link at least {1e3 * seconds:.2f} ms a batch, "
+            f"features keep PCIe busy for at least {1e3 * seconds:.2f} ms a batch, "
             f"{steps * seconds:.1f} s an epoch"
         )
         yield f"  {name}: {limit if fits else 'does not apply or does not fit'}"

@@ -89,7 +89,7 @@ def test_what_fits_where() -> None:
     fits = plan.Machine(2 * (topology + features), 1e9, "as given")
     question = plan.Question(FANOUT, 64, {None: 400}, fits, cores=4)
     text = plan.report(data, question)
-    assert "all in GPU memory: features take the link at least 0.00 ms a batch, 0.0 s" in text
+    assert "all in GPU memory: features keep PCIe busy for at least 0.00 ms a batch, 0.0 s" in text
     assert "s with 4" in text
     small = question._replace(machine=fits._replace(gpu_bytes=2 * (topology + 40_000)))
     text = plan.report(data, small)
