@@ -30,10 +30,9 @@ class _Part(NamedTuple):
     tensor: weakref.ref[Tensor]
     digest: Tensor
 
-    def is_as_it_was(self) -> bool:
-        """Whether the tensor still exists, with the same entries."""
-        tensor = self.tensor()
-        return tensor is not None and torch.equal(_digest(tensor), self.digest)
+    def is_same(self, now: _Part) -> bool:
+        """Whether both are of one tensor, which held the same entries."""
+        return self.tensor() is now.tensor() and torch.equal(self.digest, now.digest)
 
 
 class _Shared(NamedTuple):
@@ -67,11 +66,11 @@ def shared_graph_of(
         type(data), is_sorted, time_attr, weight_attr, backward, sizes,
         tuple((name, id(tensor), *_state(tensor)) for name, tensor in tensors),
     )  # fmt: skip
+    parts = [_Part(weakref.ref(tensor), _digest(tensor)) for _, tensor in tensors]
     found = _graphs.get(key)
     graph = None if found is None else found.graph()
-    if found is not None and graph is not None and all(p.is_as_it_was() for p in found.parts):
+    if found is not None and graph is not None and all(map(_Part.is_same, found.parts, parts)):
         return graph
-    parts = [_Part(weakref.ref(tensor), _digest(tensor)) for _, tensor in tensors]
     graph = convert()
     _graphs[key] = _Shared(weakref.ref(graph, partial(_forget, key)), parts)
     return graph

@@ -108,6 +108,15 @@ def test_what_numpy_writes_is_noticed(name: str, num_edges: int) -> None:
     assert graph_of(data, weight_attr="weight") is not held
 
 
+def test_a_changed_tensor_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    data, digest, read = homogeneous(), shared._digest, []
+    monkeypatch.setattr(shared, "_digest", lambda tensor: read.append(tensor) or digest(tensor))
+    first = graph_of(data)
+    data.edge_index.numpy()[0, 0] ^= 1
+    assert graph_of(data) is not first
+    assert len(read) == 2, "once for each sampler"
+
+
 def test_new_tensors_and_numbers_of_nodes_make_another_graph() -> None:
     data = homogeneous()
     first = graph_of(data)
