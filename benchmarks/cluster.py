@@ -5,55 +5,34 @@ python -m benchmarks cluster  # 1 M and 10 M edges: some minutes and about 3 GB
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from typing import Any
 
 from benchmarks import result as results
+from benchmarks.child import measure_in_child
 from benchmarks.machine import REPOSITORY
 
 TITLE = "What partitioning by METIS takes"
 SIZES = ((40_000, 1_000_000, 100), (400_000, 10_000_000, 1000))  # nodes, edges, parts
 QUICK_SIZES = ((400, 4_000, 4),)
 CHILD = """
-import gc, json, sys, time
-from pathlib import Path
 import torch
 from torch_geometric.data import Data
 from examples.synthetic import power_law_graph
 from pyg_direct import ClusterData
 
-def status(field):
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(field + ":"):
-            return 1024 * int(line.split()[1])
-
 nodes, edges, parts = map(int, sys.argv[1:])
 edge_index = power_law_graph(nodes, edges, 1).edge_index
 toy = Data(edge_index=torch.tensor([[0, 1], [1, 0]]), num_nodes=2)
 ClusterData(toy, 2, log=False)  # compiles the kernels
-gc.collect()
-before = status("VmRSS")
-Path("/proc/self/clear_refs").write_text("5")
-wall, cpu = time.perf_counter(), time.process_time()
-data = ClusterData(Data(edge_index=edge_index, num_nodes=nodes), parts, log=False)
-wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-print(json.dumps({
-    "wall_seconds": wall,
-    "cpu_seconds": cpu,
-    "peak_extra_bytes": status("VmHWM") - before,
-    "kept_extra_bytes": status("VmRSS") - before,
-}))
+graph = Data(edge_index=edge_index, num_nodes=nodes)
+measured(lambda: ClusterData(graph, parts, log=False))
 """
 
 
 def measure(nodes: int, edges: int, parts: int) -> dict[str, Any]:
     """Partition one graph in a new process, and return what it took."""
-    sizes = map(str, (nodes, edges, parts))
-    command = [sys.executable, "-W", "ignore", "-c", CHILD, *sizes]
-    done = subprocess.run(command, cwd=REPOSITORY, check=True, capture_output=True, text=True)
-    row = {"nodes": nodes, "edges": edges, "parts": parts, **json.loads(done.stdout)}
+    taken = measure_in_child(CHILD, nodes, edges, parts, checkout=REPOSITORY)
+    row: dict[str, Any] = {"nodes": nodes, "edges": edges, "parts": parts, **taken}
     print(*cells(row), sep=" | ", flush=True)
     return row
 

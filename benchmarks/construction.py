@@ -9,32 +9,24 @@ checkouts in turn. Writes `results/construction.json`. Needs some 6 GB and a few
 
 from __future__ import annotations
 
-import json
 import statistics
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from benchmarks.child import measure_in_child
 from benchmarks.machine import REPOSITORY
 from benchmarks.result import new_result, parser, write
 from examples.synthetic import power_law_graph
 
 # Runs in either checkout, so it uses nothing of this one.
 CHILD = """
-import gc, json, sys, time
-from pathlib import Path
 import numpy as np, torch
 from torch_geometric.data import Data
 from pyg_direct import NeighborLoader
-
-def status(field):
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(field + ":"):
-            return 1024 * int(line.split()[1])
 
 def build(edge_index, num_nodes):
     return NeighborLoader(Data(edge_index=edge_index, num_nodes=num_nodes), [15, 10, 5],
@@ -48,26 +40,14 @@ mapped = np.load(sys.argv[1], mmap_mode="r")
 edge_index = torch.empty(mapped.shape, dtype=torch.int64)
 edge_index.copy_(torch.from_numpy(np.asarray(mapped)))
 del mapped
-gc.collect()
-before = status("VmRSS")
-Path("/proc/self/clear_refs").write_text("5")
-wall, cpu = time.perf_counter(), time.process_time()
-loader = build(edge_index, int(sys.argv[2]))
-wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-print(json.dumps({
-    "seconds": wall,
-    "cpu_seconds": cpu,
-    "peak_extra_bytes": status("VmHWM") - before,
-    "kept_extra_bytes": status("VmRSS") - before,
-}))
+measured(lambda: build(edge_index, int(sys.argv[2])))
 """
 
 
 def measure(checkout: Path, edges: Path, num_nodes: int) -> dict[str, float]:
     """Build the loader of a checkout in a new process, and return what it took."""
-    command = [sys.executable, "-W", "ignore", "-c", CHILD, str(edges), str(num_nodes)]
-    done = subprocess.run(command, cwd=checkout, check=True, capture_output=True, text=True)
-    return dict(json.loads(done.stdout))
+    taken = measure_in_child(CHILD, edges, num_nodes, checkout=checkout)
+    return {"seconds": taken.pop("wall_seconds"), **taken}
 
 
 def run(checkouts: dict[str, Path], num_nodes: int, num_edges: int, rounds: int) -> dict[str, Any]:
