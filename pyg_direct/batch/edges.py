@@ -146,7 +146,8 @@ def _sampled(batch: Data | HeteroData) -> Iterator[tuple[Any, Tensor, int, HopEn
 
 def _num_nodes(batch: Data | HeteroData, key: Any) -> tuple[int | None, int | None]:
     if key is None:
-        return batch.num_nodes, batch.num_nodes
+        count = batch.num_nodes  # PyG looks at all attributes for it
+        return count, count
     return batch[key[0]].num_nodes, batch[key[-1]].num_nodes
 
 

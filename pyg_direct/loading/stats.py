@@ -32,8 +32,8 @@ class Stats:
     """
 
     batches: int = 0  # that the consumer got
-    made: int = 0  # that were made, also ahead of a loop that was broken off
-    seeds: int = 0
+    made: int = 0  # that were made, also ahead of a loop that goes on or was broken off
+    seeds: int = 0  # in all batches made, as nodes, edges, bytes and the producers' seconds are
     nodes: int = 0  # unique in each batch
     edges: int = 0
     gathered_bytes: Mapping[str, int] = field(default_factory=dict)  # by attribute
@@ -96,7 +96,8 @@ class Stats:
     def postfix(self) -> dict[str, str]:
         """Return a few numbers for a tqdm bar: ``bar.set_postfix(loader.stats().postfix())``."""
         total = self.waiting_seconds + self.working_seconds
-        rate = self.seeds / total if total else 0.0
+        received = self.seeds * self.batches / max(1, self.made)
+        rate = received / total if total else 0.0
         return {"seeds/s": f"{rate:,.0f}", "waiting": f"{100 * self.waiting_share:.0f} %"}
 
     def plot(self, axes: Any = None) -> Any:
@@ -136,9 +137,10 @@ class Stats:
 
     def __repr__(self) -> str:
         each = max(1, self.made)
+        ahead = f"{self.batches:,} batches received, " if self.batches != self.made else ""
         lines = [
-            f"{self.batches:,} batches with {self.seeds:,} seeds; of each on average "
-            f"{self.nodes / each:,.0f} nodes and {self.edges / each:,.0f} edges",
+            f"{ahead}{self.made:,} batches {'made ' if ahead else ''}with {self.seeds:,} seeds; of "
+            f"each on average {self.nodes / each:,.0f} nodes and {self.edges / each:,.0f} edges",
             *(
                 f"  {name:<12}{1e3 * self.seconds.get(name, 0.0) / each:10.3f} ms a batch"
                 for name in STAGES

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, TypeVar, cast
 
 import torch
@@ -40,6 +40,11 @@ class Acceleration:
         self._forward = plain.forward
         self._ways: dict[Any, TrimmedModel | None] = {}
         self._signature = inspect.signature(plain.forward)
+        parameters = self._signature.parameters.values()
+        plain_kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+        self._has_plain_parameters = all(p.kind in plain_kinds for p in parameters)
+        self._positional = tuple(p.name for p in parameters if p.kind == plain_kinds[0])
+        self._required = {p.name for p in parameters if p.default is inspect.Parameter.empty}
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run the model: trimmed where the arguments hold sampled edges, else as it is."""
@@ -70,12 +75,25 @@ class Acceleration:
 
     def _inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """Return the arguments by name, without the counts that `trim_to_layer` of PyG takes."""
+        given = dict(zip(self._positional, args, strict=False))
+        names = given.keys() | kwargs.keys()
+        known = len(names) == len(args) + len(kwargs) and names >= self._required
+        if self._has_plain_parameters and known and names <= self._signature.parameters.keys():
+            inputs = {**given, **kwargs}
+        else:  # takes longer than all else that a small batch needs
+            inputs = self._bound(args, kwargs)
+        for name in [name for name in inputs if name.startswith("num_sampled_")]:
+            parameter = self._signature.parameters.get(name)
+            if parameter is not None and parameter.default is None:
+                inputs.pop(name)
+        return inputs
+
+    def _bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """Return the arguments by name as Python binds them, or raise its TypeError."""
         inputs = self._signature.bind(*args, **kwargs).arguments
         for name, parameter in self._signature.parameters.items():
             if parameter.kind == inspect.Parameter.VAR_KEYWORD:
                 inputs.update(inputs.pop(name, {}))
-            elif name.startswith("num_sampled_") and parameter.default is None:
-                inputs.pop(name, None)
         return inputs
 
     def _way(self, inputs: dict[str, Any]) -> TrimmedModel | None:
@@ -244,17 +262,21 @@ def _map_edges(value: Any, change: Any) -> Any:
     return value
 
 
-def _modes(module: torch.nn.Module) -> Iterator[Any]:
-    """Yield what modules a model has, and their modes: a recorded forward holds for them only."""
-    yield id(module)
-    yield module.training
-    for child in module._modules.values():
-        if child is not None:
-            yield from _modes(child)
+def _modes(module: torch.nn.Module) -> list[Any]:
+    """Return what modules a model has, and their modes: a recorded forward holds for them only."""
+    found: list[Any] = []
+    rest = [module]
+    while rest:
+        module = rest.pop()
+        found += (id(module), module.training)
+        rest += [child for child in module._modules.values() if child is not None]
+    return found
 
 
 def _kind(value: Any) -> Any:
     """Return what has to be the same of an argument for a recorded forward to hold."""
+    if isinstance(value, SampledEdges):
+        value = value.as_tensor()  # what a subclass is asked goes through Python
     if isinstance(value, Tensor):
         return value.dtype, value.dim()
     if isinstance(value, Mapping):

@@ -63,6 +63,7 @@ class TrimmedModel:
             step.name: step.bound(_Ref) for step in pieces.steps if isinstance(step, Convolution)
         }
         self._outputs = pieces.output_names()
+        self._structure = pieces.structure()
         self._has_statistics = training and any(
             isinstance(step, Segment) and step.batch_statistics for step in pieces.steps
         )
@@ -93,7 +94,7 @@ class TrimmedModel:
         prefixes = Prefixes(sampled)
         self._check_inputs(values, prefixes)
         if self._is_small(prefixes):
-            return self._seeds_of(plain(), self._cut.structure(), prefixes)
+            return self._seeds_of(plain(), self._structure, prefixes)
         for step in self._cut.steps:
             self._run_step(step, values, prefixes)
         if self._tail is not None:

@@ -4,6 +4,7 @@ import json
 import pickle
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 import torch
@@ -315,3 +316,11 @@ def test_the_lightning_callback_logs() -> None:
     assert Module.logged["loader_seeds_per_second"] > 0
     Trainer.train_dataloader = torch.utils.data.DataLoader([1])
     LoaderStats().on_train_epoch_end(Trainer, Module())
+
+
+def test_seeds_are_told_of_the_batches_made() -> None:
+    whole = Stats(batches=3, made=3, seeds=300, nodes=900, working_seconds=3.0)
+    assert repr(whole).startswith("3 batches with 300 seeds; of each on average 300 nodes")
+    ahead = replace(whole, batches=2, working_seconds=2.0)
+    assert repr(ahead).startswith("2 batches received, 3 batches made with 300 seeds; of each on")
+    assert whole.postfix()["seeds/s"] == ahead.postfix()["seeds/s"] == "100"

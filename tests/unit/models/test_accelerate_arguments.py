@@ -381,3 +381,14 @@ def test_too_many_ways_of_calling(loader, batch) -> None:
     with pytest.warns(UserWarning, match="called in more than 8 ways"):
         out = fast(batch.x, batch.edge_index, 9.0)
     assert torch.equal(out, model(batch.x, batch.edge_index.as_tensor(), 9.0))
+
+
+def test_arguments_by_name_and_wrong_ones(loader, batch) -> None:
+    model = sage().eval()
+    fast, x, edges = accelerate(model, loader), batch.x, batch.edge_index
+    expected = reference(model, batch)
+    torch.testing.assert_close(fast(edge_index=edges, x=x), expected)
+    torch.testing.assert_close(fast(x, edge_index=edges, num_sampled_nodes_per_hop=None), expected)
+    for args, options in (((x,), {"edges": edges}), ((x, edges), {"x": x}), ((), {"x": edges})):
+        with pytest.raises(TypeError, match="argument"):
+            fast(*args, **options)
