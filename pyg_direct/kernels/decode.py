@@ -73,36 +73,6 @@ def single_to_brain(bits: Any) -> Any:
     return bits >> np.uint32(16) | np.uint32(0x40) if is_nan else rounded
 
 
-@inlined
-def decode_row(source: Any, scale: Any, row: Any, kind: Any, target: Any) -> None:
-    """Write the numbers of one row as float32; each is one product, with nothing added to it."""
-    width = target.shape[0]
-    if kind == INT8_BY_COLUMN:
-        for j in range(width):
-            target[j] = np.float32(source[j]) * scale[j]
-    elif kind == INT8_BY_ROW:
-        factor = scale[row]
-        for j in range(width):
-            target[j] = np.float32(source[j]) * factor
-    elif kind == FLOAT16:
-        for j in range(width):
-            target[j] = half_to_single(source[j])
-    else:
-        for j in range(width):
-            target[j] = widened(source[j])
-
-
-@inlined
-def round_row(source: Any, wanted: Any, target: Any) -> None:
-    """Write the float32 numbers of one row as the bits of float16 or bfloat16."""
-    if wanted == FLOAT16:
-        for j in range(target.shape[0]):
-            target[j] = single_to_half(as_bits(source[j]))
-    else:
-        for j in range(target.shape[0]):
-            target[j] = single_to_brain(as_bits(source[j]))
-
-
 @kernel
 def gather_decoded(
     table: Any,  # [N, F]: int8, or the bits of float16 or bfloat16 as uint16
@@ -111,15 +81,12 @@ def gather_decoded(
     index: npt.NDArray[np.int64],  # [rows], each in [0, N)
     first: int,  # the range of rows to do
     last: int,
-    wanted: int,  # FLOAT32, FLOAT16 or BFLOAT16
-    out: Singles,  # [rows, F], or one row [1, F] as scratch where float32 is not wanted
-    halves: Halves,  # [rows, F]: the bits of what is wanted, or [0, F]
+    out: Singles,  # [rows, F]
 ) -> int:
-    """Decode the rows `index` of `table` to `out` or `halves`, and return -1.
+    """Decode the rows `index` of `table` to `out`, and return -1.
 
     An id out of range ends it; its place in `index` is returned. Each element is one product, with
-    nothing added to it, and where float32 is not wanted, that product rounded once more. So the
-    bits are those of any other device.
+    nothing added to it, so the bits are those of any other device.
 
     Example: table = [[2, -4], [6, 8]] with the scale [0.5, 0.25] by column and index = [1] give
     [[3, 2]].
@@ -136,8 +103,48 @@ def gather_decoded(
         row = index[i]
         if row < 0 or row >= table.shape[0]:
             return i
-        target = out[i if wanted == FLOAT32 else 0]
-        decode_row(table[row], scale, row, kind, target)
-        if wanted != FLOAT32:
-            round_row(target, wanted, halves[i])
+        source, target = table[row], out[i]
+        if kind == INT8_BY_COLUMN:
+            for j in range(width):
+                target[j] = np.float32(source[j]) * scale[j]
+        elif kind == INT8_BY_ROW:
+            factor = scale[row]
+            for j in range(width):
+                target[j] = np.float32(source[j]) * factor
+        elif kind == FLOAT16:
+            for j in range(width):
+                target[j] = half_to_single(source[j])
+        else:
+            for j in range(width):
+                target[j] = widened(source[j])
+    return -1
+
+
+@kernel
+def gather_rounded(
+    table: Any,  # as in `gather_decoded`
+    scale: Singles,
+    kind: int,
+    index: npt.NDArray[np.int64],
+    first: int,
+    last: int,
+    wanted: int,  # FLOAT16 or BFLOAT16
+    scratch: Singles,  # [some rows, F]
+    out: Halves,  # [rows, F]: bits of the wanted numbers
+) -> int:
+    """As `gather_decoded`, with each element rounded once more; as many rows at a time as fit."""
+    step = scratch.shape[0]
+    for at in range(first, last, step):
+        end = min(at + step, last)
+        bad = gather_decoded(table, scale, kind, index[at:end], 0, end - at, scratch)
+        if bad >= 0:
+            return at + bad
+        for i in range(at, end):
+            source, target = scratch[i - at], out[i]
+            if wanted == FLOAT16:
+                for j in range(table.shape[1]):
+                    target[j] = single_to_half(as_bits(source[j]))
+            else:
+                for j in range(table.shape[1]):
+                    target[j] = single_to_brain(as_bits(source[j]))
     return -1

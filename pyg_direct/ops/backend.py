@@ -14,11 +14,21 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from ..kernels import decode
 from ..types import BatchKey, Csc, ExcludedEdges, SampledGraph, SamplingPlan
 from .placement import Placement
 from .streams import Event, Streams
 
 ID_LIMIT = 1 << 31  # local ids are int32
+
+# How the kernels that decode call the dtypes of stored and wanted numbers; int8 with a factor for
+# each row is `decode.INT8_BY_ROW`.
+NUMBER_KINDS = {
+    torch.int8: decode.INT8_BY_COLUMN,
+    torch.float16: decode.FLOAT16,
+    torch.bfloat16: decode.BFLOAT16,
+    torch.float32: decode.FLOAT32,
+}
 
 
 def before_window(seed_time: Tensor, window: int) -> Tensor:

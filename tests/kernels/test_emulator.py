@@ -102,13 +102,13 @@ def test_a_read_out_of_bounds() -> None:
 
 
 def test_one_word_behind_the_table() -> None:
-    plant = ("column < row_bytes", "column <= row_bytes")
+    plant = ("column < shape.row_bytes", "column <= shape.row_bytes")
     caught(lambda: gather(plant), "out-of-range")
 
 
 def test_a_write_out_of_bounds() -> None:
-    plant = ("target[u] = inside ? piece.row * row_bytes + column : -1;",
-             "target[u] = inside ? (piece.row + 1) * row_bytes + column : -1;")  # fmt: skip
+    plant = ("target[u] = inside ? piece.row * shape.row_bytes",
+             "target[u] = inside ? (piece.row + 1) * shape.row_bytes")  # fmt: skip
     caught(lambda: gather(plant), "out-of-range write of gather_rows: out")
 
 
@@ -127,15 +127,15 @@ def test_a_wrong_shift_gives_wrong_rows() -> None:
 def test_a_shift_from_the_table_and_not_from_the_address_asks_twice() -> None:
     """As the circular shift does: right for tables at a line, wrong for all others."""
     plant = (
-        "(address_of(table) + source) & line_mask",
-        "static_cast<u64>(source) & line_mask",
+        "(address_of(table) + source) & shape.line_mask",
+        "static_cast<u64>(source) & shape.line_mask",
     )
     assert gather(plant, base=0, row_bytes=1536) == 0
     assert gather(plant, base=64, row_bytes=1536) > 0
 
 
 def test_an_output_left_unwritten() -> None:
-    plant = ("if (target[u] >= 0) store", "if (target[u] > 0) store")
+    plant = ("if (target[u] >= 0) sink", "if (target[u] > 0) sink")
     caught(lambda: gather(plant), "never written")
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from ...kernels import decode, gather, reduce
 from ...kernels.threads import split
 from ...types import Csc, SamplingPlan
-from ..backend import row_out_of_range
+from ..backend import NUMBER_KINDS, row_out_of_range
 from ..streams import Event, NoStreams, Streams
 from .buffers import Resources, shared_pool
 from .file_pages import FilePages
@@ -29,16 +29,7 @@ SUMMED_AS = {
     torch.float64: torch.float64,
     torch.bfloat16: torch.float32,
 }
-DECODED_AS = {
-    torch.int8: decode.INT8_BY_COLUMN,
-    torch.float16: decode.FLOAT16,
-    torch.bfloat16: decode.BFLOAT16,
-}
-WANTED = {
-    torch.float32: decode.FLOAT32,
-    torch.float16: decode.FLOAT16,
-    torch.bfloat16: decode.BFLOAT16,
-}
+ROWS_ROUNDED_AT_ONCE = 128  # as float32 they stay in a core's own cache
 MIN_BYTES_PER_THREAD = 1 << 20  # below, waking a thread costs more than it saves
 
 
@@ -113,13 +104,13 @@ class CpuBackend:
         ids = index.numpy()
         self._pages.request(table, ids)
         out = self._resources.pool.empty((len(index), table.size(1)), dtype)
-        kind = DECODED_AS[table.dtype]
+        kind = NUMBER_KINDS[table.dtype]
         if scale is not None and scale.dim() == 2:
             kind = decode.INT8_BY_ROW
         source = table if table.dtype == torch.int8 else table.view(torch.uint16)
         factors = torch.empty(0) if scale is None else scale.reshape(-1)
         task = partial(
-            _gather_decoded, source.numpy(), factors.numpy(), kind, ids, WANTED[dtype], out
+            _gather_decoded, source.numpy(), factors.numpy(), kind, ids, NUMBER_KINDS[dtype], out
         )
         split(len(index), min(self.threads, out.nbytes // MIN_BYTES_PER_THREAD), task)
         return out
@@ -165,11 +156,11 @@ def _gather(tables: Ints, index: Ints, first: int, last: int) -> None:
 def _gather_decoded(
     table: Ints, scale: Any, kind: int, index: Ints, wanted: int, out: Tensor, first: int, last: int
 ) -> None:
-    width = out.size(1)
     if wanted == decode.FLOAT32:
-        singles, halves = out.numpy(), np.empty((0, width), np.uint16)
+        bad = decode.gather_decoded(table, scale, kind, index, first, last, out.numpy())
     else:
-        singles, halves = np.empty((1, width), np.float32), out.view(torch.uint16).numpy()
-    bad = decode.gather_decoded(table, scale, kind, index, first, last, wanted, singles, halves)
+        scratch = np.empty((ROWS_ROUNDED_AT_ONCE, out.size(1)), np.float32)
+        bits = out.view(torch.uint16).numpy()
+        bad = decode.gather_rounded(table, scale, kind, index, first, last, wanted, scratch, bits)
     if bad >= 0:
         raise row_out_of_range(int(index[bad]), len(table))

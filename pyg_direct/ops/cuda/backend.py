@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...kernels import decode
 from ...types import Csc, SamplingPlan
 from ...units import blocks_of_row
-from ..backend import row_out_of_range
+from ..backend import NUMBER_KINDS, row_out_of_range
 from ..streams import Event
 from . import memory as device_memory
 from .compiler import library_for, require_cuda
@@ -21,7 +22,7 @@ from .workspace import CudaWorkspace
 
 LINE_BYTES = 128  # what the link is asked for
 SECTOR_BYTES = 32  # of a line, as it is sent
-LOADS_IN_FLIGHT = 4  # `kInFlight` of gather.cu
+LOADS_IN_FLIGHT = 4  # `kInFlight` of rows.cuh
 # PCIe 5 x16, and the latency of a read of host memory, at the upper end. A slower link is filled by
 # fewer. `python -m pyg_direct.info` measures it, and keeps the result for later processes.
 LINK_BYTES_UNDER_WAY = int(64e9 * 1.6e-6)
@@ -96,10 +97,7 @@ class CudaBackend:
         Raises:
             IndexError: an id out of range.
         """
-        if len(index) > 0:
-            low, high = (0, end - 1) if end is not None else map(int, torch.aminmax(index))
-            if low < 0 or high >= len(table):
-                raise row_out_of_range(low if low < 0 else high, len(table))
+        _check_ids(index, end, len(table))
         shape = (len(index), *table.shape[1:])
         out = device_memory.empty(math.prod(shape), table.dtype, self.device).view(shape)
         if out.numel() == 0:
@@ -122,16 +120,32 @@ class CudaBackend:
         end: int | None = None,
         dtype: torch.dtype = torch.float32,
     ) -> Tensor:
-        """Return the rows `index` of `table` as `dtype`: gathered as they are, decoded here.
+        """Return the rows `index` of `table` as `dtype`, decoded by the kernel that reads them.
 
         Raises:
             IndexError: an id out of range.
         """
-        rows = self.gather(table, index, end).to(torch.float32)
-        if scale is not None:
-            by_row = scale.dim() == 2
-            rows.mul_(self.gather(scale, index, end) if by_row else scale.to(self.device))
-        return rows.to(dtype)
+        _check_ids(index, end, len(table))
+        shape = len(index), table.size(1)
+        out = device_memory.empty(math.prod(shape), dtype, self.device).view(shape)
+        if out.numel() == 0:
+            return out
+        stored = NUMBER_KINDS[table.dtype]
+        if scale is None:
+            scale = torch.empty(0, device=self.device)
+        elif scale.dim() == 2:
+            stored = decode.INT8_BY_ROW
+        else:  # every row needs all of them
+            scale = device_memory.upload(scale, self.device)
+        self.streams.record_stream([table, scale])
+        row_bytes = table.size(1) * table.element_size()
+        word = math.gcd(16, table.data_ptr(), row_bytes)
+        blocks, cut = self._cut(table, row_bytes, word, len(index))
+        self.library.load("decode.cu", V=WORDS[word])["gather_decoded"](
+            blocks, table=as_bytes(table), scale=scale.view(-1).view(torch.int32), stored=stored,
+            wanted=NUMBER_KINDS[dtype], index=index, rows=len(index), out=as_bytes(out), **cut,
+        )  # fmt: skip
+        return out
 
     def link_reads(self, table: Tensor, rows: int) -> tuple[float, float]:
         """Return the requests and bytes that gathering rows of a table in host memory takes.
@@ -161,26 +175,40 @@ class CudaBackend:
         """Fill `out` [rows * row_bytes] from `table` [N * row_bytes], both uint8."""
         row_bytes = len(out) // rows
         word = math.gcd(16, table.data_ptr(), out.data_ptr(), row_bytes)
+        blocks, cut = self._cut(table, row_bytes, word, rows)
+        kernel = self.library.load("gather.cu", V=WORDS[word])["gather_rows"]
+        kernel(blocks, table=table, index=index, rows=rows, out=out, **cut)
+
+    def _cut(
+        self, table: Tensor, row_bytes: int, word: int, rows: int
+    ) -> tuple[int, dict[str, int]]:
+        """Return how many blocks read so many rows, and how rows are cut: RowShape of rows.cuh."""
         lanes, pieces, mask = row_shape(table.data_ptr(), row_bytes, word)
         block, compiler = self.block_threads, self.library.compiler
         most = compiler.processors * MAX_THREADS_PER_PROCESSOR // block
         if table.device != self.device:
-            groups = block // lanes
             most = self.gather_blocks or blocks_to_fill_link(
-                row_bytes // pieces, groups, compiler.link_bytes_under_way or LINK_BYTES_UNDER_WAY
+                row_bytes // pieces,
+                block // lanes,
+                compiler.link_bytes_under_way or LINK_BYTES_UNDER_WAY,
             )
         groups = -(-rows * pieces // LOADS_IN_FLIGHT)
         blocks = max(1, min(-(-groups * lanes // block), most))
-        kernel = self.library.load("gather.cu", V=WORDS[word])["gather_rows"]
-        kernel(
-            blocks, table=table, index=index, rows=rows, row_bytes=row_bytes, lanes=lanes,
-            line_mask=mask, pieces=pieces, out=out,
-        )  # fmt: skip
+        cut = {"row_bytes": row_bytes, "lanes": lanes, "line_mask": mask, "pieces": pieces}
+        return blocks, cut
 
     @property
     def block_threads(self) -> int:
         """Threads of every block that is launched."""
         return self.library.compiler.block_threads
+
+
+def _check_ids(index: Tensor, end: int | None, num_rows: int) -> None:
+    """Raise an IndexError unless all ids are in [0, num_rows); without `end`, wait for the GPU."""
+    if len(index) > 0:
+        low, high = (0, end - 1) if end is not None else map(int, torch.aminmax(index))
+        if low < 0 or high >= num_rows:
+            raise row_out_of_range(low if low < 0 else high, num_rows)
 
 
 def as_bytes(tensor: Tensor) -> Tensor:

@@ -102,11 +102,31 @@ def digests(backend: Backend, place: str = "auto") -> Iterator[tuple[str, str]]:
     tables = [_table(dtype, columns) for dtype, columns in TABLES]
     backend.memory.place_tables([("table", table) for table in tables], place)
     for table in tables:
-        readable = backend.memory.readable(table)
-        if readable is None:
-            raise RuntimeError("the GPU cannot read host memory")
-        name = f"gather {table.dtype} {table.shape[1]}".replace("torch.", "")
-        yield name, _digest([backend.gather(readable, index.to(backend.device), NODES)])
+        readable, name = _readable(backend, table), f"gather {table.dtype} {table.shape[1]}"
+        rows = backend.gather(readable, index.to(backend.device), NODES)
+        yield name.replace("torch.", ""), _digest([rows])
+    # From 0 to 1, by their bits: some products are multiples of the least number alone.
+    bits = torch.arange(NODES, dtype=torch.int32) * (0x3F800000 // NODES)
+    factors = bits.view(torch.float32).view(-1, 1)
+    halves = (torch.arange(NODES * 32) * 31 % 0x7C00).to(torch.int16).view(NODES, 32)
+    for stored, scale in ((_table(torch.int8, 32), factors), (halves.view(torch.float16), None)):
+        parts = [stored] if scale is None else [stored, scale]
+        backend.memory.place_tables([("table", part) for part in parts], place)
+        table, *more = (_readable(backend, part) for part in parts)
+        for dtype in (torch.float32, torch.bfloat16):
+            rows = backend.gather_decoded(
+                table, more[0] if more else None, index.to(backend.device), NODES, dtype
+            )
+            name = f"decode {stored.dtype} to {dtype}".replace("torch.", "")
+            yield name, _digest([rows.float()])
+
+
+def _readable(backend: Backend, table: Tensor) -> Tensor:
+    """Return what a backend reads for a table."""
+    readable = backend.memory.readable(table)
+    if readable is None:
+        raise RuntimeError("the GPU cannot read host memory")
+    return readable
 
 
 def cases() -> Iterator[Case]:

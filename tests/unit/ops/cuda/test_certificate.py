@@ -35,7 +35,7 @@ def test_the_cpu_backend_gives_the_digests_that_ship() -> None:
     expected = json.loads(DIGESTS.read_text())
     assert dict(digests(CpuBackend())) == expected
     assert dict(digests(CpuBackend(threads=3))) == expected
-    assert len(set(expected.values())) == len(expected) == 11
+    assert len(set(expected.values())) == len(expected) == 15
 
 
 def test_a_right_device_passes_once_and_for_all(cache: Path) -> None:
@@ -181,11 +181,11 @@ def test_an_emulated_error_is_no_runtime_error() -> None:
 def test_info_says_every_check(planted: tuple[str, str] | None) -> None:
     with emulated(planted=[planted] if planted else []) as backend:
         checks = list(certificate.results(backend))
-    assert len(checks) == 22  # in both memories
+    assert len(checks) == 30  # in both memories
     facts = replace(find_out(Machine(), bandwidth=False), checks=checks)
     rows = [value for _, value in info.check_rows(facts)]
     wrong = [row for row in rows if row.startswith("FAIL")]
-    assert len(rows) == 22
+    assert len(rows) == 30
     assert len(wrong) == (0 if planted is None else 14), "what is drawn, not what is gathered"
     assert ("FAIL: uniform (graph and features on the host)" in wrong) == (planted is not None)
     assert len(list(info.check_problems(facts))) == (planted is not None)
