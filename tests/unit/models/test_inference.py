@@ -347,6 +347,7 @@ class TestRefusals:
 
 class TestData:
     def test_adjacency(self):
+        pytest.importorskip("torch_sparse")
         inputs, model = graph_inputs(), basic(GraphSAGE)()
         row, col = inputs["edge_index"]
         adj_t = SparseTensor(row=col, col=row, sparse_sizes=(60, 60))
