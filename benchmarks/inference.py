@@ -10,14 +10,17 @@ from PyG's loader, of which a sample is measured and scaled to all nodes. Rounds
 
 `--large` runs ours alone on a graph of 10 million nodes and 150 million edges that lies in files,
 in a control group of 6 GB where one can be made, else under a limit of the data segment
-(RLIMIT_DATA: anonymous memory counts, maps of files do not).
+(RLIMIT_DATA: anonymous memory counts, maps of files do not). Then it kills such a run ten times,
+and compares the file that is there in the end.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -48,6 +51,8 @@ NODES, EDGES, QUICK_SHARE = 200_000, 5_000_000, 200
 LAYERS, CHANNELS, CLASSES = 3, 128, 47
 LAYER_BATCH, NODE_BATCH, NODE_BATCHES = 4096, 256, 1
 LIMIT_BYTES = 6_000_000_000
+PROGRAM = [sys.executable, "-W", "ignore", "-m", "benchmarks.inference"]
+KILLS = 10  # of a run over the graph in files
 
 
 def model_of(name: str, width: int, channels: int = CHANNELS) -> torch.nn.Module:
@@ -193,12 +198,13 @@ def large_child(spec: dict[str, Any]) -> None:
         x=torch.from_numpy(np.load(folder / "x.npy", mmap_mode="r+")),
         edge_index=torch.from_numpy(np.load(folder / "edges.npy", mmap_mode="r+")),
     )
+    torch.manual_seed(0)
     model = GraphSAGE(data.x.size(1), 64, LAYERS, 32).eval()
     small = Data(x=torch.rand(64, data.x.size(1)), edge_index=torch.randint(64, (2, 256)))
     pyg_direct.inference(model, small)
     _, record = measured(
         lambda: pyg_direct.inference(
-            model, data, out=folder / "out.npy", memory_bytes=spec["memory_bytes"]
+            model, data, out=folder / spec["out"], memory_bytes=spec["memory_bytes"], resume=True
         )
     )
     print(json.dumps(record))
@@ -206,7 +212,7 @@ def large_child(spec: dict[str, Any]) -> None:
 
 def _call(arguments: list[str], enter: Callable[[], None] | None = None) -> dict[str, Any]:
     """Run this program with other arguments; `enter` is called in the child first."""
-    command = [sys.executable, "-W", "ignore", "-m", "benchmarks.inference", *arguments]
+    command = [*PROGRAM, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False, preexec_fn=enter)
     if done.returncode != 0:
         raise RuntimeError(done.stderr)
@@ -256,6 +262,9 @@ def sections(found: dict[str, Any]) -> list[str]:
             f"Commit {large['commit']}.",
             "",
         ]
+        if "kills" in large:
+            end = "the same file" if large["same"] else "another file"
+            lines += [f"Killed {large['kills']} times and run again: {end}.", ""]
     return lines
 
 
@@ -296,11 +305,45 @@ def run_large(folder: Path, quick: bool, commit: str | None) -> dict[str, Any]:
     nodes, degree = (10_000, 5) if quick else (10_000_000, 15)
     large_graph(folder, nodes, degree, 64)
     memory_bytes = 3_000_000_000
-    spec = json.dumps({"folder": str(folder), "memory_bytes": memory_bytes})
+    spec = {"folder": str(folder), "memory_bytes": memory_bytes, "out": "out.npy"}
     with limited(LIMIT_BYTES) as limit:
-        record = _call(["--large-child", spec], limit.enter)
+        record = _call(["--large-child", json.dumps(spec)], limit.enter)
+        record |= killed(folder, spec, limit.enter)
     size = {"nodes": nodes, "edges": nodes * degree}
     return {**size, "memory_bytes": memory_bytes, "limit": limit.how, "commit": commit, **record}
+
+
+def killed(folder: Path, spec: dict[str, Any], enter: Callable[[], None]) -> dict[str, Any]:
+    """Kill runs that go on with each other's work, each further on; compare what they have made."""
+    arguments = ["--large-child", json.dumps({**spec, "out": "resumed.npy"})]
+    kills = 0
+    for kill in range(1, KILLS + 1):
+        process = subprocess.Popen(
+            [*PROGRAM, *arguments], stdout=subprocess.DEVNULL, preexec_fn=enter
+        )
+        share, partial = kill / (KILLS + 1), folder / "resumed.npy.partial"
+        while process.poll() is None and _finished(partial) < share:
+            time.sleep(0.002)
+        process.kill()
+        kills += process.wait() == -signal.SIGKILL
+    _call(arguments, enter)
+    return {"kills": kills, "same": _digest(folder / "out.npy") == _digest(folder / "resumed.npy")}
+
+
+def _finished(partial: Path) -> float:
+    """Return the share of blocks that the runs so far have finished."""
+    try:
+        return float(np.load(partial / "finished.npy", mmap_mode="r").mean())
+    except (FileNotFoundError, ValueError):  # nothing is there yet, or half of the file
+        return 0.0
+
+
+def _digest(path: Path) -> str:
+    found = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 24):
+            found.update(block)
+    return found.hexdigest()
 
 
 def run_contests(folder: Path, arguments: argparse.Namespace, found: dict[str, Any]) -> None:
