@@ -254,7 +254,7 @@ def plot(found: dict[str, Any], path: Path) -> None:
     for name, label in (("ns_a_row", "gathered row"), ("ns_an_edge", "sampled edge")):
         for run, style in (("again", "o-"), ("first", "o:")):
             values = [size["use"][run][name] for size in found["sizes"]]
-            where = "pages in memory" if run == "again" else "first use"
+            where = "used before" if run == "again" else "first use"
             axes.plot(nodes, values, style, label=f"{label}, {where}")
     plain = [size["use"]["plain_ns_a_row"] for size in found["sizes"]]
     axes.plot(nodes, plain, "k--", label="copy of a random row in memory (NumPy)")
@@ -273,8 +273,9 @@ def sections(found: dict[str, Any]) -> list[str]:
         f"Mean degree {DEGREE}, {WIDTH} int8 features. Batches of {BATCH_SIZE} seeds, fan-out",
         f"{FAN_OUT}. The raw edges are int32 in random order. The machine was shared with other",
         "work: compare CPU seconds, which depend on it less. `peak` is the largest resident memory",
-        "of the process, `limit` what the conversion was given and could not exceed. Costs with",
-        f"pages in memory are the smallest of {REPEATS} repetitions.",
+        "of the process, `limit` what the conversion was given and could not exceed. Costs of",
+        f"pages used before are the smallest of {REPEATS} repetitions; they may be gone again",
+        "where the files are larger than what is free of memory.",
         "",
         "## Steps",
         "",
@@ -295,7 +296,7 @@ def sections(found: dict[str, Any]) -> list[str]:
         [
             f"{size['nodes']:,}", f"{1e3 * size['use']['open_seconds']:.1f} ms",
             f"{1e3 * size['use'][run]['construction_seconds']:.1f} ms",
-            "in memory" if run == "again" else "first use",
+            "used before" if run == "again" else "first use",
             f"{size['use'][run]['nodes']:,.0f}", f"{size['use'][run]['edges']:,.0f}",
             result.number(size["use"][run]["ns_a_row"]),
             result.number(size["use"][run]["ns_an_edge"]),
