@@ -206,7 +206,7 @@ class _Parts:
         feature_dtype: torch.dtype | None,
     ) -> None:
         self.given, self.ids, self.feature_dtype = out, ids, feature_dtype
-        self.out = out if ends else moved(out, device)  # our sampler's are on that device
+        self.out = moved(out, device)
         self.node_end: Any = ends.node.get if ends else lambda key: None
         self.edge_end: Any = ends.edge.get if ends else lambda key: None
         self.hetero = isinstance(out, HeteroSamplerOutput)

@@ -384,7 +384,10 @@ class _Unpickler(pickle.Unpickler):
 
 def test_on_the_cpu_everything_stays_where_it_is() -> None:
     loader = NeighborLoader(graph(), [3], features="host", topology="host", device_bytes=0)
-    assert str(loader.placement) == "batches on cpu (PYG_DIRECT_DEVICE names it)"
+    assert str(loader.placement).splitlines() == [
+        "batches on cpu (PYG_DIRECT_DEVICE names it)",
+        "  no effect on the CPU: topology, features, device_bytes",
+    ]
 
 
 @pytest.mark.parametrize(
