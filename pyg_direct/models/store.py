@@ -7,7 +7,7 @@ import os
 import shutil
 import tempfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -127,10 +127,22 @@ def checksum_of(values: Mapping[str, Any]) -> int:
             found = zlib.crc32(repr(value).encode(), found)
             continue
         found = zlib.crc32(f"{tuple(value.shape)} {value.dtype}".encode(), found)
-        flat = value.detach().contiguous().view(-1)
-        if flat.numel() > 0:
-            flat = flat.view(torch.uint8)
-        for first in range(0, len(flat), STEP_BYTES):
-            step: Any = flat[first : first + STEP_BYTES].cpu().numpy()
-            found = zlib.crc32(step, found)
+        for piece in pieces_of(value.detach()):
+            found = zlib.crc32(piece, found)
     return found
+
+
+def pieces_of(value: Tensor) -> Iterator[Any]:
+    """Yield the bytes of a tensor in the order of its elements, at most `STEP_BYTES` at a time.
+
+    A tensor that is not contiguous is copied piece by piece, as there may be no room for all of it.
+    """
+    if value.is_contiguous():
+        flat = value.view(-1)
+        flat = flat.view(torch.uint8) if flat.numel() > 0 else flat
+        for first in range(0, len(flat), STEP_BYTES):
+            yield flat[first : first + STEP_BYTES].cpu().numpy()
+        return
+    rows = STEP_BYTES // (value[0].numel() * value.element_size())
+    for part in torch.split(value, rows) if rows > 0 else value.unbind():
+        yield from pieces_of(part.contiguous() if rows > 0 else part)

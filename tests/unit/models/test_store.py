@@ -16,6 +16,7 @@ from torch_geometric.nn import GraphSAGE
 from pyg_direct import inference
 from pyg_direct.models import engine, schedule
 from pyg_direct.models import inference as module
+from pyg_direct.models import store as store_module
 from pyg_direct.models.store import Store, checksum_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*in-edges at once")
@@ -226,6 +227,23 @@ class TestStore:
         assert checksum_of({"a": table, "b": 2}) != base
         assert checksum_of({"a": table.double(), "b": 1}) != base
         assert checksum_of({"a": np.arange(3), "e": torch.empty(0)}) > 0
+
+    @pytest.mark.parametrize("step_bytes", [1, 24, 1 << 24])
+    def test_checksum_in_pieces(self, monkeypatch, step_bytes):
+        monkeypatch.setattr(store_module, "STEP_BYTES", step_bytes)
+        whole = torch.arange(60.0).view(5, 3, 4)
+        for table in (whole, whole[:, :, ::2], whole.transpose(0, 2), whole[1:, 0, 1], whole[0, 0]):
+            pieces = list(store_module.pieces_of(table))
+            assert all(piece.nbytes <= max(step_bytes, 4) for piece in pieces)
+            assert b"".join(map(bytes, pieces)) == table.numpy().tobytes()
+
+    def test_stand_ins_for_edges_are_not_checked(self, tmp_path, monkeypatch):
+        checked = {}
+        monkeypatch.setattr(module, "checksum_of", lambda values: checked.update(values) or 0)
+        data = Data(x=torch.randn(50, 4), edge_index=torch.randint(50, (2, 200)))
+        inference(GraphSAGE(4, 4, 2), data, out=tmp_path / "out.npy", resume=True)
+        assert {"x", "indices"} <= set(checked)
+        assert "edge_index" not in checked
 
     def test_bfloat16_tables(self, tmp_path):
         store = Store(tmp_path / "s", 1, 3, False)
