@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from pyg_direct import quantize
 from pyg_direct.doctor.bandwidth import read_all, whole_lines
 from pyg_direct.ops.backend import Backend
 from pyg_direct.ops.cuda import table as cuda_table
@@ -33,6 +34,13 @@ from conformance import (
 
 LAWS = ({}, {"replace": True}, {"disjoint": True})
 ROW_BYTES = (1, 6, 12, 64, 100, 128, 132, 400, 512, 2408)
+WIDTHS = (1, 6, 12, 100, 128)
+STORED = (
+    (torch.int8, "column"),
+    (torch.int8, "row"),
+    (torch.float16, "column"),
+    (torch.bfloat16, "column"),
+)
 
 
 def sample(backend: Backend) -> int:
@@ -82,6 +90,19 @@ def gather(backend: Backend) -> int:
     return 4 * len(ROW_BYTES)
 
 
+def decode(backend: Backend) -> int:
+    """Check decoded rows of every kind of storage, from host memory, and return how many."""
+    index = torch.randint(0, 50, (200,))
+    for width in WIDTHS:
+        for dtype, scale in STORED:
+            table = quantize(torch.randn(50, width), dtype, scale=scale)
+            stored = pinned(backend, table.stored)
+            factors = None if table.scale is None else pinned(backend, table.scale)
+            got = backend.gather_decoded(stored, factors, index.to(backend.device))
+            assert torch.equal(got.cpu(), table.decoded(index)), (width, dtype, scale)
+    return len(WIDTHS) * len(STORED)
+
+
 def stream(backend: CudaBackend) -> int:
     """Check the sums of the streaming kernel, and return how many."""
     memory = torch.randint(0, 256, (50_000,), dtype=torch.uint8)
@@ -102,8 +123,8 @@ def main(backend: Backend | None = None) -> None:
     backend = backend or backend_for(torch.device("cuda"))
     assert isinstance(backend, CudaBackend)
     print(
-        f"{sample(backend) + sample_attributed(backend)} batches, {gather(backend)} gathers and "
-        f"{stream(backend)} sums agree with the CPU"
+        f"{sample(backend) + sample_attributed(backend)} batches, "
+        f"{gather(backend) + decode(backend)} gathers and {stream(backend)} sums agree with the CPU"
     )
 
 

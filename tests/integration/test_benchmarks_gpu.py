@@ -314,9 +314,9 @@ def test_the_small_run_is_right(capsys: pytest.CaptureFixture[str]) -> None:
         device = backend.library.compiler
         run = device._run
 
-        def watched(function: Any, number: int, declaration: Any, *rest: Any) -> None:
-            launched.add(declaration.name)
-            run(function, number, declaration, *rest)
+        def watched(kernel: Any, *rest: Any) -> None:
+            launched.add(kernel.declaration.name)
+            run(kernel, *rest)
 
         device._run = watched
         gpu_small_run.main(backend)
