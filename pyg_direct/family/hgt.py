@@ -270,7 +270,6 @@ class HGTLoader(CpuDrawnLoader, torch_geometric.loader.HGTLoader):  # type: igno
         }
         placing = Placing(device, ids=ids)
         self._prepare(data, [], {}, sampler, placing, seed, prefetch, options, feature_dtype)
-        self._ends = None  # the sampler's ids are on the host, the batch may be elsewhere
         # Past the initialiser of PyG's HGTLoader, which would build a sampler of its own.
         torch_geometric.loader.NodeLoader.__init__(
             self,
