@@ -5,7 +5,7 @@ Edge lists and features in .npz, .npy, .pt, CSV (also .gz) or parquet become a d
 
     python -m pyg_direct.convert graph --edges edges.csv.gz --node x=features.npy --memory 6G
     python -m pyg_direct.convert graph --ogb ogbn_papers100M --symmetrise --feature-dtype int8
-    python -m pyg_direct.convert graph --spec graph.json
+    python -m pyg_direct.convert graph --spec graph.json --time-attr year
 
 FILE may be FILE:KEY, where KEY names an array of an .npz or .pt, or columns of a table, as in
 edges.csv:a,b. Heterogeneous graphs, other dtypes and values for empty fields take a
@@ -23,6 +23,7 @@ from pathlib import Path
 from .files.convert.convert import convert
 from .files.convert.spec import (
     FEATURE_DTYPES,
+    SCALES,
     SELF_LOOPS,
     EdgeSpec,
     GraphSpec,
@@ -34,6 +35,7 @@ from .files.convert.spec import (
 from .files.progress import progress_bar
 from .units import count_of
 
+STORED = ("feature_dtype", "feature_scale", "time_attr", "weight_attr")
 TABLES = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet")
 
 
@@ -60,14 +62,20 @@ def main(argv: list[str] | None = None) -> None:
     changes.add_argument("--symmetrise", action="store_true", help="add the reverse of every edge")
     changes.add_argument("--deduplicate", action="store_true", help="keep the first of equal edges")
     changes.add_argument("--self-loops", choices=SELF_LOOPS, default="keep")
-    parser.add_argument("--feature-dtype", choices=FEATURE_DTYPES, help="store x in fewer bits")
+    stored = parser.add_argument_group("what is stored")
+    stored.add_argument("--feature-dtype", choices=FEATURE_DTYPES, help="store x in fewer bits")
+    stored.add_argument(
+        "--feature-scale", choices=SCALES, default="column", help="one factor of int8 for each"
+    )
+    stored.add_argument("--time-attr", metavar="NAME", help="sort neighbours by this attribute")
+    stored.add_argument("--weight-attr", metavar="NAME", help="make tables for weighted draws")
     parser.add_argument("--memory", type=count_of, default="4G", help="to use (default 4G)")
     parser.add_argument("--overwrite", action="store_true", help="replace what is at OUT")
     args = parser.parse_args(argv)
     try:
         with progress_bar() as begin:
             convert(
-                _spec(args),
+                replace(_spec(args), **{name: getattr(args, name) for name in STORED}),
                 args.out,
                 memory_bytes=args.memory,
                 overwrite=args.overwrite,
@@ -78,7 +86,7 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def _spec(args: argparse.Namespace) -> GraphSpec:
-    """Return what the arguments say is to be converted."""
+    """Return what the arguments say is to be converted, to be stored as it is."""
     changes = {name: getattr(args, name) for name in ("symmetrise", "deduplicate", "self_loops")}
     given = args.num_nodes is not None or args.node or args.edge or args.mask
     if given and not args.edges:
@@ -86,15 +94,15 @@ def _spec(args: argparse.Namespace) -> GraphSpec:
     if args.spec is not None:
         if any((args.symmetrise, args.deduplicate, args.self_loops != "keep")):
             raise ValueError("With --spec, the changes of edges are in the JSON file.")
-        return spec_of(Path(os.path.abspath(args.spec)), args.feature_dtype)
+        return spec_of(Path(os.path.abspath(args.spec)))
     if args.ogb is not None:
         spec = ogb_spec(Path(os.path.abspath(args.ogb)))
         edges = [replace(edge, **changes) for edge in spec.edges]
-        return replace(spec, edges=edges, feature_dtype=args.feature_dtype)
+        return replace(spec, edges=edges)
     masks = {k: replace(v, lists_ids=True) for k, v in _attributes(args.mask).items()}
     nodes = NodeSpec(None, args.num_nodes, {**_attributes(args.node), **masks})
     edges = [EdgeSpec(None, _source(args.edges), _attributes(args.edge), **changes)]
-    return GraphSpec([nodes], edges, args.feature_dtype)
+    return GraphSpec([nodes], edges)
 
 
 def _attributes(arguments: Sequence[str]) -> dict[str, Source]:

@@ -88,13 +88,21 @@ class Times:
 def _integers(found: Named, name: str) -> Ints:
     """Return times as int64 of one dimension, in the user's memory where they are that already."""
     value, label = found
-    if not isinstance(value, Tensor) or value.dtype not in INTEGERS or value.dim() != 1:
-        kind = f"{value.dtype} {tuple(value.shape)}" if isinstance(value, Tensor) else type(value)
-        raise ValueError(
-            f"time_attr={name!r}: {label} must hold integer times of one dimension, got {kind}."
-        )
+    if not isinstance(value, Tensor):
+        raise ValueError(_no_times(name, label, str(type(value))))
+    check_times(name, label, value.dtype, tuple(value.shape))
     times: Ints = value.detach().cpu().to(torch.int64).contiguous().numpy()
     return times
+
+
+def check_times(name: str, label: str, dtype: torch.dtype, shape: tuple[Any, ...]) -> None:
+    """Raise a ValueError unless the attribute `name`, `label` in messages, can hold times."""
+    if dtype not in INTEGERS or len(shape) != 1:
+        raise ValueError(_no_times(name, label, f"{dtype} {shape}"))
+
+
+def _no_times(name: str, label: str, kind: str) -> str:
+    return f"time_attr={name!r}: {label} must hold integer times of one dimension, got {kind}."
 
 
 def edge_weights(data: Any, name: str) -> dict[EdgeType | None, npt.NDArray[np.float64]]:
@@ -107,24 +115,42 @@ def edge_weights(data: Any, name: str) -> dict[EdgeType | None, npt.NDArray[np.f
     """
     weights: dict[EdgeType | None, npt.NDArray[np.float64]] = {}
     for key, (value, label) in find(data, name, of_edges=True)[1].items():
-        one_each = isinstance(value, Tensor) and value.shape.numel() == value.shape[:1].numel()
-        if not one_each or value.dim() == 0 or value.is_complex():
-            kind = tuple(value.shape) if isinstance(value, Tensor) else type(value)
-            raise ValueError(
-                f"weight_attr={name!r}: {label} must hold one weight for each edge, got {kind}."
-            )
-        numbers = value.detach().cpu().to(torch.float64).reshape(-1)
-        wrong = ~(torch.isfinite(numbers) & (numbers >= 0))
-        if wrong.any():
-            at = int(wrong.nonzero()[0])
-            raise ValueError(
-                f"weight_attr={name!r}: {label}[{at}] is {numbers[at].item()}, but weights must be "
-                f"finite and not negative."
-            )
-        weights[key] = numbers.numpy()
+        if not isinstance(value, Tensor):
+            raise ValueError(_no_weights(name, label, str(type(value))))
+        weights[key] = weights_of(value, name, label)
     if not weights:
         raise ValueError(f"weight_attr={name!r} is no attribute of the edges.")
     return weights
+
+
+def weights_of(value: Tensor, name: str, label: str, first: int = 0) -> npt.NDArray[np.float64]:
+    """Return weights, float64 [n], of the attribute `name`, in the user's memory where they can be.
+
+    Args:
+        value: of n edges.
+        name: of the attribute.
+        label: what errors call it.
+        first: number of the first of these edges.
+
+    Raises:
+        ValueError: more than one number an edge, or negative, infinite or NaN.
+    """
+    one_each = value.shape.numel() == value.shape[:1].numel()
+    if not one_each or value.dim() == 0 or value.is_complex():
+        raise ValueError(_no_weights(name, label, str(tuple(value.shape))))
+    numbers = value.detach().cpu().to(torch.float64).reshape(-1)
+    wrong = ~(torch.isfinite(numbers) & (numbers >= 0))
+    if wrong.any():
+        at = int(wrong.nonzero()[0])
+        raise ValueError(
+            f"weight_attr={name!r}: {label}[{first + at}] is {numbers[at].item()}, but weights "
+            f"must be finite and not negative."
+        )
+    return numbers.numpy()
+
+
+def _no_weights(name: str, label: str, kind: str) -> str:
+    return f"weight_attr={name!r}: {label} must hold one weight for each edge, got {kind}."
 
 
 def check_length(argument: str, name: str | None, values: Any, count: int, what: str) -> None:

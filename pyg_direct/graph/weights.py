@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ..kernels import alias as weight_tables
 from ..kernels.threads import MIN_EDGES_PER_THREAD, available_cores, split
-from ..types import NO_TIME, Csc, IntTable, WeightTable
+from ..types import NO_TIME, Csc, WeightTable
 
+Ints = npt.NDArray[Any]
+Longs = npt.NDArray[np.int64]
 Doubles = npt.NDArray[np.float64]
 
 
@@ -26,21 +29,19 @@ def with_weights(
         relations: [R], which relations have weights.
         positive: whether all of them are known to be above 0.
     """
-    weight, cumulative = _weights_and_sums(csc.indptr, weight)
+    weight, cumulative = weights_and_sums(csc.indptr, weight)
+    alias = None
     whole = np.flatnonzero(relations & (csc.time_base == NO_TIME))
-    return replace(
-        csc,
-        weights=WeightTable(
-            weight=weight,
-            cumulative=cumulative,
-            alias=_alias_tables(csc, whole, weight, cumulative) if len(whole) > 0 else None,
-            relations=relations,
-            positive=positive,
-        ),
-    )
+    if len(whole) > 0:
+        alias = np.zeros(len(weight), np.int64)
+        for r in whole:
+            first = csc.indptr_base[r]
+            indptr = csc.indptr[first : first + csc.num_nodes[csc.dst_type[r]] + 1]
+            fill_alias_tables(indptr, weight, cumulative, alias)
+    return replace(csc, weights=WeightTable(weight, cumulative, alias, relations, positive))
 
 
-def _weights_and_sums(indptr: npt.NDArray[np.int64], weight: Doubles) -> tuple[Doubles, Doubles]:
+def weights_and_sums(indptr: Ints, weight: Doubles) -> tuple[Doubles, Doubles]:
     """Return `weight` [E] and its running sums within each list of `indptr`, ready to draw from.
 
     Lists whose sum is infinite or next to nothing are copied and rescaled first.
@@ -58,24 +59,17 @@ def _weights_and_sums(indptr: npt.NDArray[np.int64], weight: Doubles) -> tuple[D
     return weight, running
 
 
-def _alias_tables(
-    csc: Csc, relations: IntTable, weight: Doubles, cumulative: Doubles
-) -> npt.NDArray[np.int64]:
-    """Return the alias tables [E] of the relations of which all of a list may be drawn."""
-    table = np.zeros(len(weight), np.int64)
+def fill_alias_tables(indptr: Ints, weight: Doubles, cumulative: Doubles, table: Longs) -> None:
+    """Fill the alias tables `table` [E], zeros before, of the lists of `indptr`."""
     keep, other = weight_tables.parts(table)
-    for r in relations:
-        first = csc.indptr_base[r]
-        indptr = csc.indptr[first : first + csc.num_nodes[csc.dst_type[r]] + 1]
-        task = partial(weight_tables.fill_alias, indptr, weight, cumulative, keep, other)
-        split(len(indptr) - 1, _threads(weight), task)
-    return table
+    task = partial(weight_tables.fill_alias, indptr, weight, cumulative, keep, other)
+    split(len(indptr) - 1, _threads(weight), task)
 
 
-def alias_table_of(weight: Doubles) -> npt.NDArray[np.int64]:
+def alias_table_of(weight: Doubles) -> Longs:
     """Return the alias table [n] of one list of weights [n], n < 2^32, each >= 0 and one above."""
     whole = np.array([0, len(weight)])
-    weight, cumulative = _weights_and_sums(whole, weight)
+    weight, cumulative = weights_and_sums(whole, weight)
     table = np.zeros(len(weight), np.int64)
     weight_tables.fill_alias(whole, weight, cumulative, *weight_tables.parts(table), 0, 1)
     return table

@@ -3,21 +3,35 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import torch
 from torch_geometric.data.storage import N_KEYS
 
-from ..header import EdgeGroup, Header, NodeGroup, write_header
+from ..arrays import map_array
+from ..header import (
+    ArrayFile,
+    EdgeGroup,
+    Header,
+    NodeGroup,
+    TimesFile,
+    WeightsFile,
+    write_header,
+)
 from ..progress import Told
 from ..save import FileNames
 from .attributes import open_attribute
 from .edge_files import EdgeFiles, EdgeInput
-from .edge_table import Column, EdgeTableLayout
+from .edge_table import SOURCE_TIME, Column, EdgeTableLayout
+from .journal import Journal
 from .node_files import NodeFile
 from .opening import open_rows
 from .packages import convert_package
+from .rows import Rows
 from .spec import EdgeSpec, GraphSpec, NodeSpec, Source
+from .times import Ints, NodeTimes, check_time_rows, times_of
+from .weights import WeightTables
 from .workplace import Workplace
 
 LEAST_MEMORY_BYTES = 10**9
@@ -70,30 +84,7 @@ def convert(
         journal = workplace.begin(inputs)
         if journal.get("finished") is None:
             told = (progress or (lambda total: lambda count: None))(plan.num_rows)
-            edges = EdgeFiles(plan.edges, workplace, journal, plan.indices, told)
-            indices, attributes, num_edges = edges.write(max(plan.num_nodes.values()))
-            nodes = [
-                NodeGroup(
-                    node.type,
-                    plan.num_nodes[node.type],
-                    node.num_nodes is not None or not any(k in N_KEYS for k in node.attributes),
-                    {
-                        name: plan.node_files[node.type, name].write(workplace, journal, told)
-                        for name in node.attributes
-                    },
-                )
-                for node in spec.nodes
-            ]
-            header = Header(
-                nodes=nodes,
-                edges=[
-                    EdgeGroup(edge.type, count, found)
-                    for edge, count, found in zip(spec.edges, num_edges, attributes, strict=True)
-                ],
-                indptr=edges.write_indptr(plan.indptr, sum(num_edges)),
-                indices=indices,
-            )
-            write_header(header, workplace.graph)
+            write_header(plan.write(workplace, journal, told), workplace.graph)
         workplace.publish(journal)
 
 
@@ -101,56 +92,155 @@ class _Plan:
     """All inputs, opened, and the files that they become."""
 
     def __init__(self, spec: GraphSpec, memory_bytes: int) -> None:
-        names = FileNames()
-        self.num_nodes: dict[str | None, int] = {}
-        self.node_files: dict[tuple[str | None, str], NodeFile] = {}
+        names = self._names = FileNames()
+        self._spec, beyond = spec, memory_bytes - PROGRAM_BYTES
+        self._num_nodes: dict[str | None, int] = {}
+        self._node_files: dict[tuple[str | None, str], NodeFile] = {}
+        node_times: list[Rows | None] = []
         for node in spec.nodes:
-            count = self.num_nodes[node.type] = _num_nodes(node)
-            for name, source in node.attributes.items():
-                rows = open_attribute(source, name, count)
-                self.node_files[node.type, name] = NodeFile(
-                    rows, count, names, name, spec.feature_dtype
+            count = self._num_nodes[node.type] = _num_nodes(node)
+            rows = {k: open_attribute(v, k, count) for k, v in node.attributes.items()}
+            check_time_rows(rows, spec.time_attr)
+            node_times.append(rows.get(spec.time_attr or ""))
+            for name, found in rows.items():
+                self._node_files[node.type, name] = NodeFile(
+                    found, count, names, name, (spec.feature_dtype, spec.feature_scale)
                 )
-        beyond = memory_bytes - PROGRAM_BYTES
-        self.edges = [self._edges(edge, beyond, names) for edge in spec.edges]
-        self.indptr, self.indices = names.new("indptr"), names.new("indices")
+        self._edges = [self._edge_input(edge, beyond) for edge in spec.edges]
+        self._indptr, self._indices = names.new("indptr"), names.new("indices")
+        self._times = times_of(spec, names)
+        self._node_times = None
+        if self._times is not None and self._times.of_nodes:
+            counts = list(self._num_nodes.values())
+            self._node_times = NodeTimes(self._times, node_times, counts)
+        self._weights = None
+        if spec.weight_attr is not None:
+            self._weights = WeightTables(
+                spec.weight_attr,
+                WeightTables.new_files(names),
+                [
+                    spec.weight_attr in edges.attributes and edges.layout.time is None
+                    for edges in self._edges
+                ],
+            )
 
-    def _edges(self, spec: EdgeSpec, memory_bytes: int, names: FileNames) -> EdgeInput:
+    def _edge_input(self, spec: EdgeSpec, memory_bytes: int) -> EdgeInput:
         ends = open_rows(spec.ends, "edge_index", are_ends=True)
         attributes = {
             name: open_attribute(source, name, ends.length)
             for name, source in spec.attributes.items()
         }
+        check_time_rows(attributes, self._spec.time_attr)
         src, dst = (spec.type[0], spec.type[2]) if spec.type else (None, None)
         layout = EdgeTableLayout(
             spec,
-            self.num_nodes[src],
-            self.num_nodes[dst],
+            self._num_nodes[src],
+            self._num_nodes[dst],
             [Column(name, rows.dtype, rows.row_shape) for name, rows in attributes.items()],
             int(memory_bytes * SHARE_OF_DUCKDB),
+            self._sorted_by(spec),
         )
-        edge_bytes = PIECE_BYTES + COPIES * layout.attribute_bytes
+        edge_bytes = PIECE_BYTES + COPIES * layout.row_bytes
         piece = int(memory_bytes * SHARE_OF_A_PIECE) // (edge_bytes * (1 + spec.symmetrise))
-        files = {name: names.new(name) for name in attributes}
-        return EdgeInput(spec, ends, attributes, files, layout, max(1, piece))
+        files = {name: self._names.new(name) for name in attributes}
+        return EdgeInput(
+            spec, ends, attributes, files, layout, max(1, piece), self._spec.weight_attr
+        )
+
+    def _sorted_by(self, edge: EdgeSpec) -> str | None:
+        """Return which times the lists of an edge type are sorted by."""
+        name = self._spec.time_attr
+        if name is None or name in edge.attributes:
+            return name
+        source = edge.type[0] if edge.type else None
+        by_type = {node.type: node.attributes for node in self._spec.nodes}
+        return SOURCE_TIME if name in by_type[source] else None
+
+    def write(self, workplace: Workplace, journal: Journal, told: Told) -> Header:
+        """Write all files but the header, or what is left to be written; return the header."""
+        node_times = None
+        source_times: list[Ints | None] = [None] * len(self._edges)
+        if self._node_times is not None:
+            node_times = self._node_times.write(workplace, journal)
+            types = list(self._num_nodes)
+            source_times = [
+                self._node_times.of_type(types.index(e.type[0] if e.type else None), workplace)
+                for e in self._spec.edges
+            ]
+        files = EdgeFiles(
+            self._edges,
+            workplace,
+            journal,
+            (self._indices, self._times.file if self._times and not self._node_times else None),
+            source_times,
+            told,
+        )
+        edges = files.write(max(self._num_nodes.values()))
+        num_edges = [group.num_edges for group in edges.groups]
+        indptr = files.write_indptr(self._indptr, sum(num_edges))
+        return Header(
+            nodes=[
+                NodeGroup(
+                    node.type,
+                    self._num_nodes[node.type],
+                    node.num_nodes is not None or not any(k in N_KEYS for k in node.attributes),
+                    {
+                        name: self._node_files[node.type, name].write(workplace, journal, told)
+                        for name in node.attributes
+                    },
+                )
+                for node in self._spec.nodes
+            ],
+            edges=edges.groups,
+            indptr=indptr,
+            indices=edges.indices,
+            times=self._times_entry(node_times or edges.times),
+            weights=self._weights_entry(edges.groups, indptr, workplace, journal, told),
+        )
+
+    def _times_entry(self, table: ArrayFile | None) -> TimesFile | None:
+        if self._times is None or table is None:
+            return None
+        return TimesFile(self._times.attribute, self._times.of_nodes, table)
+
+    def _weights_entry(
+        self,
+        edges: Sequence[EdgeGroup],
+        indptr: ArrayFile,
+        workplace: Workplace,
+        journal: Journal,
+        told: Told,
+    ) -> WeightsFile | None:
+        if self._weights is None:
+            return None
+        lists = [edge.layout.num_dst + 1 for edge in self._edges]
+        pointers = torch.split(map_array(workplace.graph, indptr), lists)
+        return self._weights.write(edges, pointers, workplace, journal, told)
 
     @property
     def disk_bytes(self) -> int:
         """Most bytes that are on disk at a time: those of the result, and of one table."""
-        lists = sum(edges.layout.num_dst + 1 for edges in self.edges)
-        edges = sum(e.most * (8 + e.layout.attribute_bytes) for e in self.edges)
-        tables = [edges.most * edges.layout.file_bytes for edges in self.edges]
-        nodes = sum(file.num_bytes for file in self.node_files.values())
-        # The tables are gone before the attributes of nodes are written.
+        lists = sum(edges.layout.num_dst + 1 for edges in self._edges)
+        tables = [edges.most * edges.layout.file_bytes for edges in self._edges]
+        edges = sum(e.most * (8 + e.layout.attribute_bytes) for e in self._edges)
+        nodes = sum(file.num_bytes for file in self._node_files.values())
+        if self._node_times is not None:
+            edges += 8 * sum(self._num_nodes.values())
+        elif self._times is not None:
+            edges += 8 * sum(e.most for e in self._edges)
+        if self._weights is not None:
+            nodes += self._weights.edge_bytes * sum(e.most for e in self._edges)
+        # The tables are gone before attributes of nodes and tables of weights are written.
         return 16 * lists + edges + max(max(tables), nodes)
 
     @property
     def num_rows(self) -> int | None:
         """Edges to be read and written, and rows of attributes."""
-        if any(edges.ends.length is None or edges.spec.deduplicate for edges in self.edges):
+        if any(edges.ends.length is None or edges.spec.deduplicate for edges in self._edges):
             return None
-        edges = sum(edges.given + edges.most for edges in self.edges)
-        return edges + sum(file.num_rows for file in self.node_files.values())
+        passes = 2 if self._weights is not None else 1
+        edges = sum(edges.given + passes * edges.most for edges in self._edges)
+        return edges + sum(file.num_rows for file in self._node_files.values())
 
 
 def _num_nodes(node: NodeSpec) -> int:

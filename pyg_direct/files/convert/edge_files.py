@@ -7,14 +7,16 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import pairwise, zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
+from ...graph.attributes import weights_of
 from ...graph.coo_to_csc import narrow
 from ..arrays import ArrayWriter, Written, dtype_name
-from ..header import ArrayFile
+from ..header import ArrayFile, EdgeGroup
 from ..progress import Told
 from .attributes import check_range
 from .edge_table import EdgeTable, EdgeTableLayout
@@ -22,6 +24,8 @@ from .journal import Journal
 from .rows import Rows
 from .spec import EdgeSpec
 from .workplace import Workplace, writer_behind
+
+Ints = npt.NDArray[Any]
 
 STEP_EDGES = 1 << 20  # that are written at a time
 ENDS = "indptr.work"  # where the neighbour lists end, in 64 bits until their number is known
@@ -40,6 +44,7 @@ class EdgeInput:
         files: names of the files of the attributes.
         layout: of the table that they are sorted in.
         piece_edges: how many of them are read at a time.
+        weight_attr: which attribute must be valid weights, if it is there.
     """
 
     spec: EdgeSpec
@@ -48,6 +53,7 @@ class EdgeInput:
     files: dict[str, str]
     layout: EdgeTableLayout
     piece_edges: int
+    weight_attr: str | None = None
 
     @property
     def given(self) -> int:
@@ -67,7 +73,8 @@ class EdgeInput:
         """Yield sources, destinations and attributes, from edge `first` on.
 
         Raises:
-            ValueError: ids out of range, or another number of entries of an attribute.
+            ValueError: ids out of range, another number of entries of an attribute, or weights
+                that cannot be such.
         """
         parts = [self.ends, *self.attributes.values()]
         at = first
@@ -87,8 +94,19 @@ class EdgeInput:
                 )
                 for i, name in enumerate(("source", "destination"))
             ]
+            for name, rows in zip(self.attributes, found[1:], strict=True):
+                if name == self.weight_attr:
+                    weights_of(rows, name, self.attributes[name].name, at)
             yield *ids, *found[1:]
             at += lengths[0]
+
+
+class WrittenEdges(NamedTuple):
+    """Entries in the header."""
+
+    groups: list[EdgeGroup]
+    indices: ArrayFile
+    times: ArrayFile | None  # of all edges, where they have times
 
 
 class EdgeFiles:
@@ -98,7 +116,8 @@ class EdgeFiles:
         inputs: one an edge type.
         workplace: where.
         journal: of what is done.
-        indices: name of the file of the sources.
+        names: of the files of the sources and, if edges have times, of those in their order.
+        source_times: of each edge type, int64 [num_src] if edges are sorted by those.
         told: is called with numbers of edges that are read, and that are written.
     """
 
@@ -107,23 +126,18 @@ class EdgeFiles:
         inputs: Sequence[EdgeInput],
         workplace: Workplace,
         journal: Journal,
-        indices: str,
+        names: tuple[str, str | None],
+        source_times: Sequence[Ints | None],
         told: Told,
     ) -> None:
         self._inputs, self._workplace, self._journal = inputs, workplace, journal
-        self._indices, self._told = indices, told
+        self._indices, self._times = names
+        self._source_times, self._told = source_times, told
         sources = [edges.layout.num_src for edges in inputs]
         self._id_dtype = narrow(max(sources)) if len(inputs) == 1 else None
 
-    def write(self, num_nodes: int) -> tuple[ArrayFile, list[dict[str, ArrayFile]], list[int]]:
-        """Write all, or what is left to be written.
-
-        Args:
-            num_nodes: of the node type that has the most.
-
-        Returns:
-            The entries of the sources and of the attributes of each type, and the numbers of edges.
-        """
+    def write(self, num_nodes: int) -> WrittenEdges:
+        """Write all, or what is left to be written; `num_nodes` is the most that a type has."""
         id_dtype = np.dtype(self._id_dtype or narrow(num_nodes)).name
         state = self._journal.get(SORTED) or {"edges": [], "partition": 0, "files": {}}
         for done, edges in enumerate(self._inputs[: len(state["edges"])]):
@@ -133,18 +147,20 @@ class EdgeFiles:
             state = self._write_type(number, id_dtype, state)
             self._drop_table(number)
         files = {name: Written(*found) for name, found in state["files"].items()}
-        total = Written(*files[self._indices])
-        found = []
-        for edges in self._inputs:
+        groups = []
+        for edges, count in zip(self._inputs, state["edges"], strict=True):
             entries = {}
             for name, rows in edges.attributes.items():
                 shape = (files[edges.files[name]].rows, *rows.row_shape)
                 crc32 = files[edges.files[name]].crc32
                 entries[name] = ArrayFile(edges.files[name], dtype_name(rows.dtype), shape, crc32)
-            found.append(entries)
-        return (
-            ArrayFile(self._indices, id_dtype, (total.rows,), total.crc32), found, state["edges"]
-        )  # fmt: skip
+            groups.append(EdgeGroup(edges.spec.type, count, entries))
+
+        def entry(name: str, dtype: str) -> ArrayFile:
+            return ArrayFile(name, dtype, (files[name].rows,), files[name].crc32)
+
+        times = None if self._times is None else entry(self._times, "int64")
+        return WrittenEdges(groups, entry(self._indices, id_dtype), times)
 
     def write_indptr(self, name: str, num_edges: int) -> ArrayFile:
         """Write where the neighbour lists begin and end, in as few bits as that takes."""
@@ -169,7 +185,7 @@ class EdgeFiles:
             return stack.enter_context(writer_behind(path, dtype, row_shape, written))
 
         with ExitStack() as stack:
-            table = EdgeTable(self._table_path(number), edges.layout)
+            table = EdgeTable(self._table_path(number), edges.layout, self._source_times[number])
             stack.callback(table.close)
             self._ingest(table, number)
             cuts = self._cuts(table, number)
@@ -177,6 +193,8 @@ class EdgeFiles:
                 self._indices: writer(self._indices, id_dtype),
                 ENDS: writer(ENDS, "int64", folder=self._workplace.part),
             }
+            if self._times is not None:
+                writers[self._times] = writer(self._times, "int64")
             for column in edges.layout.columns:
                 name = edges.files[column.name]
                 writers[name] = writer(name, dtype_name(column.dtype), column.row_shape)
@@ -213,6 +231,10 @@ class EdgeFiles:
             writers[self._indices].write(src.astype(writers[self._indices].dtype, copy=False))
             for column, rows in zip(edges.layout.columns, attributes, strict=True):
                 writers[edges.files[column.name]].write(rows)
+            if self._times is not None:
+                at = edges.layout.time_column
+                time = np.zeros(len(src), np.int64) if at is None else attributes[at]
+                writers[self._times].write(torch.as_tensor(time).to(torch.int64))
             self._told(len(src))
         writers[ENDS].write(end + np.cumsum(degree))
 

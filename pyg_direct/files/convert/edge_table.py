@@ -25,6 +25,7 @@ from .spec import EdgeSpec
 
 Ints = npt.NDArray[Any]
 
+SOURCE_TIME = ""  # no attribute is called so
 REVERSED = 1 << 40  # above the numbers of edges that are given: those of their reverse,
 LOOPS = 1 << 41  # and of the self-loops that are added
 BUCKETS = 1 << 12  # ranges of destinations that a piece is ordered by
@@ -78,6 +79,8 @@ class EdgeTableLayout:
         num_dst: number of destinations.
         columns: attributes.
         memory_bytes: that DuckDB may use.
+        time: name of the column that the edges of a destination are sorted by; `SOURCE_TIME` for
+            the times of their sources; None for none.
     """
 
     spec: EdgeSpec
@@ -85,6 +88,29 @@ class EdgeTableLayout:
     num_dst: int
     columns: Sequence[Column]
     memory_bytes: int
+    time: str | None = None
+
+    @property
+    def by_source_time(self) -> bool:
+        """Whether the edges have the times of their sources."""
+        return self.time == SOURCE_TIME
+
+    @property
+    def time_column(self) -> int | None:
+        """Which of the columns has the times; None if none does."""
+        names = [column.name for column in self.columns]
+        return names.index(self.time) if self.time in names else None
+
+    @property
+    def order(self) -> str:
+        """What DuckDB sorts by: the times of edges are signed, but stored as unsigned bits."""
+        if self.by_source_time:
+            return "dst, time, number"
+        if self.time_column is None:
+            return "dst, number"
+        dtype = self.columns[self.time_column].dtype
+        sign = 1 << 8 * dtype.itemsize - 1 if dtype.is_signed else 0
+        return f"dst, xor(a{self.time_column}, {sign}::{SQL_TYPES[dtype.itemsize]}), number"
 
     @property
     def attribute_bytes(self) -> int:
@@ -92,15 +118,20 @@ class EdgeTableLayout:
         return sum(column.width * column.dtype.itemsize for column in self.columns)
 
     @property
+    def row_bytes(self) -> int:
+        """What is sorted along with the ids and the number of an edge."""
+        return self.attribute_bytes + 8 * self.by_source_time
+
+    @property
     def file_bytes(self) -> int:
         """At most about so many does an edge take in the file of the table."""
         ids = [np.dtype(narrow(end)).itemsize for end in (self.num_src, self.num_dst)]
-        return sum(ids) + 4 + self.attribute_bytes
+        return sum(ids) + 4 + self.row_bytes
 
     @property
     def max_sorted(self) -> int:
         """Number of edges that are sorted in memory at a time."""
-        return max(1, self.memory_bytes // 2 // (SORT_BYTES + 2 * self.attribute_bytes))
+        return max(1, self.memory_bytes // 2 // (SORT_BYTES + 2 * self.row_bytes))
 
 
 class EdgeTable:
@@ -109,19 +140,24 @@ class EdgeTable:
     Args:
         path: of the file, new or left by an interrupted conversion.
         layout: of its table.
+        source_time: int64 [num_src] with `SOURCE_TIME`.
 
     Raises:
         ImportError: DuckDB or pyarrow is missing.
     """
 
-    def __init__(self, path: Path, layout: EdgeTableLayout) -> None:
+    def __init__(
+        self, path: Path, layout: EdgeTableLayout, source_time: Ints | None = None
+    ) -> None:
         self._layout = layout
+        self._source_time = source_time
         self._database = convert_package("duckdb").connect(str(path))
         src, dst = (
             "INTEGER" if narrow(end) == np.int32 else "BIGINT"
             for end in (layout.num_src, layout.num_dst)
         )
         columns = "".join(f", a{i} {c.sql_type}" for i, c in enumerate(layout.columns))
+        columns += ", time BIGINT" * layout.by_source_time
         for statement in (
             f"SET memory_limit = '{layout.memory_bytes // (1 << 20)}MiB'",
             f"SET temp_directory = '{_quoted(path.parent / 'sort')}'",
@@ -182,6 +218,9 @@ class EdgeTable:
             for column, rows in zip(self._layout.columns, attributes, strict=True)
         ]
         names = ["number", "src", "dst", *(f"a{i}" for i in range(len(self._layout.columns)))]
+        if self._source_time is not None:
+            columns.append(pa.array(self._source_time[arrays[1]]))
+            names.append("time")
         self._database.register("piece", pa.table(dict(zip(names, columns, strict=True))))
         self._run("BEGIN")
         self._run("INSERT INTO edges SELECT * FROM piece")
@@ -210,25 +249,35 @@ class EdgeTable:
         self, first: int, last: int, step: int
     ) -> Iterator[tuple[Ints, Ints, list[Tensor]]]:
         """Yield (destinations, sources, attributes) of the edges to [first, last) in CSC order."""
-        names = "".join(f", a{i}" for i in range(len(self._layout.columns)))
+        layout = self._layout
+        attributes = [f"a{i}" for i in range(len(layout.columns))]
+        kept = attributes + ["time"] * layout.by_source_time
+        names = "".join(f", {name}" for name in kept)
         query = f"SELECT number, src, dst{names} FROM edges WHERE dst >= {first} AND dst < {last}"
-        if self._layout.spec.deduplicate:
-            firsts = "".join(
-                f", arg_min(a{i}, number) AS a{i}" for i in range(len(self._layout.columns))
-            )
+        if layout.spec.deduplicate:
+            firsts = "".join(f", arg_min({name}, number) AS {name}" for name in kept)
             query = (
                 f"SELECT min(number) AS number, src, dst{firsts} FROM ({query}) GROUP BY src, dst"
             )
-        if self._layout.spec.self_loops == "add":
-            query += f" UNION ALL SELECT {LOOPS}, range, range FROM range({first}, {last})"
-        query = f"SELECT dst, src{names} FROM ({query}) ORDER BY dst, number"
+        if layout.spec.self_loops == "add":
+            self._register_loops(first, last)
+            query += f" UNION ALL SELECT {LOOPS}, node, node{names} FROM loops"
+        names = "".join(f", {name}" for name in attributes)
+        query = f"SELECT dst, src{names} FROM ({query}) ORDER BY {layout.order}"
         for batch in self._database.sql(query).to_arrow_reader(step):
             dst, src = (batch.column(i).to_numpy() for i in range(2))
             rest = [
-                column.from_arrow(batch.column(2 + i))
-                for i, column in enumerate(self._layout.columns)
+                column.from_arrow(batch.column(2 + i)) for i, column in enumerate(layout.columns)
             ]
             yield dst, src, rest
+
+    def _register_loops(self, first: int, last: int) -> None:
+        """Make a table `loops` of the nodes [first, last), with their times if edges have some."""
+        pa = convert_package("pyarrow")
+        loops = {"node": pa.array(np.arange(first, last))}
+        if self._source_time is not None:
+            loops["time"] = pa.array(self._source_time[first:last])
+        self._database.register("loops", pa.table(loops))
 
 
 def _quoted(path: Path) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 
 import torch
@@ -30,12 +31,14 @@ class NodeFile:
         count: number of nodes.
         names: makes the names of its files.
         name: of the attribute.
-        feature_dtype: what a table of floats is stored as; None as it is.
+        stored: what a table of floats is stored as (None as it is), and whether int8 has a factor
+            for each "column" or "row".
     """
 
     def __init__(
-        self, rows: Rows, count: int, names: FileNames, name: str, feature_dtype: str | None
+        self, rows: Rows, count: int, names: FileNames, name: str, stored: tuple[str | None, str]
     ) -> None:
+        feature_dtype, self._scale = stored
         self._rows, self._count, self._name = rows, count, name
         quantizes = len(rows.row_shape) == 1 and rows.dtype.is_floating_point
         self._narrow = NARROW[feature_dtype] if quantizes and feature_dtype else None
@@ -45,13 +48,21 @@ class NodeFile:
 
     @property
     def num_bytes(self) -> int:
-        """Size of the file."""
-        return self._count * self._row_bytes
+        """Size of the file, and of that of the factors of rows."""
+        return self._count * (self._row_bytes + 4 * self._by_row)
 
     @property
     def num_rows(self) -> int:
         """How often its rows are read."""
-        return self._count * (2 if self._scale_file else 1)
+        return self._count * (2 if self._by_column else 1)
+
+    @property
+    def _by_row(self) -> bool:
+        return self._scale_file is not None and self._scale == "row"
+
+    @property
+    def _by_column(self) -> bool:
+        return self._scale_file is not None and self._scale == "column"
 
     @property
     def _row_bytes(self) -> int:
@@ -64,33 +75,49 @@ class NodeFile:
             ValueError: another number of rows, or elements that cannot be stored.
             OSError: it cannot be read or written.
         """
-        factors = self._factors(journal, told) if self._scale_file else None
-        written = Written(*(journal.get(self.file) or (0, 0)))
-        told(written.rows)
-        shape, dtype = self._rows.row_shape, dtype_name(self._dtype)
-        with writer_behind(workplace.graph / self.file, dtype, shape, written) as writer:
-            for i, rows in enumerate(self._read(written.rows), start=1):
-                if self._narrow is None:
-                    writer.write(rows)
-                else:
-                    magnitudes(rows, self._narrow, writer.num_rows)
-                    writer.write(encode(rows, self._narrow, factors))
+        factors = self._factors(journal, told) if self._by_column else None
+        parts = [(self.file, dtype_name(self._dtype), self._rows.row_shape)]
+        if self._by_row:
+            parts.append((self._scale_file or "", "float32", (1,)))
+        known = journal.get(self.file) or [(0, 0)] * len(parts)
+        with ExitStack() as stack:
+            writers = [
+                stack.enter_context(
+                    writer_behind(workplace.graph / name, dtype, shape, Written(*written))
+                )
+                for (name, dtype, shape), written in zip(parts, known, strict=True)
+            ]
+            first = writers[0].num_rows
+            told(first)
+            for i, rows in enumerate(self._read(first), start=1):
+                stored = self._stored(rows, writers[0].num_rows, factors)
+                for writer, part in zip(writers, stored, strict=True):
+                    writer.write(part)
                 told(len(rows))
                 if i % STEPS_A_RECORD == 0:
-                    journal.record(self.file, writer.sync())
-            journal.record(self.file, writer.sync())
-            if writer.num_rows != self._count:
+                    journal.record(self.file, [writer.sync() for writer in writers])
+            journal.record(self.file, [writer.sync() for writer in writers])
+            if writers[0].num_rows != self._count:
                 raise ValueError(
-                    f"{self._rows.name} has {writer.num_rows} entries, but there are {self._count} "
-                    f"nodes."
+                    f"{self._rows.name} has {writers[0].num_rows} entries, but there are "
+                    f"{self._count} nodes."
                 )
-            entry = replace(writer.close(), quantized=self._narrow is not None)
-        if factors is None:
-            return entry
-        assert self._scale_file is not None
-        scale = workplace.graph / self._scale_file
-        scale.unlink(missing_ok=True)
-        return replace(entry, scale=write_array(scale, factors))
+            entry, *scale = [writer.close() for writer in writers]
+        if factors is not None:
+            path = workplace.graph / (self._scale_file or "")
+            path.unlink(missing_ok=True)
+            scale = [write_array(path, factors)]
+        return replace(entry, quantized=self._narrow is not None, scale=scale[0] if scale else None)
+
+    def _stored(self, rows: Tensor, first: int, factors: Tensor | None) -> list[Tensor]:
+        """Return rows as they are stored, and their factors if they have some of their own."""
+        if self._narrow is None:
+            return [rows]
+        sizes = magnitudes(rows, self._narrow, first)
+        if not self._by_row:
+            return [encode(rows, self._narrow, factors)]
+        factors = factors_of(sizes.amax(dim=1, keepdim=True))
+        return [encode(rows, self._narrow, factors), factors]
 
     def _factors(self, journal: Journal, told: Told) -> Tensor:
         """Return the factor of each column, for which all rows are read."""

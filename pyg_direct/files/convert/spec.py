@@ -14,6 +14,7 @@ from ..header import ITEM_BYTES
 
 SELF_LOOPS = ("keep", "remove", "add")
 FEATURE_DTYPES = ("int8", "float16", "bfloat16")
+SCALES = ("column", "row")
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,11 @@ class GraphSpec:
         nodes: homogeneous: one, of the type None.
         edges: at least one.
         feature_dtype: "int8", "float16" or "bfloat16" stores the floating-point node attributes of
-            two dimensions as `quantize` does, int8 with a factor for each column; None as they are.
+            two dimensions as `quantize` does; None as they are.
+        feature_scale: of int8, one factor for each "column" or "row".
+        time_attr: what loaders will be given as `time_attr=`, an attribute of nodes or of edges:
+            neighbours are sorted by it.
+        weight_attr: what loaders will be given as `weight_attr=`: its tables are made.
 
     Raises:
         ValueError: types or options that contradict each other.
@@ -90,40 +95,67 @@ class GraphSpec:
     nodes: Sequence[NodeSpec]
     edges: Sequence[EdgeSpec]
     feature_dtype: str | None = None
+    feature_scale: str = "column"
+    time_attr: str | None = None
+    weight_attr: str | None = None
 
     def __post_init__(self) -> None:
         if self.feature_dtype is not None:
             check_choice("feature_dtype", self.feature_dtype, FEATURE_DTYPES)
+        check_choice("feature_scale", self.feature_scale, SCALES)
+        if self.feature_scale != "column" and self.feature_dtype != "int8":
+            raise ValueError(
+                f"feature_scale={self.feature_scale!r} is for feature_dtype='int8', got "
+                f"{self.feature_dtype!r}."
+            )
         if not self.edges:
             raise ValueError("There are no edges to convert: name at least one file of them.")
         node_types = [node.type for node in self.nodes]
         for edge in self.edges:
-            ends = (edge.type[0], edge.type[2]) if edge.type else (None, None)
-            for end in ends:
-                if end not in node_types:
-                    raise ValueError(
-                        f"The edge type {edge.type} refers to the node type {end!r}, but the "
-                        f"nodes are of {node_types}."
-                    )
-            check_choice("self_loops", edge.self_loops, SELF_LOOPS)
-            changes = edge.symmetrise or edge.self_loops == "add"
-            if changes and ends[0] != ends[1]:
-                raise ValueError(
-                    f"symmetrise and self_loops='add' need edges among nodes of one type, got "
-                    f"{edge.type}. Convert the reverse edges as an edge type of their own."
-                )
-            if edge.self_loops == "add" and edge.attributes:
-                raise ValueError(
-                    f"self_loops='add' makes edges without the attributes "
-                    f"{', '.join(edge.attributes)}: leave either out."
-                )
+            _check_edge(edge, node_types)
+        of_nodes = any(self.time_attr in node.attributes for node in self.nodes)
+        of_edges = any(self.time_attr in edge.attributes for edge in self.edges)
+        if of_nodes and of_edges:
+            raise ValueError(
+                f"time_attr={self.time_attr!r} is an attribute of nodes and of edges; rename one."
+            )
+        if self.time_attr is not None and not of_nodes and not of_edges:
+            raise ValueError(
+                f"time_attr={self.time_attr!r} is no attribute of the nodes or of the edges."
+            )
+        weighted = any(self.weight_attr in edge.attributes for edge in self.edges)
+        if self.weight_attr is not None and not weighted:
+            raise ValueError(f"weight_attr={self.weight_attr!r} is no attribute of the edges.")
 
     def description(self) -> Any:
         """Return all fields as JSON has them."""
         return json.loads(json.dumps(asdict(self)))
 
 
-def spec_of(path: Path, feature_dtype: str | None = None) -> GraphSpec:
+def _check_edge(edge: EdgeSpec, node_types: Sequence[str | None]) -> None:
+    """Raise a ValueError where an edge type contradicts itself, or the node types."""
+    ends = (edge.type[0], edge.type[2]) if edge.type else (None, None)
+    for end in ends:
+        if end not in node_types:
+            raise ValueError(
+                f"The edge type {edge.type} refers to the node type {end!r}, but the nodes are of "
+                f"{node_types}."
+            )
+    check_choice("self_loops", edge.self_loops, SELF_LOOPS)
+    changes = edge.symmetrise or edge.self_loops == "add"
+    if changes and ends[0] != ends[1]:
+        raise ValueError(
+            f"symmetrise and self_loops='add' need edges among nodes of one type, got {edge.type}. "
+            f"Convert the reverse edges as an edge type of their own."
+        )
+    if edge.self_loops == "add" and edge.attributes:
+        raise ValueError(
+            f"self_loops='add' makes edges without the attributes {', '.join(edge.attributes)}: "
+            f"leave either out."
+        )
+
+
+def spec_of(path: Path) -> GraphSpec:
     """Read a JSON file that says what to convert.
 
     A heterogeneous graph is ``{"nodes": {TYPE: NODE, ...}, "edges": [EDGE, ...]}``, a homogeneous
@@ -155,7 +187,7 @@ def spec_of(path: Path, feature_dtype: str | None = None) -> GraphSpec:
             edges = [_edge(value, path, typed=True) for value in content["edges"]]
         else:
             raise ValueError("it must have 'nodes' and 'edges', or 'node' and 'edge'")
-        return GraphSpec(nodes, edges, feature_dtype)
+        return GraphSpec(nodes, edges)
     except (ValueError, TypeError, AttributeError, KeyError) as error:
         raise ValueError(f"{path} does not say what to convert: {error}") from None
 
@@ -216,7 +248,7 @@ def _only(content: Any, names: Sequence[str]) -> None:
             raise ValueError(f"{name!r} is none of {', '.join(names)}")
 
 
-def ogb_spec(folder: Path, symmetrise: bool = False, feature_dtype: str | None = None) -> GraphSpec:
+def ogb_spec(folder: Path) -> GraphSpec:
     """Return what to convert of a homogeneous OGB node data set of the binary kind.
 
     Such are ogbn-papers100M's: ``raw/data.npz`` with `edge_index`, `node_feat` and other ``node_``
@@ -247,8 +279,4 @@ def ogb_spec(folder: Path, symmetrise: bool = False, feature_dtype: str | None =
         if key.startswith("edge_") and key != "edge_index"
     }
     ends = Source(str(data), "edge_index")
-    return GraphSpec(
-        [NodeSpec(None, None, attributes)],
-        [EdgeSpec(None, ends, edges, symmetrise=symmetrise)],
-        feature_dtype,
-    )
+    return GraphSpec([NodeSpec(None, None, attributes)], [EdgeSpec(None, ends, edges)])

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conversions import as_npy, assert_same_files, attributed
-from torch_geometric.data import Data, HeteroData
+from conversions import as_npy, assert_same_files, attributed, typed, write_typed
+from torch_geometric.data import Data
 
 import pyg_direct
 from pyg_direct.convert import main
@@ -193,41 +193,6 @@ def test_attributes_keep_all_bits(tmp_path: Path, dtype: torch.dtype) -> None:
     assert_same_files(tmp_path / "out", tmp_path / "saved")
 
 
-def typed() -> HeteroData:
-    generator = torch.Generator().manual_seed(0)
-    data = HeteroData()
-    data["paper"].x = torch.randn(90, 4, generator=generator)
-    data["author"].num_nodes = 50
-    data["author"].x = torch.randn(50, 2, generator=generator)
-    for key, sizes in {
-        ("author", "writes", "paper"): (50, 90),
-        ("paper", "by", "author"): (90, 50),
-        ("paper", "cites", "paper"): (90, 90),
-    }.items():
-        ends = [torch.randint(size, (400,), generator=generator) for size in sizes]
-        data[key].edge_index = torch.stack(ends)
-        data[key].year = torch.randint(2000, 2026, (400,), generator=generator)
-    return data
-
-
-def write_typed(data: HeteroData, folder: Path) -> Path:
-    """Write a heterogeneous graph in several formats, and the JSON that says where it is."""
-    edges = []
-    for i, key in enumerate(data.edge_types):
-        source, target = data[key].edge_index.tolist()
-        lines = [
-            f"{s},{t},{y}" for s, t, y in zip(source, target, data[key].year.tolist(), strict=True)
-        ]
-        (folder / f"{i}.csv").write_text("\n".join(lines))
-        edges.append({"type": key, "file": f"{i}.csv", "attributes": {"year": {"columns": [2]}}})
-    np.save(folder / "paper.npy", data["paper"].x.numpy())
-    np.savez(folder / "author.npz", author=data["author"].x.numpy())
-    author = {"num_nodes": 50, "attributes": {"x": "author.npz"}}
-    nodes = {"paper": {"attributes": {"x": {"file": "paper.npy"}}}, "author": author}
-    (folder / "spec.json").write_text(json.dumps({"nodes": nodes, "edges": edges}))
-    return folder / "spec.json"
-
-
 def test_a_heterogeneous_graph(tmp_path: Path) -> None:
     spec = write_typed(typed(), tmp_path)
     main([str(tmp_path / "out"), "--spec", str(spec)])
@@ -239,14 +204,30 @@ def test_a_heterogeneous_graph(tmp_path: Path) -> None:
     assert len(list(loader)) == 9
 
 
-@pytest.mark.parametrize("dtype", ["int8", "float16", "bfloat16"])
-def test_narrow_features(tmp_path: Path, dtype: str) -> None:
+@pytest.mark.parametrize(
+    ("dtype", "scale"),
+    [("int8", "column"), ("int8", "row"), ("float16", "column"), ("bfloat16", "column")],
+)
+def test_narrow_features(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: str, scale: str
+) -> None:
     """As `quantize` makes them of the whole table; labels and other arrays stay."""
     data = attributed()
-    convert(replace(as_npy(data, tmp_path), feature_dtype=dtype), tmp_path / "out")
-    data.x = pyg_direct.quantize(data.x, getattr(torch, dtype))
+    data.x[3] = 0.0  # the factor of this row is 0
+    monkeypatch.setattr(node_files, "STEP_BYTES", 100)
+    spec = replace(as_npy(data, tmp_path), feature_dtype=dtype, feature_scale=scale)
+    convert(spec, tmp_path / "out")
+    data.x = pyg_direct.quantize(data.x, getattr(torch, dtype), scale=scale)
     pyg_direct.save(data, tmp_path / "saved")
     assert_same_files(tmp_path / "out", tmp_path / "saved")
+
+
+def test_a_scale_is_for_int8(tmp_path: Path) -> None:
+    spec = as_npy(attributed(), tmp_path)
+    with pytest.raises(ValueError, match="feature_scale='row' is for feature_dtype='int8', got 'f"):
+        replace(spec, feature_dtype="float16", feature_scale="row")
+    with pytest.raises(ValueError, match="feature_scale must be one of 'column', 'row'"):
+        replace(spec, feature_dtype="int8", feature_scale="both")
 
 
 def test_the_layout_of_papers100m(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from conversions import as_npy, assert_same_files, attributed
 
 import pyg_direct
 from pyg_direct.files import arrays
-from pyg_direct.files.convert import array_rows, edge_files, edge_table, node_files
+from pyg_direct.files.convert import array_rows, edge_files, edge_table, node_files, times, weights
 from pyg_direct.files.convert import convert as steps
 from pyg_direct.files.convert.convert import convert
 from pyg_direct.files.convert.journal import Journal
@@ -42,6 +42,9 @@ def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(node_files, "STEP_BYTES", 400)
     monkeypatch.setattr(node_files, "STEPS_A_RECORD", 2)
     monkeypatch.setattr(steps, "PIECE_BYTES", 10**5)
+    monkeypatch.setattr(times, "STEP_ROWS", 50)
+    monkeypatch.setattr(weights, "STEP_EDGES", 100)
+    monkeypatch.setattr(weights, "STEPS_A_RECORD", 2)
 
 
 class Case(NamedTuple):
@@ -63,6 +66,21 @@ def case(tmp_path: Path) -> Case:
     spec = replace(as_npy(data, tmp_path / "raw"), feature_dtype="int8")
     data.x = pyg_direct.quantize(data.x)
     pyg_direct.save(data, tmp_path / "saved")
+    return Case(spec, tmp_path / "out", tmp_path / "saved")
+
+
+@pytest.fixture
+def prepared(tmp_path: Path) -> Case:
+    """A graph with all that can be made on the way: times, weights and factors of rows."""
+    data, generator = attributed(), torch.Generator().manual_seed(5)
+    data.time = torch.randint(9, (200,), generator=generator)
+    data.edge_weight = data.edge_weight.abs()
+    attrs = {"time_attr": "time", "weight_attr": "edge_weight"}
+    spec = replace(
+        as_npy(data, tmp_path / "raw"), feature_dtype="int8", feature_scale="row", **attrs
+    )
+    data.x = pyg_direct.quantize(data.x, scale="row")
+    pyg_direct.save(data, tmp_path / "saved", **attrs)
     return Case(spec, tmp_path / "out", tmp_path / "saved")
 
 
@@ -141,6 +159,15 @@ def test_killed_at_some_moments(case: Case) -> None:
     assert not case.part.exists()
 
 
+def test_killed_while_times_and_weights_are_written(prepared: Case) -> None:
+    events = number_of_events(prepared)
+    for moment in (6, events // 5, events // 5, events // 8, events // 8, events // 8):
+        killed(prepared, moment)
+        assert not prepared.out.exists()
+    prepared.run()
+    assert_same_files(prepared.out, prepared.saved)
+
+
 def test_killed_in_the_last_moments(case: Case) -> None:
     """Before, between and after the steps by which the result takes its place."""
     events = number_of_events(case)
@@ -163,6 +190,11 @@ def test_killed_before_every_eleventh_event(case: Case) -> None:
         case.run()
         assert_same_files(case.out, case.saved)
         shutil.rmtree(case.out)
+
+
+@pytest.mark.slow
+def test_killed_before_every_eleventh_event_with_times_and_weights(prepared: Case) -> None:
+    test_killed_before_every_eleventh_event(prepared)
 
 
 @pytest.mark.slow

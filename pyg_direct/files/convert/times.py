@@ -1,0 +1,111 @@
+"""Times of nodes, from which the neighbour lists of a graph in files are sorted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from ...graph.attributes import check_times
+from ..arrays import ArrayWriter
+from ..header import ArrayFile
+from ..save import FileNames
+from .journal import Journal
+from .rows import Rows
+from .spec import GraphSpec
+from .workplace import Workplace
+
+Ints = npt.NDArray[Any]
+
+STEP_ROWS = 1 << 20
+
+
+@dataclass(frozen=True)
+class Times:
+    """What neighbour lists are to be sorted by.
+
+    Args:
+        attribute: its name.
+        of_nodes: whether nodes have it, or edges.
+        file: name of the file of all times, in the order of the types; of edges in that of the CSC.
+    """
+
+    attribute: str
+    of_nodes: bool
+    file: str
+
+
+def times_of(spec: GraphSpec, names: FileNames) -> Times | None:
+    """Return what a conversion sorts by; None without times."""
+    if spec.time_attr is None:
+        return None
+    of_nodes = any(spec.time_attr in node.attributes for node in spec.nodes)
+    return Times(spec.time_attr, of_nodes, names.new("sorted_times"))
+
+
+def check_time_rows(rows: Mapping[str, Rows], name: str | None) -> None:
+    """Raise a ValueError if the attribute `name` is there, but can hold no times."""
+    if name is not None and name in rows:
+        found = rows[name]
+        check_times(name, found.name, found.dtype, (found.length or "N", *found.row_shape))
+
+
+class NodeTimes:
+    """The times of all nodes: a file of the graph, which edges are looked up in.
+
+    Args:
+        times: how it is called.
+        rows: of the node types in their order; None for one without times, which gets zeros.
+        counts: numbers of nodes.
+    """
+
+    def __init__(self, times: Times, rows: Sequence[Rows | None], counts: Sequence[int]) -> None:
+        self._times, self._rows, self._counts = times, rows, counts
+
+    def write(self, workplace: Workplace, journal: Journal) -> ArrayFile:
+        """Write the file, unless it is known to be there; return its entry in the header.
+
+        Raises:
+            ValueError: another number of times than of nodes.
+            OSError: it cannot be read or written.
+        """
+        path, total = workplace.graph / self._times.file, sum(self._counts)
+        known = journal.get(self._times.file)
+        if known is not None:
+            return ArrayFile(path.name, "int64", (total,), known)
+        path.unlink(missing_ok=True)
+        with ArrayWriter(path, "int64") as writer:
+            for rows, count in zip(self._rows, self._counts, strict=True):
+                first = writer.num_rows
+                if rows is None:
+                    for at in range(0, count, STEP_ROWS):
+                        writer.write(np.zeros(min(STEP_ROWS, count - at), np.int64))
+                    continue
+                for piece in rows.read(0, STEP_ROWS):
+                    writer.write(piece.to(torch.int64))
+                if writer.num_rows - first != count:
+                    raise ValueError(
+                        f"{rows.name} has {writer.num_rows - first} entries, but there are {count} "
+                        f"nodes."
+                    )
+            entry = writer.close()
+        journal.record(self._times.file, entry.crc32)
+        return entry
+
+    def of_type(self, number: int, workplace: Workplace) -> Ints | None:
+        """Return the times of a node type, mapped to the file; None if it has none."""
+        if self._rows[number] is None:
+            return None
+        if self._counts[number] == 0:
+            return np.empty(0, np.int64)
+        return np.memmap(
+            workplace.graph / self._times.file,
+            np.int64,
+            "r",
+            8 * sum(self._counts[:number]),
+            (self._counts[number],),
+        )
