@@ -60,10 +60,17 @@ class QuantizedTensor(LazyTensor):
 
     def decoded(self, index: Any) -> Tensor:
         """Return the rows that an index of the first dimension selects, float32."""
-        rows, scale = self.stored[index], self.scale
+        return decode(*self._rows(index))
+
+    def rows(self, index: Any) -> QuantizedTensor:
+        """Return a table of the rows that an index of the first dimension selects."""
+        return QuantizedTensor(*self._rows(index))
+
+    def _rows(self, index: Any) -> tuple[Tensor, Tensor | None]:
+        scale = self.scale
         if scale is not None and scale.dim() == 2:
             scale = scale[index]
-        return decode(rows, scale)
+        return self.stored[index], scale
 
     def selected(self, func: Callable[..., Any], args: Sequence[Any]) -> Tensor | None:
         """Return the rows that an index or a slice selects, decoded; None for other operations."""

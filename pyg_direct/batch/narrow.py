@@ -35,10 +35,8 @@ def dtype_in_batch(value: Tensor, feature_dtype: torch.dtype | None) -> torch.dt
 
 
 def converted(rows: Any, feature_dtype: torch.dtype | None) -> Any:
-    """Return rows that PyG selected, in the dtype that the loader was asked for if it is narrow."""
-    if isinstance(rows, Tensor) and rows.dtype in NARROW_FLOATS and feature_dtype is not None:
-        return rows.to(feature_dtype)
-    return rows
+    """Return rows that PyG selected, in the dtype in which batches get them."""
+    return rows.to(dtype_in_batch(rows, feature_dtype)) if isinstance(rows, Tensor) else rows
 
 
 def check_feature_dtype(

@@ -25,7 +25,12 @@ def swapped_ends(edge_index: Tensor) -> Tensor:
 
 
 def attributes_of(
-    data: Data, node: Tensor, edge: Tensor, backend: Backend, ids: Ids
+    data: Data,
+    node: Tensor,
+    edge: Tensor,
+    backend: Backend,
+    ids: Ids,
+    feature_dtype: torch.dtype | None = None,
 ) -> Iterator[tuple[str, Any]]:
     """Yield the attributes of a subgraph, by name, without its edges and its number of nodes.
 
@@ -38,6 +43,7 @@ def attributes_of(
         edge: int64 [e], ids of its edges.
         backend: gathers the rows.
         ids: where attributes with the name of an id field shall be.
+        feature_dtype: of attributes that are stored narrow; see `gather.gather`.
     """
     num_nodes, num_edges = data.num_nodes, data.num_edges
     node, edge = node.to(backend.device), edge.to(backend.device)
@@ -46,16 +52,23 @@ def attributes_of(
             continue
         rows = value.size(0) if isinstance(value, Tensor) and value.dim() > 0 else None
         if rows == num_nodes:
-            yield name, of_the_users(name, gather(value, node, 0, backend, num_nodes), ids)
+            found = gather(value, node, 0, backend, num_nodes, feature_dtype)
+            yield name, of_the_users(name, found, ids)
         elif rows == num_edges:
-            yield name, of_the_users(name, gather(value, edge, 0, backend, num_edges), ids)
+            found = gather(value, edge, 0, backend, num_edges, feature_dtype)
+            yield name, of_the_users(name, found, ids)
         else:
             yield name, value
     ids.wait()
 
 
 def named_attributes_of(
-    data: Data, node: Tensor, edge: Tensor, backend: Backend, ids: Ids
+    data: Data,
+    node: Tensor,
+    edge: Tensor,
+    backend: Backend,
+    ids: Ids,
+    feature_dtype: torch.dtype | None = None,
 ) -> Iterator[tuple[str, Any]]:
     """Yield the attributes of nodes and edges, by name, as PyG's `Data` tells them apart.
 
@@ -65,11 +78,13 @@ def named_attributes_of(
         edge: int64 [e], ids of its edges.
         backend: gathers the rows.
         ids: where attributes with the name of an id field shall be.
+        feature_dtype: of attributes that are stored narrow; see `gather.gather`.
     """
     node, edge = node.to(backend.device), edge.to(backend.device)
     for name, value in data.items():
         index = node if data.is_node_attr(name) else edge if data.is_edge_attr(name) else None
         if index is not None and name != "num_nodes":
-            rows = gather(value, index, data.__cat_dim__(name, value), backend)
+            dim = data.__cat_dim__(name, value)
+            rows = gather(value, index, dim, backend, feature_dtype=feature_dtype)
             yield name, of_the_users(name, rows, ids)
     ids.wait()

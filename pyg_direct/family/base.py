@@ -51,11 +51,11 @@ class SubgraphLoader(CpuDrawnLoader):
         data: Any,
         sampler: BaseSampler,
         num_items: int,
-        device: torch.device | str | int | None,
+        placing: Placing,
         seed: int | None,
         prefetch: int,
         options: dict[str, Any],
-        ids: str = "host",
+        feature_dtype: torch.dtype | None = None,
     ) -> None:
         """Set up producers and keys, and run torch's initialiser.
 
@@ -63,17 +63,16 @@ class SubgraphLoader(CpuDrawnLoader):
             data: the graph that batches are gathered from.
             sampler: samples on the CPU.
             num_items: over how many positions an epoch goes.
-            device: where the batches shall be.
+            placing: where the batches, and the ids in them, shall be.
             seed: base seed of all draws.
             prefetch: batches that each producer works ahead.
             options: of `torch.utils.data.DataLoader`.
-            ids: where ids in a batch shall be; see `pyg_direct.NeighborLoader`.
+            feature_dtype: what batches get narrow attributes in; see `pyg_direct.NeighborLoader`.
         """
         for name in OWN_OPTIONS:
             options.pop(name, None)
         self._num_items = num_items
-        placing = Placing(device, ids=ids)
-        self._prepare(data, [], {}, sampler, placing, seed, prefetch, options)
+        self._prepare(data, [], {}, sampler, placing, seed, prefetch, options, feature_dtype)
         torch.utils.data.DataLoader.__init__(
             self,
             range(num_items),  # type: ignore[arg-type]

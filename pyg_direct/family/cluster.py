@@ -18,6 +18,8 @@ from ..arguments import check_count, check_flag
 from ..batch.subgraph import named_attributes_of, swapped_ends
 from ..graph.coo_to_csc import compress
 from ..loading.options import DEFAULT_PREFETCH
+from ..loading.site import Placing
+from ..quantized import QuantizedTensor
 from ..sampling.sampler import NeighborSampler, keyed
 from ..types import BatchKey
 from .base import SubgraphLoader, check_homogeneous
@@ -120,6 +122,19 @@ class ClusterData(PygClusterData):
         _, parts = pymetis.part_graph(self.num_parts, graph, recursive=self.recursive)
         return torch.tensor(parts, dtype=torch.int64, device=edge_index.device)
 
+    def _permute_data(self, data: Any, partition: Partition) -> Any:
+        """Bring attributes into the order of the parts; tables of `quantize` stay as narrow."""
+        tables = {k: v for k, v in data.items() if isinstance(v, QuantizedTensor)}
+        given = copy.copy(data)
+        for name, table in tables.items():
+            given[name] = table.stored  # which would be decoded
+        out = super()._permute_data(given, partition)
+        for name, table in tables.items():
+            of_nodes, of_edges = data.is_node_attr(name), data.is_edge_attr(name)
+            order = partition.node_perm if of_nodes else partition.edge_perm
+            out[name] = table.rows(order) if of_nodes or of_edges else table
+        return out
+
 
 def undirected(edge_index: Any, num_nodes: int) -> tuple[Any, Any]:
     """Return (pointers [N + 1], neighbours) of a graph as METIS wants it.
@@ -162,6 +177,7 @@ class ClusterLoader(SubgraphLoader, torch_geometric.loader.ClusterLoader):
         device: where batches arrive; see `pyg_direct.NeighborLoader`.
         ids: where your own attributes named `n_id`, `e_id` or `input_id` are, on the 'host' or the
             'device'; see `pyg_direct.NeighborLoader`.
+        feature_dtype: what batches get narrow attributes in; see `pyg_direct.NeighborLoader`.
         seed: base seed of `shuffle`; see `pyg_direct.NeighborLoader`.
         prefetch: batches that each producer works ahead.
         **kwargs: of `torch.utils.data.DataLoader`; `num_workers` counts threads.
@@ -180,6 +196,7 @@ class ClusterLoader(SubgraphLoader, torch_geometric.loader.ClusterLoader):
         *,
         device: torch.device | str | int | None = None,
         ids: str = "host",
+        feature_dtype: torch.dtype | None = None,
         seed: int | None = None,
         prefetch: int = DEFAULT_PREFETCH,
         **kwargs: Any,
@@ -206,7 +223,8 @@ class ClusterLoader(SubgraphLoader, torch_geometric.loader.ClusterLoader):
             seed=seed,
         )
         self._bounds = parts.partptr.cpu()
-        self._begin(self.data, sampler, len(cluster_data), device, seed, prefetch, kwargs, ids)
+        placing, steps = Placing(device, ids=ids), len(cluster_data)
+        self._begin(self.data, sampler, steps, placing, seed, prefetch, kwargs, feature_dtype)
 
     def _seed_parts(self) -> tuple[dict[str, Any], list[Tensor | None]]:
         return {"loader": type(self).__name__}, [self._bounds]
@@ -224,7 +242,7 @@ class ClusterLoader(SubgraphLoader, torch_geometric.loader.ClusterLoader):
             ends = swapped_ends(ends)
         batch: Data = copy.copy(self.data)
         for name, value in named_attributes_of(
-            self.data, node, found.edge[0], self._backend, self._ids()
+            self.data, node, found.edge[0], self._backend, self._ids(), self._feature_dtype
         ):
             batch[name] = value
         if "num_nodes" in self.data:

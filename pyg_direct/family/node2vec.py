@@ -12,6 +12,7 @@ from torch_geometric.utils.num_nodes import maybe_num_nodes
 
 from ..arguments import check_count
 from ..loading.options import DEFAULT_PREFETCH
+from ..loading.site import Placing
 from ..sampling import rng
 from ..sampling.sampler import NeighborSampler, keyed
 from ..types import BatchKey
@@ -146,7 +147,7 @@ class Node2VecLoader(SubgraphLoader):
         self.data = graph
         self._model = model
         sampler = NeighborSampler(graph, [], device="cpu", seed=seed)  # for the keys alone
-        self._begin(graph, sampler, model.num_nodes, device, seed, prefetch, options)
+        self._begin(graph, sampler, model.num_nodes, Placing(device), seed, prefetch, options)
 
     def _law(self) -> dict[str, Any]:
         names = ("walk_length", "context_size", "walks_per_node", "num_negative_samples", "p", "q")

@@ -18,6 +18,7 @@ from ..kernels import alias, weighted
 from ..kernels.gaps import Span
 from ..loading.options import DEFAULT_PREFETCH
 from ..loading.prefetcher import Prefetcher
+from ..loading.site import Placing
 from ..sampling import rng
 from ..sampling.sampler import NeighborSampler, keyed
 from ..types import BatchKey
@@ -49,6 +50,7 @@ class GraphSAINTSampler(SubgraphLoader, torch_geometric.loader.GraphSAINTSampler
         device: where batches arrive; see `pyg_direct.NeighborLoader`.
         ids: where your own attributes named `n_id`, `e_id` or `input_id` are, on the 'host' or the
             'device'; see `pyg_direct.NeighborLoader`.
+        feature_dtype: what batches get narrow attributes in; see `pyg_direct.NeighborLoader`.
         seed: base seed of all draws, those for the coefficients too; see
             `pyg_direct.NeighborLoader`.
         prefetch: batches that each producer works ahead.
@@ -77,6 +79,7 @@ class GraphSAINTSampler(SubgraphLoader, torch_geometric.loader.GraphSAINTSampler
         *,
         device: torch.device | str | int | None = None,
         ids: str = "host",
+        feature_dtype: torch.dtype | None = None,
         seed: int | None = None,
         prefetch: int = DEFAULT_PREFETCH,
         **kwargs: Any,
@@ -104,7 +107,8 @@ class GraphSAINTSampler(SubgraphLoader, torch_geometric.loader.GraphSAINTSampler
         self._prepare_draws(sampler)
         # So that edges of a batch come in their order. What is drawn does not depend on it.
         self._induced = keyed(sampler).with_sorted_lists()
-        self._begin(data, sampler, self.num_steps, device, seed, prefetch, kwargs, ids)
+        placing, steps = Placing(device, ids=ids), self.num_steps
+        self._begin(data, sampler, steps, placing, seed, prefetch, kwargs, feature_dtype)
         if self.sample_coverage > 0:
             self.node_norm, self.edge_norm = self._norms()
 
@@ -136,7 +140,9 @@ class GraphSAINTSampler(SubgraphLoader, torch_geometric.loader.GraphSAINTSampler
         batch = self.data.__class__()
         batch.num_nodes = len(node)
         batch.edge_index = self._backend.memory.to_batch(edge_index, self.data.edge_index.device)
-        for name, value in attributes_of(self.data, node, edge, self._backend, self._ids()):
+        for name, value in attributes_of(
+            self.data, node, edge, self._backend, self._ids(), self._feature_dtype
+        ):
             batch[name] = value
         if self.sample_coverage > 0:
             for name, value, index in (

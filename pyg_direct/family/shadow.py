@@ -16,6 +16,7 @@ from ..batch.subgraph import attributes_of
 from ..kernels.verify import verified
 from ..loading.options import DEFAULT_PREFETCH
 from ..loading.seeds import node_seeds
+from ..loading.site import Placing
 from ..sampling.ordering import EgoGraphs, ego_graphs, sorted_lists
 from ..sampling.sampler import NeighborSampler, keyed
 from ..types import BatchKey
@@ -50,6 +51,7 @@ class ShaDowKHopSampler(SubgraphLoader, torch_geometric.loader.ShaDowKHopSampler
         device: where batches arrive; see `pyg_direct.NeighborLoader`.
         ids: where your own attributes named `n_id`, `e_id` or `input_id` are, on the 'host' or the
             'device'; see `pyg_direct.NeighborLoader`.
+        feature_dtype: what batches get narrow attributes in; see `pyg_direct.NeighborLoader`.
         seed: base seed of all draws; see `pyg_direct.NeighborLoader`.
         prefetch: batches that each producer works ahead.
         **kwargs: of `torch.utils.data.DataLoader`; `num_workers` counts threads.
@@ -76,6 +78,7 @@ class ShaDowKHopSampler(SubgraphLoader, torch_geometric.loader.ShaDowKHopSampler
         *,
         device: torch.device | str | int | None = None,
         ids: str = "host",
+        feature_dtype: torch.dtype | None = None,
         seed: int | None = None,
         prefetch: int = DEFAULT_PREFETCH,
         **kwargs: Any,
@@ -104,7 +107,8 @@ class ShaDowKHopSampler(SubgraphLoader, torch_geometric.loader.ShaDowKHopSampler
         check_ids(seeds, sampler.num_nodes, "node_idx")
         self.node_idx = seeds
         self._lists = sorted_lists(verified(keyed(sampler).graph.csc))
-        self._begin(self.data, sampler, len(seeds), device, seed, prefetch, kwargs, ids)
+        placing = Placing(device, ids=ids)
+        self._begin(self.data, sampler, len(seeds), placing, seed, prefetch, kwargs, feature_dtype)
 
     def _seed_parts(self) -> tuple[dict[str, Any], list[Tensor | None]]:
         return {"loader": type(self).__name__}, [self.node_idx]
@@ -127,7 +131,9 @@ class ShaDowKHopSampler(SubgraphLoader, torch_geometric.loader.ShaDowKHopSampler
             batch.edge_index = bring(out.edge_index, self.data.edge_index.device)
         labels = self.data.y if "y" in self.data else None
         of_nodes = isinstance(labels, Tensor) and labels.size(0) == self.data.num_nodes
-        for name, value in attributes_of(self.data, out.node, out.edge, self._backend, self._ids()):
+        for name, value in attributes_of(
+            self.data, out.node, out.edge, self._backend, self._ids(), self._feature_dtype
+        ):
             if name not in UNNAMED:
                 batch[name] = (
                     value[batch.root_n_id.to(value.device)] if (name == "y" and of_nodes) else value

@@ -56,6 +56,7 @@ FLOORS: list[dict[str, set[str]]] = [
             "sampling",
             "batch",
             "loading",
+            "quantized",
         },
     },
     {

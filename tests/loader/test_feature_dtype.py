@@ -14,7 +14,19 @@ from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
 import pyg_direct
-from pyg_direct import HGTLoader, LinkNeighborLoader, NeighborLoader, QuantizedTensor, quantize
+from pyg_direct import (
+    ClusterData,
+    ClusterLoader,
+    GraphSAINTEdgeSampler,
+    GraphSAINTNodeSampler,
+    GraphSAINTRandomWalkSampler,
+    HGTLoader,
+    LinkNeighborLoader,
+    NeighborLoader,
+    QuantizedTensor,
+    ShaDowKHopSampler,
+    quantize,
+)
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 NODES, EDGES, WIDTH = 80, 500, 19
@@ -114,6 +126,59 @@ def test_batches_are_those_of_a_conversion_afterwards(dtype: torch.dtype) -> Non
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_edge_types(dtype: torch.dtype) -> None:
     check(NeighborLoader, typed(), dtype, num_neighbors=[4, 3], input_nodes="a")
+
+
+class Parts(ClusterLoader):
+    """Over a graph in four parts."""
+
+    def __init__(self, data: Data, **options: Any) -> None:
+        super().__init__(in_parts(data), **options)
+
+
+def in_parts(data: Data) -> ClusterData:
+    return ClusterData(data, 4, partition=torch.arange(NODES) % 4, log=False)
+
+
+SUBGRAPHS: dict[str, tuple[type, dict[str, Any]]] = {
+    "shadow": (ShaDowKHopSampler, {"depth": 2, "num_neighbors": 3, "batch_size": 30}),
+    "saint_nodes": (GraphSAINTNodeSampler, {"batch_size": 20, "num_steps": 3}),
+    "saint_edges": (GraphSAINTEdgeSampler, {"batch_size": 20, "num_steps": 3}),
+    "saint_walks": (
+        GraphSAINTRandomWalkSampler,
+        {"batch_size": 9, "walk_length": 2, "num_steps": 3},
+    ),
+    "clusters": (Parts, {"batch_size": 2}),
+}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("case", SUBGRAPHS.values(), ids=SUBGRAPHS.keys())
+def test_samplers_of_subgraphs(case: tuple[type, dict[str, Any]], dtype: torch.dtype) -> None:
+    loader, options = case
+    data = graph()
+    del data.array, data.learnt  # PyG's samplers hand out arrays whole
+    check(loader, data, dtype, **options)
+    with pytest.raises(ValueError, match=r"no effect: .* has data.x torch.float32"):
+        loader(Data(x=torch.ones(NODES, 2), edge_index=edges()), feature_dtype=dtype, **options)
+    with pytest.raises(ValueError, match=r"feature_dtype must be None or one of torch.float32, "):
+        loader(data, feature_dtype=torch.int8, **options)
+
+
+def test_parts_of_a_graph_stay_narrow() -> None:
+    """`ClusterData` brings tables of `quantize` into its order as they are stored."""
+    data = graph()
+    del data.array  # PyG's cannot select from arrays
+    parts = in_parts(data)
+    order = parts.partition.node_perm
+    for name in ("x", "by_row", "half", "brain"):
+        assert isinstance(parts.data[name], QuantizedTensor)
+        assert torch.equal(parts.data[name].dense(), data[name].dense()[order])
+    edge_order = parts.partition.edge_perm
+    assert isinstance(parts.data.edge_attr, QuantizedTensor)
+    assert torch.equal(parts.data.edge_attr.dense(), data.edge_attr.dense()[edge_order])
+    assert torch.equal(parts[1].x, data.x.dense()[order][20:40])
+    data = Data(x=quantize(numbers(NODES, 2)), edge_index=edges(), of_all=quantize(numbers(3, 2)))
+    assert in_parts(data).data.of_all is data.of_all
 
 
 def test_hgt() -> None:
