@@ -60,17 +60,7 @@ class QuantizedTensor(LazyTensor):
 
     def decoded(self, index: Any) -> Tensor:
         """Return the rows that an index of the first dimension selects, float32."""
-        return decode(*self._rows(index))
-
-    def rows(self, index: Any) -> QuantizedTensor:
-        """Return a table of the rows that an index of the first dimension selects."""
-        return QuantizedTensor(*self._rows(index))
-
-    def _rows(self, index: Any) -> tuple[Tensor, Tensor | None]:
-        scale = self.scale
-        if scale is not None and scale.dim() == 2:
-            scale = scale[index]
-        return self.stored[index], scale
+        return decode(*_parts_of(self, index))
 
     def selected(self, func: Callable[..., Any], args: Sequence[Any]) -> Tensor | None:
         """Return the rows that an index or a slice selects, decoded; None for other operations."""
@@ -103,6 +93,19 @@ class QuantizedTensor(LazyTensor):
         if self.scale is not None:
             self.scale.share_memory_()  # type: ignore[no-untyped-call]
         return self
+
+
+def narrow_rows(table: QuantizedTensor, index: Tensor) -> QuantizedTensor:
+    """Return a table of the rows `index`, as they are stored."""
+    return QuantizedTensor(*_parts_of(table, index))
+
+
+def _parts_of(table: QuantizedTensor, index: Any) -> tuple[Tensor, Tensor | None]:
+    """Return what is stored of the rows that an index of the first dimension selects."""
+    scale = table.scale
+    if scale is not None and scale.dim() == 2:
+        scale = scale[index]
+    return table.stored[index], scale
 
 
 def rows_of(table: Tensor, index: Tensor | slice) -> Tensor:

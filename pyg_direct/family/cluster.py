@@ -19,7 +19,7 @@ from ..batch.subgraph import named_attributes_of, swapped_ends
 from ..graph.coo_to_csc import compress
 from ..loading.options import DEFAULT_PREFETCH
 from ..loading.site import Placing
-from ..quantized import QuantizedTensor
+from ..quantized import QuantizedTensor, narrow_rows
 from ..sampling.sampler import NeighborSampler, keyed
 from ..types import BatchKey
 from .base import SubgraphLoader, check_homogeneous
@@ -132,7 +132,7 @@ class ClusterData(PygClusterData):
         for name, table in tables.items():
             of_nodes, of_edges = data.is_node_attr(name), data.is_edge_attr(name)
             order = partition.node_perm if of_nodes else partition.edge_perm
-            out[name] = table.rows(order) if of_nodes or of_edges else table
+            out[name] = narrow_rows(table, order) if of_nodes or of_edges else table
         return out
 
 
