@@ -11,7 +11,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from ..ops.backend import Backend
-from .gather import gather
+from .gather import gather, gather_all
 from .ids import Ids, of_the_users
 
 
@@ -45,21 +45,28 @@ def attributes_of(
         ids: where attributes with the name of an id field shall be.
         feature_dtype: of attributes that are stored narrow; see `gather.gather`.
     """
-    num_nodes, num_edges = data.num_nodes, data.num_edges
-    node, edge = node.to(backend.device), edge.to(backend.device)
-    for name, value in data.items():
-        if name in ("edge_index", "adj_t", "num_nodes"):
-            continue
-        rows = value.size(0) if isinstance(value, Tensor) and value.dim() > 0 else None
-        if rows == num_nodes:
-            found = gather(value, node, 0, backend, num_nodes, feature_dtype)
-            yield name, of_the_users(name, found, ids)
-        elif rows == num_edges:
-            found = gather(value, edge, 0, backend, num_edges, feature_dtype)
-            yield name, of_the_users(name, found, ids)
-        else:
-            yield name, value
+    ends = {"node": data.num_nodes, "edge": data.num_edges}
+    index = {"node": node.to(backend.device), "edge": edge.to(backend.device)}
+    values = {n: v for n, v in data.items() if n not in ("edge_index", "adj_t", "num_nodes")}
+    for kind, names in _names_by_size(values, ends).items():
+        wanted = [(values[name], 0) for name in names]
+        found = gather_all(wanted, index[kind], backend, ends[kind], feature_dtype)
+        for name, rows in zip(names, found, strict=True):
+            values[name] = of_the_users(name, rows, ids)
+    yield from values.items()
     ids.wait()
+
+
+def _names_by_size(values: dict[str, Any], ends: dict[str, int | None]) -> dict[str, list[str]]:
+    """Return which tensors have one row for each node, and which for each edge."""
+    names: dict[str, list[str]] = {kind: [] for kind in ends}
+    for name, value in values.items():
+        if isinstance(value, Tensor) and value.dim() > 0:
+            for kind, end in ends.items():
+                if value.size(0) == end:
+                    names[kind].append(name)
+                    break
+    return names
 
 
 def named_attributes_of(

@@ -12,14 +12,17 @@ from torch import Tensor
 from torch_geometric.io import fs
 
 from ..arguments import check_choice, check_count, check_flag
-from ..batch.subgraph import attributes_of, swapped_ends
+from ..batch.subgraph import attributes_of
 from ..graph.weights import alias_table_of
 from ..kernels import alias, weighted
 from ..kernels.gaps import Span
-from ..loading.options import DEFAULT_PREFETCH
+from ..kernels.verify import verified
+from ..loading.options import DEFAULT_PREFETCH, threads_of_a_batch
 from ..loading.prefetcher import Prefetcher
 from ..loading.site import Placing
 from ..sampling import rng
+from ..sampling.induced import InducedSubgraphs
+from ..sampling.ordering import sorted_lists
 from ..sampling.sampler import NeighborSampler, keyed
 from ..types import BatchKey
 from .base import SubgraphLoader, check_homogeneous
@@ -102,11 +105,13 @@ class GraphSAINTSampler(SubgraphLoader, torch_geometric.loader.GraphSAINTSampler
         self._host_edges = data.edge_index.cpu()  # itself, if it is there
         # Grouped by source, so that a batch has PyG's order of edges.
         sampler = NeighborSampler(
-            data, [], subgraph_type="induced", sample_direction="backward", device="cpu", seed=seed
-        )
+            data, [], subgraph_type="induced", sample_direction="backward", device="cpu", seed=seed,
+            threads=threads_of_a_batch(kwargs),
+        )  # fmt: skip
         self._prepare_draws(sampler)
-        # So that edges of a batch come in their order. What is drawn does not depend on it.
-        self._induced = keyed(sampler).with_sorted_lists()
+        graph = keyed(sampler).graph
+        # What is drawn does not depend on the order of the lists.
+        self._induced = InducedSubgraphs(sorted_lists(verified(graph.csc)), graph.id_dtype)
         placing, steps = Placing(device, ids=ids), self.num_steps
         self._begin(data, sampler, steps, placing, seed, prefetch, kwargs, feature_dtype)
         if self.sample_coverage > 0:
@@ -124,9 +129,8 @@ class GraphSAINTSampler(SubgraphLoader, torch_geometric.loader.GraphSAINTSampler
         return self._subgraph(keyed(self._sampler).next_key())
 
     def _subgraph(self, key: BatchKey) -> tuple[Tensor, Tensor, Tensor]:
-        node = torch.from_numpy(np.unique(self._draw_nodes(key).numpy()))
-        found = self._induced.sample([node], key)
-        return node, swapped_ends(found.edge_index[0]), found.edge[0]
+        threads = keyed(self._sampler).backend.threads
+        return self._induced.between(self._draw_nodes(key), threads)
 
     def _law(self) -> dict[str, Any]:
         return {"draws": self._batch_size}

@@ -14,7 +14,7 @@ from torch_geometric.typing import SparseTensor
 from ..arguments import check_count, check_flag, check_ids
 from ..batch.subgraph import attributes_of
 from ..kernels.verify import verified
-from ..loading.options import DEFAULT_PREFETCH
+from ..loading.options import DEFAULT_PREFETCH, threads_of_a_batch
 from ..loading.seeds import node_seeds
 from ..loading.site import Placing
 from ..sampling.ordering import EgoGraphs, ego_graphs, sorted_lists
@@ -98,6 +98,7 @@ class ShaDowKHopSampler(SubgraphLoader, torch_geometric.loader.ShaDowKHopSampler
             replace=replace,
             device="cpu",
             seed=seed,
+            threads=threads_of_a_batch(kwargs),
         )
         seeds = node_seeds(node_idx, None, data, sampler)
         if seeds is None:
@@ -117,7 +118,8 @@ class ShaDowKHopSampler(SubgraphLoader, torch_geometric.loader.ShaDowKHopSampler
         sampler = keyed(self._sampler)
         found = sampler.sample([self.node_idx[inputs]], key or sampler.next_key())
         assert found.seed_of is not None  # as the sampler is disjoint
-        return ego_graphs(found.node[0], found.seed_of[0], len(inputs), self._lists)
+        threads = sampler.backend.threads
+        return ego_graphs(found.node[0], found.seed_of[0], len(inputs), self._lists, threads)
 
     def filter_fn(self, out: EgoGraphs) -> Any:
         """Gather the attributes of the subgraphs and join them to a batch of graphs."""

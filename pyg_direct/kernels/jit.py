@@ -303,3 +303,20 @@ def as_bits(typingctx: Any, number: Any) -> Any:
         return builder.bitcast(args[0], ir.IntType(32))
 
     return types.uint32(types.float32), codegen
+
+
+@intrinsic
+def trailing_zeros(typingctx: Any, word: Any) -> Any:
+    """Return the number of the lowest bit of a word that is set; the word is not 0."""
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        never_zero = ir.Constant(ir.IntType(1), 1)
+        return builder.cttz(args[0], never_zero)
+
+    return word(word), codegen
+
+
+@intrinsic
+def count_ones(typingctx: Any, word: Any) -> Any:
+    """Return how many bits of a word are set."""
+    return word(word), lambda context, builder, sig, args: builder.ctpop(args[0])

@@ -26,7 +26,6 @@ from ..batch.assemble import assemble, check_attributes
 from ..batch.edges import with_sampled_edges
 from ..batch.ids import begin_copies, ids_of
 from ..batch.tensors import tensors_made, with_edge_ids
-from ..kernels.threads import available_cores
 from ..ops.backend import Backend
 from ..ops.placement import Placement
 from ..ops.streams import NoStreams, Streams
@@ -36,7 +35,7 @@ from .batch_keys import batch_keys
 from .description import describe
 from .epoch import Epoch, Producers, Task
 from .fingerprint import fingerprint_of
-from .options import check_names, check_prefetch, refuse_unused
+from .options import check_names, check_prefetch, refuse_unused, threads_of_a_batch
 from .progress import Progress, SeedOrder
 from .recorder import Recorder
 from .seeds import positions_of
@@ -101,7 +100,7 @@ class DirectLoader(torch.utils.data.DataLoader[Any]):
         self._host_ids = check_choice("ids", placing.ids, ("host", "device")) == "host"
         if sampler is not None:
             check_ready_sampler(sampler, sampling, placing)
-        threads = min(available_cores(), torch.get_num_threads())
+        threads = threads_of_a_batch(kwargs)
 
         def make_sampler(device: torch.device, topology: str) -> NeighborSampler:
             return NeighborSampler(
@@ -112,8 +111,7 @@ class DirectLoader(torch.utils.data.DataLoader[Any]):
                 topology=topology,
                 device_bytes=placing.device_bytes,
                 seed=seed,
-                # With several producers, batches are what runs in parallel.
-                threads=threads if kwargs.get("num_workers", 0) <= 1 else 1,
+                threads=threads,
             )
 
         self._site = Site(data, placing, sampler, make_sampler, self._draws_on_cpu)

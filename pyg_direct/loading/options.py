@@ -6,7 +6,10 @@ import difflib
 import inspect
 from typing import Any
 
+import torch
+
 from ..arguments import check_count
+from ..kernels.threads import available_cores
 
 DEFAULT_PREFETCH = 2
 
@@ -65,3 +68,14 @@ def check_prefetch(prefetch: int, kwargs: dict[str, Any]) -> int:
     if factor is not None:
         return check_count("prefetch_factor", factor)
     return check_count("prefetch", prefetch)
+
+
+def threads_of_a_batch(options: dict[str, Any]) -> int:
+    """Return how many CPU threads share one batch: with several producers, batches run in parallel.
+
+    Args:
+        options: of `torch.utils.data.DataLoader`; may be wrong, as they are checked later.
+    """
+    workers = options.get("num_workers")
+    several = isinstance(workers, int) and workers > 1
+    return 1 if several else min(available_cores(), torch.get_num_threads())

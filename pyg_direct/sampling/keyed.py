@@ -14,13 +14,11 @@ from torch_geometric.sampler.base import NumNeighbors, SubgraphType
 from torch_geometric.typing import NodeType
 
 from ..graph.from_pyg import Graph
-from ..kernels.verify import verified
 from ..ops.backend import Backend
 from ..types import BatchKey, Ends, ExcludedEdges, SampledGraph, SamplingPlan
 from . import rng
 from .exclusion import SeedEdges
 from .fanouts import Fanouts, check_fanouts, fanout_table, fanouts_of
-from .ordering import sorted_lists
 from .workspaces import WorkspacePool
 
 
@@ -90,17 +88,6 @@ class KeyedSampler:
     def moved(self, backend: Backend, where: tuple[str, int | None]) -> KeyedSampler:
         """Return a sampler over the same graph, placed anew by another backend."""
         return self.placed(self._graph_on_host(), backend, where, self.seed, self.settings)
-
-    def with_sorted_lists(self) -> KeyedSampler:
-        """Return a sampler over the graph with each neighbour list in the order of the ids.
-
-        Of homogeneous graphs on the CPU. Induced edges of sorted nodes then come in the order of
-        both ends, and parallel ones in the order of the user's edges.
-        """
-        csc = verified(self.graph.csc)
-        lists = sorted_lists(csc)
-        csc = replace(csc, indices=lists.indices, perm=lists.perm)
-        return replace(self, graph=replace(self.graph, csc=csc), shared=_Shared())
 
     def __reduce__(self) -> Any:
         parts = (self._graph_on_host(), self.backend, self.where, self.seed, self.settings)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,12 +11,17 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from ..kernels import groups as kernels
 from ..kernels import ordering
+from ..kernels.threads import run_all
+from ..ops.cpu.buffers import BufferPool, shared_pool
 from ..types import Csc
 
 Ints = npt.NDArray[Any]
 
 DIGIT_BITS = 11  # of a pass over node ids: the counters of a pass fit a core's first cache
+EXPECTED_EDGES = 64  # of each node; the lists grow where there are more
+MIN_NODES_PER_THREAD = 1024
 
 
 class EgoGraphs(NamedTuple):
@@ -49,7 +56,9 @@ def sorted_lists(csc: Csc) -> SortedLists:
     return SortedLists(indptr, indices[order], perm.astype(indptr.dtype))
 
 
-def ego_graphs(node: Tensor, seed_of: Tensor, num_seeds: int, lists: SortedLists) -> EgoGraphs:
+def ego_graphs(
+    node: Tensor, seed_of: Tensor, num_seeds: int, lists: SortedLists, threads: int = 1
+) -> EgoGraphs:
     """Return all edges within groups of nodes, in the order of PyG's `ShaDowKHopSampler`.
 
     Args:
@@ -57,6 +66,7 @@ def ego_graphs(node: Tensor, seed_of: Tensor, num_seeds: int, lists: SortedLists
         seed_of: integers [n], the group of each node.
         num_seeds: number of groups.
         lists: the graph.
+        threads: how many may share the work.
 
     Example: seeds 7 and 4, each with the node 5 (node = 7, 4, 5, 5 and seed_of = 0, 1, 0, 1), give
     node = 5, 7, 4, 5, ptr = 0, 2, 4 and root = 1, 2.
@@ -71,45 +81,68 @@ def ego_graphs(node: Tensor, seed_of: Tensor, num_seeds: int, lists: SortedLists
     groups[:] = group[order]
     ptr = np.zeros(num_seeds + 1, np.int64)
     np.cumsum(np.bincount(group, minlength=num_seeds), out=ptr[1:])
-    row, col, position = _edges_between(ptr, groups, sorted_ids, lists)
-    by_row = _pass(row, np.arange(len(row)), len(ids))  # by column they are in order
-    edge = position if lists.perm is None else lists.perm[position]
-    edge_index, edge_id = _placed(by_row, row, col, edge)
+    edge_index, edge = _edges_within(ptr, sorted_ids, lists, threads)
     return EgoGraphs(
         node=torch.from_numpy(sorted_ids),
         seed_of=torch.from_numpy(groups),
         ptr=torch.from_numpy(ptr),
         root=torch.from_numpy(place[:num_seeds].copy()),
         edge_index=edge_index,
-        edge=edge_id,
+        edge=edge,
     )
 
 
-def _edges_between(
-    ptr: Ints, groups: Ints, node: Ints, lists: SortedLists
-) -> tuple[Ints, Ints, Ints]:
-    """Return (row, col, position) of the edges within groups; see `kernels.ordering`."""
-    graph = (ptr, groups, node, lists.indptr, lists.indices)
-    out, item, count = np.empty((3, 2 * len(node)), np.int64), 0, 0
+def _edges_within(ptr: Ints, node: Ints, lists: SortedLists, threads: int) -> tuple[Tensor, Tensor]:
+    """Return `edge_index` [2, e] and the ids of the edges within groups, sorted by source."""
+    num_groups, pool = len(ptr) - 1, shared_pool()
+    pieces = max(1, min(threads, num_groups, len(node) // MIN_NODES_PER_THREAD))
+    ranges = list(pairwise(num_groups * i // pieces for i in range(pieces + 1)))
+    ends, largest = np.empty(len(node), np.int64), int(np.diff(ptr).max(initial=0))
+    found = run_all(
+        [partial(_listed, ptr, node, lists, ends, largest, pool, *piece) for piece in ranges]
+    )
+    total = sum(count for _, _, count in found)
+    edge_index, edge = pool.empty((2, total), torch.int64), pool.empty((total,), torch.int64)
+    at, tasks = 0, []
+    for piece, (row, position, count) in zip(ranges, found, strict=True):
+        arguments: tuple[Any, ...] = (
+            ptr, *piece, ends, row.numpy(), position.numpy(), lists.perm,
+            np.empty(largest + 1, np.int64), at, edge_index.numpy(), edge.numpy(),
+        )  # fmt: skip
+        tasks.append(partial(kernels.place_edges, *arguments))
+        at += count
+    run_all(tasks)
+    return edge_index, edge
+
+
+def _listed(
+    ptr: Ints, node: Ints, lists: SortedLists, ends: Ints, largest: int, pool: BufferPool,
+    group: int, last_group: int,
+) -> tuple[Tensor, Tensor, int]:  # fmt: skip
+    """Return (row, position, number) of the edges of some groups; see `kernels.groups`."""
+    slots = kernels.slots_for(largest)
+    scratch = (
+        np.empty(slots, np.int64), np.empty(slots, np.int32),
+        np.empty(kernels.words_for(slots), np.uint64), np.empty(largest, np.int64),
+    )  # fmt: skip
+    position_dtype = torch.int64 if lists.indptr.dtype == np.int64 else torch.int32
+
+    def lists_of(room: int) -> tuple[Tensor, Tensor]:
+        return pool.empty((room,), torch.int32), pool.empty((room,), position_dtype)
+
+    row, position = lists_of(EXPECTED_EDGES * int(ptr[last_group] - ptr[group]))
+    count = 0
     while True:
-        item, count = ordering.edges_between(*graph, item, count, *out)
-        if item == len(node):
-            row, col, position = out[:, :count]
-            return row, col, position
-        degree = int(lists.indptr[node[item] + 1] - lists.indptr[node[item]])
-        longer = np.empty((3, 2 * (count + degree)), np.int64)
-        longer[:, :count] = out[:, :count]
-        out = longer
-
-
-def _placed(order: Ints, row: Ints, col: Ints, edge: Ints) -> tuple[Tensor, Tensor]:
-    """Return `edge_index` [2, e] and the ids of edges in a new order."""
-    out, ids = (
-        torch.empty((2, len(row)), dtype=torch.int64),
-        torch.empty(len(row), dtype=torch.int64),
-    )
-    ordering.place_edges(order, row, col, edge, out.numpy(), ids.numpy())
-    return out, ids
+        group, count, needed = kernels.edges_within(
+            ptr, node, lists.indptr, lists.indices, group, last_group, *scratch,
+            count, ends, row.numpy(), position.numpy(),
+        )  # fmt: skip
+        if group == last_group:
+            return row, position, count
+        longer = lists_of(2 * needed)
+        for new, old in zip(longer, (row, position), strict=True):
+            new.numpy()[:count] = old.numpy()[:count]
+        row, position = longer
 
 
 def _pass(key: Ints, order: Ints, digits: int, shift: int | None = None) -> Ints:
