@@ -12,6 +12,7 @@ from torch import Tensor
 from torch_geometric.io import fs
 
 from ..arguments import check_choice, check_count, check_flag
+from ..batch.gather import gather
 from ..batch.subgraph import attributes_of
 from ..graph.weights import alias_table_of
 from ..kernels import alias, weighted
@@ -132,6 +133,12 @@ class GraphSAINTSampler(SubgraphLoader, torch_geometric.loader.GraphSAINTSampler
         threads = keyed(self._sampler).backend.threads
         return self._induced.between(self._draw_nodes(key), threads)
 
+    def _ends(self, side: int, edge: Tensor) -> Tensor:
+        """Return the sources (0) or destinations (1) of some edges, int64."""
+        ends = torch.from_numpy(self._host_edges[side].numpy())  # also of an `EdgeIndex`
+        found: Tensor = gather(ends, edge, 0, keyed(self._sampler).backend, self.E)
+        return found.to(torch.int64)
+
     def _law(self) -> dict[str, Any]:
         return {"draws": self._batch_size}
 
@@ -233,7 +240,7 @@ class GraphSAINTNodeSampler(GraphSAINTSampler, torch_geometric.loader.GraphSAINT
 
     def _draw_nodes(self, key: BatchKey) -> Tensor:
         edge = rng.integers(key, 0, self._batch_size, self.E)
-        return _ends(self._host_edges[0], edge)
+        return self._ends(0, edge)
 
 
 class GraphSAINTEdgeSampler(GraphSAINTSampler, torch_geometric.loader.GraphSAINTEdgeSampler):
@@ -284,12 +291,7 @@ class GraphSAINTEdgeSampler(GraphSAINTSampler, torch_geometric.loader.GraphSAINT
             True, *alias.parts(self._alias), EMPTY, EMPTY,
         )  # fmt: skip
         drawn = torch.from_numpy(edge)
-        return torch.cat([_ends(end, drawn) for end in self._host_edges])
-
-
-def _ends(end: Tensor, edge: Tensor) -> Tensor:
-    """Return the sources (or destinations) of some edges; NumPy, as it wakes no threads."""
-    return torch.from_numpy(end.numpy()[edge.numpy()].astype(np.int64, copy=False))
+        return torch.cat([self._ends(side, drawn) for side in (0, 1)])
 
 
 def _edge_weights(edge_index: Tensor, num_nodes: int, edge_law: str) -> Any:

@@ -103,16 +103,19 @@ def list_inside(
     indptr: Ints,
     indices: Ints,
     words: Ints,
-    at: int,  # where to begin in `position`
-    ends: Ints,  # [nodes] out: where the entries of each end in `position`
+    before: Ints,
+    at: int,  # where to begin in `position` and `place`
+    ends: Ints,  # [nodes] out: where the entries of each end in these
     position: Ints,  # out, with room for all entries of these lists
+    place: Ints,  # out, likewise
 ) -> int:
-    """List the positions of those entries of the nodes' lists that are in the set.
+    """List those entries of the nodes' lists that are in the set: where they are, and their places.
 
     Returns:
         Where the last one ends.
 
-    Example: the nodes 4 and 7 with the lists 4: [4], 7: [4, 9] give the positions of both 4.
+    Example: of the set of 4 and 7, the lists 4: [4] and 7: [4, 9] give the positions of both 4,
+    and twice its place, 0.
     """
     line = LINE_BYTES // indices.itemsize
     end = np.uint64(at)  # unsigned, as all indices here: none counts from the end
@@ -120,11 +123,17 @@ def list_inside(
         if i + LISTS_AHEAD < last:
             for k in range(LINES_AHEAD):
                 prefetch(indices, indptr[node[i + LISTS_AHEAD]] + k * line)
+        begin = end
         for p in range(np.uint64(indptr[node[i]]), np.uint64(indptr[node[i] + 1])):
             entry = np.uint64(indices[p])
             # Written whether in the set or not: a misprediction costs more than the store.
             position[end] = p
             end += (words[entry >> WORD_BITS] >> (entry & IN_WORD)) & ONE
+        for e in range(begin, end):  # while the list is in a near cache
+            entry = np.uint64(indices[np.uint64(position[e])])
+            word = entry >> WORD_BITS
+            lower = words[word] & ((ONE << (entry & IN_WORD)) - ONE)
+            place[e] = before[word] + count_ones(lower)
         ends[i] = end
     return np.int64(end)  # type: ignore[no-any-return]
 
@@ -136,9 +145,7 @@ def place_inside(
     at: int,  # where they begin in `position`
     ends: Ints,  # as `list_inside` made them
     position: Ints,
-    indices: Ints,
-    words: Ints,
-    before: Ints,
+    place: Ints,
     perm: Maybe,  # [E]; None where the position is the edge id
     out_at: int,  # where they begin in the outputs
     edge_index: Ints,  # [2, edges] out
@@ -146,24 +153,21 @@ def place_inside(
 ) -> None:
     """Write the edges from each node to the entries that were found in its list.
 
-    Example: of the set of 4 and 7, the positions of a 4 in the lists of 4 and of 7 give edge_index
-    [[0, 1], [0, 0]].
+    Example: ends = 1, 2 and the places 0, 0 give edge_index [[0, 1], [0, 0]].
     """
     shift = np.uint64(out_at - at)
     begin, stop = np.uint64(at), np.uint64(ends[last - 1] if last > first else at)
+    for e in range(begin, stop):  # loops of one array each, so that they become vector instructions
+        edge_index[1, e + shift] = place[e]
     for i in range(first, last):
         end = np.uint64(ends[i])
         for e in range(begin, end):
-            p = np.uint64(position[e])
-            entry = np.uint64(indices[p])
-            word = entry >> WORD_BITS
-            lower = words[word] & ((ONE << (entry & IN_WORD)) - ONE)
             edge_index[0, e + shift] = i
-            edge_index[1, e + shift] = before[word] + count_ones(lower)
-            if perm is None:
-                edge[e + shift] = p
-            else:
-                if e + EDGES_AHEAD < stop:
-                    prefetch(perm, position[e + EDGES_AHEAD])
-                edge[e + shift] = perm[p]
         begin = end
+    for e in range(np.uint64(at), stop):
+        if perm is None:
+            edge[e + shift] = position[e]
+        else:
+            if e + EDGES_AHEAD < stop:
+                prefetch(perm, position[e + EDGES_AHEAD])
+            edge[e + shift] = perm[np.uint64(position[e])]

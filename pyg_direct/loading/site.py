@@ -92,7 +92,9 @@ class Site:
     def _backend_of(self, sampler: BaseSampler, named: torch.device | None) -> Backend:
         """Return the backend that makes the batches: that of our own sampler, else a new one."""
         if self._apart or not isinstance(sampler, NeighborSampler):
-            return backend_for(named or HOST)
+            device = named or HOST
+            threads = keyed(sampler).backend.threads if isinstance(sampler, NeighborSampler) else 1
+            return backend_for(device, threads)
         here = keyed(sampler).backend.device
         if self._placing.device is not None and not _same_device(named, here):
             raise ValueError(

@@ -105,11 +105,12 @@ class InducedSubgraphs:
         # Room for all entries of the lists, of which what is not used is never touched.
         dtype = torch.int64 if indptr.dtype == np.int64 else torch.int32
         position = self._pool.empty((int(entries[-1]),), dtype).numpy()
+        place = self._pool.empty((int(entries[-1]),), dtype).numpy()
         ends = np.empty(len(node), np.int64)
         ranges = [(a, b, int(entries[a])) for a, b in pairwise(cuts)]
         stops = run_all([
-            partial(members.list_inside, node, a, b, indptr, indices, chosen.words, at, ends,
-                    position)
+            partial(members.list_inside, node, a, b, indptr, indices, chosen.words, chosen.before,
+                    at, ends, position, place)
             for a, b, at in ranges
         ])  # fmt: skip
         sizes = [stop - at for stop, (_, _, at) in zip(stops, ranges, strict=True)]
@@ -118,7 +119,7 @@ class InducedSubgraphs:
         tasks, out_at = [], 0
         for piece, size in zip(ranges, sizes, strict=True):
             arguments: tuple[Any, ...] = (
-                *piece, ends, position, indices, chosen.words, chosen.before, perm,
+                *piece, ends, position, place, perm,
                 out_at, edge_index.numpy(), edge.numpy(),
             )  # fmt: skip
             tasks.append(partial(members.place_inside, *arguments))

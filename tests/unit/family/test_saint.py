@@ -14,7 +14,10 @@ from pyg_direct import (
     GraphSAINTNodeSampler,
     GraphSAINTRandomWalkSampler,
     GraphSAINTSampler,
+    ShaDowKHopSampler,
 )
+from pyg_direct.loading import options
+from pyg_direct.sampling.sampler import keyed
 from pyg_direct.types import BatchKey
 
 
@@ -147,3 +150,18 @@ def test_what_is_refused(wrong: dict[str, Any], error: type, message: str) -> No
 def test_the_base_class_draws_nothing() -> None:
     with pytest.raises(NotImplementedError):
         next(iter(GraphSAINTSampler(graph(), 3)))
+
+
+@pytest.mark.parametrize("workers", [0, 1, 3])
+def test_threads_share_a_batch_where_one_batch_is_made_at_a_time(
+    workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(options, "available_cores", lambda: 2)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    threads = 2 if workers <= 1 else 1
+    for loader in (
+        make("node", graph(), num_workers=workers),
+        ShaDowKHopSampler(graph(), 1, 2, num_workers=workers),
+    ):
+        assert loader._backend.threads == threads
+        assert keyed(loader._sampler).backend.threads == threads

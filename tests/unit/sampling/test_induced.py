@@ -56,13 +56,14 @@ def test_kernels_by_hand() -> None:
     members.list_members(words, nonzero, before, np.empty(2, np.int64))
     node, indices = np.array([4, 7]), np.array([4, 4, 9])
     indptr = np.array([0, 0, 0, 0, 0, 1, 1, 1, 3])
-    ends, position = np.empty(2, np.int64), np.empty(3, np.int64)
-    assert members.list_inside(node, 0, 2, indptr, indices, words, 0, ends, position) == 2
+    ends, position, place = (np.empty(size, np.int64) for size in (2, 3, 3))
+    lists = indptr, indices, words, before
+    assert members.list_inside(node, 0, 2, *lists, 0, ends, position, place) == 2
     assert ends.tolist() == [1, 2]
     assert position[:2].tolist() == [0, 1]
+    assert place[:2].tolist() == [0, 0]
     edge_index, edge = np.empty((2, 2), np.int64), np.empty(2, np.int64)
-    found = ends, position, indices, words, before, None
-    members.place_inside(0, 2, 0, *found, 0, edge_index, edge)
+    members.place_inside(0, 2, 0, ends, position, place, None, 0, edge_index, edge)
     assert edge_index.tolist() == [[0, 1], [0, 0]]
     assert edge.tolist() == [0, 1]
 
