@@ -18,7 +18,7 @@ from torch_geometric.typing import NodeType
 from ..arguments import check_count, check_ids
 from ..batch.assemble import node_labels
 from ..kernels import alias, budget
-from ..kernels.philox import stream_of
+from ..kernels.philox import stream_of_ints
 from ..kernels.verify import verified
 from ..loading.options import DEFAULT_PREFETCH
 from ..loading.seeds import node_seeds
@@ -165,7 +165,7 @@ class _Budget:
             for t, k in enumerate(wanted):
                 drawn[t] = budget.draw_candidates(
                     self._node[t], self._value[t], self._count[t], k,
-                    np.uint64(stream_of(hop, t)), *words,
+                    stream_of_ints(hop, t), *words,
                     *none,
                 )  # fmt: skip
                 lists[t].append(drawn[t])

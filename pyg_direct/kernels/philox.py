@@ -60,10 +60,12 @@ philox4x32_of_ints = FunctionType(
 philox4x32_inlined = inlined(_philox4x32)  # takes longer to compile; see `inlined`
 
 
-@kernel
-def stream_of(hop: int, relation: int) -> Word:
+def stream_of_ints(hop: int, relation: int) -> Word:
     """Return counter word 2 of the draws of one relation in one hop: hop < 255, relation < 2^24."""
     return np.uint64(hop) | (np.uint64(relation) << STREAM_SHIFT)  # type: ignore[no-any-return]
+
+
+stream_of = helper(stream_of_ints)  # the same for kernels
 
 
 @helper
