@@ -9,6 +9,7 @@ seeds. PyG needs torch_sparse.
 # Annotations are not postponed here: torch 2.4's fx cannot write those of a model that
 # `to_hetero` gets.
 
+import json
 import time
 import warnings
 from collections.abc import Callable
@@ -27,6 +28,7 @@ from torch_geometric.nn import GraphConv, SAGEConv, global_mean_pool, to_hetero
 import pyg_direct
 from benchmarks import result as results
 from benchmarks.graphs import debian_hetero
+from benchmarks.machine import describe, environment
 from benchmarks.statistics import compare
 from examples.datasets import load_dataset
 from examples.synthetic import random_split
@@ -274,6 +276,11 @@ def sections(result: dict[str, Any]) -> list[str]:
         "",
         "Cluster uses METIS's parts by pymetis for both. PyG's `Node2Vec` needs pyg-lib, which was",
         "not at hand; the model is trained on uniform walks of torch_sparse instead.",
+        *(
+            f"\n{row['name']} was run apart: {describe(row)}"
+            for row in result["rows"]
+            if row.get("commit", result["commit"]) != result["commit"]
+        ),
     ]
 
 
@@ -282,15 +289,22 @@ def main(argv: list[str] | None = None) -> None:
     parser = results.parser(__doc__)
     parser.add_argument("--root", type=Path, help="holds planetoid/, amazon/")
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--only", default="", help="examples whose name has this text")
+    parser.add_argument(
+        "--only", default="", help="examples whose name has this text; other rows are kept"
+    )
     args = parser.parse_args(argv)
     warnings.simplefilter("ignore")
     if args.quick and args.root is None:
         return  # there are no toy graphs for these
-    result = results.new_result("family_accuracy", args.quick, rows=[])
+    result, here = results.new_result("family_accuracy", args.quick, rows=[]), environment()
+    path = args.out / "family_accuracy.json"
+    if args.only and path.exists():
+        result = json.loads(path.read_text())
     for name in EXAMPLES:
         if args.only in name:
-            result["rows"].append(run(name, args.root, 2 if args.quick else args.seeds))
+            row = run(name, args.root, 2 if args.quick else args.seeds) | here
+            others = {other["name"]: other for other in result["rows"]} | {name: row}
+            result["rows"] = [others[known] for known in EXAMPLES if known in others]
             results.write(result, args.out)
 
 
