@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .jit import helper, kernel, prefetch
+from .jit import helper, kernel, light_kernel, prefetch
 
 Ints = npt.NDArray[Any]
 
@@ -23,19 +23,19 @@ HASH_SHIFT = np.uint64(31)
 ONE, TWO = np.uint64(1), np.uint64(2)
 
 
+@light_kernel
 def seed_dense(
     seed: Ints, first: int, base: int, table: Ints, stamp: np.uint32, node: Ints
 ) -> None:
     """Enter the seeds of one type at node[first:]; a duplicate keeps its place in the list.
 
-    NumPy does it: a batch has few seeds, and a kernel would be one more to compile and to load.
-
     Example: seeds 7, 4, 7 get the places 0, 1, 2, and later edges refer to 7 as 0.
     """
-    n = len(seed)
-    node[first : first + n] = seed
-    # Backwards, as of numbers that are written to one place the last one stays.
-    table[seed[::-1] + base] = np.arange(n, dtype=np.uint32)[::-1] + stamp
+    for i in range(seed.shape[0]):
+        v = seed[i]
+        node[first + i] = v
+        if table[base + v] < stamp:
+            table[base + v] = stamp + np.uint32(i)
 
 
 @helper
