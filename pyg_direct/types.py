@@ -157,16 +157,15 @@ class Csc:
         return len(self.src_type)
 
 
-@dataclass(frozen=True)
-class SampledGraph:
+class SampledGraph(NamedTuple):
     """One sampled subgraph, per node type and per relation, as tensors a user may keep."""
 
     node: Sequence[Tensor]  # T x int64 [n_t], global ids, seeds first
     seed_of: Sequence[Tensor] | None  # T x int64 [n_t], the seed's position; only when disjoint
     edge_index: Sequence[Tensor]  # R x [2, e_r], local ids, rows = (source, destination)
     edge: Sequence[Tensor]  # R x int64 [e_r], columns of the user's `edge_index`
-    num_sampled_nodes: Sequence[Sequence[int]]  # T x [hops + 1]
-    num_sampled_edges: Sequence[Sequence[int]] | None  # R x [hops]; None for induced subgraphs
+    num_sampled_nodes: Sequence[list[int]]  # T x [hops + 1]
+    num_sampled_edges: Sequence[list[int]] | None  # R x [hops]; None for induced subgraphs
 
 
 class ExcludedEdges(NamedTuple):

@@ -16,11 +16,15 @@ from torch_geometric.typing import EdgeType, NodeType
 
 from ..ops.backend import Backend
 from ..types import Ends
-from .gather import gather, gather_all, tables_in
+from .gather import gather_all, tables_in
 from .ids import HostIds, Ids, of_the_users
 from .narrow import check_feature_dtype, converted
+from .roles import SPARSE, TOPOLOGY, KnownRoles
 from .sparse import ROWS_UNREADABLE, SampledEdges
 from .tensors import moved
+
+Fields = dict[str, Any]
+"""The attributes of one store of a batch, by name."""
 
 
 def assemble(
@@ -32,6 +36,7 @@ def assemble(
     ends: Ends | None = None,
     ids: Ids | None = None,
     feature_dtype: torch.dtype | None = None,
+    roles: KnownRoles | None = None,
 ) -> Any:
     """Return a batch: the sampled subgraph with its attributes.
 
@@ -47,12 +52,14 @@ def assemble(
         ends: what all ids in `out` are known to be below; None if that has to be checked.
         ids: where the ids in the batch shall be; None for the host.
         feature_dtype: of attributes that are stored narrow; see `gather.gather`.
+        roles: what is known of the attributes of `data` from earlier batches.
 
     Raises:
         IndexError: an attribute has no row for an id.
     """
     ids = HostIds(backend) if ids is None else ids
-    parts = _Parts(out, ends, ids, backend.device, feature_dtype)
+    known = KnownRoles() if roles is None else roles
+    parts = _Parts(out, ends, ids, backend.device, feature_dtype, known)
     if isinstance(data, (Data, HeteroData)):
         batch = copy.copy(data)
         # A homogeneous graph has one store for nodes and edges, and the one type None.
@@ -64,19 +71,31 @@ def assemble(
     else:
         batch = _from_stores(data, parts, custom_cls, backend)
         for key in parts.types("node"):
-            _name_nodes(_store(batch, key), parts, key)
+            _name_nodes(_store(batch, key)._mapping, parts, key, parts.of(key))
         for key in parts.types("edge"):
-            _name_edges(_store(batch, key), parts, key)
-    for key, fields in labels.items():
-        store = _store(batch, key)
-        for name, value in fields.items():
+            _name_edges(_store(batch, key)._mapping, parts, key, parts.of(key))
+    for key, labelled in labels.items():
+        fields = _store(batch, key)._mapping
+        for name, value in labelled.items():
             if name == "input_id":
                 value = ids.of_seeds(value)
             elif isinstance(value, Tensor):
                 value = backend.memory.to_batch(value, value.device)
-            store[name] = value
+            _put(fields, name, value)
     ids.wait()
     return batch
+
+
+def _put(fields: Fields, name: str, value: Any) -> None:
+    """Set an attribute of a batch, or remove it, as PyG's stores do with a None.
+
+    Written past the store, which would look for the name in what it has cached of its attributes:
+    a new batch has no cache.
+    """
+    if value is not None:
+        fields[name] = value
+    else:
+        fields.pop(name, None)
 
 
 def attributes_of(data: Any) -> Iterator[tuple[str, str, Any, BaseStorage]]:
@@ -87,9 +106,7 @@ def attributes_of(data: Any) -> Iterator[tuple[str, str, Any, BaseStorage]]:
     if isinstance(data, (Data, HeteroData)):
         for key, store in _stores(data).items():
             for name, value in store.items():
-                if name not in ("edge_index", "adj", "adj_t") and (
-                    store.is_node_attr(name) or store.is_edge_attr(name)
-                ):
+                if name not in TOPOLOGY and (store.is_node_attr(name) or store.is_edge_attr(name)):
                     label = f"data.{name}" if key is None else f"data[{key!r}].{name}"
                     yield label, name, value, store
 
@@ -189,9 +206,9 @@ def _store(batch: Any, key: Any) -> Any:
 
 
 def _stores(data: Data | HeteroData) -> dict[Any, BaseStorage]:
-    if isinstance(data, HeteroData):
-        return {**dict(data.node_items()), **dict(data.edge_items())}
-    return {None: data._store}
+    if isinstance(data, Data):
+        return {None: data._store}
+    return {**dict(data.node_items()), **dict(data.edge_items())}
 
 
 class _Parts:
@@ -204,28 +221,33 @@ class _Parts:
         ids: Ids,
         device: torch.device,
         feature_dtype: torch.dtype | None,
+        roles: KnownRoles,
     ) -> None:
-        self.given, self.ids, self.feature_dtype = out, ids, feature_dtype
+        self.given, self.ids, self.feature_dtype, self.roles = out, ids, feature_dtype, roles
         self.out = moved(out, device)
         self.node_end: Any = ends.node.get if ends else lambda key: None
         self.edge_end: Any = ends.edge.get if ends else lambda key: None
         self.hetero = isinstance(out, HeteroSamplerOutput)
 
-    def get(self, field: str, key: Any) -> Any:
-        """Return a field for one type; None where it is absent."""
-        value = getattr(self.out, field)
-        return (value or {}).get(key) if self.hetero else value
+    def of(self, key: Any) -> Any:
+        """Return what has the fields for one type as attributes; None where they are absent."""
+        return _OneType(self.out, key) if self.hetero else self.out
+
+    def given_to(self, key: Any) -> Any:
+        """Return the same before anything was moved to the device of the batch."""
+        return _OneType(self.given, key) if self.hetero else self.given
 
     def id_of(self, field: str, key: Any) -> Tensor | None:
         """Return the ids ('node' or 'edge') of one type for the user; None for a lack of edges.
 
         A foreign sampler may leave out what it did not reach, and edge ids altogether.
         """
-        value = getattr(self.given, field)
-        value = (value or {}).get(key) if self.hetero else value
-        if value is None and (field == "node" or self.get("row", key) is None):
+        value = getattr(self.given_to(key), field)
+        if value is None:
+            if field == "edge" and self.of(key).row is not None:
+                return None
             value = torch.empty(0, dtype=torch.int64)
-        return None if value is None else self.ids.of(value)
+        return self.ids.of(value)
 
     def node_types(self, stores: dict[Any, BaseStorage]) -> list[Any]:
         return [key for key in stores if isinstance(key, str)] if self.hetero else [None]
@@ -237,73 +259,89 @@ class _Parts:
         """Return the types that a field speaks of."""
         return list(getattr(self.out, field) or {}) if self.hetero else [None]
 
-    def assign(self, store: BaseStorage, field: str, key: Any) -> None:
-        """Copy a field to a store. In a homogeneous graph an absent one removes a user's own."""
-        value = self.get(field, key)
+    def assign(self, fields: Fields, name: str, value: Any) -> None:
+        """Set a field of a batch. In a homogeneous graph an absent one removes a user's own."""
         if value is not None or not self.hetero:
-            store[field] = value
+            _put(fields, name, value)
+
+
+class _OneType:
+    """What a heterogeneous output holds for one type."""
+
+    def __init__(self, out: Any, key: Any) -> None:
+        self._out, self._key = out, key
+
+    def __getattr__(self, name: str) -> Any:
+        return (getattr(self._out, name) or {}).get(self._key)
 
 
 def _nodes(
     source: BaseStorage, target: BaseStorage, parts: _Parts, key: Any, backend: Backend
 ) -> None:
-    node = parts.get("node", key)
+    found = parts.of(key)
+    node = found.node
     if node is None:  # a foreign sampler may leave out what it did not reach
         node = torch.empty(0, dtype=torch.int64, device=backend.device)
-    found = {}
-    for name, value in source.items():
-        if name == "num_nodes":
-            target["num_nodes"] = node.numel()
-        elif source.is_node_attr(name):
-            found[name] = value, source._parent().__cat_dim__(name, value, source)
-    end = parts.node_end(key)
-    selected = gather_all(list(found.values()), node, backend, end, parts.feature_dtype)
-    for name, rows in zip(found, selected, strict=True):
-        target[name] = of_the_users(name, rows, parts.ids)
-    _name_nodes(target, parts, key)
+    given, fields, roles = source._mapping, target._mapping, parts.roles.of(key, source).node
+    if "num_nodes" in given:
+        fields["num_nodes"] = node.numel()
+    values = [(given[name], dim) for name, dim in roles]
+    selected = gather_all(values, node, backend, parts.node_end(key), parts.feature_dtype)
+    for (name, _), rows in zip(roles, selected, strict=True):
+        fields[name] = of_the_users(name, rows, parts.ids)
+    _name_nodes(fields, parts, key, found)
 
 
-def _name_nodes(target: BaseStorage, parts: _Parts, key: Any) -> None:
-    if "n_id" not in target:
-        target["n_id"] = parts.id_of("node", key)
-    parts.assign(target, "batch", key)
-    parts.assign(target, "num_sampled_nodes", key)
+def _name_nodes(fields: Fields, parts: _Parts, key: Any, found: Any) -> None:
+    if "n_id" not in fields:
+        fields["n_id"] = parts.id_of("node", key)
+    parts.assign(fields, "batch", found.batch)
+    parts.assign(fields, "num_sampled_nodes", found.num_sampled_nodes)
 
 
 def _edges(
     source: BaseStorage, target: BaseStorage, parts: _Parts, key: Any, backend: Backend
 ) -> None:
-    row, col, edge = parts.get("row", key), parts.get("col", key), parts.get("edge", key)
+    found = parts.of(key)
+    row, col, edge = found.row, found.col, found.edge
     if row is None:
         row = col = edge = torch.empty(0, dtype=torch.int64, device=backend.device)
-    for name, value in source.items():
-        if name == "edge_index":
-            target[name] = backend.memory.to_batch(_stack(row, col), value.device)
-        elif name in ("adj", "adj_t"):
-            sparse = SampledEdges(row, col, edge).like(name, value, target.size())
-            home = value.device
-            target[name] = backend.memory.to_batch(sparse, home() if callable(home) else home)
-        elif source.is_edge_attr(name):
-            dim = source._parent().__cat_dim__(name, value, source)
-            end, wanted = parts.edge_end(key), parts.feature_dtype
-            rows = None if edge is None else gather(value, edge, dim, backend, end, wanted)
-            target[name] = of_the_users(name, rows, parts.ids)
-    _name_edges(target, parts, key)
+    given, fields, roles = source._mapping, target._mapping, parts.roles.of(key, source).edge
+    if "edge_index" in given:
+        home = given["edge_index"].device
+        fields["edge_index"] = backend.memory.to_batch(_stack(row, col), home)
+    for name in SPARSE:
+        if name in given:
+            sparse = SampledEdges(row, col, edge).like(name, given[name], target.size())
+            home = given[name].device
+            fields[name] = backend.memory.to_batch(sparse, home() if callable(home) else home)
+    if edge is None:
+        for name, _ in roles:
+            fields.pop(name)
+    elif roles:
+        values = [(given[name], dim) for name, dim in roles]
+        selected = gather_all(values, edge, backend, parts.edge_end(key), parts.feature_dtype)
+        for (name, _), rows in zip(roles, selected, strict=True):
+            fields[name] = of_the_users(name, rows, parts.ids)
+    _name_edges(fields, parts, key, found)
 
 
-def _name_edges(target: BaseStorage, parts: _Parts, key: Any) -> None:
+def _name_edges(fields: Fields, parts: _Parts, key: Any, found: Any) -> None:
     edge = parts.id_of("edge", key)
-    if edge is not None and "e_id" not in target:
-        target["e_id"] = edge
-    parts.assign(target, "num_sampled_edges", key)
-    orig_row, orig_col = parts.get("orig_row", key), parts.get("orig_col", key)
-    if orig_row is not None and orig_col is not None:
-        target["_orig_edge_index"] = torch.stack([orig_row, orig_col])
+    if edge is not None and "e_id" not in fields:
+        fields["e_id"] = edge
+    parts.assign(fields, "num_sampled_edges", found.num_sampled_edges)
+    if found.orig_row is not None and found.orig_col is not None:
+        fields["_orig_edge_index"] = torch.stack([found.orig_row, found.orig_col])
 
 
 def _stack(row: Tensor, col: Tensor) -> Tensor:
     """Return [row; col], without a copy where one lies behind the other, as in our outputs."""
-    size = row.numel()
+    size, both = row.numel(), row._base
+    if both is not None and both is col._base and both.shape == (2, size) and size > 0:
+        first, second = both.data_ptr(), both.data_ptr() + row.nbytes
+        if both.is_contiguous() and (row.data_ptr(), col.data_ptr()) == (first, second):
+            return both
     adjacent = (
         row.data_ptr() + row.nbytes == col.data_ptr()
         and size == col.numel() > 0

@@ -15,6 +15,8 @@ from ..quantized import QuantizedTensor, rows_of
 from .narrow import converted, dtype_in_batch
 from .sparse import csr_rows
 
+PLAIN_CLASSES = (Tensor, torch.nn.Parameter)
+
 
 def gather(
     value: Any,
@@ -73,8 +75,12 @@ def _table_of(
         return None
     stored = value.stored if isinstance(value, QuantizedTensor) else value
     _check_storage(stored)
-    as_stored = stored.dtype == dtype_in_batch(value, feature_dtype)
-    return backend.memory.readable(stored) if as_stored and dim == 0 and is_plain(stored) else None
+    if dim != 0 or not is_plain(stored):
+        return None
+    is_decoded = feature_dtype is not None or stored is not value
+    if is_decoded and stored.dtype != dtype_in_batch(value, feature_dtype):
+        return None
+    return backend.memory.readable(stored)
 
 
 def _select(
@@ -131,11 +137,11 @@ def tables_in(value: Any) -> list[Tensor]:
 def is_plain(value: Tensor) -> bool:
     """Whether the rows of a tensor are runs of bytes that no autograd graph refers to."""
     return (
-        value.layout == torch.strided
+        type(value) in PLAIN_CLASSES
+        and value.layout is torch.strided
         and value.is_contiguous()
         and not (value.requires_grad and torch.is_grad_enabled())
         and not (value.is_conj() or value.is_neg() or value.is_quantized)
-        and type(value) in (Tensor, torch.nn.Parameter)
     )
 
 
@@ -144,13 +150,11 @@ def _check_storage(value: Tensor) -> None:
 
     Neither our kernels nor those of torch look at this before they read.
     """
-    if value.layout == torch.strided and value.numel() > 0:
-        if value.is_contiguous():
-            last = value.numel() - 1
-        else:
+    if value.layout is torch.strided and (elements := value.numel()) > 0:
+        if not value.is_contiguous():
             ends = zip(value.shape, value.stride(), strict=True)
-            last = sum((size - 1) * stride for size, stride in ends)
-        needed = (value.storage_offset() + last + 1) * value.element_size()
+            elements = 1 + sum((size - 1) * stride for size, stride in ends)
+        needed = (value.storage_offset() + elements) * value.itemsize
         there = value.untyped_storage().nbytes()
         if needed > there:
             raise RuntimeError(

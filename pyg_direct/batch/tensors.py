@@ -59,10 +59,12 @@ def moved(out: Any, device: torch.device) -> Any:
     changed = {}
     for name in SAMPLED:
         value = getattr(out, name)
-        parts = value if isinstance(value, dict) else {None: value}
-        if any(part is not None and part.device != device for part in parts.values()):
-            here = {k: None if part is None else part.to(device) for k, part in parts.items()}
-            changed[name] = here if isinstance(value, dict) else here[None]
+        if isinstance(value, dict):
+            if any([part is not None and part.device != device for part in value.values()]):
+                here = {k: None if part is None else part.to(device) for k, part in value.items()}
+                changed[name] = here
+        elif value is not None and value.device != device:
+            changed[name] = value.to(device)
     if changed:
         out = copy.copy(out)
         out.__dict__.update(changed)

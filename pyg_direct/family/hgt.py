@@ -95,6 +95,8 @@ class HGTSampler(NeighborSampler, torch_geometric.sampler.HGTSampler):  # type: 
 
     def _sample(self, key: BatchKey, seed: Any, seed_time: Any = None, excluded: Any = None) -> Any:
         """Draw the nodes, and give all edges between them."""
+        for kind, seeds in seed.items():
+            check_ids(seeds, self._keyed.num_nodes_of(kind), "seeds")
         try:
             budgets = self._budgets.pop()
         except IndexError:

@@ -34,11 +34,17 @@ def emit_edges(
     last: int,
     kind: Ints,  # of the integer type of `edge_index`
     out: Ints,  # [R, 3]: addresses of the rows and columns of `edge_index`, and of int64 ids
+    node: Ints,  # [capacity]
+    lists: Ints,  # [T, 3] of the nodes: first, how many, address of the int64 output
 ) -> None:
-    """Collect the edges of each relation, which lie in one piece per hop.
+    """Collect the edges of each relation, which lie in one piece per hop, and the nodes.
 
     Example: hops [a b | c] and [d | e f] of two relations give a b d and c e f.
     """
+    for t in range(lists.shape[0]):
+        start, size, ids = lists[t, 0], lists[t, 1], lists[t, 2]
+        for i in range(size):
+            store(ids, i, np.int64(node[start + i]))
     for r in range(out.shape[0]):
         rows, cols, ids = out[r, 0], out[r, 1], out[r, 2]
         at = 0  # edges of earlier hops

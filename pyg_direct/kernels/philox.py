@@ -57,6 +57,7 @@ philox4x32_of_ints = FunctionType(
     _philox4x32.__code__,
     {name: int(value) for name, value in globals().items() if isinstance(value, np.uint64)},
 )
+philox4x32_of_arrays = _philox4x32  # over NumPy's arrays, of which each step makes some
 philox4x32_inlined = inlined(_philox4x32)  # takes longer to compile; see `inlined`
 
 

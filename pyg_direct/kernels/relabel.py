@@ -25,17 +25,23 @@ ONE, TWO = np.uint64(1), np.uint64(2)
 
 @light_kernel
 def seed_dense(
-    seed: Ints, first: int, base: int, table: Ints, stamp: np.uint32, node: Ints
-) -> None:
+    seed: Ints, num_nodes: int, first: int, base: int, table: Ints, stamp: np.uint32, node: Ints
+) -> bool:
     """Enter the seeds of one type at node[first:]; a duplicate keeps its place in the list.
+
+    Returns:
+        Whether all seeds are in [0, num_nodes); else it stops at the first one that is not.
 
     Example: seeds 7, 4, 7 get the places 0, 1, 2, and later edges refer to 7 as 0.
     """
     for i in range(seed.shape[0]):
         v = seed[i]
+        if v < 0 or v >= num_nodes:
+            return False
         node[first + i] = v
         if table[base + v] < stamp:
             table[base + v] = stamp + np.uint32(i)
+    return True
 
 
 @helper

@@ -25,6 +25,7 @@ from ..arguments import (
 from ..batch.assemble import assemble, check_attributes
 from ..batch.edges import with_sampled_edges
 from ..batch.ids import begin_copies, ids_of
+from ..batch.roles import KnownRoles
 from ..batch.tensors import tensors_made, with_edge_ids
 from ..ops.backend import Backend
 from ..ops.placement import Placement
@@ -37,7 +38,7 @@ from .epoch import Epoch, Producers, Task
 from .fingerprint import fingerprint_of
 from .options import check_names, check_prefetch, refuse_unused, threads_of_a_batch
 from .progress import Progress, SeedOrder
-from .recorder import Recorder
+from .recorder import Recorder, TimedBackend
 from .seeds import positions_of
 from .site import Placing, Site, check_ready_sampler
 from .stats import Stats
@@ -91,7 +92,7 @@ class DirectLoader(torch.utils.data.DataLoader[Any]):
         if placing.gather_blocks is not None:
             check_count("gather_blocks", placing.gather_blocks, least=1)
         self._progress = Progress(check_seed(seed))
-        self._recorder = Recorder()
+        self._recorder, self._roles = Recorder(), KnownRoles()
         self.prefetch = check_prefetch(prefetch, kwargs)
         if kwargs.get("batch_size", 1) is None:
             raise ValueError(
@@ -205,6 +206,7 @@ class DirectLoader(torch.utils.data.DataLoader[Any]):
     def filter_fn(self, out: Any) -> Any:
         """Gather the attributes of a sampled subgraph, assemble the batch and transform it."""
         recorder, transform, change = self._recorder, self.transform, self.transform_sampler_output
+        site = self._site
         if change:
             out = recorder.timed("transform", lambda: change(out))
         if not isinstance(out, (SamplerOutput, HeteroSamplerOutput)):
@@ -212,16 +214,16 @@ class DirectLoader(torch.utils.data.DataLoader[Any]):
                 f"transform_sampler_output and neighbor_sampler must give a SamplerOutput or "
                 f"HeteroSamplerOutput, got {type(out).__name__}."
             )
-        out = with_edge_ids(out, self._sampler.edge_permutation)
+        out = with_edge_ids(out, site.sampler.edge_permutation)
         # Of our own sampler's ids it is known how large they are; others' are looked at.
-        ends = None if change else self._site.ends
-        labels, ids = self._labels(out), ids_of(out, self._backend, self._copies_ids)
-        batch = recorder.assembling(
-            self._backend,
-            lambda backend: assemble(
-                self.data, out, labels, backend, self.custom_cls, ends, ids, self._feature_dtype
-            ),
-        )
+        ends = None if change else site.ends
+        labels, ids = self._labels(out), ids_of(out, site.backend, self._copies_ids)
+        backend = TimedBackend(site.backend)
+        batch = assemble(
+            self.data, out, labels, backend, self.custom_cls, ends, ids, self._feature_dtype,
+            self._roles,
+        )  # fmt: skip
+        recorder.assembled(batch, backend)
         timed = transform and (lambda b: recorder.timed("transform", lambda: transform(b)))
         if self._hands_out_hops:
             return with_sampled_edges(batch, timed)
@@ -229,14 +231,20 @@ class DirectLoader(torch.utils.data.DataLoader[Any]):
 
     def _work(self, task: Task, schedule: Schedule) -> Handover:
         """Make one batch; runs in a producer thread where there are any."""
+        modes = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+        if modes == (task.grad, task.inference):  # as in the thread that asks
+            return self._made(task, schedule)
         with torch.inference_mode(task.inference), torch.set_grad_enabled(task.grad):
-            if getattr(self.collate_fn, "__func__", None) is not DirectLoader.collate_fn:
-                return schedule.produce(task.asked, lambda: self._collated(task), None)
-            return schedule.produce(
-                task.asked,
-                lambda: self._sample_ahead(self.input_data[positions_of(task.index)], task.key),
-                (lambda out: self._pinned(self.filter_fn(out))) if self.filter_per_worker else None,
-            )
+            return self._made(task, schedule)
+
+    def _made(self, task: Task, schedule: Schedule) -> Handover:
+        if getattr(self.collate_fn, "__func__", None) is not DirectLoader.collate_fn:
+            return schedule.produce(task.asked, lambda: self._collated(task), None)
+        return schedule.produce(
+            task.asked,
+            lambda: self._sample_ahead(self.input_data[positions_of(task.index)], task.key),
+            (lambda out: self._pinned(self.filter_fn(out))) if self.filter_per_worker else None,
+        )
 
     def _sample_ahead(self, inputs: Any, key: BatchKey) -> Any:
         """Sample, and begin to bring the ids to the host, beside what comes next."""

@@ -59,8 +59,10 @@ class Progress:
         # The base seed that was drawn for this epoch identifies it.
         seed, epoch = self.base_seed, 0 if self.seed is None else self.epoch
         return (
-            Step(number, index, rng.derive(seed, epoch, number))
-            for number, index in enumerate(batches, self.batch)
+            Step(number, index, key)
+            for (number, index), key in zip(
+                enumerate(batches, self.batch), rng.keys(seed, epoch, self.batch), strict=False
+            )
         )
 
     def _start(self, order: SeedOrder) -> Iterator[Any]:

@@ -15,6 +15,9 @@ from ..batch.sparse import stored_bytes
 from .stats import Stats, total_of
 
 R = TypeVar("R")
+Counts = tuple[int, int, int, int]
+"""Batches made, seeds, nodes and edges."""
+NONE: Counts = (0, 0, 0, 0)
 
 # What a batch holds beside the attributes that were gathered.
 MADE = {
@@ -89,42 +92,23 @@ class Recorder:
         finally:
             self.add(stage, perf_counter() - start)
 
-    def assembling(self, backend: Any, assemble: Callable[[Any], Any]) -> Any:
-        """Return ``assemble(backend)``, with its time, what of it was gathering, and its counts."""
-        timed, start = TimedBackend(backend), perf_counter()
-        batch = assemble(timed)
-        seconds = perf_counter() - start
-        with self._lock:
-            found = self._epochs[-1].seconds
-            found["gathering"] += timed.seconds
-            found["assembling"] += seconds - timed.seconds
-            link = self._epochs[-1].link
-            link[0], link[1] = link[0] + timed.link[0], link[1] + timed.link[1]
-        self.count(batch)
-        return batch
+    def assembled(self, batch: Any, backend: TimedBackend) -> None:
+        """Add what a batch holds, before it is transformed, and the times of making it.
 
-    def count(self, batch: Any) -> None:
-        """Add what a batch holds, before it is transformed."""
-        if not isinstance(batch, (Data, HeteroData)):
-            return
-        seeds = nodes = edges = 0
-        sizes = []
-        typed = isinstance(batch, HeteroData)
-        for store in batch.stores:
-            fields = store._mapping  # PyG's view of it takes longer than all else here
-            for name, value in fields.items():
-                if name not in MADE and isinstance(value, Tensor):
-                    sizes.append((f"{store._key}.{name}" if typed else name, stored_bytes(value)))
-            nodes += _length(fields.get("n_id"))
-            edges += _length(fields.get("edge_index"))
-            seeds += _length(fields.get("input_id"))
+        Args:
+            batch: from `assemble`.
+            backend: that gathered its rows, and was made when that began.
+        """
+        seconds = perf_counter() - backend.start
+        counts, sizes = _contents(batch) if isinstance(batch, (Data, HeteroData)) else (NONE, [])
         with self._lock:
             epoch = self._epochs[-1]
-            counts = epoch.counts
-            counts[1] += 1
-            counts[2] += seeds
-            counts[3] += nodes
-            counts[4] += edges
+            epoch.seconds["gathering"] += backend.seconds
+            epoch.seconds["assembling"] += seconds - backend.seconds
+            epoch.link[0] += backend.link[0]
+            epoch.link[1] += backend.link[1]
+            for place, count in enumerate(counts, 1):
+                epoch.counts[place] += count
             for name, size in sizes:
                 epoch.bytes[name] += size
 
@@ -151,6 +135,22 @@ class Recorder:
             self._handed = now
 
 
+def _contents(batch: Data | HeteroData) -> tuple[Counts, list[tuple[str, int]]]:
+    """Return what a batch holds: its counts, and the bytes of each attribute."""
+    seeds = nodes = edges = 0
+    sizes = []
+    typed = not isinstance(batch, Data)
+    for store in batch.stores:
+        fields = store._mapping  # PyG's view of it takes longer than all else here
+        for name, value in fields.items():
+            if name not in MADE and isinstance(value, Tensor):
+                sizes.append((f"{store._key}.{name}" if typed else name, stored_bytes(value)))
+        nodes += _length(fields.get("n_id"))
+        edges += _length(fields.get("edge_index"))
+        seeds += _length(fields.get("input_id"))
+    return (1, seeds, nodes, edges), sizes
+
+
 def _length(value: Any) -> int:
     """Return how many ids or edges a field of a batch holds."""
     return value.shape[-1] if isinstance(value, Tensor) else 0
@@ -166,6 +166,7 @@ class TimedBackend:
         self._backend = backend
         self.device, self.memory = backend.device, backend.memory
         self.seconds, self.link = 0.0, (0.0, 0.0)
+        self.start = perf_counter()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._backend, name)
@@ -187,6 +188,8 @@ class TimedBackend:
         return self._timed(self._backend.gather_decoded, table, scale, index, *more)
 
     def _read(self, tables: Any, index: Any) -> None:
+        if self._backend.in_host_memory:
+            return
         rows = index.shape[0]
         for table in tables:
             requests, num_bytes = self._backend.link_reads(table, rows)

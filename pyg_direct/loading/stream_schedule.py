@@ -60,6 +60,9 @@ class Schedule:
                 run it itself.
         """
         streams = self._streams
+        if streams.in_order:
+            product = sample()
+            return Handover(product if gather is None else gather(product), None)
         streams.synchronize(asked)
         with streams.on("sample"):
             product = sample()
@@ -73,7 +76,8 @@ class Schedule:
 
     def take(self, handover: Handover) -> Any:
         """Return a product to the consumer, in its thread, for use on its current stream."""
-        self._receive(*handover)
+        if not self._streams.in_order:
+            self._receive(*handover)
         return handover.product
 
     def _receive(self, product: Any, ready: Event) -> None:

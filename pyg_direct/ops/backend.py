@@ -44,6 +44,14 @@ def before_window(seed_time: Tensor, window: int) -> Tensor:
     return torch.where(seed_time < least + window + 1, least, seed_time - (window + 1))
 
 
+def in_range(ids: Tensor, end: int) -> bool:
+    """Tell whether all ids are in [0, end)."""
+    if ids.numel() == 0:
+        return True
+    low, high = torch.aminmax(ids)
+    return int(low) >= 0 and int(high) < end
+
+
 class Workspace(Protocol):
     """Scratch memory for one batch at a time, reused from batch to batch.
 
@@ -57,12 +65,12 @@ class Workspace(Protocol):
         key: BatchKey,
         seed_time: Tensor | None = None,
         excluded: ExcludedEdges | None = None,
-    ) -> None:
-        """Begin a batch.
+    ) -> bool:
+        """Begin a batch, and return whether all seeds are nodes; if not, it cannot go on.
 
         Args:
-            seeds: one int64 tensor [n_t] of node ids in [0, num_nodes[t]) for each node type, or
-                None; duplicates are kept.
+            seeds: one int64 tensor [n_t] of node ids, which belong in [0, num_nodes[t]), on the
+                host, for each node type, or None; duplicates are kept.
             key: the Philox key that all draws of the batch come from.
             seed_time: int64 [n], the time of each seed, all types one after another; needed if and
                 only if the CSC has times. No neighbour is later than the seed of its subgraph.

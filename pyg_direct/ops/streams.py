@@ -15,6 +15,8 @@ Event: TypeAlias = Any
 class Streams(Protocol):
     """The side streams of one device. As in torch, each thread has a current stream of its own."""
 
+    in_order: bool  # whether all work is done when a call of it returns: there are no streams
+
     def on(self, stage: str) -> AbstractContextManager[None]:
         """Make the stream of a stage ('sample' or 'gather') the current one."""
 
@@ -43,6 +45,8 @@ class Streams(Protocol):
 
 class NoStreams:
     """A device without streams: work runs where it is called, in order."""
+
+    in_order = True
 
     def on(self, stage: str) -> AbstractContextManager[None]:
         """Do nothing."""

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch_geometric.sampler.base import NumNeighbors, SubgraphType
 from torch_geometric.typing import NodeType
 
+from ..arguments import check_ids
 from ..graph.from_pyg import Graph
 from ..ops.backend import Backend
 from ..types import BatchKey, Ends, ExcludedEdges, SampledGraph, SamplingPlan
@@ -158,7 +159,10 @@ class KeyedSampler:
                 raise ValueError(
                     f"{name} is needed: the {kind} have no time of their own to sample before."
                 )
-            return None if own is None else torch.from_numpy(own)[seed]
+            if own is None:
+                return None
+            check_ids(seed, len(own), "seeds")
+            return torch.from_numpy(own)[seed]
         if times is None:
             raise ValueError(f"{name} has no meaning without time_attr.")
         if time.shape != seed.shape or time.is_floating_point():
@@ -207,7 +211,11 @@ class KeyedSampler:
         # A workspace belongs to one stream, which orders what is done with it.
         kind, pool = (plan_key, self.backend.streams.stream_id()), self.shared.workspaces
         work = pool.take(kind) or self.backend.workspace(self.graph.csc, plan)
-        work.start(seeds, key, seed_time, excluded)
+        if not work.start(seeds, key, seed_time, excluded):
+            pool.give_back(kind, work)
+            for seed, num_nodes in zip(seeds, self.graph.csc.num_nodes.tolist(), strict=True):
+                if seed is not None:
+                    check_ids(seed, num_nodes, "seeds")
         work.sample_hops(0, len(plan.fanouts))
         induced = self.settings.subgraph_type == SubgraphType.induced
         sampled = work.emit_induced() if induced else work.emit()

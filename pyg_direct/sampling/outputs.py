@@ -30,23 +30,30 @@ def output_of(
         backward: whether edges were followed from their sources, which then are the destinations
             in `sampled`.
     """
-    is_hetero = list(node_types) != [None]
+    near = 1 if backward else 0
+    node, seed_of, edge_index, edge, counts, num_edges = sampled
+    num_nodes = None if num_edges is None else counts
+    ends = [both.unbind() for both in edge_index]
+    if list(node_types) == [None]:
+        return SamplerOutput(
+            node=node[0],
+            row=ends[0][near],
+            col=ends[0][1 - near],
+            edge=edge[0],
+            batch=seed_of[0] if seed_of is not None else None,
+            num_sampled_nodes=num_nodes[0] if num_nodes is not None else None,
+            num_sampled_edges=num_edges[0] if num_edges is not None else None,
+        )
 
     def by_type(types: Sequence[Any], values: Sequence[Any] | None) -> Any:
-        if values is None:
-            return None
-        return dict(zip(types, values, strict=True)) if is_hetero else values[0]
+        return None if values is None else dict(zip(types, values, strict=True))
 
-    edges, near = sampled.num_sampled_edges, 1 if backward else 0
-    fields: dict[str, Any] = {
-        "node": by_type(node_types, sampled.node),
-        "row": by_type(edge_types, [e[near] for e in sampled.edge_index]),
-        "col": by_type(edge_types, [e[1 - near] for e in sampled.edge_index]),
-        "edge": by_type(edge_types, sampled.edge),
-        "batch": by_type(node_types, sampled.seed_of),
-        "num_sampled_nodes": by_type(
-            node_types, None if edges is None else sampled.num_sampled_nodes
-        ),
-        "num_sampled_edges": by_type(edge_types, edges),
-    }
-    return HeteroSamplerOutput(**fields) if is_hetero else SamplerOutput(**fields)
+    return HeteroSamplerOutput(
+        node=by_type(node_types, node),
+        row=by_type(edge_types, [e[near] for e in ends]),
+        col=by_type(edge_types, [e[1 - near] for e in ends]),
+        edge=by_type(edge_types, edge),
+        batch=by_type(node_types, seed_of),
+        num_sampled_nodes=by_type(node_types, num_nodes),
+        num_sampled_edges=by_type(edge_types, num_edges),
+    )

@@ -7,10 +7,13 @@ be drawn alone, and no two share a key unless 64-bit words collide.
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
+
 import numpy as np
 import torch
 
-from ..kernels.philox import fill_below, philox4x32_of_ints
+from ..kernels.philox import MASK, SHIFT, fill_below, philox4x32_of_arrays, philox4x32_of_ints
 from ..kernels.weighted import fill_uniform
 from ..types import BatchKey
 
@@ -19,6 +22,8 @@ CALL_DOMAIN = 1  # batches asked for one at a time
 SHUFFLE_DOMAIN = 2  # the order of the seeds in an epoch
 COVERAGE_DOMAIN = 3  # subgraphs that GraphSAINT's coefficients are counted over
 WALK_DOMAIN = 4  # random walks that are asked for without a loader
+
+KEYS_AT_ONCE = 256  # one alone takes 7 us, so many together 1 us each at most
 
 
 def derive(seed: int, epoch: int, batch: int, domain: int = LOADER_DOMAIN) -> BatchKey:
@@ -33,6 +38,16 @@ def derive(seed: int, epoch: int, batch: int, domain: int = LOADER_DOMAIN) -> Ba
     words = (batch & 0xFFFFFFFF, batch >> 32, epoch, domain, seed & 0xFFFFFFFF, seed >> 32)
     low, high, _, _ = philox4x32_of_ints(*words)
     return BatchKey(low, high)
+
+
+def keys(seed: int, epoch: int, first: int) -> Iterator[BatchKey]:
+    """Yield the keys of the batches of an epoch, from batch `first` on."""
+    yield derive(seed, epoch, first)
+    for batch in itertools.count(first + 1, KEYS_AT_ONCE):
+        number = np.arange(batch, batch + KEYS_AT_ONCE, dtype=np.uint64)
+        counter = number & MASK, number >> SHIFT, np.uint64(epoch), np.uint64(LOADER_DOMAIN)
+        words = philox4x32_of_arrays(*counter, np.uint64(seed & 0xFFFFFFFF), np.uint64(seed >> 32))
+        yield from itertools.starmap(BatchKey, np.stack(words[:2], axis=1).tolist())
 
 
 def integers(key: BatchKey, draw: int, size: int, end: int) -> torch.Tensor:

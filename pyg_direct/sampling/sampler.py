@@ -239,7 +239,7 @@ class NeighborSampler(BaseSampler):
         """
         if kwargs:
             raise TypeError(f"sample_from_nodes takes no argument {', '.join(kwargs)}.")
-        check_ids(index.node, self._keyed.num_nodes_of(index.input_type), "seeds")
+        self._keyed.num_nodes_of(index.input_type)  # so that the type is one of the graph's
         sample = partial(self._sample, self._key(key))
         return self._in_both_directions(node_sample(index, sample))
 

@@ -1,5 +1,6 @@
 """The random numbers: known answers, an independent Philox, exact bounds, counters used once."""
 
+import itertools
 import random
 from typing import Any
 
@@ -270,3 +271,13 @@ def test_with_replacement_is_one_draw_a_slot(k: int) -> None:
         expected = [by_hand(w, degree, (j, 9, 5), (3, 4))[0] for j, w in enumerate(words)]
         assert (position[2:-2] - 1000).tolist() == expected
         assert (position[[0, 1, -2, -1]] == -1).all()
+
+
+@pytest.mark.parametrize(
+    ("seed", "epoch", "first"), [(0, 0, 0), (2**64 - 1, 2**32 - 1, 2**32 - 3), (5, 7, 2**40)]
+)
+def test_the_keys_of_an_epoch_are_those_of_its_batches(seed, epoch, first) -> None:
+    """Many are made at a time, past 2^32 batches, too."""
+    made = list(itertools.islice(rng.keys(seed, epoch, first), 2 * rng.KEYS_AT_ONCE + 3))
+    assert made == [rng.derive(seed, epoch, first + i) for i in range(len(made))]
+    assert {type(word) for key in made for word in key} == {int}

@@ -80,6 +80,8 @@ class FakeStreams:
         faults: names of methods that do nothing: what a test must notice.
     """
 
+    in_order = False
+
     def __init__(self, delays: dict[str, float], faults: Iterable[str] = ()) -> None:
         names = ("sample", "gather", "main")
         self.streams = {name: Stream(name, delays.get(name, 0.0)) for name in names}

@@ -37,7 +37,7 @@ class CpuMemory:
 
     def to_batch(self, value: Any, device: torch.device) -> Any:
         """Return a part of a batch on `device`: as in PyG, a batch is where its data is."""
-        return value.to(device)
+        return value if value.device == device else value.to(device)
 
     def pin(self, batch: Any) -> Any:
         """Return a batch in page-locked memory, where torch has a GPU to copy it to."""

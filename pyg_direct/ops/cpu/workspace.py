@@ -24,11 +24,11 @@ from ...types import (
     SampledGraph,
     SamplingPlan,
 )
-from ..backend import ID_LIMIT, batch_too_large, before_window
+from ..backend import ID_LIMIT, batch_too_large, before_window, in_range
 from .buffers import Resources, grown
 from .checks import check_items, check_sources, check_whole_lists
 from .node_set import NodeSet
-from .outputs import copy_edges, copy_lists
+from .outputs import Edges, Lists, copy_lists, copy_out
 
 Ints = npt.NDArray[Any]
 
@@ -37,6 +37,7 @@ STAMP_LIMIT = ID_LIMIT  # half of the stamps, so that a batch that begins below 
 NO_INTS = np.empty(0, np.int64)
 NOTHING_EXCLUDED = np.empty((2, 0), np.int64)
 NO_DOUBLES = np.empty(0, np.float64)
+NO_EDGES = np.zeros((0, 1), np.int64)  # no hop of no relation
 
 
 class CpuWorkspace:
@@ -47,6 +48,8 @@ class CpuWorkspace:
         self._csc, self._plan, self._resources = csc, plan, resources
         self._relations = np.stack([csc.src_type, csc.dst_type, csc.indptr_base])
         self._dst_types: list[int] = csc.dst_type.tolist()
+        self._num_nodes: list[int] = csc.num_nodes.tolist()
+        self._node_base: list[int] = csc.node_base.tolist()
         # A node of a disjoint batch counts once in each subgraph, so its type sets no limit.
         no_limit = np.full(types, np.iinfo(np.int64).max, np.int64)
         self._node_limit = no_limit if plan.disjoint else csc.num_nodes
@@ -90,6 +93,7 @@ class CpuWorkspace:
             and self._largest_fanout <= hops.LARGEST_FANOUT
         )
         self._growth = _growth(plan.fanouts)
+        self._num_seeds = 0
 
         # 0 is below every stamp, so fresh tables are empty tables.
         self._table: Ints = np.zeros(0, np.uint64)
@@ -105,41 +109,59 @@ class CpuWorkspace:
         key: BatchKey,
         seed_time: Tensor | None = None,
         excluded: ExcludedEdges | None = None,
-    ) -> None:
+    ) -> bool:
         """Begin a batch."""
-        self._excluded = self._excluded_bounds = NO_INTS
-        if excluded is not None:
-            self._excluded, self._excluded_bounds = (part.numpy() for part in excluded)
-        self._seed_time = NO_INTS if seed_time is None else seed_time.numpy()
-        self._seed_before = NO_INTS
-        if seed_time is not None and self._plan.window >= 0:
-            self._seed_before = before_window(seed_time, self._plan.window).numpy()
+        self._set_rules(seed_time, excluded)
         self._key = (np.uint64(key.low), np.uint64(key.high))
         self._stamp += max(map(max, self._node_ptr.tolist()), default=0)
         if self._stamp >= STAMP_LIMIT:
             self._table[:] = 0
             self._stamp = 1
         # Zeros also after a batch that was interrupted by an error.
-        self._node_ptr[:] = 0
-        self._edge_ptr[:] = 0
-        self._node_bound[:] = [0 if seed is None else seed.shape[0] for seed in seeds]
+        self._node_ptr.fill(0)
+        self._edge_ptr.fill(0)
+        counts = [0 if seed is None else seed.shape[0] for seed in seeds]
+        self._num_seeds = sum(counts)
+        self._node_bound[:] = counts
         self._make_room()
-        stamp, subgraph, total = np.uint32(self._stamp), 0, int(self._csc.node_base[-1])
+        # Before they are entered: if one is no node, the next batch must not know the others.
+        self._node_ptr[1] = counts
+        subgraph = 0
         for t, seed in enumerate(seeds):
-            if seed is None:
-                continue
-            first, base, n = int(self._node_start[t]), int(self._csc.node_base[t]), seed.shape[0]
-            if self._plan.disjoint:
-                self._node[first : first + n] = seed.numpy()
-                self._seed_of[first : first + n] = np.arange(subgraph, subgraph + n, dtype=np.int32)
-                relabel.enter_disjoint(
-                    self._node, self._seed_of, first, first + n, 0, base, total,
-                    self._table, stamp,
-                )  # fmt: skip
-            else:
-                relabel.seed_dense(seed.numpy(), first, base, self._table, stamp, self._node)
-            subgraph += n
-        self._node_ptr[1] = self._node_bound
+            if seed is not None:
+                if not self._enter(t, seed, subgraph):
+                    return False
+                subgraph += counts[t]
+        return True
+
+    def _set_rules(self, seed_time: Tensor | None, excluded: ExcludedEdges | None) -> None:
+        """Keep what this batch may not take: edges, and neighbours by their times."""
+        self._excluded = self._excluded_bounds = self._seed_time = self._seed_before = NO_INTS
+        if excluded is not None:
+            self._excluded, self._excluded_bounds = (part.numpy() for part in excluded)
+        if seed_time is not None:
+            self._seed_time = seed_time.numpy()
+            if self._plan.window >= 0:
+                self._seed_before = before_window(seed_time, self._plan.window).numpy()
+
+    def _enter(self, t: int, seed: Tensor, subgraph: int) -> bool:
+        """Enter the seeds of type t, of subgraphs from `subgraph` on; False if one is no node."""
+        first, base, num_nodes = int(self._node_start[t]), self._node_base[t], self._num_nodes[t]
+        stamp = np.uint32(self._stamp)
+        if not self._plan.disjoint:
+            return relabel.seed_dense(
+                seed.numpy(), num_nodes, first, base, self._table, stamp, self._node
+            )
+        if not in_range(seed, num_nodes):
+            return False
+        last = first + seed.shape[0]
+        self._node[first:last] = seed.numpy()
+        self._seed_of[first:last] = np.arange(subgraph, subgraph + seed.shape[0], dtype=np.int32)
+        relabel.enter_disjoint(
+            self._node, self._seed_of, first, last, 0, base, self._node_base[-1],
+            self._table, stamp,
+        )  # fmt: skip
+        return True
 
     def sample_hops(self, first: int, last: int) -> None:
         """Sample the hops [first, last) of the plan."""
@@ -167,9 +189,8 @@ class CpuWorkspace:
         """Whether there are several threads, and a hop may be large enough for them."""
         if self._resources.threads <= 1:
             return False
-        known = int(self._node_ptr[1].sum()) * self._growth
-        most = int(self._csc.node_base[-1]) * self._csc.num_relations
-        return min(known, most) >= 2 * MIN_ITEMS_PER_THREAD
+        most = self._node_base[-1] * self._csc.num_relations
+        return min(self._num_seeds * self._growth, most) >= 2 * MIN_ITEMS_PER_THREAD
 
     def _count_items(self, hop: int) -> int:
         """Return how many lists are looked at in a hop: one of each node, in each relation."""
@@ -266,18 +287,23 @@ class CpuWorkspace:
         """Copy the edges out, relation by relation."""
         ends = self._edge_ptr.tolist()
         counts = [[hop[r + 1] - hop[r] for hop in ends] for r in range(self._csc.num_relations)]
-        outputs = self._emit_edges(self._edge_ptr, self._csc.edge_base, map(sum, counts))
-        return self._sampled(outputs, counts)
+        sizes, base = map(sum, counts), self._csc.edge_base
+        return self._sampled(*self._copy_out(self._edge_ptr, base, sizes, self._lists()), counts)
 
-    def _emit_edges(
-        self, edge_ptr: Ints, edge_base: Ints, sizes: Iterable[int]
-    ) -> list[tuple[Tensor, Tensor]]:
+    def _copy_out(
+        self, edge_ptr: Ints, edge_base: Ints, sizes: Iterable[int], lists: Lists
+    ) -> tuple[Edges, list[Tensor]]:
         edges = self._row, self._col, self._position, self._csc.perm
-        return copy_edges(self._resources, self._plan.id_dtype, edges, edge_ptr, edge_base, sizes)
+        id_dtype, nodes = self._plan.id_dtype, (self._node, lists)
+        return copy_out(self._resources, id_dtype, edges, edge_ptr, edge_base, sizes, nodes)
+
+    def _lists(self) -> Lists:
+        """Return where the list of each type begins in `_node`, and how long it is."""
+        return list(zip(self._node_start.tolist(), self._node_ptr[-1].tolist(), strict=True))
 
     def emit_induced(self) -> SampledGraph:
         """Copy out all edges between the sampled nodes, by destination."""
-        csc, outputs = self._csc, []
+        csc, edges = self._csc, Edges()
         nodes = self._node, self._node_start, self._node_ptr[-1]
         if not self._plan.disjoint:
             self._sampled_nodes.add(*nodes)
@@ -297,9 +323,10 @@ class CpuWorkspace:
                     *between, item, size, self._row, self._col, self._position
                 )
             edge_ptr = np.array([[0, size]], np.int64)
-            outputs += self._emit_edges(edge_ptr, csc.edge_base[r : r + 1], [size])
+            edges += self._copy_out(edge_ptr, csc.edge_base[r : r + 1], [size], [])[0]
         self._sampled_nodes.remove(*nodes)
-        return self._sampled(outputs, None)
+        none = self._copy_out(NO_EDGES, csc.edge_base[:0], [], self._lists())
+        return self._sampled(edges, none[1], None)
 
     def _lists_of(self, relation: int, first: int, count: int) -> tuple[Ints, Ints, Ints]:
         """Return what the nodes at `_node[first:]` may see of their lists in one relation.
@@ -330,22 +357,20 @@ class CpuWorkspace:
         return start, degree, excluded
 
     def _sampled(
-        self, edges: list[tuple[Tensor, Tensor]], num_edges: list[list[int]] | None
+        self, edges: Edges, nodes: list[Tensor], num_edges: list[list[int]] | None
     ) -> SampledGraph:
+        seed_of = None
+        if self._plan.disjoint:
+            seed_of = copy_lists(self._resources, self._seed_of, self._lists())
+        ends = zip(*self._node_ptr.tolist(), strict=True)
         return SampledGraph(
-            node=self._emit_lists(self._node),
-            seed_of=self._emit_lists(self._seed_of) if self._plan.disjoint else None,
+            node=nodes,
+            seed_of=seed_of,
             edge_index=[edge_index for edge_index, _ in edges],
             edge=[edge for _, edge in edges],
-            num_sampled_nodes=[
-                [after - before for before, after in pairwise(ends)]
-                for ends in self._node_ptr.T.tolist()
-            ],
+            num_sampled_nodes=[[b - a for a, b in pairwise(counts)] for counts in ends],
             num_sampled_edges=num_edges,
         )
-
-    def _emit_lists(self, source: Ints) -> list[Tensor]:
-        return copy_lists(self._resources, source, self._node_start, self._node_ptr[-1])
 
     def _make_item_room(self, items: int) -> None:
         """Have room for more than `items` items; what is known of them is lost."""

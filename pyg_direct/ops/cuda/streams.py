@@ -20,6 +20,8 @@ class CudaStreams:
     its own.
     """
 
+    in_order = False
+
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._torch: Any = torch.get_device_module(device)  # torch.cuda

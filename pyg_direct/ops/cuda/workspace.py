@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ...types import BatchKey, Csc, ExcludedEdges, IntTable, SampledGraph, SamplingPlan
+from ..backend import in_range
 from .arrays import (
     HOST_BLOCKS,
     MAX_BLOCKS,
@@ -87,9 +88,11 @@ class CudaWorkspace:
         key: BatchKey,
         seed_time: Tensor | None = None,
         excluded: ExcludedEdges | None = None,
-    ) -> None:
+    ) -> bool:
         """Begin a batch; its seeds are entered with the first hop."""
         given = [torch.empty(0, dtype=torch.int64) if seed is None else seed for seed in seeds]
+        if not all(map(in_range, given, self._csc.num_nodes.tolist())):
+            return False
         sizes = np.array([len(seed) for seed in given], np.int64)
         if self._must_forecast or not np.array_equal(sizes, self._sizes):
             self._sizes, self._must_forecast, self._hop_start = sizes, False, [0]
@@ -100,6 +103,7 @@ class CudaWorkspace:
         if self._state.begin(given, key, seed_time, excluded):
             self._launches.clear()
         self._seeds_entered = False
+        return True
 
     def sample_hops(self, first: int, last: int) -> None:
         """Sample the hops [first, last) of the plan. Waits where a hop takes all neighbours."""

@@ -165,6 +165,7 @@ SCALE_BY_ROW = torch.ones(8, 1)
 def test_every_way_to_gather_is_timed(clock, name, arguments, reads) -> None:
     class Slow:
         device = memory = None
+        in_host_memory = False
 
         def link_reads(self, table, rows):
             return 1.0 * rows, 32.0 * rows

@@ -83,17 +83,19 @@ def test_edges_of_a_hop_lie_behind_those_of_the_hops_before() -> None:
 def test_seed_dense() -> None:
     """Seeds 7, 4, 7 get the places 0, 1, 2, and later edges refer to 7 as 0."""
     table, node = np.zeros(10, np.uint32), ints(-1, -1, -1, -1)
-    relabel.seed_dense(ints(7, 4, 7), 1, 0, table, STAMP, node)
+    assert relabel.seed_dense(ints(7, 4, 7), 10, 1, 0, table, STAMP, node)
     assert node.tolist() == [-1, 7, 4, 7]
     assert table.nonzero()[0].tolist() == [4, 7]
     assert table[[7, 4]].tolist() == [100, 101]
+    for bad in (10, -1, -(2**63)):
+        assert not relabel.seed_dense(ints(4, bad), 10, 0, 0, table, STAMP, node)
 
 
 def test_relabel_dense() -> None:
     """Known 7, 4 and sources 4, 9, 9, 2 become 1, 2, 2, 3; the list grows to 7, 4, 9, 2."""
     table = np.arange(10, dtype=np.uint32) * 11  # left by batches before: all below the stamp
     node, row = ints(7, 4, -1, -1, -1), ints(4, 9, 9, 2)
-    relabel.seed_dense(ints(7, 4), 0, 0, table, STAMP, node)
+    relabel.seed_dense(ints(7, 4), 10, 0, 0, table, STAMP, node)
     node_ptr = ints([0], [2], [0])
     hops.hop_relabelled(
         ints([0], [0], [0]), ints(0, 10), ints([0, 4]), 0, row, table, STAMP, node, ints(0),
@@ -145,11 +147,14 @@ def test_emit_edges() -> None:
     for kind, perm, cuts in product((np.int32, np.int64), (None, np.arange(8) * 10), ([], [1, 5])):
         edge_index, edge = np.zeros((2, 2, 3), kind), np.zeros((2, 3), np.int64)
         out = [[*(ends.ctypes.data for ends in edge_index[r]), edge[r].ctypes.data] for r in (0, 1)]
+        node, nodes = np.array([9, 7, 4, 9, 3], kind), np.zeros(3, np.int64)
+        lists = ints([1, 2, nodes.ctypes.data], [4, 1, nodes[2:].ctypes.data])
         for first, last in pairwise([0, *cuts, 6]):
             emit.emit_edges(
                 edge_ptr, row, col, position, perm, ints(0, 5, 8), first, last, np.empty(0, kind),
-                ints(*out),
+                ints(*out), node, lists,
             )  # fmt: skip
+        assert nodes.tolist() == [7, 4, 3]
         assert edge_index[:, 0].tolist() == expected
         assert edge_index[:, 1].tolist() == [[9 - e for e in part] for part in expected]
         ids = [[0, 1, 2], [0, 1, 2]] if perm is None else [[0, 10, 20], [50, 60, 70]]
@@ -160,7 +165,7 @@ def test_induced_edges() -> None:
     """Nodes 7, 4 with the lists 7: [4, 9] and 4: [4] give rows 1, 1 and columns 0, 1."""
     start, degree, indices = ints(1, 0), ints(2, 1), ints(4, 4, 9)
     node, table = ints(7, 4), np.zeros(10, np.uint32)
-    relabel.seed_dense(node.copy(), 0, 0, table, STAMP, node)
+    relabel.seed_dense(node.copy(), 10, 0, 0, table, STAMP, node)
     nothing = np.empty((2, 0), np.int64)
     members = np.array([1 << 7 | 1 << 4], np.uint64)
     between = (

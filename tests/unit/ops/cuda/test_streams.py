@@ -27,6 +27,8 @@ from pyg_direct.sampling.sampler import keyed
 class Recorder:
     """`ops.streams.Streams` that run everything at once and write down what they are asked."""
 
+    in_order = False
+
     def __init__(self) -> None:
         self.log: list[tuple[Any, ...]] = []
         self._local, self._events = threading.local(), 0

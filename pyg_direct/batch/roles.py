@@ -1,0 +1,81 @@
+"""Which attributes of a graph a batch selects from, and along which dimension."""
+
+from __future__ import annotations
+
+import operator
+import weakref
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from torch_geometric.data.storage import BaseStorage
+
+SPARSE = ("adj", "adj_t")
+TOPOLOGY = ("edge_index", *SPARSE)
+
+Attribute = tuple[str, int]
+"""A name, and the dimension along which entries are selected."""
+
+
+class Roles(NamedTuple):
+    """The attributes of one store by what selects from them; a batch shares all others."""
+
+    node: tuple[Attribute, ...]
+    edge: tuple[Attribute, ...]
+
+
+class _Known(NamedTuple):
+    names: list[str]
+    values: list[Callable[[], Any]]
+    roles: Roles
+
+    def now(self) -> list[Any]:
+        """Return the values that are alive, and None for the others."""
+        return [value() for value in self.values]
+
+
+class KnownRoles:
+    """The roles in the stores of one graph, kept until a value of a store is replaced.
+
+    PyG tells them from names, shapes and the class of the graph, which for a small batch takes as
+    long as to gather it. Values are compared by identity, and not kept alive.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[Any, _Known] = {}
+
+    def of(self, key: Any, store: BaseStorage) -> Roles:
+        """Return the roles in the store of a type; None is the type of a homogeneous graph."""
+        fields, known = store._mapping, self._known.get(key)
+        if (
+            known is not None
+            and known.names == list(fields)
+            and all(map(operator.is_, known.now(), fields.values()))
+        ):
+            return known.roles
+        roles = roles_in(store)
+        self._known[key] = _Known(list(fields), list(map(_reference, fields.values())), roles)
+        return roles
+
+    def __reduce__(self) -> Any:
+        return KnownRoles, ()
+
+
+def roles_in(store: BaseStorage) -> Roles:
+    """Return the roles in a store, as PyG tells them."""
+    node, edge = [], []
+    for name, value in store.items():
+        of_nodes = name != "num_nodes" and store.is_node_attr(name)
+        of_edges = name not in TOPOLOGY and store.is_edge_attr(name)
+        if of_nodes or of_edges:
+            attribute = name, store._parent().__cat_dim__(name, value, store)
+            node += [attribute] * of_nodes
+            edge += [attribute] * of_edges
+    return Roles(tuple(node), tuple(edge))
+
+
+def _reference(value: Any) -> Callable[[], Any]:
+    """Return what gives a value as long as it lives; numbers and the like cannot be referred to."""
+    try:
+        return weakref.ref(value)
+    except TypeError:
+        return lambda: value
