@@ -6,6 +6,7 @@ A homogeneous graph has one node type and one relation, both named ``None``.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -191,3 +192,10 @@ class SamplingPlan(NamedTuple):
     id_dtype: torch.dtype  # dtype of the `edge_index` handed out: int64 or int32
     window: int = -1  # with times: how much older than its seed a neighbour may be; -1: any age
     excluding: bool = False  # whether batches may do without some edges
+
+    @property
+    def growth(self) -> float:
+        """How many times more nodes than seeds the last hop may look at, at most."""
+        if (self.fanouts < 0).any():
+            return math.inf
+        return float(np.maximum(1, self.fanouts[:-1].sum(1)).prod(dtype=np.float64))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import operator
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
@@ -20,13 +19,13 @@ from ...types import (
     BatchKey,
     Csc,
     ExcludedEdges,
-    IntTable,
     SampledGraph,
     SamplingPlan,
 )
-from ..backend import ID_LIMIT, batch_too_large, before_window, in_range
+from ..backend import ID_LIMIT, batch_too_large, in_range
 from .buffers import Resources, grown
 from .checks import check_items, check_sources, check_whole_lists
+from .limits import NO_INTS, NO_LIMITS, limits_of
 from .node_set import NodeSet
 from .outputs import Edges, Lists, copy_lists, copy_out
 
@@ -34,7 +33,6 @@ Ints = npt.NDArray[Any]
 
 MIN_ITEMS_PER_THREAD = 4096
 STAMP_LIMIT = ID_LIMIT  # half of the stamps, so that a batch that begins below it never wraps
-NO_INTS = np.empty(0, np.int64)
 NOTHING_EXCLUDED = np.empty((2, 0), np.int64)
 NO_DOUBLES = np.empty(0, np.float64)
 NO_EDGES = np.zeros((0, 1), np.int64)  # no hop of no relation
@@ -67,11 +65,10 @@ class CpuWorkspace:
         self._items = np.empty((3, 0), np.int64)  # start, degree and first edge of each
         self._item_low = np.empty(0, np.float64)
         self._item_excluded = NOTHING_EXCLUDED
-        self._excluded = self._excluded_bounds = NO_INTS
 
         self._time = NO_INTS if csc.times is None else csc.times.time
         self._time_base, self._weighted = csc.time_base, csc.weighted
-        self._seed_time = self._seed_before = NO_INTS
+        self._limits = NO_LIMITS
         self._weight = self._cumulative = NO_DOUBLES
         alias, self._positive = NO_INTS, False
         if csc.weights is not None:
@@ -92,7 +89,7 @@ class CpuWorkspace:
             and not (plan.disjoint or plan.replace)
             and self._largest_fanout <= hops.LARGEST_FANOUT
         )
-        self._growth = _growth(plan.fanouts)
+        self._growth = plan.growth
         self._num_seeds = 0
 
         # 0 is below every stamp, so fresh tables are empty tables.
@@ -111,7 +108,7 @@ class CpuWorkspace:
         excluded: ExcludedEdges | None = None,
     ) -> bool:
         """Begin a batch."""
-        self._set_rules(seed_time, excluded)
+        self._limits = limits_of(seed_time, excluded, self._plan.window)
         self._key = (np.uint64(key.low), np.uint64(key.high))
         self._stamp += max(map(max, self._node_ptr.tolist()), default=0)
         if self._stamp >= STAMP_LIMIT:
@@ -134,25 +131,14 @@ class CpuWorkspace:
                 subgraph += counts[t]
         return True
 
-    def _set_rules(self, seed_time: Tensor | None, excluded: ExcludedEdges | None) -> None:
-        """Keep what this batch may not take: edges, and neighbours by their times."""
-        self._excluded = self._excluded_bounds = self._seed_time = self._seed_before = NO_INTS
-        if excluded is not None:
-            self._excluded, self._excluded_bounds = (part.numpy() for part in excluded)
-        if seed_time is not None:
-            self._seed_time = seed_time.numpy()
-            if self._plan.window >= 0:
-                self._seed_before = before_window(seed_time, self._plan.window).numpy()
-
     def _enter(self, t: int, seed: Tensor, subgraph: int) -> bool:
         """Enter the seeds of type t, of subgraphs from `subgraph` on; False if one is no node."""
-        first, base, num_nodes = int(self._node_start[t]), self._node_base[t], self._num_nodes[t]
-        stamp = np.uint32(self._stamp)
+        first, base, stamp = int(self._node_start[t]), self._node_base[t], np.uint32(self._stamp)
         if not self._plan.disjoint:
             return relabel.seed_dense(
-                seed.numpy(), num_nodes, first, base, self._table, stamp, self._node
+                seed.numpy(), self._num_nodes[t], first, base, self._table, stamp, self._node
             )
-        if not in_range(seed, num_nodes):
+        if not in_range(seed, self._num_nodes[t]):
             return False
         last = first + seed.shape[0]
         self._node[first:last] = seed.numpy()
@@ -165,7 +151,7 @@ class CpuWorkspace:
 
     def sample_hops(self, first: int, last: int) -> None:
         """Sample the hops [first, last) of the plan."""
-        if not self._is_plain or len(self._excluded) > 0 or self._shares_hops():
+        if not self._is_plain or len(self._limits.excluded) > 0 or self._shares_hops():
             for hop in range(first, last):
                 self.plan(hop)
                 self.sample(hop)
@@ -202,7 +188,7 @@ class CpuWorkspace:
         items = self._count_items(hop)
         self._make_item_room(items)
         self._item_low[:items] = 0.0
-        csc, fanout = self._csc, self._plan.fanouts[hop]
+        csc, fanout, limits = self._csc, self._plan.fanouts[hop], self._limits
         start, degree, item_ptr = self._items
         lists = self._item_base, start, degree
         hops.items_listed(
@@ -214,25 +200,27 @@ class CpuWorkspace:
             temporal.cut_items(
                 self._node_start, self._node_ptr, self._relations, hop,
                 csc.indices, self._time, self._time_base,
-                self._seed_of, self._seed_time, self._seed_before, self._weighted, self._cumulative,
+                self._seed_of, limits.seed_time, limits.seed_before,
+                self._weighted, self._cumulative,
                 *lists, self._item_low,
             )  # fmt: skip
         # Where subgraphs share their nodes, only seeds have excluded edges, and hop 0 expands them.
-        if len(self._excluded) > 0 and (hop == 0 or self._plan.disjoint):
+        if len(limits.excluded) > 0 and (hop == 0 or self._plan.disjoint):
             self._item_excluded = np.empty((2, items), np.int64)
             sample.exclude_edges(
                 self._node_start, self._node_ptr, self._relations, hop, self._plan.disjoint,
-                self._seed_of, self._excluded, self._excluded_bounds, *lists, self._item_excluded,
+                self._seed_of, limits.excluded, limits.excluded_bounds,
+                *lists, self._item_excluded,
             )  # fmt: skip
         if csc.times is not None and self._plan.recent:
             temporal.keep_latest(
                 fanout, self._time_base, self._weighted, self._cumulative,
-                self._excluded, self._item_excluded, *lists, self._item_low,
+                limits.excluded, self._item_excluded, *lists, self._item_low,
             )  # fmt: skip
         edges = hops.hop_planned(
             self._node_ptr, self._relations, fanout, self._plan.replace, hop, self._node_limit,
             self._weighted, self._positive, self._weight,
-            *lists, self._excluded, self._item_excluded, item_ptr, self._edge_ptr,
+            *lists, limits.excluded, self._item_excluded, item_ptr, self._edge_ptr,
             self._node_bound,
         )  # fmt: skip
         new = edges - int(self._edge_ptr[hop, 0])
@@ -255,14 +243,14 @@ class CpuWorkspace:
                 weighted.draw_weighted(
                     *arguments, first, last, self._position,
                     self._weighted, self._time_base, *self._alias, self._weight,
-                    self._cumulative, self._item_low, self._excluded, self._item_excluded,
+                    self._cumulative, self._item_low, self._limits.excluded, self._item_excluded,
                 )  # fmt: skip
             slots = None
             if self._largest_fanout > hops.LARGEST_FANOUT:
                 slots = np.empty(2 << self._largest_fanout.bit_length(), np.int64)
             hops.hop_sampled(
                 self._csc.indices, *arguments, first, last, self._row, self._col, self._position,
-                self._weighted, self._excluded, self._item_excluded, slots,
+                self._weighted, self._limits.excluded, self._item_excluded, slots,
             )  # fmt: skip
 
         split(items, min(self._resources.threads, items // MIN_ITEMS_PER_THREAD), task)
@@ -314,7 +302,7 @@ class CpuWorkspace:
             between = (
                 start, degree, csc.indices, int(csc.node_base[src]), int(csc.node_base[-1]),
                 self._seed_of, first, not self._plan.disjoint, self._table, np.uint32(self._stamp),
-                self._sampled_nodes.words, self._excluded, excluded,
+                self._sampled_nodes.words, self._limits.excluded, excluded,
             )  # fmt: skip
             item, size = emit.induced_edges(*between, 0, 0, self._row, self._col, self._position)
             while item < count:
@@ -344,15 +332,15 @@ class CpuWorkspace:
         lists = (start, degree, 0, count)
         if base != NO_TIME:
             times = (csc.indices, self._time, base)
-            temporal.count_until(*lists, self._seed_of, first, self._seed_time, *times)
-            if len(self._seed_before) > 0:
-                temporal.skip_until(*lists, self._seed_of, first, self._seed_before, *times)
+            temporal.count_until(*lists, self._seed_of, first, self._limits.seed_time, *times)
+            if len(self._limits.seed_before) > 0:
+                temporal.skip_until(*lists, self._seed_of, first, self._limits.seed_before, *times)
         excluded = NOTHING_EXCLUDED
-        if len(self._excluded) > 0:
+        if len(self._limits.excluded) > 0:
             excluded = np.empty((2, count), np.int64)
             exclude.exclude_from_lists(
                 *lists, self._plan.disjoint, self._seed_of, first,
-                self._excluded, self._excluded_bounds, excluded,
+                self._limits.excluded, self._limits.excluded_bounds, excluded,
             )  # fmt: skip
         return start, degree, excluded
 
@@ -430,10 +418,3 @@ class CpuWorkspace:
                 self._node, self._seed_of, first, first + known, 0, int(self._csc.node_base[t]),
                 total, self._table, np.uint32(self._stamp),
             )  # fmt: skip
-
-
-def _growth(fanouts: IntTable) -> float:
-    """Return how many times more nodes than seeds the last hop may look at, at most."""
-    if (fanouts < 0).any():
-        return math.inf
-    return float(np.maximum(1, fanouts[:-1].sum(1)).prod(dtype=np.float64))
