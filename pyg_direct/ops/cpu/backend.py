@@ -86,10 +86,10 @@ class CpuBackend:
             if size > 0:
                 places.append((table.data_ptr(), shape[0], size // rows, out.data_ptr()))
                 nbytes += size
-            self._pages.request(table, ids)
         if places:
             task = partial(_gather, np.array(places, np.int64), ids)
-            split(rows, min(self.threads, nbytes // MIN_BYTES_PER_THREAD), task)
+            with self._pages.reading(tables, ids):
+                split(rows, min(self.threads, nbytes // MIN_BYTES_PER_THREAD), task)
         return outputs
 
     def gather_decoded(
@@ -102,7 +102,6 @@ class CpuBackend:
     ) -> Tensor:
         """Return the rows `index` of `table` as `dtype`, in recycled memory. Each id is checked."""
         ids = index.numpy()
-        self._pages.request(table, ids)
         out = self._resources.pool.empty((len(index), table.size(1)), dtype)
         kind = NUMBER_KINDS[table.dtype]
         if scale is not None and scale.dim() == 2:
@@ -112,7 +111,8 @@ class CpuBackend:
         task = partial(
             _gather_decoded, source.numpy(), factors.numpy(), kind, ids, NUMBER_KINDS[dtype], out
         )
-        split(len(index), min(self.threads, out.nbytes // MIN_BYTES_PER_THREAD), task)
+        with self._pages.reading([table], ids):
+            split(len(index), min(self.threads, out.nbytes // MIN_BYTES_PER_THREAD), task)
         return out
 
     def reduce(

@@ -3,6 +3,11 @@
 A core that reads a page which is not in memory waits for the disk, one page at a time, and the
 system reads 128 KB around it, expecting that more of that is wanted. Here all pages of a batch are
 asked for at once, in the order of the file, so that the disk has as many reads in flight as it can.
+
+A page may be missing all the same: there was no room for it, or it was taken back before its row
+was copied. While rows are copied such a page is read alone (MADV_RANDOM). Otherwise the system
+reads all around it, up to some megabytes as the disk is set up, in place of pages that are yet to
+be copied, which then are missing in their turn.
 """
 
 from __future__ import annotations
@@ -11,7 +16,8 @@ import contextlib
 import ctypes
 import mmap
 import sys
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,6 +28,7 @@ from ...kernels import pages
 
 MIN_TABLE_BYTES = 1 << 26  # of smaller tables every page is in memory soon
 SAMPLED_ROWS = 64  # that tell whether a batch's pages are in memory
+NORMAL, RANDOM = 0, 1  # MADV_NORMAL and MADV_RANDOM of Linux
 NOT_ON_DISK = ("/dev/shm/", "/memfd:", "/SYSV", "/dev/zero", "[")
 
 
@@ -30,6 +37,30 @@ class FilePages:
 
     def __init__(self) -> None:
         self._mapped: dict[tuple[int, int], bool] = {}
+        self._readers: defaultdict[tuple[int, int], list[None]] = defaultdict(list)
+
+    @contextlib.contextmanager
+    def reading(self, tables: Sequence[Tensor], index: npt.NDArray[np.int64]) -> Iterator[None]:
+        """Ask for the pages of the rows `index` of tables; as a context, to copy them in."""
+        spans = {span for table in tables if (span := self._request(table, index)) is not None}
+        for span in spans:
+            # Threads count themselves by one atomic step, without a lock, which a fork could break.
+            # At worst they give advice late, which changes no row.
+            self._readers[span].append(None)
+            _advise(span, RANDOM)
+        try:
+            yield
+        finally:
+            for span in spans:
+                self._readers[span].pop()
+                if not self._readers[span]:
+                    _advise(span, NORMAL)
+
+    def _request(self, table: Tensor, index: npt.NDArray[np.int64]) -> tuple[int, int] | None:
+        """Ask for the pages of rows; return the span of the table if it is mapped to a file."""
+        self.request(table, index)
+        key = table.data_ptr(), table.nbytes
+        return key if len(index) > 0 and self._mapped.get(key) else None
 
     def request(self, table: Tensor, index: npt.NDArray[np.int64]) -> int:
         """Ask for the pages of the rows `index`, if some of them may not be in memory.
@@ -59,6 +90,15 @@ class FilePages:
             # missing, which changes no result.
             self._mapped[key] = is_mapped_to_file(address)
         return self._mapped[key]
+
+
+def _advise(span: tuple[int, int], advice: int) -> None:
+    """Tell the system how the whole pages that a table lies in will be read."""
+    address, size = span
+    first, last = address // mmap.PAGESIZE, -(-(address + size) // mmap.PAGESIZE)
+    library: Any = ctypes.CDLL(None)
+    start, length = first * mmap.PAGESIZE, (last - first) * mmap.PAGESIZE
+    library.madvise(ctypes.c_void_p(start), ctypes.c_size_t(length), advice)
 
 
 def _pages(

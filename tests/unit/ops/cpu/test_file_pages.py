@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 
 from pyg_direct.kernels import pages
-from pyg_direct.ops.cpu import file_pages
+from pyg_direct.ops.cpu import backend, file_pages
 from pyg_direct.ops.cpu.backend import CpuBackend
 from pyg_direct.ops.cpu.file_pages import FilePages, is_mapped_to_file
 
@@ -108,6 +109,49 @@ def test_every_gather_asks(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = (table, None) if name == "gather_decoded" else (table,)
     getattr(CpuBackend(), name)(*arguments, torch.tensor([1]))
     assert asked[0] is table
+
+
+def reads_alone(table: Tensor) -> bool:
+    """Whether the system was told that a table is read at random, so that it reads no page more."""
+    inside = False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        span = re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line)
+        if span:
+            inside = int(span[1], 16) <= table.data_ptr() < int(span[2], 16)
+        elif inside and line.startswith("VmFlags:"):
+            return "rr" in line.split()
+    raise AssertionError("no such address")
+
+
+@pytest.mark.parametrize("name", ["gather", "gather_decoded"])
+def test_a_missing_page_is_read_alone_while_rows_are_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """And no longer: whoever reads the table from front to back afterwards has it read ahead."""
+    np.save(tmp_path / "table.npy", np.ones((5000, 300), np.float16))
+    table = torch.from_numpy(np.load(tmp_path / "table.npy", mmap_mode="c"))
+    seen: list[bool] = []
+
+    def watched(*arguments: Any) -> None:
+        seen.append(reads_alone(table))
+        copy(*arguments)
+
+    copy = getattr(backend, f"_{name}")
+    monkeypatch.setattr(backend, f"_{name}", watched)
+    arguments = (table, None) if name == "gather_decoded" else (table,)
+    found = getattr(CpuBackend(), name)(*arguments, torch.tensor([7, 4999]))
+    assert found.shape == (2, 300)
+    assert seen == [True]
+    assert not reads_alone(table)
+
+
+def test_the_last_of_several_readers_withdraws_the_advice(tmp_path: Path) -> None:
+    table, index, wanted = mapped(tmp_path), np.arange(10), FilePages()
+    with wanted.reading([table, table, torch.zeros(3)], index):
+        with pytest.raises(IndexError), wanted.reading([table], index):
+            raise IndexError
+        assert reads_alone(table)
+    assert not reads_alone(table)
 
 
 def test_tables_in_memory_are_left_alone() -> None:
