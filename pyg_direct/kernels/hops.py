@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .jit import entry, light_kernel
-from .relabel import relabel_dense
+from .relabel import enter_dense, relabel_dense
 from .sample import LINEAR_SEARCH, list_items, list_nodes, plan_hop, sample_hop
 
 Ints = npt.NDArray[Any]
@@ -21,6 +21,7 @@ items_listed = entry(list_items)
 hop_planned = entry(plan_hop)
 hop_sampled = entry(sample_hop)
 hop_relabelled = entry(relabel_dense)
+seeds_entered = entry(enter_dense)
 
 
 @light_kernel
@@ -51,12 +52,18 @@ def sample_hops(
 ) -> int:
     """Sample hops without times and weights, without replacement, in one call.
 
+    Hop 0 begins with the seeds, which are in `node` and not in `table` yet.
+
     Returns:
         `last`; or the hop for which `items`, `row` or `node` is too short. Then `edge_ptr` (0 where
         `items` is too short) and `node_bound` tell how long they have to be, and the call can be
         repeated from that hop on.
     """
     zero = np.int64(0)  # numba would compile what is called once more for the constant 0
+    if first == 0:  # again, too: what has been entered stays
+        for t in range(node_start.shape[0]):
+            begin = node_start[t]
+            enter_dense(node, begin, begin + node_ptr[1, t], node_base[t], table, stamp)
     for hop in range(first, last):
         fanout = fanouts[hop]
         count = zero

@@ -8,6 +8,7 @@ import gc
 import logging
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numba
@@ -135,6 +136,13 @@ def _add_runtime_symbols() -> bool:
     return True
 
 
+@functools.cache
+def source_stamp(folder: Path = Path(__file__).parent) -> tuple[tuple[str, int, int], ...]:
+    """Return what changes with the text of any kernel in a folder."""
+    files = sorted(folder.glob("*.py"))
+    return tuple((path.name, (stat := path.stat()).st_mtime_ns, stat.st_size) for path in files)
+
+
 class _Cache(caching.FunctionCache):
     """numba's cache on disk, of which any failure means compiling, with one warning.
 
@@ -143,6 +151,12 @@ class _Cache(caching.FunctionCache):
     """
 
     warned = False
+
+    def __init__(self, function: Any) -> None:
+        super().__init__(function)
+        # numba looks at the kernel's own file alone, and not at those of what it calls.
+        cache: Any = self
+        cache._cache_file._source_stamp = source_stamp()
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """Return the machine code of a signature, or None if it has to be compiled.

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .jit import helper, kernel, light_kernel, prefetch
+from .jit import helper, kernel, prefetch
 
 Ints = npt.NDArray[Any]
 
@@ -23,25 +23,18 @@ HASH_SHIFT = np.uint64(31)
 ONE, TWO = np.uint64(1), np.uint64(2)
 
 
-@light_kernel
-def seed_dense(
-    seed: Ints, num_nodes: int, first: int, base: int, table: Ints, stamp: np.uint32, node: Ints
-) -> bool:
-    """Enter the seeds of one type at node[first:]; a duplicate keeps its place in the list.
+@helper
+def enter_dense(
+    node: Ints, first: int, last: int, base: int, table: Ints, stamp: np.uint32
+) -> None:
+    """Enter the seeds node[first:last] of one type; of a duplicate the first place counts.
 
-    Returns:
-        Whether all seeds are in [0, num_nodes); else it stops at the first one that is not.
-
-    Example: seeds 7, 4, 7 get the places 0, 1, 2, and later edges refer to 7 as 0.
+    Example: seeds 7, 4, 7 have the places 0, 1, 2, and later edges refer to 7 as 0.
     """
-    for i in range(seed.shape[0]):
-        v = seed[i]
-        if v < 0 or v >= num_nodes:
-            return False
-        node[first + i] = v
+    for i in range(first, last):
+        v = node[i]
         if table[base + v] < stamp:
-            table[base + v] = stamp + np.uint32(i)
-    return True
+            table[base + v] = stamp + np.uint32(i - first)
 
 
 @helper

@@ -4,6 +4,7 @@ import gc
 import os
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import numba
@@ -188,3 +189,18 @@ def test_where_numba_hides_its_functions_the_compiler_is_loaded(cache_folder, mo
     assert hits_of(jit.kernel(plus_one)) == 0
     monkeypatch.setattr(jit, "_add_runtime_symbols", lambda: False)
     assert hits_of(jit.kernel(plus_one)) == 1
+
+
+def test_kept_machine_code_is_of_the_text_of_all_kernels(tmp_path: Path) -> None:
+    """One kernel calls others, from other files: when these change, it has to be compiled anew."""
+    for name in ("one.py", "other.py"):
+        (tmp_path / name).write_text("x = 1", encoding="utf-8")
+    stamps = [jit.source_stamp(tmp_path)]
+    (tmp_path / "other.py").write_text("x = 12", encoding="utf-8")
+    jit.source_stamp.cache_clear()
+    stamps.append(jit.source_stamp(tmp_path))
+    assert len(set(stamps)) == 2
+    from pyg_direct.kernels.gather import gather_tables
+
+    kept = gather_tables._cache._cache_file._source_stamp
+    assert {name for name, _, _ in kept} >= {"gather.py", "jit.py", "philox.py"}

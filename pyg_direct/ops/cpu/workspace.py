@@ -22,7 +22,7 @@ from ...types import (
     SampledGraph,
     SamplingPlan,
 )
-from ..backend import ID_LIMIT, batch_too_large, in_range
+from ..backend import ID_LIMIT, batch_too_large
 from .buffers import Resources, grown
 from .checks import check_items, check_sources, check_whole_lists
 from .limits import NO_INTS, NO_LIMITS, limits_of
@@ -87,10 +87,11 @@ class CpuWorkspace:
             and csc.times is None
             and csc.weights is None
             and not (plan.disjoint or plan.replace)
+            and len(plan.fanouts) > 0
             and self._largest_fanout <= hops.LARGEST_FANOUT
         )
         self._growth = plan.growth
-        self._num_seeds = 0
+        self._in_one_call = False
 
         # 0 is below every stamp, so fresh tables are empty tables.
         self._table: Ints = np.zeros(0, np.uint64)
@@ -118,7 +119,8 @@ class CpuWorkspace:
         self._node_ptr.fill(0)
         self._edge_ptr.fill(0)
         counts = [0 if seed is None else seed.shape[0] for seed in seeds]
-        self._num_seeds = sum(counts)
+        alone = len(self._limits.excluded) == 0 and not self._shares_hops(sum(counts))
+        self._in_one_call = self._is_plain and alone
         self._node_bound[:] = counts
         self._make_room()
         # Before they are entered: if one is no node, the next batch must not know the others.
@@ -133,25 +135,23 @@ class CpuWorkspace:
 
     def _enter(self, t: int, seed: Tensor, subgraph: int) -> bool:
         """Enter the seeds of type t, of subgraphs from `subgraph` on; False if one is no node."""
-        first, base, stamp = int(self._node_start[t]), self._node_base[t], np.uint32(self._stamp)
-        if not self._plan.disjoint:
-            return relabel.seed_dense(
-                seed.numpy(), self._num_nodes[t], first, base, self._table, stamp, self._node
-            )
-        if not in_range(seed, self._num_nodes[t]):
+        ids, first, base = seed.numpy(), int(self._node_start[t]), self._node_base[t]
+        n, stamp = len(ids), np.uint32(self._stamp)
+        # Negative ones are the largest of all without a sign.
+        if n > 0 and ids.view(np.uint64).max() >= self._num_nodes[t]:
             return False
-        last = first + seed.shape[0]
-        self._node[first:last] = seed.numpy()
-        self._seed_of[first:last] = np.arange(subgraph, subgraph + seed.shape[0], dtype=np.int32)
-        relabel.enter_disjoint(
-            self._node, self._seed_of, first, last, 0, base, self._node_base[-1],
-            self._table, stamp,
-        )  # fmt: skip
+        self._node[first : first + n] = ids
+        if self._plan.disjoint:
+            self._seed_of[first : first + n] = np.arange(subgraph, subgraph + n, dtype=np.int32)
+            region = (first, first + n, 0, base, self._node_base[-1])
+            relabel.enter_disjoint(self._node, self._seed_of, *region, self._table, stamp)
+        elif not self._in_one_call:  # which enters the seeds itself
+            hops.seeds_entered(self._node, first, first + n, base, self._table, stamp)
         return True
 
     def sample_hops(self, first: int, last: int) -> None:
         """Sample the hops [first, last) of the plan."""
-        if not self._is_plain or len(self._limits.excluded) > 0 or self._shares_hops():
+        if not self._in_one_call:
             for hop in range(first, last):
                 self.plan(hop)
                 self.sample(hop)
@@ -171,12 +171,12 @@ class CpuWorkspace:
                 self._make_edge_room(first)
                 self._make_room()
 
-    def _shares_hops(self) -> bool:
+    def _shares_hops(self, seeds: int) -> bool:
         """Whether there are several threads, and a hop may be large enough for them."""
         if self._resources.threads <= 1:
             return False
         most = self._node_base[-1] * self._csc.num_relations
-        return min(self._num_seeds * self._growth, most) >= 2 * MIN_ITEMS_PER_THREAD
+        return min(seeds * self._growth, most) >= 2 * MIN_ITEMS_PER_THREAD
 
     def _count_items(self, hop: int) -> int:
         """Return how many lists are looked at in a hop: one of each node, in each relation."""

@@ -80,22 +80,27 @@ def test_edges_of_a_hop_lie_behind_those_of_the_hops_before() -> None:
     assert ends[-1][-1] == len(out.edge[0])
 
 
-def test_seed_dense() -> None:
-    """Seeds 7, 4, 7 get the places 0, 1, 2, and later edges refer to 7 as 0."""
-    table, node = np.zeros(10, np.uint32), ints(-1, -1, -1, -1)
-    assert relabel.seed_dense(ints(7, 4, 7), 10, 1, 0, table, STAMP, node)
-    assert node.tolist() == [-1, 7, 4, 7]
+def test_seeds_are_entered() -> None:
+    """Seeds 7, 4, 7 have the places 0, 1, 2, and later edges refer to 7 as 0."""
+    table = np.zeros(10, np.uint32)
+    hops.seeds_entered(ints(-1, 7, 4, 7), 1, 4, 0, table, STAMP)
     assert table.nonzero()[0].tolist() == [4, 7]
     assert table[[7, 4]].tolist() == [100, 101]
-    for bad in (10, -1, -(2**63)):
-        assert not relabel.seed_dense(ints(4, bad), 10, 0, 0, table, STAMP, node)
+
+
+@pytest.mark.parametrize("bad", [1000, -1, -(2**63), 2**32 + 4])
+def test_what_is_no_node_is_not_entered(bad: int) -> None:
+    work = workspace(example_graph(), [2])
+    assert work.start([torch.tensor([4, 7])], KEY)
+    assert not work.start([torch.tensor([7, bad])], KEY)
+    assert run(work, [4, 7]).node[0].tolist()[:2] == [4, 7], "the workspace goes on"
 
 
 def test_relabel_dense() -> None:
     """Known 7, 4 and sources 4, 9, 9, 2 become 1, 2, 2, 3; the list grows to 7, 4, 9, 2."""
     table = np.arange(10, dtype=np.uint32) * 11  # left by batches before: all below the stamp
     node, row = ints(7, 4, -1, -1, -1), ints(4, 9, 9, 2)
-    relabel.seed_dense(ints(7, 4), 10, 0, 0, table, STAMP, node)
+    hops.seeds_entered(node, 0, 2, 0, table, STAMP)
     node_ptr = ints([0], [2], [0])
     hops.hop_relabelled(
         ints([0], [0], [0]), ints(0, 10), ints([0, 4]), 0, row, table, STAMP, node, ints(0),
@@ -165,7 +170,7 @@ def test_induced_edges() -> None:
     """Nodes 7, 4 with the lists 7: [4, 9] and 4: [4] give rows 1, 1 and columns 0, 1."""
     start, degree, indices = ints(1, 0), ints(2, 1), ints(4, 4, 9)
     node, table = ints(7, 4), np.zeros(10, np.uint32)
-    relabel.seed_dense(node.copy(), 10, 0, 0, table, STAMP, node)
+    hops.seeds_entered(node, 0, 2, 0, table, STAMP)
     nothing = np.empty((2, 0), np.int64)
     members = np.array([1 << 7 | 1 << 4], np.uint64)
     between = (
@@ -183,22 +188,23 @@ def test_induced_edges() -> None:
 
 
 @pytest.mark.parametrize("row_bytes", [1, 2, 3, 4, 7, 8, 12, 16, 64, 65, 1000])
-def test_gather_rows(row_bytes: int) -> None:
+def test_gather_tables(row_bytes: int) -> None:
     table = np.arange(50 * row_bytes).astype(np.uint8).reshape(50, row_bytes)
     index = np.random.default_rng(0).integers(0, 50, 40)
     out = np.full((40, row_bytes), 255, np.uint8)
-    arguments = (len(table), row_bytes, 3, 37, out.ctypes.data)
-    assert entry(gather.gather_rows)(table.ctypes.data, index, *arguments) == -1
+    tables = ints([table.ctypes.data, len(table), row_bytes, out.ctypes.data])
+    assert gather.gather_tables(tables, index, 3, 37) == (-1, -1)
     assert np.array_equal(out[3:37], table[index[3:37]])
     assert (out[:3] == 255).all()
     assert (out[37:] == 255).all()
 
 
 @pytest.mark.parametrize("bad", [-1, 50, 2**40])
-def test_gather_rows_stops_at_an_id_out_of_range(bad: int) -> None:
+def test_gather_tables_stops_at_an_id_out_of_range(bad: int) -> None:
     table, index = np.zeros((50, 8), np.uint8), np.array([3, 4, bad, 5])
     out = np.full((4, 8), 255, np.uint8)
-    assert entry(gather.gather_rows)(table.ctypes.data, index, 50, 8, 0, 4, out.ctypes.data) == 2
+    tables = ints([table.ctypes.data, 50, 8, out.ctypes.data])
+    assert gather.gather_tables(tables, index, 0, 4) == (0, 2)
     assert (out[2:] == 255).all()
 
 
