@@ -46,8 +46,29 @@ LEFT_BEHIND = pytest.StashKey[set[threading.Thread]]()
 NEEDS_TORCH_SPARSE = "PyG's own sampler needs torch_sparse (or pyg-lib), which is not installed"
 
 
+# Modules whose cases on the emulated device are slow tests: `tests/kernels`, the contract and the
+# recorded batches compare it with the CPU among the default ones.
+EMULATED_IN_SLOW = {
+    "test_combinations", "test_exclude_seed_edges", "test_extreme_arguments", "test_hetero_full",
+    "test_link", "test_one_body", "test_user_memory", "test_weighted",
+}  # fmt: skip
+
+
+def on_emulated_device(item: pytest.Item) -> bool:
+    """Whether a test is the case "cuda" of one that runs on each backend."""
+    call = getattr(item, "callspec", None)
+    return call is not None and "cuda" in call.id.split("-")
+
+
+@pytest.hookimpl(tryfirst=True)  # before the marks select
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip `gpu` tests without a CUDA device, unless a GPU was promised: then they fail."""
+    """Mark slow tests; skip `gpu` tests without a CUDA device, unless a GPU was promised.
+
+    Then they fail.
+    """
+    for item in items:
+        if on_emulated_device(item) and item.path.stem in EMULATED_IN_SLOW:
+            item.add_marker(pytest.mark.slow)
     if torch.cuda.is_available() or os.environ.get(REQUIRE_GPU) == "1":
         return
     skip = pytest.mark.skip(reason="needs a CUDA device")

@@ -7,7 +7,9 @@ import numpy.typing as npt
 
 from .jit import copy_bytes, light_kernel, prefetch_address
 
-PREFETCH_DISTANCE = 16  # in rows
+LINE_BYTES = 64
+MOST_LINES = 8  # of a row that are prefetched; the processor sees by then that it goes on
+ROWS_AHEAD, SHORT_ROWS_AHEAD = 4, 16  # how far ahead rows are prefetched; short ones are of a line
 
 
 @light_kernel
@@ -22,17 +24,21 @@ def gather_tables(
     Addresses are of any alignment. An id out of range ends it; the number of the table and the id's
     place in `index` are returned.
 
-    Only the first cache line of a row is prefetched: that hides the TLB miss, and the copy itself
-    has the other lines in flight at once.
+    The lines of a row are prefetched some rows ahead, so that those of several are in flight: the
+    copy alone has one row's.
 
     Example: rows of 2 bytes, index [2, 0], a table [a b c d e f] gives [e f a b]; index [0, 3]
     gives [a b . .] and returns (0, 1).
     """
     for t in range(tables.shape[0]):
         table, num_rows, row_bytes, out = tables[t, 0], tables[t, 1], tables[t, 2], tables[t, 3]
+        lines = min((row_bytes + LINE_BYTES - 1) // LINE_BYTES, MOST_LINES)
+        distance = ROWS_AHEAD if lines > 1 else SHORT_ROWS_AHEAD
         for i in range(first, last):
-            if i + PREFETCH_DISTANCE < last:
-                prefetch_address(table + index[i + PREFETCH_DISTANCE] * row_bytes)
+            if i + distance < last:
+                ahead = table + index[i + distance] * row_bytes
+                for line in range(lines):
+                    prefetch_address(ahead + line * LINE_BYTES)
             if index[i] < 0 or index[i] >= num_rows:
                 return t, i
             source, target = table + index[i] * row_bytes, out + i * row_bytes

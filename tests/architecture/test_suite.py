@@ -1,6 +1,8 @@
 """Checks of the suite itself: a missing GPU is noticed, and the stored batches are complete."""
 
 import json
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import conftest
@@ -48,6 +50,18 @@ def test_gpu_tests_are_skipped_or_fail(
             conftest.pytest_runtest_setup(gpu)
     else:
         conftest.pytest_runtest_setup(gpu)
+
+
+@pytest.mark.parametrize(
+    ("module", "case", "slow"),
+    [("test_link", "cuda-True", True), ("test_link", "cpu-True", False),
+     ("test_temporal", "cuda", False)],
+)  # fmt: skip
+def test_products_on_the_emulated_device_are_slow(module: str, case: str, slow: bool) -> None:
+    item = Item()
+    item.path, item.callspec = Path(f"{module}.py"), SimpleNamespace(id=case)  # type: ignore[attr-defined]
+    conftest.pytest_collection_modifyitems([item])
+    assert ("slow" in item.markers) == slow
 
 
 def test_each_backend_is_the_one_that_samples(each_backend: str) -> None:

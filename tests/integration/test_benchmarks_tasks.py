@@ -44,6 +44,7 @@ def test_tasks(tmp_path):
 
 
 # From Python 3.12 on, for PyG's workers; this process has idle threads by then.
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 def test_other_loaders(tmp_path):
     other_loaders.main(["--quick", "--out", str(tmp_path)])

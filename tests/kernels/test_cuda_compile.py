@@ -26,6 +26,8 @@ from pyg_direct.ops.cuda.source import (
     read_source,
 )
 
+pytestmark = pytest.mark.slow
+
 COMMON = 80
 
 
@@ -71,7 +73,6 @@ def test_every_value_of_an_instance_compiles(file: str, pool: ThreadPoolExecutor
     check_compiled(file, COMMON, covering(read_source(file)), pool)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("architecture", nvrtc.ARCHITECTURES)
 @pytest.mark.parametrize("file", FILES)
 def test_every_instance_compiles(file: str, architecture: int, pool: ThreadPoolExecutor) -> None:

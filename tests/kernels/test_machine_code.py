@@ -14,6 +14,8 @@ from pyg_direct.ops.cuda.backend import LOADS_IN_FLIGHT, WORDS
 from pyg_direct.ops.cuda.launch import BLOCK_THREADS, compile_options, threads_of
 from pyg_direct.ops.cuda.source import FILES, instances, read_source
 
+pytestmark = pytest.mark.slow
+
 REGISTERS = 65_536  # of a multiprocessor, on every architecture
 REGISTER_UNIT = 8  # a thread gets a multiple of it
 SPILLS = r"(LDL|STL)\b.*"  # accesses to local memory
@@ -123,14 +125,12 @@ def test_missing_launch_bounds_are_seen(architecture: int) -> None:
         check_gather(machine_code("gather.cu", {"V": "uint4"}, architecture, planted=BOUNDS))
 
 
-@pytest.mark.slow
 def test_more_registers_than_the_blocks_leave_are_seen() -> None:
     *_, types = instances(read_source("sample.cu"))
     with pytest.raises(AssertionError, match="Usage"):
         check_registers(machine_code("sample.cu", types, COMMON, planted=BOUNDS))
 
 
-@pytest.mark.slow
 def test_kernels_that_say_two_blocks_need_them() -> None:
     """With room for three, draws go to local memory: see `KERNEL` in common.cuh."""
     for file, kernel in (("sample.cu", "sample_replace"), ("weighted.cu", "weighted_replace")):
@@ -167,7 +167,6 @@ def test_the_model_of_accesses_under_way() -> None:
     assert sass.in_flight([first, both, partly, both], "LDG.E") == 2
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("architecture", nvrtc.ARCHITECTURES)
 @pytest.mark.parametrize("file", FILES)
 def test_every_instance(file: str, architecture: int) -> None:
@@ -192,7 +191,6 @@ NVRTC_WHEELS = ("nvidia-cuda-nvrtc-cu12==12.0.140", "nvidia-cuda-nvrtc==13.5.37"
 UNREADABLE = {("12.0", 90)}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("wheel", NVRTC_WHEELS)
 def test_other_versions_of_nvrtc(wheel: str) -> None:
     (library,) = nvrtc.libraries([wheel_folder(wheel) / "nvidia"])

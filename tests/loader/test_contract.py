@@ -197,6 +197,7 @@ def test_our_loaders_keep_the_contract():
     assert Contract(NeighborLoader, LinkNeighborLoader).broken_rules() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_the_fault_is_caught(fault):
     assert FAULTS[fault][1] in broken_by(fault)

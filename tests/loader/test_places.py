@@ -196,6 +196,7 @@ print(json.dumps([sorted(places), sorted(seen), weights, str(loader.placement).s
 """
 
 
+@pytest.mark.slow
 def test_two_ranks_use_a_device_each(tmp_path: Path) -> None:
     """A data-parallel loop over gloo, whose ranks do not call `set_device`."""
     processes = [

@@ -184,6 +184,7 @@ def inclusion(data: Data, draws: int) -> tuple[np.ndarray, np.ndarray]:
     return node, edge
 
 
+@pytest.mark.slow
 def test_saint_coefficients() -> None:
     """node_norm N is 1 / P(node), edge_norm is P(source) / P(edge), but for counting."""
     data = saint_graph()
@@ -202,6 +203,7 @@ def test_saint_coefficients() -> None:
     assert loader.edge_norm.numpy()[often] == pytest.approx(1 / given[often], rel=0.25)
 
 
+@pytest.mark.slow
 def test_saint_normalisation_is_unbiased() -> None:
     """The weighted sum over a subgraph has the mean over the graph as its expectation."""
     data = saint_graph()
@@ -251,6 +253,7 @@ def hgt_sets(sampler: HGTSampler, draws: int) -> Counter[frozenset[int]]:
     return Counter(frozenset(o.node["author"].tolist()) for o in out)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("k", [1, 2, 4])
 def test_hgt_draws(k: int) -> None:
     """Budgets are 1 / degree for each edge, and draws go by their squares."""
@@ -266,6 +269,7 @@ def test_hgt_draws(k: int) -> None:
     assert p_value(1) < THRESHOLD, "budgets that are not squared"
 
 
+@pytest.mark.slow
 def test_hgt_budgets_grow_from_hop_to_hop() -> None:
     """All but one author in hop 1 cannot be; the second hop draws from what both hops gave."""
     data = HeteroData()

@@ -222,6 +222,7 @@ def test_every_seed_and_edge_is_treated_fairly() -> None:
     assert two_sided(float(np.abs(z).max())) * free.sum() > THRESHOLD
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("replace", [False, True])
 @pytest.mark.parametrize("disjoint", [False, True])
 def test_two_hops_follow_the_law_of_the_reference(replace: bool, disjoint: bool) -> None:

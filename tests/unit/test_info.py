@@ -309,6 +309,7 @@ def test_whatever_fails_the_report_does_not() -> None:
         assert "device=None means" in info.report(machine)
 
 
+@pytest.mark.slow
 def test_this_machine() -> None:
     """The real questions, in a process of their own: no CuPy, no context."""
     code = (

@@ -191,6 +191,7 @@ for name, make in test_all.LOADERS.items():
 """
 
 
+@pytest.mark.slow
 def test_no_compiled_extension_is_needed() -> None:
     program = PROGRAM.format(root=str(ROOT), here=str(Path(__file__).parent))
     done = subprocess.run(
@@ -199,6 +200,7 @@ def test_no_compiled_extension_is_needed() -> None:
     assert done.stdout.split() == list(LOADERS), done.stderr
 
 
+@pytest.mark.slow
 def test_the_program_notices_a_missing_extension() -> None:
     program = PROGRAM.format(root=str(ROOT), here=str(Path(__file__).parent)).replace(
         "import test_all", "import torch_geometric.loader as L, test_all\n"

@@ -162,6 +162,7 @@ USES: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["indptr", "indices", "alias", "cumulative", "sorted_times"])
 def test_damaged_arrays_crash_nothing(tmp_path: Path, name: str) -> None:
     """Any bytes may stand in an array: a batch, a ValueError, never a crash or a hang."""

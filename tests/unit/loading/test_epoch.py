@@ -218,6 +218,7 @@ def _child(loader, queue):
     queue.put([batch.e_id.tolist() for batch in loader])
 
 
+@pytest.mark.slow
 @pytest.mark.pyg("loader.pickle")
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 @pytest.mark.parametrize("num_workers", [0, 2])
@@ -288,6 +289,7 @@ def test_ctrl_c(num_workers):
     assert process.returncode == 0, err
 
 
+@pytest.mark.slow
 def test_the_interpreter_exits_in_the_middle_of_an_epoch():
     program = SLOW_EPOCH.format(num_workers=3).replace('print("batch", flush=True)', "break")
     program += "\nkept = iter(loader); next(kept); print('end')"

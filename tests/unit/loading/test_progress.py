@@ -127,6 +127,7 @@ def test_a_state_between_epochs_begins_the_next_one():
     assert edges(other) == epochs[1]
 
 
+@pytest.mark.slow
 def test_in_a_new_process(tmp_path):
     for seed in (None, 11):
         state, rest = interrupted(build(seed, shuffle=True), 3)

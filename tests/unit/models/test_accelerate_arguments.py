@@ -330,6 +330,7 @@ os._exit(0)  # gloo's threads may hang when the process group is taken down
 """
 
 
+@pytest.mark.slow
 def test_distributed_data_parallel(tmp_path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", PARALLEL, str(tmp_path)], timeout=120, check=True,

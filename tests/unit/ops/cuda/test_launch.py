@@ -117,6 +117,7 @@ SAMPLING = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SAMPLING)
 def test_launches_do_not_grow_with_the_edge_types(
     monkeypatch: pytest.MonkeyPatch, name: str

@@ -235,6 +235,7 @@ def test_batches_in_and_out_of_inference_mode(gpu: Gpu, expected: list[dict[str,
     assert_equal(got, expected)
 
 
+@pytest.mark.slow
 def test_tensors_that_are_replaced_do_not_pile_up(gpu: Gpu) -> None:
     data = graph()
     loader = loader_of(gpu, data, features="host")
