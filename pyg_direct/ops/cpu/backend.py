@@ -77,17 +77,18 @@ class CpuBackend:
         self, tables: Sequence[Tensor], index: Tensor, end: int | None = None
     ) -> list[Tensor]:
         """Return the rows `index` of each table, by one call of a kernel."""
-        rows, ids, places, outputs, nbytes = index.shape[0], index.numpy(), [], [], 0
+        rows, ids, outputs, nbytes = index.shape[0], index.numpy(), [], 0
+        places: list[int] = []
         for table in tables:
             shape = table.shape
             out = self._resources.pool.empty((rows, *shape[1:]), table.dtype)
             outputs.append(out)
             size = out.nbytes
             if size > 0:
-                places.append((table.data_ptr(), shape[0], size // rows, out.data_ptr()))
+                places += table.data_ptr(), shape[0], size // rows, out.data_ptr()
                 nbytes += size
         if places:
-            task = partial(_gather, np.array(places, np.int64), ids)
+            task = partial(_gather, np.array(places, np.int64).reshape(-1, 4), ids)
             with self._pages.reading(tables, ids):
                 split(rows, min(self.threads, nbytes // MIN_BYTES_PER_THREAD), task)
         return outputs

@@ -29,6 +29,7 @@ from ...kernels import pages
 MIN_TABLE_BYTES = 1 << 26  # of smaller tables every page is in memory soon
 SAMPLED_ROWS = 64  # that tell whether a batch's pages are in memory
 NORMAL, RANDOM = 0, 1  # MADV_NORMAL and MADV_RANDOM of Linux
+NOTHING_TO_ASK = contextlib.nullcontext()
 NOT_ON_DISK = ("/dev/shm/", "/memfd:", "/SYSV", "/dev/zero", "[")
 
 
@@ -39,9 +40,15 @@ class FilePages:
         self._mapped: dict[tuple[int, int], bool] = {}
         self._readers: defaultdict[tuple[int, int], list[None]] = defaultdict(list)
 
-    @contextlib.contextmanager
-    def reading(self, tables: Sequence[Tensor], index: npt.NDArray[np.int64]) -> Iterator[None]:
+    def reading(
+        self, tables: Sequence[Tensor], index: npt.NDArray[np.int64]
+    ) -> contextlib.AbstractContextManager[None]:
         """Ask for the pages of the rows `index` of tables; as a context, to copy them in."""
+        large = [table for table in tables if table.nbytes >= MIN_TABLE_BYTES]
+        return self._reading(large, index) if large else NOTHING_TO_ASK
+
+    @contextlib.contextmanager
+    def _reading(self, tables: Sequence[Tensor], index: npt.NDArray[np.int64]) -> Iterator[None]:
         spans = {span for table in tables if (span := self._request(table, index)) is not None}
         for span in spans:
             # Threads count themselves by one atomic step, without a lock, which a fork could break.
