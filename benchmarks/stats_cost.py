@@ -14,7 +14,8 @@ from benchmarks.result import new_result, parser, write
 from benchmarks.statistics import spread
 from examples.synthetic import power_law_graph
 from pyg_direct import NeighborLoader
-from pyg_direct.loading.recorder import Recorder
+from pyg_direct.loading.recorder import Recorder, TimedBackend
+from pyg_direct.ops.cpu.backend import CpuBackend
 
 
 def microseconds(function: Any, number: int, rounds: int) -> dict[str, float | int]:
@@ -29,7 +30,7 @@ def main(argv: list[str] | None = None) -> None:
     number, rounds = (10, 2) if args.quick else (20_000, 15)
     loader = NeighborLoader(power_law_graph(2_000, 20_000, 8, 4), [5, 5], batch_size=64)
     batch = next(iter(loader))
-    recorder = Recorder()
+    recorder, backend = Recorder(), TimedBackend(CpuBackend())
 
     def consumer() -> None:
         recorder.ready(0)
@@ -39,7 +40,7 @@ def main(argv: list[str] | None = None) -> None:
     result |= {
         "add": microseconds(lambda: recorder.add("sampling", 1.0), number, rounds),
         "ready_ask_hand_over": microseconds(consumer, number, rounds),
-        "count_a_batch": microseconds(lambda: recorder.count(batch), number, rounds),
+        "count_a_batch": microseconds(lambda: recorder.assembled(batch, backend), number, rounds),
     }
     for name in ("add", "ready_ask_hand_over", "count_a_batch"):
         print(f"{name}: {result[name]['median']:.2f} us (from {result[name]['min']:.2f})")
