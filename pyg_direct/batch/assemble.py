@@ -19,7 +19,7 @@ from ..types import Ends
 from .gather import gather_all, tables_in
 from .ids import HostIds, Ids, of_the_users
 from .narrow import check_feature_dtype, converted
-from .roles import SPARSE, TOPOLOGY, KnownRoles
+from .roles import SPARSE, TOPOLOGY, Attribute, KnownRoles
 from .sparse import ROWS_UNREADABLE, SampledEdges
 from .tensors import moved
 
@@ -259,6 +259,22 @@ class _Parts:
         """Return the types that a field speaks of."""
         return list(getattr(self.out, field) or {}) if self.hetero else [None]
 
+    def gathered(
+        self,
+        given: Fields,
+        attributes: tuple[Attribute, ...],
+        index: Tensor,
+        end: int | None,
+        backend: Backend,
+    ) -> Fields:
+        """Return the entries `index` of some attributes of the graph, by name."""
+        values = [(given[name], dim) for name, dim in attributes]
+        selected = gather_all(values, index, backend, end, self.feature_dtype)
+        return {
+            name: of_the_users(name, rows, self.ids)
+            for (name, _), rows in zip(attributes, selected, strict=True)
+        }
+
     def assign(self, fields: Fields, name: str, value: Any) -> None:
         """Set a field of a batch. In a homogeneous graph an absent one removes a user's own."""
         if value is not None or not self.hetero:
@@ -285,10 +301,7 @@ def _nodes(
     given, fields, roles = source._mapping, target._mapping, parts.roles.of(key, source).node
     if "num_nodes" in given:
         fields["num_nodes"] = node.numel()
-    values = [(given[name], dim) for name, dim in roles]
-    selected = gather_all(values, node, backend, parts.node_end(key), parts.feature_dtype)
-    for (name, _), rows in zip(roles, selected, strict=True):
-        fields[name] = of_the_users(name, rows, parts.ids)
+    fields |= parts.gathered(given, roles, node, parts.node_end(key), backend)
     _name_nodes(fields, parts, key, found)
 
 
@@ -319,10 +332,7 @@ def _edges(
         for name, _ in roles:
             fields.pop(name)
     elif roles:
-        values = [(given[name], dim) for name, dim in roles]
-        selected = gather_all(values, edge, backend, parts.edge_end(key), parts.feature_dtype)
-        for (name, _), rows in zip(roles, selected, strict=True):
-            fields[name] = of_the_users(name, rows, parts.ids)
+        fields |= parts.gathered(given, roles, edge, parts.edge_end(key), backend)
     _name_edges(fields, parts, key, found)
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -45,11 +46,9 @@ def before_window(seed_time: Tensor, window: int) -> Tensor:
 
 
 def in_range(ids: Tensor, end: int) -> bool:
-    """Tell whether all ids are in [0, end)."""
-    if ids.numel() == 0:
-        return True
-    low, high = torch.aminmax(ids)
-    return int(low) >= 0 and int(high) < end
+    """Tell whether all ids, int64 [n] on the host, are in [0, end)."""
+    # Negative ones are the largest of all without a sign.
+    return ids.numel() == 0 or bool(ids.numpy().view(np.uint64).max() < end)
 
 
 class Workspace(Protocol):

@@ -22,7 +22,7 @@ from ...types import (
     SampledGraph,
     SamplingPlan,
 )
-from ..backend import ID_LIMIT, batch_too_large
+from ..backend import ID_LIMIT, batch_too_large, in_range
 from .buffers import Resources, grown
 from .checks import check_items, check_sources, check_whole_lists
 from .limits import NO_INTS, NO_LIMITS, limits_of
@@ -135,12 +135,11 @@ class CpuWorkspace:
 
     def _enter(self, t: int, seed: Tensor, subgraph: int) -> bool:
         """Enter the seeds of type t, of subgraphs from `subgraph` on; False if one is no node."""
-        ids, first, base = seed.numpy(), int(self._node_start[t]), self._node_base[t]
-        n, stamp = len(ids), np.uint32(self._stamp)
-        # Negative ones are the largest of all without a sign.
-        if n > 0 and ids.view(np.uint64).max() >= self._num_nodes[t]:
+        if not in_range(seed, self._num_nodes[t]):
             return False
-        self._node[first : first + n] = ids
+        first, base = int(self._node_start[t]), self._node_base[t]
+        n, stamp = seed.shape[0], np.uint32(self._stamp)
+        self._node[first : first + n] = seed.numpy()
         if self._plan.disjoint:
             self._seed_of[first : first + n] = np.arange(subgraph, subgraph + n, dtype=np.int32)
             region = (first, first + n, 0, base, self._node_base[-1])
