@@ -121,7 +121,7 @@ class Scope:
         except IndexError:
             work = self.backend.workspace(self.graph.csc, self._plan)
         seeds: list[Tensor | None] = [None] * len(self.types)
-        seeds[self.types[node_type]] = torch.arange(first, last, device=self.backend.device)
+        seeds[self.types[node_type]] = torch.arange(first, last)
         work.start(seeds, BatchKey(0, 0))
         work.sample_hops(0, 1)
         out = work.emit()
