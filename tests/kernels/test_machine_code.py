@@ -8,17 +8,20 @@ from collections.abc import Mapping
 import nvrtc
 import pytest
 import sass
+from covering import covering, extremes
 from wheels import wheel_folder
 
 from pyg_direct.ops.cuda.backend import LOADS_IN_FLIGHT, WORDS
 from pyg_direct.ops.cuda.launch import BLOCK_THREADS, compile_options, threads_of
-from pyg_direct.ops.cuda.source import FILES, instances, read_source
+from pyg_direct.ops.cuda.source import FILES, declarations, instances, read_source
 
 pytestmark = pytest.mark.slow
 
 REGISTERS = 65_536  # of a multiprocessor, on every architecture
 REGISTER_UNIT = 8  # a thread gets a multiple of it
 SPILLS = r"(LDL|STL)\b.*"  # accesses to local memory
+# Compute capabilities for which every instance is compiled; for the others, those of `covering`.
+ALL_INSTANCES = (75, 90, 120)
 # Reads of a row and of an id, with what differs between architectures: the scope that Turing names.
 ROW_READ = r"LDG\.E(\.LTC128B)?\.128\.CONSTANT(\.SYS)?"
 ID_READ = r"LDG\.E(\.LTC128B)?\.64\.CONSTANT(\.SYS)?"
@@ -50,14 +53,15 @@ def blocks_at_once() -> dict[str, int]:
 
 
 def check_registers(cubin: bytes, threads: int = BLOCK_THREADS) -> None:
-    """Raise unless kernels keep all they have in registers, and as many blocks fit as they say."""
+    """Raise unless kernels keep all they have in registers, and as many blocks fit as they say.
+
+    What is spilled to local memory lies on the stack, so nothing has to be disassembled for it.
+    """
     blocks = blocks_at_once()
     for kernel, usage in sass.usage(cubin).items():
         assert (usage.stack, usage.local) == (0, 0), f"{kernel}: {usage}"
         registers = -(-usage.registers // REGISTER_UNIT) * REGISTER_UNIT
         assert blocks[kernel] * registers * threads <= REGISTERS, f"{kernel}: {usage}"
-    for kernel, instructions in sass.disassemble(cubin).items():
-        assert sass.opcodes(instructions, SPILLS) == [], kernel
 
 
 def check_gather(cubin: bytes) -> None:
@@ -136,7 +140,20 @@ def test_kernels_that_say_two_blocks_need_them() -> None:
     for file, kernel in (("sample.cu", "sample_replace"), ("weighted.cu", "weighted_replace")):
         *_, types = instances(read_source(file))
         cubin = machine_code(file, types, NEWEST, planted=("KERNEL(2)", "KERNEL(3)"))
+        for name, instructions in sass.disassemble(cubin).items():
+            spills = sass.opcodes(instructions, SPILLS) != []
+            assert spills == (sass.usage(cubin)[name].stack > 0), name
         assert sass.usage(cubin)[kernel].stack > 0
+
+
+@pytest.mark.parametrize("architecture", [COMMON, NEWEST])
+@pytest.mark.parametrize("file", FILES)
+def test_kernels_without_a_stack_use_no_local_memory(file: str, architecture: int) -> None:
+    *_, types = instances(read_source(file))
+    cubin = machine_code(file, types, architecture)
+    check_registers(cubin, threads_of(file, BLOCK_THREADS))
+    for kernel, instructions in sass.disassemble(cubin).items():
+        assert sass.opcodes(instructions, SPILLS) == [], kernel
 
 
 def test_local_memory_is_seen() -> None:
@@ -170,8 +187,11 @@ def test_the_model_of_accesses_under_way() -> None:
 @pytest.mark.parametrize("architecture", nvrtc.ARCHITECTURES)
 @pytest.mark.parametrize("file", FILES)
 def test_every_instance(file: str, architecture: int) -> None:
-    for types in instances(read_source(file)):
+    text = read_source(file)
+    names = {kernel.name for kernel in declarations(text)}
+    for types in (instances if architecture in ALL_INSTANCES else covering)(text):
         cubin = machine_code(file, types, architecture)
+        assert set(sass.usage(cubin)) == names
         check_registers(cubin, threads_of(file, BLOCK_THREADS))
         if types == {"V": "uint4"}:
             check_gather(cubin)
@@ -189,6 +209,7 @@ def test_every_instance(file: str, architecture: int) -> None:
 NVRTC_WHEELS = ("nvidia-cuda-nvrtc-cu12==12.0.140", "nvidia-cuda-nvrtc==13.5.37")
 # Machine code that the disassembler of the environment cannot read.
 UNREADABLE = {("12.0", 90)}
+EVERY_TWO_VALUES = 80  # the compute capability for which they compile so many instances
 
 
 @pytest.mark.parametrize("wheel", NVRTC_WHEELS)
@@ -200,12 +221,13 @@ def test_other_versions_of_nvrtc(wheel: str) -> None:
     readable = [a for a in compiler.architectures() if (version, a) not in UNREADABLE]
     assert len(readable) >= 4
     for architecture in readable:
-        cubin = machine_code("gather.cu", {"V": "uint4"}, architecture, compiler)
-        check_gather(cubin)
+        check_gather(machine_code("gather.cu", {"V": "uint4"}, architecture, compiler))
         for file in FILES:
-            types = next(instances(read_source(file)))
-            code = machine_code(file, types, architecture, compiler)
-            check_registers(code, threads_of(file, BLOCK_THREADS))
+            text = read_source(file)
+            widest = extremes(text)[-1:]
+            for types in covering(text) if architecture == EVERY_TWO_VALUES else widest:
+                code = machine_code(file, types, architecture, compiler)
+                check_registers(code, threads_of(file, BLOCK_THREADS))
 
 
 def test_every_word_of_a_row_has_a_width() -> None:

@@ -1,8 +1,10 @@
 """Print, as JSON, what a CuPy without a driver makes of our kernels; run in a process of its own.
 
-    python cupy_child.py FOLDER_OF_CUPY LIBRARY_OF_NVRTC
+    python cupy_child.py FOLDER_OF_CUPY LIBRARY_OF_NVRTC FILE_OF_MODULES
 
-Replaced are only the two things that ask the driver: which GPU is there, and loading machine code.
+The modules are a list of {"name", "text", "options", "kernels"}, as JSON, so that nothing but CuPy
+is imported here. Replaced are only the two things that ask the driver: which GPU is there, and
+loading machine code.
 """
 
 from __future__ import annotations
@@ -30,16 +32,13 @@ class LoadedModule:
         self.mapping = mapping
 
 
-def main(folder: str, library: str) -> None:
+def main(folder: str, library: str, given: str) -> None:
     for builtins in Path(library).parent.glob("libnvrtc-builtins.so.*"):
         ctypes.CDLL(str(builtins), ctypes.RTLD_GLOBAL)
     ctypes.CDLL(library, ctypes.RTLD_GLOBAL)
     sys.path.insert(0, folder)
     import cupy
     from cupy.cuda import compiler, function
-
-    from pyg_direct.ops.cuda.launch import BLOCK_THREADS, compile_options, threads_of
-    from pyg_direct.ops.cuda.source import FILES, declarations, instances, read_source
 
     compiled = 0
     # CuPy 14 has another one behind the public name.
@@ -65,17 +64,15 @@ def main(folder: str, library: str) -> None:
         assert isinstance(module, LoadedModule)
         return module.cubin
 
-    modules, missing, passes = 0, [], []
+    modules = json.loads(Path(given).read_text())
+    missing, passes = [], []
     for _ in range(2):
         before = compiled
-        for file in FILES:
-            text = read_source(file)
-            for types in instances(text):
-                cubin = built(text, compile_options(text, types, threads_of(file, BLOCK_THREADS)))
-                modules += 1
-                for kernel in declarations(text):
-                    if b".text." + kernel.name.encode() + b"\0" not in cubin:
-                        missing.append(f"{file} {types}: {kernel.name}")
+        for module in modules:
+            cubin = built(module["text"], tuple(module["options"]))
+            for kernel in module["kernels"]:
+                if b".text." + kernel.encode() + b"\0" not in cubin:
+                    missing.append(f"{module['name']}: {kernel}")
         passes.append(compiled - before)
     named = "template <class T> __global__ void f(T *a) { *a = 1; }"
     before = compiled
@@ -83,7 +80,6 @@ def main(folder: str, library: str) -> None:
         built(named, (), name_expressions=("f<int>",))
     result = {
         "version": cupy.__version__,
-        "modules": modules // 2,
         "compiled": passes,  # in the first pass, and in the second one
         "with_name_expressions": compiled - before,  # of two
         "missing": missing,

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import importlib.util
+import os
+import tempfile
+import threading
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
@@ -11,10 +15,11 @@ from pathlib import Path
 ARCHITECTURES = (75, 80, 86, 89, 90, 100, 120)
 # What `cupy.RawModule` adds to the options that it is given.
 CUPY_OPTIONS = ("-ftz=true", "--device-as-default-execution-space")
+CACHE_VARIABLE = "PYG_DIRECT_NVRTC_CACHE"
 
 
 class Nvrtc:
-    """One version of NVRTC.
+    """One version of NVRTC. What it compiled is kept on disk, for other tests and later runs.
 
     Args:
         library: path of `libnvrtc.so.*`. Its builtins lie beside it, and are found there.
@@ -24,6 +29,7 @@ class Nvrtc:
         for builtins in library.parent.glob("libnvrtc-builtins.so.*"):
             ctypes.CDLL(str(builtins))
         self._library = ctypes.CDLL(str(library))
+        self._identity = (library.name, library.stat().st_size, self.version())
 
     def version(self) -> tuple[int, int]:
         """Return the version, such as (12, 9)."""
@@ -45,11 +51,22 @@ class Nvrtc:
         Raises:
             ValueError: the compiler's log.
         """
-        return self._compile(text, f"sm_{architecture}", options, "CUBIN")
+        return self._kept(text, f"sm_{architecture}", options, "CUBIN")
 
     def ptx(self, text: str, *options: str) -> str:
         """Compile a source text to PTX."""
-        return self._compile(text, "compute_75", options, "PTX").rstrip(b"\0").decode()
+        return self._kept(text, "compute_75", options, "PTX").rstrip(b"\0").decode()
+
+    def _kept(self, text: str, target: str, options: tuple[str, ...], kind: str) -> bytes:
+        key = repr((self._identity, text, target, options, kind))
+        path = _cache_folder() / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.{kind.lower()}"
+        if path.exists():
+            return path.read_bytes()
+        code = self._compile(text, target, options, kind)
+        part = path.with_suffix(f".{os.getpid()}-{threading.get_ident()}")
+        part.write_bytes(code)
+        part.replace(path)  # atomic: other processes compile the same at the same time
+        return code
 
     def _compile(self, text: str, target: str, options: Iterable[str], kind: str) -> bytes:
         nvrtc, program = self._library, ctypes.c_void_p()
@@ -82,6 +99,13 @@ class Nvrtc:
             raise RuntimeError(
                 f"NVRTC failed: {self._library.nvrtcGetErrorString(status).decode()}."
             )
+
+
+def _cache_folder() -> Path:
+    named = os.environ.get(CACHE_VARIABLE)
+    folder = Path(named) if named else Path(tempfile.gettempdir()) / "pyg_direct-nvrtc"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
 
 
 @cache

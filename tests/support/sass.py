@@ -7,7 +7,7 @@ import re
 import subprocess
 import tempfile
 from collections.abc import Iterable, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -58,6 +58,7 @@ def tool(name: str) -> Path:
     )
 
 
+@lru_cache(maxsize=2)  # several checks look at the same code, one after another
 def disassemble(cubin: bytes) -> dict[str, list[Instruction]]:
     """Return the instructions of each kernel, in the order of their addresses."""
     kernels: dict[str, list[Instruction]] = {}
