@@ -9,7 +9,7 @@ from .jit import copy_bytes, light_kernel, prefetch_address
 
 LINE_BYTES = 64
 MOST_LINES = 8  # of a row that are prefetched; the processor sees by then that it goes on
-ROWS_AHEAD, SHORT_ROWS_AHEAD = 4, 16  # how far ahead rows are prefetched; short ones are of a line
+ROWS_AHEAD, SHORT_ROWS_AHEAD = 4, 32  # how far ahead rows are prefetched; short ones are of a line
 
 
 @light_kernel

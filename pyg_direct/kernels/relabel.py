@@ -16,7 +16,8 @@ from .jit import helper, kernel, prefetch
 
 Ints = npt.NDArray[Any]
 
-PREFETCH_DISTANCE = 24  # in edges
+PREFETCH_DISTANCE = 24  # in edges, of hash tables, whose slots have to be computed
+DENSE_PREFETCH_DISTANCE = 48  # of dense tables, which may be larger than the caches
 
 HASH_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 HASH_SHIFT = np.uint64(31)
@@ -62,8 +63,8 @@ def relabel_dense(
         base, start, count = node_base[src], node_start[src], node_ptr[hop + 2, src]
         last = edge_ptr[hop, r + 1]
         for e in range(edge_ptr[hop, r], last):
-            if e + PREFETCH_DISTANCE < last:
-                prefetch(table, base + row[e + PREFETCH_DISTANCE])
+            if e + DENSE_PREFETCH_DISTANCE < last:
+                prefetch(table, base + row[e + DENSE_PREFETCH_DISTANCE])
             v = row[e]
             entry = table[base + v]
             is_new = entry < stamp
