@@ -2,7 +2,8 @@
 
 Every step is a process of its own, whose time and largest memory are noted; the conversion runs in
 a control group of `--memory` bytes where one can be made. The raw edges are in no order, the raw
-features are int8. Files of a step are removed when the next one does not need them.
+features are int8. Files of a step are removed when the next one does not need them; the graphs that
+fit into memory together are kept to the end, when their batches are loaded in turn.
 
     python -m benchmarks large_graphs --nodes 1M 11M --folder /tmp
 """
@@ -28,7 +29,8 @@ from torch_geometric.data import Data
 from torch_geometric.nn import GraphSAGE
 
 import pyg_direct
-from benchmarks import result
+from benchmarks import batch_costs, result
+from benchmarks.batch_costs import BATCH_SIZE, BATCHES, FAN_OUT, REPEATS
 from benchmarks.inference import measured
 from benchmarks.memory_group import limited
 from pyg_direct import NeighborLoader
@@ -37,13 +39,11 @@ from pyg_direct.units import count_of
 
 TITLE = "Graphs bigger than memory"
 DEGREE, WIDTH, CLASSES = 14.4, 128, 16
-FAN_OUT, BATCH_SIZE, BATCHES = [15, 10], 1024, 20
 SHUFFLED = 64  # blocks of edges that are mixed with each other
 BLOCK_EDGES = 1 << 16
 PLAIN_TABLE_BYTES = 2 << 30  # of the table of the plain gather, at most
 ROWS = 300_000  # that it copies
-REPEATS = 5  # of the batches whose pages are in memory, of which the fastest count
-COSTS = ("ns_a_row", "ns_an_edge", "construction_seconds")
+QUICK_BATCHES = 2
 STEPS = ("generate", "raw", "convert", "use")
 FILES = ("edge_index", "x", "y", "train_mask")
 
@@ -88,38 +88,24 @@ def _new_array(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Bina
     return file
 
 
-def use(graph: Path, train_seconds: float) -> dict[str, Any]:
-    """Open a graph, sample and gather batches twice, and train for a while."""
-    small = Data(x=torch.zeros(9, WIDTH), edge_index=torch.randint(9, (2, 20)))
-    list(NeighborLoader(small, FAN_OUT))  # compiles kernels, or reads them from the cache
+def use(graph: Path, batches: int, train_seconds: float) -> dict[str, Any]:
+    """Open a graph, sample and gather batches several times, and train for a while."""
+    compile_kernels()
     begin = time.perf_counter()
     data: Any = pyg_direct.open(graph)
-    opened = time.perf_counter() - begin
-    generator = torch.Generator().manual_seed(0)
-    seeds = torch.randint(data.num_nodes, (BATCH_SIZE * BATCHES,), generator=generator)
-    found: dict[str, Any] = {"open_seconds": opened, "batch_size": BATCH_SIZE}
-    for name in ["first"] + ["again"] * REPEATS:  # pages are in memory the second time
-        begin = time.perf_counter()
-        loader = NeighborLoader(data, FAN_OUT, seeds, batch_size=BATCH_SIZE, seed=0)
-        built = time.perf_counter() - begin
-        _, times = measured(lambda loader=loader: sum(batch.num_nodes for batch in loader))
-        stats = loader.stats()
-        made = {
-            "construction_seconds": built,
-            "nodes": stats.nodes / stats.batches,
-            "edges": stats.edges / stats.batches,
-            "ns_a_row": 1e9 * stats.seconds["gathering"] / stats.nodes,
-            "ns_an_edge": 1e9 * stats.seconds["sampling"] / stats.edges,
-            "batches_a_second": stats.batches / times["seconds"],
-            "anonymous_bytes": times["peak_bytes"],
-        }
-        fastest = found.get(name, made)
-        found[name] = {**made, **{key: min(made[key], fastest[key]) for key in COSTS}}
+    found: dict[str, Any] = {"open_seconds": time.perf_counter() - begin, "batch_size": BATCH_SIZE}
+    found |= batch_costs.first_and_again(data, batches)
     table_bytes = data.num_nodes * WIDTH
     found["plain_ns_a_row"] = plain_gather(min(table_bytes, PLAIN_TABLE_BYTES) // WIDTH)
     found["training"], times = measured(lambda: train(data, train_seconds))
     found["training"]["anonymous_bytes"] = times["peak_bytes"]
     return found
+
+
+def compile_kernels() -> None:
+    """Load from a small graph, which compiles kernels, or reads them from the cache."""
+    small = Data(x=torch.zeros(9, WIDTH), edge_index=torch.randint(9, (2, 20)))
+    list(NeighborLoader(small, FAN_OUT))
 
 
 def plain_gather(num_rows: int) -> float:
@@ -171,10 +157,14 @@ def _outputs(model: Any, batch: Any) -> tuple[Any, Any]:
     return model(x, batch.edge_index)[: batch.batch_size], batch.y[: batch.batch_size]
 
 
-def run_step(name: str, spec: dict[str, Any]) -> None:
-    """Do one step in this process; print what it found."""
-    folder, found = Path(spec["folder"]), {}
-    if name == "generate":
+def run_step(name: str, spec: dict[str, Any]) -> dict[str, Any]:
+    """Do one step in this process; return what it found."""
+    folder = Path(spec["folder"])
+    found: dict[str, Any] = {}
+    if name == "in_turn":
+        compile_kernels()
+        found["sizes"] = batch_costs.in_turn(spec["graphs"], spec["batches"], spec["rounds"])
+    elif name == "generate":
         size = {"num_nodes": spec["nodes"], "num_edges": spec["edges"]}
         generate(PowerLaw(**size, num_features=WIDTH, num_classes=CLASSES), folder / "generated")
     elif name == "raw":
@@ -189,12 +179,17 @@ def run_step(name: str, spec: dict[str, Any]) -> None:
         sizes = [path.stat().st_size for path in (folder / "graph").iterdir()]
         found = {"result_bytes": sum(sizes)}
     else:
-        found = use(folder / "graph", spec["train_seconds"])
-    print(json.dumps(found))
+        found = use(folder / "graph", spec["batches"], spec["train_seconds"])
+    return found
 
 
 def call(name: str, spec: dict[str, Any], enter: Callable[[], None] | None) -> dict[str, Any]:
-    """Do one step in a process of its own; return what it found, its time and its memory."""
+    """Do one step in a process of its own; return what it found, its time and its memory.
+
+    A quick run starts none but for what is limited, as that takes longer than the step.
+    """
+    if spec["quick"] and enter is None:
+        return {**run_step(name, spec), "seconds": 0.0, "cpu_seconds": 0.0, "peak_bytes": 0}
     command = [sys.executable, "-W", "ignore", "-m", "benchmarks.large_graphs"]
     arguments = ["--step", name, "--spec", json.dumps(spec)]
     begin = time.perf_counter()
@@ -221,7 +216,9 @@ def size_of(nodes: int, folder: Path, args: argparse.Namespace) -> dict[str, Any
         "nodes": nodes,
         "edges": round(nodes * DEGREE),
         "memory_bytes": args.memory,
-        "train_seconds": 2.0 if args.quick else args.train_seconds,
+        "batches": QUICK_BATCHES if args.quick else BATCHES,
+        "train_seconds": 0.1 if args.quick else args.train_seconds,
+        "quick": args.quick,
     }
     found: dict[str, Any] = {
         "nodes": nodes,
@@ -235,7 +232,7 @@ def size_of(nodes: int, folder: Path, args: argparse.Namespace) -> dict[str, Any
                 found[name] = {**call(name, spec, limit.enter), "limit": limit.how}
         else:
             found[name] = call(name, spec, None)
-        used = {"raw": "generated", "convert": "raw", "use": "graph"}.get(name)
+        used = {"raw": "generated", "convert": "raw"}.get(name)
         if used is not None:
             shutil.rmtree(folder / used)
         print(f"{nodes:,} nodes, {name}: {found[name]}", flush=True)
@@ -274,8 +271,9 @@ def sections(found: dict[str, Any]) -> list[str]:
         f"{FAN_OUT}. The raw edges are int32 in random order. The machine was shared with other",
         "work: compare CPU seconds, which depend on it less. `peak` is the largest resident memory",
         "of the process, `limit` what the conversion was given and could not exceed. Costs of",
-        f"pages used before are the smallest of {REPEATS} repetitions; they may be gone again",
+        f"pages used before are medians of {REPEATS} repetitions; the pages may be gone again",
         "where the files are larger than what is free of memory.",
+        *_measured_before(found),
         "",
         "## Steps",
         "",
@@ -295,7 +293,7 @@ def sections(found: dict[str, Any]) -> list[str]:
     rows = [
         [
             f"{size['nodes']:,}", f"{1e3 * size['use']['open_seconds']:.1f} ms",
-            f"{1e3 * size['use'][run]['construction_seconds']:.1f} ms",
+            f"{1e3 * size['use']['construction_seconds']:.1f} ms",
             "used before" if run == "again" else "first use",
             f"{size['use'][run]['nodes']:,.0f}", f"{size['use'][run]['edges']:,.0f}",
             result.number(size["use"][run]["ns_a_row"]),
@@ -305,7 +303,10 @@ def sections(found: dict[str, Any]) -> list[str]:
         ]
         for size in found["sizes"] for run in ("first", "again")
     ]  # fmt: skip
-    lines += [*result.table(head, rows), "", "## Training", ""]
+    lines += result.table(head, rows)
+    if found["in_turn"] is not None:
+        lines += batch_costs.sections(found["in_turn"]["sizes"])
+    lines += ["", "## Training", ""]
     head = ["nodes", "batches", "batches a second", "accuracy", "anonymous memory"]
     rows = [
         [
@@ -316,6 +317,29 @@ def sections(found: dict[str, Any]) -> list[str]:
         for size in found["sizes"] for training in [size["use"]["training"]]
     ]  # fmt: skip
     return [*lines, *result.table(head, rows)]
+
+
+def _where(found: dict[str, Any]) -> list[str]:
+    """Return the processor and the commit of a result."""
+    return [found["machine"]["cpu_model"], found["commit"]]
+
+
+def _sizes_of(stored: dict[str, Any]) -> dict[str, Any]:
+    """Return the sizes of an earlier result, each with where it was measured."""
+    sizes = [{"measured": _where(stored), **size} for size in stored["sizes"]]
+    return {"sizes": sizes, "in_turn": stored.get("in_turn")}
+
+
+def _measured_before(found: dict[str, Any]) -> list[str]:
+    """Return lines about the parts that are from another machine or commit."""
+    parts = [(f"{size['nodes']:,} nodes", size["measured"]) for size in found["sizes"]]
+    if found["in_turn"] is not None:
+        parts.append(("Sizes in turn", found["in_turn"]["measured"]))
+    return [
+        f"{part}: measured earlier, on {where[0]}, by the benchmark of commit {where[1]}."
+        for part, where in parts
+        if where != _where(found)
+    ]
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -330,18 +354,33 @@ def main(argv: list[str] | None = None) -> None:
     args = parser.parse_args(argv)
     os.environ["PYG_DIRECT_DEVICE"] = "cpu"
     if args.step:
-        run_step(args.step, json.loads(args.spec))
+        print(json.dumps(run_step(args.step, json.loads(args.spec))))
         return
-    found = result.new_result("large_graphs", args.quick, sizes=[])
+    found = result.new_result("large_graphs", args.quick, sizes=[], in_turn=None)
     stored = args.out / "large_graphs.json"
     if stored.exists() and not args.quick:
-        found["sizes"] = json.loads(stored.read_text())["sizes"]
-    for nodes in [2000, 5000] if args.quick else map(int, args.nodes):
-        with tempfile.TemporaryDirectory(dir=args.folder) as name:
-            size = size_of(nodes, Path(name), args)
-        others = [other for other in found["sizes"] if other["nodes"] != nodes]
-        found["sizes"] = sorted([*others, size], key=lambda size: size["nodes"])
-        plot(found, result.write(found, args.out).with_suffix(".png"))
+        found |= _sizes_of(json.loads(stored.read_text()))
+    with tempfile.TemporaryDirectory(dir=args.folder) as name:
+        graphs: list[Path] = []
+        for nodes in sorted([2000, 5000] if args.quick else map(int, args.nodes)):
+            folder = Path(name) / str(nodes)
+            folder.mkdir()
+            size = {**size_of(nodes, folder, args), "measured": _where(found)}
+            others = [other for other in found["sizes"] if other["nodes"] != nodes]
+            found["sizes"] = sorted([*others, size], key=lambda size: size["nodes"])
+            plot(found, result.write(found, args.out).with_suffix(".png"))
+            if batch_costs.fit_in_memory([*graphs, folder / "graph"]):
+                graphs.append(folder / "graph")
+            else:
+                shutil.rmtree(folder)
+        if len(graphs) > 1:
+            spec = {
+                "folder": name, "graphs": list(map(str, graphs)), "quick": args.quick,
+                "batches": QUICK_BATCHES if args.quick else BATCHES,
+                "rounds": 2 if args.quick else batch_costs.ROUNDS,
+            }  # fmt: skip
+            found["in_turn"] = {**call("in_turn", spec, None), "measured": _where(found)}
+            print(result.write(found, args.out))
 
 
 if __name__ == "__main__":

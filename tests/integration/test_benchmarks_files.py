@@ -25,6 +25,10 @@ def test_large_graphs(tmp_path: Path) -> None:
     small, large = json.loads((tmp_path / "large_graphs.json").read_text())["sizes"]
     assert (small["nodes"], large["nodes"]) == (2000, 5000)
     assert small["use"]["again"]["edges"] > 0
+    in_turn = json.loads((tmp_path / "large_graphs.json").read_text())["in_turn"]["sizes"]
+    assert [size["nodes"] for size in in_turn] == [2000, 5000]
+    assert all(size["ns_an_edge"]["n"] == 2 for size in in_turn)
+    assert "growth for ten times the nodes" in (tmp_path / "large_graphs.md").read_text()
     assert large["convert"]["peak_bytes"] < 4 * 10**9
     assert (tmp_path / "large_graphs.png").stat().st_size > 0
 
