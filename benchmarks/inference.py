@@ -52,7 +52,7 @@ LAYERS, CHANNELS, CLASSES = 3, 128, 47
 LAYER_BATCH, NODE_BATCH, NODE_BATCHES = 4096, 256, 1
 LIMIT_BYTES = 6_000_000_000
 PROGRAM = [sys.executable, "-W", "ignore", "-m", "benchmarks.inference"]
-KILLS = 10  # of a run over the graph in files
+KILLS, QUICK_KILLS = 10, 1  # of a run over the graph in files
 
 
 def model_of(name: str, width: int, channels: int = CHANNELS) -> torch.nn.Module:
@@ -117,7 +117,7 @@ def measured(work: Callable[[], Any]) -> tuple[Any, dict[str, float]]:
     return found, {**times, "peak_bytes": peak.largest - peak.first}
 
 
-def child(spec: dict[str, Any]) -> None:
+def contestant(spec: dict[str, Any]) -> dict[str, Any]:
     """Measure one contestant in this process, after a small run that compiles what there is."""
     data = torch.load(spec["graph"], weights_only=False)
     model = model_of(spec["model"], data.x.size(1))
@@ -128,7 +128,7 @@ def child(spec: dict[str, Any]) -> None:
     record["cpu_seconds"] /= part
     if rows is not None:
         np.save(spec["rows"], rows.numpy())
-    print(json.dumps({**record, "part": part}))
+    return {**record, "part": part}
 
 
 class Contest(NamedTuple):
@@ -140,11 +140,17 @@ class Contest(NamedTuple):
     ways: Sequence[str]
     rounds: int
 
-    def run(self, graph: Path, note: Callable[[dict[str, Any]], None]) -> None:
+    def run(
+        self,
+        graph: Path,
+        measure: Callable[[dict[str, Any]], dict[str, Any]],
+        note: Callable[[dict[str, Any]], None],
+    ) -> None:
         """Measure all contestants; `note` is given what is known after each of them.
 
         Args:
             graph: file of the graph; the results go beside it.
+            measure: measures one contestant.
             note: called with the dict that the result keeps.
         """
         reference = next((way for way in REFERENCES if way in self.ways), "")
@@ -153,7 +159,7 @@ class Contest(NamedTuple):
             for way in self.ways:
                 rows = graph.parent / f"{way}.npy"
                 spec = {"way": way, "model": self.model, "graph": str(graph), "rows": str(rows)}
-                records.setdefault(way, []).append(_call(["--child", json.dumps(spec)]))
+                records.setdefault(way, []).append(measure(spec))
                 ways = {}
                 for done, found in records.items():
                     ways[done] = {key: median(r[key] for r in found) for key in found[0]}
@@ -169,6 +175,11 @@ def _difference(rows: Path, reference: Path) -> float | None:
         return None
     full = np.load(reference)
     return float(np.abs(np.load(rows) - full).max() / np.abs(full).max())
+
+
+def apart(spec: dict[str, Any]) -> dict[str, Any]:
+    """Measure one contestant in a process of its own."""
+    return _call(["--child", json.dumps(spec)])
 
 
 def large_graph(folder: Path, nodes: int, degree: int, width: int) -> None:
@@ -281,7 +292,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--large", action="store_true", help="only the graph in files")
     arguments = parser.parse_args(argv)
     if arguments.child:
-        child(json.loads(arguments.child))
+        print(json.dumps(contestant(json.loads(arguments.child))))
         return
     if arguments.large_child:
         large_child(json.loads(arguments.large_child))
@@ -308,20 +319,22 @@ def run_large(folder: Path, quick: bool, commit: str | None) -> dict[str, Any]:
     spec = {"folder": str(folder), "memory_bytes": memory_bytes, "out": "out.npy"}
     with limited(LIMIT_BYTES) as limit:
         record = _call(["--large-child", json.dumps(spec)], limit.enter)
-        record |= killed(folder, spec, limit.enter)
+        record |= killed(folder, spec, limit.enter, QUICK_KILLS if quick else KILLS)
     size = {"nodes": nodes, "edges": nodes * degree}
     return {**size, "memory_bytes": memory_bytes, "limit": limit.how, "commit": commit, **record}
 
 
-def killed(folder: Path, spec: dict[str, Any], enter: Callable[[], None]) -> dict[str, Any]:
+def killed(
+    folder: Path, spec: dict[str, Any], enter: Callable[[], None], wanted: int
+) -> dict[str, Any]:
     """Kill runs that go on with each other's work, each further on; compare what they have made."""
     arguments = ["--large-child", json.dumps({**spec, "out": "resumed.npy"})]
     kills = 0
-    for kill in range(1, KILLS + 1):
+    for kill in range(1, wanted + 1):
         process = subprocess.Popen(
             [*PROGRAM, *arguments], stdout=subprocess.DEVNULL, preexec_fn=enter
         )
-        share, partial = kill / (KILLS + 1), folder / "resumed.npy.partial"
+        share, partial = kill / (wanted + 1), folder / "resumed.npy.partial"
         while process.poll() is None and _finished(partial) < share:
             time.sleep(0.002)
         process.kill()
@@ -335,20 +348,22 @@ def _finished(partial: Path) -> float:
     """Return the share of blocks that the runs so far have finished."""
     try:
         return float(np.load(partial / "finished.npy", mmap_mode="r").mean())
-    except (FileNotFoundError, ValueError):  # nothing is there yet, or half of the file
+    except (OSError, EOFError, ValueError):  # nothing is there yet, or half of the file
         return 0.0
 
 
 def run_contests(folder: Path, arguments: argparse.Namespace, found: dict[str, Any]) -> None:
     """Run the contestants on each model; writes `found` after each of them."""
-    share = QUICK_SHARE if arguments.quick else 1
+    share, rounds, measure = 1, arguments.rounds, apart
+    if arguments.quick:  # a process for each takes longer than what it measures
+        share, rounds, measure = QUICK_SHARE, 1, contestant
     data = power_law_graph(arguments.nodes // share, arguments.edges // share, num_features=128)
     data = Data(x=data.x, edge_index=data.edge_index)
     torch.save(data, folder / "graph.pt")
     size = data.num_nodes, data.num_edges
     del data  # the children have it; together they may not fit
     for model in arguments.models:
-        contest = Contest(model, *size, arguments.ways, arguments.rounds)
+        contest = Contest(model, *size, arguments.ways, rounds)
         others = [c for c in found["contests"] if (c["model"], c["nodes"]) != (model, size[0])]
 
         def note(known: dict[str, Any], others: list[dict[str, Any]] = others) -> None:
@@ -356,7 +371,7 @@ def run_contests(folder: Path, arguments: argparse.Namespace, found: dict[str, A
             found["contests"] = sorted([*others, known], key=itemgetter("nodes"))
             result.write(found, arguments.out)
 
-        contest.run(folder / "graph.pt", note)
+        contest.run(folder / "graph.pt", measure, note)
 
 
 if __name__ == "__main__":

@@ -29,6 +29,7 @@ from examples.synthetic import power_law_graph
 
 TITLE = "The CPU path before and after"
 LOADED, FIRST, BUILT = "batches", "first batch", "construction"
+COLD, WARM = "no compiled kernels yet", "compiled kernels"
 
 # Runs in either checkout, so it uses nothing of this one but what every version has.
 COMMON = """
@@ -136,7 +137,6 @@ CASES = [
 ]  # fmt: skip
 QUICK_CASES = [
     case("quick", "node", [500, 4_000, 8], 2, num_neighbors=[4, 3], batch_size=32),
-    case("quick, links", "link", [500, 4_000, 8], 2, num_neighbors=[4, 3], batch_size=32),
 ]
 
 Samples = dict[tuple[str, str, str, str], list[float]]  # (what, case, metric, checkout) -> values
@@ -155,13 +155,17 @@ def _start(code: str, checkout: Path, *arguments: str, **variables: str) -> subp
 
 
 def load(
-    found: dict[str, Any], checkouts: dict[str, Path], caches: Path, rounds: int, samples: Samples
+    found: dict[str, Any],
+    checkouts: dict[str, Path],
+    caches: Path | None,
+    rounds: int,
+    samples: Samples,
 ) -> None:
-    """Time batches of one case in turn."""
-    children = {
-        name: _start(BATCHES, path, json.dumps(found), NUMBA_CACHE_DIR=str(caches / name))
-        for name, path in checkouts.items()
-    }
+    """Time batches of one case in turn; `caches` are those of the kernels, None: the user's."""
+    children = {}
+    for name, path in checkouts.items():
+        variables = {} if caches is None else {"NUMBA_CACHE_DIR": str(caches / name)}
+        children[name] = _start(BATCHES, path, json.dumps(found), **variables)
     names = list(children)
     for turn in range(-1, rounds):  # round -1 is thrown away: code and memory are fetched
         for name in names[turn % 2 :] + names[: turn % 2]:
@@ -178,7 +182,7 @@ def load(
 
 
 def first_batches(checkouts: dict[str, Path], rounds: int, scratch: Path, samples: Samples) -> None:
-    """Time the first batch of processes, from the end of importing torch and PyG on.
+    """Time the first batch of processes, without and with compiled kernels.
 
     Python's bytecode is there, as pip writes it when it installs a package.
     """
@@ -187,11 +191,18 @@ def first_batches(checkouts: dict[str, Path], rounds: int, scratch: Path, sample
         _start("import pyg_direct", checkout, **bytecode).communicate()
     for turn in range(rounds):
         for name, checkout in checkouts.items():
-            for state in ("no compiled kernels yet", "compiled kernels"):
+            for state in (COLD, WARM):
                 variables = {**bytecode, "NUMBA_CACHE_DIR": str(scratch / f"{name}-{turn}")}
-                output, _ = _start(FIRST_BATCH, checkout, **variables).communicate()
-                for metric, value in json.loads(output).items():
-                    samples[FIRST, state, metric, name].append(value)
+                first_batch(name, checkout, state, variables, samples)
+
+
+def first_batch(
+    name: str, checkout: Path, state: str, variables: dict[str, str], samples: Samples
+) -> None:
+    """Time one first batch, from the end of importing torch and PyG on."""
+    output, _ = _start(FIRST_BATCH, checkout, **variables).communicate()
+    for metric, value in json.loads(output).items():
+        samples[FIRST, state, metric, name].append(value)
 
 
 def constructions(
@@ -262,11 +273,13 @@ def main(argv: list[str] | None = None) -> None:
     with tempfile.TemporaryDirectory() as folder:
         scratch = Path(folder)
         for found in chosen:
-            load(found, checkouts, scratch, rounds, samples)
-        first_batches(checkouts, fresh, scratch, samples)
-    edges = 40_000 if args.quick else args.edges
-    sizes = (edges * 24 // 620, edges)
-    constructions(checkouts, sizes, fresh, samples)
+            load(found, checkouts, None if args.quick else scratch, rounds, samples)
+        if args.quick:  # compiling takes long; `construction --quick` builds the same
+            for name, checkout in checkouts.items():
+                first_batch(name, checkout, WARM, {}, samples)
+        else:
+            first_batches(checkouts, fresh, scratch, samples)
+            constructions(checkouts, (args.edges * 24 // 620, args.edges), fresh, samples)
     result["rows"] = rows_of(samples)
     print(write(result, args.out).with_suffix(".md").read_text())
 

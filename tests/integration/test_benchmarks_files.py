@@ -38,4 +38,4 @@ def test_beyond_memory(tmp_path: Path) -> None:
     beyond_memory.main(["--quick", "--out", str(tmp_path), "--folder", str(tmp_path)])
     found = json.loads((tmp_path / "beyond_memory.json").read_text())
     assert found["equal"] is True
-    assert set(found["ways"]) == set(beyond_memory.WORKERS)
+    assert set(found["ways"]) == set(beyond_memory.QUICK_WAYS)
