@@ -89,6 +89,7 @@ class Csc:
     times: TimeTable | None = None
     weights: WeightTable | None = None
     verified: bool = True  # False: `indptr` and `indices` may hold anything, as in a damaged file
+    file_bytes: int = 0  # of the files of the whole graph that the arrays are mapped to; 0: no such
     node_base: IntTable = field(init=False)  # [T + 1], prefix sum of `num_nodes`
 
     def __post_init__(self) -> None:

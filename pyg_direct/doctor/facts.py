@@ -16,9 +16,9 @@ from ..kernels import gather as numba_gather
 from ..ops.cuda import certificate
 from ..ops.cuda.backend import CudaBackend
 from ..ops.cuda.compiler import install_cupy, require_cuda
-from ..ops.cuda.host_memory import available_bytes, lockable_bytes
 from ..ops.cuda.link_file import gpu_key, write_link
 from ..ops.devices import usable_device
+from ..ops.host_memory import available_bytes, lockable_bytes
 from ..ops.placement import FREE_SHARE
 from .bandwidth import HostBandwidth, host_bytes, measure_bandwidth
 from .nvidia import Gpu, Nvidia, by_nvml, by_torch

@@ -104,6 +104,7 @@ def _graph(
         edge_base=np.cumsum([0, *(edge.num_edges for edge in header.edges)], dtype=np.int64),
         num_nodes=num_nodes,
         verified=False,
+        file_bytes=sum(array.num_bytes for array in header.arrays()),
     )
     for r in range(csc.num_relations):
         first, end = int(csc.indptr_base[r]), int(num_nodes[dst_type[r]])

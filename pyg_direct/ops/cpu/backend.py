@@ -15,10 +15,12 @@ from ...kernels import decode, gather, reduce
 from ...kernels.threads import split
 from ...types import Csc, SamplingPlan
 from ..backend import NUMBER_KINDS, row_out_of_range
+from ..host_memory import usable_bytes
 from ..streams import Event, NoStreams, Streams
 from .buffers import Resources, shared_pool
 from .file_pages import FilePages
 from .memory import CpuMemory
+from .paged_workspace import PagedWorkspace
 from .workspace import CpuWorkspace
 
 Ints = npt.NDArray[Any]
@@ -58,7 +60,9 @@ class CpuBackend:
         self._resources.threads = threads
 
     def workspace(self, csc: Csc, plan: SamplingPlan) -> CpuWorkspace:
-        """Return a new workspace."""
+        """Return a new workspace; one that asks for pages if the files are larger than memory."""
+        if csc.file_bytes > usable_bytes():
+            return PagedWorkspace(csc, plan, self._resources, self._pages)
         return CpuWorkspace(csc, plan, self._resources)
 
     def copy_to_host(self, tensors: Sequence[Tensor]) -> tuple[list[Tensor], Event]:

@@ -44,12 +44,23 @@ class FilePages:
         self, tables: Sequence[Tensor], index: npt.NDArray[np.int64]
     ) -> contextlib.AbstractContextManager[None]:
         """Ask for the pages of the rows `index` of tables; as a context, to copy them in."""
-        large = [table for table in tables if table.nbytes >= MIN_TABLE_BYTES]
-        return self._reading(large, index) if large else NOTHING_TO_ASK
+        if len(index) == 0:
+            return NOTHING_TO_ASK
+        for table in tables:
+            self.request(table, index)
+        return self.alone(tables)
+
+    def alone(self, tables: Sequence[Tensor]) -> contextlib.AbstractContextManager[None]:
+        """As a context: a page of the tables that is missing is read without those around it."""
+        spans = {
+            (table.data_ptr(), table.nbytes)
+            for table in tables
+            if table.nbytes >= MIN_TABLE_BYTES and self._is_mapped(table.data_ptr(), table.nbytes)
+        }
+        return self._alone(spans) if spans else NOTHING_TO_ASK
 
     @contextlib.contextmanager
-    def _reading(self, tables: Sequence[Tensor], index: npt.NDArray[np.int64]) -> Iterator[None]:
-        spans = {span for table in tables if (span := self._request(table, index)) is not None}
+    def _alone(self, spans: set[tuple[int, int]]) -> Iterator[None]:
         for span in spans:
             # Threads count themselves by one atomic step, without a lock, which a fork could break.
             # At worst they give advice late, which changes no row.
@@ -62,12 +73,6 @@ class FilePages:
                 self._readers[span].pop()
                 if not self._readers[span]:
                     _advise(span, NORMAL)
-
-    def _request(self, table: Tensor, index: npt.NDArray[np.int64]) -> tuple[int, int] | None:
-        """Ask for the pages of rows; return the span of the table if it is mapped to a file."""
-        self.request(table, index)
-        key = table.data_ptr(), table.nbytes
-        return key if len(index) > 0 and self._mapped.get(key) else None
 
     def request(self, table: Tensor, index: npt.NDArray[np.int64]) -> int:
         """Ask for the pages of the rows `index`, if some of them may not be in memory.

@@ -10,8 +10,8 @@ from weakref import WeakValueDictionary
 import numpy as np
 import torch
 
+from ..host_memory import driver_version
 from ..streams import Streams
-from .host_memory import driver_version
 from .launch import (
     BLOCK_THREADS,
     STANDARD,

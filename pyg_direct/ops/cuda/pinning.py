@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from ...units import size_text
-from .host_memory import lockable_bytes
+from ..host_memory import lockable_bytes
 
 CHUNK_BYTES = 256 << 30  # drivers were seen to refuse 512 GiB at once
 PAGE_BYTES = 4096

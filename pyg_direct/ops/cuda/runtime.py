@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from .host_memory import available_bytes
+from ..host_memory import available_bytes
 from .pinning import INVALID_VALUE, CudaError, tensor_at
 
 # Of `cudaHostRegister` and `cudaHostAlloc`; from the CUDA runtime's headers.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import mmap
 import os
-import re
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from pyg_direct.kernels import pages
 from pyg_direct.ops.cpu import backend, file_pages
 from pyg_direct.ops.cpu.backend import CpuBackend
 from pyg_direct.ops.cpu.file_pages import FilePages, is_mapped_to_file
+from tests.support.memory_maps import reads_alone
 
 PAGE = mmap.PAGESIZE
 
@@ -109,18 +109,6 @@ def test_every_gather_asks(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = (table, None) if name == "gather_decoded" else (table,)
     getattr(CpuBackend(), name)(*arguments, torch.tensor([1]))
     assert asked[0] is table
-
-
-def reads_alone(table: Tensor) -> bool:
-    """Whether the system was told that a table is read at random, so that it reads no page more."""
-    inside = False
-    for line in Path("/proc/self/smaps").read_text().splitlines():
-        span = re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line)
-        if span:
-            inside = int(span[1], 16) <= table.data_ptr() < int(span[2], 16)
-        elif inside and line.startswith("VmFlags:"):
-            return "rr" in line.split()
-    raise AssertionError("no such address")
 
 
 @pytest.mark.parametrize("name", ["gather", "gather_decoded"])

@@ -1,0 +1,84 @@
+"""What Linux says about the memory of the host, and about NVIDIA's driver."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+try:
+    import resource
+except ImportError:  # Windows, which has no such limit
+    resource = None  # type: ignore[assignment]
+
+MEMINFO = "/proc/meminfo"
+CGROUPS = "/proc/self/cgroup"
+CGROUP_ROOT = Path("/sys/fs/cgroup")
+UNLIMITED = 1 << 62  # what is said where the system does not tell, or sets no limit
+DRIVER = "/proc/driver/nvidia/version"
+
+
+def available_bytes() -> int:
+    """Return the bytes that can be had without swapping.
+
+    Raises:
+        OSError, ValueError: the system does not tell.
+    """
+    found = re.search(r"MemAvailable:\s+(\d+) kB", Path(MEMINFO).read_text(encoding="utf-8"))
+    if found is None:
+        raise ValueError(f"{MEMINFO} has no MemAvailable")
+    return int(found[1]) << 10
+
+
+def usable_bytes() -> int:
+    """Return how much memory this process may come to use, cached pages of files with it.
+
+    That is what can be had without swapping, and no more than its control groups allow, of either
+    version. `UNLIMITED` where the system does not tell.
+    """
+    try:
+        found = available_bytes()
+    except (OSError, ValueError):
+        found = UNLIMITED
+    return min(found, *_group_limits())
+
+
+def _group_limits() -> Iterator[int]:
+    """Yield the limits of the control groups that this process is in, and `UNLIMITED`."""
+    yield UNLIMITED
+    try:
+        lines = Path(CGROUPS).read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            root, name = CGROUP_ROOT, "memory.max"
+        elif "memory" in controllers.split(","):
+            root, name = CGROUP_ROOT / "memory", "memory.limit_in_bytes"
+        else:
+            continue
+        group = root / path.lstrip("/")
+        for folder in (group, *group.parents):
+            if not folder.is_relative_to(root):
+                break
+            # No such file in the root of version 2, and no such folder in some containers.
+            with contextlib.suppress(OSError, ValueError):  # ValueError: "max"
+                yield int((folder / name).read_text(encoding="ascii"))
+
+
+def lockable_bytes() -> int | None:
+    """Return how many bytes this process may page-lock; None for any number."""
+    if resource is None:
+        return None
+    soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    return None if soft == resource.RLIM_INFINITY else soft
+
+
+def driver_version() -> str:
+    """Return the first line that NVIDIA's driver says of itself; nothing where it says none."""
+    try:
+        return Path(DRIVER).read_text(encoding="utf-8").splitlines()[0].strip()
+    except (OSError, IndexError):
+        return ""

@@ -1,0 +1,57 @@
+"""What the system says about memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pyg_direct.ops import host_memory
+from pyg_direct.ops.host_memory import UNLIMITED, usable_bytes
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "meminfo").write_text("MemFree: 1 kB\nMemAvailable:   4000 kB\n")
+    monkeypatch.setattr(host_memory, "MEMINFO", str(tmp_path / "meminfo"))
+    monkeypatch.setattr(host_memory, "CGROUPS", str(tmp_path / "groups"))
+    monkeypatch.setattr(host_memory, "CGROUP_ROOT", tmp_path / "fs")
+    return tmp_path
+
+
+def limit(file: Path, text: str) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
+
+
+def test_what_is_available_without_groups(root: Path) -> None:
+    assert usable_bytes() == 4000 << 10
+
+
+def test_a_system_that_does_not_tell(root: Path) -> None:
+    (root / "meminfo").unlink()
+    assert usable_bytes() == UNLIMITED
+
+
+@pytest.mark.parametrize(
+    ("own", "above", "expected"), [("max", "max", 4000 << 10), ("7", "max", 7), ("9", "5", 5)]
+)
+def test_version_2(root: Path, own: str, above: str, expected: int) -> None:
+    (root / "groups").write_text("1:cpu:/x\n0::/a/b:c\n")
+    limit(root / "fs/a/b:c/memory.max", own)
+    limit(root / "fs/a/memory.max", above)
+    assert usable_bytes() == expected
+
+
+def test_version_1(root: Path) -> None:
+    (root / "groups").write_text("4:cpu,memory:/a\n3:cpuset:/\n0::/\n")
+    limit(root / "fs/memory/a/memory.limit_in_bytes", "77\n")
+    limit(root / "fs/memory/memory.limit_in_bytes", "9223372036854771712\n")
+    assert usable_bytes() == 77
+
+
+def test_a_container_that_hides_the_group(root: Path) -> None:
+    """Its own limit is that of the root which it sees."""
+    (root / "groups").write_text("4:memory:/hidden/one\n")
+    limit(root / "fs/memory/memory.limit_in_bytes", "88\n")
+    assert usable_bytes() == 88
