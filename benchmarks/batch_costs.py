@@ -56,7 +56,8 @@ def first_and_again(data: Any, batches: int) -> dict[str, Any]:
     built = time.perf_counter() - begin
     first, *others = (epoch(loader) for _ in range(1 + REPEATS))
     again = {name: float(np.median([other[name] for other in others])) for name in first}
-    return {"construction_seconds": built, "first": first, "again": again}
+    found = {"first": first, "again": again, "statistic": "median"}
+    return {"construction_seconds": built, **found}
 
 
 def in_turn(graphs: Sequence[str], batches: int, rounds: int) -> list[dict[str, Any]]:

@@ -265,14 +265,15 @@ def plot(found: dict[str, Any], path: Path) -> None:
 
 def sections(found: dict[str, Any]) -> list[str]:
     """Return the report."""
+    statistic = " or ".join(sorted({size["use"]["statistic"] for size in found["sizes"]}))
     lines = [
         "",
         f"Mean degree {DEGREE}, {WIDTH} int8 features. Batches of {BATCH_SIZE} seeds, fan-out",
         f"{FAN_OUT}. The raw edges are int32 in random order. The machine was shared with other",
         "work: compare CPU seconds, which depend on it less. `peak` is the largest resident memory",
         "of the process, `limit` what the conversion was given and could not exceed. Costs of",
-        f"pages used before are medians of {REPEATS} repetitions; the pages may be gone again",
-        "where the files are larger than what is free of memory.",
+        f"pages used before are the {statistic} of {REPEATS} repetitions; the pages may be gone",
+        "again where the files are larger than what is free of memory.",
         *_measured_before(found),
         "",
         "## Steps",
@@ -336,7 +337,7 @@ def _measured_before(found: dict[str, Any]) -> list[str]:
     if found["in_turn"] is not None:
         parts.append(("Sizes in turn", found["in_turn"]["measured"]))
     return [
-        f"{part}: measured earlier, on {where[0]}, by the benchmark of commit {where[1]}."
+        f"{part}: measured in another run, on {where[0]}, commit {where[1]}."
         for part, where in parts
         if where != _where(found)
     ]
