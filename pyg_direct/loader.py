@@ -8,11 +8,13 @@ from typing import Any
 import torch
 import torch_geometric.loader
 from torch import Tensor
+from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import BaseSampler
 from torch_geometric.sampler.base import SubgraphType
 
 from .arguments import check_ids, check_tensor
 from .batch.assemble import node_labels
+from .batch.sampled import of_graph
 from .loading.base import DirectLoader
 from .loading.options import DEFAULT_PREFETCH
 from .loading.seeds import node_seeds
@@ -197,6 +199,23 @@ class NeighborLoader(DirectLoader, torch_geometric.loader.NeighborLoader):  # ty
         if isinstance(self._sampler, NeighborSampler) and key is not None:
             return self._sampler.sample_from_nodes(inputs, key=key)
         return self._sampler.sample_from_nodes(inputs)
+
+    def _sample_for_batch(self, inputs: Any, key: BatchKey) -> Any:
+        sampler = self._sampler
+        if (
+            type(sampler) is not NeighborSampler
+            or self.transform_sampler_output is not None
+            or getattr(self.filter_fn, "__func__", None) is not DirectLoader.filter_fn
+            or not isinstance(self.data, (Data, HeteroData))
+            or not keyed(sampler).emits_as_drawn
+        ):
+            return self._sample(inputs, key)
+        kind, time = inputs.input_type, inputs.time
+        graph = keyed(sampler).sample_around(
+            {kind: inputs.node}, {} if time is None else {kind: time}, key
+        )
+        metadata = inputs.input_id, time
+        return of_graph(graph, sampler.node_types, sampler.edge_types, metadata)
 
     def _labels(self, out: Any) -> dict[Any, dict[str, Any]]:
         return node_labels(out.metadata, self.input_data.input_type)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -11,7 +11,6 @@ from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.data.storage import BaseStorage
 from torch_geometric.loader.utils import filter_custom_hetero_store, filter_custom_store
-from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 from torch_geometric.typing import EdgeType, NodeType
 
 from ..ops.backend import Backend
@@ -20,8 +19,8 @@ from .gather import gather_all, tables_in
 from .ids import HostIds, Ids, of_the_users
 from .narrow import check_feature_dtype, converted
 from .roles import SPARSE, TOPOLOGY, Attribute, KnownRoles
+from .sampled import Edges, Nodes, Sampled, with_ids
 from .sparse import ROWS_UNREADABLE, SampledEdges
-from .tensors import moved
 
 Fields = dict[str, Any]
 """The attributes of one store of a batch, by name."""
@@ -29,7 +28,7 @@ Fields = dict[str, Any]
 
 def assemble(
     data: Any,
-    out: SamplerOutput | HeteroSamplerOutput,
+    sampled: Sampled,
     labels: dict[Any, dict[str, Any]],
     backend: Backend,
     custom_cls: Any = None,
@@ -45,11 +44,11 @@ def assemble(
 
     Args:
         data: the full graph: `Data`, `HeteroData`, or (`FeatureStore`, `GraphStore`).
-        out: from a sampler whose `edge` holds columns of the `edge_index` of `data`.
+        sampled: the subgraph; its edge ids are columns of the `edge_index` of `data`.
         labels: what the seeds add, by node or edge type: from `node_labels` or `link_labels`.
         backend: gathers the rows.
         custom_cls: class of the batch in case of remote stores.
-        ends: what all ids in `out` are known to be below; None if that has to be checked.
+        ends: what all ids in `sampled` are known to be below; None if that has to be checked.
         ids: where the ids in the batch shall be; None for the host.
         feature_dtype: of attributes that are stored narrow; see `gather.gather`.
         roles: what is known of the attributes of `data` from earlier batches.
@@ -59,21 +58,19 @@ def assemble(
     """
     ids = HostIds(backend) if ids is None else ids
     known = KnownRoles() if roles is None else roles
-    parts = _Parts(out, ends, ids, backend.device, feature_dtype, known)
+    parts = _Parts(sampled, ends, ids, backend, feature_dtype, known)
     if isinstance(data, (Data, HeteroData)):
         batch = copy.copy(data)
         # A homogeneous graph has one store for nodes and edges, and the one type None.
         source, target = _stores(data), _stores(batch)
-        for node_type in parts.node_types(source):
-            _nodes(source[node_type], target[node_type], parts, node_type, backend)
-        for edge_type in parts.edge_types(source):
-            _edges(source[edge_type], target[edge_type], parts, edge_type, backend)
+        for key, store in source.items():
+            if not isinstance(key, tuple):
+                parts.add_nodes(store, target[key], key)
+        for key, store in source.items():
+            if not isinstance(key, str):
+                parts.add_edges(store, target[key], key)
     else:
-        batch = _from_stores(data, parts, custom_cls, backend)
-        for key in parts.types("node"):
-            _name_nodes(_store(batch, key)._mapping, parts, key, parts.of(key))
-        for key in parts.types("edge"):
-            _name_edges(_store(batch, key)._mapping, parts, key, parts.of(key))
+        batch = _from_stores(data, parts, custom_cls)
     for key, labelled in labels.items():
         fields = _store(batch, key)._mapping
         for name, value in labelled.items():
@@ -178,27 +175,27 @@ def link_labels(
     return labels
 
 
-def _from_stores(data: Any, parts: _Parts, custom_cls: Any, backend: Backend) -> Any:
+def _from_stores(data: Any, parts: _Parts, custom_cls: Any) -> Any:
     """Ask the stores for the features; PyG's way, since the stores are the user's."""
-    filter_stores: Any = filter_custom_hetero_store if parts.hetero else filter_custom_store
+    sampled, backend = parts.sampled, parts.backend
+    out: Any = sampled.output
+    filter_stores: Any = filter_custom_hetero_store if sampled.is_typed else filter_custom_store
     # A store indexes tensors of its own, so it is asked with ids on the host.
     host = parts.ids if isinstance(parts.ids, HostIds) else HostIds(backend)
-    node, edge = (_each(field, host.of) for field in (parts.given.node, parts.given.edge))
+    node = with_ids(out.node, sampled.nodes, host.of)
+    edge = with_ids(out.edge, sampled.edges, host.of)
     host.wait()
-    batch = filter_stores(*data, node, parts.out.row, parts.out.col, edge, custom_cls)
+    batch = filter_stores(*data, node, out.row, out.col, edge, custom_cls)
     for store in batch.stores:
         for name, value in store.items():
             if isinstance(value, Tensor):
                 wanted = converted(value, parts.feature_dtype)
                 store[name] = backend.memory.to_batch(wanted, value.device)
+    for key in out.node if sampled.is_typed else [None]:
+        parts.name_nodes(_store(batch, key)._mapping, parts.nodes_of(key))
+    for key in (out.edge or {}) if sampled.is_typed else [None]:
+        parts.name_edges(_store(batch, key)._mapping, parts.edges_of(key))
     return batch
-
-
-def _each(field: Any, function: Callable[[Tensor], Tensor]) -> Any:
-    """Return a sampler's field, by type or not, with every tensor replaced."""
-    if isinstance(field, dict):
-        return {key: _each(value, function) for key, value in field.items()}
-    return None if field is None else function(field)
 
 
 def _store(batch: Any, key: Any) -> Any:
@@ -212,152 +209,86 @@ def _stores(data: Data | HeteroData) -> dict[Any, BaseStorage]:
 
 
 class _Parts:
-    """A sampler's output by type, whether the graph has types or the one type None."""
+    """Puts what was sampled of each type into the stores of a batch."""
 
     def __init__(
         self,
-        out: SamplerOutput | HeteroSamplerOutput,
+        sampled: Sampled,
         ends: Ends | None,
         ids: Ids,
-        device: torch.device,
+        backend: Backend,
         feature_dtype: torch.dtype | None,
         roles: KnownRoles,
     ) -> None:
-        self.given, self.ids, self.feature_dtype, self.roles = out, ids, feature_dtype, roles
-        self.out = moved(out, device)
-        self.node_end: Any = ends.node.get if ends else lambda key: None
-        self.edge_end: Any = ends.edge.get if ends else lambda key: None
-        self.hetero = isinstance(out, HeteroSamplerOutput)
+        self.sampled, self.ids, self.backend = sampled, ids, backend
+        self.feature_dtype, self._ends, self._roles = feature_dtype, ends, roles
 
-    def of(self, key: Any) -> Any:
-        """Return what has the fields for one type as attributes; None where they are absent."""
-        return _OneType(self.out, key) if self.hetero else self.out
+    def nodes_of(self, key: Any) -> Nodes:
+        return self.sampled.nodes_of(key, self.backend.device)
 
-    def given_to(self, key: Any) -> Any:
-        """Return the same before anything was moved to the device of the batch."""
-        return _OneType(self.given, key) if self.hetero else self.given
+    def edges_of(self, key: Any) -> Edges:
+        return self.sampled.edges_of(key, self.backend.device)
 
-    def id_of(self, field: str, key: Any) -> Tensor | None:
-        """Return the ids ('node' or 'edge') of one type for the user; None for a lack of edges.
+    def add_nodes(self, source: BaseStorage, target: BaseStorage, key: Any) -> None:
+        """Add the nodes of a type, and their rows of the attributes in `source`."""
+        found = self.nodes_of(key)
+        given, fields = source._mapping, target._mapping
+        if "num_nodes" in given:
+            fields["num_nodes"] = found.node.numel()
+        end = None if self._ends is None else self._ends.node.get(key)
+        self._gather(given, fields, self._roles.of(key, source).node, found.node, end)
+        self.name_nodes(fields, found)
 
-        A foreign sampler may leave out what it did not reach, and edge ids altogether.
-        """
-        value = getattr(self.given_to(key), field)
-        if value is None:
-            if field == "edge" and self.of(key).row is not None:
-                return None
-            value = torch.empty(0, dtype=torch.int64)
-        return self.ids.of(value)
+    def name_nodes(self, fields: Fields, found: Nodes) -> None:
+        """Add what the sampler says of nodes."""
+        if "n_id" not in fields:
+            fields["n_id"] = self.ids.of(found.given)
+        self._assign(fields, "batch", found.batch)
+        self._assign(fields, "num_sampled_nodes", found.num_sampled)
 
-    def node_types(self, stores: dict[Any, BaseStorage]) -> list[Any]:
-        return [key for key in stores if isinstance(key, str)] if self.hetero else [None]
+    def add_edges(self, source: BaseStorage, target: BaseStorage, key: Any) -> None:
+        """Add the edges of a type, and their entries of the attributes in `source`."""
+        found, to_batch = self.edges_of(key), self.backend.memory.to_batch
+        given, fields, roles = source._mapping, target._mapping, self._roles.of(key, source).edge
+        if "edge_index" in given:
+            fields["edge_index"] = to_batch(found.edge_index, given["edge_index"].device)
+        for name in SPARSE:
+            if name in given:
+                edges = SampledEdges(found.edge_index[0], found.edge_index[1], found.edge)
+                home = given[name].device
+                sparse = edges.like(name, given[name], target.size())
+                fields[name] = to_batch(sparse, home() if callable(home) else home)
+        if found.edge is None:
+            for name, _ in roles:
+                fields.pop(name)
+        elif roles:
+            end = None if self._ends is None else self._ends.edge.get(key)
+            self._gather(given, fields, roles, found.edge, end)
+        self.name_edges(fields, found)
 
-    def edge_types(self, stores: dict[Any, BaseStorage]) -> list[Any]:
-        return [key for key in stores if isinstance(key, tuple)] if self.hetero else [None]
+    def name_edges(self, fields: Fields, found: Edges) -> None:
+        """Add what the sampler says of edges."""
+        if found.given is not None and "e_id" not in fields:
+            fields["e_id"] = self.ids.of(found.given)
+        self._assign(fields, "num_sampled_edges", found.num_sampled)
+        if found.original is not None:
+            fields["_orig_edge_index"] = found.original
 
-    def types(self, field: str) -> list[Any]:
-        """Return the types that a field speaks of."""
-        return list(getattr(self.out, field) or {}) if self.hetero else [None]
-
-    def gathered(
+    def _gather(
         self,
         given: Fields,
+        fields: Fields,
         attributes: tuple[Attribute, ...],
         index: Tensor,
         end: int | None,
-        backend: Backend,
-    ) -> Fields:
-        """Return the entries `index` of some attributes of the graph, by name."""
+    ) -> None:
+        """Set the entries `index` of some attributes of the graph."""
         values = [(given[name], dim) for name, dim in attributes]
-        selected = gather_all(values, index, backend, end, self.feature_dtype)
-        return {
-            name: of_the_users(name, rows, self.ids)
-            for (name, _), rows in zip(attributes, selected, strict=True)
-        }
+        selected = gather_all(values, index, self.backend, end, self.feature_dtype)
+        for (name, _), rows in zip(attributes, selected, strict=True):
+            fields[name] = of_the_users(name, rows, self.ids)
 
-    def assign(self, fields: Fields, name: str, value: Any) -> None:
+    def _assign(self, fields: Fields, name: str, value: Any) -> None:
         """Set a field of a batch. In a homogeneous graph an absent one removes a user's own."""
-        if value is not None or not self.hetero:
+        if value is not None or not self.sampled.is_typed:
             _put(fields, name, value)
-
-
-class _OneType:
-    """What a heterogeneous output holds for one type."""
-
-    def __init__(self, out: Any, key: Any) -> None:
-        self._out, self._key = out, key
-
-    def __getattr__(self, name: str) -> Any:
-        return (getattr(self._out, name) or {}).get(self._key)
-
-
-def _nodes(
-    source: BaseStorage, target: BaseStorage, parts: _Parts, key: Any, backend: Backend
-) -> None:
-    found = parts.of(key)
-    node = found.node
-    if node is None:  # a foreign sampler may leave out what it did not reach
-        node = torch.empty(0, dtype=torch.int64, device=backend.device)
-    given, fields, roles = source._mapping, target._mapping, parts.roles.of(key, source).node
-    if "num_nodes" in given:
-        fields["num_nodes"] = node.numel()
-    fields |= parts.gathered(given, roles, node, parts.node_end(key), backend)
-    _name_nodes(fields, parts, key, found)
-
-
-def _name_nodes(fields: Fields, parts: _Parts, key: Any, found: Any) -> None:
-    if "n_id" not in fields:
-        fields["n_id"] = parts.id_of("node", key)
-    parts.assign(fields, "batch", found.batch)
-    parts.assign(fields, "num_sampled_nodes", found.num_sampled_nodes)
-
-
-def _edges(
-    source: BaseStorage, target: BaseStorage, parts: _Parts, key: Any, backend: Backend
-) -> None:
-    found = parts.of(key)
-    row, col, edge = found.row, found.col, found.edge
-    if row is None:
-        row = col = edge = torch.empty(0, dtype=torch.int64, device=backend.device)
-    given, fields, roles = source._mapping, target._mapping, parts.roles.of(key, source).edge
-    if "edge_index" in given:
-        home = given["edge_index"].device
-        fields["edge_index"] = backend.memory.to_batch(_stack(row, col), home)
-    for name in SPARSE:
-        if name in given:
-            sparse = SampledEdges(row, col, edge).like(name, given[name], target.size())
-            home = given[name].device
-            fields[name] = backend.memory.to_batch(sparse, home() if callable(home) else home)
-    if edge is None:
-        for name, _ in roles:
-            fields.pop(name)
-    elif roles:
-        fields |= parts.gathered(given, roles, edge, parts.edge_end(key), backend)
-    _name_edges(fields, parts, key, found)
-
-
-def _name_edges(fields: Fields, parts: _Parts, key: Any, found: Any) -> None:
-    edge = parts.id_of("edge", key)
-    if edge is not None and "e_id" not in fields:
-        fields["e_id"] = edge
-    parts.assign(fields, "num_sampled_edges", found.num_sampled_edges)
-    if found.orig_row is not None and found.orig_col is not None:
-        fields["_orig_edge_index"] = torch.stack([found.orig_row, found.orig_col])
-
-
-def _stack(row: Tensor, col: Tensor) -> Tensor:
-    """Return [row; col], without a copy where one lies behind the other, as in our outputs."""
-    size, both = row.numel(), row._base
-    if both is not None and both is col._base and both.shape == (2, size) and size > 0:
-        first, second = both.data_ptr(), both.data_ptr() + row.nbytes
-        if both.is_contiguous() and (row.data_ptr(), col.data_ptr()) == (first, second):
-            return both
-    adjacent = (
-        row.data_ptr() + row.nbytes == col.data_ptr()
-        and size == col.numel() > 0
-        and row.dtype == col.dtype
-        and row.is_contiguous()
-        and col.is_contiguous()
-        and row.untyped_storage().data_ptr() == col.untyped_storage().data_ptr()
-    )
-    return row.as_strided((2, size), (size, 1)) if adjacent else torch.stack([row, col])

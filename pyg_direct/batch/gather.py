@@ -58,13 +58,18 @@ def gather_all(
     feature_dtype: torch.dtype | None = None,
 ) -> list[Any]:
     """As `gather`, of several attributes: (value, dim); the backend is called once for all."""
-    tables = [_table_of(value, dim, backend, feature_dtype) for value, dim in attributes]
-    plain = [table for table in tables if table is not None]
-    rows = iter(backend.gather_all(plain, index, end) if plain else ())
-    return [
-        _select(value, index, dim, backend, end, feature_dtype) if table is None else next(rows)
-        for (value, dim), table in zip(attributes, tables, strict=True)
-    ]
+    plain, others = [], []
+    for i, (value, dim) in enumerate(attributes):
+        table = _table_of(value, dim, backend, feature_dtype)
+        if table is None:
+            others.append(i)
+        else:
+            plain.append(table)
+    selected = list(backend.gather_all(plain, index, end)) if plain else []
+    for i in others:
+        value, dim = attributes[i]
+        selected.insert(i, _select(value, index, dim, backend, end, feature_dtype))
+    return selected
 
 
 def _table_of(

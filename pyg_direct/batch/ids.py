@@ -15,6 +15,7 @@ from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 
 from ..ops.backend import Backend
 from ..ops.streams import Event
+from .sampled import Sampled
 
 NAMES = ("n_id", "e_id", "input_id")
 ATTRIBUTE = "_host_ids"  # of a sampler's output, where copies that have begun wait for the batch
@@ -79,15 +80,20 @@ def of_the_users(name: str, value: Any, ids: Ids) -> Any:
 
 
 def begin_copies(out: Any, backend: Backend) -> None:
-    """Begin to copy the node and edge ids of a sampler's output to the host."""
-    if isinstance(out, (SamplerOutput, HeteroSamplerOutput)):
-        ids = HostIds(backend)
-        ids.begin(
+    """Begin to copy the node and edge ids of a sampled subgraph to the host."""
+    found: list[Tensor | None] = []
+    if isinstance(out, Sampled):
+        found = [part.given for part in out.nodes.values()]
+        found += [part.given for part in out.edges.values()]
+    elif isinstance(out, (SamplerOutput, HeteroSamplerOutput)):
+        found = [
             tensor
             for field in (out.node, out.edge)
             for tensor in (field.values() if isinstance(field, dict) else [field])
-            if tensor is not None
-        )
+        ]
+    if found:
+        ids = HostIds(backend)
+        ids.begin(tensor for tensor in found if tensor is not None)
         setattr(out, ATTRIBUTE, ids)
 
 

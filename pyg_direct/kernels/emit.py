@@ -41,31 +41,37 @@ def emit_edges(
 
     Example: hops [a b | c] and [d | e f] of two relations give a b d and c e f.
     """
+    # All indices are unsigned: if one could count from the end, no loop here would become vector
+    # instructions.
     for t in range(lists.shape[0]):
-        start, size, ids = lists[t, 0], lists[t, 1], lists[t, 2]
+        start, size, ids = np.uint64(lists[t, 0]), np.uint64(lists[t, 1]), lists[t, 2]
         for i in range(size):
             store(ids, i, np.int64(node[start + i]))
     for r in range(out.shape[0]):
         rows, cols, ids = out[r, 0], out[r, 1], out[r, 2]
+        base = edge_base[r]
         at = 0  # edges of earlier hops
         for hop in range(edge_ptr.shape[0]):
             begin, end = edge_ptr[hop, r], edge_ptr[hop, r + 1]
-            shift = at - begin
+            shift = np.uint64(at - begin)  # may stand for a negative number, which sums make right
             at += end - begin
             begin = begin if begin > first else first
             end = end if end < last else last
-            for e in range(begin, end):  # short loops, so that they become vector instructions
-                store(rows, shift + e, kind.dtype.type(row[e]))
-            for e in range(begin, end):
-                store(cols, shift + e, kind.dtype.type(col[e]))
-            if perm is None:
-                for e in range(begin, end):
-                    store(ids, shift + e, np.int64(position[e] - edge_base[r]))
-            else:
-                for e in range(begin, end):
-                    if e + PREFETCH_DISTANCE < end:
-                        prefetch(perm, position[e + PREFETCH_DISTANCE])
-                    store(ids, shift + e, np.int64(perm[position[e]]))
+            if begin < end:
+                piece = range(np.uint64(begin), np.uint64(end))
+                for e in piece:  # short loops, so that they become vector instructions
+                    store(rows, shift + e, kind.dtype.type(row[e]))
+                for e in piece:
+                    store(cols, shift + e, kind.dtype.type(col[e]))
+                if perm is None:
+                    for e in piece:
+                        store(ids, shift + e, np.int64(position[e] - base))
+                else:
+                    ahead = np.uint64(PREFETCH_DISTANCE)
+                    for e in piece:
+                        if e + ahead < piece.stop:
+                            prefetch(perm, position[e + ahead])
+                        store(ids, shift + e, np.int64(perm[np.uint64(position[e])]))
 
 
 @light_kernel

@@ -26,6 +26,7 @@ from ..batch.assemble import assemble, check_attributes
 from ..batch.edges import with_sampled_edges
 from ..batch.ids import begin_copies, ids_of
 from ..batch.roles import KnownRoles
+from ..batch.sampled import Sampled, of_output
 from ..batch.tensors import tensors_made, with_edge_ids
 from ..ops.backend import Backend
 from ..ops.placement import Placement
@@ -39,7 +40,7 @@ from .fingerprint import fingerprint_of
 from .options import check_names, check_prefetch, refuse_unused, threads_of_a_batch
 from .progress import Progress, SeedOrder
 from .recorder import Recorder, TimedBackend
-from .seeds import positions_of
+from .seeds import seeds_at
 from .site import Placing, Site, check_ready_sampler
 from .stats import Stats
 from .stream_schedule import Handover, Schedule
@@ -179,6 +180,10 @@ class DirectLoader(torch.utils.data.DataLoader[Any]):
         """Sample around a slice of `input_data`; without a key, with a new one."""
         raise NotImplementedError
 
+    def _sample_for_batch(self, inputs: Any, key: BatchKey) -> Any:
+        """As `_sample`; may be a `Sampled` if nobody looks at it but `filter_fn` of this class."""
+        return self._sample(inputs, key)
+
     def _labels(self, out: Any) -> dict[Any, dict[str, Any]]:
         """Return what the seeds add to a batch, by node or edge type."""
         raise NotImplementedError
@@ -205,22 +210,14 @@ class DirectLoader(torch.utils.data.DataLoader[Any]):
 
     def filter_fn(self, out: Any) -> Any:
         """Gather the attributes of a sampled subgraph, assemble the batch and transform it."""
-        recorder, transform, change = self._recorder, self.transform, self.transform_sampler_output
-        site = self._site
-        if change:
-            out = recorder.timed("transform", lambda: change(out))
-        if not isinstance(out, (SamplerOutput, HeteroSamplerOutput)):
-            raise TypeError(
-                f"transform_sampler_output and neighbor_sampler must give a SamplerOutput or "
-                f"HeteroSamplerOutput, got {type(out).__name__}."
-            )
-        out = with_edge_ids(out, site.sampler.edge_permutation)
+        recorder, site, transform = self._recorder, self._site, self.transform
+        sampled = out if type(out) is Sampled else self._checked(out)
         # Of our own sampler's ids it is known how large they are; others' are looked at.
-        ends = None if change else site.ends
-        labels, ids = self._labels(out), ids_of(out, site.backend, self._copies_ids)
+        ends = site.ends if self.transform_sampler_output is None else None
+        labels, ids = self._labels(sampled), ids_of(out, site.backend, self._copies_ids)
         backend = TimedBackend(site.backend)
         batch = assemble(
-            self.data, out, labels, backend, self.custom_cls, ends, ids, self._feature_dtype,
+            self.data, sampled, labels, backend, self.custom_cls, ends, ids, self._feature_dtype,
             self._roles,
         )  # fmt: skip
         recorder.assembled(batch, backend)
@@ -228,6 +225,19 @@ class DirectLoader(torch.utils.data.DataLoader[Any]):
         if self._hands_out_hops:
             return with_sampled_edges(batch, timed)
         return batch if timed is None else timed(batch)
+
+    def _checked(self, out: Any) -> Sampled:
+        """Return the output of a sampler, transformed and by type."""
+        change = self.transform_sampler_output
+        if change is not None:
+            out = self._recorder.timed("transform", lambda: change(out))
+        if not isinstance(out, (SamplerOutput, HeteroSamplerOutput)):
+            raise TypeError(
+                f"transform_sampler_output and neighbor_sampler must give a SamplerOutput or "
+                f"HeteroSamplerOutput, got {type(out).__name__}."
+            )
+        out = with_edge_ids(out, self._site.sampler.edge_permutation)
+        return of_output(out, self._backend.device)
 
     def _work(self, task: Task, schedule: Schedule) -> Handover:
         """Make one batch; runs in a producer thread where there are any."""
@@ -242,13 +252,13 @@ class DirectLoader(torch.utils.data.DataLoader[Any]):
             return schedule.produce(task.asked, lambda: self._collated(task), None)
         return schedule.produce(
             task.asked,
-            lambda: self._sample_ahead(self.input_data[positions_of(task.index)], task.key),
+            lambda: self._sample_ahead(seeds_at(self.input_data, task.index), task.key),
             (lambda out: self._pinned(self.filter_fn(out))) if self.filter_per_worker else None,
         )
 
     def _sample_ahead(self, inputs: Any, key: BatchKey) -> Any:
         """Sample, and begin to bring the ids to the host, beside what comes next."""
-        out = self._recorder.timed("sampling", lambda: self._sample(inputs, key))
+        out = self._recorder.timed("sampling", partial(self._sample_for_batch, inputs, key))
         if self._copies_ids:
             begin_copies(out, self._backend)
         return out

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
+from torch_geometric.sampler import NodeSamplerInput
 from torch_geometric.typing import DEFAULT_REL
 
 from ..arguments import check_input_id
@@ -181,7 +183,29 @@ def _as_links(links: Any) -> Tensor:
     return links
 
 
-def positions_of(index: Any) -> Any:
-    """Return the positions of a batch as a tensor; NumPy reads a list faster than torch does."""
-    whole = type(index) is list and set(map(type, index)) == {int}
-    return torch.from_numpy(np.array(index, np.int64)) if whole else index
+def seeds_at(seeds: Any, index: Any) -> Any:
+    """Return the seeds of a batch, as ``seeds[index]`` does.
+
+    Of a list of ints and seed nodes by NumPy, which for some hundred of them takes a third of the
+    time.
+
+    Args:
+        seeds: a loader's `input_data`.
+        index: positions, as a batch sampler gave them.
+    """
+    if type(index) is not list or type(seeds) is not NodeSamplerInput:
+        return seeds[index]
+    positions = np.array(index)
+    if positions.dtype != np.int64 or positions.ndim != 1:
+        return seeds[index]
+    chosen = torch.from_numpy(positions)
+    return NodeSamplerInput(
+        chosen if seeds.input_id is None else _at(seeds.input_id, positions),
+        _at(seeds.node, positions),
+        None if seeds.time is None else _at(seeds.time, positions),
+        seeds.input_type,
+    )
+
+
+def _at(values: Tensor, positions: npt.NDArray[np.int64]) -> Tensor:
+    return torch.from_numpy(values.numpy()[positions])

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -45,10 +46,10 @@ def before_window(seed_time: Tensor, window: int) -> Tensor:
     return torch.where(seed_time < least + window + 1, least, seed_time - (window + 1))
 
 
-def in_range(ids: Tensor, end: int) -> bool:
-    """Tell whether all ids, int64 [n] on the host, are in [0, end)."""
+def in_range(ids: npt.NDArray[np.int64], end: int) -> bool:
+    """Tell whether all ids [n] are in [0, end)."""
     # Negative ones are the largest of all without a sign.
-    return ids.numel() == 0 or bool(ids.numpy().view(np.uint64).max() < end)
+    return len(ids) == 0 or bool(np.maximum.reduce(ids.view(np.uint64)) < end)
 
 
 class Workspace(Protocol):

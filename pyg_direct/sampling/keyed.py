@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -36,12 +37,20 @@ class Settings(NamedTuple):
     exclude_seed_edges: Any = None  # 'self', 'reverse', or the edge type of the reverse edges
 
 
+class NumberedPlan(NamedTuple):
+    """A plan, and a number that tells it from the other plans of a graph."""
+
+    number: int
+    plan: SamplingPlan
+
+
 @dataclass(frozen=True)
 class _Shared:
     """What all samplers over one placed graph share; plans and workspaces are kept by settings."""
 
     calls: Iterator[int] = field(default_factory=itertools.count)
-    plans: dict[Any, SamplingPlan] = field(default_factory=dict)
+    plan_numbers: Iterator[int] = field(default_factory=itertools.count)
+    plans: dict[Any, NumberedPlan] = field(default_factory=dict)
     workspaces: WorkspacePool = field(default_factory=WorkspacePool)
 
 
@@ -112,6 +121,13 @@ class KeyedSampler:
         return self.settings.disjoint or self.graph.node_times is not None
 
     @property
+    def emits_as_drawn(self) -> bool:
+        """Whether edges are handed out from source to destination, and none is added to them."""
+        given = self.settings
+        mirrored = given.subgraph_type == SubgraphType.bidirectional
+        return given.sample_direction == "forward" and not mirrored
+
+    @property
     def num_nodes(self) -> Any:
         """The number of nodes; a dict by type for heterogeneous graphs."""
         counts = dict(self.ends.node)
@@ -180,6 +196,36 @@ class KeyedSampler:
         # and every epoch; torch's generator was seeded for this worker and epoch.
         return rng.derive(rng.draw_seed(None), 0, self.seed or 0, rng.CALL_DOMAIN)
 
+    def sample_around(
+        self,
+        nodes: Mapping[Any, Tensor],
+        times: Mapping[Any, Tensor],
+        key: BatchKey,
+        excluded: Callable[[int], ExcludedEdges] | None = None,
+    ) -> SampledGraph:
+        """Sample around seeds of some node types, which may have times of their own.
+
+        Args:
+            nodes: integers [n_t] by node type.
+            times: int64 [n_t] by node type; of the others, their nodes' times hold.
+            key: of the draws.
+            excluded: returns the edges to leave out, for so many seeds; None for none.
+        """
+        seeds: list[Tensor | None] = [None] * len(self.graph.node_types)
+        given, count = [], 0
+        for t, kind in enumerate(self.graph.node_types):
+            if kind in nodes:
+                node = nodes[kind]
+                if node.dtype != torch.int64 or not node.is_contiguous():
+                    node = node.to(torch.int64).contiguous()
+                seeds[t] = node
+                given.append(self.seed_time(kind, node, times.get(kind)))
+                count += node.shape[0]
+        time = None
+        if self.graph.node_times is not None:
+            time = torch.cat([t for t in given if t is not None])
+        return self.sample(seeds, key, time, excluded and excluded(count))
+
     def sample(
         self,
         seeds: list[Tensor | None],
@@ -207,9 +253,9 @@ class KeyedSampler:
         seed_time: Tensor | None,
         excluded: ExcludedEdges | None,
     ) -> SampledGraph:
-        plan_key, plan = self._plan()
+        number, plan = self._plan
         # A workspace belongs to one stream, which orders what is done with it.
-        kind, pool = (plan_key, self.backend.streams.stream_id()), self.shared.workspaces
+        kind, pool = (number, self.backend.streams.stream_id()), self.shared.workspaces
         work = pool.take(kind) or self.backend.workspace(self.graph.csc, plan)
         if not work.start(seeds, key, seed_time, excluded):
             pool.give_back(kind, work)
@@ -223,12 +269,13 @@ class KeyedSampler:
         pool.give_back(kind, work)
         return sampled
 
-    def _plan(self) -> tuple[Any, SamplingPlan]:
+    @functools.cached_property
+    def _plan(self) -> NumberedPlan:
         given, fanouts = self.settings, self.fanouts()
         disjoint = self.disjoint
         key = (fanouts, given.replace, disjoint, given.temporal_strategy, given.time_window)
-        plan = self.shared.plans.get(key)
-        if plan is None:
+        known = self.shared.plans.get(key)
+        if known is None:
             check_fanouts(given.num_neighbors, fanouts, given.replace)  # both can be set
             table = fanout_table(fanouts, np.diff(self.graph.csc.edge_base), given.replace)
             recent = given.temporal_strategy == "last"
@@ -237,8 +284,10 @@ class KeyedSampler:
                 table, given.replace, disjoint, recent, self.graph.id_dtype, window,
                 excluding=given.exclude_seed_edges is not None,
             )  # fmt: skip
-            self.shared.plans[key] = plan
-        return key, plan
+            # Two threads may number a plan at the same time; the one that is kept counts for both.
+            numbered = NumberedPlan(next(self.shared.plan_numbers), plan)
+            known = self.shared.plans.setdefault(key, numbered)
+        return known
 
     def fanouts(self) -> Fanouts:
         """Return the fan-outs by edge type and hop."""

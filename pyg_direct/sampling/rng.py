@@ -23,7 +23,7 @@ SHUFFLE_DOMAIN = 2  # the order of the seeds in an epoch
 COVERAGE_DOMAIN = 3  # subgraphs that GraphSAINT's coefficients are counted over
 WALK_DOMAIN = 4  # random walks that are asked for without a loader
 
-KEYS_AT_ONCE = 256  # one alone takes 7 us, so many together 1 us each at most
+MOST_KEYS_AT_ONCE = 256  # one alone takes 7 us, so many together 1 us each at most
 
 
 def derive(seed: int, epoch: int, batch: int, domain: int = LOADER_DOMAIN) -> BatchKey:
@@ -43,11 +43,13 @@ def derive(seed: int, epoch: int, batch: int, domain: int = LOADER_DOMAIN) -> Ba
 def keys(seed: int, epoch: int, first: int) -> Iterator[BatchKey]:
     """Yield the keys of the batches of an epoch, from batch `first` on."""
     yield derive(seed, epoch, first)
-    for batch in itertools.count(first + 1, KEYS_AT_ONCE):
-        number = np.arange(batch, batch + KEYS_AT_ONCE, dtype=np.uint64)
+    batch, count = first + 1, 4  # more and more, as many epochs are short
+    while True:
+        number = np.arange(batch, batch + count, dtype=np.uint64)
         counter = number & MASK, number >> SHIFT, np.uint64(epoch), np.uint64(LOADER_DOMAIN)
         words = philox4x32_of_arrays(*counter, np.uint64(seed & 0xFFFFFFFF), np.uint64(seed >> 32))
         yield from itertools.starmap(BatchKey, np.stack(words[:2], axis=1).tolist())
+        batch, count = batch + count, min(4 * count, MOST_KEYS_AT_ONCE)
 
 
 def integers(key: BatchKey, draw: int, size: int, end: int) -> torch.Tensor:

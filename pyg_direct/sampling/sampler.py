@@ -308,17 +308,8 @@ class NeighborSampler(BaseSampler):
         `excluded` returns the edges to leave out, for so many seeds.
         """
         nodes = seed if self.is_hetero else {None: seed}
-        given = {} if seed_time is None else (seed_time if self.is_hetero else {None: seed_time})
-        seeds: list[Tensor | None] = [None] * len(self.node_types)
-        times = []
-        for t, kind in enumerate(self.node_types):
-            if kind in nodes:
-                node = nodes[kind].to(torch.int64).contiguous()
-                seeds[t] = node
-                times.append(self._keyed.seed_time(kind, node, given.get(kind)))
-        time = torch.cat([t for t in times if t is not None]) if self.is_temporal else None
-        left_out = excluded and excluded(sum(len(s) for s in seeds if s is not None))
-        sampled = self._keyed.sample(seeds, key, time, left_out)
+        times = {} if seed_time is None else (seed_time if self.is_hetero else {None: seed_time})
+        sampled = self._keyed.sample_around(nodes, times, key, excluded)
         backward = self.sample_direction == "backward"
         return output_of(sampled, self.node_types, self.edge_types, backward)
 

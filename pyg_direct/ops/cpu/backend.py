@@ -82,19 +82,20 @@ class CpuBackend:
     ) -> list[Tensor]:
         """Return the rows `index` of each table, by one call of a kernel."""
         rows, ids, outputs, nbytes = index.shape[0], index.numpy(), [], 0
+        empty = self._resources.pool.empty
         places: list[int] = []
         for table in tables:
-            shape = table.shape
-            out = self._resources.pool.empty((rows, *shape[1:]), table.dtype)
+            num_rows, *rest = table.shape
+            out = empty((rows, *rest), table.dtype)
             outputs.append(out)
             size = out.nbytes
             if size > 0:
-                places += table.data_ptr(), shape[0], size // rows, out.data_ptr()
+                places += table.data_ptr(), num_rows, size // rows, out.data_ptr()
                 nbytes += size
         if places:
             task = partial(_gather, np.array(places, np.int64).reshape(-1, 4), ids)
             with self._pages.reading(tables, ids):
-                split(rows, min(self.threads, nbytes // MIN_BYTES_PER_THREAD), task)
+                split(rows, min(self._resources.threads, nbytes // MIN_BYTES_PER_THREAD), task)
         return outputs
 
     def gather_decoded(

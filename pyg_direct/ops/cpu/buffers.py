@@ -85,8 +85,8 @@ class BufferPool:
         """Return an uninitialised CPU tensor with a storage of exactly its size."""
         nbytes = math.prod(shape) * dtype.itemsize
         if nbytes < MIN_BYTES:
-            # torch reads one number in half the time of a tuple.
-            return torch.empty(shape[0] if len(shape) == 1 else shape, dtype=dtype)
+            # torch reads numbers in half the time of a tuple.
+            return torch.empty(*shape, dtype=dtype) if shape else torch.empty((), dtype=dtype)
         block = self._take(nbytes)
         known = NUMPY_DTYPES.get(dtype)
         array = (

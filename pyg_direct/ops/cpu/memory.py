@@ -33,7 +33,7 @@ class CpuMemory:
 
     def readable(self, table: Tensor) -> Tensor | None:
         """Return `table` itself if it is in host memory."""
-        return table if table.device.type == "cpu" else None
+        return table if table.is_cpu else None
 
     def to_batch(self, value: Any, device: torch.device) -> Any:
         """Return a part of a batch on `device`: as in PyG, a batch is where its data is."""

@@ -57,6 +57,7 @@ class CpuWorkspace:
         self._edge_ptr = np.zeros((depth, relations + 1), np.int64)
         self._node_start = np.zeros(types, np.int64)  # each type's region of `_node`
         self._node_room = np.zeros(types, np.int64)
+        self._most_nodes = 0  # of one type, at any time so far: no local id is above it
         self._node_bound = np.zeros(types, np.int64)  # what the next hop may need of it
         self._node = np.empty(0, id_dtype)
         self._seed_of = np.empty(0, np.int32)
@@ -92,7 +93,6 @@ class CpuWorkspace:
         )
         self._growth = plan.growth
         self._in_one_call = False
-
         # 0 is below every stamp, so fresh tables are empty tables.
         self._table: Ints = np.zeros(0, np.uint64)
         if not plan.disjoint:
@@ -111,35 +111,35 @@ class CpuWorkspace:
         """Begin a batch."""
         self._limits = limits_of(seed_time, excluded, self._plan.window)
         self._key = (np.uint64(key.low), np.uint64(key.high))
-        self._stamp += max(map(max, self._node_ptr.tolist()), default=0)
+        self._stamp += self._most_nodes
         if self._stamp >= STAMP_LIMIT:
             self._table[:] = 0
             self._stamp = 1
         # Zeros also after a batch that was interrupted by an error.
         self._node_ptr.fill(0)
         self._edge_ptr.fill(0)
-        counts = [0 if seed is None else seed.shape[0] for seed in seeds]
-        alone = len(self._limits.excluded) == 0 and not self._shares_hops(sum(counts))
+        sizes = [0 if seed is None else seed.shape[0] for seed in seeds]
+        alone = len(self._limits.excluded) == 0 and not self._shares_hops(sum(sizes))
         self._in_one_call = self._is_plain and alone
-        self._node_bound[:] = counts
+        self._node_bound[:] = counts = np.array(sizes, np.int64)
         self._make_room()
         # Before they are entered: if one is no node, the next batch must not know the others.
         self._node_ptr[1] = counts
         subgraph = 0
         for t, seed in enumerate(seeds):
             if seed is not None:
-                if not self._enter(t, seed, subgraph):
+                if not self._enter(t, seed.numpy(), subgraph):
                     return False
-                subgraph += counts[t]
+                subgraph += sizes[t]
         return True
 
-    def _enter(self, t: int, seed: Tensor, subgraph: int) -> bool:
+    def _enter(self, t: int, seed: Ints, subgraph: int) -> bool:
         """Enter the seeds of type t, of subgraphs from `subgraph` on; False if one is no node."""
         if not in_range(seed, self._num_nodes[t]):
             return False
         first, base = int(self._node_start[t]), self._node_base[t]
-        n, stamp = seed.shape[0], np.uint32(self._stamp)
-        self._node[first : first + n] = seed.numpy()
+        n, stamp = len(seed), np.uint32(self._stamp)
+        self._node[first : first + n] = seed
         if self._plan.disjoint:
             self._seed_of[first : first + n] = np.arange(subgraph, subgraph + n, dtype=np.int32)
             region = (first, first + n, 0, base, self._node_base[-1])
@@ -401,6 +401,7 @@ class CpuWorkspace:
                     seed_of[new : new + known] = self._seed_of[old : old + known]
             self._node, self._seed_of = node, seed_of
             self._node_start, self._node_room = start, room
+            self._most_nodes = int(room.max(initial=0))
         if self._plan.disjoint:
             slots = 2 * int(bound.sum())
             if 2 * slots > len(self._table):

@@ -91,7 +91,8 @@ class CudaWorkspace:
     ) -> bool:
         """Begin a batch; its seeds are entered with the first hop."""
         given = [torch.empty(0, dtype=torch.int64) if seed is None else seed for seed in seeds]
-        if not all(map(in_range, given, self._csc.num_nodes.tolist())):
+        ids = [seed.numpy() for seed in given]
+        if not all(map(in_range, ids, self._csc.num_nodes.tolist())):
             return False
         sizes = np.array([len(seed) for seed in given], np.int64)
         if self._must_forecast or not np.array_equal(sizes, self._sizes):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import ctypes
+import threading
 
 import numpy as np
 import torch
@@ -23,6 +24,7 @@ class Memory:
     """
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()  # producers of several loaders use one device
         self._addresses: list[int] = []  # ascending
         self._arrays: list[tuple[Tensor, np.ndarray, int]] = []  # with the address of the flags
 
@@ -31,9 +33,10 @@ class Memory:
         if tensor.numel() > 0:
             ctypes.memset(tensor.data_ptr(), POISON, tensor.nbytes)
             written = np.zeros(tensor.nbytes, np.uint8)
-            at = bisect.bisect(self._addresses, tensor.data_ptr())
-            self._addresses.insert(at, tensor.data_ptr())
-            self._arrays.insert(at, (tensor, written, written.ctypes.data))
+            with self._lock:
+                at = bisect.bisect(self._addresses, tensor.data_ptr())
+                self._addresses.insert(at, tensor.data_ptr())
+                self._arrays.insert(at, (tensor, written, written.ctypes.data))
         return tensor
 
     def copy(self, target: Tensor, source: Tensor) -> None:
@@ -58,10 +61,11 @@ class Memory:
 
     def _find(self, address: int, nbytes: int) -> tuple[int, np.ndarray, int] | None:
         """Return where in an array some bytes begin, its flags, and their address."""
-        i = bisect.bisect(self._addresses, address) - 1
-        if nbytes == 0 or i < 0:
-            return None
-        first, (_, flags, flags_address) = address - self._addresses[i], self._arrays[i]
+        with self._lock:
+            i = bisect.bisect(self._addresses, address) - 1
+            if nbytes == 0 or i < 0:
+                return None
+            first, (_, flags, flags_address) = address - self._addresses[i], self._arrays[i]
         return None if first + nbytes > len(flags) else (first, flags, flags_address)
 
     def assert_written(self, tensor: Tensor, what: str) -> None:

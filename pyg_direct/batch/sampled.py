@@ -1,0 +1,139 @@
+"""A sampled subgraph by type, from our own sampler or any other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
+
+from ..types import SampledGraph
+from .tensors import moved
+
+
+class Nodes(NamedTuple):
+    """The nodes of one type; without any where a sampler left them out."""
+
+    node: Tensor  # int64 [n], on the device of the batch
+    given: Tensor  # the same where it was sampled
+    batch: Tensor | None = None  # int64 [n], the subgraph of each
+    num_sampled: list[int] | None = None  # of each hop
+
+
+class Edges(NamedTuple):
+    """The edges of one type; without any where a sampler left them out."""
+
+    edge_index: Tensor  # [2, e], local ids of sources and destinations, on the device of the batch
+    edge: Tensor | None  # int64 [e], columns of the user's `edge_index`; None if they are not known
+    given: Tensor | None  # `edge` where it was sampled
+    num_sampled: list[int] | None = None  # of each hop
+    original: Tensor | None = None  # [2, e], of a bidirectional subgraph
+
+
+@dataclass
+class Sampled:
+    """A subgraph whose attributes are to be gathered."""
+
+    nodes: dict[Any, Nodes]  # by node type; of a homogeneous graph, by None
+    edges: dict[Any, Edges]
+    metadata: Any  # what the sampler says of the seeds
+    output: SamplerOutput | HeteroSamplerOutput | None = None  # None of a subgraph of our own
+    is_typed: bool = False
+
+    def nodes_of(self, key: Any, device: torch.device) -> Nodes:
+        """Return the nodes of a type, which the sampler may not have reached."""
+        found = self.nodes.get(key)
+        return Nodes(_none(device), _none(None)) if found is None else found
+
+    def edges_of(self, key: Any, device: torch.device) -> Edges:
+        """Return the edges of a type, which the sampler may not have reached."""
+        found = self.edges.get(key)
+        if found is None:
+            return Edges(_none(device).view(2, 0), _none(device), _none(None))
+        return found
+
+
+def of_graph(
+    graph: SampledGraph, node_types: Sequence[Any], edge_types: Sequence[Any], metadata: Any
+) -> Sampled:
+    """Return a subgraph of our own sampler, whose edges were followed from their destinations."""
+    no_nodes, no_edges = [None] * len(node_types), [None] * len(edge_types)
+    seed_of = graph.seed_of or no_nodes
+    num_nodes: Sequence[Any] = graph.num_sampled_nodes
+    num_edges: Sequence[Any] | None = graph.num_sampled_edges
+    if num_edges is None:  # induced, which has no hops
+        num_nodes, num_edges = no_nodes, no_edges
+    return Sampled(
+        dict(zip(node_types, map(Nodes, graph.node, graph.node, seed_of, num_nodes), strict=True)),
+        dict(
+            zip(
+                edge_types,
+                map(Edges, graph.edge_index, graph.edge, graph.edge, num_edges),
+                strict=True,
+            )
+        ),
+        metadata,
+        is_typed=node_types[0] is not None,
+    )
+
+
+def of_output(out: SamplerOutput | HeteroSamplerOutput, device: torch.device) -> Sampled:
+    """Return what any sampler of PyG's interface gave, with its tensors on `device`."""
+    here, is_typed = moved(out, device), isinstance(out, HeteroSamplerOutput)
+
+    def by_type(field: str, of: Any = here) -> dict[Any, Any]:
+        value = getattr(of, field)
+        return (value or {}) if is_typed else {None: value}
+
+    node, given, seed_of = by_type("node"), by_type("node", out), by_type("batch")
+    num_nodes, num_edges = by_type("num_sampled_nodes"), by_type("num_sampled_edges")
+    row, col, edge = map(by_type, ("row", "col", "edge"))
+    given_edge = by_type("edge", out)
+    orig_row, orig_col = by_type("orig_row"), by_type("orig_col")
+    result = Sampled({}, {}, out.metadata, here, is_typed)
+    for key in {**node, **seed_of, **num_nodes}:
+        found = result.nodes_of(key, device)
+        if node.get(key) is not None:
+            found = Nodes(node[key], given[key])
+        seeds = seed_of.get(key)
+        result.nodes[key] = found._replace(batch=seeds, num_sampled=num_nodes.get(key))
+    for key in {**row, **num_edges}:
+        links = result.edges_of(key, device)
+        if row.get(key) is not None:
+            links = Edges(_stack(row[key], col[key]), edge.get(key), given_edge.get(key))
+        if orig_row.get(key) is not None and orig_col.get(key) is not None:
+            links = links._replace(original=torch.stack([orig_row[key], orig_col[key]]))
+        result.edges[key] = links._replace(num_sampled=num_edges.get(key))
+    return result
+
+
+def with_ids(field: Any, parts: Mapping[Any, Any], ids: Callable[[Tensor], Tensor]) -> Any:
+    """Return a sampler's field of ids, by type or not, as `ids` gives them for those in `parts`."""
+    if isinstance(field, dict):
+        return {k: None if value is None else ids(parts[k].given) for k, value in field.items()}
+    return None if field is None else ids(parts[None].given)
+
+
+def _none(device: torch.device | None) -> Tensor:
+    return torch.empty(0, dtype=torch.int64, device=device)
+
+
+def _stack(row: Tensor, col: Tensor) -> Tensor:
+    """Return [row; col], without a copy where one lies behind the other, as in our outputs."""
+    size, both = row.numel(), row._base
+    if both is not None and both is col._base and both.shape == (2, size) and size > 0:
+        first, second = both.data_ptr(), both.data_ptr() + row.nbytes
+        if both.is_contiguous() and (row.data_ptr(), col.data_ptr()) == (first, second):
+            return both
+    adjacent = (
+        row.data_ptr() + row.nbytes == col.data_ptr()
+        and size == col.numel() > 0
+        and row.dtype == col.dtype
+        and row.is_contiguous()
+        and col.is_contiguous()
+        and row.untyped_storage().data_ptr() == col.untyped_storage().data_ptr()
+    )
+    return row.as_strided((2, size), (size, 1)) if adjacent else torch.stack([row, col])
