@@ -22,6 +22,9 @@ data = Data(x=torch.zeros(10, 2), edge_index=torch.randint(10, (2, 30)))
 next(iter(NeighborLoader(data, [2])))
 from pyg_direct.kernels.gather import gather_tables as kernel
 print(sum(kernel.stats.cache_hits.values()), sum(kernel.stats.cache_misses.values()))
+import sys
+from numba.core.runtime import rtsys
+print(rtsys._init, "numba.np.linalg" in sys.modules, "pyg_direct.models.accelerate" in sys.modules)
 """
 
 
@@ -45,26 +48,31 @@ def test_other_errors_of_numba_are_not_hidden(monkeypatch):
         jit.kernel(plus_one)
 
 
-def run(**variables):
-    result = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        env={**os.environ, **variables},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return [int(word) for word in result.stdout.split()], result.stderr
+@pytest.fixture(scope="module")
+def two_processes(tmp_path_factory):
+    """The lines that a first process prints, its messages, and those of one with its cache."""
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path_factory.mktemp("kernels"))}
+    command = [sys.executable, "-c", PROGRAM]
+    runs = [
+        subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        for _ in range(2)
+    ]
+    return [(run.stdout.splitlines(), run.stderr) for run in runs]
 
 
 @pytest.mark.slow
-def test_the_second_process_compiles_nothing_and_says_nothing(tmp_path):
-    folder = str(tmp_path / "kernels")
-    counts, text = run(NUMBA_CACHE_DIR=folder)
-    assert counts == [0, 1]
-    assert text.count("Compiling CPU kernels") == 1
-    counts, text = run(NUMBA_CACHE_DIR=folder)
-    assert counts == [1, 0]
-    assert "Compiling" not in text
+def test_the_second_process_compiles_nothing_and_says_nothing(two_processes):
+    (first, first_text), (second, second_text) = two_processes
+    assert first[0] == "0 1"
+    assert first_text.count("Compiling CPU kernels") == 1
+    assert second[0] == "1 0"
+    assert "Compiling" not in second_text
+
+
+@pytest.mark.slow
+def test_a_process_that_compiles_nothing_does_not_load_the_compiler(two_processes):
+    """Nor what has nothing to do with loading; else its first batch takes three times as long."""
+    assert [lines[1] for lines, _ in two_processes] == ["True True False", "False False False"]
 
 
 def compilation_of(module):
@@ -159,30 +167,6 @@ def test_a_helper_has_no_entry_and_no_file_and_its_entry_has(cache_folder):
     assert hits_of(compiled) == 0
     assert [path.suffix for path in sorted(cache_folder.rglob("*.nb*"))] == [".nbc", ".nbi"]
     assert hits_of(jit.entry(helper)) == 1
-
-
-FROM_THE_CACHE = (
-    PROGRAM
-    + """
-import sys
-from numba.core.runtime import rtsys
-print(rtsys._init, "numba.np.linalg" in sys.modules, "pyg_direct.models.accelerate" in sys.modules)
-"""
-)
-
-
-@pytest.mark.slow
-def test_a_process_that_compiles_nothing_does_not_load_the_compiler(tmp_path):
-    """Nor what has nothing to do with loading; else its first batch takes three times as long."""
-
-    def last_line():
-        environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
-        command = [sys.executable, "-c", FROM_THE_CACHE]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-        return done.stdout.splitlines()[-1]
-
-    assert last_line() == "True True False"
-    assert last_line() == "False False False"
 
 
 def test_where_numba_hides_its_functions_the_compiler_is_loaded(cache_folder, monkeypatch):
