@@ -43,7 +43,7 @@ SHUFFLED = 64  # blocks of edges that are mixed with each other
 BLOCK_EDGES = 1 << 16
 PLAIN_TABLE_BYTES = 2 << 30  # of the table of the plain gather, at most
 ROWS = 300_000  # that it copies
-QUICK_BATCHES = 2
+QUICK_SIZES, QUICK_BATCHES = (2000, 5000), 2  # the last is converted without a limit
 STEPS = ("generate", "raw", "convert", "use")
 FILES = ("edge_index", "x", "y", "train_mask")
 
@@ -227,11 +227,11 @@ def size_of(nodes: int, folder: Path, args: argparse.Namespace) -> dict[str, Any
         "load": os.getloadavg()[0],
     }
     for name in STEPS:
-        if name == "convert":
+        if name == "convert" and not (args.quick and nodes == QUICK_SIZES[-1]):
             with limited(args.memory) as limit:
                 found[name] = {**call(name, spec, limit.enter), "limit": limit.how}
         else:
-            found[name] = call(name, spec, None)
+            found[name] = {**call(name, spec, None), "limit": "not limited"}
         used = {"raw": "generated", "convert": "raw"}.get(name)
         if used is not None:
             shutil.rmtree(folder / used)
@@ -363,7 +363,7 @@ def main(argv: list[str] | None = None) -> None:
         found |= _sizes_of(json.loads(stored.read_text()))
     with tempfile.TemporaryDirectory(dir=args.folder) as name:
         graphs: list[Path] = []
-        for nodes in sorted([2000, 5000] if args.quick else map(int, args.nodes)):
+        for nodes in sorted(QUICK_SIZES if args.quick else map(int, args.nodes)):
             folder = Path(name) / str(nodes)
             folder.mkdir()
             size = {**size_of(nodes, folder, args), "measured": _where(found)}
