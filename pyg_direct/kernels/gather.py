@@ -32,7 +32,8 @@ def gather_tables(
     """
     for t in range(tables.shape[0]):
         table, num_rows, row_bytes, out = tables[t, 0], tables[t, 1], tables[t, 2], tables[t, 3]
-        lines = min((row_bytes + LINE_BYTES - 1) // LINE_BYTES, MOST_LINES)
+        lines = (row_bytes + LINE_BYTES - 1) // LINE_BYTES
+        lines = lines if lines < MOST_LINES else MOST_LINES  # `min` would be compiled as well
         distance = ROWS_AHEAD if lines > 1 else SHORT_ROWS_AHEAD
         for i in range(first, last):
             if i + distance < last:
