@@ -17,12 +17,22 @@ from numba import types
 from numba.core import caching, cgutils, event
 from numba.extending import intrinsic
 
-from .compiler import HelperCompiler, KernelCompiler
-from .lowering import array_field
+from .values import array_field
 
 logger = logging.getLogger("pyg_direct")
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+# `compiler` builds on parts of numba that it may change with any version. A version that `compiler`
+# was not tried with compiles kernels as it does all functions: to the same results, in more time.
+FIRST_NUMBA, LAST_NUMBA = (0, 60), (0, 68)
+FOR_KERNELS: dict[str, Any] = {}
+FOR_HELPERS: dict[str, Any] = {}
+if FIRST_NUMBA <= tuple(map(int, numba.__version__.split(".")[:2])) <= LAST_NUMBA:
+    from .compiler import HelperCompiler, KernelCompiler
+
+    FOR_KERNELS = {"pipeline_class": KernelCompiler}
+    FOR_HELPERS = {"pipeline_class": HelperCompiler}
 
 # What is left out takes time to compile: an entry for C that nobody calls, and reference counts.
 WITHOUT_COUNTS = {"no_cfunc_wrapper": True, "_nrt": False}
@@ -89,7 +99,7 @@ def light_kernel(function: F) -> F:
     The caller holds them while it waits. Neither the kernel nor what it calls can make arrays:
     numba refuses to compile that.
     """
-    return _cached(_compiled(function, pipeline_class=KernelCompiler, **WITHOUT_COUNTS), function)
+    return _cached(_compiled(function, **FOR_KERNELS, **WITHOUT_COUNTS), function)
 
 
 def helper(function: F) -> F:
@@ -98,9 +108,7 @@ def helper(function: F) -> F:
     It gets no machine code, entry for Python or place on disk of its own, and takes a third of the
     time of a `light_kernel` to compile. `entry` gives it these.
     """
-    return _compiled(
-        function, no_cpython_wrapper=True, pipeline_class=HelperCompiler, **WITHOUT_COUNTS
-    )
+    return _compiled(function, no_cpython_wrapper=True, **FOR_HELPERS, **WITHOUT_COUNTS)
 
 
 def entry(of: F) -> F:

@@ -17,11 +17,7 @@ from llvmlite import ir as llvm
 from numba.core import ir, types
 from numba.core.lowering import Lower
 
-
-def array_field(context: Any, builder: Any, array_type: Any, array: Any, name: str) -> Any:
-    """Return a field of an array, such as `data` or `shape`, from its value."""
-    position = context.data_model_manager[array_type].get_field_position(name)
-    return builder.extract_value(array, position)
+from .values import array_field
 
 
 class KernelLower(Lower):

@@ -188,3 +188,30 @@ def test_kept_machine_code_is_of_the_text_of_all_kernels(tmp_path: Path) -> None
 
     kept = gather_tables._cache._cache_file._source_stamp
     assert {name for name, _, _ in kept} >= {"gather.py", "jit.py", "philox.py"}
+
+
+WITH_A_LATER_NUMBA = """
+import sys, numba
+numba.__version__ = "0.99.0"
+sys.modules["pyg_direct.kernels.compiler"] = None  # numba may have changed what it imports
+"""
+SAMPLED = """
+import torch
+from torch_geometric.data import Data
+from pyg_direct import NeighborLoader
+draw = torch.Generator().manual_seed(0)
+data = Data(x=torch.randn(90, 3, generator=draw), edge_index=torch.randint(90, (2, 900), generator=draw))
+batch = next(iter(NeighborLoader(data, [4, 3], batch_size=9, seed=1)))
+print(batch.n_id.tolist(), batch.e_id.tolist(), batch.edge_index.tolist(), batch.x.sum().item())
+"""
+
+
+@pytest.mark.slow
+def test_a_numba_that_the_compiler_was_not_tried_with(tmp_path):
+    found = []
+    for program in (SAMPLED, WITH_A_LATER_NUMBA + SAMPLED):
+        environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / str(len(found)))}
+        command = [sys.executable, "-c", program]
+        found.append(subprocess.check_output(command, env=environment, text=True))
+    assert found[0] == found[1]
+    assert len(found[0]) > 200
