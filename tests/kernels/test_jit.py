@@ -200,7 +200,8 @@ import torch
 from torch_geometric.data import Data
 from pyg_direct import NeighborLoader
 draw = torch.Generator().manual_seed(0)
-data = Data(x=torch.randn(90, 3, generator=draw), edge_index=torch.randint(90, (2, 900), generator=draw))
+edges = torch.randint(90, (2, 900), generator=draw)
+data = Data(x=torch.randn(90, 3, generator=draw), edge_index=edges)
 batch = next(iter(NeighborLoader(data, [4, 3], batch_size=9, seed=1)))
 print(batch.n_id.tolist(), batch.e_id.tolist(), batch.edge_index.tolist(), batch.x.sum().item())
 """
