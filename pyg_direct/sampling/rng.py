@@ -43,7 +43,7 @@ def derive(seed: int, epoch: int, batch: int, domain: int = LOADER_DOMAIN) -> Ba
 def keys(seed: int, epoch: int, first: int) -> Iterator[BatchKey]:
     """Yield the keys of the batches of an epoch, from batch `first` on."""
     yield derive(seed, epoch, first)
-    batch, count = first + 1, 4  # more and more, as many epochs are short
+    batch, count = first + 1, 32  # more and more, as many epochs are short
     while True:
         number = np.arange(batch, batch + count, dtype=np.uint64)
         counter = number & MASK, number >> SHIFT, np.uint64(epoch), np.uint64(LOADER_DOMAIN)
