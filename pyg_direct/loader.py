@@ -205,6 +205,7 @@ class NeighborLoader(DirectLoader, torch_geometric.loader.NeighborLoader):  # ty
         if (
             type(sampler) is not NeighborSampler
             or self.transform_sampler_output is not None
+            or type(self)._sample is not NeighborLoader._sample
             or getattr(self.filter_fn, "__func__", None) is not DirectLoader.filter_fn
             or not isinstance(self.data, (Data, HeteroData))
             or not keyed(sampler).emits_as_drawn

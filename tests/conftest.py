@@ -36,7 +36,7 @@ settings.register_profile(
     max_examples=20,
     suppress_health_check=[HealthCheck.too_slow],
 )
-settings.register_profile("thorough", settings.get_profile("fixed"), max_examples=60)
+settings.register_profile("thorough", settings.get_profile("fixed"), max_examples=40)
 settings.register_profile("random", settings.get_profile("thorough"), derandomize=False)
 settings.load_profile("fixed")
 

@@ -220,7 +220,7 @@ def test_other_versions_of_nvrtc(wheel: str) -> None:
     assert version == wheel.partition("==")[2].rpartition(".")[0]
     readable = [a for a in compiler.architectures() if (version, a) not in UNREADABLE]
     assert len(readable) >= 4
-    for architecture in readable:
+    for architecture in sorted({readable[0], EVERY_TWO_VALUES, readable[-1]}):
         check_gather(machine_code("gather.cu", {"V": "uint4"}, architecture, compiler))
         for file in FILES:
             text = read_source(file)

@@ -88,12 +88,12 @@ def same_key():
     """The same draws in every batch of every epoch."""
 
     class Node(NeighborLoader):
-        def _sample_for_batch(self, inputs, key):
-            return super()._sample_for_batch(inputs, BatchKey(1, 2))
+        def _sample(self, inputs, key):
+            return super()._sample(inputs, BatchKey(1, 2))
 
     class Link(LinkNeighborLoader):
-        def _sample_for_batch(self, inputs, key):
-            return super()._sample_for_batch(inputs, BatchKey(1, 2))
+        def _sample(self, inputs, key):
+            return super()._sample(inputs, BatchKey(1, 2))
 
     return Node, Link
 

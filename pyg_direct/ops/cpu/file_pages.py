@@ -44,11 +44,12 @@ class FilePages:
         self, tables: Sequence[Tensor], index: npt.NDArray[np.int64]
     ) -> contextlib.AbstractContextManager[None]:
         """Ask for the pages of the rows `index` of tables; as a context, to copy them in."""
-        if len(index) == 0:
+        large = [table for table in tables if table.nbytes >= MIN_TABLE_BYTES]
+        if not large or len(index) == 0:
             return NOTHING_TO_ASK
-        for table in tables:
+        for table in large:
             self.request(table, index)
-        return self.alone(tables)
+        return self.alone(large)
 
     def alone(self, tables: Sequence[Tensor]) -> contextlib.AbstractContextManager[None]:
         """As a context: a page of the tables that is missing is read without those around it."""
