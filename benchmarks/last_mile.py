@@ -162,10 +162,13 @@ def load(
     samples: Samples,
 ) -> None:
     """Time batches of one case in turn; `caches` are those of the kernels, None: the user's."""
-    children = {}
+    children: dict[str, subprocess.Popen[str]] = {}
+    started: dict[Path, subprocess.Popen[str]] = {}  # one process if both checkouts are the same
     for name, path in checkouts.items():
         variables = {} if caches is None else {"NUMBA_CACHE_DIR": str(caches / name)}
-        children[name] = _start(BATCHES, path, json.dumps(found), **variables)
+        if path not in started:
+            started[path] = _start(BATCHES, path, json.dumps(found), **variables)
+        children[name] = started[path]
     names = list(children)
     for turn in range(-1, rounds):  # round -1 is thrown away: code and memory are fetched
         for name in names[turn % 2 :] + names[: turn % 2]:
@@ -177,7 +180,7 @@ def load(
             reply = json.loads(child.stdout.readline())
             for metric, value in reply.items() if turn >= 0 else ():
                 samples[LOADED, found["name"], metric, name].append(value)
-    for child in children.values():
+    for child in started.values():
         child.communicate()
 
 
