@@ -3,7 +3,7 @@
 numba compiles every function as if Python were to call it, and as if it could raise, count
 references and be debugged: a helper gets machine code of its own, which nobody calls, and is
 optimised twice before the kernels that it is linked into are optimised again. Here a helper ends as
-LLVM code (see `lowering`), and a kernel is optimised once, with all of its helpers in it. numba's
+LLVM code as numba wrote it, and a kernel is optimised once, with all of its helpers in it. numba's
 passes and classes are extended by its own means (`pipeline_class`), and what a version of numba
 lacks is left as it is.
 """
@@ -15,12 +15,10 @@ from __future__ import annotations
 from typing import Any
 
 from numba import _dynfunc
-from numba.core import codegen, compiler, typed_passes
+from numba.core import cgutils, codegen, compiler, typed_passes
 from numba.core.compiler_machinery import register_pass
+from numba.core.lowering import Lower
 from numba.core.runtime import rtsys
-
-from .lowering import KernelLower
-from .signatures import KernelTyping
 
 # Of what no kernel here has: closures, `with` blocks, raised messages, unrolled tuples, expressions
 # of whole arrays. A kernel that needs one of them does not compile.
@@ -28,7 +26,6 @@ PASSES_LEFT_OUT = {
     "AnnotateTypes",
     "DumpParforDiagnostics",
     "FindLiterallyCalls",
-    "IRLegalization",
     "InlineClosureLikes",
     "InlineOverloads",
     "LiteralPropagationSubPipelinePass",
@@ -85,11 +82,26 @@ class _HelperLibrary(_Library):
         self._finalized = True
 
 
+class _Lower(Lower):
+    """From numba's code to LLVM's, without asking LLVM for the size of every variable.
+
+    Only debuggers are told of it, and LLVM has to parse a module for each.
+    """
+
+    def storevar(self, value: Any, name: str, argidx: Any = None) -> None:
+        """Store a variable. What `argidx` is for beside debugging, references, is not there."""
+        super().storevar(value, name)
+
+    def alloca_lltype(self, name: str, lltype: Any, datamodel: Any = None) -> Any:
+        """Make room for a variable."""
+        return cgutils.alloca_once(self.builder, lltype, name=name)
+
+
 class _KernelLowering(typed_passes.NativeLowering):
     """From numba's code to machine code."""
 
     _name = "pyg_direct_kernel_lowering"
-    lowering_class = KernelLower
+    lowering_class = _Lower
     library_class: type[_Library] = _Library
 
     def run_pass(self, state: Any) -> bool:
@@ -128,11 +140,6 @@ class KernelCompiler(compiler.CompilerBase):
     """Compiles a kernel that counts no references."""
 
     lowering: type[_KernelLowering] = _KernelLowering
-
-    def __init__(self, typing: Any, target: Any, *arguments: Any) -> None:
-        typing = KernelTyping(typing)
-        super().__init__(typing, target, *arguments)
-        self.state.targetctx.typing_context = typing  # a copy of `target`
 
     def define_pipelines(self) -> list[Any]:
         """Return numba's passes, with our lowering and without those that find nothing to do."""

@@ -58,18 +58,19 @@ def emit_edges(
             begin = begin if begin > first else first
             end = end if end < last else last
             if begin < end:
-                piece = range(np.uint64(begin), np.uint64(end))
-                for e in piece:  # short loops, so that they become vector instructions
+                piece, stop = np.uint64(begin), np.uint64(end)
+                # Short loops, so that they become vector instructions.
+                for e in range(piece, stop):
                     store(rows, shift + e, kind.dtype.type(row[e]))
-                for e in piece:
+                for e in range(piece, stop):
                     store(cols, shift + e, kind.dtype.type(col[e]))
                 if perm is None:
-                    for e in piece:
+                    for e in range(piece, stop):
                         store(ids, shift + e, np.int64(position[e] - base))
                 else:
                     ahead = np.uint64(PREFETCH_DISTANCE)
-                    for e in piece:
-                        if e + ahead < piece.stop:
+                    for e in range(piece, stop):
+                        if e + ahead < stop:
                             prefetch(perm, position[e + ahead])
                         store(ids, shift + e, np.int64(perm[np.uint64(position[e])]))
 
