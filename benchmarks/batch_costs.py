@@ -21,6 +21,7 @@ from benchmarks import result
 from benchmarks.inference import measured
 from benchmarks.statistics import spread
 from pyg_direct import NeighborLoader
+from pyg_direct.ops.host_memory import available_bytes
 
 FAN_OUT, BATCH_SIZE, BATCHES = [15, 10], 1024, 20
 REPEATS = 5  # epochs whose pages are in memory, of which the medians count
@@ -108,6 +109,5 @@ def sections(sizes: Sequence[dict[str, Any]]) -> list[str]:
 
 def fit_in_memory(graphs: Sequence[Path]) -> bool:
     """Tell whether all of some graphs stay in memory together."""
-    lines = Path("/proc/meminfo").read_text().splitlines()
-    (available,) = (1024 * int(s.split()[1]) for s in lines if s.startswith("MemAvailable:"))
-    return sum(path.stat().st_size for graph in graphs for path in graph.iterdir()) < available // 2
+    sizes = (path.stat().st_size for graph in graphs for path in graph.iterdir())
+    return sum(sizes) < available_bytes() // 2

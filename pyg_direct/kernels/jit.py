@@ -17,8 +17,6 @@ from numba import types
 from numba.core import caching, cgutils, event
 from numba.extending import intrinsic
 
-from .values import array_field
-
 logger = logging.getLogger("pyg_direct")
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -246,9 +244,9 @@ def prefetch(typingctx: Any, array: Any, index: Any) -> Any:
     signature = types.void(array, index)
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        data = array_field(context, builder, sig.args[0], args[0], "data")
+        struct = context.make_array(sig.args[0])(context, builder, args[0])
         position = context.cast(builder, args[1], sig.args[1], types.intp)
-        _prefetch_line(builder, builder.gep(data, [position]))
+        _prefetch_line(builder, builder.gep(struct.data, [position]))
         return context.get_dummy_value()
 
     return signature, codegen
