@@ -122,16 +122,17 @@ def pyg(context: Context) -> None:
             record = measure_pyg(context, device, loader, loading_alone, 2 * workers)
             record["workers"] = workers
             context.keep("alone", [*context.results["alone"], record])
-            del loader
+            end_workers(loader)
         best = min(context.results["alone"], key=lambda record: record["ms"]["median"])["workers"]
         for name, wrap in (("PrefetchLoader", True), ("NeighborLoader", False)):
             loader = pyg_loader(context, device, data, train, best, sampler)
+            used = loader
             if wrap:
-                loader = torch_geometric.loader.PrefetchLoader(loader, device.model_device)
+                used = torch_geometric.loader.PrefetchLoader(loader, device.model_device)
             trainer = Trainer(plan, device.model_device, data.num_features)
-            record = measure_pyg(context, device, loader, trainer, 2 * best)
+            record = measure_pyg(context, device, used, trainer, 2 * best)
             context.keep(name, record | {"workers": best})
-            del loader
+            end_workers(loader)
 
 
 def pyg_loader(
@@ -144,6 +145,15 @@ def pyg_loader(
         drop_last=True, num_workers=workers, persistent_workers=True, neighbor_sampler=sampler,
         pin_memory=device.device.type == "cuda",
     )  # fmt: skip
+
+
+def end_workers(loader: Any) -> None:
+    """End the persistent workers of a loader of PyG that is no longer iterated over.
+
+    The loader and its iterator refer to each other. The garbage collector closes the queues before
+    the iterator tells the workers to end, and then waits 5 seconds for each of them.
+    """
+    loader._iterator = None
 
 
 def measure_pyg(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import multiprocessing
 import os
 import stat
 import sys
@@ -358,6 +359,17 @@ def test_useful_bytes() -> None:
 def test_workers_to_try() -> None:
     assert gpu_epochs.pyg_worker_counts(16) == [4, 8, 16]
     assert gpu_epochs.pyg_worker_counts(1) == [1]
+
+
+def test_workers_of_pygs_loader_end_when_they_are_done() -> None:
+    """Not when the garbage collector finds them, which takes 5 seconds for each."""
+    loader = torch.utils.data.DataLoader(range(3), num_workers=2, persistent_workers=True)
+    before = set(multiprocessing.active_children())
+    list(loader)
+    workers = set(multiprocessing.active_children()) - before
+    assert len(workers) == 2
+    gpu_epochs.end_workers(loader)
+    assert not any(worker.is_alive() for worker in workers)
 
 
 def test_a_gather_that_gives_wrong_rows_is_not_measured(tmp_path: Path) -> None:
