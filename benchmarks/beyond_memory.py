@@ -13,8 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
-import sys
 import tempfile
 import time
 import zlib
@@ -28,7 +26,7 @@ import torch_geometric.loader
 from torch_geometric.data import Data
 
 import pyg_direct
-from benchmarks import result
+from benchmarks import child, result
 from benchmarks.memory_group import limited
 from benchmarks.statistics import spread
 from pyg_direct.files.header import read_header
@@ -123,15 +121,11 @@ def expected_sums(folder: Path, nodes: int, count: int) -> list[int]:
     return sums
 
 
-def call(spec: dict[str, Any], enter: Callable[[], None]) -> dict[str, Any]:
+def call(spec: dict[str, Any], quick: bool, enter: Callable[[int], None]) -> dict[str, Any]:
     """Run a contestant in a process of its own."""
-    command = [sys.executable, "-W", "ignore", "-m", "benchmarks.beyond_memory"]
-    done = subprocess.run(
-        [*command, "--child", json.dumps(spec)], capture_output=True, text=True, preexec_fn=enter
-    )
-    if done.returncode != 0:
-        raise RuntimeError(f"{spec['name']} ended with {done.returncode}: {done.stderr}")
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    command = [*child.PYTHON, "-m", "benchmarks.beyond_memory", "--child", json.dumps(spec)]
+    done = child.run(command, quick, enter=enter)
+    found: dict[str, Any] = json.loads(done.output.splitlines()[-1])
     return found
 
 
@@ -189,7 +183,7 @@ def main(argv: list[str] | None = None) -> None:
                     forget(path)
                 spec = {"folder": name, "name": way, "nodes": nodes, "seconds": seconds}
                 with limited(limit_bytes) as limit:
-                    row = call({**spec, "compared": compared}, limit.enter)
+                    row = call({**spec, "compared": compared}, args.quick, limit.enter)
                 found["limit"] = limit.how
                 speeds[way].append(row["rows_a_second"])
                 if way.startswith(OURS):

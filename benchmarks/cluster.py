@@ -29,9 +29,9 @@ measured(lambda: ClusterData(graph, parts, log=False))
 """
 
 
-def measure(nodes: int, edges: int, parts: int) -> dict[str, Any]:
+def measure(nodes: int, edges: int, parts: int, quick: bool) -> dict[str, Any]:
     """Partition one graph in a new process, and return what it took."""
-    taken = measure_in_child(CHILD, nodes, edges, parts, checkout=REPOSITORY)
+    taken = measure_in_child(CHILD, nodes, edges, parts, checkout=REPOSITORY, quick=quick)
     row: dict[str, Any] = {"nodes": nodes, "edges": edges, "parts": parts, **taken}
     print(*cells(row), sep=" | ", flush=True)
     return row
@@ -64,7 +64,7 @@ def main(argv: list[str] | None = None) -> None:
     args = results.parser(__doc__).parse_args(argv)
     result = results.new_result("cluster", args.quick, rows=[])
     for sizes in QUICK_SIZES if args.quick else SIZES:
-        result["rows"].append(measure(*sizes))
+        result["rows"].append(measure(*sizes, args.quick))
         results.write(result, args.out)
 
 

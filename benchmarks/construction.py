@@ -12,7 +12,6 @@ from __future__ import annotations
 import statistics
 import subprocess
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,9 +46,9 @@ measured(lambda: build(edge_index, int(sys.argv[2])))
 """
 
 
-def measure(checkout: Path, edges: Path, num_nodes: int) -> dict[str, float]:
+def measure(checkout: Path, edges: Path, num_nodes: int, quick: bool = False) -> dict[str, float]:
     """Build the loader of a checkout in a new process, and return what it took."""
-    taken = measure_in_child(CHILD, edges, num_nodes, checkout=checkout)
+    taken = measure_in_child(CHILD, edges, num_nodes, checkout=checkout, quick=quick)
     return {"seconds": taken.pop("wall_seconds"), **taken}
 
 
@@ -58,13 +57,13 @@ def run(
     num_nodes: int,
     num_edges: int,
     rounds: int,
-    orders: Sequence[str] = ORDERS,
+    quick: bool,
 ) -> dict[str, Any]:
     """Measure the checkouts in turn, on edges in each of the orders."""
     rows: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
         edges = power_law_graph(num_nodes, num_edges, 1).edge_index.numpy()
-        for order in orders:
+        for order in ORDERS[:1] if quick else ORDERS:
             if order == "sorted":
                 edges = np.ascontiguousarray(edges[:, np.argsort(edges[1], kind="stable")])
             path = Path(folder) / f"{order}.npy"
@@ -72,7 +71,7 @@ def run(
             samples: dict[str, list[dict[str, float]]] = {name: [] for name in checkouts}
             for _ in range(rounds):
                 for name, checkout in checkouts.items():
-                    samples[name].append(measure(checkout, path, num_nodes))
+                    samples[name].append(measure(checkout, path, num_nodes, quick))
             rows[order] = {
                 name: {key: statistics.median(sample[key] for sample in taken) for key in taken[0]}
                 | {"samples": taken}
@@ -101,8 +100,8 @@ def main(argv: list[str] | None = None) -> None:
         "sorted": 4 * (nodes + 1) + 4 * edges,
         "unsorted": 4 * (nodes + 1) + 8 * edges,
     }
-    rounds, orders = (1, ORDERS[:1]) if args.quick else (args.rounds, ORDERS)
-    result["medians"] = run(checkouts, nodes, edges, rounds, orders)
+    rounds = 1 if args.quick else args.rounds
+    result["medians"] = run(checkouts, nodes, edges, rounds, args.quick)
     for order, rows in result["medians"].items():
         for name, row in rows.items():
             print(order, name, {k: round(v, 3) for k, v in row.items() if k != "samples"})

@@ -22,7 +22,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -39,7 +38,7 @@ from torch_geometric.loader import NeighborLoader
 from torch_geometric.nn import GAT, GraphSAGE
 
 import pyg_direct
-from benchmarks import result
+from benchmarks import child, result
 from benchmarks.memory_group import limited
 from examples.synthetic import power_law_graph
 
@@ -51,7 +50,7 @@ NODES, EDGES, QUICK_SHARE = 200_000, 5_000_000, 200
 LAYERS, CHANNELS, CLASSES = 3, 128, 47
 LAYER_BATCH, NODE_BATCH, NODE_BATCHES = 4096, 256, 1
 LIMIT_BYTES = 6_000_000_000
-PROGRAM = [sys.executable, "-W", "ignore", "-m", "benchmarks.inference"]
+PROGRAM = [*child.PYTHON, "-m", "benchmarks.inference"]
 KILLS, QUICK_KILLS = 10, 1  # of a run over the graph in files
 
 
@@ -179,7 +178,7 @@ def _difference(rows: Path, reference: Path) -> float | None:
 
 def apart(spec: dict[str, Any]) -> dict[str, Any]:
     """Measure one contestant in a process of its own."""
-    return _call(["--child", json.dumps(spec)])
+    return _printed(child.run([*PROGRAM, "--child", json.dumps(spec)], quick=False))
 
 
 def large_graph(folder: Path, nodes: int, degree: int, width: int) -> None:
@@ -221,13 +220,9 @@ def large_child(spec: dict[str, Any]) -> None:
     print(json.dumps(record))
 
 
-def _call(arguments: list[str], enter: Callable[[], None] | None = None) -> dict[str, Any]:
-    """Run this program with other arguments; `enter` is called in the child first."""
-    command = [*PROGRAM, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, preexec_fn=enter)
-    if done.returncode != 0:
-        raise RuntimeError(done.stderr)
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+def _printed(done: child.Finished) -> dict[str, Any]:
+    """Return what this program, run as a child, has printed in the end."""
+    found: dict[str, Any] = json.loads(done.output.splitlines()[-1])
     return found
 
 
@@ -317,29 +312,28 @@ def run_large(folder: Path, quick: bool, commit: str | None) -> dict[str, Any]:
     large_graph(folder, nodes, degree, 64)
     memory_bytes = 3_000_000_000
     spec = {"folder": str(folder), "memory_bytes": memory_bytes, "out": "out.npy"}
+    command = [*PROGRAM, "--large-child", json.dumps(spec)]
     with limited(LIMIT_BYTES) as limit:
-        record = _call(["--large-child", json.dumps(spec)], limit.enter)
-        record |= killed(folder, spec, limit.enter, QUICK_KILLS if quick else KILLS)
+        record = _printed(child.run(command, quick, enter=limit.enter))
+        record |= killed(folder, spec, limit.enter, quick)
     size = {"nodes": nodes, "edges": nodes * degree}
     return {**size, "memory_bytes": memory_bytes, "limit": limit.how, "commit": commit, **record}
 
 
 def killed(
-    folder: Path, spec: dict[str, Any], enter: Callable[[], None], wanted: int
+    folder: Path, spec: dict[str, Any], enter: Callable[[int], None], quick: bool
 ) -> dict[str, Any]:
     """Kill runs that go on with each other's work, each further on; compare what they have made."""
-    arguments = ["--large-child", json.dumps({**spec, "out": "resumed.npy"})]
-    kills = 0
+    command = [*PROGRAM, "--large-child", json.dumps({**spec, "out": "resumed.npy"})]
+    kills, wanted = 0, QUICK_KILLS if quick else KILLS
     for kill in range(1, wanted + 1):
-        process = subprocess.Popen(
-            [*PROGRAM, *arguments], stdout=subprocess.DEVNULL, preexec_fn=enter
-        )
+        process = child.start(command, quick, stdout=subprocess.DEVNULL, enter=enter)
         share, partial = kill / (wanted + 1), folder / "resumed.npy.partial"
         while process.poll() is None and _finished(partial) < share:
             time.sleep(0.002)
         process.kill()
         kills += process.wait() == -signal.SIGKILL
-    _call(arguments, enter)
+    child.run(command, quick, enter=enter)
     same = filecmp.cmp(folder / "out.npy", folder / "resumed.npy", shallow=False)
     return {"kills": kills, "same": same}
 

@@ -14,8 +14,6 @@ import argparse
 import json
 import os
 import shutil
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -29,7 +27,7 @@ from torch_geometric.data import Data
 from torch_geometric.nn import GraphSAGE
 
 import pyg_direct
-from benchmarks import batch_costs, result
+from benchmarks import batch_costs, child, result
 from benchmarks.batch_costs import BATCH_SIZE, BATCHES, FAN_OUT, REPEATS
 from benchmarks.inference import measured
 from benchmarks.memory_group import limited
@@ -183,29 +181,23 @@ def run_step(name: str, spec: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def call(name: str, spec: dict[str, Any], enter: Callable[[], None] | None) -> dict[str, Any]:
+def call(name: str, spec: dict[str, Any], enter: Callable[[int], None] | None) -> dict[str, Any]:
     """Do one step in a process of its own; return what it found, its time and its memory.
 
     A quick run starts none but for what is limited, as that takes longer than the step.
     """
     if spec["quick"] and enter is None:
         return {**run_step(name, spec), "seconds": 0.0, "cpu_seconds": 0.0, "peak_bytes": 0}
-    command = [sys.executable, "-W", "ignore", "-m", "benchmarks.large_graphs"]
     arguments = ["--step", name, "--spec", json.dumps(spec)]
+    command = [*child.PYTHON, "-m", "benchmarks.large_graphs", *arguments]
     begin = time.perf_counter()
-    with tempfile.TemporaryFile("w+") as output:
-        process = subprocess.Popen([*command, *arguments], stdout=output, preexec_fn=enter)
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-        if process.returncode != 0:
-            raise RuntimeError(f"{name} ended with {process.returncode}.")
-        output.seek(0)
-        found: dict[str, Any] = json.loads(output.read().splitlines()[-1])
+    done = child.run(command, spec["quick"], keep_errors=False, enter=enter)
+    found: dict[str, Any] = json.loads(done.output.splitlines()[-1])
     return {
         **found,
         "seconds": time.perf_counter() - begin,
-        "cpu_seconds": usage.ru_utime + usage.ru_stime,
-        "peak_bytes": usage.ru_maxrss * 1024,
+        "cpu_seconds": done.cpu_seconds,
+        "peak_bytes": done.peak_bytes,
     }
 
 

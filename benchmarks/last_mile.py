@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import tempfile
 from collections import defaultdict
 from pathlib import Path
@@ -21,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import construction
+from benchmarks import child, construction
 from benchmarks.machine import REPOSITORY
 from benchmarks.result import new_result, number, parser, quartiles, table, write
 from benchmarks.statistics import spread
@@ -142,16 +141,14 @@ QUICK_CASES = [
 Samples = dict[tuple[str, str, str, str], list[float]]  # (what, case, metric, checkout) -> values
 
 
-def _start(code: str, checkout: Path, *arguments: str, **variables: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-W", "ignore", "-c", code, *arguments],
-        cwd=checkout,
-        env={**os.environ, "PYTHONPATH": str(checkout), **variables},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
+def _environment(checkout: Path, variables: dict[str, str]) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(checkout), **variables}
+
+
+def _run(code: str, checkout: Path, variables: dict[str, str], quick: bool = False) -> str:
+    """Run code to its end; return what it printed."""
+    environment = _environment(checkout, variables)
+    return child.run([*child.PYTHON, "-c", code], quick, cwd=checkout, env=environment).output
 
 
 def load(
@@ -161,27 +158,33 @@ def load(
     rounds: int,
     samples: Samples,
 ) -> None:
-    """Time batches of one case in turn; `caches` are those of the kernels, None: the user's."""
-    children: dict[str, subprocess.Popen[str]] = {}
-    started: dict[Path, subprocess.Popen[str]] = {}  # one process if both checkouts are the same
+    """Time batches of one case in turn.
+
+    `caches` are those of the kernels; None in a quick run, which uses the user's.
+    """
+    children: dict[str, child.Process] = {}
+    started: dict[Path, child.Process] = {}  # one process if both checkouts are the same
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    command = [*child.PYTHON, "-c", BATCHES, json.dumps(found)]
     for name, path in checkouts.items():
         variables = {} if caches is None else {"NUMBA_CACHE_DIR": str(caches / name)}
         if path not in started:
-            started[path] = _start(BATCHES, path, json.dumps(found), **variables)
+            environment = _environment(path, variables)
+            started[path] = child.start(command, caches is None, cwd=path, env=environment, **pipes)
         children[name] = started[path]
     names = list(children)
     for turn in range(-1, rounds):  # round -1 is thrown away: code and memory are fetched
         for name in names[turn % 2 :] + names[: turn % 2]:
-            child = children[name]
-            assert child.stdin is not None
-            assert child.stdout is not None
-            child.stdin.write(f"{found['count']}\n")
-            child.stdin.flush()
-            reply = json.loads(child.stdout.readline())
+            process = children[name]
+            assert process.stdin is not None
+            assert process.stdout is not None
+            process.stdin.write(f"{found['count']}\n")
+            process.stdin.flush()
+            reply = json.loads(process.stdout.readline())
             for metric, value in reply.items() if turn >= 0 else ():
                 samples[LOADED, found["name"], metric, name].append(value)
-    for child in started.values():
-        child.communicate()
+    for process in started.values():
+        child.end(process)
 
 
 def first_batches(checkouts: dict[str, Path], rounds: int, scratch: Path, samples: Samples) -> None:
@@ -191,19 +194,17 @@ def first_batches(checkouts: dict[str, Path], rounds: int, scratch: Path, sample
     """
     bytecode = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(scratch / "bytecode")}
     for checkout in checkouts.values():
-        _start("import pyg_direct", checkout, **bytecode).communicate()
+        _run("import pyg_direct", checkout, bytecode)
     for turn in range(rounds):
         for name, checkout in checkouts.items():
             for state in (COLD, WARM):
                 variables = {**bytecode, "NUMBA_CACHE_DIR": str(scratch / f"{name}-{turn}")}
-                first_batch(name, checkout, state, variables, samples)
+                output = _run(FIRST_BATCH, checkout, variables)
+                keep_first(name, state, output, samples)
 
 
-def first_batch(
-    name: str, checkout: Path, state: str, variables: dict[str, str], samples: Samples
-) -> None:
-    """Time one first batch, from the end of importing torch and PyG on."""
-    output, _ = _start(FIRST_BATCH, checkout, **variables).communicate()
+def keep_first(name: str, state: str, output: str, samples: Samples) -> None:
+    """Keep what a first batch took, from the end of importing torch and PyG on."""
     for metric, value in json.loads(output).items():
         samples[FIRST, state, metric, name].append(value)
 
@@ -279,7 +280,7 @@ def main(argv: list[str] | None = None) -> None:
             load(found, checkouts, None if args.quick else scratch, rounds, samples)
         if args.quick:  # compiling takes long; `construction --quick` builds the same
             for name, checkout in checkouts.items():
-                first_batch(name, checkout, WARM, {}, samples)
+                keep_first(name, WARM, _run(FIRST_BATCH, checkout, {}, quick=True), samples)
         else:
             first_batches(checkouts, fresh, scratch, samples)
             constructions(checkouts, (args.edges * 24 // 620, args.edges), fresh, samples)

@@ -17,7 +17,7 @@ class Limit(NamedTuple):
     """How a child process is limited."""
 
     how: str  # in words, for the report
-    enter: Callable[[], None]  # to be called in the child, before it runs the program
+    enter: Callable[[int], None]  # called with the id of a process, before that runs the program
 
 
 @contextlib.contextmanager
@@ -39,7 +39,7 @@ def limited(limit_bytes: int) -> Iterator[Limit]:
             folder.rmdir()
         return
     limits = (limit_bytes, limit_bytes)
-    yield Limit("RLIMIT_DATA", lambda: resource.setrlimit(resource.RLIMIT_DATA, limits))
+    yield Limit("RLIMIT_DATA", partial(_limit_data, limits))
 
 
 def _made(folder: Path, file: str, limit_bytes: int) -> bool:
@@ -55,5 +55,9 @@ def _made(folder: Path, file: str, limit_bytes: int) -> bool:
     return True
 
 
-def _enter(folder: Path) -> None:
-    (folder / "cgroup.procs").write_text(str(os.getpid()))
+def _enter(folder: Path, pid: int) -> None:
+    (folder / "cgroup.procs").write_text(str(pid))
+
+
+def _limit_data(limits: tuple[int, int], pid: int) -> None:
+    resource.prlimit(pid, resource.RLIMIT_DATA, limits)

@@ -46,6 +46,7 @@ class Case(NamedTuple):
     rounds: int
     constructions: int  # timed for each contestant
     num_classes: int = 8
+    quick: bool = False
 
 
 # Whole epochs of 22 batches: here what an epoch costs to begin is part of the matter.
@@ -56,7 +57,7 @@ CASES = [
     SMALL_CASE,
 ]
 QUICK_CASES = [
-    Case("quick", 2_000, 20_000, 16, [4, 3], 64, 4, 5, 2, 1),
+    Case("quick", 2_000, 20_000, 16, [4, 3], 64, 4, 5, 2, 1, quick=True),
 ]
 
 

@@ -23,6 +23,7 @@ from typing import Any
 import psutil
 
 from benchmarks import machine
+from benchmarks.child import end, run, start
 from benchmarks.cpu import cases, derive
 from benchmarks.cpu.cases import Case, Contestant
 from benchmarks.cpu.child import anonymous_bytes
@@ -51,13 +52,13 @@ class Child:
         self.failure: str | None = None
         self.base_bytes = 0  # with the graph, before there is a loader
         config = json.dumps({"contestant": contestant, "case": case})
-        self._process = subprocess.Popen(
+        self._process = start(
             [sys.executable, "-m", "benchmarks.cpu.child", config],
+            case.quick,
             cwd=REPOSITORY,
             env={**os.environ, **cases.MALLOC_MODES[contestant.malloc]},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            text=True,
         )
 
     def ask(self, op: str, **arguments: Any) -> dict[str, Any]:
@@ -89,11 +90,7 @@ class Child:
 
     def close(self) -> None:
         """End the process."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.close()
-        self._process.wait()
-        self._process.stdout.close()
+        end(self._process)
 
 
 def label(contestant: Contestant) -> str:
@@ -111,9 +108,9 @@ def run_case(case: Case, mallocs: list[str], scratch: Path, live: int) -> dict[s
         live: how many contestants may hold the graph in memory at a time.
     """
     print(f"\n{case.name}", flush=True)
-    start = time.perf_counter()
+    begin = time.perf_counter()
     data = power_law_graph(case.num_nodes, case.num_edges, case.num_features, case.num_classes)
-    seconds = time.perf_counter() - start
+    seconds = time.perf_counter() - begin
     save_graph(data, scratch)
     tensor_bytes = sum(data[name].nbytes for name in ("x", "y", "edge_index"))
     del data
@@ -208,14 +205,10 @@ def first_batches(repeats: int) -> list[dict[str, Any]]:
             for loader, state in runs:
                 if not cases.available(loader):
                     continue
-                done = subprocess.run(
-                    [sys.executable, "-m", "benchmarks.cpu.first_batch", loader],
-                    cwd=REPOSITORY,
-                    env={**os.environ, "NUMBA_CACHE_DIR": cache},
-                    stdout=subprocess.PIPE,
-                    check=True,
-                )
-                for field, value in json.loads(done.stdout).items():
+                command = [sys.executable, "-m", "benchmarks.cpu.first_batch", loader]
+                environment = {**os.environ, "NUMBA_CACHE_DIR": cache}
+                done = run(command, quick=False, cwd=REPOSITORY, env=environment)
+                for field, value in json.loads(done.output).items():
                     samples[loader, state, field].append(value)
     return [
         {"loader": loader, "kernel_cache": state, "metric": field, **spread(values)}

@@ -27,9 +27,8 @@ def describe(context: Context) -> None:
         *(["--no-bandwidth"] if context.dry else []),
     ]
     log = context.logs / "info.txt"
-    outcome = run_limited(
-        command, context.left() - MARGIN_SECONDS, log, context.environment(), TESTS.parent
-    )
+    seconds, environment = context.left() - MARGIN_SECONDS, context.environment()
+    outcome = run_limited(command, seconds, log, environment, TESTS.parent, context.dry)
     context.keep("status", outcome.status)
     context.keep("report", log.read_text().splitlines())
 

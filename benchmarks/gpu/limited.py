@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 import psutil
 
+from benchmarks import child
+
 TAIL_CHARACTERS = 4000
 KILL_SECONDS = 5  # that a killed process may take to be gone
 
@@ -36,6 +38,7 @@ class Running:
         log: file for what it prints.
         env: the whole environment; None for this process's.
         cwd: folder to run in.
+        quick: fork it, which is for Python's commands only; see `child.start`.
     """
 
     def __init__(
@@ -44,12 +47,13 @@ class Running:
         log: Path,
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
+        quick: bool = False,
     ) -> None:
         self._log, self._begin = log, time.monotonic()
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("w") as output:
-            self._process = subprocess.Popen(
-                command, stdout=output, stderr=subprocess.STDOUT, env=env, cwd=cwd
+            self._process = child.start(
+                command, quick, stdout=output, stderr=subprocess.STDOUT, env=env, cwd=cwd
             )
 
     def wait(self, seconds: float) -> Outcome:
@@ -80,6 +84,7 @@ def run_limited(
     log: Path,
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
+    quick: bool = False,
 ) -> Outcome:
     """Run a command for at most `seconds`."""
-    return Running(command, log, env, cwd).wait(seconds)
+    return Running(command, log, env, cwd, quick).wait(seconds)

@@ -98,7 +98,7 @@ class Run:
             outcome = run_here(config, log)
         else:
             command = [sys.executable, "-m", "benchmarks.gpu.stage", str(config)]
-            outcome = run_limited(command, limit, log, cwd=REPOSITORY)
+            outcome = run_limited(command, limit, log, cwd=REPOSITORY, quick=self.dry)
         record: dict[str, Any] = {
             "status": "ok" if outcome.ok else "failed",
             "seconds": outcome.seconds,
