@@ -5,12 +5,6 @@ from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as _version
 from typing import TYPE_CHECKING, Any
 
-from .link_loader import LinkNeighborLoader
-from .loader import NeighborLoader
-from .ops.placement import Placement
-from .quantized import QuantizedTensor, quantize
-from .sampling.sampler import NeighborSampler
-
 if TYPE_CHECKING:
     from .family.cluster import ClusterData, ClusterLoader
     from .family.hgt import HGTLoader, HGTSampler
@@ -26,8 +20,13 @@ if TYPE_CHECKING:
     from .files.header import InvalidGraphFileError
     from .files.open import open_graph as open
     from .files.save import save
+    from .link_loader import LinkNeighborLoader
+    from .loader import NeighborLoader
     from .models.accelerate import accelerate
     from .models.inference import inference
+    from .ops.placement import Placement
+    from .quantized import QuantizedTensor, quantize
+    from .sampling.sampler import NeighborSampler
     from .swap import swapped
 
 try:
@@ -80,8 +79,13 @@ _LATER = {
     ".files.header": ("InvalidGraphFileError",),
     ".files.open": ("open",),
     ".files.save": ("save",),
+    ".link_loader": ("LinkNeighborLoader",),
+    ".loader": ("NeighborLoader",),
     ".models.accelerate": ("accelerate",),
     ".models.inference": ("inference",),
+    ".ops.placement": ("Placement",),
+    ".quantized": ("QuantizedTensor", "quantize"),
+    ".sampling.sampler": ("NeighborSampler",),
     ".swap": ("swapped",),
 }
 _NAMED_THERE = {"open": "open_graph"}

@@ -323,7 +323,8 @@ def loaded_by(statement):
 def test_import_is_light():
     """No CuPy, no CUDA context: in a fresh process, where nothing else has imported them."""
     before = loaded_by("import torch_geometric.loader")  # PyG itself imports tqdm
-    assert loaded_by("import pyg_direct, pyg_direct.ops.cuda.backend") == before
+    loaders = "from pyg_direct import LinkNeighborLoader, NeighborLoader"
+    assert loaded_by(f"{loaders}; import pyg_direct.ops.cuda.backend") == before
     assert before.endswith("False")
     assert "cupy" not in before
 

@@ -311,10 +311,11 @@ def test_whatever_fails_the_report_does_not() -> None:
 
 @pytest.mark.slow
 def test_this_machine() -> None:
-    """The real questions, in a process of their own: no CuPy, no context."""
+    """The real questions, in a process of their own: no PyG, no CuPy, no context."""
     code = (
         "import sys, torch; from pyg_direct import info; text = info.report(bandwidth=False);"
         "assert 'device=None means' in text; print(text);"
+        "assert 'torch_geometric' not in sys.modules;"
         "assert torch.cuda.is_available() or 'cupy' not in sys.modules;"
         "assert not torch.cuda.is_initialized()"
     )
