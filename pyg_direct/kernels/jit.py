@@ -176,7 +176,10 @@ class _Cache(caching.FunctionCache):
             if not _add_runtime_symbols():
                 target_context.refresh()
             with self._guard_against_spurious_io_errors():
-                return self._load_overload(sig, target_context)
+                found: Any = self._load_overload(sig, target_context)
+                # Where processes compile at once, signatures may share a file: numba has no lock.
+                if found is not None and found.signature.args == tuple(sig):
+                    return found
             return None
         except Exception as error:
             self._warn(error)

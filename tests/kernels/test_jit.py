@@ -150,6 +150,19 @@ def test_a_truncated_cache_file_is_compiled_anew_and_replaced(cache_folder, endi
     assert hits_of(jit.kernel(plus_one)) == 1
 
 
+def test_machine_code_of_another_signature_is_not_taken(cache_folder):
+    """Two processes that compile at once may give the same file to different signatures."""
+    compiled = jit.kernel(plus_one)
+    assert (compiled(2), compiled(2.5)) == (3, 3.5)
+    whole, fraction = sorted(cache_folder.rglob("*.nbc"))
+    fraction.write_bytes(whole.read_bytes())
+    for hits in (0, 1):
+        compiled = jit.kernel(plus_one)
+        assert compiled(2.5) == 3.5
+        assert sum(compiled.stats.cache_hits.values()) == hits
+        assert hits_of(compiled) == hits + 1
+
+
 def test_a_cache_that_cannot_be_written(cache_folder, monkeypatch):
     def full(*arguments):
         raise OSError(28, "No space left on device")
