@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -26,8 +26,9 @@ def swapped_ends(edge_index: Tensor) -> Tensor:
 
 def attributes_of(
     data: Data,
+    ends: tuple[int | None, int | None],
     node: Tensor,
-    edge: Tensor,
+    edge: Tensor | Callable[[], Tensor],
     backend: Backend,
     ids: Ids,
     feature_dtype: torch.dtype | None = None,
@@ -39,33 +40,43 @@ def attributes_of(
 
     Args:
         data: the full graph.
+        ends: its numbers of nodes and of edges.
         node: int64 [n], ids of the subgraph's nodes.
-        edge: int64 [e], ids of its edges.
+        edge: int64 [e], ids of its edges; or what returns them, called if they are needed.
         backend: gathers the rows.
         ids: where attributes with the name of an id field shall be.
         feature_dtype: of attributes that are stored narrow; see `gather.gather`.
     """
-    ends = {"node": data.num_nodes, "edge": data.num_edges}
-    index = {"node": node.to(backend.device), "edge": edge.to(backend.device)}
-    values = {n: v for n, v in data.items() if n not in ("edge_index", "adj_t", "num_nodes")}
-    for kind, names in _names_by_size(values, ends).items():
+    values = _attributes(data)
+    for names, end, index in zip(_names_by_size(values, ends), ends, (node, edge), strict=True):
+        if not names:
+            continue
         wanted = [(values[name], 0) for name in names]
-        found = gather_all(wanted, index[kind], backend, ends[kind], feature_dtype)
+        chosen = index if isinstance(index, Tensor) else index()
+        found = gather_all(wanted, chosen.to(backend.device), backend, end, feature_dtype)
         for name, rows in zip(names, found, strict=True):
             values[name] = of_the_users(name, rows, ids)
     yield from values.items()
     ids.wait()
 
 
-def _names_by_size(values: dict[str, Any], ends: dict[str, int | None]) -> dict[str, list[str]]:
+def has_rows_of_edges(data: Data, ends: tuple[int | None, int | None]) -> bool:
+    """Whether `attributes_of` picks anything by the ids of edges."""
+    return bool(_names_by_size(_attributes(data), ends)[1])
+
+
+def _attributes(data: Data) -> dict[str, Any]:
+    return {n: v for n, v in data.items() if n not in ("edge_index", "adj_t", "num_nodes")}
+
+
+def _names_by_size(
+    values: dict[str, Any], ends: tuple[int | None, int | None]
+) -> tuple[list[str], list[str]]:
     """Return which tensors have one row for each node, and which for each edge."""
-    names: dict[str, list[str]] = {kind: [] for kind in ends}
+    names: tuple[list[str], list[str]] = [], []
     for name, value in values.items():
-        if isinstance(value, Tensor) and value.dim() > 0:
-            for kind, end in ends.items():
-                if value.size(0) == end:
-                    names[kind].append(name)
-                    break
+        if isinstance(value, Tensor) and value.dim() > 0 and (size := value.size(0)) in ends:
+            names[ends.index(size)].append(name)
     return names
 
 

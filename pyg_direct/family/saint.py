@@ -13,7 +13,7 @@ from torch_geometric.io import fs
 
 from ..arguments import check_choice, check_count, check_flag
 from ..batch.gather import gather
-from ..batch.subgraph import attributes_of
+from ..batch.subgraph import attributes_of, has_rows_of_edges
 from ..graph.weights import alias_table_of
 from ..kernels import alias, weighted
 from ..kernels.gaps import Span
@@ -130,8 +130,15 @@ class GraphSAINTSampler(SubgraphLoader, torch_geometric.loader.GraphSAINTSampler
         return self._subgraph(keyed(self._sampler).next_key())
 
     def _subgraph(self, key: BatchKey) -> tuple[Tensor, Tensor, Tensor]:
+        found: tuple[Tensor, Tensor, Tensor] = self._between(self._draw_nodes(key))
+        return found
+
+    def _between(self, drawn: Tensor, with_ids: bool = True) -> Any:
         threads = keyed(self._sampler).backend.threads
-        return self._induced.between(self._draw_nodes(key), threads)
+        return self._induced.between(drawn, threads, with_ids)
+
+    def _reads_edge_ids(self) -> bool:
+        return self.sample_coverage > 0 or has_rows_of_edges(self.data, (self.N, self.E))
 
     def _ends(self, side: int, edge: Tensor) -> Tensor:
         """Return the sources (0) or destinations (1) of some edges, int64."""
@@ -145,15 +152,29 @@ class GraphSAINTSampler(SubgraphLoader, torch_geometric.loader.GraphSAINTSampler
     def _sample(self, inputs: Tensor, key: BatchKey | None) -> tuple[Tensor, Tensor, Tensor]:
         return self[0] if key is None else self._subgraph(key)
 
-    def filter_fn(self, out: tuple[Tensor, Tensor, Tensor]) -> Any:
+    def _sample_for_batch(self, inputs: Tensor, key: BatchKey) -> Any:
+        own, kind = GraphSAINTSampler, type(self)
+        if (
+            kind._sample is not own._sample
+            or kind._subgraph is not own._subgraph
+            or getattr(self.filter_fn, "__func__", None) is not own.filter_fn
+            or self._reads_edge_ids()
+        ):
+            return self._sample(inputs, key)
+        return self._between(self._draw_nodes(key), with_ids=False)
+
+    def filter_fn(self, out: tuple[Tensor, Tensor, Tensor | None]) -> Any:
         """Gather the attributes of a subgraph."""
         node, edge_index, edge = out
         batch = self.data.__class__()
         batch.num_nodes = len(node)
         batch.edge_index = self._backend.memory.to_batch(edge_index, self.data.edge_index.device)
+        # `data` may have got attributes of edges since the batch was drawn without ids.
+        ids = (lambda: self._between(node)[2]) if edge is None else edge
         for name, value in attributes_of(
-            self.data, node, edge, self._backend, self._ids(), self._feature_dtype
-        ):
+            self.data, (self.N, self.E), node, ids, self._backend, self._ids(),
+            self._feature_dtype,
+        ):  # fmt: skip
             batch[name] = value
         if self.sample_coverage > 0:
             for name, value, index in (

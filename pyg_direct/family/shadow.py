@@ -132,9 +132,10 @@ class ShaDowKHopSampler(SubgraphLoader, torch_geometric.loader.ShaDowKHopSampler
         else:
             batch.edge_index = bring(out.edge_index, self.data.edge_index.device)
         labels = self.data.y if "y" in self.data else None
-        of_nodes = isinstance(labels, Tensor) and labels.size(0) == self.data.num_nodes
+        ends = self.data.num_nodes, self.data.num_edges
+        of_nodes = isinstance(labels, Tensor) and labels.size(0) == ends[0]
         for name, value in attributes_of(
-            self.data, out.node, out.edge, self._backend, self._ids(), self._feature_dtype
+            self.data, ends, out.node, out.edge, self._backend, self._ids(), self._feature_dtype
         ):
             if name not in UNNAMED:
                 batch[name] = (

@@ -149,7 +149,7 @@ def place_inside(
     perm: Maybe,  # [E]; None where the position is the edge id
     out_at: int,  # where they begin in the outputs
     edge_index: Ints,  # [2, edges] out
-    edge: Ints,  # [edges] out
+    edge: Maybe,  # [edges] out; None where nobody reads ids, for which `perm` has a miss each
 ) -> None:
     """Write the edges from each node to the entries that were found in its list.
 
@@ -164,10 +164,11 @@ def place_inside(
         for e in range(begin, end):
             edge_index[0, e + shift] = i
         begin = end
-    for e in range(np.uint64(at), stop):
-        if perm is None:
-            edge[e + shift] = position[e]
-        else:
-            if e + EDGES_AHEAD < stop:
-                prefetch(perm, position[e + EDGES_AHEAD])
-            edge[e + shift] = perm[np.uint64(position[e])]
+    if edge is not None:
+        for e in range(np.uint64(at), stop):
+            if perm is None:
+                edge[e + shift] = position[e]
+            else:
+                if e + EDGES_AHEAD < stop:
+                    prefetch(perm, position[e + EDGES_AHEAD])
+                edge[e + shift] = perm[np.uint64(position[e])]

@@ -57,16 +57,19 @@ class InducedSubgraphs:
         """Scratch memory stays in its process."""
         return type(self), (self._lists, self._id_dtype)
 
-    def between(self, drawn: Tensor, threads: int) -> tuple[Tensor, Tensor, Tensor]:
+    def between(
+        self, drawn: Tensor, threads: int, with_ids: bool = True
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
         """Return the nodes that were drawn, each once, and the edges between them.
 
         Args:
             drawn: int64 [any number], ids, each as often as drawn.
             threads: how many may share the work.
+            with_ids: whether to look up the ids of the edges, which takes a cache miss for many.
 
         Returns:
             The nodes, int64 [n]; `edge_index` [2, e], places in the nodes, sorted by source, then
-            by destination; and the ids of the edges, int64 [e].
+            by destination; and the ids of the edges, int64 [e], or None.
 
         Raises:
             IndexError: an id out of range.
@@ -89,12 +92,14 @@ class InducedSubgraphs:
         count = members.list_members(words, nonzero, before, out)
         node = self._pool.empty((count,), torch.int64)
         node.numpy()[:] = out[:count]
-        edge_index, edge = self._edges(node.numpy(), chosen, threads)
+        edge_index, edge = self._edges(node.numpy(), chosen, threads, with_ids)
         members.remove_members(words, nonzero)
         self._idle.append(chosen)  # not after an exception: it may hold anything then
         return node, edge_index, edge
 
-    def _edges(self, node: Ints, chosen: _NodeSet, threads: int) -> tuple[Tensor, Tensor]:
+    def _edges(
+        self, node: Ints, chosen: _NodeSet, threads: int, with_ids: bool
+    ) -> tuple[Tensor, Tensor | None]:
         """Return `edge_index` and the ids of the edges between the nodes of a set."""
         indptr, indices, perm = self._lists
         entries = np.empty(len(node) + 1, np.int64)
@@ -115,12 +120,12 @@ class InducedSubgraphs:
         ])  # fmt: skip
         sizes = [stop - at for stop, (_, _, at) in zip(stops, ranges, strict=True)]
         edge_index = self._pool.empty((2, sum(sizes)), self._id_dtype)
-        edge = self._pool.empty((sum(sizes),), torch.int64)
+        edge = self._pool.empty((sum(sizes),), torch.int64) if with_ids else None
+        ids = (None, None) if edge is None else (perm, edge.numpy())
         tasks, out_at = [], 0
         for piece, size in zip(ranges, sizes, strict=True):
             arguments: tuple[Any, ...] = (
-                *piece, ends, position, place, perm,
-                out_at, edge_index.numpy(), edge.numpy(),
+                *piece, ends, position, place, ids[0], out_at, edge_index.numpy(), ids[1],
             )  # fmt: skip
             tasks.append(partial(members.place_inside, *arguments))
             out_at += size

@@ -63,6 +63,38 @@ def test_subgraphs_are_pygs(name: str) -> None:
         assert "node_norm" not in batch
 
 
+@pytest.mark.parametrize("name", ["node", "edge", "walk"])
+def test_ids_of_edges_are_looked_up_where_a_batch_needs_them(name: str) -> None:
+    """Those of PyG's attributes of edges, also of one that `data` gets after a batch was drawn."""
+    data = graph()
+    expected = [batch.edge_attr for batch in make(name, data, num_steps=4, seed=0)]
+    del data.edge_attr
+    loader = make(name, data, num_steps=4, seed=0)
+    drawn: list[Any] = []
+    loader._sample_for_batch = lambda *args: (
+        drawn.append(type(loader)._sample_for_batch(loader, *args)) or drawn[-1]
+    )
+    assert not any("edge_attr" in batch for batch in loader)
+    assert [edge for _, _, edge in drawn] == [None] * 4
+    assert loader[0][2] is not None
+    data.edge_attr = torch.arange(data.num_edges)
+    for out, edge_attr in zip(drawn, expected, strict=True):
+        assert torch.equal(loader.filter_fn(out).edge_attr, edge_attr)
+    assert all("edge_attr" in batch for batch in loader)
+    assert all(edge is not None for _, _, edge in drawn[4:])
+
+
+def test_a_filter_fn_of_a_subclass_gets_the_ids_of_edges() -> None:
+    class Own(GraphSAINTNodeSampler):
+        def filter_fn(self, out: Any) -> Any:
+            return out
+
+    data = graph()
+    del data.edge_attr
+    for node, edge_index, edge in Own(data, 8, num_steps=2, log=False):
+        assert torch.equal(node[edge_index], data.edge_index[:, edge])
+
+
 @pytest.mark.skipif(not torch_geometric.typing.WITH_TORCH_SPARSE, reason="PyG's need torch_sparse")
 def test_subgraphs_equal_those_of_torch_sparse() -> None:
     data = graph()

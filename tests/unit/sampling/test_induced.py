@@ -66,6 +66,9 @@ def test_kernels_by_hand() -> None:
     members.place_inside(0, 2, 0, ends, position, place, None, 0, edge_index, edge)
     assert edge_index.tolist() == [[0, 1], [0, 0]]
     assert edge.tolist() == [0, 1]
+    edge_index[:] = -1
+    members.place_inside(0, 2, 0, ends, position, place, None, 0, edge_index, None)
+    assert edge_index.tolist() == [[0, 1], [0, 0]]
 
 
 @given(
@@ -96,7 +99,12 @@ def test_edges_between_drawn_nodes(
                 (u, v, e) for e, (u, v) in enumerate(edges) if u in drawn and v in drawn
             )
             assert node[edge_index].t().tolist() == [[u, v] for u, v, _ in expected]
+            assert edge is not None
             assert edge.tolist() == [e for _, _, e in expected]
+            without = subgraphs.between(torch.tensor(drawn, dtype=torch.int64), threads, False)
+            assert torch.equal(without[0], node)
+            assert torch.equal(without[1], edge_index)
+            assert without[2] is None
 
 
 def test_ids_out_of_range_are_refused() -> None:
