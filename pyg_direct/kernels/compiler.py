@@ -18,7 +18,6 @@ from numba import _dynfunc
 from numba.core import cgutils, codegen, compiler, typed_passes
 from numba.core.compiler_machinery import register_pass
 from numba.core.lowering import Lower
-from numba.core.runtime import rtsys
 
 # Of what no kernel here has: closures, `with` blocks, raised messages, unrolled tuples, expressions
 # of whole arrays. A kernel that needs one of them does not compile.
@@ -69,11 +68,6 @@ class _Library(codegen.JITCodeLibrary):
 
 class _HelperLibrary(_Library):
     """LLVM code of a helper, for the kernels that it is linked into."""
-
-    def add_linking_library(self, library: Any) -> None:
-        """Add what the helper calls; of numba's runtime, which counts references, it has no use."""
-        if library is not rtsys.library:
-            super().add_linking_library(library)
 
     def finalize(self) -> None:
         """Bring the code together, and make no machine code of it."""
@@ -149,6 +143,7 @@ class KernelCompiler(compiler.CompilerBase):
             for item, text in manager.passes
             if item.__name__ not in PASSES_LEFT_OUT
         ]
+        manager._ENFORCING = False  # numba's checks of its own passes
         manager.finalize()  # once more, as the passes changed
         return [manager]
 

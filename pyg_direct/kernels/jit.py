@@ -24,11 +24,14 @@ F = TypeVar("F", bound=Callable[..., Any])
 # `compiler` builds on parts of numba that it may change with any version. A version that `compiler`
 # was not tried with compiles kernels as it does all functions: to the same results, in more time.
 FIRST_NUMBA, LAST_NUMBA = (0, 60), (0, 68)
+FOR_ALL: dict[str, Any] = {}
 FOR_KERNELS: dict[str, Any] = {}
 FOR_HELPERS: dict[str, Any] = {}
 if FIRST_NUMBA <= tuple(map(int, numba.__version__.split(".")[:2])) <= LAST_NUMBA:
     from .compiler import HelperCompiler, KernelCompiler
+    from .target import NAME
 
+    FOR_ALL = {"_target": NAME}
     FOR_KERNELS = {"pipeline_class": KernelCompiler}
     FOR_HELPERS = {"pipeline_class": HelperCompiler}
 
@@ -207,7 +210,7 @@ class _Cache(caching.FunctionCache):
 
 
 def _compiled(function: F, **options: Any) -> F:
-    return numba.njit(nogil=True, error_model="numpy", **options)(function)
+    return numba.njit(nogil=True, error_model="numpy", **FOR_ALL, **options)(function)
 
 
 def _cached(compiled: Any, function: F) -> F:
