@@ -5,7 +5,7 @@ the index were a slice. For an element of a C-contiguous array the address and t
 All other accesses are numba's.
 """
 
-# mypy: disable-error-code="attr-defined,misc,no-untyped-call"
+# mypy: disable-error-code="attr-defined,misc,no-untyped-call,untyped-decorator"
 
 from __future__ import annotations
 

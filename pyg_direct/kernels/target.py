@@ -7,7 +7,7 @@ one of ours loads integers, floats, ranges, tuples and arrays, and the rest only
 needs it.
 """
 
-# mypy: disable-error-code="attr-defined,misc,no-untyped-call"
+# mypy: disable-error-code="attr-defined,misc,name-defined,no-untyped-call"
 
 from __future__ import annotations
 
