@@ -11,7 +11,7 @@ from scipy import stats
 from torch_geometric.data import Data, HeteroData
 
 from pyg_direct import NeighborLoader
-from pyg_direct.kernels import gaps, weighted
+from pyg_direct.kernels import gaps, jit, weighted
 
 pytestmark = pytest.mark.usefixtures("each_backend")
 
@@ -182,7 +182,8 @@ PICKS = (INTS, SIZE, SIZE, SIZE, SIZE, DOUBLES)
 
 def compiled_text(function, arguments, **options):
     """Return LLVM's text and the machine code of a kernel, compiled as `jit.kernel` does."""
-    dispatcher = numba.njit(arguments, nogil=True, error_model="numpy", **options)(function.py_func)
+    options = {"nogil": True, "error_model": "numpy", **jit.FOR_ALL, **options}
+    dispatcher = numba.njit(arguments, **options)(function.py_func)
     texts = [*dispatcher.inspect_llvm().values(), *dispatcher.inspect_asm().values()]
     return "\n".join(texts)
 
