@@ -1,10 +1,10 @@
 """What numba compiles kernels for: the CPU, knowing only what kernels use of Python and NumPy.
 
 Before numba compiles anything it loads all that it knows (dictionaries, strings, random numbers,
-SciPy's linear algebra), and for every addition it asks each of these whether it is meant. That was
-a third of the time until the first batch. numba's means for it are targets (`target_extension`):
-one of ours loads integers, floats, ranges, tuples and arrays, and the rest only where a kernel
-needs it.
+SciPy's linear algebra), and for every addition it asks each of these whether it is meant; until the
+first batch that took longer than the types of all kernels. numba's means for it are targets
+(`target_extension`): ours loads integers, floats, ranges, tuples and arrays, and the rest only
+where a kernel makes arrays or counts references.
 """
 
 # mypy: disable-error-code="attr-defined,misc,name-defined,no-untyped-call"
