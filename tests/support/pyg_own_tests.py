@@ -50,6 +50,9 @@ class SparseTensor:
     def sparse_size(self, dim: int) -> int:
         return self.size(dim)
 
+    def device(self) -> Any:
+        return self._row.device
+
     def to(self, device: Any) -> Any:
         return self
 
