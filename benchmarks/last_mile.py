@@ -194,7 +194,7 @@ def first_batches(checkouts: dict[str, Path], rounds: int, scratch: Path, sample
     """
     bytecode = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(scratch / "bytecode")}
     for checkout in checkouts.values():
-        _run("import pyg_direct", checkout, bytecode)
+        _run("from pyg_direct import NeighborLoader", checkout, bytecode)  # as FIRST_BATCH
     for turn in range(rounds):
         for name, checkout in checkouts.items():
             for state in (COLD, WARM):
