@@ -101,11 +101,11 @@ def random_csc(case: Case) -> Csc:
     )  # fmt: skip
 
 
-def run_batch(work: Workspace, hops: int, seeds: Tensor, key: BatchKey) -> SampledGraph:
+def run_batch(work: Workspace, seeds: Tensor, key: BatchKey) -> SampledGraph:
     """Sample one batch."""
-    work.start([seeds], key)
-    work.sample_hops(0, hops)
-    return work.emit()
+    sampled = work.sample([seeds], key)
+    assert sampled is not None
+    return sampled
 
 
 def counts_of(sampled: SampledGraph) -> Tensor:
@@ -135,11 +135,10 @@ def measure(case: Case, repeats: int) -> dict[str, Any]:
     csc = random_csc(case)
     fanouts = np.array(case.fanouts).reshape(-1, 1)
     plan = SamplingPlan(fanouts, False, False, False, torch.int64)
-    hops = len(case.fanouts)
     seeds = torch.randperm(case.num_nodes)[: case.batch_size]
     key = BatchKey(1, 2)
     cpu = CpuBackend()
-    sampled = run_batch(cpu.workspace(cpu.memory.place_graph(csc), plan), hops, seeds, key)
+    sampled = run_batch(cpu.workspace(cpu.memory.place_graph(csc), plan), seeds, key)
     counts = counts_of(sampled)
 
     replaced = {
@@ -156,16 +155,16 @@ def measure(case: Case, repeats: int) -> dict[str, Any]:
         work = backend.workspace(backend.memory.place_graph(csc), plan)
         x = torch.empty(case.num_nodes, case.num_features)
         y = torch.empty(case.num_nodes, dtype=torch.int64)
-        run_batch(work, hops, seeds, key)  # prepares the launches
+        run_batch(work, seeds, key)  # prepares the launches
         device.launches = device.arguments = 0
-        node = run_batch(work, hops, seeds, key).node[0]
+        node = run_batch(work, seeds, key).node[0]
         launches, arguments = device.launches, device.arguments
         end = case.num_nodes
         return {
             "nodes": len(node),
             "launches": launches,
             "arguments": arguments,
-            "sample_ms": milliseconds(lambda: run_batch(work, hops, seeds, key), repeats),
+            "sample_ms": milliseconds(lambda: run_batch(work, seeds, key), repeats),
             "gather_ms": milliseconds(
                 lambda: (backend.gather(x, node, end), backend.gather(y, node, end)), repeats
             ),

@@ -201,22 +201,22 @@ class NeighborLoader(DirectLoader, torch_geometric.loader.NeighborLoader):  # ty
         return self._sampler.sample_from_nodes(inputs)
 
     def _sample_for_batch(self, inputs: Any, key: BatchKey) -> Any:
-        sampler = self._sampler
+        sampler = self._site.sampler
         if (
             type(sampler) is not NeighborSampler
             or self.transform_sampler_output is not None
             or type(self)._sample is not NeighborLoader._sample
             or getattr(self.filter_fn, "__func__", None) is not DirectLoader.filter_fn
             or not isinstance(self.data, (Data, HeteroData))
-            or not keyed(sampler).emits_as_drawn
+            or not (graph := keyed(sampler)).emits_as_drawn
         ):
             return self._sample(inputs, key)
         kind, time = inputs.input_type, inputs.time
-        graph = keyed(sampler).sample_around(
+        sampled = graph.sample_around(
             {kind: inputs.node}, {} if time is None else {kind: time}, key
         )
         metadata = inputs.input_id, time
-        return of_graph(graph, sampler.node_types, sampler.edge_types, metadata)
+        return of_graph(sampled, sampler.node_types, sampler.edge_types, metadata)
 
     def _labels(self, out: Any) -> dict[Any, dict[str, Any]]:
         return node_labels(out.metadata, self.input_data.input_type)

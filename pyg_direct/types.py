@@ -7,9 +7,10 @@ A homogeneous graph has one node type and one relation, both named ``None``.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +26,17 @@ IntTable = npt.NDArray[np.int64]
 
 EDGE_TIME, NO_TIME = -1, -2
 """Sentinels in `TimeTable.base`; cuda/times.cuh has the same values."""
+
+
+T = TypeVar("T", bound=tuple[Any, ...])
+
+
+def maker(record: type[T]) -> Callable[[Iterable[Any]], T]:
+    """Return what makes a NamedTuple of the values of all its fields.
+
+    Its own initialiser is a function of Python, of which a small batch calls some ten.
+    """
+    return partial(tuple.__new__, record)
 
 
 class BatchKey(NamedTuple):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from torch_geometric.loader.utils import index_select
 from ..ops.backend import Backend
 from ..quantized import QuantizedTensor, rows_of
 from .narrow import converted, dtype_in_batch
+from .roles import Attribute
 from .sparse import csr_rows
 
 PLAIN_CLASSES = (Tensor, torch.nn.Parameter)
@@ -47,45 +48,72 @@ def gather(
         ValueError: an attribute PyG cannot select from, such as a list.
         RuntimeError: a tensor whose storage was made smaller than its shape.
     """
-    return gather_all([(value, dim)], index, backend, end, feature_dtype)[0]
+    alone = Attribute("", dim)
+    return gather_all({"": value}, [alone], index, backend, end, feature_dtype)[0]
 
 
 def gather_all(
-    attributes: Sequence[tuple[Any, int]],
+    given: Mapping[str, Any],
+    attributes: Sequence[Attribute],
     index: Tensor,
     backend: Backend,
     end: int | None = None,
     feature_dtype: torch.dtype | None = None,
 ) -> list[Any]:
-    """As `gather`, of several attributes: (value, dim); the backend is called once for all."""
+    """As `gather`, of several attributes; the backend is called once for all that it can read.
+
+    Args:
+        given: the values of the attributes, by name.
+        attributes: their names and dimensions, and what was found of their values when rows of the
+            same objects were last gathered, for the same `feature_dtype`.
+        index: as in `gather`, like all that follows.
+    """
     plain, others = [], []
-    for i, (value, dim) in enumerate(attributes):
-        table = _table_of(value, dim, backend, feature_dtype)
+    in_place = backend.in_host_memory
+    for i, attribute in enumerate(attributes):
+        value = given[attribute.name]
+        if attribute.checked is not None and attribute.checked == (
+            value.data_ptr(), value.shape, value.dtype, value.is_contiguous(), value.is_neg(),
+            value.requires_grad,
+        ):  # fmt: skip
+            table = value if in_place else backend.memory.readable(value)
+        else:
+            table = _table_of(value, attribute, backend, feature_dtype)
         if table is None:
             others.append(i)
         else:
             plain.append(table)
     selected = list(backend.gather_all(plain, index, end)) if plain else []
     for i in others:
-        value, dim = attributes[i]
-        selected.insert(i, _select(value, index, dim, backend, end, feature_dtype))
+        value, dim = given[attributes[i].name], attributes[i].dim
+        rows = _select(value, index, dim, backend, end, feature_dtype)
+        selected.insert(i, rows)
     return selected
 
 
 def _table_of(
-    value: Any, dim: int, backend: Backend, feature_dtype: torch.dtype | None
+    value: Any, attribute: Attribute, backend: Backend, feature_dtype: torch.dtype | None
 ) -> Tensor | None:
     """Return what the backend copies the rows of an attribute from; None if it cannot."""
+    attribute.checked = None
     if not isinstance(value, Tensor):
         return None
     stored = value.stored if isinstance(value, QuantizedTensor) else value
     _check_storage(stored)
-    if dim != 0 or not is_plain(stored):
+    if attribute.dim != 0 or not is_plain(stored):
         return None
     is_decoded = feature_dtype is not None or stored is not value
     if is_decoded and stored.dtype != dtype_in_batch(value, feature_dtype):
         return None
-    return backend.memory.readable(stored)
+    table = backend.memory.readable(stored)
+    if table is value and not (value.is_complex() or value.requires_grad):
+        # All that may change, in the same object, of what makes a real dense tensor plain: its
+        # storage is made smaller only by a move to another address.
+        attribute.checked = (
+            value.data_ptr(), value.shape, value.dtype, value.is_contiguous(), value.is_neg(),
+            value.requires_grad,
+        )  # fmt: skip
+    return table
 
 
 def _select(

@@ -17,12 +17,14 @@ from ..ops.backend import Backend
 from ..ops.streams import Event
 from .sampled import Sampled
 
-NAMES = ("n_id", "e_id", "input_id")
+NAMES = frozenset(["n_id", "e_id", "input_id"])
 ATTRIBUTE = "_host_ids"  # of a sampler's output, where copies that have begun wait for the batch
 
 
 class HostIds:
     """Copies of id tensors in host memory, by the tensor that they were made from."""
+
+    in_place = False
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
@@ -57,6 +59,8 @@ class HostIds:
 class DeviceIds:
     """The choice to leave ids where batches are made: nothing is copied to the host."""
 
+    in_place = False
+
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
 
@@ -71,7 +75,23 @@ class DeviceIds:
         """Do nothing: who uses the tensors waits on a stream."""
 
 
-Ids = HostIds | DeviceIds
+class IdsInPlace:
+    """The ids of a batch that is made in host memory, where all of them are."""
+
+    in_place = True
+
+    def of(self, tensor: Tensor) -> Tensor:
+        """Return the tensor."""
+        return tensor
+
+    of_seeds = of
+
+    def wait(self) -> None:
+        """Do nothing."""
+
+
+Ids = HostIds | DeviceIds | IdsInPlace
+IN_PLACE = IdsInPlace()
 
 
 def of_the_users(name: str, value: Any, ids: Ids) -> Any:
@@ -104,6 +124,6 @@ def ids_of(out: Any, backend: Backend, on_host: bool) -> Ids:
     `transform_sampler_output`, is copied anew.
     """
     if not on_host:
-        return DeviceIds(backend)
+        return IN_PLACE if backend.in_host_memory else DeviceIds(backend)
     begun = getattr(out, ATTRIBUTE, None)
     return begun if isinstance(begun, HostIds) else HostIds(backend)

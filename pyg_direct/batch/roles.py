@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import operator
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from torch_geometric.data.storage import BaseStorage
@@ -12,8 +12,14 @@ from torch_geometric.data.storage import BaseStorage
 SPARSE = ("adj", "adj_t")
 TOPOLOGY = ("edge_index", *SPARSE)
 
-Attribute = tuple[str, int]
-"""A name, and the dimension along which entries are selected."""
+
+@dataclass(slots=True)
+class Attribute:
+    """An attribute of nodes or edges."""
+
+    name: str
+    dim: int  # along which entries are selected
+    checked: Any = field(default=None, compare=False)  # what `gather` found of its value
 
 
 class Roles(NamedTuple):
@@ -27,10 +33,6 @@ class _Known(NamedTuple):
     names: list[str]
     values: list[Callable[[], Any]]
     roles: Roles
-
-    def now(self) -> list[Any]:
-        """Return the values that are alive, and None for the others."""
-        return [value() for value in self.values]
 
 
 class KnownRoles:
@@ -46,12 +48,12 @@ class KnownRoles:
     def of(self, key: Any, store: BaseStorage) -> Roles:
         """Return the roles in the store of a type; None is the type of a homogeneous graph."""
         fields, known = store._mapping, self._known.get(key)
-        if (
-            known is not None
-            and known.names == list(fields)
-            and all(map(operator.is_, known.now(), fields.values()))
-        ):
-            return known.roles
+        if known is not None and known.names == list(fields):
+            for value, now in zip(known.values, fields.values(), strict=True):
+                if value() is not now:  # also where it has died
+                    break
+            else:
+                return known.roles
         roles = roles_in(store)
         self._known[key] = _Known(list(fields), list(map(_reference, fields.values())), roles)
         return roles
@@ -67,9 +69,9 @@ def roles_in(store: BaseStorage) -> Roles:
         of_nodes = name != "num_nodes" and store.is_node_attr(name)
         of_edges = name not in TOPOLOGY and store.is_edge_attr(name)
         if of_nodes or of_edges:
-            attribute = name, store._parent().__cat_dim__(name, value, store)
-            node += [attribute] * of_nodes
-            edge += [attribute] * of_edges
+            dim = store._parent().__cat_dim__(name, value, store)
+            node += [Attribute(name, dim)] * of_nodes
+            edge += [Attribute(name, dim)] * of_edges
     return Roles(tuple(node), tuple(edge))
 
 

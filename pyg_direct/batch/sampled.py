@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 
-from ..types import SampledGraph
+from ..types import SampledGraph, maker
 from .tensors import moved
 
 
@@ -31,6 +31,9 @@ class Edges(NamedTuple):
     given: Tensor | None  # `edge` where it was sampled
     num_sampled: list[int] | None = None  # of each hop
     original: Tensor | None = None  # [2, e], of a bidirectional subgraph
+
+
+new_nodes, new_edges = maker(Nodes), maker(Edges)
 
 
 @dataclass
@@ -60,24 +63,17 @@ def of_graph(
     graph: SampledGraph, node_types: Sequence[Any], edge_types: Sequence[Any], metadata: Any
 ) -> Sampled:
     """Return a subgraph of our own sampler, whose edges were followed from their destinations."""
-    no_nodes, no_edges = [None] * len(node_types), [None] * len(edge_types)
-    seed_of = graph.seed_of or no_nodes
-    num_nodes: Sequence[Any] = graph.num_sampled_nodes
-    num_edges: Sequence[Any] | None = graph.num_sampled_edges
-    if num_edges is None:  # induced, which has no hops
-        num_nodes, num_edges = no_nodes, no_edges
-    return Sampled(
-        dict(zip(node_types, map(Nodes, graph.node, graph.node, seed_of, num_nodes), strict=True)),
-        dict(
-            zip(
-                edge_types,
-                map(Edges, graph.edge_index, graph.edge, graph.edge, num_edges),
-                strict=True,
-            )
-        ),
-        metadata,
-        is_typed=node_types[0] is not None,
-    )
+    node, seed_of, edge_index, edge, num_nodes, num_edges = graph
+    nodes, edges = {}, {}
+    for t, kind in enumerate(node_types):
+        seeds = None if seed_of is None else seed_of[t]
+        # An induced subgraph has no hops.
+        counts = None if num_edges is None else num_nodes[t]
+        nodes[kind] = new_nodes((node[t], node[t], seeds, counts))
+    for r, kind in enumerate(edge_types):
+        hops = None if num_edges is None else num_edges[r]
+        edges[kind] = new_edges((edge_index[r], edge[r], edge[r], hops, None))
+    return Sampled(nodes, edges, metadata, is_typed=node_types[0] is not None)
 
 
 def of_output(out: SamplerOutput | HeteroSamplerOutput, device: torch.device) -> Sampled:

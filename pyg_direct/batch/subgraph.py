@@ -13,6 +13,7 @@ from torch_geometric.data import Data
 from ..ops.backend import Backend
 from .gather import gather, gather_all
 from .ids import Ids, of_the_users
+from .roles import Attribute
 
 
 def swapped_ends(edge_index: Tensor) -> Tensor:
@@ -51,9 +52,9 @@ def attributes_of(
     for names, end, index in zip(_names_by_size(values, ends), ends, (node, edge), strict=True):
         if not names:
             continue
-        wanted = [(values[name], 0) for name in names]
+        roles = [Attribute(name, 0) for name in names]
         chosen = index if isinstance(index, Tensor) else index()
-        found = gather_all(wanted, chosen.to(backend.device), backend, end, feature_dtype)
+        found = gather_all(values, roles, chosen.to(backend.device), backend, end, feature_dtype)
         for name, rows in zip(names, found, strict=True):
             values[name] = of_the_users(name, rows, ids)
     yield from values.items()

@@ -33,22 +33,26 @@ def emit_edges(
     first: int,  # the range of edges to do
     last: int,
     kind: Ints,  # of the integer type of `edge_index`
-    out: Ints,  # [R, 3]: addresses of the rows and columns of `edge_index`, and of int64 ids
     node: Ints,  # [capacity]
-    lists: Ints,  # [T, 3] of the nodes: first, how many, address of the int64 output
+    out: Ints,  # [3 R + 3 T], addresses of outputs: see below
 ) -> None:
-    """Collect the edges of each relation, which lie in one piece per hop, and the nodes.
+    """Collect the edges of each relation, which lie in one piece per hop; from 0 on, nodes as well.
+
+    `out` has of each relation where the rows and columns of its `edge_index` go, and its int64 ids;
+    then of each type where its list begins in `node`, how long it is, and where it goes, as int64.
 
     Example: hops [a b | c] and [d | e f] of two relations give a b d and c e f.
     """
     # All indices are unsigned: if one could count from the end, no loop here would become vector
     # instructions.
-    for t in range(lists.shape[0]):
-        start, size, ids = np.uint64(lists[t, 0]), np.uint64(lists[t, 1]), lists[t, 2]
-        for i in range(size):
-            store(ids, i, np.int64(node[start + i]))
-    for r in range(out.shape[0]):
-        rows, cols, ids = out[r, 0], out[r, 1], out[r, 2]
+    relations = edge_ptr.shape[1] - 1
+    if first == 0:
+        for t in range(relations, out.shape[0] // 3):
+            begin, size, ids = np.uint64(out[3 * t]), np.uint64(out[3 * t + 1]), out[3 * t + 2]
+            for i in range(size):
+                store(ids, i, np.int64(node[begin + i]))
+    for r in range(relations):
+        rows, cols, ids = out[3 * r], out[3 * r + 1], out[3 * r + 2]
         base = edge_base[r]
         at = 0  # edges of earlier hops
         for hop in range(edge_ptr.shape[0]):

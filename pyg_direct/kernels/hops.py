@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .jit import entry, light_kernel
+from .jit import entry, helper, light_kernel, load
 from .relabel import enter_dense, relabel_dense
 from .sample import LINEAR_SEARCH, list_items, list_nodes, plan_hop, sample_hop
 
 Ints = npt.NDArray[Any]
 
-LARGEST_FANOUT = LINEAR_SEARCH  # of `sample_hops`
+LARGEST_FANOUT = LINEAR_SEARCH  # of `sample_batch`
 
-# For hops that several threads share, and for the rules that `sample_hops` does not know.
+# For hops that several threads share, and for the rules that `sample_batch` does not know.
 each_node_listed = entry(list_nodes)
 items_listed = entry(list_items)
 hop_planned = entry(plan_hop)
@@ -24,24 +24,78 @@ hop_relabelled = entry(relabel_dense)
 seeds_entered = entry(enter_dense)
 
 
+@helper
+def begin_batch(
+    seeds: int, num_seeds: Ints, num_nodes: Ints, node_base: Ints, table: Ints, stamp: np.uint32,
+    node: Ints, node_start: Ints, node_room: Ints, node_ptr: Ints, node_bound: Ints, edge_ptr: Ints,
+) -> int:  # fmt: skip
+    """Begin the lists of all types with their seeds, of which there are `node_bound`.
+
+    Returns:
+        1; or 0 where a list is too short; or -1 where a seed is no node. Then nothing was entered,
+        as the next batch must not know the others.
+    """
+    begin, enough = np.int64(0), True
+    for t in range(num_seeds.shape[0]):
+        end = begin + num_seeds[t]
+        for i in range(begin, end):
+            seed = load(seeds, i)
+            if seed < 0 or seed >= num_nodes[t]:
+                return -1
+        begin = end
+        enough = enough and num_seeds[t] < node_room[t]
+        node_bound[t] = num_seeds[t]
+        for h in range(node_ptr.shape[0]):
+            node_ptr[h, t] = 0
+    for h in range(edge_ptr.shape[0]):
+        for r in range(edge_ptr.shape[1]):
+            edge_ptr[h, r] = 0
+    if not enough:
+        return 0
+    begin = np.int64(0)
+    for t in range(num_seeds.shape[0]):
+        first, count = node_start[t], num_seeds[t]
+        for i in range(count):
+            node[first + i] = load(seeds, begin + i)
+        begin += count
+        node_ptr[1, t] = count
+        enter_dense(node, first, first + count, node_base[t], table, stamp)
+    return 1
+
+
+@helper
+def count_hops(node_ptr: Ints, edge_ptr: Ints, hop_nodes: Ints, hop_edges: Ints) -> None:
+    """Count the new nodes of each type and hop, and the edges of each relation and hop.
+
+    Example: node_ptr = [[0], [2], [5]] and edge_ptr = [[0, 4]] give [[2, 3]] and [[4]].
+    """
+    for t in range(hop_nodes.shape[0]):
+        for h in range(hop_nodes.shape[1]):
+            hop_nodes[t, h] = node_ptr[h + 1, t] - node_ptr[h, t]
+    for r in range(hop_edges.shape[0]):
+        for h in range(hop_edges.shape[1]):
+            hop_edges[r, h] = edge_ptr[h, r + 1] - edge_ptr[h, r]
+
+
 @light_kernel
-def sample_hops(
+def sample_batch(
     indptr: Ints,  # [sum_r (N_r + 1)]
     indices: Ints,  # [E]
     relations: Ints,  # [3, R]: source type, destination type, indptr base
     fanouts: Ints,  # [hops, R], each at most `LARGEST_FANOUT`
     num_nodes: Ints,  # [T]
     node_base: Ints,  # [T + 1]: first table entry of each type
-    first: int,  # the range of hops to do
-    last: int,
-    k0: np.uint64,
-    k1: np.uint64,
-    stamp: np.uint32,
-    node: Ints,  # [capacity]
+    seeds: int,  # address of the ids of all seeds, int64, type by type
+    num_seeds: Ints,  # [T]
+    first: int,  # the hop to begin with
+    k0: int,
+    k1: int,
+    stamp: int,
+    node: Ints,  # [capacity] out
     node_start: Ints,  # [T]
     node_room: Ints,  # [T]: places in `node`
-    node_ptr: Ints,  # [hops + 2, T]
-    node_bound: Ints,  # [T] out: how many nodes there may be of each type after the last hop tried
+    node_ptr: Ints,  # [hops + 2, T] out
+    node_bound: Ints,  # [T] out: how many nodes there may be of each type after the hop tried last
     edge_ptr: Ints,  # [hops, R + 1] out
     item_base: Ints,  # [R + 1] scratch
     items: Ints,  # [3, room]: scratch
@@ -49,21 +103,26 @@ def sample_hops(
     col: Ints,  # [edges] out
     position: Ints,  # [edges] out
     table: Ints,  # uint32 [sum_t N_t]
+    hop_nodes: Ints,  # [T, hops + 1] out: new nodes
+    hop_edges: Ints,  # [R, hops] out
 ) -> int:
-    """Sample hops without times and weights, without replacement, in one call.
-
-    Hop 0 begins with the seeds, which are in `node` and not in `table` yet.
+    """Sample a batch without times and weights, without replacement, in one call.
 
     Returns:
-        `last`; or the hop for which `items`, `row` or `node` is too short. Then `edge_ptr` (0 where
-        `items` is too short) and `node_bound` tell how long they have to be, and the call can be
-        repeated from that hop on.
+        The number of hops. Or -1: a seed is no node, and nothing was entered. Or the hop for which
+        `node`, `items` or `row` is too short: `edge_ptr` (0 where `items` is too short) and
+        `node_bound` tell how long they have to be, and the call can be repeated from that hop on.
     """
     zero = np.int64(0)  # numba would compile what is called once more for the constant 0
-    if first == 0:  # again, too: what has been entered stays
-        for t in range(node_start.shape[0]):
-            begin = node_start[t]
-            enter_dense(node, begin, begin + node_ptr[1, t], node_base[t], table, stamp)
+    words, mark = (np.uint64(k0), np.uint64(k1)), np.uint32(stamp)
+    if first == 0:  # perhaps again: what has been entered stays
+        begun = begin_batch(
+            seeds, num_seeds, num_nodes, node_base, table, mark, node, node_start, node_room,
+            node_ptr, node_bound, edge_ptr,
+        )  # fmt: skip
+        if begun < 1:
+            return begun
+    last: int = fanouts.shape[0]
     for hop in range(first, last):
         fanout = fanouts[hop]
         count = zero
@@ -84,11 +143,12 @@ def sample_hops(
             if edges > row.shape[0] or node_bound[t] >= node_room[t]:
                 return hop
         sample_hop(
-            indices, node_ptr, relations, fanout, None, hop, k0, k1,
+            indices, node_ptr, relations, fanout, None, hop, words[0], words[1],
             item_base, lists[0], lists[1], lists[2], zero, count, row, col, position,
             None, None, None, None,
         )  # fmt: skip
         relabel_dense(
-            relations, node_base, edge_ptr, hop, row, table, stamp, node, node_start, node_ptr
+            relations, node_base, edge_ptr, hop, row, table, mark, node, node_start, node_ptr
         )
+    count_hops(node_ptr, edge_ptr, hop_nodes, hop_edges)
     return last

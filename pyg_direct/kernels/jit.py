@@ -77,8 +77,9 @@ class _Compilation(event.Listener):
 
 def _is_ours(event: Any) -> bool:
     """Whether a kernel of this package is compiled, and not one of the user's."""
-    module: str = event.data["dispatcher"].py_func.__module__
-    return module.startswith(__package__)
+    # None of a function made by `exec` where no module is named.
+    module: str | None = event.data["dispatcher"].py_func.__module__
+    return module is not None and module.startswith(__package__)
 
 
 event.register("numba:compile", _Compilation())
@@ -284,6 +285,18 @@ def copy_bytes(typingctx: Any, source: Any, target: Any, size: Any) -> Any:
         source, target = (builder.inttoptr(address, byte_pointer) for address in args[:2])
         cgutils.raw_memcpy(builder, target, source, args[2], 1, align=1)
         return context.get_dummy_value()
+
+    return signature, codegen
+
+
+@intrinsic
+def load(typingctx: Any, address: Any, index: Any) -> Any:
+    """Return element `index` of an array of int64 that is at an address."""
+    signature = types.int64(types.int64, types.int64)
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        array = builder.inttoptr(args[0], ir.IntType(64).as_pointer())
+        return builder.load(builder.gep(array, [args[1]]))
 
     return signature, codegen
 

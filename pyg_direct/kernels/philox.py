@@ -14,7 +14,7 @@ from types import FunctionType
 import numpy as np
 import numpy.typing as npt
 
-from .jit import helper, inlined, kernel
+from .jit import helper, inlined, kernel, light_kernel
 
 MASK = np.uint64(0xFFFFFFFF)
 SHIFT = np.uint64(32)
@@ -57,7 +57,6 @@ philox4x32_of_ints = FunctionType(
     _philox4x32.__code__,
     {name: int(value) for name, value in globals().items() if isinstance(value, np.uint64)},
 )
-philox4x32_of_arrays = _philox4x32  # over NumPy's arrays, of which each step makes some
 philox4x32_inlined = inlined(_philox4x32)  # takes longer to compile; see `inlined`
 
 
@@ -96,6 +95,25 @@ def below(
             low = product & MASK
             attempt += ONE
     return product >> SHIFT  # type: ignore[no-any-return]
+
+
+@light_kernel
+def batch_keys(
+    keys: npt.NDArray[np.int64],  # [n, 2] out
+    first: int,  # number of the first batch
+    epoch: int,
+    domain: int,
+    low: int,  # words of the seed
+    high: int,
+) -> None:
+    """Derive the keys of consecutive batches; see `sampling.rng`."""
+    for i in range(keys.shape[0]):
+        number = np.uint64(first + i)
+        words = philox4x32(
+            number & MASK, number >> SHIFT, np.uint64(epoch), np.uint64(domain), np.uint64(low),
+            np.uint64(high),
+        )  # fmt: skip
+        keys[i, 0], keys[i, 1] = words[0], words[1]
 
 
 @kernel

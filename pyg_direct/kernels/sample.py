@@ -16,7 +16,7 @@ import numpy.typing as npt
 from .exclude import exclude_from_lists, excluded_of, step_over
 from .jit import helper, kernel, prefetch
 from .philox import PURPOSE_UNIFORM, below, philox4x32, stream_of
-from .relabel import HASH_MULTIPLIER
+from .relabel import HASH_MULTIPLIER, ONE
 
 Ints = npt.NDArray[Any]
 Doubles = npt.NDArray[np.float64]
@@ -24,8 +24,9 @@ Maybe: TypeAlias = Any
 """An array; or None, of which numba knows when it compiles, and leaves out the code for arrays."""
 
 
-PREFETCH_DISTANCE = 16  # in items: about as many cache misses as a core has in flight
+ITEMS_AHEAD = np.uint64(16)  # about as many cache misses as a core has in flight
 LINEAR_SEARCH = 64  # up to this fan-out collisions are found by linear search, above by hashing
+WORD_BITS = 64
 GATHER_ITEMS = 64  # items whose sources are read together, so that their cache misses overlap
 
 SLOT_SHIFT = np.uint64(2)
@@ -41,13 +42,14 @@ def list_nodes(
     Example: with the lists [8, 9] and [7] of nodes 0 and 1, node = [1, 0] gives start = [2, 0] and
     degree = [1, 2].
     """
-    offset = first_node - first
-    for item in range(first, last):
-        if item + PREFETCH_DISTANCE < last:
-            prefetch(indptr, base + node[offset + item + PREFETCH_DISTANCE])
-        v = base + node[offset + item]
-        start[item] = indptr[v]
-        degree[item] = indptr[v + 1] - indptr[v]
+    offset = np.uint64(first_node - first)  # may stand for a negative number; sums make it right
+    for item in range(np.uint64(first), np.uint64(last)):
+        if item + ITEMS_AHEAD < last:
+            prefetch(indptr, base + node[offset + item + ITEMS_AHEAD])
+        v = np.uint64(base + node[offset + item])
+        begin = indptr[v]
+        start[item] = begin
+        degree[item] = indptr[v + ONE] - begin
 
 
 @helper
@@ -131,7 +133,7 @@ def plan_hop(
     for r in range(fanout.shape[0]):
         k = fanout[r]
         edge_ptr[hop, r] = edges
-        for item in range(item_base[r], item_base[r + 1]):
+        for item in range(np.uint64(item_base[r]), np.uint64(item_base[r + 1])):
             degree = item_degree[item]
             if k < 0:
                 edges += degree
@@ -143,7 +145,7 @@ def plan_hop(
                         weight, item_start[item], degree, k, excluded, begin, end
                     )
                 edges += k if replace and there > 0 else there
-            item_ptr[item + 1] = edges
+            item_ptr[item + ONE] = edges
         node_bound[relations[0, r]] += edges - edge_ptr[hop, r]
     edge_ptr[hop, fanout.shape[0]] = edges
     for t in range(node_bound.shape[0]):
@@ -235,13 +237,18 @@ def without_replacement(
     size = 0
     if slots is not None:
         size = empty_slots(slots, k)
+    picked = np.uint64(0)  # of a list of at most 64 positions, one bit for each
     for j in range(k):
         slot = np.uint64(j)
         if j & 3 == 0:
             words = philox4x32(slot >> SLOT_SHIFT, local, stream, PURPOSE_UNIFORM, k0, k1)
         top = degree - k + j
         pick = np.int64(below(words[j & 3], np.uint64(top + 1), slot, local, stream, k0, k1))
-        if size == 0:
+        if degree <= WORD_BITS:
+            there = (picked >> np.uint64(pick)) & np.uint64(1)
+            pick = top if there != 0 else pick
+            picked |= np.uint64(1) << np.uint64(pick)
+        elif size == 0:
             for i in range(first, first + j):
                 if position[i] == start + pick:
                     pick = top
@@ -250,6 +257,13 @@ def without_replacement(
             pick = top
             enter(slots, size, pick)
         position[first + j] = start + pick
+
+
+@helper
+def read_sources(indices: Ints, position: Ints, first: int, last: int, row: Ints) -> None:
+    """Write to row[first:last] the sources at position[first:last]."""
+    for e in range(np.uint64(first), np.uint64(last)):
+        row[e] = indices[np.uint64(position[e])]
 
 
 @helper
@@ -302,14 +316,19 @@ def sample_hop(
                 k = item_ptr[item + 1] - first
                 start, degree = item_start[item], item_degree[item]
                 local = np.uint64(item + offset)
-                if given or k == 0:
+                whole = k == degree and not (given or drawn)  # most items; may be of no edges
+                if whole:
+                    prefetch(indices, start)
+                    prefetch(indices, start + k - 1)  # of a long list the processor reads ahead
+                    shift = np.uint64(start - first)
+                    for e in range(np.uint64(first), np.uint64(first + k)):
+                        position[e] = shift + e
+                        col[e] = item + offset
+                elif given or k == 0:
                     pass
                 elif drawn:
                     if replace is not None:
                         with_replacement(position, first, k, start, degree, local, stream, k0, k1)
-                elif k == degree:
-                    for j in range(k):
-                        position[first + j] = start + j
                 else:
                     without_replacement(
                         position, first, k, start, degree, local, stream, k0, k1, slots
@@ -317,8 +336,8 @@ def sample_hop(
                 if excluded is not None and not given:
                     begin_at, end_at = excluded_of(item, item_excluded)
                     step_over(position, first, first + k, excluded, begin_at, end_at)
-                for j in range(first, first + k):
-                    col[j] = item + offset
-                    prefetch(indices, position[j])
-            for j in range(item_ptr[block], item_ptr[block_end]):
-                row[j] = indices[position[j]]
+                if not whole:
+                    for j in range(first, first + k):
+                        col[j] = item + offset
+                        prefetch(indices, position[j])
+            read_sources(indices, position, item_ptr[block], item_ptr[block_end], row)

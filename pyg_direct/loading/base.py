@@ -6,8 +6,10 @@ import os
 import weakref
 from collections.abc import Callable
 from functools import partial
+from time import perf_counter
 from typing import Any
 
+import numpy as np
 import torch
 import torch.utils.data
 from torch import Tensor
@@ -214,8 +216,9 @@ class DirectLoader(torch.utils.data.DataLoader[Any]):
         sampled = out if type(out) is Sampled else self._checked(out)
         # Of our own sampler's ids it is known how large they are; others' are looked at.
         ends = site.ends if self.transform_sampler_output is None else None
-        labels, ids = self._labels(sampled), ids_of(out, site.backend, self._copies_ids)
         backend = TimedBackend(site.backend)
+        on_host = self._host_ids and not backend.in_host_memory
+        labels, ids = self._labels(sampled), ids_of(out, site.backend, on_host)
         batch = assemble(
             self.data, sampled, labels, backend, self.custom_cls, ends, ids, self._feature_dtype,
             self._roles,
@@ -241,37 +244,35 @@ class DirectLoader(torch.utils.data.DataLoader[Any]):
 
     def _work(self, task: Task, schedule: Schedule) -> Handover:
         """Make one batch; runs in a producer thread where there are any."""
-        modes = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
-        if modes == (task.grad, task.inference):  # as in the thread that asks
-            return self._made(task, schedule)
-        with torch.inference_mode(task.inference), torch.set_grad_enabled(task.grad):
-            return self._made(task, schedule)
-
-    def _made(self, task: Task, schedule: Schedule) -> Handover:
         if getattr(self.collate_fn, "__func__", None) is not DirectLoader.collate_fn:
-            return schedule.produce(task.asked, lambda: self._collated(task), None)
-        return schedule.produce(
-            task.asked,
-            lambda: self._sample_ahead(seeds_at(self.input_data, task.index), task.key),
-            (lambda out: self._pinned(self.filter_fn(out))) if self.filter_per_worker else None,
-        )
+            return schedule.produce(task, self._collated, None)
+        gather = self._gathered if self.filter_per_worker else None
+        return schedule.produce(task, self._sampled, gather)
 
-    def _sample_ahead(self, inputs: Any, key: BatchKey) -> Any:
+    def _sampled(self, task: Task) -> Any:
         """Sample, and begin to bring the ids to the host, beside what comes next."""
-        out = self._recorder.timed("sampling", partial(self._sample_for_batch, inputs, key))
-        if self._copies_ids:
-            begin_copies(out, self._backend)
+        inputs = seeds_at(self.input_data, task.index)
+        start = perf_counter()
+        out = self._sample_for_batch(inputs, task.key)
+        self._recorder.add("sampling", perf_counter() - start)
+        backend = self._site.backend
+        if self._host_ids and not backend.in_host_memory:
+            begin_copies(out, backend)
         return out
+
+    def _gathered(self, out: Any) -> Any:
+        batch = self.filter_fn(out)
+        return self._pinned(batch) if self.pin_memory else batch
 
     def _collated(self, task: Task) -> Any:
         """Make one batch by the `collate_fn` of a subclass, as PyG would."""
         with batch_keys.of(task.key):
-            batch = self.collate_fn(task.index)
-        return self._pinned(batch) if self.filter_per_worker else batch
+            index = task.index
+            batch = self.collate_fn(index.tolist() if isinstance(index, np.ndarray) else index)
+        return self._pinned(batch) if self.filter_per_worker and self.pin_memory else batch
 
     def _pinned(self, batch: Any) -> Any:
-        """Return a batch in pinned memory where that is asked for."""
-        return self._backend.memory.pin(batch) if self.pin_memory else batch
+        return self._backend.memory.pin(batch)
 
     def _complete(self, product: Any) -> Any:
         """Do what is left to the thread that asks for the batch."""

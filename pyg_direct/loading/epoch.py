@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ..ops.streams import Event
-from ..types import BatchKey
+from ..types import BatchKey, maker
 from .prefetcher import Prefetcher
 from .progress import Progress, SeedOrder
 from .recorder import Recorder
@@ -19,11 +19,14 @@ class Task(NamedTuple):
     """One batch to make."""
 
     number: int  # in the epoch
-    index: Any  # positions in the loader's `input_nodes`, as the batch sampler gave them
+    index: Any  # positions in the loader's `input_nodes`, from `positions_of`
     key: BatchKey
     asked: Event  # when the consumer asked for it
     grad: bool  # modes of the thread that asks for the batch: torch keeps them by thread
     inference: bool
+
+
+new_task = maker(Task)
 
 
 class Producers(NamedTuple):
@@ -45,7 +48,7 @@ class _Inline:
 
     closed = False
 
-    def __init__(self, work: Callable[[Task], Made]) -> None:
+    def __init__(self, work: Callable[[Task], Handover]) -> None:
         self._work = work
         self._tasks: Iterator[Task] = iter(())
 
@@ -53,18 +56,27 @@ class _Inline:
         self._tasks = tasks
 
     def __next__(self) -> Made:
-        return self._work(next(self._tasks))
+        task = next(self._tasks)
+        try:
+            return task.number, self._work(task)
+        except StopIteration as error:
+            raise _stopped(error) from error
 
     def close(self) -> None:
         self._tasks = iter(())
 
 
-def _numbered(work: Callable[[Task], Handover], recorder: Recorder) -> Callable[[Task], Made]:
-    """Return work that tells the batch's number, and cannot end the epoch by a StopIteration."""
+def _in_advance(work: Callable[[Task], Handover], recorder: Recorder) -> Callable[[Task], Made]:
+    """Return work for producer threads.
+
+    It tells the batch's number and when it was ready, cannot end the epoch by a StopIteration, and
+    sets torch's modes, which it keeps by thread, to those of the thread that asks.
+    """
 
     def run(task: Task) -> Made:
         try:
-            made = task.number, work(task)
+            with torch.inference_mode(task.inference), torch.set_grad_enabled(task.grad):
+                made = task.number, work(task)
             recorder.ready(task.number)
             return made
         except StopIteration as error:
@@ -105,7 +117,7 @@ class Epoch:
         num_batches: Callable[[], int],
         recorder: Recorder,
     ) -> None:
-        self._work, self._complete = _numbered(work, recorder), complete
+        self._work, self._complete = work, complete
         self._progress, self._order = progress, order
         self._schedule, self._producers = schedule, producers
         self._num_batches, self._recorder = num_batches, recorder
@@ -117,7 +129,7 @@ class Epoch:
         if producers.depth_batches == 0:
             return _Inline(self._work)
         return Prefetcher(
-            self._work,
+            _in_advance(self._work, self._recorder),
             producers.threads,
             producers.depth_batches,
             producers.start,
@@ -128,8 +140,11 @@ class Epoch:
         steps = self._progress.begin(self._order)
         self._recorder.begin()
         self._ticket, self._first = self._progress.ticket, self._progress.batch
-        modes = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
-        self._results.begin(Task(*step, self._schedule.ask(), *modes) for step in steps)
+        modes, ask = (
+            (torch.is_grad_enabled(), torch.is_inference_mode_enabled()),
+            self._schedule.ask,
+        )
+        self._results.begin(new_task((*step, ask(), *modes)) for step in steps)
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
         """Begin the next epoch with the same threads; for `persistent_workers`."""
@@ -145,28 +160,28 @@ class Epoch:
         return self._num_batches() - self._first
 
     def __next__(self) -> Any:
-        asked, number = self._recorder.ask(), None
+        progress, asked, number = self._progress, self._recorder.ask(), None
         try:
-            number, batch = self._next()
+            try:
+                made, handover = next(self._results)
+            except StopIteration:
+                self._end()
+                raise
+            # Of two iterators the one that was begun last sets the state of the loader.
+            if progress.ticket == self._ticket:
+                progress.batch = made + 1
+            product = self._schedule.take(handover)
+            try:
+                batch = self._complete(product)
+            except StopIteration as error:
+                raise _stopped(error) from error
+            number = made
             return batch
         finally:
             self._recorder.hand_over(asked, number)
 
-    def _next(self) -> tuple[int, Any]:
-        progress = self._progress
-        try:
-            number, handover = next(self._results)
-        except StopIteration:
-            if progress.ticket == self._ticket:
-                progress.finished = True
-            if not self._producers.persistent:
-                self._results.close()
-            raise
-        # Of two iterators the one that was begun last sets the state of the loader.
-        if progress.ticket == self._ticket:
-            progress.batch = number + 1
-        product = self._schedule.take(handover)
-        try:
-            return number, self._complete(product)
-        except StopIteration as error:
-            raise _stopped(error) from error
+    def _end(self) -> None:
+        if self._progress.ticket == self._ticket:
+            self._progress.finished = True
+        if not self._producers.persistent:
+            self._results.close()

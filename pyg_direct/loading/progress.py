@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import count, islice
 from typing import Any, NamedTuple
 
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ..sampling import rng
 from ..types import BatchKey
+from .positions import positions_of
 
 STATE_VERSION = 2
 READABLE_VERSIONS = (1, STATE_VERSION)  # version 1 had three fields of the fingerprint
@@ -29,12 +30,9 @@ class SeedOrder(NamedTuple):
     shuffle_generator: torch.Generator | None  # the same one if the loader's seed is to govern it
 
 
-class Step(NamedTuple):
-    """One batch of an epoch, to be made."""
-
-    number: int  # in the epoch
-    index: Any  # positions in the loader's `input_nodes`, as the batch sampler gave them
-    key: BatchKey
+Step = tuple[int, Any, BatchKey]
+"""A batch to make: its number in the epoch, positions in the loader's `input_nodes` from
+`positions_of`, and the key of its draws."""
 
 
 @dataclass
@@ -58,12 +56,7 @@ class Progress:
         self.ticket += 1
         # The base seed that was drawn for this epoch identifies it.
         seed, epoch = self.base_seed, 0 if self.seed is None else self.epoch
-        return (
-            Step(number, index, key)
-            for (number, index), key in zip(
-                enumerate(batches, self.batch), rng.keys(seed, epoch, self.batch), strict=False
-            )
-        )
+        return zip(count(self.batch), batches, rng.keys(seed, epoch, self.batch), strict=False)
 
     def _start(self, order: SeedOrder) -> Iterator[Any]:
         """Begin a new epoch. Draws in the order in which PyG's loader would."""
@@ -75,7 +68,7 @@ class Progress:
         drawn = rng.draw_seed(order.generator)
         self.base_seed = drawn if self.seed is None else self.seed
         self._seed_shuffle(order)
-        return iter(order.batches)
+        return positions_of(order.batches)
 
     def _resume(self, order: SeedOrder) -> Iterator[Any]:
         """Go on with an epoch begun before, perhaps in another process."""
@@ -87,7 +80,7 @@ class Progress:
                 order.generator.set_state(self.generator_state)
             rng.draw_seed(order.generator)
             self._seed_shuffle(order)
-            batches = iter(order.batches)
+            batches = positions_of(order.batches)
             skipped = sum(1 for _ in islice(batches, self.batch))
             # One more than was done: samplers draw their order when the first batch is asked for.
             ahead = list(islice(batches, 1))

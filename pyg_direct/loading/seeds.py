@@ -15,6 +15,7 @@ from torch_geometric.typing import DEFAULT_REL
 from ..arguments import check_input_id
 from ..sampling.sampler import NeighborSampler, keyed
 
+INT64 = np.dtype(np.int64)
 ID_TYPES = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
@@ -191,20 +192,21 @@ def seeds_at(seeds: Any, index: Any) -> Any:
 
     Args:
         seeds: a loader's `input_data`.
-        index: positions, as a batch sampler gave them.
+        index: positions, from `positions_of`.
     """
-    if type(index) is not list or type(seeds) is not NodeSamplerInput:
+    positions = np.array(index) if type(index) is list else index
+    if type(positions) is not np.ndarray or positions.dtype != INT64 or positions.ndim != 1:
         return seeds[index]
-    positions = np.array(index)
-    if positions.dtype != np.int64 or positions.ndim != 1:
-        return seeds[index]
-    chosen = torch.from_numpy(positions)
-    return NodeSamplerInput(
-        chosen if seeds.input_id is None else _at(seeds.input_id, positions),
-        _at(seeds.node, positions),
-        None if seeds.time is None else _at(seeds.time, positions),
-        seeds.input_type,
-    )
+    if type(seeds) is not NodeSamplerInput:
+        return seeds[torch.from_numpy(positions)]
+    ids, times = seeds.input_id, seeds.time
+    # Past the initialiser, which would only bring the tensors to the host, where they are.
+    chosen = NodeSamplerInput.__new__(NodeSamplerInput)
+    chosen.input_id = torch.from_numpy(positions) if ids is None else _at(ids, positions)
+    chosen.node = torch.from_numpy(seeds.node.numpy()[positions])
+    chosen.time = None if times is None else _at(times, positions)
+    chosen.input_type = seeds.input_type
+    return chosen
 
 
 def _at(values: Tensor, positions: npt.NDArray[np.int64]) -> Tensor:

@@ -16,11 +16,22 @@ it asks for afterwards, and a host that runs ahead of the device does not fill i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from torch import Tensor
 
 from ..ops.streams import Event, Streams
+
+
+class Asked(Protocol):
+    """What a stage is called with."""
+
+    @property
+    def asked(self) -> Event:
+        """When the consumer asked for it, from `Schedule.ask`."""
+
+
+T = TypeVar("T", bound=Asked)
 
 
 class Handover(NamedTuple):
@@ -47,25 +58,25 @@ class Schedule:
 
     def produce(
         self,
-        asked: Event,
-        sample: Callable[[], Any],
+        task: T,
+        sample: Callable[[T], Any],
         gather: Callable[[Any], Any] | None,
     ) -> Handover:
         """Run the stages of one batch, in any thread.
 
         Args:
-            asked: from `ask`.
-            sample: the first stage.
+            task: what to make, and when it was asked for.
+            sample: the first stage, called with the task.
             gather: the second one, called with what the first returned; None if the consumer is to
                 run it itself.
         """
         streams = self._streams
         if streams.in_order:
-            product = sample()
+            product = sample(task)
             return Handover(product if gather is None else gather(product), None)
-        streams.synchronize(asked)
+        streams.synchronize(task.asked)
         with streams.on("sample"):
-            product = sample()
+            product = sample(task)
             ready = streams.record_event()
         if gather is not None:
             with streams.on("gather"):

@@ -122,9 +122,8 @@ class Scope:
             work = self.backend.workspace(self.graph.csc, self._plan)
         seeds: list[Tensor | None] = [None] * len(self.types)
         seeds[self.types[node_type]] = torch.arange(first, last)
-        work.start(seeds, BatchKey(0, 0))
-        work.sample_hops(0, 1)
-        out = work.emit()
+        out = work.sample(seeds, BatchKey(0, 0))
+        assert out is not None, f"nodes {first} to {last} are of the graph"
         self._workspaces.append(work)
         return OneHop(
             dict(zip(self.graph.node_types, out.node, strict=True)),

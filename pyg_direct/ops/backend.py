@@ -55,18 +55,22 @@ def in_range(ids: npt.NDArray[np.int64], end: int) -> bool:
 class Workspace(Protocol):
     """Scratch memory for one batch at a time, reused from batch to batch.
 
-    The order of calls is `start`, `sample_hops`, then `emit` or `emit_induced`. One thread at a
-    time.
+    One thread at a time.
     """
 
-    def start(
+    def sample(
         self,
         seeds: Sequence[Tensor | None],
         key: BatchKey,
         seed_time: Tensor | None = None,
         excluded: ExcludedEdges | None = None,
-    ) -> bool:
-        """Begin a batch, and return whether all seeds are nodes; if not, it cannot go on.
+        induced: bool = False,
+    ) -> SampledGraph | None:
+        """Sample one batch, in as few compiled calls as the backend can. Waits for the device.
+
+        Each hop counts the edges of every frontier node, draws them, and gives local ids to their
+        sources in order of first occurrence: relations in the order of the CSC, and the edges of a
+        relation by frontier node. The sources that are new are the next frontier.
 
         Args:
             seeds: one int64 tensor [n_t] of node ids, which belong in [0, num_nodes[t]), on the
@@ -76,21 +80,12 @@ class Workspace(Protocol):
                 only if the CSC has times. No neighbour is later than the seed of its subgraph.
             excluded: edges that are neither drawn nor induced; None for none. If the batch is not
                 disjoint, their destinations must be seeds: no other lists are looked at.
+            induced: hand out all edges between the sampled nodes, by destination, in place of those
+                that were drawn. Their number is not counted hop by hop.
+
+        Returns:
+            The subgraph, as tensors of its own; or None if a seed is no node.
         """
-
-    def sample_hops(self, first: int, last: int) -> None:
-        """Sample the hops [first, last) of the plan, in as few compiled calls as the backend can.
-
-        Each hop counts the edges of every frontier node, draws them, and gives local ids to their
-        sources in order of first occurrence: relations in the order of the CSC, and the edges of a
-        relation by frontier node. The sources that are new are the next frontier.
-        """
-
-    def emit(self) -> SampledGraph:
-        """Hand out the sampled subgraph as tensors of its own. Waits for the device, if any."""
-
-    def emit_induced(self) -> SampledGraph:
-        """Hand out all edges between the sampled nodes, by destination; no counts of edges."""
 
 
 class Memory(Protocol):

@@ -214,12 +214,13 @@ class KeyedSampler:
         seeds: list[Tensor | None] = [None] * len(self.graph.node_types)
         given, count = [], 0
         for t, kind in enumerate(self.graph.node_types):
-            if kind in nodes:
-                node = nodes[kind]
+            node = nodes.get(kind)
+            if node is not None:
                 if node.dtype != torch.int64 or not node.is_contiguous():
                     node = node.to(torch.int64).contiguous()
                 seeds[t] = node
-                given.append(self.seed_time(kind, node, times.get(kind)))
+                if times or self.graph.node_times is not None:
+                    given.append(self.seed_time(kind, node, times.get(kind)))
                 count += node.shape[0]
         time = None
         if self.graph.node_times is not None:
@@ -243,30 +244,20 @@ class KeyedSampler:
         """
         if torch.is_inference_mode_enabled():  # which a workspace outlives, if it is made there
             with torch.inference_mode(False):
-                return self._sample(seeds, key, seed_time, excluded)
-        return self._sample(seeds, key, seed_time, excluded)
-
-    def _sample(
-        self,
-        seeds: list[Tensor | None],
-        key: BatchKey,
-        seed_time: Tensor | None,
-        excluded: ExcludedEdges | None,
-    ) -> SampledGraph:
+                return self.sample(seeds, key, seed_time, excluded)
         number, plan = self._plan
         # A workspace belongs to one stream, which orders what is done with it.
         kind, pool = (number, self.backend.streams.stream_id()), self.shared.workspaces
         work = pool.take(kind) or self.backend.workspace(self.graph.csc, plan)
-        if not work.start(seeds, key, seed_time, excluded):
-            pool.give_back(kind, work)
+        induced = self.settings.subgraph_type == SubgraphType.induced
+        sampled = work.sample(seeds, key, seed_time, excluded, induced)
+        # Not after an exception: the workspace may be in any state then.
+        pool.give_back(kind, work)
+        if sampled is None:
             for seed, num_nodes in zip(seeds, self.graph.csc.num_nodes.tolist(), strict=True):
                 if seed is not None:
                     check_ids(seed, num_nodes, "seeds")
-        work.sample_hops(0, len(plan.fanouts))
-        induced = self.settings.subgraph_type == SubgraphType.induced
-        sampled = work.emit_induced() if induced else work.emit()
-        # Not after an exception: the workspace may be in any state then.
-        pool.give_back(kind, work)
+            raise AssertionError("a seed is no node, and each of them is one")
         return sampled
 
     @functools.cached_property

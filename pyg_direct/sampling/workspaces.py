@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
-from collections import OrderedDict
 from collections.abc import Hashable
 
 from ..ops.backend import Workspace
@@ -20,21 +20,29 @@ class WorkspacePool:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._idle: OrderedDict[Hashable, list[Workspace]] = OrderedDict()
+        self._idle: dict[Hashable, list[Workspace]] = {}
+        self._used: dict[Hashable, int] = {}  # the larger, the later a kind was used
+        self._uses = itertools.count()
 
     def take(self, kind: Hashable) -> Workspace | None:
         """Return an idle workspace of a kind, which is the caller's from now on, or None."""
-        with self._lock:
-            idle = self._idle.get(kind)
-            return idle.pop() if idle else None
+        try:
+            return self._idle[kind].pop()  # of no other thread from then on, without a lock
+        except (KeyError, IndexError):
+            return None
 
     def give_back(self, kind: Hashable, workspace: Workspace) -> None:
         """Keep a workspace for the next batch of its kind."""
-        with self._lock:
-            self._idle.setdefault(kind, []).append(workspace)
-            self._idle.move_to_end(kind)
-            while len(self._idle) > MAX_IDLE_KINDS:
-                self._idle.popitem(last=False)
+        self._used[kind] = next(self._uses)
+        idle = self._idle.get(kind)
+        if idle is None:
+            with self._lock:
+                idle = self._idle.setdefault(kind, [])
+                while len(self._idle) > MAX_IDLE_KINDS:
+                    oldest = min(self._idle, key=lambda other: self._used.get(other, 0))
+                    del self._idle[oldest]
+                    self._used.pop(oldest, None)
+        idle.append(workspace)
 
     def __reduce__(self) -> tuple[type[WorkspacePool], tuple[()]]:
         """Workspaces stay in their process."""

@@ -28,7 +28,7 @@ def test_counts_are_those_of_the_batch() -> None:
     csc = launch_overhead.random_csc(launch_overhead.CASES[0])
     plan = SamplingPlan(np.array([[3], [2]]), False, False, False, torch.int64)
     work = CpuBackend().workspace(csc, plan)
-    sampled = launch_overhead.run_batch(work, 2, torch.arange(10), BatchKey(0, 0))
+    sampled = launch_overhead.run_batch(work, torch.arange(10), BatchKey(0, 0))
     counts = launch_overhead.counts_of(sampled).tolist()
     nodes = np.cumsum(sampled.num_sampled_nodes[0]).tolist()
     edges = sampled.num_sampled_edges[0]

@@ -100,6 +100,14 @@ def test_no_garbage_is_collected_while_a_kernel_and_its_helpers_compile():
         gc.enable()
 
 
+def test_a_function_of_no_module_compiles():
+    """As one that a user makes by `exec`, while our listener hears of all that numba compiles."""
+    names = {}
+    exec("def double(x):\n    return 2 * x", names)
+    names["double"].__module__ = None
+    assert numba.njit(names["double"])(4) == 8
+
+
 def test_a_light_kernel_makes_no_arrays(cache_folder):
     def make(n):
         return np.empty(n).size

@@ -157,7 +157,7 @@ def run_as_python(patch: pytest.MonkeyPatch, recorder: Recorder) -> None:
     for module in (philox, sample):
         patch.setattr(module, "philox4x32", recorder)
     called = ("with_replacement", "without_replacement", "empty_slots", "enter", "stream_of")
-    for name in (*called, "below", "excluded_of", "step_over"):
+    for name in (*called, "below", "excluded_of", "step_over", "read_sources"):
         patch.setattr(sample, name, getattr(sample, name).py_func)
     patch.setattr(hops, "hop_sampled", sample.sample_hop.py_func)
     patch.setattr(sample, "prefetch", lambda array, index: None)
@@ -191,7 +191,7 @@ def test_no_counter_serves_twice(monkeypatch: pytest.MonkeyPatch) -> None:
             # numba wraps around in silence, as hashing wants it.
             with monkeypatch.context() as patch, np.errstate(over="ignore"):
                 run_as_python(patch, recorder)
-                work.sample(hop)
+                work.sample_edges(hop)
             work.relabel(hop)
         counters, recorder.counters = recorder.counters, []
         retries = [c for c in counters if c[3] != 0]
@@ -278,6 +278,6 @@ def test_with_replacement_is_one_draw_a_slot(k: int) -> None:
 )
 def test_the_keys_of_an_epoch_are_those_of_its_batches(seed, epoch, first) -> None:
     """Many are made at a time, past 2^32 batches, too."""
-    made = list(itertools.islice(rng.keys(seed, epoch, first), 2 * rng.MOST_KEYS_AT_ONCE + 3))
+    made = list(itertools.islice(rng.keys(seed, epoch, first), 2 * rng.KEYS_AT_ONCE + 3))
     assert made == [rng.derive(seed, epoch, first + i) for i in range(len(made))]
     assert {type(word) for key in made for word in key} == {int}

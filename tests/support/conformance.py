@@ -246,9 +246,9 @@ def run(backend: Backend, case: Case, batches: int = 1) -> list[SampledGraph]:
     sampled = []
     for batch in range(batches):
         key = BatchKey(case.key.low ^ batch, case.key.high)
-        work.start(case.seeds, key, case.seed_time, case.excluded)
-        work.sample_hops(0, len(case.plan.fanouts))
-        sampled.append(work.emit_induced() if case.induced else work.emit())
+        graph = work.sample(case.seeds, key, case.seed_time, case.excluded, case.induced)
+        assert graph is not None
+        sampled.append(graph)
     return sampled
 
 

@@ -17,8 +17,8 @@ from ...types import Csc, SamplingPlan
 from ..backend import NUMBER_KINDS, row_out_of_range
 from ..host_memory import usable_bytes
 from ..streams import Event, NoStreams, Streams
+from . import file_pages
 from .buffers import Resources, shared_pool
-from .file_pages import FilePages
 from .memory import CpuMemory
 from .paged_workspace import PagedWorkspace
 from .workspace import CpuWorkspace
@@ -48,7 +48,7 @@ class CpuBackend:
         self._resources = Resources(threads, shared_pool())
         self.streams: Streams = NoStreams()
         self.memory = CpuMemory()
-        self._pages = FilePages()
+        self._pages = file_pages.FilePages()
 
     @property
     def threads(self) -> int:
@@ -81,7 +81,9 @@ class CpuBackend:
         self, tables: Sequence[Tensor], index: Tensor, end: int | None = None
     ) -> list[Tensor]:
         """Return the rows `index` of each table, by one call of a kernel."""
-        rows, ids, outputs, nbytes = index.shape[0], index.numpy(), [], 0
+        if index.dtype != torch.int64 or not (index.is_contiguous() and index.is_cpu):
+            index = index.to(self.device, torch.int64).contiguous()  # the kernel gets its address
+        rows, outputs, nbytes, large = index.shape[0], [], 0, False
         empty = self._resources.pool.empty
         places: list[int] = []
         for table in tables:
@@ -90,12 +92,19 @@ class CpuBackend:
             outputs.append(out)
             size = out.nbytes
             if size > 0:
-                places += table.data_ptr(), num_rows, size // rows, out.data_ptr()
+                row_bytes = size // rows
+                places += table.data_ptr(), num_rows, row_bytes, out.data_ptr()
                 nbytes += size
-        if places:
-            task = partial(_gather, np.array(places, np.int64).reshape(-1, 4), ids)
-            with self._pages.reading(tables, ids):
-                split(rows, min(self._resources.threads, nbytes // MIN_BYTES_PER_THREAD), task)
+                large = large or num_rows * row_bytes >= file_pages.MIN_TABLE_BYTES
+        if not places:
+            return outputs
+        described = np.array(places, np.int64)
+        threads = min(self._resources.threads, nbytes // MIN_BYTES_PER_THREAD)
+        if threads <= 1 and not large:
+            _gather(described, index, 0, rows)
+        else:
+            with self._pages.reading(tables, index.numpy()):
+                split(rows, threads, partial(_gather, described, index))
         return outputs
 
     def gather_decoded(
@@ -153,10 +162,10 @@ class CpuBackend:
         return out
 
 
-def _gather(tables: Ints, index: Ints, first: int, last: int) -> None:
-    table, bad = gather.gather_tables(tables, index, first, last)
+def _gather(tables: Ints, index: Tensor, first: int, last: int) -> None:
+    table, bad = gather.gather_tables(tables, index.data_ptr(), first, last)
     if bad >= 0:
-        raise row_out_of_range(int(index[bad]), int(tables[table, 1]))
+        raise row_out_of_range(int(index[bad]), int(tables[4 * table + 1]))
 
 
 def _gather_decoded(

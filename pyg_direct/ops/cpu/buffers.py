@@ -9,7 +9,6 @@ a batch that the user keeps is never overwritten.
 
 from __future__ import annotations
 
-import math
 import os
 import threading
 import weakref
@@ -83,39 +82,47 @@ class BufferPool:
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         """Return an uninitialised CPU tensor with a storage of exactly its size."""
-        nbytes = math.prod(shape) * dtype.itemsize
+        nbytes = dtype.itemsize
+        for size in shape:
+            nbytes *= size
         if nbytes < MIN_BYTES:
-            # torch reads numbers in half the time of a tuple.
-            return torch.empty(*shape, dtype=dtype) if shape else torch.empty((), dtype=dtype)
-        block = self._take(nbytes)
+            known = NUMPY_DTYPES.get(dtype)
+            if known is not None:  # past torch's dispatcher, which takes longer than to allocate
+                return torch.from_numpy(np.empty(shape, known))
+            return torch.empty(shape, dtype=dtype)
+        if self._pid != os.getpid():  # a forked child: the lock may be held by a thread of another
+            self.__init__(self._idle_factor)  # type: ignore[misc]
         known = NUMPY_DTYPES.get(dtype)
-        array = (
-            np.ndarray(shape, known, block)
-            if known is not None
-            else np.ndarray(nbytes, np.uint8, block)
-        )
-        lease = _Lease(array, self._returned.append)
-        lease.block = block
         with self._lock:
+            block = self._take(nbytes)
+            array = (
+                np.ndarray(shape, known, block)
+                if known is not None
+                else np.ndarray(nbytes, np.uint8, block)
+            )
+            lease = _Lease(array, self._returned.append)
+            lease.block = block
             self._leases[id(lease)] = lease
         tensor = torch.from_numpy(array)
         return tensor if known is not None else tensor.view(dtype).view(shape)
 
     def _take(self, nbytes: int) -> Block:
-        if self._pid != os.getpid():  # a forked child: the lock may be held by a thread of another
-            self.__init__(self._idle_factor)  # type: ignore[misc]
-        with self._lock:
+        """Return a block, with the lock held."""
+        if self._returned:
             self._collect()
-            best = None
-            for i, block in enumerate(self._idle):
-                fits = nbytes <= block.nbytes <= 2 * nbytes
-                if fits and (best is None or block.nbytes < self._idle[best].nbytes):
-                    best = i
-            block = self._idle.pop(best) if best is not None else _new_block(nbytes)
-            self._idle_bytes -= block.nbytes if best is not None else 0
-            self._in_use_bytes += block.nbytes
-            self._peak_bytes = max(self._in_use_bytes, 0.999 * self._peak_bytes)
-            return block
+        best, least = -1, 2 * nbytes + 1
+        for i, block in enumerate(self._idle):
+            if nbytes <= (size := block.nbytes) < least:
+                best, least = i, size
+        if best >= 0:
+            block = self._idle.pop(best)
+            self._idle_bytes -= least
+        else:
+            block = _new_block(nbytes)
+            least = block.nbytes
+        self._in_use_bytes += least
+        self._peak_bytes = max(self._in_use_bytes, 0.999 * self._peak_bytes)
+        return block
 
     def _collect(self) -> None:
         """Take back what died since the last call, and free what is too much."""

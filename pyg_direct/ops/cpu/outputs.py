@@ -15,59 +15,62 @@ from ...kernels.threads import split
 from .buffers import NUMPY_DTYPES, Resources
 
 Ints = npt.NDArray[Any]
-Edges = list[tuple[Tensor, Tensor]]
-"""For each relation: its edges [2, e_r], and their ids, int64 [e_r]."""
 Lists = list[tuple[int, int]]
 """For each node type: where its list begins in an array of all of them, and how long it is."""
 
+
+Outputs = tuple[list[Tensor], list[Tensor], list[Tensor]]
+"""Of each relation its edges [2, e_r] and their ids, int64 [e_r]; of each type its nodes [n_t]."""
+
 MIN_EDGES_PER_THREAD = 1 << 15
 NO_IDS = {dtype: np.empty(0, NUMPY_DTYPES[dtype]) for dtype in (torch.int32, torch.int64)}
-NO_LISTS = np.empty((0, 3), np.int64)
 
 
 def copy_out(
     resources: Resources,
     id_dtype: torch.dtype,
-    edges: tuple[Ints, Ints, Ints, Ints | None],
+    sources: tuple[Ints, Ints, Ints, Ints | None, Ints],
     edge_ptr: Ints,
     edge_base: Ints,
     sizes: Iterable[int],
-    nodes: tuple[Ints, Lists],
-) -> tuple[Edges, list[Tensor]]:
-    """Return the edges of each relation, and the nodes of each type, int64 [n_t].
+    lists: Iterable[tuple[int, int]],
+) -> Outputs:
+    """Return the edges of each relation, and the nodes of each type.
 
     Args:
         resources: memory and threads.
         id_dtype: of the edges, int32 or int64.
-        edges: rows, columns and positions [edges] of all relations, and the ids by position.
+        sources: rows, columns and positions [edges] of all relations; the ids by position [E], or
+            None where they are the same; and the nodes of all types.
         edge_ptr: [hops, R + 1], where each relation begins in these.
         edge_base: [R], subtracted from positions that are ids.
         sizes: e_r.
-        nodes: of all types, and where the list of each is.
+        lists: of each type, where its list begins and how long it is.
     """
-    empty = resources.pool.empty
-    outputs: Edges = []
-    addresses: list[int] = []
+    empty, total = resources.pool.empty, 0
+    outputs: Outputs = ([], [], [])
+    edge_indices, edges, nodes = outputs
+    out: list[int] = []
     for size in sizes:
         edge_index, edge = empty((2, size), id_dtype), empty((size,), torch.int64)
         at = edge_index.data_ptr()
-        addresses += at, at + size * id_dtype.itemsize, edge.data_ptr()
-        outputs.append((edge_index, edge))
-    lists = [empty((size,), torch.int64) for _, size in nodes[1]]
-    for (start, size), out in zip(nodes[1], lists, strict=True):
-        addresses += start, size, out.data_ptr()
-    places = np.array(addresses, np.int64).reshape(-1, 3)
-    edge_places, node_places = places[: len(outputs)], places[len(outputs) :]
-
-    def task(first: int, last: int) -> None:
-        emit.emit_edges(
-            edge_ptr, *edges, edge_base, first, last, NO_IDS[id_dtype], edge_places,
-            nodes[0], node_places if first == 0 else NO_LISTS,
-        )  # fmt: skip
-
-    total = int(edge_ptr[-1, -1]) if len(edge_ptr) > 0 else 0
-    split(total, min(resources.threads, total // MIN_EDGES_PER_THREAD), task)
-    return outputs, lists
+        out += at, at + size * id_dtype.itemsize, edge.data_ptr()
+        edge_indices.append(edge_index)
+        edges.append(edge)
+        total += size
+    for start, size in lists:
+        node = empty((size,), torch.int64)
+        out += start, size, node.data_ptr()
+        nodes.append(node)
+    row, col, position, perm, node_lists = sources
+    arguments = (edge_ptr, row, col, position, perm, edge_base)
+    targets = (NO_IDS[id_dtype], node_lists, np.array(out, np.int64))
+    threads = min(resources.threads, total // MIN_EDGES_PER_THREAD)
+    if threads <= 1:
+        emit.emit_edges(*arguments, 0, total, *targets)
+    else:
+        split(total, threads, lambda a, b: emit.emit_edges(*arguments, a, b, *targets))
+    return outputs
 
 
 def copy_lists(resources: Resources, source: Ints, lists: Lists) -> list[Tensor]:

@@ -44,14 +44,14 @@ class PagedWorkspace(CpuWorkspace):
         ):
             super().plan(hop)
 
-    def sample(self, hop: int) -> None:
+    def sample_edges(self, hop: int) -> None:
         """Draw the edges of the hop; the pages in which lists begin are asked for.
 
         Most lists lie in one page or two.
         """
         starts = self._items[0, : int(self._item_base[-1])]
         with self._pages.alone(self._tables), self._pages.reading(self._of_edges, starts):
-            super().sample(hop)
+            super().sample_edges(hop)
 
     def emit_induced(self) -> SampledGraph:
         """Copy out all edges between the sampled nodes."""

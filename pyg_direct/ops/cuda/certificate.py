@@ -151,9 +151,10 @@ def sampled(backend: Backend, case: Case, place: str) -> Iterator[Tensor]:
     work = backend.workspace(backend.memory.place_graph(case.csc, place), case.plan)
     seeds = torch.arange(20) * 13 % NODES
     for batch in range(BATCHES):
-        work.start([seeds], BatchKey(batch + 1, 2), case.seed_time)
-        work.sample_hops(0, len(case.plan.fanouts))
-        yield from _tensors(work.emit_induced() if case.induced else work.emit())
+        key = BatchKey(batch + 1, 2)
+        graph = work.sample([seeds], key, case.seed_time, induced=case.induced)
+        assert graph is not None, "the seeds are nodes"
+        yield from _tensors(graph)
 
 
 def _tensors(graph: SampledGraph) -> Iterator[Tensor]:

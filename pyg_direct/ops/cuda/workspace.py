@@ -82,6 +82,20 @@ class CudaWorkspace:
         self._table = NodeTable(csc.num_nodes, self._arrays, plan.disjoint)
         self._hop_start = [0]
 
+    def sample(
+        self,
+        seeds: Sequence[Tensor | None],
+        key: BatchKey,
+        seed_time: Tensor | None = None,
+        excluded: ExcludedEdges | None = None,
+        induced: bool = False,
+    ) -> SampledGraph | None:
+        """Sample one batch."""
+        if not self.start(seeds, key, seed_time, excluded):
+            return None
+        self.sample_hops(0, len(self._plan.fanouts))
+        return self.emit_induced() if induced else self.emit()
+
     def start(
         self,
         seeds: Sequence[Tensor | None],

@@ -11,7 +11,7 @@ from torch_geometric.data import Data, HeteroData
 
 from pyg_direct import NeighborLoader
 from pyg_direct.batch import roles
-from pyg_direct.batch.roles import KnownRoles, Roles
+from pyg_direct.batch.roles import Attribute, KnownRoles, Roles
 
 
 def graph(**attributes: Any) -> Data:
@@ -22,7 +22,7 @@ def graph(**attributes: Any) -> Data:
 def test_roles_follow_from_shapes_and_names() -> None:
     data = graph(edge_attr=torch.zeros(5, 2), name="toy", scale=torch.ones(3))
     found = KnownRoles().of(None, data._store)
-    assert found == Roles(node=(("x", 0),), edge=(("edge_attr", 0),))
+    assert found == Roles(node=(Attribute("x", 0),), edge=(Attribute("edge_attr", 0),))
 
 
 def test_a_graph_may_name_another_dimension() -> None:
@@ -31,7 +31,7 @@ def test_a_graph_may_name_another_dimension() -> None:
             return 1 if key == "x" else super().__cat_dim__(key, value, *args, **kwargs)
 
     data = Columns(x=torch.zeros(2, 5), edge_index=graph().edge_index, num_nodes=5)
-    assert KnownRoles().of(None, data._store).node == (("x", 1),)
+    assert KnownRoles().of(None, data._store).node == (Attribute("x", 1),)
 
 
 def test_they_are_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,20 +47,20 @@ def test_they_are_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("change", ["another tensor", "a new name", "a removed name", "renamed"])
 def test_a_change_of_the_graph_is_seen(change: str) -> None:
     known, data = KnownRoles(), graph(y=torch.arange(5))
-    assert known.of(None, data._store).node == (("x", 0), ("y", 0))
+    assert known.of(None, data._store).node == (Attribute("x", 0), Attribute("y", 0))
     if change == "another tensor":
         data.y = torch.ones(2)  # of the graph
-        expected: Any = (("x", 0),)
+        expected: Any = (Attribute("x", 0),)
     elif change == "a new name":
         data.z = torch.zeros(5)
-        expected = (("x", 0), ("y", 0), ("z", 0))
+        expected = (Attribute("x", 0), Attribute("y", 0), Attribute("z", 0))
     elif change == "a removed name":
         del data.x
-        expected = (("y", 0),)
+        expected = (Attribute("y", 0),)
     else:
         data.z = data.y
         del data.y
-        expected = (("x", 0), ("z", 0))
+        expected = (Attribute("x", 0), Attribute("z", 0))
     assert known.of(None, data._store).node == expected
 
 

@@ -299,3 +299,25 @@ def test_the_interpreter_exits_in_the_middle_of_an_epoch():
     assert result.returncode == 0, result.stderr
     assert result.stdout == "end\n"
     assert result.stderr == ""
+
+
+@pytest.mark.parametrize("prefetch", [0, 1])
+def test_modes_of_torch(prefetch):
+    """A batch is made under the modes of who asks; one made ahead, of who began the epoch."""
+    seen = []
+
+    def transform(batch):
+        seen.append((torch.is_grad_enabled(), torch.is_inference_mode_enabled()))
+        return batch
+
+    data = Data(edge_index=torch.arange(4).repeat(2, 1), num_nodes=4)
+    options = dict(num_workers=prefetch, prefetch=1) if prefetch else {}
+    loader = NeighborLoader(data, [1], batch_size=1, transform=transform, **options)
+    with torch.no_grad():
+        batches = iter(loader)
+        next(batches)
+    with torch.inference_mode():
+        next(batches)
+    list(batches)
+    first, inference, grad = (False, False), (False, True), (True, False)
+    assert seen == ([first] * 4 if prefetch else [first, inference, grad, grad])

@@ -13,7 +13,7 @@ from graphs import citations, papers_and_authors
 from torch_geometric.data import Data
 
 from pyg_direct import NeighborLoader
-from pyg_direct.loading import recorder
+from pyg_direct.loading import base, recorder
 from pyg_direct.loading.recorder import Recorder
 from pyg_direct.loading.stats import STAGES, Stats
 from pyg_direct.ops.cpu.backend import CpuBackend
@@ -42,7 +42,8 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch) -> Clock:
     found = Clock()
-    monkeypatch.setattr(recorder, "perf_counter", found)
+    for module in (recorder, base):
+        monkeypatch.setattr(module, "perf_counter", found)
     return found
 
 

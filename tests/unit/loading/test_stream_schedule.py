@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from fake_streams import POISON, FakeStreams, FakeTensor
@@ -15,6 +15,11 @@ from pyg_direct.ops.streams import NoStreams
 
 SLOW = 0.002
 DELAYS = [{}, {"sample": SLOW}, {"gather": SLOW}, {"main": SLOW}, {"sample": SLOW, "main": SLOW}]
+
+
+class Task(NamedTuple):
+    number: int
+    asked: Any
 
 
 class Made:
@@ -39,11 +44,10 @@ class Loader:
         self.table.block.value = 0
         self.schedule = kind(streams, lambda made: made.tensors.values())
         self.prefetcher: Prefetcher = Prefetcher(self.work, producers, depth)
-        self.prefetcher.begin((i, self.schedule.ask()) for i in range(batches))
+        self.prefetcher.begin(Task(i, self.schedule.ask()) for i in range(batches))
 
-    def work(self, task: tuple[int, Any]) -> Handover:
-        number, asked = task
-        return self.schedule.produce(asked, lambda: self.sample(number), self.gather)
+    def work(self, task: Task) -> Handover:
+        return self.schedule.produce(task, lambda task: self.sample(task.number), self.gather)
 
     def sample(self, number: int) -> Made:
         ids, dropped = self.streams.empty(), self.streams.empty()
@@ -179,7 +183,8 @@ def test_the_consumer_may_gather_itself() -> None:
         schedule: Schedule = Schedule(streams, lambda made: made.tensors.values())
         loader = Loader(streams, 0)
         for i in range(50):
-            handover = schedule.produce(schedule.ask(), lambda i=i: loader.sample(i), None)
+            task = Task(i, schedule.ask())
+            handover = schedule.produce(task, lambda task: loader.sample(task.number), None)
             batch = loader.gather(schedule.take(handover))
             streams.finish()
             assert batch.tensors["rows"].block.value == ("row", i, 0)
@@ -193,7 +198,8 @@ def test_in_order_is_a_plain_call() -> None:
         yield pytest.fail("nothing has to be kept, so nothing is looked through")
 
     schedule = Schedule(NoStreams(), tensors_of)
-    handover = schedule.produce(schedule.ask(), lambda: [1], lambda made: [*made, 2])
+    task = Task(1, schedule.ask())
+    handover = schedule.produce(task, lambda task: [task.number], lambda made: [*made, 2])
     assert schedule.take(handover) == [1, 2]
     assert NoStreams().stream_id() == 0
 

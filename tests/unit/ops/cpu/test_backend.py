@@ -91,8 +91,9 @@ def test_seeds_are_entered() -> None:
 @pytest.mark.parametrize("bad", [1000, -1, -(2**63), 2**32 + 4])
 def test_what_is_no_node_is_not_entered(bad: int) -> None:
     work = workspace(example_graph(), [2])
-    assert work.start([torch.tensor([4, 7])], KEY)
-    assert not work.start([torch.tensor([7, bad])], KEY)
+    assert work.sample([torch.tensor([4, 7])], KEY) is not None
+    assert work.sample([torch.tensor([7, bad])], KEY) is None
+    assert not work.start([torch.tensor([7, bad])], KEY), "nor step by step"
     assert run(work, [4, 7]).node[0].tolist()[:2] == [4, 7], "the workspace goes on"
 
 
@@ -153,11 +154,11 @@ def test_emit_edges() -> None:
         edge_index, edge = np.zeros((2, 2, 3), kind), np.zeros((2, 3), np.int64)
         out = [[*(ends.ctypes.data for ends in edge_index[r]), edge[r].ctypes.data] for r in (0, 1)]
         node, nodes = np.array([9, 7, 4, 9, 3], kind), np.zeros(3, np.int64)
-        lists = ints([1, 2, nodes.ctypes.data], [4, 1, nodes[2:].ctypes.data])
+        lists = [[1, 2, nodes.ctypes.data], [4, 1, nodes[2:].ctypes.data]]
         for first, last in pairwise([0, *cuts, 6]):
             emit.emit_edges(
                 edge_ptr, row, col, position, perm, ints(0, 5, 8), first, last, np.empty(0, kind),
-                ints(*out), node, lists,
+                node, ints(*out, *lists).ravel(),
             )  # fmt: skip
         assert nodes.tolist() == [7, 4, 3]
         assert edge_index[:, 0].tolist() == expected
@@ -187,13 +188,13 @@ def test_induced_edges() -> None:
     assert out[:, 0].tolist() == [1, 1, 0], "the other list is whole"
 
 
-@pytest.mark.parametrize("row_bytes", [1, 2, 3, 4, 7, 8, 12, 16, 64, 65, 1000])
+@pytest.mark.parametrize("row_bytes", [1, 2, 3, 4, 7, 8, 12, 16, 31, 32, 33, 64, 65, 1000])
 def test_gather_tables(row_bytes: int) -> None:
     table = np.arange(50 * row_bytes).astype(np.uint8).reshape(50, row_bytes)
     index = np.random.default_rng(0).integers(0, 50, 40)
     out = np.full((40, row_bytes), 255, np.uint8)
-    tables = ints([table.ctypes.data, len(table), row_bytes, out.ctypes.data])
-    assert gather.gather_tables(tables, index, 3, 37) == (-1, -1)
+    tables = ints(table.ctypes.data, len(table), row_bytes, out.ctypes.data)
+    assert gather.gather_tables(tables, index.ctypes.data, 3, 37) == (-1, -1)
     assert np.array_equal(out[3:37], table[index[3:37]])
     assert (out[:3] == 255).all()
     assert (out[37:] == 255).all()
@@ -203,8 +204,8 @@ def test_gather_tables(row_bytes: int) -> None:
 def test_gather_tables_stops_at_an_id_out_of_range(bad: int) -> None:
     table, index = np.zeros((50, 8), np.uint8), np.array([3, 4, bad, 5])
     out = np.full((4, 8), 255, np.uint8)
-    tables = ints([table.ctypes.data, 50, 8, out.ctypes.data])
-    assert gather.gather_tables(tables, index, 0, 4) == (0, 2)
+    tables = ints(table.ctypes.data, 50, 8, out.ctypes.data)
+    assert gather.gather_tables(tables, index.ctypes.data, 0, 4) == (0, 2)
     assert (out[2:] == 255).all()
 
 
@@ -262,9 +263,9 @@ def workspace(data: Data, fanouts: list[int], threads: int = 1, **plan: Any) -> 
 
 
 def run(work: CpuWorkspace, seeds: list[int], key: BatchKey = KEY) -> SampledGraph:
-    work.start([torch.tensor(seeds, dtype=torch.int64)], key)
-    work.sample_hops(0, len(work._plan.fanouts))
-    return work.emit()
+    sampled = work.sample([torch.tensor(seeds, dtype=torch.int64)], key)
+    assert sampled is not None
+    return sampled
 
 
 def assert_same_graph(one: SampledGraph, other: SampledGraph) -> None:
@@ -319,7 +320,7 @@ def test_a_batch_after_one_that_was_broken_off() -> None:
     for stop in range(5):
         used = workspace(data, [2, 2])
         run(used, [0, 1, 2])
-        steps = [(used.plan, 0), (used.sample, 0), (used.relabel, 0), (used.plan, 1)]
+        steps = [(used.plan, 0), (used.sample_edges, 0), (used.relabel, 0), (used.plan, 1)]
         used.start([torch.tensor([3, 7, 9, 0])], KEY)
         for step, hop in steps[:stop]:
             step(hop)
@@ -337,23 +338,15 @@ def test_the_sampler_after_an_exception(monkeypatch: pytest.MonkeyPatch, disjoin
     def failing(*arguments: Any, step: Any) -> Any:
         calls.append(None)
         if len(calls) == 4:
-            raise RuntimeError("in the second hop of the second batch")
+            raise RuntimeError("amid a later batch")
         return step(*arguments)
 
-    def hop_by_hop(self: CpuWorkspace, first: int, last: int, hops: Any) -> None:
-        for hop in range(first, last):
-            hops(self, hop, hop + 1)
-
-    name = "relabel" if disjoint else "sample_hops"
-    step = getattr(CpuWorkspace, name)
+    owner, name = (CpuWorkspace, "relabel") if disjoint else (hops, "sample_batch")
+    step = getattr(owner, name)
     with monkeypatch.context() as patch:
-        fails = partialmethod(failing, step=step)
-        patch.setattr(
-            CpuWorkspace,
-            name,
-            fails if disjoint else partialmethod(hop_by_hop, hops=partial(failing, step=step)),
-        )
-        with pytest.raises(RuntimeError, match="second hop"):
+        fails = partialmethod(failing, step=step) if disjoint else partial(failing, step=step)
+        patch.setattr(owner, name, fails)
+        with pytest.raises(RuntimeError, match="amid a later batch"):
             list(loader)
     again = NeighborLoader(data, [2, 2], neighbor_sampler=loader.node_sampler, batch_size=5, seed=3)
     assert [batch.e_id.tolist() for batch in again] == expected

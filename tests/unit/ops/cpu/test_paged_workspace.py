@@ -102,7 +102,7 @@ def test_a_missing_page_is_read_alone_where_memory_is_too_small(
         return 0
 
     monkeypatch.setattr(backend, "usable_bytes", lambda: csc.file_bytes - 1 + room)
-    for name in ("plan", "sample"):
+    for name in ("plan", "sample_edges"):
         monkeypatch.setattr(CpuWorkspace, name, watched(getattr(CpuWorkspace, name)))
     monkeypatch.setattr(FilePages, "request", request)
     data.num_nodes = NODES

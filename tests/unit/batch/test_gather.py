@@ -1,0 +1,96 @@
+"""What was found of an attribute is not trusted once the same tensor has become another."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch_geometric.data import Data
+
+from pyg_direct import NeighborLoader
+from pyg_direct.batch.assemble import shallow_copy
+from pyg_direct.batch.gather import gather
+from pyg_direct.ops.cpu.backend import CpuBackend
+
+
+def graph() -> Data:
+    edges = torch.arange(6).repeat(2, 1)
+    return Data(x=torch.arange(12.0).view(6, 2), edge_index=edges, y=torch.arange(6))
+
+
+def changed(change: Callable[[Data], Any]) -> tuple[Data, Any]:
+    """Return a graph that is changed after the first of its batches, and the second one."""
+    data = graph()
+    batches = iter(NeighborLoader(data, [1], batch_size=2, prefetch=0))
+    next(batches)
+    change(data)
+    return data, next(batches)
+
+
+CHANGES: dict[str, Callable[[Tensor], Any]] = {
+    "other memory": lambda x: setattr(x, "data", x.data + 1),
+    "columns": lambda x: setattr(x, "data", x.data.view(6, 1, 2)),
+    "type": lambda x: setattr(x, "data", x.data.view(torch.int32)),
+    "strides": lambda x: x.as_strided_((6, 2), (1, 6)),
+    "type and size": lambda x: setattr(x, "data", x.data.half()),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_tensor_that_changes_in_place(name: str) -> None:
+    data, batch = changed(lambda data: CHANGES[name](data.x))
+    assert batch.x.dtype == data.x.dtype
+    assert torch.equal(batch.x, data.x[batch.n_id])
+
+
+def test_rows_that_are_cut_off() -> None:
+    """The memory is there still."""
+    with pytest.raises(IndexError, match="tensor with 3 rows"):
+        changed(lambda data: setattr(data.x, "data", data.x.data[:3]))
+
+
+def test_a_tensor_that_comes_to_ask_for_a_gradient() -> None:
+    data, batch = changed(lambda data: data.x.requires_grad_())
+    batch.x.sum().backward()
+    assert data.x.grad is not None
+    assert data.x.grad.sum() == batch.x.numel()
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
+@pytest.mark.parametrize("step", [1, 2])
+def test_ids_of_any_integer_type_and_stride(dtype: torch.dtype, step: int) -> None:
+    table, index = torch.arange(12.0).view(6, 2), torch.tensor([5, 1, 0, 3], dtype=dtype)[::step]
+    assert torch.equal(gather(table, index, 0, CpuBackend()), table[index])
+
+
+def test_a_shallow_copy_is_pygs() -> None:
+    data = graph()
+    data.name, data.scale = "toy", torch.ones(3)
+    assert data.num_nodes == 6  # so that PyG has something in its cache
+    data.is_node_attr("x")
+    for original in (data, Data(), copy.copy(data)):
+        mine, theirs = shallow_copy(original), copy.copy(original)
+        for one, other in ((mine, theirs), (mine._store, theirs._store)):
+            assert type(one) is type(other)
+            assert vars(one).keys() == vars(other).keys()
+        assert mine._store._parent() is mine
+        assert mine._store._mapping is not original._store._mapping
+        assert list(mine._store._mapping) == list(theirs._store._mapping)
+        assert all(mine[name] is theirs[name] for name in theirs.keys())  # noqa: SIM118
+        mine.extra = 1
+        assert "extra" not in original
+
+
+def test_a_subclass_is_copied_as_it_wants() -> None:
+    class Counted(Data):
+        copies = 0
+
+        def __copy__(self) -> Any:
+            Counted.copies += 1
+            return super().__copy__()
+
+    loader = NeighborLoader(Counted(**graph().to_dict()), [1], batch_size=3)
+    assert {type(batch) for batch in loader} == {Counted}
+    assert Counted.copies == 2
