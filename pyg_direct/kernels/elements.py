@@ -33,7 +33,11 @@ def _names_an_element(array: Any, index: Any) -> bool:
 
 
 def _address(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-    """Return the address of an element; a negative index counts from the end, as in NumPy."""
+    """Return the address of an element.
+
+    No index of ours counts from the end. That one might takes two instructions for each access, and
+    loops over an array do not become vector instructions then.
+    """
     array_type, index_type = signature.args[:2]
     array, index = arguments[:2]
     if isinstance(index_type, types.BaseTuple):
@@ -43,12 +47,10 @@ def _address(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
     shape = _field(context, builder, array_type, array, "shape")
     place = None
     for axis, (kind, at) in enumerate(zip(kinds, indices, strict=True)):
-        size = builder.extract_value(shape, axis)
         at = context.cast(builder, at, kind, types.intp if kind.signed else types.uintp)
-        if kind.signed:
-            negative = builder.icmp_signed("<", at, at.type(0))
-            at = builder.select(negative, builder.add(at, size), at)
-        place = at if place is None else builder.add(builder.mul(place, size), at)
+        if place is not None:
+            at = builder.add(builder.mul(place, builder.extract_value(shape, axis)), at)
+        place = at
     return builder.gep(_field(context, builder, array_type, array, "data"), [place])
 
 

@@ -25,42 +25,28 @@ seeds_entered = entry(enter_dense)
 
 
 @helper
-def begin_batch(
+def enter_seeds(
     seeds: int, num_seeds: Ints, num_nodes: Ints, node_base: Ints, table: Ints, stamp: np.uint32,
-    node: Ints, node_start: Ints, node_room: Ints, node_ptr: Ints, node_bound: Ints, edge_ptr: Ints,
-) -> int:  # fmt: skip
-    """Begin the lists of all types with their seeds, of which there are `node_bound`.
+    node: Ints, node_start: Ints, node_ptr: Ints,
+) -> bool:  # fmt: skip
+    """Begin the lists of all types with their seeds; False if one of them is no node.
 
-    Returns:
-        1; or 0 where a list is too short; or -1 where a seed is no node. Then nothing was entered,
-        as the next batch must not know the others.
+    Then none is entered into the table, as the next batch must not know the others.
     """
-    begin, enough = np.int64(0), True
+    seed = np.int64(0)
     for t in range(num_seeds.shape[0]):
-        end = begin + num_seeds[t]
-        for i in range(begin, end):
-            seed = load(seeds, i)
-            if seed < 0 or seed >= num_nodes[t]:
-                return -1
-        begin = end
-        enough = enough and num_seeds[t] < node_room[t]
-        node_bound[t] = num_seeds[t]
-        for h in range(node_ptr.shape[0]):
-            node_ptr[h, t] = 0
-    for h in range(edge_ptr.shape[0]):
-        for r in range(edge_ptr.shape[1]):
-            edge_ptr[h, r] = 0
-    if not enough:
-        return 0
-    begin = np.int64(0)
+        start, end = node_start[t], num_nodes[t]
+        for i in range(num_seeds[t]):
+            v = load(seeds, seed)
+            if v < 0 or v >= end:
+                return False
+            node[start + i] = v
+            seed += 1
+        node_ptr[1, t] = num_seeds[t]
     for t in range(num_seeds.shape[0]):
-        first, count = node_start[t], num_seeds[t]
-        for i in range(count):
-            node[first + i] = load(seeds, begin + i)
-        begin += count
-        node_ptr[1, t] = count
-        enter_dense(node, first, first + count, node_base[t], table, stamp)
-    return 1
+        start = node_start[t]
+        enter_dense(node, start, start + num_seeds[t], node_base[t], table, stamp)
+    return True
 
 
 @helper
@@ -77,6 +63,9 @@ def count_hops(node_ptr: Ints, edge_ptr: Ints, hop_nodes: Ints, hop_edges: Ints)
             hop_edges[r, h] = edge_ptr[h, r + 1] - edge_ptr[h, r]
 
 
+hops_counted = entry(count_hops)
+
+
 @light_kernel
 def sample_batch(
     indptr: Ints,  # [sum_r (N_r + 1)]
@@ -91,12 +80,12 @@ def sample_batch(
     k0: int,
     k1: int,
     stamp: int,
-    node: Ints,  # [capacity] out
+    node: Ints,  # [capacity] out; has room for the seeds
     node_start: Ints,  # [T]
     node_room: Ints,  # [T]: places in `node`
-    node_ptr: Ints,  # [hops + 2, T] out
+    node_ptr: Ints,  # [hops + 2, T] 0; out
     node_bound: Ints,  # [T] out: how many nodes there may be of each type after the hop tried last
-    edge_ptr: Ints,  # [hops, R + 1] out
+    edge_ptr: Ints,  # [hops, R + 1] 0; out
     item_base: Ints,  # [R + 1] scratch
     items: Ints,  # [3, room]: scratch
     row: Ints,  # [edges] out
@@ -109,19 +98,16 @@ def sample_batch(
     """Sample a batch without times and weights, without replacement, in one call.
 
     Returns:
-        The number of hops. Or -1: a seed is no node, and nothing was entered. Or the hop for which
-        `node`, `items` or `row` is too short: `edge_ptr` (0 where `items` is too short) and
+        The number of hops. Or -1: a seed is no node, and none was entered. Or the hop for which
+        `items`, `row` or `node` is too short: `edge_ptr` (0 where `items` is too short) and
         `node_bound` tell how long they have to be, and the call can be repeated from that hop on.
     """
     zero = np.int64(0)  # numba would compile what is called once more for the constant 0
     words, mark = (np.uint64(k0), np.uint64(k1)), np.uint32(stamp)
-    if first == 0:  # perhaps again: what has been entered stays
-        begun = begin_batch(
-            seeds, num_seeds, num_nodes, node_base, table, mark, node, node_start, node_room,
-            node_ptr, node_bound, edge_ptr,
-        )  # fmt: skip
-        if begun < 1:
-            return begun
+    if first == 0 and not enter_seeds(  # perhaps again: what has been entered stays
+        seeds, num_seeds, num_nodes, node_base, table, mark, node, node_start, node_ptr
+    ):
+        return -1
     last: int = fanouts.shape[0]
     for hop in range(first, last):
         fanout = fanouts[hop]

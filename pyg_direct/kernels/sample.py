@@ -16,7 +16,7 @@ import numpy.typing as npt
 from .exclude import exclude_from_lists, excluded_of, step_over
 from .jit import helper, kernel, prefetch
 from .philox import PURPOSE_UNIFORM, below, philox4x32, stream_of
-from .relabel import HASH_MULTIPLIER, ONE
+from .relabel import HASH_MULTIPLIER
 
 Ints = npt.NDArray[Any]
 Doubles = npt.NDArray[np.float64]
@@ -24,7 +24,7 @@ Maybe: TypeAlias = Any
 """An array; or None, of which numba knows when it compiles, and leaves out the code for arrays."""
 
 
-ITEMS_AHEAD = np.uint64(16)  # about as many cache misses as a core has in flight
+ITEMS_AHEAD = 16  # about as many cache misses as a core has in flight
 LINEAR_SEARCH = 64  # up to this fan-out collisions are found by linear search, above by hashing
 WORD_BITS = 64
 GATHER_ITEMS = 64  # items whose sources are read together, so that their cache misses overlap
@@ -42,14 +42,14 @@ def list_nodes(
     Example: with the lists [8, 9] and [7] of nodes 0 and 1, node = [1, 0] gives start = [2, 0] and
     degree = [1, 2].
     """
-    offset = np.uint64(first_node - first)  # may stand for a negative number; sums make it right
-    for item in range(np.uint64(first), np.uint64(last)):
+    offset = first_node - first
+    for item in range(first, last):
         if item + ITEMS_AHEAD < last:
             prefetch(indptr, base + node[offset + item + ITEMS_AHEAD])
-        v = np.uint64(base + node[offset + item])
+        v = base + node[offset + item]
         begin = indptr[v]
         start[item] = begin
-        degree[item] = indptr[v + ONE] - begin
+        degree[item] = indptr[v + 1] - begin
 
 
 @helper
@@ -133,7 +133,7 @@ def plan_hop(
     for r in range(fanout.shape[0]):
         k = fanout[r]
         edge_ptr[hop, r] = edges
-        for item in range(np.uint64(item_base[r]), np.uint64(item_base[r + 1])):
+        for item in range(item_base[r], item_base[r + 1]):
             degree = item_degree[item]
             if k < 0:
                 edges += degree
@@ -145,7 +145,7 @@ def plan_hop(
                         weight, item_start[item], degree, k, excluded, begin, end
                     )
                 edges += k if replace and there > 0 else there
-            item_ptr[item + ONE] = edges
+            item_ptr[item + 1] = edges
         node_bound[relations[0, r]] += edges - edge_ptr[hop, r]
     edge_ptr[hop, fanout.shape[0]] = edges
     for t in range(node_bound.shape[0]):
@@ -262,8 +262,8 @@ def without_replacement(
 @helper
 def read_sources(indices: Ints, position: Ints, first: int, last: int, row: Ints) -> None:
     """Write to row[first:last] the sources at position[first:last]."""
-    for e in range(np.uint64(first), np.uint64(last)):
-        row[e] = indices[np.uint64(position[e])]
+    for e in range(first, last):
+        row[e] = indices[position[e]]
 
 
 @helper
@@ -320,9 +320,8 @@ def sample_hop(
                 if whole:
                     prefetch(indices, start)
                     prefetch(indices, start + k - 1)  # of a long list the processor reads ahead
-                    shift = np.uint64(start - first)
-                    for e in range(np.uint64(first), np.uint64(first + k)):
-                        position[e] = shift + e
+                    for e in range(first, first + k):
+                        position[e] = start - first + e
                         col[e] = item + offset
                 elif given or k == 0:
                     pass

@@ -34,7 +34,7 @@ read_kernel, write_kernel = jit.light_kernel(read), jit.light_kernel(write)
 read_place_kernel = jit.light_kernel(read_place)
 write_place_kernel = jit.light_kernel(write_place)
 
-INDICES = [0, 3, -1, -4, np.int32(-2), np.uint64(2), np.uint32(1), np.int64(1)]
+INDICES = [0, 3, np.int32(2), np.uint64(2), np.uint32(1), np.int64(1)]  # none is negative
 
 
 @pytest.mark.parametrize("index", INDICES, ids=lambda index: f"{type(index).__name__}_{index}")
@@ -49,7 +49,7 @@ def test_elements_are_those_of_numpy(dtype, index):
 
 
 @pytest.mark.parametrize("layout", ["C", "F", "A"])
-@pytest.mark.parametrize("place", [(0, 0), (1, -1), (-2, np.uint64(2)), (np.int32(-1), -3)])
+@pytest.mark.parametrize("place", [(0, 0), (1, 2), (0, np.uint64(2)), (np.int32(1), 0)])
 def test_places_are_those_of_numpy(place, layout):
     table = np.arange(6, dtype=np.int64).reshape(2, 3)
     if layout == "A":

@@ -26,13 +26,16 @@ class Scratch:
         self._csc, self._plan = csc, plan
         id_dtype, position_dtype = csc.indices.dtype, csc.indptr.dtype
 
-        self._node_ptr = np.zeros((depth + 2, types), np.int64)
-        self._edge_ptr = np.zeros((depth, relations + 1), np.int64)
+        self._ends = np.zeros((depth + 2) * types + depth * (relations + 1), np.int64)
+        of_nodes, of_edges = np.split(self._ends, [(depth + 2) * types])
+        self._node_ptr = of_nodes.reshape(depth + 2, types)
+        self._edge_ptr = of_edges.reshape(depth, relations + 1)
         self._hop_nodes = np.zeros((types, depth + 1), np.int64)  # new ones
         self._hop_edges = np.zeros((relations, depth), np.int64)
         self._node_start = np.zeros(types, np.int64)  # each type's region of `_node`
         self._starts = [0] * types  # the same
         self._node_room = np.zeros(types, np.int64)
+        self._rooms = [0] * types  # the same
         self._most_nodes = 0  # of one type, at any time so far: no local id is above it
         self._node_bound = np.zeros(types, np.int64)  # what the next hop may need of it
         self._node = np.empty(0, id_dtype)
@@ -52,8 +55,15 @@ class Scratch:
             self._table = np.zeros(int(csc.node_base[-1]), np.uint32)
         self._stamp = 1
 
-    def _next_stamp(self) -> None:
-        """Forget the nodes of the last batch."""
+    def _begin(self, sizes: list[int]) -> None:
+        """Forget the last batch, and have room for so many seeds of each type."""
+        # Zeros also after a batch that was interrupted by an error.
+        self._ends.fill(0)
+        for size, room in zip(sizes, self._rooms, strict=True):
+            if size >= room:
+                self._node_bound[:] = sizes
+                self._make_room()
+                break
         self._stamp += self._most_nodes
         if self._stamp >= STAMP_LIMIT:
             self._table[:] = 0
@@ -101,7 +111,7 @@ class Scratch:
                     seed_of[new : new + known] = self._seed_of[old : old + known]
             self._node, self._seed_of = node, seed_of
             self._node_start, self._node_room = start, room
-            self._starts = start.tolist()
+            self._starts, self._rooms = start.tolist(), room.tolist()
             self._most_nodes = int(room.max(initial=0))
         if self._plan.disjoint:
             slots = 2 * int(bound.sum())

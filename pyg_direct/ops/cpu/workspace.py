@@ -86,7 +86,6 @@ class CpuWorkspace(Scratch):
         self._graph = (
             csc.indptr, csc.indices, self._relations, plan.fanouts, csc.num_nodes, csc.node_base,
         )  # fmt: skip
-        self._arrays = self._arrays_now()
 
     def sample(
         self,
@@ -109,17 +108,19 @@ class CpuWorkspace(Scratch):
 
     def _sample_plain(self, seeds: Sequence[Tensor | None], key: BatchKey) -> bool:
         """Sample all hops in one call, or one more for each that finds an array too short."""
-        given = [seed for seed in seeds if seed is not None]
-        ids = given[0] if len(given) == 1 else torch.cat([NO_SEEDS, *given])
+        ids = seeds[0]
+        if ids is None or len(seeds) > 1:
+            ids = torch.cat([NO_SEEDS, *(seed for seed in seeds if seed is not None)])
         if not (ids.is_cpu and ids.is_contiguous()):  # the kernel gets their address
             ids = ids.cpu().contiguous()
-        for t, seed in enumerate(seeds):
-            self._num_seeds[t] = 0 if seed is None else seed.shape[0]
+        sizes = [0 if seed is None else seed.shape[0] for seed in seeds]
+        self._begin(sizes)
+        self._num_seeds[:] = sizes
         self._limits, hop, address = NO_LIMITS, 0, ids.data_ptr()
-        self._next_stamp()
+        arrays = self._growing()
         while hop < len(self._plan.fanouts):
             hop = hops.sample_batch(
-                *self._graph, address, self._num_seeds, hop, *key, self._stamp, *self._arrays
+                *self._graph, address, self._num_seeds, hop, *key, self._stamp, *arrays
             )
             if hop < 0:
                 return False
@@ -127,10 +128,10 @@ class CpuWorkspace(Scratch):
                 self._make_item_room(self._count_items(hop))
                 self._make_edge_room(hop)
                 self._make_room()
-                self._arrays = self._arrays_now()
+                arrays = self._growing()
         return True
 
-    def _arrays_now(self) -> tuple[Ints, ...]:
+    def _growing(self) -> tuple[Ints, ...]:
         return (
             self._node, self._node_start, self._node_room, self._node_ptr, self._node_bound,
             self._edge_ptr, self._item_base, self._items, self._row, self._col, self._position,
@@ -147,11 +148,8 @@ class CpuWorkspace(Scratch):
         """Begin a batch."""
         self._limits = limits_of(seed_time, excluded, self._plan.window)
         self._key = (np.uint64(key.low), np.uint64(key.high))
-        self._next_stamp()
-        # Zeros also after a batch that was interrupted by an error.
-        self._node_ptr.fill(0)
-        self._edge_ptr.fill(0)
         sizes = [0 if seed is None else seed.shape[0] for seed in seeds]
+        self._begin(sizes)
         self._node_bound[:] = counts = np.array(sizes, np.int64)
         self._make_room()
         # Before they are entered: if one is no node, the next batch must not know the others.
@@ -185,8 +183,7 @@ class CpuWorkspace(Scratch):
             self.plan(hop)
             self.sample_edges(hop)
             self.relabel(hop)
-        self._hop_nodes[:] = np.diff(self._node_ptr, axis=0).T
-        self._hop_edges[:] = np.diff(self._edge_ptr, axis=1).T
+        hops.hops_counted(self._node_ptr, self._edge_ptr, self._hop_nodes, self._hop_edges)
 
     def _shares_hops(self, seeds: Sequence[Tensor | None]) -> bool:
         """Whether a hop may be large enough for several threads."""
