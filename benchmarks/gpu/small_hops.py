@@ -48,7 +48,7 @@ def measure_ways(
     seeds = torch.randperm(case.num_nodes)[:size]
 
     def sample(work: Workspace, number: int) -> SampledGraph:
-        return run_batch(work, len(case.fanouts), seeds, BatchKey(number, 0))
+        return run_batch(work, seeds, BatchKey(number, 0))
 
     sampled = [sample(work, 0) for work in workspaces.values()]
     if not all(torch.equal(each.node[0], sampled[0].node[0]) for each in sampled):
