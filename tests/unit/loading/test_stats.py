@@ -286,6 +286,15 @@ def test_the_consumer_may_gather() -> None:
     assert loader.stats().made == 10
 
 
+def test_the_consumer_counts_while_batches_are_added_up() -> None:
+    epoch = Recorder()._epochs[-1]
+    seen_by_the_consumer = epoch.counts
+    epoch.made.append((0.0, 0.0, (0.0, 0.0), (1, 2, 3, 4), []))
+    epoch.add_made()
+    seen_by_the_consumer[0] += 1
+    assert epoch.counts == [1, 1, 2, 3, 4]
+
+
 def test_records_from_several_threads_are_not_lost() -> None:
     shared = Recorder()
     threads = [
