@@ -140,10 +140,8 @@ class Epoch:
         steps = self._progress.begin(self._order)
         self._recorder.begin()
         self._ticket, self._first = self._progress.ticket, self._progress.batch
-        modes, ask = (
-            (torch.is_grad_enabled(), torch.is_inference_mode_enabled()),
-            self._schedule.ask,
-        )
+        ask = self._schedule.ask
+        modes = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
         self._results.begin(new_task((*step, ask(), *modes)) for step in steps)
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:

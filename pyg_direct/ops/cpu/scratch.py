@@ -96,7 +96,7 @@ class Scratch:
         """
         bound = self._node_bound
         # Of few numbers: a function of NumPy would take longer than all of them in Python.
-        if any(map(operator.ge, bound.tolist(), self._node_room.tolist())):
+        if any(map(operator.ge, bound.tolist(), self._rooms)):
             if bound.max() >= STAMP_LIMIT:
                 raise batch_too_large(int(bound.max()), int(self._edge_ptr.max(initial=0)))
             room = np.maximum(bound + bound // 2 + 1, self._node_room)

@@ -34,7 +34,6 @@ Ints = npt.NDArray[Any]
 
 new_graph = maker(SampledGraph)
 MIN_ITEMS_PER_THREAD = 4096
-STAMP_LIMIT = ID_LIMIT  # half of the stamps, so that a batch that begins below it never wraps
 NOTHING_EXCLUDED = np.empty((2, 0), np.int64)
 NO_SEEDS = torch.empty(0, dtype=torch.int64)
 NO_DOUBLES = np.empty(0, np.float64)

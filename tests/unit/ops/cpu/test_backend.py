@@ -19,6 +19,7 @@ from pyg_direct.graph.from_pyg import graph_of
 from pyg_direct.kernels import emit, gather, hops, relabel
 from pyg_direct.kernels.jit import entry
 from pyg_direct.ops.cpu import backend as cpu_backend
+from pyg_direct.ops.cpu import scratch
 from pyg_direct.ops.cpu import workspace as cpu
 from pyg_direct.ops.cpu.backend import CpuBackend
 from pyg_direct.ops.cpu.workspace import CpuWorkspace
@@ -357,7 +358,7 @@ def test_stamps_start_again_before_they_overflow(disjoint: bool) -> None:
     data = ring(40)
     used = workspace(data, [3, 3], disjoint=disjoint)
     run(used, [1, 2, 3])
-    before = cpu.STAMP_LIMIT - 1 - used._most_nodes
+    before = scratch.STAMP_LIMIT - 1 - used._most_nodes
     used._stamp = before
     seen = []
     for i in range(8):
@@ -367,12 +368,12 @@ def test_stamps_start_again_before_they_overflow(disjoint: bool) -> None:
         seen.append(used._stamp)
     assert max(seen) >= before
     assert min(seen) < 1000  # it did wrap
-    assert all(stamp < cpu.STAMP_LIMIT for stamp in seen)
+    assert all(stamp < scratch.STAMP_LIMIT for stamp in seen)
 
 
 def test_stamps_leave_room_for_the_largest_batch() -> None:
     """A stamp and a local id, each below the limit, fit one uint32 entry together."""
-    assert 2 * cpu.STAMP_LIMIT <= 2**32
+    assert 2 * scratch.STAMP_LIMIT <= 2**32
 
 
 @pytest.mark.parametrize("disjoint", [False, True])
