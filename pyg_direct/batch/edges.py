@@ -91,12 +91,6 @@ class SampledEdges(EdgeIndex):
             return out
         return SampledEdges(out._data, hops, out._indptr)
 
-    def tensors(self) -> Iterator[Tensor]:
-        """Yield the tensors that hold the edges."""
-        yield self._data
-        if self._indptr is not None:
-            yield self._indptr
-
     def __deepcopy__(self, memo: Any) -> Any:
         return self.clone()
 

@@ -45,6 +45,10 @@ class HostIds:
         self.begin([tensor])
         return self._copies[id(tensor)][1]
 
+    def parts(self) -> list[Tensor]:
+        """Return the tensors that are copied, for `tensors_of`."""
+        return [source for source, _ in self._copies.values()]
+
     def of_seeds(self, tensor: Tensor) -> Tensor:
         """Return the ids of the seeds, which PyG's functions keep on the host."""
         return tensor.cpu()

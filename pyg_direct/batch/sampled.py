@@ -46,6 +46,10 @@ class Sampled:
     output: SamplerOutput | HeteroSamplerOutput | None = None  # None of a subgraph of our own
     is_typed: bool = False
 
+    def parts(self) -> tuple[Any, ...]:
+        """Return what its tensors are in, for `tensors_of`."""
+        return tuple(vars(self).values())
+
     def nodes_of(self, key: Any, device: torch.device) -> Nodes:
         """Return the nodes of a type, which the sampler may not have reached."""
         found = self.nodes.get(key)

@@ -77,17 +77,20 @@ def values_of(matrix: Tensor) -> Tensor:
     return matrix._values() if matrix.layout == torch.sparse_coo else matrix.values()
 
 
+def stored_parts(value: Tensor) -> list[Tensor]:
+    """Return the strided tensors that a tensor's elements, and their indices, are stored in."""
+    if value.layout == torch.strided:
+        return [value]
+    if value.layout == torch.sparse_coo:
+        return [value._indices(), value._values()]
+    if value.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return [value.crow_indices(), value.col_indices(), value.values()]
+    return [value.ccol_indices(), value.row_indices(), value.values()]
+
+
 def stored_bytes(value: Tensor) -> int:
     """Return the bytes of a tensor's elements; of a sparse one, of its values and indices."""
-    if value.layout == torch.strided:
-        return value.nbytes
-    if value.layout == torch.sparse_coo:
-        indices = [value._indices()]
-    elif value.layout == torch.sparse_csr:
-        indices = [value.crow_indices(), value.col_indices()]
-    else:
-        indices = [value.ccol_indices(), value.row_indices()]
-    return values_of(value).nbytes + sum(part.nbytes for part in indices)
+    return sum(part.nbytes for part in stored_parts(value))
 
 
 def csr_rows(table: Tensor, index: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import types
 
 import torch
 from torch import Tensor
@@ -11,6 +12,14 @@ from torch import Tensor
 from pyg_direct.ops.cuda.pinning import ALREADY_REGISTERED, PAGE_BYTES, CudaError, tensor_at
 
 NOT_REGISTERED = 713
+
+
+class OutOfBounds:
+    """Something in a module that a walk over a batch has no business with."""
+
+    @property
+    def __dict__(self):
+        raise AssertionError("a walk over a batch went into a module")
 
 
 class FakeRuntime:
@@ -22,10 +31,14 @@ class FakeRuntime:
         ranges: what is registered: address -> bytes.
         foreign: ranges that others have registered.
         allocated: what `allocate` gave and was not freed.
+        module: what the real runtime is called through.
         by_torch: memory that torch pinned itself: address -> the mapping.
     """
 
     def __init__(self) -> None:
+        # As the real one does, which refers to a module of CuPy's.
+        self.module = types.ModuleType("cupy.cuda.runtime")
+        self.module.cupy = OutOfBounds()
         self.same_address = True
         self.fail: list[CudaError | None] = []
         self.fail_allocate: CudaError | None = None

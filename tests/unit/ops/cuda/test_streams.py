@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -9,15 +10,14 @@ from typing import Any
 
 import pytest
 import torch
-from device_graphs import assert_equal, graph
+from device_graphs import assert_equal, graph, heterogeneous_graph
 from emulator import emulated
 from torch import Tensor
-from torch_geometric.data import Data
+from two_gpus import Machine
 
 import pyg_direct.loading.site
 import pyg_direct.sampling.sampler
-from pyg_direct import LinkNeighborLoader, NeighborLoader
-from pyg_direct.batch.tensors import tensors_of
+from pyg_direct import GraphSAINTNodeSampler, HGTLoader, LinkNeighborLoader, NeighborLoader
 from pyg_direct.ops.cuda import streams
 from pyg_direct.ops.cuda.backend import CudaBackend
 from pyg_direct.ops.devices import usable_device
@@ -58,6 +58,10 @@ class Recorder:
         self.log.append(
             (self.here, "record_stream", {t.data_ptr() for t in tensors if t.numel() > 0})
         )
+
+    def kept(self) -> set[int]:
+        """Return the addresses of all tensors that a stream was said to use."""
+        return {at for _, what, found in self.log if what == "record_stream" for at in found}
 
     def stream_id(self) -> int:
         return hash(self.here)
@@ -123,6 +127,49 @@ def test_a_batch_passes_from_stream_to_stream(recorder: Recorder, filter_per_wor
     assert loader.data.edge_index.data_ptr() not in kept["consumer"]
 
 
+class Tracker:
+    """As a user's logger: it refers to the modules that it works with."""
+
+    modules = sys.modules
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.torch, self.all, self.seen = torch, sys.modules, tensor
+
+
+def tracked(batch: Any) -> Any:
+    stored = next(store for store in batch.stores if "x" in store)
+    batch.tracker = Tracker(stored.x + 1)
+    return batch
+
+
+@pytest.mark.parametrize("kind", ["node", "link", "hgt", "saint"])
+def test_a_batch_is_looked_through_and_nothing_else(
+    monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """The runtime refers to a module, which fails the test if the walk gets there."""
+    with emulated() as backend:
+        machine = Machine(backend, monkeypatch)
+        machine.streams = recorder = Recorder()
+        machine.used = machine.gpu(0)
+        made, kept = list(loader_of(kind)), recorder.kept()
+    assert len(made) > 0
+    for batch in made:
+        x = batch["paper"].x if kind == "hgt" else batch.x
+        assert x.device == machine.gpu(0)
+        assert x.data_ptr() in kept
+        assert kind == "saint" or batch.tracker.seen.data_ptr() in kept
+
+
+def loader_of(kind: str) -> Any:
+    if kind == "hgt":
+        return HGTLoader(heterogeneous_graph(), [4], "paper", batch_size=9, transform=tracked)
+    if kind == "link":
+        return LinkNeighborLoader(graph(), [4, 3], batch_size=99, transform=tracked)
+    if kind == "saint":
+        return GraphSAINTNodeSampler(graph(), batch_size=9)
+    return NeighborLoader(graph(), [4, 3], batch_size=9, transform=tracked)
+
+
 def test_without_prefetching_there_are_no_streams(recorder: Recorder) -> None:
     before = threading.active_count()
     for _ in NeighborLoader(graph(), [4, 3], batch_size=80, prefetch=0):
@@ -157,18 +204,6 @@ def test_a_workspace_belongs_to_a_stream(recorder: Recorder) -> None:
     loader([1, 2, 3])
     lanes = {lane for _, lane in keyed(loader.node_sampler).shared.workspaces._idle}
     assert lanes == {hash("sample"), hash("consumer")}
-
-
-def test_tensors_of_anything() -> None:
-    class Holder:
-        def __init__(self, value: Any) -> None:
-            self.value, self.me = value, self
-
-    a, b, c, d = (torch.zeros(i + 1) for i in range(4))
-    data = Data(x=a, y=[b, {"c": (c, "text", None)}], z=Holder(Holder(d)))
-    assert {len(t) for t in tensors_of(data)} == {1, 2, 3, 4}
-    assert {len(t) for t in tensors_of(data, frozenset([id(data.z), id(a)]))} == {2, 3}
-    assert list(tensors_of(5)) == []
 
 
 def test_the_default_device(monkeypatch: pytest.MonkeyPatch) -> None:
