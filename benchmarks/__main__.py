@@ -13,7 +13,7 @@ import sys
 
 import torch
 
-from benchmarks import child, result
+from benchmarks import child, report, result
 
 
 def usage() -> str:
@@ -32,7 +32,7 @@ def main(argv: list[str]) -> int:
     if name in ("-h", "--help"):
         print(usage())
     elif name == "report":
-        result.main(rest)
+        report.main(rest)
     elif name == "all":
         if "--quick" in rest:
             child.server()  # its imports take as long as those of the first benchmark

@@ -29,8 +29,8 @@ import pyg_direct
 from benchmarks import child, result
 from benchmarks.memory_group import limited
 from benchmarks.statistics import spread
+from pyg_direct.core.units import count_of, size_text
 from pyg_direct.files.header import read_header
-from pyg_direct.units import count_of, size_text
 
 TITLE = "Features beyond memory"
 WIDTH, DEGREE = 768, 3

@@ -32,8 +32,8 @@ from benchmarks.batch_costs import BATCH_SIZE, BATCHES, FAN_OUT, REPEATS
 from benchmarks.inference import measured
 from benchmarks.memory_group import limited
 from pyg_direct import NeighborLoader
+from pyg_direct.core.units import count_of
 from pyg_direct.files.generate import PowerLaw, generate
-from pyg_direct.units import count_of
 
 TITLE = "Graphs bigger than memory"
 DEGREE, WIDTH, CLASSES = 14.4, 128, 16
@@ -168,7 +168,7 @@ def run_step(name: str, spec: dict[str, Any]) -> dict[str, Any]:
     elif name == "raw":
         write_raw(folder / "generated", folder / "raw")
     elif name == "convert":
-        from pyg_direct.convert import main as convert
+        from pyg_direct.tools.convert import main as convert
 
         raw = folder / "raw"
         nodes = [part for n in FILES[1:] for part in ("--node", f"{n}={raw / n}.npy")]

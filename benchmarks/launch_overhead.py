@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.result import new_result, parser, write
+from pyg_direct.core.types import BatchKey, Csc, SampledGraph, SamplingPlan
 from pyg_direct.ops.backend import Workspace
 from pyg_direct.ops.cpu.backend import CpuBackend
 from pyg_direct.ops.cuda import memory as device_memory
@@ -33,7 +34,6 @@ from pyg_direct.ops.cuda.launch import BLOCK_THREADS, Grid, Launch, Library, Pre
 from pyg_direct.ops.cuda.pinning import Registry
 from pyg_direct.ops.cuda.source import Declaration
 from pyg_direct.ops.streams import NoStreams
-from pyg_direct.types import BatchKey, Csc, SampledGraph, SamplingPlan
 
 WANTED_MS = 0.6
 

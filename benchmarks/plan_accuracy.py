@@ -17,7 +17,8 @@ from torch_geometric.utils import degree
 from benchmarks.result import new_result, parser, write
 from examples.datasets import load_dataset
 from examples.synthetic import power_law_graph
-from pyg_direct import NeighborLoader, plan
+from pyg_direct import NeighborLoader
+from pyg_direct.tools import plan
 
 BATCHES = 20
 

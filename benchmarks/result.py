@@ -140,24 +140,3 @@ def quartiles(row: Mapping[str, Any], factor: float = 1.0) -> str:
 def percent(row: Mapping[str, Any], name: str) -> str:
     """Return a mean and its standard deviation in percent, from `statistics.compare`."""
     return f"{100 * row['mean'][name]:.2f} ± {100 * row['std'][name]:.2f}"
-
-
-def main(argv: Sequence[str]) -> None:
-    """Write the reports of results again: those named, or all, and the tables of the README."""
-    made = argparse.ArgumentParser(prog="python -m benchmarks report", description=main.__doc__)
-    made.add_argument("results", nargs="*", type=Path, help="JSON files")
-    named = made.parse_args(argv).results
-    paths = named or sorted(RESULTS.glob("*.json"))
-    for path in paths:
-        result = json.loads(path.read_text())
-        module = COMMANDS[result["benchmark"]].load()
-        if hasattr(module, "sections"):
-            path.with_suffix(".md").write_text(markdown(result, path.stem))
-            if hasattr(module, "plot"):
-                module.plot(result, path.with_suffix(".png"))
-            print(path.with_suffix(".md"))
-    if not named:
-        from benchmarks import readme  # which reads results through this module
-
-        readme.README.write_text(readme.filled(readme.README.read_text()))
-        print(readme.README)

@@ -34,7 +34,7 @@ def purpose(root: Path, room: str) -> str:
 def draw_rooms(root: Path) -> str:
     """Return an SVG: one row of boxes, or several, for each floor; the highest on top."""
     parts, y = [], MARGIN
-    floors = [floor for floor in floors_of(root) if floor != ["__init__"]]
+    floors = [floor for floor in floors_of(root) if floor != ["face"]]
     for number, floor in reversed(list(enumerate(floors, start=1))):
         rows = [floor[i : i + COLUMNS] for i in range(0, len(floor), COLUMNS)]
         height = len(rows) * (ROOM_HEIGHT + GAP) + GAP

@@ -26,7 +26,7 @@ from tqdm import tqdm
 import pyg_direct
 from examples.common import parser
 from examples.training import make_sage
-from pyg_direct import generate
+from pyg_direct.tools import generate
 
 
 def main(argv: list[str] | None = None) -> float:

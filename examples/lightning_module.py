@@ -22,7 +22,7 @@ import pyg_direct
 from examples.common import parser
 from examples.synthetic import power_law_graph
 from examples.training import make_sage, predict
-from pyg_direct.lightning import LoaderStats
+from pyg_direct.loaders.lightning import LoaderStats
 
 
 class Classifier(LightningModule):

@@ -6,28 +6,28 @@ from importlib.metadata import version as _version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .family.cluster import ClusterData, ClusterLoader
-    from .family.hgt import HGTLoader, HGTSampler
-    from .family.node2vec import Node2Vec
-    from .family.saint import (
+    from .core.quantized import QuantizedTensor, quantize
+    from .files.header import InvalidGraphFileError
+    from .files.open import open_graph as open
+    from .files.save import save
+    from .loaders.cluster import ClusterData, ClusterLoader
+    from .loaders.hgt import HGTLoader, HGTSampler
+    from .loaders.link_loader import LinkNeighborLoader
+    from .loaders.loader import NeighborLoader
+    from .loaders.node2vec import Node2Vec
+    from .loaders.saint import (
         GraphSAINTEdgeSampler,
         GraphSAINTNodeSampler,
         GraphSAINTRandomWalkSampler,
         GraphSAINTSampler,
     )
-    from .family.shadow import ShaDowKHopSampler
-    from .family.walks import RandomWalker, metapath_walk, random_walk
-    from .files.header import InvalidGraphFileError
-    from .files.open import open_graph as open
-    from .files.save import save
-    from .link_loader import LinkNeighborLoader
-    from .loader import NeighborLoader
+    from .loaders.shadow import ShaDowKHopSampler
+    from .loaders.swap import swapped
+    from .loaders.walks import RandomWalker, metapath_walk, random_walk
     from .models.accelerate import accelerate
     from .models.inference import inference
     from .ops.placement import Placement
-    from .quantized import QuantizedTensor, quantize
     from .sampling.sampler import NeighborSampler
-    from .swap import swapped
 
 try:
     __version__ = _version("pyg-direct")
@@ -65,28 +65,28 @@ __all__ = [
 
 # What a script that only loads batches does not wait for: module -> its names.
 _LATER = {
-    ".family.cluster": ("ClusterData", "ClusterLoader"),
-    ".family.hgt": ("HGTLoader", "HGTSampler"),
-    ".family.node2vec": ("Node2Vec",),
-    ".family.saint": (
+    ".loaders.cluster": ("ClusterData", "ClusterLoader"),
+    ".loaders.hgt": ("HGTLoader", "HGTSampler"),
+    ".loaders.node2vec": ("Node2Vec",),
+    ".loaders.saint": (
         "GraphSAINTEdgeSampler",
         "GraphSAINTNodeSampler",
         "GraphSAINTRandomWalkSampler",
         "GraphSAINTSampler",
     ),
-    ".family.shadow": ("ShaDowKHopSampler",),
-    ".family.walks": ("RandomWalker", "metapath_walk", "random_walk"),
+    ".loaders.shadow": ("ShaDowKHopSampler",),
+    ".loaders.walks": ("RandomWalker", "metapath_walk", "random_walk"),
     ".files.header": ("InvalidGraphFileError",),
     ".files.open": ("open",),
     ".files.save": ("save",),
-    ".link_loader": ("LinkNeighborLoader",),
-    ".loader": ("NeighborLoader",),
+    ".loaders.link_loader": ("LinkNeighborLoader",),
+    ".loaders.loader": ("NeighborLoader",),
     ".models.accelerate": ("accelerate",),
     ".models.inference": ("inference",),
     ".ops.placement": ("Placement",),
-    ".quantized": ("QuantizedTensor", "quantize"),
+    ".core.quantized": ("QuantizedTensor", "quantize"),
     ".sampling.sampler": ("NeighborSampler",),
-    ".swap": ("swapped",),
+    ".loaders.swap": ("swapped",),
 }
 _NAMED_THERE = {"open": "open_graph"}
 

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from benchmarks.gpu.plan import Plan
-from pyg_direct.config import DEVICE_VARIABLE
-from pyg_direct.doctor.bandwidth import Timer, event_timer
+from pyg_direct.core.config import DEVICE_VARIABLE
 from pyg_direct.ops.cuda.backend import CudaBackend
 from pyg_direct.ops.devices import backend_for
+from pyg_direct.tools.doctor.bandwidth import Timer, event_timer
 
 TESTS = Path(__file__).resolve().parents[2] / "tests"
 

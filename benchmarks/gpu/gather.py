@@ -14,9 +14,9 @@ from benchmarks.graphs import bare
 from benchmarks.statistics import spread
 from pyg_direct.batch.gather import gather as gather_rows
 from pyg_direct.batch.gather import tables_in
-from pyg_direct.doctor.bandwidth import HostBandwidth, Rate, measure_bandwidth
+from pyg_direct.core.quantized import QuantizedTensor, quantize
 from pyg_direct.ops.cuda.backend import LINE_BYTES
-from pyg_direct.quantized import QuantizedTensor, quantize
+from pyg_direct.tools.doctor.bandwidth import HostBandwidth, Rate, measure_bandwidth
 
 CHECKED_ROWS = 1000
 # What features are quantized to: name, dtype, scale.

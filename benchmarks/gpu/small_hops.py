@@ -9,8 +9,8 @@ import torch
 from benchmarks.gpu.device import Context, Device, opened
 from benchmarks.launch_overhead import Case, random_csc, run_batch
 from benchmarks.statistics import spread
+from pyg_direct.core.types import BatchKey, SampledGraph, SamplingPlan
 from pyg_direct.ops.backend import Workspace
-from pyg_direct.types import BatchKey, SampledGraph, SamplingPlan
 
 WAYS = {"one_block": True, "many_blocks": False}
 

@@ -15,11 +15,11 @@ import numpy as np
 import torch
 
 from pyg_direct import quantize
-from pyg_direct.doctor.bandwidth import read_all, whole_lines
 from pyg_direct.ops.backend import Backend
 from pyg_direct.ops.cuda import table as cuda_table
 from pyg_direct.ops.cuda.backend import CudaBackend
 from pyg_direct.ops.devices import backend_for
+from pyg_direct.tools.doctor.bandwidth import read_all, whole_lines
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "support"))
 from conformance import (

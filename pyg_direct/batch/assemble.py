@@ -14,8 +14,8 @@ from torch_geometric.data.storage import BaseStorage, GlobalStorage
 from torch_geometric.loader.utils import filter_custom_hetero_store, filter_custom_store
 from torch_geometric.typing import EdgeType, NodeType
 
+from ..core.types import Ends
 from ..ops.backend import Backend
-from ..types import Ends
 from .gather import gather_all, tables_in
 from .ids import NAMES as ID_FIELDS
 from .ids import HostIds, Ids, of_the_users

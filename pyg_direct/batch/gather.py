@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch_geometric.loader.utils import index_select
 
+from ..core.quantized import QuantizedTensor, rows_of
 from ..ops.backend import Backend
-from ..quantized import QuantizedTensor, rows_of
 from .narrow import converted, dtype_in_batch
 from .roles import Attribute
 from .sparse import csr_rows

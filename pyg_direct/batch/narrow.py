@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..quantized import QuantizedTensor
+from ..core.quantized import QuantizedTensor
 
 NARROW_FLOATS = (torch.float16, torch.bfloat16)
 FEATURE_DTYPES = (torch.float32, *NARROW_FLOATS)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 
-from ..types import SampledGraph, maker
+from ..core.types import SampledGraph, maker
 from .tensors import moved
 
 

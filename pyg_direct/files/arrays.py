@@ -19,7 +19,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from ..kernels.threads import available_cores
+from ..core.threads import available_cores
 from .header import ITEM_BYTES, ArrayFile, InvalidGraphFileError
 
 STEP_BYTES = 16 << 20  # of a file that are written or summed up at a time

@@ -16,10 +16,10 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from ..arguments import check_choice, check_count
+from ..core.arguments import check_choice, check_count
+from ..core.threads import available_cores
 from ..graph.coo_to_csc import narrow
 from ..kernels import power_law as kernels
-from ..kernels.threads import available_cores
 from .arrays import ArrayWriter, write_array
 from .header import ArrayFile, EdgeGroup, Header, NodeGroup, write_header
 from .save import FileNames, NewDirectory

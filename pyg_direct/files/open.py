@@ -11,9 +11,9 @@ import numpy as np
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
+from ..core.quantized import QuantizedTensor
+from ..core.types import EDGE_TIME, NO_TIME, Csc, TimeTable, WeightTable
 from ..graph.compressed import CompressedGraph, CscEdgeIndex
-from ..quantized import QuantizedTensor
-from ..types import EDGE_TIME, NO_TIME, Csc, TimeTable, WeightTable
 from .arrays import map_array, verify_arrays
 from .header import ArrayFile, Header, InvalidGraphFileError, TimesFile, WeightsFile, read_header
 

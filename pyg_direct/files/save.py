@@ -17,9 +17,9 @@ from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.data.storage import N_KEYS
 
+from ..core.quantized import QuantizedTensor
+from ..core.types import EDGE_TIME, Csc
 from ..graph.from_pyg import Graph, graph_of
-from ..quantized import QuantizedTensor
-from ..types import EDGE_TIME, Csc
 from .arrays import ArrayWriter, dtype_name, write_array
 from .header import (
     ITEM_BYTES,

@@ -15,9 +15,9 @@ from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.typing import EdgeType, NodeType
 
-from ..kernels.verify import NOT_IN_ORDER, damaged_graph, verified
-from ..lazy_tensor import LazyTensor
-from ..types import EDGE_TIME, Csc
+from ..core.lazy_tensor import LazyTensor
+from ..core.types import EDGE_TIME, Csc
+from .verify import NOT_IN_ORDER, damaged_graph, verified
 
 LARGE_BYTES = 1 << 30  # from here on, what materialising an edge_index takes is worth a message
 

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from ..core.threads import MIN_EDGES_PER_THREAD, available_cores, run_all
+from ..core.types import EDGE_TIME
 from ..kernels import counting_sort as kernels
 from ..kernels import temporal
-from ..kernels.threads import MIN_EDGES_PER_THREAD, available_cores, run_all
-from ..types import EDGE_TIME
 
 Ints = npt.NDArray[Any]
 

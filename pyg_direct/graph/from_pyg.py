@@ -14,7 +14,7 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.data.storage import BaseStorage
 from torch_geometric.typing import EdgeType, NodeType
 
-from ..types import EDGE_TIME, NO_TIME, Csc, TimeTable
+from ..core.types import EDGE_TIME, NO_TIME, Csc, TimeTable
 from .attributes import Times, check_length, edge_weights
 from .compressed import compressed_graph
 from .coo_to_csc import Compressed, Ints, compress, narrow, pad_and_check, sort_by_time

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..core.threads import MIN_EDGES_PER_THREAD, available_cores, split
+from ..core.types import NO_TIME, Csc, WeightTable
 from ..kernels import alias as weight_tables
-from ..kernels.threads import MIN_EDGES_PER_THREAD, available_cores, split
-from ..types import NO_TIME, Csc, WeightTable
 
 Ints = npt.NDArray[Any]
 Longs = npt.NDArray[np.int64]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..types import NO_TIME
+from ..core.types import NO_TIME
 from .exclude import excluded_of, position_of
 from .jit import kernel, prefetch
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ..types import NO_TIME
+from ..core.types import NO_TIME
 from .exclude import excluded_of, step_over
 from .gaps import (
     Source,

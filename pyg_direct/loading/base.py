@@ -15,7 +15,13 @@ import torch.utils.data
 from torch import Tensor
 from torch_geometric.sampler import BaseSampler, HeteroSamplerOutput, SamplerOutput
 
-from ..arguments import (
+from ..batch.assemble import assemble, check_attributes
+from ..batch.edges import with_sampled_edges
+from ..batch.ids import begin_copies, ids_of
+from ..batch.roles import KnownRoles
+from ..batch.sampled import Sampled, of_output
+from ..batch.tensors import tensors_made, with_edge_ids
+from ..core.arguments import (
     check_choice,
     check_count,
     check_data,
@@ -24,17 +30,11 @@ from ..arguments import (
     check_mode,
     check_seed,
 )
-from ..batch.assemble import assemble, check_attributes
-from ..batch.edges import with_sampled_edges
-from ..batch.ids import begin_copies, ids_of
-from ..batch.roles import KnownRoles
-from ..batch.sampled import Sampled, of_output
-from ..batch.tensors import tensors_made, with_edge_ids
+from ..core.types import BatchKey
 from ..ops.backend import Backend
 from ..ops.placement import Placement
 from ..ops.streams import NoStreams, Streams
 from ..sampling.sampler import NeighborSampler, NumNeighborsLike, keyed
-from ..types import BatchKey
 from .batch_keys import batch_keys
 from .description import describe
 from .epoch import Epoch, Producers, Task
@@ -44,8 +44,8 @@ from .progress import Progress, SeedOrder
 from .recorder import Recorder, TimedBackend
 from .seeds import seeds_at
 from .site import Placing, Site, check_ready_sampler
+from .stages import Handover, Schedule
 from .stats import Stats
-from .stream_schedule import Handover, Schedule
 
 
 class DirectLoader(torch.utils.data.DataLoader[Any]):

@@ -6,8 +6,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ..sampling import rng
-from ..types import BatchKey
+from ..core.types import BatchKey
+from ..ops.host import keys as rng
 
 
 class _BatchKeys(threading.local):

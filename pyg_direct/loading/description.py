@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ..core.types import Ends
+from ..core.units import size_text
 from ..ops.placement import Placement
-from ..types import Ends
-from ..units import size_text
 
 
 def describe(

@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ..core.types import BatchKey, maker
 from ..ops.streams import Event
-from ..types import BatchKey, maker
 from .prefetcher import Prefetcher
 from .progress import Progress, SeedOrder
 from .recorder import Recorder
-from .stream_schedule import Handover, Schedule
+from .stages import Handover, Schedule
 
 
 class Task(NamedTuple):

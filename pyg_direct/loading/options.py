@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from ..arguments import check_count
-from ..kernels.threads import available_cores
+from ..core.arguments import check_count
+from ..core.threads import available_cores
 
 DEFAULT_PREFETCH = 2
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from queue import SimpleQueue
 from typing import Generic, TypeVar
 
-from ..kernels.threads import after_fork_in_child
+from ..core.threads import after_fork_in_child
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..sampling import rng
-from ..types import BatchKey
+from ..core.types import BatchKey
+from ..ops.host import keys as rng
 from .positions import positions_of
 
 STATE_VERSION = 2

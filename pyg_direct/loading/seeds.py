@@ -12,7 +12,7 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import NodeSamplerInput
 from torch_geometric.typing import DEFAULT_REL
 
-from ..arguments import check_input_id
+from ..core.arguments import check_input_id
 from ..sampling.sampler import NeighborSampler, keyed
 
 INT64 = np.dtype(np.int64)

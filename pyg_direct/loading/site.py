@@ -13,12 +13,12 @@ from torch_geometric.sampler import BaseSampler
 from torch_geometric.sampler.base import SubgraphType
 
 from ..batch.assemble import tables_of
-from ..config import DEVICE_VARIABLE, local_rank, resolve_device
+from ..core.config import DEVICE_VARIABLE, local_rank, resolve_device
+from ..core.types import Ends
 from ..ops.backend import Backend
 from ..ops.devices import HOST, Choice, backend_for, cuda_available, process_device
 from ..ops.placement import Placement
 from ..sampling.sampler import NeighborSampler, keyed, moved
-from ..types import Ends
 
 OPEN = "until the first iteration decides"
 

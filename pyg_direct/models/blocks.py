@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from ..batch.gather import gather
+from ..core.quantized import QuantizedTensor, rows_of
+from ..core.types import BatchKey, SamplingPlan
 from ..graph.from_pyg import Graph
 from ..ops.backend import Backend
-from ..quantized import QuantizedTensor, rows_of
-from ..types import BatchKey, SamplingPlan
 from .cutter import Cut
 from .spaces import Constant, Edges, Nodes
 from .spaces import ends as source_and_target

@@ -14,14 +14,14 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
-from ..arguments import check_bytes, check_count, check_flag
 from ..batch.gather import tables_in
+from ..core.arguments import check_bytes, check_count, check_flag
+from ..core.quantized import QuantizedTensor, quantize
+from ..core.threads import available_cores
+from ..core.units import size_text
 from ..graph.from_pyg import Graph, graph_of
-from ..kernels.threads import available_cores
 from ..ops.backend import Backend
 from ..ops.devices import backend_for
-from ..quantized import QuantizedTensor, quantize
-from ..units import size_text
 from . import engine
 from .blocks import Scope
 from .choice import choose

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..quantized import QuantizedTensor, rows_of
+from ..core.quantized import QuantizedTensor, rows_of
 from .blocks import Block, Scope
 from .calls import Calls, Source, calls_of, first_of, last_of, run_forward
 from .cutter import Convolution

@@ -11,7 +11,7 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.nn import HeteroConv
 
 from ..graph.from_pyg import Graph
-from ..loader import NeighborLoader
+from ..loaders.loader import NeighborLoader
 from .inputs import is_edges, levels_of, stand_ins
 from .spaces import Connectivity, CutError, ends, make_example, same
 from .tracer import is_message_passing, one_thread

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..batch.edges import HopEnds, SampledEdges
-from ..ops.aggregate import Adjacency
+from ..ops.products import Adjacency
 from .spaces import Connectivity, Edges, Nodes, Space, ends
 
 ALL = math.inf  # hops: all rows of the batch

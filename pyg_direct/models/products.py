@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch_geometric.nn import GCNConv, GINConv, GraphConv, MessagePassing, SAGEConv
 
-from ..ops.aggregate import Adjacency, aggregate, can_aggregate
+from ..ops.products import Adjacency, aggregate, can_aggregate
 from .prefixes import Prefixes
 
 # Whose messages are the rows of the sources, times the edge weight where one is passed.

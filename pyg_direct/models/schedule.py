@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..units import size_text
+from ..core.units import size_text
 from .blocks import Scope, blocks_of
 from .layers import Layer, nbytes
 from .spaces import Nodes, ends

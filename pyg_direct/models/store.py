@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..quantized import QuantizedTensor
+from ..core.quantized import QuantizedTensor
 
 STATE, JOURNAL = "state.json", "finished.npy"
 STEP_BYTES = 1 << 24  # of a tensor that are summed up at a time

@@ -16,8 +16,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from ..core.types import BatchKey, Csc, ExcludedEdges, SampledGraph, SamplingPlan
 from ..kernels import decode
-from ..types import BatchKey, Csc, ExcludedEdges, SampledGraph, SamplingPlan
 from .placement import Placement
 from .streams import Event, Streams
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import torch
 
-from ..units import size_text
+from ..core.units import size_text
 
 logger = logging.getLogger("pyg_direct")
 

@@ -12,10 +12,10 @@ from torch import Tensor
 from torch_geometric.sampler import EdgeSamplerInput
 from torch_geometric.typing import EdgeType
 
+from ..core.types import EDGE_TIME, ExcludedEdges
 from ..graph.from_pyg import Graph
+from ..graph.verify import verified
 from ..kernels import exclude
-from ..kernels.verify import verified
-from ..types import EDGE_TIME, ExcludedEdges
 
 Ints = npt.NDArray[Any]
 NO_INTS = np.empty(0, np.int64)

@@ -9,7 +9,7 @@ import numpy as np
 from torch_geometric.sampler.base import NumNeighbors
 from torch_geometric.typing import EdgeTypeStr
 
-from ..types import IntTable
+from ..core.types import IntTable
 
 MAX_FANOUT = 2**63 - 1
 MAX_DRAWS = 2**31 - 1  # with replacement, where every fan-out is drawn in full

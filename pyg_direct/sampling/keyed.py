@@ -14,11 +14,11 @@ from torch import Tensor
 from torch_geometric.sampler.base import NumNeighbors, SubgraphType
 from torch_geometric.typing import NodeType
 
-from ..arguments import check_ids
+from ..core.arguments import check_ids
+from ..core.types import BatchKey, Ends, ExcludedEdges, SampledGraph, SamplingPlan
 from ..graph.from_pyg import Graph
 from ..ops.backend import Backend
-from ..types import BatchKey, Ends, ExcludedEdges, SampledGraph, SamplingPlan
-from . import rng
+from ..ops.host import keys as rng
 from .exclusion import SeedEdges
 from .fanouts import Fanouts, check_fanouts, fanout_table, fanouts_of
 from .workspaces import WorkspacePool

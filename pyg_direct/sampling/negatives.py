@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from torch_geometric.sampler import NegativeSampling
 
-from ..arguments import check_tensor
-from ..types import BatchKey
-from . import rng
+from ..core.arguments import check_tensor
+from ..core.types import BatchKey
+from ..ops.host import keys as rng
 
 
 def check_weights(config: NegativeSampling, num_src: int, num_dst: int) -> None:

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 from torch_geometric.typing import EdgeType, NodeType
 
-from ..types import SampledGraph
+from ..core.types import SampledGraph
 
 Output: TypeAlias = SamplerOutput | HeteroSamplerOutput
 

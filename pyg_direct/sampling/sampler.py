@@ -21,7 +21,7 @@ from torch_geometric.sampler.base import DataType, NumNeighbors, SubgraphType
 from torch_geometric.sampler.neighbor_sampler import edge_sample, node_sample
 from torch_geometric.typing import EdgeType
 
-from ..arguments import (
+from ..core.arguments import (
     check_bytes,
     check_choice,
     check_count,
@@ -35,10 +35,10 @@ from ..arguments import (
     check_subgraph_type,
     check_window,
 )
-from ..config import as_device
+from ..core.config import as_device
+from ..core.types import BatchKey, ExcludedEdges
 from ..graph.shared import shared_graph_of
 from ..ops.devices import backend_for
-from ..types import BatchKey, ExcludedEdges
 from .fanouts import as_num_neighbors, check_fanouts, fanouts_of
 from .keyed import KeyedSampler, Settings
 from .negatives import KeyedNegatives, sample_ends

@@ -27,11 +27,11 @@ from conformance import (
 from hypothesis import HealthCheck, given, settings
 from tables import BASES
 
+from pyg_direct.core.types import BatchKey
 from pyg_direct.ops.cuda import bounds as forecast
 from pyg_direct.ops.cuda import table as cuda_table
 from pyg_direct.ops.cuda.backend import CudaBackend
 from pyg_direct.ops.devices import backend_for
-from pyg_direct.types import BatchKey
 
 pytestmark = pytest.mark.gpu
 

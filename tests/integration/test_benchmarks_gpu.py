@@ -262,7 +262,11 @@ def test_pytest_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 def test_the_files_with_gpu_tests() -> None:
     tests = gpu_checks.TESTS
     found = {path.relative_to(tests).as_posix() for path in gpu_checks.gpu_test_files()}
-    expected = {"gpu/test_conformance.py", "unit/doctor/test_bandwidth.py", "unit/test_info.py"}
+    expected = {
+        "gpu/test_conformance.py",
+        "unit/tools/doctor/test_bandwidth.py",
+        "unit/tools/test_info.py",
+    }
     assert expected <= found
     assert "kernels/test_philox.py" not in found
 

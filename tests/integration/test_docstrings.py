@@ -14,7 +14,7 @@ from graphs import citations, papers_and_authors
 from torch_geometric.nn import GraphSAGE
 
 import pyg_direct
-from pyg_direct import lightning
+from pyg_direct.loaders import lightning
 from pyg_direct.loading.stats import Stats
 
 PUBLIC = {name: getattr(pyg_direct, name) for name in pyg_direct.__all__ if name != "__version__"}

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from benchmarks import launch_overhead
 from benchmarks.result import RESULTS
+from pyg_direct.core.types import BatchKey
 from pyg_direct.ops.cpu.backend import CpuBackend
-from pyg_direct.types import BatchKey
 
 
 def test_it_runs(tmp_path: Path) -> None:
@@ -23,7 +23,7 @@ def test_counts_are_those_of_the_batch() -> None:
     import numpy as np
     import torch
 
-    from pyg_direct.types import SamplingPlan
+    from pyg_direct.core.types import SamplingPlan
 
     csc = launch_overhead.random_csc(launch_overhead.CASES[0])
     plan = SamplingPlan(np.array([[3], [2]]), False, False, False, torch.int64)

@@ -31,10 +31,10 @@ from emulator import ORDERS, EmulatorError, emulated
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pyg_direct.core.types import BatchKey, Csc
 from pyg_direct.graph.weights import with_weights as weigh
 from pyg_direct.ops.cpu.backend import CpuBackend
 from pyg_direct.ops.cuda.source import read_source
-from pyg_direct.types import BatchKey, Csc
 
 
 def timed(fanouts: Sequence[int], by_edge: bool, **plan: object) -> Case:

@@ -30,12 +30,12 @@ from emulator import ORDERS, emulated
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pyg_direct.core.types import BatchKey, Csc
 from pyg_direct.ops.cpu.backend import CpuBackend
 from pyg_direct.ops.cuda import bounds as forecast
 from pyg_direct.ops.cuda import table as cuda_table
 from pyg_direct.ops.cuda.arrays import BatchState
 from pyg_direct.ops.cuda.backend import CudaBackend
-from pyg_direct.types import BatchKey, Csc
 
 PERM_TYPES = (np.int32, np.int64, None)
 

@@ -10,11 +10,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pyg_direct.core.types import BatchKey, Csc, SamplingPlan
 from pyg_direct.kernels import hops, philox, sample
 from pyg_direct.kernels.jit import entry
 from pyg_direct.ops.cpu.backend import CpuBackend
-from pyg_direct.sampling import rng
-from pyg_direct.types import BatchKey, Csc, SamplingPlan
+from pyg_direct.ops.host import keys as rng
 
 WORDS = tuple[int, ...]
 

@@ -13,11 +13,11 @@ from conformance import Case, assert_same, check_case, make_csc, run, uniform_pl
 from emulator import ORDERS, EmulatedDevice, EmulatorError, emulated
 from emulator.schedules import Schedules
 
+from pyg_direct.core.types import BatchKey, Csc
 from pyg_direct.ops.cpu.backend import CpuBackend
 from pyg_direct.ops.cuda import arrays as cuda_arrays
 from pyg_direct.ops.cuda.launch import Kernel
 from pyg_direct.ops.cuda.source import declarations, read_source
-from pyg_direct.types import BatchKey, Csc
 
 Program = list[list[tuple[int, int]]]  # of each thread: (operation, word)
 

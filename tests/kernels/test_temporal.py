@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from pyg_direct.core.types import EDGE_TIME
 from pyg_direct.kernels import temporal
-from pyg_direct.types import EDGE_TIME
 
 
 def ints(*values: int) -> np.ndarray:

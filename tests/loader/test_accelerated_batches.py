@@ -33,7 +33,7 @@ from pyg_direct.batch import edges as edges_module
 from pyg_direct.batch.edges import SampledEdges
 from pyg_direct.models import costs, trimmed
 from pyg_direct.models.prefixes import Prefixes
-from pyg_direct.ops.aggregate import Adjacency
+from pyg_direct.ops.products import Adjacency
 
 
 def sage(layers: int = 3, **options) -> torch.nn.Module:

@@ -8,7 +8,7 @@ import torch
 from contract import RULES, Contract
 
 from pyg_direct import LinkNeighborLoader, NeighborLoader
-from pyg_direct.types import BatchKey
+from pyg_direct.core.types import BatchKey
 
 
 def ignoring(**fixed):

@@ -11,7 +11,7 @@ from torch_geometric.data import Data
 from torch_geometric.sampler import NodeSamplerInput
 
 from pyg_direct import NeighborLoader, NeighborSampler
-from pyg_direct.kernels.threads import available_cores
+from pyg_direct.core.threads import available_cores
 
 
 def epoch_of(**arguments: Any) -> list[Data]:

@@ -19,7 +19,7 @@ from pyg_direct import (
     RandomWalker,
     ShaDowKHopSampler,
 )
-from pyg_direct.sampling import rng
+from pyg_direct.ops.host import keys as rng
 
 
 def key(number: int) -> Any:

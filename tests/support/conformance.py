@@ -12,11 +12,7 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from pyg_direct.graph.weights import with_weights as weigh
-from pyg_direct.ops.backend import Backend
-from pyg_direct.ops.cpu.backend import CpuBackend
-from pyg_direct.ops.cuda import workspace as cuda_workspace
-from pyg_direct.types import (
+from pyg_direct.core.types import (
     EDGE_TIME,
     NO_TIME,
     BatchKey,
@@ -26,6 +22,10 @@ from pyg_direct.types import (
     SamplingPlan,
     TimeTable,
 )
+from pyg_direct.graph.weights import with_weights as weigh
+from pyg_direct.ops.backend import Backend
+from pyg_direct.ops.cpu.backend import CpuBackend
+from pyg_direct.ops.cuda import workspace as cuda_workspace
 
 EPOCH, SPAN = 1 << 40, 20  # times are in [EPOCH, EPOCH + SPAN], so that many are equal
 PALETTES = (  # what the weights of a graph are taken from

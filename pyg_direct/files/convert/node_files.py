@@ -10,7 +10,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ...quantized import NARROW, encode, factors_of, magnitudes
+from ...core.quantized import NARROW, encode, factors_of, magnitudes
 from ..arrays import Written, dtype_name, write_array
 from ..header import ITEM_BYTES, ArrayFile
 from ..progress import Told

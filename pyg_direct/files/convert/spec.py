@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from ...arguments import check_choice, check_count
+from ...core.arguments import check_choice, check_count
 from ..header import ITEM_BYTES
 
 SELF_LOOPS = ("keep", "remove", "add")

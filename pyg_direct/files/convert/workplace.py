@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 from types import TracebackType
 
-from ...units import size_text
+from ...core.units import size_text
 from ..arrays import ArrayWriter, Written
 from ..save import publish
 from .journal import STATE, Journal

@@ -11,14 +11,14 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from ...core.threads import split
+from ...core.types import Csc, SamplingPlan
 from ...kernels import decode, gather, reduce
-from ...kernels.threads import split
-from ...types import Csc, SamplingPlan
 from ..backend import NUMBER_KINDS, row_out_of_range
+from ..buffers import Resources, shared_pool
 from ..host_memory import usable_bytes
 from ..streams import Event, NoStreams, Streams
 from . import file_pages
-from .buffers import Resources, shared_pool
 from .memory import CpuMemory
 from .paged_workspace import PagedWorkspace
 from .workspace import CpuWorkspace

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy.typing as npt
 
+from ...core.types import Csc
+from ...graph.verify import damaged_graph, unknown_node
 from ...kernels import bounds
-from ...kernels.verify import damaged_graph, unknown_node
-from ...types import Csc
 
 Ints = npt.NDArray[Any]
 

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from ...types import ExcludedEdges
+from ...core.types import ExcludedEdges
 from ..backend import before_window
 
 Ints = npt.NDArray[Any]

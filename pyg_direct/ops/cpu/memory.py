@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...types import Csc
+from ...core.types import Csc
 from ..placement import Placement
 
 

@@ -10,9 +10,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from ...core.threads import split
 from ...kernels import emit
-from ...kernels.threads import split
-from .buffers import NUMPY_DTYPES, Resources
+from ..buffers import NUMPY_DTYPES, Resources
 
 Ints = npt.NDArray[Any]
 Lists = list[tuple[int, int]]

@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from ...types import Csc, SampledGraph, SamplingPlan
-from .buffers import Resources
+from ...core.types import Csc, SampledGraph, SamplingPlan
+from ..buffers import Resources
 from .file_pages import FilePages
 from .workspace import CpuWorkspace
 

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ...core.types import Csc, SamplingPlan
 from ...kernels import relabel
-from ...types import Csc, SamplingPlan
 from ..backend import ID_LIMIT, batch_too_large
-from .buffers import grown
+from ..buffers import grown
 
 Ints = npt.NDArray[Any]
 

@@ -10,20 +10,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from ...core.threads import split
+from ...core.types import NO_TIME, BatchKey, Csc, ExcludedEdges, SampledGraph, SamplingPlan, maker
 from ...kernels import alias as weight_tables
 from ...kernels import emit, exclude, hops, relabel, sample, temporal, weighted
-from ...kernels.threads import split
-from ...types import (
-    NO_TIME,
-    BatchKey,
-    Csc,
-    ExcludedEdges,
-    SampledGraph,
-    SamplingPlan,
-    maker,
-)
 from ..backend import ID_LIMIT, batch_too_large, in_range
-from .buffers import Resources
+from ..buffers import Resources
 from .checks import check_items, check_sources, check_whole_lists
 from .limits import NO_INTS, NO_LIMITS, limits_of
 from .node_set import NodeSet

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from ...types import BatchKey, Csc, ExcludedEdges, IntTable, SamplingPlan
+from ...core.types import BatchKey, Csc, ExcludedEdges, IntTable, SamplingPlan
 from . import memory as device_memory
 from .descriptor import Descriptor
 

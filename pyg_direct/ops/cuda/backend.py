@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...core.types import Csc, SamplingPlan
+from ...core.units import blocks_of_row
 from ...kernels import decode
-from ...types import Csc, SamplingPlan
-from ...units import blocks_of_row
 from ..backend import NUMBER_KINDS, row_out_of_range
 from ..streams import Event
 from . import memory as device_memory

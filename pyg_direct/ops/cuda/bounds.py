@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...types import Csc, IntTable, SamplingPlan
+from ...core.types import Csc, IntTable, SamplingPlan
 from ..backend import ID_LIMIT, batch_too_large
 
 EDGE_LIMIT = 1 << 26  # a hop that may take more edges is counted first, to spare memory

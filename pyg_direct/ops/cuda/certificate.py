@@ -19,8 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ...core.types import NO_TIME, BatchKey, Csc, SampledGraph, SamplingPlan, TimeTable, WeightTable
 from ...kernels import alias
-from ...types import NO_TIME, BatchKey, Csc, SampledGraph, SamplingPlan, TimeTable, WeightTable
 from ..backend import Backend
 from .backend import CudaBackend
 from .cache_file import cache_file, read_json, write_json

@@ -12,7 +12,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from ...types import Csc, IntTable, SamplingPlan
+from ...core.types import Csc, IntTable, SamplingPlan
 from . import memory as device_memory
 from .arrays import Grids, prefix_sums, upload
 from .descriptor import Descriptor

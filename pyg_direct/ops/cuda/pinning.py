@@ -20,7 +20,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from ...units import size_text
+from ...core.units import size_text
 from ..host_memory import lockable_bytes
 
 CHUNK_BYTES = 256 << 30  # drivers were seen to refuse 512 GiB at once

@@ -13,9 +13,9 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from ...kernels.verify import verified
-from ...types import Csc
-from ...units import size_text
+from ...core.types import Csc
+from ...core.units import size_text
+from ...graph.verify import verified
 from ..placement import (
     FREE_SHARE,
     ON_DEVICE,

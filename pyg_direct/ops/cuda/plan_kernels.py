@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import cache
 
-from ...types import Csc, SamplingPlan
+from ...core.types import Csc, SamplingPlan
 from .descriptor import Descriptor, resolved
 from .launch import Kernel, Library, type_name
 from .source import ONE_BLOCK_FILE, Parameter, declarations, instance_names, read_source

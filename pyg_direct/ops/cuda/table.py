@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from ...types import IntTable
+from ...core.types import IntTable
 from . import memory as device_memory
 from .arrays import Arrays, prefix_sums
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...types import BatchKey, Csc, ExcludedEdges, IntTable, SampledGraph, SamplingPlan
+from ...core.types import BatchKey, Csc, ExcludedEdges, IntTable, SampledGraph, SamplingPlan
 from ..backend import in_range
 from .arrays import (
     HOST_BLOCKS,

@@ -14,7 +14,7 @@ import pyg_direct
 from pyg_direct.files import generate as generator
 from pyg_direct.files.generate import PowerLaw, generate
 from pyg_direct.files.header import HEADER
-from pyg_direct.generate import main
+from pyg_direct.tools.generate import main
 
 
 def made(tmp_path: Path, **fields: Any) -> Any:

@@ -14,10 +14,10 @@ import torch
 from torch_geometric.data import Data
 
 from pyg_direct import NeighborLoader
+from pyg_direct.core.types import BatchKey
 from pyg_direct.loading.prefetcher import Prefetcher, _Results
 from pyg_direct.sampling.sampler import keyed
 from pyg_direct.sampling.workspaces import MAX_IDLE_KINDS
-from pyg_direct.types import BatchKey
 
 KEY = BatchKey(3, 4)
 

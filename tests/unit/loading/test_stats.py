@@ -310,7 +310,7 @@ def test_records_from_several_threads_are_not_lost() -> None:
 
 def test_the_lightning_callback_logs() -> None:
     pytest.importorskip("pytorch_lightning")
-    from pyg_direct.lightning import LoaderStats
+    from pyg_direct.loaders.lightning import LoaderStats
 
     class Module:
         logged: dict = {}  # noqa: RUF012

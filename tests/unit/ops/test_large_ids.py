@@ -14,8 +14,8 @@ from emulator import emulated
 
 from pyg_direct.graph.coo_to_csc import Compressed
 from pyg_direct.graph.from_pyg import _fuse
+from pyg_direct.ops.buffers import BufferPool
 from pyg_direct.ops.cpu.backend import CpuBackend
-from pyg_direct.ops.cpu.buffers import BufferPool
 
 GIB = 1 << 30
 

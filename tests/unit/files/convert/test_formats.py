@@ -16,10 +16,10 @@ from conversions import as_npy, assert_same_files, attributed, typed, write_type
 from torch_geometric.data import Data
 
 import pyg_direct
-from pyg_direct.convert import main
 from pyg_direct.files.convert import edge_files, edge_table, node_files
 from pyg_direct.files.convert.convert import convert
 from pyg_direct.files.convert.spec import EdgeSpec, GraphSpec, NodeSpec, Source
+from pyg_direct.tools.convert import main
 
 pa = pytest.importorskip("pyarrow")
 pytest.importorskip("duckdb")

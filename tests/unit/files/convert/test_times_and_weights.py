@@ -13,11 +13,11 @@ from conversions import as_npy, assert_same_files, attributed, typed, write_type
 from torch_geometric.data import Data, HeteroData
 
 import pyg_direct
-from pyg_direct.convert import main
 from pyg_direct.files.convert import edge_files, edge_table, node_files, times, weights
 from pyg_direct.files.convert.convert import convert
 from pyg_direct.files.convert.spec import GraphSpec
 from pyg_direct.graph.from_pyg import graph_of
+from pyg_direct.tools.convert import main
 
 pytest.importorskip("pyarrow")
 pytest.importorskip("duckdb")

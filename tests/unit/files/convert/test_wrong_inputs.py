@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from pyg_direct.convert import main
 from pyg_direct.files.convert.convert import convert
 from pyg_direct.files.convert.spec import EdgeSpec, GraphSpec, NodeSpec, Source, spec_of
+from pyg_direct.tools.convert import main
 
 pytest.importorskip("pyarrow")
 pytest.importorskip("duckdb")

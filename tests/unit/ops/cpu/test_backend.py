@@ -15,6 +15,7 @@ from reference import sample as reference_sample
 from torch_geometric.data import Data
 
 from pyg_direct import NeighborLoader
+from pyg_direct.core.types import BatchKey, SampledGraph, SamplingPlan
 from pyg_direct.graph.from_pyg import graph_of
 from pyg_direct.kernels import emit, gather, hops, relabel
 from pyg_direct.kernels.jit import entry
@@ -24,7 +25,6 @@ from pyg_direct.ops.cpu import workspace as cpu
 from pyg_direct.ops.cpu.backend import CpuBackend
 from pyg_direct.ops.cpu.workspace import CpuWorkspace
 from pyg_direct.ops.devices import backend_for
-from pyg_direct.types import BatchKey, SampledGraph, SamplingPlan
 
 KEY = BatchKey(1, 2)
 STAMP = np.uint32(100)

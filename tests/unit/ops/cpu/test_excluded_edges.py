@@ -17,9 +17,9 @@ from conformance import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pyg_direct.core.types import Csc, SampledGraph, TimeTable
 from pyg_direct.kernels import exclude
 from pyg_direct.ops.cpu.backend import CpuBackend
-from pyg_direct.types import Csc, SampledGraph, TimeTable
 
 
 def without(csc: Csc, position: np.ndarray) -> Csc:

@@ -12,8 +12,6 @@ import pytest
 import torch
 from emulator import EmulatorError, emulated
 
-from pyg_direct import info
-from pyg_direct.doctor.facts import Machine, find_out
 from pyg_direct.ops import devices
 from pyg_direct.ops.cpu.backend import CpuBackend
 from pyg_direct.ops.cuda import certificate
@@ -21,6 +19,8 @@ from pyg_direct.ops.cuda import compiler as compiling
 from pyg_direct.ops.cuda.backend import CudaBackend
 from pyg_direct.ops.cuda.certificate import DIGESTS, SWITCH, check, digests
 from pyg_direct.ops.cuda.source import FILES, read_source
+from pyg_direct.tools import info
+from pyg_direct.tools.doctor.facts import Machine, find_out
 
 
 @pytest.fixture(autouse=True)

@@ -16,9 +16,9 @@ from torch_geometric.data import HeteroData
 from torch_geometric.sampler import HeteroSamplerOutput, NodeSamplerInput
 
 from pyg_direct import NeighborSampler
+from pyg_direct.core.types import BatchKey
 from pyg_direct.ops.cuda import workspace
 from pyg_direct.ops.cuda.launch import Grid, Kernel, Launch
-from pyg_direct.types import BatchKey
 
 NODES, EDGES = 60, 2000  # 50 edges for each of 40 types: a fan-out of 40 stays as it is
 NODE_TYPES = ("a", "b")

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from pyg_direct.doctor.bandwidth import HostBandwidth, Rate
 from pyg_direct.ops.cuda.cache_file import cache_file
 from pyg_direct.ops.cuda.link_file import NAME, read_link, write_link
+from pyg_direct.tools.doctor.bandwidth import HostBandwidth, Rate
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,1 @@
+"""What every room may use: types, arguments, settings, units and threads."""

@@ -1,0 +1,1 @@
+"""PyG's loaders and samplers by name and signature: one module a method."""

@@ -1,0 +1,114 @@
+"""What the loaders of this room share: the CPU draws a batch, the device's backend fills it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Data
+from torch_geometric.sampler import BaseSampler
+
+from ..batch.ids import Ids, ids_of
+from ..core.types import BatchKey
+from ..loading.base import DirectLoader
+from ..loading.site import Placing
+
+# What DataLoader's `__init__` takes from a loader of ours and a user (or Lightning) may pass again.
+OWN_OPTIONS = ("dataset", "collate_fn")
+
+
+class _Positions:
+    """The input of a loader whose batches are told apart by the positions of their seeds alone."""
+
+    def __getitem__(self, index: Any) -> Tensor:
+        return torch.as_tensor(index, dtype=torch.int64).view(-1)
+
+
+class CpuDrawnLoader(DirectLoader):
+    """A loader whose subgraphs are drawn on the CPU, wherever the batches shall be.
+
+    On a GPU the attributes are gathered by the GPU's backend, and the batch arrives there.
+    """
+
+    _draws_on_cpu = True
+
+
+class SubgraphLoader(CpuDrawnLoader):
+    """A loader over positions (seeds, steps, parts) that PyG has no sampler class for.
+
+    Subclasses say how to `_sample` a batch and how to make it in `filter_fn`.
+    """
+
+    input_data: Any = _Positions()
+    transform = None
+    transform_sampler_output = None
+    filter_per_worker = True
+    custom_cls = None
+
+    def _begin(
+        self,
+        data: Any,
+        sampler: BaseSampler,
+        num_items: int,
+        placing: Placing,
+        seed: int | None,
+        prefetch: int,
+        options: dict[str, Any],
+        feature_dtype: torch.dtype | None = None,
+    ) -> None:
+        """Set up producers and keys, and run torch's initialiser.
+
+        Args:
+            data: the graph that batches are gathered from.
+            sampler: samples on the CPU.
+            num_items: over how many positions an epoch goes.
+            placing: where the batches, and the ids in them, shall be.
+            seed: base seed of all draws.
+            prefetch: batches that each producer works ahead.
+            options: of `torch.utils.data.DataLoader`.
+            feature_dtype: what batches get narrow attributes in; see `pyg_direct.NeighborLoader`.
+        """
+        for name in OWN_OPTIONS:
+            options.pop(name, None)
+        self._num_items = num_items
+        self._prepare(data, [], {}, sampler, placing, seed, prefetch, options, feature_dtype)
+        torch.utils.data.DataLoader.__init__(
+            self,
+            range(num_items),  # type: ignore[arg-type]
+            collate_fn=self.collate_fn,
+            **options,
+        )
+
+    def __call__(self, index: Tensor | list[int]) -> Any:
+        """Return the batch of the items at positions `index`."""
+        return self.collate_fn(index)
+
+    def _ids(self) -> Ids:
+        """Return where attributes of the user's own that are ids shall be, for one batch."""
+        return ids_of(None, self._backend, self._copies_ids)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
+    def _labels(self, out: Any) -> dict[Any, dict[str, Any]]:
+        return {}
+
+    def _num_seeds(self) -> int:
+        return self._num_items
+
+    def _seed_parts(self) -> tuple[dict[str, Any], list[Tensor | None]]:
+        return {"loader": type(self).__name__, **self._law()}, []
+
+    def _law(self) -> dict[str, Any]:
+        """Return the arguments that decide what is drawn and that the sampler does not know."""
+        return {}
+
+    def _sample(self, inputs: Any, key: BatchKey | None) -> Any:
+        raise NotImplementedError
+
+
+def check_homogeneous(data: Any, method: str) -> None:
+    """Raise a ValueError unless `data` is a `Data` with edges in host memory."""
+    if not isinstance(data, Data):
+        raise ValueError(f"{method} needs a homogeneous graph (a Data), got {type(data).__name__}.")

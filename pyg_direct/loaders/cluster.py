@@ -1,0 +1,253 @@
+"""`ClusterData` and `ClusterLoader`: parts of a graph, and batches of several parts."""
+
+from __future__ import annotations
+
+import copy
+import os
+from typing import Any, Literal
+
+import numpy as np
+import torch
+import torch_geometric.loader
+from torch import Tensor
+from torch_geometric.data import Data
+from torch_geometric.index import ptr2index
+from torch_geometric.loader.cluster import Partition
+
+from ..batch.subgraph import named_attributes_of, swapped_ends
+from ..core.arguments import check_count, check_flag
+from ..core.quantized import QuantizedTensor, narrow_rows
+from ..core.types import BatchKey
+from ..graph.coo_to_csc import compress
+from ..loading.options import DEFAULT_PREFETCH
+from ..loading.site import Placing
+from ..sampling.sampler import NeighborSampler, keyed
+from .base import SubgraphLoader, check_homogeneous
+
+PygClusterData = torch_geometric.loader.ClusterData  # also while `swapped()` renames it
+
+
+class ClusterData(PygClusterData):
+    """Drop-in replacement of `torch_geometric.loader.ClusterData`, without a package of PyG's.
+
+    Chiang et al., "Cluster-GCN" (KDD 2019). The parts are METIS's, from the package `pymetis`
+    (extra `cluster`), or any partition of the nodes that you have. Saved parts are PyG's files.
+
+    METIS is given the graph without directions and parallel edges, and works in memory: see
+    `docs/guides/every_loader.md` for how much.
+
+    Args:
+        data: `Data` with `edge_index`.
+        num_parts: number of parts.
+        recursive: recursive bisection instead of k-way partitioning.
+        save_dir: folder where the parts are saved, and from where they are loaded if they are
+            there.
+        filename: name of the file in ``save_dir/part_<num_parts>``.
+        log: say on stderr when partitioning begins and ends.
+        keep_inter_cluster_edges: ``cluster_data[i]`` has the edges to other parts, too.
+        sparse_format: 'csr' keeps edges by source, 'csc' by destination.
+        partition: int64 [num_nodes], the part of each node, in [0, num_parts), instead of METIS's.
+
+    Raises:
+        ImportError: neither `partition` nor `pymetis`.
+        ValueError, TypeError: a wrong argument; the message says which.
+
+    Example:
+        >>> partition = torch.arange(data.num_nodes) % 10  # leave it out for METIS
+        >>> parts = pyg_direct.ClusterData(data, num_parts=10, partition=partition)
+        >>> parts[0].num_nodes
+        30
+    """
+
+    def __init__(
+        self,
+        data: Any,
+        num_parts: int,
+        recursive: bool = False,
+        save_dir: str | None = None,
+        filename: str | None = None,
+        log: bool = True,
+        keep_inter_cluster_edges: bool = False,
+        sparse_format: Literal["csr", "csc"] = "csr",
+        *,
+        partition: Tensor | None = None,
+    ) -> None:
+        check_homogeneous(data, "ClusterData")
+        if "edge_index" not in data:
+            raise ValueError("ClusterData needs data.edge_index.")
+        check_count("num_parts", num_parts, 1)
+        for name, flag in (("recursive", recursive), ("log", log)):
+            check_flag(name, flag)
+        check_flag("keep_inter_cluster_edges", keep_inter_cluster_edges)
+        if sparse_format not in ("csr", "csc"):
+            raise ValueError(f"sparse_format must be 'csr' or 'csc', got {sparse_format!r}.")
+        if partition is not None:
+            _check_partition(partition, num_parts, data.num_nodes)
+            folder = f"part_{num_parts}{'_recursive' if recursive else ''}"
+            path = os.path.join(save_dir or "", folder, filename or "metis.pt")
+            if save_dir is not None and os.path.exists(path):
+                raise ValueError(
+                    f"{path} holds parts, so partition= would be ignored. Remove the file, or "
+                    f"choose another filename."
+                )
+        self._given = partition
+        # A saved file holds this class, which torch.load refuses unless it is told to trust it.
+        torch.serialization.add_safe_globals([Partition])
+        super().__init__(
+            data, num_parts, recursive, save_dir, filename, log, keep_inter_cluster_edges,
+            sparse_format,
+        )  # fmt: skip
+        if self.partition.node_perm.numel() != data.num_nodes:
+            raise ValueError(
+                f"The saved parts are of {self.partition.node_perm.numel()} nodes, but the graph "
+                f"has {data.num_nodes}. Remove the file, or choose another save_dir."
+            )
+        self._given = None
+
+    def _metis(self, edge_index: Tensor, num_nodes: int) -> Tensor:
+        """Return the part of each node."""
+        if self._given is not None:
+            return self._given.to(edge_index.device, torch.int64)
+        if self.num_parts == 1:
+            return edge_index.new_zeros(num_nodes)
+        try:
+            import pymetis
+        except ImportError as error:
+            raise ImportError(
+                "ClusterData partitions by METIS: pip install pymetis (or pyg-direct[cluster]). "
+                "Or pass the part of each node as partition=."
+            ) from error
+        pointers, neighbours = undirected(edge_index.cpu().numpy(), num_nodes)
+        graph = pymetis.CSRAdjacency(pointers, neighbours)
+        _, parts = pymetis.part_graph(self.num_parts, graph, recursive=self.recursive)
+        return torch.tensor(parts, dtype=torch.int64, device=edge_index.device)
+
+    def _permute_data(self, data: Any, partition: Partition) -> Any:
+        """Bring attributes into the order of the parts; tables of `quantize` stay as narrow."""
+        tables = {k: v for k, v in data.items() if isinstance(v, QuantizedTensor)}
+        given = copy.copy(data)
+        for name, table in tables.items():
+            given[name] = table.stored  # which would be decoded
+        out = super()._permute_data(given, partition)
+        for name, table in tables.items():
+            of_nodes, of_edges = data.is_node_attr(name), data.is_edge_attr(name)
+            order = partition.node_perm if of_nodes else partition.edge_perm
+            out[name] = narrow_rows(table, order) if of_nodes or of_edges else table
+        return out
+
+
+def undirected(edge_index: Any, num_nodes: int) -> tuple[Any, Any]:
+    """Return (pointers [N + 1], neighbours) of a graph as METIS wants it.
+
+    Every edge in both directions, once. Self-loops stay, as in PyG: METIS takes them as they are,
+    and numbers its parts by them.
+
+    Example: the edges 0->1, 1->0, 1->2, 2->2 give pointers 0, 1, 3, 5 and neighbours 1, 0, 2, 1, 2.
+    """
+    low, high = np.minimum(*edge_index), np.maximum(*edge_index)
+    pair = np.unique(low.astype(np.int64) * num_nodes + high)
+    low, high = pair // num_nodes, pair % num_nodes
+    back = low != high
+    ends = np.concatenate([low[back], high]), np.concatenate([high[back], low])
+    both = compress(*ends, num_nodes, num_nodes)
+    return both.indptr, both.indices
+
+
+def _check_partition(partition: Any, num_parts: int, num_nodes: int) -> None:
+    integers = isinstance(partition, Tensor) and not (
+        partition.is_floating_point() or partition.dtype == torch.bool
+    )
+    if not integers or partition.shape != (num_nodes,):
+        raise ValueError(
+            f"partition must hold one integer for each of {num_nodes} nodes, got {partition!r}."
+        )
+    low, high = (int(part) for part in partition.aminmax()) if num_nodes > 0 else (0, 0)
+    if low < 0 or high >= num_parts:
+        raise ValueError(f"partition must hold parts in [0, {num_parts}), got {low} to {high}.")
+
+
+class ClusterLoader(SubgraphLoader, torch_geometric.loader.ClusterLoader):
+    """Drop-in replacement of `torch_geometric.loader.ClusterLoader`.
+
+    A batch has the nodes of `batch_size` parts, part by part, and all edges between them. Edges are
+    looked up on the CPU; on a GPU the attributes are gathered there and the batch arrives there.
+
+    Args:
+        cluster_data: a `ClusterData`, ours or PyG's.
+        device: where batches arrive; see `pyg_direct.NeighborLoader`.
+        ids: where your own attributes named `n_id`, `e_id` or `input_id` are, on the 'host' or the
+            'device'; see `pyg_direct.NeighborLoader`.
+        feature_dtype: what batches get narrow attributes in; see `pyg_direct.NeighborLoader`.
+        seed: base seed of `shuffle`; see `pyg_direct.NeighborLoader`.
+        prefetch: batches that each producer works ahead.
+        **kwargs: of `torch.utils.data.DataLoader`; `num_workers` counts threads.
+
+    Example:
+        >>> partition = torch.arange(data.num_nodes) % 10
+        >>> parts = pyg_direct.ClusterData(data, num_parts=10, partition=partition)
+        >>> loader = pyg_direct.ClusterLoader(parts, batch_size=2, shuffle=True, seed=0)
+        >>> [batch.num_nodes for batch in loader]
+        [60, 60, 60, 60, 60]
+    """
+
+    def __init__(
+        self,
+        cluster_data: PygClusterData,
+        *,
+        device: torch.device | str | int | None = None,
+        ids: str = "host",
+        feature_dtype: torch.dtype | None = None,
+        seed: int | None = None,
+        prefetch: int = DEFAULT_PREFETCH,
+        **kwargs: Any,
+    ) -> None:
+        if not isinstance(cluster_data, PygClusterData):
+            raise TypeError(
+                f"cluster_data must be a ClusterData, got {type(cluster_data).__name__}."
+            )
+        self.cluster_data = cluster_data
+        self.data = cluster_data.data
+        parts = cluster_data.partition
+        ends = [ptr2index(parts.indptr), parts.index]
+        by_source = parts.sparse_format == "csr"
+        graph = Data(
+            edge_index=torch.stack(ends if by_source else ends[::-1]).cpu(),
+            num_nodes=parts.node_perm.numel(),
+        )
+        sampler = NeighborSampler(
+            graph,
+            [],
+            subgraph_type="induced",
+            sample_direction="backward" if by_source else "forward",
+            device="cpu",
+            seed=seed,
+        )
+        self._bounds = parts.partptr.cpu()
+        placing, steps = Placing(device, ids=ids), len(cluster_data)
+        self._begin(self.data, sampler, steps, placing, seed, prefetch, kwargs, feature_dtype)
+
+    def _seed_parts(self) -> tuple[dict[str, Any], list[Tensor | None]]:
+        return {"loader": type(self).__name__}, [self._bounds]
+
+    def _sample(self, inputs: Tensor, key: BatchKey | None) -> Any:
+        first, last = self._bounds[inputs].tolist(), self._bounds[inputs + 1].tolist()
+        node = torch.cat([torch.arange(a, b) for a, b in zip(first, last, strict=True)])
+        return node, keyed(self._sampler).sample([node], BatchKey(0, 0))  # nothing is drawn
+
+    def filter_fn(self, out: Any) -> Data:
+        """Gather the attributes of the parts."""
+        node, found = out
+        ends = found.edge_index[0]
+        if self.cluster_data.partition.sparse_format == "csr":
+            ends = swapped_ends(ends)
+        batch: Data = copy.copy(self.data)
+        for name, value in named_attributes_of(
+            self.data, node, found.edge[0], self._backend, self._ids(), self._feature_dtype
+        ):
+            batch[name] = value
+        if "num_nodes" in self.data:
+            batch.num_nodes = len(node)
+        batch.edge_index = self._backend.memory.to_batch(
+            ends, self.cluster_data.partition.index.device
+        )
+        return batch

@@ -1,0 +1,237 @@
+"""`NeighborLoader`: PyG's signature and semantics over our stages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch_geometric.loader
+from torch import Tensor
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.sampler import BaseSampler
+from torch_geometric.sampler.base import SubgraphType
+
+from ..batch.assemble import node_labels
+from ..batch.sampled import of_graph
+from ..core.arguments import check_ids, check_tensor
+from ..core.types import BatchKey
+from ..loading.base import DirectLoader
+from ..loading.options import DEFAULT_PREFETCH
+from ..loading.seeds import node_seeds
+from ..loading.site import Placing
+from ..sampling.sampler import NeighborSampler, NumNeighborsLike, keyed
+
+
+class NeighborLoader(DirectLoader, torch_geometric.loader.NeighborLoader):  # type: ignore[misc]
+    """Drop-in replacement of `torch_geometric.loader.NeighborLoader`.
+
+    A real subclass with PyG's arguments, batches and attributes; its class documentation holds
+    here, too. What differs is said below. Batch i of epoch e depends on the data, the arguments,
+    `seed`, e and i alone: not on `num_workers`, `prefetch` or timing.
+
+    The edges, times, weights and seeds are copied when the loader is built, ids as 32-bit integers
+    where they fit: what happens to the tensors that they came from changes no draw. All attributes
+    in a batch are read from the user's tensors when the batch is made. On the CPU, a loader shares
+    the copy of a living one that was built over the same tensors (by identity, not by value) with
+    the same arguments about the graph, unless they were changed in place since.
+
+    Args:
+        data: `torch_geometric.data.Data`, `HeteroData` or (`FeatureStore`, `GraphStore`).
+        num_neighbors: fan-out of each hop; negative for all neighbours, 0 for none. With edge
+            types, one list for all of them or a dict with a list for each.
+        input_nodes: seeds, as ids, a bool mask [num_nodes], or None for all nodes. With node
+            types, a type, or (type, seeds).
+        input_time: int64 [num_seeds], the time of each seed; refused without `time_attr`, as it
+            would have no effect. Without it, the seeds' own times hold; where they have none, as
+            with times of edges, it must be given.
+        replace: sample with replacement.
+        subgraph_type: 'directional', 'bidirectional' or 'induced'.
+        disjoint: give every seed a subgraph of its own; `batch.batch` tells which.
+        temporal_strategy, time_attr, weight_attr: see `NeighborSampler`. They may be combined with
+            each other and with everything above.
+        transform: called with each finished batch.
+        transform_sampler_output: called with each `SamplerOutput`, before features are gathered.
+        is_sorted: `edge_index` is sorted by column. It need not be said: sorted edges are found.
+        filter_per_worker: gather and transform in the producers (True, the default) or in the
+            thread that asks for the batch (False).
+        neighbor_sampler: a ready sampler; excludes the arguments that describe sampling.
+        directed: deprecated; False means ``subgraph_type='induced'``.
+        device: where batches are made, and are. None means `PYG_DIRECT_DEVICE` or, without it, what
+            the process uses when it begins to iterate: the CUDA device of the data, else the one on
+            which it holds tensors (its model), of several the current one, or `LOCAL_RANK`'s where
+            that was not set; without any, the CPU, until an iteration finds some. On a GPU all that
+            a model consumes arrives there: attributes, labels, times, `edge_index`, `batch`.
+            On the CPU the five arguments that follow have no effect, so that a script runs on both;
+            topology='device' and features='device' alone are refused there. Those that were given
+            are named by ``print(loader.placement)``.
+        ids: where `n_id`, `e_id` and `input_id` are: on the 'host', as PyG's, since programs index
+            their own CPU tensors with them; or on the 'device' of the batch, without that copy.
+        topology: where the graph lies for a GPU: 'host', pinned and read over PCIe; 'device';
+            or 'auto', which takes GPU memory for the CSC's indptr first, then for the rest, as far
+            as `device_bytes` go. ``loader.placement`` tells what was decided.
+        features: the same for the attributes, which in 'auto' come after the graph, small ones
+            first. Those on the host are registered where they lie and read by the GPU, row by row;
+            what cannot be registered is copied to pinned memory or left to the CPU, with a warning.
+            Loaders share their copies in GPU memory, and a copy follows its tensor when torch
+            changes that in place; what NumPy writes goes unseen.
+        device_bytes: GPU memory that 'auto' may take; None for half of what is free.
+        gather_blocks: blocks of 256 threads that may read attributes on the host at the same time;
+            None takes what keeps PCIe busy, as ``python -m pyg_direct.info`` measured it or for
+            PCIe 5. The fewer, the more of the GPU is left to training.
+        feature_dtype: torch.float32, float16 or bfloat16: what batches get the narrow attributes
+            of nodes and edges in, which are those stored as float16, bfloat16 or by
+            `pyg_direct.quantize`. They are decoded while they are gathered, and have the bits of
+            ``.to(feature_dtype)`` after the gather. All others stay as they are. None gives
+            float32 for quantized attributes, and the dtype of the tensor for all others.
+        seed: base seed in [0, 2^64) of the neighbour draws and of `shuffle`. None draws one from
+            `generator`, or from torch's default generator, at the beginning of each epoch, so that
+            `torch.manual_seed` governs as it does in PyG.
+        prefetch: batches that each producer works ahead. Producers are `num_workers` threads, at
+            least one for a GPU, where a batch is sampled on one stream and gathered on another
+            beside the training. 0, or no producers: batches are made when they are asked for, in
+            the thread and on the stream that ask.
+        time_window: with `time_attr`: no neighbour, at any hop, is older than the time of its seed
+            minus this; one that is exactly so old may be taken. Holds for both strategies.
+        **kwargs: of `torch.utils.data.DataLoader`. `num_workers` counts threads over the one copy
+            of the data, not processes, so `multiprocessing_context` has nothing to act on.
+            `prefetch_factor` is another name for `prefetch`; `worker_init_fn` runs once in each
+            thread; batches always come in order.
+
+    Raises:
+        ValueError, TypeError: a wrong argument; the message says which.
+        IndexError: `input_nodes` out of range.
+
+    Example:
+        >>> loader = pyg_direct.NeighborLoader(
+        ...     data, [10, 5], input_nodes=data.train_mask, batch_size=64, shuffle=True, seed=0
+        ... )
+        >>> batch = next(iter(loader))
+        >>> batch.batch_size, batch.x.shape[1]
+        (64, 16)
+        >>> bool((batch.x == data.x[batch.n_id]).all())
+        True
+    """
+
+    def __init__(
+        self,
+        data: Any,
+        num_neighbors: NumNeighborsLike,
+        input_nodes: Any = None,
+        input_time: Tensor | None = None,
+        replace: bool = False,
+        subgraph_type: SubgraphType | str = "directional",
+        disjoint: bool = False,
+        temporal_strategy: str = "uniform",
+        time_attr: str | None = None,
+        weight_attr: str | None = None,
+        transform: Callable[[Any], Any] | None = None,
+        transform_sampler_output: Callable[[Any], Any] | None = None,
+        is_sorted: bool = False,
+        filter_per_worker: bool | None = None,
+        neighbor_sampler: BaseSampler | None = None,
+        directed: bool = True,
+        *,
+        device: torch.device | str | int | None = None,
+        topology: str = "auto",
+        features: str = "auto",
+        device_bytes: int | None = None,
+        ids: str = "host",
+        gather_blocks: int | None = None,
+        feature_dtype: torch.dtype | None = None,
+        seed: int | None = None,
+        prefetch: int = DEFAULT_PREFETCH,
+        time_window: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        sampling = {
+            "subgraph_type": subgraph_type,
+            "replace": replace,
+            "disjoint": disjoint,
+            "temporal_strategy": temporal_strategy,
+            "time_attr": time_attr,
+            "weight_attr": weight_attr,
+            "time_window": time_window,
+            "is_sorted": is_sorted,
+            "directed": directed,
+        }
+        options = {
+            "transform": transform,
+            "transform_sampler_output": transform_sampler_output,
+            "filter_per_worker": filter_per_worker,
+            **kwargs,
+        }
+        placing = Placing(device, topology, features, device_bytes, ids, gather_blocks)
+        sampler = self._prepare(
+            data, num_neighbors, sampling, neighbor_sampler, placing, seed, prefetch, options,
+            feature_dtype,
+        )  # fmt: skip
+        _check_input_time(input_time, sampler, time_attr)
+        # Past the initialiser of PyG's NeighborLoader, which would build a sampler of its own.
+        torch_geometric.loader.NodeLoader.__init__(
+            self,
+            data,
+            node_sampler=sampler,
+            input_nodes=node_seeds(input_nodes, options.get("input_id"), data, sampler),
+            input_time=input_time,
+            **options,
+        )
+        self.input_nodes = input_nodes
+        if isinstance(sampler, NeighborSampler):  # find what is wrong here, not in an epoch
+            seeds, graph = self.input_data, keyed(sampler)
+            check_ids(seeds.node, graph.num_nodes_of(seeds.input_type), "input_nodes")
+            graph.seed_time(seeds.input_type, seeds.node, seeds.time)
+
+    def __call__(self, index: Tensor | list[int], input_time: Tensor | None = None) -> Any:
+        """Return the batch of the seeds at positions `index`.
+
+        `input_time`, int64 [len(index)], takes the place of the times that these seeds have.
+        """
+        if input_time is None:
+            return super().__call__(index)
+        check_tensor("input_time", input_time)
+        self._decide_device()
+        inputs = self.input_data[index]
+        inputs.time = input_time
+        return self.filter_fn(self._sample(inputs, None))
+
+    def _sample(self, inputs: Any, key: BatchKey | None) -> Any:
+        if isinstance(self._sampler, NeighborSampler) and key is not None:
+            return self._sampler.sample_from_nodes(inputs, key=key)
+        return self._sampler.sample_from_nodes(inputs)
+
+    def _sample_for_batch(self, inputs: Any, key: BatchKey) -> Any:
+        sampler = self._site.sampler
+        if (
+            type(sampler) is not NeighborSampler
+            or self.transform_sampler_output is not None
+            or type(self)._sample is not NeighborLoader._sample
+            or getattr(self.filter_fn, "__func__", None) is not DirectLoader.filter_fn
+            or not isinstance(self.data, (Data, HeteroData))
+            or not (graph := keyed(sampler)).emits_as_drawn
+        ):
+            return self._sample(inputs, key)
+        kind, time = inputs.input_type, inputs.time
+        sampled = graph.sample_around(
+            {kind: inputs.node}, {} if time is None else {kind: time}, key
+        )
+        metadata = inputs.input_id, time
+        return of_graph(sampled, sampler.node_types, sampler.edge_types, metadata)
+
+    def _labels(self, out: Any) -> dict[Any, dict[str, Any]]:
+        return node_labels(out.metadata, self.input_data.input_type)
+
+    def _num_seeds(self) -> int:
+        return int(self.input_data.node.numel())
+
+    def _seed_parts(self) -> tuple[dict[str, Any], list[Tensor | None]]:
+        seeds = self.input_data
+        arguments = {"loader": "NeighborLoader", "input_type": str(seeds.input_type)}
+        return arguments, [seeds.node, seeds.time, seeds.input_id]
+
+
+def _check_input_time(input_time: Any, sampler: BaseSampler, time_attr: str | None) -> None:
+    temporal = getattr(sampler, "is_temporal", time_attr is not None)
+    check_tensor("input_time", input_time)
+    if input_time is not None and not temporal:
+        raise ValueError("input_time is set, but time_attr is not: it would have no effect.")

@@ -1,0 +1,1 @@
+"""Operations on large arrays that run on the host, whatever device makes the batches."""

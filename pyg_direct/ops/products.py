@@ -1,0 +1,201 @@
+"""Message passing as one product with a sparse matrix, with a backward; no message is written down.
+
+On the CPU by the kernels of `kernels/aggregate.py`, elsewhere by torch's own sparse products.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..core.threads import run_all
+from ..kernels import aggregate as kernels
+
+MIN_BYTES_PER_THREAD = 1 << 18  # of rows that are read
+NO_WEIGHT = np.empty(0, np.float32)
+REDUCTIONS = {"sum": "sum", "add": "sum", "mean": "mean", "max": "max", "min": "min"}
+
+
+class Adjacency:
+    """The edges into some destinations, as a CSR matrix [destinations, sources].
+
+    Args:
+        indptr: int64 [destinations + 1], from 0.
+        index: int64 [E], the source of each edge, in [0, num_sources). Not checked again.
+        num_sources: how many rows a product takes, at least.
+
+    The transpose, which a backward needs, is made when one asks for it, and kept. It takes less
+    than 1 % of a training step (docs/guides/training.md), so producers do not make it ahead.
+    """
+
+    def __init__(self, indptr: Tensor, index: Tensor, num_sources: int) -> None:
+        self.indptr, self.index, self.num_sources = indptr, index, num_sources
+        self._transpose: tuple[Adjacency, Tensor] | None = None
+
+    @property
+    def num_destinations(self) -> int:
+        """Number of rows of a product."""
+        return self.indptr.numel() - 1
+
+    def transpose(self) -> tuple[Adjacency, Tensor]:
+        """Return the matrix [sources, destinations], and where each of its edges stood."""
+        if self._transpose is None:
+            make = _transpose_on_host if self.indptr.device.type == "cpu" else _transpose
+            self._transpose = make(self)
+        return self._transpose
+
+    def counts(self, like: Tensor) -> Tensor:
+        """Return the number of edges of each destination, at least 1, as a column like `like`."""
+        return self.indptr.diff().clamp_(min=1).to(like.dtype).view(-1, 1)
+
+
+def _transpose_on_host(matrix: Adjacency) -> tuple[Adjacency, Tensor]:
+    edges = matrix.index.numel()
+    indptr = torch.zeros(matrix.num_sources + 2, dtype=torch.int64)
+    index, position = torch.empty(2, edges, dtype=torch.int64)
+    arrays = (matrix.indptr, matrix.index, indptr, index, position)
+    kernels.transpose_csr(*(array.numpy() for array in arrays))
+    return Adjacency(indptr[:-1], index, matrix.num_destinations), position
+
+
+def _transpose(matrix: Adjacency) -> tuple[Adjacency, Tensor]:
+    source, position = torch.sort(matrix.index, stable=True)
+    lists = torch.arange(matrix.num_destinations, device=source.device)
+    destination = lists.repeat_interleave(matrix.indptr.diff(), output_size=source.numel())
+    indptr = torch._convert_indices_from_coo_to_csr(source, matrix.num_sources)
+    return Adjacency(indptr, destination[position], matrix.num_destinations), position
+
+
+def can_aggregate(x: Tensor, weight: Tensor | None, reduce: str) -> bool:
+    """Whether `aggregate` takes these: floats [m, C], and weights without a gradient for sums."""
+    if reduce not in REDUCTIONS or x.dim() != 2 or not x.is_floating_point():
+        return False
+    extreme = REDUCTIONS[reduce] in ("max", "min")
+    if weight is not None:
+        plain = weight.dim() == 1 and weight.is_floating_point() and not weight.requires_grad
+        return plain and not extreme
+    return not extreme or x.device.type == "cpu"
+
+
+def aggregate(matrix: Adjacency, x: Tensor, weight: Tensor | None, reduce: str) -> Tensor:
+    """Return for each destination the sum, mean, largest or smallest value of its sources' rows.
+
+    Args:
+        matrix: rows receive from columns.
+        x: [m, C], at least `matrix.num_sources` rows; what `can_aggregate` admits. Half precision
+            is summed in float32.
+        weight: [E], a factor for each edge, or None.
+        reduce: "sum" (or "add"), "mean", "max" or "min". An empty list gives 0. Entries
+            that share an extremum share its gradient, as in `torch.scatter_reduce`.
+
+    Returns:
+        [destinations, C], of the dtype of `x`.
+    """
+    reduce = REDUCTIONS[reduce]
+    if x.size(0) < matrix.num_sources:
+        raise ValueError(
+            f"The edges name {matrix.num_sources} source nodes, but x has {x.size(0)} rows."
+        )
+    dtype = x.dtype
+    wide = x if dtype in (torch.float32, torch.float64) else x.float()
+    weight = None if weight is None else weight.to(wide.dtype)
+    if reduce in ("max", "min"):
+        out: Tensor = _extreme(wide, matrix, reduce == "max")
+    else:
+        out = _sum(wide, matrix, weight, reduce == "mean")
+    return out.to(dtype)
+
+
+class _Sum(torch.autograd.Function):
+    """A sparse product; its backward is one with the transpose, so it has derivatives itself."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, matrix: Adjacency, weight: Tensor | None, mean: bool
+    ) -> Tensor:
+        ctx.matrix, ctx.weight, ctx.mean, ctx.rows = matrix, weight, mean, x.size(0)
+        return _product(matrix, x.detach(), weight, mean)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        grad = grads[0] / ctx.matrix.counts(grads[0]) if ctx.mean else grads[0]
+        transpose, position = ctx.matrix.transpose()
+        weight = None if ctx.weight is None else ctx.weight[position]
+        out = _sum(grad, transpose, weight, False)
+        unused = ctx.rows - out.size(0)  # rows that no edge may name
+        return torch.nn.functional.pad(out, (0, 0, 0, unused)) if unused else out, None, None, None
+
+
+class _Extreme(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, matrix: Adjacency, largest: bool) -> Tensor:
+        x = x.detach().contiguous()
+        out = x.new_empty(matrix.num_destinations, x.size(1))
+        ties = torch.empty_like(out)
+        indptr, index = matrix.indptr.numpy(), matrix.index.numpy()
+        rows, best, shares = x.numpy(), out.numpy(), ties.numpy()
+        _share(
+            matrix,
+            x,
+            lambda a, b: kernels.extreme_rows(indptr, index, rows, largest, a, b, best, shares),
+        )
+        ctx.matrix = matrix
+        ctx.save_for_backward(x, out, ties)
+        result: Tensor = out
+        return result
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        x, best, ties = ctx.saved_tensors
+        transpose = ctx.matrix.transpose()[0]
+        out = torch.zeros_like(x)
+        grad = (grads[0] / ties).contiguous().numpy()
+        arrays = transpose.indptr.numpy(), transpose.index.numpy(), x.numpy(), best.numpy(), grad
+        result = out.numpy()
+        _share(transpose, best, lambda a, b: kernels.spread_to_extremes(*arrays, a, b, result))
+        return out, None, None
+
+
+# The classes' `apply` has no types.
+_sum: Callable[[Tensor, Adjacency, Tensor | None, bool], Tensor] = _Sum.apply
+_extreme: Callable[[Tensor, Adjacency, bool], Tensor] = _Extreme.apply
+
+
+def _product(matrix: Adjacency, x: Tensor, weight: Tensor | None, mean: bool) -> Tensor:
+    if x.device.type != "cpu":
+        return _torch_product(matrix, x, weight, mean)
+    x = x.contiguous()
+    out = x.new_empty(matrix.num_destinations, x.size(1))
+    values = NO_WEIGHT if weight is None else weight.detach().contiguous().numpy()
+    arrays = matrix.indptr.numpy(), matrix.index.numpy(), values, x.numpy(), mean
+    result = out.numpy()
+    _share(matrix, x, lambda a, b: kernels.sum_rows(*arrays, a, b, result))
+    return out
+
+
+def _torch_product(matrix: Adjacency, x: Tensor, weight: Tensor | None, mean: bool) -> Tensor:
+    values = x.new_ones(matrix.index.numel()) if weight is None else weight
+    size = (matrix.num_destinations, x.size(0))
+    csr = torch.sparse_csr_tensor(matrix.indptr, matrix.index, values, size, check_invariants=False)
+    out = csr @ x
+    return out / matrix.counts(out) if mean else out
+
+
+def _share(matrix: Adjacency, x: Tensor, task: Callable[[int, int], None]) -> None:
+    """Run ``task(first, last)`` over ranges of rows with as many edges each, at the same time."""
+    rows, edges = matrix.num_destinations, matrix.index.numel()
+    row_bytes = x.element_size() * x.size(1)
+    pieces = min(torch.get_num_threads(), 1 + edges * row_bytes // MIN_BYTES_PER_THREAD)
+    if pieces == 1:
+        task(0, rows)
+        return
+    wanted = torch.arange(1, pieces) * edges // pieces
+    cuts = [0, *torch.searchsorted(matrix.indptr, wanted).clamp_(max=rows).tolist(), rows]
+    run_all([partial(task, a, b) for a, b in pairwise(cuts)])

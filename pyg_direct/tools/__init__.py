@@ -1,0 +1,1 @@
+"""The commands: what a machine has, what fits on it, and files of graphs."""

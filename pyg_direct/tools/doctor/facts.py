@@ -1,0 +1,228 @@
+"""Facts about this machine; `Unknown` where one cannot be determined."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from dataclasses import dataclass
+from importlib.metadata import version as distribution_version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from ...core.config import DEVICE_VARIABLE, resolve_device
+from ...kernels import gather as numba_gather
+from ...ops.cuda import certificate
+from ...ops.cuda.backend import CudaBackend
+from ...ops.cuda.compiler import install_cupy, require_cuda
+from ...ops.cuda.link_file import gpu_key, write_link
+from ...ops.devices import usable_device
+from ...ops.host_memory import available_bytes, lockable_bytes
+from ...ops.placement import FREE_SHARE
+from .bandwidth import HostBandwidth, host_bytes, measure_bandwidth
+from .nvidia import Gpu, Nvidia, by_nvml, by_torch
+from .unknown import Unknown, ask
+
+PACKAGES = ("torch-geometric", "numba", "numpy", "pyg-direct", "torch-sparse", "pyg-lib")
+CUPY_PACKAGES = ("cupy-cuda11x", "cupy-cuda12x", "cupy-cuda13x", "cupy-cuda14x", "cupy")
+UNLIMITED = -1
+
+
+class TorchCuda(NamedTuple):
+    """What torch reports about CUDA."""
+
+    version: str  # of torch
+    built_for: str | None  # CUDA version
+    usable: bool
+
+
+class Machine:
+    """The questions to the machine. Each method may raise; tests replace them."""
+
+    environ: Any = os.environ
+
+    def package(self, name: str) -> str:
+        """Return the version of an installed distribution."""
+        return distribution_version(name)
+
+    def nvml(self) -> Any:
+        """Return the module of nvidia-ml-py.
+
+        Raises:
+            ImportError: it is not installed.
+        """
+        import pynvml
+
+        return pynvml
+
+    def nvidia_of_torch(self) -> tuple[str | None, str | None]:
+        """Return the driver's version and a list of GPUs, as torch's own report has them."""
+        from torch.utils import collect_env
+
+        report: Any = collect_env  # which has no types
+        return report.get_nvidia_driver_version(report.run), report.get_gpu_info(report.run)
+
+    def torch_cuda(self) -> TorchCuda:
+        """Return what torch says, which counts devices and makes no context."""
+        return TorchCuda(str(torch.__version__), torch.version.cuda, torch.cuda.is_available())
+
+    def require_cuda(self) -> None:
+        """Raise if a loader could not use the GPU."""
+        require_cuda(torch.device("cuda"))
+
+    def pci_gpus(self) -> int:
+        """Return how many display controllers of NVIDIA are in the machine.
+
+        NVML is a part of the driver: where that is missing, only the system sees the GPU.
+        """
+        found = 0
+        for device in Path("/sys/bus/pci/devices").iterdir():
+            kind = (device / "class").read_text().strip()
+            found += (device / "vendor").read_text().strip() == "0x10de" and kind[:4] == "0x03"
+        return found
+
+    def memlock(self) -> int:
+        """Return how many bytes may be page-locked, or UNLIMITED."""
+        lockable = lockable_bytes()
+        return UNLIMITED if lockable is None else lockable
+
+    def available_bytes(self) -> int:
+        """Return the bytes that can be had without swapping."""
+        return available_bytes()
+
+    def cores(self) -> set[int]:
+        """Return the cores that this process may use."""
+        if hasattr(os, "sched_getaffinity"):
+            return os.sched_getaffinity(0)
+        return set(range(os.cpu_count() or 1))
+
+    def kernel_cache(self) -> str | None:
+        """Return the folder of numba's cache, or None if none can be written."""
+        cache: str | None = numba_gather.gather_tables.stats.cache_path  # type: ignore[attr-defined]
+        return cache
+
+    def writable(self, folder: str) -> bool:
+        """Whether files can be made in a folder, or in the one that it would be made in."""
+        path = Path(folder).absolute()
+        there = next(parent for parent in (path, *path.parents) if parent.exists())
+        return there.is_dir() and os.access(there, os.W_OK | os.X_OK)
+
+    def device(self) -> str:
+        """Return the device that a loader could use, with ``device=None``."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what it would warn of is among the problems
+            return str(resolve_device(None) or usable_device())
+
+    def bandwidth(self) -> HostBandwidth:
+        """Measure how fast the first GPU reads pinned memory, and keep the result for loaders."""
+        device = torch.device("cuda", 0)
+        speed = measure_bandwidth(CudaBackend(device), host_bytes())
+        write_link(gpu_key(device), speed.bytes_under_way)
+        return speed
+
+    def checks(self) -> list[tuple[str, bool]]:
+        """Compare batches of the first GPU with the CPU's: name and whether they are the same."""
+        return list(certificate.results(CudaBackend(torch.device("cuda", 0))))
+
+
+@dataclass
+class Facts:
+    """What was found out."""
+
+    torch: TorchCuda | Unknown
+    packages: dict[str, str]  # those that are installed
+    cupy: dict[str, str]
+    driver: str | Unknown | None  # None: there is none
+    gpus: list[Gpu] | Unknown
+    memlock: int | Unknown
+    available_bytes: int | Unknown
+    cores: set[int] | Unknown
+    kernel_cache: str | Unknown | None
+    kernel_cache_writable: bool | Unknown
+    cupy_cache: str
+    cupy_cache_writable: bool | Unknown
+    pci_gpus: int | Unknown
+    visible: str | None  # CUDA_VISIBLE_DEVICES
+    variable: str | None  # PYG_DIRECT_DEVICE
+    device: str | Unknown
+    refusal: str | None = None  # why a loader could not use the GPU
+    bandwidth: HostBandwidth | Unknown | None = None
+    checks: list[tuple[str, bool]] | Unknown | None = None  # batches compared with the CPU's
+
+    @property
+    def has_gpu(self) -> bool:
+        """Whether there is an NVIDIA GPU, also if torch cannot use it."""
+        return isinstance(self.gpus, list) and bool(self.gpus)
+
+    @property
+    def budget_bytes(self) -> int | Unknown:
+        """What 'auto' would take of the first GPU's memory now."""
+        if not isinstance(self.gpus, list) or not self.gpus:
+            return Unknown("no GPU")
+        free = self.gpus[0].free_bytes
+        return free if isinstance(free, Unknown) else int(FREE_SHARE * free)
+
+    @staticmethod
+    def cupy_command(major: int) -> str:
+        """Return the command that installs CuPy for a major version of CUDA."""
+        return install_cupy(major)
+
+    @property
+    def usable(self) -> bool:
+        """Whether torch can use a GPU."""
+        return isinstance(self.torch, TorchCuda) and self.torch.usable
+
+
+def find_out(machine: Machine, bandwidth: bool = True) -> Facts:
+    """Ask the machine everything.
+
+    Args:
+        machine: answers the questions.
+        bandwidth: measure the bandwidth of host memory and compare batches with the CPU's, if there
+            is a GPU that can be used.
+    """
+    versions = {name: ask(machine.package, name) for name in (*PACKAGES, *CUPY_PACKAGES)}
+    installed = {name: found for name, found in versions.items() if isinstance(found, str)}
+    cupy_cache = machine.environ.get("CUPY_CACHE_DIR") or os.path.expanduser("~/.cupy/kernel_cache")
+    kernel_cache = ask(machine.kernel_cache)
+    pci_gpus = ask(machine.pci_gpus)
+    nvidia = ask(_nvidia, machine)
+    if isinstance(nvidia, Unknown):
+        nvidia = Nvidia(nvidia, nvidia)
+    elif nvidia.driver is None and isinstance(pci_gpus, int) and pci_gpus > 0:
+        nvidia = nvidia._replace(driver=Unknown(f"{pci_gpus} GPU on the PCI bus, but no NVML"))
+    facts = Facts(
+        torch=ask(machine.torch_cuda),
+        packages={name: found for name, found in installed.items() if name in PACKAGES},
+        cupy={name: found for name, found in installed.items() if name in CUPY_PACKAGES},
+        driver=nvidia.driver,
+        gpus=nvidia.gpus,
+        memlock=ask(machine.memlock),
+        available_bytes=ask(machine.available_bytes),
+        cores=ask(machine.cores),
+        kernel_cache=kernel_cache,
+        kernel_cache_writable=ask(machine.writable, kernel_cache),
+        cupy_cache=cupy_cache,
+        cupy_cache_writable=ask(machine.writable, cupy_cache),
+        pci_gpus=pci_gpus,
+        visible=machine.environ.get("CUDA_VISIBLE_DEVICES"),
+        variable=machine.environ.get(DEVICE_VARIABLE),
+        device=ask(machine.device),
+    )
+    if facts.usable:
+        refused = ask(machine.require_cuda)
+        facts.refusal = str(refused.why) if isinstance(refused, Unknown) else None
+        if bandwidth and facts.refusal is None:
+            facts.bandwidth = ask(machine.bandwidth)
+            facts.checks = ask(machine.checks)
+    return facts
+
+
+def _nvidia(machine: Machine) -> Nvidia:
+    """Return driver and GPUs, from NVML where nvidia-ml-py is installed."""
+    try:
+        nvml = machine.nvml()
+    except ImportError:
+        return by_torch(*machine.nvidia_of_torch())
+    return by_nvml(nvml)

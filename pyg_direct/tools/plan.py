@@ -1,0 +1,335 @@
+"""What batches will hold and where things fit, before there is a GPU.
+
+    python -m pyg_direct.plan --nodes 2400000 --edges 62000000 --fanout 15,10,5 --features 100
+    python -m pyg_direct.plan --graph data.pt --fanout 15,10,5 --machine pcie4-24gb
+    python -m pyg_direct.plan --graph typed.pt --seed-type paper --fanout 10,5 --cache-dtype int8
+    python -m pyg_direct.plan --degrees in_degrees.npy --fanout 10,10 --features 768 --dtype float16
+
+Some batches are sampled on the CPU: of the graph, if it is given (``torch.save(data, ...)``), else
+of a random graph with its degrees, or with degrees by a power law. So counts are those of the graph
+within the spread between batches; of a random graph they are off where the graph has communities.
+Times of PCIe are lower limits, computed from its nominal bandwidth: no GPU has been measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.sampler import NodeSamplerInput
+from torch_geometric.typing import NodeType
+
+from ..core.units import blocks_of_row, size_text
+from ..sampling.sampler import NeighborSampler
+
+LINE_BYTES = 128  # of a read over PCIe
+WIDTHS = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}
+MAX_EDGES = 200_000_000  # of a random graph; larger ones need more memory than a plan is worth
+
+
+class Machine(NamedTuple):
+    """What a GPU has; nominal figures."""
+
+    gpu_bytes: int
+    link_bytes_per_s: float
+    source: str
+
+
+# Bandwidth of 16 lanes in one direction: 8, 16 and 32 GT/s with 128b/130b encoding.
+_PCIE = "PCI Express Base Specification, revision {}.0, 16 lanes in one direction"
+MACHINES = {
+    "pcie3-16gb": Machine(16 << 30, 15.75e9, _PCIE.format(3)),
+    "pcie4-24gb": Machine(24 << 30, 31.5e9, _PCIE.format(4)),
+    "pcie4-80gb": Machine(80 << 30, 31.5e9, _PCIE.format(4)),
+    "pcie5-80gb": Machine(80 << 30, 63.0e9, _PCIE.format(5)),
+}
+
+
+class Batches(NamedTuple):
+    """What sampled batches hold, on average."""
+
+    num_batches: int
+    nodes: float  # of all types
+    nodes_deviation: float  # between batches
+    edges: float
+    sampling_seconds: float  # on this machine, median, one thread
+    node_ids: dict[Any, Tensor]  # by node type, of all batches, one after the other
+
+
+def power_law_edges(num_nodes: int, num_edges: int, skew: float = 3.0, seed: int = 0) -> Tensor:
+    """Return random edges int64 [2, num_edges], where node i is an end with density i^(1/skew - 1).
+
+    The degrees follow a power law with exponent 1 + skew / (skew - 1); skew 1 makes all nodes
+    equally popular.
+    """
+    random = np.random.default_rng(seed)
+    ends = (random.random((2, num_edges)) ** skew * num_nodes).astype(np.int64)
+    return torch.from_numpy(np.minimum(ends, num_nodes - 1))
+
+
+def edges_with_degrees(in_degrees: Tensor, seed: int = 0) -> Tensor:
+    """Return random edges int64 [2, E] with these in-degrees; sources are drawn by degree, too."""
+    counts = in_degrees.to(torch.int64)
+    col = torch.repeat_interleave(torch.arange(len(counts)), counts)
+    order = torch.from_numpy(np.random.default_rng(seed).permutation(len(col)))
+    return torch.stack([col[order], col])
+
+
+def sample(
+    data: Data | HeteroData,
+    fanout: Sequence[int],
+    batch_size: int,
+    batches: int = 8,
+    seed_type: NodeType | None = None,
+) -> Batches:
+    """Sample some batches of random seeds, and return what they hold.
+
+    Args:
+        data: the graph; only its edges are looked at.
+        fanout: of each hop, and each edge type.
+        batch_size: seeds of a batch.
+        batches: how many to sample.
+        seed_type: node type of the seeds; None in a homogeneous graph.
+    """
+    num_nodes = node_counts(data)[seed_type]
+    sampler = NeighborSampler(data, list(fanout), seed=0)
+    random, found, seconds = np.random.default_rng(1), [], []
+    for _ in range(batches + 1):  # the first one compiles
+        seeds = random.choice(num_nodes, min(batch_size, num_nodes), replace=False)
+        start = time.perf_counter()
+        given = NodeSamplerInput(None, torch.from_numpy(seeds), input_type=seed_type)
+        out: Any = sampler.sample_from_nodes(given)
+        seconds.append(time.perf_counter() - start)
+        typed = isinstance(out.node, dict)
+        node, row = (out.node, out.row) if typed else ({None: out.node}, {None: out.row})
+        found.append((node, sum(edges.numel() for edges in row.values() if edges is not None)))
+    found = found[1:]
+    nodes = np.array([sum(ids.numel() for ids in node.values()) for node, _ in found], float)
+    edges = float(np.mean([count for _, count in found]))
+    ids = {kind: torch.cat([node[kind] for node, _ in found]) for kind in found[0][0]}
+    middle = float(np.median(seconds[1:]))
+    return Batches(batches, float(nodes.mean()), float(nodes.std()), edges, middle, ids)
+
+
+def node_counts(data: Data | HeteroData) -> dict[Any, int]:
+    """Return the number of nodes by type; by None in a homogeneous graph."""
+    if isinstance(data, HeteroData):
+        return {kind: int(data[kind].num_nodes or 0) for kind in data.node_types}
+    return {None: int(data.num_nodes or 0)}
+
+
+def out_degrees(data: Data | HeteroData) -> dict[Any, Tensor]:
+    """Return how many edges leave each node, int64 [nodes] by type."""
+    counts = node_counts(data)
+    found = {kind: torch.zeros(count, dtype=torch.int64) for kind, count in counts.items()}
+    edges: Any = {None: data.edge_index}.items() if None in counts else _edges_by_type(data)
+    for key, edge_index in edges:
+        kind = None if key is None else key[0]
+        found[kind] += torch.bincount(edge_index[0], minlength=counts[kind])
+    return found
+
+
+def _edges_by_type(data: Any) -> Any:
+    return data.edge_index_dict.items()
+
+
+class Cache(NamedTuple):
+    """Rows of features in GPU memory, those of the nodes with most out-edges for their bytes."""
+
+    rows: int
+    hits: float  # part of the lines of a batch that they save
+
+
+def cache_of(
+    batches: Batches,
+    degrees: Mapping[Any, Tensor],
+    row_bytes: Mapping[Any, int],
+    room_bytes: int,
+    share: float = 1.0,
+) -> Cache:
+    """Return what fits into a cache, and how often it is hit.
+
+    Args:
+        batches: that are gathered.
+        degrees: out-degree of each node, by type.
+        row_bytes: of the features, by type.
+        room_bytes: for the cache.
+        share: bytes of a cached row, by those of the row.
+    """
+    kinds = list(degrees)
+    sizes = torch.cat([torch.full((len(degrees[k]),), row_bytes[k] * share) for k in kinds])
+    value = torch.cat([degrees[k].to(torch.float64) for k in kinds]) / sizes.clamp(min=1e-9)
+    order = value.argsort(descending=True, stable=True)
+    fits = sizes[order].to(torch.float64).cumsum(0) <= room_bytes
+    cached = torch.zeros(len(sizes), dtype=torch.bool)
+    cached[order[fits]] = True
+    saved = wanted = 0.0
+    parts = torch.split(cached, [len(degrees[k]) for k in kinds])
+    for kind, part in zip(kinds, parts, strict=True):
+        lines = blocks_of_row(row_bytes[kind], LINE_BYTES) if row_bytes[kind] else 0.0
+        wanted += lines * batches.node_ids[kind].numel()
+        saved += lines * float(part[batches.node_ids[kind]].sum())
+    return Cache(int(cached.sum()), saved / wanted if wanted else 0.0)
+
+
+class Question(NamedTuple):
+    """What a plan is asked for."""
+
+    fanout: Sequence[int]
+    batch_size: int
+    row_bytes: Mapping[Any, int]  # of the features, by node type
+    machine: Machine
+    num_seeds: int | None = None  # of an epoch; None for all nodes (of their type)
+    seed_type: NodeType | None = None
+    cache_share: float = 1.0  # bytes of a cached row, by those of a row in host memory
+    cores: int = 1  # that sample, where there is no GPU
+
+
+def report(data: Data | HeteroData, question: Question) -> str:
+    """Return the plan as text."""
+    fanout, batch_size, row_bytes, machine = question[:4]
+    counts = node_counts(data)
+    degrees = out_degrees(data)
+    num_nodes, num_edges = sum(counts.values()), sum(int(d.sum()) for d in degrees.values())
+    batches = sample(data, fanout, batch_size, seed_type=question.seed_type)
+    means = {kind: ids.numel() / batches.num_batches for kind, ids in batches.node_ids.items()}
+    seeds = counts[question.seed_type] if question.num_seeds is None else question.num_seeds
+    steps = math.ceil(seeds / batch_size)
+    topology = (num_nodes + 1 + num_edges) * (4 if max(num_nodes, num_edges) < 2**31 else 8)
+    features = sum(counts[kind] * row_bytes[kind] for kind in counts)
+    gathered = sum(means[kind] * row_bytes[kind] for kind in counts)
+    lines = sum(
+        means[kind] * blocks_of_row(row_bytes[kind], LINE_BYTES)
+        for kind in counts
+        if row_bytes[kind]
+    )
+    spread = 100 * batches.nodes_deviation / max(1.0, batches.nodes)
+    sampling = steps * batches.sampling_seconds
+    wide = ", ".join(f"{size} bytes a {kind or 'node'}" for kind, size in row_bytes.items())
+    by_type = [f"    {mean:,.0f} of {kind}" for kind, mean in means.items() if kind is not None]
+    lines_text = [
+        f"{num_nodes:,} nodes, {num_edges:,} edges: {size_text(topology)} of topology, "
+        f"{size_text(features)} of features ({wide})",
+        f"a batch of {batch_size:,} seeds, fan-out {'/'.join(map(str, fanout))} "
+        f"(mean of {batches.num_batches}):",
+        f"  {batches.nodes:,.0f} unique nodes (batches differ by {spread:.1f} %), "
+        f"{batches.edges:,.0f} edges",
+        *by_type,
+        f"  {size_text(int(gathered))} of features, {lines:,.0f} reads of {LINE_BYTES} bytes",
+        f"  {1e3 * batches.sampling_seconds:.1f} ms to sample here, with one thread (measured)",
+        f"an epoch of {steps:,} batches: {size_text(int(steps * gathered))} of features, "
+        f"{sampling:.1f} s of sampling on this machine with one core, at least "
+        f"{sampling / question.cores:.1f} s with {question.cores}",
+        f"with {size_text(machine.gpu_bytes)} of GPU memory, of which a loader takes half, and "
+        f"{machine.link_bytes_per_s / 1e9:.1f} GB/s ({machine.source}; computed, not measured):",
+    ]
+    room = machine.gpu_bytes // 2
+    cache = cache_of(batches, degrees, row_bytes, max(0, room - topology), question.cache_share)
+    link_seconds = lines * LINE_BYTES / machine.link_bytes_per_s
+    lines_text += _placements(topology, features, room, cache, num_nodes, link_seconds, steps)
+    return "\n".join(lines_text)
+
+
+def _placements(
+    topology: int, features: int, room: int, cache: Cache, num_nodes: int, link: float, steps: int
+) -> Iterator[str]:
+    """Yield a line for each placement; `link` is in seconds a batch, without a cache."""
+    cached = 0 < cache.rows < num_nodes
+    for name, fits, seconds in (
+        ("all in GPU memory", topology + features <= room, 0.0),
+        ("topology in GPU memory, features on the host", topology <= room, link),
+        (
+            f"with a cache of {cache.rows:,} rows, not built ({100 * cache.hits:.0f} % hits)",
+            topology <= room and cached,
+            link * (1 - cache.hits),
+        ),
+        ("all on the host", True, link),
+    ):
+        limit = (
+            f"features keep PCIe busy for at least {1e3 * seconds:.2f} ms a batch, "
+            f"{steps * seconds:.1f} s an epoch"
+        )
+        yield f"  {name}: {limit if fits else 'does not apply or does not fit'}"
+
+
+def row_bytes_of(data: Data | HeteroData, features: int, width: int) -> dict[Any, int]:
+    """Return the bytes of a node's features by type: columns of `x` if there are any."""
+    if not isinstance(data, HeteroData):
+        return {None: features * width}
+    found = {}
+    for kind in data.node_types:
+        x = data[kind].get("x")
+        found[kind] = width * (x.size(-1) if isinstance(x, Tensor) else features)
+    return found
+
+
+def _graph_of(args: argparse.Namespace) -> Data | HeteroData:
+    if args.graph is not None:
+        data: Data | HeteroData = torch.load(args.graph, weights_only=False)
+        graph = isinstance(data, (Data, HeteroData))
+        stores: Any = data.edge_stores if graph else []
+        if not graph or not all(isinstance(s.get("edge_index"), Tensor) for s in stores):
+            raise SystemExit(f"{args.graph} must hold a Data or HeteroData with edge_index.")
+        known = list(node_counts(data))
+        if args.seed_type not in known:
+            raise SystemExit(f"--seed-type must be one of {known}, got {args.seed_type!r}.")
+        return data
+    if args.seed_type is not None:
+        raise SystemExit("--seed-type needs --graph with node types.")
+    if args.degrees is not None:
+        degrees = torch.from_numpy(np.load(args.degrees)).view(-1)
+        return Data(edge_index=edges_with_degrees(degrees), num_nodes=len(degrees))
+    if not (args.nodes and args.edges):
+        raise SystemExit("Give --graph, --degrees, or --nodes and --edges.")
+    if args.edges > MAX_EDGES:
+        raise SystemExit(f"A random graph may have {MAX_EDGES:,} edges at most here.")
+    edge_index = power_law_edges(args.nodes, args.edges, args.skew)
+    return Data(edge_index=edge_index, num_nodes=args.nodes)
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Print a plan."""
+    parser = argparse.ArgumentParser(prog="python -m pyg_direct.plan", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--graph", type=Path, help="file with a Data, by torch.save")
+    parser.add_argument("--degrees", type=Path, help=".npy with the in-degree of each node")
+    parser.add_argument("--nodes", type=int, help="of a random graph")
+    parser.add_argument("--edges", type=int, help="of a random graph")
+    parser.add_argument("--skew", type=float, default=3.0, help="3: degrees with exponent 2.5")
+    parser.add_argument("--fanout", default="15,10,5", help="of each hop")
+    parser.add_argument("--batch-size", type=int, default=1024)
+    parser.add_argument("--features", type=int, default=100, help="columns")
+    parser.add_argument("--dtype", choices=WIDTHS, default="float32")
+    parser.add_argument("--cache-dtype", choices=WIDTHS, help="of cached rows; --dtype if left out")
+    parser.add_argument("--seed-type", help="node type of the seeds, of a graph with types")
+    parser.add_argument("--cores", type=int, default=os.cpu_count() or 1, help="that sample")
+    parser.add_argument("--seeds", type=int, help="of an epoch; all nodes if left out")
+    parser.add_argument("--machine", choices=MACHINES, default="pcie4-24gb")
+    parser.add_argument("--gpu-bytes", type=int, help="instead of the machine's")
+    parser.add_argument("--link-bytes-per-s", type=float, help="instead of the machine's")
+    args = parser.parse_args(argv)
+    machine = MACHINES[args.machine]
+    if args.gpu_bytes:
+        machine = machine._replace(gpu_bytes=args.gpu_bytes)
+    if args.link_bytes_per_s:
+        machine = machine._replace(link_bytes_per_s=args.link_bytes_per_s, source="as given")
+    fanout = [int(part) for part in args.fanout.split(",")]
+    data, width = _graph_of(args), WIDTHS[args.dtype]
+    question = Question(
+        fanout, args.batch_size, row_bytes_of(data, args.features, width), machine, args.seeds,
+        args.seed_type, WIDTHS[args.cache_dtype or args.dtype] / width, max(1, args.cores),
+    )  # fmt: skip
+    print(report(data, question))
+
+
+if __name__ == "__main__":
+    main()

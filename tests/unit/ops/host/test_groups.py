@@ -1,0 +1,88 @@
+"""Edges within groups of nodes: the kernels' examples, long lists, many edges, several threads."""
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from pyg_direct.kernels import groups
+from pyg_direct.ops.host import lists as ordering
+from pyg_direct.ops.host.lists import SortedLists, ego_graphs
+
+
+def scratch(largest: int) -> tuple[Any, ...]:
+    slots = groups.slots_for(largest)
+    return (
+        np.empty(slots, np.int64), np.empty(slots, np.int32),
+        np.empty(groups.words_for(slots), np.uint64), np.empty(largest, np.int64),
+    )  # fmt: skip
+
+
+def test_edges_of_one_group_by_hand() -> None:
+    """The example of `edges_within`; then with too little room, as the list has four entries."""
+    ptr, node = np.array([0, 3]), np.array([2, 5, 7])
+    indptr, indices = np.array([0, 0, 0, 0, 0, 0, 4, 4, 4]), np.array([0, 2, 2, 7])
+    graph = ptr, node, indptr, indices
+    ends, row, position = np.empty(3, np.int64), np.empty(5, np.int32), np.empty(5, np.int64)
+    out = ends, row, position
+    assert groups.edges_within(*graph, 0, 1, *scratch(3), 0, *out) == (1, 3, 3)
+    assert ends.tolist() == [0, 3, 3]
+    assert row[:3].tolist() == [0, 0, 2]
+    assert position[:3].tolist() == [1, 2, 3]
+    short = ends, row[:4], position[:4]
+    assert groups.edges_within(*graph, 0, 1, *scratch(3), 0, *short) == (0, 0, 5)
+
+
+def test_edges_are_placed_by_source() -> None:
+    """The example of `place_edges`."""
+    edge_index, edge = np.empty((2, 2), np.int64), np.empty(2, np.int64)
+    found = np.array([1, 2, 2]), np.array([2, 1], np.int32), np.array([10, 11]), None
+    groups.place_edges(np.array([0, 3]), 0, 1, *found, np.empty(4, np.int64), 0, edge_index, edge)
+    assert edge_index.tolist() == [[1, 2], [1, 0]]
+    assert edge.tolist() == [11, 10]
+
+
+def random_lists(num_nodes: int, num_edges: int, hubs: int, seed: int) -> SortedLists:
+    """A graph in which half of the edges lead to a few hubs, so that some lists are long."""
+    rng = np.random.default_rng(seed)
+    source = rng.integers(num_nodes, size=num_edges)
+    target = np.where(
+        rng.random(num_edges) < 0.5, rng.integers(hubs, size=num_edges),
+        rng.integers(num_nodes, size=num_edges),
+    )  # fmt: skip
+    order = np.lexsort((source, target))
+    counts = np.bincount(target, minlength=num_nodes)
+    indptr = np.concatenate([[0], np.cumsum(counts)])
+    return SortedLists(indptr, source[order], order)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("size", [1, 12, 150])
+def test_hubs_and_growing_lists(threads: int, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lists that are read and lists that are searched give the edges that are found by hand.
+
+    Hubs have about 600 in-neighbours: groups of up to 37 nodes search these, larger ones read them.
+    """
+    assert 14 * groups.READ_THROUGH < 600 < 100 * groups.READ_THROUGH
+    monkeypatch.setattr(ordering, "MIN_NODES_PER_THREAD", 1)
+    monkeypatch.setattr(ordering, "EXPECTED_EDGES", 1)
+    lists = random_lists(200, 6000, 5, seed=size)
+    rng = np.random.default_rng(size)
+    members = [np.unique(np.append(rng.choice(200, size), [0, 3])) for _ in range(7)]
+    seeds = [int(group[0]) for group in members]
+    node = np.concatenate([seeds, *(group[1:] for group in members)])
+    of = np.concatenate([np.arange(7), *(np.full(len(g) - 1, i) for i, g in enumerate(members))])
+    out = ego_graphs(torch.from_numpy(node), torch.from_numpy(of), 7, lists, threads)
+    ends = np.repeat(np.arange(200), np.diff(lists.indptr))
+    expected = []
+    for (first, _), group in zip(pairwise(out.ptr.tolist()), members, strict=True):
+        place = {v: first + i for i, v in enumerate(group.tolist())}
+        inside = np.isin(lists.indices, group) & np.isin(ends, group)
+        expected += sorted(
+            (place[int(lists.indices[p])], place[int(ends[p])], int(p)) for p in inside.nonzero()[0]
+        )
+    assert out.edge_index.t().tolist() == [[u, v] for u, v, _ in expected]
+    assert lists.perm is not None
+    assert out.edge.tolist() == [int(lists.perm[p]) for _, _, p in expected]

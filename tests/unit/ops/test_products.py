@@ -1,0 +1,156 @@
+"""Sparse products of message passing: values, gradients, transposes, planted faults."""
+
+import hypothesis.strategies as st
+import pytest
+import torch
+from hypothesis import given
+from torch import Tensor
+from torch_geometric.utils import scatter
+
+from pyg_direct.ops import products as module
+from pyg_direct.ops.products import Adjacency, aggregate, can_aggregate
+
+REDUCTIONS = ("sum", "mean", "max", "min")
+
+
+@st.composite
+def adjacencies(draw: st.DrawFn) -> tuple[Adjacency, Tensor]:
+    """Draw a matrix and its edges as [2, E] (source, destination), sorted by destination."""
+    sources, destinations = draw(st.integers(1, 6)), draw(st.integers(0, 5))
+    edge = st.tuples(st.integers(0, sources - 1), st.integers(0, max(0, destinations - 1)))
+    edges = draw(st.lists(edge, max_size=20 if destinations else 0))
+    edge_index = torch.tensor(sorted(edges, key=lambda e: e[1])).reshape(-1, 2).t().long()
+    return adjacency(edge_index, sources, destinations), edge_index
+
+
+def adjacency(edge_index: Tensor, sources: int, destinations: int) -> Adjacency:
+    indptr = torch._convert_indices_from_coo_to_csr(edge_index[1].contiguous(), destinations)
+    return Adjacency(indptr, edge_index[0].contiguous(), sources)
+
+
+def reference(
+    edge_index: Tensor, destinations: int, x: Tensor, weight: Tensor | None, reduce: str
+) -> Tensor:
+    """Message passing as PyG does it, with messages."""
+    messages = x[edge_index[0]]
+    messages = messages if weight is None else weight.view(-1, 1) * messages
+    return scatter(messages, edge_index[1], 0, dim_size=destinations, reduce=reduce)
+
+
+def with_gradient(function, x: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
+    x = x.clone().requires_grad_()
+    out = function(x)
+    return out.detach(), torch.autograd.grad(out, x, grad)[0]
+
+
+@pytest.mark.parametrize("reduce", REDUCTIONS)
+@given(drawn=adjacencies(), weighted=st.booleans(), ties=st.booleans(), spare=st.integers(0, 2))
+def test_equals_messages(reduce, drawn, weighted, ties, spare) -> None:
+    matrix, edge_index = drawn
+    x = torch.randn(matrix.num_sources + spare, 3, dtype=torch.float64)
+    x = x.round() if ties else x
+    weight = torch.rand(edge_index.size(1), dtype=torch.float64) if weighted else None
+    if weighted and reduce in ("max", "min"):
+        assert not can_aggregate(x, weight, reduce)
+        return
+    grad = torch.randn(matrix.num_destinations, 3, dtype=torch.float64)
+    ours = with_gradient(lambda v: aggregate(matrix, v, weight, reduce), x, grad)
+    theirs = with_gradient(
+        lambda v: reference(edge_index, matrix.num_destinations, v, weight, reduce), x, grad
+    )
+    torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support:UserWarning")
+@pytest.mark.parametrize("reduce", ["sum", "mean"])
+@given(drawn=adjacencies(), weighted=st.booleans())
+def test_torch_products_equal_kernels(reduce, drawn, weighted) -> None:
+    """What runs on a GPU, here on the CPU."""
+    matrix, edge_index = drawn
+    x = torch.randn(matrix.num_sources, 3)
+    weight = torch.rand(edge_index.size(1)) if weighted else None
+    if edge_index.size(1) and matrix.num_destinations:
+        out = module._torch_product(matrix, x, weight, reduce == "mean")
+        torch.testing.assert_close(out, aggregate(matrix, x, weight, reduce))
+
+
+@given(drawn=adjacencies())
+def test_transposes_agree(drawn) -> None:
+    matrix, edge_index = drawn
+    dense = torch.zeros(matrix.num_destinations, matrix.num_sources)
+    dense.index_put_((edge_index[1], edge_index[0]), torch.ones(()), accumulate=True)
+    for transpose, position in (module._transpose_on_host(matrix), module._transpose(matrix)):
+        columns = torch.repeat_interleave(transpose.indptr.diff())
+        again = torch.zeros(matrix.num_sources, matrix.num_destinations)
+        again.index_put_((columns, transpose.index), torch.ones(()), accumulate=True)
+        assert torch.equal(again.t(), dense)
+        assert torch.equal(edge_index[0][position], columns)
+        assert torch.equal(edge_index[1][position], transpose.index)
+
+
+def large() -> tuple[Adjacency, Tensor]:
+    edge_index = torch.randint(500, (2, 20_000))
+    edge_index = edge_index[:, edge_index[1].argsort()].contiguous()
+    return adjacency(edge_index, 500, 500), edge_index
+
+
+@pytest.mark.parametrize("reduce", REDUCTIONS)
+def test_threads_do_not_change_a_bit(monkeypatch, reduce) -> None:
+    matrix, _ = large()
+    x, grad = torch.randn(2, 500, 40)
+    results = []
+    for threads in (1, 2, 7):
+        monkeypatch.setattr(torch, "get_num_threads", lambda n=threads: n)
+        results.append(with_gradient(lambda v: aggregate(matrix, v, None, reduce), x, grad))
+    for other in results[1:]:
+        assert all(map(torch.equal, results[0], other))
+
+
+@pytest.mark.parametrize("reduce", REDUCTIONS)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_is_summed_in_float32(dtype, reduce) -> None:
+    matrix, _ = large()
+    x = torch.randn(500, 8).to(dtype)
+    out = aggregate(matrix, x, None, reduce)
+    assert out.dtype == dtype
+    assert torch.equal(out, aggregate(matrix, x.float(), None, reduce).to(dtype))
+
+
+def test_second_derivatives() -> None:
+    edge_index = large()[1]
+    x = torch.randn(500, 2, dtype=torch.float64, requires_grad=True)
+    weight = torch.rand(edge_index.size(1), dtype=torch.float64)
+    small = adjacency(edge_index[:, :30] % 4, 4, 4)
+    small.indptr = torch.tensor([0, 3, 10, 11, 30])
+    assert torch.autograd.gradgradcheck(
+        lambda v: aggregate(small, v, weight[:30], "mean") ** 2, x[:4].detach().requires_grad_()
+    )
+
+
+def test_too_few_rows_are_refused() -> None:
+    with pytest.raises(ValueError, match="name 500 source nodes, but x has 499 rows"):
+        aggregate(large()[0], torch.randn(499, 2), None, "sum")
+
+
+def test_what_is_not_taken() -> None:
+    x = torch.randn(3, 2)
+    assert can_aggregate(x, None, "add")
+    assert not can_aggregate(x, None, "lstm")
+    assert not can_aggregate(x.view(3, 2, 1), None, "sum")
+    assert not can_aggregate(x.long(), None, "sum")
+    assert not can_aggregate(x, torch.rand(5, requires_grad=True), "sum")
+    assert not can_aggregate(x, torch.rand(5, 2), "sum")
+
+
+@pytest.mark.parametrize("fault", ["transpose", "prefix"])
+def test_the_comparison_catches(monkeypatch, fault) -> None:
+    matrix, edge_index = large()
+    if fault == "transpose":  # as if the matrix were symmetric
+        monkeypatch.setattr(Adjacency, "transpose", lambda self: (self, edge_index[0]))
+    else:  # a list that ends one edge early
+        matrix.indptr = torch.cat([matrix.indptr[:1], matrix.indptr[1:] - 1]).clamp(min=0)
+    x, grad = torch.randn(2, 500, 4)
+    ours = with_gradient(lambda v: aggregate(matrix, v, None, "sum"), x, grad)
+    theirs = with_gradient(lambda v: reference(edge_index, 500, v, None, "sum"), x, grad)
+    with pytest.raises(AssertionError):
+        torch.testing.assert_close(ours, theirs)

@@ -1,0 +1,127 @@
+"""`python -m pyg_direct.plan`: its counts against measured batches and counted lines."""
+
+import numpy as np
+import pytest
+import torch
+from graphs import DATA_FOLDER, load_real_graph, papers_and_authors
+from torch_geometric.data import Data
+from torch_geometric.utils import degree
+
+from examples.synthetic import power_law_graph
+from pyg_direct import NeighborLoader
+from pyg_direct.tools import plan
+
+FANOUT = [10, 5]
+
+
+def measured(data: Data, batch_size: int) -> float:
+    """Return the unique nodes of batches of a loader, on average."""
+    loader = NeighborLoader(data, FANOUT, batch_size=batch_size, shuffle=True, drop_last=True)
+    counts = [batch.num_nodes for _, batch in zip(range(30), loader, strict=False)]
+    return float(np.mean(counts))
+
+
+@pytest.mark.parametrize("name", ["cora", "debian", "bitcoin_otc", "flat", "skewed"])
+def test_unique_nodes_of_known_graphs(name, tmp_path) -> None:
+    if name in ("flat", "skewed"):
+        data = power_law_graph(20_000, 200_000, 1, 4, skew=1 if name == "flat" else 3)
+    elif DATA_FOLDER.exists():
+        data = load_real_graph(name, tmp_path)
+    else:
+        pytest.skip("the real graphs are not here")
+    data = Data(edge_index=data.edge_index, num_nodes=data.num_nodes)
+    predicted = plan.sample(data, FANOUT, 128, batches=30).nodes
+    assert predicted == pytest.approx(measured(data, 128), rel=0.05)
+
+
+def test_degrees_alone_give_a_random_graph_with_them() -> None:
+    data = power_law_graph(20_000, 200_000, 1, 4)
+    degrees = degree(data.edge_index[1], data.num_nodes, torch.int64)
+    edge_index = plan.edges_with_degrees(degrees)
+    assert torch.equal(torch.bincount(edge_index[1], minlength=20_000), degrees)
+    assert torch.equal(torch.bincount(edge_index[0], minlength=20_000), degrees)
+
+
+def batches_of(**ids: list[int]) -> plan.Batches:
+    found = {None if k == "all" else k: torch.tensor(v) for k, v in ids.items()}
+    return plan.Batches(1, 4.0, 0.0, 0.0, 0.0, found)
+
+
+def test_hits_of_a_cache() -> None:
+    batches, degrees = batches_of(all=[0, 1, 1, 2]), {None: torch.tensor([1, 9, 5])}
+    for room, rows, hits in ((99, 0, 0), (100, 1, 0.5), (299, 2, 0.75), (300, 3, 1)):
+        assert plan.cache_of(batches, degrees, {None: 100}, room) == (rows, hits)
+    assert plan.cache_of(batches, degrees, {None: 100}, 100, 0.25).rows == 3, "narrower rows"
+
+
+def test_a_cache_takes_the_most_edges_for_its_bytes() -> None:
+    batches = batches_of(a=[0, 1], b=[0])
+    degrees = {"a": torch.tensor([6, 5]), "b": torch.tensor([8])}
+    found = plan.cache_of(batches, degrees, {"a": 128, "b": 256}, 256)
+    assert found == (2, 0.5)  # both of a: 6 and 5 for 128 bytes, where b has 8 for 256
+
+
+def test_types_are_predicted_as_measured() -> None:
+    data = papers_and_authors()
+    loader = NeighborLoader(
+        data, FANOUT, input_nodes="paper", batch_size=40, shuffle=True, drop_last=True
+    )
+    found = [batch for _ in range(5) for batch in loader]
+    batches = plan.sample(data, FANOUT, 40, batches=30, seed_type="paper")
+    for kind in data.node_types:
+        mean = np.mean([batch[kind].num_nodes for batch in found])
+        assert batches.node_ids[kind].numel() / 30 == pytest.approx(mean, rel=0.05)
+    edges = np.mean([sum(s.edge_index.size(1) for s in batch.edge_stores) for batch in found])
+    assert batches.edges == pytest.approx(edges, rel=0.05)
+
+
+def test_out_degrees_of_types() -> None:
+    data = papers_and_authors()
+    found = plan.out_degrees(data)
+    for kind in data.node_types:
+        edges = [data[key].edge_index[0] for key in data.edge_types if key[0] == kind]
+        counts = torch.bincount(torch.cat(edges), minlength=data[kind].num_nodes)
+        assert torch.equal(found[kind], counts)
+
+
+def test_what_fits_where() -> None:
+    data = Data(edge_index=plan.power_law_edges(1000, 5000), num_nodes=1000)
+    topology, features = 4 * 6001, 400_000
+    fits = plan.Machine(2 * (topology + features), 1e9, "as given")
+    question = plan.Question(FANOUT, 64, {None: 400}, fits, cores=4)
+    text = plan.report(data, question)
+    assert "all in GPU memory: features keep PCIe busy for at least 0.00 ms a batch, 0.0 s" in text
+    assert "s with 4" in text
+    small = question._replace(machine=fits._replace(gpu_bytes=2 * (topology + 40_000)))
+    text = plan.report(data, small)
+    assert "all in GPU memory: does not" in text
+    assert "with a cache of 100 rows" in text
+    assert "with a cache of 400 rows" in plan.report(data, small._replace(cache_share=0.25))
+
+
+def test_a_plan_of_a_typed_graph(tmp_path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, data = tmp_path / "typed.pt", papers_and_authors()
+    torch.save(data, path)
+    plan.main(["--graph", str(path), "--seed-type", "paper", "--fanout", "5,5", "--cores", "3"])
+    text = capsys.readouterr().out
+    assert f"{4 * data['paper'].x.size(1)} bytes a paper" in text
+    assert " of author\n" in text
+    with pytest.raises(SystemExit, match="--seed-type must be one of"):
+        plan.main(["--graph", str(path), "--fanout", "5,5"])
+
+
+def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = "--nodes 2000 --edges 9000 --fanout 5,5 --batch-size 64 --machine pcie3-16gb"
+    plan.main(arguments.split(" "))
+    text = capsys.readouterr().out
+    assert "a batch of 64 seeds, fan-out 5/5" in text
+    assert "computed, not measured" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [([], "Give --graph"), (["--nodes", "10", "--edges", "999999999"], "200,000,000 edges")],
+)
+def test_bad_arguments(arguments, message) -> None:
+    with pytest.raises(SystemExit, match=message):
+        plan.main(arguments)
