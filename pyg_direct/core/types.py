@@ -25,7 +25,7 @@ IntTable = npt.NDArray[np.int64]
 
 
 EDGE_TIME, NO_TIME = -1, -2
-"""Sentinels in `TimeTable.base`; cuda/times.cuh has the same values."""
+"""Sentinels in `TimeTable.base`; kernels/temporal.py and cuda/times.cuh have the same values."""
 
 
 T = TypeVar("T", bound=tuple[Any, ...])
@@ -212,3 +212,16 @@ class SamplingPlan(NamedTuple):
         if (self.fanouts < 0).any():
             return math.inf
         return float(np.maximum(1, self.fanouts[:-1].sum(1)).prod(dtype=np.float64))
+
+
+def damaged_graph(what: str, name: str = "the graph") -> str:
+    """Return the message of an error for a graph that holds what it cannot hold."""
+    return (
+        f"The file of {name} is damaged: {what}. Save or convert the graph again; "
+        f"pyg_direct.open(path, verify=True) tells which file was changed."
+    )
+
+
+def unknown_node(node: int, end: int) -> str:
+    """Return what is wrong with an id."""
+    return f"it refers to node {node}, but ids must be in [0, {end})"

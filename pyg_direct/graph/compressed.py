@@ -16,8 +16,8 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.typing import EdgeType, NodeType
 
 from ..core.lazy_tensor import LazyTensor
-from ..core.types import EDGE_TIME, Csc
-from .verify import NOT_IN_ORDER, damaged_graph, verified
+from ..core.types import EDGE_TIME, Csc, damaged_graph
+from .verify import NOT_IN_ORDER, verified
 
 LARGE_BYTES = 1 << 30  # from here on, what materialising an edge_index takes is worth a message
 

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..core.threads import MIN_EDGES_PER_THREAD, available_cores, run_all
-from ..core.types import Csc, WeightTable
+from ..core.types import Csc, WeightTable, damaged_graph, unknown_node
 from ..kernels import bounds
 from ..kernels.alias import parts
 
@@ -41,25 +41,12 @@ def verified(csc: Csc, name: str = "the graph") -> Csc:
     return replace(csc, verified=True)
 
 
-def damaged_graph(what: str, name: str = "the graph") -> str:
-    """Return the message of an error for a graph that holds what it cannot hold."""
-    return (
-        f"The file of {name} is damaged: {what}. Save or convert the graph again; "
-        f"pyg_direct.open(path, verify=True) tells which file was changed."
-    )
-
-
 def _verify_ids(ids: Ints, first: int, last: int, end: int, name: str) -> None:
     pieces = max(1, min(available_cores(), (last - first) // MIN_EDGES_PER_THREAD))
     cuts = [first + (last - first) * i // pieces for i in range(pieces + 1)]
     for at in run_all([partial(bounds.first_bad_id, ids, a, b, end) for a, b in pairwise(cuts)]):
         if at >= 0:
             raise ValueError(damaged_graph(unknown_node(ids[at], end), name))
-
-
-def unknown_node(node: int, end: int) -> str:
-    """Return what is wrong with an id."""
-    return f"it refers to node {node}, but ids must be in [0, {end})"
 
 
 def _verify_weights(weights: WeightTable, indptr: Ints, name: str) -> None:

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..core.types import NO_TIME
 from .exclude import excluded_of, position_of
 from .jit import kernel, prefetch
 
 Ints = npt.NDArray[Any]
 Doubles = npt.NDArray[np.float64]
 
+NO_TIME = -2  # in place of a first index into times, as in core/types and cuda/times.cuh
 LANES = 64  # binary searches that run side by side
 
 

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ..core.types import NO_TIME
 from .exclude import excluded_of, step_over
 from .gaps import (
     Source,
@@ -27,6 +26,7 @@ from .gaps import (
 )
 from .jit import kernel, prefetch
 from .philox import PURPOSE_WEIGHTED, philox4x32_inlined, stream_of
+from .temporal import NO_TIME
 
 Ints = npt.NDArray[Any]
 Words = npt.NDArray[np.uint64]

@@ -20,6 +20,7 @@ from ..core.quantized import QuantizedTensor, quantize
 from ..core.threads import available_cores
 from ..core.units import size_text
 from ..graph.from_pyg import Graph, graph_of
+from ..graph.verify import verified
 from ..ops.backend import Backend
 from ..ops.devices import backend_for
 from . import engine
@@ -295,7 +296,8 @@ def _scope(
     constants: dict[str, Any],
 ) -> Scope:
     """Place the graph and the inputs where the backend reads them."""
-    placed = replace(graph, csc=backend.memory.place_graph(graph.csc))
+    csc = graph.csc if backend.memory.checks_reads else verified(graph.csc)
+    placed = replace(graph, csc=backend.memory.place_graph(csc))
     backend.memory.place_tables(
         (name, part)
         for name, table in tables.items()

@@ -99,17 +99,21 @@ class Memory(Protocol):
     def placement(self) -> Placement:
         """Where each array was placed, for the user to read."""
 
+    @property
+    def checks_reads(self) -> bool:
+        """Whether batches check what they read of a graph that is not `Csc.verified`."""
+
     def place_graph(self, csc: Csc, topology: str = "auto", device_bytes: int | None = None) -> Csc:
         """Return `csc` with its arrays where the backend's kernels can read them.
 
         Args:
-            csc: the graph, with NumPy arrays.
+            csc: the graph, with NumPy arrays; verified, unless the memory `checks_reads`.
             topology: "host", "device", or "auto" for the device as far as `device_bytes` allow.
             device_bytes: device memory that graph and tables may take in "auto"; None for half of
                 what is free.
 
         Raises:
-            ValueError: "device" where there is none.
+            ValueError: "device" where there is none, or a graph that had to be verified.
             PinningError: host memory that the device cannot read.
         """
 

@@ -17,6 +17,7 @@ from torch_geometric.typing import NodeType
 from ..core.arguments import check_ids
 from ..core.types import BatchKey, Ends, ExcludedEdges, SampledGraph, SamplingPlan
 from ..graph.from_pyg import Graph
+from ..graph.verify import verified
 from ..ops.backend import Backend
 from ..ops.host import keys as rng
 from .exclusion import SeedEdges
@@ -90,7 +91,9 @@ class KeyedSampler:
         """
         mode, backward = settings.exclude_seed_edges, settings.sample_direction == "backward"
         seed_edges = None if mode is None else SeedEdges(graph, mode, backward)
-        csc = backend.memory.place_graph(graph.csc, *where)
+        # Without checks all is copied or page-locked, so all of it is read anyway.
+        csc = graph.csc if backend.memory.checks_reads else verified(graph.csc)
+        csc = backend.memory.place_graph(csc, *where)
         if csc is not graph.csc:  # else other samplers may share the graph, as long as it lives
             graph = replace(graph, csc=csc)
         return cls(graph, backend, where, seed, settings, seed_edges)

@@ -1,8 +1,12 @@
 """The CPU's search for the part of a list that is not too late."""
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+from pyg_direct.core import types
 from pyg_direct.core.types import EDGE_TIME
 from pyg_direct.kernels import temporal
 
@@ -38,3 +42,10 @@ def test_count_until(by_edge: bool) -> None:
     )  # fmt: skip
     assert degree.tolist() == [-7, *expected, -7]
     assert expected[0] == 3
+
+
+def test_sentinels_are_the_same_everywhere() -> None:
+    source = (Path(__file__).parents[2] / "cuda" / "times.cuh").read_text()
+    edge_time, no_time = map(int, re.findall(r"kEdgeTime = (-?\d+), kNoTime = (-?\d+);", source)[0])
+    assert edge_time == types.EDGE_TIME
+    assert no_time == types.NO_TIME == temporal.NO_TIME

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy.typing as npt
 
-from ...core.types import Csc
-from ...graph.verify import damaged_graph, unknown_node
+from ...core.types import Csc, damaged_graph, unknown_node
 from ...kernels import bounds
 
 Ints = npt.NDArray[Any]

@@ -15,6 +15,8 @@ from ..placement import Placement
 class CpuMemory:
     """Host memory; nothing is copied or registered."""
 
+    checks_reads = True  # `ops.cpu.checks`
+
     def __init__(self) -> None:
         self.placement = Placement(torch.device("cpu"))
 

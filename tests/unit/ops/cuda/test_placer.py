@@ -8,6 +8,7 @@ import io
 import logging
 import pickle
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -437,3 +438,10 @@ def test_a_shallow_copy_shares_the_placed_graph(gpu: Gpu) -> None:
     twin.num_neighbors = [2, 2]
     assert len(gpu.runtime.calls) == calls
     assert keyed(twin).graph is keyed(sampler).graph
+
+
+def test_a_graph_that_was_not_verified_is_refused(gpu: Gpu) -> None:
+    csc = keyed(NeighborSampler(graph(), [2], device="cpu")).graph.csc
+    backend = gpu.backend_for(gpu.device.device)
+    with pytest.raises(ValueError, match="must be verified"):
+        backend.memory.place_graph(replace(csc, verified=False))
