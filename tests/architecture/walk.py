@@ -2,9 +2,9 @@
 
     python tests/architecture/walk.py
 
-For two loaders and the third batch of the second: calls of functions of the package, files that they
-stand in, and returns. A stay is a run of calls in one file; returns are stays less files, so a walk
-that visits each file once has none.
+For two loaders and the third batch of the second: calls of functions of the package, files in which
+they stand, and returns. A stay is a run of calls in one file; returns are stays less files, so there
+are none if each file is visited once.
 """
 
 from __future__ import annotations

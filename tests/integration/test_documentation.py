@@ -30,10 +30,8 @@ def test_the_reference_lists_every_public_name() -> None:
 
 def test_the_picture_shows_every_room() -> None:
     picture = load(ROOT / "docs" / "rooms.py").draw_rooms(ROOT)
-    rooms = {path.stem for path in (ROOT / "pyg_direct").iterdir() if not path.name.startswith("_")}
-    rooms = {room for room in rooms if (ROOT / "pyg_direct" / f"{room}.py").exists()} | {
-        path.parent.name for path in (ROOT / "pyg_direct").glob("*/__init__.py")
-    }
+    rooms = {path.parent.name for path in (ROOT / "pyg_direct").glob("*/__init__.py")}
+    assert len(rooms) > 10
     for room in rooms:
         assert f">{room}</text>" in picture
 
