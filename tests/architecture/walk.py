@@ -3,8 +3,8 @@
     python tests/architecture/walk.py
 
 For two loaders and the third batch of the second: calls of functions of the package, files in which
-they stand, and returns. A stay is a run of calls in one file; returns are stays less files, so there
-are none if each file is visited once.
+they stand, and returns. A stay is a run of calls in one file; returns are stays less files, so none
+are left if each file is visited once.
 """
 
 from __future__ import annotations
