@@ -67,7 +67,9 @@ class WeightTable(NamedTuple):
 
     weight: Array  # float64 [E] by position, each >= 0 and finite
     cumulative: Array  # float64 [E], running sums of `weight` within each neighbour list
-    alias: Array | None  # int64 [E] by position; None if all weighted relations have times
+    alias: Array | None
+    """int64 [E] by position, of the weighted relations that are not bound by time; None if there
+    are none such."""
     relations: npt.NDArray[np.bool_]  # [R]: which relations have weights
     positive: bool  # whether all weights of these relations are known to be above 0
 
@@ -121,6 +123,12 @@ class Csc:
             raise ValueError(
                 f"A CSC of {relations} relations needs as many entries in times.base (got "
                 f"{len(self.time_base)}) and weights.relations (got {len(self.weighted)})."
+            )
+        whole = self.weighted & (self.time_base == NO_TIME)
+        if whole.any() and self.weights is not None and self.weights.alias is None:
+            raise ValueError(
+                f"There is no alias table for relation {np.flatnonzero(whole)[0]}, which has "
+                f"weights and is not bound by time."
             )
 
     @property

@@ -283,12 +283,32 @@ def _check(header: Header) -> None:
         _expect("cumulative", weights.cumulative, ("float64",), (edges,))
         if weights.alias is not None:
             _expect("alias", weights.alias, ("int64",), (edges,))
-        if len(weights.relations) != len(header.edges):
-            raise ValueError("the weights know another number of edge types")
+    _check_attributes(header)
     for group in header.edges:
         for name, array in group.attributes.items():
             if array.shape[:1] != (group.num_edges,):
                 raise ValueError(f"the edge attribute {name} has the shape {array.shape}")
+
+
+def _check_attributes(header: Header) -> None:
+    """Raise a ValueError unless times and weights are those of the attributes that they name."""
+    times, weights = header.times, header.weights
+    if times is not None:
+        groups = header.nodes if times.of_nodes is True else header.edges
+        if not any(times.attribute in group.attributes for group in groups):
+            kind = "nodes" if times.of_nodes is True else "edges"
+            raise ValueError(f"the times are those of {times.attribute!r}, which no {kind} have")
+    if weights is not None:
+        named = tuple(weights.attribute in group.attributes for group in header.edges)
+        if not header.is_hetero:  # PyG may take it for an attribute of the nodes
+            named = (named[0] or weights.attribute in header.nodes[0].attributes,)
+        if weights.relations != named or not any(named):
+            raise ValueError(
+                f"{list(weights.relations)} says which edge types have weights, but {list(named)} "
+                f"have the attribute {weights.attribute!r}"
+            )
+        if type(weights.positive) is not bool:
+            raise ValueError(f"positive is {weights.positive!r}, but must be true or false")
 
 
 def _check_types(header: Header) -> None:

@@ -14,8 +14,17 @@ from torch_geometric.data import Data, HeteroData
 from ..core.quantized import QuantizedTensor
 from ..core.types import EDGE_TIME, NO_TIME, Csc, TimeTable, WeightTable
 from ..graph.compressed import CompressedGraph, CscEdgeIndex
+from ..graph.verify import first_unsorted_relation, problem_of
 from .arrays import map_array, verify_arrays
-from .header import ArrayFile, Header, InvalidGraphFileError, TimesFile, WeightsFile, read_header
+from .header import (
+    HEADER,
+    ArrayFile,
+    Header,
+    InvalidGraphFileError,
+    TimesFile,
+    WeightsFile,
+    read_header,
+)
 
 
 def open_graph(path: str | os.PathLike[str], *, verify: bool = False) -> Data | HeteroData:
@@ -28,9 +37,10 @@ def open_graph(path: str | os.PathLike[str], *, verify: bool = False) -> Data | 
 
     Args:
         path: a directory that `save` or ``python -m pyg_direct.convert`` wrote.
-        verify: read all files and compare their checksums, which takes about a second a gigabyte.
-            Without it, a damaged file may give wrong batches or an error, but never a crash. (A
-            file that is cut off *while* it is open ends the process: no program survives that.)
+        verify: read all files and compare their checksums, which takes about a second a gigabyte,
+            and check that neighbour lists, times and tables fit each other. Without it, a damaged
+            file may give wrong batches or an error, but never a crash. (A file that is cut off
+            *while* it is open ends the process: no program survives that.)
 
     Returns:
         `Data`, or `HeteroData` if the graph has types.
@@ -68,7 +78,22 @@ def open_graph(path: str | os.PathLike[str], *, verify: bool = False) -> Data | 
             attributes[edges.type, name] = store[name] = _attribute(folder, array)
     for name, value in header.attributes.items():
         data[name] = value
+    if verify:
+        _verify(folder, graph)
     return data  # type: ignore[no-any-return]
+
+
+def _verify(folder: Path, graph: CompressedGraph) -> None:
+    """Raise an InvalidGraphFileError unless the graph's arrays fit each other."""
+    problem, csc = problem_of(graph.csc), graph.csc
+    if problem is None and (r := first_unsorted_relation(csc)) >= 0:
+        kind = "" if graph.edge_types[r] is None else f" by {graph.edge_types[r]}"
+        problem = f"the neighbours{kind} of a node are not sorted by {graph.time_attr!r}"
+    if problem is not None:
+        raise InvalidGraphFileError(
+            f"{folder} is as it was written, but was not written right: {problem}. Save or convert "
+            f"the graph again."
+        )
 
 
 def _attribute(folder: Path, array: ArrayFile) -> Tensor:
@@ -116,9 +141,13 @@ def _graph(
             )
     times = None if header.times is None else _times(folder, header, header.times, csc)
     weights = None if header.weights is None else _weights(folder, header.weights)
+    try:
+        csc = replace(csc, times=times, weights=weights)
+    except ValueError as error:
+        raise InvalidGraphFileError(f"{folder / HEADER} is not valid: {error}") from None
     return CompressedGraph(
         name=str(folder),
-        csc=replace(csc, times=times, weights=weights),
+        csc=csc,
         node_types=node_types,
         edge_types=[group.type for group in header.edges],
         time_attr=None if header.times is None else header.times.attribute,

@@ -16,8 +16,9 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.typing import EdgeType, NodeType
 
 from ..core.lazy_tensor import LazyTensor
-from ..core.types import EDGE_TIME, Csc, damaged_graph
+from ..core.types import EDGE_TIME, NO_TIME, Csc, WeightTable, damaged_graph
 from .verify import NOT_IN_ORDER, verified
+from .weights import with_alias_tables
 
 LARGE_BYTES = 1 << 30  # from here on, what materialising an edge_index takes is worth a message
 
@@ -60,7 +61,9 @@ class CompressedGraph:
         if not checks_ids or by_node or weight_attr is not None:
             csc = self.verified
         times = csc.times if time_attr is not None else None
-        weights = csc.weights if weight_attr is not None else None
+        weights = None
+        if weight_attr is not None:
+            weights = csc.weights if time_attr is not None else self._weights_of_whole_lists
         return replace(csc, times=times, weights=weights)
 
     @cached_property
@@ -71,6 +74,27 @@ class CompressedGraph:
             ValueError: arrays that hold what they cannot hold.
         """
         return verified(self.csc, self.name)
+
+    @cached_property
+    def _weights_of_whole_lists(self) -> WeightTable | None:
+        """The weights for draws that no time bounds.
+
+        Those are made by alias tables, which a graph that was saved with times lacks where they
+        bound all draws: they are built here, once, in memory.
+        """
+        csc = self.verified
+        missing = csc.weighted & (csc.time_base != NO_TIME)
+        if csc.weights is None or not missing.any():
+            return csc.weights
+        num_bytes = csc.weights.weight.nbytes
+        if num_bytes >= LARGE_BYTES:
+            logger.warning(
+                "%s was saved with time_attr=%r: to draw by weight_attr=%r without times, tables "
+                "of %.1f GB are built in memory. Save it with weight_attr= only to have them in a "
+                "file.",
+                self.name, self.time_attr, self.weight_attr, num_bytes / 1e9,
+            )  # fmt: skip
+        return with_alias_tables(csc, csc.weights, missing)
 
     def node_times(self) -> dict[NodeType | None, npt.NDArray[np.int64]]:
         """Return the times int64 [num_nodes] of the node types that have some."""

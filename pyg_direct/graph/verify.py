@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 from ..core.threads import MIN_EDGES_PER_THREAD, available_cores, run_all
-from ..core.types import Csc, WeightTable, damaged_graph, unknown_node
-from ..kernels import bounds
+from ..core.types import NO_TIME, Csc, damaged_graph, unknown_node
+from ..kernels import bounds, temporal
 from ..kernels.alias import parts
 
 Ints = npt.NDArray[Any]
 
-NO_TABLES = np.empty(0, np.int64)
 NOT_IN_ORDER = "its neighbour lists are not in order"
 
 
@@ -29,29 +28,65 @@ def verified(csc: Csc, name: str = "the graph") -> Csc:
     """
     if csc.verified:
         return csc
-    for r in range(csc.num_relations):
-        begin, nodes = int(csc.indptr_base[r]), int(csc.num_nodes[csc.dst_type[r]])
-        first, last = csc.edge_base[r : r + 2].tolist()
-        ends = csc.indptr[[begin, begin + nodes]].tolist()
-        if ends != [first, last] or bounds.first_decrease(csc.indptr, begin, begin + nodes) >= 0:
-            raise ValueError(damaged_graph(NOT_IN_ORDER, name))
-        _verify_ids(csc.indices, first, last, int(csc.num_nodes[csc.src_type[r]]), name)
-        if csc.weights is not None and csc.weights.relations[r]:
-            _verify_weights(csc.weights, csc.indptr[begin : begin + nodes + 1], name)
+    problem = problem_of(csc)
+    if problem is not None:
+        raise ValueError(damaged_graph(problem, name))
     return replace(csc, verified=True)
 
 
-def _verify_ids(ids: Ints, first: int, last: int, end: int, name: str) -> None:
-    pieces = max(1, min(available_cores(), (last - first) // MIN_EDGES_PER_THREAD))
+def problem_of(csc: Csc) -> str | None:
+    """Read all of `csc` but its times, and return what is wrong with it; None if nothing is."""
+    problems = (_problem_of_relation(csc, r) for r in range(csc.num_relations))
+    return next((problem for problem in problems if problem is not None), None)
+
+
+def _problem_of_relation(csc: Csc, r: int) -> str | None:
+    (first, last), indptr = csc.edge_base[r : r + 2].tolist(), _lists(csc, r)
+    nodes, edges, ids = len(indptr) - 1, last - first, csc.indices
+    if indptr[[0, -1]].tolist() != [first, last] or bounds.first_decrease(indptr, 0, nodes) >= 0:
+        return NOT_IN_ORDER
+    end = int(csc.num_nodes[csc.src_type[r]])
+    at = _first(lambda a, b: bounds.first_bad_id(ids, a, b, end), first, last, edges)
+    if at >= 0:
+        return unknown_node(ids[at], end)
+    if csc.weights is None or not csc.weights.relations[r]:
+        return None
+    weight, cumulative, alias, _, positive = csc.weights
+    tables = (indptr, weight, cumulative)
+    bad = _first(lambda a, b: bounds.first_bad_weights(*tables, a, b), 0, nodes, edges) >= 0
+    if not bad and csc.time_base[r] == NO_TIME and alias is not None:
+        aliased = (*tables, *parts(alias))
+        bad = _first(lambda a, b: bounds.first_bad_alias(*aliased, a, b), 0, nodes, edges) >= 0
+    if bad or (positive and bool((weight[first:last] <= 0).any())):
+        return "its weights do not fit their tables"
+    return None
+
+
+def first_unsorted_relation(csc: Csc) -> int:
+    """Return the first relation with a list that is not sorted by time, or -1.
+
+    All else in `csc` is known to be right.
+    """
+    relations = range(csc.num_relations)
+    return next((r for r in relations if csc.time_base[r] != NO_TIME and _is_unsorted(csc, r)), -1)
+
+
+def _is_unsorted(csc: Csc, r: int) -> bool:
+    assert csc.times is not None
+    indptr, times = _lists(csc, r), (csc.indices, csc.times.time, int(csc.time_base[r]))
+    nodes, edges = len(indptr) - 1, int(indptr[-1] - indptr[0])
+    return _first(lambda a, b: temporal.first_unsorted(indptr, a, b, *times), 0, nodes, edges) >= 0
+
+
+def _lists(csc: Csc, r: int) -> Ints:
+    """Return the `indptr` of one relation."""
+    begin, nodes = int(csc.indptr_base[r]), int(csc.num_nodes[csc.dst_type[r]])
+    return csc.indptr[begin : begin + nodes + 1]  # type: ignore[no-any-return]
+
+
+def _first(check: Callable[[int, int], int], first: int, last: int, edges: int) -> int:
+    """Return what `check(a, b)` finds first in [first, last), or -1; by threads if it is long."""
+    pieces = max(1, min(available_cores(), edges // MIN_EDGES_PER_THREAD))
     cuts = [first + (last - first) * i // pieces for i in range(pieces + 1)]
-    for at in run_all([partial(bounds.first_bad_id, ids, a, b, end) for a, b in pairwise(cuts)]):
-        if at >= 0:
-            raise ValueError(damaged_graph(unknown_node(ids[at], end), name))
-
-
-def _verify_weights(weights: WeightTable, indptr: Ints, name: str) -> None:
-    weight, cumulative = weights.weight, weights.cumulative
-    other = parts(NO_TABLES if weights.alias is None else weights.alias)[1]
-    bad = bounds.first_bad_weights(indptr, weight, cumulative, other, 0, len(indptr) - 1) >= 0
-    if bad or (weights.positive and bool((weight[indptr[0] : indptr[-1]] <= 0).any())):
-        raise ValueError(damaged_graph("its weights do not fit their tables", name))
+    found = run_all([partial(check, a, b) for a, b in pairwise(cuts)])
+    return next((at for at in found if at >= 0), -1)

@@ -30,15 +30,34 @@ def with_weights(
         positive: whether all of them are known to be above 0.
     """
     weight, cumulative = weights_and_sums(csc.indptr, weight)
-    alias = None
-    whole = np.flatnonzero(relations & (csc.time_base == NO_TIME))
-    if len(whole) > 0:
-        alias = np.zeros(len(weight), np.int64)
-        for r in whole:
-            first = csc.indptr_base[r]
-            indptr = csc.indptr[first : first + csc.num_nodes[csc.dst_type[r]] + 1]
-            fill_alias_tables(indptr, weight, cumulative, alias)
-    return replace(csc, weights=WeightTable(weight, cumulative, alias, relations, positive))
+    weights = WeightTable(weight, cumulative, None, relations, positive)
+    whole = relations & (csc.time_base == NO_TIME)
+    return replace(csc, weights=with_alias_tables(csc, weights, whole))
+
+
+def with_alias_tables(
+    csc: Csc, weights: WeightTable, missing: npt.NDArray[np.bool_]
+) -> WeightTable:
+    """Return `weights` with the alias tables of the relations `missing` [R] beside those it has.
+
+    Takes 8 bytes for each edge of the graph, unless nothing is missing.
+
+    Args:
+        csc: the graph, with its arrays on the host; their lists and the weights are known to be
+            valid.
+        weights: of the graph.
+        missing: which relations get a table, of those that have weights.
+    """
+    if not missing.any():
+        return weights
+    alias = np.zeros(len(weights.weight), np.int64)
+    if weights.alias is not None:
+        alias[:] = weights.alias
+    for r in np.flatnonzero(missing):
+        first = csc.indptr_base[r]
+        indptr = csc.indptr[first : first + csc.num_nodes[csc.dst_type[r]] + 1]
+        fill_alias_tables(indptr, weights.weight, weights.cumulative, alias)
+    return weights._replace(alias=alias)
 
 
 def weights_and_sums(indptr: Ints, weight: Doubles) -> tuple[Doubles, Doubles]:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from pyg_direct.graph import weights
 from pyg_direct.kernels import alias as weight_tables
-from pyg_direct.kernels import gaps, weighted
+from pyg_direct.kernels import bounds, gaps, weighted
 
 
 def alias_tables(weight):
@@ -138,3 +138,46 @@ def test_threads_share_the_lists(monkeypatch, threads):
     found = weights.with_weights(csc, weight, np.array([True, False, True]))
     assert found.weights.alias.tolist() == table.tolist()
     assert found.weights.cumulative.tolist() == cumulative.tolist()
+
+
+@given(
+    st.lists(
+        st.lists(st.sampled_from([0.0, 1e-320, 1e-30, 0.1, 1.0, 3.0, 7e5, 1e300]), max_size=40),
+        max_size=8,
+    )
+)
+@settings(max_examples=100, deadline=None)
+def test_all_tables_that_are_made_are_found_right(lists):
+    ptr = np.cumsum([0, *map(len, lists)])
+    weight, cumulative = weights.weights_and_sums(ptr, np.concatenate([[], *lists]))
+    table = np.zeros(len(weight), np.int64)
+    weights.fill_alias_tables(ptr, weight, cumulative, table)
+    tables = (ptr, weight, cumulative)
+    assert bounds.first_bad_weights(*tables, 0, len(lists)) == -1
+    assert bounds.first_bad_alias(*tables, *weight_tables.parts(table), 0, len(lists)) == -1
+    for v, given_weights in enumerate(lists):
+        if not sum(given_weights[1:]) > 1e-3 * sum(given_weights):
+            continue  # the first edge gets next to all in any case
+        wrong = (
+            table.copy()
+        )  # all slots give to the first edge, as a table that was never filled in
+        wrong[ptr[v] : ptr[v + 1]] = 0
+        assert bounds.first_bad_alias(*tables, *weight_tables.parts(wrong), 0, len(lists)) == v
+
+
+def test_the_example_of_a_right_alias_table():
+    ptr, weight = np.array([0, 2]), np.array([1.0, 3.0])
+    keep, other = np.array([0.5, 0, 1, 0], np.float32), np.array([0, 1, 0, 9], np.uint32)
+    assert bounds.first_bad_alias(ptr, weight, np.cumsum(weight), keep, other, 0, 1) == -1
+    keep[0] = 0.49
+    assert bounds.first_bad_alias(ptr, weight, np.cumsum(weight), keep, other, 0, 1) == 0
+
+
+@pytest.mark.parametrize("power", [1, 30])
+def test_the_table_of_a_long_list_is_found_right(power):
+    generator = np.random.default_rng(0)
+    given_weights = generator.random(300_000) ** power * (generator.random(300_000) > 0.3)
+    ptr = np.array([0, len(given_weights)])
+    weight, cumulative = weights.weights_and_sums(ptr, given_weights)
+    parts = weight_tables.parts(weights.alias_table_of(given_weights))
+    assert bounds.first_bad_alias(ptr, weight, cumulative, *parts, 0, 1) == -1
