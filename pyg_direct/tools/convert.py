@@ -1,11 +1,11 @@
-"""``python -m pyg_direct.convert OUT --edges FILE --node x=FILE``: files to a graph in files.
+"""Convert edge lists and files of attributes to a graph in files.
 
 Edge lists and features in .npz, .npy, .pt, CSV (also .gz) or parquet become a directory for
 `pyg_direct.open`, in bounded memory. An interrupted conversion goes on when run again.
 
-    python -m pyg_direct.convert graph --edges edges.csv.gz --node x=features.npy --memory 6G
-    python -m pyg_direct.convert graph --ogb ogbn_papers100M --symmetrise --feature-dtype int8
-    python -m pyg_direct.convert graph --spec graph.json --time-attr year
+    pyg-direct convert graph --edges edges.csv.gz --node x=features.npy --memory 6G
+    pyg-direct convert graph --ogb ogbn_papers100M --symmetrise --feature-dtype int8
+    pyg-direct convert graph --spec graph.json --time-attr year
 
 FILE may be FILE:KEY, where KEY names an array of an .npz or .pt, or columns of a table, as in
 edges.csv:a,b. Heterogeneous graphs, other dtypes and values for empty fields take a
@@ -34,6 +34,7 @@ from ..files.convert.spec import (
     spec_of,
 )
 from ..files.progress import progress_bar
+from .command import parser_of
 
 STORED = ("feature_dtype", "feature_scale", "time_attr", "weight_attr")
 TABLES = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet")
@@ -41,11 +42,7 @@ TABLES = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet")
 
 def main(argv: list[str] | None = None) -> None:
     """Convert a graph."""
-    parser = argparse.ArgumentParser(
-        prog="python -m pyg_direct.convert",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of("convert", __doc__)
     parser.add_argument("out", type=Path, help="the new directory")
     inputs = parser.add_mutually_exclusive_group(required=True)
     inputs.add_argument("--edges", metavar="FILE", help="ends of edges: [2, E], [E, 2] or columns")

@@ -1,4 +1,6 @@
-"""``python -m pyg_direct.generate PATH --nodes 1M --edges 10M``: a random graph in files.
+"""Generate a random graph in files.
+
+    pyg-direct generate graph --nodes 1M --edges 10M --features 128
 
 A power-law graph with labels that a GNN can learn, for `pyg_direct.open`: to try what a graph of
 that size takes on this machine.
@@ -6,23 +8,19 @@ that size takes on this machine.
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
 from ..core.units import count_of
 from ..files.generate import DTYPES, ROOTS, PowerLaw, generate
 from ..files.progress import progress_bar
+from .command import parser_of
 
 DEFAULTS = PowerLaw(0, 0)
 
 
 def main(argv: list[str] | None = None) -> None:
     """Write a graph."""
-    parser = argparse.ArgumentParser(
-        prog="python -m pyg_direct.generate",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of("generate", __doc__)
     parser.add_argument("path", type=Path, help="the new directory")
     parser.add_argument("--nodes", type=count_of, default="1M", help="such as 111M (default 1M)")
     parser.add_argument("--edges", type=count_of, default="10M", help="such as 1.6B (default 10M)")

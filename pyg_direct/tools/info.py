@@ -1,20 +1,20 @@
 """Report what this machine has, which device a loader would use, and what is misconfigured.
 
-    python -m pyg_direct.info                 # measures the bandwidth and checks the GPU's batches
-    python -m pyg_direct.info --no-bandwidth  # creates no CUDA context
+    pyg-direct info                 # measures the bandwidth and checks the GPU's batches
+    pyg-direct info --no-bandwidth  # creates no CUDA context
 
 `report` gives the same text. It never raises: what cannot be found out is "unknown (why)".
 """
 
 from __future__ import annotations
 
-import argparse
 import platform
 from collections.abc import Iterator
 from typing import NamedTuple
 
 from ..core.config import DEVICE_VARIABLE
 from ..core.units import size_text
+from .command import parser_of
 from .doctor.bandwidth import HostBandwidth
 from .doctor.facts import PACKAGES, UNLIMITED, Facts, Machine, TorchCuda, find_out
 from .doctor.nvidia import Gpu
@@ -313,7 +313,7 @@ def _cache(folder: str | Unknown | None, writable: bool | Unknown) -> str:
 
 def main(argv: list[str] | None = None) -> None:
     """Print the report."""
-    parser = argparse.ArgumentParser(description="Say what fits together here and what does not.")
+    parser = parser_of("info", __doc__)
     parser.add_argument("--no-bandwidth", action="store_true", help="do not measure: use no GPU")
     print(report(bandwidth=not parser.parse_args(argv).no_bandwidth))
 

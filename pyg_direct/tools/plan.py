@@ -1,9 +1,9 @@
 """What batches will hold and where things fit, before there is a GPU.
 
-    python -m pyg_direct.plan --nodes 2400000 --edges 62000000 --fanout 15,10,5 --features 100
-    python -m pyg_direct.plan --graph data.pt --fanout 15,10,5 --machine pcie4-24gb
-    python -m pyg_direct.plan --graph typed.pt --seed-type paper --fanout 10,5 --cache-dtype int8
-    python -m pyg_direct.plan --degrees in_degrees.npy --fanout 10,10 --features 768 --dtype float16
+    pyg-direct plan --nodes 2400000 --edges 62000000 --fanout 15,10,5 --features 100
+    pyg-direct plan --graph data.pt --fanout 15,10,5 --machine pcie4-24gb
+    pyg-direct plan --graph typed.pt --seed-type paper --fanout 10,5 --cache-dtype int8
+    pyg-direct plan --degrees in_degrees.npy --fanout 10,10 --features 768 --dtype float16
 
 Some batches are sampled on the CPU: of the graph, if it is given (``torch.save(data, ...)``), else
 of a random graph with its degrees, or with degrees by a power law. So counts are those of the graph
@@ -30,6 +30,7 @@ from torch_geometric.typing import NodeType
 
 from ..core.units import blocks_of_row, size_text
 from ..sampling.sampler import NeighborSampler
+from .command import parser_of
 
 LINE_BYTES = 128  # of a read over PCIe
 WIDTHS = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}
@@ -298,8 +299,7 @@ def _graph_of(args: argparse.Namespace) -> Data | HeteroData:
 
 def main(argv: list[str] | None = None) -> None:
     """Print a plan."""
-    parser = argparse.ArgumentParser(prog="python -m pyg_direct.plan", description=__doc__)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser = parser_of("plan", __doc__)
     parser.add_argument("--graph", type=Path, help="file with a Data, by torch.save")
     parser.add_argument("--degrees", type=Path, help=".npy with the in-degree of each node")
     parser.add_argument("--nodes", type=int, help="of a random graph")

@@ -1,0 +1,42 @@
+"""The command ``pyg-direct``, whose subcommands also run as ``python -m pyg_direct.NAME``."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+
+SUBCOMMANDS = {
+    "info": "what this machine has, and what is misconfigured",
+    "plan": "what batches will hold and where things fit, before there is a GPU",
+    "convert": "edge lists and feature files to a graph in files",
+    "generate": "a random graph in files",
+}
+PROGRAM = "pyg-direct"
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run a subcommand with the arguments that follow its name."""
+    parser = argparse.ArgumentParser(
+        prog=PROGRAM,
+        description="Commands of pyg_direct, the data loader for PyTorch Geometric.",
+        epilog="Example: pyg-direct info --no-bandwidth. `pyg-direct NAME --help` lists the "
+        "arguments of a subcommand; `python -m pyg_direct.NAME` is the same.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    names = parser.add_subparsers(title="subcommands", dest="name", required=True, metavar="NAME")
+    for name, what in SUBCOMMANDS.items():
+        names.add_parser(name, help=what, add_help=False)
+    given = list(sys.argv[1:] if argv is None else argv)
+    chosen = parser.parse_args(given[:1]).name
+    importlib.import_module(f".{chosen}", __package__).main(given[1:])
+
+
+def parser_of(name: str, description: str | None) -> argparse.ArgumentParser:
+    """Return the parser of a subcommand; its help shows the description as it is written."""
+    return argparse.ArgumentParser(
+        prog=f"{PROGRAM} {name}",
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
