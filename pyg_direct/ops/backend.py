@@ -258,6 +258,10 @@ class Backend(Protocol):
         """
 
 
+class WrongBatchesError(RuntimeError):
+    """A device does not give the batches that the CPU gives."""
+
+
 def row_out_of_range(row: int, num_rows: int) -> IndexError:
     """Return the error of `Backend.gather` for an id that a table has no row for."""
     return IndexError(

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import torch
 
-from .backend import Backend
+from .backend import Backend, WrongBatchesError
 
 HOST = torch.device("cpu")
 
@@ -81,6 +81,8 @@ def _problem(device: torch.device) -> str | None:
     try:
         require_cuda(device)
         self_check(device)
+    except torch.cuda.OutOfMemoryError:
+        raise  # no lack of software, and over when somebody frees memory
     except RuntimeError as error:
         warnings.warn(
             f"There is a GPU, but batches are made on the CPU: {error} To stay on the CPU without "
@@ -95,34 +97,39 @@ def _problem(device: torch.device) -> str | None:
 def self_check(device: torch.device) -> str:
     """Check, once in a process, that a CUDA device makes the batches that the CPU makes.
 
+    What was found is kept: that it does, or does not. Whatever kept the check from its end (no
+    memory, an interrupt, a compiler that is missing) is raised, and the next call checks anew.
+
     Returns:
         What was done; see `cuda.certificate.check`.
 
     Raises:
-        RuntimeError: it does not, or cannot compile kernels; the message says what to do.
+        WrongBatchesError: it does not.
+        torch.cuda.OutOfMemoryError: there is too little device memory at present.
+        RuntimeError: kernels cannot be compiled or run; the message says what to do.
     """
     with _checking:
         if device not in _checked:
             _checked[device] = _self_check(device)
         found = _checked[device]
-    if isinstance(found, RuntimeError):
-        raise RuntimeError(*found.args) from found
+    if isinstance(found, WrongBatchesError):
+        raise WrongBatchesError(*found.args) from found
     return found
 
 
-def _self_check(device: torch.device) -> str | RuntimeError:
+def _self_check(device: torch.device) -> str | WrongBatchesError:
     from .cuda.backend import CudaBackend
     from .cuda.certificate import check
 
+    backend = CudaBackend(device)
+    backend.library.compiler.probe()
     try:
-        backend = CudaBackend(device)
-        backend.library.compiler.probe()
         return check(backend, backend.library.compiler.identity)
-    except RuntimeError as error:
+    except WrongBatchesError as error:
         return error
 
 
-_checked: dict[torch.device, str | RuntimeError] = {}
+_checked: dict[torch.device, str | WrongBatchesError] = {}
 _checking = threading.Lock()
 
 

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from ...core.types import NO_TIME, BatchKey, Csc, SampledGraph, SamplingPlan, TimeTable, WeightTable
 from ...kernels import alias
-from ..backend import Backend
+from ..backend import Backend, WrongBatchesError
 from .backend import CudaBackend
 from .cache_file import cache_file, read_json, write_json
 
@@ -50,7 +50,9 @@ def check(backend: CudaBackend, identity: str) -> str:
         identity: of GPU, driver, compiler and package.
 
     Raises:
-        RuntimeError: the device gives other batches than the CPU, or an error.
+        WrongBatchesError: the device gives other batches than the CPU.
+        torch.cuda.OutOfMemoryError, MemoryError: there is too little memory at present.
+        RuntimeError: any other error of the check.
     """
     if os.environ.get(SWITCH) == "0":
         return f"turned off ({SWITCH}=0)"
@@ -58,13 +60,15 @@ def check(backend: CudaBackend, identity: str) -> str:
         return f"passed before ({cache_file(PASSED)})"
     try:
         wrong = [name for name, passed in results(backend) if not passed]
+    except (torch.cuda.OutOfMemoryError, MemoryError):
+        raise
     except Exception as error:  # of whatever kind: the device cannot be used
         raise RuntimeError(
             f"{backend.device} failed a check that runs before its first batch: "
             f"{type(error).__name__}: {error}. {SWITCH}=0 skips the check."
         ) from error
     if wrong:
-        raise RuntimeError(
+        raise WrongBatchesError(
             f"{backend.device} does not give the batches that the CPU gives: {', '.join(wrong)}. "
             f"Please report this with the output of python -m pyg_direct.info. {SWITCH}=0 skips "
             f"the check."

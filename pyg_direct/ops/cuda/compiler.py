@@ -25,7 +25,7 @@ from .launch import (
 )
 from .link_file import gpu_key, read_link
 from .nvrtc import preload_nvrtc
-from .pinning import Registry
+from .pinning import MEMORY_ALLOCATION, Registry
 from .placer import Copies
 from .runtime import CupyRuntime
 from .source import Declaration, sources_digest
@@ -84,6 +84,7 @@ class CupyCompiler:
         """Compile and run a kernel of one line.
 
         Raises:
+            torch.cuda.OutOfMemoryError: there is too little device memory at present.
             RuntimeError: that failed; the message says why, and the command that fixes it.
         """
         cupy, index = self._cupy, self.device.index
@@ -97,6 +98,8 @@ class CupyCompiler:
                 module.get_function("probe")((1, 1, 1), (1, 1, 1), (np.uint64(out.data_ptr()),))
             found = int(out)
         except Exception as error:  # CuPy raises errors of many kinds for what it cannot find
+            if getattr(error, "status", None) == MEMORY_ALLOCATION:  # of the runtime or the driver
+                raise torch.cuda.OutOfMemoryError(str(error)) from error
             major = int(str(torch.version.cuda).split(".")[0])
             raise RuntimeError(
                 f"CuPy {cupy.__version__} cannot compile or run a kernel "

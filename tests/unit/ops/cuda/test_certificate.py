@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from emulator import EmulatorError, emulated
+from emulator import EmulatedDevice, EmulatorError, emulated
 
 from pyg_direct.ops import devices
 from pyg_direct.ops.cpu.backend import CpuBackend
@@ -18,6 +18,7 @@ from pyg_direct.ops.cuda import certificate
 from pyg_direct.ops.cuda import compiler as compiling
 from pyg_direct.ops.cuda.backend import CudaBackend
 from pyg_direct.ops.cuda.certificate import DIGESTS, SWITCH, check, digests
+from pyg_direct.ops.cuda.pinning import PinningError
 from pyg_direct.ops.cuda.source import FILES, read_source
 from pyg_direct.tools import info
 from pyg_direct.tools.doctor.facts import Machine, find_out
@@ -124,6 +125,59 @@ def test_each_device_is_checked_once_in_a_process(first_use: dict[str, Any]) -> 
     assert first_use["opened"] == 1
 
 
+class CupyError(Exception):
+    """As CuPy's errors of the driver, with a `CUresult`."""
+
+    status = 2
+
+
+@pytest.mark.parametrize("place", ["probe", "sampled"])
+@pytest.mark.parametrize(
+    ("error", "raised"),
+    [
+        (torch.cuda.OutOfMemoryError("CUDA out of memory"), torch.cuda.OutOfMemoryError),
+        (MemoryError(), MemoryError),
+        (PinningError("Not enough memory can be page-locked"), RuntimeError),
+        (RuntimeError("CUDA error: out of memory"), RuntimeError),
+        (KeyboardInterrupt(), KeyboardInterrupt),
+    ],
+)
+def test_what_keeps_the_check_from_its_end_is_not_kept(
+    first_use: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    place: str,
+    error: BaseException,
+    raised: type[BaseException],
+) -> None:
+    """There may be room, or a longer limit, when the next loader is made."""
+
+    def fail(*_: Any) -> None:
+        raise error
+
+    with pytest.MonkeyPatch.context() as patch:
+        if place == "probe":
+            patch.setattr(EmulatedDevice, "probe", fail)
+        else:
+            patch.setattr(certificate, "sampled", fail)
+        for _ in range(2):
+            with pytest.raises(raised) as caught:
+                devices.self_check(torch.device("cuda", 0))
+            assert str(error) in str(caught.value)
+    assert devices.self_check(torch.device("cuda", 0)) == "passed"
+
+
+def test_out_of_memory_does_not_mean_the_cpu(
+    first_use: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(devices, "cuda_available", lambda: True)
+    monkeypatch.setattr(certificate, "sampled", fail)
+    with pytest.raises(torch.cuda.OutOfMemoryError, match="CUDA out of memory"):
+        devices.process_device([torch.device("cuda", 0)])
+
+
 def test_by_default_a_wrong_device_means_the_cpu(
     first_use: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -143,8 +197,8 @@ def test_a_device_that_was_asked_for_is_an_error(first_use: dict[str, Any]) -> N
         devices.self_check(torch.device("cuda", 0))
 
 
-def test_what_cannot_compile_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As CuPy 13 without a libnvrtc that it finds: it imports, and fails at the first kernel."""
+def probed(monkeypatch: pytest.MonkeyPatch, error: Exception) -> compiling.CupyCompiler:
+    """Return a compiler whose CuPy imports, and raises an error at the first kernel."""
 
     class Broken:
         __version__ = "13.6.0"
@@ -154,7 +208,7 @@ def test_what_cannot_compile_is_refused(monkeypatch: pytest.MonkeyPatch) -> None
 
         @staticmethod
         def RawModule(**_: Any) -> None:  # noqa: N802
-            raise OSError("libnvrtc.so.12: cannot open shared object file")
+            raise error
 
     mine = object.__new__(compiling.CupyCompiler)
     mine._cupy, mine.device = Broken, torch.device("cuda", 0)
@@ -165,6 +219,19 @@ def test_what_cannot_compile_is_refused(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(
         torch.cuda, "current_stream", lambda index: type("S", (), {"cuda_stream": 0})()
     )
+    return mine
+
+
+def test_a_probe_without_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = probed(monkeypatch, CupyError("CUDA_ERROR_OUT_OF_MEMORY: out of memory"))
+    with pytest.raises(torch.cuda.OutOfMemoryError, match=r"^CUDA_ERROR_OUT_OF_MEMORY"):
+        mine.probe()
+
+
+def test_what_cannot_compile_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As CuPy 13 without a libnvrtc that it finds."""
+    missing = OSError("libnvrtc.so.12: cannot open shared object file")
+    mine = probed(monkeypatch, missing)
     command = "pip install 'nvidia-cuda-nvrtc-cu12>=12.0' 'nvidia-cuda-runtime-cu12>=12.0'"
     with pytest.raises(RuntimeError, match=r"libnvrtc\.so\.12: cannot open") as caught:
         mine.probe()
