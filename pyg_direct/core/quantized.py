@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -16,6 +19,7 @@ from .lazy_tensor import LazyTensor
 NARROW = {"int8": torch.int8, "float16": torch.float16, "bfloat16": torch.bfloat16}
 STEP_ELEMENTS = 1 << 22  # that are converted at a time
 LARGEST_INT8 = 127
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class QuantizedTensor(LazyTensor):
@@ -165,6 +169,7 @@ def quantize(
     Raises:
         ValueError: another shape or dtype, or elements that are not finite, or too large for
             float16 (the row is named).
+        OSError: `out` cannot be written, such as on a full disk.
 
     Example:
         >>> narrow = pyg_direct.quantize(data.x)
@@ -182,7 +187,7 @@ def quantize(
         raise ValueError(f"dtype must be torch.int8, float16 or bfloat16, got {dtype}.")
     table = table.detach()
     factors = _factors(table, dtype, scale)
-    values = _new_table(table, dtype, out)
+    values = new_table(tuple(table.shape), dtype, out)
     for first, last in _steps(table):
         divisor = factors[first:last] if scale == "row" else factors
         values[first:last] = encode(table[first:last], dtype, divisor)
@@ -248,10 +253,40 @@ def _steps(table: Tensor) -> Iterator[tuple[int, int]]:
         yield first, min(first + rows, len(table))
 
 
-def _new_table(like: Tensor, dtype: torch.dtype, path: str | os.PathLike[str] | None) -> Tensor:
-    """Return an empty table of the shape of `like`, in memory or mapped to a new file."""
+def new_table(
+    shape: tuple[int, ...], dtype: torch.dtype, path: str | os.PathLike[str] | None
+) -> Tensor:
+    """Return an empty table, in memory or mapped to a new ``.npy`` file.
+
+    bfloat16, which NumPy lacks, is stored as its 16 bits. The file gets its blocks on the disk at
+    once where the system offers that: a write through a map to a full disk kills the process.
+
+    Raises:
+        OSError: the file cannot be made, or the disk has not enough room for it. It is removed.
+    """
     if path is None:
-        return torch.empty(like.shape, dtype=dtype)
+        return torch.empty(shape, dtype=dtype)
     kind = torch.empty(0, dtype=torch.int16 if dtype == torch.bfloat16 else dtype).numpy().dtype
-    array = np.lib.format.open_memmap(path, mode="w+", dtype=kind, shape=tuple(like.shape))
+    try:
+        array = np.lib.format.open_memmap(path, mode="w+", dtype=kind, shape=shape)
+        _allocate(path)
+    except OSError as error:
+        if error.errno in NO_ROOM:
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+            needed = f"{kind.itemsize * math.prod(shape)} bytes are needed for"
+            raise OSError(error.errno, f"{os.strerror(error.errno)}; {needed}", str(path)) from None
+        raise
     return torch.from_numpy(array).view(dtype)
+
+
+def _allocate(path: str | os.PathLike[str]) -> None:
+    """Give a file its blocks on the disk."""
+    if not hasattr(os, "posix_fallocate"):  # macOS, Windows
+        return
+    with open(path, "r+b") as file:
+        try:
+            os.posix_fallocate(file.fileno(), 0, os.fstat(file.fileno()).st_size)
+        except OSError as error:
+            if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):  # a file system without it
+                raise

@@ -40,6 +40,7 @@ class SubgraphLoader(CpuDrawnLoader):
     Subclasses say how to `_sample` a batch and how to make it in `filter_fn`.
     """
 
+    _gives_whole_subgraphs = True
     input_data: Any = _Positions()
     transform = None
     transform_sampler_output = None

@@ -62,6 +62,7 @@ class DirectLoader(torch.utils.data.DataLoader[Any]):
     transform_sampler_output: Callable[[Any], Any] | None
     filter_per_worker: bool
     custom_cls: Any
+    _gives_whole_subgraphs = False  # not what was sampled hop by hop around seeds
     _hands_out_hops = False  # edges as `SampledEdges`; see `hops.hand_out_hops`
     # Set by PyG's mixins.
     loader_cores: Any

@@ -14,6 +14,8 @@ def hand_out_hops(loader: DirectLoader) -> str:
     Returns:
         Why the sampler's edges do not come hop by hop, sorted by destination; "" if they do.
     """
+    if loader._gives_whole_subgraphs:
+        return f"the batches of a {type(loader).__name__} are whole subgraphs"
     sampler = loader._sampler
     if not isinstance(sampler, NeighborSampler):
         return f"neighbor_sampler= is a {type(sampler).__name__}, not pyg_direct's"

@@ -6,11 +6,13 @@ import functools
 import inspect
 import warnings
 from collections.abc import Mapping
+from itertools import chain
 from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parameter import is_lazy
 from torch_geometric.data import Data, HeteroData
 
 from ..batch.edges import SampledEdges
@@ -39,6 +41,7 @@ class Acceleration:
         self.reason = ""
         self._forward = plain.forward
         self._ways: dict[Any, TrimmedModel | None] = {}
+        self._lazy: list[str] = []  # parameters and buffers that the last call found without shape
         self._signature = inspect.signature(plain.forward)
         parameters = self._signature.parameters.values()
         plain_kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
@@ -99,6 +102,11 @@ class Acceleration:
     def _way(self, inputs: dict[str, Any]) -> TrimmedModel | None:
         key = self._key(inputs)
         if key not in self._ways:
+            named = chain(self.plain.named_parameters(), self.plain.named_buffers())
+            lazy = [name for name, value in named if is_lazy(value)]
+            if lazy and lazy != self._lazy:  # this call may initialise them; the next one is cut
+                self._lazy = lazy
+                return None
             if len(self._ways) == MAX_CUTS:
                 self._give_up(f"it was called in more than {MAX_CUTS} ways, the last: {key[1]}")
                 return None
@@ -146,7 +154,8 @@ def accelerate(model: M, *loaders: DirectLoader, batch_norm: str = "all") -> M:
     (PyG's `trim_to_layer` changes the numbers of GCNConv). Small batches, whose steps take the time
     of Python, run through the plain model, which is faster there.
 
-    The forward is recorded at the first batch, by `torch.fx` and by trials on a few rows. A model
+    The forward is recorded at the first batch (of a model with lazy parameters, at the first one
+    after that which initialises them), by `torch.fx` and by trials on a few rows. A model
     that cannot be cut runs as it is; one warning says why.
 
     Args:
@@ -181,17 +190,24 @@ def accelerate(model: M, *loaders: DirectLoader, batch_norm: str = "all") -> M:
     _check(model, loaders)
     if batch_norm not in ("all", "needed"):
         raise ValueError(f"batch_norm must be 'all' or 'needed', got {batch_norm!r}.")
-    for loader in loaders:
-        reason = hand_out_hops(loader)
+    reasons = [hand_out_hops(loader) for loader in loaders]
+    for loader, reason in zip(loaders, reasons, strict=True):
         if reason:
             warnings.warn(
                 f"pyg_direct.accelerate: batches of this {type(loader).__name__} run through the "
                 f"model as it is, as the order of their edges is not known: {reason}.",
                 stacklevel=2,
             )
+    accelerated = _accelerated(plain_of(model), batch_norm == "all")
+    if all(reasons):
+        cast(Any, accelerated).acceleration.reason = reasons[0]
+    return accelerated
+
+
+def plain_of(model: M) -> M:
+    """Return the model that an accelerated one was made from; any other model as it is."""
     known = getattr(model, "acceleration", None)
-    plain = known.plain if isinstance(known, Acceleration) else model
-    return _accelerated(cast(M, plain), batch_norm == "all")
+    return cast(M, known.plain) if isinstance(known, Acceleration) else model
 
 
 def _check(model: Any, loaders: tuple[Any, ...]) -> None:

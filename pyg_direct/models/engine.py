@@ -42,7 +42,7 @@ def run(
     try:
         for i, phase in enumerate(schedule.phases):
             left = [t for t in phase.tasks if not store.finished[t.number]]
-            _open_tables(scope, schedule, store, i, bool(left))
+            _open_tables(scope, schedule, store, i)
             if advance is not None and len(left) < len(phase.tasks):
                 done = set(phase.tasks) - set(left)
                 advance(sum(t.edges + t.last - t.first for t in done))
@@ -130,21 +130,23 @@ def _measure_degrees(scope: Scope, phase: Phase) -> None:
         scope.degrees[norm.key] = norm.measured(blocks)
 
 
-def _open_tables(scope: Scope, schedule: Schedule, store: Store, phase: int, needed: bool) -> None:
+def _open_tables(scope: Scope, schedule: Schedule, store: Store, phase: int) -> None:
     """Make the tables of a phase, or open those of an earlier run that are still read."""
     made = [t for t in schedule.tables.values() if t.made == phase]
+    marks = store.finished.tolist()
+    finished = [[marks[task.number] for task in p.tasks] for p in schedule.phases]
     for table in made:
-        if needed or table.read >= len(schedule.phases) or store.path(table.name).exists():
-            scope.tables[table.name] = _table(store, table)
+        is_read = table.read >= len(finished) or not all(map(all, finished[phase : table.read + 1]))
+        if is_read or store.path(table.name).exists():
+            scope.tables[table.name] = _table(store, table, begun=any(finished[phase]))
     scope.backend.memory.place_tables(
         (t.name, scope.tables[t.name]) for t in made if t.name in scope.tables
     )
 
 
-def _table(store: Store, table: Table) -> Tensor:
-    make = store.in_file if table.in_file else None
-    if make is not None:
-        return make(table.name, table.shape, table.dtype)
+def _table(store: Store, table: Table, begun: bool) -> Tensor:
+    if table.in_file:
+        return store.in_file(table.name, table.shape, table.dtype, begun)
     return store.in_memory(table.shape, table.dtype)
 
 

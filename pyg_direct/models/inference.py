@@ -6,7 +6,6 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +15,7 @@ from torch_geometric.data import Data, HeteroData
 
 from ..batch.gather import tables_in
 from ..core.arguments import check_bytes, check_count, check_flag
-from ..core.quantized import QuantizedTensor, quantize
+from ..core.quantized import QuantizedTensor, new_table, quantize
 from ..core.threads import available_cores
 from ..core.units import size_text
 from ..graph.from_pyg import Graph, graph_of
@@ -24,15 +23,17 @@ from ..graph.verify import verified
 from ..ops.backend import Backend
 from ..ops.devices import backend_for
 from . import engine
+from .accelerate import plain_of
 from .blocks import Scope
 from .choice import choose
 from .cutter import Convolution, Cut, cut
 from .inputs import Inputs, arguments_of, check_data, levels_of, stand_ins
 from .layers import Layer
 from .nodewise import run_nodewise
+from .operations import operations_of
 from .schedule import Schedule, make_schedule
 from .spaces import Connectivity, Constant, CutError, Edges, Example, Nodes, leaves
-from .store import Store, checksum_of, new_file
+from .store import Store, checksum_of
 from .tracer import evaluating, one_thread
 
 logger = logging.getLogger("pyg_direct")
@@ -105,7 +106,8 @@ def inference(
     Raises:
         CutError: the model cannot be cut, with the reason.
         ValueError: arguments that do not fit the data or each other, a budget that is too small,
-            or `resume` with a folder of another run.
+            or `resume` with a folder of another run, or one that is damaged.
+        OSError: files cannot be written, such as on a full disk.
 
     Example:
         >>> outputs = pyg_direct.inference(model, data)
@@ -126,6 +128,7 @@ def inference(
     if fallback not in (None, "nodes"):
         raise ValueError(f"fallback must be None or 'nodes', got {fallback!r}.")
     arguments, graph = arguments_of(model, data, inputs), graph_of(data)
+    model = plain_of(model)
     with evaluating(model), torch.no_grad():
         try:
             with one_thread():
@@ -134,7 +137,10 @@ def inference(
             if fallback is None:
                 raise
             logger.warning("Falling back to batches of nodes: %s", error)
-            allocate = partial(_result_table, path)
+
+            def allocate(key: str | None, shape: tuple[int, ...], kind: torch.dtype) -> Tensor:
+                return new_table(shape, kind, path and _file_of(path, key or ""))
+
             return run_nodewise(model, data, graph, arguments, allocate, options.progress)
         return plan.run()
 
@@ -172,7 +178,7 @@ class Plan:
         threads = min(options.threads, backend.default_producers or options.threads)
         self.schedule = self._fitted(layers, threads)
         self._digest = {
-            "model": repr(model),
+            "model": operations_of(model, self._cut.example.full) if options.resume else "",
             "arguments": repr(sorted(arguments)),
             "options": repr((options.dtype, self.schedule.block_bytes)),
             "versions": torch.__version__,
@@ -254,7 +260,7 @@ class Plan:
             if table is None or name not in self.schedule.tables:  # an input, or a constant
                 raise CutError(f"The model returns {name!r} as it was given; nothing to compute.")
             del table
-            found[name] = store.keep(name, target)
+            found[name] = store.keep(name, target, self.schedule.tables[name].dtype)
         return self._cut.result(found)
 
 
@@ -353,14 +359,6 @@ def _graph_of_example(example: Example) -> Any:
 def _file_of(out: Path, key: str) -> Path:
     """Return the file of a part of the result; "" is all of it."""
     return out if key == "" else out.with_suffix(f".{key}{out.suffix}")
-
-
-def _result_table(
-    out: Path | None, key: str | None, shape: tuple[int, ...], dtype: torch.dtype
-) -> Tensor:
-    if out is None:
-        return torch.empty(shape, dtype=dtype)
-    return new_file(_file_of(out, key or ""), shape, dtype)
 
 
 def _copied(value: Any) -> Any:
