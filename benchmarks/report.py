@@ -1,4 +1,4 @@
-"""Write the reports of committed results, and the tables of the README, again."""
+"""Write the reports of committed results, and the tables and the chart of the README, again."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks import readme
+from benchmarks import chart, readme
 from benchmarks.result import COMMANDS, RESULTS, markdown
 
 
 def main(argv: Sequence[str]) -> None:
-    """Write the reports of results again: those named, or all, and the tables of the README."""
+    """Write the reports of results again: those named; or all, and what the README shows."""
     made = argparse.ArgumentParser(prog="python -m benchmarks report", description=main.__doc__)
     made.add_argument("results", nargs="*", type=Path, help="JSON files")
     named = made.parse_args(argv).results
@@ -26,4 +26,5 @@ def main(argv: Sequence[str]) -> None:
             print(path.with_suffix(".md"))
     if not named:
         readme.README.write_text(readme.filled(readme.README.read_text()))
-        print(readme.README)
+        chart.CHART.write_text(chart.draw(chart.panels()))
+        print(readme.README, chart.CHART, sep="\n")
