@@ -1,0 +1,1 @@
+"""A GPU without a GPU; see README.md."""

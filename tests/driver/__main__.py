@@ -1,0 +1,161 @@
+"""Runs everything over the stand-in, each job in a process of its own, and writes the result::
+
+    python -m tests.driver               all; writes RESULT.json and RESULT.md of this folder
+    python -m tests.driver node plants   some jobs or parts; writes nothing
+
+It makes the environment in PYG_DIRECT_DRIVER_FOLDER (7 GB, once), or takes the one of `--python`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from . import environment, report
+from .report import Outcome, Run
+
+MARK = "outcome: "
+LIMIT_SECONDS, PLANT_LIMIT_SECONDS = 900, 240
+SCHEDULES = "eager,lazy,2,4,5,6"
+FEW_SCHEDULES = "eager,lazy,2"
+PLANT_SCHEDULES = "2,4,5,6,lazy,eager"  # a device that fails ends the process
+WITH_OTHER_CUPY = ("node", "heterogeneous", "link", "node, quantized", "HGT")
+# Every array in an allocation of its own, so that a kernel that leaves one fails at once.
+EXACT = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
+WITH_EXACT_BOUNDS = ("node", "temporal", "weighted", "heterogeneous", "link", "node, disjoint")
+VARIABLES = {"out_of_memory": EXACT}  # of checks
+
+
+class Job(NamedTuple):
+    """One process."""
+
+    name: str  # of a kind of loader, or of a check
+    schedules: str
+    cupy: str = environment.CUPY[0]
+    variables: Mapping[str, str] = {}
+    plant: str = ""
+
+
+class Launcher:
+    """Starts processes over the stand-in."""
+
+    def __init__(self, place: environment.Environment) -> None:
+        self._place, self._preload = place, place.build()
+
+    def ask(self) -> dict[str, Any]:
+        """Return loaders, checks, plants with their jobs, and versions."""
+        job = Job("", "")
+        return json.loads(self._start(["--list"], job).stdout.splitlines()[-1])
+
+    def run(self, job: Job) -> Run:
+        """Run a job to its end, or to its limit."""
+        begin = time.monotonic()
+        arguments = [job.name, "--schedules", job.schedules]
+        if job.plant:
+            arguments += ["--plant", job.plant]
+        try:
+            done = self._start(arguments, job)
+            output, status, errors = done.stdout, done.returncode, done.stderr
+        except subprocess.TimeoutExpired as late:
+            output = late.stdout.decode() if isinstance(late.stdout, bytes) else late.stdout or ""
+            status, errors = -1, "it took too long"
+        lines = [line for line in output.splitlines() if line.startswith(MARK)]
+        outcomes = [Outcome(*json.loads(line.removeprefix(MARK))) for line in lines]
+        if (status != 0 and not any(outcome.problem for outcome in outcomes)) or not outcomes:
+            last = " / ".join(errors.strip().splitlines()[-3:])
+            problem = f"the process ended with {status}: {last}"
+            under_way = job.schedules.split(",")[len({o.schedule for o in outcomes}) :][:1]
+            outcomes.append(Outcome(job.name, "the process", "".join(under_way), problem, {}))
+        return Run(job.name, job.plant, outcomes, time.monotonic() - begin)
+
+    def _start(self, arguments: list[str], job: Job) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [str(self._place.python), "-m", "tests.driver.worker", *arguments],
+            env=self._place.variables(self._preload, job.cupy) | job.variables,
+            cwd=environment.ROOT,
+            capture_output=True,
+            text=True,
+            timeout=PLANT_LIMIT_SECONDS if job.plant else LIMIT_SECONDS,
+            check=False,
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.driver",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("jobs", nargs="*", help="loaders, checks, plants, parts of the result")
+    parser.add_argument("--folder", type=Path, default=environment.default_folder())
+    parser.add_argument("--python", type=Path, help="of an environment that is there already")
+    parser.add_argument("--processes", type=int, default=2)
+    given = parser.parse_args()
+    begin = time.monotonic()
+    place = environment.Environment(given.folder, given.python)
+    place.make()
+    launcher = Launcher(place)
+    known = launcher.ask()
+    found: dict[str, list[Run]] = {}
+    with ThreadPoolExecutor(given.processes) as pool:
+        for part, jobs in _parts(known).items():
+            names = set(given.jobs)
+            chosen = [j for j in jobs if not names or names & {part, j.name, j.plant}]
+            found[part] = []
+            for run in pool.map(launcher.run, chosen):
+                found[part].append(run)
+                _show(part, run)
+    result = {
+        "date": datetime.date.today().isoformat(),
+        "minutes": round((time.monotonic() - begin) / 60),
+        "gigabytes": round(place.gigabytes(), 1),
+        "versions": {**known["versions"], "CuPy (some)": ", ".join(environment.CUPY[1:])},
+        **report.result(found),
+    }
+    if not given.jobs:
+        report.write(result)
+    print("\n".join(result[report.PROBLEMS]) or "No problems.")
+    sys.exit(1 if result[report.PROBLEMS] else 0)
+
+
+def _parts(known: Mapping[str, Any]) -> dict[str, list[Job]]:
+    """Return the jobs of each part of the result."""
+    other = environment.CUPY[1]
+    return {
+        "loaders": [Job(name, SCHEDULES) for name in known["loaders"]],
+        "exact bounds": [Job(n, FEW_SCHEDULES, variables=EXACT) for n in WITH_EXACT_BOUNDS],
+        f"CuPy {other}": [Job(n, FEW_SCHEDULES, cupy=other) for n in WITH_OTHER_CUPY],
+        "checks": [
+            Job(name, schedules, variables=VARIABLES.get(name, {}))
+            for name, schedules in known["checks"].items()
+        ],
+        report.PLANTS: [
+            Job(job, PLANT_SCHEDULES, plant=plant)
+            for plant, jobs in known["plants"].items()
+            for job in jobs
+        ],
+    }
+
+
+def _show(part: str, run: Run) -> None:
+    problems = [outcome for outcome in run.outcomes if outcome.problem]
+    title = f"{part}: {run.plant + ': ' if run.plant else ''}{run.job}"
+    print(
+        f"{title}: {len(run.outcomes)} runs, {len(problems)} problems, {run.seconds:.0f} s",
+        file=sys.stderr,
+        flush=True,
+    )
+    for outcome in problems[:3] if run.plant else problems:
+        print(f"    {outcome.what}, {outcome.schedule}: {outcome.problem}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,225 @@
+"""Who waits for whom: tables that change, streams of the consumer, iterators broken off."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+import pyg_direct
+from pyg_direct.ops.cuda.backend import CudaBackend
+
+from .. import loaders, standin
+from ..batches import difference, epoch, take
+
+GIVEN = {"num_neighbors": [5, 3], "input_nodes": torch.arange(loaders.SEEDS), **loaders.COMMON}
+Outcomes = Iterator[tuple[str, str]]
+
+
+def first_batch(schedule: str) -> Outcomes:
+    """Graph and tables are placed while the consumer's stream has work to do."""
+    expected = epoch(pyg_direct.NeighborLoader(loaders.graph(), device="cpu", **GIVEN))
+    for where in (loaders.DEFAULT, loaders.HOST, {"features": "device", "topology": "device"}):
+        loader = pyg_direct.NeighborLoader(loaders.graph(), device="cuda", **GIVEN, **where)
+        yield str(where), difference(epoch(loader), expected)
+
+
+def queued_write(schedule: str) -> Outcomes:
+    """What the consumer has queued on its stream when it asks for a batch is in that batch.
+
+    In the second epoch, as the first one places tables and waits for the device. With data on a GPU
+    the consumer gathers, on its own stream, unless `filter_per_worker` says otherwise.
+    """
+    fresh = torch.randn(loaders.NODES, loaders.FEATURES, generator=torch.Generator().manual_seed(9))
+    for given in ({"prefetch": 0}, {}, {"filter_per_worker": True}):
+        standin.set_schedule("eager")
+        data = loaders.graph()
+        loader = pyg_direct.NeighborLoader(data, device="cpu", **GIVEN)
+        epoch(loader)
+        data.x.copy_(fresh)
+        expected = epoch(loader)
+        data = loaders.graph()
+        data.x = data.x.cuda()
+        loader = pyg_direct.NeighborLoader(data, device="cuda", **GIVEN, **given)
+        epoch(loader)
+        pinned = fresh.pin_memory()
+        standin.set_schedule(schedule)
+        data.x.copy_(pinned, non_blocking=True)
+        yield str(given), difference(epoch(loader), expected)
+
+
+def changed_table(schedule: str) -> Outcomes:
+    """A table is changed in place between epochs, whose batches are still to be made and read.
+
+    Only a GPU that reads the table where it lies must have done so before (limits.md says it).
+    """
+    for features in ("device", "host"):
+        found: dict[str, list[Any]] = {}
+        for device in ("cpu", "cuda"):
+            data = loaders.graph()
+            where = {"features": features} if device == "cuda" else {}
+            loader = pyg_direct.NeighborLoader(data, device=device, **GIVEN, **where)
+            taken = []
+            for _ in range(3):
+                taken.append([take(batch) for batch in loader])
+                if features == "host":
+                    torch.cuda.synchronize()
+                data.x.mul_(2)
+            torch.cuda.synchronize()
+            found[device] = taken
+        for number, pair in enumerate(zip(found["cuda"], found["cpu"], strict=True)):
+            yield f"features={features}, epoch {number}", difference(*pair)
+
+
+def streams_of_the_consumer(schedule: str) -> Outcomes:
+    """The consumer iterates on a stream of its own, and on another one for each batch."""
+    expected = epoch(loaders.on_cpu("node"))
+    with torch.cuda.stream(torch.cuda.Stream()):
+        found = epoch(loaders.loader("node", "default", device="cuda"))
+    yield "one stream", difference(found, expected)
+    streams = [torch.cuda.Stream() for _ in range(3)]
+    iterator, taken = iter(loaders.loader("node", "default", device="cuda")), []
+    for number in range(len(expected)):
+        with torch.cuda.stream(streams[number % 3]):
+            taken.append(take(next(iterator)))
+    torch.cuda.synchronize()
+    yield "one of three in turn", difference(taken, expected)
+
+
+def shared_sampler(schedule: str) -> Outcomes:
+    """Two loaders over one sampler, batch by batch in turn."""
+    found = []
+    for device in ("cpu", "cuda"):
+        data = loaders.graph()
+        sampler = pyg_direct.NeighborSampler(data, num_neighbors=[5, 3], device=device, seed=3)
+        both = [
+            pyg_direct.NeighborLoader(
+                data,
+                num_neighbors=None,
+                neighbor_sampler=sampler,
+                input_nodes=torch.arange(loaders.SEEDS) + first,
+                device=device,
+                **loaders.COMMON,
+            )
+            for first in (0, 1000)
+        ]
+        found.append([take(batch) for pair in zip(*both, strict=True) for batch in pair])
+        torch.cuda.synchronize()
+    yield "two loaders", difference(found[1], found[0])
+
+
+def broken_off(schedule: str) -> Outcomes:
+    """Iterators are dropped with batches under way; a whole epoch follows."""
+    expected = epoch(loaders.on_cpu("node"))
+    for place in loaders.PLACES:
+        loader = loaders.loader("node", place, device="cuda")
+        for number in (1, 2, 3):
+            iterator = iter(loader)
+            for _ in range(number):
+                next(iterator)
+            del iterator
+        del loader
+        gc.collect()
+        again = loaders.loader("node", place, device="cuda")
+        yield place, difference(epoch(again), expected)
+
+
+def deleted_loader(schedule: str) -> Outcomes:
+    """The loader and its data go while batches are still to be made, and new memory is taken."""
+    for kind in ("node", "node, quantized"):
+        standin.set_schedule("eager")
+        expected = epoch(loaders.on_cpu(kind))
+        standin.set_schedule(schedule)
+        for place in ("device", "default"):
+            for _ in range(3):
+                loader = loaders.loader(kind, place, device="cuda", prefetch=4)
+                iterator = iter(loader)
+                del loader
+                taken = [take(batch) for batch in iterator]
+                del iterator
+                gc.collect()
+                others = [
+                    torch.full((size,), 7, dtype=torch.uint8, device="cuda")
+                    for size in (30_000, 240_000, 1_300_000) * 3
+                ]
+                torch.cuda.synchronize()
+                yield f"{kind}, {place}", difference(taken, expected)
+                del others
+
+
+def ids_of_the_consumer(schedule: str) -> Outcomes:
+    """A transform's own ids are copied to the host, and dropped."""
+
+    def renumber(batch: Any) -> Any:
+        batch.n_id = batch.n_id.flip(0)
+        return batch
+
+    given = {"transform": renumber}
+    expected = epoch(loaders.on_cpu("node", **given))
+    for place in loaders.FEW:
+        found = epoch(loaders.loader("node", place, device="cuda", **given))
+        yield place, difference(found, expected)
+
+
+def _gathered(table: torch.Tensor) -> tuple[CudaBackend, torch.Tensor]:
+    """Return a backend, and rows that are still to be gathered from a table in host memory."""
+    backend = CudaBackend(torch.device("cuda"))
+    index = (torch.arange(2000) * 7 % len(table)).cuda()
+    backend.memory.place_tables([("x", table)], "host")
+    readable = backend.memory.readable(table)
+    assert readable is not None
+    return backend, backend.gather(readable, index, len(table))
+
+
+def _all_sevens(rows: torch.Tensor) -> str:
+    return "" if bool((rows.cpu() == 7).all()) else "other values"
+
+
+def deleted_while_read(schedule: str) -> Outcomes:
+    """The last reference to a registered table goes while rows of it are still to be read."""
+    for number in range(3):
+        table = torch.full((150_000, 64), 7.0)
+        backend, rows = _gathered(table)
+        del table, backend
+        gc.collect()
+        yield f"table {number}", _all_sevens(rows)
+
+
+def pinned_copy_deleted_while_read(schedule: str) -> Outcomes:
+    """The same of a small table, which is copied to pinned memory."""
+    for number in range(3):
+        table = torch.full((4000, 50), 7.0)
+        backend, rows = _gathered(table)
+        del table, backend
+        gc.collect()
+        yield f"table {number}", _all_sevens(rows)
+
+
+def moved_while_read(schedule: str) -> Outcomes:
+    """A registered table moves to shared memory while rows of it are still to be read.
+
+    NumPy keeps the old memory: of what torch frees no values can be expected.
+    """
+    old = torch.full((150_000, 64), 7.0).numpy()  # its memory stays
+    table = torch.from_numpy(old)
+    backend, rows = _gathered(table)
+    table.share_memory_()
+    backend.memory.readable(torch.full((150_000, 64), 1.0))  # leases, and so looks for moved ones
+    yield "shared", _all_sevens(rows)
+
+
+CHECKS = (
+    first_batch,
+    queued_write,
+    changed_table,
+    streams_of_the_consumer,
+    shared_sampler,
+    broken_off,
+    deleted_loader,
+    ids_of_the_consumer,
+    deleted_while_read,
+    pinned_copy_deleted_while_read,
+    moved_while_read,
+)

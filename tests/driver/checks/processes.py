@@ -1,0 +1,71 @@
+"""Several processes, forks, devices that fail, and the end of the interpreter: see children.py."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+Outcomes = Iterator[tuple[str, str]]
+LIMIT_SECONDS = 240
+DONE = "all is well"  # the last line of a child
+
+
+def _children(schedule: str, *arguments: list[str]) -> list[str]:
+    """Run children at the same time, and return what each ended with, "" if all was well."""
+    children = [
+        subprocess.Popen(
+            [sys.executable, "-m", "tests.driver.start", "tests.driver.children", *each],
+            env=os.environ | {"STANDIN_SCHEDULE": schedule},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for each in arguments
+    ]
+    return [_ended(child) for child in children]
+
+
+def _ended(child: subprocess.Popen[str]) -> str:
+    try:
+        output, _ = child.communicate(timeout=LIMIT_SECONDS)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        return "did not end"
+    lines = output.strip().splitlines()
+    if child.returncode == 0 and DONE in lines:
+        return ""
+    return f"ended with {child.returncode}: {' / '.join(lines[-3:])}"
+
+
+def exit_with_batches_under_way(schedule: str) -> Outcomes:
+    """The interpreter ends while producers work and batches are not taken."""
+    for place in ("default", "2 workers", "persistent"):
+        yield place, _children(schedule, ["end_with_batches_under_way", place])[0]
+
+
+def forks(schedule: str) -> Outcomes:
+    """A process forked before CUDA was used may use it, one forked after has the CPU."""
+    yield "before", _children(schedule, ["fork_before"])[0]
+    yield "after", _children(schedule, ["fork_after"])[0]
+
+
+def failed_device(schedule: str) -> Outcomes:
+    """After an illegal access every batch raises; nothing waits for ever."""
+    for place in ("host", "2 workers"):
+        yield place, _children(schedule, ["go_on_after_a_fault", place])[0]
+
+
+def distributed(schedule: str) -> Outcomes:
+    """DDP over gloo: two processes, each with batches on a device of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        store = str(Path(folder) / "store")
+        ranks = _children(schedule, *(["train", str(rank), store] for rank in (0, 1)))
+    for rank, problem in enumerate(ranks):
+        yield f"rank {rank}", problem
+
+
+CHECKS = (exit_with_batches_under_way, forks, failed_device, distributed)

@@ -1,0 +1,140 @@
+"""What processes of `checks.processes` do::
+
+LD_PRELOAD=... python -m tests.driver.start tests.driver.children NAME [ARGUMENT ...]
+"""
+
+from __future__ import annotations
+
+import ctypes
+import multiprocessing
+import os
+import sys
+import warnings
+from typing import Any
+
+import torch
+
+from . import loaders, standin
+from .batches import difference, epoch
+from .checks.processes import DONE
+
+_kept: list[Any] = []
+
+
+def end_with_batches_under_way(place: str) -> None:
+    """Take one batch, and keep the iterator to the end of the interpreter."""
+    iterator = iter(loaders.loader("node", place, device="cuda"))
+    next(iterator)
+    _kept.append(iterator)
+    print(DONE, flush=True)
+
+
+def _same_on(device: str) -> None:
+    found = epoch(loaders.loader("node", "default", device=device))
+    problem = difference(found, epoch(loaders.on_cpu("node")))
+    if problem:
+        raise AssertionError(f"{device}: {problem}")
+
+
+def _in_fork(*devices: str) -> None:
+    """Make batches on devices in a forked process; on a GPU that may fail, but not hang."""
+    child = multiprocessing.get_context("fork").Process(target=_fork_body, args=devices)
+    child.start()
+    child.join(120)
+    if child.exitcode != 0:
+        child.kill()
+        raise AssertionError(f"the forked process ended with {child.exitcode}")
+
+
+def _fork_body(*devices: str) -> None:
+    for device in devices:
+        if device == "refused":
+            try:
+                _same_on("cuda")
+            except RuntimeError:
+                continue
+            raise AssertionError("a forked process used the GPU of its parent")
+        _same_on(device)
+
+
+def fork_before() -> None:
+    """Fork while CUDA is not in use, then use it in both processes."""
+    _in_fork("cpu", "cuda")
+    _same_on("cuda")
+    print(DONE, flush=True)
+
+
+def fork_after() -> None:
+    """Fork while batches are under way; both processes go on."""
+    iterator = iter(loaders.loader("node", "host", device="cuda", num_workers=2))
+    next(iterator)
+    _in_fork("cpu", "refused")
+    rest = sum(1 for _ in iterator)
+    _same_on("cuda")
+    if rest != loaders.SEEDS // loaders.COMMON["batch_size"] - 1:
+        raise AssertionError(f"{rest} batches were left in the parent")
+    print(DONE, flush=True)
+
+
+def go_on_after_a_fault(place: str) -> None:
+    """Take the registration of a table away behind the package's back, as nobody should."""
+    loader = loaders.loader("node", place, device="cuda")
+    iterator = iter(loader)
+    next(iterator)
+    table = loader.data.x
+    page = table.data_ptr() // 4096 * 4096
+    standin.runtime.cudaHostUnregister(ctypes.c_void_p(page))
+    raised = ""
+    for attempt in (iterator, iter(loader)):
+        try:
+            for batch in attempt:
+                torch.cuda.synchronize()
+                del batch
+            raised = ""
+        except Exception as error:
+            raised = type(error).__name__
+    if not standin.fault():
+        raise AssertionError("the device did not fail")
+    if not raised:
+        raise AssertionError("an epoch ended as if nothing had happened")
+    print(DONE, flush=True)
+    os._exit(0)  # torch aborts while it frees tensors of a device that failed
+
+
+def train(rank_text: str, store: str) -> None:
+    """Average the gradients of two ranks, of batches that lie on two devices."""
+    rank = int(rank_text)
+    device = torch.device("cuda", rank)
+    warnings.simplefilter("ignore")
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{store}", rank=rank, world_size=2
+    )
+    seeds = torch.arange(loaders.SEEDS)[rank::2]
+    given = {"input_nodes": seeds, "num_neighbors": [3, 2]}
+    expected = epoch(loaders.on_cpu("node", **given))
+    found = epoch(loaders.loader("node", "host", device=device, **given))
+    problem = difference(found, expected)
+    torch.manual_seed(0)
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(loaders.FEATURES, 1))
+    for batch in loaders.loader("node", "host", device=device, **given):
+        model(batch.x.cpu()).square().mean().backward()
+    assert model.module.weight.grad is not None
+    gradients = [torch.empty_like(model.module.weight) for _ in range(2)]
+    torch.distributed.all_gather(gradients, model.module.weight.grad)
+    torch.distributed.destroy_process_group()
+    if not torch.equal(*gradients):
+        problem = "the ranks' gradients differ"
+    if standin.contexts() != [rank]:
+        problem = f"contexts on devices {standin.contexts()}"
+    if problem:
+        raise AssertionError(problem)
+    print(DONE, flush=True)
+
+
+CHILDREN = {
+    child.__name__: child
+    for child in (end_with_batches_under_way, fork_before, fork_after, go_on_after_a_fault, train)
+}
+
+if __name__ == "__main__":
+    CHILDREN[sys.argv[1]](*sys.argv[2:])

@@ -1,0 +1,211 @@
+"""Every kind of loader, and where its graph and tables may lie."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch_geometric.data import Data, HeteroData
+
+import pyg_direct
+
+# Tables of at least 1 MiB are registered where they lie; smaller ones are copied to pinned memory.
+NODES, EDGES, FEATURES = 4000, 30_000, 80
+HALF_BYTES = 400_000  # of device memory: some arrays fit, others do not
+SEEDS = 240
+COMMON = {"batch_size": 48, "seed": 3}
+
+Make = Callable[..., Any]
+"""Makes a loader; called with arguments such as `device` and `features`."""
+
+DEFAULT: dict[str, Any] = {}
+HOST = {"features": "host", "topology": "host"}
+PLACES: dict[str, dict[str, Any]] = {
+    "default": DEFAULT,
+    "host": HOST,
+    "device": {"features": "device", "topology": "device"},
+    "half": {"device_bytes": HALF_BYTES},
+    "ids on the device": {"ids": "device", "features": "host", "topology": "device"},
+    "no prefetch": {"prefetch": 0},
+    "2 workers": {"num_workers": 2, "prefetch": 3, **HOST},
+    "persistent": {"num_workers": 2, "persistent_workers": True, "topology": "host"},
+}
+FEW = ("default", "host", "device")
+ELSEWHERE = ("default", "no prefetch", "ids on the device")  # without the graph's own places
+
+
+class Kind(NamedTuple):
+    """A kind of loader, and the places that it is tried in."""
+
+    make: Make
+    places: tuple[str, ...]
+
+
+def graph() -> Data:
+    """Return a graph with a hub, and attributes of nodes and edges."""
+    g = torch.Generator().manual_seed(1)
+    edge_index = torch.randint(NODES, (2, EDGES), generator=g)
+    edge_index[1, ::20] = 5
+    return Data(
+        x=torch.randn(NODES, FEATURES, generator=g),
+        y=torch.randint(7, (NODES,), generator=g),
+        edge_index=edge_index,
+        edge_attr=torch.randn(EDGES, 3, generator=g),
+        edge_weight=torch.rand(EDGES, generator=g),
+        time=torch.randint(100, (NODES,), generator=g),
+    )
+
+
+def plain_graph() -> Data:
+    """Return the graph without what only neighbour sampling knows."""
+    found = graph()
+    del found.time, found.edge_weight
+    return found
+
+
+def typed_graph() -> HeteroData:
+    """Return a graph of three types of nodes and four of edges, one of them empty."""
+    g = torch.Generator().manual_seed(2)
+    nodes = {"paper": 4000, "author": 3000, "venue": 40}
+    relations = {
+        ("author", "writes", "paper"): 15_000,
+        ("paper", "cites", "paper"): 12_000,
+        ("paper", "written_by", "author"): 15_000,
+        ("venue", "prints", "paper"): 3000,
+        ("author", "edits", "venue"): 0,
+    }
+    found = HeteroData()
+    for name, size in nodes.items():
+        found[name].x = torch.randn(size, 96, generator=g)
+        found[name].time = torch.randint(100, (size,), generator=g)
+    for (source, how, target), size in relations.items():
+        ends = [torch.randint(nodes[end], (size,), generator=g) for end in (source, target)]
+        found[source, how, target].edge_index = torch.stack(ends)
+        found[source, how, target].edge_weight = torch.rand(size, generator=g)
+    return found
+
+
+def node(data: Callable[[], Any] = graph, **given: Any) -> Make:
+    def make(**where: Any) -> Any:
+        chosen = {"num_neighbors": [5, 3], "input_nodes": torch.arange(SEEDS) * 7} | COMMON
+        return pyg_direct.NeighborLoader(data(), **(chosen | given | where))
+
+    return make
+
+
+def typed(**given: Any) -> Make:
+    seeds = ("paper", torch.arange(SEEDS))
+    return node(typed_graph, num_neighbors=[4, 2], input_nodes=seeds, **given)
+
+
+def link(**given: Any) -> Make:
+    def make(**where: Any) -> Any:
+        data = graph()
+        pairs = data.edge_index[:, :SEEDS]
+        chosen = {"num_neighbors": [4, 2], "edge_label_index": pairs} | COMMON
+        return pyg_direct.LinkNeighborLoader(data, **(chosen | given | where))
+
+    return make
+
+
+def typed_link(**given: Any) -> Make:
+    relation = ("author", "writes", "paper")
+
+    def make(**where: Any) -> Any:
+        data = typed_graph()
+        pairs = (relation, data[relation].edge_index[:, :SEEDS])
+        chosen = {"num_neighbors": [4, 2], "edge_label_index": pairs} | COMMON
+        return pyg_direct.LinkNeighborLoader(data, **(chosen | given | where))
+
+    return make
+
+
+def quantized_graph() -> Data:
+    """Return the graph with features of 8 bits."""
+    found = graph()
+    found.x = pyg_direct.quantize(found.x)
+    return found
+
+
+def saved_graph() -> Any:
+    """Return the graph as it is opened from files."""
+    folder = Path(tempfile.mkdtemp()) / "graph"
+    pyg_direct.save(graph(), folder)
+    return pyg_direct.open(folder)
+
+
+def hgt(**where: Any) -> Any:
+    seeds = ("paper", torch.arange(SEEDS))
+    return pyg_direct.HGTLoader(
+        typed_graph(), num_samples=[24, 12], input_nodes=seeds, **(COMMON | where)
+    )
+
+
+def shadow(**where: Any) -> Any:
+    return pyg_direct.ShaDowKHopSampler(
+        graph(), depth=2, num_neighbors=4, node_idx=torch.arange(SEEDS // 2), **(COMMON | where)
+    )
+
+
+def saint(name: str, **given: Any) -> Make:
+    def make(**where: Any) -> Any:
+        chosen = {"batch_size": 100, "num_steps": 4, "sample_coverage": 0, "seed": 3}
+        return getattr(pyg_direct, name)(plain_graph(), **(chosen | given | where))
+
+    return make
+
+
+def cluster(**where: Any) -> Any:
+    partition = torch.arange(NODES) * 7 % 20
+    parts = pyg_direct.ClusterData(graph(), num_parts=20, log=False, partition=partition)
+    return pyg_direct.ClusterLoader(parts, batch_size=4, seed=3, **where)
+
+
+ALL = tuple(PLACES)
+KINDS: dict[str, Kind] = {
+    "node": Kind(node(), ALL),
+    "node, shuffled": Kind(node(shuffle=True), FEW),
+    "node, all neighbours": Kind(node(num_neighbors=[-1, 2]), FEW),
+    "node, fan-out of 40": Kind(node(num_neighbors=[40, 2], batch_size=80), ("default", "host")),
+    "node, with replacement": Kind(node(replace=True), FEW),
+    "node, disjoint": Kind(node(disjoint=True), FEW),
+    "node, induced": Kind(node(subgraph_type="induced"), FEW),
+    "node, bidirectional": Kind(node(subgraph_type="bidirectional"), FEW),
+    "node, quantized": Kind(node(quantized_graph), FEW),
+    "node, from files": Kind(node(saved_graph), FEW),
+    "temporal": Kind(
+        node(time_attr="time", input_time=torch.arange(SEEDS) % 90 + 10), ("half", *FEW)
+    ),
+    "temporal, last": Kind(node(time_attr="time", temporal_strategy="last"), FEW),
+    "weighted": Kind(node(weight_attr="edge_weight"), ("half", *FEW)),
+    "weighted, with replacement": Kind(node(weight_attr="edge_weight", replace=True), FEW),
+    "heterogeneous": Kind(typed(), ALL),
+    "heterogeneous, temporal": Kind(typed(time_attr="time"), FEW),
+    "heterogeneous, weighted": Kind(typed(weight_attr="edge_weight"), ("default", "host")),
+    "link": Kind(link(), ALL),
+    "link, binary negatives": Kind(link(neg_sampling="binary"), FEW),
+    "link, triplets": Kind(link(neg_sampling="triplet"), FEW),
+    "heterogeneous link": Kind(typed_link(neg_sampling="binary"), FEW),
+    "HGT": Kind(hgt, ELSEWHERE),
+    "ShaDow": Kind(shadow, ELSEWHERE),
+    "SAINT, nodes": Kind(saint("GraphSAINTNodeSampler"), ELSEWHERE),
+    "SAINT, edges": Kind(saint("GraphSAINTEdgeSampler"), ELSEWHERE),
+    "SAINT, walks": Kind(saint("GraphSAINTRandomWalkSampler", walk_length=2), ELSEWHERE),
+    "Cluster": Kind(cluster, ELSEWHERE),
+}
+APART = {"HGT", "ShaDow", "Cluster", "SAINT, nodes", "SAINT, edges", "SAINT, walks"}
+
+
+def loader(kind: str, place: str, **device: Any) -> Any:
+    """Return a loader of a kind on a device, with its graph and tables in a place."""
+    where = dict(PLACES[place])
+    if kind in APART:  # they take none of the graph's places
+        where = {k: v for k, v in where.items() if k not in ("topology", "features")}
+    return KINDS[kind].make(**device, **where)
+
+
+on_cpu = partial(loader, place="default", device="cpu")

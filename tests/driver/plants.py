@@ -1,0 +1,183 @@
+"""Waits, records and guards of the package that are left out in turn: each must be noticed.
+
+A plant is a change of one module's text, made as it is imported. A text that is not there any more,
+or that is there twice, is an error, so no plant can go stale.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import sys
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+from types import CodeType
+from typing import Any, NamedTuple
+
+
+class Plant(NamedTuple):
+    """Something that is left out."""
+
+    module: str
+    old: str
+    new: str
+    found_by: tuple[str, ...] = ("node",)  # jobs, of which one must notice it
+
+
+STREAMS = "pyg_direct.ops.cuda.streams"
+SCHEDULE = "pyg_direct.loading.stages"
+BACKEND = "pyg_direct.ops.cuda.backend"
+PINNING = "pyg_direct.ops.cuda.pinning"
+PLACER = "pyg_direct.ops.cuda.placer"
+MEMORY = "pyg_direct.ops.cuda.memory"
+COMPILER = "pyg_direct.ops.cuda.compiler"
+
+PLANTS: dict[str, Plant] = {
+    "producers do not wait for what the consumer had queued": Plant(
+        SCHEDULE, "        streams.synchronize(task.asked)\n", "", ("queued_write",)
+    ),
+    "the gather does not wait for its sample": Plant(
+        SCHEDULE,
+        "                self._receive(product, ready)\n",
+        "                streams.record_stream(self._tensors_of(product))\n",
+    ),
+    "the consumer does not wait for its batch": Plant(
+        SCHEDULE,
+        "            self._receive(*handover)\n",
+        "            self._streams.record_stream(self._tensors_of(handover.product))\n",
+    ),
+    "tensors are not recorded where they are received": Plant(
+        SCHEDULE, "        self._streams.record_stream(self._tensors_of(product))\n", ""
+    ),
+    "streams do not wait for events": Plant(
+        STREAMS, "        self._torch.current_stream(self._device).wait_event(event)\n", ""
+    ),
+    "the host does not wait for events": Plant(
+        STREAMS, "            event.synchronize()\n", "            pass\n"
+    ),
+    "no tensor is recorded": Plant(
+        STREAMS, "                tensor.record_stream(stream)\n", "                pass\n"
+    ),
+    "producers do not choose their device": Plant(
+        STREAMS,
+        "        self._torch.set_device(self._device)\n",
+        "",
+        ("only_the_second_device",),
+    ),
+    "events are waited for on any device": Plant(
+        STREAMS,
+        "        with self._torch.device(self._device):  # else",
+        "        if True:  # else",
+        ("only_the_second_device",),
+    ),
+    "ids are not waited for": Plant(
+        "pyg_direct.batch.ids",
+        "            self._backend.streams.synchronize(event)\n",
+        "            pass\n",
+    ),
+    "downloads are not waited for": Plant(MEMORY, "    done.synchronize()\n", ""),
+    "ids that are copied to the host are not recorded": Plant(
+        BACKEND,
+        "        self.streams.record_stream(tensors)\n        copies",
+        "        copies",
+        ("node", "ids_of_the_consumer"),
+    ),
+    "the graph of a workspace is not recorded": Plant(
+        BACKEND,
+        "        self.streams.record_stream(array for _, array in csc.arrays())\n",
+        "",
+        ("deleted_loader",),
+    ),
+    "a gathered table is not recorded": Plant(
+        BACKEND,
+        "        self.streams.record_stream([table])\n",
+        "",
+        ("deleted_loader",),
+    ),
+    "a decoded table is not recorded": Plant(
+        BACKEND,
+        "        self.streams.record_stream([table, scale])\n",
+        "",
+        ("deleted_loader",),
+    ),
+    "arrays are used before they are placed": Plant(
+        PLACER,
+        "        self._registry.runtime.synchronize()\n        return placed",
+        "        return placed",
+        ("first_batch",),
+    ),
+    "tables are used before they are placed": Plant(
+        PLACER,
+        "        self._registry.runtime.synchronize()  # other streams will read what",
+        "        # other streams will read what",
+        ("first_batch",),
+    ),
+    "a changed table is copied while it is read": Plant(
+        PLACER,
+        "                synchronize()  # earlier batches may be reading the old values\n",
+        "",
+        ("changed_table",),
+    ),
+    "a changed table is read while it is copied": Plant(
+        PLACER,
+        "                synchronize()\n                self.version",
+        "                self.version",
+        ("changed_table",),
+    ),
+    "memory is unregistered while it is read": Plant(
+        PINNING,
+        "                    self.runtime.synchronize()  # before the storage can be freed\n",
+        "                    pass\n",
+        ("deleted_while_read",),
+    ),
+    "moved memory is unregistered while it is read": Plant(
+        PINNING,
+        "                self.runtime.synchronize()\n                self._entries.remove",
+        "                self._entries.remove",
+        ("moved_while_read",),
+    ),
+    "pinned memory is freed while it is read": Plant(
+        PINNING,
+        "    runtime.synchronize()\n    runtime.free(address)\n",
+        "    runtime.free(address)\n",
+        ("pinned_copy_deleted_while_read",),
+    ),
+    "kernels are launched on any device": Plant(
+        COMPILER,
+        "                with cuda.Device(index):\n                    function(",
+        "                if True:\n                    function(",
+        ("two_devices",),
+    ),
+}
+
+
+class _Loader(importlib.machinery.SourceFileLoader):
+    plant: Plant
+
+    def get_code(self, fullname: str) -> CodeType:
+        text = Path(self.path).read_text()
+        if text.count(self.plant.old) != 1:
+            raise RuntimeError(f"{fullname} must have this once:\n{self.plant.old}")
+        return compile(text.replace(self.plant.old, self.plant.new), self.path, "exec")
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    def __init__(self, plant: Plant) -> None:
+        self._plant = plant
+
+    def find_spec(self, fullname: str, path: Sequence[str] | None, target: Any = None) -> Any:
+        if fullname != self._plant.module:
+            return None
+        spec = PathFinder.find_spec(fullname, path)
+        if not isinstance(spec, ModuleSpec) or spec.origin is None:
+            raise ModuleNotFoundError(f"No module {fullname}, which a plant changes.")
+        loader = _Loader(fullname, spec.origin)
+        loader.plant = self._plant
+        spec.loader = loader
+        return spec
+
+
+def leave_out(name: str) -> None:
+    """Change the package as it is imported from now on."""
+    sys.meta_path.insert(0, _Finder(PLANTS[name]))
