@@ -1,6 +1,7 @@
-"""The tables of the README, from committed results: `python -m benchmarks report` writes them.
+"""The tables of the README and of the documentation, from committed results.
 
-A table stands between `<!-- NAME -->` and `<!-- end of NAME -->`, where NAME is in `TABLES`.
+`python -m benchmarks report` writes them. A table stands between `<!-- NAME -->` and
+`<!-- end of NAME -->`, where NAME is in `TABLES`.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from benchmarks.result import RESULTS, number, table
 from benchmarks.training.end_to_end import ACCELERATED, best_rows
 
 README = REPOSITORY / "README.md"
+MEASUREMENTS = REPOSITORY / "docs" / "measurements.md"
 MALLOC = "default"  # of glibc, as a user has it
 
 # Name in the result -> name in the README; from the first to the last row.
@@ -132,7 +134,7 @@ def end_to_end(folder: Path) -> list[str]:
                 rows.append([f"{task['name']}: {who}", *map(times, ratios)])
     return [
         "Whole epochs on a real graph, with loading, each contestant at its best number of workers",
-        "([the run](benchmarks/results/end_to_end.md)):",
+        "([the run](../benchmarks/results/end_to_end.md)):",
         "",
         *table([f"than {baseline}, how many times", "as fast", "as little CPU time"], rows),
     ]
@@ -156,26 +158,29 @@ def first_use(folder: Path) -> list[str]:
     )
 
 
-TABLES: dict[str, Callable[[Path], list[str]]] = {
-    "speed": speed,
-    "others": others,
-    "variants": variants,
-    "training": training,
-    "end_to_end": end_to_end,
-    "first_use": first_use,
+TABLES: dict[Path, dict[str, Callable[[Path], list[str]]]] = {
+    README: {"speed": speed},
+    MEASUREMENTS: {
+        "others": others,
+        "variants": variants,
+        "training": training,
+        "end_to_end": end_to_end,
+        "first_use": first_use,
+    },
 }
 
 
-def filled(text: str, folder: Path = RESULTS) -> str:
-    """Return the README with the tables of these results.
+def filled(page: Path, folder: Path = RESULTS) -> str:
+    """Return the text of a page with its tables of these results.
 
     Raises:
         ValueError: a table has no place in it.
     """
-    for name, make in TABLES.items():
+    text = page.read_text()
+    for name, make in TABLES[page].items():
         begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->"
         if begin not in text or end not in text:
-            raise ValueError(f"The README has no place for a table: {begin.strip()} ... {end}")
+            raise ValueError(f"{page} has no place for a table: {begin.strip()} ... {end}")
         lines = "\n".join(make(folder))
         pattern = re.escape(begin) + ".*?" + re.escape(end)
         new = f"{begin}\n{lines}\n\n{end}"

@@ -25,6 +25,7 @@ def main(argv: Sequence[str]) -> None:
                 module.plot(result, path.with_suffix(".png"))
             print(path.with_suffix(".md"))
     if not named:
-        readme.README.write_text(readme.filled(readme.README.read_text()))
+        for page in readme.TABLES:
+            page.write_text(readme.filled(page))
         chart.CHART.write_text(chart.draw(chart.panels()))
-        print(readme.README, chart.CHART, sep="\n")
+        print(*readme.TABLES, chart.CHART, sep="\n")

@@ -18,20 +18,24 @@ def test_every_report_has_a_result() -> None:
     assert reports <= {path.stem for path in RESULTS}
 
 
-def test_tables_of_the_readme_follow_from_results() -> None:
-    text = readme.README.read_text()
-    assert readme.filled(text) == text, "run python -m benchmarks report"
+@pytest.mark.parametrize("page", readme.TABLES, ids=lambda page: page.name)
+def test_tables_follow_from_results(page: Path) -> None:
+    assert readme.filled(page) == page.read_text(), "run python -m benchmarks report"
 
 
-def test_other_figures_are_found(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("page", "name"), [(readme.README, "cpu.json"), (readme.MEASUREMENTS, "others.json")]
+)
+def test_other_figures_are_found(page: Path, name: str, tmp_path: Path) -> None:
     for path in RESULTS:
         (tmp_path / path.name).write_text(path.read_text())
-    changed = json.loads((tmp_path / "cpu.json").read_text())
+    changed = json.loads((tmp_path / name).read_text())
     for row in changed["graphs"][0]["rows"]:
         row["median"] *= 2 if row["loader"] == "pyg_direct" else 1
-    (tmp_path / "cpu.json").write_text(json.dumps(changed))
-    text = readme.README.read_text()
-    assert readme.filled(text, tmp_path) != text
+    for row in changed["graphs"][0].get("ratios", ()):
+        row["ratio"] *= 2
+    (tmp_path / name).write_text(json.dumps(changed))
+    assert readme.filled(page, tmp_path) != page.read_text()
 
 
 def test_the_chart_follows_from_results(tmp_path: Path) -> None:
@@ -53,6 +57,9 @@ def test_the_longest_bar_fits_the_chart() -> None:
     assert all(text in picture for text in ("A &amp; B", "&lt;ours&gt;", "1,234", "1.5"))
 
 
-def test_a_readme_without_a_place() -> None:
+def test_a_page_without_a_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("# A page")
+    monkeypatch.setitem(readme.TABLES, page, readme.TABLES[readme.README])
     with pytest.raises(ValueError, match="no place for a table: <!-- speed -->"):
-        readme.filled("# README")
+        readme.filled(page)
