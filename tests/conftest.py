@@ -17,9 +17,9 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 import torch
 import torch_geometric.loader
 import torch_geometric.typing
+from determined_pyg import determine
 from emulator import emulated, give_to_loaders
 from hypothesis import HealthCheck, settings
-from torch import Tensor
 
 import pyg_direct
 from pyg_direct.ops.cuda.backend import CudaBackend
@@ -131,24 +131,13 @@ def small_batches_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(f"pyg_direct.models.costs.{name}", 0)
 
 
-def stable_index_sort(
-    inputs: Tensor, max_value: int | None = None, stable: bool = False
-) -> tuple[Tensor, Tensor]:
-    return torch.sort(inputs, stable=True)
-
-
 @pytest.fixture(scope="session")
 def pyg_loader() -> Iterator[type]:
-    """PyG's `NeighborLoader`, made deterministic; skips where PyG has no sampler to run.
-
-    Without pyg-lib PyG sorts the edges by destination with an unstable `torch.sort`, so the order
-    of the edges of one node, and with it the order of discovery, would be an accident of the sort.
-    The stable order is one of the results that PyG may give, and a well-defined one.
-    """
+    """PyG's `NeighborLoader`, made deterministic; skips where PyG has no sampler to run."""
     if not (torch_geometric.typing.WITH_TORCH_SPARSE or torch_geometric.typing.WITH_PYG_LIB):
         pytest.skip(NEEDS_TORCH_SPARSE)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("torch_geometric.sampler.utils.index_sort", stable_index_sort)
+        determine(patch)
         yield torch_geometric.loader.NeighborLoader
 
 

@@ -37,12 +37,14 @@ class SampledEdges:
         if not isinstance(matrix, SparseTensor):
             return self._torch_matrix(matrix, first, second, shape)
         device, value = matrix.device(), self._selected(matrix.storage.value())
+        first, second = first.to(device), second.to(device)
+        order = _order(first, second, shape[1])
         return SparseTensor(
-            row=first.to(device),
-            col=second.to(device),
-            value=value,
+            row=first[order],
+            col=second[order],
+            value=None if value is None else value[order],
             sparse_sizes=shape,
-            is_sorted=False,
+            is_sorted=True,  # its own sort leaves the order of parallel edges open
             trust_data=True,
         )
 
@@ -66,7 +68,7 @@ class SampledEdges:
         by_row = matrix.layout == torch.sparse_csr
         major, minor = (first, second) if by_row else (second, first)
         num_major, num_minor = shape if by_row else shape[::-1]
-        order = (major * max(1, num_minor) + minor).argsort(stable=True)
+        order = _order(major, minor, num_minor)
         pointer = _pointer(torch.bincount(major, minlength=num_major))
         make = torch.sparse_csr_tensor if by_row else torch.sparse_csc_tensor
         return make(pointer, minor[order], values[order], size, check_invariants=False)
@@ -112,6 +114,12 @@ def csr_rows(table: Tensor, index: Tensor) -> Tensor:
     column, values = column[position], values[position]
     shape = (len(index), *table.shape[1:])
     return torch.sparse_csr_tensor(out, column, values, shape, check_invariants=False)
+
+
+def _order(major: Tensor, minor: Tensor, num_minor: int) -> Tensor:
+    """Return what sorts entries by `major`, then `minor`; equal ones stay as they are."""
+    place = major.to(torch.int64) * max(1, num_minor) + minor  # int32 ids would overflow
+    return place.argsort(stable=True)
 
 
 def _pointer(count: Tensor) -> Tensor:

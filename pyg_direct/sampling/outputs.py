@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
+import torch
+from torch import Tensor
 from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 from torch_geometric.typing import EdgeType, NodeType
 
@@ -57,3 +60,46 @@ def output_of(
         num_sampled_nodes=by_type(node_types, num_nodes),
         num_sampled_edges=by_type(edge_types, num_edges),
     )
+
+
+def in_both_directions(out: Output, keep_orig_edges: bool) -> Output:
+    """Return a subgraph with each edge and its opposite once, sorted by destination, then source.
+
+    As PyG's `to_bidirectional`, which in a homogeneous graph leaves open which of the edges between
+    two nodes gives its id, and with it its attributes. Here it is the first one, of the edges in
+    the order in which they were sampled and then of their opposites, on every device: an edge that
+    was sampled keeps its own. Edges of a heterogeneous graph have no ids then.
+
+    Args:
+        out: of any sampler.
+        keep_orig_edges: keep the edges as sampled, too, and with them the counts by hop.
+    """
+    if not isinstance(out, SamplerOutput):
+        return out.to_bidirectional(keep_orig_edges=keep_orig_edges)
+    both = copy.copy(out)
+    if keep_orig_edges:
+        both.orig_row, both.orig_col = out.row, out.col
+    else:
+        both.num_sampled_nodes = both.num_sampled_edges = None
+    edge_index, order = _with_opposites(torch.stack([out.row, out.col]), len(out.node))
+    both.row, both.col = edge_index.unbind()
+    both.edge = None if out.edge is None else torch.cat([out.edge, out.edge])[order]
+    return both
+
+
+def _with_opposites(edge_index: Tensor, num_nodes: int) -> tuple[Tensor, Tensor]:
+    """Return edges [2, e] and their opposites, each once, and which of the 2 * e each one is.
+
+    Of equal ones the first counts. A stable sort finds it, where a scatter with equal indices would
+    take any on a GPU.
+
+    Example: the edges 0->1, 1->0, 2->0 and their opposites 1->0, 0->1, 0->2 give 1->0, 2->0, 0->1,
+    0->2, which are those at the places 1, 2, 0, 5.
+    """
+    every = torch.cat([edge_index, edge_index.flip(0)], dim=1)
+    place = every[1].to(torch.int64) * num_nodes + every[0]  # int32 ids would overflow
+    place, order = place.sort(stable=True)
+    is_first = torch.ones_like(place, dtype=torch.bool)
+    torch.ne(place[1:], place[:-1], out=is_first[1:])
+    order = order[is_first]
+    return every[:, order], order

@@ -42,7 +42,7 @@ from ..ops.devices import backend_for
 from .fanouts import as_num_neighbors, check_fanouts, fanouts_of
 from .keyed import KeyedSampler, Settings
 from .negatives import KeyedNegatives, sample_ends
-from .outputs import Output, output_of
+from .outputs import Output, in_both_directions, output_of
 
 NumNeighborsLike: TypeAlias = NumNeighbors | list[int] | dict[EdgeType, list[int]]
 
@@ -73,7 +73,9 @@ class NeighborSampler(BaseSampler):
         data: `torch_geometric.data.Data` or `HeteroData`. Its edges are grouped by destination
             once, here; features are not touched.
         num_neighbors: fan-out of each hop; negative for all neighbours, [] for the seeds alone.
-        subgraph_type: 'directional', 'bidirectional' or 'induced', each with any other argument.
+        subgraph_type: 'directional', 'bidirectional' or 'induced', each with any other argument. Of
+            several edges between two nodes, 'bidirectional' keeps the attributes of the first: of
+            the edges in the order in which they were sampled, then of their opposites.
             With `time_attr` an induced edge, too, is no later than its seed.
         replace: sample with replacement.
         disjoint: give every seed a subgraph of its own.
@@ -293,7 +295,7 @@ class NeighborSampler(BaseSampler):
     def _in_both_directions(self, out: Output) -> Output:
         """Return the output, with each edge's opposite if the subgraph is bidirectional."""
         if self.subgraph_type == SubgraphType.bidirectional:
-            return out.to_bidirectional(keep_orig_edges=self.keep_orig_edges)
+            return in_both_directions(out, self.keep_orig_edges)
         return out
 
     def _sample(

@@ -17,15 +17,16 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import torch_geometric.loader
-import torch_geometric.sampler.utils
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parents[1]), str(HERE.parent), str(HERE.parent / "support")]
 
+import determined_pyg  # noqa: E402
 import graphs  # noqa: E402
 
 TARGET = HERE / "full_batches.json"
@@ -64,8 +65,7 @@ def as_lists(batch: Data) -> dict[str, Any]:
 
 
 def main() -> None:
-    sort = torch.sort
-    torch_geometric.sampler.utils.index_sort = lambda x, *_, **__: sort(x, stable=True)
+    determined_pyg.determine(pytest.MonkeyPatch())
     loader = torch_geometric.loader.NeighborLoader
     example = graphs.example_graph()
     expected: dict[str, Any] = {

@@ -1,0 +1,40 @@
+"""PyG's results where it leaves them open: one of those that it may give, and always the same.
+
+Without pyg-lib PyG sorts edges with an unstable `torch.sort`, so the order of the edges of one node,
+and with it the order of discovery, would be an accident of the sort; here it is stable. Of several
+edges between two nodes `coalesce(reduce="any")` takes any; here it takes the first.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch_geometric.utils
+from torch import Tensor
+
+scatter = torch_geometric.utils.scatter
+
+
+def determine(patch: pytest.MonkeyPatch) -> None:
+    """Let PyG's loaders give determined results for as long as `patch` holds."""
+    patch.setattr("torch_geometric.sampler.utils.index_sort", _stable_index_sort)
+    patch.setattr("torch_geometric.utils._coalesce.index_sort", _stable_index_sort)
+    patch.setattr("torch_geometric.utils._coalesce.scatter", _scatter_of_the_first)
+
+
+def _stable_index_sort(
+    inputs: Tensor, max_value: int | None = None, stable: bool = False
+) -> tuple[Tensor, Tensor]:
+    return torch.sort(inputs, stable=True)
+
+
+def _scatter_of_the_first(
+    source: Tensor, index: Tensor, dim: int, size: int | None, reduce: str
+) -> Tensor:
+    if reduce != "any":
+        return scatter(source, index, dim, size, reduce)
+    assert dim == 0
+    out = source.new_zeros(size)
+    for place in reversed(range(len(index))):
+        out[index[place]] = source[place]
+    return out
