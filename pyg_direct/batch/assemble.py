@@ -21,7 +21,7 @@ from .ids import NAMES as ID_FIELDS
 from .ids import HostIds, Ids, of_the_users
 from .narrow import check_feature_dtype, converted
 from .roles import SPARSE, TOPOLOGY, Attribute, KnownRoles
-from .sampled import Edges, Nodes, Sampled, with_ids
+from .sampled import Edges, Nodes, Sampled, of_parts
 from .sparse import ROWS_UNREADABLE, SampledEdges
 
 Fields = dict[str, Any]
@@ -194,10 +194,12 @@ def _from_stores(data: Any, parts: _Parts, custom_cls: Any) -> Any:
     filter_stores: Any = filter_custom_hetero_store if sampled.is_typed else filter_custom_store
     # A store indexes tensors of its own, so it is asked with ids on the host.
     host = parts.ids if isinstance(parts.ids, HostIds) else HostIds(backend)
-    node = with_ids(out.node, sampled.nodes, host.of)
-    edge = with_ids(out.edge, sampled.edges, host.of)
+    node = of_parts(out.node, sampled.nodes, lambda nodes: host.of(nodes.given))
+    edge = of_parts(out.edge, sampled.edges, lambda edges: host.of(edges.given))
+    row = of_parts(out.row, sampled.edges, lambda edges: edges.edge_index[0])
+    col = of_parts(out.col, sampled.edges, lambda edges: edges.edge_index[1])
     host.wait()
-    batch = filter_stores(*data, node, out.row, out.col, edge, custom_cls)
+    batch = filter_stores(*data, node, row, col, edge, custom_cls)
     for store in batch.stores:
         for name, value in store.items():
             if isinstance(value, Tensor):

@@ -11,7 +11,6 @@ from torch import Tensor
 from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 
 from ..core.types import SampledGraph, maker
-from .tensors import moved
 
 
 class Nodes(NamedTuple):
@@ -80,41 +79,54 @@ def of_graph(
     return Sampled(nodes, edges, metadata, is_typed=node_types[0] is not None)
 
 
-def of_output(out: SamplerOutput | HeteroSamplerOutput, device: torch.device) -> Sampled:
-    """Return what any sampler of PyG's interface gave, with its tensors on `device`."""
-    here, is_typed = moved(out, device), isinstance(out, HeteroSamplerOutput)
+def of_output(
+    out: SamplerOutput | HeteroSamplerOutput,
+    device: torch.device,
+    bring: Callable[[Tensor], Tensor],
+) -> Sampled:
+    """Return what any sampler of PyG's interface gave, with its tensors on `device`.
 
-    def by_type(field: str, of: Any = here) -> dict[Any, Any]:
-        value = getattr(of, field)
+    Args:
+        out: of the sampler, with tensors on any device.
+        device: of the batch.
+        bring: copies a tensor to `device`. Called once for each that is needed there and is not.
+    """
+    is_typed = isinstance(out, HeteroSamplerOutput)
+
+    def by_type(field: str) -> dict[Any, Any]:
+        value = getattr(out, field)
         return (value or {}) if is_typed else {None: value}
 
-    node, given, seed_of = by_type("node"), by_type("node", out), by_type("batch")
+    def here(tensor: Any) -> Any:
+        return tensor if tensor is None or tensor.device == device else bring(tensor)
+
+    node, seed_of, edge = by_type("node"), by_type("batch"), by_type("edge")
     num_nodes, num_edges = by_type("num_sampled_nodes"), by_type("num_sampled_edges")
-    row, col, edge = map(by_type, ("row", "col", "edge"))
-    given_edge = by_type("edge", out)
+    row, col = by_type("row"), by_type("col")
     orig_row, orig_col = by_type("orig_row"), by_type("orig_col")
-    result = Sampled({}, {}, out.metadata, here, is_typed)
+    result = Sampled({}, {}, out.metadata, out, is_typed)
     for key in {**node, **seed_of, **num_nodes}:
         found = result.nodes_of(key, device)
         if node.get(key) is not None:
-            found = Nodes(node[key], given[key])
-        seeds = seed_of.get(key)
+            found = Nodes(here(node[key]), node[key])
+        seeds = here(seed_of.get(key))
         result.nodes[key] = found._replace(batch=seeds, num_sampled=num_nodes.get(key))
     for key in {**row, **num_edges}:
         links = result.edges_of(key, device)
         if row.get(key) is not None:
-            links = Edges(_stack(row[key], col[key]), edge.get(key), given_edge.get(key))
+            ids = edge.get(key)
+            links = Edges(here(_stack(row[key], col[key])), here(ids), ids)
         if orig_row.get(key) is not None and orig_col.get(key) is not None:
-            links = links._replace(original=torch.stack([orig_row[key], orig_col[key]]))
+            links = links._replace(original=here(torch.stack([orig_row[key], orig_col[key]])))
         result.edges[key] = links._replace(num_sampled=num_edges.get(key))
     return result
 
 
-def with_ids(field: Any, parts: Mapping[Any, Any], ids: Callable[[Tensor], Tensor]) -> Any:
-    """Return a sampler's field of ids, by type or not, as `ids` gives them for those in `parts`."""
+def of_parts(field: Any, parts: Mapping[Any, Any], choose: Callable[[Any], Tensor]) -> Any:
+    """Return a field like a sampler's, by type or not, with what `choose` takes of each part."""
     if isinstance(field, dict):
-        return {k: None if value is None else ids(parts[k].given) for k, value in field.items()}
-    return None if field is None else ids(parts[None].given)
+        return {k: None if value is None else choose(parts[k]) for k, value in field.items()}
+    return None if field is None else choose(parts[None])
 
 
 def _none(device: torch.device | None) -> Tensor:
@@ -124,13 +136,15 @@ def _none(device: torch.device | None) -> Tensor:
 def _stack(row: Tensor, col: Tensor) -> Tensor:
     """Return [row; col], without a copy where one lies behind the other, as in our outputs."""
     size, both = row.numel(), row._base
-    if both is not None and both is col._base and both.shape == (2, size) and size > 0:
+    if size == 0:  # what two empty tensors lie in cannot be seen, and a copy would be a launch
+        return row.new_empty((2, 0))
+    if both is not None and both is col._base and both.shape == (2, size):
         first, second = both.data_ptr(), both.data_ptr() + row.nbytes
         if both.is_contiguous() and (row.data_ptr(), col.data_ptr()) == (first, second):
             return both
     adjacent = (
         row.data_ptr() + row.nbytes == col.data_ptr()
-        and size == col.numel() > 0
+        and size == col.numel()
         and row.dtype == col.dtype
         and row.is_contiguous()
         and col.is_contiguous()

@@ -54,7 +54,8 @@ def attributes_of(
             continue
         roles = [Attribute(name, 0) for name in names]
         chosen = index if isinstance(index, Tensor) else index()
-        found = gather_all(values, roles, chosen.to(backend.device), backend, end, feature_dtype)
+        chosen = backend.memory.to_batch(chosen, backend.device)
+        found = gather_all(values, roles, chosen, backend, end, feature_dtype)
         for name, rows in zip(names, found, strict=True):
             values[name] = of_the_users(name, rows, ids)
     yield from values.items()
@@ -83,6 +84,7 @@ def _names_by_size(
 
 def named_attributes_of(
     data: Data,
+    ends: tuple[int, int],
     node: Tensor,
     edge: Tensor,
     backend: Backend,
@@ -93,17 +95,20 @@ def named_attributes_of(
 
     Args:
         data: the full graph; `edge_index` need not be there.
+        ends: its numbers of nodes and of edges, which all ids are below.
         node: int64 [n], ids of the subgraph's nodes.
         edge: int64 [e], ids of its edges.
         backend: gathers the rows.
         ids: where attributes with the name of an id field shall be.
         feature_dtype: of attributes that are stored narrow; see `gather.gather`.
     """
-    node, edge = node.to(backend.device), edge.to(backend.device)
+    bring = backend.memory.to_batch
+    node, edge = bring(node, backend.device), bring(edge, backend.device)
     for name, value in data.items():
-        index = node if data.is_node_attr(name) else edge if data.is_edge_attr(name) else None
-        if index is not None and name != "num_nodes":
+        of_nodes = data.is_node_attr(name)
+        if (of_nodes or data.is_edge_attr(name)) and name != "num_nodes":
+            index, end = (node, ends[0]) if of_nodes else (edge, ends[1])
             dim = data.__cat_dim__(name, value)
-            rows = gather(value, index, dim, backend, feature_dtype=feature_dtype)
+            rows = gather(value, index, dim, backend, end, feature_dtype)
             yield name, of_the_users(name, rows, ids)
     ids.wait()

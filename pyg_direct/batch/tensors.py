@@ -7,7 +7,6 @@ import types
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch_geometric.sampler import SamplerOutput
 
@@ -80,26 +79,6 @@ def tensors_made(data: Any, product: Any) -> Iterator[Tensor]:
     for store in getattr(data, "stores", ()):
         shared |= {id(store), *map(id, store.values())}
     yield from tensors_of(product, frozenset(shared))
-
-
-SAMPLED = ("node", "row", "col", "edge", "batch", "orig_row", "orig_col")
-
-
-def moved(out: Any, device: torch.device) -> Any:
-    """Return a sampler's output with its tensors on `device`; itself if they are there."""
-    changed = {}
-    for name in SAMPLED:
-        value = getattr(out, name)
-        if isinstance(value, dict):
-            if any([part is not None and part.device != device for part in value.values()]):
-                here = {k: None if part is None else part.to(device) for k, part in value.items()}
-                changed[name] = here
-        elif value is not None and value.device != device:
-            changed[name] = value.to(device)
-    if changed:
-        out = copy.copy(out)
-        out.__dict__.update(changed)
-    return out
 
 
 def with_edge_ids(out: Any, permutation: Any) -> Any:

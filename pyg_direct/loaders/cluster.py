@@ -237,17 +237,17 @@ class ClusterLoader(SubgraphLoader, torch_geometric.loader.ClusterLoader):
     def filter_fn(self, out: Any) -> Data:
         """Gather the attributes of the parts."""
         node, found = out
+        partition = self.cluster_data.partition
         ends = found.edge_index[0]
-        if self.cluster_data.partition.sparse_format == "csr":
+        if partition.sparse_format == "csr":
             ends = swapped_ends(ends)
         batch: Data = copy.copy(self.data)
+        sizes = partition.node_perm.numel(), partition.index.numel()
         for name, value in named_attributes_of(
-            self.data, node, found.edge[0], self._backend, self._ids(), self._feature_dtype
+            self.data, sizes, node, found.edge[0], self._backend, self._ids(), self._feature_dtype
         ):
             batch[name] = value
         if "num_nodes" in self.data:
             batch.num_nodes = len(node)
-        batch.edge_index = self._backend.memory.to_batch(
-            ends, self.cluster_data.partition.index.device
-        )
+        batch.edge_index = self._backend.memory.to_batch(ends, partition.index.device)
         return batch

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch_geometric.data import Batch
 from torch_geometric.typing import SparseTensor
 
+from ..batch.gather import gather
 from ..batch.subgraph import attributes_of
 from ..core.arguments import check_count, check_flag, check_ids
 from ..core.types import BatchKey
@@ -137,10 +138,12 @@ class ShaDowKHopSampler(SubgraphLoader, torch_geometric.loader.ShaDowKHopSampler
         for name, value in attributes_of(
             self.data, ends, out.node, out.edge, self._backend, self._ids(), self._feature_dtype
         ):
-            if name not in UNNAMED:
-                batch[name] = (
-                    value[batch.root_n_id.to(value.device)] if (name == "y" and of_nodes) else value
-                )
+            if name in UNNAMED:
+                continue
+            if name == "y" and of_nodes:  # of the seeds alone
+                roots = bring(out.node[out.root], self._backend.device)
+                value = gather(labels, roots, 0, self._backend, ends[0], self._feature_dtype)
+            batch[name] = value
         return batch
 
 

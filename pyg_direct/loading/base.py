@@ -241,7 +241,8 @@ class DirectLoader(torch.utils.data.DataLoader[Any]):
                 f"HeteroSamplerOutput, got {type(out).__name__}."
             )
         out = with_edge_ids(out, self._site.sampler.edge_permutation)
-        return of_output(out, self._backend.device)
+        device, bring = self._backend.device, self._backend.memory.to_batch
+        return of_output(out, device, lambda tensor: bring(tensor, device))
 
     def _work(self, task: Task, schedule: Schedule) -> Handover:
         """Make one batch; runs in a producer thread where there are any."""

@@ -1,6 +1,6 @@
 """PyG's results where it leaves them open: one of those that it may give, and always the same.
 
-Without pyg-lib PyG sorts edges with an unstable `torch.sort`, so the order of the edges of one node,
+Without pyg-lib PyG sorts edges with an unstable `torch.sort`, so the order of one node's edges,
 and with it the order of discovery, would be an accident of the sort; here it is stable. Of several
 edges between two nodes `coalesce(reduce="any")` takes any; here it takes the first.
 """
