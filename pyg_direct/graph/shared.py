@@ -2,7 +2,7 @@
 
 Known by the identity of the tensors and by torch's count of their changes in place, and freed with
 the last sampler that holds it. What NumPy writes is not counted, so sums of all entries are
-compared, too.
+compared, too: what decides is what the tensors hold, and where.
 """
 
 from __future__ import annotations
@@ -12,15 +12,20 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
+from ..core.threads import MIN_EDGES_PER_THREAD, available_cores, split
 from .attributes import find
 from .from_pyg import Graph, graph_of
 
-SUMS = 16384  # of each row of a tensor
-COMPARED_ENTRIES = 2048  # of each row, evenly spread
+BLOCK = 1 << 14  # entries of a row that have a sum of their own; what a sum needs fits the caches
+ODD_NUMBERS = np.random.default_rng(0).integers(-(1 << 62), 1 << 62, BLOCK) * 2 + 1
+Longs = npt.NDArray[np.int64]
+
 WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by their bytes
 
 
@@ -28,11 +33,11 @@ class _Part(NamedTuple):
     """A tensor that a graph was made of, and what it held."""
 
     tensor: weakref.ref[Tensor]
-    digest: Tensor
+    digest: Longs
 
     def is_same(self, now: _Part) -> bool:
         """Whether both are of one tensor, which held the same entries."""
-        return self.tensor() is now.tensor() and torch.equal(self.digest, now.digest)
+        return self.tensor() is now.tensor() and np.array_equal(self.digest, now.digest)
 
 
 class _Shared(NamedTuple):
@@ -128,15 +133,33 @@ def _state(tensor: Tensor) -> tuple[Any, ...]:
     return tensor._version, tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride()
 
 
-def _digest(tensor: Tensor) -> Tensor:
-    """Return what differs if any entry does: sums over entries `SUMS` apart, and some entries.
+def _digest(tensor: Tensor) -> Longs:
+    """Return what differs if any entry does, or lies elsewhere: a sum for each `BLOCK` entries.
 
-    Reads the tensor once. Floats are summed as integers: no rounding hides a change.
+    Reads the tensor once, by threads of our own and not by torch's, as OpenMP's do not survive a
+    fork. A word is multiplied by the odd number of its place, so exchanged words change the sum.
+    Floats are taken as integers: no rounding hides a change.
     """
-    words = tensor.detach().view(WORDS[tensor.element_size()])
-    whole = words.size(-1) // SUMS
-    blocks = words[..., : whole * SUMS].reshape(*words.shape[:-1], whole, SUMS)
-    sums = blocks.sum(-2)
-    rest = words[..., whole * SUMS :]
-    some = words[..., :: max(1, words.size(-1) // COMPARED_ENTRIES)]
-    return torch.cat([sums, rest, some], dim=-1)
+    words = tensor.detach().view(WORDS[tensor.element_size()]).cpu().numpy()
+    words = np.moveaxis(words, int(np.argmax(words.shape)), -1)
+    length = words.shape[-1]
+    blocks = -(-length // BLOCK)
+    sums = np.empty((*words.shape[:-1], blocks), np.int64)
+    threads = available_cores() if length >= MIN_EDGES_PER_THREAD else 1
+    for at in np.ndindex(words.shape[:-1]):
+        split(blocks, threads, partial(_sum_blocks, words[at], sums[at]))
+    return sums
+
+
+def _sum_blocks(words: npt.NDArray[Any], sums: Longs, first: int, last: int) -> None:
+    """Fill sums[first:last] with those of the blocks of `words`, one after the other."""
+    scratch = np.empty(BLOCK, np.int64)
+    for block in range(first, last):
+        part = words[block * BLOCK : (block + 1) * BLOCK]
+        mixed = scratch[: len(part)]
+        # The upper half is folded into the lower one first, as multiplication moves bits only up:
+        # two signs that change would cancel out.
+        np.right_shift(part, 32, out=mixed, dtype=np.int64)
+        np.bitwise_xor(mixed, part, out=mixed)
+        np.multiply(mixed, ODD_NUMBERS[: len(part)], out=mixed)
+        sums[block] = mixed.sum()

@@ -89,7 +89,7 @@ def test_changed_weights_and_times_are_noticed(name: str, arguments: Any) -> Non
     assert graph_of(data, **arguments) is not first
 
 
-@pytest.mark.parametrize("num_edges", [200, 2 * shared.SUMS, 3 * shared.SUMS + 5])
+@pytest.mark.parametrize("num_edges", [200, 2 * shared.BLOCK, 3 * shared.BLOCK + 5])
 @pytest.mark.parametrize("name", ["edge_index", "weight"])
 def test_what_numpy_writes_is_noticed(name: str, num_edges: int) -> None:
     data = Data(
@@ -102,10 +102,86 @@ def test_what_numpy_writes_is_noticed(name: str, num_edges: int) -> None:
         held = graph_of(data, weight_attr="weight")
         entries[i] += np.spacing(entries[i]) if name == "weight" else 1
         assert graph_of(data, weight_attr="weight") is not held
-    swapped = np.roll(entries, shared.SUMS)  # the same sums
-    held = graph_of(data, weight_attr="weight")
-    entries[:] = swapped
-    assert graph_of(data, weight_attr="weight") is not held
+
+
+MOVES = {
+    "columns_exchanged": lambda e, d: exchange(e, 100, 100 + d, 50),
+    "sources_exchanged": lambda e, d: exchange(e[0], 100, 100 + d, 50),
+    "one_pair_exchanged": lambda e, d: exchange(e[0], 7, 7 + d, 1),
+    "rolled": lambda e, d: np.copyto(e, np.roll(e, d, -1)),
+    "rows_exchanged": lambda e, d: np.copyto(e, e[::-1].copy()),
+    "reversed": lambda e, d: np.copyto(e, e[:, ::-1].copy()),
+    "sorted": lambda e, d: e.sort(axis=1),
+}
+
+
+def exchange(entries: Any, first: int, second: int, count: int) -> None:
+    """Exchange the columns [first, first + count) and [second, second + count)."""
+    held = entries[..., first : first + count].copy()
+    entries[..., first : first + count] = entries[..., second : second + count]
+    entries[..., second : second + count] = held
+
+
+@pytest.mark.parametrize("distance", [1, 64, 2048, 16384, 2 * 16384, 100_000])
+@pytest.mark.parametrize("name", MOVES)
+def test_what_numpy_moves_is_noticed(name: str, distance: int) -> None:
+    """The sum of the entries, and of those at any distance, stays what it was."""
+    generator = torch.Generator().manual_seed(1)
+    edge_index = torch.randint(500, (2, 200_000), generator=generator)
+    before = shared._digest(edge_index)
+    MOVES[name](edge_index.numpy(), distance)
+    assert not np.array_equal(before, shared._digest(edge_index))
+    MOVES["columns_exchanged"](edge_index.numpy(), 1)
+    assert np.array_equal(shared._digest(edge_index), shared._digest(edge_index.clone()))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.int8])
+def test_signs_that_change_in_pairs_are_noticed(dtype: torch.dtype) -> None:
+    values = (torch.rand(40_000, generator=torch.Generator().manual_seed(0)) * 100 + 1).to(dtype)
+    before = shared._digest(values)
+    for first, second in [(0, 1), (5, 5 + 16384), (0, 39_999), (3, 7), (16, 48)]:
+        values[[first, second]] *= -1
+        assert not np.array_equal(before, shared._digest(values))
+        values[[first, second]] *= -1
+    assert np.array_equal(before, shared._digest(values))
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda t: t.t(),
+        lambda t: t[:, ::3],
+        lambda t: t[1],
+        lambda t: t[:, :1],
+        lambda t: t[:, :0],
+        lambda t: t[None, :, :, None],
+        lambda t: t.bool(),
+        lambda t: t.float().requires_grad_(),
+    ],
+)
+def test_tensors_of_all_forms_have_a_digest(view: Any) -> None:
+    tensor = view(torch.randint(9, (2, 40_000)))
+    digest = shared._digest(tensor)
+    assert np.array_equal(digest, shared._digest(tensor.clone()))
+    if tensor.numel() > 0:
+        changed = tensor.detach().clone()
+        changed[(-1,) * tensor.dim()] = 0 if tensor[(-1,) * tensor.dim()] else 1
+        assert not np.array_equal(digest, shared._digest(changed))
+
+
+def test_exchanged_edges_are_sampled_as_they_are_now() -> None:
+    """What a loader over moved edges gave: neighbours that are later than their seed."""
+    edges = 3 * shared.BLOCK
+    edge_index = torch.randint(200, (2, edges), generator=torch.Generator().manual_seed(0))
+    data = Data(x=torch.rand(200, 2), edge_index=edge_index, time=torch.arange(edges) % 50)
+    arguments: dict[str, Any] = {"time_attr": "time", "batch_size": 200, "disjoint": True}
+    arguments["input_time"] = torch.full((200,), 25)
+    held = NeighborLoader(data, [-1], **arguments)
+    exchange(data.time.numpy(), 0, shared.BLOCK, 5000)
+    changed = next(iter(NeighborLoader(data, [-1], **arguments)))
+    assert (data.time[changed.e_id] <= 25).all()
+    assert len(changed.e_id) == int((data.time <= 25).sum())
+    assert held is not None
 
 
 def test_a_changed_tensor_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
