@@ -39,6 +39,7 @@ from .batch_keys import batch_keys
 from .description import describe
 from .epoch import Epoch, Producers, Task
 from .fingerprint import fingerprint_of
+from .forked import SerialAfterFork
 from .options import check_names, check_prefetch, refuse_unused, threads_of_a_batch
 from .progress import Progress, SeedOrder
 from .recorder import Recorder, TimedBackend
@@ -48,7 +49,7 @@ from .stages import Handover, Schedule
 from .stats import Stats
 
 
-class DirectLoader(torch.utils.data.DataLoader[Any]):
+class DirectLoader(SerialAfterFork, torch.utils.data.DataLoader[Any]):
     """The part of a loader that does not depend on what its seeds are.
 
     Stands before a loader class of PyG's in the list of bases, whose initialiser sets the

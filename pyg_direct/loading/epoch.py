@@ -9,6 +9,7 @@ import torch
 
 from ..core.types import BatchKey, maker
 from ..ops.streams import Event
+from .forked import serial_after_fork
 from .prefetcher import Prefetcher
 from .progress import Progress, SeedOrder
 from .recorder import Recorder
@@ -146,7 +147,7 @@ class Epoch:
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
         """Begin the next epoch with the same threads; for `persistent_workers`."""
-        if self._results.closed:  # a thread could not start
+        if self._results.closed:  # a thread could not start, or they are those of a parent process
             self._results = self._new_results()
         self._begin()
 
@@ -157,6 +158,7 @@ class Epoch:
         """Return how many batches this iterator gives: of a resumed epoch what was left."""
         return self._num_batches() - self._first
 
+    @serial_after_fork
     def __next__(self) -> Any:
         progress, asked, number = self._progress, self._recorder.ask(), None
         try:

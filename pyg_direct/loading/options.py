@@ -6,10 +6,9 @@ import difflib
 import inspect
 from typing import Any
 
-import torch
-
 from ..core.arguments import check_count
 from ..core.threads import available_cores
+from .forked import torch_threads
 
 DEFAULT_PREFETCH = 2
 
@@ -78,4 +77,4 @@ def threads_of_a_batch(options: dict[str, Any]) -> int:
     """
     workers = options.get("num_workers")
     several = isinstance(workers, int) and workers > 1
-    return 1 if several else min(available_cores(), torch.get_num_threads())
+    return 1 if several else min(available_cores(), torch_threads())

@@ -198,8 +198,8 @@ class Prefetcher(Generic[T, R]):
 
     @property
     def closed(self) -> bool:
-        """Whether the producers were stopped, or could not start."""
-        return self._board.closed
+        """Whether the producers were stopped, could not start, or run in another process."""
+        return self._board.closed or self._pid != os.getpid()
 
     def begin(self, tasks: Iterator[T]) -> None:
         """Drop unfinished tasks, and begin to work on `tasks`."""
