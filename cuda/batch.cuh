@@ -46,6 +46,9 @@ struct Nodes {
   In<i64> node_start;    // [T]: first entry of each type's list
   Out<I> node;           // [capacity]
   Out<i32> seed_of;      // [capacity]: the subgraph of each node; [0] unless disjoint
+  // [capacity]: local ids for the draws; [0] where nodes stand at the places of their local ids
+  In<i32> local;
+  i64 has_local;         // 0 or 1
   Out<i64> node_ptr;     // [hops + 2, T]: nodes of each type before each hop; 0 before the seeds
 };
 

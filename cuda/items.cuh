@@ -18,6 +18,7 @@ __device__ inline Item item_at(const Batch &batch, const Hop &hop, i64 number, i
   Item item;
   item.relation = r;
   item.local = hop.expanded[dst] + number - hop.item_base[r];
+  const i64 place = batch.nodes.node_start[dst] + item.local;
   item.start = batch.items.item_start[number];
   item.degree = batch.items.item_degree[number];
   item.first = batch.items.item_ptr[number];
@@ -28,9 +29,8 @@ __device__ inline Item item_at(const Batch &batch, const Hop &hop, i64 number, i
                      batch.items.item_excluded[2 * number + 1]};
   }
   item.subgraph = 0;
-  if (batch.graph.disjoint) {
-    item.subgraph = batch.nodes.seed_of[batch.nodes.node_start[dst] + item.local];
-  }
+  if (batch.graph.disjoint) item.subgraph = batch.nodes.seed_of[place];
+  if (batch.nodes.has_local) item.local = batch.nodes.local[place];
   return item;
 }
 

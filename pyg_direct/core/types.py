@@ -203,6 +203,49 @@ class ExcludedEdges(NamedTuple):
     where batches are not disjoint, there is one group for all."""
 
 
+class Rules(NamedTuple):
+    """What one batch may take of the graph, beside its plan."""
+
+    seed_time: Tensor | None = None
+    """int64 [seeds], all types one after another; needed if and only if the CSC has times. No
+    neighbour is later than the seed of its subgraph."""
+    excluded: ExcludedEdges | None = None
+    """Edges that are neither drawn nor induced. If the batch is not disjoint, their destinations
+    must be seeds: no other lists are looked at."""
+
+
+NO_RULES = Rules()
+
+
+class Frontier(NamedTuple):
+    """Nodes whose neighbours a hop draws, by node type. Several batches or ranks may share a draw.
+
+    Example: the hop after the seeds 7 and 4 found 9 and 2: node = [[9, 2]], local = [[2, 3]].
+    """
+
+    node: Sequence[Tensor]  # T x [f_t], ids within their type, of the dtype of the CSC's `indices`
+    local: Sequence[Tensor]  # T x int32 [f_t], their local ids, which their draws depend on
+    seed_of: Sequence[Tensor] | None  # T x int32 [f_t], their subgraphs; only when disjoint
+
+
+class Picks(NamedTuple):
+    """The edges that were drawn for a `Frontier`: the items of a hop and the picks of each.
+
+    An item is a pair of a relation and a frontier node of its destination type; items go relation
+    by relation, and in the order of the frontier. Edges go item by item.
+
+    Example: two relations into the type of two nodes, which draw [a, b], [] and [c], [d]: counts =
+    [2, 0, 1, 1] and source = [a, b, c, d].
+    """
+
+    counts: Tensor  # int32 [items], edges of each item
+    source: Tensor  # [edges], ids within the relation's source type, dtype of the CSC's `indices`
+    position: Tensor | None  # [edges] in the CSC of the workspace, dtype of `indptr`
+    edge: Tensor | None = None
+    """int64 [edges], columns of the user's `edge_index`, in place of `position` where the lists lie
+    in another workspace's graph."""
+
+
 class SamplingPlan(NamedTuple):
     """How to sample: all parameters that do not change from batch to batch."""
 

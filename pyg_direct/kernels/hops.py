@@ -131,7 +131,7 @@ def sample_batch(
         sample_hop(
             indices, node_ptr, relations, fanout, None, hop, words[0], words[1],
             item_base, lists[0], lists[1], lists[2], zero, count, row, col, position,
-            None, None, None, None,
+            None, None, None, None, None,
         )  # fmt: skip
         relabel_dense(
             relations, node_base, edge_ptr, hop, row, table, mark, node, node_start, node_ptr

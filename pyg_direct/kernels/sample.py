@@ -267,6 +267,20 @@ def read_sources(indices: Ints, position: Ints, first: int, last: int, row: Ints
 
 
 @helper
+def local_of(item: int, offset: int, item_local: Maybe) -> np.uint64:
+    """Return the local id of an item's node, which its draws depend on.
+
+    Args:
+        item: number of the item.
+        offset: of the relation, from items to places in the list of the destination type.
+        item_local: [items], where local ids are not these places; else None.
+    """
+    if item_local is not None:
+        return np.uint64(item_local[item])  # type: ignore[no-any-return]
+    return np.uint64(item + offset)  # type: ignore[no-any-return]
+
+
+@helper
 def sample_hop(
     indices: Ints,  # [E]
     node_ptr: Ints,  # [hops + 2, T]
@@ -289,6 +303,7 @@ def sample_hop(
     excluded: Maybe,  # positions that no item may take
     item_excluded: Maybe,  # [2, items]: those of each item; [2, 0] where no item has any
     slots: Maybe,  # of `without_replacement`
+    item_local: Maybe,  # of `local_of`
 ) -> None:
     """Fill the edges of the items in [item_first, item_last).
 
@@ -296,7 +311,8 @@ def sample_hop(
     slot, so items may be done in any order and by any thread.
 
     Some arguments may be None, which makes numba leave out the code that they would need, as that
-    takes longer to compile than all else: `weighted`, `slots`, `excluded`, and `replace` for False.
+    takes longer to compile than all else: `weighted`, `slots`, `excluded`, `item_local`, and
+    `replace` for False.
     """
     for r in range(fanout.shape[0]):
         begin = item_base[r] if item_base[r] > item_first else item_first
@@ -315,7 +331,7 @@ def sample_hop(
                 first = item_ptr[item]
                 k = item_ptr[item + 1] - first
                 start, degree = item_start[item], item_degree[item]
-                local = np.uint64(item + offset)
+                local = local_of(item, offset, item_local)
                 whole = k == degree and not (given or drawn)  # most items; may be of no edges
                 if whole:
                     prefetch(indices, start)

@@ -26,6 +26,7 @@ from .gaps import (
 )
 from .jit import kernel, prefetch
 from .philox import PURPOSE_WEIGHTED, philox4x32_inlined, stream_of
+from .sample import Maybe, local_of
 from .temporal import NO_TIME
 
 Ints = npt.NDArray[Any]
@@ -65,6 +66,7 @@ class Items(NamedTuple):
     low: Doubles  # [items]: cumulative weight before the item
     excluded: Ints  # positions that no item may take
     excluded_range: Ints  # [2, items]: those of each item; [2, 0] where no item has any
+    local: Maybe  # of `local_of`
 
 
 class Picks(NamedTuple):
@@ -198,14 +200,14 @@ def draw_block(
     First the draws of all items; then the picks, while what the next items read is prefetched.
     """
     draw, counter, local = draws
-    item_start, item_degree, item_ptr, item_low, excluded, item_excluded = items
+    item_start, item_degree, item_ptr, item_low, excluded, item_excluded, item_local = items
     aliased, keep, other, weight, cumulative = weights
     counters = 0
     for item in range(first_item, last_item):
         k = drawn_of(item, replace, item_degree, item_ptr)
         for j in range(counters_of(k, replace)):
             counter[counters + j] = j
-            local[counters + j] = item + offset
+            local[counters + j] = local_of(item, offset, item_local)
         counters += counters_of(k, replace)
     fill_uniform(draw, counter, local, counters, source.stream, source.k0, source.k1)
     at, ahead, ahead_at = 0, first_item, 0
@@ -220,7 +222,7 @@ def draw_block(
             ahead += 1
         first, span = item_ptr[item], Span(item_start[item], item_degree[item], item_low[item])
         k = drawn_of(item, replace, item_degree, item_ptr)
-        picks = Picks(first, k, at, np.uint64(item + offset))
+        picks = Picks(first, k, at, local_of(item, offset, item_local))
         begin, end = excluded_of(item, item_excluded)
         if k == 0:
             for j in range(item_ptr[item + 1] - first):  # all of them
@@ -229,7 +231,7 @@ def draw_block(
         elif begin < end:
             pick_around(
                 position, first, k, replace, span, excluded, begin, end, weight, cumulative,
-                np.uint64(item + offset), source,
+                picks.local, source,
             )  # fmt: skip
         elif replace:
             pick_with_replacement(
@@ -294,9 +296,10 @@ def draw_weighted(
     item_low: Doubles,  # [items]: cumulative weight before the item
     excluded: Ints,  # positions that no item may take
     item_excluded: Ints,  # [2, items]: those of each item; [2, 0] where no item has any
+    item_local: Maybe,  # of `local_of`
 ) -> None:
     """Draw the edges of the items of weighted relations in [item_first, item_last)."""
-    items = Items(item_start, item_degree, item_ptr, item_low, excluded, item_excluded)
+    items = Items(item_start, item_degree, item_ptr, item_low, excluded, item_excluded, item_local)
     for r in range(fanout.shape[0]):
         if not weighted[r]:
             continue

@@ -16,7 +16,16 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from ..core.types import BatchKey, Csc, ExcludedEdges, SampledGraph, SamplingPlan
+from ..core.types import (
+    NO_RULES,
+    BatchKey,
+    Csc,
+    Frontier,
+    Picks,
+    Rules,
+    SampledGraph,
+    SamplingPlan,
+)
 from ..kernels import decode
 from .placement import Placement
 from .streams import Event, Streams
@@ -62,29 +71,86 @@ class Workspace(Protocol):
         self,
         seeds: Sequence[Tensor | None],
         key: BatchKey,
-        seed_time: Tensor | None = None,
-        excluded: ExcludedEdges | None = None,
+        rules: Rules = NO_RULES,
         induced: bool = False,
     ) -> SampledGraph | None:
         """Sample one batch, in as few compiled calls as the backend can. Waits for the device.
 
-        Each hop counts the edges of every frontier node, draws them, and gives local ids to their
-        sources in order of first occurrence: relations in the order of the CSC, and the edges of a
-        relation by frontier node. The sources that are new are the next frontier.
+        The same as `begin`, `hop` for each hop of the plan, and `finish`.
 
         Args:
             seeds: one int64 tensor [n_t] of node ids, which belong in [0, num_nodes[t]), on the
                 host, for each node type, or None; duplicates are kept.
             key: the Philox key that all draws of the batch come from.
-            seed_time: int64 [n], the time of each seed, all types one after another; needed if and
-                only if the CSC has times. No neighbour is later than the seed of its subgraph.
-            excluded: edges that are neither drawn nor induced; None for none. If the batch is not
-                disjoint, their destinations must be seeds: no other lists are looked at.
-            induced: hand out all edges between the sampled nodes, by destination, in place of those
-                that were drawn. Their number is not counted hop by hop.
+            rules: what the batch may take of the graph.
+            induced: as in `finish`.
 
         Returns:
             The subgraph, as tensors of its own; or None if a seed is no node.
+        """
+
+    def begin(self, seeds: Sequence[Tensor | None], key: BatchKey, rules: Rules = NO_RULES) -> bool:
+        """Begin a batch, as in `sample`. Returns whether all seeds are nodes; if not, none is."""
+
+    def hop(self, hop: int, skip: Sequence[Tensor | None] | None = None) -> None:
+        """Sample one hop; the hops of a plan follow one another from 0 on.
+
+        It counts the edges of every frontier node, draws them, and gives local ids to their sources
+        in order of first occurrence: relations in the order of the CSC, and the edges of a relation
+        by frontier node. The sources that are new are the next frontier. The same as
+        ``enter(hop, draw(hop, frontier(hop), key, rules))``.
+
+        Args:
+            hop: in [0, hops of the plan).
+            skip: nodes that get no edges in this hop: for each type bool [N_t], on the backend's
+                device, or None; None for no such nodes.
+        """
+
+    def finish(self, induced: bool = False) -> SampledGraph:
+        """Return the batch, whose hops are done. Waits for the device.
+
+        Args:
+            induced: hand out all edges between the sampled nodes, by destination, in place of those
+                that were drawn. Their number is not counted hop by hop.
+
+        Raises:
+            ValueError: `induced`, after edges were entered whose lists are in another workspace.
+        """
+
+    def frontier(self, hop: int) -> Frontier:
+        """Return the nodes that a hop expands, of which all hops before it are done.
+
+        Waits for the device, except for hop 0. The tensors are copies, on the backend's device.
+        """
+
+    def draw(self, hop: int, items: Frontier, key: BatchKey, rules: Rules = NO_RULES) -> Picks:
+        """Draw the edges of any nodes in one hop. Waits for the device.
+
+        A function of its arguments, the graph and the plan: the batch of the workspace is neither
+        looked at nor changed, so `items` may belong to another batch, or to another rank.
+
+        Args:
+            hop: of the batch that the nodes belong to.
+            items: the nodes; a part of a frontier, or several, will do.
+            key: of that batch.
+            rules: of that batch.
+
+        Raises:
+            ValueError: lists of wrong shapes or dtypes, and on the CPU ids that are no nodes.
+        """
+
+    def enter(self, hop: int, picks: Picks) -> None:
+        """Take the edges of a hop from `draw`, or of another law, and number their sources.
+
+        May wait for the device.
+
+        Args:
+            hop: as in `hop`, in place of which it is called.
+            picks: for all items of the hop, not more of any item than its fan-out. Sources must be
+                nodes and positions edges of their relations: nothing checks that.
+
+        Raises:
+            ValueError: wrong shapes or dtypes, or more edges than the plan has room for.
         """
 
 

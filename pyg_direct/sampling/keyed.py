@@ -15,13 +15,14 @@ from torch_geometric.sampler.base import NumNeighbors, SubgraphType
 from torch_geometric.typing import NodeType
 
 from ..core.arguments import check_ids
-from ..core.types import BatchKey, Ends, ExcludedEdges, SampledGraph, SamplingPlan
+from ..core.types import NO_RULES, BatchKey, Ends, ExcludedEdges, Rules, SampledGraph, SamplingPlan
 from ..graph.from_pyg import Graph
 from ..graph.verify import verified
 from ..ops.backend import Backend
 from ..ops.host import keys as rng
 from .exclusion import SeedEdges
 from .fanouts import Fanouts, check_fanouts, fanout_table, fanouts_of
+from .hops import BatchInput, HopSource, sample_window
 from .workspaces import WorkspacePool
 
 
@@ -74,6 +75,8 @@ class KeyedSampler:
     settings: Settings
     seed_edges: SeedEdges | None = None
     """Finds the edges that `settings.exclude_seed_edges` leaves out."""
+    source: HopSource | None = None
+    """Decides the edges of each hop, in place of the plan's draws; None for those."""
     shared: _Shared = field(default_factory=_Shared)
 
     @classmethod
@@ -84,6 +87,7 @@ class KeyedSampler:
         where: tuple[str, int | None],
         seed: int | None,
         settings: Settings,
+        source: HopSource | None = None,
     ) -> KeyedSampler:
         """Place a graph of NumPy arrays by a backend, and keep no copy on the host.
 
@@ -96,14 +100,16 @@ class KeyedSampler:
         csc = backend.memory.place_graph(csc, *where)
         if csc is not graph.csc:  # else other samplers may share the graph, as long as it lives
             graph = replace(graph, csc=csc)
-        return cls(graph, backend, where, seed, settings, seed_edges)
+        return cls(graph, backend, where, seed, settings, seed_edges, source)
 
     def moved(self, backend: Backend, where: tuple[str, int | None]) -> KeyedSampler:
         """Return a sampler over the same graph, placed anew by another backend."""
-        return self.placed(self._graph_on_host(), backend, where, self.seed, self.settings)
+        graph = self._graph_on_host()
+        return self.placed(graph, backend, where, self.seed, self.settings, self.source)
 
     def __reduce__(self) -> Any:
-        parts = (self._graph_on_host(), self.backend, self.where, self.seed, self.settings)
+        graph = self._graph_on_host()
+        parts = (graph, self.backend, self.where, self.seed, self.settings, self.source)
         return KeyedSampler.placed, parts
 
     def _graph_on_host(self) -> Graph:
@@ -228,32 +234,31 @@ class KeyedSampler:
         time = None
         if self.graph.node_times is not None:
             time = torch.cat([t for t in given if t is not None])
-        return self.sample(seeds, key, time, excluded and excluded(count))
+        rules = NO_RULES
+        if time is not None or excluded is not None:
+            rules = Rules(time, excluded and excluded(count))
+        return self.sample(seeds, key, rules)
 
     def sample(
-        self,
-        seeds: list[Tensor | None],
-        key: BatchKey,
-        seed_time: Tensor | None = None,
-        excluded: ExcludedEdges | None = None,
+        self, seeds: list[Tensor | None], key: BatchKey, rules: Rules = NO_RULES
     ) -> SampledGraph:
         """Sample around seeds, as a function of `key`.
 
         Args:
             seeds: one int64 tensor [n_t] or None for each node type.
             key: of the draws.
-            seed_time: int64 [n], the times of all seeds, type by type.
-            excluded: edges that the batch does without, if any; see `Workspace.start`.
+            rules: what the batch may take of the graph.
         """
         if torch.is_inference_mode_enabled():  # which a workspace outlives, if it is made there
             with torch.inference_mode(False):
-                return self.sample(seeds, key, seed_time, excluded)
+                return self.sample(seeds, key, rules)
         number, plan = self._plan
         # A workspace belongs to one stream, which orders what is done with it.
         kind, pool = (number, self.backend.streams.stream_id()), self.shared.workspaces
         work = pool.take(kind) or self.backend.workspace(self.graph.csc, plan)
         induced = self.settings.subgraph_type == SubgraphType.induced
-        sampled = work.sample(seeds, key, seed_time, excluded, induced)
+        batch = BatchInput(seeds, key, rules)
+        (sampled,) = sample_window([work], [batch], len(plan.fanouts), induced, self.source)
         # Not after an exception: the workspace may be in any state then.
         pool.give_back(kind, work)
         if sampled is None:

@@ -31,7 +31,7 @@ from emulator import ORDERS, EmulatorError, emulated
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyg_direct.core.types import BatchKey, Csc
+from pyg_direct.core.types import BatchKey, Csc, Rules
 from pyg_direct.graph.weights import with_weights as weigh
 from pyg_direct.ops.cpu.backend import CpuBackend
 from pyg_direct.ops.cuda.source import read_source
@@ -177,9 +177,10 @@ def test_a_workspace_forgets_the_times_of_the_batch_before() -> None:
         for size in (20, 3, 0, 20):
             sampled = []
             for work in (mine, theirs):
-                work.start([case.seeds[0][:size]], case.key, case.seed_time[-size:][:size])
-                work.sample_hops(0, 2)
-                sampled.append(work.emit())
+                work.begin([case.seeds[0][:size]], case.key, Rules(case.seed_time[-size:][:size]))
+                for hop in range(2):
+                    work.hop(hop)
+                sampled.append(work.finish())
             assert [e.tolist() for e in sampled[0].edge] == [e.tolist() for e in sampled[1].edge]
 
 

@@ -75,6 +75,7 @@ def test_batches_with_and_without_excluded_edges_share_a_workspace() -> None:
     with emulated() as backend:
         work = backend.workspace(backend.memory.place_graph(case.csc), variants[0].plan)
         for variant in variants:
-            work.start(variant.seeds, variant.key, None, variant.excluded)
-            work.sample_hops(0, 2)
-            assert work.emit().edge[0].tolist() == run(backend, variant)[0].edge[0].tolist()
+            work.begin(variant.seeds, variant.key, variant.rules)
+            for hop in range(2):
+                work.hop(hop)
+            assert work.finish().edge[0].tolist() == run(backend, variant)[0].edge[0].tolist()

@@ -152,9 +152,10 @@ def test_a_workspace_serves_batches_of_any_size(plan: dict[str, object]) -> None
         theirs = CpuBackend().workspace(case.csc, case.plan)
         for batch, size in enumerate([1, 30, 0, 2, 60, 5]):
             for work in (mine, theirs):
-                work.start(make_seeds(np.random.default_rng(batch), case.csc, [size]), case.key)
-                work.sample_hops(0, 3)
-            assert_same(mine.emit(), theirs.emit())
+                work.begin(make_seeds(np.random.default_rng(batch), case.csc, [size]), case.key)
+                for hop in range(3):
+                    work.hop(hop)
+            assert_same(mine.finish(), theirs.finish())
 
 
 @pytest.mark.parametrize("plan", PLANS)
@@ -165,9 +166,10 @@ def test_windows_start_again_at_the_top(backend: CudaBackend, plan: dict[str, ob
     for base in (None, 100, 0, 5000):
         if base is not None:
             work._table.base = base  # as after very many batches
-        work.start(case.seeds, case.key)
-        work.sample_hops(0, 2)
-        assert_same(work.emit(), expected)
+        work.begin(case.seeds, case.key)
+        for hop in range(2):
+            work.hop(hop)
+        assert_same(work.finish(), expected)
 
 
 @pytest.mark.parametrize("induced", [False, True])

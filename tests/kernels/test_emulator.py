@@ -194,9 +194,9 @@ def test_a_descriptor_that_was_not_uploaded() -> None:
     with emulated() as backend:
         case = homogeneous([3])
         work = backend.workspace(backend.memory.place_graph(case.csc), case.plan)
-        work.start(case.seeds, case.key)
+        work.begin(case.seeds, case.key)
         work._arrays.replace("row", work._arrays["row"].clone())
-        caught(lambda: work.sample_hops(0, 1), "row of the descriptor in device memory is")
+        caught(lambda: work.hop(0), "row of the descriptor in device memory is")
 
 
 def check_small_fanouts(plant: Plant) -> None:

@@ -157,7 +157,7 @@ def run_as_python(patch: pytest.MonkeyPatch, recorder: Recorder) -> None:
     for module in (philox, sample):
         patch.setattr(module, "philox4x32", recorder)
     called = ("with_replacement", "without_replacement", "empty_slots", "enter", "stream_of")
-    for name in (*called, "below", "excluded_of", "step_over", "read_sources"):
+    for name in (*called, "below", "excluded_of", "step_over", "read_sources", "local_of"):
         patch.setattr(sample, name, getattr(sample, name).py_func)
     patch.setattr(hops, "hop_sampled", sample.sample_hop.py_func)
     patch.setattr(sample, "prefetch", lambda array, index: None)
@@ -185,7 +185,7 @@ def test_no_counter_serves_twice(monkeypatch: pytest.MonkeyPatch) -> None:
             fanouts=fanouts, replace=replace, disjoint=False, recent=False, id_dtype=torch.int64
         )
         work = CpuBackend().workspace(csc, plan)
-        work.start([torch.arange(1, nodes)], BatchKey(11, 12))
+        work.begin([torch.arange(1, nodes)], BatchKey(11, 12))
         for hop in range(2):
             work.plan(hop)
             # numba wraps around in silence, as hashing wants it.

@@ -18,6 +18,7 @@ from pyg_direct.core.types import (
     BatchKey,
     Csc,
     ExcludedEdges,
+    Rules,
     SampledGraph,
     SamplingPlan,
     TimeTable,
@@ -61,6 +62,11 @@ class Case:
     induced: bool = False
     seed_time: Tensor | None = None
     excluded: ExcludedEdges | None = None
+
+    @property
+    def rules(self) -> Rules:
+        """What the batch may take of the graph."""
+        return Rules(self.seed_time, self.excluded)
 
 
 def make_csc(
@@ -246,7 +252,7 @@ def run(backend: Backend, case: Case, batches: int = 1) -> list[SampledGraph]:
     sampled = []
     for batch in range(batches):
         key = BatchKey(case.key.low ^ batch, case.key.high)
-        graph = work.sample(case.seeds, key, case.seed_time, case.excluded, case.induced)
+        graph = work.sample(case.seeds, key, case.rules, case.induced)
         assert graph is not None
         sampled.append(graph)
     return sampled

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from ...core.types import Csc, SampledGraph, SamplingPlan
 from ..buffers import Resources
@@ -36,13 +38,16 @@ class PagedWorkspace(CpuWorkspace):
             arrays[name] for name in ("indices", "alias", "weight", "cumulative") if name in arrays
         ]
 
-    def plan(self, hop: int) -> None:
+    def _another(self) -> PagedWorkspace:
+        return PagedWorkspace(self._csc, self._plan, self._resources, self._pages)
+
+    def plan(self, hop: int, skip: Sequence[Tensor | None] | None = None) -> None:
         """Count the edges of the hop; the pointers of its nodes are asked for."""
         with (
             self._pages.alone(self._tables),
             self._pages.reading(self._pointers, self._lists_at(hop)),
         ):
-            super().plan(hop)
+            super().plan(hop, skip)
 
     def sample_edges(self, hop: int) -> None:
         """Draw the edges of the hop; the pages in which lists begin are asked for.
@@ -53,10 +58,10 @@ class PagedWorkspace(CpuWorkspace):
         with self._pages.alone(self._tables), self._pages.reading(self._of_edges, starts):
             super().sample_edges(hop)
 
-    def emit_induced(self) -> SampledGraph:
+    def _emit_induced(self) -> SampledGraph:
         """Copy out all edges between the sampled nodes."""
         with self._pages.alone(self._tables):
-            return super().emit_induced()
+            return super()._emit_induced()
 
     def _lists_at(self, hop: int) -> Ints:
         """Return the places in `indptr` of the lists that a hop looks at, int64."""

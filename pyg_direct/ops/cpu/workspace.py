@@ -10,55 +10,40 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from ...core.threads import split
-from ...core.types import NO_TIME, BatchKey, Csc, ExcludedEdges, SampledGraph, SamplingPlan, maker
-from ...kernels import alias as weight_tables
-from ...kernels import emit, exclude, hops, relabel, sample, temporal, weighted
-from ..backend import ID_LIMIT, batch_too_large, in_range
+from ...core.types import (
+    NO_RULES,
+    NO_TIME,
+    BatchKey,
+    Csc,
+    Frontier,
+    Picks,
+    Rules,
+    SampledGraph,
+    SamplingPlan,
+    maker,
+)
+from ...kernels import emit, exclude, hops, relabel, temporal
+from ..backend import in_range
 from ..buffers import Resources
-from .checks import check_items, check_sources, check_whole_lists
-from .limits import NO_INTS, NO_LIMITS, limits_of
+from ..picks import LISTS_ELSEWHERE, check_picks, put_edge_ids
+from .checks import check_whole_lists
+from .drawing import MIN_ITEMS_PER_THREAD, NOTHING_EXCLUDED, Drawing
 from .node_set import NodeSet
 from .outputs import Lists, Outputs, copy_lists, copy_out
-from .scratch import Scratch
 
 Ints = npt.NDArray[Any]
 
 new_graph = maker(SampledGraph)
-MIN_ITEMS_PER_THREAD = 4096
-NOTHING_EXCLUDED = np.empty((2, 0), np.int64)
 NO_SEEDS = torch.empty(0, dtype=torch.int64)
-NO_DOUBLES = np.empty(0, np.float64)
 NO_EDGES = np.zeros((0, 1), np.int64)  # no hop of no relation
 
 
-class CpuWorkspace(Scratch):
+class CpuWorkspace(Drawing):
     """One batch at a time; see `ops.Workspace` for what the calls mean."""
 
     def __init__(self, csc: Csc, plan: SamplingPlan, resources: Resources) -> None:
-        super().__init__(csc, plan)
-        self._resources = resources
-        self._relations = np.stack([csc.src_type, csc.dst_type, csc.indptr_base])
-        self._dst_types: list[int] = csc.dst_type.tolist()
-        self._num_nodes: list[int] = csc.num_nodes.tolist()
+        super().__init__(csc, plan, resources)
         self._node_base: list[int] = csc.node_base.tolist()
-        # A node of a disjoint batch counts once in each subgraph, so its type sets no limit.
-        no_limit = np.full(csc.num_types, np.iinfo(np.int64).max, np.int64)
-        self._node_limit = no_limit if plan.disjoint else csc.num_nodes
-        self._item_excluded = NOTHING_EXCLUDED
-
-        self._time = NO_INTS if csc.times is None else csc.times.time
-        self._time_base, self._weighted = csc.time_base, csc.weighted
-        self._limits = NO_LIMITS
-        self._weight = self._cumulative = NO_DOUBLES
-        alias, self._positive = NO_INTS, False
-        if csc.weights is not None:
-            self._weight, self._cumulative = csc.weights.weight, csc.weights.cumulative
-            alias = NO_INTS if csc.weights.alias is None else csc.weights.alias
-            self._positive = csc.weights.positive
-        self._alias = weight_tables.parts(alias)
-
-        self._largest_fanout = int(plan.fanouts.max(initial=0))
         self._is_plain = (
             csc.verified
             and csc.times is None
@@ -71,7 +56,8 @@ class CpuWorkspace(Scratch):
         self._most_items: int = self._node_base[-1] * csc.num_relations  # of a hop
         self._never_shared = self._most_items < 2 * MIN_ITEMS_PER_THREAD
         self._sampled_nodes = NodeSet(csc.node_base)
-        self._key = (np.uint64(0), np.uint64(0))
+        self._edge_ids: dict[int, Tensor] = {}  # `Picks.edge` of hops that were entered
+        self._drawing: CpuWorkspace | None = None  # what `draw` draws in
         # What `hops.sample_batch` takes beside the seeds and the key.
         self._num_seeds = np.zeros(csc.num_types, np.int64)
         self._graph = (
@@ -82,20 +68,20 @@ class CpuWorkspace(Scratch):
         self,
         seeds: Sequence[Tensor | None],
         key: BatchKey,
-        seed_time: Tensor | None = None,
-        excluded: ExcludedEdges | None = None,
+        rules: Rules = NO_RULES,
         induced: bool = False,
     ) -> SampledGraph | None:
         """Sample a batch; in one call of a kernel if its rules are the plain ones."""
         alone = self._never_shared or self._resources.threads <= 1 or not self._shares_hops(seeds)
-        if self._is_plain and excluded is None and alone:
+        if self._is_plain and rules.excluded is None and alone:
             if not self._sample_plain(seeds, key):
                 return None
-        else:
-            if not self.start(seeds, key, seed_time, excluded):
-                return None
-            self.sample_hops(0, len(self._plan.fanouts))
-        return self.emit_induced() if induced else self.emit()
+            return self._emit_induced() if induced else self._emit()
+        if not self.begin(seeds, key, rules):
+            return None
+        for hop in range(len(self._plan.fanouts)):
+            self.hop(hop)
+        return self.finish(induced)
 
     def _sample_plain(self, seeds: Sequence[Tensor | None], key: BatchKey) -> bool:
         """Sample all hops in one call, or one more for each that finds an array too short."""
@@ -107,7 +93,8 @@ class CpuWorkspace(Scratch):
         sizes = [0 if seed is None else seed.shape[0] for seed in seeds]
         self._begin(sizes)
         self._num_seeds[:] = sizes
-        self._limits, hop, address = NO_LIMITS, 0, ids.data_ptr()
+        self._obey(NO_RULES)
+        hop, address = 0, ids.data_ptr()
         arrays = self._growing()
         while hop < len(self._plan.fanouts):
             hop = hops.sample_batch(
@@ -129,16 +116,10 @@ class CpuWorkspace(Scratch):
             self._table, self._hop_nodes, self._hop_edges,
         )  # fmt: skip
 
-    def start(
-        self,
-        seeds: Sequence[Tensor | None],
-        key: BatchKey,
-        seed_time: Tensor | None = None,
-        excluded: ExcludedEdges | None = None,
-    ) -> bool:
+    def begin(self, seeds: Sequence[Tensor | None], key: BatchKey, rules: Rules = NO_RULES) -> bool:
         """Begin a batch."""
-        self._limits = limits_of(seed_time, excluded, self._plan.window)
-        self._key = (np.uint64(key.low), np.uint64(key.high))
+        self._take(key, rules)
+        self._edge_ids = {}
         sizes = [0 if seed is None else seed.shape[0] for seed in seeds]
         self._begin(sizes)
         self._node_bound[:] = counts = np.array(sizes, np.int64)
@@ -168,99 +149,71 @@ class CpuWorkspace(Scratch):
             hops.seeds_entered(self._node, first, first + n, base, self._table, stamp)
         return True
 
-    def sample_hops(self, first: int, last: int) -> None:
-        """Sample the hops [first, last) of the plan, step by step."""
-        for hop in range(first, last):
-            self.plan(hop)
-            self.sample_edges(hop)
-            self.relabel(hop)
+    def hop(self, hop: int, skip: Sequence[Tensor | None] | None = None) -> None:
+        """Sample a hop, step by step."""
+        self.plan(hop, skip)
+        self.sample_edges(hop)
+        self.relabel(hop)
+
+    def frontier(self, hop: int) -> Frontier:
+        """Return copies of the nodes that a hop expands."""
+        known, found = self._node_ptr[hop].tolist(), self._node_ptr[hop + 1].tolist()
+        ends = list(zip(self._starts, known, found, strict=True))
+        lists = [self._node, self._seed_of] if self._plan.disjoint else [self._node]
+        parts = [[torch.from_numpy(a[s + b : s + e].copy()) for s, b, e in ends] for a in lists]
+        local = [torch.arange(b, e, dtype=torch.int32) for _, b, e in ends]
+        return Frontier(parts[0], local, parts[1] if self._plan.disjoint else None)
+
+    def draw(self, hop: int, items: Frontier, key: BatchKey, rules: Rules = NO_RULES) -> Picks:
+        """Draw for any nodes, in other scratch memory, which is taken at the first call."""
+        if self._drawing is None:
+            self._drawing = self._another()
+        return self._drawing.draw_for(hop, items, key, rules)
+
+    def _another(self) -> CpuWorkspace:
+        return CpuWorkspace(self._csc, self._plan, self._resources)
+
+    def enter(self, hop: int, picks: Picks) -> None:
+        """Take the edges of a hop, and number their sources."""
+        ids, positions = (torch.from_numpy(a[:0]).dtype for a in (self._row, self._position))
+        check_picks(picks, self._count_items(hop), ids, positions)
+        csc, count = self._csc, picks.counts.numpy()
+        ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(count, dtype=np.int64)])
+        known, found = self._node_ptr[hop], self._node_ptr[hop + 1]
+        items = np.concatenate([np.zeros(1, np.int64), np.cumsum((found - known)[csc.dst_type])])
+        self._edge_ptr[hop] = ends[items] + (self._edge_ptr[hop - 1, -1] if hop > 0 else 0)
+        first, last = self._edge_ptr[hop, [0, -1]].tolist()
+        self._make_edge_room(hop)
+        local = [np.arange(known[t], found[t], dtype=np.int32) for t in self._dst_types]
+        self._col[first:last] = np.repeat(np.concatenate([self._col[:0], *local]), count)
+        self._row[first:last] = picks.source.numpy()
+        self._position[first:last] = 0 if picks.position is None else picks.position.numpy()
+        if picks.edge is not None:
+            self._edge_ids[hop] = picks.edge
+        new = np.zeros_like(self._node_bound)
+        np.add.at(new, csc.src_type, np.diff(self._edge_ptr[hop]))
+        self._node_bound[:] = found + np.minimum(new, self._node_limit)
+        self.relabel(hop)
+
+    def finish(self, induced: bool = False) -> SampledGraph:
+        """Hand out the batch."""
         hops.hops_counted(self._node_ptr, self._edge_ptr, self._hop_nodes, self._hop_edges)
+        if induced:
+            if self._edge_ids:
+                raise ValueError(LISTS_ELSEWHERE)
+            return self._emit_induced()
+        sampled = self._emit()
+        put_edge_ids(sampled.edge, self._hop_edges.tolist(), self._edge_ids)
+        return sampled
 
     def _shares_hops(self, seeds: Sequence[Tensor | None]) -> bool:
         """Whether a hop may be large enough for several threads."""
         count = sum(seed.shape[0] for seed in seeds if seed is not None)
         return min(count * self._growth, self._most_items) >= 2 * MIN_ITEMS_PER_THREAD
 
-    def _count_items(self, hop: int) -> int:
-        """Return how many lists are looked at in a hop: one of each node, in each relation."""
-        known, found = self._node_ptr[hop].tolist(), self._node_ptr[hop + 1].tolist()
-        return sum(found[t] - known[t] for t in self._dst_types)
-
-    def plan(self, hop: int) -> None:
-        """Count the edges of the hop and make room for them and for the nodes they may find."""
-        items = self._count_items(hop)
-        self._make_item_room(items)
-        self._item_low[:items] = 0.0
-        csc, fanout, limits = self._csc, self._plan.fanouts[hop], self._limits
-        start, degree, item_ptr = self._items
-        lists = self._item_base, start, degree
-        hops.items_listed(
-            csc.indptr, self._node, self._node_start, self._node_ptr, self._relations, hop, *lists
-        )
-        check_items(csc, *lists)
-        self._item_excluded = NOTHING_EXCLUDED
-        if csc.times is not None:
-            temporal.cut_items(
-                self._node_start, self._node_ptr, self._relations, hop,
-                csc.indices, self._time, self._time_base,
-                self._seed_of, limits.seed_time, limits.seed_before,
-                self._weighted, self._cumulative,
-                *lists, self._item_low,
-            )  # fmt: skip
-        # Where subgraphs share their nodes, only seeds have excluded edges, and hop 0 expands them.
-        if len(limits.excluded) > 0 and (hop == 0 or self._plan.disjoint):
-            self._item_excluded = np.empty((2, items), np.int64)
-            sample.exclude_edges(
-                self._node_start, self._node_ptr, self._relations, hop, self._plan.disjoint,
-                self._seed_of, limits.excluded, limits.excluded_bounds,
-                *lists, self._item_excluded,
-            )  # fmt: skip
-        if csc.times is not None and self._plan.recent:
-            temporal.keep_latest(
-                fanout, self._time_base, self._weighted, self._cumulative,
-                limits.excluded, self._item_excluded, *lists, self._item_low,
-            )  # fmt: skip
-        edges = hops.hop_planned(
-            self._node_ptr, self._relations, fanout, self._plan.replace, hop, self._node_limit,
-            self._weighted, self._positive, self._weight,
-            *lists, limits.excluded, self._item_excluded, item_ptr, self._edge_ptr,
-            self._node_bound,
-        )  # fmt: skip
-        new = edges - int(self._edge_ptr[hop, 0])
-        if self._plan.replace and new >= ID_LIMIT:  # else there is an edge for each
-            raise batch_too_large(int(self._node_bound.max()), new)
-        self._make_edge_room(hop)
-        self._make_room()
-
-    def sample_edges(self, hop: int) -> None:
-        """Draw the edges of the hop."""
-        items = int(self._item_base[-1])
-        start, degree, item_ptr = self._items
-        arguments = (
-            self._node_ptr, self._relations, self._plan.fanouts[hop], self._plan.replace, hop,
-            *self._key, self._item_base, start, degree, item_ptr,
-        )  # fmt: skip
-
-        def task(first: int, last: int) -> None:
-            if self._csc.weights is not None:
-                weighted.draw_weighted(
-                    *arguments, first, last, self._position,
-                    self._weighted, self._time_base, *self._alias, self._weight,
-                    self._cumulative, self._item_low, self._limits.excluded, self._item_excluded,
-                )  # fmt: skip
-            slots = None
-            if self._largest_fanout > hops.LARGEST_FANOUT:
-                slots = np.empty(2 << self._largest_fanout.bit_length(), np.int64)
-            hops.hop_sampled(
-                self._csc.indices, *arguments, first, last, self._row, self._col, self._position,
-                self._weighted, self._limits.excluded, self._item_excluded, slots,
-            )  # fmt: skip
-
-        split(items, min(self._resources.threads, items // MIN_ITEMS_PER_THREAD), task)
-        check_sources(self._csc, self._edge_ptr[hop], self._row)
-
     def relabel(self, hop: int) -> None:
         """Number the sources of the hop."""
+        self._make_room()
         stamp = np.uint32(self._stamp)
         if self._plan.disjoint:
             relabel.relabel_disjoint(
@@ -274,7 +227,7 @@ class CpuWorkspace(Scratch):
                 self._table, stamp, self._node, self._node_start, self._node_ptr,
             )  # fmt: skip
 
-    def emit(self) -> SampledGraph:
+    def _emit(self) -> SampledGraph:
         """Copy the edges out, relation by relation."""
         num_edges, num_nodes = self._hop_edges.tolist(), self._hop_nodes.tolist()
         sizes, lists = map(sum, num_edges), zip(self._starts, map(sum, num_nodes), strict=True)
@@ -289,7 +242,9 @@ class CpuWorkspace(Scratch):
         sizes: Iterable[int],
         lists: Iterable[tuple[int, int]] = (),
     ) -> Outputs:
-        sources = self._row, self._col, self._position, self._csc.perm, self._node
+        # Where there are no edges, the ids of those that were entered are given.
+        perm = self._csc.perm if len(self._csc.indices) > 0 else None
+        sources = self._row, self._col, self._position, perm, self._node
         return copy_out(
             self._resources, self._plan.id_dtype, sources, edge_ptr, edge_base, sizes, lists
         )
@@ -301,7 +256,7 @@ class CpuWorkspace(Scratch):
         """Return where the list of each type begins in `_node`, and how long it is."""
         return list(zip(self._starts, self._node_ptr[-1].tolist(), strict=True))
 
-    def emit_induced(self) -> SampledGraph:
+    def _emit_induced(self) -> SampledGraph:
         """Copy out all edges between the sampled nodes, by destination."""
         csc = self._csc
         edge_index, edge = [], []
@@ -315,7 +270,7 @@ class CpuWorkspace(Scratch):
             between = (
                 start, degree, csc.indices, int(csc.node_base[src]), int(csc.node_base[-1]),
                 self._seed_of, first, not self._plan.disjoint, self._table, np.uint32(self._stamp),
-                self._sampled_nodes.words, self._limits.excluded, excluded,
+                self._sampled_nodes.words, self._excluded, excluded,
             )  # fmt: skip
             item, size = emit.induced_edges(*between, 0, 0, self._row, self._col, self._position)
             while item < count:
@@ -348,14 +303,14 @@ class CpuWorkspace(Scratch):
         lists = (start, degree, 0, count)
         if base != NO_TIME:
             times = (csc.indices, self._time, base)
-            temporal.count_until(*lists, self._seed_of, first, self._limits.seed_time, *times)
-            if len(self._limits.seed_before) > 0:
-                temporal.skip_until(*lists, self._seed_of, first, self._limits.seed_before, *times)
+            temporal.count_until(*lists, self._seed_of, first, self._seed_time, *times)
+            if len(self._seed_before) > 0:
+                temporal.skip_until(*lists, self._seed_of, first, self._seed_before, *times)
         excluded = NOTHING_EXCLUDED
-        if len(self._limits.excluded) > 0:
+        if len(self._excluded) > 0:
             excluded = np.empty((2, count), np.int64)
             exclude.exclude_from_lists(
                 *lists, self._plan.disjoint, self._seed_of, first,
-                self._limits.excluded, self._limits.excluded_bounds, excluded,
+                self._excluded, self._excluded_bounds, excluded,
             )  # fmt: skip
         return start, degree, excluded

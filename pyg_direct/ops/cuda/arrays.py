@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from ...core.types import BatchKey, Csc, ExcludedEdges, IntTable, SamplingPlan
+from ...core.types import BatchKey, Csc, ExcludedEdges, IntTable, Rules, SamplingPlan
 from . import memory as device_memory
 from .descriptor import Descriptor
 
@@ -160,30 +160,57 @@ class BatchState:
         # Of seeds, their times, excluded edges and their bounds.
         self._lengths: tuple[int, ...] = ()
 
-    def begin(
-        self,
-        seeds: Sequence[Tensor],
-        key: BatchKey,
-        seed_time: Tensor | None,
-        excluded: ExcludedEdges | None = None,
-    ) -> bool:
+    def begin(self, seeds: Sequence[Tensor], key: BatchKey, rules: Rules) -> bool:
         """Upload the state at the start of a batch, and return whether it has moved.
 
         Args:
             seeds: int64 of each type.
             key: of the draws.
-            seed_time: int64, the time of each seed, or None.
-            excluded: edges that the batch does without, or None.
+            rules: of the batch.
         """
         sizes = np.array([len(seed) for seed in seeds], np.int64)
-        tables, start = self.tables, prefix_sums(sizes)
-        total = int(start[-1])
-        times = [] if seed_time is None else [seed_time]
-        left_out = self._left_out(total, excluded)
+        return self._begin(0, sizes, seeds, key, rules, int(sizes.sum()))
+
+    def begin_hop(
+        self,
+        hop: int,
+        sizes: IntTable,
+        key: BatchKey,
+        rules: Rules,
+        seed_of: Sequence[Tensor] | None,
+    ) -> None:
+        """Upload the state before a hop of `sizes` [T] nodes, which the lists hold already.
+
+        Args:
+            hop: number of the hop.
+            sizes: nodes of each type.
+            key: of the draws.
+            rules: of the batch that the nodes belong to.
+            seed_of: their subgraphs, or None.
+        """
+        subgraphs = 0
+        if seed_of is not None and self._plan.excluding and rules.excluded is None:
+            subgraphs = 1 + max((int(part.max()) for part in seed_of if len(part) > 0), default=-1)
+        none = [torch.empty(0, dtype=torch.int64)] * len(sizes)
+        self._begin(hop, sizes, none, key, rules, subgraphs)
+
+    def _begin(
+        self,
+        hop: int,
+        sizes: IntTable,
+        seeds: Sequence[Tensor],
+        key: BatchKey,
+        rules: Rules,
+        subgraphs: int,
+    ) -> bool:
+        tables, start = self.tables, prefix_sums(np.array([len(seed) for seed in seeds], np.int64))
+        times = [] if rules.seed_time is None else [rules.seed_time]
+        left_out = self._left_out(subgraphs, rules.excluded)
         tail = [*(seed.cpu() for seed in seeds), *times, *left_out]
-        lengths = (total, sum(map(len, times)), *map(len, left_out))
-        tables["node_ptr"][1] = sizes
-        np.cumsum(sizes[self._dst_type], out=tables["item_base"][0, 1:])
+        lengths = (int(start[-1]), sum(map(len, times)), *map(len, left_out))
+        tables["node_ptr"][:], tables["item_base"][:] = 0, 0
+        tables["node_ptr"][hop + 1] = sizes
+        np.cumsum(sizes[self._dst_type], out=tables["item_base"][hop, 1:])
         tables["key"][:] = key
         tables["seed_start"][:] = start
         size = self._fixed + sum(lengths)
@@ -202,11 +229,11 @@ class BatchState:
         device_memory.upload_into(self._all[:size], host)
         return moved
 
-    def _left_out(self, num_seeds: int, excluded: ExcludedEdges | None) -> list[Tensor]:
+    def _left_out(self, subgraphs: int, excluded: ExcludedEdges | None) -> list[Tensor]:
         """Return the excluded edges, and their bounds subgraph by subgraph."""
         if excluded is not None:
             return [excluded.position, excluded.bounds.T.reshape(-1)]
-        groups = (num_seeds if self._plan.disjoint else 1) if self._plan.excluding else 0
+        groups = (subgraphs if self._plan.disjoint else 1) if self._plan.excluding else 0
         return [torch.zeros(size, dtype=torch.int64) for size in (0, 2 * groups)]
 
     def upload_tables(self) -> None:

@@ -27,10 +27,22 @@ class Forecast:
         self._edges: list[IntTable] = []  # [R] for each hop that is forecast or counted
         self._most_nodes = np.zeros(csc.num_types, np.int64)
         self.nodes = self._most_nodes  # [T]: of all hops in `_edges`
+        self._last = len(plan.fanouts)
+        # Whether a hop draws no edge twice, as its nodes are distinct; seeds may not be.
+        self._distinct = not plan.disjoint and not plan.replace
+
+    def begin_hop(self, hop: int, nodes: IntTable) -> None:
+        """Forecast one hop, of `nodes` [T] nodes of each type that may be of several batches."""
+        none = np.zeros(self._csc.num_relations, np.int64)
+        self._last, self._distinct = hop + 1, False
+        self._begin([np.zeros_like(nodes)] * hop + [nodes], [none] * hop, nodes)
 
     def begin(self, seeds: IntTable) -> None:
         """Start a batch with `seeds` [T] seeds of each type."""
-        self._frontier, self._edges, self.nodes = [seeds], [], seeds
+        self._begin([seeds], [], seeds)
+
+    def _begin(self, frontier: list[IntTable], edges: list[IntTable], seeds: IntTable) -> None:
+        self._frontier, self._edges, self.nodes = frontier, edges, seeds
         # Nodes are found once, except that duplicated seeds keep their places.
         self._most_nodes = seeds + self._csc.num_nodes
         self._look_ahead()
@@ -60,15 +72,15 @@ class Forecast:
         return [self.edges(hop) for hop in range(len(self._edges))]
 
     def _look_ahead(self) -> None:
-        while len(self._edges) < len(self._plan.fanouts):
+        while len(self._edges) < self._last:
             hop = len(self._edges)
             fanout = self._plan.fanouts[hop]
             frontier = self._frontier[hop][self._csc.dst_type]
             # Numbers above the limit are as good as the next one behind it, which cannot overflow.
             above = EDGE_LIMIT + 1
             edges = np.minimum(frontier * np.clip(fanout, 0, above), above)
-            if hop > 0 and not self._plan.disjoint and not self._plan.replace:
-                edges = np.minimum(edges, self._sizes)  # the nodes are distinct
+            if hop > 0 and self._distinct:
+                edges = np.minimum(edges, self._sizes)
             unknown = (fanout < 0) & (frontier > 0) & (self._sizes > 0)
             if unknown.any() or edges.sum() > EDGE_LIMIT:
                 return

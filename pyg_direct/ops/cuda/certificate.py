@@ -19,7 +19,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...core.types import NO_TIME, BatchKey, Csc, SampledGraph, SamplingPlan, TimeTable, WeightTable
+from ...core.types import (
+    NO_TIME,
+    BatchKey,
+    Csc,
+    Rules,
+    SampledGraph,
+    SamplingPlan,
+    TimeTable,
+    WeightTable,
+)
 from ...kernels import alias
 from ..backend import Backend, WrongBatchesError
 from .backend import CudaBackend
@@ -156,7 +165,7 @@ def sampled(backend: Backend, case: Case, place: str) -> Iterator[Tensor]:
     seeds = torch.arange(20) * 13 % NODES
     for batch in range(BATCHES):
         key = BatchKey(batch + 1, 2)
-        graph = work.sample([seeds], key, case.seed_time, induced=case.induced)
+        graph = work.sample([seeds], key, Rules(case.seed_time), case.induced)
         assert graph is not None, "the seeds are nodes"
         yield from _tensors(graph)
 

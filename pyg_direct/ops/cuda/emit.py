@@ -47,7 +47,8 @@ class Outputs:
             "batch": descriptor,
             "hops": len(plan.fanouts),
             "perm": csc.indices[:0] if csc.perm is None else csc.perm,
-            "has_perm": int(csc.perm is not None),
+            # Where there are no edges, the ids of those that were entered are given.
+            "has_perm": int(csc.perm is not None and len(csc.perm) > 0),
         }
 
     def nodes(self, counts: IntTable) -> tuple[list[Tensor], list[Tensor] | None]:

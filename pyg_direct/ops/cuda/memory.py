@@ -61,6 +61,13 @@ def copy(target: Tensor, source: Tensor) -> None:
     target.copy_(source)
 
 
+def copied(source: Tensor) -> Tensor:
+    """Return a copy of what kernels wrote."""
+    target = empty(len(source), source.dtype, source.device)
+    copy(target, source)
+    return target
+
+
 def grown(tensor: Tensor, room: int, kept: Sequence[tuple[int, int]] = ()) -> Tensor:
     """Return `tensor`, or a longer one that keeps some pieces (first element, length)."""
     if room <= len(tensor):

@@ -20,15 +20,18 @@ class NodeLists:
         num_types: T.
         arrays: of the workspace.
         disjoint: whether nodes belong to subgraphs.
+        given_locals: whether the array `local` goes along, which says what their local ids are.
 
     Attributes:
         start: [T]: first entry of each list.
         room: [T]: entries of each list.
     """
 
-    def __init__(self, num_types: int, arrays: Arrays, disjoint: bool) -> None:
+    def __init__(
+        self, num_types: int, arrays: Arrays, disjoint: bool, given_locals: bool = False
+    ) -> None:
         self._arrays = arrays
-        self._names = ("node", "seed_of") if disjoint else ("node",)
+        self._names = ["node"] + disjoint * ["seed_of"] + given_locals * ["local"]
         self.start: IntTable = np.zeros(num_types, np.int64)
         self.room: IntTable = np.zeros(num_types, np.int64)
 

@@ -38,7 +38,7 @@ def test_large_lists_equal_a_plain_reference(aliased, power):
     weighted.draw_block(
         picks, weighted.Draws(np.empty(180), ids[0], ids[1]), 0, 1, False, 5,
         weighted.Items(
-            zero, zero + 500, np.array([0, 60]), np.zeros(1), zero, np.empty((2, 0), np.int64)
+            zero, zero + 500, np.array([0, 60]), np.zeros(1), zero, np.empty((2, 0), np.int64), None
         ),
         weighted.Weights(aliased, keep, other, weight, cumulative), gaps.Source(*words),
     )  # fmt: skip

@@ -54,7 +54,7 @@ def test_plan_hop(fanout: int, replace: bool, ends: list[int]) -> None:
     """Frontier nodes of degree 3, 0 and 1."""
     edge_index = torch.tensor([[1, 2, 3, 0, 1, 0], [0, 0, 0, 2, 3, 3]])
     work = workspace(Data(edge_index=edge_index, num_nodes=4), [fanout], replace=replace)
-    work.start([torch.tensor([0, 1, 2])], KEY)
+    work.begin([torch.tensor([0, 1, 2])], KEY)
     work.plan(0)
     start, degree, item_ptr = work._items.tolist()
     assert item_ptr[:4] == ends
@@ -94,7 +94,7 @@ def test_what_is_no_node_is_not_entered(bad: int) -> None:
     work = workspace(example_graph(), [2])
     assert work.sample([torch.tensor([4, 7])], KEY) is not None
     assert work.sample([torch.tensor([7, bad])], KEY) is None
-    assert not work.start([torch.tensor([7, bad])], KEY), "nor step by step"
+    assert not work.begin([torch.tensor([7, bad])], KEY), "nor step by step"
     assert run(work, [4, 7]).node[0].tolist()[:2] == [4, 7], "the workspace goes on"
 
 
@@ -322,7 +322,7 @@ def test_a_batch_after_one_that_was_broken_off() -> None:
         used = workspace(data, [2, 2])
         run(used, [0, 1, 2])
         steps = [(used.plan, 0), (used.sample_edges, 0), (used.relabel, 0), (used.plan, 1)]
-        used.start([torch.tensor([3, 7, 9, 0])], KEY)
+        used.begin([torch.tensor([3, 7, 9, 0])], KEY)
         for step, hop in steps[:stop]:
             step(hop)
         assert_same_graph(run(used, [7, 4]), run(workspace(data, [2, 2]), [7, 4]))

@@ -91,9 +91,9 @@ def test_a_missing_page_is_read_alone_where_memory_is_too_small(
     asked: list[int] = []
 
     def watched(step: Any) -> Any:
-        def call(self: CpuWorkspace, hop: int) -> None:
+        def call(self: CpuWorkspace, hop: int, *others: Any) -> None:
             seen.append([reads_alone(array) for array in arrays])
-            step(self, hop)
+            step(self, hop, *others)
 
         return call
 

@@ -1,0 +1,191 @@
+"""The draws of one hop on the CPU: which edges each item may take, how many, and which it gets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from ...core.threads import split
+from ...core.types import NO_RULES, BatchKey, Csc, Frontier, Picks, Rules, SamplingPlan
+from ...kernels import alias as weight_tables
+from ...kernels import hops, sample, temporal, weighted
+from ..backend import ID_LIMIT, batch_too_large, before_window, in_range
+from ..buffers import Resources
+from ..picks import check_frontier
+from .checks import check_items, check_sources
+from .scratch import Scratch
+
+Ints = npt.NDArray[Any]
+
+MIN_ITEMS_PER_THREAD = 4096
+NOTHING_EXCLUDED = np.empty((2, 0), np.int64)
+NO_INTS = np.empty(0, np.int64)
+NO_DOUBLES = np.empty(0, np.float64)
+
+
+class Drawing(Scratch):
+    """Scratch memory, and the steps of a hop that read the graph: `plan` and `sample_edges`."""
+
+    def __init__(self, csc: Csc, plan: SamplingPlan, resources: Resources) -> None:
+        super().__init__(csc, plan)
+        self._resources = resources
+        self._relations = np.stack([csc.src_type, csc.dst_type, csc.indptr_base])
+        self._dst_types: list[int] = csc.dst_type.tolist()
+        self._num_nodes: list[int] = csc.num_nodes.tolist()
+        # A node of a disjoint batch counts once in each subgraph, so its type sets no limit.
+        no_limit = np.full(csc.num_types, np.iinfo(np.int64).max, np.int64)
+        self._node_limit = no_limit if plan.disjoint else csc.num_nodes
+        self._item_excluded = NOTHING_EXCLUDED
+        self._item_local: Ints | None = None  # as of `sample.local_of`
+
+        self._time = NO_INTS if csc.times is None else csc.times.time
+        self._time_base, self._weighted = csc.time_base, csc.weighted
+        self._weight = self._cumulative = NO_DOUBLES
+        alias, self._positive = NO_INTS, False
+        if csc.weights is not None:
+            self._weight, self._cumulative = csc.weights.weight, csc.weights.cumulative
+            alias = NO_INTS if csc.weights.alias is None else csc.weights.alias
+            self._positive = csc.weights.positive
+        self._alias = weight_tables.parts(alias)
+        self._largest_fanout = int(plan.fanouts.max(initial=0))
+        self._key = (np.uint64(0), np.uint64(0))
+        self._obey(NO_RULES)
+
+    def _obey(self, rules: Rules) -> None:
+        """Take the rules of a batch, as arrays for the kernels."""
+        self._excluded = self._excluded_bounds = NO_INTS  # as in `ExcludedEdges`
+        self._seed_time = self._seed_before = NO_INTS  # [seeds]; [0] without times, a window
+        if rules.excluded is not None:
+            self._excluded, self._excluded_bounds = (part.numpy() for part in rules.excluded)
+        if rules.seed_time is not None:
+            self._seed_time = rules.seed_time.numpy()
+            if self._plan.window >= 0:
+                self._seed_before = before_window(rules.seed_time, self._plan.window).numpy()
+
+    def _take(self, key: BatchKey, rules: Rules) -> None:
+        self._key = (np.uint64(key.low), np.uint64(key.high))
+        self._obey(rules)
+
+    def _count_items(self, hop: int) -> int:
+        """Return how many lists are looked at in a hop: one of each node, in each relation."""
+        known, found = self._node_ptr[hop].tolist(), self._node_ptr[hop + 1].tolist()
+        return sum(found[t] - known[t] for t in self._dst_types)
+
+    def plan(self, hop: int, skip: Sequence[Tensor | None] | None = None) -> None:
+        """Count the edges of the hop and make room for them."""
+        items = self._count_items(hop)
+        self._make_item_room(items)
+        self._item_low[:items] = 0.0
+        csc, fanout = self._csc, self._plan.fanouts[hop]
+        start, degree, item_ptr = self._items
+        lists = self._item_base, start, degree
+        hops.items_listed(
+            csc.indptr, self._node, self._node_start, self._node_ptr, self._relations, hop, *lists
+        )
+        check_items(csc, *lists)
+        if skip is not None:
+            self._skip(hop, skip)
+        self._item_excluded = NOTHING_EXCLUDED
+        if csc.times is not None:
+            temporal.cut_items(
+                self._node_start, self._node_ptr, self._relations, hop,
+                csc.indices, self._time, self._time_base,
+                self._seed_of, self._seed_time, self._seed_before,
+                self._weighted, self._cumulative,
+                *lists, self._item_low,
+            )  # fmt: skip
+        # Where subgraphs share their nodes, only seeds have excluded edges, and hop 0 expands them.
+        if len(self._excluded) > 0 and (hop == 0 or self._plan.disjoint):
+            self._item_excluded = np.empty((2, items), np.int64)
+            sample.exclude_edges(
+                self._node_start, self._node_ptr, self._relations, hop, self._plan.disjoint,
+                self._seed_of, self._excluded, self._excluded_bounds,
+                *lists, self._item_excluded,
+            )  # fmt: skip
+        if csc.times is not None and self._plan.recent:
+            temporal.keep_latest(
+                fanout, self._time_base, self._weighted, self._cumulative,
+                self._excluded, self._item_excluded, *lists, self._item_low,
+            )  # fmt: skip
+        edges = hops.hop_planned(
+            self._node_ptr, self._relations, fanout, self._plan.replace, hop, self._node_limit,
+            self._weighted, self._positive, self._weight,
+            *lists, self._excluded, self._item_excluded, item_ptr, self._edge_ptr,
+            self._node_bound,
+        )  # fmt: skip
+        new = edges - int(self._edge_ptr[hop, 0])
+        nodes = max(self._node_bound.tolist(), default=0)
+        # Without replacement there is an edge of the graph for each.
+        if nodes >= ID_LIMIT or (self._plan.replace and new >= ID_LIMIT):
+            raise batch_too_large(nodes, new)
+        self._make_edge_room(hop)
+
+    def _skip(self, hop: int, skip: Sequence[Tensor | None]) -> None:
+        """Leave nothing to draw from of the lists of some nodes; see `Workspace.hop`."""
+        base, degree = self._item_base.tolist(), self._items[1]
+        for r, t in enumerate(self._dst_types):
+            chosen = skip[t]
+            if chosen is not None:
+                begin = self._starts[t] + int(self._node_ptr[hop, t])
+                nodes = self._node[begin : begin + base[r + 1] - base[r]]
+                degree[base[r] : base[r + 1]][chosen.numpy()[nodes]] = 0
+
+    def sample_edges(self, hop: int) -> None:
+        """Draw the edges of the hop."""
+        items = int(self._item_base[-1])
+        start, degree, item_ptr = self._items
+        arguments = (
+            self._node_ptr, self._relations, self._plan.fanouts[hop], self._plan.replace, hop,
+            *self._key, self._item_base, start, degree, item_ptr,
+        )  # fmt: skip
+
+        def task(first: int, last: int) -> None:
+            if self._csc.weights is not None:
+                weighted.draw_weighted(
+                    *arguments, first, last, self._position,
+                    self._weighted, self._time_base, *self._alias, self._weight,
+                    self._cumulative, self._item_low, self._excluded, self._item_excluded,
+                    self._item_local,
+                )  # fmt: skip
+            slots = None
+            if self._largest_fanout > hops.LARGEST_FANOUT:
+                slots = np.empty(2 << self._largest_fanout.bit_length(), np.int64)
+            hops.hop_sampled(
+                self._csc.indices, *arguments, first, last, self._row, self._col, self._position,
+                self._weighted, self._excluded, self._item_excluded, slots, self._item_local,
+            )  # fmt: skip
+
+        split(items, min(self._resources.threads, items // MIN_ITEMS_PER_THREAD), task)
+        check_sources(self._csc, self._edge_ptr[hop], self._row)
+
+    def draw_for(self, hop: int, items: Frontier, key: BatchKey, rules: Rules) -> Picks:
+        """Draw for nodes that lie in this scratch memory for the one call; see `Workspace.draw`."""
+        indices = torch.from_numpy(self._csc.indices[:0])
+        check_frontier(items, self._csc.num_types, indices.dtype, self._plan.disjoint)
+        sizes = [len(node) for node in items.node]
+        self._take(key, rules)
+        self._begin(sizes)
+        self._node_ptr[hop + 1] = sizes
+        for t, (first, node) in enumerate(zip(self._starts, items.node, strict=True)):
+            nodes = node.numpy()
+            if not in_range(nodes.astype(np.int64, copy=False), self._num_nodes[t]):
+                raise ValueError(f"Frontier.node of type {t} must be in [0, {self._num_nodes[t]}).")
+            self._node[first : first + sizes[t]] = nodes
+            if items.seed_of is not None:
+                self._seed_of[first : first + sizes[t]] = items.seed_of[t].numpy()
+        local = [items.local[t].numpy() for t in self._dst_types]
+        self._item_local = np.concatenate([np.empty(0, np.int32), *local])
+        self.plan(hop)
+        self.sample_edges(hop)
+        item_ptr = self._items[2, : int(self._item_base[-1]) + 1]
+        edges = int(item_ptr[-1])
+        return Picks(
+            torch.from_numpy(np.diff(item_ptr).astype(np.int32)),
+            torch.from_numpy(self._row[:edges].copy()),
+            torch.from_numpy(self._position[:edges].copy()),
+        )
