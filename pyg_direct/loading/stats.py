@@ -94,11 +94,18 @@ class Stats:
         }
 
     def postfix(self) -> dict[str, str]:
-        """Return a few numbers for a tqdm bar: ``bar.set_postfix(loader.stats().postfix())``."""
+        """Return a few numbers for a tqdm bar: ``bar.set_postfix(loader.stats().postfix())``.
+
+        Before the second batch is asked for it is not known what a step takes, so the share of
+        waiting is left out.
+        """
         total = self.waiting_seconds + self.working_seconds
         received = self.seeds * self.batches / max(1, self.made)
         rate = received / total if total else 0.0
-        return {"seeds/s": f"{rate:,.0f}", "waiting": f"{100 * self.waiting_share:.0f} %"}
+        shown = {"seeds/s": f"{rate:,.0f}"}
+        if self.working_seconds > 0:
+            shown["waiting"] = f"{100 * self.waiting_share:.0f} %"
+        return shown
 
     def plot(self, axes: Any = None) -> Any:
         """Draw the consumer's and the producers' time of each epoch as bars; needs matplotlib.

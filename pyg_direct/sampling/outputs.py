@@ -100,6 +100,6 @@ def _with_opposites(edge_index: Tensor, num_nodes: int) -> tuple[Tensor, Tensor]
     place = every[1].to(torch.int64) * num_nodes + every[0]  # int32 ids would overflow
     place, order = place.sort(stable=True)
     is_first = torch.ones_like(place, dtype=torch.bool)
-    torch.ne(place[1:], place[:-1], out=is_first[1:])
+    is_first[1:] = place[1:] != place[:-1]
     order = order[is_first]
     return every[:, order], order

@@ -21,7 +21,7 @@ from ...ops.devices import usable_device
 from ...ops.host_memory import available_bytes, lockable_bytes
 from ...ops.placement import FREE_SHARE
 from .bandwidth import HostBandwidth, host_bytes, measure_bandwidth
-from .nvidia import Gpu, Nvidia, by_nvml, by_torch
+from .nvidia import Gpu, Nvidia, by_nvml, by_torch, of_number
 from .unknown import Unknown, ask
 
 PACKAGES = ("torch-geometric", "numba", "numpy", "pyg-direct", "torch-sparse", "pyg-lib")
@@ -35,6 +35,7 @@ class TorchCuda(NamedTuple):
     version: str  # of torch
     built_for: str | None  # CUDA version
     usable: bool
+    devices: int = 0
 
 
 class Machine:
@@ -65,7 +66,8 @@ class Machine:
 
     def torch_cuda(self) -> TorchCuda:
         """Return what torch says, which counts devices and makes no context."""
-        return TorchCuda(str(torch.__version__), torch.version.cuda, torch.cuda.is_available())
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        return TorchCuda(str(torch.__version__), torch.version.cuda, count > 0, count)
 
     def require_cuda(self) -> None:
         """Raise if a loader could not use the GPU."""
@@ -192,8 +194,11 @@ def find_out(machine: Machine, bandwidth: bool = True) -> Facts:
         nvidia = Nvidia(nvidia, nvidia)
     elif nvidia.driver is None and isinstance(pci_gpus, int) and pci_gpus > 0:
         nvidia = nvidia._replace(driver=Unknown(f"{pci_gpus} GPU on the PCI bus, but no NVML"))
+    of_torch = ask(machine.torch_cuda)
+    if isinstance(of_torch, TorchCuda) and not nvidia.gpus:
+        nvidia = nvidia._replace(gpus=of_number(of_torch.devices))
     facts = Facts(
-        torch=ask(machine.torch_cuda),
+        torch=of_torch,
         packages={name: found for name, found in installed.items() if name in PACKAGES},
         cupy={name: found for name, found in installed.items() if name in CUPY_PACKAGES},
         driver=nvidia.driver,

@@ -89,7 +89,15 @@ def by_torch(driver: str | None, listed: str | None) -> Nvidia:
         driver: `get_nvidia_driver_version`.
         listed: `get_gpu_info`, with a line "GPU 0: NVIDIA H200" for each GPU.
     """
-    more = Unknown(f"pip install {NVML_PACKAGE}")
     names = re.findall(r"^GPU \d+: (.+?)\s*$", listed or "", re.MULTILINE)
-    gpus = [Gpu(name, more, more, more, (more, more), (more, more), more, more) for name in names]
-    return Nvidia(driver, gpus)
+    return Nvidia(driver, [_known_by_name(name) for name in names])
+
+
+def of_number(devices: int) -> list[Gpu]:
+    """Return GPUs of which no more is known than that torch counts so many."""
+    return [_known_by_name(f"cuda:{i} of torch, which NVML does not list") for i in range(devices)]
+
+
+def _known_by_name(name: str) -> Gpu:
+    more = Unknown(f"pip install {NVML_PACKAGE}")
+    return Gpu(name, more, more, more, (more, more), (more, more), more, more)

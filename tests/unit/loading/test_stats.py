@@ -335,3 +335,9 @@ def test_seeds_are_told_of_the_batches_made() -> None:
     ahead = replace(whole, batches=2, working_seconds=2.0)
     assert repr(ahead).startswith("2 batches received, 3 batches made with 300 seeds; of each on")
     assert whole.postfix()["seeds/s"] == ahead.postfix()["seeds/s"] == "100"
+
+
+def test_a_bar_does_not_begin_with_all_the_time_spent_waiting() -> None:
+    first = Stats(1, 1, 8, 20, 30, {}, {}, waiting_seconds=2.0)
+    assert first.postfix() == {"seeds/s": "4"}
+    assert replace(first, working_seconds=2.0).postfix()["waiting"] == "50 %"

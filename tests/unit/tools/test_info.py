@@ -358,3 +358,11 @@ def test_extras_hold_the_wheels_that_messages_name() -> None:
         assert sorted(wheels) == sorted(NVIDIA_WHEELS[major])
         assert CUPY_WHEELS[major] in extras[f"cuda{major}"]
     assert set(NVIDIA_WHEELS) == set(CUPY_WHEELS) == {12, 13}
+
+
+def test_gpus_that_only_torch_lists() -> None:
+    """Without NVML and nvidia-smi, as in some containers."""
+    found = Fake(nvml=NO_NVML, torch_cuda=TorchCuda("2.11.0+cu130", "13.0", True, 2), pci_gpus=0)
+    text = info.report(found)
+    assert "cuda:0 of torch, which NVML does not list" in text
+    assert "cuda:1 of torch" in text
