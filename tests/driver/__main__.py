@@ -1,7 +1,8 @@
 """Runs everything over the stand-in, each job in a process of its own, and writes the result::
 
     python -m tests.driver               all; writes RESULT.json and RESULT.md of this folder
-    python -m tests.driver node plants   some jobs or parts; writes nothing
+    python -m tests.driver plants        parts of the result, which are written
+    python -m tests.driver node exit     some jobs; writes nothing
 
 It makes the environment in PYG_DIRECT_DRIVER_FOLDER (7 GB, once), or takes the one of `--python`.
 """
@@ -99,38 +100,44 @@ def main() -> None:
     parser.add_argument("--python", type=Path, help="of an environment that is there already")
     parser.add_argument("--processes", type=int, default=2)
     given = parser.parse_args()
-    begin = time.monotonic()
     place = environment.Environment(given.folder, given.python)
     place.make()
     launcher = Launcher(place)
     known = launcher.ask()
-    found: dict[str, list[Run]] = {}
+    parts, names = _parts(known), set(given.jobs)
+    made: dict[str, Any] = {}
     with ThreadPoolExecutor(given.processes) as pool:
-        for part, jobs in _parts(known).items():
-            names = set(given.jobs)
+        for part, jobs in parts.items():
             chosen = [j for j in jobs if not names or names & {part, j.name, j.plant}]
-            found[part] = []
+            if not chosen:
+                continue
+            begin, runs = time.monotonic(), []
             for run in pool.map(launcher.run, chosen):
-                found[part].append(run)
+                runs.append(run)
                 _show(part, run)
-    result = {
-        "date": datetime.date.today().isoformat(),
-        "minutes": round((time.monotonic() - begin) / 60),
-        "gigabytes": round(place.gigabytes(), 1),
-        "versions": {**known["versions"], "CuPy (some)": ", ".join(environment.CUPY[1:])},
-        **report.result(found),
-    }
-    if not given.jobs:
-        report.write(result)
-    print("\n".join(result[report.PROBLEMS]) or "No problems.")
-    sys.exit(1 if result[report.PROBLEMS] else 0)
+            made[part] = {
+                "date": datetime.date.today().isoformat(),
+                "minutes": round((time.monotonic() - begin) / 60),
+                **report.result_of(part, runs),
+            }
+            if names <= parts.keys():
+                report.write(
+                    {
+                        "versions": known["versions"],
+                        "gigabytes": round(place.gigabytes(), 1),
+                        "parts": made,
+                    }
+                )
+    problems = [problem for part in made.values() for problem in part[report.PROBLEMS]]
+    print("\n".join(problems) or "No problems.")
+    sys.exit(1 if problems else 0)
 
 
 def _parts(known: Mapping[str, Any]) -> dict[str, list[Job]]:
     """Return the jobs of each part of the result."""
     other = environment.CUPY[1]
     return {
-        "loaders": [Job(name, SCHEDULES) for name in known["loaders"]],
+        report.LOADERS: [Job(name, SCHEDULES) for name in known["loaders"]],
         "exact bounds": [Job(n, FEW_SCHEDULES, variables=EXACT) for n in WITH_EXACT_BOUNDS],
         f"CuPy {other}": [Job(n, FEW_SCHEDULES, cupy=other) for n in WITH_OTHER_CUPY],
         "checks": [

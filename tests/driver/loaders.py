@@ -13,8 +13,9 @@ from torch_geometric.data import Data, HeteroData
 
 import pyg_direct
 
-# Tables of at least 1 MiB are registered where they lie; smaller ones are copied to pinned memory.
-NODES, EDGES, FEATURES = 4000, 30_000, 80
+# Nodes from NODES on have no edges: they make a table as large as those that are registered where
+# they lie. Smaller ones are copied to pinned memory.
+NODES, ALL_NODES, EDGES, FEATURES = 4000, 110_000, 30_000, 80
 HALF_BYTES = 400_000  # of device memory: some arrays fit, others do not
 SEEDS = 240
 COMMON = {"batch_size": 48, "seed": 3}
@@ -45,24 +46,24 @@ class Kind(NamedTuple):
     places: tuple[str, ...]
 
 
-def graph() -> Data:
+def graph(nodes: int = ALL_NODES) -> Data:
     """Return a graph with a hub, and attributes of nodes and edges."""
     g = torch.Generator().manual_seed(1)
     edge_index = torch.randint(NODES, (2, EDGES), generator=g)
     edge_index[1, ::20] = 5
     return Data(
-        x=torch.randn(NODES, FEATURES, generator=g),
-        y=torch.randint(7, (NODES,), generator=g),
+        x=torch.randn(nodes, FEATURES, generator=g),
+        y=torch.randint(7, (nodes,), generator=g),
         edge_index=edge_index,
         edge_attr=torch.randn(EDGES, 3, generator=g),
         edge_weight=torch.rand(EDGES, generator=g),
-        time=torch.randint(100, (NODES,), generator=g),
+        time=torch.randint(100, (nodes,), generator=g),
     )
 
 
 def plain_graph() -> Data:
     """Return the graph without what only neighbour sampling knows."""
-    found = graph()
+    found = graph(NODES)
     del found.time, found.edge_weight
     return found
 
@@ -70,7 +71,8 @@ def plain_graph() -> Data:
 def typed_graph() -> HeteroData:
     """Return a graph of three types of nodes and four of edges, one of them empty."""
     g = torch.Generator().manual_seed(2)
-    nodes = {"paper": 4000, "author": 3000, "venue": 40}
+    nodes = {"paper": NODES, "author": 3000, "venue": 40}
+    rows = nodes | {"paper": 90_000}
     relations = {
         ("author", "writes", "paper"): 15_000,
         ("paper", "cites", "paper"): 12_000,
@@ -79,7 +81,7 @@ def typed_graph() -> HeteroData:
         ("author", "edits", "venue"): 0,
     }
     found = HeteroData()
-    for name, size in nodes.items():
+    for name, size in rows.items():
         found[name].x = torch.randn(size, 96, generator=g)
         found[name].time = torch.randint(100, (size,), generator=g)
     for (source, how, target), size in relations.items():
@@ -147,7 +149,11 @@ def hgt(**where: Any) -> Any:
 
 def shadow(**where: Any) -> Any:
     return pyg_direct.ShaDowKHopSampler(
-        graph(), depth=2, num_neighbors=4, node_idx=torch.arange(SEEDS // 2), **(COMMON | where)
+        graph(NODES),
+        depth=2,
+        num_neighbors=4,
+        node_idx=torch.arange(SEEDS // 2),
+        **(COMMON | where),
     )
 
 
@@ -161,7 +167,7 @@ def saint(name: str, **given: Any) -> Make:
 
 def cluster(**where: Any) -> Any:
     partition = torch.arange(NODES) * 7 % 20
-    parts = pyg_direct.ClusterData(graph(), num_parts=20, log=False, partition=partition)
+    parts = pyg_direct.ClusterData(graph(NODES), num_parts=20, log=False, partition=partition)
     return pyg_direct.ClusterLoader(parts, batch_size=4, seed=3, **where)
 
 

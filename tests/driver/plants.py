@@ -141,7 +141,7 @@ PLANTS: dict[str, Plant] = {
         PINNING,
         "    runtime.synchronize()\n    runtime.free(address)\n",
         "    runtime.free(address)\n",
-        ("pinned_copy_deleted_while_read",),
+        ("deleted_while_read",),
     ),
     "kernels are launched on any device": Plant(
         COMPILER,

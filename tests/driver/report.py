@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 HERE = Path(__file__).parent
 JSON, PAGE = HERE / "RESULT.json", HERE / "RESULT.md"
-COUNTS, PLANTS, PROBLEMS = "counts of a batch", "plants", "problems"
-EAGER = "eager"
+LOADERS, PLANTS = "loaders", "plants"  # parts of the result
+PASSED, FOUND, PROBLEMS, COUNTS = "passed", "found by", "problems", "counts of a batch"
 
 
 class Outcome(NamedTuple):
@@ -32,26 +32,24 @@ class Run(NamedTuple):
     seconds: float
 
 
-def result(found: Mapping[str, list[Run]]) -> dict[str, Any]:
-    """Return what the runs of each part show."""
-    made: dict[str, Any] = {PROBLEMS: []}
-    for part, runs in found.items():
-        if part == PLANTS:
-            made[part] = _plants(runs)
-            continue
-        made[part] = {run.job: _passed(run.outcomes) for run in runs}
-        made[PROBLEMS] += [
-            f"{part}: {o.job}, {o.what}, {o.schedule}: {o.problem}"
+def result_of(part: str, runs: list[Run]) -> dict[str, Any]:
+    """Return what the runs of a part show."""
+    if part == PLANTS:
+        found = _plants(runs)
+        return {FOUND: found, PROBLEMS: list(_plant_problems(found))}
+    made: dict[str, Any] = {
+        PASSED: {run.job: _passed(run.outcomes) for run in runs},
+        PROBLEMS: [
+            f"{o.job}, {o.what}, {o.schedule}: {o.problem}"
             for run in runs
             for o in run.outcomes
             if o.problem
-        ]
-    made[COUNTS] = {
-        run.job: {o.what: o.numbers for o in run.outcomes if o.numbers}
-        for run in found.get("loaders", [])
+        ],
     }
-    made[PROBLEMS] += list(_plant_problems(made.get(PLANTS, {})))
-    made[PROBLEMS] += list(_changed_counts(made[COUNTS]))
+    counts = {run.job: {o.what: o.numbers for o in run.outcomes if o.numbers} for run in runs}
+    if part == LOADERS:
+        made[COUNTS] = counts
+        made[PROBLEMS] += list(_changed_counts(counts))
     return made
 
 
@@ -75,55 +73,69 @@ def _plants(runs: list[Run]) -> dict[str, str]:
 def _plant_problems(plants: Mapping[str, str]) -> Iterator[str]:
     for plant, schedules in plants.items():
         if not any(schedule.isdigit() for schedule in schedules.split()):
-            yield f"plants: {plant}: no seed found it ({schedules or 'nor any other schedule'})"
+            yield f"{plant}: no seed found it, {schedules or 'nor any other schedule'}"
 
 
 def _changed_counts(counts: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Iterator[str]:
-    before = json.loads(JSON.read_text())[COUNTS] if JSON.exists() else {}
+    before = known().get("parts", {}).get(LOADERS, {}).get(COUNTS, {})
     for kind, places in counts.items():
         for place, numbers in places.items():
-            known = before.get(kind, {}).get(place, numbers)
-            for name in sorted(numbers.keys() | known.keys()):
-                was, now = known.get(name, 0), numbers.get(name, 0)
+            old = before.get(kind, {}).get(place, numbers)
+            for name in sorted(numbers.keys() | old.keys()):
+                was, now = old.get(name, 0), numbers.get(name, 0)
                 if was != now:
                     yield f"counts: {kind}, {place}: {name}: {was} a batch before, {now} now"
 
 
+def known() -> dict[str, Any]:
+    """Return the last result."""
+    found: dict[str, Any] = json.loads(JSON.read_text()) if JSON.exists() else {}
+    return found
+
+
 def write(made: Mapping[str, Any]) -> None:
-    """Write the result, and the page."""
-    JSON.write_text(json.dumps(made, indent=1) + "\n")
-    PAGE.write_text("\n".join(_page(made)) + "\n")
+    """Write the result, with the last one of each part that was not run now, and the page."""
+    whole = {**made, "parts": {**known().get("parts", {}), **made["parts"]}}
+    JSON.write_text(json.dumps(whole, indent=1) + "\n")
+    PAGE.write_text("\n".join(_page(whole)) + "\n")
 
 
 def _page(made: Mapping[str, Any]) -> Iterator[str]:
     versions = ", ".join(f"{name} {version}" for name, version in made["versions"].items())
-    runs = sum(
-        len(schedules.split())
-        for part, jobs in made.items()
-        if isinstance(jobs, dict) and part not in (COUNTS, PLANTS, "versions")
-        for things in jobs.values()
-        for schedules in things.values()
-    )
-    yield f"Run on {made['date']}: {versions}. {made['minutes']} minutes, {made['gigabytes']} GB."
+    yield f"{versions}. The environment takes {made['gigabytes']} GB."
     yield ""
-    yield f"{runs} runs were as they must be, {len(made[PROBLEMS])} problems."
-    yield from (f"* {problem}" for problem in made[PROBLEMS])
+    yield "| part | date | minutes | runs as they must be | problems |"
+    yield "|---|---|---|---|---|"
+    for name, part in made["parts"].items():
+        things = [s for job in part.get(PASSED, {}).values() for s in job.values()]
+        runs = sum(len(schedules.split()) for schedules in things)
+        plants = part.get(FOUND, {})
+        number = str(runs or f"{sum(map(bool, plants.values()))} of {len(plants)} found")
+        yield f"| {name} | {part['date']} | {part['minutes']} | {number} | {len(part[PROBLEMS])} |"
     yield ""
-    yield "| loader | in these places | schedules |"
-    yield "|---|---|---|"
-    for kind, places in made["loaders"].items():
-        by_schedules: dict[str, list[str]] = {}
-        for place, schedules in places.items():
-            by_schedules.setdefault(schedules, []).append(place)
-        for schedules, names in by_schedules.items():
-            yield f"| {kind} | {'; '.join(names)} | {schedules.replace(' ', ', ')} |"
+    for name, part in made["parts"].items():
+        yield from (f"* Problem of {name}: {problem}" for problem in part[PROBLEMS])
+    for name, part in made["parts"].items():
+        if PASSED in part:
+            yield from ["", f"| {name} | what | schedules |", "|---|---|---|"]
+            for job, things in part[PASSED].items():
+                yield from _rows(job, things)
+        else:
+            yield from ["", "| left out | found by schedules |", "|---|---|"]
+            for plant, schedules in part[FOUND].items():
+                yield f"| {plant} | {schedules.replace(' ', ', ')} |"
     yield ""
-    yield "| left out | found by schedules |"
-    yield "|---|---|"
-    for plant, schedules in made[PLANTS].items():
-        yield f"| {plant} | {schedules.replace(' ', ', ')} |"
-    yield ""
-    yield from _page_of_counts(made[COUNTS])
+    yield from _page_of_counts(made["parts"].get(LOADERS, {}).get(COUNTS, {}))
+
+
+def _rows(job: str, things: Mapping[str, str]) -> Iterator[str]:
+    """Yield a row for all that passed under the same schedules."""
+    by_schedules: dict[str, list[str]] = {}
+    for what, schedules in things.items():
+        by_schedules.setdefault(schedules, []).append(what)
+    for schedules, names in by_schedules.items():
+        if schedules:
+            yield f"| {job} | {'; '.join(names)} | {schedules.replace(' ', ', ')} |"
 
 
 def _page_of_counts(counts: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Iterator[str]:

@@ -40,11 +40,12 @@ def main() -> None:
         print(json.dumps(known()))
         return
     schedules = given.schedules.split(",")
-    outcomes = (
-        batches_equal(given.job, schedules, given.places)
-        if given.job in loaders.KINDS
-        else checked(given.job, schedules)
-    )
+    if given.plant:
+        outcomes = until_found(given.job, schedules)
+    elif given.job in loaders.KINDS:
+        outcomes = batches_equal(given.job, schedules, given.places)
+    else:
+        outcomes = checked(given.job, schedules)
     failures = 0
     for what, schedule, problem, numbers in outcomes:
         failures += bool(problem)
@@ -79,6 +80,27 @@ def known() -> dict[str, Any]:
 
 Outcome = tuple[str, str, str, dict[str, float]]
 """What was tried, the schedule, the problem or "", and numbers for the result."""
+
+
+def until_found(job: str, schedules: list[str]) -> Iterator[Outcome]:
+    """Run a job with a plant, under seeds until one finds it, and under the other schedules."""
+    from .loaders import KINDS
+
+    found = False
+    for schedule in schedules:
+        if found and schedule.isdigit():
+            continue
+        outcomes = (
+            batches_equal(job, [schedule], "default;host")
+            if job in KINDS
+            else checked(job, [schedule])
+        )
+        for outcome in outcomes:
+            yield outcome
+            _, _, problem, _ = outcome
+            if problem:
+                found = True
+                break
 
 
 def batches_equal(kind: str, schedules: list[str], places: str) -> Iterator[Outcome]:

@@ -14,12 +14,13 @@ from torch import Tensor
 
 from pyg_direct.ops.cuda.backend import CudaBackend
 from pyg_direct.ops.cuda.pinning import MEMORY_ALLOCATION, CudaError
+from pyg_direct.ops.cuda.placer import MIN_REGISTER_BYTES
 from pyg_direct.ops.devices import backend_for
 from pyg_direct.ops.placement import ON_DEVICE, PINNED_COPY, REGISTERED
 
 pytestmark = pytest.mark.gpu
 
-ROWS = 100_000
+ROWS = 150_000
 
 
 def device_backend() -> CudaBackend:
@@ -45,7 +46,7 @@ def place_of(backend: CudaBackend) -> str:
 def test_registered_in_place(columns: int) -> None:
     backend, table = device_backend(), torch.randn(ROWS, columns)
     backend.memory.place_tables([("x", table)], "host")
-    if table.nbytes >= 1 << 20:
+    if table.nbytes >= MIN_REGISTER_BYTES:
         assert place_of(backend) == REGISTERED
         assert table.is_pinned()
     check_gather(backend, table)

@@ -27,8 +27,11 @@ from ..placement import (
 from . import memory as device_memory
 from .pinning import Lease, PinningError, Registry
 
-# Smaller tensors share their pages with other objects, so they are copied instead of registered.
-MIN_REGISTER_BYTES = 1 << 20
+# Smaller tensors may share pages with other objects, so they are copied instead of registered: CUDA
+# refuses to copy memory of which only a part is registered ("API synchronization behavior" in the
+# driver's documentation), such as a tensor that ends on a page of a registered one. From this size
+# on glibc gives each allocation pages of its own (DEFAULT_MMAP_THRESHOLD_MAX of malloc).
+MIN_REGISTER_BYTES = 32 << 20
 # A row costs at least one sector of 32 bytes on the link. Tables whose rows use no more than half
 # of it, as labels and masks do, take little device memory and much of the link.
 NARROW_ROW_BYTES = 16

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 Outcomes = Iterator[tuple[str, str]]
 LIMIT_SECONDS = 800
 # Too large for the emulator: graphs of millions of edges, and hundreds of generated ones.
+GPU_TESTS = ("tests/gpu", "tests/unit/ops/cuda", "tests/unit/tools")
 LEFT_OUT = "not large and not any_graph and not every_fanout and not hub"
 
 
@@ -56,7 +57,7 @@ def tests_for_a_gpu(schedule: str) -> Outcomes:
         "gpu",
         "-k",
         LEFT_OUT,
-        "tests",
+        *GPU_TESTS,
         PYG_DIRECT_REQUIRE_GPU="1",
     )
     passed = re.search(r"(\d+) passed", output)

@@ -20,7 +20,8 @@ int copy(Plane to, Plane from, std::size_t width, std::size_t rows, Stream *stre
   if (width == 0 || rows == 0) return kOk;
   const std::size_t to_bytes = span(to.pitch, width, rows), from_bytes = span(from.pitch, width, rows);
   const Kind to_kind = kind_at(to.address), from_kind = kind_at(from.address);
-  // A copy that begins in one range and ends in another is refused, also between registered ones.
+  // "Memory regions requested must be either entirely registered with CUDA, or in the case of host
+  // pageable transfers, not registered at all" (CUDA Driver API, API synchronization behavior).
   if (!is_within(to.address, to_bytes, to_kind) || !is_within(from.address, from_bytes, from_kind)) {
     return kInvalidValue;
   }

@@ -30,10 +30,21 @@ const Range *range_of(Address address) {
   return address < at->second.last ? &at->second : nullptr;
 }
 
+Address end_of(const Range &range) {
+  const Range *last = &range;
+  while (last->registered && range_of(last->last) != nullptr && range_of(last->last)->registered) {
+    last = range_of(last->last);
+  }
+  return last->last;
+}
+
 bool is_within(Address address, std::size_t bytes, Kind kind) {
   const Range *range = range_of(address);
-  if (kind == Kind::pageable) return range == nullptr;
-  return range != nullptr && range->kind == kind && address + bytes <= range->last;
+  if (kind != Kind::pageable) {
+    return range != nullptr && range->kind == kind && address + bytes <= end_of(*range);
+  }
+  const auto next = state().ranges.upper_bound(address);
+  return range == nullptr && (next == state().ranges.end() || next->first >= address + bytes);
 }
 
 char *reach(Address address) {

@@ -73,11 +73,7 @@ static bool bound(EmulatorArgument *array, int device) {
   if (array->value == 0 || range == nullptr) return true;  // empty: any access fails by its name
   const bool ours = range->kind == Kind::device && range->device == device;
   if (!ours && (range->kind == Kind::device || array->kind == 2)) return false;
-  Address last = range->last;
-  while (range->registered && range_of(last) != nullptr && range_of(last)->registered) {
-    last = range_of(last)->last;  // registered by several calls, and in one piece for a kernel
-  }
-  array->bytes = last - array->value;
+  array->bytes = end_of(*range) - array->value;
   array->value = reinterpret_cast<Address>(reach(array->value));
   return true;
 }

@@ -59,7 +59,9 @@ struct Range {
 };
 
 const Range *range_of(Address address);  // null: pageable memory, of which the driver knows nothing
-bool is_within(Address address, std::size_t bytes, Kind kind);  // in one range of that kind
+Address end_of(const Range &range);      // with registered memory right behind registered memory
+// Whether all of it is memory of that kind, in one range or in registered ones without a gap.
+bool is_within(Address address, std::size_t bytes, Kind kind);
 // Where this library reaches memory that callers see at `address`.
 char *reach(Address address);
 int allocate_device(std::size_t bytes, Address *address);

@@ -180,6 +180,15 @@ def test_a_table_on_the_host_is_not_copied(gpu: Gpu) -> None:
     assert torch.equal(batch.x.cpu(), data.x[batch.n_id.cpu()])
 
 
+@pytest.mark.parametrize(("mebibytes", "place"), [(31, PINNED_COPY), (32, REGISTERED)])
+def test_only_tensors_with_pages_of_their_own_are_registered(mebibytes: int, place: str) -> None:
+    """CUDA refuses to copy a tensor of which a page is registered for another one."""
+    table = torch.zeros(mebibytes << 20, dtype=torch.uint8).view(-1, 1024)
+    with emulated() as backend:
+        backend.memory.place_tables([("x", table)], "host")
+        assert backend.memory.placement.rows[-1].place == place
+
+
 @pytest.mark.parametrize("features", ["host", "device"])
 def test_copies_follow_their_source(
     gpu: Gpu, monkeypatch: pytest.MonkeyPatch, features: str
