@@ -1,8 +1,9 @@
-"""Runs everything over the stand-in, each job in a process of its own, and writes the result::
+"""Runs everything over the stand-in, each job in a process of its own::
 
-    python -m tests.driver               all; writes RESULT.json and RESULT.md of this folder
-    python -m tests.driver plants        parts of the result, which are written
-    python -m tests.driver node exit     some jobs; writes nothing
+    python -m tests.driver               all
+    python -m tests.driver plants node   some parts of the result, loaders, checks or plants
+
+Each job is written to RESULT.json and RESULT.md of this folder as it ends.
 
 It makes the environment in PYG_DIRECT_DRIVER_FOLDER (7 GB, once), or takes the one of `--python`.
 """
@@ -10,7 +11,6 @@ It makes the environment in PYG_DIRECT_DRIVER_FOLDER (7 GB, once), or takes the 
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
 import subprocess
 import sys
@@ -104,33 +104,20 @@ def main() -> None:
     place.make()
     launcher = Launcher(place)
     known = launcher.ask()
-    parts, names = _parts(known), set(given.jobs)
-    made: dict[str, Any] = {}
+    facts = {
+        "versions": {**known["versions"], "and CuPy": ", ".join(environment.CUPY[1:])},
+        "gigabytes": round(place.gigabytes(), 1),
+    }
+    names, failed = set(given.jobs), False
     with ThreadPoolExecutor(given.processes) as pool:
-        for part, jobs in parts.items():
+        for part, jobs in _parts(known).items():
             chosen = [j for j in jobs if not names or names & {part, j.name, j.plant}]
-            if not chosen:
-                continue
-            begin, runs = time.monotonic(), []
             for run in pool.map(launcher.run, chosen):
-                runs.append(run)
-                _show(part, run)
-            made[part] = {
-                "date": datetime.date.today().isoformat(),
-                "minutes": round((time.monotonic() - begin) / 60),
-                **report.result_of(part, runs),
-            }
-            if names <= parts.keys():
-                report.write(
-                    {
-                        "versions": known["versions"],
-                        "gigabytes": round(place.gigabytes(), 1),
-                        "parts": made,
-                    }
-                )
-    problems = [problem for part in made.values() for problem in part[report.PROBLEMS]]
-    print("\n".join(problems) or "No problems.")
-    sys.exit(1 if problems else 0)
+                entry = report.entry_of(part, run)
+                report.write(facts, part, run.plant or run.job, entry)
+                failed = failed or entry[report.PROBLEMS] != []
+                _show(part, run, entry)
+    sys.exit(1 if failed else 0)
 
 
 def _parts(known: Mapping[str, Any]) -> dict[str, list[Job]]:
@@ -145,23 +132,18 @@ def _parts(known: Mapping[str, Any]) -> dict[str, list[Job]]:
             for name, schedules in known["checks"].items()
         ],
         report.PLANTS: [
-            Job(job, PLANT_SCHEDULES, plant=plant)
-            for plant, jobs in known["plants"].items()
-            for job in jobs
+            Job(job, PLANT_SCHEDULES, plant=plant) for plant, job in known["plants"].items()
         ],
     }
 
 
-def _show(part: str, run: Run) -> None:
-    problems = [outcome for outcome in run.outcomes if outcome.problem]
+def _show(part: str, run: Run, entry: Mapping[str, Any]) -> None:
+    """Print what came of a run."""
     title = f"{part}: {run.plant + ': ' if run.plant else ''}{run.job}"
-    print(
-        f"{title}: {len(run.outcomes)} runs, {len(problems)} problems, {run.seconds:.0f} s",
-        file=sys.stderr,
-        flush=True,
-    )
-    for outcome in problems[:3] if run.plant else problems:
-        print(f"    {outcome.what}, {outcome.schedule}: {outcome.problem}", file=sys.stderr)
+    lines = [f"{title}: {len(run.outcomes)} runs, {run.seconds:.0f} s", *entry[report.PROBLEMS]]
+    if run.plant:
+        lines[0] += f", found by {entry[report.FOUND] or 'none'}"
+    print("\n    ".join(lines), file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
 import pyg_direct
@@ -46,13 +47,18 @@ class Kind(NamedTuple):
     places: tuple[str, ...]
 
 
+@cache
+def _features(rows: int, columns: int) -> Tensor:
+    return torch.randn(rows, columns, generator=torch.Generator().manual_seed(rows))
+
+
 def graph(nodes: int = ALL_NODES) -> Data:
     """Return a graph with a hub, and attributes of nodes and edges."""
     g = torch.Generator().manual_seed(1)
     edge_index = torch.randint(NODES, (2, EDGES), generator=g)
     edge_index[1, ::20] = 5
     return Data(
-        x=torch.randn(nodes, FEATURES, generator=g),
+        x=_features(nodes, FEATURES).clone(),
         y=torch.randint(7, (nodes,), generator=g),
         edge_index=edge_index,
         edge_attr=torch.randn(EDGES, 3, generator=g),
@@ -82,7 +88,7 @@ def typed_graph() -> HeteroData:
     }
     found = HeteroData()
     for name, size in rows.items():
-        found[name].x = torch.randn(size, 96, generator=g)
+        found[name].x = _features(size, 96).clone()
         found[name].time = torch.randint(100, (size,), generator=g)
     for (source, how, target), size in relations.items():
         ends = [torch.randint(nodes[end], (size,), generator=g) for end in (source, target)]

@@ -22,7 +22,7 @@ class Plant(NamedTuple):
     module: str
     old: str
     new: str
-    found_by: tuple[str, ...] = ("node",)  # jobs, of which one must notice it
+    found_by: str = "node"  # the job that must notice it
 
 
 STREAMS = "pyg_direct.ops.cuda.streams"
@@ -35,7 +35,7 @@ COMPILER = "pyg_direct.ops.cuda.compiler"
 
 PLANTS: dict[str, Plant] = {
     "producers do not wait for what the consumer had queued": Plant(
-        SCHEDULE, "        streams.synchronize(task.asked)\n", "", ("queued_write",)
+        SCHEDULE, "        streams.synchronize(task.asked)\n", "", "queued_write"
     ),
     "the gather does not wait for its sample": Plant(
         SCHEDULE,
@@ -63,13 +63,13 @@ PLANTS: dict[str, Plant] = {
         STREAMS,
         "        self._torch.set_device(self._device)\n",
         "",
-        ("only_the_second_device",),
+        "only_the_second_device",
     ),
     "events are waited for on any device": Plant(
         STREAMS,
         "        with self._torch.device(self._device):  # else",
         "        if True:  # else",
-        ("only_the_second_device",),
+        "only_the_second_device",
     ),
     "ids are not waited for": Plant(
         "pyg_direct.batch.ids",
@@ -81,73 +81,73 @@ PLANTS: dict[str, Plant] = {
         BACKEND,
         "        self.streams.record_stream(tensors)\n        copies",
         "        copies",
-        ("node", "ids_of_the_consumer"),
+        "ids_of_the_consumer",
     ),
     "the graph of a workspace is not recorded": Plant(
         BACKEND,
         "        self.streams.record_stream(array for _, array in csc.arrays())\n",
         "",
-        ("deleted_loader",),
+        "deleted_loader",
     ),
     "a gathered table is not recorded": Plant(
         BACKEND,
         "        self.streams.record_stream([table])\n",
         "",
-        ("deleted_loader",),
+        "deleted_loader",
     ),
     "a decoded table is not recorded": Plant(
         BACKEND,
         "        self.streams.record_stream([table, scale])\n",
         "",
-        ("deleted_loader",),
+        "deleted_loader",
     ),
     "arrays are used before they are placed": Plant(
         PLACER,
         "        self._registry.runtime.synchronize()\n        return placed",
         "        return placed",
-        ("first_batch",),
+        "first_batch",
     ),
     "tables are used before they are placed": Plant(
         PLACER,
         "        self._registry.runtime.synchronize()  # other streams will read what",
         "        # other streams will read what",
-        ("first_batch",),
+        "first_batch",
     ),
     "a changed table is copied while it is read": Plant(
         PLACER,
         "                synchronize()  # earlier batches may be reading the old values\n",
         "",
-        ("changed_table",),
+        "changed_table",
     ),
     "a changed table is read while it is copied": Plant(
         PLACER,
         "                synchronize()\n                self.version",
         "                self.version",
-        ("changed_table",),
+        "changed_table",
     ),
     "memory is unregistered while it is read": Plant(
         PINNING,
         "                    self.runtime.synchronize()  # before the storage can be freed\n",
         "                    pass\n",
-        ("deleted_while_read",),
+        "deleted_while_read",
     ),
     "moved memory is unregistered while it is read": Plant(
         PINNING,
         "                self.runtime.synchronize()\n                self._entries.remove",
         "                self._entries.remove",
-        ("moved_while_read",),
+        "moved_while_read",
     ),
     "pinned memory is freed while it is read": Plant(
         PINNING,
         "    runtime.synchronize()\n    runtime.free(address)\n",
         "    runtime.free(address)\n",
-        ("deleted_while_read",),
+        "deleted_while_read",
     ),
     "kernels are launched on any device": Plant(
         COMPILER,
         "                with cuda.Device(index):\n                    function(",
         "                if True:\n                    function(",
-        ("two_devices",),
+        "two_devices",
     ),
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any, NamedTuple
 HERE = Path(__file__).parent
 JSON, PAGE = HERE / "RESULT.json", HERE / "RESULT.md"
 LOADERS, PLANTS = "loaders", "plants"  # parts of the result
-PASSED, FOUND, PROBLEMS, COUNTS = "passed", "found by", "problems", "counts of a batch"
+DATE, PASSED, FOUND, PROBLEMS, COUNTS = "date", "passed", "found by", "problems", "counts"
 
 
 class Outcome(NamedTuple):
@@ -32,25 +33,27 @@ class Run(NamedTuple):
     seconds: float
 
 
-def result_of(part: str, runs: list[Run]) -> dict[str, Any]:
-    """Return what the runs of a part show."""
-    if part == PLANTS:
-        found = _plants(runs)
-        return {FOUND: found, PROBLEMS: list(_plant_problems(found))}
-    made: dict[str, Any] = {
-        PASSED: {run.job: _passed(run.outcomes) for run in runs},
-        PROBLEMS: [
-            f"{o.job}, {o.what}, {o.schedule}: {o.problem}"
-            for run in runs
-            for o in run.outcomes
-            if o.problem
-        ],
+def entry_of(part: str, run: Run) -> dict[str, Any]:
+    """Return what a run shows: the schedules under which all was well, or that found the plant."""
+    today = datetime.date.today().isoformat()
+    wrong = [o for o in run.outcomes if o.problem]
+    if run.plant:
+        found = sorted({o.schedule for o in wrong})
+        by_seed = any(schedule.isdigit() for schedule in found)
+        return {
+            DATE: today,
+            FOUND: " ".join(found),
+            PROBLEMS: [] if by_seed else ["no seed finds it"],
+        }
+    entry: dict[str, Any] = {
+        DATE: today,
+        PASSED: _passed(run.outcomes),
+        PROBLEMS: [f"{o.what}, {o.schedule}: {o.problem}" for o in wrong],
     }
-    counts = {run.job: {o.what: o.numbers for o in run.outcomes if o.numbers} for run in runs}
     if part == LOADERS:
-        made[COUNTS] = counts
-        made[PROBLEMS] += list(_changed_counts(counts))
-    return made
+        entry[COUNTS] = {o.what: o.numbers for o in run.outcomes if o.numbers}
+        entry[PROBLEMS] += _changed_counts(run.job, entry[COUNTS])
+    return entry
 
 
 def _passed(outcomes: list[Outcome]) -> dict[str, str]:
@@ -62,70 +65,69 @@ def _passed(outcomes: list[Outcome]) -> dict[str, str]:
     return {what: " ".join(schedules) for what, schedules in passed.items()}
 
 
-def _plants(runs: list[Run]) -> dict[str, str]:
-    """Return the schedules that found each plant."""
-    found: dict[str, set[str]] = {run.plant: set() for run in runs}
-    for run in runs:
-        found[run.plant] |= {o.schedule for o in run.outcomes if o.problem}
-    return {plant: " ".join(sorted(schedules)) for plant, schedules in found.items()}
-
-
-def _plant_problems(plants: Mapping[str, str]) -> Iterator[str]:
-    for plant, schedules in plants.items():
-        if not any(schedule.isdigit() for schedule in schedules.split()):
-            yield f"{plant}: no seed found it, {schedules or 'nor any other schedule'}"
-
-
-def _changed_counts(counts: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Iterator[str]:
-    before = known().get("parts", {}).get(LOADERS, {}).get(COUNTS, {})
-    for kind, places in counts.items():
-        for place, numbers in places.items():
-            old = before.get(kind, {}).get(place, numbers)
-            for name in sorted(numbers.keys() | old.keys()):
-                was, now = old.get(name, 0), numbers.get(name, 0)
-                if was != now:
-                    yield f"counts: {kind}, {place}: {name}: {was} a batch before, {now} now"
+def _changed_counts(kind: str, places: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
+    """Yield what a batch asks of the driver otherwise than in the last result."""
+    before = known()["parts"].get(LOADERS, {}).get(kind, {}).get(COUNTS, {})
+    for place, numbers in places.items():
+        old = before.get(place, numbers)
+        for name in sorted(numbers.keys() | old.keys()):
+            was, now = old.get(name, 0), numbers.get(name, 0)
+            if was != now:
+                yield f"{place}: {name}: {was} a batch before, {now} now"
 
 
 def known() -> dict[str, Any]:
     """Return the last result."""
-    found: dict[str, Any] = json.loads(JSON.read_text()) if JSON.exists() else {}
+    found: dict[str, Any] = json.loads(JSON.read_text()) if JSON.exists() else {"parts": {}}
     return found
 
 
-def write(made: Mapping[str, Any]) -> None:
-    """Write the result, with the last one of each part that was not run now, and the page."""
-    whole = {**made, "parts": {**known().get("parts", {}), **made["parts"]}}
-    JSON.write_text(json.dumps(whole, indent=1) + "\n")
-    PAGE.write_text("\n".join(_page(whole)) + "\n")
+def write(facts: Mapping[str, Any], part: str, name: str, entry: Mapping[str, Any]) -> None:
+    """Put an entry into the result, and write it and the page.
+
+    Args:
+        facts: of all: versions, gigabytes.
+        part: of the result.
+        name: of the job or plant.
+        entry: from `entry_of`.
+    """
+    parts = known()["parts"]
+    parts.setdefault(part, {})[name] = entry
+    JSON.write_text(json.dumps({**facts, "parts": parts}, indent=1) + "\n")
+    PAGE.write_text("\n".join(_page(facts, parts)) + "\n")
 
 
-def _page(made: Mapping[str, Any]) -> Iterator[str]:
-    versions = ", ".join(f"{name} {version}" for name, version in made["versions"].items())
-    yield f"{versions}. The environment takes {made['gigabytes']} GB."
+def _page(facts: Mapping[str, Any], parts: Mapping[str, Any]) -> Iterator[str]:
+    yield "Written by `python -m tests.driver`."
     yield ""
-    yield "| part | date | minutes | runs as they must be | problems |"
+    yield ", ".join(f"{name} {version}" for name, version in facts["versions"].items()) + "."
+    yield f"The environment takes {facts['gigabytes']} GB."
+    yield ""
+    yield "| part | last run | jobs | runs as they must be | problems |"
     yield "|---|---|---|---|---|"
-    for name, part in made["parts"].items():
-        things = [s for job in part.get(PASSED, {}).values() for s in job.values()]
+    for part, entries in parts.items():
+        things = [s for e in entries.values() for s in e.get(PASSED, {}).values()]
         runs = sum(len(schedules.split()) for schedules in things)
-        plants = part.get(FOUND, {})
-        number = str(runs or f"{sum(map(bool, plants.values()))} of {len(plants)} found")
-        yield f"| {name} | {part['date']} | {part['minutes']} | {number} | {len(part[PROBLEMS])} |"
+        found = sum(bool(e.get(FOUND)) for e in entries.values())
+        problems = sum(len(e[PROBLEMS]) for e in entries.values())
+        date = max(e[DATE] for e in entries.values())
+        number = f"{found} found" if part == PLANTS else str(runs)
+        yield f"| {part} | {date} | {len(entries)} | {number} | {problems} |"
     yield ""
-    for name, part in made["parts"].items():
-        yield from (f"* Problem of {name}: {problem}" for problem in part[PROBLEMS])
-    for name, part in made["parts"].items():
-        if PASSED in part:
-            yield from ["", f"| {name} | what | schedules |", "|---|---|---|"]
-            for job, things in part[PASSED].items():
-                yield from _rows(job, things)
+    for part, entries in parts.items():
+        for name, entry in entries.items():
+            yield from (f"* Problem of {part}: {name}: {problem}" for problem in entry[PROBLEMS])
+    for part, entries in parts.items():
+        yield ""
+        if part == PLANTS:
+            yield from ["| left out | found by schedules |", "|---|---|"]
+            yield from (f"| {n} | {e[FOUND].replace(' ', ', ')} |" for n, e in entries.items())
         else:
-            yield from ["", "| left out | found by schedules |", "|---|---|"]
-            for plant, schedules in part[FOUND].items():
-                yield f"| {plant} | {schedules.replace(' ', ', ')} |"
+            yield from [f"| {part} | what | schedules |", "|---|---|---|"]
+            for name, entry in entries.items():
+                yield from _rows(name, entry[PASSED])
     yield ""
-    yield from _page_of_counts(made["parts"].get(LOADERS, {}).get(COUNTS, {}))
+    yield from _page_of_counts(parts.get(LOADERS, {}))
 
 
 def _rows(job: str, things: Mapping[str, str]) -> Iterator[str]:
@@ -138,11 +140,11 @@ def _rows(job: str, things: Mapping[str, str]) -> Iterator[str]:
             yield f"| {job} | {'; '.join(names)} | {schedules.replace(' ', ', ')} |"
 
 
-def _page_of_counts(counts: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Iterator[str]:
+def _page_of_counts(entries: Mapping[str, Any]) -> Iterator[str]:
     yield "| a batch by default | launches | copies | waits of the host | waits of streams |"
     yield "|---|---|---|---|---|"
-    for kind, places in counts.items():
-        numbers = places.get("default", {})
+    for kind, entry in entries.items():
+        numbers = entry[COUNTS].get("default", {})
         sums = [
             sum(n for name, n in numbers.items() if name.startswith(start))
             for start in ("kernel", "copy", "wait of the host", "wait of a stream")

@@ -29,25 +29,25 @@ def first_batch(schedule: str) -> Outcomes:
 def queued_write(schedule: str) -> Outcomes:
     """What the consumer has queued on its stream when it asks for a batch is in that batch.
 
-    In the second epoch, as the first one places tables and waits for the device. With data on a GPU
-    the consumer gathers, on its own stream, unless `filter_per_worker` says otherwise.
+    After a first epoch, which places tables and waits for the device. With data on a GPU the consumer
+    gathers, on its own stream, unless `filter_per_worker` says otherwise.
     """
-    fresh = torch.rand(loaders.ALL_NODES, loaders.FEATURES)
+    fresh = [torch.rand(loaders.NODES, loaders.FEATURES) for _ in range(6)]
     for given in ({"prefetch": 0}, {}, {"filter_per_worker": True}):
-        standin.set_schedule("eager")
-        data = loaders.graph()
-        loader = pyg_direct.NeighborLoader(data, device="cpu", **GIVEN)
-        epoch(loader)
-        data.x.copy_(fresh)
-        expected = epoch(loader)
-        data = loaders.graph()
-        data.x = data.x.cuda()
-        loader = pyg_direct.NeighborLoader(data, device="cuda", **GIVEN, **given)
-        epoch(loader)
-        pinned = fresh.pin_memory()
-        standin.set_schedule(schedule)
-        data.x.copy_(pinned, non_blocking=True)
-        yield str(given), difference(epoch(loader), expected)
+        found: dict[str, list[Any]] = {"cpu": [], "cuda": []}
+        for device, epochs in found.items():
+            standin.set_schedule("eager")
+            data = loaders.graph(loaders.NODES)
+            data.x = data.x.to(device)
+            loader = pyg_direct.NeighborLoader(data, device=device, **GIVEN, **given)
+            epoch(loader)
+            values = [value.pin_memory() if device == "cuda" else value for value in fresh]
+            standin.set_schedule(schedule)
+            for value in values:
+                data.x.copy_(value, non_blocking=True)
+                epochs.append(epoch(loader))
+        for number, pair in enumerate(zip(found["cuda"], found["cpu"], strict=True)):
+            yield f"{given}, write {number}", difference(*pair)
 
 
 def changed_table(schedule: str) -> Outcomes:

@@ -175,6 +175,7 @@ struct State {
   Refusal device_allocations, pinned_allocations, registrations;
   Schedule schedule = Schedule::eager;
   std::uint64_t random = 1;
+  long calls = 0;  // in this schedule
 };
 State &state();
 int current_device();

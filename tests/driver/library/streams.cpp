@@ -87,9 +87,8 @@ static void run_first(Stream *stream) {
 // Runs some work in a random schedule.
 static void stir() {
   State &s = state();
-  static int calls = 0;
   if (s.schedule != Schedule::random) return;
-  if (calls++ % kCallsOfPhase == 0) {
+  if (s.calls++ % kCallsOfPhase == 0) {
     for (const auto &stream : s.streams) {
       stream->eagerness = kEagerness[draw() % std::size(kEagerness)];
     }
@@ -170,6 +169,7 @@ void set_schedule(Schedule schedule, std::uint64_t seed) {
   State &s = state();
   for (int d = 0; d < kDevices; ++d) finish_device(d);
   s.schedule = schedule;
+  s.calls = 0;
   s.random = seed * 0x9E3779B97F4A7C15u + 1;
   for (int i = 0; i < 8; ++i) draw();
 }
