@@ -29,8 +29,8 @@ def first_batch(schedule: str) -> Outcomes:
 def queued_write(schedule: str) -> Outcomes:
     """What the consumer has queued on its stream when it asks for a batch is in that batch.
 
-    After a first epoch, which places tables and waits for the device. With data on a GPU the consumer
-    gathers, on its own stream, unless `filter_per_worker` says otherwise.
+    After a first epoch, which places tables and waits for the device. With data on a GPU the
+    consumer gathers, on its own stream, unless `filter_per_worker` says otherwise.
     """
     fresh = [torch.rand(loaders.NODES, loaders.FEATURES) for _ in range(6)]
     for given in ({"prefetch": 0}, {}, {"filter_per_worker": True}):
