@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from typing import Any, Literal
 
-import numpy as np
 import torch
 import torch_geometric.loader
 from torch import Tensor
@@ -17,19 +16,16 @@ from ..core.arguments import check_choice, check_count, check_flag
 from ..core.types import BatchKey
 from ..graph.verify import verified
 from ..graph.weights import alias_table_of
-from ..kernels import alias, weighted
-from ..kernels.gaps import Span
 from ..loading.options import DEFAULT_PREFETCH, threads_of_a_batch
 from ..loading.prefetcher import Prefetcher
 from ..loading.site import Placing
 from ..ops.host import keys as rng
 from ..ops.host.induced import InducedSubgraphs
 from ..ops.host.lists import sorted_lists
+from ..ops.host.weighted import by_weight
 from ..sampling.sampler import NeighborSampler, keyed
 from .base import SubgraphLoader, check_homogeneous
 from .walks import walker_over
-
-EMPTY = np.empty(0, np.float64)
 
 
 class GraphSAINTSampler(SubgraphLoader, torch_geometric.loader.GraphSAINTSampler):
@@ -305,13 +301,7 @@ class GraphSAINTEdgeSampler(GraphSAINTSampler, torch_geometric.loader.GraphSAINT
         self._alias = alias_table_of(_edge_weights(self._host_edges, self.N, self.edge_law))
 
     def _draw_nodes(self, key: BatchKey) -> Tensor:
-        edge = np.empty(self._batch_size, np.int64)
-        draws = rng.uniforms(key, 0, self._batch_size).numpy()
-        weighted.pick_with_replacement(
-            edge, weighted.Picks(0, len(edge), 0, np.uint64(0)), Span(0, self.E, 0.0), draws,
-            True, *alias.parts(self._alias), EMPTY, EMPTY,
-        )  # fmt: skip
-        drawn = torch.from_numpy(edge)
+        drawn = by_weight(self._alias, self._batch_size, key)
         return torch.cat([self._ends(side, drawn) for side in (0, 1)])
 
 

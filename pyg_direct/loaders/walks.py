@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import partial
 from itertools import pairwise
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,17 +14,13 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.typing import EdgeType
 
 from ..core.arguments import check_count, check_ids, check_seed
-from ..core.threads import available_cores, split
+from ..core.threads import available_cores
 from ..core.types import BatchKey
 from ..graph.from_pyg import Graph, graph_of
-from ..kernels import walk as kernels
 from ..ops.host import keys as rng
-from ..ops.host.lists import sorted_lists
-
-Words: TypeAlias = tuple[np.uint64, np.uint64]
+from ..ops.host.walks import Walks
 
 MAX_STEPS = 1 << 24  # a step is 24 bits of the random counter
-MIN_STEPS_PER_THREAD = 1 << 15  # below, waking a thread costs more than it saves
 
 
 class RandomWalker:
@@ -50,7 +45,7 @@ class RandomWalker:
 
     def _take(self, graph: Graph, threads: int) -> None:
         self._graph, self.threads = graph, threads
-        self._sorted: Any = None  # the neighbours, each list sorted by id
+        self._walks = Walks(graph.csc)
 
     @property
     def num_nodes(self) -> int:
@@ -72,17 +67,11 @@ class RandomWalker:
         length = _check_length(length)
         starts = _starts(start, self.num_nodes)
         check_law(p, q)
-        out, key = _output(starts, length), _key(seed)
-        csc = self._graph.csc
+        key = _key(seed)
         if p == q == 1.0:
             base = np.zeros(length, np.int64)
-            task = partial(_uniform, csc, base, starts, True, key, out)
-        else:
-            task = partial(
-                _biased, csc.indptr, self._sorted_indices(), starts, float(p), float(q), key, out
-            )
-        self._split(len(starts), length, task)
-        return torch.from_numpy(out)
+            return self._walks.uniform(starts, base, True, key, self.threads)
+        return self._walks.biased(starts, length, float(p), float(q), key, self.threads)
 
     def walk_along(
         self,
@@ -122,20 +111,8 @@ class RandomWalker:
         _check_length(len(path), least=1, name="len(metapath)")
         # Grouped by source, the source type of an edge type is the destination type of the CSC.
         starts = _starts(start, int(csc.num_nodes[csc.dst_type[relations[0]]]))
-        out = _output(starts, len(path))
         base = csc.indptr_base[relations]
-        task = partial(_uniform, csc, base, starts, False, _key(seed), out)
-        self._split(len(starts), len(path), task)
-        return torch.from_numpy(out)
-
-    def _sorted_indices(self) -> Any:
-        """Return the neighbours with each list sorted by id, for searching it."""
-        if self._sorted is None:
-            self._sorted = sorted_lists(self._graph.csc).indices
-        return self._sorted
-
-    def _split(self, walks: int, length: int, task: Any) -> None:
-        split(walks, min(self.threads, walks * length // MIN_STEPS_PER_THREAD), task)
+        return self._walks.uniform(starts, base, False, _key(seed), self.threads)
 
 
 def walker_over(graph: Graph, threads: int) -> RandomWalker:
@@ -236,26 +213,9 @@ def _check_length(length: Any, least: int = 0, name: str = "length") -> int:
     return int(length)
 
 
-def _output(starts: Any, length: int) -> Any:
-    return np.empty((len(starts), length + 1), np.int64)
-
-
-def _key(seed: Any) -> Words:
-    if not isinstance(seed, BatchKey):
-        base = rng.draw_seed(None) if seed is None else check_seed(seed)
-        assert base is not None
-        seed = rng.derive(base, 0, 0, rng.WALK_DOMAIN)
-    return np.uint64(seed.low), np.uint64(seed.high)
-
-
-def _uniform(
-    csc: Any, base: Any, starts: Any, stay: bool, key: Words, out: Any, first: int, last: int
-) -> None:
-    kernels.walk_uniformly(csc.indptr, csc.indices, base, starts, first, last, stay, *key, out)
-
-
-def _biased(
-    indptr: Any, indices: Any, starts: Any, p: float, q: float, key: Words, out: Any,
-    first: int, last: int,
-) -> None:  # fmt: skip
-    kernels.walk_biased(indptr, indices, starts, first, last, p, q, *key, out)
+def _key(seed: Any) -> BatchKey:
+    if isinstance(seed, BatchKey):
+        return seed
+    base = rng.draw_seed(None) if seed is None else check_seed(seed)
+    assert base is not None
+    return rng.derive(base, 0, 0, rng.WALK_DOMAIN)

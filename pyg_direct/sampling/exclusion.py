@@ -8,14 +8,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
 from torch_geometric.sampler import EdgeSamplerInput
 from torch_geometric.typing import EdgeType
 
-from ..core.types import EDGE_TIME, ExcludedEdges
+from ..core.types import ExcludedEdges
 from ..graph.from_pyg import Graph
 from ..graph.verify import verified
-from ..kernels import exclude
+from ..ops.host.search import find_edges
 
 Ints = npt.NDArray[Any]
 NO_INTS = np.empty(0, np.int64)
@@ -104,29 +103,9 @@ class SeedEdges:
         pairs = [(NO_INTS, NO_INTS)]
         for relation, is_reverse in self.relations_of(links.input_type):
             near, far = (row, col) if is_reverse != self._backward else (col, row)
-            pairs.append(self._find(relation, near, far, links.time))
+            pairs.append(find_edges(self._csc, relation, near, far, links.time))
         link, position = (np.concatenate(parts) for parts in zip(*pairs, strict=True))
         return link, position
-
-    def _find(
-        self, relation: int, near: Ints, far: Ints, link_time: Tensor | None
-    ) -> tuple[Ints, Ints]:
-        csc = self._csc
-        order = np.lexsort((far, near))
-        time = wanted = NO_INTS
-        if csc.times is not None and csc.times.base[relation] == EDGE_TIME:
-            assert link_time is not None, "checked for each batch"
-            time, wanted = csc.times.time, link_time.numpy().astype(np.int64)[order]
-        size = 2 * len(near)
-        while True:
-            query, position = np.empty((2, size), np.int64)
-            count = exclude.find_edges(
-                csc.indptr, int(csc.indptr_base[relation]), csc.indices, near[order], far[order],
-                time, wanted, query, position,
-            )  # fmt: skip
-            if count <= size:
-                return order[query[:count]], position[:count]
-            size = count
 
 
 def excluded_from_all(position: Ints) -> ExcludedEdges:

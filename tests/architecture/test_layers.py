@@ -18,15 +18,15 @@ FLOORS: list[dict[str, set[str]]] = [
     {"core": set(), "kernels": set()},
     {"graph": {"core", "kernels"}, "ops": {"core", "kernels"}},
     {
-        "sampling": {"core", "kernels", "graph", "ops"},
+        "sampling": {"core", "graph", "ops"},
         "batch": {"core", "ops"},
         "files": {"core", "kernels", "graph"},
     },
     {
         "loading": {"core", "ops", "sampling", "batch"},
-        "tools": {"core", "kernels", "files", "ops", "sampling"},
+        "tools": {"core", "files", "ops", "sampling"},
     },
-    {"loaders": {"core", "kernels", "graph", "ops", "sampling", "batch", "loading"}},
+    {"loaders": {"core", "graph", "ops", "sampling", "batch", "loading"}},
     {"models": {"core", "graph", "ops", "batch", "loading", "loaders"}},
     {"face": {"core", "files", "loaders", "models", "ops", "sampling", "tools"}},
 ]

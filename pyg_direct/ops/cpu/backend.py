@@ -162,6 +162,12 @@ class CpuBackend:
         return out
 
 
+def kernel_cache() -> str | None:
+    """Return the folder where numba keeps compiled kernels, or None if none can be written."""
+    cache: str | None = gather.gather_tables.stats.cache_path  # type: ignore[attr-defined]
+    return cache
+
+
 def _gather(tables: Ints, index: Tensor, first: int, last: int) -> None:
     table, bad = gather.gather_tables(tables, index.data_ptr(), first, last)
     if bad >= 0:

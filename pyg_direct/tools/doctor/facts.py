@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ...core.config import DEVICE_VARIABLE, resolve_device
-from ...kernels import gather as numba_gather
+from ...ops.cpu.backend import kernel_cache
 from ...ops.cuda import certificate
 from ...ops.cuda.backend import CudaBackend
 from ...ops.cuda.compiler import install_cupy, require_cuda
@@ -101,8 +101,7 @@ class Machine:
 
     def kernel_cache(self) -> str | None:
         """Return the folder of numba's cache, or None if none can be written."""
-        cache: str | None = numba_gather.gather_tables.stats.cache_path  # type: ignore[attr-defined]
-        return cache
+        return kernel_cache()
 
     def writable(self, folder: str) -> bool:
         """Whether files can be made in a folder, or in the one that it would be made in."""

@@ -11,7 +11,8 @@ from torch_geometric.loader import NodeLoader
 
 from pyg_direct import HGTLoader, HGTSampler
 from pyg_direct.core.types import BatchKey
-from pyg_direct.loaders.hgt import _Budget
+from pyg_direct.ops.host import budget as host_budget
+from pyg_direct.ops.host.budget import Budgets
 from pyg_direct.sampling.sampler import keyed
 
 
@@ -38,7 +39,7 @@ def test_budgets_by_hand() -> None:
     data["paper"].num_nodes, data["author"].num_nodes = 1, 3
     data["author", "wrote", "paper"].edge_index = torch.tensor([[0, 1, 1, 2], [0, 0, 0, 0]])
     sampler = HGTSampler(data, [1])
-    budget = _Budget(keyed(sampler).graph.csc)
+    budget = Budgets(keyed(sampler).graph.csc)
     budget._stamp += 1
     drawn = [
         budget._enter(t, seed) for t, seed in enumerate((torch.tensor([0, 0]), torch.tensor([2])))
@@ -111,12 +112,11 @@ def test_seeds_that_repeat_and_many_batches() -> None:
 
 
 def test_stamps_begin_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    from pyg_direct.loaders import hgt
 
     csc = keyed(HGTSampler(typed_graph(), [5])).graph.csc
     counts, key = torch.full((1, 2), 5).numpy(), BatchKey(1, 1)
-    often, once = _Budget(csc), _Budget(csc)
-    monkeypatch.setattr(hgt, "STAMP_LIMIT", 60)
+    often, once = Budgets(csc), Budgets(csc)
+    monkeypatch.setattr(host_budget, "STAMP_LIMIT", 60)
     for _ in range(20):
         nodes = often.draw([torch.arange(3), None], counts, key)
     assert often._stamp < 60
