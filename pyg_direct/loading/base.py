@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import weakref
 from collections.abc import Callable
@@ -282,7 +283,12 @@ class DirectLoader(SerialAfterFork, torch.utils.data.DataLoader[Any]):
         return product if self.filter_per_worker else self.filter_fn(product)
 
     def __iter__(self) -> Any:
-        return self._recorder.starting(self._start)
+        before = copy.copy(self._progress)
+        try:
+            return self._recorder.starting(self._start)
+        except BaseException:  # no epoch was begun, and none that was loaded is lost
+            self._progress.__dict__.update(before.__dict__)
+            raise
 
     def _start(self) -> Any:
         if self._decide_device():

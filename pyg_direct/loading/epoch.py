@@ -10,8 +10,8 @@ import torch
 from ..core.types import BatchKey, maker
 from ..ops.streams import Event
 from .forked import serial_after_fork
-from .prefetcher import Prefetcher
-from .progress import Progress, SeedOrder
+from .prefetcher import Failure, NotReadyError, Prefetcher
+from .progress import Progress, SeedOrder, Step
 from .recorder import Recorder
 from .stages import Handover, Schedule
 
@@ -40,10 +40,6 @@ class Producers(NamedTuple):
     persistent: bool  # the threads stay for the next epoch
 
 
-Made = tuple[int, Handover]
-"""A finished batch, with its number in the epoch."""
-
-
 class _Inline:
     """Makes each batch when it is asked for, in the thread that asks."""
 
@@ -56,45 +52,41 @@ class _Inline:
     def begin(self, tasks: Iterator[Task]) -> None:
         self._tasks = tasks
 
-    def __next__(self) -> Made:
+    def take(self) -> Handover | Failure:
         task = next(self._tasks)
         try:
-            return task.number, self._work(task)
-        except StopIteration as error:
-            raise _stopped(error) from error
+            return self._work(task)
+        except Exception as error:
+            return Failure(error)
 
     def close(self) -> None:
         self._tasks = iter(())
 
 
-def _in_advance(work: Callable[[Task], Handover], recorder: Recorder) -> Callable[[Task], Made]:
+def _in_advance(work: Callable[[Task], Handover], recorder: Recorder) -> Callable[[Task], Handover]:
     """Return work for producer threads.
 
-    It tells the batch's number and when it was ready, cannot end the epoch by a StopIteration, and
-    sets torch's modes, which it keeps by thread, to those of the thread that asks.
+    It notes when the batch was ready, and sets torch's modes, which it keeps by thread, to those of
+    the thread that asks.
     """
 
-    def run(task: Task) -> Made:
-        try:
-            with torch.inference_mode(task.inference), torch.set_grad_enabled(task.grad):
-                made = task.number, work(task)
-            recorder.ready(task.number)
-            return made
-        except StopIteration as error:
-            raise _stopped(error) from error
+    def run(task: Task) -> Handover:
+        with torch.inference_mode(task.inference), torch.set_grad_enabled(task.grad):
+            made = work(task)
+        recorder.ready(task.number)
+        return made
 
     return run
 
 
-def _stopped(error: StopIteration) -> RuntimeError:
-    return RuntimeError(
-        f"A transform, a sampler or a store raised StopIteration({error.value!r}) while a batch "
-        f"was made. The epoch would have ended there."
-    )
-
-
 class Epoch:
     """Iterator over the batches of one epoch, what `iter(loader)` returns.
+
+    Where making a batch raises an exception, so does the call that asks for it, and the next call
+    goes on behind the batch. Where a signal handler raises one inside of a call, as Ctrl-C does, or
+    a sampler fails, the next call goes on with the batch that the interrupted one would have
+    returned. (While a batch is made in the thread that asks, an `Exception` of a signal handler
+    cannot be told from one of the batch; a KeyboardInterrupt can.)
 
     Args:
         work: makes one batch, in a producer thread if there are any, which keep it alive.
@@ -125,7 +117,7 @@ class Epoch:
         self._results = self._new_results()
         self._begin()
 
-    def _new_results(self) -> _Inline | Prefetcher[Task, Made]:
+    def _new_results(self) -> _Inline | Prefetcher[Task, Handover]:
         producers = self._producers
         if producers.depth_batches == 0:
             return _Inline(self._work)
@@ -138,12 +130,18 @@ class Epoch:
         )
 
     def _begin(self) -> None:
-        steps = self._progress.begin(self._order)
+        self._steps = self._progress.begin(self._order)
         self._recorder.begin()
         self._ticket, self._first = self._progress.ticket, self._progress.batch
-        ask = self._schedule.ask
-        modes = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+        self._modes = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+        self._ask_for(self._steps)
+
+    def _ask_for(self, steps: Iterator[Step]) -> None:
+        """Have batches made, and none of those that were asked for before."""
+        self._torn = True  # whether something may be missing if the results are asked for
+        ask, modes = self._schedule.ask, self._modes
         self._results.begin(new_task((*step, ask(), *modes)) for step in steps)
+        self._torn = False
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
         """Begin the next epoch with the same threads; for `persistent_workers`."""
@@ -158,27 +156,45 @@ class Epoch:
         """Return how many batches this iterator gives: of a resumed epoch what was left."""
         return self._num_batches() - self._first
 
-    @serial_after_fork
     def __next__(self) -> Any:
-        progress, asked, number = self._progress, self._recorder.ask(), None
+        progress, steps, asked = self._progress, self._steps, self._recorder.ask()
         try:
-            try:
-                made, handover = next(self._results)
-            except StopIteration:
-                self._end()
-                raise
-            # Of two iterators the one that was begun last sets the state of the loader.
-            if progress.ticket == self._ticket:
-                progress.batch = made + 1
-            product = self._schedule.take(handover)
-            try:
-                batch = self._complete(product)
-            except StopIteration as error:
-                raise _stopped(error) from error
-            number = made
-            return batch
-        finally:
-            self._recorder.hand_over(asked, number)
+            made = self._outcome()
+        except (StopIteration, NotReadyError):
+            self._recorder.hand_over(asked, None)
+            self._torn = False
+            raise
+        failed, number = isinstance(made, Failure), steps.first
+        self._recorder.hand_over(asked, None if failed else number)
+        # Of two iterators the one that was begun last sets the state of the loader.
+        counts = not failed and progress.ticket == self._ticket
+        # No signal handler runs between these assignments, nor between them and the end of the
+        # function: the interpreter runs them where functions are called and in loops.
+        steps.first = number + 1
+        if counts:
+            progress.batch = number + 1
+        self._torn = False
+        if failed:
+            made.raise_once()
+        return made
+
+    @serial_after_fork
+    def _outcome(self) -> Any:
+        """Return the next batch, or the `Failure` of making it."""
+        if self._torn:
+            self._ask_for(self._steps.left())
+        self._torn = True
+        try:
+            made = self._results.take()
+        except StopIteration:
+            self._end()
+            raise
+        if isinstance(made, Failure):
+            return made
+        try:
+            return self._complete(self._schedule.take(made))
+        except Exception as error:
+            return Failure(error)
 
     def _end(self) -> None:
         if self._progress.ticket == self._ticket:

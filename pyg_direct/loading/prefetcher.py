@@ -7,33 +7,62 @@ import os
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator
-from queue import SimpleQueue
-from typing import Generic, TypeVar
+from queue import Empty, SimpleQueue
+from typing import Generic, NoReturn, TypeAlias, TypeVar
 
 from ..core.threads import after_fork_in_child
 
 T = TypeVar("T")
 R = TypeVar("R")
 
-EXIT_SECONDS = 10.0  # how long the interpreter waits, at exit, for unfinished work
+EXIT_SECONDS = 2.0  # how long the interpreter waits, at exit, for unfinished work
+
+Start = Callable[[int], None]
+"""Called once in each producer, with its number, before its first task."""
+Results: TypeAlias = "SimpleQueue[tuple[int, R | Failure] | None]"
+"""Numbers and results of one iteration as they are finished; None once the board was closed."""
 
 
-class _Failure:
-    """An exception that a producer hands to the consumer."""
+class Failure:
+    """An exception that stands in the place of a result.
 
-    def __init__(self, error: BaseException) -> None:
-        self.error = error
+    One that is no StopIteration: where batches are asked for, that would end the epoch.
 
-
-class _Results(dict[int, "R | _Failure"], Generic[R]):
-    """Results by number, and the failure of a producer that could not start.
-
-    Only the `Prefetcher` holds them: the frames of a failure's traceback lead to the loader, and so
-    to the prefetcher, which threads would keep alive for ever.
+    Args:
+        error: the exception.
+        where: what may have raised it, to begin a sentence with.
     """
 
-    start_failure: _Failure | None = None
+    def __init__(
+        self, error: BaseException, where: str = "In a batch a transform, a sampler or a store"
+    ) -> None:
+        if isinstance(error, StopIteration):
+            stopped = RuntimeError(
+                f"{where} raised StopIteration({error.value!r}). The epoch would have ended there."
+            )
+            stopped.__cause__ = error
+            error = stopped
+        self.error = error
+
+    def raise_once(self) -> NoReturn:
+        """Raise the exception, with its own traceback, and forget it.
+
+        The traceback refers to the frames through which it went, and those to what a batch was
+        being made of: a reference back to the exception would be a cycle, which keeps that memory
+        until a garbage collection.
+        """
+        error = self.error
+        del self.error
+        try:
+            raise error
+        finally:
+            del error
+
+
+class NotReadyError(RuntimeError):
+    """The next result cannot be had now; the iteration stands where it stood."""
 
 
 class _Board(Generic[T, R]):
@@ -41,39 +70,31 @@ class _Board(Generic[T, R]):
 
     The threads hold this and not the `Prefetcher`, so that a prefetcher without references
     is collected, and its threads end.
+
+    Only the `Prefetcher` holds results and failures: the frames of a failure's traceback lead to
+    the loader, and so to the prefetcher, which threads would keep alive for ever.
+
+    What is shared are queues of C and single values, and no locks: a signal handler may raise in
+    the consumer between any two calls of Python's, also between those that take and release a
+    `threading.Condition`, and the garbage collector may call `stop` in any thread at any time.
     """
 
-    def __init__(
-        self,
-        work: Callable[[T], R],
-        num_threads: int,
-        start: Callable[[int], None] | None,
-        results: _Results[R],
-    ) -> None:
-        self.work, self.start = work, start
-        self.num_threads = self.starting = num_threads
+    def __init__(self, work: Callable[[T], R], num_threads: int) -> None:
+        self.work, self.num_threads = work, num_threads
         self.tasks: SimpleQueue[tuple[int, T] | None] = SimpleQueue()
-        self.changed = threading.Condition()  # the results; the consumer waits for it
-        self.results = weakref.ref(results)
+        self.results: Callable[[], Results[R] | None] = lambda: None  # those of this iteration
+        self.start_failures: Callable[[], deque[Failure] | None] = lambda: None
         self.first_wanted = 0  # tasks and results below belong to an abandoned iteration
         self.closed = False
 
     def stop(self) -> None:
-        """Tell the producers to end, where no consumer waits any more.
-
-        The garbage collector calls this in any thread, a producer too, between any two
-        instructions. A `SimpleQueue` allows that; a condition would lose the notification if the
-        same thread was just about to wait, or to notify.
-        """
-        self.closed, self.start = True, None
+        """Tell the producers to end, and a waiting consumer that they do."""
+        self.closed = True
         for _ in range(self.num_threads):
             self.tasks.put(None)
-
-    def close(self) -> None:
-        """Tell the producers to end, and a waiting consumer that they do."""
-        self.stop()
-        with self.changed:
-            self.changed.notify_all()
+        results = self.results()
+        if results is not None:
+            results.put(None)
 
 
 _open_boards: weakref.WeakKeyDictionary[_Board[object, object], list[threading.Thread]]
@@ -81,10 +102,14 @@ _open_boards = weakref.WeakKeyDictionary()
 
 
 def _stop_at_exit() -> None:
-    """Stop all producers while the interpreter can still run them to an end."""
+    """Stop all producers while the interpreter can still run them to an end.
+
+    One that is in compiled code when the interpreter ends may abort the process. One that runs a
+    function of the user's that does not return must not delay the end for long.
+    """
     boards = list(_open_boards.items())
     for board, _ in boards:
-        board.close()
+        board.stop()
     deadline = time.monotonic() + EXIT_SECONDS
     for _, threads in boards:
         for thread in threads:
@@ -100,30 +125,32 @@ atexit.register(_stop_at_exit)
 after_fork_in_child(_forget_after_fork)
 
 
-def _produce(board: _Board[T, R], number: int) -> None:
+def _produce(board: _Board[T, R], number: int, start: list[Start]) -> None:
     """Body of a producer thread."""
-    if _start(board, number):
+    if _start(board, number, start):
         while _produce_one(board):
             pass
 
 
-def _start(board: _Board[T, R], number: int) -> bool:
-    """Prepare a producer. A function of its own, so that the thread does not keep `start` alive."""
+def _start(board: _Board[T, R], number: int, start: list[Start]) -> bool:
+    """Prepare a producer.
+
+    Args:
+        board: of the prefetcher.
+        number: of the thread.
+        start: what to call, if anything. It is taken out of the list, so that the thread does not
+            keep it alive: it may lead to the loader, as that of `enable_cpu_affinity` does.
+    """
     try:
-        start = board.start
-        if start is not None:
-            start(number)
+        while start and not board.closed:
+            start.pop()(number)
     except BaseException as error:
-        results = board.results()
-        if results is not None:
-            with board.changed:
-                results.start_failure = results.start_failure or _Failure(error)
-        board.close()  # else the other threads would wait for tasks without a consumer
+        failures = board.start_failures()
+        if failures is not None:
+            failures.append(Failure(error, "worker_init_fn"))
+        del failures  # the traceback refers to this frame
+        board.stop()  # else the other threads would wait for tasks without a consumer
         return False
-    with board.changed:
-        board.starting -= 1
-        if board.starting == 0:
-            board.start = None  # it may lead to the loader, as that of `enable_cpu_affinity` does
     return True
 
 
@@ -135,17 +162,16 @@ def _produce_one(board: _Board[T, R]) -> bool:
     number, task = entry
     if number < board.first_wanted:
         return True
-    result: R | _Failure
+    result: R | Failure
     try:
         result = board.work(task)
     except BaseException as error:  # the consumer raises it again, whatever it is
-        result = _Failure(error)
+        result = Failure(error)
     results = board.results()
-    if results is not None:
-        with board.changed:
-            if number >= board.first_wanted and not board.closed:
-                results[number] = result
-                board.changed.notify_all()
+    # In this order: results that are replaced in between are dropped with what is put there.
+    if results is not None and number >= board.first_wanted:
+        results.put((number, result))
+    del result, results  # a failure's traceback refers to this frame
     return True
 
 
@@ -155,12 +181,18 @@ class Prefetcher(Generic[T, R]):
     The tasks are drawn in the consumer's thread. An exception of `work` is raised, with its own
     traceback, where its result would have come; the iteration can go on behind it.
 
+    After a signal handler has raised in `begin` or while a result was asked for, as Ctrl-C does, a
+    task or a result may be missing: `begin` again with what is left.
+
     Args:
         work: called in the producer threads.
         num_threads: how many producers, at least 1.
         depth: how many tasks may be in progress, or done and not fetched, at least 1.
         start: called once in each producer, with its number, before its first task.
         timeout_seconds: how long to wait for one result; 0 for ever.
+
+    Raises:
+        RuntimeError: the system starts no more threads.
     """
 
     def __init__(
@@ -168,33 +200,43 @@ class Prefetcher(Generic[T, R]):
         work: Callable[[T], R],
         num_threads: int,
         depth: int,
-        start: Callable[[int], None] | None = None,
+        start: Start | None = None,
         timeout_seconds: float = 0.0,
     ) -> None:
-        self._results: _Results[R] = _Results()
-        self._board: _Board[T, R] = _Board(work, num_threads, start, self._results)
+        self._board: _Board[T, R] = _Board(work, num_threads)
         self._depth = max(1, depth)
         self._timeout_seconds = timeout_seconds
-        self._tasks: Iterator[T] = iter(())
-        self._task_failure: BaseException | None = None
         self._pid = os.getpid()
-        self._issued = self._fetched = 0
-        threads = [
-            threading.Thread(
-                target=_produce,
-                args=(self._board, number),
-                name=f"pyg_direct-producer-{number}",
-                daemon=True,
-            )
-            for number in range(num_threads)
-        ]
-        for thread in threads:
-            thread.start()
-        self._threads = threads
-        _open_boards[self._board] = threads  # type: ignore[index]
+        self._issued = 0
+        self._start_failures: deque[Failure] = deque()
+        self._board.start_failures = weakref.ref(self._start_failures)
+        self._threads: list[threading.Thread] = []
+        self.begin(iter(()))
         # Only tells the threads to stop: the garbage collector may call this in any thread, at a
         # moment when waiting for another one may never end.
         weakref.finalize(self, self._board.stop).atexit = False
+        _open_boards[self._board] = self._threads  # type: ignore[index]
+        try:
+            for number in range(num_threads):
+                self._start_thread(number, [] if start is None else [start])
+        except BaseException:
+            self._board.stop()
+            raise
+
+    def _start_thread(self, number: int, start: list[Start]) -> None:
+        name = f"pyg_direct-producer-{number}"
+        thread = threading.Thread(
+            target=_produce, args=(self._board, number, start), name=name, daemon=True
+        )
+        try:
+            thread.start()
+        except RuntimeError as error:
+            raise RuntimeError(
+                f"The system could not start producer thread {number + 1} of "
+                f"{self._board.num_threads} ({error}). Pass a smaller num_workers=, or raise the "
+                f"limit of threads (ulimit -u)."
+            ) from error
+        self._threads.append(thread)
 
     @property
     def closed(self) -> bool:
@@ -203,82 +245,84 @@ class Prefetcher(Generic[T, R]):
 
     def begin(self, tasks: Iterator[T]) -> None:
         """Drop unfinished tasks, and begin to work on `tasks`."""
-        with self._board.changed:
-            self._results.clear()
-            self._board.first_wanted = self._fetched = self._issued
-        self._tasks, self._task_failure = tasks, None
+        self._fetched = self._board.first_wanted = self._issued
+        self._results: Results[R] = SimpleQueue()
+        self._board.results = weakref.ref(self._results)
+        self._ready: dict[int, R | Failure] = {}
+        self._tasks = tasks
+        self._task_failure: Failure | None = None
         self._issue()
 
-    def __next__(self) -> R:
-        """Return the next result.
+    def take(self) -> R | Failure:
+        """Return the next result, or what `work` raised in its place.
 
         Raises:
             StopIteration: no task is left.
-            RuntimeError: the wait exceeded `timeout_seconds`, the iterator was closed, or it was
+            NotReadyError: the wait exceeded `timeout_seconds`, the iterator was closed, or it was
                 begun in another process.
+            BaseException: what `start` raised, or the iterator over the tasks.
         """
         if self._pid != os.getpid():
-            raise RuntimeError(
+            raise NotReadyError(
                 "This iterator was begun in another process, whose producer threads do not exist "
                 "here. Call iter(loader) after the fork."
             )
         self._issue()
         if self._fetched == self._issued:
-            if self._task_failure is not None:
-                failure, self._task_failure = self._task_failure, None
-                raise failure
-            raise StopIteration
+            if self._task_failure is None:
+                raise StopIteration
+            failure, self._task_failure = self._task_failure, None
+            failure.raise_once()
         result = self._wait(self._fetched)
-        # A KeyboardInterrupt in between leaves a result that can be fetched again.
         self._fetched += 1
-        self._forget(self._fetched)
         self._issue()
-        if isinstance(result, _Failure):
-            raise result.error
+        return result
+
+    def __next__(self) -> R:
+        """Return the next result, or raise what `work` raised in its place; see `take`."""
+        result = self.take()
+        if isinstance(result, Failure):
+            result.raise_once()
         return result
 
     def _issue(self) -> None:
         """Hand out tasks until `depth` of them are ahead of the consumer."""
-        while self._issued - self._fetched < self._depth:
+        while self._issued - self._fetched < self._depth and self._task_failure is None:
             try:
                 task = next(self._tasks)
             except StopIteration:
                 return
-            except BaseException as error:
-                # Results before it come first.
-                self._task_failure, self._tasks = error, iter(())
+            except Exception as error:
+                self._task_failure = Failure(error)  # results before it come first
                 return
-            self._board.tasks.put((self._issued, task))
+            # Counted first: `begin` never gives the number to another task.
             self._issued += 1
+            self._board.tasks.put((self._issued - 1, task))
 
-    def _wait(self, number: int) -> R | _Failure:
-        board, results = self._board, self._results
+    def _wait(self, number: int) -> R | Failure:
+        board, ready = self._board, self._ready
         deadline = time.monotonic() + self._timeout_seconds if self._timeout_seconds else None
-        with board.changed:
-            while number not in results:
-                if results.start_failure is not None:
-                    return results.start_failure
-                if board.closed:
-                    raise RuntimeError("The loader's producers were stopped.")
-                left = None if deadline is None else deadline - time.monotonic()
-                if left is not None and left <= 0:
-                    raise RuntimeError(
-                        f"The loader timed out: batch {number} took more than "
-                        f"{self._timeout_seconds} seconds. Raise timeout=, or use 0 to wait."
-                    )
-                board.changed.wait(left)
-            return results[number]
-
-    def _forget(self, end: int) -> None:
-        """Release the results before `end`."""
-        with self._board.changed:
-            for number in [n for n in self._results if n < end]:
-                del self._results[number]
+        while number not in ready:
+            if self._start_failures:
+                raise self._start_failures[0].error
+            if board.closed:
+                raise NotReadyError("The loader's producers were stopped.")
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            try:
+                finished = self._results.get(timeout=left)
+            except Empty:
+                raise NotReadyError(
+                    f"The loader timed out: batch {number} took more than "
+                    f"{self._timeout_seconds} seconds. Raise timeout=, or use 0 to wait."
+                ) from None
+            if finished is not None:
+                ready[finished[0]] = finished[1]
+        return ready.pop(number)
 
     def close(self) -> None:
         """Stop the producers and wait for what they are doing. Idempotent."""
-        self._board.close()
-        self._results.clear()
+        self._board.stop()
+        self._ready.clear()
         if self._pid == os.getpid():
             for thread in self._threads:
                 thread.join()

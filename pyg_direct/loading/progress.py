@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import count, islice
+from itertools import chain, count, islice
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils.data import (
+    BatchSampler,
+    DistributedSampler,
+    RandomSampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
 
 from ..core.types import BatchKey
 from ..ops.host import keys as rng
@@ -50,13 +60,15 @@ class Progress:
     resume: bool = field(default=False, compare=False)  # the next epoch continues this one
     ticket: int = field(default=0, compare=False)  # of the iterator that may write to this
 
-    def begin(self, order: SeedOrder) -> Iterator[Step]:
+    def begin(self, order: SeedOrder) -> Steps:
         """Begin the next epoch, or go on with the one that was loaded, and return what to make."""
-        batches = self._resume(order) if self.resume else self._start(order)
+        if self.resume:
+            batches = self.replay(order, self.batch)
+            self.resume = False
+        else:
+            batches = self._start(order)
         self.ticket += 1
-        # The base seed that was drawn for this epoch identifies it.
-        seed, epoch = self.base_seed, 0 if self.seed is None else self.epoch
-        return zip(count(self.batch), batches, rng.keys(seed, epoch, self.batch), strict=False)
+        return Steps(copy.copy(self), order, batches)
 
     def _start(self, order: SeedOrder) -> Iterator[Any]:
         """Begin a new epoch. Draws in the order in which PyG's loader would."""
@@ -70,8 +82,8 @@ class Progress:
         self._seed_shuffle(order)
         return positions_of(order.batches)
 
-    def _resume(self, order: SeedOrder) -> Iterator[Any]:
-        """Go on with an epoch begun before, perhaps in another process."""
+    def replay(self, order: SeedOrder, first: int) -> Iterator[Any]:
+        """Return the positions of an epoch begun before, perhaps elsewhere, from a batch on."""
         assert self.default_state is not None
         ambient = torch.get_rng_state()
         torch.set_rng_state(self.default_state)
@@ -81,18 +93,22 @@ class Progress:
             rng.draw_seed(order.generator)
             self._seed_shuffle(order)
             batches = positions_of(order.batches)
-            skipped = sum(1 for _ in islice(batches, self.batch))
+            skipped = sum(1 for _ in islice(batches, first))
             # One more than was done: samplers draw their order when the first batch is asked for.
             ahead = list(islice(batches, 1))
         finally:
             torch.set_rng_state(ambient)
-        if skipped < self.batch:
+        if skipped < first:
             raise ValueError(
-                f"The loaded state is from an epoch of {self.batch} batches or more, but the "
-                f"sampler gave {skipped}."
+                f"The loaded state is from an epoch of {first} batches or more, but the sampler "
+                f"gave {skipped}."
             )
-        self.resume = False
-        return _chain(ahead, batches)
+        return chain(ahead, batches)
+
+    def keys(self, first: int) -> Iterator[BatchKey]:
+        """Return the keys of the batches of this epoch, from a batch on."""
+        # The base seed that was drawn for this epoch identifies it.
+        return rng.keys(self.base_seed, 0 if self.seed is None else self.epoch, first)
 
     def _seed_shuffle(self, order: SeedOrder) -> None:
         if order.shuffle_generator is not None and self.seed is not None:
@@ -141,6 +157,87 @@ class Progress:
         self.ticket += 1
 
 
+# Samplers that give the same positions again from the same states of torch's generators.
+REPEATABLE = (
+    SequentialSampler, RandomSampler, SubsetRandomSampler, WeightedRandomSampler,
+    DistributedSampler,
+)  # fmt: skip
+
+
+class Steps:
+    """The batches of an epoch that were not handed over, in order.
+
+    What was drawn stays until it is below `first`, so that batches can be made again whose making
+    was interrupted. The iterator that gave the positions may have been ended by the interruption,
+    or what it gave may be lost, so the sampler is iterated anew then.
+
+    Args:
+        began: the progress at the beginning, with its first batch; not written to.
+        order: of the seeds.
+        positions: of the batches from there on.
+    """
+
+    def __init__(self, began: Progress, order: SeedOrder, positions: Iterator[Any]) -> None:
+        self._began, self._order = began, order
+        self.first = began.batch  # number of the next batch to hand over; written by the consumer
+        self._drawn: deque[Step] = deque()
+        self._source = self._numbered(positions)
+        self._drawing = False
+
+    def _numbered(self, positions: Iterator[Any]) -> Iterator[Step]:
+        first = self._end
+        return zip(count(first), positions, self._began.keys(first), strict=False)
+
+    @property
+    def _end(self) -> int:
+        """Number of the next batch to draw."""
+        return self._drawn[-1][0] + 1 if self._drawn else self.first
+
+    def left(self) -> Iterator[Step]:
+        """Return all batches from `first` on."""
+        self._forget()
+        return chain(tuple(self._drawn), self)
+
+    def __iter__(self) -> Steps:
+        return self
+
+    def __next__(self) -> Step:
+        """Return the next batch.
+
+        Raises:
+            RuntimeError: an earlier call was interrupted or failed, and the sampler may not give
+                the same positions again.
+        """
+        if self._drawing:
+            self._source = self._numbered(self._repeated())
+        self._drawing = True
+        try:
+            step = next(self._source)
+        except StopIteration:
+            self._drawing = False
+            raise
+        self._forget()
+        self._drawn.append(step)
+        self._drawing = False
+        return step
+
+    def _forget(self) -> None:
+        while self._drawn and self._drawn[0][0] < self.first:
+            self._drawn.popleft()
+
+    def _repeated(self) -> Iterator[Any]:
+        batches, generator = self._order.batches, self._order.generator
+        sampler: Any = batches.sampler if type(batches) is BatchSampler else batches
+        own = getattr(sampler, "generator", None)  # a DistributedSampler has none
+        if type(sampler) not in REPEATABLE or own not in (None, generator):
+            raise RuntimeError(
+                f"This iterator was interrupted while a {type(sampler).__name__} gave the seeds, "
+                f"and cannot go on, as that may give others when it is iterated anew. If it gives "
+                f"the same, go on by loader.load_state_dict(loader.state_dict()) and iter(loader)."
+            )
+        return self._began.replay(self._order, self._end)
+
+
 # Fields of a fingerprint that are hashes, of which the value says nothing: what they stand for.
 HASHES = {
     "graph": "another graph (edges, or what time_attr= or weight_attr= names)",
@@ -162,11 +259,6 @@ def _difference(name: str, saved: Fingerprint, here: Fingerprint) -> str:
         return HASHES[name]
     what = f"{CAUSES[name]} " if name in CAUSES else f"{name}="
     return f"{what}{saved[name]!r} (here {here.get(name)!r})"
-
-
-def _chain(head: list[Any], tail: Iterator[Any]) -> Iterator[Any]:
-    yield from head
-    yield from tail
 
 
 def _is_int(low: int, high: int) -> Callable[[Any], bool]:

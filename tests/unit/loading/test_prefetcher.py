@@ -57,11 +57,11 @@ def test_results_of_an_iteration_that_was_broken_off_never_come() -> None:
     assert running.wait(20)
     prefetcher.begin(iter(["new", "newer"]))
     go.set()
-    assert soon(lambda: len(prefetcher._results) >= 2)
-    assert "old" not in prefetcher._results.values()
+    assert soon(lambda: prefetcher._results.qsize() >= 2)
     assert next(prefetcher) == "new"
     assert next(prefetcher) == "newer"
-    assert prefetcher._results == {}
+    assert prefetcher._results.empty()
+    assert prefetcher._ready == {}
     with pytest.raises(StopIteration):
         next(prefetcher)
     prefetcher.close()
@@ -135,7 +135,7 @@ def test_a_timeout_loses_no_result() -> None:
     with pytest.raises(RuntimeError, match="timed out"):
         next(prefetcher)
     go.set()
-    assert soon(lambda: 0 in prefetcher._results)
+    assert soon(lambda: not prefetcher._results.empty())
     assert next(prefetcher) == 7
     prefetcher.close()
 

@@ -15,7 +15,6 @@ from torch_geometric.data import Data
 
 from pyg_direct import NeighborLoader
 from pyg_direct.core.types import BatchKey
-from pyg_direct.loading.prefetcher import Prefetcher, _Results
 from pyg_direct.sampling.sampler import keyed
 from pyg_direct.sampling.workspaces import MAX_IDLE_KINDS
 
@@ -118,7 +117,7 @@ def test_a_failure_that_nobody_fetched_keeps_no_loader_alive() -> None:
     next(iter(loader))
     assert failed.wait(20)
     reference: Any = weakref.ref(loader)
-    assert soon(lambda: reference()._iterator._results._results)
+    assert soon(lambda: reference()._iterator._results._results.qsize())
     del loader
     assert soon(lambda: reference() is None and not producers())
 
@@ -173,68 +172,6 @@ def test_replacement_and_subgraphs_that_change_are_those_of_a_new_loader() -> No
             if key in ("replace", "disjoint", "temporal_strategy"):
                 setattr(other.node_sampler, key, wanted)
         assert sampled(loader) == sampled(other)
-
-
-# Interruptions ####################################################################################
-
-
-class Interrupting(_Results[Any]):
-    """Results, and a KeyboardInterrupt right after one of them was read."""
-
-    armed = False
-
-    def __getitem__(self, key: Any) -> Any:
-        self._maybe()
-        return super().__getitem__(key)
-
-    def pop(self, key: Any) -> Any:
-        value = super().pop(key)
-        self._maybe()
-        return value
-
-    def _maybe(self) -> None:
-        if self.armed:
-            self.armed = False
-            raise KeyboardInterrupt
-
-
-def test_an_interrupt_while_a_result_is_taken() -> None:
-    prefetcher = Prefetcher(lambda task: task, 1, 2, timeout_seconds=20)
-    results = prefetcher._results = Interrupting()
-    prefetcher._board.results = weakref.ref(results)
-    prefetcher.begin(iter(range(5)))
-    assert next(prefetcher) == 0
-    results.armed = True
-    with pytest.raises(KeyboardInterrupt):
-        next(prefetcher)
-    assert [next(prefetcher) for _ in range(4)] == [1, 2, 3, 4]
-    with pytest.raises(StopIteration):
-        next(prefetcher)
-
-
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_an_interrupt_before_a_batch_is_counted(num_workers: int) -> None:
-    """The batch is lost, but the loader still knows where it stands."""
-    loader = build(num_workers=num_workers)
-    iterator = iter(loader)
-    next(iterator)
-    take = iterator._results.__class__.__next__
-
-    def interrupted(self: Any) -> Any:
-        take(self)
-        raise KeyboardInterrupt
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(iterator._results.__class__, "__next__", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            next(iterator)
-    next(iterator)
-    state = loader.state_dict()
-    assert state["batch"] == 3
-    rest = [batch.e_id.tolist() for batch in iterator]
-    other = build()
-    other.load_state_dict(state)
-    assert [batch.e_id.tolist() for batch in other] == rest
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
