@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+import threading
 import weakref
 from collections.abc import Callable
 from functools import partial
@@ -291,6 +292,13 @@ class DirectLoader(SerialAfterFork, torch.utils.data.DataLoader[Any]):
             raise
 
     def _start(self) -> Any:
+        for reference in _producing.loaders:
+            if reference() is self:
+                raise RuntimeError(
+                    "A producer thread iterates the loader that it belongs to, in worker_init_fn, "
+                    "transform or a sampler, which would start more of them without end. Build "
+                    "another loader for that."
+                )
         if self._decide_device():
             self._iterator = None  # persistent producers keep to the device they began on
         return super().__iter__()
@@ -301,10 +309,11 @@ class DirectLoader(SerialAfterFork, torch.utils.data.DataLoader[Any]):
         threads = max(self.num_workers, backend.default_producers)
         threads = min(threads, backend.most_producers)
         init = self.worker_init_fn if self.num_workers else None
+        loaders = (*_producing.loaders, weakref.ref(self))
         producers = Producers(
             threads,
             self.prefetch * threads,
-            partial(_start_producer, backend.streams, init),
+            partial(_start_producer, backend.streams, init, loaders),
             self.timeout,
             self.persistent_workers,
         )
@@ -416,8 +425,23 @@ def _weak_work(loader: DirectLoader, schedule: Schedule) -> Callable[[Task], Han
     return work
 
 
-def _start_producer(streams: Streams, init: Callable[[int], None] | None, number: int) -> None:
+class _Producing(threading.local):
+    """Which loaders a thread makes batches for: its own, and those that it was started by."""
+
+    loaders: tuple[weakref.ref[DirectLoader], ...] = ()
+
+
+_producing = _Producing()
+
+
+def _start_producer(
+    streams: Streams,
+    init: Callable[[int], None] | None,
+    loaders: tuple[weakref.ref[DirectLoader], ...],
+    number: int,
+) -> None:
     """Prepare a producer thread, before anything of the user's runs in it."""
+    _producing.loaders = loaders
     streams.start_thread()
     if init is not None:
         init(number)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
+import subprocess
+import sys
 import threading
 import time
 import weakref
@@ -192,3 +195,134 @@ def test_stop_iteration_of_a_transform_is_an_error(
     loader = build(num_workers=num_workers, filter_per_worker=filter_per_worker, **{name: stop})
     with pytest.raises(RuntimeError, match=r"raised StopIteration\('planted'\)"):
         list(loader)
+
+
+def test_threads_end_that_began_before_one_could_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As at the limit of threads of a user or a container."""
+    start = threading.Thread.start
+
+    def refuse(self: threading.Thread) -> None:
+        if self.name.endswith("producer-2"):
+            raise RuntimeError("can't start new thread")
+        start(self)
+
+    loader = build(num_workers=3)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        for _ in range(3):
+            with pytest.raises(
+                RuntimeError, match=r"thread 3 of 3 \(can.t start.*smaller"
+            ):
+                iter(loader)
+        assert soon(lambda: not producers())
+    assert len(list(loader)) == 20
+
+
+def test_stop_iteration_of_worker_init_fn_is_an_error() -> None:
+    def stop(number: int) -> None:
+        raise StopIteration("planted")
+
+    iterator = iter(build(num_workers=2, worker_init_fn=stop))
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match=r"worker_init_fn raised StopIteration\('planted'\)"):
+            next(iterator)
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("name", ["worker_init_fn", "transform", "transform_sampler_output"])
+def test_a_producer_that_iterates_its_own_loader_is_refused(name: str, persistent: bool) -> None:
+    """Each producer would start more of them."""
+    loaders: list[NeighborLoader] = []
+
+    def iterate(given: Any) -> Any:
+        return next(iter(loaders[0]))
+
+    loader = build(num_workers=2, persistent_workers=persistent, **{name: iterate})
+    loaders.append(loader)
+    with pytest.raises(RuntimeError, match="iterates the loader that it belongs to"):
+        next(iter(loader))
+
+
+def test_producers_that_iterate_each_others_loaders_are_refused() -> None:
+    loaders: list[NeighborLoader] = []
+    one = build(num_workers=1, transform=lambda batch: next(iter(loaders[1])))
+    other = build(num_workers=1, transform=lambda batch: next(iter(loaders[0])))
+    loaders += [one, other]
+    with pytest.raises(RuntimeError, match="iterates the loader that it belongs to"):
+        next(iter(one))
+
+
+def test_a_transform_may_iterate_another_loader() -> None:
+    inner = build(num_workers=1)
+    outer = build(num_workers=1, transform=lambda batch: next(iter(inner)))
+    assert len(list(outer)) == 20
+
+
+class Large:
+    """What a batch is made of, to be referred to weakly."""
+
+
+FAILING: dict[str, dict[str, Any]] = {
+    "no producers": {},
+    "producers": {"num_workers": 2},
+    "in the consumer": {"num_workers": 2, "filter_per_worker": False},
+}
+
+
+@pytest.mark.parametrize("case", FAILING)
+def test_a_failed_batch_is_freed_without_a_garbage_collection(case: str) -> None:
+    """What failed frees what it held, also where the failure is not fetched."""
+    held: list[weakref.ref[Large]] = []
+
+    def fail(batch: Any) -> Any:
+        large = Large()
+        held.append(weakref.ref(large))
+        batch.large = large
+        raise LookupError("planted")
+
+    loader = build(transform=fail, **FAILING[case])
+    gc.collect()
+    gc.disable()
+    try:
+        iterator = iter(loader)
+        for _ in range(3):
+            with contextlib.suppress(LookupError):
+                next(iterator)
+        del iterator
+        deadline = time.monotonic() + 20
+        while producers() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert len(held) >= 3
+        assert all(reference() is None for reference in held)
+    finally:
+        gc.enable()
+
+
+ENDLESS = """
+import threading, time, torch
+from torch_geometric.data import Data
+from pyg_direct import NeighborLoader
+from pyg_direct.loading import prefetcher
+waits = []
+join = threading.Thread.join
+threading.Thread.join = lambda self, timeout=None: waits.append(timeout) or join(self, 0.01)
+data = Data(x=torch.zeros(100, 1), edge_index=torch.randint(100, (2, 500)))
+begun = threading.Event()
+def endless(batch):
+    begun.set()
+    threading.Event().wait()
+kept = [NeighborLoader(data, [3], num_workers=2, transform=endless) for _ in range(3)]
+kept = [iter(loader) for loader in kept]
+begun.wait()
+prefetcher._stop_at_exit()
+assert len(waits) == 6 and max(waits) <= 2, waits
+print("end", flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_a_transform_that_never_ends_does_not_keep_the_interpreter() -> None:
+    result = subprocess.run(
+        [sys.executable, "-c", ENDLESS], capture_output=True, text=True, timeout=240
+    )
+    assert (result.returncode, result.stdout, result.stderr) == (0, "end\n", "")

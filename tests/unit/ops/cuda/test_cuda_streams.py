@@ -97,7 +97,7 @@ def test_producers_choose_their_device_once(device: torch.device, module: Any) -
     """Before anything of the user's runs, so that no thread opens a context on GPU 0."""
     found: list[tuple[int, int]] = []
     arguments = CudaStreams(device), lambda number: found.append((number, module.current_device()))
-    thread = threading.Thread(target=_start_producer, args=(*arguments, 4))
+    thread = threading.Thread(target=_start_producer, args=(*arguments, (), 4))
     thread.start()
     thread.join()
     assert found == [(4, device.index)]
