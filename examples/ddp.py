@@ -3,7 +3,7 @@
     python examples/ddp.py  # two processes on the CPU, over gloo
 
 Each process opens the saved graph, whose pages the system shares, and trains on its share of the
-seeds.
+seeds: a DistributedSampler gives each of them equally many batches, as DDP waits for all.
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ import sys
 import tempfile
 from argparse import Namespace
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DistributedSampler
 from torch_geometric.data import Data
 from tqdm import tqdm
 
@@ -32,11 +34,6 @@ from examples.training import evaluate, make_sage, train_epoch
 CPU = torch.device("cpu")
 
 
-def share_of(seeds: torch.Tensor, rank: int, world_size: int) -> torch.Tensor:
-    """Return every `world_size`-th seed; equally many for each rank, as DDP waits for all."""
-    return seeds[rank::world_size][: len(seeds) // world_size]
-
-
 def train(rank: int, args: Namespace, folder: str) -> None:
     """Train as one process of several."""
     dist.init_process_group(
@@ -45,30 +42,34 @@ def train(rank: int, args: Namespace, folder: str) -> None:
     torch.manual_seed(args.seed)
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // args.processes))
     data: Data = pyg_direct.open(f"{folder}/graph")
-    seeds = share_of(data.train_mask.nonzero().view(-1), rank, args.processes)
+    seeds = data.train_mask.nonzero().view(-1)
+    sampler: DistributedSampler[int] = DistributedSampler(
+        range(len(seeds)), args.processes, rank, seed=args.seed
+    )
 
-    def loader_of(nodes: torch.Tensor, shuffle: bool) -> pyg_direct.NeighborLoader:
+    def loader_of(nodes: torch.Tensor, **options: Any) -> pyg_direct.NeighborLoader:
         return pyg_direct.NeighborLoader(
             data,
             [15, 10],
             nodes,
             batch_size=args.batch_size,
-            shuffle=shuffle,
             num_workers=args.num_workers,
-            seed=args.seed + rank,
+            seed=args.seed + rank,  # of its own for each process, so that all draw independently
+            **options,
         )
 
-    loader = loader_of(seeds, shuffle=True)
+    loader = loader_of(seeds, sampler=sampler)
     plain = make_sage(data, int(data.y.max()) + 1, 64, 2)
     model = DistributedDataParallel(pyg_direct.accelerate(plain, loader))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     for epoch in range(1, args.epochs + 1):
+        sampler.set_epoch(epoch)
         with tqdm(total=len(loader), desc=f"epoch {epoch}", leave=False, disable=rank > 0) as bar:
             result = train_epoch(model, loader, optimizer, CPU, bar)
         if rank == 0:
             print(f"epoch {epoch}: loss {result.loss:.3f}, accuracy {result.accuracy:.3f}")
     if rank == 0:
-        testing = loader_of(data.test_mask.nonzero().view(-1), shuffle=False)
+        testing = loader_of(data.test_mask.nonzero().view(-1))
         print(loader.stats().verdict)
         print(f"test accuracy {evaluate(plain, testing, CPU):.3f}", flush=True)
     dist.barrier()

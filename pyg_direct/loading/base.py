@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import os
-import threading
 import weakref
 from collections.abc import Callable
 from functools import partial
@@ -15,6 +14,7 @@ import numpy as np
 import torch
 import torch.utils.data
 from torch import Tensor
+from torch.utils.data import DistributedSampler
 from torch_geometric.sampler import BaseSampler, HeteroSamplerOutput, SamplerOutput
 
 from ..batch.assemble import assemble, check_attributes
@@ -35,14 +35,21 @@ from ..core.arguments import (
 from ..core.types import BatchKey
 from ..ops.backend import Backend
 from ..ops.placement import Placement
-from ..ops.streams import NoStreams, Streams
+from ..ops.streams import NoStreams
 from ..sampling.sampler import NeighborSampler, NumNeighborsLike, keyed
 from .batch_keys import batch_keys
 from .description import describe
 from .epoch import Epoch, Producers, Task
 from .fingerprint import fingerprint_of
 from .forked import SerialAfterFork
-from .options import check_names, check_prefetch, refuse_unused, threads_of_a_batch
+from .options import (
+    check_names,
+    check_prefetch,
+    rebuilding_by_lightning,
+    refuse_unused,
+    threads_of_a_batch,
+)
+from .producing import producing, start_producer
 from .progress import Progress, SeedOrder
 from .recorder import Recorder, TimedBackend
 from .seeds import seeds_at
@@ -136,6 +143,16 @@ class DirectLoader(SerialAfterFork, torch.utils.data.DataLoader[Any]):
         With ``device=None`` the device is decided anew at each iteration until it is a GPU.
         """
         return self._site.placement
+
+    def __getattr__(self, name: str) -> Any:
+        """Refuse, by name, to be built anew by Lightning with another sampler.
+
+        Only arguments with attributes of the same names would be kept. Lightning asks for this
+        attribute first, which a loader has that was built in one of its hooks.
+        """
+        if name == "__pl_saved_args" and "dataset" in self.__dict__:
+            raise TypeError(rebuilding_by_lightning(type(self).__name__))
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __repr__(self) -> str:
         sampler, arguments = self._sampler, dict[str, Any]()
@@ -292,13 +309,7 @@ class DirectLoader(SerialAfterFork, torch.utils.data.DataLoader[Any]):
             raise
 
     def _start(self) -> Any:
-        for reference in _producing.loaders:
-            if reference() is self:
-                raise RuntimeError(
-                    "A producer thread iterates the loader that it belongs to, in worker_init_fn, "
-                    "transform or a sampler, which would start more of them without end. Build "
-                    "another loader for that."
-                )
+        producing.refuse(self)
         if self._decide_device():
             self._iterator = None  # persistent producers keep to the device they began on
         return super().__iter__()
@@ -309,11 +320,10 @@ class DirectLoader(SerialAfterFork, torch.utils.data.DataLoader[Any]):
         threads = max(self.num_workers, backend.default_producers)
         threads = min(threads, backend.most_producers)
         init = self.worker_init_fn if self.num_workers else None
-        loaders = (*_producing.loaders, weakref.ref(self))
         producers = Producers(
             threads,
             self.prefetch * threads,
-            partial(_start_producer, backend.streams, init, loaders),
+            partial(start_producer, backend.streams, init, producing.with_loader(self)),
             self.timeout,
             self.persistent_workers,
         )
@@ -399,6 +409,7 @@ class DirectLoader(SerialAfterFork, torch.utils.data.DataLoader[Any]):
             "drop_last": self.drop_last,
             "order": type(self._index_sampler).__name__ + "/" + type(self.sampler).__name__,
             "generator": self.generator is not None,
+            **_of_ranks(getattr(self._index_sampler, "sampler", None)),
             "feature_dtype": self._feature_dtype and str(self._feature_dtype),
             **seeds,
             "seeds": fingerprint_of(tensors),
@@ -412,6 +423,13 @@ class DirectLoader(SerialAfterFork, torch.utils.data.DataLoader[Any]):
         return state | {name: site.sampler for name in self._sampler_names()}
 
 
+def _of_ranks(sampler: Any) -> dict[str, Any]:
+    """Return what decides which seeds a DistributedSampler gives, but for its rank and epoch."""
+    if not isinstance(sampler, DistributedSampler):
+        return {}
+    return {"num_replicas": sampler.num_replicas, "sampler_seed": sampler.seed}
+
+
 def _weak_work(loader: DirectLoader, schedule: Schedule) -> Callable[[Task], Handover]:
     """Return the producers' work. Their threads must not keep the loader alive by themselves."""
     reference = weakref.ref(loader)
@@ -423,25 +441,3 @@ def _weak_work(loader: DirectLoader, schedule: Schedule) -> Callable[[Task], Han
         return alive._work(task, schedule)
 
     return work
-
-
-class _Producing(threading.local):
-    """Which loaders a thread makes batches for: its own, and those that it was started by."""
-
-    loaders: tuple[weakref.ref[DirectLoader], ...] = ()
-
-
-_producing = _Producing()
-
-
-def _start_producer(
-    streams: Streams,
-    init: Callable[[int], None] | None,
-    loaders: tuple[weakref.ref[DirectLoader], ...],
-    number: int,
-) -> None:
-    """Prepare a producer thread, before anything of the user's runs in it."""
-    _producing.loaders = loaders
-    streams.start_thread()
-    if init is not None:
-        init(number)

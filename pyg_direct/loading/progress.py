@@ -28,6 +28,8 @@ from .positions import positions_of
 STATE_VERSION = 2
 READABLE_VERSIONS = (1, STATE_VERSION)  # version 1 had three fields of the fingerprint
 
+SAMPLER_EPOCH = "sampler_epoch"  # the field of a state's fingerprint that is compared later
+
 Fingerprint = Mapping[str, Any]
 """Names and values, numbers or texts, of everything that decides what the batches are."""
 
@@ -38,6 +40,17 @@ class SeedOrder(NamedTuple):
     batches: Iterable[Any]  # positions of the seeds of each batch; iterated once an epoch
     generator: torch.Generator | None  # DataLoader's; None for torch's default one
     shuffle_generator: torch.Generator | None  # the same one if the loader's seed is to govern it
+
+    @property
+    def sampler(self) -> Any:
+        """What gives the positions of single seeds, where that is known, or whole batches."""
+        return getattr(self.batches, "sampler", self.batches)
+
+    @property
+    def sampler_epoch(self) -> int | None:
+        """What a DistributedSampler's order follows; None for other samplers."""
+        sampler = self.sampler
+        return sampler.epoch if isinstance(sampler, DistributedSampler) else None
 
 
 Step = tuple[int, Any, BatchKey]
@@ -57,12 +70,14 @@ class Progress:
     # Random states from before the epoch, for samplers that draw from them when they are iterated.
     default_state: Tensor | None = None
     generator_state: Tensor | None = None
+    sampler_epoch: int | None = None  # of a DistributedSampler, when the epoch began
     resume: bool = field(default=False, compare=False)  # the next epoch continues this one
     ticket: int = field(default=0, compare=False)  # of the iterator that may write to this
 
     def begin(self, order: SeedOrder) -> Steps:
         """Begin the next epoch, or go on with the one that was loaded, and return what to make."""
         if self.resume:
+            self._check_sampler_epoch(order)
             batches = self.replay(order, self.batch)
             self.resume = False
         else:
@@ -75,12 +90,33 @@ class Progress:
         self.default_state, self.generator_state = torch.get_rng_state(), None
         if order.generator is not None:
             self.generator_state = order.generator.get_state()
+        self._warn_of_the_same_order(order)
+        self.sampler_epoch = order.sampler_epoch
         self.epoch, self.batch, self.finished = self.epoch + 1, 0, False
         # Also with a seed, so that the order of the seed nodes does not depend on it.
         drawn = rng.draw_seed(order.generator)
         self.base_seed = drawn if self.seed is None else self.seed
         self._seed_shuffle(order)
         return positions_of(order.batches)
+
+    def _warn_of_the_same_order(self, order: SeedOrder) -> None:
+        now, sampler = order.sampler_epoch, order.sampler
+        if now is not None and now == self.sampler_epoch and self.finished and sampler.shuffle:
+            warnings.warn(
+                f"The DistributedSampler gives the seeds in the order of the epoch before, as it "
+                f"still stands at epoch {now}. Call set_epoch(epoch) of it before each epoch.",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+
+    def _check_sampler_epoch(self, order: SeedOrder) -> None:
+        now = order.sampler_epoch
+        if None not in (now, self.sampler_epoch) and now != self.sampler_epoch:
+            raise ValueError(
+                f"The loaded state is from epoch {self.sampler_epoch} of the DistributedSampler, "
+                f"which stands at epoch {now} and would give other seeds than those that were "
+                f"left. Call set_epoch({self.sampler_epoch}) of it first."
+            )
 
     def replay(self, order: SeedOrder, first: int) -> Iterator[Any]:
         """Return the positions of an epoch begun before, perhaps elsewhere, from a batch on."""
@@ -121,7 +157,7 @@ class Progress:
             "version": STATE_VERSION,
             "seed": self.seed,
             **{name: getattr(self, name) for name in _FIELDS},
-            "fingerprint": dict(fingerprint),
+            "fingerprint": {**fingerprint, SAMPLER_EPOCH: self.sampler_epoch},
         }
 
     def load_state_dict(
@@ -138,7 +174,9 @@ class Progress:
         Raises:
             ValueError: not such a state, or one of a loader with another fingerprint.
         """
-        saved = _checked(state, num_batches)
+        saved = _checked(state)
+        # Of a sampler that may be told its epoch before the loader is iterated.
+        sampler_epoch = saved.pop(SAMPLER_EPOCH, None)
         differing = [name for name, value in saved.items() if fingerprint.get(name) != value]
         if "order" in differing and "generator" in differing:
             differing.remove("generator")  # with a seed, shuffle=True brings one
@@ -151,8 +189,12 @@ class Progress:
                     f"strict=False to go on with other batches."
                 )
             warnings.warn(message, RuntimeWarning, stacklevel=3)
+        done = state["batch"]
+        if num_batches is not None and done > num_batches:
+            raise _refusal(f"{done} batches were done, but an epoch has {num_batches}")
         for name in _FIELDS:
             setattr(self, name, state[name])
+        self.sampler_epoch = sampler_epoch if strict else None
         self.resume = not self.finished
         self.ticket += 1
 
@@ -250,6 +292,8 @@ CAUSES = {
     "loader": "class",
     "sampler": "neighbor_sampler= of class",
     "input_type": "seeds of type",
+    "num_replicas": "a DistributedSampler of as many ranks as num_replicas:",
+    "sampler_seed": "a DistributedSampler of seed",
 }
 
 
@@ -287,23 +331,24 @@ _FIELDS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
 }
 
 
-def _checked(state: Any, num_batches: int | None) -> dict[str, Any]:
+def _refusal(problem: str) -> ValueError:
+    return ValueError(
+        f"The state cannot be loaded: {problem}. Pass what the loader's state_dict() returned."
+    )
+
+
+def _checked(state: Any) -> dict[str, Any]:
     """Return the fingerprint in a state; see `Progress.load_state_dict`.
 
     Raises:
         ValueError: not a state, or one that no loader can have saved.
     """
 
-    def refusal(problem: str) -> ValueError:
-        return ValueError(
-            f"The state cannot be loaded: {problem}. Pass what the loader's state_dict() returned."
-        )
-
     if not isinstance(state, Mapping):
-        raise refusal(f"it is a {type(state).__name__} and no dict")
+        raise _refusal(f"it is a {type(state).__name__} and no dict")
     version = state.get("version")
     if version not in READABLE_VERSIONS:
-        raise refusal(
+        raise _refusal(
             f"it has version {version!r}, and this pyg_direct reads the versions "
             f"{', '.join(map(str, READABLE_VERSIONS))}"
         )
@@ -311,15 +356,13 @@ def _checked(state: Any, num_batches: int | None) -> dict[str, Any]:
     expected = {"version", "seed", *_FIELDS, *extra}
     for what, names in (("lacks", expected - set(state)), ("also has", set(state) - expected)):
         if names:
-            raise refusal(f"it {what} {', '.join(sorted(map(repr, names)))}")
+            raise _refusal(f"it {what} {', '.join(sorted(map(repr, names)))}")
     for name, (allowed, is_allowed) in _FIELDS.items():
         if not is_allowed(state[name]):
-            raise refusal(f"{name!r} must be {allowed}, got {state[name]!r}")
+            raise _refusal(f"{name!r} must be {allowed}, got {state[name]!r}")
     if not state["finished"] and (state["epoch"] < 0 or state["default_state"] is None):
-        raise refusal("it is in the middle of an epoch that was never begun")
-    if num_batches is not None and state["batch"] > num_batches:
-        raise refusal(f"{state['batch']} batches were done, but an epoch has {num_batches}")
+        raise _refusal("it is in the middle of an epoch that was never begun")
     saved = state["fingerprint"] if version == STATE_VERSION else {k: state[k] for k in extra}
     if not isinstance(saved, Mapping):
-        raise refusal(f"'fingerprint' must be a dict, got {saved!r}")
+        raise _refusal(f"'fingerprint' must be a dict, got {saved!r}")
     return {"seed": state["seed"], **saved}

@@ -4,7 +4,9 @@ import warnings
 
 import pytest
 import torch
+import torch.distributed
 from graphs import papers_and_authors
+from torch.utils.data import DistributedSampler
 from torch_geometric.data import Data
 from torch_geometric.nn import GraphSAGE
 
@@ -128,6 +130,68 @@ def test_a_trainer_takes_our_loaders(num_workers):
     assert sorted(seen) == sorted([*range(60)] * 2)
     assert seen[:60] != seen[60:], "shuffled anew"
     assert [i for batch in model.seen["val"] for i in batch] == [*range(60, 100)] * 2
+
+
+class Module(Classifier):
+    """Builds its loader in a hook."""
+
+    def __init__(self, data, **options):
+        super().__init__()
+        self.data, self.options = data, options
+
+    def train_dataloader(self):
+        return loader_of(self.data, **self.options)
+
+
+def loader_of(data, **options):
+    arguments = {"input_nodes": data.train_mask, "batch_size": 20, "replace": True, **options}
+    return NeighborLoader(data, [4, 4], **arguments)
+
+
+@pytest.fixture
+def ddp():
+    """A trainer under DDP, which puts samplers of its own into loaders, also for one rank."""
+    yield pytorch_lightning.Trainer(
+        max_epochs=1, accelerator="cpu", devices=1, strategy="ddp", logger=False,
+        enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+    )  # fmt: skip
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
+
+
+def labelled():
+    data = graph()
+    data.y = torch.arange(100) % 2
+    return data
+
+
+WAYS = r"(?s)from pyg_direct import NeighborLoader.*train_dataloader.*DistributedSampler"
+
+
+@pytest.mark.filterwarnings("ignore")  # Lightning's own
+def test_a_loader_given_to_fit_under_ddp_says_what_to_write(ddp):
+    data = labelled()
+    with pytest.raises(TypeError, match=WAYS):
+        ddp.fit(Classifier(), loader_of(data))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_loader_given_to_predict_says_what_to_write():
+    trainer = pytorch_lightning.Trainer(accelerator="cpu", devices=1, logger=False)
+    module = Classifier()
+    module.forward = module.predict_step = lambda batch: module.step(batch, "val")
+    with pytest.raises(TypeError, match=WAYS):
+        trainer.predict(module, loader_of(labelled()))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("options", [{}, {"sampler": DistributedSampler(range(60), 1, 0)}])
+def test_the_ways_to_train_under_ddp_that_the_error_names(ddp, options):
+    module = Module(labelled(), **options)
+    ddp.fit(module)
+    assert sorted(i for batch in module.seen["train"] for i in batch) == [*range(60)]
+    assert isinstance(ddp.train_dataloader.sampler, DistributedSampler)
+    assert ddp.train_dataloader.node_sampler.replace
 
 
 @pytest.mark.parametrize("loader_class", [NeighborLoader, LinkNeighborLoader])

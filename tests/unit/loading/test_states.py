@@ -9,7 +9,12 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.utils.data import SequentialSampler, WeightedRandomSampler
+from torch.utils.data import (
+    BatchSampler,
+    DistributedSampler,
+    SequentialSampler,
+    WeightedRandomSampler,
+)
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import NegativeSampling
 
@@ -313,3 +318,90 @@ def test_a_sampler_by_name() -> None:
     other = build(sampler=SequentialSampler(range(300)))
     other.load_state_dict(state)
     assert ids(other) == ids(build())[3:]
+
+
+# Ranks ############################################################################################
+
+
+def of_rank(world_size: int, rank: int = 0, seed: int = 0, **arguments: Any) -> NeighborLoader:
+    sampler = DistributedSampler(range(300), world_size, rank, seed=seed)
+    return build(sampler=sampler, batch_size=10, **arguments)
+
+
+def set_epoch(loader: NeighborLoader, epoch: int) -> NeighborLoader:
+    loader.sampler.set_epoch(epoch)
+    return loader
+
+
+@pytest.mark.parametrize("other", [1, 3, 4])
+def test_a_state_of_a_distributed_sampler_on_another_number_of_ranks(other: int) -> None:
+    """Seeds would come twice, or never."""
+    state = saved(of_rank(2))
+    with pytest.raises(ValueError, match=rf"num_replicas: 2 .here {other}"):
+        of_rank(other).load_state_dict(state)
+    with pytest.raises(ValueError, match=r"DistributedSampler of seed 0 .here 5"):
+        of_rank(2, seed=5).load_state_dict(state)
+    with pytest.warns(RuntimeWarning, match="num_replicas"):
+        of_rank(other).load_state_dict(state, strict=False)
+
+
+def test_a_state_of_one_rank_goes_on_on_every_rank() -> None:
+    state = saved(of_rank(2))
+    for rank in (0, 1):
+        loader = of_rank(2, rank)
+        loader.load_state_dict(state)
+        assert ids(loader) == ids(of_rank(2, rank))[3:]
+
+
+def test_a_state_that_was_saved_before_samplers_were_compared() -> None:
+    state = saved(of_rank(2))
+    for name in ("num_replicas", "sampler_seed", "sampler_epoch"):
+        del state["fingerprint"][name]
+    loader = of_rank(2)
+    loader.load_state_dict(state)
+    assert ids(loader) == ids(of_rank(2))[3:]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_resuming_in_another_epoch_of_a_distributed_sampler(num_workers: int) -> None:
+    state = saved(set_epoch(of_rank(2), 3))
+    expected = ids(set_epoch(of_rank(2), 3))[3:]
+    loader = of_rank(2, num_workers=num_workers)
+    loader.load_state_dict(state)
+    for _ in range(2):
+        with pytest.raises(ValueError, match=r"epoch 3 of the .* at epoch 0 .* set_epoch\(3\)"):
+            iter(loader)
+    assert ids(set_epoch(loader, 3)) == expected
+
+
+def test_a_forgotten_set_epoch_is_said() -> None:
+    loader = of_rank(2)
+    first = ids(loader)
+    with pytest.warns(RuntimeWarning, match=r"still stands at epoch 0. Call set_epoch\(epoch\)"):
+        assert len(ids(loader)) == len(first)
+
+
+@pytest.mark.filterwarnings("error")
+def test_nothing_is_said_of_epochs_that_follow_set_epoch() -> None:
+    loader = of_rank(2)
+    next(iter(loader))  # a look at the first batch
+    for epoch in range(3):
+        assert len(ids(set_epoch(loader, epoch))) == 15
+    loader.load_state_dict(loader.state_dict())  # between two epochs
+    assert len(ids(set_epoch(loader, 3))) == 15
+    evaluation = build(sampler=DistributedSampler(range(300), 2, 0, shuffle=False))
+    assert ids(evaluation)
+    assert ids(evaluation)
+
+
+def test_a_forgotten_set_epoch_in_a_batch_sampler_is_said() -> None:
+    sampler = DistributedSampler(range(300), 2, 0)
+    loader = build(batch_sampler=BatchSampler(sampler, 10, drop_last=False), batch_size=1)
+    ids(loader)
+    with pytest.warns(RuntimeWarning, match="still stands at epoch 0"):
+        ids(loader)
+    with pytest.raises(ValueError, match=r"num_replicas: 2 .here 3"):
+        build(
+            batch_sampler=BatchSampler(DistributedSampler(range(300), 3, 0), 10, False),
+            batch_size=1,
+        ).load_state_dict(loader.state_dict())

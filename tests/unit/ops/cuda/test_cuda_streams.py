@@ -12,7 +12,7 @@ from device_graphs import graph
 from emulator import emulated, give_to_loaders, on_device, torch_device
 
 from pyg_direct import NeighborLoader
-from pyg_direct.loading.base import _start_producer
+from pyg_direct.loading.producing import start_producer
 from pyg_direct.ops.cuda import streams as cuda_streams
 from pyg_direct.ops.cuda.streams import CudaStreams
 
@@ -97,7 +97,7 @@ def test_producers_choose_their_device_once(device: torch.device, module: Any) -
     """Before anything of the user's runs, so that no thread opens a context on GPU 0."""
     found: list[tuple[int, int]] = []
     arguments = CudaStreams(device), lambda number: found.append((number, module.current_device()))
-    thread = threading.Thread(target=_start_producer, args=(*arguments, (), 4))
+    thread = threading.Thread(target=start_producer, args=(*arguments, (), 4))
     thread.start()
     thread.join()
     assert found == [(4, device.index)]
