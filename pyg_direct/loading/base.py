@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import os
-import weakref
 from collections.abc import Callable
 from functools import partial
 from time import perf_counter
@@ -14,7 +13,6 @@ import numpy as np
 import torch
 import torch.utils.data
 from torch import Tensor
-from torch.utils.data import DistributedSampler
 from torch_geometric.sampler import BaseSampler, HeteroSamplerOutput, SamplerOutput
 
 from ..batch.assemble import assemble, check_attributes
@@ -40,7 +38,7 @@ from ..sampling.sampler import NeighborSampler, NumNeighborsLike, keyed
 from .batch_keys import batch_keys
 from .description import describe
 from .epoch import Epoch, Producers, Task
-from .fingerprint import fingerprint_of
+from .fingerprint import fingerprint_of, of_ranks
 from .forked import SerialAfterFork
 from .options import (
     check_names,
@@ -49,7 +47,7 @@ from .options import (
     refuse_unused,
     threads_of_a_batch,
 )
-from .producing import producing, start_producer
+from .producing import producing, start_producer, weak_work
 from .progress import Progress, SeedOrder
 from .recorder import Recorder, TimedBackend
 from .seeds import seeds_at
@@ -332,7 +330,7 @@ class DirectLoader(SerialAfterFork, torch.utils.data.DataLoader[Any]):
         schedule = Schedule(streams, partial(tensors_made, self.data))
         order = SeedOrder(self._index_sampler, self.generator, self._shuffle_generator)
         return Epoch(
-            _weak_work(self, schedule), self._complete, self._progress, order, schedule, producers,
+            weak_work(self, schedule), self._complete, self._progress, order, schedule, producers,
             self.__len__, self._recorder,
         )  # fmt: skip
 
@@ -409,7 +407,7 @@ class DirectLoader(SerialAfterFork, torch.utils.data.DataLoader[Any]):
             "drop_last": self.drop_last,
             "order": type(self._index_sampler).__name__ + "/" + type(self.sampler).__name__,
             "generator": self.generator is not None,
-            **_of_ranks(getattr(self._index_sampler, "sampler", None)),
+            **of_ranks(getattr(self._index_sampler, "sampler", None)),
             "feature_dtype": self._feature_dtype and str(self._feature_dtype),
             **seeds,
             "seeds": fingerprint_of(tensors),
@@ -421,23 +419,3 @@ class DirectLoader(SerialAfterFork, torch.utils.data.DataLoader[Any]):
         site = self._site.reopened()
         state = {**self.__dict__, "_iterator": None, "_site": site}
         return state | {name: site.sampler for name in self._sampler_names()}
-
-
-def _of_ranks(sampler: Any) -> dict[str, Any]:
-    """Return what decides which seeds a DistributedSampler gives, but for its rank and epoch."""
-    if not isinstance(sampler, DistributedSampler):
-        return {}
-    return {"num_replicas": sampler.num_replicas, "sampler_seed": sampler.seed}
-
-
-def _weak_work(loader: DirectLoader, schedule: Schedule) -> Callable[[Task], Handover]:
-    """Return the producers' work. Their threads must not keep the loader alive by themselves."""
-    reference = weakref.ref(loader)
-
-    def work(task: Task) -> Handover:
-        alive = reference()
-        if alive is None:
-            raise RuntimeError("The loader was deleted.")
-        return alive._work(task, schedule)
-
-    return work

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
+from torch.utils.data import DistributedSampler
 
 SAMPLED_POSITIONS = 1024
 
@@ -31,3 +32,10 @@ def fingerprint_of(arrays: Iterable[Any]) -> str:
             at = torch.arange(count, device=flat.device) * (len(flat) - 1) // max(1, count - 1)
             digest.update(flat[at].cpu().numpy().tobytes())
     return digest.hexdigest()[:16]
+
+
+def of_ranks(sampler: Any) -> dict[str, Any]:
+    """Return what decides which seeds a DistributedSampler gives, but for its rank and epoch."""
+    if not isinstance(sampler, DistributedSampler):
+        return {}
+    return {"num_replicas": sampler.num_replicas, "sampler_seed": sampler.seed}

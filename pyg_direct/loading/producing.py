@@ -1,4 +1,4 @@
-"""What a producer thread knows: for which loaders it makes batches."""
+"""What producer threads know of the loader they make batches for, and do not keep alive."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 from ..ops.streams import Streams
+from .epoch import Task
+from .stages import Handover, Schedule
 
 Loaders = tuple[weakref.ref[Any], ...]
 
@@ -49,3 +51,17 @@ def start_producer(
     streams.start_thread()
     if init is not None:
         init(number)
+
+
+def weak_work(loader: Any, schedule: Schedule) -> Callable[[Task], Handover]:
+    """Return the producers' work. Their threads must not keep the loader alive by themselves."""
+    reference = weakref.ref(loader)
+
+    def work(task: Task) -> Handover:
+        alive = reference()
+        if alive is None:
+            raise RuntimeError("The loader was deleted.")
+        made: Handover = alive._work(task, schedule)
+        return made
+
+    return work
