@@ -36,17 +36,11 @@ from ..ops.placement import Placement
 from ..ops.streams import NoStreams
 from ..sampling.sampler import NeighborSampler, NumNeighborsLike, keyed
 from .batch_keys import batch_keys
-from .description import describe
+from .description import describe, rebuilding_by_lightning
 from .epoch import Epoch, Producers, Task
 from .fingerprint import fingerprint_of, of_ranks
 from .forked import SerialAfterFork
-from .options import (
-    check_names,
-    check_prefetch,
-    rebuilding_by_lightning,
-    refuse_unused,
-    threads_of_a_batch,
-)
+from .options import check_names, check_prefetch, refuse_unused, threads_of_a_batch
 from .producing import producing, start_producer, weak_work
 from .progress import Progress, SeedOrder
 from .recorder import Recorder, TimedBackend

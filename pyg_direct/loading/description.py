@@ -1,4 +1,4 @@
-"""What `repr(loader)` says."""
+"""What `repr(loader)` says, and what is said to those who would build a loader anew."""
 
 from __future__ import annotations
 
@@ -41,3 +41,16 @@ def describe(
 def _count(numbers: Mapping[Any, int], what: str) -> str:
     total = f"{sum(numbers.values()):,} {what}"
     return total if None in numbers else f"{total} of {len(numbers)} types"
+
+
+def rebuilding_by_lightning(name: str) -> str:
+    """Return what to say when Lightning begins to build a loader of a class anew."""
+    return (
+        f"Lightning would build this {name} anew, with a sampler of its own (for the ranks of DDP, "
+        f"or to predict), and does not know its arguments. Write one of: (1) 'from pyg_direct "
+        f"import {name}' at the top of the file, and build the loader in a hook such as "
+        f"train_dataloader; (2) there, sampler=torch.utils.data.DistributedSampler("
+        f"range(num_seeds)); (3) for nodes, LightningNodeData(loader='custom', "
+        f"node_sampler=pyg_direct.NeighborSampler(...)). Trainer(use_distributed_sampler=False) "
+        f"trains every rank on all seeds of its loader."
+    )

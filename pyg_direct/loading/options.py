@@ -78,16 +78,3 @@ def threads_of_a_batch(options: dict[str, Any]) -> int:
     workers = options.get("num_workers")
     several = isinstance(workers, int) and workers > 1
     return 1 if several else min(available_cores(), torch_threads())
-
-
-def rebuilding_by_lightning(name: str) -> str:
-    """Return what to say when Lightning begins to build a loader of a class anew."""
-    return (
-        f"Lightning would build this {name} anew, with a sampler of its own (for the ranks of DDP, "
-        f"or to predict), and does not know its arguments. Write one of: (1) 'from pyg_direct "
-        f"import {name}' at the top of the file, and build the loader in a hook such as "
-        f"train_dataloader; (2) there, sampler=torch.utils.data.DistributedSampler("
-        f"range(num_seeds)); (3) for nodes, LightningNodeData(loader='custom', "
-        f"node_sampler=pyg_direct.NeighborSampler(...)). Trainer(use_distributed_sampler=False) "
-        f"trains every rank on all seeds of its loader."
-    )
