@@ -15,6 +15,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from functools import partial
+from itertools import pairwise
 from typing import Protocol
 
 import torch
@@ -87,7 +88,7 @@ class _Entry:
         first, last = storage.data_ptr(), storage.data_ptr() + storage.nbytes()
         self.first = first // PAGE_BYTES * PAGE_BYTES
         self.last = -(-last // PAGE_BYTES) * PAGE_BYTES
-        self.owned: list[int] = []  # addresses that have to be unregistered
+        self.owned: list[tuple[int, int]] = []  # first and last address of what is registered
         self.neighbours: list[_Entry] = []
         self.leases = 0
 
@@ -169,6 +170,35 @@ class Registry:
         memory = tensor_at(address, nbytes, partial(_free, self.runtime, address, self._pid))
         return memory.view(tensor.dtype).view(tensor.shape).copy_(tensor.detach())
 
+    def cuts(self, tensor: Tensor) -> list[int]:
+        """Return the bytes of a contiguous tensor at which one registration ends or begins.
+
+        They are in [1, nbytes), in ascending order: in between, memory belongs to one registration
+        or to none.
+        """
+        first, last = tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes
+        with self._lock:
+            ends = {end for entry in self._entries for owned in entry.owned for end in owned}
+        return sorted(end - first for end in ends if first < end < last)
+
+    def copy(self, target: Tensor, source: Tensor) -> None:
+        """Copy a CPU tensor to one of its shape and dtype on a device, or on the host.
+
+        CUDA copies memory that is entirely registered, or not at all ("API synchronization
+        behavior" in the driver's documentation), so what is registered in parts is copied by parts.
+
+        Example: of a table whose first page another table has registered, that page is copied first
+        and then the rest.
+        """
+        source = source.detach().resolve_conj().resolve_neg()
+        cuts = self.cuts(source) if source.is_contiguous() else []
+        if not cuts:
+            target.copy_(source)
+            return
+        to, flat = (tensor.view(-1).view(torch.uint8) for tensor in (target, source))
+        for first, last in pairwise([0, *cuts, len(flat)]):
+            to[first:last].copy_(flat[first:last])
+
     def _find(self, storage: torch.UntypedStorage) -> _Entry | None:
         first, last = storage.data_ptr(), storage.data_ptr() + storage.nbytes()
         for entry in self._entries:
@@ -219,8 +249,9 @@ class Registry:
                 f"reads registered memory under other addresses."
             )
         for address in range(first, last, self._chunk_bytes):
-            self.runtime.register(address, min(self._chunk_bytes, last - address))
-            entry.owned.append(address)
+            end = min(address + self._chunk_bytes, last)
+            self.runtime.register(address, end - address)
+            entry.owned.append((address, end))
 
     def _end(self, entry: _Entry, storage: torch.UntypedStorage) -> None:
         if self._pid != os.getpid():
@@ -251,7 +282,7 @@ class Registry:
     def _unregister(self, entry: _Entry) -> None:
         while entry.owned:
             try:
-                self.runtime.unregister(entry.owned.pop())
+                self.runtime.unregister(entry.owned.pop()[0])
             except CudaError as failure:
                 warnings.warn(
                     f"Host memory could not be unregistered ({failure.name}). Was its storage "

@@ -49,14 +49,14 @@ class Copy:
         """Whether it was made from this tensor, and the tensor still lies where it did."""
         return self._source() is source and self._lies == whereabouts(source)
 
-    def refresh(self, source: Tensor, synchronize: Callable[[], None]) -> None:
+    def refresh(self, source: Tensor, registry: Registry) -> None:
         """Follow a source that was changed in place."""
         with self._lock, torch.inference_mode(False), torch.no_grad():
             if self.version != version_of(source):
                 version = version_of(source)
-                synchronize()  # earlier batches may be reading the old values
-                self.tensor.copy_(source.detach())
-                synchronize()
+                registry.runtime.synchronize()  # earlier batches may be reading the old values
+                registry.copy(self.tensor, source)
+                registry.runtime.synchronize()
                 self.version = version
 
 
@@ -183,7 +183,7 @@ class Placer:
         if held.copy is None:
             return table
         if held.copy.version != version_of(table):
-            held.copy.refresh(table, self._registry.runtime.synchronize)
+            held.copy.refresh(table, self._registry)
         return held.copy.tensor
 
     def _find(self, table: Tensor) -> _Held | None:
@@ -233,7 +233,8 @@ class Placer:
         if mode == "host" or (mode == "auto" and nbytes_of(array) > self._left):
             return None
         try:
-            copy = array.detach().to(self._device, copy=True).contiguous()
+            copy = torch.empty(array.shape, dtype=array.dtype, device=self._device)
+            self._registry.copy(copy, array)
         except torch.cuda.OutOfMemoryError as error:
             if mode == "auto":
                 self._left = 0

@@ -357,3 +357,43 @@ def test_read_only_memory_through_cupy() -> None:
 def test_available_memory_is_that_of_the_machine() -> None:
     available = CupyRuntime.available_bytes(None)  # type: ignore[arg-type]
     assert 1 << 20 < available < 1 << 50
+
+
+class Watched(torch.Tensor):
+    """A tensor that notes from where it is copied to, as (address, bytes)."""
+
+    copies: list[tuple[int, int]]
+
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        if function is torch.Tensor.copy_:
+            cls.copies.append((args[1].data_ptr(), args[1].nbytes))
+        return super().__torch_function__(function, types, args, kwargs)
+
+
+@pytest.mark.parametrize("kind", ["neighbours", "chunks", "conjugate", "strided"])
+def test_no_copy_crosses_the_end_of_a_registration(runtime: FakeRuntime, kind: str) -> None:
+    """CUDA may refuse to copy memory of which the parts were registered apart."""
+    chunk = 4 * PAGE_BYTES if kind == "chunks" else pinning.CHUNK_BYTES
+    registry = Registry(runtime, chunk)
+    memory = np.arange(20 * PAGE_BYTES // 8, dtype=np.int64)
+    cut = 9 * PAGE_BYTES // 8 + 2  # within a page, at a multiple of 16 bytes
+    first, second = torch.from_numpy(memory[:cut]), torch.from_numpy(memory[cut:])
+    leases = [registry.lease(first, "first"), registry.lease(second, "second")]
+    table = second
+    if kind == "conjugate":
+        table = second.view(torch.float64)[: len(second) // 2 * 2].view(torch.complex128).conj()
+    if kind == "strided":
+        table = second[::2]
+    Watched.copies = []
+    target = torch.empty(table.shape, dtype=table.dtype).as_subclass(Watched)
+    registry.copy(target, table)
+    assert torch.equal(target.as_subclass(Tensor), table.resolve_conj())
+    ends = {end for at, nbytes in runtime.ranges.items() for end in (at, at + nbytes)}
+    if kind in ("neighbours", "chunks"):
+        assert len(Watched.copies) > 1
+        for address, nbytes in Watched.copies:
+            assert not any(address < end < address + nbytes for end in ends)
+    for lease in leases:
+        lease.close()
+    assert registry.cuts(second) == []

@@ -18,6 +18,7 @@ from pyg_direct import NeighborLoader
 from pyg_direct.ops.cuda import placer
 from pyg_direct.ops.cuda.backend import CudaBackend
 from pyg_direct.ops.cuda.descriptor import check_array
+from pyg_direct.ops.cuda.pinning import Registry
 from pyg_direct.ops.cuda.source import Parameter
 from pyg_direct.ops.placement import ON_DEVICE, PINNED_COPY, REGISTERED
 
@@ -67,15 +68,15 @@ def test_a_copy_made_for_one_batch_is_complete_before_any_stream_reads_it(
 ) -> None:
     """A tensor that is new to the loader is copied by the producer that meets it first."""
     table, made = torch.ones(50, WIDE), []
-    to = Tensor.to
+    copy = Registry.copy
 
-    def watched(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        made.append(to(self, *args, **kwargs))
-        return made[-1]
+    def watched(registry: Registry, target: Tensor, source: Tensor) -> None:
+        copy(registry, target, source)
+        made.append(target)
 
     seen = watch(backend, lambda: len(made))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Tensor, "to", watched)
+        patch.setattr(Registry, "copy", watched)
         backend.memory.readable(table)
     assert seen == [1]
 

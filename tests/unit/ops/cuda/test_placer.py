@@ -26,7 +26,7 @@ from pyg_direct import NeighborLoader, NeighborSampler
 from pyg_direct.ops.cuda import backend as cuda
 from pyg_direct.ops.cuda import placer
 from pyg_direct.ops.cuda.backend import CudaBackend
-from pyg_direct.ops.cuda.pinning import MEMORY_ALLOCATION, CudaError
+from pyg_direct.ops.cuda.pinning import MEMORY_ALLOCATION, CudaError, Registry
 from pyg_direct.ops.placement import ON_DEVICE, PINNED_COPY, REGISTERED, STAGED
 from pyg_direct.sampling.sampler import keyed
 
@@ -316,14 +316,14 @@ class OutOfMemory:
     """Device memory that holds no copy of the largest table."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        to = Tensor.to
+        copy = Registry.copy
 
-        def refusing(tensor: Tensor, *arguments: Any, **keywords: Any) -> Tensor:
-            if keywords.get("copy") and tensor.shape == (80, 33):
+        def refusing(registry: Registry, target: Tensor, source: Tensor) -> None:
+            if source.shape == (80, 33):
                 raise torch.cuda.OutOfMemoryError("CUDA out of memory")
-            return to(tensor, *arguments, **keywords)
+            copy(registry, target, source)
 
-        monkeypatch.setattr(Tensor, "to", refusing)
+        monkeypatch.setattr(Registry, "copy", refusing)
 
 
 def test_too_little_device_memory(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
