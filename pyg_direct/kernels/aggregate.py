@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from .jit import kernel, prefetch_address
@@ -11,7 +12,8 @@ from .jit import kernel, prefetch_address
 Ints = npt.NDArray[Any]
 Floats = npt.NDArray[Any]
 
-PREFETCH_DISTANCE = 8  # rows asked for in advance
+PREFETCH_DISTANCE = np.uint64(8)  # rows asked for in advance
+ONE = np.uint64(1)
 
 
 @kernel
@@ -28,17 +30,18 @@ def transpose_csr(
     """
     n, m = indptr.shape[0] - 1, out_indptr.shape[0] - 2
     # Counted one place further, so that filling moves each start to where the row begins.
-    for e in range(indptr[0], indptr[n]):
-        out_indptr[index[e] + 2] += 1
+    for e in range(np.uint64(indptr[0]), np.uint64(indptr[n])):
+        out_indptr[np.uint64(index[e]) + ONE + ONE] += 1
     for j in range(m):
         out_indptr[j + 2] += out_indptr[j + 1]
     for i in range(n):
-        for e in range(indptr[i], indptr[i + 1]):
-            at = out_indptr[index[e] + 1]
+        for e in range(np.uint64(indptr[i]), np.uint64(indptr[i + 1])):
+            place = np.uint64(index[e]) + ONE
+            at = np.uint64(out_indptr[place])
             out_index[at] = i
             if out_position.shape[0] > 0:
                 out_position[at] = e
-            out_indptr[index[e] + 1] = at + 1
+            out_indptr[place] = at + ONE
 
 
 @kernel
@@ -56,15 +59,15 @@ def sum_rows(
 
     Example: x = [[1], [2], [4]] with the lists [0, 2], [] gives [[5], [0]].
     """
-    width, end = x.shape[1], indptr[last]
+    width, end = np.uint64(x.shape[1]), np.uint64(indptr[last])
     address, row_bytes = x.ctypes.data, x.strides[0]
-    for i in range(first, last):
+    for i in range(np.uint64(first), np.uint64(last)):
         for c in range(width):
             out[i, c] = 0
-        for e in range(indptr[i], indptr[i + 1]):
+        for e in range(np.uint64(indptr[i]), np.uint64(indptr[i + ONE])):
             if e + PREFETCH_DISTANCE < end:
                 prefetch_address(address + index[e + PREFETCH_DISTANCE] * row_bytes)
-            j = index[e]
+            j = np.uint64(index[e])
             if weight.shape[0] == 0:
                 for c in range(width):
                     out[i, c] += x[j, c]
@@ -72,7 +75,7 @@ def sum_rows(
                 w = weight[e]
                 for c in range(width):
                     out[i, c] += w * x[j, c]
-        count = indptr[i + 1] - indptr[i]
+        count = indptr[i + ONE] - indptr[i]
         if mean and count > 1:
             for c in range(width):
                 out[i, c] /= count
@@ -96,14 +99,14 @@ def extreme_rows(
 
     Example: x = [[1], [2], [2]] with the list [0, 1, 2] gives [[2]], and the gradient goes in two.
     """
-    width = x.shape[1]
-    for i in range(first, last):
-        begin, end = indptr[i], indptr[i + 1]
+    width = np.uint64(x.shape[1])
+    for i in range(np.uint64(first), np.uint64(last)):
+        begin, end = np.uint64(indptr[i]), np.uint64(indptr[i + ONE])
         for c in range(width):
-            out[i, c] = x[index[begin], c] if end > begin else 0
+            out[i, c] = x[np.uint64(index[begin]), c] if end > begin else 0
             ties[i, c] = 1
-        for e in range(begin + 1, end):
-            j = index[e]
+        for e in range(begin + ONE, end):
+            j = np.uint64(index[e])
             for c in range(width):
                 value, best = x[j, c], out[i, c]
                 better = value > best if largest else value < best
@@ -126,12 +129,12 @@ def spread_to_extremes(
     out: Floats,  # [m, C] out
 ) -> None:
     """Hand the gradient of each extremum to the entries that have its value."""
-    width = x.shape[1]
-    for j in range(first, last):
+    width = np.uint64(x.shape[1])
+    for j in range(np.uint64(first), np.uint64(last)):
         for c in range(width):
             out[j, c] = 0
-        for e in range(indptr[j], indptr[j + 1]):
-            i = index[e]
+        for e in range(np.uint64(indptr[j]), np.uint64(indptr[j + ONE])):
+            i = np.uint64(index[e])
             for c in range(width):
                 if x[j, c] == best[i, c]:
                     out[j, c] += grad[i, c]

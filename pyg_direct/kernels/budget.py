@@ -21,7 +21,7 @@ Ints = npt.NDArray[Any]
 Singles = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
 
-PREFETCH_DISTANCE = 16
+PREFETCH_DISTANCE, ONE = np.uint64(16), np.uint64(1)
 TAKEN, PICKED = -1.0, -2.0  # budgets of nodes that were drawn before, and now
 
 
@@ -71,20 +71,21 @@ def add_neighbours(
     2/4, and 5 nothing.
     """
     for i in range(drawn.shape[0]):
-        v = indptr_base + drawn[i]
-        first, last = indptr[v], indptr[v + 1]
+        v = np.uint64(indptr_base + drawn[i])
+        first, last = np.uint64(indptr[v]), np.uint64(indptr[v + ONE])
+        share = 1.0 / np.float64(last - first) if last > first else 0.0
         for p in range(first, last):
             if p + PREFETCH_DISTANCE < last:
                 prefetch(table, base + indices[p + PREFETCH_DISTANCE])
-            at = base + indices[p]
+            at = np.uint64(base + indices[p])
             if table[at] < stamp:
                 table[at] = stamp + np.uint32(count)
                 node[count] = indices[p]
                 budget[count] = 0.0
                 count += 1
-            place = np.int64(table[at]) - np.int64(stamp)
+            place = np.uint64(table[at] - stamp)
             if budget[place] >= 0.0:
-                budget[place] += 1.0 / (last - first)
+                budget[place] += share
     return count
 
 

@@ -18,6 +18,7 @@ Ints = npt.NDArray[Any]
 Words = npt.NDArray[np.uint32]
 
 PREFETCH_DISTANCE = 32  # in edges
+ONE = np.uint64(1)
 
 WORD_BITS, LOW_WORD = 32, 0xFFFFFFFF
 
@@ -57,13 +58,13 @@ def count_buckets(
 
     Example: destinations 2, 0, 3 and a shift of 1 give counts = [1, 2].
     """
-    for e in range(first, last):
+    for e in range(np.uint64(first), np.uint64(last)):
         if row[e] < 0 or row[e] >= num_src:
-            return BAD_SOURCE, e
+            return BAD_SOURCE, np.int64(e)
         v = col[e]
         if v < 0 or v >= num_dst:
-            return BAD_DESTINATION, e
-        counts[v >> shift] += 1
+            return BAD_DESTINATION, np.int64(e)
+        counts[np.uint64(v >> shift)] += 1
     return OK, -1
 
 
@@ -175,12 +176,12 @@ def deal_edges(
     Example: with shift 1 and edge_bits 2, the edge 1 from 6 to 3 becomes 6 << 3 | 1 << 1 | 1.
     """
     mask = (np.int64(1) << shift) - 1
-    for e in range(first, last):
-        v = col[e]
-        word = (np.int64(row[e]) << (shift + edge_bits)) | (e << shift) | (v & mask)
-        b = v >> shift
-        at = next_place[b]
-        next_place[b] = at + 1
+    for e in range(np.uint64(first), np.uint64(last)):
+        v = np.int64(col[e])
+        word = (np.int64(row[e]) << (shift + edge_bits)) | (np.int64(e) << shift) | (v & mask)
+        b = np.uint64(v >> shift)
+        at = np.uint64(next_place[b])
+        next_place[b] = at + ONE
         low_words[at] = np.uint32(word & LOW_WORD)
         high_words[at] = np.uint32((word >> WORD_BITS) & LOW_WORD)
 
@@ -208,16 +209,18 @@ def sort_dealt(
         low, high = nodes_of_bucket(b, shift, indptr)
         for v in range(low, high):
             indptr[v + 1] = 0
-        for i in range(begin, end):
-            word = np.int64(low_words[i]) | np.int64(high_words[i]) << WORD_BITS
-            words[i - begin] = word
-            indptr[low + (word & mask) + 1] += 1
+        size = np.uint64(end - begin)
+        for i in range(size):
+            at = np.uint64(begin) + i
+            word = np.int64(low_words[at]) | np.int64(high_words[at]) << WORD_BITS
+            words[i] = word
+            indptr[np.uint64(low + (word & mask) + 1)] += 1
         counts_to_places(low, high, begin, indptr)
-        for i in range(end - begin):
+        for i in range(size):
             word = words[i]
-            v = low + (word & mask)
-            p = indptr[v + 1]
-            indptr[v + 1] = p + 1
+            v = np.uint64(low + (word & mask) + 1)
+            p = np.uint64(indptr[v])
+            indptr[v] = p + ONE
             perm[p] = (word >> shift) & edge_mask
             indices[p] = word >> (shift + edge_bits)
 

@@ -21,11 +21,15 @@ def copy_pieces(source: int, target: int, size: int) -> None:
 
     Example: 70 bytes are copied as 0 to 31, 32 to 63 and 38 to 69.
     """
-    last, at = size - PIECE_BYTES, np.int64(0)
-    while at < last:
+    last, at = size - PIECE_BYTES, np.int64(PIECE_BYTES)
+    copy_bytes(source, target, PIECE_BYTES)
+    while at + PIECE_BYTES < last:
+        copy_bytes(source + at, target + at, 2 * PIECE_BYTES)
+        at += 2 * PIECE_BYTES
+    if at < last:
         copy_bytes(source + at, target + at, PIECE_BYTES)
-        at += PIECE_BYTES
-    copy_bytes(source + last, target + last, PIECE_BYTES)
+    if last > 0:
+        copy_bytes(source + last, target + last, PIECE_BYTES)
 
 
 @light_kernel
@@ -55,7 +59,8 @@ def gather_tables(
         for i in range(first, last):
             if i + distance < last:
                 ahead = table + load(index, i + distance) * row_bytes
-                for line in range(lines):
+                prefetch_address(ahead)
+                for line in range(1, lines):
                     prefetch_address(ahead + line * LINE_BYTES)
             row = load(index, i)
             if row < 0 or row >= num_rows:

@@ -21,24 +21,6 @@ logger = logging.getLogger("pyg_direct")
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# `compiler` builds on parts of numba that it may change with any version. A version that `compiler`
-# was not tried with compiles kernels as it does all functions: to the same results, in more time.
-FIRST_NUMBA, LAST_NUMBA = (0, 60), (0, 68)
-FOR_ALL: dict[str, Any] = {}
-FOR_KERNELS: dict[str, Any] = {}
-FOR_HELPERS: dict[str, Any] = {}
-if FIRST_NUMBA <= tuple(map(int, numba.__version__.split(".")[:2])) <= LAST_NUMBA:
-    from .compiler import HelperCompiler, KernelCompiler
-    from .target import NAME
-
-    FOR_ALL = {"_target": NAME}
-    FOR_KERNELS = {"pipeline_class": KernelCompiler}
-    FOR_HELPERS = {"pipeline_class": HelperCompiler}
-
-# What is left out takes time to compile: an entry for C that nobody calls, and reference counts.
-WITHOUT_COUNTS = {"no_cfunc_wrapper": True, "_nrt": False}
-
-
 class _Compilation(event.Listener):
     """Says once that a kernel is being compiled, as the user waits for it, and holds the collector.
 
@@ -92,25 +74,21 @@ def kernel(function: F) -> F:
     folder (`NUMBA_CACHE_DIR` overrides both). Where none of them can be written, the kernel is
     compiled anew in every process, and a warning says so once.
     """
-    return _cached(_compiled(function, no_cfunc_wrapper=True, _nrt=True), function)
+    return _cached(_compiled(function), function)
 
 
 def light_kernel(function: F) -> F:
-    """As `kernel`, without counting who refers to arrays, which takes less time to compile.
+    """As `kernel`, without counting who refers to arrays: batches of few rows take a tenth less.
 
     The caller holds them while it waits. Neither the kernel nor what it calls can make arrays:
     numba refuses to compile that.
     """
-    return _cached(_compiled(function, **FOR_KERNELS, **WITHOUT_COUNTS), function)
+    return _cached(_compiled(function, _nrt=False), function)
 
 
 def helper(function: F) -> F:
-    """Compile `function` for kernels alone to call, with which its code is kept.
-
-    It gets no machine code, entry for Python or place on disk of its own, and takes a third of the
-    time of a `light_kernel` to compile. `entry` gives it these.
-    """
-    return _compiled(function, no_cpython_wrapper=True, **FOR_HELPERS, **WITHOUT_COUNTS)
+    """Compile `function` for kernels to call, with which its code is kept; `entry` is for Python."""
+    return _compiled(function, _nrt=False, no_cpython_wrapper=True)
 
 
 def entry(of: F) -> F:
@@ -120,11 +98,11 @@ def entry(of: F) -> F:
 
 
 def inlined(function: F) -> F:
-    """As `kernel`, but compiled into each kernel that calls it.
+    """As `helper`, but compiled into each kernel that calls it.
 
     Only then do loops around it become vector instructions.
     """
-    return _cached(_compiled(function, inline="always", no_cfunc_wrapper=True), function)
+    return _compiled(function, inline="always", no_cpython_wrapper=True)
 
 
 @functools.cache
@@ -155,41 +133,34 @@ def source_stamp(folder: Path = Path(__file__).parent) -> tuple[tuple[str, int, 
 
 
 class _Cache(caching.FunctionCache):
-    """numba's cache on disk, of which any failure means compiling, with one warning.
+    """numba's cache on disk, which knows all kernels' text, loads quickly, and never raises.
 
-    numba itself raises the error: of every kernel, in every process, until somebody deletes a file
-    that was cut off when the disk was full.
+    numba's own looks at the file of the kernel, not at those of what it calls. It loads all that
+    the compiler knows of Python and NumPy before it reads machine code, which needs none of it:
+    that took longer than everything else in the first batch of a process. And a damaged file is an
+    error in every process, until somebody deletes it.
     """
 
     warned = False
 
     def __init__(self, function: Any) -> None:
         super().__init__(function)
-        # numba looks at the kernel's own file alone, and not at those of what it calls.
         cache: Any = self
         cache._cache_file._source_stamp = source_stamp()
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """Return the machine code of a signature, or None if it has to be compiled.
-
-        numba's own method first loads all that its compiler knows of Python and NumPy, which takes
-        longer than everything else that the first batch of a process needs, and of which machine
-        code needs the addresses of a few functions alone. Whoever compiles loads it later.
-        """
+        """Return the machine code of a signature, or None if it has to be compiled."""
         try:
             if not _add_runtime_symbols():
                 target_context.refresh()
-            with self._guard_against_spurious_io_errors():
-                found: Any = self._load_overload(sig, target_context)
-                # Where processes compile at once, signatures may share a file: numba has no lock.
-                if found is not None and found.signature.args == tuple(sig):
-                    return found
-            return None
+            found: Any = self._load_overload(sig, target_context)
         except Exception as error:
             self._warn(error)
             with contextlib.suppress(Exception):
                 self.flush()  # begin a new index, so that the next process finds one that is whole
             return None
+        # Where processes compile at once, signatures may share a file: numba has no lock.
+        return found if found is not None and found.signature.args == tuple(sig) else None
 
     def save_overload(self, sig: Any, data: Any) -> None:
         """Keep the machine code of a signature, if that is possible."""
@@ -211,7 +182,8 @@ class _Cache(caching.FunctionCache):
 
 
 def _compiled(function: F, **options: Any) -> F:
-    return numba.njit(nogil=True, error_model="numpy", **FOR_ALL, **options)(function)
+    # No entry for C, which nobody calls and takes time to compile.
+    return numba.njit(nogil=True, error_model="numpy", no_cfunc_wrapper=True, **options)(function)
 
 
 def _cached(compiled: Any, function: F) -> F:

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from .jit import inlined, kernel, prefetch_address, widened
 
-AHEAD = 8  # prefetch distance, in neighbours
+AHEAD = np.uint64(8)  # prefetch distance, in neighbours
 LINE_BYTES = 64
 MAX_LINES = 8  # of a row that are prefetched; the hardware prefetcher does the rest
 
@@ -53,21 +53,21 @@ def reduce_rows(
     width = table.shape[1]
     row_bytes = width * table.itemsize
     lines = min(MAX_LINES, (row_bytes + LINE_BYTES - 1) // LINE_BYTES)
-    end, start = indptr[last], indptr[first]
+    end, start = np.uint64(indptr[last]), np.uint64(indptr[first])
     weighted = len(weight) > 0
     for i in range(first, last):
         target = out[i - first]
         for f in range(width):
             target[f] = 0
-        begin, stop = indptr[i], indptr[i + 1]
+        begin, stop = np.uint64(indptr[i]), np.uint64(indptr[i + 1])
         for p in range(begin, stop):
             if p + AHEAD < end:
                 ahead = address + np.int64(indices[p + AHEAD]) * row_bytes
                 for line in range(lines):
                     prefetch_address(ahead + line * LINE_BYTES)
             if indices[p] < 0 or indices[p] >= len(table):
-                return int(p)
-            row = table[indices[p]]
+                return np.int64(p)  # type: ignore[no-any-return]
+            row = table[np.uint64(indices[p])]
             if kind >= MAX:
                 keep_better(row, target, kind == MAX, p == begin)
             elif weighted:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from .exclude import exclude_from_lists, excluded_of, step_over
 from .jit import helper, kernel, prefetch
 from .philox import PURPOSE_UNIFORM, below, philox4x32, stream_of
-from .relabel import HASH_MULTIPLIER
+from .relabel import HASH_MULTIPLIER, ONE
 
 Ints = npt.NDArray[Any]
 Doubles = npt.NDArray[np.float64]
@@ -24,7 +24,7 @@ Maybe: TypeAlias = Any
 """An array; or None, of which numba knows when it compiles, and leaves out the code for arrays."""
 
 
-ITEMS_AHEAD = 16  # about as many cache misses as a core has in flight
+ITEMS_AHEAD = np.uint64(16)  # about as many cache misses as a core has in flight
 LINEAR_SEARCH = 64  # up to this fan-out collisions are found by linear search, above by hashing
 WORD_BITS = 64
 GATHER_ITEMS = 64  # items whose sources are read together, so that their cache misses overlap
@@ -42,14 +42,14 @@ def list_nodes(
     Example: with the lists [8, 9] and [7] of nodes 0 and 1, node = [1, 0] gives start = [2, 0] and
     degree = [1, 2].
     """
-    offset = first_node - first
-    for item in range(first, last):
+    offset = np.uint64(first_node - first)  # may stand for a negative number; sums make it right
+    for item in range(np.uint64(first), np.uint64(last)):
         if item + ITEMS_AHEAD < last:
             prefetch(indptr, base + node[offset + item + ITEMS_AHEAD])
-        v = base + node[offset + item]
+        v = np.uint64(base + node[offset + item])
         begin = indptr[v]
         start[item] = begin
-        degree[item] = indptr[v + 1] - begin
+        degree[item] = indptr[v + ONE] - begin
 
 
 @helper
@@ -133,7 +133,7 @@ def plan_hop(
     for r in range(fanout.shape[0]):
         k = fanout[r]
         edge_ptr[hop, r] = edges
-        for item in range(item_base[r], item_base[r + 1]):
+        for item in range(np.uint64(item_base[r]), np.uint64(item_base[r + 1])):
             degree = item_degree[item]
             if k < 0:
                 edges += degree
@@ -145,7 +145,7 @@ def plan_hop(
                         weight, item_start[item], degree, k, excluded, begin, end
                     )
                 edges += k if replace and there > 0 else there
-            item_ptr[item + 1] = edges
+            item_ptr[item + ONE] = edges
         node_bound[relations[0, r]] += edges - edge_ptr[hop, r]
     edge_ptr[hop, fanout.shape[0]] = edges
     for t in range(node_bound.shape[0]):
@@ -237,7 +237,7 @@ def without_replacement(
     size = 0
     if slots is not None:
         size = empty_slots(slots, k)
-    picked = np.uint64(0)  # of a list of at most 64 positions, one bit for each
+    place, picked = np.uint64(first), np.uint64(0)  # of a list of at most 64 positions, one bit for each
     for j in range(k):
         slot = np.uint64(j)
         if j & 3 == 0:
@@ -249,21 +249,21 @@ def without_replacement(
             pick = top if there != 0 else pick
             picked |= np.uint64(1) << np.uint64(pick)
         elif size == 0:
-            for i in range(first, first + j):
+            for i in range(place, place + slot):
                 if position[i] == start + pick:
                     pick = top
                     break
         elif slots is not None and not enter(slots, size, pick):
             pick = top
             enter(slots, size, pick)
-        position[first + j] = start + pick
+        position[place + slot] = start + pick
 
 
 @helper
 def read_sources(indices: Ints, position: Ints, first: int, last: int, row: Ints) -> None:
     """Write to row[first:last] the sources at position[first:last]."""
-    for e in range(first, last):
-        row[e] = indices[position[e]]
+    for e in range(np.uint64(first), np.uint64(last)):
+        row[e] = indices[np.uint64(position[e])]
 
 
 @helper
@@ -327,18 +327,20 @@ def sample_hop(
             drawn = replace and fanout[r] >= 0
         for block in range(begin, end, GATHER_ITEMS):
             block_end = block + GATHER_ITEMS if block + GATHER_ITEMS < end else end
-            for item in range(block, block_end):
+            for item in range(np.uint64(block), np.uint64(block_end)):
                 first = item_ptr[item]
-                k = item_ptr[item + 1] - first
+                k = item_ptr[item + ONE] - first
                 start, degree = item_start[item], item_degree[item]
-                local = local_of(item, offset, item_local)
+                at = item + np.uint64(offset)
+                local = local_of(item, np.uint64(offset), item_local)
                 whole = k == degree and not (given or drawn)  # most items; may be of no edges
                 if whole:
                     prefetch(indices, start)
                     prefetch(indices, start + k - 1)  # of a long list the processor reads ahead
-                    for e in range(first, first + k):
-                        position[e] = start - first + e
-                        col[e] = item + offset
+                    shift = np.uint64(start - first)
+                    for e in range(np.uint64(first), np.uint64(first + k)):
+                        position[e] = shift + e
+                        col[e] = at
                 elif given or k == 0:
                     pass
                 elif drawn:
@@ -352,7 +354,7 @@ def sample_hop(
                     begin_at, end_at = excluded_of(item, item_excluded)
                     step_over(position, first, first + k, excluded, begin_at, end_at)
                 if not whole:
-                    for j in range(first, first + k):
-                        col[j] = item + offset
-                        prefetch(indices, position[j])
+                    for e in range(np.uint64(first), np.uint64(first + k)):
+                        col[e] = at
+                        prefetch(indices, position[e])
             read_sources(indices, position, item_ptr[block], item_ptr[block_end], row)
