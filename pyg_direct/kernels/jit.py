@@ -21,6 +21,11 @@ logger = logging.getLogger("pyg_direct")
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+
+# The entry for C that is left out takes time to compile, and nobody calls it.
+FOR_ALL: dict[str, Any] = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
+
+
 class _Compilation(event.Listener):
     """Says once that a kernel is being compiled, as the user waits for it, and holds the collector.
 
@@ -87,7 +92,7 @@ def light_kernel(function: F) -> F:
 
 
 def helper(function: F) -> F:
-    """Compile `function` for kernels to call, with which its code is kept; `entry` is for Python."""
+    """Compile `function` for kernels to call, with which its code is kept; see `entry`."""
     return _compiled(function, _nrt=False, no_cpython_wrapper=True)
 
 
@@ -146,6 +151,7 @@ class _Cache(caching.FunctionCache):
     def __init__(self, function: Any) -> None:
         super().__init__(function)
         cache: Any = self
+        self._load = cache._load_overload
         cache._cache_file._source_stamp = source_stamp()
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
@@ -153,7 +159,7 @@ class _Cache(caching.FunctionCache):
         try:
             if not _add_runtime_symbols():
                 target_context.refresh()
-            found: Any = self._load_overload(sig, target_context)
+            found: Any = self._load(sig, target_context)
         except Exception as error:
             self._warn(error)
             with contextlib.suppress(Exception):
@@ -182,13 +188,14 @@ class _Cache(caching.FunctionCache):
 
 
 def _compiled(function: F, **options: Any) -> F:
-    # No entry for C, which nobody calls and takes time to compile.
-    return numba.njit(nogil=True, error_model="numpy", no_cfunc_wrapper=True, **options)(function)
+    return numba.njit(**FOR_ALL, **options)(function)
 
 
 def _cached(compiled: Any, function: F) -> F:
     try:
         compiled._cache = _Cache(function)  # what cache=True does, with a cache of our own
+    except AttributeError:  # a numba whose cache has other parts: it serves as it is
+        compiled.enable_caching()
     except RuntimeError as error:
         if "no locator available" not in str(error):
             raise

@@ -237,7 +237,8 @@ def without_replacement(
     size = 0
     if slots is not None:
         size = empty_slots(slots, k)
-    place, picked = np.uint64(first), np.uint64(0)  # of a list of at most 64 positions, one bit for each
+    place = np.uint64(first)
+    picked = np.uint64(0)  # of a list of at most 64 positions, one bit for each
     for j in range(k):
         slot = np.uint64(j)
         if j & 3 == 0:

