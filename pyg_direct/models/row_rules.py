@@ -1,0 +1,398 @@
+"""The rules of `rules`: for each ATen operation, when rows stay apart, and where they are then.
+
+A rule reads the arguments and the result of a call on meta tensors, and raises `Mixes` unless it is
+sure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from math import prod
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+Seen = Callable[[Tensor], tuple[Tensor, "int | None"]]
+
+
+class Mixes(Exception):  # noqa: N818 (not an error: the operation runs on whole tables)
+    """Rows are not known to stay apart."""
+
+
+class Verdict(NamedTuple):
+    """What a rule says.
+
+    Attributes:
+        out: dimension of the rows in every tensor of the result, or one for each.
+        given: as in `Apart`, of what is not a table. `rules.keeps_rows` adds the tables.
+        sizes: as in `Apart`.
+    """
+
+    out: int | tuple[int | None, ...]
+    given: Mapping[str, Any] = {}
+    sizes: tuple[tuple[str, int | None], ...] = ()
+
+
+class Call:
+    """The arguments of a call by name, tensors as meta tensors.
+
+    Attributes:
+        rows: of the arguments with tables, the dimension of the rows; of a list, one for each.
+        num_rows: their number of rows; 0 if there are none, or several different numbers.
+        out: the result.
+    """
+
+    out: Any
+
+    def __init__(self, given: Mapping[str, Any], seen: Seen) -> None:
+        self.given: dict[str, Any] = {}
+        self.rows: dict[str, Any] = {}
+        counts: set[int] = set()
+        for name, value in given.items():
+            many = isinstance(value, (list, tuple))
+            found = [seen(v) if isinstance(v, Tensor) else (v, None) for v in listed(value)]
+            counts.update(meta.size(row) for meta, row in found if row is not None)
+            metas, rows = [meta for meta, _ in found], [row for _, row in found]
+            self.given[name] = metas if many else metas[0]
+            if any(row is not None for row in rows):
+                self.rows[name] = rows if many else rows[0]
+        self.num_rows = counts.pop() if len(counts) == 1 else 0
+
+    def __getitem__(self, name: str) -> Any:
+        return self.given.get(name)
+
+    @property
+    def first(self) -> Tensor:
+        """The first tensor of the result."""
+        return next(v for v in tree_leaves(self.out) if isinstance(v, Tensor))
+
+    def only(self) -> tuple[Tensor, int]:
+        """Return the one table, and the dimension of its rows."""
+        if len(self.rows) != 1:
+            raise Mixes
+        ((name, row),) = self.rows.items()
+        if isinstance(row, list):
+            raise Mixes
+        return self.given[name], row
+
+    def tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield the tensor arguments that are not in lists."""
+        yield from ((n, v) for n, v in self.given.items() if isinstance(v, Tensor))
+
+
+def listed(value: Any) -> Any:
+    """Return a list of what a parameter takes: one value, or several."""
+    return value if isinstance(value, (list, tuple)) else [value]
+
+
+def _dims(value: Any, rank: int) -> list[int]:
+    """Return dimensions from the front; None and [] are all of them."""
+    if value is None or value == []:
+        return list(range(rank))
+    return [v % rank for v in listed(value)]
+
+
+def pointwise(call: Call) -> Verdict:
+    """Follow broadcasting, by which dimensions count from the last one."""
+    out = call.first.dim()
+    from_end = {call[n].dim() - r if isinstance(r, int) else -1 for n, r in call.rows.items()}
+    row = out - from_end.pop() if len(from_end) == 1 else -1
+    if not 0 <= row < out:
+        raise Mixes
+    return Verdict(row, _broadcast(call, row, [n for n, _ in call.tensors()]))
+
+
+def _broadcast(call: Call, row: int, names: list[str]) -> dict[str, int | None]:
+    """Return where arguments that are broadcast have the dimension `row` of the result."""
+    out, given = call.first.dim(), {}
+    for name in names:
+        value = call[name]
+        if isinstance(value, Tensor):
+            own = row - (out - value.dim())
+            given[name] = own if own >= 0 and value.size(own) == call.num_rows else None
+            if name in call.rows and given[name] != call.rows[name]:
+                raise Mixes
+    return given
+
+
+def _reduced(call: Call, name: str = "dim") -> Verdict:
+    """Reduce other dimensions, which go away unless keepdim is set."""
+    table, row = call.only()
+    gone = _dims(call[name], table.dim())
+    if row in gone:
+        raise Mixes
+    return Verdict(row if call["keepdim"] else row - sum(d < row for d in gone))
+
+
+def _within(call: Call, name: str = "dim") -> Verdict:
+    """Compute along other dimensions, which stay."""
+    table, row = call.only()
+    if row in _dims(call[name], table.dim()):
+        raise Mixes
+    return Verdict(row)
+
+
+def _reshaped(call: Call) -> Verdict:
+    """Give the same elements another shape: as many stand before a row as did."""
+    table, row = call.only()
+    before, size = prod(table.shape[:row]), call.first.shape
+    if table.numel() == 0:
+        raise Mixes
+    for place, entry in enumerate(size):
+        if entry == call.num_rows and prod(size[:place]) == before:
+            return Verdict(place, sizes=(("size", place),) if "size" in call.given else ())
+    raise Mixes
+
+
+def _expanded(call: Call) -> Verdict:
+    table, row = call.only()
+    row += len(call["size"]) - table.dim()
+    return Verdict(row, sizes=(("size", row),))
+
+
+def _repeated(call: Call) -> Verdict:
+    table, row = call.only()
+    row += len(call["repeats"]) - table.dim()
+    if call["repeats"][row] != 1:
+        raise Mixes
+    return Verdict(row)
+
+
+def _permuted(call: Call) -> Verdict:
+    table, row = call.only()
+    return Verdict(_dims(call["dims"], table.dim()).index(row))
+
+
+def _transposed(call: Call) -> Verdict:
+    table, row = call.only()
+    rank = table.dim()
+    first, second = (
+        call[n] % rank if n in call.given else d for n, d in (("dim0", 0), ("dim1", 1))
+    )
+    if rank == 1:
+        return Verdict(row)
+    return Verdict({first: second, second: first}.get(row, row))
+
+
+def _unsqueezed(call: Call) -> Verdict:
+    table, row = call.only()
+    return Verdict(row + (call["dim"] % (table.dim() + 1) <= row))
+
+
+def _squeezed(call: Call) -> Verdict:
+    table, row = call.only()
+    gone = [d for d in _dims(call["dim"], table.dim()) if table.size(d) == 1]
+    return Verdict(row - sum(d < row for d in gone))
+
+
+def _diagonal(call: Call) -> Verdict:
+    table, row = call.only()
+    pair = [call["dim1"] % table.dim(), call["dim2"] % table.dim()]
+    if row in pair:
+        raise Mixes
+    return Verdict(row - sum(d < row for d in pair))
+
+
+def _joined(call: Call, new: bool) -> Verdict:
+    """Join tensors along another dimension; `new`: one that they do not have."""
+    rows = {row for row in call.rows["tensors"] if row is not None}
+    if len(rows) != 1:
+        raise Mixes
+    row, dim = rows.pop(), call["dim"] % call.first.dim()
+    if not new and dim == row:
+        raise Mixes
+    tables = call["tensors"]
+    if any(t.dim() <= row or t.size(row) != call.num_rows for t in tables):
+        raise Mixes  # among them the empty tensors that `cat` passes over
+    call.rows["tensors"] = [row] * len(tables)
+    return Verdict(row + (new and dim <= row))
+
+
+def _matmul(call: Call, left: str, right: str, added: str | None = None) -> Verdict:
+    """Multiply matrices: rows are those of the left, columns of the right, or a batch of both."""
+    a, b = call.rows.get(left), call.rows.get(right)
+    rank, out = call[left].dim(), call.first.dim()
+    given: dict[str, int | None]
+    if rank == 3 and {a, b} <= {0, None} and (a, b) != (None, None):
+        row, given = 0, {left: 0, right: 0}
+    elif b is None and a == rank - 2:
+        row, given = a, {right: None}
+    elif a is None and b is not None and b == call[right].dim() - 1 == out - 1:
+        row, given = out - 1, {left: None}
+    else:
+        raise Mixes
+    return Verdict(row, {**given, **(_broadcast(call, row, [added]) if added else {})})
+
+
+def _layer_norm(call: Call) -> Verdict:
+    table, row = call.only()
+    if "input" not in call.rows or row >= table.dim() - len(call["normalized_shape"]):
+        raise Mixes
+    return Verdict(row)
+
+
+def _batch_norm(call: Call) -> Verdict:
+    """Normalise by the running statistics."""
+    _, row = call.only()
+    if "input" not in call.rows or row == 1 or call["training"] or call["running_mean"] is None:
+        raise Mixes
+    return Verdict((row, *[None] * (len(call.out) - 1)))
+
+
+def _group_norm(call: Call) -> Verdict:
+    _, row = call.only()
+    if "input" not in call.rows or row != 0:
+        raise Mixes
+    return Verdict(0, sizes=(("N", None),))
+
+
+def _convolution(call: Call) -> Verdict:
+    table, row = call.only()
+    if "input" not in call.rows or row != 0 or table.dim() != call["weight"].dim():
+        raise Mixes
+    return Verdict(0)
+
+
+def _padded(call: Call) -> Verdict:
+    table, row = call.only()
+    at = 2 * (table.dim() - 1 - row)
+    if any(call["pad"][at : at + 2]):
+        raise Mixes
+    return Verdict(row)
+
+
+def _looked_up(call: Call, name: str) -> Verdict:
+    """Look each element up in another tensor."""
+    if set(call.rows) != {name}:
+        raise Mixes
+    return Verdict(call.rows[name])
+
+
+def _gathered(call: Call) -> Verdict:
+    """Read or write along another dimension, at indices of the same rows."""
+    rows = set(call.rows.values())
+    row = rows.pop()
+    if rows or call["dim"] % call["self"].dim() == row:
+        raise Mixes
+    return Verdict(row, {n: row for n, _ in call.tensors()})
+
+
+def _indexed(call: Call) -> Verdict:
+    """Read by one list of indices along another dimension."""
+    if set(call.rows) != {"self"}:
+        raise Mixes
+    row = call.rows["self"]
+    used = [(d, v) for d, v in enumerate(call["indices"]) if v is not None]
+    if len(used) != 1 or used[0][0] == row or used[0][1].dtype in (torch.bool, torch.uint8):
+        raise Mixes
+    dim, index = used[0]
+    return Verdict(row + (index.dim() - 1 if dim < row else 0))
+
+
+def _selected(call: Call) -> Verdict:
+    if set(call.rows) != {"self"}:
+        raise Mixes
+    return _within(call)
+
+
+def _crossed(call: Call) -> Verdict:
+    verdict = pointwise(call)
+    if call["dim"] % call.first.dim() == verdict.out:
+        raise Mixes
+    return verdict
+
+
+def _trilinear(call: Call) -> Verdict:
+    """Multiply three tensors, broadcast by new dimensions, and sum over some (`nn.Bilinear`)."""
+    rank = call["i1"].dim() + len(call["expand1"])
+    places, given = {}, {}
+    for name in ("i1", "i2", "i3"):
+        new = [d % rank for d in call[f"expand{name[1]}"]]
+        places[name] = [d for d in range(rank) if d not in new]
+    rows = {places[name][row] for name, row in call.rows.items()}
+    if len(rows) != 1:
+        raise Mixes
+    row = rows.pop()
+    gone = [d % rank for d in call["sumdim"]]
+    if row in gone:
+        raise Mixes
+    for name, kept in places.items():
+        own = kept.index(row) if row in kept else None
+        given[name] = own if own is not None and call[name].size(own) == call.num_rows else None
+    return Verdict(row - sum(d < row for d in gone), given)
+
+
+def _cell(call: Call) -> Verdict:
+    """Compute one step of a recurrent cell."""
+    if any(row != 0 for row in call.rows.values()) or {"input_bias", "hidden_bias"} & set(
+        call.rows
+    ):
+        raise Mixes
+    return Verdict(
+        0, dict.fromkeys({"input_gates", "hidden_gates", "hx", "cx"} & set(call.given), 0)
+    )
+
+
+def _recurrent(call: Call) -> Verdict:
+    """Run a recurrent layer over a sequence of rows, [time, rows, width]."""
+    given = {name: call[name].dim() - 2 for name in ("input", "hx_", "cx_")}
+    if call["batch_first"] or call["train"] or call["batch_sizes"]:
+        raise Mixes
+    if any(given.get(name) != row for name, row in call.rows.items()):
+        raise Mixes
+    states = [v.dim() - 2 for v in call.out[1:3]]
+    return Verdict((given["input"], *states, None), given)
+
+
+def _same(call: Call) -> Verdict:
+    return Verdict(call.only()[1])
+
+
+def _with(rule: Callable[..., Verdict], names: str, **options: Any) -> dict[str, Any]:
+    return dict.fromkeys(names.split(), partial(rule, **options) if options else rule)
+
+
+# By the name of the operation, for all its overloads.
+RULES: dict[str, Callable[[Call], Verdict]] = {
+    **_with(_reduced, "sum mean amax amin max min argmax argmin var std var_mean std_mean prod"),
+    **_with(_reduced, "linalg_vector_norm norm logsumexp any all median nanmedian mode kthvalue"),
+    **_with(_reduced, "count_nonzero nansum aminmax unbind select"),
+    **_with(_within, "_softmax _log_softmax _safe_softmax cumsum cumprod cummax cummin"),
+    **_with(_within, "logcumsumexp slice split split_with_sizes unsafe_split glu"),
+    **_with(_within, "sort topk _fft_r2c _fft_c2c _fft_c2r"),
+    **_with(_within, "flip roll", name="dims"),
+    **_with(_within, "unfold", name="dimension"),
+    **_with(_selected, "index_select"),
+    **_with(_reshaped, "view _unsafe_view"),
+    **_with(_expanded, "expand"),
+    **_with(_repeated, "repeat"),
+    **_with(_permuted, "permute"),
+    **_with(_transposed, "transpose t"),
+    **_with(_unsqueezed, "unsqueeze"),
+    **_with(_squeezed, "squeeze"),
+    **_with(_diagonal, "diagonal"),
+    **_with(_joined, "cat", new=False),
+    **_with(_joined, "stack", new=True),
+    **_with(_matmul, "mm bmm", left="self", right="mat2"),
+    **_with(_matmul, "addmm", left="mat1", right="mat2", added="self"),
+    **_with(_matmul, "baddbmm", left="batch1", right="batch2", added="self"),
+    **_with(_layer_norm, "native_layer_norm _fused_rms_norm"),
+    **_with(_batch_norm, "native_batch_norm cudnn_batch_norm"),
+    **_with(_group_norm, "native_group_norm"),
+    **_with(_convolution, "convolution"),
+    **_with(_padded, "constant_pad_nd"),
+    **_with(_looked_up, "embedding", name="indices"),
+    **_with(_looked_up, "isin", name="elements"),
+    **_with(_looked_up, "bucketize", name="self"),
+    **_with(_gathered, "gather scatter scatter_add scatter_reduce"),
+    **_with(_indexed, "index"),
+    **_with(_crossed, "linalg_cross"),
+    **_with(_trilinear, "_trilinear"),
+    **_with(_cell, "_thnn_fused_gru_cell _thnn_fused_lstm_cell"),
+    **_with(_recurrent, "mkldnn_rnn_layer"),
+    **_with(_same, "alias detach lift_fresh _to_copy view_as_complex view_as_real"),
+    **_with(_same, "_conj"),
+}
