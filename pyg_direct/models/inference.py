@@ -1,55 +1,33 @@
-"""The outputs of a model for all nodes of a graph, layer by layer."""
+"""The outputs of a model for all nodes of a graph: its own forward, on tables."""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
+import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map
 from torch_geometric.data import Data, HeteroData
 
-from ..batch.gather import tables_in
 from ..core.arguments import check_bytes, check_count, check_flag
-from ..core.quantized import QuantizedTensor, new_table, quantize
+from ..core.lazy_tensor import LazyTensor
+from ..core.quantized import new_table
 from ..core.threads import available_cores
-from ..core.units import size_text
-from ..graph.from_pyg import Graph, graph_of
-from ..graph.verify import verified
-from ..ops.backend import Backend
 from ..ops.devices import backend_for
-from . import engine
-from .accelerate import plain_of
-from .blocks import Scope
-from .choice import choose
-from .cutter import Convolution, Cut, cut
-from .inputs import Inputs, arguments_of, check_data, levels_of, stand_ins
-from .layers import Layer
-from .nodewise import run_nodewise
-from .operations import operations_of
-from .schedule import Schedule, make_schedule
-from .spaces import Connectivity, Constant, CutError, Edges, Example, Nodes, leaves
-from .store import Store, checksum_of
-from .tracer import evaluating, one_thread
+from .computing import Computer, open_folder, remove_folder
+from .inputs import Inputs, arguments_of, check_data, check_rows, edges_of, is_edges
+from .run import Run
+from .table_tensor import TableTensor, Watch
+from .tracer import evaluating
 
 logger = logging.getLogger("pyg_direct")
-
-BLOCK_BYTES = 32 << 20  # of one thread's block, unless the budget is small
-MIN_BLOCK_BYTES = 1 << 20
-
-
-class Options(NamedTuple):
-    """How to run; arguments of `inference`."""
-
-    memory_bytes: int | None
-    dtype: torch.dtype | None
-    threads: int
-    resume: bool
-    progress: bool
 
 
 def inference(
@@ -68,10 +46,10 @@ def inference(
     """Compute a model's outputs for all nodes, one layer after another over the whole graph.
 
     Each edge is visited once for each layer, where sampling the neighbourhoods of batches of nodes
-    visits it many times. The model is cut into message passing over one hop and row-wise work
-    (see `models.cutter`); the results are those of ``model(...)`` on the whole graph in evaluation
-    mode. The idea is that of DGI (Yin et al., "DGI: An easy and efficient framework for GNN model
-    evaluation", KDD 2023), here for PyG.
+    visits it many times. The model's own forward runs once, on tensors that are computed by blocks
+    of rows when their numbers are needed; so the results are those of ``model(...)`` on the whole
+    graph in evaluation mode, for any model. To compute layer by layer is the idea of DGI (Yin et
+    al., "DGI: An easy and efficient framework for GNN model evaluation", KDD 2023).
 
     Numbers: a node's sum over its in-edges is taken in the order of the edges, whatever the block
     or the number of threads. Matrix products of torch may round differently for blocks of other
@@ -79,8 +57,8 @@ def inference(
     largest value.
 
     Args:
-        model: a PyG model for whole graphs, with initialised parameters. A model of a kind that
-            cannot be cut is refused with the reason; see `fallback`.
+        model: a PyG model for whole graphs, with initialised parameters. Operations that need all
+            rows at a time, such as ``x - x.mean(dim=0)``, get them.
         data: `Data` or `HeteroData`; attributes may be memory-mapped. Those of nodes that are not
             contiguous are copied.
         inputs: names of the forward's parameters to pass (each with the attribute of that name), or
@@ -93,20 +71,19 @@ def inference(
         dtype: in which layers are kept until the next one reads them, such as `torch.bfloat16`;
             None for the model's. What is computed is in the model's.
         num_workers: threads that compute blocks; None for one for each core.
-        resume: keep finished blocks in the folder ``<out>.partial``, and go on with them after an
-            interruption, also by SIGKILL. Needs `out`.
-        progress: show a progress bar of edges, with the time left.
-        fallback: "nodes" runs a model that cannot be cut on batches of nodes with their complete
-            neighbourhoods, if that gives the same numbers on a small graph; slow. None refuses.
+        resume: keep finished layers in the folder ``<out>.partial``, and take those that another
+            run with the same operations on the same numbers needs, also after SIGKILL. Needs `out`.
+        progress: show a progress bar of rows.
+        fallback: "nodes" or None, as in earlier versions, which refused some models. Every model
+            runs on tables now, so that nothing falls back.
 
     Returns:
-        What the forward returns, for all nodes: a tensor [N, ...], or a dict of them by node type,
-        in host memory, without gradients.
+        What the forward returns: tensors in host memory, without gradients, in the structure in
+        which it returns them.
 
     Raises:
-        CutError: the model cannot be cut, with the reason.
-        ValueError: arguments that do not fit the data or each other, a budget that is too small,
-            or `resume` with a folder of another run, or one that is damaged.
+        ValueError: arguments that do not fit the data or each other, or an operation that exceeds
+            `memory_bytes` because it needs all rows at a time; it is named.
         OSError: files cannot be written, such as on a full disk.
 
     Example:
@@ -117,156 +94,153 @@ def inference(
         True
     """
     check_data(data)
-    options = Options(
-        check_bytes("memory_bytes", memory_bytes),
-        _check_dtype(dtype),
-        available_cores() if num_workers is None else check_count("num_workers", num_workers, 1),
-        check_flag("resume", resume),
-        check_flag("progress", progress),
+    budget = check_bytes("memory_bytes", memory_bytes)
+    narrow = _check_dtype(dtype)
+    threads = (
+        available_cores() if num_workers is None else check_count("num_workers", num_workers, 1)
     )
-    path = _check_out(out, options.resume)
+    check_flag("resume", resume)
+    path = _check_out(out, resume)
     if fallback not in (None, "nodes"):
         raise ValueError(f"fallback must be None or 'nodes', got {fallback!r}.")
-    arguments, graph = arguments_of(model, data, inputs), graph_of(data)
-    model = plain_of(model)
-    with evaluating(model), torch.no_grad():
+    arguments = arguments_of(model, data, inputs)
+    check_rows(data, arguments)
+    folder = None if path is None else Path(f"{path}.partial")
+    if folder is not None:
+        open_folder(folder, resume)
+    backend = backend_for(device_of(model))
+    threads = min(threads, backend.default_producers or threads)
+    with _bar(check_flag("progress", progress)) as advance:
+        computer = Computer(backend, threads, budget, folder, resume, narrow, advance)
         try:
-            with one_thread():
-                plan = Plan(model, graph, arguments, options, path)
-        except CutError as error:
-            if fallback is None:
-                raise
-            logger.warning("Falling back to batches of nodes: %s", error)
-
-            def allocate(key: str | None, shape: tuple[int, ...], kind: torch.dtype) -> Tensor:
-                return new_table(shape, kind, path and _file_of(path, key or ""))
-
-            return run_nodewise(model, data, graph, arguments, allocate, options.progress)
-        return plan.run()
+            found = _forward(model, data, arguments, computer, path)
+        except BaseException:
+            if folder is not None and not resume:
+                remove_folder(folder)
+            raise
+        finally:
+            computer.close()
+    if folder is not None:
+        remove_folder(folder)
+    return found
 
 
-class Plan:
-    """A model and a graph, ready to run; `str` tells what will be done and with what memory.
+def _forward(
+    model: torch.nn.Module,
+    data: Any,
+    arguments: Mapping[str, Any],
+    computer: Computer,
+    out: Path | None,
+) -> Any:
+    """Run the forward on tables, and return its result with plain tensors."""
+    run = Run(computer)
+    given = {}
+    for name, value in arguments.items():
+        if is_edges(name):
+            given[name] = tree_map(lambda v: v.to(run.device), edges_of(data, name))
+        else:
+            given[name] = _tables(run, value)
+    threads = torch.get_num_threads()
+    try:
+        with evaluating(model), torch.no_grad(), _eagerly():
+            with Watch(run):
+                found = model(**given)
+            results = _Results(run, computer.folder)
+            found = results.plain(found)
+            run.finish()
+    finally:
+        torch.set_num_threads(threads)
+    logger.info("Operations on whole tables: %s", computer.whole or "none")
+    return found if out is None else results.in_place(found, out)
+
+
+def _tables(run: Run, value: Any) -> Any:
+    """Return an argument of the forward: a table for a tensor with several columns, or of ids.
+
+    Numbers by edge, such as weights, are few, and layers compute with them before they pass
+    messages.
+    """
+    if isinstance(value, Mapping):
+        return {key: _tables(run, entry) for key, entry in value.items()}
+    if not isinstance(value, Tensor):
+        return value
+    flat = value.dim() == 0 or value.size(0) < 2 or value.layout != torch.strided
+    if flat or (value.dim() == 1 and value.is_floating_point()):
+        plain = value.dense() if isinstance(value, LazyTensor) else value
+        return plain.detach().to(run.device, copy=True)
+    table = value if isinstance(value, LazyTensor) else value.detach()
+    return run.wrap(run.leaf(table, 0, own=True))
+
+
+class _Results:
+    """Makes plain tensors of what a forward returns.
 
     Args:
-        model: in evaluation mode.
-        graph: its edges, compressed.
-        arguments: of the forward, from `arguments_of`.
-        options: how to run.
-        out: where to, if to files.
+        run: of the forward.
+        folder: for files; None for memory.
     """
 
-    def __init__(
-        self,
-        model: torch.nn.Module,
-        graph: Graph,
-        arguments: Mapping[str, Any],
-        options: Options,
-        out: Path | None,
-    ) -> None:
-        self._options, self._out = options, out
-        levels = levels_of(graph, arguments)
-        given = stand_ins(graph, arguments)
-        self._cut = cut(model, given, levels)
-        self._check_results()
-        backend = backend_for(device_of(model))
-        tables, constants = _split(self._cut, given)
-        if not any(isinstance(value.space, Edges) for value in self._cut.values.values()):
-            graph = replace(graph, csc=replace(graph.csc, perm=None))  # which edge is not asked
-        self._scope = _scope(self._cut, graph, backend, tables, constants)
-        layers = _layers(self._cut, backend, tables)
-        threads = min(options.threads, backend.default_producers or options.threads)
-        self.schedule = self._fitted(layers, threads)
-        self._digest = {
-            "model": operations_of(model, self._cut.example.full) if options.resume else "",
-            "arguments": repr(sorted(arguments)),
-            "options": repr((options.dtype, self.schedule.block_bytes)),
-            "versions": torch.__version__,
-            **{f"parameter {n}": p for n, p in model.state_dict().items()},
-        }
+    def __init__(self, run: Run, folder: Path | None) -> None:
+        self._run, self._folder = run, folder
+        self._paths: dict[int, Path] = {}
 
-    def __str__(self) -> str:
-        return str(self.schedule)
+    def plain(self, value: Any) -> Any:
+        """Return a result with plain tensors."""
+        return _mapped(lambda v: self._tensor(v) if isinstance(v, Tensor) else v, value)
 
-    def _check_results(self) -> None:
-        if self._cut.tail is not None:
-            raise CutError(f"The model's end is not row-wise: {self._cut.tail_reason}.")
-        for name in self._cut.output_names():
-            value = self._cut.values[name]
-            if not isinstance(value.space, (Nodes, Constant)):
-                raise CutError(f"The model returns {name!r}, which has no row for each node.")
+    def _tensor(self, value: Tensor) -> Tensor:
+        computer = self._run.computer
+        path = None if self._folder is None else self._folder / f"result{len(self._paths)}.npy"
+        if isinstance(value, TableTensor) and value.plain is None and value.node.table is None:
+            table = computer.complete(value.node, path=None if computer.resume else path)
+            path = computer.paths.get(table.data_ptr(), path)
+        else:
+            whole = value.whole() if isinstance(value, TableTensor) else value.detach()
+            if path is None:
+                return whole.to("cpu", copy=True).contiguous()
+            table = new_table(tuple(whole.shape), whole.dtype, path).copy_(whole)
+        if path is not None:
+            self._paths[id(table)] = path
+        return table.contiguous()
 
-    def _fitted(self, layers: dict[str, Layer], threads: int) -> Schedule:
-        """Return a schedule within the budget: smaller blocks, then layers in files."""
-        options, budget = self._options, self._options.memory_bytes
-        outputs = set(self._cut.output_names())
-        block_bytes = BLOCK_BYTES
-        if budget is not None:
-            block_bytes = min(BLOCK_BYTES, max(MIN_BLOCK_BYTES, budget // (8 * threads)))
-        schedule = make_schedule(self._scope, layers, outputs, threads, block_bytes, options.dtype)
-        for name, table in schedule.tables.items():
-            table.in_file = options.resume or (self._out is not None and name in outputs)
-        if budget is not None and schedule.in_memory_bytes > budget:
-            for table in schedule.tables.values():
-                table.in_file = True
-        if budget is not None and schedule.in_memory_bytes > budget:
-            raise ValueError(
-                f"memory_bytes={budget} is too little: the graph takes "
-                f"{size_text(schedule.graph_bytes)} and the blocks of {threads} threads "
-                f"{size_text(schedule.work_bytes)}. Give at least "
-                f"{schedule.in_memory_bytes}, or fewer num_workers."
-            )
-        return schedule
+    def in_place(self, found: Any, out: Path) -> Any:
+        """Return the result with its files moved to their places."""
+        places = {id(tensor): _file_of(out, key) for tensor, key in _named(found)}
 
-    def run(self) -> Any:
-        """Compute, and return what the forward returns."""
-        logger.info("Layer-wise inference: %s", self)
-        scope, schedule = self._scope, self.schedule
-        folder = None if self._out is None else Path(f"{self._out}.partial")
-        checksum = 0
-        if self._options.resume:
-            csc = scope.backend.memory.to_numpy(scope.graph.csc)
-            graph = {"indptr": csc.indptr, "indices": csc.indices, "perm": csc.perm}
-            # Stand-ins for edges are as large as the edges, and say nothing that `graph` does not.
-            tables = {
-                name: table
-                for name, table in scope.tables.items()
-                if not isinstance(self._cut.values[name].space, Connectivity)
-            }
-            checksum = checksum_of({**self._digest, **graph, **tables, **scope.constants})
-        tasks = sum(len(phase.tasks) for phase in schedule.phases)
-        store = Store(folder, checksum, tasks, self._options.resume)
-        try:
-            with _bar(sum(p.edges for p in schedule.phases), self._options.progress) as advance:
-                engine.run(scope, schedule, store, advance)
-            found = self._finish(store)
-        except BaseException:
-            if not self._options.resume:
-                store.close()
-            raise
-        store.close()
-        return found
+        def moved_or_same(value: Any) -> Any:
+            if not isinstance(value, Tensor):
+                return value
+            path = self._paths.pop(id(value))
+            os.replace(path, places[id(value)])
+            array = np.load(places[id(value)], mmap_mode="r+")
+            return torch.from_numpy(array).view(value.dtype)
 
-    def _finish(self, store: Store) -> Any:
-        """Move results to their files, and return them in the model's structure."""
-        if self._out is None:
-            scope = self._scope
-            return self._cut.result({**scope.constants, **scope.tables})
-        names: dict[str, str] = dict(_named(self._cut.structure()))
-        found: dict[str, Tensor] = {}
-        for name, key in names.items():
-            target = _file_of(self._out, key)
-            table = self._scope.tables.pop(name, None)
-            if table is None or name not in self.schedule.tables:  # an input, or a constant
-                raise CutError(f"The model returns {name!r} as it was given; nothing to compute.")
-            del table
-            found[name] = store.keep(name, target, self.schedule.tables[name].dtype)
-        return self._cut.result(found)
+        return _mapped(moved_or_same, found)
 
 
-def _named(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, str]]:
-    """Yield (name of a value, its place in the result as text)."""
-    if isinstance(value, str):
+def _mapped(function: Callable[[Any], Any], value: Any) -> Any:
+    """Return a structure with what a function gives for its entries."""
+    if isinstance(value, Tensor):
+        return function(value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = [f.name for f in dataclasses.fields(value) if f.init]
+        return dataclasses.replace(
+            value, **{name: _mapped(function, getattr(value, name)) for name in fields}
+        )
+    if isinstance(value, Mapping):
+        return {key: _mapped(function, entry) for key, entry in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(_mapped(function, entry) for entry in value))
+    if isinstance(value, (list, tuple)):
+        return type(value)(_mapped(function, entry) for entry in value)
+    return function(value)
+
+
+def _named(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[Tensor, str]]:
+    """Yield (tensor, its place in the result as text)."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        value = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+    if isinstance(value, Tensor):
         yield value, ".".join(path)
     elif isinstance(value, Mapping):
         for key, entry in value.items():
@@ -277,97 +251,25 @@ def _named(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, str]]:
             yield from _named(entry, (*path, str(i)))
 
 
-def _split(pieces: Cut, given: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return the tensors with a row for each node or edge, and the constants, by value name."""
-    tables, constants = {}, {}
-    values = pieces.input_values(given)
-    for name, value in values.items():
-        known = pieces.values.get(name)
-        if known is None:
-            continue
-        if isinstance(known.space, Constant):
-            constants[name] = value
-        else:
-            # Kernels read contiguous rows. Stand-ins for edges stay as they are.
-            rows = isinstance(known.space, Nodes)
-            tables[name] = value.detach().contiguous() if rows else value.detach()
-    return tables, constants
-
-
-def _scope(
-    pieces: Cut,
-    graph: Graph,
-    backend: Backend,
-    tables: dict[str, Tensor],
-    constants: dict[str, Any],
-) -> Scope:
-    """Place the graph and the inputs where the backend reads them."""
-    csc = graph.csc if backend.memory.checks_reads else verified(graph.csc)
-    placed = replace(graph, csc=backend.memory.place_graph(csc))
-    backend.memory.place_tables(
-        (name, part)
-        for name, table in tables.items()
-        for part in (tables_in(table) if isinstance(table, QuantizedTensor) else [table])
-    )
-    return Scope(pieces, placed, backend, graph.csc.indptr, tables, constants)
-
-
-def _layers(pieces: Cut, backend: Backend, given: Mapping[str, Tensor]) -> dict[str, Layer]:
-    """Choose how each convolution runs, and check the whole cut on the example.
-
-    Args:
-        pieces: the model.
-        backend: that runs it.
-        given: the inputs for all nodes; what is quantized there is quantized in the example, too.
-
-    Raises:
-        CutError: a convolution that needs more than one hop.
-    """
-    example = pieces.example
-    tables, constants = _split(pieces, example.full)
-    for name, table in given.items():
-        if isinstance(table, QuantizedTensor):
-            tables[name] = quantize(tables[name].cpu(), table.stored.dtype)
-    scope = _scope(pieces, graph_of(_graph_of_example(example)), backend, tables, constants)
-    layers: dict[str, Layer] = {}
-    values: dict[str, Any] = {**pieces.input_values(example.full), **scope.constants}
-    for name, table in tables.items():
-        if isinstance(table, QuantizedTensor):
-            values[name] = table.dense().to(values[name].device)
-    for step in pieces.steps:
-        # Copies, as a step may change its inputs in place.
-        found = step.run({name: _copied(values[name]) for name in step.inputs})
-        if isinstance(step, Convolution):
-            layers[step.name] = choose(step, scope, found)
-        values.update(found)
-        scope.tables.update({n: v for n, v in found.items() if isinstance(v, Tensor)})
-    return layers
-
-
-def _graph_of_example(example: Example) -> Any:
-    data: Any = Data() if None in example.node_counts else HeteroData()
-    for key, count in example.node_counts.items():
-        (data if key is None else data[key]).num_nodes = count
-    for name, value in example.full.items():
-        for edges, space in leaves(value, example.spaces[name]):
-            if isinstance(space, Connectivity):
-                store = data if space.edge_type is None else data[space.edge_type]
-                store.edge_index = edges.cpu()
-    return data
-
-
 def _file_of(out: Path, key: str) -> Path:
     """Return the file of a part of the result; "" is all of it."""
     return out if key == "" else out.with_suffix(f".{key}{out.suffix}")
 
 
-def _copied(value: Any) -> Any:
-    return value.clone() if isinstance(value, Tensor) else value
-
-
 def device_of(model: torch.nn.Module) -> torch.device:
     """Return where a model computes."""
     return next((p.device for p in model.parameters()), torch.device("cpu"))
+
+
+@contextlib.contextmanager
+def _eagerly() -> Iterator[None]:
+    """Let compiled parts of a model run as they are written, as compilers take no other tensors."""
+    set_stance = getattr(torch.compiler, "set_stance", None)
+    if set_stance is None:  # before torch 2.6
+        yield
+        return
+    with set_stance("force_eager"):
+        yield
 
 
 def _check_dtype(dtype: torch.dtype | None) -> torch.dtype | None:
@@ -390,12 +292,12 @@ def _check_out(out: str | Path | None, resume: bool) -> Path | None:
 
 
 @contextlib.contextmanager
-def _bar(total: int, shown: bool) -> Iterator[Callable[[int], None] | None]:
-    """Show a progress bar of edges (and rows), if that is wanted."""
+def _bar(shown: bool) -> Iterator[Callable[[int], None] | None]:
+    """Show a progress bar of rows, if that is wanted."""
     if not shown:
         yield None
         return
     from tqdm import tqdm
 
-    with tqdm(total=total, unit="edge", unit_scale=True, desc="Inference") as bar:
+    with tqdm(unit="row", unit_scale=True, desc="Inference") as bar:
         yield bar.update

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
-from ..graph.from_pyg import Graph
-from .spaces import Connectivity, Constant, Edges, Nodes, Space
+from ..core.lazy_tensor import LazyTensor
+from ..graph.compressed import compressed_graph
 
 Inputs: TypeAlias = "Sequence[str] | Mapping[str, Any] | None"
 
@@ -105,57 +104,52 @@ def _attribute(data: Any, name: str, hetero: bool) -> Any:
     return found or None
 
 
-def stand_ins(graph: Graph, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments with tensors of the right shape for the edges, which take no memory."""
-    sizes = dict(zip(graph.edge_types, _edge_counts(graph), strict=True))
-    edges = {
-        key: torch.zeros(1, 1, dtype=graph.id_dtype).expand(2, size) for key, size in sizes.items()
-    }
-    one = edges[None] if list(edges) == [None] else edges
-    return {name: one if is_edges(name) else value for name, value in arguments.items()}
-
-
-def levels_of(graph: Graph, arguments: Mapping[str, Any]) -> dict[str, Space]:
-    """Return the spaces of the arguments as the data tells them; checks their lengths.
-
-    Raises:
-        ValueError: a tensor with another number of rows than its type has nodes or edges.
-    """
-    nodes = dict(zip(graph.node_types, map(int, graph.csc.num_nodes), strict=True))
-    edges = dict(zip(graph.edge_types, _edge_counts(graph), strict=True))
-    found: dict[str, Any] = {}
+def check_rows(data: Any, arguments: Mapping[str, Any]) -> None:
+    """Raise ValueError for a tensor whose rows are not as many as the nodes or edges."""
     for name, value in arguments.items():
-        if is_edges(name):
-            found[name] = (
-                Connectivity(None) if list(edges) == [None] else {k: Connectivity(k) for k in edges}
-            )
-        elif isinstance(value, Mapping):
-            found[name] = {
-                k: _level(f"{name}[{k!r}]", k, v, nodes, edges) for k, v in value.items()
-            }
-        elif isinstance(value, Tensor):
-            found[name] = _level(name, None, value, nodes, edges)
-        else:
-            found[name] = Constant()
-    return found
+        for key, entry in value.items() if isinstance(value, Mapping) else [(None, value)]:
+            if not isinstance(entry, Tensor) or entry.dim() == 0:
+                continue
+            of_edges = isinstance(key, tuple) or (key is None and "edge" in name)
+            store = _store(data, key)
+            if store is None or "label" in name:
+                continue
+            expected = store.num_edges if of_edges else store.num_nodes
+            if expected is not None and len(entry) != expected:
+                full = name if key is None else f"{name}[{key!r}]"
+                kind = "edges" if of_edges else "nodes"
+                raise ValueError(
+                    f"{full} has {len(entry)} rows, but the graph has {expected} {kind}."
+                )
 
 
-def _level(
-    name: str, key: Any, value: Tensor, nodes: Mapping[Any, int], edges: Mapping[Any, int]
-) -> Space:
-    of_edges = isinstance(key, tuple) or (key is None and "edge" in name)
-    expected = edges.get(key) if of_edges else nodes.get(key)
-    if expected is None or value.dim() == 0:
-        return Constant()
-    if len(value) != expected:
-        kind = "edges" if of_edges else "nodes"
-        raise ValueError(f"{name} has {len(value)} rows, but the graph has {expected} {kind}.")
-    return Edges(key) if of_edges else Nodes(key)
+def _store(data: Any, key: Any) -> Any:
+    if not isinstance(data, HeteroData):
+        return data if key is None else None
+    return data[key] if key in data.node_types or key in data.edge_types else None
 
 
-def _edge_counts(graph: Graph) -> list[int]:
-    base = graph.csc.edge_base
-    return [int(last - first) for first, last in pairwise(base)]
+def edges_of(data: Any, parameter: str) -> Any:
+    """Return what a parameter for edges gets; of a heterogeneous graph, by edge type.
+
+    The edges of saved graphs are decoded, after their lists were checked.
+    """
+    saved = compressed_graph(data, None, None)
+    if saved is not None:
+        _ = saved.verified
+    if not isinstance(data, HeteroData):
+        return _edges_in(data, parameter)
+    return {key: _edges_in(data[key], parameter) for key in data.edge_types}
+
+
+def _edges_in(store: Any, parameter: str) -> Any:
+    for name in (parameter.removesuffix("_dict"), *EDGE_NAMES):
+        if name in store:
+            value = store[name]
+            return value.dense() if isinstance(value, LazyTensor) else value
+    raise ValueError(
+        f"The forward takes {parameter!r}, but the data has none of {', '.join(EDGE_NAMES)}."
+    )
 
 
 def check_data(data: Any) -> None:

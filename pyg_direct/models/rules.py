@@ -36,7 +36,11 @@ from torch.utils._pytree import tree_leaves, tree_map
 from .row_rules import RULES, Call, Mixes, Seen, Verdict, listed, pointwise
 
 aten = torch.ops.aten
-Take = Callable[[Tensor, "int | None"], Any]
+Take = Callable[[Any, "int | None"], Any]
+
+
+class StandIn:
+    """Stands for a tensor in the arguments of a call that is made later; has its `meta` tensor."""
 
 
 class Apart(NamedTuple):
@@ -74,7 +78,11 @@ def keeps_rows(
     """
     given = bound(func, args, kwargs)
     call = Call(given, seen)
-    if call.num_rows < 2 or torch.Tag.nondeterministic_seeded in func.tags:
+    if (
+        func.namespace != "aten"
+        or call.num_rows < 2
+        or torch.Tag.nondeterministic_seeded in func.tags
+    ):
         return None
     name = func._schema.name.split("::")[1]
     rule = pointwise if torch.Tag.pointwise in func.tags else RULES.get(name)
@@ -102,7 +110,7 @@ def on_rows(
 
     Args:
         apart: what `keeps_rows` found for the call.
-        func, args, kwargs: the call.
+        func, args, kwargs: the call, in which a `StandIn` may stand for a tensor.
         count: the number of rows, at least 1.
         take: gives the rows of a tensor in a dimension; of None, all of it.
     """
@@ -112,10 +120,11 @@ def on_rows(
         if isinstance(value, (list, tuple)):
             each = rows if isinstance(rows, list) else [None] * len(value)
             new[name] = [
-                take(v, r) if isinstance(v, Tensor) else v for v, r in zip(value, each, strict=True)
+                take(v, r) if isinstance(v, (Tensor, StandIn)) else v
+                for v, r in zip(value, each, strict=True)
             ]
         else:
-            new[name] = take(value, rows) if isinstance(value, Tensor) else value
+            new[name] = take(value, rows) if isinstance(value, (Tensor, StandIn)) else value
     if func is aten.mkldnn_rnn_layer.default:  # reads memory whatever the strides
         new = tree_map(lambda v: v.contiguous() if isinstance(v, Tensor) else v, new)
     for name, place in apart.sizes:
@@ -127,8 +136,8 @@ def on_rows(
     names = [a.name for a in func._schema.arguments]
     listed, named = [new[n] for n in names[: len(args)]], {n: new[n] for n in kwargs}
     if func is aten.squeeze.default:
-        whole, row = args[0], apart.given["self"]
-        gone = [d for d in range(whole.dim()) if d != row and whole.size(d) == 1]
+        shape, row = getattr(args[0], "meta", args[0]).shape, apart.given["self"]
+        gone = [d for d, size in enumerate(shape) if d != row and size == 1]
         return aten.squeeze.dims, [*listed, gone], named
     return _ANY_STRIDES.get(func, func), listed, named
 

@@ -55,6 +55,34 @@ class Adjacency:
         return self.indptr.diff().clamp_(min=1).to(like.dtype).view(-1, 1)
 
 
+def on_host(*tensors: Tensor) -> bool:
+    """Whether all tensors lie in host memory."""
+    return all(tensor.is_cpu for tensor in tensors)
+
+
+def positions_by_row(index: Tensor, num_rows: int) -> tuple[Tensor, Tensor]:
+    """Return where the entries of a list stand that name each row.
+
+    Args:
+        index: int32 or int64 [E] in host memory, each in [0, num_rows). Not checked.
+        num_rows: number of rows.
+
+    Returns:
+        int64 [num_rows + 1], where the positions of each row begin; and the positions [E], row by
+        row and ascending, int32 if that suffices.
+
+    Example: [1, 0, 1] and 2 rows give [0, 1, 3] and [1, 0, 2].
+    """
+    edges = index.numel()
+    dtype = torch.int32 if edges < 1 << 31 else torch.int64
+    each = torch.arange(edges + 1, dtype=dtype)  # the rows of a matrix with one entry each
+    indptr = torch.zeros(num_rows + 2, dtype=torch.int64)
+    position, unused = torch.empty(edges, dtype=dtype), torch.empty(0, dtype=dtype)
+    arrays = (each, index, indptr, position, unused)
+    kernels.transpose_csr(*(array.numpy() for array in arrays))
+    return indptr[:-1], position
+
+
 def _transpose_on_host(matrix: Adjacency) -> tuple[Adjacency, Tensor]:
     edges = matrix.index.numel()
     indptr = torch.zeros(matrix.num_sources + 2, dtype=torch.int64)

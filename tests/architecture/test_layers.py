@@ -27,7 +27,7 @@ FLOORS: list[dict[str, set[str]]] = [
         "tools": {"core", "files", "ops", "sampling"},
     },
     {"loaders": {"core", "graph", "ops", "sampling", "batch", "loading"}},
-    {"models": {"core", "graph", "ops", "batch", "loading", "loaders"}},
+    {"models": {"core", "graph", "ops", "batch", "loading"}},
     {"face": {"core", "files", "loaders", "models", "ops", "sampling", "tools"}},
 ]
 ROOMS = {room: allowed for floor in FLOORS for room, allowed in floor.items()}

@@ -19,7 +19,6 @@ from torch_geometric.nn import GCN, SGConv
 
 from pyg_direct import inference
 from pyg_direct.models import inference as module
-from pyg_direct.models.cutter import CutError
 
 
 @pytest.fixture
@@ -37,7 +36,7 @@ def test_homogeneous(name, device):
     with torch.no_grad():
         expected = copy.deepcopy(model)(**inputs)
     found = inference(model.to(device.device), Data(**inputs), tuple(inputs))
-    assert device.library.compiler.launches > 5
+    assert device.library.compiler.launches > 1
     assert found.device.type == "cpu"
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
 
@@ -61,7 +60,9 @@ def test_degrees_of_the_whole_graph(extra, options, device):
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
 
 
-def test_several_hops_are_not_supported_there(device):
-    model = SGConv(WIDTH, 4, K=2).to(device.device)
-    with pytest.raises(CutError, match="several hops"):
-        inference(model, Data(**graph_inputs()))
+def test_several_hops(device):
+    model, inputs = SGConv(WIDTH, 4, K=2).eval(), graph_inputs()
+    with torch.no_grad():
+        expected = copy.deepcopy(model)(**inputs)
+    found = inference(model.to(device.device), Data(**inputs))
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)

@@ -1,4 +1,4 @@
-"""Runs layer-wise inference in child processes, each of which is killed after some blocks.
+"""Runs layer-wise inference in child processes, each of which is killed after some layers.
 
 Arguments: the file of a run that is left alone, and that of the runs that are killed. Prints how
 often a run was killed. Processes are forked before anything has used threads.
@@ -15,24 +15,22 @@ from torch_geometric.data import Data
 from torch_geometric.nn import GraphSAGE
 
 from pyg_direct import inference
-from pyg_direct.models import engine, schedule
+from pyg_direct.models import computing, tables
 
-BLOCKS = 9  # that a run may finish before it is killed
-
-schedule.MIN_ROWS = schedule.REDUCED_EDGES = 30
-computed = engine.computed
+computing.BLOCK_BYTES = 4096
+read = tables.Node.read
 
 
-def slowly(block, phase):
-    time.sleep(0.003)
-    return computed(block, phase)
+def slowly(node, rows):
+    time.sleep(0.0005)
+    return read(node, rows)
 
 
 def run(out: Path) -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     data = Data(x=torch.randn(1000, 8), edge_index=torch.randint(1000, (2, 2000)))
-    model = GraphSAGE(8, 8, num_layers=3, out_channels=8, jk="cat")
+    model = GraphSAGE(8, 8, num_layers=6, out_channels=8, jk="cat")
     inference(model, data, out=out, resume=True, num_workers=2)
 
 
@@ -50,18 +48,18 @@ def start(out: Path) -> int:
 
 def killed(out: Path) -> bool:
     """Start a run, and return whether it was killed before its end."""
-    marks = Path(f"{out}.partial") / "finished.npy"
-    known = marks.read_bytes().count(1) if marks.exists() else 0
+    folder = Path(f"{out}.partial")
+    known = len(list(folder.glob("*.rows")))
     child = start(out)
     while os.waitpid(child, os.WNOHANG)[0] == 0:
-        if marks.exists() and marks.read_bytes().count(1) >= known + BLOCKS:
+        if len(list(folder.glob("*.rows"))) > known:
             os.kill(child, signal.SIGKILL)
             return os.WIFSIGNALED(os.waitpid(child, 0)[1])
         time.sleep(0.001)
     return False
 
 
-engine.computed = slowly
+tables.Node.read = slowly
 os.waitpid(start(Path(sys.argv[1])), 0)
 kills = 0
 while killed(Path(sys.argv[2])):

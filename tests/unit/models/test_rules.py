@@ -150,10 +150,10 @@ def test_own_samples(func, args):
 
 @WARNINGS
 def test_a_part_of_the_samples():
-    """Every twelfth operation of torch's own list."""
-    applied = compare_samples(op_db[::12])
-    assert len(applied) > 20
-    assert sum(applied.values()) > 700
+    """Every 25th operation of torch's own list."""
+    applied = compare_samples(op_db[::25])
+    assert len(applied) > 10
+    assert sum(applied.values()) > 300
 
 
 @pytest.mark.slow

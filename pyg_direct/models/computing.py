@@ -1,0 +1,326 @@
+"""Computes tables by blocks of rows, and keeps them in memory or in files."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import tempfile
+import weakref
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..core.quantized import new_table
+from ..core.units import size_text
+from ..ops.backend import Backend
+from .orders import Order, Orders
+from .reducing import Scatter, cone, scatters_of
+from .store import checksum_of
+from .tables import Constant, Node, Rows
+
+BLOCK_BYTES = 8 << 20  # that one thread computes at a time, unless the budget is small
+MIN_BLOCK_BYTES = 1 << 18
+RUN_BYTES = 32 << 20  # what threads and the allocator hold beside blocks
+TEMPORARIES = 3  # a block takes so many times the bytes of its rows
+MARK = "layers_of_inference"  # a file that a folder of ours has
+MANY_BYTES = 1 << 20  # a plain tensor that is counted
+
+
+class Budget:
+    """Memory of a run, in bytes.
+
+    Args:
+        limit: that may be taken; None for any.
+        fixed: that is taken in any case, by blocks and threads.
+
+    Raises:
+        ValueError: a limit below `fixed`.
+    """
+
+    def __init__(self, limit: int | None, fixed: int) -> None:
+        self.limit, self.held = limit, fixed
+        self.check(0, "the blocks of the threads")
+
+    def count(self, tensor: Tensor) -> None:
+        """Count a tensor as long as its memory is in use."""
+        size = tensor.untyped_storage().nbytes()
+        self.held += size
+        weakref.finalize(tensor.untyped_storage(), self._give_back, size)
+
+    def fits(self, size: int) -> bool:
+        """Whether so many bytes can be taken."""
+        return self.limit is None or self.held + size <= self.limit
+
+    def check(self, size: int, what: str) -> None:
+        """Raise ValueError if so many bytes more exceed the limit."""
+        if not self.fits(size):
+            raise ValueError(
+                f"memory_bytes={self.limit} is too little: {what} takes {size_text(size)} beside "
+                f"{size_text(self.held)} that are in use. Layers are in files already; give more, "
+                f"or fewer num_workers."
+            )
+
+    def _give_back(self, size: int) -> None:
+        self.held -= size
+
+
+class Computer:
+    """Computes tables.
+
+    Args:
+        backend: where.
+        threads: that compute blocks at a time.
+        memory_bytes: for all that a run takes; None for any.
+        folder: where the files of a run go that can be resumed, and results; None for neither.
+        resume: name files by what they hold, and take those of an earlier run.
+        narrow: dtype of floating-point tables that rows are taken from; None for their own.
+        advance: told how many rows were computed.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        threads: int,
+        memory_bytes: int | None,
+        folder: Path | None = None,
+        resume: bool = False,
+        narrow: torch.dtype | None = None,
+        advance: Callable[[int], None] | None = None,
+    ) -> None:
+        self.backend, self.folder, self.resume, self._narrow = backend, folder, resume, narrow
+        self._threads, self._advance, self._files = threads, advance, 0
+        self.block_bytes = BLOCK_BYTES
+        if memory_bytes is not None:
+            share = memory_bytes // (8 * TEMPORARIES * threads)
+            self.block_bytes = max(MIN_BLOCK_BYTES, min(BLOCK_BYTES, share))
+        fixed = RUN_BYTES + threads * TEMPORARIES * self.block_bytes
+        self.budget = Budget(memory_bytes, fixed)
+        self.orders = Orders()
+        self._temporary: Any = None
+        self._pool: ThreadPoolExecutor | None = None
+        self.paths: dict[int, Path] = {}  # of tables that lie in files, by address
+        self.whole: dict[str, int] = {}  # operations that ran on whole tables
+
+    def close(self) -> None:
+        """End the threads, and remove the temporary folder."""
+        if self._temporary is not None:
+            self._temporary.cleanup()
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+
+    def order_of(self, index: Tensor, num_rows: int) -> Order:
+        """Return the order of a list, and count its memory."""
+        known = set(map(id, self.orders.kept))
+        order = self.orders.of(index, num_rows)
+        if id(order) not in known:
+            self.budget.check(order.nbytes, "the order of the edges")
+            for part in (order.index, order.indptr, order.position):
+                self.budget.count(part)
+        return order
+
+    # --- where tables lie ---
+
+    def _new(self, shape: Any, dtype: torch.dtype, path: Path | None) -> Tensor:
+        size = torch.empty(shape, dtype=dtype, device="meta").nbytes
+        if path is None and self.budget.fits(size):
+            table = torch.empty(shape, dtype=dtype)
+            self.budget.count(table)
+            return table
+        if path is not None:
+            return new_table(tuple(shape), dtype, path)
+        if self._temporary is None:
+            self._temporary = tempfile.TemporaryDirectory(prefix="pyg_direct-")
+        self._files += 1
+        path = Path(self._temporary.name) / f"{self._files}.npy"
+        table = new_table(tuple(shape), dtype, path)
+        path.unlink()  # its pages go with the last tensor
+        return table
+
+    # --- computing ---
+
+    def complete(self, target: Node, narrow: bool = False, path: Path | None = None) -> Tensor:
+        """Compute all rows of a node, and of what else is costly on the way and needed again.
+
+        Args:
+            target: the node.
+            narrow: keep it in the narrow dtype.
+            path: where it goes to; None to let the budget decide.
+        """
+        if target.table is not None:
+            return target.table
+        marks = None
+        if self.resume and path is None and self.folder is not None:
+            path = self.folder / f"{key_of(target)}-{self._narrow}.npy"
+        if self.resume and path is not None:
+            marks = path.with_suffix(".rows")
+            table = _finished(path, marks, target)
+            if table is not None:
+                target.settle(table)
+                self.paths[table.data_ptr()] = path
+                return table
+        self._prepare(target)
+        nodes = cone(target)
+        own = set(nodes)
+        wanted = [target, *(n for n in nodes[1:] if _asked_again(n, own))]
+        tables = []
+        for node in wanted:
+            dtype = node.meta.dtype
+            if (
+                self._narrow is not None
+                and dtype.is_floating_point
+                and (narrow or node is not target)
+            ):
+                dtype = self._narrow
+            tables.append(self._new(node.meta.shape, dtype, path if node is target else None))
+        if path is not None:
+            self.paths[tables[0].data_ptr()] = path
+        self._compute(list(zip(wanted, tables, strict=True)), nodes)
+        if marks is not None:
+            marks.touch()
+        for node, table in zip(wanted, tables, strict=True):
+            if self.resume:
+                key_of(node)  # as long as it knows what it was computed from
+            node.settle(table)
+        return tables[0]
+
+    def blocks_of(self, node: Node) -> Iterator[Tensor]:
+        """Yield the rows of a node, block by block."""
+        self._prepare(node)
+        nodes = cone(node)
+        for first, last in self._blocks(nodes, node.num_rows):
+            yield node.read(Rows(self.backend, first, last))
+
+    def _prepare(self, target: Node) -> None:
+        """Compute what must be there before a node is computed by blocks."""
+        by_run, by_list = scatters_of(target)
+        while by_list:
+            self.complete(by_list[0])
+            by_run, by_list = scatters_of(target)
+        for scatter in by_run:
+            scatter.prepare()
+
+    def _compute(self, wanted: list[tuple[Node, Tensor]], nodes: list[Node]) -> None:
+        """Fill tables by blocks of rows."""
+
+        def block(bounds: tuple[int, int]) -> int:
+            first, last = bounds
+            rows = Rows(self.backend, first, last)
+            with torch.no_grad(), torch.autocast("cpu", enabled=False):
+                for node, table in wanted:
+                    table.narrow(node.dim, first, last - first).copy_(node.read(rows))
+            return last - first
+
+        blocks = list(self._blocks(nodes, wanted[0][0].num_rows))
+        done: Any
+        if self._threads == 1 or len(blocks) == 1:
+            done = map(block, blocks)
+        else:
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(
+                    self._threads, "pyg_direct-inference", torch.set_num_threads, (1,)
+                )
+            done = self._pool.map(block, blocks)
+        for count in done:
+            if self._advance is not None:
+                self._advance(count)
+
+    def _blocks(self, nodes: list[Node], num_rows: int) -> Iterator[tuple[int, int]]:
+        """Yield runs of rows for which about `block_bytes` are computed."""
+        each = sum(n.row_bytes for n in nodes) + 1
+        total = torch.arange(num_rows + 1, dtype=torch.int64) * each
+        messages: dict[Order, set[Node]] = {}
+        for node in nodes:
+            if isinstance(node, Scatter):
+                found = messages.setdefault(node.order, set())
+                found.update([] if node.product is not None else cone(node.inputs[1]))
+        for order, own in messages.items():
+            total += order.indptr * (sum(n.row_bytes for n in own) or 16)
+        bounds, first = total.numpy(), 0
+        while first < num_rows:
+            end = np.searchsorted(bounds, bounds[first] + self.block_bytes, side="right")
+            last = min(num_rows, max(first + 1, int(end) - 1))
+            yield first, last
+            first = last
+
+
+def _asked_again(node: Node, own: set[Node]) -> bool:
+    """Whether a node is costly to compute, and others or the user still have it."""
+    if not isinstance(node.meta, Tensor) or all(user in own for user in node.users):
+        return False
+    return any(n.costly for n in cone(node))
+
+
+def _finished(path: Path, marks: Path, target: Node) -> Tensor | None:
+    """Return the table of an earlier run, if it is complete."""
+    if not (marks.exists() and path.exists()):
+        return None
+    try:
+        np.load(path, mmap_mode="r")  # "r+" would make a file longer that was cut off
+        array = np.load(path, mmap_mode="r+")
+    except (OSError, EOFError, ValueError):
+        return None
+    dtype = target.meta.dtype
+    if array.shape != tuple(target.meta.shape) or array.itemsize != dtype.itemsize:
+        return None
+    return torch.from_numpy(array).view(dtype)
+
+
+def key_of(node: Node) -> str:
+    """Return a name for what a node holds: the operations, and checksums of what they read."""
+    ahead = [node]
+    while ahead:  # without recursion, as models are deep
+        known = ahead[-1]
+        missing = [n for n in known.inputs if not n.key]
+        if missing and not known.key:
+            ahead += missing
+            continue
+        ahead.pop()
+        if not known.key:
+            parts = [type(known).__name__, known.dim, *map(_text, [known.meta, *known.described()])]
+            parts += [n.key for n in known.inputs]
+            known.key = hashlib.sha256("|".join(map(str, parts)).encode()).hexdigest()[:32]
+    return node.key
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, Node):
+        return value.key
+    if isinstance(value, Constant):
+        value = value.tensor
+    if isinstance(value, Tensor):
+        if value.is_meta:
+            return f"{tuple(value.shape)} {value.dtype}"
+        return str(checksum_of({"": value}))
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(_text, value))}]"
+    return repr(value)
+
+
+def open_folder(folder: Path, resume: bool) -> None:
+    """Make the folder of a run; without `resume`, remove what an earlier run left in it.
+
+    Raises:
+        ValueError: it holds something else than an earlier run.
+    """
+    ours = folder.is_dir() and not folder.is_symlink()
+    if ours:
+        ours = not any(folder.iterdir()) or (folder / MARK).exists()
+    if not ours and (folder.is_symlink() or folder.exists()):
+        raise ValueError(
+            f"{folder} is not from an earlier run of inference(), which would write its layers "
+            f"there. Move it, or give another out=."
+        )
+    if not resume:
+        remove_folder(folder)
+    folder.mkdir(exist_ok=True)
+    (folder / MARK).touch()
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove a folder with the files of a run."""
+    shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,172 @@
+"""Messages that are reduced into rows, and which nodes are computed together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..core.quantized import QuantizedTensor
+from ..ops.products import Adjacency, aggregate, can_aggregate, on_host
+from .orders import Order
+from .tables import Constant, Fill, Leaf, Node, Operation, Rows, Take
+
+HUB_BYTES = 16 << 20  # of messages that are computed at a time
+
+
+class Scatter(Node):
+    """Rows that other rows, the messages, are reduced into, in the order of the messages.
+
+    Args:
+        base: what is reduced into.
+        source: the messages.
+        order: the messages by the row that they go to.
+        reduce: "sum", "mean", "amax", "amin" or "prod", as of `torch.scatter_reduce`.
+        include: whether the base counts.
+    """
+
+    costly = True
+
+    def __init__(self, base: Node, source: Node, order: Order, reduce: str, include: bool) -> None:
+        super().__init__(base.meta, base.dim, (base, source))
+        self.reduce, self.include, self.order = reduce, include, order
+        self.product: Callable[[int, int], Tensor] | None = None
+
+    def prepare(self) -> None:
+        """Choose how rows are computed, once all that they are taken from is there."""
+        self.product = self._product()
+
+    def _product(self) -> Callable[[int, int], Tensor] | None:
+        """Return what computes some rows as a product of a sparse matrix with a table, or None.
+
+        That is the sum of [weight x] gathered rows, or their largest or smallest, where the base is
+        0 and a row without messages gets 0.
+        """
+        base = self.inputs[0]
+        source: Any = self.inputs[1]
+        weight = None
+        if isinstance(source, Operation) and source.is_product():
+            pair = sorted(source.call[2], key=lambda v: isinstance(v, Take))
+            if isinstance(pair[0], Leaf) and pair[0].meta.shape[1:] == (1,) and pair[0].dim == 0:
+                weight, source = pair[0].table, pair[1]
+        table = source.inputs[0].table if isinstance(source, Take) and source.inputs else None
+        zero = isinstance(base, Fill) and base.value == 0 and base.dim == 0
+        kind = {"sum": "sum", "amax": "max", "amin": "min"}.get(self.reduce)
+        if kind is None or table is None or not zero or (kind == "sum") != self.include:
+            return None
+        index = source.index.tensor if isinstance(source.index, Constant) else None
+        dtypes = {table.dtype, self.meta.dtype, self.meta.dtype if weight is None else weight.dtype}
+        fits = len(dtypes) == 1 and table.dtype in (torch.float32, torch.float64)
+        if index is None or source.dim != 0 or not fits or not _is_plain(table):
+            return None
+        weight = None if weight is None else weight.view(-1)
+        if not (on_host(table, index) and can_aggregate(table, weight, kind)):
+            return None
+        order = self.order
+        sources, factors = order.sorted(index), None if weight is None else order.sorted(weight)
+
+        def rows(first: int, last: int) -> Tensor:
+            begin, end = order.span(first, last)
+            indptr = order.indptr[first : last + 1] - begin
+            part = None if factors is None else factors[begin:end]
+            matrix = Adjacency(indptr, sources[begin:end], table.size(0))
+            return aggregate(matrix, table, part, kind)
+
+        return rows
+
+    def compute(self, rows: Rows) -> Tensor:
+        """Return a run of rows."""
+        assert rows.index is None, "all rows are computed before some are taken by a list"
+        if self.product is not None:
+            return self.product(rows.first, rows.last)
+        base, source = self.inputs
+        degree = self.order.indptr[rows.first : rows.last + 1].diff().to(rows.backend.device)
+        shape = [1] * self.meta.dim()
+        shape[self.dim] = -1
+        out = base.read(rows).clone()
+        if not self.include:
+            out = torch.where(degree.view(shape) > 0, _neutral(self.reduce, out.dtype), out)
+        begin, end = self.order.span(rows.first, rows.last)
+        step = max(1, HUB_BYTES // max(1, sum(n.row_bytes for n in cone(source))))
+        for a in range(begin, end, step):
+            b = min(a + step, end)
+            part = source.read(rows.messages(self.order, a, b))
+            target = self.order.targets(rows.first, rows.last, a, b).to(part.device)
+            target = target.view(shape).expand_as(part)
+            if self.reduce in ("sum", "mean"):
+                out.scatter_add_(self.dim, target, part)
+            else:
+                out.scatter_reduce_(self.dim, target, part, self.reduce)
+        if self.reduce == "mean":
+            out = out / (degree + self.include).clamp_(min=1).view(shape).to(out.dtype)
+        result: Tensor = out
+        return result
+
+    def release(self) -> None:
+        """Let go of the edges."""
+        self.product = None
+        del self.order
+
+    def described(self) -> list[Any]:
+        """Return how, and where to."""
+        return [self.reduce, self.include, self.order.index]
+
+
+def _is_plain(table: Tensor) -> bool:
+    return table.is_contiguous() and not isinstance(table, QuantizedTensor)
+
+
+def _neutral(reduce: str, dtype: torch.dtype) -> Tensor:
+    """Return what changes no result."""
+    if reduce in ("amax", "amin"):
+        info = torch.finfo(dtype) if dtype.is_floating_point else torch.iinfo(dtype)
+        value = info.min if reduce == "amax" else info.max
+        if dtype.is_floating_point:
+            value = float("-inf") if reduce == "amax" else float("inf")
+        return torch.tensor(value, dtype=dtype)
+    return torch.tensor(1 if reduce == "prod" else 0, dtype=dtype)
+
+
+def cone(target: Node) -> list[Node]:
+    """Return the nodes that are computed for the same rows as `target`, itself first."""
+    found, ahead = {target: None}, [target]
+    while ahead:
+        node = ahead.pop()
+        inputs = node.inputs
+        if node.table is not None or isinstance(node, Take):
+            inputs = ()
+        elif isinstance(node, Scatter):
+            inputs = node.inputs[:1]
+        for entry in inputs:
+            if entry not in found:
+                found[entry] = None
+                ahead.append(entry)
+    return [n for n in found if n.table is None]
+
+
+def scatters_of(target: Node) -> tuple[list[Scatter], list[Scatter]]:
+    """Return the scatters that computing a node by runs of rows computes, and those it cannot.
+
+    The latter are asked for rows by a list, which takes all of their rows at first.
+    """
+    by_run: dict[Scatter, None] = {}
+    by_list: dict[Scatter, None] = {}
+    ahead, seen = [(target, False)], {(target, False)}
+    while ahead:
+        node, listed = ahead.pop()
+        if node.table is not None:
+            continue
+        if isinstance(node, Scatter):
+            (by_list if listed else by_run)[node] = None
+            if listed:
+                continue
+            asked = [(node.inputs[0], False), (node.inputs[1], True)]
+        elif isinstance(node, Take):
+            asked = [(n, listed or node.index[1] != 1) for n in node.inputs if node.by_run]
+        else:
+            asked = [(n, listed) for n in node.inputs]
+        ahead += [pair for pair in asked if pair not in seen]
+        seen.update(asked)
+    return list(by_run), list(by_list)

@@ -1,0 +1,185 @@
+"""The tensor that a user's forward gets: of full shape, computed by blocks of rows when needed.
+
+A wrapper subclass with `__torch_dispatch__` sees every ATen operation, whoever calls it (Python,
+TorchScript, C++, a custom autograd Function), after autograd and autocast. `Run` defers it where
+`rules` says that rows stay apart, and for gathers and scatters; others run on whole tables.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+from .rules import bound
+from .tables import Node
+
+
+class Token:
+    """Stands for a tensor in sets, as tensors compare by value."""
+
+    def __init__(self, tensor: Any) -> None:
+        self.tensor = weakref.ref(tensor)
+
+
+class TableTensor(Tensor):
+    """A tensor whose elements are those of a `Node`.
+
+    Attributes:
+        node: what it holds now.
+        run: the run that it belongs to.
+        group: tokens of the tensors that share memory with it: what is written to one is seen by
+            all.
+        origin: (tensor, function): it is a view that the function makes of the tensor; or None.
+        plain: memory of its own, after a write that is not deferred; or None.
+    """
+
+    node: Node
+    run: Any
+    group: weakref.WeakSet[Token]
+    origin: tuple[TableTensor, Callable[[Tensor], Tensor]] | None
+    plain: Tensor | None
+    token: Token
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+    @staticmethod
+    def __new__(cls, run: Any, node: Node) -> TableTensor:
+        """Return a tensor that holds a node."""
+        meta = node.meta
+        self: TableTensor = Tensor._make_wrapper_subclass(
+            cls, meta.shape, strides=meta.stride(), dtype=meta.dtype, device=run.device
+        )
+        self.run, self.origin, self.plain = run, None, None
+        self.token = Token(self)
+        self.group = weakref.WeakSet([self.token])
+        self.hold(node)
+        return self
+
+    def __init__(self, run: Any, node: Node) -> None:
+        pass
+
+    def hold(self, node: Node) -> None:
+        """Hold another node from now on."""
+        known = self.__dict__.get("node")
+        if known is not None:
+            known.users.discard(self.token)
+        self.node = node
+        node.users.add(self.token)
+
+    def whole(self) -> Tensor:
+        """Return all rows as a plain tensor, which must not be written to."""
+        found: Tensor = self.run.whole(self)
+        return found
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """Defer the operation, or run it on whole tables."""
+        leaves = tree_leaves((args, kwargs))
+        run = next(a.run for a in leaves if isinstance(a, TableTensor))
+        return run.call(func, args, kwargs or {})
+
+    @property
+    def data(self) -> Tensor:
+        """The tensor without its history."""
+        return self.detach()
+
+    @data.setter
+    def data(self, value: Tensor) -> None:
+        if value.shape != self.shape or value.dtype != self.dtype:
+            raise ValueError(
+                f"Cannot set .data of a table of {tuple(self.shape)} {self.dtype} to "
+                f"{tuple(value.shape)} {value.dtype}. Give the new tensor a name of its own."
+            )
+        with torch.no_grad():
+            self.copy_(value)
+
+    def tolist(self) -> Any:
+        """Return its elements as lists."""
+        return self.whole().tolist()
+
+    def numpy(self, *, force: bool = False) -> Any:
+        """Return its elements as an array."""
+        return self.whole().numpy(force=force)
+
+    def __array__(self, dtype: Any = None) -> Any:
+        """Return its elements as an array."""
+        return np.asarray(self.whole().numpy(), dtype)
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+        """Show its elements."""
+        return repr(self.whole())
+
+    def __deepcopy__(self, memo: Any) -> Tensor:
+        """Return a copy."""
+        return self.clone()
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Pickle a plain tensor."""
+        return self.whole().clone().__reduce_ex__(protocol)  # type: ignore[no-untyped-call]
+
+    def members(self) -> list[TableTensor]:
+        """Return the tensors that share memory with it."""
+        return [t for t in (token.tensor() for token in list(self.group)) if t is not None]
+
+    def make_plain(self) -> None:
+        """Give it, and the tensors that share memory with it, memory to write to."""
+        root = self
+        while root.origin is not None:
+            root = root.origin[0]
+        if root.plain is None:
+            root.plain = root.whole().clone()
+        for view in root.members():
+            view.made_plain()
+
+    def made_plain(self) -> Tensor:
+        """Return its memory, as a view of the memory of what it is a view of."""
+        if self.plain is None:
+            assert self.origin is not None
+            parent, function = self.origin
+            self.plain = function(parent.made_plain())
+        return self.plain
+
+
+class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Sees operations on plain tensors in a forward.
+
+    What is deferred reads tensors as they are when it is called. So a plain tensor that is about to
+    change is copied for it; and new plain tensors are counted.
+    """
+
+    def __init__(self, run: Any) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._run = run
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run the operation."""
+        kwargs = kwargs or {}
+        if func._schema.is_mutable:
+            self._run.protect(written(func, args, kwargs))
+        found = func(*args, **kwargs)
+        if not func._schema.is_mutable and not func.is_view:
+            self._run.count(found)
+        return found
+
+
+def written(func: Any, args: Any, kwargs: Any) -> list[Tensor]:
+    """Return the arguments that an operation writes to."""
+    given = bound(func, args, kwargs)
+    found = []
+    for argument in func._schema.arguments:
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            found += tree_leaves(given.get(argument.name))
+    return [value for value in found if isinstance(value, Tensor)]
+
+
+def plain_of(value: Any) -> Any:
+    """Return arguments with whole tables in place of tables."""
+    return tree_map(lambda v: v.whole() if isinstance(v, TableTensor) else v, value)
