@@ -233,12 +233,11 @@ class Steps:
     @property
     def _end(self) -> int:
         """Number of the next batch to draw."""
-        return self._drawn[-1][0] + 1 if self._drawn else self.first
+        return max(self.first, self._drawn[-1][0] + 1 if self._drawn else 0)
 
     def left(self) -> Iterator[Step]:
         """Return all batches from `first` on."""
-        self._forget()
-        return chain(tuple(self._drawn), self)
+        return chain([step for step in self._drawn if step[0] >= self.first], self)
 
     def __iter__(self) -> Steps:
         return self
@@ -258,14 +257,12 @@ class Steps:
         except StopIteration:
             self._drawing = False
             raise
-        self._forget()
-        self._drawn.append(step)
+        drawn = self._drawn
+        while drawn and drawn[0][0] < self.first:
+            drawn.popleft()
+        drawn.append(step)
         self._drawing = False
         return step
-
-    def _forget(self) -> None:
-        while self._drawn and self._drawn[0][0] < self.first:
-            self._drawn.popleft()
 
     def _repeated(self) -> Iterator[Any]:
         batches, generator = self._order.batches, self._order.generator
