@@ -317,3 +317,16 @@ def test_mistakes_are_caught(old: str, new: str) -> None:
 def check_with_and_without_skipping(backend: Backend) -> None:
     test_nodes_that_draw_nothing(backend, "attributed")
     check_steps(backend, attributed())
+
+
+@both
+@pytest.mark.parametrize("induced", [False, True])
+def test_a_workspace_forgets_the_rules_of_the_batch_before(backend: Backend, induced: bool) -> None:
+    case = homogeneous([4, 3], induced=induced)
+    without = with_excluded_edges(np.random.default_rng(0), case, 0.5)
+    (work,) = workspaces(backend, without, 1)
+    expected = run(CpuBackend(), case)[0]
+    for _ in range(2):
+        fewer = work.sample(without.seeds, without.key, without.rules, induced)
+        assert len(fewer.edge[0]) < len(expected.edge[0])
+        assert_same(work.sample(case.seeds, case.key, induced=induced), expected)

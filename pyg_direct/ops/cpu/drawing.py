@@ -58,6 +58,7 @@ class Drawing(Scratch):
 
     def _obey(self, rules: Rules) -> None:
         """Take the rules of a batch, as arrays for the kernels."""
+        self._rules = rules
         self._excluded = self._excluded_bounds = NO_INTS  # as in `ExcludedEdges`
         self._seed_time = self._seed_before = NO_INTS  # [seeds]; [0] without times, a window
         if rules.excluded is not None:

@@ -93,7 +93,8 @@ class CpuWorkspace(Drawing):
         sizes = [0 if seed is None else seed.shape[0] for seed in seeds]
         self._begin(sizes)
         self._num_seeds[:] = sizes
-        self._obey(NO_RULES)
+        if self._rules is not NO_RULES:
+            self._obey(NO_RULES)
         hop, address = 0, ids.data_ptr()
         arrays = self._growing()
         while hop < len(self._plan.fanouts):
