@@ -22,6 +22,8 @@ MAX_WINDOW = 1 << 62  # so that a time minus a window can be told from the least
 def check_data(data: Any) -> None:
     """Raise a ValueError unless `data` is a graph of PyG's, or a pair of stores."""
     stores = isinstance(data, (tuple, list)) and len(data) == 2
+    if stores and all(map(_is_graph, data)):
+        stores = False  # PyG's classes are both stores, too, but two with edges are two graphs
     if isinstance(data, (Data, HeteroData)) or (
         stores and isinstance(data[0], FeatureStore) and isinstance(data[1], GraphStore)
     ):
@@ -38,6 +40,13 @@ def check_data(data: Any) -> None:
             f"join them with torch_geometric.data.Batch.from_data_list(data)."
         )
     raise ValueError(f"{wanted}, got {type(data).__name__}.")
+
+
+def _is_graph(value: Any) -> bool:
+    """Whether a value is PyG data with edges."""
+    return isinstance(value, (Data, HeteroData)) and any(
+        key in store for store in value.edge_stores for key in ("edge_index", "adj_t", "adj")
+    )
 
 
 def check_window(time_window: Any, time_attr: str | None) -> int | None:

@@ -51,8 +51,7 @@ def graph_of(
 
     Args:
         data: `Data` or `HeteroData`, each relation with `edge_index` (a tensor or an `EdgeIndex`),
-            `adj_t` or `adj` (see `from_matrix`), or no edges at all; or a (`FeatureStore`,
-            `GraphStore`).
+            `adj_t` or `adj` (see `from_matrix`); or a (`FeatureStore`, `GraphStore`).
         is_sorted: the user says that `edge_index` is sorted by column and, with `time_attr`, by
             time within each column. Sorted edges are recognised without it, too; with it, unsorted
             ones are an error.
@@ -63,7 +62,8 @@ def graph_of(
         checks_ids: the caller takes a CSC that is not `verified`, as of a graph that was opened.
 
     Raises:
-        ValueError: ids out of range, a wrong shape or dtype, or unsorted edges with `is_sorted`.
+        ValueError: ids out of range, a wrong shape or dtype, unsorted edges with `is_sorted`, or a
+            relation without edges of any of these forms.
     """
     saved = None if backward else compressed_graph(data, time_attr, weight_attr)
     if saved is not None:
@@ -192,8 +192,10 @@ def _compressed(
             return from_matrix(store[key], f"{name}.{key}", size, backward), torch.int64
     edge_index = getattr(store, "edge_index", None)
     if edge_index is None:
-        none = np.empty(0, np.int64)
-        return compress(none, none, *size), torch.int64
+        raise ValueError(
+            f"{name} has no edges: set {name}.edge_index (int64 [2, num_edges], [2, 0] for none), "
+            f"{name}.adj_t or {name}.adj."
+        )
     if isinstance(edge_index, EdgeIndex):
         is_sorted = is_sorted or edge_index.sort_order == ("row" if backward else "col")
         edge_index = edge_index.as_tensor()

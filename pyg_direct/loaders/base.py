@@ -12,6 +12,7 @@ from torch_geometric.sampler import BaseSampler
 from ..batch.ids import Ids, ids_of
 from ..core.types import BatchKey
 from ..loading.base import DirectLoader
+from ..loading.seeds import integers
 from ..loading.site import Placing
 
 # What DataLoader's `__init__` takes from a loader of ours and a user (or Lightning) may pass again.
@@ -22,7 +23,7 @@ class _Positions:
     """The input of a loader whose batches are told apart by the positions of their seeds alone."""
 
     def __getitem__(self, index: Any) -> Tensor:
-        return torch.as_tensor(index, dtype=torch.int64).view(-1)
+        return integers(index)
 
 
 class CpuDrawnLoader(DirectLoader):

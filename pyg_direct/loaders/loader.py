@@ -41,7 +41,8 @@ class NeighborLoader(DirectLoader, torch_geometric.loader.NeighborLoader):  # ty
         num_neighbors: fan-out of each hop; negative for all neighbours, 0 for none. With edge
             types, one list for all of them or a dict with a list for each.
         input_nodes: seeds, as ids, a bool mask [num_nodes], or None for all nodes. With node
-            types, a type, or (type, seeds).
+            types, a type, or (type, seeds). A mask of integers is refused: as many as there are
+            nodes, three or more, and all of them 0 or 1.
         input_time: int64 [num_seeds], the time of each seed; refused without `time_attr`, as it
             would have no effect. Without it, the seeds' own times hold; where they have none, as
             with times of edges, it must be given.

@@ -44,7 +44,7 @@ from .options import check_names, check_prefetch, refuse_unused, threads_of_a_ba
 from .producing import producing, start_producer, weak_work
 from .progress import Progress, SeedOrder
 from .recorder import Recorder, TimedBackend
-from .seeds import seeds_at
+from .seeds import integers, seeds_at
 from .site import Placing, Site, check_ready_sampler
 from .stages import Handover, Schedule
 from .stats import Stats
@@ -219,7 +219,7 @@ class DirectLoader(SerialAfterFork, torch.utils.data.DataLoader[Any]):
         if key is None:  # outside of an epoch, at whose beginning it was decided
             self._decide_device()
         # Positions may come in any shape; they are taken one after the other.
-        inputs = self.input_data[torch.as_tensor(index, dtype=torch.int64).view(-1)]
+        inputs = self.input_data[integers(index)]
         out = self._sample(inputs, key)
         return self.filter_fn(out) if self.filter_per_worker else out
 

@@ -26,8 +26,9 @@ def node_seeds(input_nodes: Any, input_id: Any, data: Any, sampler: Any) -> Any:
     changes no batch.
 
     Raises:
-        ValueError: no node type where the graph has some, a mask of the wrong length, ids that are
-            not integers of one dimension, or not one `input_id` for each.
+        ValueError: no node type where the graph has some, a mask of the wrong length, a mask of
+            integers (as many as there are nodes, of three nodes or more, and all of them 0 or 1),
+            ids that are not integers of one dimension, or not one `input_id` for each.
     """
     counts = _num_nodes(data, sampler)
     local = isinstance(data, (Data, HeteroData))
@@ -90,22 +91,24 @@ def _as_nodes(input_nodes: Any, input_id: Any, num_nodes: int | None, local: boo
         return nodes
     if _looks_like_a_mask(nodes, num_nodes):
         raise ValueError(
-            f"input_nodes is a torch.uint8 tensor of {num_nodes} zeros and ones, one for each "
-            f"node, but integers are taken as node ids. Pass the mask as input_nodes.bool(), or "
-            f"the ids as input_nodes.long()."
+            f"input_nodes is {nodes.dtype} of {num_nodes} zeros and ones, one for each node, but "
+            f"integers are taken as node ids: the seeds would be nodes 0 and 1 again and again. "
+            f"Pass a mask as input_nodes.bool(). If these two nodes are meant, pass them once, and "
+            f"their repeats by sampler=."
         )
     check_input_id(input_id, len(nodes))
     return nodes.to(torch.int64, copy=True)
 
 
 def _looks_like_a_mask(nodes: Tensor, num_nodes: int | None) -> bool:
-    """Whether a tensor of ids is a mask of the days before torch.bool."""
-    return (
-        nodes.dtype == torch.uint8
-        and num_nodes is not None
-        and len(nodes) == num_nodes > 2
-        and int(nodes.max()) <= 1
-    )
+    """Whether integers are a mask: as many as there are nodes, and all of them 0 or 1.
+
+    Of two nodes they may be all ids; of more, such ids would be nothing but repeats.
+    """
+    if num_nodes is None or not len(nodes) == num_nodes > 2:
+        return False
+    low, high = torch.aminmax(nodes)
+    return int(low) >= 0 and int(high) <= 1
 
 
 def link_seeds(edge_label_index: Any, data: Any, sampler: Any) -> Any:
@@ -184,6 +187,23 @@ def _as_links(links: Any) -> Tensor:
     return links
 
 
+def integers(index: Any) -> Tensor:
+    """Return the positions of a batch's seeds, int64 [n], from one of any shape.
+
+    Raises:
+        TypeError: something other than integers, which torch would cut off to such.
+    """
+    positions = index if isinstance(index, Tensor) else np.asarray(index)
+    dtype = str(positions.dtype)
+    if len(index) > 0 and dtype.removeprefix("torch.").rstrip("0123456789") not in ("int", "uint"):
+        raise TypeError(
+            f"The seeds of a batch are named by their positions, which must be integers, got "
+            f"{dtype}: {index!r}. They come from sampler=, batch_sampler= or loader(positions); of "
+            f"a mask, pass mask.nonzero().view(-1)."
+        )
+    return torch.as_tensor(positions, dtype=torch.int64).view(-1)
+
+
 def seeds_at(seeds: Any, index: Any) -> Any:
     """Return the seeds of a batch, as ``seeds[index]`` does.
 
@@ -196,7 +216,7 @@ def seeds_at(seeds: Any, index: Any) -> Any:
     """
     positions = np.array(index) if type(index) is list else index
     if type(positions) is not np.ndarray or positions.dtype != INT64 or positions.ndim != 1:
-        return seeds[index]
+        return seeds[integers(index)]
     if type(seeds) is not NodeSamplerInput:
         return seeds[torch.from_numpy(positions)]
     ids, times = seeds.input_id, seeds.time

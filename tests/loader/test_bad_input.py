@@ -112,7 +112,7 @@ BAD_SEEDS: dict[str, Case] = {
     "one id alone": (lambda: {"input_nodes": torch.tensor(3)}, ValueError, r"input_nodes"),
     "a mask of uint8": (
         lambda: {"input_nodes": torch.arange(12, dtype=torch.uint8) % 2}, ValueError,
-        r"torch.uint8 tensor of 12 zeros and ones.*input_nodes.bool\(\), or the ids as",
+        r"torch.uint8 of 12 zeros and ones.*input_nodes.bool\(\)",
     ),
     "short mask": (
         lambda: {"input_nodes": torch.ones(11, dtype=torch.bool)}, ValueError,

@@ -4,9 +4,9 @@ import pytest
 import torch
 from graphs import assert_maps_to, assert_same_epoch, example_graph
 from loaders import make
-from torch_geometric.data import Data
+from torch_geometric.data import Data, HeteroData
 
-from pyg_direct import NeighborLoader
+from pyg_direct import HGTLoader, NeighborLoader, ShaDowKHopSampler
 
 INPUT_NODES = {
     "None": (None, list(range(12)), list(range(12))),
@@ -37,6 +37,53 @@ def test_narrow_input_nodes(dtype: torch.dtype) -> None:
     """Which torch_sparse refuses."""
     loader = make(NeighborLoader, input_nodes=torch.tensor([7, 2, 9], dtype=dtype))
     assert_same_epoch(loader, make(NeighborLoader, input_nodes=torch.tensor([7, 2, 9])))
+
+
+MASKS = {
+    "int64": lambda mask: mask.long(),
+    "int32": lambda mask: mask.int(),
+    "uint8": lambda mask: mask.to(torch.uint8),
+    "array": lambda mask: mask.numpy().astype(int),
+    "list": lambda mask: mask.long().tolist(),
+    "all": lambda mask: torch.ones_like(mask).long(),
+    "none": lambda mask: torch.zeros_like(mask).long(),
+}
+
+
+@pytest.mark.parametrize("kind", MASKS)
+def test_a_mask_of_integers_is_refused(kind: str) -> None:
+    mask = torch.arange(12) % 5 == 2
+    message = r"of 12 zeros and ones, one for each node.*input_nodes.bool\(\).*by sampler="
+    with pytest.raises(ValueError, match=message):
+        make(NeighborLoader, input_nodes=MASKS[kind](mask))
+    with pytest.raises(ValueError, match=message):
+        ShaDowKHopSampler(example_graph(), 1, 2, node_idx=MASKS[kind](mask))
+
+
+def test_a_mask_of_integers_of_one_type_is_refused() -> None:
+    data, mask = HeteroData(), torch.arange(6) % 2
+    data["a"].x, data["b"].x = torch.rand(6, 1), torch.rand(4, 1)
+    data["a", "to", "b"].edge_index = torch.tensor([[0, 5], [1, 3]])
+    for loader in (NeighborLoader, HGTLoader):
+        with pytest.raises(ValueError, match="of 6 zeros and ones"):
+            loader(data, [2], input_nodes=("a", mask))
+        assert len(list(loader(data, [2], input_nodes=("b", mask[:3])))) == 3
+
+
+@pytest.mark.parametrize("nodes", [[0, 1], [1, 0], [1, 1], [0]])
+def test_ids_of_a_graph_of_two_nodes_are_ids(nodes: list[int]) -> None:
+    data = Data(x=torch.rand(2, 1), edge_index=torch.tensor([[0], [1]]))
+    loader = NeighborLoader(data, [1], input_nodes=torch.tensor(nodes), batch_size=9)
+    assert next(iter(loader)).n_id[: len(nodes)].tolist() == nodes
+
+
+def test_repeats_of_two_nodes_come_by_sampler() -> None:
+    """As the error says."""
+    order = [0, 1, 1, 0, 0, 1, 0, 1, 1, 0, 0, 0]
+    loader = make(NeighborLoader, input_nodes=[0, 1], sampler=order, batch_size=20)
+    assert next(iter(loader)).n_id[:12].tolist() == order
+    for nodes in ([0, 1] * 5, [1] * 13, [2, *[0, 1] * 5, 1]):  # of other lengths, or other ids
+        make(NeighborLoader, input_nodes=nodes)
 
 
 @pytest.mark.pyg("kwargs")
