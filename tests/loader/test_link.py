@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 import torch_geometric.loader
-import torch_geometric.sampler.utils
 import torch_geometric.typing
+from determined_pyg import determine
 from graphs import papers_and_authors
 from hetero import graph as hetero_graph
 from scipy import stats
@@ -36,11 +36,8 @@ def pairs(edge_index):
 
 
 @pytest.fixture
-def stable_sort(monkeypatch):
-    """PyG's sort of the edges is unstable where pyg-lib is absent; pyg-lib's is stable, as ours."""
-    monkeypatch.setattr(
-        torch_geometric.sampler.utils, "index_sort", lambda x, **_: x.sort(stable=True)
-    )
+def determined(monkeypatch):
+    determine(monkeypatch)
 
 
 def assert_equal_stores(ours, theirs):
@@ -57,7 +54,7 @@ def assert_equal_stores(ours, theirs):
 
 @pytest.mark.pyg("edge_label_index", "edge_label", "batch.edge_label")
 @needs_torch_sparse
-@pytest.mark.usefixtures("stable_sort")
+@pytest.mark.usefixtures("determined")
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -81,7 +78,7 @@ def test_homogeneous_equals_pyg(arguments):
 
 @pytest.mark.pyg("edge_label_index")
 @needs_torch_sparse
-@pytest.mark.usefixtures("stable_sort")
+@pytest.mark.usefixtures("determined")
 @pytest.mark.parametrize("key", [("a", "to", "a"), ("a", "likes", "b"), ("a", "b")])
 def test_heterogeneous_equals_pyg(key):
     data = hetero_graph()
