@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -105,14 +105,15 @@ def main() -> None:
     launcher = Launcher(place)
     known = launcher.ask()
     facts = {
-        "versions": {**known["versions"], "and CuPy": ", ".join(environment.CUPY[1:])},
+        "versions": known["versions"],
         "gigabytes": round(place.gigabytes(), 1),
     }
     names, failed = set(given.jobs), False
     with ThreadPoolExecutor(given.processes) as pool:
         for part, jobs in _parts(known).items():
             chosen = [j for j in jobs if not names or names & {part, j.name, j.plant}]
-            for run in pool.map(launcher.run, chosen):
+            for future in as_completed([pool.submit(launcher.run, job) for job in chosen]):
+                run = future.result()
                 entry = report.entry_of(part, run)
                 report.write(facts, part, run.plant or run.job, entry)
                 failed = failed or entry[report.PROBLEMS] != []

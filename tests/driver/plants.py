@@ -115,13 +115,13 @@ PLANTS: dict[str, Plant] = {
     ),
     "a changed table is copied while it is read": Plant(
         PLACER,
-        "                synchronize()  # earlier batches may be reading the old values\n",
+        "                registry.runtime.synchronize()  # earlier batches may be reading the old values\n",
         "",
         "changed_table",
     ),
     "a changed table is read while it is copied": Plant(
         PLACER,
-        "                synchronize()\n                self.version",
+        "                registry.runtime.synchronize()\n                self.version",
         "                self.version",
         "changed_table",
     ),

@@ -113,10 +113,14 @@ def _page(facts: Mapping[str, Any], parts: Mapping[str, Any]) -> Iterator[str]:
         date = max(e[DATE] for e in entries.values())
         number = f"{found} found" if part == PLANTS else str(runs)
         yield f"| {part} | {date} | {len(entries)} | {number} | {problems} |"
-    yield ""
-    for part, entries in parts.items():
-        for name, entry in entries.items():
-            yield from (f"* Problem of {part}: {name}: {problem}" for problem in entry[PROBLEMS])
+    problems = [
+        f"* Problem of {part}: {name}: {problem}"
+        for part, entries in parts.items()
+        for name, entry in entries.items()
+        for problem in entry[PROBLEMS]
+    ]
+    if problems:
+        yield from ["", *problems]
     for part, entries in parts.items():
         yield ""
         if part == PLANTS:
