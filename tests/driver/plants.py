@@ -115,8 +115,8 @@ PLANTS: dict[str, Plant] = {
     ),
     "a changed table is copied while it is read": Plant(
         PLACER,
-        "                registry.runtime.synchronize()  # earlier batches may be reading the old values\n",
-        "",
+        "registry.runtime.synchronize()  # earlier batches",
+        "# earlier batches",
         "changed_table",
     ),
     "a changed table is read while it is copied": Plant(
