@@ -24,7 +24,7 @@ from . import environment, report
 from .report import Outcome, Run
 
 MARK = "outcome: "
-LIMIT_SECONDS, PLANT_LIMIT_SECONDS = 900, 240
+LIMIT_SECONDS, LATE = 900, -1000
 SCHEDULES = "eager,lazy,2,4,5,6"
 FEW_SCHEDULES = "eager,lazy,2"
 PLANT_SCHEDULES = "2,4,5,6,lazy,eager"  # a device that fails ends the process
@@ -67,10 +67,13 @@ class Launcher:
             output, status, errors = done.stdout, done.returncode, done.stderr
         except subprocess.TimeoutExpired as late:
             output = late.stdout.decode() if isinstance(late.stdout, bytes) else late.stdout or ""
-            status, errors = -1, "it took too long"
+            status, errors = LATE, "it took too long"
+        late = status == LATE
         lines = [line for line in output.splitlines() if line.startswith(MARK)]
         outcomes = [Outcome(*json.loads(line.removeprefix(MARK))) for line in lines]
-        if (status != 0 and not any(outcome.problem for outcome in outcomes)) or not outcomes:
+        if late:
+            outcomes.append(Outcome(job.name, "the process", "", errors, {}))
+        elif (status != 0 and not any(o.problem for o in outcomes)) or not outcomes:
             last = " / ".join(errors.strip().splitlines()[-3:])
             problem = f"the process ended with {status}: {last}"
             under_way = job.schedules.split(",")[len({o.schedule for o in outcomes}) :][:1]
@@ -84,7 +87,7 @@ class Launcher:
             cwd=environment.ROOT,
             capture_output=True,
             text=True,
-            timeout=PLANT_LIMIT_SECONDS if job.plant else LIMIT_SECONDS,
+            timeout=LIMIT_SECONDS,
             check=False,
         )
 

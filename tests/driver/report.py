@@ -38,7 +38,7 @@ def entry_of(part: str, run: Run) -> dict[str, Any]:
     today = datetime.date.today().isoformat()
     wrong = [o for o in run.outcomes if o.problem]
     if run.plant:
-        found = sorted({o.schedule for o in wrong})
+        found = sorted({o.schedule for o in wrong if o.schedule})  # not one that took too long
         by_seed = any(schedule.isdigit() for schedule in found)
         return {
             DATE: today,

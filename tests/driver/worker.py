@@ -111,6 +111,7 @@ def batches_equal(kind: str, schedules: list[str], places: str) -> Iterator[Outc
     cpu = loaders.on_cpu(kind)
     expected = [batches.epoch(cpu) for _ in range(2)]
     for place in places.split(";") if places else loaders.KINDS[kind].places:
+        where = loaders.PLACES[place]
         for schedule in schedules:
             standin.set_schedule(schedule)
             numbers: dict[str, float] = {}
@@ -118,9 +119,10 @@ def batches_equal(kind: str, schedules: list[str], places: str) -> Iterator[Outc
                 loader = loaders.loader(kind, place, device="cuda")
                 found = batches.epoch(loader)
                 problem = batches.difference(found, expected[0]) or batches.misplaced(
-                    found, "cuda:0", "ids" in loaders.PLACES[place]
+                    found, "cuda:0", "ids" in where
                 )
-                if not problem and schedule == "eager":
+                # The batches of two producers ask for differing numbers of each thing.
+                if not problem and schedule == "eager" and "num_workers" not in where:
                     numbers = counting.of_second_epoch(loader)
                 elif not problem and place == "persistent":
                     again = batches.epoch(loader)  # with the same threads
