@@ -83,7 +83,7 @@ def kernel(function: F) -> F:
 
 
 def light_kernel(function: F) -> F:
-    """As `kernel`, without counting who refers to arrays: batches of few rows take a tenth less.
+    """As `kernel`, without counting who refers to arrays: small batches take some percent less.
 
     The caller holds them while it waits. Neither the kernel nor what it calls can make arrays:
     numba refuses to compile that.

@@ -2,6 +2,7 @@
 
     pyg-direct info                 # measures the bandwidth and checks the GPU's batches
     pyg-direct info --no-bandwidth  # creates no CUDA context
+    pyg-direct info --compile       # compiles the CPU kernels, as while an image is built
 
 `report` gives the same text. It never raises: what cannot be found out is "unknown (why)".
 """
@@ -15,6 +16,7 @@ from typing import NamedTuple
 from ..core.config import DEVICE_VARIABLE
 from ..core.units import size_text
 from .command import parser_of
+from .compiling import compile_kernels
 from .doctor.bandwidth import HostBandwidth
 from .doctor.facts import PACKAGES, UNLIMITED, Facts, Machine, TorchCuda, find_out
 from .doctor.nvidia import Gpu
@@ -315,7 +317,13 @@ def main(argv: list[str] | None = None) -> None:
     """Print the report."""
     parser = parser_of("info", __doc__)
     parser.add_argument("--no-bandwidth", action="store_true", help="do not measure: use no GPU")
-    print(report(bandwidth=not parser.parse_args(argv).no_bandwidth))
+    parser.add_argument(
+        "--compile", action="store_true", help="compile the CPU kernels and keep them, then report"
+    )
+    args = parser.parse_args(argv)
+    if args.compile:
+        compile_kernels()
+    print(report(bandwidth=not args.no_bandwidth))
 
 
 if __name__ == "__main__":

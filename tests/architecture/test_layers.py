@@ -48,6 +48,7 @@ PYG = {
     "models",
     "loaders",
     "tools.plan",
+    "tools.compiling",
     "files",
 }
 CUPY = {"ops.cuda.compiler"}

@@ -1,0 +1,150 @@
+"""Compile the CPU kernels before anybody waits for them, as while an image is built."""
+
+from __future__ import annotations
+
+import importlib
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..files.generate import PowerLaw, generate
+
+NODES, EDGES = 2_000, 70_000  # so many edges that kernels sort them
+TYPES, EDGES_OF_TYPE = ("a", "b"), 3_000
+FIXED: dict[str, Any] = {"num_neighbors": [4, 3], "batch_size": 64}
+TIMES: dict[str, Any] = {"time_attr": "time", "input_time": torch.full((NODES,), 500)}
+WEIGHTS: dict[str, Any] = {"weight_attr": "weight"}
+
+# What `NeighborLoader` is given beside FIXED: each compiles other kernels, or the same ones for
+# arguments of other types.
+NODE_OPTIONS: list[dict[str, Any]] = [
+    {},
+    {"replace": True},
+    {"disjoint": True},
+    {"num_neighbors": [100, -1]},
+    {"subgraph_type": "induced"},
+    {"subgraph_type": "bidirectional"},
+    {"subgraph_type": "induced", "disjoint": True},
+    WEIGHTS,
+    {**WEIGHTS, "replace": True},
+    TIMES,
+    {**TIMES, "temporal_strategy": "last"},
+    {**TIMES, **WEIGHTS},
+    {**TIMES, **WEIGHTS, "replace": True},
+]
+LINK_OPTIONS: list[dict[str, Any]] = [
+    {},
+    {"neg_sampling": "binary"},
+    {"exclude_seed_edges": True},
+    {"exclude_seed_edges": True, "replace": True},
+    {"exclude_seed_edges": True, **WEIGHTS},
+    {"exclude_seed_edges": True, "subgraph_type": "induced"},
+]
+NARROW = (torch.int8, torch.float16, torch.bfloat16)
+
+
+def compile_kernels() -> None:
+    """Do with small graphs what loaders and `inference` do on the CPU, so that kernels are kept.
+
+    numba compiles a kernel at its first call for the types of its arguments, and keeps the machine
+    code on disk (in `NUMBA_CACHE_DIR`, if that is set). The types are those of graphs with fewer
+    than 2^31 nodes and edges. Left out is what only graphs of billions of edges, files larger than
+    memory, and weights whose sums overflow need.
+    """
+    package: Any = importlib.import_module("pyg_direct")  # all of it, as a user's program
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        for loader in _loaders(package):
+            next(iter(loader))
+        _run_models(package)
+        _use_files(package)
+
+
+def _graph() -> Any:
+    from torch_geometric.data import Data
+
+    return Data(
+        x=torch.randn(NODES, 8),
+        y=torch.zeros(NODES, dtype=torch.int64),
+        time=torch.randint(1_000, (NODES,)),
+        edge_index=torch.randint(NODES, (2, EDGES)),
+        weight=torch.rand(EDGES),
+    )
+
+
+def _typed_graph() -> Any:
+    from torch_geometric.data import HeteroData
+
+    data = HeteroData()
+    for source in TYPES:
+        data[source].x = torch.randn(NODES, 8)
+        for target in TYPES:
+            data[source, "to", target].edge_index = torch.randint(NODES, (2, EDGES_OF_TYPE))
+    return data
+
+
+def _loaders(package: Any) -> Iterator[Any]:
+    """Yield a loader of each kind over the CPU, in its second form over edges that are sorted."""
+    data, typed = _graph(), _typed_graph()
+    device = {"device": "cpu"}
+    for given in (data, data.sort(sort_by_row=False)):
+        for options in NODE_OPTIONS:
+            yield package.NeighborLoader(given, **{**FIXED, **options}, **device)
+        for options in LINK_OPTIONS:
+            pairs = given.edge_index[:, :200]
+            yield package.LinkNeighborLoader(
+                given, edge_label_index=pairs, **{**FIXED, **options}, **device
+            )
+        yield package.ShaDowKHopSampler(given, 2, 3, batch_size=64, **device)
+        yield package.GraphSAINTNodeSampler(given, 200, **device)
+        yield package.GraphSAINTEdgeSampler(given, 200, **device)
+        yield package.GraphSAINTRandomWalkSampler(given, 100, 2, **device)
+        yield package.ClusterLoader(
+            package.ClusterData(given, 4, log=False), batch_size=2, **device
+        )
+    for p in (1.0, 2.0):
+        yield package.Node2Vec(data.edge_index, 4, 5, 3, p=p, num_nodes=NODES).loader(batch_size=64)
+    yield package.NeighborLoader(typed, **FIXED, input_nodes="a", **device)
+    yield package.HGTLoader(typed, [32, 32], input_nodes="a", batch_size=16, **device)
+    for dtype in NARROW:
+        for decoded in (torch.float32, torch.bfloat16):
+            data.x = package.quantize(torch.randn(NODES, 8), dtype)
+            yield package.NeighborLoader(data, **FIXED, feature_dtype=decoded, **device)
+
+
+def _run_models(package: Any) -> None:
+    """Run inference, and train for an epoch."""
+    from torch_geometric.nn.models import GraphSAGE
+
+    data = _graph()
+    loader = package.NeighborLoader(data, [10, 10], batch_size=NODES, device="cpu")
+    for kind in ("mean", "max"):
+        model = GraphSAGE(8, 4, 2, 4, aggr=kind)
+        package.inference(model, data, inputs=("x", "edge_index"))
+        fast = package.accelerate(model, loader)
+        for batch in loader:
+            fast(batch.x, batch.edge_index).sum().backward()
+
+
+def _use_files(package: Any) -> None:
+    """Write graphs to files, and sample from them."""
+    with tempfile.TemporaryDirectory() as folder:
+        generate(PowerLaw(NODES, EDGES), Path(folder) / "generated")
+        kinds: list[dict[str, Any]] = [{}, TIMES, WEIGHTS]
+        for number, options in enumerate(kinds):
+            path = Path(folder) / str(number)
+            names = {name: options[name] for name in options if name.endswith("_attr")}
+            package.save(_graph(), path, **names)
+            for verify, replace in ((True, False), (True, True), (False, False)):
+                loader = package.NeighborLoader(
+                    package.open(path, verify=verify),
+                    **FIXED,
+                    **options,
+                    replace=replace,
+                    device="cpu",
+                )
+                for _ in loader:  # keys of later batches are made in another way
+                    pass

@@ -1,0 +1,89 @@
+"""`pyg-direct info --compile`: afterwards no loader waits for a kernel to be compiled."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pyg_direct.tools import info
+
+ROOT = Path(__file__).parents[3]
+
+# Compiled when they are needed: for graphs of billions of edges, files larger than memory, weights
+# whose sums overflow, and `Backend.reduce`, which no loader or model calls.
+LATER = {
+    "alias.rescale",
+    "counting_sort.fill_buckets",
+    "counting_sort.sort_buckets",
+    "pages.pages_of_rows",
+    "pages.request_pages",
+    "reduce.reduce_rows",
+}
+
+MISSING = """
+import importlib, pkgutil
+import pyg_direct.kernels
+from pyg_direct.tools.info import main
+main(["--compile", "--no-bandwidth"])
+for found in pkgutil.iter_modules(pyg_direct.kernels.__path__):
+    module = importlib.import_module(f"pyg_direct.kernels.{found.name}")
+    for name, kernel in vars(module).items():
+        if getattr(getattr(kernel, "py_func", None), "__module__", None) == module.__name__:
+            if not kernel.overloads and "inline" not in kernel.targetoptions:
+                print(f"missing: {found.name}.{name}")
+"""
+
+# Written as a user would; other numbers of nodes, edges and features than those that were compiled.
+PROGRAM = """
+import torch
+from torch_geometric.data import Data
+from torch_geometric.nn import GraphSAGE
+import pyg_direct
+data = Data(
+    x=torch.randn(300, 5), y=torch.arange(300), edge_index=torch.randint(300, (2, 2_000)),
+    time=torch.arange(300), rating=torch.rand(2_000), train_mask=torch.rand(300) < 0.5,
+)
+options = dict(num_neighbors=[5, 2], batch_size=32)
+for more in (
+    {"input_nodes": data.train_mask, "shuffle": True, "num_workers": 2}, {"disjoint": True},
+    {"weight_attr": "rating"}, {"time_attr": "time", "input_time": data.time},
+):
+    for batch in pyg_direct.NeighborLoader(data, **options, **more):
+        pass
+next(iter(pyg_direct.LinkNeighborLoader(data, **options, neg_sampling="binary")))
+next(iter(pyg_direct.ShaDowKHopSampler(data, 2, 3, batch_size=8)))
+data.x = pyg_direct.quantize(data.x)
+next(iter(pyg_direct.NeighborLoader(data, **options)))
+"""
+
+
+def test_the_kernels_are_compiled_before_the_report(monkeypatch, capsys):
+    done = []
+    monkeypatch.setattr(info, "compile_kernels", lambda: done.append("compiled"))
+    monkeypatch.setattr(info, "report", lambda bandwidth: f"report {done} {bandwidth}")
+    info.main(["--no-bandwidth"])
+    info.main(["--compile", "--no-bandwidth"])
+    assert capsys.readouterr().out.splitlines() == ["report [] False", "report ['compiled'] False"]
+
+
+@pytest.mark.slow
+def test_nothing_is_compiled_afterwards(tmp_path):
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
+
+    def run(code):
+        return subprocess.run(
+            [sys.executable, "-c", code],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=500,
+            check=True,
+        )
+
+    compiling = run(MISSING)
+    assert "Compiling" in compiling.stderr
+    missing = [line for line in compiling.stdout.splitlines() if line.startswith("missing: ")]
+    assert {line.removeprefix("missing: ") for line in missing} <= LATER
+    assert "Compiling" not in run(PROGRAM).stderr
