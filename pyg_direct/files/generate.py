@@ -21,8 +21,8 @@ from ..core.threads import available_cores
 from ..graph.coo_to_csc import narrow
 from ..kernels import power_law as kernels
 from .arrays import ArrayWriter, write_array
+from .directory import FileNames, NewDirectory
 from .header import ArrayFile, EdgeGroup, Header, NodeGroup, write_header
-from .save import FileNames, NewDirectory
 
 Array = npt.NDArray[Any]
 T = TypeVar("T")
@@ -81,12 +81,13 @@ def generate(
     Args:
         graph: what to write.
         path: the new directory.
-        overwrite: replace what is there.
+        overwrite: replace a saved graph at `path`; never anything else.
         progress: called with the number of edges and rows that were written since the last call.
 
     Raises:
         ValueError: a field of `graph` out of its range.
-        FileExistsError: there is something at `path`.
+        FileExistsError: there is something at `path`; with `overwrite`, something else than a saved
+            graph or an empty directory.
         OSError: it cannot be written; nothing is left at `path`.
     """
     _check(graph)

@@ -166,21 +166,7 @@ def read_header(folder: Path) -> Header:
             itself. Files are not looked at.
         OSError: the header cannot be read.
     """
-    path = folder / HEADER
-    if not path.is_file():
-        raise InvalidGraphFileError(
-            f"{folder} is no saved graph: it has no {HEADER}. Write one with pyg_direct.save(data, "
-            f"path) or python -m pyg_direct.convert; an interrupted conversion goes on when its "
-            f"command is run again."
-        )
-    if path.stat().st_size > MAX_HEADER_BYTES:
-        raise InvalidGraphFileError(f"{path} is longer than any header.")
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise InvalidGraphFileError(f"{path} is no JSON: {error}.") from None
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise InvalidGraphFileError(f"{path} is no header of a saved graph.")
+    path, content = folder / HEADER, _content(folder)
     if content.get("version") != VERSION:
         raise InvalidGraphFileError(
             f"{path} has version {content.get('version')!r}; this pyg_direct reads version "
@@ -196,6 +182,40 @@ def read_header(folder: Path) -> Header:
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise InvalidGraphFileError(f"{path} is not valid: {error}.") from None
     return header
+
+
+def has_header(folder: Path) -> bool:
+    """Whether `folder` has the header of a saved graph, of whatever version, perhaps damaged."""
+    try:
+        _content(folder)
+    except InvalidGraphFileError:
+        return False
+    return True
+
+
+def _content(folder: Path) -> dict[str, Any]:
+    """Return what is in the header of `folder`, unchecked.
+
+    Raises:
+        InvalidGraphFileError: no header of this format.
+        OSError: it cannot be read.
+    """
+    path = folder / HEADER
+    if not path.is_file():
+        raise InvalidGraphFileError(
+            f"{folder} is no saved graph: it has no {HEADER}. Write one with pyg_direct.save(data, "
+            f"path) or python -m pyg_direct.convert; an interrupted conversion goes on when its "
+            f"command is run again."
+        )
+    if path.stat().st_size > MAX_HEADER_BYTES:
+        raise InvalidGraphFileError(f"{path} is longer than any header.")
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise InvalidGraphFileError(f"{path} is no JSON: {error}.") from None
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise InvalidGraphFileError(f"{path} is no header of a saved graph.")
+    return content
 
 
 def _checksum(content: Mapping[str, Any]) -> int:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
-import shutil
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +18,7 @@ from ..core.quantized import QuantizedTensor
 from ..core.types import EDGE_TIME, Csc
 from ..graph.from_pyg import Graph, graph_of
 from .arrays import ArrayWriter, dtype_name, write_array
+from .directory import FileNames, NewDirectory
 from .header import (
     ITEM_BYTES,
     ArrayFile,
@@ -58,10 +56,11 @@ def save(
         time_attr: what loaders will be given as `time_attr=`: neighbours are sorted by it now.
         weight_attr: what loaders will be given as `weight_attr=`: its tables, 24 bytes an edge, are
             made now.
-        overwrite: replace what is at `path`.
+        overwrite: replace a saved graph at `path`; never anything else.
 
     Raises:
-        FileExistsError: there is something at `path`.
+        FileExistsError: there is something at `path`; with `overwrite`, something else than a saved
+            graph or an empty directory.
         ValueError: attributes that cannot be stored (named), or a graph with ids out of range.
         OSError: it cannot be written, such as on a full disk. Nothing is left at `path`.
 
@@ -75,70 +74,6 @@ def save(
     graph = graph_of(data, time_attr=time_attr, weight_attr=weight_attr)
     with NewDirectory(path, overwrite) as folder:
         write_header(_write(data, graph, folder, time_attr, weight_attr), folder)
-
-
-class NewDirectory:
-    """A directory that appears at `path` when all is written, or not at all.
-
-    As a context, it gives the folder to write into, beside `path`; without an error, that is moved
-    to `path` at the end.
-
-    Raises:
-        FileExistsError: there is something at `path`, and not `overwrite`.
-    """
-
-    def __init__(self, path: str | os.PathLike[str], overwrite: bool = False) -> None:
-        self._path = Path(os.path.abspath(path))
-        if os.path.lexists(self._path) and not overwrite:
-            raise FileExistsError(f"{self._path} exists. Choose another path, or overwrite=True.")
-
-    def __enter__(self) -> Path:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._folder = Path(
-            tempfile.mkdtemp(prefix=f".{self._path.name}.", suffix=".part", dir=self._path.parent)
-        )
-        self._folder.chmod(0o777 & ~_umask())
-        return self._folder
-
-    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
-        if kind is None:
-            try:
-                publish(self._folder, self._path)
-                return
-            except BaseException:
-                shutil.rmtree(self._folder, ignore_errors=True)
-                raise
-        shutil.rmtree(self._folder, ignore_errors=True)
-
-
-def publish(folder: Path, path: Path) -> None:
-    """Move a finished directory to `path`, in place of what is there."""
-    sync_directory(folder)
-    if os.path.lexists(path):
-        old = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".old", dir=path.parent))
-        os.replace(path, old / path.name)
-        os.replace(folder, path)
-        shutil.rmtree(old, ignore_errors=True)
-    else:
-        os.replace(folder, path)
-    sync_directory(path.parent)
-
-
-def sync_directory(folder: Path) -> None:
-    """Have the names in `folder` on disk, where the system can do that."""
-    if os.name == "posix":
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-
-
-def _umask() -> int:
-    """Return the process's mask for new files, which can only be read by setting it."""
-    mask = os.umask(0o022)
-    os.umask(mask)
-    return mask
 
 
 def _write(
@@ -281,19 +216,6 @@ def _write_rows(path: Path, value: Tensor, order: Any) -> ArrayFile:
             ids = torch.from_numpy(order[first : first + step].astype(np.int64))
             writer.write(value.detach()[ids.to(value.device)])
         return writer.close()
-
-
-class FileNames:
-    """File names for attributes: their own names where files can have those, and a number."""
-
-    def __init__(self) -> None:
-        self._count = 0
-
-    def new(self, attribute: str) -> str:
-        """Return a name that was not given before."""
-        plain = re.sub(r"[^A-Za-z0-9_-]", "_", attribute)[:100]
-        self._count += 1
-        return f"{self._count:03d}_{plain}.bin"
 
 
 def _is_json(value: Any) -> bool:

@@ -67,7 +67,7 @@ def main(argv: list[str] | None = None) -> None:
     stored.add_argument("--time-attr", metavar="NAME", help="sort neighbours by this attribute")
     stored.add_argument("--weight-attr", metavar="NAME", help="make tables for weighted draws")
     parser.add_argument("--memory", type=count_of, default="4G", help="to use (default 4G)")
-    parser.add_argument("--overwrite", action="store_true", help="replace what is at OUT")
+    parser.add_argument("--overwrite", action="store_true", help="replace a saved graph at OUT")
     args = parser.parse_args(argv)
     try:
         with progress_bar() as begin:

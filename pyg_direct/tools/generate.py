@@ -35,7 +35,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--signal", type=float, default=DEFAULTS.signal)
     parser.add_argument("--train-share", type=float, default=DEFAULTS.train_share)
     parser.add_argument("--seed", type=int, default=DEFAULTS.seed)
-    parser.add_argument("--overwrite", action="store_true", help="replace what is at PATH")
+    parser.add_argument("--overwrite", action="store_true", help="replace a saved graph at PATH")
     args = parser.parse_args(argv)
     graph = PowerLaw(
         num_nodes=args.nodes,

@@ -10,6 +10,7 @@ import torch
 from torch_geometric.data.storage import N_KEYS
 
 from ..arrays import map_array
+from ..directory import FileNames
 from ..header import (
     ArrayFile,
     EdgeGroup,
@@ -20,7 +21,6 @@ from ..header import (
     write_header,
 )
 from ..progress import Told
-from ..save import FileNames
 from .attributes import open_attribute
 from .edge_files import EdgeFiles, EdgeInput
 from .edge_table import SOURCE_TIME, Column, EdgeTableLayout
@@ -61,14 +61,15 @@ def convert(
         memory_bytes: that the process may use, at least 1 GB. (Pages of files that the system keeps
             in memory beyond that are given back when something else needs it.) With little of it,
             edges are sorted in more and smaller parts.
-        overwrite: replace what is at `out`.
+        overwrite: replace a saved graph at `out`; never anything else.
         progress: called with the number of edges and rows in all (edges are read and written; None:
             unknown), returns what is called with those done since the last call.
 
     Raises:
         ValueError: files that do not hold what `spec` says, or do not fit each other; an unfinished
             conversion of other files or options.
-        FileExistsError: there is something at `out`.
+        FileExistsError: there is something at `out`; with `overwrite`, something else than a saved
+            graph or an empty directory. Or ``OUT.part`` holds what no conversion wrote.
         BlockingIOError: another process is converting to `out`.
         OSError: something cannot be read or written, or there is too little room on the disk, which
             is looked at before anything is written.

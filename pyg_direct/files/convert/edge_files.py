@@ -23,12 +23,11 @@ from .edge_table import EdgeTable, EdgeTableLayout
 from .journal import Journal
 from .rows import Rows
 from .spec import EdgeSpec
-from .workplace import Workplace, writer_behind
+from .workplace import ENDS, Workplace, writer_behind
 
 Ints = npt.NDArray[Any]
 
 STEP_EDGES = 1 << 20  # that are written at a time
-ENDS = "indptr.work"  # where the neighbour lists end, in 64 bits until their number is known
 SORTED = "sorted"
 CSV_EDGE_BYTES = {True: 3, False: 8}  # of a file, packed or not, which at least an edge may take
 

@@ -22,6 +22,7 @@ from ...graph.coo_to_csc import narrow
 from ..arrays import to_numpy
 from .packages import convert_package
 from .spec import EdgeSpec
+from .workplace import SORT
 
 Ints = npt.NDArray[Any]
 
@@ -160,7 +161,7 @@ class EdgeTable:
         columns += ", time BIGINT" * layout.by_source_time
         for statement in (
             f"SET memory_limit = '{layout.memory_bytes // (1 << 20)}MiB'",
-            f"SET temp_directory = '{_quoted(path.parent / 'sort')}'",
+            f"SET temp_directory = '{_quoted(path.parent / SORT)}'",
             "SET preserve_insertion_order = false",
             "SET arrow_large_buffer_size = false",
             "CREATE TABLE IF NOT EXISTS ingested (edges BIGINT)",

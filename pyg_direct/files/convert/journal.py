@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..save import sync_directory
+from ..directory import sync_directory
 
 STATE = "state.json"
 VERSION = 1

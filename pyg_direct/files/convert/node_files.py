@@ -12,9 +12,9 @@ from torch import Tensor
 
 from ...core.quantized import NARROW, encode, factors_of, magnitudes
 from ..arrays import Written, dtype_name, write_array
+from ..directory import FileNames
 from ..header import ITEM_BYTES, ArrayFile
 from ..progress import Told
-from ..save import FileNames
 from .journal import Journal
 from .rows import Rows
 from .workplace import Workplace, writer_behind

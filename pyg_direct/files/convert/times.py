@@ -12,8 +12,8 @@ import torch
 
 from ...graph.attributes import check_times
 from ..arrays import ArrayWriter
+from ..directory import FileNames
 from ..header import ArrayFile
-from ..save import FileNames
 from .journal import Journal
 from .rows import Rows
 from .spec import GraphSpec

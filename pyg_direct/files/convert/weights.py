@@ -14,9 +14,9 @@ from torch import Tensor
 
 from ...graph.weights import fill_alias_tables, weights_and_sums
 from ..arrays import Written, map_array
+from ..directory import FileNames
 from ..header import ArrayFile, EdgeGroup, WeightsFile
 from ..progress import Told
-from ..save import FileNames
 from .journal import Journal
 from .workplace import Workplace, writer_behind
 

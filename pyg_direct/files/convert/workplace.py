@@ -4,18 +4,28 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
 from ...core.units import size_text
 from ..arrays import ArrayWriter, Written
-from ..save import publish
+from ..directory import ARRAY_NAME, check_replaceable, publish
+from ..header import HEADER
 from .journal import STATE, Journal
 
 FINISHED = "finished"
 LOCK = "lock"
 HARMLESS = {LOCK, "state.new"}  # what is left if a conversion ends before it has a state
+ENDS = "indptr.work"  # where the neighbour lists end, in 64 bits until their number is known
+SORT = "sort"  # where DuckDB puts what it sorts
+OURS = re.compile(
+    rf"{LOCK}|state\.new|{re.escape(STATE)}|{re.escape(ENDS)}|edges_[0-9]+\.duckdb[^/]*"
+    rf"|{SORT}(/duckdb_temp[^/]*)?|graph(/({re.escape(HEADER)}|{ARRAY_NAME.pattern}))?"
+)  # all names, from the folder, that a conversion gives
 
 
 class Workplace:
@@ -26,11 +36,11 @@ class Workplace:
 
     Args:
         out: where the graph is to be.
-        overwrite: replace what is there.
+        overwrite: replace a saved graph there.
 
     Raises:
-        FileExistsError: there is something at `out`, or something else than a conversion at
-            ``OUT.part``.
+        FileExistsError: there is something at `out` that `check_replaceable` refuses, or something
+            else than a conversion at ``OUT.part``.
         BlockingIOError: another process is at work there.
     """
 
@@ -42,9 +52,9 @@ class Workplace:
         self._lock, self._begun = -1, False
 
     def __enter__(self) -> Workplace:
+        if os.path.lexists(self.part):
+            self._check_part()
         unfinished = (self.part / STATE).exists()
-        if self.part.exists() and not unfinished and {*os.listdir(self.part)} - HARMLESS:
-            raise FileExistsError(f"{self.part} exists, but is no unfinished conversion: move it.")
         self.part.mkdir(parents=True, exist_ok=True)
         self._lock = os.open(self.part / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
@@ -54,7 +64,7 @@ class Workplace:
             raise BlockingIOError(f"Another process is converting to {self.out}.") from None
         try:
             if not unfinished:
-                self._refuse_to_replace()
+                check_replaceable(self.out, self._overwrite)
         except FileExistsError:
             self.__exit__(None, None, None)
             raise
@@ -67,7 +77,7 @@ class Workplace:
         traceback: TracebackType | None,
     ) -> None:
         if (isinstance(error, ValueError) and self._begun) or not (self.part / STATE).exists():
-            shutil.rmtree(self.part, ignore_errors=True)  # it cannot be gone on with
+            self._remove()  # it cannot be gone on with
         os.close(self._lock)
 
     def begin(self, inputs: object) -> Journal:
@@ -81,13 +91,40 @@ class Workplace:
         self._begun = True
         finished = journal.get(FINISHED) is not None
         if not finished:
-            self._refuse_to_replace()
+            check_replaceable(self.out, self._overwrite)
             self.graph.mkdir(exist_ok=True)
         return journal
 
-    def _refuse_to_replace(self) -> None:
-        if os.path.lexists(self.out) and not self._overwrite:
-            raise FileExistsError(f"{self.out} exists. Choose another path, or --overwrite it.")
+    def _check_part(self) -> None:
+        """Raise a FileExistsError unless the folder is that of a conversion, with nothing else."""
+        problem = "is not an unfinished conversion"
+        if self.part.is_dir() and not self.part.is_symlink():
+            foreign = [n for p, n in self._entries() if not OURS.fullmatch(n) or p.is_symlink()]
+            if foreign:
+                problem = f"holds {min(foreign)!r}, which no conversion wrote"
+            elif (self.part / STATE).exists() or not {*os.listdir(self.part)} - HARMLESS:
+                return
+        raise FileExistsError(
+            f"{self.part}, where the conversion would work, exists and {problem}: move it, or "
+            f"choose another output directory."
+        )
+
+    def _entries(self) -> Iterator[tuple[Path, str]]:
+        """Yield all paths in the folder, with their names from there; contents before folders."""
+        for folder, folders, files in os.walk(self.part, topdown=False):
+            for path in (Path(folder, name) for name in (*files, *folders)):
+                yield path, path.relative_to(self.part).as_posix()
+
+    def _remove(self) -> None:
+        """Remove the folder, but nothing in it that has another name than a conversion gives."""
+        for path, name in self._entries():
+            if OURS.fullmatch(name) and name not in (STATE, LOCK):
+                with suppress(OSError):
+                    path.unlink() if path.is_symlink() or not path.is_dir() else path.rmdir()
+        with suppress(OSError):
+            (self.part / STATE).unlink(missing_ok=True)  # until then, the rest is known to be ours
+            (self.part / LOCK).unlink(missing_ok=True)
+            self.part.rmdir()
 
     def used_bytes(self) -> int:
         """Return how much of the disk its files take."""
@@ -113,12 +150,8 @@ class Workplace:
         """Move the graph to its place, and remove everything else."""
         journal.record(FINISHED, True)
         if self.graph.exists():
-            publish(self.graph, self.out)
-        for path in self.part.iterdir():
-            if path.name not in (STATE, LOCK):
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
-        (self.part / STATE).unlink()  # last: until then, the rest is known to be ours
-        shutil.rmtree(self.part)
+            publish(self.graph, self.out, self._overwrite)
+        self._remove()
 
 
 def _lock(handle: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import pickle
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,9 @@ from torch_geometric.loader import NeighborLoader as PyGNeighborLoader
 
 import pyg_direct
 from pyg_direct import LinkNeighborLoader, NeighborLoader, NeighborSampler, quantize
+from pyg_direct.files.directory import NewDirectory
+from pyg_direct.files.generate import PowerLaw, generate
+from pyg_direct.files.header import HEADER
 from pyg_direct.graph.compressed import CscEdgeIndex
 from pyg_direct.graph.from_pyg import graph_of
 
@@ -363,4 +367,84 @@ def test_nothing_is_overwritten_unasked(tmp_path: Any) -> None:
     assert pyg_direct.open(path).num_nodes == 12
     pyg_direct.save(attributed_graph(), path, overwrite=True)
     assert pyg_direct.open(path, verify=True).num_nodes == 200
+    assert os.listdir(tmp_path) == ["graph"]
+
+
+def foreign_places(folder: Path) -> dict[str, Path]:
+    """Return paths of things that are not a saved graph, each made in `folder`."""
+    folder.mkdir()
+    places = {
+        name: folder / name for name in ("file", "files", "beside", "below", "header", "link")
+    }
+    places["file"].write_text("mine")
+    places["files"].mkdir()
+    (places["files"] / "001_x.bin").write_text("mine")  # without a header
+    for name in ("beside", "below", "header"):
+        pyg_direct.save(example_graph(), places[name])
+    (places["beside"] / "notes.txt").write_text("mine")
+    (places["below"] / "900_more.bin").mkdir()
+    (places["header"] / HEADER).write_text('{"format": "something else"}')
+    pyg_direct.save(example_graph(), folder / "target")
+    places["link"].symlink_to(folder / "target")
+    return places
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(p): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+@pytest.mark.parametrize("write", ["save", "generate"])
+def test_only_saved_graphs_are_overwritten(tmp_path: Path, write: str) -> None:
+    def run(path: Path) -> None:
+        if write == "save":
+            pyg_direct.save(attributed_graph(), path, overwrite=True)
+        else:
+            generate(PowerLaw(50, 100), path, overwrite=True)
+
+    places = foreign_places(tmp_path / "all")
+    before = contents(tmp_path)
+    for name, message in {
+        "file": "file is not a directory",
+        "files": "files is not a saved graph: it has no graph.json of one",
+        "beside": "beside holds 'notes.txt', which is not part of a saved graph",
+        "below": "below holds '900_more.bin', which is not part of a saved graph",
+        "header": "header is not a saved graph: it has no graph.json of one",
+        "link": "link is a symbolic link to .*target",
+    }.items():
+        with pytest.raises(FileExistsError, match=rf"{message}\. .* move or remove it yourself"):
+            run(places[name])
+        assert places[name].is_symlink() == (name == "link")
+    assert contents(tmp_path) == before
+    assert not [path for path in tmp_path.rglob(".*")]
+
+
+def test_empty_and_damaged_graphs_and_those_of_other_versions_are_overwritten(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "graph"
+    path.mkdir()
+    for change in (
+        lambda: None,
+        lambda: next(path.glob("*_indptr.bin")).unlink(),
+        lambda: (path / HEADER).write_text((path / HEADER).read_text().replace("12", "13")),
+        lambda: (path / HEADER).write_text('{"format": "pyg_direct graph", "version": 99}'),
+    ):
+        change()
+        pyg_direct.save(example_graph(), path, overwrite=True)
+        assert pyg_direct.open(path, verify=True).num_nodes == 12
+    assert os.listdir(tmp_path) == ["graph"]
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_what_appears_at_the_path_meanwhile_stays(tmp_path: Path, overwrite: bool) -> None:
+    path = tmp_path / "graph"
+
+    def appear() -> None:
+        with NewDirectory(path, overwrite):
+            path.mkdir()
+            (path / "mine").touch()
+
+    with pytest.raises(FileExistsError, match="exists" if not overwrite else "holds 'mine'"):
+        appear()
+    assert os.listdir(path) == ["mine"]
     assert os.listdir(tmp_path) == ["graph"]

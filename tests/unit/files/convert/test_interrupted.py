@@ -10,7 +10,7 @@ import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -55,6 +55,9 @@ class Case(NamedTuple):
     @property
     def part(self) -> Path:
         return self.out.with_name("out.part")
+
+    def graph_exists(self) -> bool:
+        return (self.part / "graph").exists()
 
     def run(self) -> None:
         convert(self.spec, self.out, memory_bytes=10**9)
@@ -345,14 +348,84 @@ def test_what_stands_at_the_path_stays(case: Case) -> None:
     (case.out / "mine").touch()
     with pytest.raises(FileExistsError, match="--overwrite"):
         case.run()
+    with pytest.raises(FileExistsError, match="holds 'mine', which is not part of a saved graph"):
+        convert(case.spec, case.out, overwrite=True)
+    assert (case.out / "mine").exists()
+    assert not case.part.exists()
+    shutil.rmtree(case.out)
+    pyg_direct.save(attributed(20, 30), case.out)
     convert(case.spec, case.out, overwrite=True)
     assert_same_files(case.out, case.saved)
-    shutil.rmtree(case.out)
-    case.part.mkdir()
-    (case.part / "mine").touch()
-    with pytest.raises(FileExistsError, match="is no unfinished conversion"):
+
+
+@pytest.mark.parametrize("unfinished", [False, True])
+def test_a_work_folder_with_other_files_is_refused(case: Case, unfinished: bool) -> None:
+    if unfinished:
+        killed(case, 60)
+    for name in ("mine", "graph/notes.txt", "graph/sub/001_x.bin", "sort/mine"):
+        mine = case.part / name
+        mine.parent.mkdir(parents=True, exist_ok=True)
+        mine.write_text("mine")
+        found = "graph/sub" if "sub" in name else name
+        with pytest.raises(FileExistsError, match=f"out.part.* holds '{found}', which no conv"):
+            case.run()
+        assert mine.read_text() == "mine"
+        mine.unlink()
+        if "sub" in name:
+            mine.parent.rmdir()
+    if unfinished:
         case.run()
-    assert (case.part / "mine").exists()
+        assert_same_files(case.out, case.saved)
+    else:
+        with pytest.raises(FileExistsError, match="is not an unfinished conversion"):
+            case.run()
+        assert (case.part / "graph").exists()
+
+
+def test_a_link_in_place_of_the_work_folder_is_refused(case: Case, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    case.part.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(FileExistsError, match="is not an unfinished conversion"):
+        case.run()
+    assert os.listdir(tmp_path / "elsewhere") == []
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_files_that_others_put_into_the_work_folder_stay(case: Case, wrong: bool) -> None:
+    """During a conversion, which then ends, or ends with an error."""
+    mine = [case.part / "mine", *[case.part / "graph" / "mine"] * wrong]
+
+    def event() -> None:
+        if case.graph_exists():
+            for path in mine:
+                path.write_text("mine")
+
+    if wrong:
+        x = case.spec.nodes[0].attributes["x"].file
+        np.save(x, np.full((200, 5), np.nan, np.float32))
+    with counted(event), pytest.raises(ValueError, match="finite") if wrong else nullcontext():
+        case.run()
+    assert all(path.read_text() == "mine" for path in mine)
+    assert {*os.listdir(case.part)} == {"mine", *["graph"] * wrong}
+    if not wrong:
+        assert_same_files(case.out, case.saved)
+
+
+def test_what_appears_at_the_path_meanwhile_stays(case: Case) -> None:
+    """The conversion is kept, and takes its place when that is free."""
+    mine = case.out / "mine"
+
+    def event() -> None:
+        if case.graph_exists() and not case.out.exists():
+            case.out.mkdir()
+            mine.write_text("mine")
+
+    with counted(event), pytest.raises(FileExistsError, match=r"exists\. Choose another path"):
+        case.run()
+    assert mine.read_text() == "mine"
+    shutil.rmtree(case.out)
+    case.run()
+    assert_same_files(case.out, case.saved)
 
 
 def test_two_processes_do_not_convert_to_one_place(case: Case) -> None:
