@@ -230,14 +230,12 @@ def test_num_nodes_only_where_the_data_stores_it(loader_class: type) -> None:
 
 
 @pytest.mark.pyg("batch.edge_index")
-def test_a_graph_without_edges_or_without_edge_index(loader_class: type) -> None:
+def test_a_graph_without_edges(loader_class: type) -> None:
     empty = Data(x=torch.rand(12, 2), edge_index=torch.empty(2, 0, dtype=torch.int64))
     batch = one_batch(loader_class, empty)
     assert batch.n_id.tolist() == SEEDS
     assert batch.edge_index.shape == (2, 0)
     assert batch.e_id.shape == (0,)
-    batch = one_batch(loader_class, Data(num_nodes=12))
-    assert batch.n_id.tolist() == SEEDS
     assert batch.num_nodes == 3
 
 

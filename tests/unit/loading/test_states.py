@@ -114,7 +114,11 @@ OTHERS: dict[str, tuple[Any, Any, str]] = {
         "another graph .edges, or what time_attr= or weight_attr= names",
     ),
     "dtype of the edges": (build, lambda: build(graph(dtype=torch.int32)), "id_dtype="),
-    "number of nodes": (build, lambda: build(Data(num_nodes=301)), "num_seeds=300 .here 301"),
+    "number of nodes": (
+        build,
+        lambda: build(Data(num_nodes=301, edge_index=graph().edge_index)),
+        "num_seeds=300 .here 301",
+    ),
     "types": (build, lambda: build(typed(graph()), input_nodes="a"), "seeds of type"),
     "seeds": (
         build,
