@@ -160,17 +160,12 @@ def map_array(folder: Path, array: ArrayFile) -> Tensor:
         OSError: the file cannot be opened or mapped.
     """
     path = folder / array.file
-    flags = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
-    flags |= getattr(os, "O_BINARY", 0)
+    handle = _open_array(path)
     try:
-        handle = os.open(path, flags)
-    except FileNotFoundError:
-        raise InvalidGraphFileError(f"{path} is missing.") from None
-    try:
-        status = os.fstat(handle)
-        if not stat.S_ISREG(status.st_mode) or status.st_size != array.num_bytes:
+        length = os.fstat(handle).st_size
+        if length != array.num_bytes:
             raise InvalidGraphFileError(
-                f"{path} has {status.st_size} bytes, but {array.dtype} {list(array.shape)} takes "
+                f"{path} has {length} bytes, but {array.dtype} {list(array.shape)} takes "
                 f"{array.num_bytes}: it was cut off or replaced."
             )
         dtype: torch.dtype = getattr(torch, array.dtype)
@@ -185,6 +180,26 @@ def map_array(folder: Path, array: ArrayFile) -> Tensor:
     finally:
         os.close(handle)
     return torch.frombuffer(mapped, dtype=dtype).reshape(array.shape)
+
+
+def _open_array(path: Path) -> int:
+    """Open an array file for reading, without following a link or waiting for a pipe.
+
+    Raises:
+        InvalidGraphFileError: there is none, or something else than a regular file.
+        OSError: it cannot be opened.
+    """
+    flags = os.O_RDONLY
+    for name in ("O_CLOEXEC", "O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"):
+        flags |= getattr(os, name, 0)
+    try:
+        handle = os.open(path, flags)
+    except FileNotFoundError:
+        raise InvalidGraphFileError(f"{path} is missing.") from None
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise InvalidGraphFileError(f"{path} is not a regular file: it was replaced.")
+    return handle
 
 
 def verify_arrays(folder: Path, arrays: list[ArrayFile]) -> None:
@@ -205,9 +220,9 @@ def verify_arrays(folder: Path, arrays: list[ArrayFile]) -> None:
 
 
 def checksum(path: Path) -> int:
-    """Return the CRC-32 of a file."""
+    """Return the CRC-32 of an array file; raises what `_open_array` does."""
     found = 0
-    with open(path, "rb", buffering=0) as file:
+    with open(_open_array(path), "rb", buffering=0) as file:
         while piece := file.read(STEP_BYTES):
             found = zlib.crc32(piece, found)
     return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -74,9 +75,14 @@ class _NpyArray:
     Args:
         name: for errors.
         opened: opens the file at its front.
+        num_bytes: its size.
+
+    Raises:
+        ValueError: it is not such a file, or shorter than its header says.
+        OSError: it cannot be opened.
     """
 
-    def __init__(self, name: str, opened: Callable[[], BinaryIO]) -> None:
+    def __init__(self, name: str, opened: Callable[[], BinaryIO], num_bytes: int) -> None:
         self._opened = opened
         with opened() as file:
             try:
@@ -87,13 +93,20 @@ class _NpyArray:
                     else np.lib.format.read_array_header_2_0
                 )
                 self.shape, self.column_major, self.dtype = read(file)
-            except ValueError as error:
+            except OSError:
+                raise
+            except Exception as error:  # whatever zip, or the parser of the header raise
                 raise ValueError(f"{name} is no NumPy array: {error}.") from None
             self._offset = file.tell()
         if self.dtype.hasobject or self.dtype.kind not in "biuf":
             raise ValueError(f"{name} must hold booleans, integers or floats, got {self.dtype}.")
         if not self.shape:
             raise ValueError(f"{name} is a single number, not an array.")
+        if min(self.shape) < 0:
+            raise ValueError(f"{name} is no NumPy array: its header has the shape {self.shape}.")
+        missing = self._offset + math.prod(self.shape) * self.dtype.itemsize - num_bytes
+        if missing > 0:
+            raise ValueError(f"{name} ends {missing} bytes early: the file was cut off.")
 
     def open_at(self, element: int) -> BinaryIO:
         """Open the file at one of its elements."""
@@ -108,7 +121,7 @@ def open_npy(path: Path, are_ends: bool) -> Rows:
     def opened() -> BinaryIO:
         return open(path, "rb", buffering=0)
 
-    return _npy_rows(_NpyArray(str(path), opened), str(path), are_ends)
+    return _npy_rows(_NpyArray(str(path), opened, path.stat().st_size), str(path), are_ends)
 
 
 def _npy_rows(array: _NpyArray, name: str, are_ends: bool) -> Rows:
@@ -128,22 +141,28 @@ def open_npz(path: Path, key: str | None, wanted: str, are_ends: bool) -> Rows:
     """Look into an ``.npz`` file; `wanted` is the array without a `key`, if it is there."""
     try:
         with zipfile.ZipFile(path) as archive:
-            keys = [n.removesuffix(".npy") for n in archive.namelist() if n.endswith(".npy")]
+            sizes = {
+                info.filename.removesuffix(".npy"): info.file_size
+                for info in archive.infolist()
+                if info.filename.endswith(".npy")
+            }
     except zipfile.BadZipFile as error:
         raise ValueError(f"{path} is no .npz file: {error}.") from None
-    found = _chosen(keys, key, wanted, path)
+    found = _chosen([*sizes], key, wanted, path)
 
     def opened() -> BinaryIO:
         return zipfile.ZipFile(path).open(f"{found}.npy")  # type: ignore[return-value]
 
     name = f"{found} of {path}"
-    return _npy_rows(_NpyArray(name, opened), name, are_ends)
+    return _npy_rows(_NpyArray(name, opened, sizes[found]), name, are_ends)
 
 
 def open_pt(path: Path, key: str | None, wanted: str, are_ends: bool) -> Rows:
     """Look into a ``.pt`` file; `wanted` is the tensor without a `key`, if it is there."""
     try:
         content = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
+    except OSError:
+        raise
     except Exception as error:  # whatever pickle, zip or torch raise
         raise ValueError(
             f"{path} must hold a tensor or a dict of tensors, as torch.save writes it. (Of PyG's "
@@ -181,7 +200,10 @@ def _fill(file: BinaryIO, rows: npt.NDArray[Any], name: str) -> None:
     """Read exactly as many bytes as `rows` has; a read may be short."""
     rest = memoryview(rows.reshape(-1).view(np.uint8).data)
     while len(rest) > 0:
-        count = file.readinto(rest)  # type: ignore[attr-defined]
+        try:
+            count = file.readinto(rest)  # type: ignore[attr-defined]
+        except (zipfile.BadZipFile, zlib.error, EOFError) as error:
+            raise ValueError(f"{name} is damaged: {error}.") from None
         if not count:
             raise ValueError(f"{name} ends {len(rest)} bytes early: the file was cut off.")
         rest = rest[count:]

@@ -30,6 +30,7 @@ from .opening import open_rows
 from .packages import convert_package
 from .rows import Rows
 from .spec import EdgeSpec, GraphSpec, NodeSpec, Source
+from .system_errors import as_os_errors
 from .times import Ints, NodeTimes, check_time_rows, times_of
 from .weights import WeightTables
 from .workplace import Workplace
@@ -79,13 +80,21 @@ def convert(
         raise ValueError(f"A conversion needs at least 1 GB of memory, got {memory_bytes} bytes.")
     convert_package("duckdb")
     convert_package("pyarrow")
-    inputs, plan = {"graph": spec.description(), "files": _files(spec)}, _Plan(spec, memory_bytes)
-    with Workplace(Path(out), overwrite) as workplace:
+    with as_os_errors():
+        inputs = {"graph": spec.description(), "files": _files(spec)}
+        plan, workplace = _Plan(spec, memory_bytes), Workplace(Path(out), overwrite)
+        _run(plan, workplace, inputs, progress or (lambda total: lambda count: None))
+
+
+def _run(
+    plan: _Plan, workplace: Workplace, inputs: object, progress: Callable[[int | None], Told]
+) -> None:
+    with workplace:
         workplace.check_space(plan.disk_bytes)
         journal = workplace.begin(inputs)
         if journal.get("finished") is None:
-            told = (progress or (lambda total: lambda count: None))(plan.num_rows)
-            write_header(plan.write(workplace, journal, told), workplace.graph)
+            header = plan.write(workplace, journal, progress(plan.num_rows))
+            write_header(header, workplace.graph)
         workplace.publish(journal)
 
 

@@ -26,6 +26,11 @@ def open_rows(source: Source, name: str, are_ends: bool = False) -> Rows:
         ImportError: it takes pyarrow, which is missing.
     """
     path = Path(source.file)
+    if path.exists() and not path.is_file():
+        raise ValueError(
+            f"{path} is not a regular file. Files are read more than once, and from several "
+            f"places: write what a pipe or device gives to a file first."
+        )
     if not path.is_file():
         raise FileNotFoundError(f"{path} is no file.")
     kind = path.name.lower().removesuffix(".gz").rpartition(".")[2]

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import csv as text_csv
 import gzip
+import re
+import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,6 +21,7 @@ from .spec import Source
 
 BLOCK_BYTES = 8 << 20  # of a CSV file that are parsed at a time
 BATCH_ROWS = 1 << 16  # of a parquet file
+LIKE_A_NUMBER = re.compile(r"[+-]?\.?[0-9]")  # how a field begins that is hardly a column's name
 
 
 class TableRows(Rows):
@@ -78,6 +83,10 @@ class TableRows(Rows):
                 f"{self.name} cannot be read: {error}. (Whole numbers that floats follow need "
                 f'"dtype": "float32" in the JSON file of --spec.)'
             ) from None
+        except OSError as error:
+            if error.errno is not None:
+                raise
+            raise ValueError(f"{self.name} is damaged: {error}.") from None  # a packed file
 
     def _tensor(self, batch: Any) -> Tensor:
         columns = []
@@ -141,15 +150,11 @@ def _open_csv(
 ) -> Rows:
     pa, csv = convert_package("pyarrow"), convert_package("pyarrow.csv")
     packed = path.name.lower().endswith(".gz")
-    with gzip.open(path, "rt") if packed else open(path) as file:
-        fields = [field.strip().strip('"') for field in file.readline().split(delimiter)]
-        is_empty = not file.readline()
-    has_header = fields != [""] and not all(map(_is_number, fields))
-    names = fields if has_header else [f"f{i}" for i in range(len(fields))]
-    if fields == [""]:  # an empty file, which does not tell how many columns it has
+    front = _front(path, delimiter, packed)
+    if front is None:  # an empty file, which does not tell how many columns it has
         return TableRows(str(path), lambda: iter(()), None, dtype, 2 if are_ends else 1, 0)
-    columns = _columns(names, source, name, are_ends, path)
-    if has_header and is_empty:
+    columns = _columns(front.names, source, name, are_ends, path)
+    if front.is_empty:
         return TableRows(str(path), lambda: iter(()), None, dtype, len(columns), 0)
     types = {}
     if are_ends or dtype is not None:
@@ -159,7 +164,10 @@ def _open_csv(
         if dtype == torch.bool:
             types = {}
     reading = csv.ReadOptions(
-        block_size=BLOCK_BYTES, autogenerate_column_names=not has_header, use_threads=False
+        block_size=BLOCK_BYTES,
+        column_names=front.names,
+        skip_rows=front.skipped_lines,
+        use_threads=False,
     )
     converting = csv.ConvertOptions(
         include_columns=columns, column_types=types, strings_can_be_null=True
@@ -180,18 +188,99 @@ def _open_csv(
     return rows
 
 
-def _is_number(text: str) -> bool:
+class _Front(NamedTuple):
+    """What the first lines of a CSV file say."""
+
+    names: list[str]  # of the columns; f0, f1, ... without a header
+    skipped_lines: int  # before the data
+    is_empty: bool  # no data behind the header
+
+
+def _front(path: Path, delimiter: str, packed: bool) -> _Front | None:
+    """Read the first lines of a CSV file; None if it has none but empty ones.
+
+    Raises:
+        ValueError: text of another encoding, a damaged archive, or a first line that may be names
+            of columns or data.
+    """
+    lines: list[tuple[int, list[str]]] = []
+    try:  # utf-8-sig leaves out a byte-order mark, as pyarrow does
+        with (gzip.open if packed else open)(path, "rt", encoding="utf-8-sig") as file:
+            for number, line in enumerate(file, start=1):
+                if line.strip("\r\n"):
+                    fields = next(text_csv.reader([line], delimiter=delimiter))
+                    lines.append((number, [field.strip() for field in fields]))
+                if len(lines) == 2:
+                    break
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not UTF-8 text: {error}. Convert it first.") from None
+    except (gzip.BadGzipFile, EOFError, zlib.error, text_csv.Error) as error:
+        raise ValueError(f"{path} is damaged: {error}.") from None
+    if not lines:
+        return None
+    (number, first), second = lines[0], lines[1][1] if len(lines) == 2 else []
+    if not _is_header(first, second, path):
+        return _Front([f"f{i}" for i in range(len(first))], 0, False)
+    return _Front(first, number, not second)
+
+
+def _is_header(first: Sequence[str], second: Sequence[str], path: Path) -> bool:
+    """Whether the first line has the names of columns, which may also look like numbers.
+
+    If only some do, a name above a number in the second line decides.
+
+    Raises:
+        ValueError: none does.
+    """
+    if all(map(_is_value, first)):
+        return False
+    is_name = [not _is_value(field) and not LIKE_A_NUMBER.match(field) for field in first]
+    below = [field != "" and _is_value(field) for field in second]
+    if all(is_name) or any(a and b for a, b in zip(is_name, below, strict=False)):
+        return True
+    raise ValueError(
+        f"The first line of {path} has neither numbers nor names of columns: {', '.join(first)!r}. "
+        f"Write numbers as decimals, or names that do not begin with a digit."
+    )
+
+
+def _is_value(text: str) -> bool:
+    """Whether pyarrow reads a field as a number, a boolean or an empty entry."""
+    options = convert_package("pyarrow.csv").ConvertOptions()
+    if text in {*options.null_values, *options.true_values, *options.false_values}:
+        return True
     try:
         float(text)
     except ValueError:
-        return text == ""
+        return False
     return True
 
 
 def _columns(
     names: Sequence[str], source: Source, name: str, are_ends: bool, path: Path
 ) -> list[str]:
-    """Return the names of the columns that are meant."""
+    """Return the names of the columns that are meant, each of one column.
+
+    Raises:
+        ValueError: no such column, several of one name, or one that is named twice.
+    """
+    found = _named_columns(names, source, name, are_ends, path)
+    counts = Counter(names)
+    for column, times in Counter(found).items():
+        if counts[column] > 1:
+            raise ValueError(
+                f"{path} has {counts[column]} columns that are called {column!r}: rename them."
+            )
+        if times > 1:
+            raise ValueError(
+                f"The column {column!r} of {path} is named {times} times: name it once."
+            )
+    return found
+
+
+def _named_columns(
+    names: Sequence[str], source: Source, name: str, are_ends: bool, path: Path
+) -> list[str]:
     if source.columns is None:
         if are_ends:
             if len(names) < 2:

@@ -119,6 +119,20 @@ def test_links_out_of_the_directory_are_not_followed(saved: Path, tmp_path: Path
         pyg_direct.open(saved)
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="takes a system with named pipes")
+@pytest.mark.parametrize("verify", [False, True])
+def test_pipes_and_folders_are_refused(saved: Path, verify: bool) -> None:
+    path = file_of(saved, "x")
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(InvalidGraphFileError, match=f"{path.name} is not a regular file"):
+        pyg_direct.open(saved, verify=verify)
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(InvalidGraphFileError, match=f"{path.name} is not a regular file"):
+        pyg_direct.open(saved, verify=verify)
+
+
 @pytest.mark.parametrize("name", ["x", "indptr", "indices", "weight", "sorted_times"])
 @pytest.mark.parametrize("length", [0, -1, 1])
 def test_files_of_another_length(saved: Path, name: str, length: int) -> None:

@@ -122,6 +122,29 @@ def csv_without_header(folder: Path, edges: torch.Tensor) -> Source:
 
 
 @ends
+def csv_with_a_byte_order_mark(folder: Path, edges: torch.Tensor) -> Source:
+    lines = ["from,to", *(f"{s},{t}" for s, t in edges.t().tolist())]
+    (folder / "e.csv").write_text("\n".join(lines), encoding="utf-8-sig")
+    return Source(str(folder / "e.csv"), columns=("from", "to"))
+
+
+@ends
+def csv_with_a_byte_order_mark_without_header(folder: Path, edges: torch.Tensor) -> Source:
+    lines = (f"{s},{t}" for s, t in edges.t().tolist())
+    (folder / "e.csv").write_text("\n".join(lines), encoding="utf-8-sig")
+    return Source(str(folder / "e.csv"))
+
+
+@ends
+def csv_with_odd_names(folder: Path, edges: torch.Tensor) -> Source:
+    """Empty lines before a header with spaces, a quoted comma and, above data, a number."""
+    last = "7" if edges.numel() > 0 else "w"
+    lines = ["", "", f'"from, or to", to,{last}', *(f"{s},{t},9" for s, t in edges.t().tolist())]
+    (folder / "e.csv").write_text("\n".join(lines))
+    return Source(str(folder / "e.csv"))
+
+
+@ends
 def tsv_with_other_columns(folder: Path, edges: torch.Tensor) -> Source:
     lines = ["to\tname\tfrom", *(f"{t}\ta\t{s}" for s, t in edges.t().tolist())]
     (folder / "e.tsv").write_text("\n".join(lines))

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import gzip
 import json
+import os
+import re
 import sys
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +18,7 @@ import torch
 
 from pyg_direct.files.convert.convert import convert
 from pyg_direct.files.convert.spec import EdgeSpec, GraphSpec, NodeSpec, Source, spec_of
+from pyg_direct.files.convert.system_errors import as_os_errors
 from pyg_direct.tools.convert import main
 
 pytest.importorskip("pyarrow")
@@ -77,11 +83,99 @@ def test_wrong_ends(folder: Path, ids: Any, match: str) -> None:
         ("a,b\n1,\n", {}, "column 'b' of .* empty entries"),
         ("a,b\n1,2\n3\n", {}, "cannot be read.*columns"),
         ("a,b\n1,10\n", {}, "Entry 0 of destinations .* is 10"),
+        ("src,src\n1,2\n", {}, "has 2 columns that are called 'src': rename"),
+        ("a,src,src\n1,2,3\n", {"columns": (0, 1)}, "has 2 columns that are called 'src'"),
+        ("a,b\n1,2\n", {"columns": ("a", 0)}, "column 'a' of .* is named 2 times"),
+        ("0x1,2\n3,4\n", {}, "neither numbers nor names of columns: '0x1, 2'"),
+        ("0x1,0x2\n3,4\n", {}, "neither numbers nor names of columns"),
+        ("1,x\n", {}, "neither numbers nor names of columns"),
+        ("abc,1,2\nd,3,4\n", {"columns": (1, 2)}, "neither numbers nor names of columns"),
+        ("NA,2\n3,4\n", {}, "empty entries"),
+        ("\n\n1,12\n", {}, "Entry 0 of destinations .* is 12"),
     ],
 )
 def test_wrong_csv(folder: Path, text: str, fields: dict[str, Any], match: str) -> None:
     (folder / "e.csv").write_text(text)
     refused(folder, match, of(folder, "e.csv", **fields))
+
+
+def test_text_of_another_encoding_and_damaged_archives(folder: Path) -> None:
+    (folder / "e.csv").write_text("a,b\n1,2\n", encoding="utf-16")
+    refused(folder, "e.csv is not UTF-8 text", of(folder, "e.csv"))
+    packed = gzip.compress(b"a,b\n" + b"1,2\n3,4\n5,6\n" * 999)
+    for content in (packed[:-9], b"something else", packed[:-8] + bytes(8)):
+        (folder / "e.csv.gz").write_bytes(content)
+        refused(folder, "e.csv.gz is damaged", of(folder, "e.csv.gz"))
+
+
+def test_wrong_columns_of_parquet(folder: Path) -> None:
+    pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    columns = [pa.array([1, 2]), pa.array([3, 4])]
+    parquet.write_table(pa.Table.from_arrays(columns, ["src", "src"]), folder / "e.parquet")
+    refused(folder, "has 2 columns that are called 'src'", of(folder, "e.parquet"))
+
+
+@pytest.mark.parametrize("shape", ["(2, -5)", "(-2, 5)", "(2, 2**60)", "(2, 5.0)", "(2, 5", "2, 6"])
+def test_damaged_numpy_headers(folder: Path, shape: str) -> None:
+    shape = shape.replace("2**60", str(2**60))
+    header = f"{{'descr': '<i8', 'fortran_order': False, 'shape': {shape}, }}".ljust(117) + "\n"
+    content = b"\x93NUMPY\x01\x00v\x00" + header.encode() + bytes(80)
+    (folder / "e.npy").write_bytes(content)
+    with zipfile.ZipFile(folder / "e.npz", "w") as archive:
+        archive.writestr("e.npy", content)
+    for name in ("e.npy", "e.npz"):
+        refused(folder, f"{name} (is no NumPy array|ends .* bytes early)", of(folder, name))
+
+
+def test_a_damaged_archive_of_arrays(folder: Path) -> None:
+    np.savez(folder / "e.npz", edge_index=np.zeros((2, 500), int))
+    content = bytearray((folder / "e.npz").read_bytes())
+    content[2000] ^= 1
+    (folder / "e.npz").write_bytes(content)
+    refused(folder, "e.npz is damaged: Bad CRC-32", of(folder, "e.npz"))
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="takes a system with named pipes")
+@pytest.mark.parametrize("kind", ["npy", "npz", "pt", "csv", "csv.gz", "parquet"])
+def test_pipes_and_folders_are_refused(folder: Path, kind: str) -> None:
+    os.mkfifo(folder / f"e.{kind}")
+    refused(folder, "is not a regular file.* write what a pipe", of(folder, f"e.{kind}"))
+    (folder / f"f.{kind}").mkdir()
+    refused(folder, "is not a regular file", of(folder, f"f.{kind}"))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts open files in /proc")
+def test_a_limit_of_open_files_is_named(folder: Path) -> None:
+    import resource
+
+    spec = GraphSpec([NodeSpec(None, 10)], [EdgeSpec(None, of(folder, "good.npy"))])
+    convert(spec, folder / "first")  # what is imported or opened once is there
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    errors: list[OSError] = []
+    while not (folder / "out").exists():
+        with open(os.devnull) as free:
+            limit = free.fileno() + 1 + len(errors)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+        try:
+            convert(spec, folder / "out")
+        except OSError as error:
+            errors.append(error)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert {error.errno for error in errors} == {errno.EMFILE}
+    text = r"may have at most \d+ files open, .* ulimit -n 4096"
+    assert all(re.search(text, str(error), re.DOTALL) for error in errors)
+    assert any(not isinstance(error.__cause__, OSError) for error in errors)  # DuckDB's
+    assert (folder / "out" / "graph.json").exists()
+
+
+def test_other_errors_of_duckdb_are_those_of_the_system() -> None:
+    duckdb = pytest.importorskip("duckdb")
+    text = f"Could not write file: {os.strerror(errno.ENOSPC)}"
+    for error, code in ((text, errno.ENOSPC), ("something else", errno.EIO)):
+        with pytest.raises(OSError, match=error) as found, as_os_errors():
+            raise duckdb.IOException(error)
+        assert found.value.errno == code
 
 
 def test_wrong_attributes(folder: Path) -> None:
