@@ -15,7 +15,9 @@ import numpy as np
 import torch
 
 from pyg_direct import quantize
+from pyg_direct.core.types import SampledGraph
 from pyg_direct.ops.backend import Backend
+from pyg_direct.ops.cpu.backend import CpuBackend
 from pyg_direct.ops.cuda import table as cuda_table
 from pyg_direct.ops.cuda.backend import CudaBackend
 from pyg_direct.ops.devices import backend_for
@@ -24,6 +26,8 @@ from pyg_direct.tools.doctor.bandwidth import read_all, whole_lines
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "support"))
 from conformance import (
     PALETTES,
+    Case,
+    assert_same,
     check_case,
     homogeneous,
     replace_plan,
@@ -75,6 +79,27 @@ def sample_attributed(backend: Backend) -> int:
     return 2 * len(laws) - 1
 
 
+def sample_by_steps(backend: Backend) -> int:
+    """Check batches that are made hop by hop, and return how many."""
+    case = homogeneous([5, 3])
+    for skips in (True, False):
+        assert_same(_by_steps(backend, case, skips), _by_steps(CpuBackend(), case, skips))
+    return 2
+
+
+def _by_steps(backend: Backend, case: Case, skips: bool) -> SampledGraph:
+    """Let every third node draw nothing, or enter the picks that were drawn."""
+    work = backend.workspace(backend.memory.place_graph(case.csc), case.plan)
+    assert work.begin(case.seeds, case.key, case.rules)
+    for hop in range(len(case.plan.fanouts)):
+        if skips:
+            nodes = torch.arange(int(case.csc.num_nodes[0]), device=backend.device)
+            work.hop(hop, [nodes % 3 == 0])
+        else:
+            work.enter(hop, work.draw(hop, work.frontier(hop), case.key, case.rules))
+    return work.finish()
+
+
 def gather(backend: Backend) -> int:
     """Check rows of many lengths, from device and from host memory, and return how many."""
     index = torch.randint(0, 50, (200,))
@@ -122,8 +147,9 @@ def main(backend: Backend | None = None) -> None:
     """Check everything on the first GPU, or on a given backend."""
     backend = backend or backend_for(torch.device("cuda"))
     assert isinstance(backend, CudaBackend)
+    batches = sample(backend) + sample_attributed(backend) + sample_by_steps(backend)
     print(
-        f"{sample(backend) + sample_attributed(backend)} batches, "
+        f"{batches} batches, "
         f"{gather(backend) + decode(backend)} gathers and {stream(backend)} sums agree with the CPU"
     )
 

@@ -112,6 +112,7 @@ class Computer:
             self._temporary.cleanup()
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
+        self._threads = 1  # for tables that the model keeps, which may be read later
 
     def order_of(self, index: Tensor, num_rows: int) -> Order:
         """Return the order of a list, and count its memory."""
