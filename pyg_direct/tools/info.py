@@ -16,7 +16,6 @@ from typing import NamedTuple
 from ..core.config import DEVICE_VARIABLE
 from ..core.units import size_text
 from .command import parser_of
-from .compiling import compile_kernels
 from .doctor.bandwidth import HostBandwidth
 from .doctor.facts import PACKAGES, UNLIMITED, Facts, Machine, TorchCuda, find_out
 from .doctor.nvidia import Gpu
@@ -322,6 +321,8 @@ def main(argv: list[str] | None = None) -> None:
     )
     args = parser.parse_args(argv)
     if args.compile:
+        from .compiling import compile_kernels  # which imports PyG
+
         compile_kernels()
     print(report(bandwidth=not args.no_bandwidth))
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pyg_direct.tools import info
+from pyg_direct.tools import compiling, info
 
 ROOT = Path(__file__).parents[3]
 
@@ -61,7 +61,7 @@ next(iter(pyg_direct.NeighborLoader(data, **options)))
 
 def test_the_kernels_are_compiled_before_the_report(monkeypatch, capsys):
     done = []
-    monkeypatch.setattr(info, "compile_kernels", lambda: done.append("compiled"))
+    monkeypatch.setattr(compiling, "compile_kernels", lambda: done.append("compiled"))
     monkeypatch.setattr(info, "report", lambda bandwidth: f"report {done} {bandwidth}")
     info.main(["--no-bandwidth"])
     info.main(["--compile", "--no-bandwidth"])
