@@ -68,12 +68,14 @@ def train(rank: int, args: Namespace, folder: str) -> None:
             result = train_epoch(model, loader, optimizer, CPU, bar)
         if rank == 0:
             print(f"epoch {epoch}: loss {result.loss:.3f}, accuracy {result.accuracy:.3f}")
+    # DDP holds the process group: both go while all processes are at the same place.
+    del model
+    dist.barrier()
+    dist.destroy_process_group()
     if rank == 0:
         testing = loader_of(data.test_mask.nonzero().view(-1))
         print(loader.stats().verdict)
-        print(f"test accuracy {evaluate(plain, testing, CPU):.3f}", flush=True)
-    dist.barrier()
-    dist.destroy_process_group()
+        print(f"test accuracy {evaluate(plain, testing, CPU):.3f}")
 
 
 def main(argv: list[str] | None = None) -> None:

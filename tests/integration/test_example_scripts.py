@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import faulthandler
 import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
+import torch.multiprocessing as mp
 
 from examples import common
 
@@ -33,10 +39,29 @@ def script(name: str) -> ModuleType:
     return importlib.import_module(f"examples.{name}")
 
 
+@dataclass(frozen=True)
+class Watched:
+    """A function of a spawned process, which prints its stacks and ends when it takes too long."""
+
+    function: Callable[..., None]
+    seconds: float = 120.0
+
+    def __call__(self, *args: Any) -> None:
+        faulthandler.dump_traceback_later(self.seconds, exit=True)
+        self.function(*args)
+
+
+def spawn_watched(spawn: Callable[..., Any], function: Callable[..., None], **options: Any) -> None:
+    spawn(Watched(function), **options)
+
+
 @pytest.mark.slow
 @QUIET
 @pytest.mark.parametrize("name", SMALL)
-def test_scripts_run(name: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_scripts_run(
+    name: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mp, "spawn", partial(spawn_watched, mp.spawn))
     result = script(name).main([*SMALL[name], "--epochs", "1"])
     assert result is None or 0 <= result <= 1
     out, err = capfd.readouterr()
