@@ -43,14 +43,13 @@ from .forked import SerialAfterFork
 from .options import check_names, check_prefetch, refuse_unused, threads_of_a_batch
 from .producing import producing, start_producer, weak_work
 from .progress import Progress, SeedOrder
-from .recorder import Recorder, TimedBackend
+from .recorder import Recorded, Recorder, TimedBackend
 from .seeds import integers, seeds_at
 from .site import Placing, Site, check_ready_sampler
 from .stages import Handover, Schedule
-from .stats import Stats
 
 
-class DirectLoader(SerialAfterFork, torch.utils.data.DataLoader[Any]):
+class DirectLoader(SerialAfterFork, Recorded, torch.utils.data.DataLoader[Any]):
     """The part of a loader that does not depend on what its seeds are.
 
     Stands before a loader class of PyG's in the list of bases, whose initialiser sets the
@@ -183,14 +182,6 @@ class DirectLoader(SerialAfterFork, torch.utils.data.DataLoader[Any]):
         names = ("node_sampler", "link_sampler")
         return [name for name in names if self.__dict__.get(name) is self._sampler]
 
-    def stats(self) -> Stats:
-        """Return what the batches so far held and cost, epoch by epoch and in all.
-
-        Example: ``print(loader.stats())`` after an epoch ends with a sentence such as "training is
-        the bottleneck: a faster loader could save at most 7 %".
-        """
-        return self._recorder.stats()
-
     def _sample(self, inputs: Any, key: BatchKey | None) -> Any:
         """Sample around a slice of `input_data`; without a key, with a new one."""
         raise NotImplementedError
@@ -268,10 +259,10 @@ class DirectLoader(SerialAfterFork, torch.utils.data.DataLoader[Any]):
         inputs = seeds_at(self.input_data, task.index)
         start = perf_counter()
         out = self._sample_for_batch(inputs, task.key)
-        self._recorder.add("sampling", perf_counter() - start)
+        self._recorder.add("sampling", start, perf_counter())
         backend = self._site.backend
         if self._host_ids and not backend.in_host_memory:
-            begin_copies(out, backend)
+            self._recorder.timed("copying", lambda: begin_copies(out, backend))
         return out
 
     def _gathered(self, out: Any) -> Any:
@@ -286,7 +277,7 @@ class DirectLoader(SerialAfterFork, torch.utils.data.DataLoader[Any]):
         return self._pinned(batch) if self.filter_per_worker and self.pin_memory else batch
 
     def _pinned(self, batch: Any) -> Any:
-        return self._backend.memory.pin(batch)
+        return self._recorder.timed("copying", lambda: self._backend.memory.pin(batch))
 
     def _complete(self, product: Any) -> Any:
         """Do what is left to the thread that asks for the batch."""

@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-STAGES = ("sampling", "gathering", "assembling", "transform")
+from .timeline import COLOURS, Event, draw, headline, lanes_of
+
+STAGES = ("sampling", "gathering", "assembling", "transform", "copying")
 TINY_BATCH_SECONDS = 0.002  # of a whole step; below, Python's overhead a batch is what counts
 EVEN = 0.5  # share of waiting from which on the loader is the bottleneck
 
@@ -44,6 +46,7 @@ class Stats:
     pcie_requests: int = 0  # reads of a GPU from host memory to gather attributes, of 128 bytes
     pcie_bytes: int = 0  # that came with them
     epochs: Sequence[Stats] = ()  # the same for each epoch; empty in those
+    events: Sequence[Event] = ()  # of an epoch that `loader.record_events()` asked them for
 
     @property
     def waiting_share(self) -> float:
@@ -91,6 +94,7 @@ class Stats:
             "pcie_bytes": self.pcie_bytes,
             "verdict": self.verdict,
             "epochs": [epoch.as_dict() for epoch in self.epochs],
+            "events": [event._asdict() for event in self.events],
         }
 
     def postfix(self) -> dict[str, str]:
@@ -108,7 +112,11 @@ class Stats:
         return shown
 
     def plot(self, axes: Any = None) -> Any:
-        """Draw the consumer's and the producers' time of each epoch as bars; needs matplotlib.
+        """Draw where the time went; needs matplotlib.
+
+        After `loader.record_events()` and an epoch: the timeline of the last epoch with events, one
+        lane for the loop and one for each producer; `axes.set_xlim(0, 1)` shows its first second.
+        Without events: a bar for each epoch. The title is the `verdict` on what is shown.
 
         Args:
             axes: matplotlib axes to draw on; None for new ones.
@@ -119,27 +127,21 @@ class Stats:
         Raises:
             ImportError: matplotlib is not installed.
         """
-        try:
-            from matplotlib import pyplot
-        except ImportError as error:
-            raise ImportError("stats().plot() needs matplotlib: pip install matplotlib") from error
-        axes = pyplot.subplots()[1] if axes is None else axes
         epochs = list(self.epochs) or [self]
-        bars = {
-            "consumer": {
-                "waiting": [e.waiting_seconds for e in epochs],
-                "training": [e.working_seconds for e in epochs],
-            },
-            "producers": {s: [e.seconds.get(s, 0.0) for e in epochs] for s in STAGES},
-        }
-        for side, (who, parts) in enumerate(bars.items()):
-            bottom = [0.0] * len(epochs)
-            places = [i + 0.4 * (side - 0.5) for i in range(len(epochs))]
-            for name, heights in parts.items():
-                axes.bar(places, heights, 0.38, bottom=bottom, label=f"{who}: {name}")
-                bottom = [b + h for b, h in zip(bottom, heights, strict=True)]
-        axes.set(xlabel="epoch", ylabel="seconds", title=self.verdict)
-        axes.legend()
+        recorded = next((epoch for epoch in reversed(epochs) if epoch.events), None)
+        if axes is None:
+            try:
+                from matplotlib import pyplot
+            except ImportError as error:
+                raise ImportError(
+                    "stats().plot() needs matplotlib: pip install matplotlib"
+                ) from error
+            height = 3.5 if recorded is None else 2.0 + 0.5 * len(lanes_of(recorded.events))
+            axes = pyplot.subplots(figsize=(9, height), layout="constrained")[1]
+        if recorded is not None:
+            draw(recorded.events, recorded.verdict, axes)
+        else:
+            _draw_bars(epochs, self.verdict, axes)
         return axes
 
     def __repr__(self) -> str:
@@ -151,6 +153,7 @@ class Stats:
             *(
                 f"  {name:<12}{1e3 * self.seconds.get(name, 0.0) / each:10.3f} ms a batch"
                 for name in STAGES
+                if name != "copying" or name in self.seconds
             ),
             *(
                 f"  {name:<12}{size / each / 1e6:10.3f} MB a batch"
@@ -177,7 +180,25 @@ _REMEDIES = {
     "assembling": "raise num_workers=, or drop attributes that the model does not use",
     "transform": "make the transform cheaper, apply it to the whole graph once, or raise "
     "num_workers=",
+    "copying": "raise num_workers=, or leave out pin_memory=True",
 }
+
+
+def _draw_bars(epochs: Sequence[Stats], title: str, axes: Any) -> None:
+    """Draw two bars for each epoch: the time of the loop, and that of the producers."""
+    for side, stages in enumerate((("waiting", "training"), STAGES)):
+        bottom = [0.0] * len(epochs)
+        places = [number + 0.4 * side - 0.2 for number in range(1, len(epochs) + 1)]
+        for stage in stages:
+            own = {"waiting": "waiting_seconds", "training": "working_seconds"}.get(stage)
+            heights = [getattr(e, own) if own else e.seconds.get(stage, 0.0) for e in epochs]
+            label = f"{'producers' if side else 'loop'}: {stage}"
+            axes.bar(places, heights, 0.38, bottom=bottom, label=label, color=COLOURS[stage])
+            bottom = [below + height for below, height in zip(bottom, heights, strict=True)]
+    axes.set_xticks(range(1, len(epochs) + 1))
+    axes.set(xlabel="epoch", ylabel="seconds")
+    headline(title, axes)
+    axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
 
 
 def total_of(epochs: Sequence[Stats]) -> Stats:

@@ -2,9 +2,11 @@
 
 import json
 import pickle
+import sys
 import threading
 import time
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 import torch
@@ -16,6 +18,7 @@ from pyg_direct import NeighborLoader
 from pyg_direct.loading import base, recorder
 from pyg_direct.loading.recorder import Recorder
 from pyg_direct.loading.stats import STAGES, Stats
+from pyg_direct.loading.timeline import COLOURS, LOOP
 from pyg_direct.ops.cpu.backend import CpuBackend
 from pyg_direct.ops.cuda.backend import CudaBackend
 
@@ -260,15 +263,90 @@ def test_forms_of_the_report() -> None:
     assert set(stats.postfix()) == {"seeds/s", "waiting"}
 
 
-def test_plot() -> None:
+def axes_of(stats: Stats):
     matplotlib = pytest.importorskip("matplotlib")
     matplotlib.use("agg")
+    return stats.plot()
+
+
+def test_bars_of_epochs_without_events() -> None:
     loader = loader_of()
     list(loader)
     list(loader)
-    axes = loader.stats().plot()
+    axes = axes_of(loader.stats())
     assert len(axes.patches) == 2 * (2 + len(STAGES))
-    assert axes.get_title() == loader.stats().verdict
+    assert axes.get_title(loc="left").replace("\n", " ") == loader.stats().verdict
+
+
+def test_events_are_recorded_on_request_only(clock) -> None:
+    loader = loader_of(transform=lambda batch: clock.spend(0.25) or batch)
+    run(loader, clock, 2.0)
+    loader.record_events()
+    start = clock.now
+    run(loader, clock, 2.0)
+    run(loader, clock, 2.0)
+    plain, recorded, after = loader.stats().epochs
+    assert plain.events == after.events == ()
+    spent = {stage: 0.0 for stage in ("waiting", "training", "transform")}
+    for event in recorded.events:
+        spent[event.stage] = spent.get(event.stage, 0.0) + event.end - event.begin
+    assert spent["waiting"] == pytest.approx(recorded.waiting_seconds) == pytest.approx(2.5)
+    assert spent["training"] == pytest.approx(recorded.working_seconds) == pytest.approx(20)
+    assert spent["transform"] == pytest.approx(2.5)
+    loop = [event for event in recorded.events if event.lane == LOOP]
+    assert loop[0].begin == start
+    assert all(one.end == other.begin for one, other in pairwise(loop)), "without gaps"
+    for stage in ("sampling", "gathering", "assembling"):
+        assert spent[stage] == pytest.approx(recorded.seconds[stage])
+    assert json.loads(json.dumps(recorded.as_dict()))["events"][0]["stage"] == "waiting"
+
+
+@pytest.mark.parametrize(("workers", "lanes"), [(0, ["in the loop"]), (2, ["producer "] * 2)])
+def test_the_timeline_has_a_lane_for_each_producer(workers, lanes) -> None:
+    both = threading.Barrier(2)  # neither producer makes all batches
+
+    def transform(batch):
+        if workers and batch.input_id[0] < 64:
+            both.wait(timeout=30)
+        return batch
+
+    loader = loader_of(num_workers=workers, transform=transform)
+    loader.record_events(2)
+    list(loader)
+    axes = axes_of(loader.stats())
+    titles = [label.get_text() for label in axes.get_yticklabels()]
+    assert [title.rstrip("01") for title in titles] == ["training loop", *lanes]
+    (epoch,) = loader.stats().epochs
+    assert axes.get_title(loc="left").replace("\n", " ") == epoch.verdict
+    legend = [text.get_text().split(",")[0] for text in axes.get_legend().get_texts()]
+    assert sorted(legend) == sorted({event.stage for event in epoch.events})
+    assert set(legend) <= set(COLOURS)
+    assert len(epoch.events) == sum(len(c.get_paths()) for c in axes.collections)
+
+
+def test_copies_are_a_stage_of_their_own(monkeypatch, clock) -> None:
+    loader = loader_of()
+    loader.pin_memory = True
+    monkeypatch.setattr(
+        loader._backend.memory, "pin", lambda batch: clock.spend(0.5) or batch, raising=False
+    )
+    loader.record_events()
+    stats = run(loader, clock)
+    assert stats.seconds["copying"] == pytest.approx(5.0)
+    assert "100 % of its own time on copying; raise num_workers=" in stats.verdict
+    assert "copying        500.000 ms a batch" in repr(stats)
+    assert "copying" in {event.stage for event in stats.epochs[0].events}
+
+
+def test_record_events_checks_its_argument() -> None:
+    with pytest.raises(ValueError, match="epochs must be an int of 0 or more, got -1"):
+        loader_of().record_events(-1)
+
+
+def test_a_picture_without_matplotlib_says_what_to_install(monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(ImportError, match=r"stats\(\).plot\(\) needs matplotlib: pip install"):
+        loader_of().stats().plot()
 
 
 def test_loaders_can_be_pickled() -> None:
@@ -298,7 +376,7 @@ def test_the_consumer_counts_while_batches_are_added_up() -> None:
 def test_records_from_several_threads_are_not_lost() -> None:
     shared = Recorder()
     threads = [
-        threading.Thread(target=lambda: [shared.add("sampling", 1.0) for _ in range(2000)])
+        threading.Thread(target=lambda: [shared.add("sampling", 1.0, 2.0) for _ in range(2000)])
         for _ in range(4)
     ]
     for thread in threads:
