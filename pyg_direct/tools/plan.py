@@ -4,6 +4,7 @@
     pyg-direct plan --graph data.pt --fanout 15,10,5 --machine pcie4-24gb
     pyg-direct plan --graph typed.pt --seed-type paper --fanout 10,5 --cache-dtype int8
     pyg-direct plan --degrees in_degrees.npy --fanout 10,10 --features 768 --dtype float16
+    pyg-direct plan --nodes 2400000 --edges 62000000 --plot plan.svg
 
 Some batches are sampled on the CPU: of the graph, if it is given (``torch.save(data, ...)``), else
 of a random graph with its degrees, or with degrees by a power law. So counts are those of the graph
@@ -31,6 +32,7 @@ from torch_geometric.typing import NodeType
 from ..core.units import blocks_of_row, size_text
 from ..sampling.sampler import NeighborSampler
 from .command import parser_of
+from .plan_plot import PICTURES, draw
 
 LINE_BYTES = 128  # of a read over PCIe
 WIDTHS = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}
@@ -150,36 +152,42 @@ class Cache(NamedTuple):
     hits: float  # part of the lines of a batch that they save
 
 
-def cache_of(
+class CacheOrder(NamedTuple):
+    """What caches of all sizes hold and save: the first i + 1 rows by their out-edges a byte."""
+
+    sizes: Tensor  # bytes of those rows, float64 [nodes]
+    hits: Tensor  # part of the lines of a batch that they save, float64 [nodes]
+
+    def of(self, room_bytes: float) -> Cache:
+        """Return the cache that fits a room."""
+        rows = int(torch.searchsorted(self.sizes, room_bytes, right=True))
+        return Cache(rows, float(self.hits[rows - 1]) if rows else 0.0)
+
+
+def cache_order(
     batches: Batches,
     degrees: Mapping[Any, Tensor],
     row_bytes: Mapping[Any, int],
-    room_bytes: int,
     share: float = 1.0,
-) -> Cache:
-    """Return what fits into a cache, and how often it is hit.
+) -> CacheOrder:
+    """Return which rows a cache takes first, and how often they are hit.
 
     Args:
         batches: that are gathered.
         degrees: out-degree of each node, by type.
         row_bytes: of the features, by type.
-        room_bytes: for the cache.
         share: bytes of a cached row, by those of the row.
     """
-    kinds = list(degrees)
-    sizes = torch.cat([torch.full((len(degrees[k]),), row_bytes[k] * share) for k in kinds])
-    value = torch.cat([degrees[k].to(torch.float64) for k in kinds]) / sizes.clamp(min=1e-9)
-    order = value.argsort(descending=True, stable=True)
-    fits = sizes[order].to(torch.float64).cumsum(0) <= room_bytes
-    cached = torch.zeros(len(sizes), dtype=torch.bool)
-    cached[order[fits]] = True
-    saved = wanted = 0.0
-    parts = torch.split(cached, [len(degrees[k]) for k in kinds])
-    for kind, part in zip(kinds, parts, strict=True):
+    sizes, values, saved = [], [], []
+    for kind, degree in degrees.items():
+        row = torch.full((len(degree),), row_bytes[kind] * share, dtype=torch.float64)
         lines = blocks_of_row(row_bytes[kind], LINE_BYTES) if row_bytes[kind] else 0.0
-        wanted += lines * batches.node_ids[kind].numel()
-        saved += lines * float(part[batches.node_ids[kind]].sum())
-    return Cache(int(cached.sum()), saved / wanted if wanted else 0.0)
+        sizes.append(row)
+        values.append(degree / row.clamp(min=1e-9))
+        saved.append(lines * torch.bincount(batches.node_ids[kind], minlength=len(degree)))
+    order = torch.cat(values).argsort(descending=True, stable=True)
+    hits = torch.cat(saved)[order].to(torch.float64).cumsum(0)
+    return CacheOrder(torch.cat(sizes)[order].cumsum(0), hits / hits[-1:].clamp(min=1e-9))
 
 
 class Question(NamedTuple):
@@ -195,69 +203,118 @@ class Question(NamedTuple):
     cores: int = 1  # that sample, where there is no GPU
 
 
-def report(data: Data | HeteroData, question: Question) -> str:
-    """Return the plan as text."""
-    fanout, batch_size, row_bytes, machine = question[:4]
-    counts = node_counts(data)
-    degrees = out_degrees(data)
+class Plan(NamedTuple):
+    """What a question is answered with; bytes and seconds of one batch, unless another is named."""
+
+    question: Question
+    num_nodes: int
+    num_edges: int
+    topology_bytes: int  # of the graph
+    feature_bytes: int  # of the graph
+    batches: Batches
+    means: Mapping[Any, float]  # nodes of a batch by type
+    steps: int  # of an epoch
+    gathered_bytes: float
+    lines: float  # reads over PCIe without a cache
+    caches: CacheOrder
+
+    @property
+    def room_bytes(self) -> int:
+        """GPU memory that a loader takes."""
+        return self.question.machine.gpu_bytes // 2
+
+    @property
+    def cache_bytes(self) -> int:
+        """What the topology leaves of it for a cache."""
+        return max(0, self.room_bytes - self.topology_bytes)
+
+    @property
+    def link_seconds(self) -> float:
+        """Least time of the reads over PCIe, without a cache."""
+        return self.lines * LINE_BYTES / self.question.machine.link_bytes_per_s
+
+
+def plan_of(data: Data | HeteroData, question: Question) -> Plan:
+    """Sample batches, and return what follows from them."""
+    row_bytes, counts, degrees = question.row_bytes, node_counts(data), out_degrees(data)
     num_nodes, num_edges = sum(counts.values()), sum(int(d.sum()) for d in degrees.values())
-    batches = sample(data, fanout, batch_size, seed_type=question.seed_type)
+    batches = sample(data, question.fanout, question.batch_size, seed_type=question.seed_type)
     means = {kind: ids.numel() / batches.num_batches for kind, ids in batches.node_ids.items()}
     seeds = counts[question.seed_type] if question.num_seeds is None else question.num_seeds
-    steps = math.ceil(seeds / batch_size)
-    topology = (num_nodes + 1 + num_edges) * (4 if max(num_nodes, num_edges) < 2**31 else 8)
-    features = sum(counts[kind] * row_bytes[kind] for kind in counts)
-    gathered = sum(means[kind] * row_bytes[kind] for kind in counts)
-    lines = sum(
-        means[kind] * blocks_of_row(row_bytes[kind], LINE_BYTES)
-        for kind in counts
-        if row_bytes[kind]
+    return Plan(
+        question,
+        num_nodes,
+        num_edges,
+        (num_nodes + 1 + num_edges) * (4 if max(num_nodes, num_edges) < 2**31 else 8),
+        sum(counts[kind] * row_bytes[kind] for kind in counts),
+        batches,
+        means,
+        math.ceil(seeds / question.batch_size),
+        sum(means[kind] * row_bytes[kind] for kind in counts),
+        sum(
+            means[kind] * blocks_of_row(row_bytes[kind], LINE_BYTES)
+            for kind in counts
+            if row_bytes[kind]
+        ),
+        cache_order(batches, degrees, row_bytes, question.cache_share),
+    )
+
+
+def report(plan: Plan) -> str:
+    """Return the plan as text."""
+    question, batches, machine, steps = (
+        plan.question,
+        plan.batches,
+        plan.question.machine,
+        plan.steps,
     )
     spread = 100 * batches.nodes_deviation / max(1.0, batches.nodes)
     sampling = steps * batches.sampling_seconds
-    wide = ", ".join(f"{size} bytes a {kind or 'node'}" for kind, size in row_bytes.items())
-    by_type = [f"    {mean:,.0f} of {kind}" for kind, mean in means.items() if kind is not None]
-    lines_text = [
-        f"{num_nodes:,} nodes, {num_edges:,} edges: {size_text(topology)} of topology, "
-        f"{size_text(features)} of features ({wide})",
-        f"a batch of {batch_size:,} seeds, fan-out {'/'.join(map(str, fanout))} "
-        f"(mean of {batches.num_batches}):",
+    wide = ", ".join(
+        f"{size} bytes a {kind or 'node'}" for kind, size in question.row_bytes.items()
+    )
+    by_type = [
+        f"    {mean:,.0f} of {kind}" for kind, mean in plan.means.items() if kind is not None
+    ]
+    lines = [
+        f"{plan.num_nodes:,} nodes, {plan.num_edges:,} edges: {size_text(plan.topology_bytes)} of "
+        f"topology, {size_text(plan.feature_bytes)} of features ({wide})",
+        f"a batch of {question.batch_size:,} seeds, fan-out "
+        f"{'/'.join(map(str, question.fanout))} (mean of {batches.num_batches}):",
         f"  {batches.nodes:,.0f} unique nodes (batches differ by {spread:.1f} %), "
         f"{batches.edges:,.0f} edges",
         *by_type,
-        f"  {size_text(int(gathered))} of features, {lines:,.0f} reads of {LINE_BYTES} bytes",
+        f"  {size_text(int(plan.gathered_bytes))} of features, {plan.lines:,.0f} reads of "
+        f"{LINE_BYTES} bytes",
         f"  {1e3 * batches.sampling_seconds:.1f} ms to sample here, with one thread (measured)",
-        f"an epoch of {steps:,} batches: {size_text(int(steps * gathered))} of features, "
-        f"{sampling:.1f} s of sampling on this machine with one core, at least "
+        f"an epoch of {steps:,} batches: {size_text(int(steps * plan.gathered_bytes))} of "
+        f"features, {sampling:.1f} s of sampling on this machine with one core, at least "
         f"{sampling / question.cores:.1f} s with {question.cores}",
         f"with {size_text(machine.gpu_bytes)} of GPU memory, of which a loader takes half, and "
         f"{machine.link_bytes_per_s / 1e9:.1f} GB/s ({machine.source}; computed, not measured):",
+        *_placements(plan),
     ]
-    room = machine.gpu_bytes // 2
-    cache = cache_of(batches, degrees, row_bytes, max(0, room - topology), question.cache_share)
-    link_seconds = lines * LINE_BYTES / machine.link_bytes_per_s
-    lines_text += _placements(topology, features, room, cache, num_nodes, link_seconds, steps)
-    return "\n".join(lines_text)
+    return "\n".join(lines)
 
 
-def _placements(
-    topology: int, features: int, room: int, cache: Cache, num_nodes: int, link: float, steps: int
-) -> Iterator[str]:
-    """Yield a line for each placement; `link` is in seconds a batch, without a cache."""
-    cached = 0 < cache.rows < num_nodes
+def _placements(plan: Plan) -> Iterator[str]:
+    """Yield a line for each placement."""
+    room, link = plan.room_bytes, plan.link_seconds
+    cache = plan.caches.of(plan.cache_bytes)
+    topology_fits = plan.topology_bytes <= room
     for name, fits, seconds in (
-        ("all in GPU memory", topology + features <= room, 0.0),
-        ("topology in GPU memory, features on the host", topology <= room, link),
+        ("all in GPU memory", plan.topology_bytes + plan.feature_bytes <= room, 0.0),
+        ("topology in GPU memory, features on the host", topology_fits, link),
         (
             f"with a cache of {cache.rows:,} rows, not built ({100 * cache.hits:.0f} % hits)",
-            topology <= room and cached,
+            topology_fits and 0 < cache.rows < plan.num_nodes,
             link * (1 - cache.hits),
         ),
         ("all on the host", True, link),
     ):
         limit = (
             f"features keep PCIe busy for at least {1e3 * seconds:.2f} ms a batch, "
-            f"{steps * seconds:.1f} s an epoch"
+            f"{plan.steps * seconds:.1f} s an epoch"
         )
         yield f"  {name}: {limit if fits else 'does not apply or does not fit'}"
 
@@ -316,7 +373,10 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--machine", choices=MACHINES, default="pcie4-24gb")
     parser.add_argument("--gpu-bytes", type=int, help="instead of the machine's")
     parser.add_argument("--link-bytes-per-s", type=float, help="instead of the machine's")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="picture (.svg, .png, .pdf)")
     args = parser.parse_args(argv)
+    if args.plot is not None and args.plot.suffix not in PICTURES:
+        parser.error(f"--plot must end in one of {', '.join(PICTURES)}, got {args.plot}")
     machine = MACHINES[args.machine]
     if args.gpu_bytes:
         machine = machine._replace(gpu_bytes=args.gpu_bytes)
@@ -328,7 +388,13 @@ def main(argv: list[str] | None = None) -> None:
         fanout, args.batch_size, row_bytes_of(data, args.features, width), machine, args.seeds,
         args.seed_type, WIDTHS[args.cache_dtype or args.dtype] / width, max(1, args.cores),
     )  # fmt: skip
-    print(report(data, question))
+    plan = plan_of(data, question)
+    print(report(plan))
+    if args.plot is not None:
+        traffic = plan.lines * LINE_BYTES * (1 - plan.caches.hits)
+        parts = plan.topology_bytes, plan.feature_bytes
+        draw(args.plot, parts, plan.room_bytes, plan.cache_bytes, plan.caches.sizes, traffic)
+        print(f"picture: {args.plot}")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,7 @@
 """`python -m pyg_direct.plan`: its counts against measured batches and counted lines."""
 
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -50,15 +52,17 @@ def batches_of(**ids: list[int]) -> plan.Batches:
 def test_hits_of_a_cache() -> None:
     batches, degrees = batches_of(all=[0, 1, 1, 2]), {None: torch.tensor([1, 9, 5])}
     for room, rows, hits in ((99, 0, 0), (100, 1, 0.5), (299, 2, 0.75), (300, 3, 1)):
-        assert plan.cache_of(batches, degrees, {None: 100}, room) == (rows, hits)
-    assert plan.cache_of(batches, degrees, {None: 100}, 100, 0.25).rows == 3, "narrower rows"
+        assert plan.cache_order(batches, degrees, {None: 100}).of(room) == (rows, hits)
+    narrower = plan.cache_order(batches, degrees, {None: 100}, 0.25)
+    assert narrower.of(100).rows == 3
+    assert plan.cache_order(batches, degrees, {None: 0}).of(100) == (3, 0), "no features"
 
 
 def test_a_cache_takes_the_most_edges_for_its_bytes() -> None:
     batches = batches_of(a=[0, 1], b=[0])
     degrees = {"a": torch.tensor([6, 5]), "b": torch.tensor([8])}
-    found = plan.cache_of(batches, degrees, {"a": 128, "b": 256}, 256)
-    assert found == (2, 0.5)  # both of a: 6 and 5 for 128 bytes, where b has 8 for 256
+    found = plan.cache_order(batches, degrees, {"a": 128, "b": 256})
+    assert found.of(256) == (2, 0.5)  # both of a: 6 and 5 for 128 bytes, where b has 8 for 256
 
 
 def test_types_are_predicted_as_measured() -> None:
@@ -89,14 +93,15 @@ def test_what_fits_where() -> None:
     topology, features = 4 * 6001, 400_000
     fits = plan.Machine(2 * (topology + features), 1e9, "as given")
     question = plan.Question(FANOUT, 64, {None: 400}, fits, cores=4)
-    text = plan.report(data, question)
+    text = plan.report(plan.plan_of(data, question))
     assert "all in GPU memory: features keep PCIe busy for at least 0.00 ms a batch, 0.0 s" in text
     assert "s with 4" in text
     small = question._replace(machine=fits._replace(gpu_bytes=2 * (topology + 40_000)))
-    text = plan.report(data, small)
+    text = plan.report(plan.plan_of(data, small))
     assert "all in GPU memory: does not" in text
     assert "with a cache of 100 rows" in text
-    assert "with a cache of 400 rows" in plan.report(data, small._replace(cache_share=0.25))
+    narrower = plan.plan_of(data, small._replace(cache_share=0.25))
+    assert "with a cache of 400 rows" in plan.report(narrower)
 
 
 def test_a_plan_of_a_typed_graph(tmp_path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -116,6 +121,51 @@ def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     text = capsys.readouterr().out
     assert "a batch of 64 seeds, fan-out 5/5" in text
     assert "computed, not measured" in text
+
+
+SMALL = "--nodes 2000 --edges 9000 --fanout 5,5 --batch-size 64"
+
+
+@pytest.mark.parametrize(
+    ("gpu_bytes", "title"),
+    [
+        (1 << 30, "everything fits GPU memory"),
+        (400_000, "the topology fits GPU memory, the features do not"),
+        (1000, "the topology does not fit GPU memory"),
+    ],
+)
+def test_the_picture_says_what_fits(gpu_bytes, title, tmp_path, monkeypatch) -> None:
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    pyplot.switch_backend("agg")
+    kept = []
+    monkeypatch.setattr(pyplot, "close", kept.append)
+    path = tmp_path / "plan.svg"
+    plan.main([*SMALL.split(" "), "--gpu-bytes", str(gpu_bytes), "--plot", str(path)])
+    assert path.read_text().startswith("<?xml")
+    memory, link = kept[0].axes
+    assert memory.get_title(loc="left") == title
+    topology, features = (bar.get_height() for bar in memory.patches)
+    assert topology == pytest.approx(4 * 11_001 / 1e6)
+    assert features == pytest.approx(2000 * 400 / 1e6)
+    (curve, *_) = link.lines
+    assert curve.get_ydata()[-1] == 0, "a cache of everything"
+    assert (np.diff(curve.get_ydata()) <= 0).all()
+    has_marker = 4 * 11_001 < gpu_bytes // 2 < 4 * 11_001 + 800_000
+    assert len(link.lines) == 1 + has_marker
+    monkeypatch.undo()
+    pyplot.close(kept[0])
+
+
+def test_a_picture_of_no_known_kind(capsys) -> None:
+    with pytest.raises(SystemExit):
+        plan.main([*SMALL.split(" "), "--plot", "plan.txt"])
+    assert "--plot must end in one of .svg, .png, .pdf, got plan.txt" in capsys.readouterr().err
+
+
+def test_a_picture_without_matplotlib(monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(ImportError, match="plan --plot needs matplotlib: pip install"):
+        plan.main([*SMALL.split(" "), "--plot", "plan.svg"])
 
 
 @pytest.mark.parametrize(

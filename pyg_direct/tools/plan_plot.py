@@ -1,0 +1,76 @@
+"""The picture of a plan: what fits where, and bytes over PCIe against the size of a cache."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from torch import Tensor
+
+PICTURES = (".svg", ".png", ".pdf")
+POINTS = 500  # of the curve
+GRAPH, FEATURES, ROOM = "#0969da", "#2da44e", "#d1242f"
+
+
+def draw(
+    path: Path,
+    parts: tuple[int, int],
+    room_bytes: int,
+    cache_bytes: int,
+    sizes: Tensor,
+    traffic: Tensor,
+) -> None:
+    """Write the picture of a plan.
+
+    Args:
+        path: ends in one of PICTURES.
+        parts: bytes of topology and of features.
+        room_bytes: GPU memory that a loader takes.
+        cache_bytes: what the topology leaves of it.
+        sizes: bytes of caches, in ascending order, float64 [caches].
+        traffic: bytes over PCIe a batch with each of them, float64 [caches].
+
+    Raises:
+        ImportError: matplotlib is not installed.
+    """
+    try:
+        from matplotlib import pyplot
+    except ImportError as error:
+        raise ImportError("plan --plot needs matplotlib: pip install matplotlib") from error
+    figure, (memory, link) = pyplot.subplots(
+        1, 2, figsize=(10, 3.6), layout="constrained", width_ratios=(1, 1.2)
+    )
+    scale, unit = _unit(max(sum(parts), room_bytes))
+    memory.bar("graph", parts[0] / scale, color=GRAPH, label="topology")
+    memory.bar("graph", parts[1] / scale, bottom=parts[0] / scale, color=FEATURES, label="features")
+    memory.axhline(room_bytes / scale, color=ROOM, label="GPU memory for a loader")
+    memory.set_xlim(-0.6, 2.6)  # the legend stands beside the bar
+    memory.set_ylabel(unit)
+    fits = (
+        "everything fits GPU memory"
+        if sum(parts) <= room_bytes
+        else "the topology fits GPU memory, the features do not"
+        if parts[0] <= room_bytes
+        else "the topology does not fit GPU memory"
+    )
+    memory.set_title(fits, fontsize="medium", loc="left")
+    memory.legend(fontsize="small", loc="center right")
+    chosen = np.unique(np.linspace(0, len(sizes) - 1, POINTS).astype(np.int64))
+    scale, unit = _unit(float(sizes[-1]))
+    link_scale, link_unit = _unit(float(traffic.max()))
+    link.plot(sizes[chosen] / scale, traffic[chosen] / link_scale, color=FEATURES)
+    if 0 < cache_bytes < sizes[-1]:
+        link.axvline(cache_bytes / scale, color=ROOM, label="room that the topology leaves")
+        link.legend(fontsize="small")
+    link.set(xlabel=f"cache of features in GPU memory, {unit}", ylim=0, xlim=0)
+    link.set_ylabel(f"over PCIe, {link_unit} a batch")
+    link.set_title(
+        "what a cache would save (computed; none is built)", fontsize="medium", loc="left"
+    )
+    figure.savefig(path)
+    pyplot.close(figure)
+
+
+def _unit(num_bytes: float) -> tuple[float, str]:
+    """Return the bytes of a unit in which a number is readable, and its name."""
+    return (1e9, "GB") if num_bytes >= 1e9 else (1e6, "MB")
