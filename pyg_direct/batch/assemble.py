@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
 from typing import Any
-from weakref import ref
 
 import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
-from torch_geometric.data.storage import BaseStorage, GlobalStorage
-from torch_geometric.loader.utils import filter_custom_hetero_store, filter_custom_store
 from torch_geometric.typing import EdgeType, NodeType
 
+from ..core.pyg import (
+    BaseStorage,
+    cat_dim,
+    fields_of,
+    filter_custom_hetero_store,
+    filter_custom_store,
+    shallow_copy,
+    store_of,
+    stores_of,
+)
 from ..core.types import Ends
 from ..ops.backend import Backend
 from .gather import gather_all, tables_in
@@ -68,8 +74,8 @@ def assemble(
     if isinstance(data, (Data, HeteroData)):
         batch = shallow_copy(data)
         # A homogeneous graph has one store for nodes and edges, and the one type None.
-        target, stores = _stores(batch), []
-        for key, store in _stores(data).items():
+        target, stores = stores_of(batch), []
+        for key, store in stores_of(data).items():
             roles_there = known.of(key, store)
             stores.append((key, store, roles_there))
             if not isinstance(key, tuple):
@@ -80,7 +86,7 @@ def assemble(
     else:
         batch = _from_stores(data, parts, custom_cls)
     for key, labelled in labels.items():
-        fields = _store(batch, key)._mapping
+        fields = fields_of(store_of(batch, key))
         for name, value in labelled.items():
             if name == "input_id":
                 value = value if ids.in_place else ids.of_seeds(value)
@@ -95,25 +101,13 @@ def assemble(
     return batch
 
 
-def shallow_copy(data: Data | HeteroData) -> Any:
-    """Return ``copy.copy(data)``; of a plain `Data` in half the time, for small batches."""
-    if type(data) is not Data:
-        return copy.copy(data)
-    batch, store = Data.__new__(Data), GlobalStorage.__new__(GlobalStorage)
-    fields = vars(store)
-    fields.update(vars(data._store), _mapping=data._store._mapping.copy(), _parent=ref(batch))
-    fields.pop("_cached_attr", None)
-    vars(batch).update(vars(data), _store=store)
-    return batch
-
-
 def attributes_of(data: Any) -> Iterator[tuple[str, str, Any, BaseStorage]]:
     """Yield the node and edge attributes of a graph: label for messages, name, value, store.
 
     Remote stores are asked for each batch, so nothing is known of what they hold.
     """
     if isinstance(data, (Data, HeteroData)):
-        for key, store in _stores(data).items():
+        for key, store in stores_of(data).items():
             for name, value in store.items():
                 if name not in TOPOLOGY and (store.is_node_attr(name) or store.is_edge_attr(name)):
                     label = f"data.{name}" if key is None else f"data[{key!r}].{name}"
@@ -124,7 +118,7 @@ def tables_of(data: Any) -> Iterator[tuple[str, Tensor]]:
     """Yield the attributes of a graph whose rows a backend can gather, with names for messages."""
     for label, name, value, store in attributes_of(data):
         tables = tables_in(value)
-        if tables and store._parent().__cat_dim__(name, value, store) == 0:
+        if tables and cat_dim(store, name, value) == 0:
             yield from ((label, table) for table in tables)
 
 
@@ -206,20 +200,10 @@ def _from_stores(data: Any, parts: _Parts, custom_cls: Any) -> Any:
                 wanted = converted(value, parts.feature_dtype)
                 store[name] = backend.memory.to_batch(wanted, value.device)
     for key in out.node if sampled.is_typed else [None]:
-        parts.name_nodes(_store(batch, key)._mapping, parts.nodes_of(key))
+        parts.name_nodes(fields_of(store_of(batch, key)), parts.nodes_of(key))
     for key in (out.edge or {}) if sampled.is_typed else [None]:
-        parts.name_edges(_store(batch, key)._mapping, parts.edges_of(key))
+        parts.name_edges(fields_of(store_of(batch, key)), parts.edges_of(key))
     return batch
-
-
-def _store(batch: Any, key: Any) -> Any:
-    return batch._store if key is None else batch[key]
-
-
-def _stores(data: Data | HeteroData) -> dict[Any, BaseStorage]:
-    if isinstance(data, Data):
-        return {None: data._store}
-    return {**dict(data.node_items()), **dict(data.edge_items())}
 
 
 class _Parts:
@@ -251,7 +235,7 @@ class _Parts:
     ) -> None:
         """Add the nodes of a type, and their rows of the attributes in `source`."""
         found = self.sampled.nodes.get(key) or self.nodes_of(key)
-        given, fields = source._mapping, target._mapping
+        given, fields = fields_of(source), fields_of(target)
         if "num_nodes" in given:
             fields["num_nodes"] = found.node.numel()
         end = None if self._ends is None else self._ends.node.get(key)
@@ -275,7 +259,7 @@ class _Parts:
         """Add the edges of a type, and their entries of the attributes in `source`."""
         found = self.sampled.edges.get(key) or self.edges_of(key)
         to_batch = self.backend.memory.to_batch
-        given, fields = source._mapping, target._mapping
+        given, fields = fields_of(source), fields_of(target)
         if "edge_index" in given:
             fields["edge_index"] = to_batch(found.edge_index, given["edge_index"].device)
         for name in SPARSE:

@@ -6,14 +6,12 @@ from collections.abc import Callable, Iterator
 from itertools import accumulate
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 from torch_geometric import EdgeIndex
 from torch_geometric.data import Data, HeteroData
 
-aten = torch.ops.aten
-# Operations that give the same edges again, elsewhere or in another dtype.
-COPIES = {aten.clone.default, aten._to_copy.default, aten._pin_memory.default, aten.alias.default}
+from ..core.private_torch import COPIES, pointers_of, writes_to
+from ..core.pyg import cached_indptr, edge_index_by_column, store_of, stores_of
 
 
 class HopEnds(NamedTuple):
@@ -56,11 +54,9 @@ class SampledEdges(EdgeIndex):
     ) -> SampledEdges:
         """Make one without copying `edge_index`; `indptr` is counted if it is not given."""
         size = hops.source[-1], hops.destination[-1]
-        out: Any = EdgeIndex.__new__(cls, edge_index, sparse_size=size, sort_order="col")
         if indptr is None:
-            # The rows of `edge_index` are contiguous, which this operator relies on.
-            indptr = torch._convert_indices_from_coo_to_csr(edge_index[1], size[1])
-        out._indptr = indptr
+            indptr = pointers_of(edge_index[1], size[1])
+        out = edge_index_by_column(cls, edge_index, size, indptr)
         out._hops = hops
         out._versions = out._versions_now()
         made: SampledEdges = out
@@ -75,9 +71,9 @@ class SampledEdges(EdgeIndex):
         return self._hops if self._versions == self._versions_now() else None
 
     def _versions_now(self) -> tuple[int, int]:
-        if self._data.is_inference():  # torch does not count writes to such tensors
+        if self.as_tensor().is_inference():  # torch does not count writes to such tensors
             return 0, 0
-        return self._version, self._data._version
+        return writes_to(self), writes_to(self.as_tensor())
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
@@ -87,9 +83,10 @@ class SampledEdges(EdgeIndex):
         source = args[0] if func in COPIES else None
         hops = source.hops if isinstance(source, SampledEdges) else None
         out = super().__torch_dispatch__(func, types, args, kwargs)
-        if hops is None or not isinstance(out, EdgeIndex) or out._indptr is None:
+        indptr = cached_indptr(out) if isinstance(out, EdgeIndex) else None
+        if hops is None or indptr is None:
             return out
-        return SampledEdges(out._data, hops, out._indptr)
+        return SampledEdges(out.as_tensor(), hops, indptr)
 
     def __deepcopy__(self, memo: Any) -> Any:
         return self.clone()
@@ -97,8 +94,8 @@ class SampledEdges(EdgeIndex):
     def __reduce_ex__(self, protocol: Any) -> Any:
         hops = self.hops
         if hops is None:
-            return EdgeIndex, (self._data,)
-        return SampledEdges, (self._data, hops, self._indptr)
+            return EdgeIndex, (self.as_tensor(),)
+        return SampledEdges, (self.as_tensor(), hops, cached_indptr(self))
 
 
 def with_sampled_edges(batch: Any, transform: Callable[[Any], Any] | None) -> Any:
@@ -117,7 +114,7 @@ def with_sampled_edges(batch: Any, transform: Callable[[Any], Any] | None) -> An
     for key, edge_index, version, hops in sampled:
         if key is not None and key not in batch.edge_types:
             continue
-        store = batch._store if key is None else batch[key]
+        store = store_of(batch, key)
         same = store.get("edge_index") is edge_index and _version(edge_index) == version
         sizes = (hops.source[-1], hops.destination[-1])
         if same and _num_nodes(batch, key) == sizes:
@@ -127,10 +124,11 @@ def with_sampled_edges(batch: Any, transform: Callable[[Any], Any] | None) -> An
 
 def _sampled(batch: Data | HeteroData) -> Iterator[tuple[Any, Tensor, int, HopEnds]]:
     """Yield the edges that were sampled hop by hop: (edge type, edges, version, hops)."""
-    stores = batch.edge_items() if isinstance(batch, HeteroData) else [(None, batch._store)]
-    for key, store in stores:
+    for key, store in stores_of(batch).items():
+        if isinstance(key, str):
+            continue
         edge_index, edges = store.get("edge_index"), store.get("num_sampled_edges")
-        ends = [batch._store] * 2 if key is None else [batch[key[0]], batch[key[-1]]]
+        ends = [store] * 2 if key is None else [store_of(batch, end) for end in key[::2]]
         nodes = [end.get("num_sampled_nodes") for end in ends]
         if isinstance(edge_index, Tensor) and edges and None not in nodes:
             hops = HopEnds(*(tuple(accumulate(counts)) for counts in (*nodes, edges)))
@@ -146,4 +144,4 @@ def _num_nodes(batch: Data | HeteroData, key: Any) -> tuple[int | None, int | No
 
 
 def _version(tensor: Tensor) -> int:
-    return 0 if tensor.is_inference() else tensor._version
+    return 0 if tensor.is_inference() else writes_to(tensor)

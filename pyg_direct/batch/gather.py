@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch_geometric.loader.utils import index_select
 
+from ..core.pyg import index_select
 from ..core.quantized import QuantizedTensor, rows_of
 from ..ops.backend import Backend
 from .narrow import converted, dtype_in_batch

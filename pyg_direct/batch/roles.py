@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from torch_geometric.data.storage import BaseStorage
+from ..core.pyg import BaseStorage, cat_dim, fields_of
 
 SPARSE = ("adj", "adj_t")
 TOPOLOGY = ("edge_index", *SPARSE)
@@ -47,7 +47,7 @@ class KnownRoles:
 
     def of(self, key: Any, store: BaseStorage) -> Roles:
         """Return the roles in the store of a type; None is the type of a homogeneous graph."""
-        fields, known = store._mapping, self._known.get(key)
+        fields, known = fields_of(store), self._known.get(key)
         if known is not None and known.names == list(fields):
             for value, now in zip(known.values, fields.values(), strict=True):
                 if value() is not now:  # also where it has died
@@ -69,7 +69,7 @@ def roles_in(store: BaseStorage) -> Roles:
         of_nodes = name != "num_nodes" and store.is_node_attr(name)
         of_edges = name not in TOPOLOGY and store.is_edge_attr(name)
         if of_nodes or of_edges:
-            dim = store._parent().__cat_dim__(name, value, store)
+            dim = cat_dim(store, name, value)
             node += [Attribute(name, dim)] * of_nodes
             edge += [Attribute(name, dim)] * of_edges
     return Roles(tuple(node), tuple(edge))

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 
+from ..core.private_torch import viewed_by
 from ..core.types import SampledGraph, maker
 
 
@@ -135,10 +136,10 @@ def _none(device: torch.device | None) -> Tensor:
 
 def _stack(row: Tensor, col: Tensor) -> Tensor:
     """Return [row; col], without a copy where one lies behind the other, as in our outputs."""
-    size, both = row.numel(), row._base
+    size, both = row.numel(), viewed_by(row)
     if size == 0:  # what two empty tensors lie in cannot be seen, and a copy would be a launch
         return row.new_empty((2, 0))
-    if both is not None and both is col._base and both.shape == (2, size):
+    if both is not None and both is viewed_by(col) and both.shape == (2, size):
         first, second = both.data_ptr(), both.data_ptr() + row.nbytes
         if both.is_contiguous() and (row.data_ptr(), col.data_ptr()) == (first, second):
             return both

@@ -6,7 +6,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch_geometric.typing import SparseTensor
+
+from ..core.private_torch import coo_parts
+from ..core.pyg import SparseTensor
 
 COMPRESSED = {torch.sparse_csr, torch.sparse_csc}
 ROWS_UNREADABLE = {torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc}
@@ -76,7 +78,7 @@ class SampledEdges:
 
 def values_of(matrix: Tensor) -> Tensor:
     """Return the stored values of a sparse tensor, also of one that is not coalesced."""
-    return matrix._values() if matrix.layout == torch.sparse_coo else matrix.values()
+    return coo_parts(matrix)[1] if matrix.layout == torch.sparse_coo else matrix.values()
 
 
 def stored_parts(value: Tensor) -> list[Tensor]:
@@ -84,7 +86,7 @@ def stored_parts(value: Tensor) -> list[Tensor]:
     if value.layout == torch.strided:
         return [value]
     if value.layout == torch.sparse_coo:
-        return [value._indices(), value._values()]
+        return [*coo_parts(value)]
     if value.layout in (torch.sparse_csr, torch.sparse_bsr):
         return [value.crow_indices(), value.col_indices(), value.values()]
     return [value.ccol_indices(), value.row_indices(), value.values()]

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data, Dataset, FeatureStore, GraphStore, HeteroData
 from torch_geometric.sampler import NegativeSampling
-from torch_geometric.sampler.base import SubgraphType
+
+from .pyg import SubgraphType
 
 PLACES = ("auto", "host", "device")
 

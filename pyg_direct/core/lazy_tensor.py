@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
+
+from .private_torch import tree_map_only
 
 
 class LazyTensor(Tensor):
@@ -40,9 +41,7 @@ class LazyTensor(Tensor):
             result = args[0].selected(func, args[1:])
             if result is not None:
                 return result
-        plain: Any = pytree.tree_map_only(
-            LazyTensor, lambda lazy: lazy.dense(), (args, kwargs or {})
-        )
+        plain: Any = tree_map_only(LazyTensor, lambda lazy: lazy.dense(), (args, kwargs or {}))
         return func(*plain[0], **plain[1])
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]

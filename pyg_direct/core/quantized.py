@@ -15,6 +15,7 @@ from torch import Tensor
 
 from .arguments import check_choice
 from .lazy_tensor import LazyTensor
+from .private_torch import wrapper_tensor
 
 NARROW = {"int8": torch.int8, "float16": torch.float16, "bfloat16": torch.bfloat16}
 STEP_ELEMENTS = 1 << 22  # that are converted at a time
@@ -52,9 +53,7 @@ class QuantizedTensor(LazyTensor):
     def __new__(cls, values: Tensor, scale: Tensor | None = None) -> QuantizedTensor:
         """Return the table; it keeps `values` as `stored`, and `scale`."""
         _check(values, scale)
-        self: QuantizedTensor = Tensor._make_wrapper_subclass(
-            cls, values.shape, dtype=torch.float32, device=values.device
-        )
+        self: QuantizedTensor = wrapper_tensor(cls, values.shape, torch.float32, values.device)
         self.stored, self.scale = values, scale
         return self
 

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
-from torch_geometric.data.storage import N_KEYS
 
+from ..core.pyg import N_KEYS, graph_fields_of, store_of
 from ..core.quantized import QuantizedTensor
 from ..core.types import EDGE_TIME, Csc
 from ..graph.from_pyg import Graph, graph_of
@@ -87,7 +87,7 @@ def _write(
     hetero = isinstance(data, HeteroData)
     nodes, edges, others = [], [], {}
     for t, node_type in enumerate(graph.node_types):
-        store = data[node_type] if hetero else data._store
+        store = store_of(data, node_type)
         keys = [key for key in store if key not in TOPOLOGY]
         if not hetero:
             keys = [key for key in keys if not data.is_edge_attr(key)]
@@ -98,7 +98,7 @@ def _write(
         explicit = "num_nodes" in store or not any(key in N_KEYS for key in found)
         nodes.append(NodeGroup(node_type, int(csc.num_nodes[t]), explicit, found))
     for r, edge_type in enumerate(graph.edge_types):
-        store = data[edge_type] if hetero else data._store
+        store = store_of(data, edge_type)
         keys = [key for key in store if key not in TOPOLOGY]
         if not hetero:
             keys = [key for key in keys if data.is_edge_attr(key)]
@@ -111,7 +111,7 @@ def _write(
             raise ValueError(_unsaveable(f"data[{edge_type}]" if hetero else "data", rest))
         edges.append(EdgeGroup(edge_type, last - first, found))
     if isinstance(data, HeteroData):
-        others = dict(data._global_store)
+        others = graph_fields_of(data)
     wrong = {key: value for key, value in others.items() if not _is_json(value)}
     if wrong:
         raise ValueError(_unsaveable("data", wrong))

@@ -16,6 +16,8 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.typing import EdgeType, NodeType
 
 from ..core.lazy_tensor import LazyTensor
+from ..core.private_torch import wrapper_tensor, writes_to
+from ..core.pyg import stores_of
 from ..core.types import EDGE_TIME, NO_TIME, Csc, WeightTable, damaged_graph
 from .verify import NOT_IN_ORDER, verified
 from .weights import with_alias_tables
@@ -119,8 +121,8 @@ class CscEdgeIndex(LazyTensor):
     def __new__(cls, graph: CompressedGraph, relation: int) -> CscEdgeIndex:
         """Return the `edge_index` of relation number `relation`."""
         first, last = graph.csc.edge_base[relation : relation + 2].tolist()
-        self: CscEdgeIndex = Tensor._make_wrapper_subclass(
-            cls, (2, last - first), dtype=torch.int64, device=torch.device("cpu")
+        self: CscEdgeIndex = wrapper_tensor(
+            cls, (2, last - first), torch.int64, torch.device("cpu")
         )
         self.graph, self.relation = graph, relation
         return self
@@ -185,7 +187,10 @@ def compressed_graph(
     num_nodes = [store.num_nodes for store in data.node_stores]
     names = [name for name in (time_attr, weight_attr) if name is not None]
     named = {
-        (key, name): store[name] for key, store in _stores(data) for name in names if name in store
+        (key, name): store[name]
+        for key, store in stores_of(data).items()
+        for name in names
+        if name in store
     }
     saved = {key: value for key, value in graph.attributes.items() if key[1] in names}
     same = (
@@ -197,16 +202,9 @@ def compressed_graph(
         and weight_attr in (None, graph.weight_attr)
         and named.keys() == saved.keys()
         # The very tensors that were opened, and never written to by torch.
-        and all(named[key] is value and value._version == 0 for key, value in saved.items())
+        and all(named[key] is value and writes_to(value) == 0 for key, value in saved.items())
     )
     return graph if same else None
-
-
-def _stores(data: Data | HeteroData) -> list[tuple[Any, Any]]:
-    """Return the storages of nodes and edges with their types; None for both without types."""
-    if isinstance(data, Data):
-        return [(None, data._store)]
-    return [*data.node_items(), *data.edge_items()]
 
 
 def _is_relation(store: Any, graph: CompressedGraph, relation: int) -> bool:

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch_geometric.typing import SparseTensor
 
+from ..core.private_torch import coo_parts
+from ..core.pyg import SparseTensor
 from .coo_to_csc import Compressed, compress, pad_and_check
 
 LAYOUTS = (torch.sparse_csr, torch.sparse_csc, torch.sparse_coo)
@@ -64,7 +65,8 @@ def _entries(adj: Any, name: str) -> tuple[Any, Any]:
             f"[2, num_edges], or convert a dense matrix with .to_sparse_csr()."
         )
     if adj.layout == torch.sparse_coo:
-        return _array(adj._indices()[0]), _array(adj._indices()[1])
+        first, second = coo_parts(adj)[0]
+        return _array(first), _array(second)
     by_row = adj.layout == torch.sparse_csr
     pointer = _array(adj.crow_indices() if by_row else adj.ccol_indices())
     major = np.repeat(np.arange(len(pointer) - 1), np.diff(pointer))

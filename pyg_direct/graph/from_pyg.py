@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 from torch_geometric import EdgeIndex
 from torch_geometric.data import Data, HeteroData
-from torch_geometric.data.storage import BaseStorage
 from torch_geometric.typing import EdgeType, NodeType
 
+from ..core.pyg import BaseStorage, store_of
 from ..core.types import EDGE_TIME, NO_TIME, Csc, TimeTable
 from .attributes import Times, check_length, edge_weights
 from .compressed import compressed_graph
@@ -72,7 +72,7 @@ def graph_of(
         return Graph(csc, saved.node_types, saved.edge_types, torch.int64, node_times)
     if isinstance(data, Data):
         node_types: list[NodeType | None] = [None]
-        edges: list[Relation] = [Relation(None, data._store, 0, 0)]
+        edges: list[Relation] = [Relation(None, store_of(data, None), 0, 0)]
         num_nodes = [_num_nodes(data, "data")]
     elif isinstance(data, HeteroData):
         node_types, edges, num_nodes = _hetero_parts(data)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from torch_geometric.data import remote_backend_utils
-from torch_geometric.data.graph_store import EdgeLayout
+from torch_geometric.data import EdgeLayout
 from torch_geometric.typing import EdgeType, NodeType
 
+from ..core.pyg import remote_backend_utils
 from .coo_to_csc import Compressed
 
 

@@ -18,6 +18,8 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
+from ..core.private_torch import writes_to
+from ..core.pyg import stores_of
 from ..core.threads import MIN_EDGES_PER_THREAD, available_cores, split
 from .attributes import find
 from .from_pyg import Graph, graph_of
@@ -98,8 +100,9 @@ def _described(
     names = [name for name in (time_attr, weight_attr) if name is not None]
     if not isinstance(data, (Data, HeteroData)) or not all(isinstance(n, str) for n in names):
         return None
-    nodes = {None: data._store} if isinstance(data, Data) else dict(data.node_items())
-    edges = {None: data._store} if isinstance(data, Data) else dict(data.edge_items())
+    stores = stores_of(data)
+    nodes = {key: store for key, store in stores.items() if not isinstance(key, tuple)}
+    edges = {key: store for key, store in stores.items() if not isinstance(key, str)}
     if any("adj" in store or "adj_t" in store for store in edges.values()):
         return None
     if not all("num_nodes" in store or "x" in store for store in nodes.values()):
@@ -130,7 +133,7 @@ def _is_countable(value: Any) -> bool:
 
 def _state(tensor: Tensor) -> tuple[Any, ...]:
     """Return the count of changes in place, and what changes without being counted."""
-    return tensor._version, tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride()
+    return writes_to(tensor), tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride()
 
 
 def _digest(tensor: Tensor) -> Longs:

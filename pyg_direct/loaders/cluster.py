@@ -11,11 +11,10 @@ import torch
 import torch_geometric.loader
 from torch import Tensor
 from torch_geometric.data import Data
-from torch_geometric.index import ptr2index
-from torch_geometric.loader.cluster import Partition
 
 from ..batch.subgraph import named_attributes_of, swapped_ends
 from ..core.arguments import check_count, check_flag
+from ..core.pyg import Partition, ptr2index
 from ..core.quantized import QuantizedTensor, narrow_rows
 from ..core.types import BatchKey
 from ..graph.coo_to_csc import compress

@@ -9,11 +9,11 @@ import torch
 import torch_geometric.loader
 from torch import Tensor
 from torch_geometric.sampler import BaseSampler, NegativeSampling
-from torch_geometric.sampler.base import SubgraphType
 from torch_geometric.typing import EdgeType
 
 from ..batch.assemble import link_labels
 from ..core.arguments import check_ids, check_input_id, check_negatives, check_tensor
+from ..core.pyg import SubgraphType
 from ..core.types import BatchKey
 from ..loading.base import DirectLoader
 from ..loading.options import DEFAULT_PREFETCH

@@ -10,11 +10,11 @@ import torch_geometric.loader
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import BaseSampler
-from torch_geometric.sampler.base import SubgraphType
 
 from ..batch.assemble import node_labels
 from ..batch.sampled import of_graph
 from ..core.arguments import check_ids, check_tensor
+from ..core.pyg import SubgraphType
 from ..core.types import BatchKey
 from ..loading.base import DirectLoader
 from ..loading.options import DEFAULT_PREFETCH

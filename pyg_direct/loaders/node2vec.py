@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.nn.models import Node2Vec as PygNode2Vec
-from torch_geometric.utils.num_nodes import maybe_num_nodes
 
 from ..core.arguments import check_count
+from ..core.pyg import maybe_num_nodes
 from ..core.types import BatchKey
 from ..loading.options import DEFAULT_PREFETCH
 from ..loading.site import Placing

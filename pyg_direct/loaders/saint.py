@@ -8,11 +8,11 @@ from typing import Any, Literal
 import torch
 import torch_geometric.loader
 from torch import Tensor
-from torch_geometric.io import fs
 
 from ..batch.gather import gather
 from ..batch.subgraph import attributes_of, has_rows_of_edges
 from ..core.arguments import check_choice, check_count, check_flag
+from ..core.pyg import saint_file_of, torch_load
 from ..core.types import BatchKey
 from ..graph.verify import verified
 from ..graph.weights import alias_table_of
@@ -182,9 +182,9 @@ class GraphSAINTSampler(SubgraphLoader, torch_geometric.loader.GraphSAINTSampler
 
     def _norms(self) -> tuple[Tensor, Tensor]:
         """Return the coefficients: those of a file that PyG or we saved, else counted."""
-        path = os.path.join(self.save_dir or "", self._filename)
+        path = os.path.join(self.save_dir or "", saint_file_of(self))
         if self.save_dir is not None and os.path.exists(path):
-            node_norm, edge_norm = fs.torch_load(path)
+            node_norm, edge_norm = torch_load(path)
             if node_norm.shape != (self.N,) or edge_norm.shape != (self.E,):
                 raise ValueError(
                     f"{path} holds coefficients of {node_norm.numel()} nodes and "

@@ -9,11 +9,11 @@ import torch
 import torch_geometric.loader
 from torch import Tensor
 from torch_geometric.data import Batch
-from torch_geometric.typing import SparseTensor
 
 from ..batch.gather import gather
 from ..batch.subgraph import attributes_of
 from ..core.arguments import check_count, check_flag, check_ids
+from ..core.pyg import SparseTensor
 from ..core.types import BatchKey
 from ..graph.verify import verified
 from ..loading.options import DEFAULT_PREFETCH, threads_of_a_batch

@@ -12,6 +12,7 @@ import torch_geometric.loader
 import torch_geometric.nn.models
 import torch_geometric.sampler
 
+from ..core.pyg import DATA_MODULES
 from ..sampling.sampler import NeighborSampler
 from .cluster import ClusterData, ClusterLoader
 from .hgt import HGTLoader, HGTSampler
@@ -37,9 +38,6 @@ LOADERS: dict[str, type] = {
 }  # fmt: skip
 SAMPLERS: dict[str, type] = {"NeighborSampler": NeighborSampler, "HGTSampler": HGTSampler}
 MODELS: dict[str, type] = {"Node2Vec": Node2Vec}
-
-
-DATA_MODULES = "torch_geometric.data.lightning.datamodule"  # imports Lightning, if it is there
 
 
 def _places() -> Iterator[tuple[str, str, type]]:

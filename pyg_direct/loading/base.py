@@ -30,6 +30,7 @@ from ..core.arguments import (
     check_mode,
     check_seed,
 )
+from ..core.private_torch import batches_of
 from ..core.types import BatchKey
 from ..ops.backend import Backend
 from ..ops.placement import Placement
@@ -313,7 +314,7 @@ class DirectLoader(SerialAfterFork, Recorded, torch.utils.data.DataLoader[Any]):
         streams = backend.streams if producers.depth_batches else NoStreams()
         # Of the loader only the graph: a producer must not keep the loader alive.
         schedule = Schedule(streams, partial(tensors_made, self.data))
-        order = SeedOrder(self._index_sampler, self.generator, self._shuffle_generator)
+        order = SeedOrder(batches_of(self), self.generator, self._shuffle_generator)
         return Epoch(
             weak_work(self, schedule), self._complete, self._progress, order, schedule, producers,
             self.__len__, self._recorder,
@@ -390,9 +391,9 @@ class DirectLoader(SerialAfterFork, Recorded, torch.utils.data.DataLoader[Any]):
             "num_seeds": self._num_seeds(),
             "batch_size": self.batch_size,
             "drop_last": self.drop_last,
-            "order": type(self._index_sampler).__name__ + "/" + type(self.sampler).__name__,
+            "order": type(batches_of(self)).__name__ + "/" + type(self.sampler).__name__,
             "generator": self.generator is not None,
-            **of_ranks(getattr(self._index_sampler, "sampler", None)),
+            **of_ranks(getattr(batches_of(self), "sampler", None)),
             "feature_dtype": self._feature_dtype and str(self._feature_dtype),
             **seeds,
             "seeds": fingerprint_of(tensors),

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from torch_geometric.sampler.base import SubgraphType
-
+from ..core.pyg import SubgraphType
 from ..sampling.sampler import NeighborSampler
 from .base import DirectLoader
 

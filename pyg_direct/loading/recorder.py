@@ -15,6 +15,7 @@ from torch_geometric.data import Data, HeteroData
 
 from ..batch.sparse import stored_bytes
 from ..core.arguments import check_count
+from ..core.pyg import fields_of, stores_of
 from .stats import Stats, total_of
 from .timeline import LOOP, Event
 
@@ -213,10 +214,8 @@ def _contents(batch: Data | HeteroData) -> tuple[Counts, _Sizes]:
     """Return what a batch holds: its counts, and the bytes of each attribute."""
     seeds = nodes = edges = 0
     sizes = []
-    typed = not isinstance(batch, Data)
-    for store in batch.stores if typed else [batch._store]:
-        kind = store._key if typed else None
-        fields = store._mapping  # PyG's view of it takes longer than all else here
+    for kind, store in stores_of(batch).items():
+        fields = fields_of(store)
         for name, value in fields.items():
             if name not in MADE and isinstance(value, Tensor):
                 size = value.nbytes if value.layout is STRIDED else stored_bytes(value)

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import NodeSamplerInput
-from torch_geometric.typing import DEFAULT_REL
 
 from ..core.arguments import check_input_id
+from ..core.pyg import DEFAULT_REL
 from ..sampling.sampler import NeighborSampler, keyed
 
 INT64 = np.dtype(np.int64)

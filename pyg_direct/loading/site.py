@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import torch
 import torch.utils.data
 from torch_geometric.sampler import BaseSampler
-from torch_geometric.sampler.base import SubgraphType
 
 from ..batch.assemble import tables_of
 from ..core.config import DEVICE_VARIABLE, local_rank, resolve_device
+from ..core.pyg import SubgraphType
 from ..core.types import Ends
 from ..ops.backend import Backend
 from ..ops.devices import HOST, Choice, backend_for, cuda_available, process_device

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
+
+from ..core.private_torch import tree_leaves
 
 Seen = Callable[[Tensor], tuple[Tensor, "int | None"]]
 

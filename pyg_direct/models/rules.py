@@ -31,8 +31,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves, tree_map
 
+from ..core.private_torch import schema_of, tree_leaves, tree_map
 from .row_rules import RULES, Call, Mixes, Seen, Verdict, listed, pointwise
 
 aten = torch.ops.aten
@@ -84,7 +84,7 @@ def keeps_rows(
         or torch.Tag.nondeterministic_seeded in func.tags
     ):
         return None
-    name = func._schema.name.split("::")[1]
+    name = schema_of(func).name.split("::")[1]
     rule = pointwise if torch.Tag.pointwise in func.tags else RULES.get(name)
     if rule is None:
         return None
@@ -133,7 +133,7 @@ def on_rows(
         else:
             new[name] = [*new[name]]
             new[name][place] = count
-    names = [a.name for a in func._schema.arguments]
+    names = [a.name for a in schema_of(func).arguments]
     listed, named = [new[n] for n in names[: len(args)]], {n: new[n] for n in kwargs}
     if func is aten.squeeze.default:
         shape, row = getattr(args[0], "meta", args[0]).shape, apart.given["self"]
@@ -156,7 +156,7 @@ def bound(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[s
 
 @lru_cache(maxsize=1024)
 def _signature(func: Any) -> tuple[list[str], dict[str, Any]]:
-    arguments = func._schema.arguments
+    arguments = schema_of(func).arguments
     defaults = {a.name: a.default_value for a in arguments if a.has_default_value()}
     return [a.name for a in arguments], defaults
 

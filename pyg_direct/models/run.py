@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves, tree_map
 
+from ..core.private_torch import overload_of, schema_of, storage_of, tree_leaves, tree_map
 from ..core.quantized import QuantizedTensor
 from ..ops.products import on_host
 from .computing import MANY_BYTES, Computer
@@ -58,7 +58,7 @@ class Run:
 
     def _remembered(self, reader: R, tensor: Tensor) -> R:
         if tensor.layout == torch.strided and not isinstance(tensor, QuantizedTensor):
-            storage = tensor.untyped_storage()._cdata
+            storage = storage_of(tensor)
             self._readers.setdefault(storage, weakref.WeakSet()).add(reader)
         return reader
 
@@ -67,7 +67,7 @@ class Run:
         for tensor in changing:
             if isinstance(tensor, TableTensor) or tensor.layout != torch.strided:
                 continue
-            for reader in self._readers.pop(tensor.untyped_storage()._cdata, ()):
+            for reader in self._readers.pop(storage_of(tensor), ()):
                 name = "table" if isinstance(reader, Leaf) else "tensor"
                 setattr(reader, name, getattr(reader, name).clone())
 
@@ -104,9 +104,9 @@ class Run:
 
     def call(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Return the result of an operation with tables."""
-        if func._schema.is_mutable:
+        if schema_of(func).is_mutable:
             return self._change(func, args, kwargs)
-        name = func._schema.name.split("::")[1] if func.namespace == "aten" else ""
+        name = schema_of(func).name.split("::")[1] if func.namespace == "aten" else ""
         found = None
         if kwargs.get("device") is None or torch.device(kwargs["device"]) == self.device:
             found = self._deferred(func, name, args, kwargs)
@@ -145,7 +145,7 @@ class Run:
                 for v, r in zip(value if many else [value], each, strict=True)
             ]
             new[name] = read if many else read[0]
-        names = [a.name for a in func._schema.arguments][: len(args)]
+        names = [a.name for a in schema_of(func).arguments][: len(args)]
         node = Operation(apart, func, [new[n] for n in names], {n: new[n] for n in kwargs})
         if isinstance(apart.out, Tensor):
             return node
@@ -218,7 +218,7 @@ class Run:
         if not isinstance(table, TableTensor) or table.node.table is not None:
             return None
         dim, dtype = named.get("dim"), named.get("dtype")
-        name = func._schema.name.split("::")[1]
+        name = schema_of(func).name.split("::")[1]
         ahead = [v for v in tree_leaves((args[1:], kwargs)) if isinstance(v, TableTensor)]
         if ahead or table.plain is not None or (dim is not None and name in ("max", "min")):
             return None
@@ -254,7 +254,7 @@ class Run:
             if node is not None:
                 target.hold(node)
                 return target
-        name = func._schema.name.split("::")[1].removesuffix("_")
+        name = schema_of(func).name.split("::")[1].removesuffix("_")
         if len(changing) == 1 and not isinstance(target, TableTensor) and name in SCATTERS:
             node = scatter(self, name, bound(func, args, kwargs))
             if node is not None:
@@ -275,7 +275,7 @@ class Run:
         """Return the new value of a table that shares no memory, if the change can be deferred."""
         if len(target.members()) > 1 or target.plain is not None or func.namespace != "aten":
             return None
-        name = func._schema.name.split("::")[1]
+        name = schema_of(func).name.split("::")[1]
         given = bound(func, args, kwargs)
         if name in ("zero_", "fill_") and not isinstance(given.get("value", 0), Tensor):
             return Fill(target.node.meta, target.node.dim, given.get("value", 0))
@@ -286,7 +286,7 @@ class Run:
         elif name == "copy_":
             found = self._copied(given["src"], target)
         else:
-            pure = getattr(getattr(aten, name[:-1], None), func._overloadname, None)
+            pure = getattr(getattr(aten, name[:-1], None), overload_of(func), None)
             if pure is None or torch.Tag.pointwise not in pure.tags:
                 return None
             found = self.row_wise(pure, args, kwargs)

@@ -14,9 +14,15 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
 
+from ..core.private_torch import (
+    TorchDispatchMode,
+    no_torch_function,
+    schema_of,
+    tree_leaves,
+    tree_map,
+    wrapper_tensor,
+)
 from .rules import bound
 from .tables import Node
 
@@ -46,15 +52,13 @@ class TableTensor(Tensor):
     origin: tuple[TableTensor, Callable[[Tensor], Tensor]] | None
     plain: Tensor | None
     token: Token
-    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+    __torch_function__ = no_torch_function
 
     @staticmethod
     def __new__(cls, run: Any, node: Node) -> TableTensor:
         """Return a tensor that holds a node."""
         meta = node.meta
-        self: TableTensor = Tensor._make_wrapper_subclass(
-            cls, meta.shape, strides=meta.stride(), dtype=meta.dtype, device=run.device
-        )
+        self: TableTensor = wrapper_tensor(cls, meta.shape, meta.dtype, run.device, meta.stride())
         self.run, self.origin, self.plain = run, None, None
         self.token = Token(self)
         self.group = weakref.WeakSet([self.token])
@@ -162,10 +166,10 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the operation."""
         kwargs = kwargs or {}
-        if func._schema.is_mutable:
+        if schema_of(func).is_mutable:
             self._run.protect(written(func, args, kwargs))
         found = func(*args, **kwargs)
-        if not func._schema.is_mutable and not func.is_view:
+        if not schema_of(func).is_mutable and not func.is_view:
             self._run.count(found)
         return found
 
@@ -174,7 +178,7 @@ def written(func: Any, args: Any, kwargs: Any) -> list[Tensor]:
     """Return the arguments that an operation writes to."""
     given = bound(func, args, kwargs)
     found = []
-    for argument in func._schema.arguments:
+    for argument in schema_of(func).arguments:
         if argument.alias_info is not None and argument.alias_info.is_write:
             found += tree_leaves(given.get(argument.name))
     return [value for value in found if isinstance(value, Tensor)]

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
 
+from ..core.private_torch import schema_of, tree_leaves
 from ..core.quantized import QuantizedTensor, rows_of
 from ..ops.backend import Backend
 from .orders import Order
@@ -194,7 +194,7 @@ class Operation(Node):
         dim = next(row for row in apart.rows if row is not None)
         super().__init__(apart.out, dim, tuple(dict.fromkeys(nodes)))
         self.call: Any = (apart, func, args, kwargs)
-        self.costly = func._schema.name.split("::")[1] in COSTLY
+        self.costly = schema_of(func).name.split("::")[1] in COSTLY
 
     def is_product(self) -> bool:
         """Whether it multiplies two nodes, and is not computed yet."""

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..core.private_torch import pointers_of
 from ..core.threads import run_all
 from ..kernels import aggregate as kernels
 
@@ -96,7 +97,7 @@ def _transpose(matrix: Adjacency) -> tuple[Adjacency, Tensor]:
     source, position = torch.sort(matrix.index, stable=True)
     lists = torch.arange(matrix.num_destinations, device=source.device)
     destination = lists.repeat_interleave(matrix.indptr.diff(), output_size=source.numel())
-    indptr = torch._convert_indices_from_coo_to_csr(source, matrix.num_sources)
+    indptr = pointers_of(source, matrix.num_sources)
     return Adjacency(indptr, destination[position], matrix.num_destinations), position
 
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
-from torch_geometric.sampler.base import NumNeighbors
-from torch_geometric.typing import EdgeTypeStr
+from torch_geometric.sampler import NumNeighbors
 
+from ..core.pyg import EdgeTypeStr
 from ..core.types import IntTable
 
 MAX_FANOUT = 2**63 - 1

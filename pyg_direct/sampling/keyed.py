@@ -11,10 +11,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from torch_geometric.sampler.base import NumNeighbors, SubgraphType
+from torch_geometric.sampler import NumNeighbors
 from torch_geometric.typing import NodeType
 
 from ..core.arguments import check_ids
+from ..core.pyg import SubgraphType
 from ..core.types import NO_RULES, BatchKey, Ends, ExcludedEdges, Rules, SampledGraph, SamplingPlan
 from ..graph.from_pyg import Graph
 from ..graph.verify import verified

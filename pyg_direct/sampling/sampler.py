@@ -16,9 +16,8 @@ from torch_geometric.sampler import (
     EdgeSamplerInput,
     NegativeSampling,
     NodeSamplerInput,
+    NumNeighbors,
 )
-from torch_geometric.sampler.base import DataType, NumNeighbors, SubgraphType
-from torch_geometric.sampler.neighbor_sampler import edge_sample, node_sample
 from torch_geometric.typing import EdgeType
 
 from ..core.arguments import (
@@ -36,6 +35,7 @@ from ..core.arguments import (
     check_window,
 )
 from ..core.config import as_device
+from ..core.pyg import DataType, SubgraphType, edge_sample, node_sample
 from ..core.types import BatchKey, ExcludedEdges
 from ..graph.shared import shared_graph_of
 from ..ops.devices import backend_for

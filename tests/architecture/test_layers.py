@@ -42,6 +42,7 @@ MOST_FLOORS, MOST_ARROWS, NUMBER_OF_ROOMS = 6, 45, 12
 PYG = {
     "graph",
     "core.arguments",
+    "core.pyg",
     "sampling",
     "batch",
     "loading",

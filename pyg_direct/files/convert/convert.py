@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
-from torch_geometric.data.storage import N_KEYS
 
+from ...core.pyg import N_KEYS
 from ..arrays import map_array
 from ..directory import FileNames
 from ..header import (

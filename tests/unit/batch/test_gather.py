@@ -10,8 +10,8 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from pyg_direct import NeighborLoader
-from pyg_direct.batch.assemble import shallow_copy
 from pyg_direct.batch.gather import gather
+from pyg_direct.core.pyg import shallow_copy
 from pyg_direct.ops.cpu.backend import CpuBackend
 
 

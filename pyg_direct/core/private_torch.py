@@ -1,0 +1,84 @@
+"""What the package uses of torch that is private there; see `pyg` for how each is tested.
+
+It is a module of its own, so that who computes without PyG does not import it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from operator import attrgetter
+from typing import Any
+
+import torch
+from torch import Tensor
+
+# Sees each operation that is computed, also inside of other operations.
+from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
+
+# They go through nested lists and dicts; torch has no public ones.
+from torch.utils._pytree import tree_leaves as tree_leaves
+from torch.utils._pytree import tree_map as tree_map
+from torch.utils._pytree import tree_map_only as tree_map_only
+from torch.utils.data import DataLoader, Sampler
+
+# Operations that give the same elements again, elsewhere or in another dtype. Those of `.to()` and
+# `pin_memory()` have private names.
+COPIES = {
+    torch.ops.aten.clone.default,
+    torch.ops.aten._to_copy.default,
+    torch.ops.aten._pin_memory.default,
+    torch.ops.aten.alias.default,
+}
+
+# How often a tensor was written to in place; autograd's own count.
+writes_to: Callable[[Tensor], int] = attrgetter("_version")
+
+# The tensor that a view was made of, or None.
+viewed_by: Callable[[Tensor], Tensor | None] = attrgetter("_base")
+
+# The batches of positions of a DataLoader, whichever of its arguments they come from.
+batches_of: Callable[[DataLoader[Any]], Sampler[Any]] = attrgetter("_index_sampler")
+
+
+# The names and arguments of an operation, and which of its overloads it is.
+schema_of: Callable[[Any], Any] = attrgetter("_schema")
+overload_of: Callable[[Any], str] = attrgetter("_overloadname")
+
+# As `__torch_function__` of a class it lets operations pass to `__torch_dispatch__`.
+no_torch_function: Any = torch._C._disabled_torch_function_impl
+
+
+def storage_of(tensor: Tensor) -> int:
+    """Return a number of the storage that a tensor lies in, equal for its views."""
+    number: int = tensor.untyped_storage()._cdata
+    return number
+
+
+def wrapper_tensor(
+    cls: type[Tensor],
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+    device: torch.device,
+    strides: tuple[int, ...] | None = None,
+) -> Any:
+    """Return a tensor of a subclass without memory of its own; torch has no public way."""
+    return Tensor._make_wrapper_subclass(cls, shape, strides, dtype=dtype, device=device)
+
+
+def pointers_of(sorted_ids: Tensor, size: int) -> Tensor:
+    """Return how many ids are below each of 0 to `size`: the pointers of a CSC, int64 [size + 1].
+
+    The public way makes a sparse tensor, with checks and a copy of the ids.
+
+    Args:
+        sorted_ids: int64 or int32 [n], contiguous (the operator relies on it), in [0, size).
+        size: the number of lists.
+
+    Example: ``pointers_of(tensor([0, 0, 2]), 3)`` is ``[0, 2, 2, 3]``.
+    """
+    return torch._convert_indices_from_coo_to_csr(sorted_ids, size)
+
+
+def coo_parts(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the indices and values of a COO tensor; the public ones refuse one not coalesced."""
+    return matrix._indices(), matrix._values()
