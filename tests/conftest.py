@@ -6,7 +6,8 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import pytest
 
@@ -75,6 +76,32 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("gpu") is not None:
             item.add_marker(skip)
+
+
+SKIPPED_FOR = {  # what reasons name -> what to say of these tests
+    ("torch_sparse", "torch-sparse", "pyg-lib", "pyg_lib"): "compare with PyG's own samplers: "
+    "install torch_sparse or pyg-lib, as PyG's installation page says, and run them again",
+    (
+        "CUDA device",
+    ): "need a GPU: PYG_DIRECT_REQUIRE_GPU=1 python -m pytest -m gpu where there is one",
+}
+
+
+def skipped_lines(reasons: Iterable[str]) -> list[str]:
+    """Return how many tests were skipped for want of what, and how to run them."""
+    reasons = list(reasons)
+    counts = {
+        text: sum(any(name in reason for name in names) for reason in reasons)
+        for names, text in SKIPPED_FOR.items()
+    }
+    return [f"{count} skipped tests {text}." for text, count in counts.items() if count]
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Say how to run what a plain run of the tests skips."""
+    skipped = terminalreporter.stats.get("skipped", [])
+    for line in skipped_lines(str(report.longrepr) for report in skipped):
+        terminalreporter.write_line(line)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
