@@ -27,6 +27,8 @@ extensions = [
 exclude_patterns = ["_build", "**/.ipynb_checkpoints"]
 html_theme = "furo"
 html_title = f"pyg_direct {release}"
+html_static_path = ["_static"]
+html_css_files = ["page.css"]
 templates_path: list[str] = []
 
 # Single backticks in docstrings name code.
