@@ -22,6 +22,7 @@ import numpy as np
 import torch
 
 from benchmarks import result as results
+from pyg_direct.core.types import Table
 
 # Not as `tests.emulator`: other packages bring a `tests` of their own.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
@@ -88,7 +89,7 @@ def ours(rows: np.ndarray, row_bytes: int, base: int, num_rows: int) -> tuple[fl
     with emulated() as backend:
         device = backend.library.compiler
         device.recorded = "table"
-        backend.gather(pin(backend, table), torch.from_numpy(rows).to(backend.device))
+        backend.gather([Table(pin(backend, table))], torch.from_numpy(rows).to(backend.device))[0]
         return device.requests.requests, device.requests.payload_bytes
 
 

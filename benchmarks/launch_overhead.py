@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.result import new_result, parser, write
-from pyg_direct.core.types import BatchKey, Csc, SampledGraph, SamplingPlan
+from pyg_direct.core.types import BatchKey, Csc, SampledGraph, SamplingPlan, Table
 from pyg_direct.ops.backend import Workspace
 from pyg_direct.ops.cpu.backend import CpuBackend
 from pyg_direct.ops.cuda import memory as device_memory
@@ -166,7 +166,11 @@ def measure(case: Case, repeats: int) -> dict[str, Any]:
             "arguments": arguments,
             "sample_ms": milliseconds(lambda: run_batch(work, seeds, key), repeats),
             "gather_ms": milliseconds(
-                lambda: (backend.gather(x, node, end), backend.gather(y, node, end)), repeats
+                lambda: (
+                    backend.gather([Table(x)], node, end)[0],
+                    backend.gather([Table(y)], node, end)[0],
+                ),
+                repeats,
             ),
         }
 

@@ -14,7 +14,8 @@ from benchmarks.result import new_result, parser, write
 from benchmarks.statistics import spread
 from examples.synthetic import power_law_graph
 from pyg_direct import NeighborLoader
-from pyg_direct.loading.recorder import Recorder, TimedBackend
+from pyg_direct.batch.gather import Gatherer
+from pyg_direct.loading.recorder import Recorder
 from pyg_direct.ops.cpu.backend import CpuBackend
 
 
@@ -30,17 +31,20 @@ def main(argv: list[str] | None = None) -> None:
     number, rounds = (10, 2) if args.quick else (20_000, 15)
     loader = NeighborLoader(power_law_graph(2_000, 20_000, 8, 4), [5, 5], batch_size=64)
     batch = next(iter(loader))
-    recorder, backend = Recorder(), TimedBackend(CpuBackend())
+    recorder, gatherer = Recorder(), Gatherer(CpuBackend())
 
     def consumer() -> None:
         recorder.ready(0)
         recorder.hand_over(recorder.ask(), 0)
 
+    def made() -> None:
+        recorder.assembled(batch, gatherer)
+
     result = new_result("stats_cost", args.quick, unit="microseconds")
     result |= {
         "add": microseconds(lambda: recorder.add("sampling", 1.0), number, rounds),
         "ready_ask_hand_over": microseconds(consumer, number, rounds),
-        "count_a_batch": microseconds(lambda: recorder.assembled(batch, backend), number, rounds),
+        "count_a_batch": microseconds(made, number, rounds),
     }
     for name in ("add", "ready_ask_hand_over", "count_a_batch"):
         print(f"{name}: {result[name]['median']:.2f} us (from {result[name]['min']:.2f})")

@@ -12,9 +12,9 @@ from benchmarks.gpu.device import Context, Device, opened, registered
 from benchmarks.gpu.training import load_graph, ours_loader
 from benchmarks.graphs import bare
 from benchmarks.statistics import spread
-from pyg_direct.batch.gather import gather as gather_rows
-from pyg_direct.batch.gather import tables_in
+from pyg_direct.batch.gather import Gatherer, tables_in
 from pyg_direct.core.quantized import QuantizedTensor, quantize
+from pyg_direct.core.types import Table
 from pyg_direct.ops.cuda.backend import LINE_BYTES
 from pyg_direct.tools.doctor.bandwidth import HostBandwidth, Rate, measure_bandwidth
 
@@ -114,14 +114,14 @@ def measure_gather(context: Context, device: Device, table: Tensor) -> dict[str,
     num_rows, row_bytes = table.shape
     picked = max(1, min(num_rows, plan.gather_bytes // row_bytes, plan.gather_rows))
     indices = [random_rows(num_rows, picked, device.device) for _ in range(plan.launches)]
-    got = device.backend.gather(table, indices[0], len(table))[:CHECKED_ROWS].cpu()
+    got = device.backend.gather([Table(table)], indices[0], len(table))[0][:CHECKED_ROWS].cpu()
     checked = table[indices[0][:CHECKED_ROWS].to(table.device)].cpu()
     if not torch.equal(got, checked):
         raise AssertionError(f"a gather of rows of {row_bytes} bytes gave wrong rows")
 
     def work() -> None:
         for index in indices:
-            device.backend.gather(table, index, len(table))
+            device.backend.gather([Table(table)], index, len(table))
 
     work()
     num_bytes = plan.launches * picked * row_bytes
@@ -157,16 +157,16 @@ def placed_at(device: Device, place: str, name: str, table: Tensor) -> Tensor:
 
 def measure_attribute(context: Context, device: Device, table: Tensor) -> dict[str, Any]:
     """Measure a gather of rows of an attribute, decoded, after a look at what it gives."""
-    plan, backend = context.plan, device.backend
+    plan, gatherer = context.plan, Gatherer(device.backend)
     picked = max(1, min(len(table), plan.gather_rows, plan.gather_bytes // (4 * table.shape[1])))
     index = random_rows(len(table), picked, device.device)
-    got = gather_rows(table, index, 0, backend, len(table))[:CHECKED_ROWS].cpu()
+    got = gatherer.rows(table, index, 0, len(table))[:CHECKED_ROWS].cpu()
     if not torch.equal(got, as_float32(table, index[:CHECKED_ROWS].to(table.device)).cpu()):
         raise AssertionError(f"a gather of {table.dtype} rows on {table.device} gave wrong rows")
 
     def work() -> None:
         for _ in range(plan.launches):
-            gather_rows(table, index, 0, backend, len(table))
+            gatherer.rows(table, index, 0, len(table))
 
     work()
     rows = plan.launches * picked

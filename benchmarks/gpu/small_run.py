@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from pyg_direct import quantize
-from pyg_direct.core.types import SampledGraph
+from pyg_direct.core.types import SampledGraph, Table
 from pyg_direct.ops.backend import Backend
 from pyg_direct.ops.cpu.backend import CpuBackend
 from pyg_direct.ops.cuda import table as cuda_table
@@ -110,7 +110,7 @@ def gather(backend: Backend) -> int:
             table = memory[base : base + 50 * row_bytes].view(50, row_bytes)
             on_host = readable[base : base + 50 * row_bytes].view(50, row_bytes)
             for source in (table.to(backend.device), on_host):
-                got = backend.gather(source, index.to(backend.device))
+                got = backend.gather([Table(source)], index.to(backend.device))[0]
                 assert torch.equal(got.cpu(), table[index]), row_bytes
     return 4 * len(ROW_BYTES)
 
@@ -123,7 +123,8 @@ def decode(backend: Backend) -> int:
             table = quantize(torch.randn(50, width), dtype, scale=scale)
             stored = pinned(backend, table.stored)
             factors = None if table.scale is None else pinned(backend, table.scale)
-            got = backend.gather_decoded(stored, factors, index.to(backend.device))
+            wanted = Table(stored, torch.float32, factors)
+            (got,) = backend.gather([wanted], index.to(backend.device))
             assert torch.equal(got.cpu(), table.decoded(index)), (width, dtype, scale)
     return len(WIDTHS) * len(STORED)
 

@@ -21,10 +21,8 @@ from ..core.pyg import (
     stores_of,
 )
 from ..core.types import Ends
-from ..ops.backend import Backend
-from .gather import gather_all, tables_in
-from .ids import NAMES as ID_FIELDS
-from .ids import HostIds, Ids, of_the_users
+from ..ops.ids import HostIds
+from .gather import Gatherer, tables_in
 from .narrow import check_feature_dtype, converted
 from .roles import SPARSE, TOPOLOGY, Attribute, KnownRoles
 from .sampled import Edges, Nodes, Sampled, of_parts
@@ -42,11 +40,9 @@ def assemble(
     data: Any,
     sampled: Sampled,
     labels: dict[Any, dict[str, Any]],
-    backend: Backend,
+    gatherer: Gatherer,
     custom_cls: Any = None,
     ends: Ends | None = None,
-    ids: Ids | None = None,
-    feature_dtype: torch.dtype | None = None,
     roles: KnownRoles | None = None,
 ) -> Any:
     """Return a batch: the sampled subgraph with its attributes.
@@ -58,19 +54,17 @@ def assemble(
         data: the full graph: `Data`, `HeteroData`, or (`FeatureStore`, `GraphStore`).
         sampled: the subgraph; its edge ids are columns of the `edge_index` of `data`.
         labels: what the seeds add, by node or edge type: from `node_labels` or `link_labels`.
-        backend: gathers the rows.
+        gatherer: gathers the rows, and brings the ids to where they shall be.
         custom_cls: class of the batch in case of remote stores.
         ends: what all ids in `sampled` are known to be below; None if that has to be checked.
-        ids: where the ids in the batch shall be; None for the host.
-        feature_dtype: of attributes that are stored narrow; see `gather.gather`.
         roles: what is known of the attributes of `data` from earlier batches.
 
     Raises:
         IndexError: an attribute has no row for an id.
     """
-    ids = HostIds(backend) if ids is None else ids
+    ids = gatherer.ids
     known = KnownRoles() if roles is None else roles
-    parts = _Parts(sampled, ends, ids, backend, feature_dtype)
+    parts = _Parts(sampled, ends, gatherer)
     if isinstance(data, (Data, HeteroData)):
         batch = shallow_copy(data)
         # A homogeneous graph has one store for nodes and edges, and the one type None.
@@ -91,7 +85,7 @@ def assemble(
             if name == "input_id":
                 value = value if ids.in_place else ids.of_seeds(value)
             elif isinstance(value, Tensor):
-                value = backend.memory.to_batch(value, value.device)
+                value = gatherer.memory.to_batch(value, value.device)
             if value is not None:
                 fields[name] = value
             else:
@@ -183,11 +177,11 @@ def link_labels(
 
 def _from_stores(data: Any, parts: _Parts, custom_cls: Any) -> Any:
     """Ask the stores for the features; PyG's way, since the stores are the user's."""
-    sampled, backend = parts.sampled, parts.backend
+    sampled, gatherer = parts.sampled, parts.gatherer
     out: Any = sampled.output
     filter_stores: Any = filter_custom_hetero_store if sampled.is_typed else filter_custom_store
     # A store indexes tensors of its own, so it is asked with ids on the host.
-    host = parts.ids if isinstance(parts.ids, HostIds) else HostIds(backend)
+    host = parts.ids if isinstance(parts.ids, HostIds) else gatherer.memory.ids(on_host=True)
     node = of_parts(out.node, sampled.nodes, lambda nodes: host.of(nodes.given))
     edge = of_parts(out.edge, sampled.edges, lambda edges: host.of(edges.given))
     row = of_parts(out.row, sampled.edges, lambda edges: edges.edge_index[0])
@@ -197,8 +191,8 @@ def _from_stores(data: Any, parts: _Parts, custom_cls: Any) -> Any:
     for store in batch.stores:
         for name, value in store.items():
             if isinstance(value, Tensor):
-                wanted = converted(value, parts.feature_dtype)
-                store[name] = backend.memory.to_batch(wanted, value.device)
+                wanted = converted(value, gatherer.feature_dtype)
+                store[name] = gatherer.memory.to_batch(wanted, value.device)
     for key in out.node if sampled.is_typed else [None]:
         parts.name_nodes(fields_of(store_of(batch, key)), parts.nodes_of(key))
     for key in (out.edge or {}) if sampled.is_typed else [None]:
@@ -209,22 +203,15 @@ def _from_stores(data: Any, parts: _Parts, custom_cls: Any) -> Any:
 class _Parts:
     """Puts what was sampled of each type into the stores of a batch."""
 
-    def __init__(
-        self,
-        sampled: Sampled,
-        ends: Ends | None,
-        ids: Ids,
-        backend: Backend,
-        feature_dtype: torch.dtype | None,
-    ) -> None:
-        self.sampled, self.ids, self.backend = sampled, ids, backend
-        self.feature_dtype, self._ends = feature_dtype, ends
+    def __init__(self, sampled: Sampled, ends: Ends | None, gatherer: Gatherer) -> None:
+        self.sampled, self.gatherer, self._ends = sampled, gatherer, ends
+        self.ids = gatherer.ids
 
     def nodes_of(self, key: Any) -> Nodes:
-        return self.sampled.nodes_of(key, self.backend.device)
+        return self.sampled.nodes_of(key, self.gatherer.backend.device)
 
     def edges_of(self, key: Any) -> Edges:
-        return self.sampled.edges_of(key, self.backend.device)
+        return self.sampled.edges_of(key, self.gatherer.backend.device)
 
     def add_nodes(
         self,
@@ -258,7 +245,7 @@ class _Parts:
     ) -> None:
         """Add the edges of a type, and their entries of the attributes in `source`."""
         found = self.sampled.edges.get(key) or self.edges_of(key)
-        to_batch = self.backend.memory.to_batch
+        to_batch = self.gatherer.memory.to_batch
         given, fields = fields_of(source), fields_of(target)
         if "edge_index" in given:
             fields["edge_index"] = to_batch(found.edge_index, given["edge_index"].device)
@@ -293,10 +280,9 @@ class _Parts:
         end: int | None,
     ) -> None:
         """Set the entries `index` of some attributes of the graph."""
-        selected = gather_all(given, attributes, index, self.backend, end, self.feature_dtype)
+        selected = self.gatherer.named_rows(given, attributes, index, end)
         for attribute, rows in zip(attributes, selected, strict=True):
-            name = attribute.name
-            fields[name] = of_the_users(name, rows, self.ids) if name in ID_FIELDS else rows
+            fields[attribute.name] = rows
 
     def _assign(self, fields: Fields, name: str, value: Any) -> None:
         """Set a field of a batch. In a homogeneous graph an absent one removes a user's own."""

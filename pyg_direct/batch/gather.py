@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -11,153 +11,145 @@ from torch import Tensor
 
 from ..core.pyg import index_select
 from ..core.quantized import QuantizedTensor, rows_of
+from ..core.types import Table, Traffic, maker
 from ..ops.backend import Backend
+from ..ops.ids import IN_PLACE, Ids
+from .ids import NAMES as ID_FIELDS
 from .narrow import converted, dtype_in_batch
 from .roles import Attribute
 from .sparse import csr_rows
 
+HOST = torch.device("cpu")
 PLAIN_CLASSES = (Tensor, torch.nn.Parameter)
+new_table = maker(Table)
 
 
-def gather(
-    value: Any,
-    index: Tensor,
-    dim: int,
-    backend: Backend,
-    end: int | None = None,
-    feature_dtype: torch.dtype | None = None,
-) -> Any:
-    """Return the entries `index` of an attribute along `dim`, as PyG does.
-
-    Dense rows on the backend's device, or where it can read them, go through its kernels; those of
-    a `QuantizedTensor` come as float32. Rows of CSR matrices are selected here. All else is left to
-    PyG: other layouts and dimensions, NumPy arrays and memory maps, `TensorFrame`, tensors
-    elsewhere, and tensors that ask for a gradient (the backend's copy has no backward).
+class Gatherer:
+    """Gathers the rows of one batch.
 
     Args:
-        value: the attribute.
-        index: int64 [n], ids.
-        dim: along which they count.
-        backend: gathers what it can.
-        end: what all ids are known to be below; None if that has to be checked.
+        backend: of the batch; gathers what it can.
+        ids: brings attributes of the user's own that are ids to where the batch has its ids.
         feature_dtype: of attributes that are stored narrow, see `narrow.is_narrow`; None for
             float32 from a `QuantizedTensor`, and all others as they are.
 
-    Raises:
-        IndexError: an id for which the attribute has no entry.
-        ValueError: an attribute PyG cannot select from, such as a list.
-        RuntimeError: a tensor whose storage was made smaller than its shape.
+    Attributes:
+        start: when it was made.
+        gathers: when each gather of the backend began and ended.
+        traffic: what they asked of the link to host memory.
     """
-    alone = Attribute("", dim)
-    return gather_all({"": value}, [alone], index, backend, end, feature_dtype)[0]
 
+    def __init__(
+        self,
+        backend: Backend,
+        ids: Ids = IN_PLACE,
+        feature_dtype: torch.dtype | None = None,
+    ) -> None:
+        self.backend, self.memory, self.ids = backend, backend.memory, ids
+        self.feature_dtype, self.traffic = feature_dtype, Traffic()
+        self.gathers: list[tuple[float, float]] = []
+        self.start = perf_counter()
 
-def gather_all(
-    given: Mapping[str, Any],
-    attributes: Sequence[Attribute],
-    index: Tensor,
-    backend: Backend,
-    end: int | None = None,
-    feature_dtype: torch.dtype | None = None,
-) -> list[Any]:
-    """As `gather`, of several attributes; the backend is called once for all that it can read.
+    def rows(self, value: Any, index: Tensor, dim: int = 0, end: int | None = None) -> Any:
+        """Return the entries of one attribute that has no name; see `named_rows`."""
+        return self.named_rows({"": value}, [Attribute("", dim)], index, end)[0]
 
-    Args:
-        given: the values of the attributes, by name.
-        attributes: their names and dimensions, and what was found of their values when rows of the
-            same objects were last gathered, for the same `feature_dtype`.
-        index: as in `gather`, like all that follows.
-    """
-    plain, others = [], []
-    in_place = backend.in_host_memory
-    for i, attribute in enumerate(attributes):
-        value = given[attribute.name]
-        if attribute.checked is not None and attribute.checked == (
-            value.data_ptr(), value.shape, value.dtype, value.is_contiguous(), value.is_neg(),
-            value.requires_grad,
-        ):  # fmt: skip
-            table = value if in_place else backend.memory.readable(value)
-        else:
-            table = _table_of(value, attribute, backend, feature_dtype)
-        if table is None:
-            others.append(i)
-        else:
-            plain.append(table)
-    selected = list(backend.gather_all(plain, index, end)) if plain else []
-    for i in others:
-        value, dim = given[attributes[i].name], attributes[i].dim
-        rows = _select(value, index, dim, backend, end, feature_dtype)
-        selected.insert(i, rows)
-    return selected
+    def named_rows(
+        self,
+        given: Mapping[str, Any],
+        attributes: Sequence[Attribute],
+        index: Tensor,
+        end: int | None = None,
+    ) -> list[Any]:
+        """Return the entries `index` of attributes, each along its dimension, as PyG does.
 
+        Dense rows on the backend's device, or where it can read them, go through its kernels, all
+        in one call; those of a `QuantizedTensor` come as float32. Rows of CSR matrices are selected
+        here. All else is left to PyG: other layouts and dimensions, NumPy arrays and memory maps,
+        `TensorFrame`, tensors elsewhere, and tensors that ask for a gradient (the backend's copy
+        has no backward).
 
-def _table_of(
-    value: Any, attribute: Attribute, backend: Backend, feature_dtype: torch.dtype | None
-) -> Tensor | None:
-    """Return what the backend copies the rows of an attribute from; None if it cannot."""
-    attribute.checked = None
-    if not isinstance(value, Tensor):
-        return None
-    stored = value.stored if isinstance(value, QuantizedTensor) else value
-    _check_storage(stored)
-    if attribute.dim != 0 or not is_plain(stored):
-        return None
-    is_decoded = feature_dtype is not None or stored is not value
-    if is_decoded and stored.dtype != dtype_in_batch(value, feature_dtype):
-        return None
-    table = backend.memory.readable(stored)
-    if table is value and not (value.is_complex() or value.requires_grad):
-        # All that may change, in the same object, of what makes a real dense tensor plain: its
-        # storage is made smaller only by a move to another address.
-        attribute.checked = (
-            value.data_ptr(), value.shape, value.dtype, value.is_contiguous(), value.is_neg(),
-            value.requires_grad,
-        )  # fmt: skip
-    return table
+        Args:
+            given: the values of the attributes, by name.
+            attributes: their names and dimensions, and what was found of their values when rows of
+                the same objects were last gathered, for the same `feature_dtype`.
+            index: int64 [n], ids.
+            end: what all ids are known to be below; None if that has to be checked.
 
+        Raises:
+            IndexError: an id for which an attribute has no entry.
+            ValueError: an attribute PyG cannot select from, such as a list.
+            RuntimeError: a tensor whose storage was made smaller than its shape.
+        """
+        tables, others = [], []
+        for i, attribute in enumerate(attributes):
+            value = given[attribute.name]
+            if attribute.checked is not None and attribute.checked == facts_of(value):
+                rows = self.memory.readable(value)
+                table = None if rows is None else new_table((rows, None, None))
+            else:
+                table = self._table_of(value, attribute)
+            if table is None:
+                others.append(i)
+            else:
+                tables.append(table)
+        selected: list[Any] = []
+        if tables:
+            start = perf_counter()
+            selected = self.backend.gather(tables, index, end, self.traffic)
+            self.gathers.append((start, perf_counter()))
+        for i in others:
+            selected.insert(i, self._select(given[attributes[i].name], index, attributes[i].dim))
+        for i, attribute in enumerate(attributes):
+            if attribute.name in ID_FIELDS and isinstance(selected[i], Tensor):
+                selected[i] = self.ids.of(selected[i])
+        return selected
 
-def _select(
-    value: Any,
-    index: Tensor,
-    dim: int,
-    backend: Backend,
-    end: int | None,
-    feature_dtype: torch.dtype | None,
-) -> Any:
-    """Return the entries of an attribute that `Backend.gather_all` cannot read."""
-    if isinstance(value, Tensor):
-        wanted = dtype_in_batch(value, feature_dtype)
-        quantized = isinstance(value, QuantizedTensor)
-        if dim == 0 and (quantized or (wanted != value.dtype and is_plain(value))):
-            return _decoded(value, index, backend, end, wanted)
-        device = value.device
-        if value.layout == torch.sparse_csr and dim == 0:
-            rows = converted(csr_rows(value, index.to(device)), feature_dtype)
-            return backend.memory.to_batch(rows, device)
-    else:
-        device = getattr(value, "device", torch.device("cpu"))  # a TensorFrame has one
-    rows = converted(index_select(value, index.to(device), dim=dim), feature_dtype)
-    return backend.memory.to_batch(rows, device)
-
-
-def _decoded(
-    value: Tensor, index: Tensor, backend: Backend, end: int | None, dtype: torch.dtype
-) -> Tensor:
-    """Return the rows `index` of a narrow table; those it cannot read are decoded by torch."""
-    readable = backend.memory.readable
-    stored, scale = (
-        (value.stored, value.scale) if isinstance(value, QuantizedTensor) else (value, None)
-    )
-    for part in (stored, scale):
-        if part is not None:
+    def _table_of(self, value: Any, attribute: Attribute) -> Table | None:
+        """Return what the backend gathers the rows of an attribute from; None if it cannot."""
+        attribute.checked = None
+        if not isinstance(value, Tensor):
+            return None
+        parts = tables_in(value)
+        for part in parts or [value]:
             _check_storage(part)
-    table, factors = readable(stored), None if scale is None else readable(scale)
-    if table is not None and (scale is None or factors is not None):
-        shape = value.shape[1:]
-        flat = table.detach().view(len(table), math.prod(shape))
-        return backend.gather_decoded(flat, factors, index, end, dtype).view(len(index), *shape)
-    rows = rows_of(value, index.to(value.device)).to(dtype)
-    return backend.memory.to_batch(rows, value.device)  # type: ignore[no-any-return]
+        if attribute.dim != 0 or not parts:
+            return None
+        found = [self.memory.readable(part) for part in parts]
+        readable = [part for part in found if part is not None]
+        if len(readable) < len(parts):
+            return None
+        rows, dtype = readable[0], dtype_in_batch(value, self.feature_dtype)
+        if rows.dtype != dtype:
+            return Table(rows, dtype, *readable[1:])
+        if rows is value and not (value.is_complex() or value.requires_grad):
+            attribute.checked = facts_of(value)
+        return Table(rows)
+
+    def _select(self, value: Any, index: Tensor, dim: int) -> Any:
+        """Return the entries of an attribute that `Backend.gather` cannot read."""
+        device = getattr(value, "device", HOST)  # a TensorFrame has one
+        index, rows = index.to(device), None
+        if isinstance(value, Tensor) and dim == 0:
+            wanted = dtype_in_batch(value, self.feature_dtype)
+            if isinstance(value, QuantizedTensor):
+                rows = rows_of(value, index).to(wanted)
+            elif value.layout == torch.sparse_csr:
+                rows = csr_rows(value, index)
+        if rows is None:
+            rows = index_select(value, index, dim=dim)
+        return self.memory.to_batch(converted(rows, self.feature_dtype), device)
+
+
+def facts_of(value: Tensor) -> tuple[Any, ...]:
+    """Return all that may change, in the same object, of what makes a real dense tensor plain.
+
+    Its storage is made smaller only by a move to another address.
+    """
+    return (
+        value.data_ptr(), value.shape, value.dtype, value.is_contiguous(), value.is_neg(),
+        value.requires_grad,
+    )  # fmt: skip
 
 
 def tables_in(value: Any) -> list[Tensor]:

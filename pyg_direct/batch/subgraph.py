@@ -10,9 +10,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from ..ops.backend import Backend
-from .gather import gather, gather_all
-from .ids import Ids, of_the_users
+from .gather import Gatherer
 from .roles import Attribute
 
 
@@ -30,9 +28,7 @@ def attributes_of(
     ends: tuple[int | None, int | None],
     node: Tensor,
     edge: Tensor | Callable[[], Tensor],
-    backend: Backend,
-    ids: Ids,
-    feature_dtype: torch.dtype | None = None,
+    gatherer: Gatherer,
 ) -> Iterator[tuple[str, Any]]:
     """Yield the attributes of a subgraph, by name, without its edges and its number of nodes.
 
@@ -44,9 +40,7 @@ def attributes_of(
         ends: its numbers of nodes and of edges.
         node: int64 [n], ids of the subgraph's nodes.
         edge: int64 [e], ids of its edges; or what returns them, called if they are needed.
-        backend: gathers the rows.
-        ids: where attributes with the name of an id field shall be.
-        feature_dtype: of attributes that are stored narrow; see `gather.gather`.
+        gatherer: gathers the rows.
     """
     values = _attributes(data)
     for names, end, index in zip(_names_by_size(values, ends), ends, (node, edge), strict=True):
@@ -54,12 +48,10 @@ def attributes_of(
             continue
         roles = [Attribute(name, 0) for name in names]
         chosen = index if isinstance(index, Tensor) else index()
-        chosen = backend.memory.to_batch(chosen, backend.device)
-        found = gather_all(values, roles, chosen, backend, end, feature_dtype)
-        for name, rows in zip(names, found, strict=True):
-            values[name] = of_the_users(name, rows, ids)
+        chosen = gatherer.memory.to_batch(chosen, gatherer.backend.device)
+        values.update(zip(names, gatherer.named_rows(values, roles, chosen, end), strict=True))
     yield from values.items()
-    ids.wait()
+    gatherer.ids.wait()
 
 
 def has_rows_of_edges(data: Data, ends: tuple[int | None, int | None]) -> bool:
@@ -87,9 +79,7 @@ def named_attributes_of(
     ends: tuple[int, int],
     node: Tensor,
     edge: Tensor,
-    backend: Backend,
-    ids: Ids,
-    feature_dtype: torch.dtype | None = None,
+    gatherer: Gatherer,
 ) -> Iterator[tuple[str, Any]]:
     """Yield the attributes of nodes and edges, by name, as PyG's `Data` tells them apart.
 
@@ -98,17 +88,14 @@ def named_attributes_of(
         ends: its numbers of nodes and of edges, which all ids are below.
         node: int64 [n], ids of the subgraph's nodes.
         edge: int64 [e], ids of its edges.
-        backend: gathers the rows.
-        ids: where attributes with the name of an id field shall be.
-        feature_dtype: of attributes that are stored narrow; see `gather.gather`.
+        gatherer: gathers the rows.
     """
-    bring = backend.memory.to_batch
-    node, edge = bring(node, backend.device), bring(edge, backend.device)
+    bring, device = gatherer.memory.to_batch, gatherer.backend.device
+    node, edge = bring(node, device), bring(edge, device)
     for name, value in data.items():
         of_nodes = data.is_node_attr(name)
         if (of_nodes or data.is_edge_attr(name)) and name != "num_nodes":
             index, end = (node, ends[0]) if of_nodes else (edge, ends[1])
-            dim = data.__cat_dim__(name, value)
-            rows = gather(value, index, dim, backend, end, feature_dtype)
-            yield name, of_the_users(name, rows, ids)
-    ids.wait()
+            role = Attribute(name, data.__cat_dim__(name, value))
+            yield name, *gatherer.named_rows({name: value}, [role], index, end)
+    gatherer.ids.wait()

@@ -53,6 +53,23 @@ class Ends(NamedTuple):
     edge: Mapping[Any, int]
 
 
+class Table(NamedTuple):
+    """A table that a backend gathers rows of, as `Memory.readable` returned its tensors."""
+
+    rows: Tensor  # [N, ...], contiguous
+    dtype: torch.dtype | None = None
+    """float32, float16 or bfloat16, which rows of int8, float16 or bfloat16 are decoded to; None:
+    they are copied as they are."""
+    scale: Tensor | None = None  # float32 [F] or [N, 1], factors of rows of int8
+
+
+class Traffic:
+    """What the rows of a batch asked of the link to host memory."""
+
+    requests = 0.0  # of a line of 128 bytes each
+    num_bytes = 0.0  # that were sent, in sectors of 32
+
+
 class TimeTable(NamedTuple):
     """The times of a graph; every neighbour list is sorted by them."""
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.sampler import BaseSampler
 
-from ..batch.ids import Ids, ids_of
+from ..batch.gather import Gatherer
 from ..core.types import BatchKey
 from ..loading.base import DirectLoader
 from ..loading.seeds import integers
@@ -86,9 +86,10 @@ class SubgraphLoader(CpuDrawnLoader):
         """Return the batch of the items at positions `index`."""
         return self.collate_fn(index)
 
-    def _ids(self) -> Ids:
-        """Return where attributes of the user's own that are ids shall be, for one batch."""
-        return ids_of(None, self._backend, self._copies_ids)
+    def _gatherer(self) -> Gatherer:
+        """Return what gathers the rows of one batch."""
+        ids = self._backend.memory.ids(self._host_ids)
+        return Gatherer(self._backend, ids, self._feature_dtype)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"

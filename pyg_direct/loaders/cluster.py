@@ -243,7 +243,7 @@ class ClusterLoader(SubgraphLoader, torch_geometric.loader.ClusterLoader):
         batch: Data = copy.copy(self.data)
         sizes = partition.node_perm.numel(), partition.index.numel()
         for name, value in named_attributes_of(
-            self.data, sizes, node, found.edge[0], self._backend, self._ids(), self._feature_dtype
+            self.data, sizes, node, found.edge[0], self._gatherer()
         ):
             batch[name] = value
         if "num_nodes" in self.data:

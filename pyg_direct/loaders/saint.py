@@ -9,7 +9,7 @@ import torch
 import torch_geometric.loader
 from torch import Tensor
 
-from ..batch.gather import gather
+from ..batch.gather import Gatherer
 from ..batch.subgraph import attributes_of, has_rows_of_edges
 from ..core.arguments import check_choice, check_count, check_flag
 from ..core.pyg import saint_file_of, torch_load
@@ -139,7 +139,7 @@ class GraphSAINTSampler(SubgraphLoader, torch_geometric.loader.GraphSAINTSampler
     def _ends(self, side: int, edge: Tensor) -> Tensor:
         """Return the sources (0) or destinations (1) of some edges, int64."""
         ends = torch.from_numpy(self._host_edges[side].numpy())  # also of an `EdgeIndex`
-        found: Tensor = gather(ends, edge, 0, keyed(self._sampler).backend, self.E)
+        found: Tensor = Gatherer(keyed(self._sampler).backend).rows(ends, edge, 0, self.E)
         return found.to(torch.int64)
 
     def _law(self) -> dict[str, Any]:
@@ -167,10 +167,7 @@ class GraphSAINTSampler(SubgraphLoader, torch_geometric.loader.GraphSAINTSampler
         batch.edge_index = self._backend.memory.to_batch(edge_index, self.data.edge_index.device)
         # `data` may have got attributes of edges since the batch was drawn without ids.
         ids = (lambda: self._between(node)[2]) if edge is None else edge
-        for name, value in attributes_of(
-            self.data, (self.N, self.E), node, ids, self._backend, self._ids(),
-            self._feature_dtype,
-        ):  # fmt: skip
+        for name, value in attributes_of(self.data, (self.N, self.E), node, ids, self._gatherer()):
             batch[name] = value
         if self.sample_coverage > 0:
             for name, value, index in (

@@ -10,7 +10,6 @@ import torch_geometric.loader
 from torch import Tensor
 from torch_geometric.data import Batch
 
-from ..batch.gather import gather
 from ..batch.subgraph import attributes_of
 from ..core.arguments import check_count, check_flag, check_ids
 from ..core.pyg import SparseTensor
@@ -135,14 +134,13 @@ class ShaDowKHopSampler(SubgraphLoader, torch_geometric.loader.ShaDowKHopSampler
         labels = self.data.y if "y" in self.data else None
         ends = self.data.num_nodes, self.data.num_edges
         of_nodes = isinstance(labels, Tensor) and labels.size(0) == ends[0]
-        for name, value in attributes_of(
-            self.data, ends, out.node, out.edge, self._backend, self._ids(), self._feature_dtype
-        ):
+        gatherer = self._gatherer()
+        for name, value in attributes_of(self.data, ends, out.node, out.edge, gatherer):
             if name in UNNAMED:
                 continue
             if name == "y" and of_nodes:  # of the seeds alone
                 roots = bring(out.node[out.root], self._backend.device)
-                value = gather(labels, roots, 0, self._backend, ends[0], self._feature_dtype)
+                value = gatherer.rows(labels, roots, 0, ends[0])
             batch[name] = value
         return batch
 

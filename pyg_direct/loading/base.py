@@ -17,7 +17,8 @@ from torch_geometric.sampler import BaseSampler, HeteroSamplerOutput, SamplerOut
 
 from ..batch.assemble import assemble, check_attributes
 from ..batch.edges import with_sampled_edges
-from ..batch.ids import begin_copies, ids_of
+from ..batch.gather import Gatherer
+from ..batch.ids import COPIES, begin_copies
 from ..batch.roles import KnownRoles
 from ..batch.sampled import Sampled, of_output
 from ..batch.tensors import tensors_made, with_edge_ids
@@ -44,7 +45,7 @@ from .forked import SerialAfterFork
 from .options import check_names, check_prefetch, refuse_unused, threads_of_a_batch
 from .producing import producing, start_producer, weak_work
 from .progress import Progress, SeedOrder
-from .recorder import Recorded, Recorder, TimedBackend
+from .recorder import Recorded, Recorder
 from .seeds import integers, seeds_at
 from .site import Placing, Site, check_ready_sampler
 from .stages import Handover, Schedule
@@ -165,11 +166,6 @@ class DirectLoader(SerialAfterFork, Recorded, torch.utils.data.DataLoader[Any]):
     def _backend(self) -> Backend:
         return self._site.backend
 
-    @property
-    def _copies_ids(self) -> bool:
-        """Whether ids are brought to the host from where they are sampled."""
-        return self._host_ids and not self._site.backend.in_host_memory
-
     def _decide_device(self) -> bool:
         """Decide where batches are made, if that is open; return whether it has changed."""
         names = self._sampler_names()
@@ -221,14 +217,11 @@ class DirectLoader(SerialAfterFork, Recorded, torch.utils.data.DataLoader[Any]):
         sampled = out if type(out) is Sampled else self._checked(out)
         # Of our own sampler's ids it is known how large they are; others' are looked at.
         ends = site.ends if self.transform_sampler_output is None else None
-        backend = TimedBackend(site.backend)
-        on_host = self._host_ids and not backend.in_host_memory
-        labels, ids = self._labels(sampled), ids_of(out, site.backend, on_host)
-        batch = assemble(
-            self.data, sampled, labels, backend, self.custom_cls, ends, ids, self._feature_dtype,
-            self._roles,
-        )  # fmt: skip
-        recorder.assembled(batch, backend)
+        ids = getattr(out, COPIES, None) or site.backend.memory.ids(self._host_ids)
+        gatherer = Gatherer(site.backend, ids, self._feature_dtype)
+        labels, known = self._labels(sampled), self._roles
+        batch = assemble(self.data, sampled, labels, gatherer, self.custom_cls, ends, known)
+        recorder.assembled(batch, gatherer)
         timed = transform and (lambda b: recorder.timed("transform", lambda: transform(b)))
         if self._hands_out_hops:
             return with_sampled_edges(batch, timed)
@@ -261,9 +254,9 @@ class DirectLoader(SerialAfterFork, Recorded, torch.utils.data.DataLoader[Any]):
         start = perf_counter()
         out = self._sample_for_batch(inputs, task.key)
         self._recorder.add("sampling", start, perf_counter())
-        backend = self._site.backend
-        if self._host_ids and not backend.in_host_memory:
-            self._recorder.timed("copying", lambda: begin_copies(out, backend))
+        ids = self._site.backend.memory.ids(self._host_ids)
+        if ids.copies:
+            self._recorder.timed("copying", lambda: begin_copies(out, ids))
         return out
 
     def _gathered(self, out: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import threading
 from collections import defaultdict, deque
 from collections.abc import Callable
@@ -13,9 +12,11 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
+from ..batch.gather import Gatherer
 from ..batch.sparse import stored_bytes
 from ..core.arguments import check_count
 from ..core.pyg import fields_of, stores_of
+from ..core.types import Traffic
 from .stats import Stats, total_of
 from .timeline import LOOP, Event
 
@@ -38,8 +39,8 @@ MOST_MADE = 64  # batches that wait to be added up
 
 _Sizes = list[tuple[Any, str, int]]
 """Type, name and bytes of each attribute in a batch."""
-_Made = tuple[float, float, tuple[float, float], Counts, _Sizes]
-"""Of one batch: seconds of gathering and assembling, requests and bytes, counts, attributes."""
+_Made = tuple[float, list[tuple[float, float]], Traffic, Counts, _Sizes]
+"""Of one batch: seconds in all, when it gathered, its traffic, counts, attributes."""
 
 
 class _Epoch:
@@ -49,7 +50,7 @@ class _Epoch:
         self.counts = [0, 0, 0, 0, 0]  # batches, made, seeds, nodes, edges
         self.seconds: dict[str, float] = defaultdict(float)
         self.bytes: dict[str, int] = defaultdict(int)
-        self.link = [0.0, 0.0]  # requests, bytes
+        self.link = Traffic()
         self.waiting = self.working = self.ready = 0.0
         self.made: deque[_Made] = deque()  # batches that are not in the sums yet
         self.events: list[Event] | None = None  # where they are asked for
@@ -57,10 +58,12 @@ class _Epoch:
     def add_made(self) -> None:
         """Add up the batches made, many at a time, as one alone takes longer."""
         while self.made:  # which may grow meanwhile
-            gathering, assembling, link, counts, sizes = self.made.popleft()
+            seconds, gathers, traffic, counts, sizes = self.made.popleft()
+            gathering = sum(end - begin for begin, end in gathers)
             self.seconds["gathering"] += gathering
-            self.seconds["assembling"] += assembling
-            self.link = list(map(operator.add, self.link, link))
+            self.seconds["assembling"] += seconds - gathering
+            self.link.requests += traffic.requests
+            self.link.num_bytes += traffic.num_bytes
             for place, count in enumerate(counts, 1):  # in place: the consumer counts, too
                 self.counts[place] += count
             for kind, name, size in sizes:
@@ -72,7 +75,7 @@ class _Epoch:
         return Stats(
             batches, made, seeds, nodes, edges, dict(self.bytes), dict(self.seconds),
             self.waiting, self.working, self.ready,
-            pcie_requests=round(self.link[0]), pcie_bytes=round(self.link[1]),
+            pcie_requests=round(self.link.requests), pcie_bytes=round(self.link.num_bytes),
             events=tuple(self.events or ()),
         )  # fmt: skip
 
@@ -137,24 +140,24 @@ class Recorder:
         finally:
             self.add(stage, start, perf_counter())
 
-    def assembled(self, batch: Any, backend: TimedBackend) -> None:
+    def assembled(self, batch: Any, gatherer: Gatherer) -> None:
         """Add what a batch holds, before it is transformed, and the times of making it.
 
         Args:
             batch: from `assemble`.
-            backend: that gathered its rows, and was made when that began.
+            gatherer: of its rows, made when assembling began.
         """
-        seconds = perf_counter() - backend.start
+        seconds = perf_counter() - gatherer.start
         counts, sizes = _contents(batch) if isinstance(batch, (Data, HeteroData)) else (NONE, [])
-        made = backend.seconds, seconds - backend.seconds, backend.link, counts, sizes
+        made = seconds, gatherer.gathers, gatherer.traffic, counts, sizes
         epoch = self._epochs[-1]
         if epoch.events is not None:
-            last = backend.start
-            for begin, end in backend.gathers:
+            last = gatherer.start
+            for begin, end in gatherer.gathers:
                 self._note("assembling", last, begin)
                 self._note("gathering", begin, end)
                 last = end
-            self._note("assembling", last, backend.start + seconds)
+            self._note("assembling", last, gatherer.start + seconds)
         epoch.made.append(made)  # needs no lock
         if len(epoch.made) >= MOST_MADE:
             with self._lock:
@@ -227,55 +230,3 @@ def _contents(batch: Data | HeteroData) -> tuple[Counts, _Sizes]:
         if isinstance(ids := fields.get("input_id"), Tensor):
             seeds += ids.numel()
     return (1, seeds, nodes, edges), sizes
-
-
-class TimedBackend:
-    """A backend that adds up how long it gathers, and what it reads over PCIe for it.
-
-    All else is the backend's.
-    """
-
-    def __init__(self, backend: Any) -> None:
-        self._backend = backend
-        self.device, self.memory = backend.device, backend.memory
-        self.in_host_memory = backend.in_host_memory
-        self.seconds, self.link = 0.0, (0.0, 0.0)
-        self.gathers: list[tuple[float, float]] = []  # when each began and ended
-        self.start = perf_counter()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._backend, name)
-
-    def gather(self, table: Any, index: Any, *more: Any) -> Any:
-        """Gather as the backend does."""
-        self._read([table], index)
-        return self._timed(self._backend.gather, table, index, *more)
-
-    def gather_all(self, tables: Any, index: Any, *more: Any) -> Any:
-        """Gather from several tables as the backend does."""
-        if not self.in_host_memory:
-            self._read(tables, index)
-        return self._timed(self._backend.gather_all, tables, index, *more)
-
-    def gather_decoded(self, table: Any, scale: Any, index: Any, *more: Any) -> Any:
-        """Gather and decode as the backend does."""
-        by_row = scale is not None and scale.dim() == 2
-        self._read([table, scale] if by_row else [table], index)
-        return self._timed(self._backend.gather_decoded, table, scale, index, *more)
-
-    def _read(self, tables: Any, index: Any) -> None:
-        if self.in_host_memory:
-            return
-        rows = index.shape[0]
-        for table in tables:
-            requests, num_bytes = self._backend.link_reads(table, rows)
-            self.link = self.link[0] + requests, self.link[1] + num_bytes
-
-    def _timed(self, gather: Callable[..., Any], *args: Any) -> Any:
-        start = perf_counter()
-        try:
-            return gather(*args)
-        finally:
-            end = perf_counter()
-            self.seconds += end - start
-            self.gathers.append((start, end))

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ..core.private_torch import schema_of, tree_leaves
 from ..core.quantized import QuantizedTensor, rows_of
+from ..core.types import Table
 from ..ops.backend import Backend
 from .orders import Order
 from .rules import Apart, StandIn, on_rows
@@ -44,7 +45,7 @@ class Rows:
         if dim == 0 and table.dim() > 1 and table.is_contiguous():
             readable = self.backend.memory.readable(table)
             if readable is not None:
-                return self.backend.gather(readable, self.index, len(table))
+                return self.backend.gather([Table(readable)], self.index, len(table))[0]
         return table.index_select(dim, self.index.to(table.device)).to(device)
 
     def through(self, index: Tensor | tuple[int, int]) -> Rows:

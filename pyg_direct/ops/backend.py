@@ -25,10 +25,13 @@ from ..core.types import (
     Rules,
     SampledGraph,
     SamplingPlan,
+    Table,
+    Traffic,
 )
 from ..kernels import decode
+from .ids import Ids
 from .placement import Placement
-from .streams import Event, Streams
+from .streams import Streams
 
 ID_LIMIT = 1 << 31  # local ids are int32
 
@@ -201,6 +204,13 @@ class Memory(Protocol):
         That is the table itself or a copy that follows it.
         """
 
+    def ids(self, on_host: bool) -> Ids:
+        """Return what brings the ids of one batch to where the user wants them.
+
+        Args:
+            on_host: in host memory, or else on the device of the batch.
+        """
+
     def to_batch(self, value: Any, device: torch.device) -> Any:
         """Return a part of a batch on the device of the batch, without waiting for the copy.
 
@@ -224,7 +234,6 @@ class Backend(Protocol):
     default_producers: int  # threads that make batches with num_workers=0
     most_producers: int  # more threads than that would only take memory
     streams: Streams
-    in_host_memory: bool  # whether what it samples and gathers is there, ids included
 
     @property
     def memory(self) -> Memory:
@@ -237,63 +246,28 @@ class Backend(Protocol):
     def workspace(self, csc: Csc, plan: SamplingPlan) -> Workspace:
         """Return a new workspace for a graph from `Memory.place_graph`."""
 
-    def copy_to_host(self, tensors: Sequence[Tensor]) -> tuple[list[Tensor], Event]:
-        """Begin to copy tensors of this device to page-locked host memory, on the current stream.
+    def gather(
+        self,
+        tables: Sequence[Table],
+        index: Tensor,
+        end: int | None = None,
+        traffic: Traffic | None = None,
+    ) -> list[Tensor]:
+        """Return the rows `index` of each table, of any dtype and shape.
 
-        Returns:
-            The copies, whose values are there when the event has happened (`Streams.synchronize`).
-            Tensors that are in host memory are returned as they are.
-        """
-
-    def gather(self, table: Tensor, index: Tensor, end: int | None = None) -> Tensor:
-        """Return ``table[index]``: rows of any dtype and shape.
+        A decoded element is a product in float32, rounded once, and then once more to another
+        dtype, so its bits depend on no device. Those of a NaN may.
 
         Args:
-            table: [N, ...], contiguous, from `Memory.readable`.
+            tables: of N rows each, from `Memory.readable`.
             index: int64 [n], each in [0, N), on this backend's device.
             end: exclusive upper bound that all ids are known to respect; without it, the ids are
                 checked first, which waits for a GPU.
+            traffic: where to add what the rows ask of the link to host memory, as expected over
+                the rows of a table: nothing for those in the device's own memory.
 
         Raises:
             IndexError: an id out of range.
-        """
-
-    def gather_all(
-        self, tables: Sequence[Tensor], index: Tensor, end: int | None = None
-    ) -> list[Tensor]:
-        """Return the rows `index` of each table; see `gather`."""
-
-    def gather_decoded(
-        self,
-        table: Tensor,
-        scale: Tensor | None,
-        index: Tensor,
-        end: int | None = None,
-        dtype: torch.dtype = torch.float32,
-    ) -> Tensor:
-        """Return ``table[index]`` as float32, times the scale, as another dtype.
-
-        Args:
-            table: [N, F], int8, float16 or bfloat16, contiguous, from `Memory.readable`.
-            scale: float32, [F] or [N, 1], from `Memory.readable`; None for float16 and bfloat16.
-            index: as in `gather`.
-            end: as in `gather`.
-            dtype: float32, float16 or bfloat16.
-
-        Returns:
-            `dtype` [n, F]; each element is a product that is rounded to float32 once, and then to
-            the nearest of `dtype`, so its bits depend on no device. Those of a NaN may.
-
-        Raises:
-            IndexError: an id out of range.
-        """
-
-    def link_reads(self, table: Tensor, rows: int) -> tuple[float, float]:
-        """Return what gathering so many rows of a table asks of the link to host memory.
-
-        Returns:
-            Read requests (of a line of 128 bytes each) and bytes sent (in sectors of 32), as
-            expected over the rows of the table; 0 where the table lies in the device's own memory.
         """
 
     def reduce(

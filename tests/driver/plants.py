@@ -27,6 +27,7 @@ class Plant(NamedTuple):
 
 STREAMS = "pyg_direct.ops.cuda.streams"
 SCHEDULE = "pyg_direct.loading.stages"
+IDS = "pyg_direct.ops.ids"
 BACKEND = "pyg_direct.ops.cuda.backend"
 PINNING = "pyg_direct.ops.cuda.pinning"
 PLACER = "pyg_direct.ops.cuda.placer"
@@ -72,15 +73,15 @@ PLANTS: dict[str, Plant] = {
         "only_the_second_device",
     ),
     "ids are not waited for": Plant(
-        "pyg_direct.batch.ids",
-        "            self._backend.streams.synchronize(event)\n",
+        IDS,
+        "            self._streams.synchronize(event)\n",
         "            pass\n",
     ),
     "downloads are not waited for": Plant(MEMORY, "    done.synchronize()\n", ""),
     "ids that are copied to the host are not recorded": Plant(
-        BACKEND,
-        "        self.streams.record_stream(tensors)\n        copies",
-        "        copies",
+        IDS,
+        "            self._streams.record_stream(new)\n",
+        "",
         "ids_of_the_consumer",
     ),
     "the graph of a workspace is not recorded": Plant(
@@ -91,13 +92,7 @@ PLANTS: dict[str, Plant] = {
     ),
     "a gathered table is not recorded": Plant(
         BACKEND,
-        "        self.streams.record_stream([table])\n",
-        "",
-        "deleted_loader",
-    ),
-    "a decoded table is not recorded": Plant(
-        BACKEND,
-        "        self.streams.record_stream([table, scale])\n",
+        "        self.streams.record_stream(part for part in (rows, scale) if part is not None)\n",
         "",
         "deleted_loader",
     ),

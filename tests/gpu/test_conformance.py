@@ -27,7 +27,7 @@ from conformance import (
 from hypothesis import HealthCheck, given, settings
 from tables import BASES
 
-from pyg_direct.core.types import BatchKey
+from pyg_direct.core.types import BatchKey, Table
 from pyg_direct.ops.cuda import bounds as forecast
 from pyg_direct.ops.cuda import table as cuda_table
 from pyg_direct.ops.cuda.backend import CudaBackend
@@ -123,7 +123,7 @@ def test_on_a_side_stream() -> None:
     with torch.cuda.stream(stream):
         for _ in range(20):
             index = torch.randint(0, 50_000, (20_000,), device="cuda")
-            assert torch.equal(backend.gather(table, index), table[index])
+            assert torch.equal(backend.gather([Table(table)], index)[0], table[index])
 
 
 @pytest.mark.parametrize("place", ["device", "pinned"])
@@ -136,11 +136,13 @@ def test_gather(place: str, base: int) -> None:
         skip = (base - memory.data_ptr()) % 128
         table = memory[skip : skip + 500 * row_bytes].view(500, row_bytes)
         index = torch.randint(0, 500, (3000,))
-        got = backend.gather(table, index.cuda())
+        got = backend.gather([Table(table)], index.cuda())[0]
         assert got.is_cuda
         assert torch.equal(got.cpu(), table.cpu()[index])
 
 
 def test_pageable_memory_is_refused() -> None:
     with pytest.raises(ValueError, match="must be on cuda:0 or in pinned memory, got cpu"):
-        device_backend().gather(torch.randn(4, 4), torch.zeros(1, dtype=torch.int64).cuda())
+        device_backend().gather(
+            [Table(torch.randn(4, 4))], torch.zeros(1, dtype=torch.int64).cuda()
+        )[0]

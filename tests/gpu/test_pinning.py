@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from pyg_direct.core.types import Table
 from pyg_direct.ops.cuda.backend import CudaBackend
 from pyg_direct.ops.cuda.pinning import MEMORY_ALLOCATION, CudaError
 from pyg_direct.ops.cuda.placer import MIN_REGISTER_BYTES
@@ -33,7 +34,7 @@ def check_gather(backend: CudaBackend, table: Tensor) -> None:
     index = torch.randint(0, len(table), (5000,))
     readable = backend.memory.readable(table)
     assert readable is not None
-    got = backend.gather(readable, index.cuda())
+    got = backend.gather([Table(readable)], index.cuda())[0]
     assert got.is_cuda
     assert torch.equal(got.cpu(), table[index])
 
@@ -127,7 +128,7 @@ def test_a_table_may_be_deleted_while_it_is_read() -> None:
         index = torch.randint(0, ROWS, (50_000,), device="cuda")
         backend.memory.place_tables([("x", table)], "host")
         torch.cuda._sleep(5_000_000)
-        got = backend.gather(backend.memory.readable(table), index, ROWS)
+        got = backend.gather([Table(backend.memory.readable(table))], index, ROWS)[0]
         del table, backend
         gc.collect()
         torch.full((ROWS, 100), 3.0)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tables import BASES, least_requests, table_at
 from torch import Tensor
 
+from pyg_direct.core.types import Table
 from pyg_direct.ops.cpu.backend import CpuBackend
 from pyg_direct.ops.cuda.backend import CudaBackend
 
@@ -38,11 +39,10 @@ def assert_as_on_the_cpu(
 ) -> None:
     """Decode rows in pinned memory, and compare the bits with those of the CPU's kernel."""
     placed = None if scale is None else pin(backend, scale)
-    found = backend.gather_decoded(
-        pin(backend, table), placed, index.to(backend.device), dtype=dtype
-    )
+    wanted = Table(pin(backend, table), dtype, placed)
+    (found,) = backend.gather([wanted], index.to(backend.device))
     backend.library.compiler.memory.assert_written(found, "out")
-    expected = CpuBackend().gather_decoded(table, scale, index, dtype=dtype)
+    (expected,) = CpuBackend().gather([Table(table, dtype, scale)], index)
     assert (found.dtype, found.device, found.shape) == (dtype, backend.device, expected.shape)
     words = torch.int32 if dtype == torch.float32 else torch.int16
     same = found.cpu().view(words) == expected.view(words)
@@ -84,14 +84,14 @@ def test_nothing_to_decode() -> None:
     none = torch.empty(0, dtype=torch.int64)
     with emulated() as backend:
         device, table = backend.device, torch.ones(3, 4).half()
-        found = backend.gather_decoded(pin(backend, table), None, none.to(device))
+        wanted = Table(pin(backend, table), torch.float32)
+        (found,) = backend.gather([wanted], none.to(device))
         assert found.shape == (0, 4)
-        found = backend.gather_decoded(
-            pin(backend, table[:, :0].clone()), None, torch.tensor([2, 1]).to(device)
-        )
+        empty = Table(pin(backend, table[:, :0].clone()), torch.float32)
+        (found,) = backend.gather([empty], torch.tensor([2, 1]).to(device))
         assert found.shape == (2, 0)
         with pytest.raises(IndexError, match="row 3 of a tensor with 3 rows"):
-            backend.gather_decoded(pin(backend, table), None, torch.tensor([0, 3]).to(device))
+            backend.gather([wanted], torch.tensor([0, 3]).to(device))
 
 
 def requests(

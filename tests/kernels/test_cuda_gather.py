@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tables import BASES, least_requests, table_at
 from torch import Tensor
 
+from pyg_direct.core.types import Table
 from pyg_direct.ops.cuda.backend import CudaBackend, blocks_to_fill_link, row_shape
 
 
@@ -24,7 +25,7 @@ def backend() -> Iterator[CudaBackend]:
 
 def gather(backend: CudaBackend, table: Tensor, index: Tensor) -> Tensor:
     """Gather from a table in pinned memory, so that its address is what a test chose."""
-    return backend.gather(pin(backend, table), index.to(backend.device))
+    return backend.gather([Table(pin(backend, table))], index.to(backend.device))[0]
 
 
 @pytest.fixture
@@ -54,7 +55,7 @@ def test_every_dtype(backend: CudaBackend, dtype: torch.dtype) -> None:
         table = torch.randint(0, 2, shape).to(dtype)
         index = torch.randint(0, 20, (13,))
         for source in (pin(backend, table), table.to(backend.device)):
-            got = backend.gather(source, index.to(backend.device))
+            got = backend.gather([Table(source)], index.to(backend.device))[0]
             assert got.dtype == dtype
             assert got.device == backend.device
             assert torch.equal(got.cpu(), table[index])

@@ -11,6 +11,7 @@ import torch
 from emulator import EmulatorError, emulated, on_device, pin, torch_device
 from torch import Tensor
 
+from pyg_direct.core.types import Table
 from pyg_direct.ops.cuda import descriptor
 from pyg_direct.ops.cuda.backend import CudaBackend
 
@@ -99,7 +100,7 @@ def test_pinned_memory_is_what_was_pinned(backend: CudaBackend) -> None:
 
 
 def gather(backend: CudaBackend, table: Tensor, index: Tensor) -> Tensor:
-    return backend.gather(table, index, len(table))
+    return backend.gather([Table(table)], index, len(table))[0]
 
 
 def test_launches_refuse_arrays_elsewhere(backend: CudaBackend) -> None:

@@ -11,6 +11,7 @@ from conformance import assert_same, check_case, homogeneous, huge_list, run
 from emulator import ORDERS, EmulatorError, emulated, pin
 from tables import least_requests, table_at
 
+from pyg_direct.core.types import Table
 from pyg_direct.ops.cuda.source import FILES, read_source
 
 Plant = tuple[str, str]
@@ -35,7 +36,7 @@ def gather(plant: Plant, base: int = 64, row_bytes: int = 400) -> int:
     table, index = table_at(base, 9, row_bytes), torch.tensor([8, 0, 4])
     with emulated(planted=[plant]) as backend:
         backend.library.compiler.recorded = "table"
-        got = backend.gather(pin(backend, table), index.to(backend.device))
+        got = backend.gather([Table(pin(backend, table))], index.to(backend.device))[0]
         backend.library.compiler.memory.assert_written(got, "out")
         assert torch.equal(got.cpu(), table[index])
         return backend.library.compiler.requests.requests - least_requests(table, index)

@@ -38,7 +38,7 @@ class Machine:
             return CpuBackend(threads)
         backend = on_device(self.backend, device.index or 0)
         if self.streams is not None:
-            backend.streams = self.streams
+            backend.streams = backend.memory._streams = self.streams
         return backend
 
     def gpu(self, index: int) -> torch.device:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -12,12 +13,12 @@ import torch
 from torch import Tensor
 
 from ...core.threads import split
-from ...core.types import Csc, SamplingPlan
+from ...core.types import Csc, SamplingPlan, Table, Traffic
 from ...kernels import decode, gather, reduce
 from ..backend import NUMBER_KINDS, row_out_of_range
 from ..buffers import Resources, shared_pool
 from ..host_memory import usable_bytes
-from ..streams import Event, NoStreams, Streams
+from ..streams import NoStreams, Streams
 from . import file_pages
 from .memory import CpuMemory
 from .paged_workspace import PagedWorkspace
@@ -41,7 +42,6 @@ class CpuBackend:
     default_producers = 0
     most_producers = 1 << 16  # each has a core to itself, if the user has as many
     gather_blocks: int | None = None  # there are none
-    in_host_memory = True
 
     def __init__(self, threads: int = 1) -> None:
         self.device = torch.device("cpu")
@@ -65,33 +65,30 @@ class CpuBackend:
             return PagedWorkspace(csc, plan, self._resources, self._pages)
         return CpuWorkspace(csc, plan, self._resources)
 
-    def copy_to_host(self, tensors: Sequence[Tensor]) -> tuple[list[Tensor], Event]:
-        """Return the tensors themselves."""
-        return list(tensors), self.streams.record_event()
-
-    def link_reads(self, table: Tensor, rows: int) -> tuple[float, float]:
-        """Return 0, 0: the tables lie in the CPU's own memory."""
-        return 0.0, 0.0
-
-    def gather(self, table: Tensor, index: Tensor, end: int | None = None) -> Tensor:
-        """Return the rows `index` of `table`, in recycled memory. Each id is checked."""
-        return self.gather_all([table], index, end)[0]
-
-    def gather_all(
-        self, tables: Sequence[Tensor], index: Tensor, end: int | None = None
+    def gather(
+        self,
+        tables: Sequence[Table],
+        index: Tensor,
+        end: int | None = None,
+        traffic: Traffic | None = None,
     ) -> list[Tensor]:
-        """Return the rows `index` of each table, by one call of a kernel."""
+        """Return the rows `index` of each table, in recycled memory. Each id is checked.
+
+        One call of a kernel copies from all tables; each that is decoded takes a call of its own.
+        """
         if index.dtype != torch.int64 or not (index.is_contiguous() and index.is_cpu):
             index = index.to(self.device, torch.int64).contiguous()  # the kernel gets its address
         rows, outputs, nbytes, large = index.shape[0], [], 0, False
         empty = self._resources.pool.empty
         places: list[int] = []
-        for table in tables:
+        for table, dtype, scale in tables:
             num_rows, *rest = table.shape
-            out = empty((rows, *rest), table.dtype)
+            out = empty((rows, *rest), dtype or table.dtype)
             outputs.append(out)
             size = out.nbytes
-            if size > 0:
+            if dtype is not None:
+                self._decode(table, scale, index, out)
+            elif size > 0:
                 row_bytes = size // rows
                 places += table.data_ptr(), num_rows, row_bytes, out.data_ptr()
                 nbytes += size
@@ -103,32 +100,25 @@ class CpuBackend:
         if threads <= 1 and not large:
             _gather(described, index, 0, rows)
         else:
-            with self._pages.reading(tables, index.numpy()):
+            copied = [table.rows for table in tables if table.dtype is None]
+            with self._pages.reading(copied, index.numpy()):
                 split(rows, threads, partial(_gather, described, index))
         return outputs
 
-    def gather_decoded(
-        self,
-        table: Tensor,
-        scale: Tensor | None,
-        index: Tensor,
-        end: int | None = None,
-        dtype: torch.dtype = torch.float32,
-    ) -> Tensor:
-        """Return the rows `index` of `table` as `dtype`, in recycled memory. Each id is checked."""
-        ids = index.numpy()
-        out = self._resources.pool.empty((len(index), table.size(1)), dtype)
-        kind = NUMBER_KINDS[table.dtype]
+    def _decode(self, table: Tensor, scale: Tensor | None, index: Tensor, out: Tensor) -> None:
+        """Fill `out` [n, ...] with decoded rows."""
+        columns = math.prod(table.shape[1:])
+        table, out = table.detach().view(len(table), columns), out.view(len(index), columns)
+        ids, kind = index.numpy(), NUMBER_KINDS[table.dtype]
         if scale is not None and scale.dim() == 2:
             kind = decode.INT8_BY_ROW
         source = table if table.dtype == torch.int8 else table.view(torch.uint16)
         factors = torch.empty(0) if scale is None else scale.reshape(-1)
         task = partial(
-            _gather_decoded, source.numpy(), factors.numpy(), kind, ids, NUMBER_KINDS[dtype], out
+            _decode, source.numpy(), factors.numpy(), kind, ids, NUMBER_KINDS[out.dtype], out
         )
         with self._pages.reading([table], ids):
             split(len(index), min(self.threads, out.nbytes // MIN_BYTES_PER_THREAD), task)
-        return out
 
     def reduce(
         self,
@@ -174,7 +164,7 @@ def _gather(tables: Ints, index: Tensor, first: int, last: int) -> None:
         raise row_out_of_range(int(index[bad]), int(tables[4 * table + 1]))
 
 
-def _gather_decoded(
+def _decode(
     table: Ints, scale: Any, kind: int, index: Ints, wanted: int, out: Tensor, first: int, last: int
 ) -> None:
     if wanted == decode.FLOAT32:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ...core.types import Csc
+from ..ids import IN_PLACE, Ids
 from ..placement import Placement
 
 
@@ -36,6 +37,10 @@ class CpuMemory:
     def readable(self, table: Tensor) -> Tensor | None:
         """Return `table` itself if it is in host memory."""
         return table if table.is_cpu else None
+
+    def ids(self, on_host: bool) -> Ids:
+        """Return what leaves all ids where they are."""
+        return IN_PLACE
 
     def to_batch(self, value: Any, device: torch.device) -> Any:
         """Return a part of a batch on `device`: as in PyG, a batch is where its data is."""

@@ -9,11 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...core.types import Csc, SamplingPlan
+from ...core.types import Csc, SamplingPlan, Table, Traffic
 from ...core.units import blocks_of_row
 from ...kernels import decode
 from ..backend import NUMBER_KINDS, row_out_of_range
-from ..streams import Event
 from . import memory as device_memory
 from .compiler import library_for, require_cuda
 from .launch import Library
@@ -21,12 +20,11 @@ from .placer import Placer
 from .workspace import CudaWorkspace
 
 LINE_BYTES = 128  # what the link is asked for
-SECTOR_BYTES = 32  # of a line, as it is sent
 LOADS_IN_FLIGHT = 4  # `kInFlight` of rows.cuh
 # PCIe 5 x16, and the latency of a read of host memory, at the upper end. A slower link is filled by
 # fewer. `python -m pyg_direct.info` measures it, and keeps the result for later processes.
 LINK_BYTES_UNDER_WAY = int(64e9 * 1.6e-6)
-SECTOR_BYTES = 32  # the least that a read costs
+SECTOR_BYTES = 32  # of a line, as it is sent: the least that a read costs
 # A thread has its reads under way for one part in so many of its time, and waits for ids or stores
 # in the others. An estimate; the stage `gather` of the GPU benchmark measures the rate by blocks.
 GATHER_DUTY = 3
@@ -65,13 +63,14 @@ class CudaBackend:
         self.gather_blocks = gather_blocks
         self.one_block = True  # small hops of its workspaces are done by one block
         self.threads = 1  # of the CPU, which has no share in a batch
-        self.memory = Placer(self.device, compiler.registry, compiler.copies, compiler.free_bytes)
+        self.memory = Placer(
+            self.device, compiler.registry, compiler.copies, compiler.free_bytes, self.streams
+        )
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Kernels stay in their process: a copy in another one loads its own."""
         return CudaBackend, (self.device, None, self.gather_blocks)
 
-    in_host_memory = False
     default_producers = 1  # so that a batch is under way while another one is trained on
     # They launch under one interpreter lock onto the same two streams: a second one fills the gaps
     # in which the first waits for its counts, and a third would only hold device memory.
@@ -83,53 +82,43 @@ class CudaBackend:
         self.streams.record_stream(array for _, array in csc.arrays())
         return CudaWorkspace(csc, plan, self.library, self.one_block)
 
-    def copy_to_host(self, tensors: Sequence[Tensor]) -> tuple[list[Tensor], Event]:
-        """Begin to copy tensors to page-locked host memory, on the current stream."""
-        self.streams.record_stream(tensors)
-        copies = [t if t.device.type == "cpu" else device_memory.begin_download(t) for t in tensors]
-        return copies, self.streams.record_event()
-
-    def gather(self, table: Tensor, index: Tensor, end: int | None = None) -> Tensor:
-        """Return the rows `index` of `table`.
-
-        `table` is on the device, or lies in host memory whose address the device can read.
-
-        Raises:
-            IndexError: an id out of range.
-        """
-        _check_ids(index, end, len(table))
-        shape = (len(index), *table.shape[1:])
-        out = device_memory.empty(math.prod(shape), table.dtype, self.device).view(shape)
-        if out.numel() == 0:
-            return out
-        self.streams.record_stream([table])
-        self.gather_bytes(as_bytes(table), index, as_bytes(out), len(index))
-        return out
-
-    def gather_all(
-        self, tables: Sequence[Tensor], index: Tensor, end: int | None = None
-    ) -> list[Tensor]:
-        """Return the rows `index` of each table, one launch a table."""
-        return [self.gather(table, index, end) for table in tables]
-
-    def gather_decoded(
+    def gather(
         self,
-        table: Tensor,
-        scale: Tensor | None,
+        tables: Sequence[Table],
         index: Tensor,
         end: int | None = None,
-        dtype: torch.dtype = torch.float32,
-    ) -> Tensor:
-        """Return the rows `index` of `table` as `dtype`, decoded by the kernel that reads them.
+        traffic: Traffic | None = None,
+    ) -> list[Tensor]:
+        """Return the rows `index` of each table, one launch a table.
+
+        A table is on the device, or lies in host memory whose address the device can read.
 
         Raises:
             IndexError: an id out of range.
         """
-        _check_ids(index, end, len(table))
-        shape = len(index), table.size(1)
-        out = device_memory.empty(math.prod(shape), dtype, self.device).view(shape)
+        if traffic is not None:
+            for rows, _, scale in tables:
+                self._note_reads(rows, len(index), traffic)
+                if scale is not None and scale.dim() == 2:
+                    self._note_reads(scale, len(index), traffic)
+        return [self._rows(table, index, end) for table in tables]
+
+    def _rows(self, table: Table, index: Tensor, end: int | None) -> Tensor:
+        rows, dtype, scale = table
+        _check_ids(index, end, len(rows))
+        shape = (len(index), *rows.shape[1:])
+        out = device_memory.empty(math.prod(shape), dtype or rows.dtype, self.device).view(shape)
         if out.numel() == 0:
             return out
+        self.streams.record_stream(part for part in (rows, scale) if part is not None)
+        if dtype is None:
+            self.gather_bytes(as_bytes(rows), index, as_bytes(out), len(index))
+        else:
+            self._decode(rows, scale, index, out)
+        return out
+
+    def _decode(self, table: Tensor, scale: Tensor | None, index: Tensor, out: Tensor) -> None:
+        """Fill `out` [n, ...] with rows that are decoded by the kernel that reads them."""
         stored = NUMBER_KINDS[table.dtype]
         if scale is None:
             scale = torch.empty(0, device=self.device)
@@ -137,27 +126,26 @@ class CudaBackend:
             stored = decode.INT8_BY_ROW
         else:  # every row needs all of them
             scale = device_memory.upload(scale, self.device)
-        self.streams.record_stream([table, scale])
-        row_bytes = table.size(1) * table.element_size()
+        row_bytes = table.nbytes // len(table)
         word = math.gcd(16, table.data_ptr(), row_bytes)
         blocks, cut = self._cut(table, row_bytes, word, len(index))
         self.library.load("decode.cu", V=WORDS[word])["gather_decoded"](
             blocks, table=as_bytes(table), scale=scale.view(-1).view(torch.int32), stored=stored,
-            wanted=NUMBER_KINDS[dtype], index=index, rows=len(index), out=as_bytes(out), **cut,
+            wanted=NUMBER_KINDS[out.dtype], index=index, rows=len(index), out=as_bytes(out), **cut,
         )  # fmt: skip
-        return out
 
-    def link_reads(self, table: Tensor, rows: int) -> tuple[float, float]:
-        """Return the requests and bytes that gathering rows of a table in host memory takes.
+    def _note_reads(self, table: Tensor, rows: int, traffic: Traffic) -> None:
+        """Add the requests and bytes that gathering rows of a table in host memory takes.
 
         The kernel reads each line that a row touches once, which the counts of
         ``python -m benchmarks requests`` show.
         """
         if table.device == self.device or table.numel() == 0:
-            return 0.0, 0.0
+            return
         row_bytes, address = table.nbytes // len(table), table.data_ptr()
         sectors = blocks_of_row(row_bytes, SECTOR_BYTES, address)
-        return rows * blocks_of_row(row_bytes, LINE_BYTES, address), rows * sectors * SECTOR_BYTES
+        traffic.requests += rows * blocks_of_row(row_bytes, LINE_BYTES, address)
+        traffic.num_bytes += rows * sectors * SECTOR_BYTES
 
     def reduce(
         self,

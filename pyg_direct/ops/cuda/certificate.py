@@ -26,6 +26,7 @@ from ...core.types import (
     Rules,
     SampledGraph,
     SamplingPlan,
+    Table,
     TimeTable,
     WeightTable,
 )
@@ -116,8 +117,8 @@ def digests(backend: Backend, place: str = "auto") -> Iterator[tuple[str, str]]:
     backend.memory.place_tables([("table", table) for table in tables], place)
     for table in tables:
         readable, name = _readable(backend, table), f"gather {table.dtype} {table.shape[1]}"
-        rows = backend.gather(readable, index.to(backend.device), NODES)
-        yield name.replace("torch.", ""), _digest([rows])
+        rows = backend.gather([Table(readable)], index.to(backend.device), NODES)
+        yield name.replace("torch.", ""), _digest(rows)
     # From 0 to 1, by their bits: some products are multiples of the least number alone.
     bits = torch.arange(NODES, dtype=torch.int32) * (0x3F800000 // NODES)
     factors = bits.view(torch.float32).view(-1, 1)
@@ -127,11 +128,10 @@ def digests(backend: Backend, place: str = "auto") -> Iterator[tuple[str, str]]:
         backend.memory.place_tables([("table", part) for part in parts], place)
         table, *more = (_readable(backend, part) for part in parts)
         for dtype in (torch.float32, torch.bfloat16):
-            rows = backend.gather_decoded(
-                table, more[0] if more else None, index.to(backend.device), NODES, dtype
-            )
+            wanted = Table(table, dtype, *more)
+            (decoded,) = backend.gather([wanted], index.to(backend.device), NODES)
             name = f"decode {stored.dtype} to {dtype}".replace("torch.", "")
-            yield name, _digest([rows.float()])
+            yield name, _digest([decoded.float()])
 
 
 def _readable(backend: Backend, table: Tensor) -> Tensor:

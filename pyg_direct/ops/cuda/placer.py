@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ...core.types import Csc
 from ...core.units import size_text
+from ..ids import DeviceIds, HostIds, Ids
 from ..placement import (
     FREE_SHARE,
     ON_DEVICE,
@@ -24,6 +25,7 @@ from ..placement import (
     Placement,
     Row,
 )
+from ..streams import Streams
 from . import memory as device_memory
 from .pinning import Lease, PinningError, Registry
 
@@ -82,6 +84,7 @@ class Placer:
         registry: of host memory.
         copies: of the device.
         free_bytes: returns how much device memory is free.
+        streams: of the device.
     """
 
     checks_reads = False
@@ -92,9 +95,10 @@ class Placer:
         registry: Registry,
         copies: Copies,
         free_bytes: Callable[[], int],
+        streams: Streams,
     ) -> None:
         self._device, self._registry, self._free_bytes = device, registry, free_bytes
-        self._copies = copies
+        self._copies, self._streams = copies, streams
         self.placement = Placement(device)
         self._left: int | None = None  # of the budget
         self._features = "auto"
@@ -119,6 +123,12 @@ class Placer:
     def to_numpy(self, csc: Csc) -> Csc:
         """Return a placed graph with NumPy arrays."""
         return csc.with_arrays({name: array.cpu().numpy() for name, array in csc.arrays()})
+
+    def ids(self, on_host: bool) -> Ids:
+        """Return what copies ids to the host, or what leaves them on the GPU."""
+        if on_host:
+            return HostIds(device_memory.begin_download, self._streams)
+        return DeviceIds(lambda tensor: self.to_batch(tensor, tensor.device))
 
     def to_batch(self, value: Any, device: torch.device) -> Any:
         """Return a part of a batch on the GPU: it is what PyG's would be after ``.to("cuda")``."""

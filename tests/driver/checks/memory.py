@@ -10,6 +10,7 @@ from itertools import pairwise
 import torch
 
 import pyg_direct
+from pyg_direct.core.types import Table
 
 from .. import loaders, standin
 from ..batches import difference, epoch
@@ -184,7 +185,7 @@ def neighbours_on_a_page(schedule: str) -> Outcomes:
             backend.memory.place_tables([(f"part {number}", table)], place)
         for number, table in enumerate(parts):
             readable = backend.memory.readable(table)
-            got = backend.gather(readable, index.cuda(), len(table))
+            got = backend.gather([Table(readable)], index.cuda(), len(table))[0]
             equal = torch.equal(got.cpu(), table[index])
             yield f"{place}, part {number}", "" if equal else "other values"
             yield f"{place}, a copy of part {number}", _copies(table)

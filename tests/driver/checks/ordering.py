@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 import pyg_direct
+from pyg_direct.core.types import Table
 from pyg_direct.ops.cuda.backend import CudaBackend
 
 from .. import loaders, standin
@@ -170,7 +171,7 @@ def _gathered(table: torch.Tensor) -> tuple[CudaBackend, torch.Tensor]:
     backend.memory.place_tables([("x", table)], "host")
     readable = backend.memory.readable(table)
     assert readable is not None
-    return backend, backend.gather(readable, index, len(table))
+    return backend, backend.gather([Table(readable)], index, len(table))[0]
 
 
 def _all_sevens(rows: torch.Tensor) -> str:

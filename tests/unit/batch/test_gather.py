@@ -10,7 +10,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from pyg_direct import NeighborLoader
-from pyg_direct.batch.gather import gather
+from pyg_direct.batch.gather import Gatherer
 from pyg_direct.core.pyg import shallow_copy
 from pyg_direct.ops.cpu.backend import CpuBackend
 
@@ -62,7 +62,7 @@ def test_a_tensor_that_comes_to_ask_for_a_gradient() -> None:
 @pytest.mark.parametrize("step", [1, 2])
 def test_ids_of_any_integer_type_and_stride(dtype: torch.dtype, step: int) -> None:
     table, index = torch.arange(12.0).view(6, 2), torch.tensor([5, 1, 0, 3], dtype=dtype)[::step]
-    assert torch.equal(gather(table, index, 0, CpuBackend()), table[index])
+    assert torch.equal(Gatherer(CpuBackend()).rows(table, index), table[index])
 
 
 def test_a_shallow_copy_is_pygs() -> None:

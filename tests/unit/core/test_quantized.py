@@ -22,6 +22,7 @@ from torch_geometric.nn import (
 
 import pyg_direct
 from pyg_direct import NeighborLoader, QuantizedTensor, quantize
+from pyg_direct.core.types import Table
 from pyg_direct.kernels import decode
 from pyg_direct.models.store import checksum_of
 from pyg_direct.ops.cpu.backend import CpuBackend
@@ -82,7 +83,8 @@ def test_batches_hold_the_decoded_rows(kind: dict[str, Any]) -> None:
 def test_threads_share_a_gather(kind: dict[str, Any], threads: int, dtype: torch.dtype) -> None:
     stored = quantize(features(1000, 300), **kind)
     index = torch.randint(1000, (5000,), generator=torch.Generator().manual_seed(0))
-    found = CpuBackend(threads).gather_decoded(stored.stored, stored.scale, index, dtype=dtype)
+    table = Table(stored.stored, dtype, stored.scale)
+    (found,) = CpuBackend(threads).gather([table], index)
     assert torch.equal(found, stored.dense()[index].to(dtype))
 
 
@@ -91,7 +93,8 @@ def test_every_float16_is_decoded_as_by_torch() -> None:
     backend, everything = CpuBackend(), torch.arange(256)
     for dtype in (torch.float16, torch.bfloat16):
         table = bits.view(dtype)
-        found, expected = backend.gather_decoded(table, None, everything), table.float()
+        (found,) = backend.gather([Table(table, torch.float32)], everything)
+        expected = table.float()
         assert torch.equal(found.isnan(), expected.isnan())
         same = found.view(torch.int32) == expected.view(torch.int32)
         assert bool((same | expected.isnan()).all())
@@ -116,7 +119,7 @@ def test_numbers_are_rounded_as_by_torch(dtype: torch.dtype) -> None:
     rows = torch.arange(1)
     for scale in x:
         ones = torch.ones(1, len(scale), dtype=torch.int8)
-        found = CpuBackend().gather_decoded(ones, scale, rows, dtype=dtype)
+        (found,) = CpuBackend().gather([Table(ones, dtype, scale)], rows)
         expected = scale.view(1, -1).to(dtype)
         assert torch.equal(found.isnan(), expected.isnan())
         same = found.view(torch.int16) == expected.view(torch.int16)
@@ -130,7 +133,7 @@ def test_denormal_operands_may_be_flushed() -> None:
     if not torch.set_flush_denormal(True):
         pytest.skip("this processor cannot flush denormal numbers")
     try:
-        found = CpuBackend().gather_decoded(table, None, torch.tensor([0]))
+        (found,) = CpuBackend().gather([Table(table, torch.float32)], torch.tensor([0]))
     finally:
         torch.set_flush_denormal(False)
     assert torch.equal(found.double(), expected.view(1, -1))
@@ -155,8 +158,9 @@ def test_a_product_is_rounded_once() -> None:
 @pytest.mark.parametrize("bad", [-1, 300])
 def test_ids_are_checked(bad: int) -> None:
     stored = quantize(features())
+    table = Table(stored.stored, torch.float32, stored.scale)
     with pytest.raises(IndexError, match=f"row {bad} of a tensor with 300 rows"):
-        CpuBackend().gather_decoded(stored.stored, stored.scale, torch.tensor([0, bad]))
+        CpuBackend().gather([table], torch.tensor([0, bad]))
 
 
 def test_it_is_an_ordinary_tensor_for_others() -> None:

@@ -10,11 +10,13 @@ from itertools import pairwise
 
 import pytest
 import torch
-from emulator import emulated, give_to_loaders
+from emulator import emulated, give_to_loaders, pin
 from graphs import citations, papers_and_authors
 from torch_geometric.data import Data
 
 from pyg_direct import NeighborLoader
+from pyg_direct.batch import gather
+from pyg_direct.core.types import Table, Traffic
 from pyg_direct.loading import base, recorder
 from pyg_direct.loading.recorder import Recorder
 from pyg_direct.loading.stats import STAGES, Stats
@@ -45,7 +47,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch) -> Clock:
     found = Clock()
-    for module in (recorder, base):
+    for module in (recorder, base, gather):
         monkeypatch.setattr(module, "perf_counter", found)
     return found
 
@@ -97,11 +99,11 @@ def test_reads_over_the_link_are_those_of_the_kernel(columns, monkeypatch) -> No
     with emulated() as backend:
         device = backend.library.compiler
         device.free = 0  # so that `x` stays in host memory
-        gather = CudaBackend.gather_bytes
+        gather_bytes = CudaBackend.gather_bytes
 
         def recorded(self, *arguments):
             device.recorded = "table"
-            gather(self, *arguments)
+            gather_bytes(self, *arguments)
             device.recorded = ""
 
         monkeypatch.setattr(CudaBackend, "gather_bytes", recorded)
@@ -153,40 +155,31 @@ def test_what_iter_takes_is_waiting(clock, monkeypatch, options) -> None:
         assert found.waiting_seconds + found.working_seconds == pytest.approx(clock.now - start)
 
 
-TABLE, IDS = torch.zeros(8, 4, dtype=torch.int8), torch.tensor([1, 2, 3])
-SCALE_BY_ROW = torch.ones(8, 1)
+HALVES = torch.zeros(8, 16, dtype=torch.float16)
+FACTORS = torch.ones(8, 1)
 
 
 @pytest.mark.parametrize(
-    ("name", "arguments", "reads"),
+    ("table", "reads"),
     [
-        ("gather", (TABLE, IDS), 3),
-        ("gather_all", ([TABLE, TABLE], IDS), 6),
-        ("gather_decoded", (TABLE, SCALE_BY_ROW[0].repeat(4), IDS), 3),
-        ("gather_decoded", (TABLE, SCALE_BY_ROW, IDS), 6),
+        (Table(HALVES), 3),
+        (Table(HALVES, torch.float32), 3),
+        (Table(HALVES.view(torch.int8)[:, :16].contiguous(), torch.float32, torch.ones(16)), 3),
+        (Table(HALVES.view(torch.int8)[:, :16].contiguous(), torch.float32, FACTORS), 6),
     ],
 )
-def test_every_way_to_gather_is_timed(clock, name, arguments, reads) -> None:
-    class Slow:
-        device = memory = None
-        in_host_memory = False
-
-        def link_reads(self, table, rows):
-            return 1.0 * rows, 32.0 * rows
-
-    def slow(self, *args):
-        clock.spend(0.5)
-        return "rows"
-
-    setattr(Slow, name, slow)
-    timed = recorder.TimedBackend(Slow())
-    assert getattr(timed, name)(*arguments) == "rows"
-    assert timed.seconds == 0.5
-    assert timed.link == (reads, 32 * reads)
-    public = {
-        n for n in vars(CpuBackend) if n.startswith("gather") and callable(getattr(CpuBackend, n))
-    }
-    assert public == {"gather", "gather_all", "gather_decoded"}
+def test_reads_of_every_kind_of_table(table, reads) -> None:
+    """Rows of 16 or 32 bytes, and their factors, are a line each, or a part of two."""
+    traffic = Traffic()
+    with emulated() as backend:
+        scale = table.scale
+        if scale is not None and scale.dim() == 2:
+            scale = pin(backend, scale)
+        placed = Table(pin(backend, table.rows), table.dtype, scale)
+        index = torch.tensor([1, 2, 3]).to(backend.device)
+        backend.gather([placed, placed], index, 8, traffic)
+    assert 2 * reads <= traffic.requests < 4 * reads
+    assert traffic.num_bytes >= 32 * traffic.requests
 
 
 def test_a_loop_that_is_broken_off_counts_what_it_did(clock) -> None:
@@ -233,13 +226,13 @@ def test_verdict_of_a_slow_transform_of_the_sampled_graph(clock) -> None:
 
 
 def test_verdict_of_a_slow_gather(monkeypatch, clock) -> None:
-    original = CpuBackend.gather_all
+    original = CpuBackend.gather
 
-    def gather_all(self, tables, *args):
+    def slow(self, tables, *args):
         clock.spend(0.1 * len(tables))
         return original(self, tables, *args)
 
-    monkeypatch.setattr(CpuBackend, "gather_all", gather_all)
+    monkeypatch.setattr(CpuBackend, "gather", slow)
     loader = loader_of(transform=lambda batch: clock.spend(0.1) or batch)
     stats = run(loader, clock)
     assert "the loader is the bottleneck: 100 % of the time" in stats.verdict
@@ -367,7 +360,7 @@ def test_the_consumer_may_gather() -> None:
 def test_the_consumer_counts_while_batches_are_added_up() -> None:
     epoch = Recorder()._epochs[-1]
     seen_by_the_consumer = epoch.counts
-    epoch.made.append((0.0, 0.0, (0.0, 0.0), (1, 2, 3, 4), []))
+    epoch.made.append((0.0, [], Traffic(), (1, 2, 3, 4), []))
     epoch.add_made()
     seen_by_the_consumer[0] += 1
     assert epoch.counts == [1, 1, 2, 3, 4]

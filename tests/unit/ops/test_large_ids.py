@@ -12,6 +12,7 @@ import torch
 from children import in_child
 from emulator import emulated
 
+from pyg_direct.core.types import Table
 from pyg_direct.graph.coo_to_csc import Compressed
 from pyg_direct.graph.from_pyg import _fuse
 from pyg_direct.ops.buffers import BufferPool
@@ -45,13 +46,13 @@ def test_rows_of_a_table_above_4_gib(kind: str) -> None:
         table[row] = number + 1
     expected = torch.arange(1, 6, dtype=torch.uint8).view(-1, 1).expand(-1, 4096)
     if kind == "cpu":
-        assert torch.equal(CpuBackend().gather(table, ids), expected)
+        assert torch.equal(CpuBackend().gather([Table(table)], ids)[0], expected)
         return
     with emulated() as backend:
         backend.memory.place_tables([("x", table)], "host")
         readable = backend.memory.readable(table)
         assert readable is not None
-        out = backend.gather(readable, ids.to(backend.device), len(table))
+        out = backend.gather([Table(readable)], ids.to(backend.device), len(table))[0]
         assert torch.equal(out.cpu(), expected)
 
 

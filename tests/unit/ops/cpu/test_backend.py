@@ -15,7 +15,7 @@ from reference import sample as reference_sample
 from torch_geometric.data import Data
 
 from pyg_direct import NeighborLoader
-from pyg_direct.core.types import BatchKey, SampledGraph, SamplingPlan
+from pyg_direct.core.types import BatchKey, SampledGraph, SamplingPlan, Table
 from pyg_direct.graph.from_pyg import graph_of
 from pyg_direct.kernels import emit, gather, hops, relabel
 from pyg_direct.kernels.jit import entry
@@ -219,7 +219,7 @@ def test_gather(monkeypatch: pytest.MonkeyPatch, threads: int, dtype: torch.dtyp
     monkeypatch.setattr(cpu_backend, "MIN_BYTES_PER_THREAD", 16)
     table = (torch.arange(1000 * 7).view(1000, 7) % 200).to(dtype)
     index = torch.randint(1000, (333,))
-    out = CpuBackend(threads).gather(table, index)
+    out = CpuBackend(threads).gather([Table(table)], index)[0]
     assert_same_value(out, table[index], "rows")
 
 
@@ -228,7 +228,7 @@ def test_gather_shapes_and_nothing(shape: tuple[int, ...]) -> None:
     table = torch.arange(int(np.prod(shape))).view(shape)
     backend = CpuBackend()
     for index in (torch.tensor([4, 0, 4]), torch.empty(0, dtype=torch.int64)):
-        assert_same_value(backend.gather(table, index), table[index], "rows")
+        assert_same_value(backend.gather([Table(table)], index)[0], table[index], "rows")
 
 
 def test_read_only_input(tmp_path: Any) -> None:

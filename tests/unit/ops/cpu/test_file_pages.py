@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from pyg_direct.core.types import Table
 from pyg_direct.kernels import pages
 from pyg_direct.ops.cpu import backend, file_pages
 from pyg_direct.ops.cpu.backend import CpuBackend
@@ -82,7 +83,7 @@ def test_what_is_not_in_memory_is_asked_for(tmp_path: Path) -> None:
         pytest.skip("this file system keeps its pages in memory")
     wanted = FilePages()
     assert wanted.request(table, index.numpy()) > 100
-    found = CpuBackend().gather(table, index)
+    found = CpuBackend().gather([Table(table)], index)[0]
     assert np.array_equal(found.numpy(), expected[index.numpy()])
     assert wanted.request(table, index.numpy()) == 0  # all are here now
     assert resident_share(table) < 0.9  # and no more than that
@@ -95,25 +96,24 @@ def test_any_ids(tmp_path: Path, index: list[int], monkeypatch: pytest.MonkeyPat
     FilePages().request(table, np.array(index, np.int64))
     if min(index, default=0) < 0:
         with pytest.raises(IndexError):
-            CpuBackend().gather(table, torch.tensor(index))
+            CpuBackend().gather([Table(table)], torch.tensor(index))[0]
         return
-    found = CpuBackend().gather(table, torch.tensor(index, dtype=torch.int64))
+    found = CpuBackend().gather([Table(table)], torch.tensor(index, dtype=torch.int64))[0]
     assert torch.equal(found, table[torch.tensor(index, dtype=torch.int64)])
 
 
-@pytest.mark.parametrize("name", ["gather", "gather_decoded"])
-def test_every_gather_asks(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("dtype", [None, torch.float32])
+def test_every_gather_asks(dtype: torch.dtype | None, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
     monkeypatch.setattr(FilePages, "request", lambda self, table, index: asked.append(table))
     table = torch.zeros(10, 4, dtype=torch.float16)
-    arguments = (table, None) if name == "gather_decoded" else (table,)
-    getattr(CpuBackend(), name)(*arguments, torch.tensor([1]))
-    assert asked[0] is table
+    CpuBackend().gather([Table(table, dtype)], torch.tensor([1]))
+    assert asked[0].data_ptr() == table.data_ptr()
 
 
-@pytest.mark.parametrize("name", ["gather", "gather_decoded"])
+@pytest.mark.parametrize("dtype", [None, torch.float32])
 def test_a_missing_page_is_read_alone_while_rows_are_copied(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype | None
 ) -> None:
     """And no longer: whoever reads the table from front to back afterwards has it read ahead."""
     np.save(tmp_path / "table.npy", np.ones((5000, 300), np.float16))
@@ -124,10 +124,10 @@ def test_a_missing_page_is_read_alone_while_rows_are_copied(
         seen.append(reads_alone(table))
         copy(*arguments)
 
-    copy = getattr(backend, f"_{name}")
-    monkeypatch.setattr(backend, f"_{name}", watched)
-    arguments = (table, None) if name == "gather_decoded" else (table,)
-    found = getattr(CpuBackend(), name)(*arguments, torch.tensor([7, 4999]))
+    name = "_gather" if dtype is None else "_decode"
+    copy = getattr(backend, name)
+    monkeypatch.setattr(backend, name, watched)
+    (found,) = CpuBackend().gather([Table(table, dtype)], torch.tensor([7, 4999]))
     assert found.shape == (2, 300)
     assert seen == [True]
     assert not reads_alone(table)

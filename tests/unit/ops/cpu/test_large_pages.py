@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch_geometric.data import Data
 
+from pyg_direct.core.types import Table
 from pyg_direct.ops.cpu.backend import CpuBackend
 from pyg_direct.sampling.sampler import NeighborSampler, keyed
 
@@ -43,6 +44,6 @@ def test_graph_and_batches_are_on_large_pages(unsorted: bool) -> None:
     # The allocator may hand out what it advised before; this memory is new.
     table = torch.frombuffer(mmap.mmap(-1, 4 << 12), dtype=torch.float32).view(4, 1 << 10)
     index = torch.zeros(1 << 11, dtype=torch.int64)
-    rows = CpuBackend().gather(table, index, 4)
+    rows = CpuBackend().gather([Table(table)], index, 4)[0]
     assert asks_for_large_pages(rows.data_ptr() + rows.nbytes // 2)
     assert not asks_for_large_pages(table.data_ptr())

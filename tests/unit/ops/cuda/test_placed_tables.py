@@ -15,6 +15,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from pyg_direct import NeighborLoader
+from pyg_direct.core.types import Table
 from pyg_direct.ops.cuda import placer
 from pyg_direct.ops.cuda.backend import CudaBackend
 from pyg_direct.ops.cuda.descriptor import check_array
@@ -168,7 +169,7 @@ def test_an_array_at_an_odd_address(backend: CudaBackend) -> None:
     index = torch.tensor([3, 19])
     for features in ("host", "device"):
         own = CudaBackend(backend.device, backend.library)
-        got = own.gather(placed(own, table, features), index.to(own.device), 20)
+        got = own.gather([Table(placed(own, table, features))], index.to(own.device), 20)[0]
         assert torch.equal(got.cpu(), table[index])
     index_of_kernel = Parameter("In", "i32", "index")
     odd = torch.empty(20, dtype=torch.uint8, device=backend.device)[4:].view(torch.int32)
