@@ -25,8 +25,8 @@ from ..ops.ids import HostIds
 from .gather import Gatherer, tables_in
 from .narrow import check_feature_dtype, converted
 from .roles import SPARSE, TOPOLOGY, Attribute, KnownRoles
-from .sampled import Edges, Nodes, Sampled, of_parts
-from .sparse import ROWS_UNREADABLE, SampledEdges
+from .sampled import EdgesOfType, NodesOfType, Sampled, of_parts
+from .sparse import ROWS_UNREADABLE, MatrixEntries
 
 Fields = dict[str, Any]
 """The attributes of one store of a batch, by name.
@@ -207,10 +207,10 @@ class _Parts:
         self.sampled, self.gatherer, self._ends = sampled, gatherer, ends
         self.ids = gatherer.ids
 
-    def nodes_of(self, key: Any) -> Nodes:
+    def nodes_of(self, key: Any) -> NodesOfType:
         return self.sampled.nodes_of(key, self.gatherer.backend.device)
 
-    def edges_of(self, key: Any) -> Edges:
+    def edges_of(self, key: Any) -> EdgesOfType:
         return self.sampled.edges_of(key, self.gatherer.backend.device)
 
     def add_nodes(
@@ -229,7 +229,7 @@ class _Parts:
         self._gather(given, fields, attributes, found.node, end)
         self.name_nodes(fields, found)
 
-    def name_nodes(self, fields: Fields, found: Nodes) -> None:
+    def name_nodes(self, fields: Fields, found: NodesOfType) -> None:
         """Add what the sampler says of nodes."""
         if "n_id" not in fields:
             fields["n_id"] = found.given if self.ids.in_place else self.ids.of(found.given)
@@ -251,7 +251,7 @@ class _Parts:
             fields["edge_index"] = to_batch(found.edge_index, given["edge_index"].device)
         for name in SPARSE:
             if name in given:
-                edges = SampledEdges(found.edge_index[0], found.edge_index[1], found.edge)
+                edges = MatrixEntries(found.edge_index[0], found.edge_index[1], found.edge)
                 home = given[name].device
                 sparse = edges.like(name, given[name], target.size())
                 fields[name] = to_batch(sparse, home() if callable(home) else home)
@@ -263,7 +263,7 @@ class _Parts:
             self._gather(given, fields, attributes, found.edge, end)
         self.name_edges(fields, found)
 
-    def name_edges(self, fields: Fields, found: Edges) -> None:
+    def name_edges(self, fields: Fields, found: EdgesOfType) -> None:
         """Add what the sampler says of edges."""
         if found.given is not None and "e_id" not in fields:
             fields["e_id"] = found.given if self.ids.in_place else self.ids.of(found.given)

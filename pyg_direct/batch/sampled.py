@@ -14,7 +14,7 @@ from ..core.private_torch import viewed_by
 from ..core.types import SampledGraph, maker
 
 
-class Nodes(NamedTuple):
+class NodesOfType(NamedTuple):
     """The nodes of one type; without any where a sampler left them out."""
 
     node: Tensor  # int64 [n], on the device of the batch
@@ -23,7 +23,7 @@ class Nodes(NamedTuple):
     num_sampled: list[int] | None = None  # of each hop
 
 
-class Edges(NamedTuple):
+class EdgesOfType(NamedTuple):
     """The edges of one type; without any where a sampler left them out."""
 
     edge_index: Tensor  # [2, e], local ids of sources and destinations, on the device of the batch
@@ -33,15 +33,15 @@ class Edges(NamedTuple):
     original: Tensor | None = None  # [2, e], of a bidirectional subgraph
 
 
-new_nodes, new_edges = maker(Nodes), maker(Edges)
+new_nodes, new_edges = maker(NodesOfType), maker(EdgesOfType)
 
 
 @dataclass
 class Sampled:
     """A subgraph whose attributes are to be gathered."""
 
-    nodes: dict[Any, Nodes]  # by node type; of a homogeneous graph, by None
-    edges: dict[Any, Edges]
+    nodes: dict[Any, NodesOfType]  # by node type; of a homogeneous graph, by None
+    edges: dict[Any, EdgesOfType]
     metadata: Any  # what the sampler says of the seeds
     output: SamplerOutput | HeteroSamplerOutput | None = None  # None of a subgraph of our own
     is_typed: bool = False
@@ -50,16 +50,16 @@ class Sampled:
         """Return what its tensors are in, for `tensors_of`."""
         return tuple(vars(self).values())
 
-    def nodes_of(self, key: Any, device: torch.device) -> Nodes:
+    def nodes_of(self, key: Any, device: torch.device) -> NodesOfType:
         """Return the nodes of a type, which the sampler may not have reached."""
         found = self.nodes.get(key)
-        return Nodes(_none(device), _none(None)) if found is None else found
+        return NodesOfType(_none(device), _none(None)) if found is None else found
 
-    def edges_of(self, key: Any, device: torch.device) -> Edges:
+    def edges_of(self, key: Any, device: torch.device) -> EdgesOfType:
         """Return the edges of a type, which the sampler may not have reached."""
         found = self.edges.get(key)
         if found is None:
-            return Edges(_none(device).view(2, 0), _none(device), _none(None))
+            return EdgesOfType(_none(device).view(2, 0), _none(device), _none(None))
         return found
 
 
@@ -109,14 +109,14 @@ def of_output(
     for key in {**node, **seed_of, **num_nodes}:
         found = result.nodes_of(key, device)
         if node.get(key) is not None:
-            found = Nodes(here(node[key]), node[key])
+            found = NodesOfType(here(node[key]), node[key])
         seeds = here(seed_of.get(key))
         result.nodes[key] = found._replace(batch=seeds, num_sampled=num_nodes.get(key))
     for key in {**row, **num_edges}:
         links = result.edges_of(key, device)
         if row.get(key) is not None:
             ids = edge.get(key)
-            links = Edges(here(_stack(row[key], col[key])), here(ids), ids)
+            links = EdgesOfType(here(_stack(row[key], col[key])), here(ids), ids)
         if orig_row.get(key) is not None and orig_col.get(key) is not None:
             links = links._replace(original=here(torch.stack([orig_row[key], orig_col[key]])))
         result.edges[key] = links._replace(num_sampled=num_edges.get(key))

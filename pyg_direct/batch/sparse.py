@@ -14,7 +14,7 @@ COMPRESSED = {torch.sparse_csr, torch.sparse_csc}
 ROWS_UNREADABLE = {torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc}
 
 
-class SampledEdges:
+class MatrixEntries:
     """The sampled edges of one type.
 
     Args:

@@ -63,7 +63,7 @@ def find(
     return node, edge
 
 
-class Times:
+class TimeAttributes:
     """The times of nodes or of edges, by type, int64. Exactly one of the two is set.
 
     Those of nodes are copies. Those of edges may lie in the user's memory: they are read while the

@@ -15,7 +15,7 @@ from torch_geometric.typing import EdgeType, NodeType
 
 from ..core.pyg import BaseStorage, store_of
 from ..core.types import EDGE_TIME, NO_TIME, Csc, TimeTable
-from .attributes import Times, check_length, edge_weights
+from .attributes import TimeAttributes, check_length, edge_weights
 from .compressed import compressed_graph
 from .coo_to_csc import Compressed, Ints, compress, narrow, pad_and_check, sort_by_time
 from .from_matrix import from_matrix
@@ -80,7 +80,7 @@ def graph_of(
         node_types, edges, num_nodes = remote_parts(data[0], data[1], backward)
     if backward:
         edges = [edge._replace(src=edge.dst, dst=edge.src) for edge in edges]
-    times = None if time_attr is None else Times(data, time_attr)
+    times = None if time_attr is None else TimeAttributes(data, time_attr)
     weights = {} if weight_attr is None else edge_weights(data, weight_attr)
     if times is not None:
         for node_type, count in zip(node_types, num_nodes, strict=True):
@@ -132,7 +132,7 @@ def _hetero_parts(
 
 def _with_times(
     csc: Csc,
-    times: Times,
+    times: TimeAttributes,
     node_types: Sequence[NodeType | None],
     edge_types: Sequence[EdgeType | None],
 ) -> Csc:

@@ -42,14 +42,14 @@ class _Part(NamedTuple):
         return self.tensor() is now.tensor() and np.array_equal(self.digest, now.digest)
 
 
-class _Shared(NamedTuple):
+class _KnownGraph(NamedTuple):
     """A graph that some sampler holds, and what it was made of."""
 
     graph: weakref.ref[Graph]
     parts: list[_Part]
 
 
-_graphs: dict[Any, _Shared] = {}  # by the arguments, and the identity and state of the tensors
+_graphs: dict[Any, _KnownGraph] = {}  # by the arguments, and the identity and state of the tensors
 
 
 def shared_graph_of(
@@ -79,7 +79,7 @@ def shared_graph_of(
     if found is not None and graph is not None and all(map(_Part.is_same, found.parts, parts)):
         return graph
     graph = convert()
-    _graphs[key] = _Shared(weakref.ref(graph, partial(_forget, key)), parts)
+    _graphs[key] = _KnownGraph(weakref.ref(graph, partial(_forget, key)), parts)
     return graph
 
 

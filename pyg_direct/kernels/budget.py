@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .gaps import Source, Span
+from .gaps import DrawKey, Span
 from .jit import kernel, prefetch
-from .weighted import Picks, counters_of, fill_uniform, pick_distinct
+from .weighted import ItemPicks, counters_of, fill_uniform, pick_distinct
 
 Ints = npt.NDArray[Any]
 Singles = npt.NDArray[np.float32]
@@ -122,8 +122,8 @@ def draw_candidates(
             counter[i] = i
         fill_uniform(draw, counter, local, counters, stream, k0, k1)
         pick_distinct(
-            position, Picks(0, k, 0, np.uint64(0)), Span(0, count, 0.0), draw,
-            False, keep, other, weight, cumulative, Source(stream, k0, k1),
+            position, ItemPicks(0, k, 0, np.uint64(0)), Span(0, count, 0.0), draw,
+            False, keep, other, weight, cumulative, DrawKey(stream, k0, k1),
         )  # fmt: skip
         for i in range(k):
             budget[position[i]] = PICKED

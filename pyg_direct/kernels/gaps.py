@@ -32,7 +32,7 @@ class Span(NamedTuple):
     low: float  # cumulative weight of the list before `start`
 
 
-class Source(NamedTuple):
+class DrawKey(NamedTuple):
     """What all draws of one relation in one hop have in common; see `philox`."""
 
     stream: np.uint64
@@ -131,7 +131,7 @@ def pick_from_gaps(
 @kernel
 def pick_the_rest(
     position: Ints, first: int, found: int, k: int, span: Span,
-    weight: Doubles, cumulative: Doubles, local: np.uint64, source: Source,
+    weight: Doubles, cumulative: Doubles, local: np.uint64, source: DrawKey,
 ) -> None:  # fmt: skip
     """Add to `found` picks what is missing to k, each drawn from what is left, and sort them."""
     start, end = span.start, span.start + span.degree
@@ -153,7 +153,7 @@ def pick_the_rest(
 def pick_around(
     position: Ints, first: int, k: int, replace: bool, span: Span,
     excluded: Ints, excluded_first: int, excluded_last: int,
-    weight: Doubles, cumulative: Doubles, local: np.uint64, source: Source,
+    weight: Doubles, cumulative: Doubles, local: np.uint64, source: DrawKey,
 ) -> None:  # fmt: skip
     """Write k positions that are not excluded, by the laws of `weighted`; distinct ones ascend.
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from .exclude import excluded_of, step_over
 from .gaps import (
-    Source,
+    DrawKey,
     Span,
     first_above,
     pick_around,
@@ -69,7 +69,7 @@ class Items(NamedTuple):
     local: Maybe  # of `local_of`
 
 
-class Picks(NamedTuple):
+class ItemPicks(NamedTuple):
     """Where the picks of one item go, and which draws they take."""
 
     first: int  # place of the first pick in `position`
@@ -128,7 +128,7 @@ def find(
 
 @kernel
 def pick_with_replacement(
-    position: Ints, picks: Picks, span: Span, draw: Doubles,
+    position: Ints, picks: ItemPicks, span: Span, draw: Doubles,
     aliased: bool, keep: Singles, other: Ints, weight: Doubles, cumulative: Doubles,
 ) -> None:  # fmt: skip
     """Write k independent draws, each with probability weight / sum of weights.
@@ -155,9 +155,9 @@ def pick_with_replacement(
 
 @kernel
 def pick_distinct(
-    position: Ints, picks: Picks, span: Span, draw: Doubles,
+    position: Ints, picks: ItemPicks, span: Span, draw: Doubles,
     aliased: bool, keep: Singles, other: Ints, weight: Doubles, cumulative: Doubles,
-    source: Source,
+    source: DrawKey,
 ) -> None:  # fmt: skip
     """Write k distinct positions with positive weight; the list must have k of them.
 
@@ -193,7 +193,7 @@ def pick_distinct(
 @kernel
 def draw_block(
     position: Ints, draws: Draws, first_item: int, last_item: int, replace: bool, offset: int,
-    items: Items, weights: Weights, source: Source,
+    items: Items, weights: Weights, source: DrawKey,
 ) -> None:  # fmt: skip
     """Draw the edges of a few items of one relation.
 
@@ -222,7 +222,7 @@ def draw_block(
             ahead += 1
         first, span = item_ptr[item], Span(item_start[item], item_degree[item], item_low[item])
         k = drawn_of(item, replace, item_degree, item_ptr)
-        picks = Picks(first, k, at, local_of(item, offset, item_local))
+        picks = ItemPicks(first, k, at, local_of(item, offset, item_local))
         begin, end = excluded_of(item, item_excluded)
         if k == 0:
             for j in range(item_ptr[item + 1] - first):  # all of them
@@ -313,7 +313,7 @@ def draw_weighted(
         counter = np.empty(block * most // 2, np.uint64)
         draws = Draws(np.empty(block * most), counter, np.empty_like(counter))
         weights = Weights(time_base[r] == NO_TIME, keep, other, weight, cumulative)
-        source = Source(stream_of(hop, r), k0, k1)
+        source = DrawKey(stream_of(hop, r), k0, k1)
         offset = node_ptr[hop, relations[1, r]] - item_base[r]
         for first in range(begin, end, block):
             last = min(first + block, end)

@@ -39,7 +39,7 @@ from ..ops.streams import NoStreams
 from ..sampling.sampler import NeighborSampler, NumNeighborsLike, keyed
 from .batch_keys import batch_keys
 from .description import describe, rebuilding_by_lightning
-from .epoch import Epoch, Producers, Task
+from .epoch import BatchTask, Epoch, Producers
 from .fingerprint import fingerprint_of, of_ranks
 from .forked import SerialAfterFork
 from .options import check_names, check_prefetch, refuse_unused, threads_of_a_batch
@@ -48,7 +48,7 @@ from .progress import Progress, SeedOrder
 from .recorder import Recorded, Recorder
 from .seeds import integers, seeds_at
 from .site import Placing, Site, check_ready_sampler
-from .stages import Handover, Schedule
+from .stages import Handover, Stages
 
 
 class DirectLoader(SerialAfterFork, Recorded, torch.utils.data.DataLoader[Any]):
@@ -241,14 +241,14 @@ class DirectLoader(SerialAfterFork, Recorded, torch.utils.data.DataLoader[Any]):
         device, bring = self._backend.device, self._backend.memory.to_batch
         return of_output(out, device, lambda tensor: bring(tensor, device))
 
-    def _work(self, task: Task, schedule: Schedule) -> Handover:
+    def _work(self, task: BatchTask, stages: Stages) -> Handover:
         """Make one batch; runs in a producer thread where there are any."""
         if getattr(self.collate_fn, "__func__", None) is not DirectLoader.collate_fn:
-            return schedule.produce(task, self._collated, None)
+            return stages.produce(task, self._collated, None)
         gather = self._gathered if self.filter_per_worker else None
-        return schedule.produce(task, self._sampled, gather)
+        return stages.produce(task, self._sampled, gather)
 
-    def _sampled(self, task: Task) -> Any:
+    def _sampled(self, task: BatchTask) -> Any:
         """Sample, and begin to bring the ids to the host, beside what comes next."""
         inputs = seeds_at(self.input_data, task.index)
         start = perf_counter()
@@ -263,7 +263,7 @@ class DirectLoader(SerialAfterFork, Recorded, torch.utils.data.DataLoader[Any]):
         batch = self.filter_fn(out)
         return self._pinned(batch) if self.pin_memory else batch
 
-    def _collated(self, task: Task) -> Any:
+    def _collated(self, task: BatchTask) -> Any:
         """Make one batch by the `collate_fn` of a subclass, as PyG would."""
         with batch_keys.of(task.key):
             index = task.index
@@ -306,10 +306,10 @@ class DirectLoader(SerialAfterFork, Recorded, torch.utils.data.DataLoader[Any]):
         )
         streams = backend.streams if producers.depth_batches else NoStreams()
         # Of the loader only the graph: a producer must not keep the loader alive.
-        schedule = Schedule(streams, partial(tensors_made, self.data))
+        stages = Stages(streams, partial(tensors_made, self.data))
         order = SeedOrder(batches_of(self), self.generator, self._shuffle_generator)
         return Epoch(
-            weak_work(self, schedule), self._complete, self._progress, order, schedule, producers,
+            weak_work(self, stages), self._complete, self._progress, order, stages, producers,
             self.__len__, self._recorder,
         )  # fmt: skip
 

@@ -13,10 +13,10 @@ from .forked import serial_after_fork
 from .prefetcher import Failure, NotReadyError, Prefetcher
 from .progress import Progress, SeedOrder, Step
 from .recorder import Recorder
-from .stages import Handover, Schedule
+from .stages import Handover, Stages
 
 
-class Task(NamedTuple):
+class BatchTask(NamedTuple):
     """One batch to make."""
 
     number: int  # in the epoch
@@ -27,7 +27,7 @@ class Task(NamedTuple):
     inference: bool
 
 
-new_task = maker(Task)
+new_task = maker(BatchTask)
 
 
 class Producers(NamedTuple):
@@ -45,11 +45,11 @@ class _Inline:
 
     closed = False
 
-    def __init__(self, work: Callable[[Task], Handover]) -> None:
+    def __init__(self, work: Callable[[BatchTask], Handover]) -> None:
         self._work = work
-        self._tasks: Iterator[Task] = iter(())
+        self._tasks: Iterator[BatchTask] = iter(())
 
-    def begin(self, tasks: Iterator[Task]) -> None:
+    def begin(self, tasks: Iterator[BatchTask]) -> None:
         self._tasks = tasks
 
     def take(self) -> Handover | Failure:
@@ -63,14 +63,16 @@ class _Inline:
         self._tasks = iter(())
 
 
-def _in_advance(work: Callable[[Task], Handover], recorder: Recorder) -> Callable[[Task], Handover]:
+def _in_advance(
+    work: Callable[[BatchTask], Handover], recorder: Recorder
+) -> Callable[[BatchTask], Handover]:
     """Return work for producer threads.
 
     It notes when the batch was ready, and sets torch's modes, which it keeps by thread, to those of
     the thread that asks.
     """
 
-    def run(task: Task) -> Handover:
+    def run(task: BatchTask) -> Handover:
         with torch.inference_mode(task.inference), torch.set_grad_enabled(task.grad):
             made = work(task)
         recorder.ready(task.number)
@@ -93,7 +95,7 @@ class Epoch:
         complete: called with each batch, in the thread that asks for it.
         progress: of the loader.
         order: of the seeds.
-        schedule: hands the batches over.
+        stages: hand the batches over.
         producers: the threads.
         num_batches: returns how many batches a whole epoch has, or raises a TypeError.
         recorder: adds up the waiting times of loader and consumer.
@@ -101,23 +103,23 @@ class Epoch:
 
     def __init__(
         self,
-        work: Callable[[Task], Handover],
+        work: Callable[[BatchTask], Handover],
         complete: Callable[[Any], Any],
         progress: Progress,
         order: SeedOrder,
-        schedule: Schedule,
+        stages: Stages,
         producers: Producers,
         num_batches: Callable[[], int],
         recorder: Recorder,
     ) -> None:
         self._work, self._complete = work, complete
         self._progress, self._order = progress, order
-        self._schedule, self._producers = schedule, producers
+        self._stages, self._producers = stages, producers
         self._num_batches, self._recorder = num_batches, recorder
         self._results = self._new_results()
         self._begin()
 
-    def _new_results(self) -> _Inline | Prefetcher[Task, Handover]:
+    def _new_results(self) -> _Inline | Prefetcher[BatchTask, Handover]:
         producers = self._producers
         if producers.depth_batches == 0:
             return _Inline(self._work)
@@ -139,7 +141,7 @@ class Epoch:
     def _ask_for(self, steps: Iterator[Step]) -> None:
         """Have batches made, and none of those that were asked for before."""
         self._torn = True  # whether something may be missing if the results are asked for
-        ask, modes = self._schedule.ask, self._modes
+        ask, modes = self._stages.ask, self._modes
         self._results.begin(new_task((*step, ask(), *modes)) for step in steps)
         self._torn = False
 
@@ -192,7 +194,7 @@ class Epoch:
         if isinstance(made, Failure):
             return made
         try:
-            return self._complete(self._schedule.take(made))
+            return self._complete(self._stages.take(made))
         except Exception as error:
             return Failure(error)
 

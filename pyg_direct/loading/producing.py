@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 from ..ops.streams import Streams
-from .epoch import Task
-from .stages import Handover, Schedule
+from .epoch import BatchTask
+from .stages import Handover, Stages
 
 Loaders = tuple[weakref.ref[Any], ...]
 
@@ -53,15 +53,15 @@ def start_producer(
         init(number)
 
 
-def weak_work(loader: Any, schedule: Schedule) -> Callable[[Task], Handover]:
+def weak_work(loader: Any, stages: Stages) -> Callable[[BatchTask], Handover]:
     """Return the producers' work. Their threads must not keep the loader alive by themselves."""
     reference = weakref.ref(loader)
 
-    def work(task: Task) -> Handover:
+    def work(task: BatchTask) -> Handover:
         alive = reference()
         if alive is None:
             raise RuntimeError("The loader was deleted.")
-        made: Handover = alive._work(task, schedule)
+        made: Handover = alive._work(task, stages)
         return made
 
     return work

@@ -43,7 +43,7 @@ _Made = tuple[float, list[tuple[float, float]], Traffic, Counts, _Sizes]
 """Of one batch: seconds in all, when it gathered, its traffic, counts, attributes."""
 
 
-class _Epoch:
+class _EpochSums:
     """The sums of one epoch."""
 
     def __init__(self) -> None:
@@ -85,7 +85,7 @@ class Recorder:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._epochs = [_Epoch()]
+        self._epochs = [_EpochSums()]
         self._finished: dict[int, float] = {}  # number of a batch -> when it was ready
         self._handed: float | None = None  # when the consumer got the last batch
         self.epochs_with_events = 0  # of those that begin from now on
@@ -103,7 +103,7 @@ class Recorder:
     def begin(self) -> None:
         """Note that an epoch begins."""
         with self._lock:
-            self._epochs.append(_Epoch())
+            self._epochs.append(_EpochSums())
             if self.epochs_with_events > 0:
                 self.epochs_with_events -= 1
                 self._epochs[-1].events = []

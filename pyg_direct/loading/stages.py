@@ -28,7 +28,7 @@ class Asked(Protocol):
 
     @property
     def asked(self) -> Event:
-        """When the consumer asked for it, from `Schedule.ask`."""
+        """When the consumer asked for it, from `Stages.ask`."""
 
 
 T = TypeVar("T", bound=Asked)
@@ -41,7 +41,7 @@ class Handover(NamedTuple):
     ready: Event
 
 
-class Schedule:
+class Stages:
     """Orders the two stages of a batch with each other and with the consumer.
 
     Args:

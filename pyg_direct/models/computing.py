@@ -21,7 +21,7 @@ from ..ops.backend import Backend
 from .orders import Order, Orders
 from .reducing import Scatter, cone, scatters_of
 from .store import checksum_of
-from .tables import Constant, Node, Rows
+from .tables import ConstantTensor, Node, RowSelection
 
 BLOCK_BYTES = 8 << 20  # that one thread computes at a time, unless the budget is small
 MIN_BLOCK_BYTES = 1 << 18
@@ -194,7 +194,7 @@ class Computer:
         self._prepare(node)
         nodes = cone(node)
         for first, last in self._blocks(nodes, node.num_rows):
-            yield node.read(Rows(self.backend, first, last))
+            yield node.read(RowSelection(self.backend, first, last))
 
     def _prepare(self, target: Node) -> None:
         """Compute what must be there before a node is computed by blocks."""
@@ -210,7 +210,7 @@ class Computer:
 
         def block(bounds: tuple[int, int]) -> int:
             first, last = bounds
-            rows = Rows(self.backend, first, last)
+            rows = RowSelection(self.backend, first, last)
             with torch.no_grad(), torch.autocast("cpu", enabled=False):
                 for node, table in wanted:
                     table.narrow(node.dim, first, last - first).copy_(node.read(rows))
@@ -291,7 +291,7 @@ def key_of(node: Node) -> str:
 def _text(value: Any) -> str:
     if isinstance(value, Node):
         return value.key
-    if isinstance(value, Constant):
+    if isinstance(value, ConstantTensor):
         value = value.tensor
     if isinstance(value, Tensor):
         if value.is_meta:

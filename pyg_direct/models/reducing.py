@@ -11,7 +11,7 @@ from torch import Tensor
 from ..core.quantized import QuantizedTensor
 from ..ops.products import Adjacency, aggregate, can_aggregate, on_host
 from .orders import Order
-from .tables import Constant, Fill, Leaf, Node, Operation, Rows, Take
+from .tables import ConstantTensor, Fill, Leaf, Node, Operation, RowSelection, Take
 
 HUB_BYTES = 16 << 20  # of messages that are computed at a time
 
@@ -56,7 +56,7 @@ class Scatter(Node):
         kind = {"sum": "sum", "amax": "max", "amin": "min"}.get(self.reduce)
         if kind is None or table is None or not zero or (kind == "sum") != self.include:
             return None
-        index = source.index.tensor if isinstance(source.index, Constant) else None
+        index = source.index.tensor if isinstance(source.index, ConstantTensor) else None
         dtypes = {table.dtype, self.meta.dtype, self.meta.dtype if weight is None else weight.dtype}
         fits = len(dtypes) == 1 and table.dtype in (torch.float32, torch.float64)
         if index is None or source.dim != 0 or not fits or not _is_plain(table):
@@ -76,7 +76,7 @@ class Scatter(Node):
 
         return rows
 
-    def compute(self, rows: Rows) -> Tensor:
+    def compute(self, rows: RowSelection) -> Tensor:
         """Return a run of rows."""
         assert rows.index is None, "all rows are computed before some are taken by a list"
         if self.product is not None:

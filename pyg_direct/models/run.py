@@ -16,13 +16,13 @@ from .computing import MANY_BYTES, Computer
 from .moving import FILLS, MOVES, SCATTERS, fill, scatter, seen
 from .rules import bound, keeps_rows, on_meta
 from .table_tensor import TableTensor, Token, plain_of, written
-from .tables import Constant, Fill, Leaf, Node, Operation, Pick, meta_of
+from .tables import ConstantTensor, Fill, Leaf, Node, Operation, Pick, meta_of
 
 aten = torch.ops.aten
 STREAMED = {"sum", "mean", "amax", "amin", "max", "min", "any", "all"}
 
 
-R = TypeVar("R", Leaf, Constant)
+R = TypeVar("R", Leaf, ConstantTensor)
 
 
 class Run:
@@ -52,9 +52,9 @@ class Run:
         """Return a node of a tensor as it is now; `own`: nobody else can write to it."""
         return self._remembered(Leaf(tensor if own else _safe(tensor), dim), tensor)
 
-    def constant(self, tensor: Tensor) -> Constant:
+    def constant(self, tensor: Tensor) -> ConstantTensor:
         """Return a tensor as it is now, for all rows."""
-        return self._remembered(Constant(_safe(tensor)), tensor)
+        return self._remembered(ConstantTensor(_safe(tensor)), tensor)
 
     def _remembered(self, reader: R, tensor: Tensor) -> R:
         if tensor.layout == torch.strided and not isinstance(tensor, QuantizedTensor):

@@ -1,7 +1,7 @@
 """Values that are computed for some rows when asked, of what a forward makes of tables.
 
 A `Node` is a value one of whose dimensions has rows. It never changes: an operation in place makes
-a new one (`table_tensor`). `Rows` are the rows that are asked for.
+a new one (`table_tensor`). A `RowSelection` has the rows that are asked for.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .orders import Order
 from .rules import Apart, StandIn, on_rows
 
 
-class Rows:
+class RowSelection:
     """Some rows of a table: from `first` to before `last`, or those that `index` lists."""
 
     def __init__(
@@ -29,7 +29,7 @@ class Rows:
     ) -> None:
         self.backend, self.first, self.last, self.index = backend, first, last, index
         self.known: dict[Node, Any] = {}
-        self._others: dict[Hashable, tuple[Any, Rows]] = {}
+        self._others: dict[Hashable, tuple[Any, RowSelection]] = {}
 
     def __len__(self) -> int:
         return self.last - self.first if self.index is None else self.index.numel()
@@ -48,30 +48,30 @@ class Rows:
                 return self.backend.gather([Table(readable)], self.index, len(table))[0]
         return table.index_select(dim, self.index.to(table.device)).to(device)
 
-    def through(self, index: Tensor | tuple[int, int]) -> Rows:
+    def through(self, index: Tensor | tuple[int, int]) -> RowSelection:
         """Return the rows of another table that a list, or (start, step), names for these."""
         key = index if isinstance(index, tuple) else id(index)
         if key not in self._others:
             self._others[key] = index, self._through(index)
         return self._others[key][1]
 
-    def _through(self, index: Tensor | tuple[int, int]) -> Rows:
+    def _through(self, index: Tensor | tuple[int, int]) -> RowSelection:
         if isinstance(index, Tensor):
-            return Rows(self.backend, 0, 0, self.of(index, 0).long().contiguous())
+            return RowSelection(self.backend, 0, 0, self.of(index, 0).long().contiguous())
         start, step = index
         if self.index is None and step == 1:
-            return Rows(self.backend, self.first + start, self.last + start)
+            return RowSelection(self.backend, self.first + start, self.last + start)
         own = self.index
         if own is None:
             own = torch.arange(self.first, self.last, device=self.backend.device)
-        return Rows(self.backend, 0, 0, own * step + start)
+        return RowSelection(self.backend, 0, 0, own * step + start)
 
-    def messages(self, order: Order, first: int, last: int) -> Rows:
+    def messages(self, order: Order, first: int, last: int) -> RowSelection:
         """Return the messages at some places of an order; the latest are kept for other sums."""
         key = order, first, last
         if key not in self._others:
             position = order.position[first:last].to(self.backend.device).long()
-            rows = Rows(self.backend, 0, 0, position)
+            rows = RowSelection(self.backend, 0, 0, position)
             self._others = {k: v for k, v in self._others.items() if not isinstance(k, tuple)}
             self._others[key] = None, rows
         return self._others[key][1]
@@ -110,18 +110,18 @@ class Node(StandIn):
             return 0
         return self.meta.numel() // max(1, self.num_rows) * self.meta.element_size()
 
-    def read(self, rows: Rows) -> Any:
+    def read(self, rows: RowSelection) -> Any:
         """Return some rows, for computing only."""
         if self not in rows.known:
             rows.known[self] = self.compute(rows) if self.table is None else self._taken(rows)
         return rows.known[self]
 
-    def _taken(self, rows: Rows) -> Tensor:
+    def _taken(self, rows: RowSelection) -> Tensor:
         assert self.table is not None
         found = rows.of(self.table, self.dim)
         return found if found.dtype == self.meta.dtype else found.to(self.meta.dtype)
 
-    def compute(self, rows: Rows) -> Any:
+    def compute(self, rows: RowSelection) -> Any:
         """Return some rows from those of the inputs."""
         raise NotImplementedError
 
@@ -160,7 +160,7 @@ class Fill(Node):
         super().__init__(meta, dim)
         self.value = value
 
-    def compute(self, rows: Rows) -> Tensor:
+    def compute(self, rows: RowSelection) -> Tensor:
         """Return some rows of the number."""
         size = list(self.meta.shape)
         size[self.dim] = len(rows)
@@ -171,7 +171,7 @@ class Fill(Node):
         return [self.value]
 
 
-class Constant(StandIn):
+class ConstantTensor(StandIn):
     """A plain tensor that every row reads, as it was when the operation was called."""
 
     def __init__(self, tensor: Tensor) -> None:
@@ -203,12 +203,12 @@ class Operation(Node):
             return False
         return all(isinstance(v, Node) for v in self.call[2])
 
-    def compute(self, rows: Rows) -> Any:
+    def compute(self, rows: RowSelection) -> Any:
         """Call the operation on some rows."""
         apart, func, args, kwargs = self.call
 
-        def take(value: Node | Constant, row: int | None) -> Tensor:
-            found: Tensor = value.tensor if isinstance(value, Constant) else value.read(rows)
+        def take(value: Node | ConstantTensor, row: int | None) -> Tensor:
+            found: Tensor = value.tensor if isinstance(value, ConstantTensor) else value.read(rows)
             return found
 
         call, new_args, new_kwargs = on_rows(apart, func, args, kwargs, len(rows), take)
@@ -231,7 +231,7 @@ class Pick(Node):
         super().__init__(meta, dim, (several,))
         self.place = place
 
-    def compute(self, rows: Rows) -> Tensor:
+    def compute(self, rows: RowSelection) -> Tensor:
         """Return the result's rows."""
         found: Tensor = self.inputs[0].read(rows)[self.place]
         return found
@@ -244,7 +244,9 @@ class Pick(Node):
 class Take(Node):
     """Rows of a node, by a list (then all of them are computed before), or by (start, step)."""
 
-    def __init__(self, meta: Tensor, dim: int, source: Node, index: Constant | tuple[int, int]):
+    def __init__(
+        self, meta: Tensor, dim: int, source: Node, index: ConstantTensor | tuple[int, int]
+    ):
         super().__init__(meta, dim, (source,))
         self.index: Any = index
 
@@ -253,9 +255,9 @@ class Take(Node):
         """Whether it takes rows by (start, step)."""
         return isinstance(self.index, tuple)
 
-    def compute(self, rows: Rows) -> Tensor:
+    def compute(self, rows: RowSelection) -> Tensor:
         """Return the rows that are named for some rows."""
-        index = self.index.tensor if isinstance(self.index, Constant) else self.index
+        index = self.index.tensor if isinstance(self.index, ConstantTensor) else self.index
         found: Tensor = self.inputs[0].read(rows.through(index))
         return found
 

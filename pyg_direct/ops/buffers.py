@@ -40,7 +40,7 @@ NUMPY_DTYPES: dict[torch.dtype, type[np.generic]] = {
 }
 
 
-class _Lease(weakref.ref):  # type: ignore[type-arg]
+class _Borrowed(weakref.ref):  # type: ignore[type-arg]
     """A weak reference to an array handed out, which remembers its block."""
 
     __slots__ = ("block",)
@@ -58,9 +58,9 @@ class BufferPool:
     def __init__(self, idle_factor: float = 1.0) -> None:
         self._lock = threading.Lock()
         self._idle: list[Block] = []
-        self._leases: dict[int, _Lease] = {}  # by id: a weak reference hashes like its array
+        self._leases: dict[int, _Borrowed] = {}  # by id: a weak reference hashes like its array
         # Filled by destructors, which may run at any allocation of any thread, so it takes no lock.
-        self._returned: deque[_Lease] = deque()
+        self._returned: deque[_Borrowed] = deque()
         self._idle_bytes = self._in_use_bytes = 0
         self._peak_bytes = 0.0
         self._idle_factor = idle_factor
@@ -100,7 +100,7 @@ class BufferPool:
                 if known is not None
                 else np.ndarray(nbytes, np.uint8, block)
             )
-            lease = _Lease(array, self._returned.append)
+            lease = _Borrowed(array, self._returned.append)
             lease.block = block
             self._leases[id(lease)] = lease
         tensor = torch.from_numpy(array)

@@ -48,7 +48,7 @@ class NumberedPlan(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _Shared:
+class _PlacedGraph:
     """What all samplers over one placed graph share; plans and workspaces are kept by settings."""
 
     calls: Iterator[int] = field(default_factory=itertools.count)
@@ -78,7 +78,7 @@ class KeyedSampler:
     """Finds the edges that `settings.exclude_seed_edges` leaves out."""
     source: HopSource | None = None
     """Decides the edges of each hop, in place of the plan's draws; None for those."""
-    shared: _Shared = field(default_factory=_Shared)
+    shared: _PlacedGraph = field(default_factory=_PlacedGraph)
 
     @classmethod
     def placed(

@@ -26,10 +26,10 @@ from ..files.convert.spec import (
     FEATURE_DTYPES,
     SCALES,
     SELF_LOOPS,
+    ArraySource,
     EdgeSpec,
     GraphSpec,
     NodeSpec,
-    Source,
     ogb_spec,
     spec_of,
 )
@@ -102,7 +102,7 @@ def _spec(args: argparse.Namespace) -> GraphSpec:
     return GraphSpec([nodes], edges)
 
 
-def _attributes(arguments: Sequence[str]) -> dict[str, Source]:
+def _attributes(arguments: Sequence[str]) -> dict[str, ArraySource]:
     """Return the sources of arguments such as "x=features.npz:node_feat"."""
     found = {}
     for argument in arguments:
@@ -115,15 +115,15 @@ def _attributes(arguments: Sequence[str]) -> dict[str, Source]:
     return found
 
 
-def _source(text: str) -> Source:
+def _source(text: str) -> ArraySource:
     """Return the source of a text such as "edges.csv:from,to"."""
     file, colon, key = text.rpartition(":")
     if not colon or os.path.exists(text):
-        return Source(os.path.abspath(text))
+        return ArraySource(os.path.abspath(text))
     path = os.path.abspath(file)
     if path.lower().endswith(TABLES):
-        return Source(path, columns=tuple(key.split(",")))
-    return Source(path, key)
+        return ArraySource(path, columns=tuple(key.split(",")))
+    return ArraySource(path, key)
 
 
 if __name__ == "__main__":

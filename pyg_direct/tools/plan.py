@@ -39,7 +39,7 @@ WIDTHS = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}
 MAX_EDGES = 200_000_000  # of a random graph; larger ones need more memory than a plan is worth
 
 
-class Machine(NamedTuple):
+class GpuModel(NamedTuple):
     """What a GPU has; nominal figures."""
 
     gpu_bytes: int
@@ -50,10 +50,10 @@ class Machine(NamedTuple):
 # Bandwidth of 16 lanes in one direction: 8, 16 and 32 GT/s with 128b/130b encoding.
 _PCIE = "PCI Express Base Specification, revision {}.0, 16 lanes in one direction"
 MACHINES = {
-    "pcie3-16gb": Machine(16 << 30, 15.75e9, _PCIE.format(3)),
-    "pcie4-24gb": Machine(24 << 30, 31.5e9, _PCIE.format(4)),
-    "pcie4-80gb": Machine(80 << 30, 31.5e9, _PCIE.format(4)),
-    "pcie5-80gb": Machine(80 << 30, 63.0e9, _PCIE.format(5)),
+    "pcie3-16gb": GpuModel(16 << 30, 15.75e9, _PCIE.format(3)),
+    "pcie4-24gb": GpuModel(24 << 30, 31.5e9, _PCIE.format(4)),
+    "pcie4-80gb": GpuModel(80 << 30, 31.5e9, _PCIE.format(4)),
+    "pcie5-80gb": GpuModel(80 << 30, 63.0e9, _PCIE.format(5)),
 }
 
 
@@ -145,7 +145,7 @@ def _edges_by_type(data: Any) -> Any:
     return data.edge_index_dict.items()
 
 
-class Cache(NamedTuple):
+class CacheEstimate(NamedTuple):
     """Rows of features in GPU memory, those of the nodes with most out-edges for their bytes."""
 
     rows: int
@@ -158,10 +158,10 @@ class CacheOrder(NamedTuple):
     sizes: Tensor  # bytes of those rows, float64 [nodes]
     hits: Tensor  # part of the lines of a batch that they save, float64 [nodes]
 
-    def of(self, room_bytes: float) -> Cache:
+    def of(self, room_bytes: float) -> CacheEstimate:
         """Return the cache that fits a room."""
         rows = int(torch.searchsorted(self.sizes, room_bytes, right=True))
-        return Cache(rows, float(self.hits[rows - 1]) if rows else 0.0)
+        return CacheEstimate(rows, float(self.hits[rows - 1]) if rows else 0.0)
 
 
 def cache_order(
@@ -196,7 +196,7 @@ class Question(NamedTuple):
     fanout: Sequence[int]
     batch_size: int
     row_bytes: Mapping[Any, int]  # of the features, by node type
-    machine: Machine
+    machine: GpuModel
     num_seeds: int | None = None  # of an epoch; None for all nodes (of their type)
     seed_type: NodeType | None = None
     cache_share: float = 1.0  # bytes of a cached row, by those of a row in host memory

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch_geometric.data import Data, HeteroData
 
-from pyg_direct.files.convert.spec import EdgeSpec, GraphSpec, NodeSpec, Source
+from pyg_direct.files.convert.spec import ArraySource, EdgeSpec, GraphSpec, NodeSpec
 
 
 def attributed(nodes: int = 200, edges: int = 3000) -> Data:
@@ -31,7 +31,7 @@ def as_npy(data: Data, folder: Path) -> GraphSpec:
     sources = {}
     for name, value in data.to_dict().items():
         np.save(folder / f"{name}.npy", value.numpy())
-        sources[name] = Source(str(folder / f"{name}.npy"))
+        sources[name] = ArraySource(str(folder / f"{name}.npy"))
     ends = sources.pop("edge_index")
     of_edges = {name: sources.pop(name) for name in [*sources] if name.startswith("edge_")}
     return GraphSpec([NodeSpec(None, None, sources)], [EdgeSpec(None, ends, of_edges)])

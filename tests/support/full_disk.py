@@ -16,7 +16,7 @@ from torch_geometric.nn import GraphSAGE
 
 import pyg_direct
 from pyg_direct.files.convert.convert import convert
-from pyg_direct.files.convert.spec import EdgeSpec, GraphSpec, NodeSpec, Source
+from pyg_direct.files.convert.spec import ArraySource, EdgeSpec, GraphSpec, NodeSpec
 from pyg_direct.files.generate import PowerLaw, generate
 
 ROWS, COLUMNS = 40_000, 32  # 5 MB of float32
@@ -47,8 +47,8 @@ def act(what: str, folder: Path, inputs: Path) -> None:
         assert what == "convert"
         np.save(inputs / "x.npy", data.x.numpy())
         np.save(inputs / "edges.npy", data.edge_index.numpy())
-        node = Source(str(inputs / "x.npy"))
-        edges = EdgeSpec(None, Source(str(inputs / "edges.npy")), {})
+        node = ArraySource(str(inputs / "x.npy"))
+        edges = EdgeSpec(None, ArraySource(str(inputs / "edges.npy")), {})
         convert(GraphSpec([NodeSpec(None, None, {"x": node})], [edges]), folder / "graph")
 
 

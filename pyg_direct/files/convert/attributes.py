@@ -11,10 +11,10 @@ from torch import Tensor
 from ..arrays import dtype_name
 from .opening import open_rows
 from .rows import Rows
-from .spec import Source
+from .spec import ArraySource
 
 
-def open_attribute(source: Source, name: str, count: int | None) -> Rows:
+def open_attribute(source: ArraySource, name: str, count: int | None) -> Rows:
     """Look into a file of an attribute.
 
     Args:
@@ -51,7 +51,7 @@ def open_attribute(source: Source, name: str, count: int | None) -> Rows:
 class CastRows(Rows):
     """Rows of another dtype, with something in the place of NaN."""
 
-    def __init__(self, rows: Rows, source: Source) -> None:
+    def __init__(self, rows: Rows, source: ArraySource) -> None:
         dtype: torch.dtype = rows.dtype if source.dtype is None else getattr(torch, source.dtype)
         flat = source.flat and rows.row_shape == (1,)
         super().__init__(rows.name, dtype, () if flat else rows.row_shape, rows.length)

@@ -29,7 +29,7 @@ from .node_files import NodeFile
 from .opening import open_rows
 from .packages import convert_package
 from .rows import Rows
-from .spec import EdgeSpec, GraphSpec, NodeSpec, Source
+from .spec import ArraySource, EdgeSpec, GraphSpec, NodeSpec
 from .system_errors import as_os_errors
 from .times import Ints, NodeTimes, check_time_rows, times_of
 from .weights import WeightTables
@@ -82,12 +82,12 @@ def convert(
     convert_package("pyarrow")
     with as_os_errors():
         inputs = {"graph": spec.description(), "files": _files(spec)}
-        plan, workplace = _Plan(spec, memory_bytes), Workplace(Path(out), overwrite)
+        plan, workplace = _Conversion(spec, memory_bytes), Workplace(Path(out), overwrite)
         _run(plan, workplace, inputs, progress or (lambda total: lambda count: None))
 
 
 def _run(
-    plan: _Plan, workplace: Workplace, inputs: object, progress: Callable[[int | None], Told]
+    plan: _Conversion, workplace: Workplace, inputs: object, progress: Callable[[int | None], Told]
 ) -> None:
     with workplace:
         workplace.check_space(plan.disk_bytes)
@@ -98,7 +98,7 @@ def _run(
         workplace.publish(journal)
 
 
-class _Plan:
+class _Conversion:
     """All inputs, opened, and the files that they become."""
 
     def __init__(self, spec: GraphSpec, memory_bytes: int) -> None:
@@ -274,7 +274,7 @@ def _files(spec: GraphSpec) -> dict[str, dict[str, int]]:
     """
     found: dict[str, dict[str, int]] = {}
 
-    def look(source: Source) -> None:
+    def look(source: ArraySource) -> None:
         status = os.stat(source.file)
         found[source.file] = {"bytes": status.st_size, "modified_ns": status.st_mtime_ns}
 

@@ -8,11 +8,11 @@ import torch
 
 from .array_rows import open_npy, open_npz, open_pt
 from .rows import Rows
-from .spec import Source
+from .spec import ArraySource
 from .tables import open_table
 
 
-def open_rows(source: Source, name: str, are_ends: bool = False) -> Rows:
+def open_rows(source: ArraySource, name: str, are_ends: bool = False) -> Rows:
     """Look into a file and return an array of it; no more than its beginning is read.
 
     Args:

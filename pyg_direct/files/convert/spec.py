@@ -18,7 +18,7 @@ SCALES = ("column", "row")
 
 
 @dataclass(frozen=True)
-class Source:
+class ArraySource:
     """Where one array is read from.
 
     Args:
@@ -48,7 +48,7 @@ class NodeSpec:
 
     type: str | None
     num_nodes: int | None = None
-    attributes: Mapping[str, Source] = field(default_factory=dict)
+    attributes: Mapping[str, ArraySource] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -67,8 +67,8 @@ class EdgeSpec:
     """
 
     type: tuple[str, str, str] | None
-    ends: Source
-    attributes: Mapping[str, Source] = field(default_factory=dict)
+    ends: ArraySource
+    attributes: Mapping[str, ArraySource] = field(default_factory=dict)
     symmetrise: bool = False
     deduplicate: bool = False
     self_loops: str = "keep"
@@ -160,7 +160,7 @@ def spec_of(path: Path) -> GraphSpec:
 
     A heterogeneous graph is ``{"nodes": {TYPE: NODE, ...}, "edges": [EDGE, ...]}``, a homogeneous
     one ``{"node": NODE, "edge": EDGE}``, where NODE and EDGE are as `NodeSpec` and `EdgeSpec`, with
-    the fields of `ends` in EDGE itself, and a `Source` may be the name of its file alone::
+    the fields of `ends` in EDGE itself, and an `ArraySource` may be the name of its file alone::
 
         {"nodes": {"paper": {"num_nodes": 100, "attributes": {"x": "x.npy"}}},
          "edges": [{"type": ["paper", "cites", "paper"], "file": "cites.csv", "columns": [0, 1],
@@ -219,17 +219,17 @@ def _edge(content: Any, path: Path, typed: bool) -> EdgeSpec:
     )
 
 
-def _source(content: Any, path: Path, file: str | None) -> Source:
+def _source(content: Any, path: Path, file: str | None) -> ArraySource:
     if isinstance(content, str):
         content = {"file": content}
-    _only(content, [field.name for field in fields(Source)])
+    _only(content, [field.name for field in fields(ArraySource)])
     name = content.get("file")
     if name is None and file is None:
         raise ValueError(f"{content} names no file")
     columns, dtype = content.get("columns"), content.get("dtype")
     if dtype is not None:
         check_choice("dtype", dtype, tuple(ITEM_BYTES))
-    return Source(
+    return ArraySource(
         str(path.parent / name) if name is not None else str(file),
         content.get("key"),
         None if columns is None else tuple(columns),
@@ -264,19 +264,21 @@ def ogb_spec(folder: Path) -> GraphSpec:
     with zipfile.ZipFile(data) as archive:
         keys = [name.removesuffix(".npy") for name in archive.namelist()]
     attributes = {
-        {"node_feat": "x"}.get(key, key): Source(str(data), key)
+        {"node_feat": "x"}.get(key, key): ArraySource(str(data), key)
         for key in sorted(keys, key=lambda key: key != "node_feat")
         if key.startswith("node_")
     }
     if labels.is_file():
-        attributes["y"] = Source(str(labels), "node_label", dtype="int64", missing=-1, flat=True)
+        attributes["y"] = ArraySource(
+            str(labels), "node_label", dtype="int64", missing=-1, flat=True
+        )
     for split, name in (("train", "train_mask"), ("valid", "val_mask"), ("test", "test_mask")):
         for file in sorted(folder.glob(f"split/*/{split}.csv.gz"))[:1]:
-            attributes[name] = Source(str(file), lists_ids=True)
+            attributes[name] = ArraySource(str(file), lists_ids=True)
     edges = {
-        key: Source(str(data), key)
+        key: ArraySource(str(data), key)
         for key in keys
         if key.startswith("edge_") and key != "edge_index"
     }
-    ends = Source(str(data), "edge_index")
+    ends = ArraySource(str(data), "edge_index")
     return GraphSpec([NodeSpec(None, None, attributes)], [EdgeSpec(None, ends, edges)])

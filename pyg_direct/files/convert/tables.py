@@ -17,7 +17,7 @@ from torch import Tensor
 
 from .packages import convert_package
 from .rows import Rows
-from .spec import Source
+from .spec import ArraySource
 
 BLOCK_BYTES = 8 << 20  # of a CSV file that are parsed at a time
 BATCH_ROWS = 1 << 16  # of a parquet file
@@ -120,7 +120,7 @@ def _values(column: Any, missing: float | None, name: str) -> Any:
     return column.to_numpy(zero_copy_only=False)
 
 
-def open_table(path: Path, kind: str, source: Source, name: str, are_ends: bool) -> Rows:
+def open_table(path: Path, kind: str, source: ArraySource, name: str, are_ends: bool) -> Rows:
     """Look into a CSV or parquet file and return some of its columns.
 
     Raises:
@@ -146,7 +146,12 @@ def open_table(path: Path, kind: str, source: Source, name: str, are_ends: bool)
 
 
 def _open_csv(
-    path: Path, delimiter: str, source: Source, name: str, are_ends: bool, dtype: torch.dtype | None
+    path: Path,
+    delimiter: str,
+    source: ArraySource,
+    name: str,
+    are_ends: bool,
+    dtype: torch.dtype | None,
 ) -> Rows:
     pa, csv = convert_package("pyarrow"), convert_package("pyarrow.csv")
     packed = path.name.lower().endswith(".gz")
@@ -257,7 +262,7 @@ def _is_value(text: str) -> bool:
 
 
 def _columns(
-    names: Sequence[str], source: Source, name: str, are_ends: bool, path: Path
+    names: Sequence[str], source: ArraySource, name: str, are_ends: bool, path: Path
 ) -> list[str]:
     """Return the names of the columns that are meant, each of one column.
 
@@ -279,7 +284,7 @@ def _columns(
 
 
 def _named_columns(
-    names: Sequence[str], source: Source, name: str, are_ends: bool, path: Path
+    names: Sequence[str], source: ArraySource, name: str, are_ends: bool, path: Path
 ) -> list[str]:
     if source.columns is None:
         if are_ends:

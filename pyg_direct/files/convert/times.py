@@ -25,7 +25,7 @@ STEP_ROWS = 1 << 20
 
 
 @dataclass(frozen=True)
-class Times:
+class TimesToSort:
     """What neighbour lists are to be sorted by.
 
     Args:
@@ -39,12 +39,12 @@ class Times:
     file: str
 
 
-def times_of(spec: GraphSpec, names: FileNames) -> Times | None:
+def times_of(spec: GraphSpec, names: FileNames) -> TimesToSort | None:
     """Return what a conversion sorts by; None without times."""
     if spec.time_attr is None:
         return None
     of_nodes = any(spec.time_attr in node.attributes for node in spec.nodes)
-    return Times(spec.time_attr, of_nodes, names.new("sorted_times"))
+    return TimesToSort(spec.time_attr, of_nodes, names.new("sorted_times"))
 
 
 def check_time_rows(rows: Mapping[str, Rows], name: str | None) -> None:
@@ -63,7 +63,9 @@ class NodeTimes:
         counts: numbers of nodes.
     """
 
-    def __init__(self, times: Times, rows: Sequence[Rows | None], counts: Sequence[int]) -> None:
+    def __init__(
+        self, times: TimesToSort, rows: Sequence[Rows | None], counts: Sequence[int]
+    ) -> None:
         self._times, self._rows, self._counts = times, rows, counts
 
     def write(self, workplace: Workplace, journal: Journal) -> ArrayFile:

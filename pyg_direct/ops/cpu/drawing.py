@@ -28,7 +28,7 @@ NO_INTS = np.empty(0, np.int64)
 NO_DOUBLES = np.empty(0, np.float64)
 
 
-class Drawing(Scratch):
+class CpuDrawing(Scratch):
     """Scratch memory, and the steps of a hop that read the graph: `plan` and `sample_edges`."""
 
     def __init__(self, csc: Csc, plan: SamplingPlan, resources: Resources) -> None:

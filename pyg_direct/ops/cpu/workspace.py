@@ -27,7 +27,7 @@ from ..backend import in_range
 from ..buffers import Resources
 from ..picks import LISTS_ELSEWHERE, check_picks, put_edge_ids
 from .checks import check_whole_lists
-from .drawing import MIN_ITEMS_PER_THREAD, NOTHING_EXCLUDED, Drawing
+from .drawing import MIN_ITEMS_PER_THREAD, NOTHING_EXCLUDED, CpuDrawing
 from .node_set import NodeSet
 from .outputs import Lists, Outputs, copy_lists, copy_out
 
@@ -38,7 +38,7 @@ NO_SEEDS = torch.empty(0, dtype=torch.int64)
 NO_EDGES = np.zeros((0, 1), np.int64)  # no hop of no relation
 
 
-class CpuWorkspace(Drawing):
+class CpuWorkspace(CpuDrawing):
     """One batch at a time; see `ops.Workspace` for what the calls mean."""
 
     def __init__(self, csc: Csc, plan: SamplingPlan, resources: Resources) -> None:

@@ -31,7 +31,7 @@ PICKS_LIMIT_BYTES = 64 << 20  # scratch of larger fan-outs
 Steps = list[tuple[Launch, Grid]]
 
 
-class Drawing:
+class CudaDrawing:
     """The scratch arrays of a batch, and the steps of a hop that read the graph.
 
     A launch takes the address of a descriptor (`cuda/batch.cuh`) and the number of a hop: what

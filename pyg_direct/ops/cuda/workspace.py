@@ -22,7 +22,7 @@ from ...core.types import (
 from ..backend import in_range
 from ..picks import LISTS_ELSEWHERE, check_picks, put_edge_ids
 from . import memory as device_memory
-from .drawing import SMALL_FANOUT, Drawing, Steps, lanes_of
+from .drawing import SMALL_FANOUT, CudaDrawing, Steps, lanes_of
 from .emit import Edges, Outputs
 from .launch import Library, threads_of
 from .source import ONE_BLOCK_FILE
@@ -33,7 +33,7 @@ from .source import ONE_BLOCK_FILE
 ONE_BLOCK_ROUNDS = 48
 
 
-class CudaWorkspace(Drawing):
+class CudaWorkspace(CudaDrawing):
     """The scratch arrays of one batch; see `ops.Workspace` for what the calls mean.
 
     Counts stay on the device. The host knows upper bounds of them and sizes memory by those, so it
@@ -56,7 +56,7 @@ class CudaWorkspace(Drawing):
         self._sizes: IntTable = np.full(csc.num_types, -1)  # [T]: seeds of the batch
         self._seeds_entered = True
         self._edge_ids: dict[int, Tensor] = {}  # `Picks.edge` of hops that were entered
-        self._drawing: Drawing | None = None  # what `draw` draws in
+        self._drawing: CudaDrawing | None = None  # what `draw` draws in
 
     def sample(
         self,
@@ -152,7 +152,7 @@ class CudaWorkspace(Drawing):
     def draw(self, hop: int, items: Frontier, key: BatchKey, rules: Rules = NO_RULES) -> Picks:
         """Draw for any nodes, in other arrays, which are taken at the first call."""
         if self._drawing is None:
-            self._drawing = Drawing(self._csc, self._plan, self._library, enters=False)
+            self._drawing = CudaDrawing(self._csc, self._plan, self._library, enters=False)
         return self._drawing.draw_for(hop, items, key, rules)
 
     def enter(self, hop: int, picks: Picks) -> None:

@@ -22,7 +22,7 @@ Ints = npt.NDArray[Any]
 MIN_ENTRIES_PER_THREAD = 1 << 16  # of the nodes' lists; below, waking a thread takes as long
 
 
-class _NodeSet(NamedTuple):
+class _ChosenNodes(NamedTuple):
     """See `kernels.members`; empty between batches."""
 
     words: Ints
@@ -30,7 +30,7 @@ class _NodeSet(NamedTuple):
     before: Ints
 
     @classmethod
-    def over(cls, num_nodes: int) -> _NodeSet:
+    def over(cls, num_nodes: int) -> _ChosenNodes:
         words = -(-num_nodes // 64)
         return cls(
             np.zeros(words, np.uint64), np.zeros(-(-words // 64), np.uint64), np.empty(words, int)
@@ -51,7 +51,7 @@ class InducedSubgraphs:
     def __init__(self, lists: SortedLists, id_dtype: torch.dtype) -> None:
         self._lists, self._id_dtype = lists, id_dtype
         self._pool = shared_pool()
-        self._idle: deque[_NodeSet] = deque()
+        self._idle: deque[_ChosenNodes] = deque()
 
     def __reduce__(self) -> Any:
         """Scratch memory stays in its process."""
@@ -81,7 +81,7 @@ class InducedSubgraphs:
         try:
             chosen = self._idle.pop()
         except IndexError:
-            chosen = _NodeSet.over(num_nodes)
+            chosen = _ChosenNodes.over(num_nodes)
         words, nonzero, before = chosen
         bad = members.enter_members(drawn.numpy(), num_nodes, words, nonzero)
         if bad >= 0:
@@ -98,7 +98,7 @@ class InducedSubgraphs:
         return node, edge_index, edge
 
     def _edges(
-        self, node: Ints, chosen: _NodeSet, threads: int, with_ids: bool
+        self, node: Ints, chosen: _ChosenNodes, threads: int, with_ids: bool
     ) -> tuple[Tensor, Tensor | None]:
         """Return `edge_index` and the ids of the edges between the nodes of a set."""
         indptr, indices, perm = self._lists

@@ -30,7 +30,7 @@ def by_weight(table: npt.NDArray[Any], size: int, key: BatchKey) -> Tensor:
     """
     place = np.empty(size, np.int64)
     weighted.pick_with_replacement(
-        place, weighted.Picks(0, size, 0, np.uint64(0)), Span(0, len(table), 0.0),
+        place, weighted.ItemPicks(0, size, 0, np.uint64(0)), Span(0, len(table), 0.0),
         uniforms(key, 0, size).numpy(), True, *alias.parts(table), NO_DOUBLES, NO_DOUBLES,
     )  # fmt: skip
     return torch.from_numpy(place)

@@ -40,7 +40,7 @@ def test_large_lists_equal_a_plain_reference(aliased, power):
         weighted.Items(
             zero, zero + 500, np.array([0, 60]), np.zeros(1), zero, np.empty((2, 0), np.int64), None
         ),
-        weighted.Weights(aliased, keep, other, weight, cumulative), gaps.Source(*words),
+        weighted.Weights(aliased, keep, other, weight, cumulative), gaps.DrawKey(*words),
     )  # fmt: skip
 
     def pick(weights, slot, attempt):

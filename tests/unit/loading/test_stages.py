@@ -10,7 +10,7 @@ import pytest
 from fake_streams import POISON, FakeStreams, FakeTensor
 
 from pyg_direct.loading.prefetcher import Prefetcher
-from pyg_direct.loading.stages import Handover, Schedule
+from pyg_direct.loading.stages import Handover, Stages
 from pyg_direct.ops.streams import NoStreams
 
 SLOW = 0.002
@@ -38,7 +38,7 @@ class Loader:
         batches: int,
         producers: int = 1,
         depth: int = 2,
-        kind: type[Schedule] = Schedule,
+        kind: type[Stages] = Stages,
     ) -> None:
         self.streams, self.table = streams, streams.empty()
         self.table.block.value = 0
@@ -105,10 +105,10 @@ def test_overlapped_is_as_in_order(delays: dict[str, float], producers: int, dep
     assert len(got) in (200, 1000)
 
 
-def receiving(waits: bool, keeps: bool, consumer: bool) -> type[Schedule]:
+def receiving(waits: bool, keeps: bool, consumer: bool) -> type[Stages]:
     """Return a faulty schedule: its consumer (or its gather) does not wait, or does not keep."""
 
-    class Faulty(Schedule):
+    class Faulty(Stages):
         def _receive(self, product: Any, ready: Any) -> None:
             here = (threading.current_thread() is threading.main_thread()) == consumer
             if waits or not here:
@@ -180,7 +180,7 @@ def test_a_batch_that_is_kept_stays_as_it_is() -> None:
 def test_the_consumer_may_gather_itself() -> None:
     streams = FakeStreams({"sample": SLOW})
     try:
-        schedule: Schedule = Schedule(streams, lambda made: made.tensors.values())
+        schedule: Stages = Stages(streams, lambda made: made.tensors.values())
         loader = Loader(streams, 0)
         for i in range(50):
             task = Task(i, schedule.ask())
@@ -197,7 +197,7 @@ def test_in_order_is_a_plain_call() -> None:
     def tensors_of(made: Any) -> Iterator[Any]:
         yield pytest.fail("nothing has to be kept, so nothing is looked through")
 
-    schedule = Schedule(NoStreams(), tensors_of)
+    schedule = Stages(NoStreams(), tensors_of)
     task = Task(1, schedule.ask())
     handover = schedule.produce(task, lambda task: [task.number], lambda made: [*made, 2])
     assert schedule.take(handover) == [1, 2]

@@ -91,7 +91,7 @@ def test_out_degrees_of_types() -> None:
 def test_what_fits_where() -> None:
     data = Data(edge_index=plan.power_law_edges(1000, 5000), num_nodes=1000)
     topology, features = 4 * 6001, 400_000
-    fits = plan.Machine(2 * (topology + features), 1e9, "as given")
+    fits = plan.GpuModel(2 * (topology + features), 1e9, "as given")
     question = plan.Question(FANOUT, 64, {None: 400}, fits, cores=4)
     text = plan.report(plan.plan_of(data, question))
     assert "all in GPU memory: features keep PCIe busy for at least 0.00 ms a batch, 0.0 s" in text

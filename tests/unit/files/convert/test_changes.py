@@ -15,7 +15,7 @@ from torch_geometric.utils import add_self_loops, coalesce, remove_self_loops, t
 
 import pyg_direct
 from pyg_direct.files.convert.convert import convert
-from pyg_direct.files.convert.spec import EdgeSpec, GraphSpec, NodeSpec, Source
+from pyg_direct.files.convert.spec import ArraySource, EdgeSpec, GraphSpec, NodeSpec
 
 pytest.importorskip("pyarrow")
 pytest.importorskip("duckdb")
@@ -95,7 +95,7 @@ def test_attributes_follow_their_edges(tmp_path: Path) -> None:
 
 
 def test_changes_that_are_refused(tmp_path: Path) -> None:
-    source = Source("e.npy")
+    source = ArraySource("e.npy")
     typed = [NodeSpec("a", 3), NodeSpec("b", 3)]
     for change in ({"symmetrise": True}, {"self_loops": "add"}):
         with pytest.raises(ValueError, match="among nodes of one type"):

@@ -18,7 +18,7 @@ from torch_geometric.data import Data
 import pyg_direct
 from pyg_direct.files.convert import edge_files, edge_table, node_files
 from pyg_direct.files.convert.convert import convert
-from pyg_direct.files.convert.spec import EdgeSpec, GraphSpec, NodeSpec, Source
+from pyg_direct.files.convert.spec import ArraySource, EdgeSpec, GraphSpec, NodeSpec
 from pyg_direct.tools.convert import main
 
 pa = pytest.importorskip("pyarrow")
@@ -47,7 +47,7 @@ def test_files_of_several_arrays(
 ) -> None:
     data = attributed()
     arrays = {name: value.numpy() for name, value in data.to_dict().items()}
-    source = Source(str(write(tmp_path / "data", arrays)))
+    source = ArraySource(str(write(tmp_path / "data", arrays)))
     edges = {name: source for name in ("edge_attr", "edge_weight")}
     nodes = {"x": source, "y": source}
     convert(
@@ -57,113 +57,113 @@ def test_files_of_several_arrays(
     assert_same_files(tmp_path / "out", tmp_path / "saved")
 
 
-ENDS: dict[str, Callable[[Path, torch.Tensor], Source]] = {}
+ENDS: dict[str, Callable[[Path, torch.Tensor], ArraySource]] = {}
 
 
-def ends(function: Callable[[Path, torch.Tensor], Source]) -> Callable[..., Source]:
+def ends(function: Callable[[Path, torch.Tensor], ArraySource]) -> Callable[..., ArraySource]:
     ENDS[function.__name__] = function
     return function
 
 
 @ends
-def rows(folder: Path, edges: torch.Tensor) -> Source:
+def rows(folder: Path, edges: torch.Tensor) -> ArraySource:
     np.save(folder / "e.npy", edges.numpy())
-    return Source(str(folder / "e.npy"))
+    return ArraySource(str(folder / "e.npy"))
 
 
 @ends
-def columns(folder: Path, edges: torch.Tensor) -> Source:
+def columns(folder: Path, edges: torch.Tensor) -> ArraySource:
     np.save(folder / "e.npy", np.ascontiguousarray(edges.numpy().T))
-    return Source(str(folder / "e.npy"))
+    return ArraySource(str(folder / "e.npy"))
 
 
 @ends
-def rows_by_columns(folder: Path, edges: torch.Tensor) -> Source:
+def rows_by_columns(folder: Path, edges: torch.Tensor) -> ArraySource:
     np.save(folder / "e.npy", np.asfortranarray(edges.numpy()))
-    return Source(str(folder / "e.npy"))
+    return ArraySource(str(folder / "e.npy"))
 
 
 @ends
-def transposed(folder: Path, edges: torch.Tensor) -> Source:
+def transposed(folder: Path, edges: torch.Tensor) -> ArraySource:
     np.save(folder / "e.npy", edges.numpy().T)  # is stored by columns
-    return Source(str(folder / "e.npy"))
+    return ArraySource(str(folder / "e.npy"))
 
 
 @ends
-def big_endian(folder: Path, edges: torch.Tensor) -> Source:
+def big_endian(folder: Path, edges: torch.Tensor) -> ArraySource:
     np.save(folder / "e.npy", edges.numpy().astype(">i4"))
-    return Source(str(folder / "e.npy"))
+    return ArraySource(str(folder / "e.npy"))
 
 
 @ends
-def unsigned(folder: Path, edges: torch.Tensor) -> Source:
+def unsigned(folder: Path, edges: torch.Tensor) -> ArraySource:
     np.save(folder / "e.npy", edges.numpy().astype(np.uint32))
-    return Source(str(folder / "e.npy"))
+    return ArraySource(str(folder / "e.npy"))
 
 
 @ends
-def tensor(folder: Path, edges: torch.Tensor) -> Source:
+def tensor(folder: Path, edges: torch.Tensor) -> ArraySource:
     torch.save(edges.int(), folder / "e.pt")
-    return Source(str(folder / "e.pt"))
+    return ArraySource(str(folder / "e.pt"))
 
 
 @ends
-def csv(folder: Path, edges: torch.Tensor) -> Source:
+def csv(folder: Path, edges: torch.Tensor) -> ArraySource:
     lines = ["from,to", *(f"{s},{t}" for s, t in edges.t().tolist())]
     (folder / "e.csv").write_text("\n".join(lines))
-    return Source(str(folder / "e.csv"))
+    return ArraySource(str(folder / "e.csv"))
 
 
 @ends
-def csv_without_header(folder: Path, edges: torch.Tensor) -> Source:
+def csv_without_header(folder: Path, edges: torch.Tensor) -> ArraySource:
     with gzip.open(folder / "e.csv.gz", "wt") as file:
         file.writelines(f"{s},{t}\n" for s, t in edges.t().tolist())
-    return Source(str(folder / "e.csv.gz"))
+    return ArraySource(str(folder / "e.csv.gz"))
 
 
 @ends
-def csv_with_a_byte_order_mark(folder: Path, edges: torch.Tensor) -> Source:
+def csv_with_a_byte_order_mark(folder: Path, edges: torch.Tensor) -> ArraySource:
     lines = ["from,to", *(f"{s},{t}" for s, t in edges.t().tolist())]
     (folder / "e.csv").write_text("\n".join(lines), encoding="utf-8-sig")
-    return Source(str(folder / "e.csv"), columns=("from", "to"))
+    return ArraySource(str(folder / "e.csv"), columns=("from", "to"))
 
 
 @ends
-def csv_with_a_byte_order_mark_without_header(folder: Path, edges: torch.Tensor) -> Source:
+def csv_with_a_byte_order_mark_without_header(folder: Path, edges: torch.Tensor) -> ArraySource:
     lines = (f"{s},{t}" for s, t in edges.t().tolist())
     (folder / "e.csv").write_text("\n".join(lines), encoding="utf-8-sig")
-    return Source(str(folder / "e.csv"))
+    return ArraySource(str(folder / "e.csv"))
 
 
 @ends
-def csv_with_odd_names(folder: Path, edges: torch.Tensor) -> Source:
+def csv_with_odd_names(folder: Path, edges: torch.Tensor) -> ArraySource:
     """Empty lines before a header with spaces, a quoted comma and, above data, a number."""
     last = "7" if edges.numel() > 0 else "w"
     lines = ["", "", f'"from, or to", to,{last}', *(f"{s},{t},9" for s, t in edges.t().tolist())]
     (folder / "e.csv").write_text("\n".join(lines))
-    return Source(str(folder / "e.csv"))
+    return ArraySource(str(folder / "e.csv"))
 
 
 @ends
-def tsv_with_other_columns(folder: Path, edges: torch.Tensor) -> Source:
+def tsv_with_other_columns(folder: Path, edges: torch.Tensor) -> ArraySource:
     lines = ["to\tname\tfrom", *(f"{t}\ta\t{s}" for s, t in edges.t().tolist())]
     (folder / "e.tsv").write_text("\n".join(lines))
-    return Source(str(folder / "e.tsv"), columns=("from", 0))
+    return ArraySource(str(folder / "e.tsv"), columns=("from", 0))
 
 
 @ends
-def parquet(folder: Path, edges: torch.Tensor) -> Source:
+def parquet(folder: Path, edges: torch.Tensor) -> ArraySource:
     import pyarrow.parquet as pq
 
     table = pa.table({"b": edges[1].numpy(), "a": edges[0].numpy()})
     pq.write_table(table, folder / "e.parquet", row_group_size=700)
-    return Source(str(folder / "e.parquet"), columns=("a", "b"))
+    return ArraySource(str(folder / "e.parquet"), columns=("a", "b"))
 
 
 @pytest.mark.parametrize("write", ENDS.values(), ids=ENDS.keys())
 @pytest.mark.parametrize("num_edges", [0, 1, 3, 2000])
 def test_ends_of_edges(
-    tmp_path: Path, write: Callable[[Path, torch.Tensor], Source], num_edges: int
+    tmp_path: Path, write: Callable[[Path, torch.Tensor], ArraySource], num_edges: int
 ) -> None:
     edges = torch.randint(100, (2, num_edges), generator=torch.Generator().manual_seed(0))
     source = write(tmp_path, edges)
@@ -176,7 +176,7 @@ def test_two_edges_in_an_array_by_columns(tmp_path: Path) -> None:
     """[2, 2] is [2, E], also where it is stored by columns."""
     edges = torch.tensor([[0, 1], [2, 3]])
     np.save(tmp_path / "e.npy", np.asfortranarray(edges.numpy()))
-    spec = GraphSpec([NodeSpec(None, 4)], [EdgeSpec(None, Source(str(tmp_path / "e.npy")))])
+    spec = GraphSpec([NodeSpec(None, 4)], [EdgeSpec(None, ArraySource(str(tmp_path / "e.npy")))])
     convert(spec, tmp_path / "out")
     pyg_direct.save(Data(edge_index=edges, num_nodes=4), tmp_path / "saved")
     assert_same_files(tmp_path / "out", tmp_path / "saved")
@@ -209,7 +209,7 @@ def test_attributes_keep_all_bits(tmp_path: Path, dtype: torch.dtype) -> None:
         value[3:6] = torch.tensor([float("nan"), float("inf"), -float("inf")], dtype=dtype)
     data = Data(edge_index=data.edge_index, num_nodes=200, edge_a=value, edge_b=value.view(-1, 1))
     torch.save({**data.to_dict()}, tmp_path / "data.pt")
-    source = Source(str(tmp_path / "data.pt"))
+    source = ArraySource(str(tmp_path / "data.pt"))
     edges = EdgeSpec(None, source, {"edge_a": source, "edge_b": source})
     convert(GraphSpec([NodeSpec(None, 200)], [edges]), tmp_path / "out")
     pyg_direct.save(data, tmp_path / "saved")

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from pyg_direct.files.convert.convert import convert
-from pyg_direct.files.convert.spec import EdgeSpec, GraphSpec, NodeSpec, Source, spec_of
+from pyg_direct.files.convert.spec import ArraySource, EdgeSpec, GraphSpec, NodeSpec, spec_of
 from pyg_direct.files.convert.system_errors import as_os_errors
 from pyg_direct.tools.convert import main
 
@@ -25,16 +25,16 @@ pytest.importorskip("pyarrow")
 pytest.importorskip("duckdb")
 
 
-def of(folder: Path, file: str, **fields: Any) -> Source:
-    return Source(str(folder / file), **fields)
+def of(folder: Path, file: str, **fields: Any) -> ArraySource:
+    return ArraySource(str(folder / file), **fields)
 
 
 def refused(
     folder: Path,
     match: str,
-    ends: Source,
-    nodes: dict[str, Source] | None = None,
-    edges: dict[str, Source] | None = None,
+    ends: ArraySource,
+    nodes: dict[str, ArraySource] | None = None,
+    edges: dict[str, ArraySource] | None = None,
     num_nodes: int | None = 10,
 ) -> None:
     spec = GraphSpec([NodeSpec(None, num_nodes, nodes or {})], [EdgeSpec(None, ends, edges or {})])

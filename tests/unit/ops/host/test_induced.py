@@ -18,7 +18,7 @@ Edges = list[tuple[int, int]]
 
 
 def set_of(nodes: list[int], num_nodes: int = 128) -> tuple[Any, Any, Any]:
-    chosen = induced._NodeSet.over(num_nodes)
+    chosen = induced._ChosenNodes.over(num_nodes)
     assert members.enter_members(np.array(nodes), num_nodes, chosen.words, chosen.nonzero) == -1
     return chosen
 
