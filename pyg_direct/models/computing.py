@@ -25,7 +25,7 @@ from .tables import ConstantTensor, Node, RowSelection
 
 BLOCK_BYTES = 8 << 20  # that one thread computes at a time, unless the budget is small
 MIN_BLOCK_BYTES = 1 << 18
-RUN_BYTES = 32 << 20  # what threads and the allocator hold beside blocks
+RUN_BYTES = 44 << 20  # what threads, the allocator and what it cannot give back hold beside blocks
 TEMPORARIES = 3  # a block takes so many times the bytes of its rows
 MARK = "layers_of_inference"  # a file that a folder of ours has
 MANY_BYTES = 1 << 20  # a plain tensor that is counted
