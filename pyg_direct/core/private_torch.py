@@ -5,7 +5,8 @@ It is a module of its own, so that who computes without PyG does not import it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from operator import attrgetter
 from typing import Any
 
@@ -82,3 +83,22 @@ def pointers_of(sorted_ids: Tensor, size: int) -> Tensor:
 def coo_parts(matrix: Tensor) -> tuple[Tensor, Tensor]:
     """Return the indices and values of a COO tensor; the public ones refuse one not coalesced."""
     return matrix._indices(), matrix._values()
+
+
+def in_backward() -> bool:
+    """Whether a backward runs in this thread, in which a checkpoint computes a forward again."""
+    return torch._C._current_graph_task_id() != -1
+
+
+@contextmanager
+def without_hooks(parameters: list[torch.nn.Parameter]) -> Iterator[None]:
+    """Let no hook that was registered on a parameter see the gradients that are computed within."""
+    hooks: list[tuple[Any, Any]] = [(p, p._backward_hooks) for p in parameters]
+    hooked = [(p, h) for p, h in hooks if h]
+    try:
+        for p, _ in hooked:
+            p._backward_hooks = None
+        yield
+    finally:
+        for p, h in hooked:
+            p._backward_hooks = h

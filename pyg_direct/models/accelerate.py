@@ -5,26 +5,55 @@ from __future__ import annotations
 import functools
 import inspect
 import warnings
-from collections.abc import Mapping
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any, TypeVar, cast
 
 import torch
-from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parameter import is_lazy
 from torch_geometric.data import Data, HeteroData
 
 from ..batch.edges import SampledEdges
+from ..core.arguments import check_flag
+from ..core.private_torch import in_backward
 from ..loading.base import DirectLoader
 from ..loading.hops import hand_out_hops
+from .arguments import (
+    copied_tensors,
+    has_hops,
+    kind_of,
+    map_edges,
+    modes_of,
+    run_plain,
+    tensors_of,
+)
+from .certificate import Certificate
 from .cutter import CutError, cut
-from .prefixes import NotAPrefix
+from .model_state import ModelState, Recorded
+from .modes import same_generators
+from .prefixes import NotAPrefix, Prefixes
+from .tracer import is_recorded_through
 from .trimmed import TrimmedModel
 
 M = TypeVar("M", bound=torch.nn.Module)
 
 MAX_CUTS = 8  # kinds of arguments and modes; a model called in more ways runs as it is
+
+
+@dataclass
+class _Way:
+    """A trimmed model for one kind of arguments and modes.
+
+    Attributes:
+        trimmed: the model.
+        recorded: what it was recorded with.
+        is_new: whether it has not been compared with the plain model.
+    """
+
+    trimmed: TrimmedModel
+    recorded: Recorded
+    is_new: bool = True
 
 
 class Acceleration:
@@ -35,12 +64,15 @@ class Acceleration:
         reason: why the model runs as it is, "" if it does not.
     """
 
-    def __init__(self, plain: torch.nn.Module, all_statistics: bool) -> None:
+    def __init__(self, plain: torch.nn.Module, all_statistics: bool, certify: bool) -> None:
         self.plain = plain
         self.all_statistics = all_statistics
         self.reason = ""
+        self._refuted = False  # numbers differ, or a step failed: plain for all that comes
+        self._certificate = Certificate() if certify else None
         self._forward = plain.forward
-        self._ways: dict[Any, TrimmedModel | None] = {}
+        self._recorded_again = 0
+        self._ways: dict[Any, _Way | None] = {}
         self._lazy: list[str] = []  # parameters and buffers that the last call found without shape
         self._signature = inspect.signature(plain.forward)
         parameters = self._signature.parameters.values()
@@ -52,28 +84,89 @@ class Acceleration:
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run the model: trimmed where the arguments hold sampled edges, else as it is."""
         values = (*args, *kwargs.values())
-        if not any(map(_has_hops, values)):
+        if not any(map(has_hops, values)):
             if any(isinstance(value, (Data, HeteroData)) for value in values):
                 self._give_up("its forward takes a whole Data; let it take x and edge_index")
             return self._forward(*args, **kwargs)
+        if self._refuted:
+            return run_plain(self._forward, args, kwargs)
         inputs = self._inputs(args, kwargs)
-
-        def plain() -> Any:
-            tensors, named = _map_edges((args, kwargs), SampledEdges.as_tensor)
-            return self._forward(*tensors, **named)
-
+        way = self._way(inputs)
         try:
-            way = self._way(inputs)
-            if way is not None:
-                return way.run(inputs, plain)
+            batch = way.trimmed.batch_of(inputs) if way is not None else None
         except NotAPrefix:  # the user changed what the sampler gave
+            batch = None
+        if way is None or batch is None:
+            return run_plain(self._forward, args, kwargs)
+        if way.trimmed.is_small(batch[1]):
+            out = run_plain(self._forward, args, kwargs)
+            try:
+                return way.trimmed.seeds_of(out, batch[1])
+            except (NotAPrefix, KeyError, TypeError, ValueError):  # another structure
+                return out
+        return self._trimmed(way, batch, inputs, args, kwargs)
+
+    def _trimmed(
+        self,
+        way: _Way,
+        batch: tuple[dict[str, Any], Prefixes],
+        inputs: dict[str, Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        """Run a trimmed model if it gives the numbers of the plain one, else the plain one."""
+        reason = ""
+        try:
+            reason = self._compared(way, batch[1], inputs, args, kwargs)
+            if not reason:
+                return way.trimmed.run(*batch)
+        except NotAPrefix:
             pass
-        return plain()
+        except torch.cuda.OutOfMemoryError:
+            raise
+        except Exception as error:
+            if in_backward():  # a checkpoint ends what it computes again by an exception
+                raise
+            reason = f"it fails on some of the rows ({type(error).__name__}: {error})"
+        out = run_plain(self._forward, args, kwargs)  # raises what is a mistake in the arguments
+        if reason:
+            self._refuted, self.reason = True, ""
+            self._give_up(reason)
+        return out
+
+    def _compared(
+        self,
+        way: _Way,
+        prefixes: Prefixes,
+        inputs: dict[str, Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> str:
+        """Return in what a trimmed model differs from the plain one, if that is to be looked at."""
+        if self._certificate is None or not way.trimmed.same_as_plain or in_backward():
+            return ""
+        if not self._certificate.is_due(way.recorded.attributes_changed() or way.is_new):
+            return ""
+        way.is_new = False
+
+        def accelerated() -> Any:
+            given = copied_tensors(inputs)
+            return way.trimmed.run(*way.trimmed.batch_of(given)), tensors_of(given)
+
+        def plain(twin: torch.nn.Module) -> Any:
+            given = copied_tensors((args, kwargs))
+            out = way.trimmed.seeds_of(run_plain(twin.forward, *given), prefixes)
+            return out, tensors_of(self._inputs(*given))
+
+        return self._certificate.check(self.plain, accelerated, plain)
 
     def forms(self) -> dict[str, str]:
         """Return how each call of a layer runs, by its name in the recorded model."""
         return {
-            k: v for way in self._ways.values() if way is not None for k, v in way.forms.items()
+            k: v
+            for way in self._ways.values()
+            if way is not None
+            for k, v in way.trimmed.forms.items()
         }
 
     def _inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -99,33 +192,42 @@ class Acceleration:
                 inputs.update(inputs.pop(name, {}))
         return inputs
 
-    def _way(self, inputs: dict[str, Any]) -> TrimmedModel | None:
+    def _way(self, inputs: dict[str, Any]) -> _Way | None:
         key = self._key(inputs)
+        way = self._ways.get(key)
+        if way is not None and way.recorded.parts_changed():
+            del self._ways[key]
+            self._recorded_again += 1
         if key not in self._ways:
             named = chain(self.plain.named_parameters(), self.plain.named_buffers())
             lazy = [name for name, value in named if is_lazy(value)]
             if lazy and lazy != self._lazy:  # this call may initialise them; the next one is cut
                 self._lazy = lazy
                 return None
-            if len(self._ways) == MAX_CUTS:
+            if len(self._ways) + self._recorded_again >= MAX_CUTS:
                 self._give_up(f"it was called in more than {MAX_CUTS} ways, the last: {key[1]}")
                 return None
             self._ways[key] = self._new_way(inputs)
         return self._ways[key]
 
-    def _new_way(self, inputs: dict[str, Any]) -> TrimmedModel | None:
-        plain = _map_edges(inputs, SampledEdges.as_tensor)
-        training = self.plain.training
+    def _new_way(self, inputs: dict[str, Any]) -> _Way | None:
+        plain = map_edges(inputs, SampledEdges.as_tensor)
+        training, state = self.plain.training, ModelState(self.plain)
         try:
-            pieces = cut(self.plain, plain, training=training)
-            return TrimmedModel(pieces, plain, self.all_statistics, training)
+            with same_generators(self.plain.parameters()), torch.inference_mode(False):
+                pieces = cut(self.plain, plain, training=training)
+                trimmed = TrimmedModel(pieces, plain, self.all_statistics, training)
+            return _Way(trimmed, Recorded(self.plain, is_recorded_through))
         except CutError as error:
             self._give_up(str(error))
-            return None
+        except Exception as error:  # a forward may hold anything
+            self._give_up(f"its forward cannot be recorded ({type(error).__name__}: {error})")
         finally:
             # The trials ran without gradients, and before torch 2.5 autocast would give the step
             # the copies of the weights that it made for them.
             torch.clear_autocast_cache()
+            state.restore()
+        return None
 
     def _give_up(self, reason: str) -> None:
         if not self.reason:
@@ -136,12 +238,14 @@ class Acceleration:
             )
 
     def _key(self, inputs: dict[str, Any]) -> tuple[Any, ...]:
-        return tuple(_modes(self.plain)), tuple(
-            (name, _kind(value)) for name, value in inputs.items()
+        return tuple(modes_of(self.plain)), tuple(
+            (name, kind_of(value)) for name, value in inputs.items()
         )
 
 
-def accelerate(model: M, *loaders: DirectLoader, batch_norm: str = "all") -> M:
+def accelerate(
+    model: M, *loaders: DirectLoader, batch_norm: str = "all", certify: bool = True
+) -> M:
     """Return a model that trains faster on the batches of our loaders, and gives the same numbers.
 
     The seeds' outputs of an L-layer model depend on ever fewer rows from layer to layer. A sampled
@@ -158,6 +262,13 @@ def accelerate(model: M, *loaders: DirectLoader, batch_norm: str = "all") -> M:
     after that which initialises them), by `torch.fx` and by trials on a few rows. A model
     that cannot be cut runs as it is; one warning says why.
 
+    A recording cannot see everything: a custom backward, numbers drawn by Python, globals. So the
+    1st, the 64th and each 4,096th step on the needed rows, and those after a number, text or flag
+    of the model was changed, are also computed by the plain model, with dropout left out of both.
+    If outputs, gradients, buffers or what the forward stores differ by more than rounding does
+    (1e-3 of the largest number for float32, 1e-7 for float64, 0.1 for less precise dtypes), one
+    warning says in what, and the plain model runs from then on.
+
     Args:
         model: any model; its parameters, state_dict, class and attributes are those of the result,
             which shares them. It can still be used itself.
@@ -167,6 +278,9 @@ def accelerate(model: M, *loaders: DirectLoader, batch_norm: str = "all") -> M:
         batch_norm: modules with statistics over the batch, in training mode: "all" rows of the
             batch, as in the plain model, so that the layers before them run on all rows, too; or
             those "needed", which is faster and gives other numbers.
+        certify: compare with the plain model, as above. Models with `batch_norm="needed"` are not
+            compared in training mode, models that `copy.deepcopy` cannot copy, or that write to
+            tensors of their own of 64 MiB or more, never.
 
     Returns:
         A model of the same class with the same signature. On batches of `loaders`, its outputs are
@@ -188,6 +302,7 @@ def accelerate(model: M, *loaders: DirectLoader, batch_norm: str = "all") -> M:
         torch.Size([100, 4])
     """
     _check(model, loaders)
+    check_flag("certify", certify)
     if batch_norm not in ("all", "needed"):
         raise ValueError(f"batch_norm must be 'all' or 'needed', got {batch_norm!r}.")
     reasons = [hand_out_hops(loader) for loader in loaders]
@@ -198,7 +313,7 @@ def accelerate(model: M, *loaders: DirectLoader, batch_norm: str = "all") -> M:
                 f"model as it is, as the order of their edges is not known: {reason}.",
                 stacklevel=2,
             )
-    accelerated = _accelerated(plain_of(model), batch_norm == "all")
+    accelerated = _accelerated(plain_of(model), batch_norm == "all", certify)
     if all(reasons):
         cast(Any, accelerated).acceleration.reason = reasons[0]
     return accelerated
@@ -229,9 +344,9 @@ def _check(model: Any, loaders: tuple[Any, ...]) -> None:
             )
 
 
-def _accelerated(plain: M, all_statistics: bool) -> M:
+def _accelerated(plain: M, all_statistics: bool, certify: bool) -> M:
     """Return an object of a subclass of the model's class that shares the model's attributes."""
-    state = Acceleration(plain, all_statistics)
+    state = Acceleration(plain, all_statistics, certify)
     kind: Any = type(plain)
 
     uncompiled = torch.compiler.disable(state.run)  # type: ignore[no-untyped-call]
@@ -242,7 +357,7 @@ def _accelerated(plain: M, all_statistics: bool) -> M:
         return (uncompiled if torch.compiler.is_compiling() else state.run)(args, kwargs)
 
     def reduce(self: Any, protocol: Any = None) -> Any:
-        return _accelerated, (plain, all_statistics)
+        return _accelerated, (plain, all_statistics, certify)
 
     body = {
         # A property, as some models have a forward among their own attributes (PyG's Sequential).
@@ -259,42 +374,3 @@ def _accelerated(plain: M, all_statistics: bool) -> M:
     object.__setattr__(made, "__dict__", plain.__dict__)
     accelerated: M = made
     return accelerated
-
-
-def _has_hops(value: Any) -> bool:
-    if isinstance(value, Mapping):
-        return any(map(_has_hops, value.values()))
-    return isinstance(value, SampledEdges)
-
-
-def _map_edges(value: Any, change: Any) -> Any:
-    """Return containers with each `SampledEdges` in them changed."""
-    if isinstance(value, SampledEdges):
-        return change(value)
-    if isinstance(value, (tuple, list)) and type(value) in (tuple, list):
-        return type(value)(_map_edges(v, change) for v in value)
-    if type(value) is dict:
-        return {key: _map_edges(v, change) for key, v in value.items()}
-    return value
-
-
-def _modes(module: torch.nn.Module) -> list[Any]:
-    """Return what modules a model has, and their modes: a recorded forward holds for them only."""
-    found: list[Any] = []
-    rest = [module]
-    while rest:
-        module = rest.pop()
-        found += (id(module), module.training)
-        rest += [child for child in module._modules.values() if child is not None]
-    return found
-
-
-def _kind(value: Any) -> Any:
-    """Return what has to be the same of an argument for a recorded forward to hold."""
-    if isinstance(value, SampledEdges):
-        value = value.as_tensor()  # what a subclass is asked goes through Python
-    if isinstance(value, Tensor):
-        return value.dtype, value.dim()
-    if isinstance(value, Mapping):
-        return tuple((key, _kind(v)) for key, v in value.items())
-    return type(value), str(value)

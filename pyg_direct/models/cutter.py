@@ -56,6 +56,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, fx
 
+from .modes import evaluating, one_thread
 from .partition import Partition, PartitionedSegment
 from .spaces import (
     Connectivity,
@@ -70,7 +71,7 @@ from .spaces import (
     same,
     spaces_of,
 )
-from .tracer import ProbingTracer, describe, evaluating, is_message_passing, one_thread
+from .tracer import ProbingTracer, describe, is_message_passing
 
 Values: TypeAlias = "Mapping[str, Any]"
 

@@ -13,19 +13,19 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map
 from torch_geometric.data import Data, HeteroData
 
 from ..core.arguments import check_bytes, check_count, check_flag
 from ..core.lazy_tensor import LazyTensor
+from ..core.private_torch import tree_map
 from ..core.quantized import new_table
 from ..core.threads import available_cores
 from ..ops.devices import backend_for
 from .computing import Computer, open_folder, remove_folder
 from .inputs import Inputs, arguments_of, check_data, check_rows, edges_of, is_edges
+from .modes import eagerly, evaluating
 from .run import Run
 from .table_tensor import TableTensor, Watch
-from .tracer import evaluating
 
 logger = logging.getLogger("pyg_direct")
 
@@ -142,7 +142,7 @@ def _forward(
             given[name] = _tables(run, value)
     threads = torch.get_num_threads()
     try:
-        with evaluating(model), torch.no_grad(), _eagerly():
+        with evaluating(model), torch.no_grad(), eagerly():
             with Watch(run):
                 found = model(**given)
             results = _Results(run, computer.folder)
@@ -259,17 +259,6 @@ def _file_of(out: Path, key: str) -> Path:
 def device_of(model: torch.nn.Module) -> torch.device:
     """Return where a model computes."""
     return next((p.device for p in model.parameters()), torch.device("cpu"))
-
-
-@contextlib.contextmanager
-def _eagerly() -> Iterator[None]:
-    """Let compiled parts of a model run as they are written, as compilers take no other tensors."""
-    set_stance = getattr(torch.compiler, "set_stance", None)
-    if set_stance is None:  # before torch 2.6
-        yield
-        return
-    with set_stance("force_eager"):
-        yield
 
 
 def _check_dtype(dtype: torch.dtype | None) -> torch.dtype | None:

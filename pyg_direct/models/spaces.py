@@ -313,3 +313,14 @@ def _space_of_entries(full: Any, part: Any, example: Example) -> Space | None:
     return (
         next(iter(rows)) if any(isinstance(s, (Nodes, Edges)) for s in kinds) else Count(rows.pop())
     )
+
+
+def entry(value: Any, key: Any) -> Any:
+    """Return arguments with each dict of rows in them reduced to one key."""
+    if isinstance(value, dict) and key in value:
+        return {key: value[key]}
+    if isinstance(value, dict):
+        return {name: entry(v, key) for name, v in value.items()}
+    if isinstance(value, (tuple, list)):
+        return type(value)(entry(v, key) for v in value)
+    return value

@@ -12,16 +12,17 @@ from __future__ import annotations
 import operator
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 from torch_geometric.nn import MessagePassing
 
+from .modes import evaluating
 from .spaces import (
     Connectivity,
     Constant,
+    Count,
     CutError,
     Edges,
     Example,
@@ -29,6 +30,7 @@ from .spaces import (
     Space,
     Whole,
     ends,
+    entry,
     same,
     space_by_behaviour,
 )
@@ -67,7 +69,7 @@ class ProbingTracer(fx.Tracer):
 
     def is_leaf_module(self, m: torch.nn.Module, module_qualified_name: str) -> bool:
         """Whether a module is one operation."""
-        return is_message_passing(m) or not any(map(is_message_passing, m.modules()))
+        return not is_recorded_through(m)
 
     def create_args_for_root(
         self, root_fn: Any, is_module: bool, concrete_args: Any = None
@@ -93,6 +95,14 @@ class ProbingTracer(fx.Tracer):
         meta = {"space": space, "stage": 0, "full": value, "part": part, "input": name, "key": key}
         proxy.node.meta.update(meta)
         return proxy
+
+    def create_node(self, kind: str, target: Any, *more: Any, **options: Any) -> fx.Node:
+        """Record an operation; a buffer, and a tensor that the forward makes, is a constant."""
+        node = super().create_node(kind, target, *more, **options)
+        if kind == "get_attr":
+            value = self._run(node, (), {})
+            node.meta.update(space=Constant(), stage=0, full=value, part=value, mutates=[])
+        return node
 
     def create_proxy(
         self, kind: str, target: Any, args: Any, kwargs: Any, *more: Any, **options: Any
@@ -201,12 +211,39 @@ class ProbingTracer(fx.Tracer):
             except Exception as error:
                 reason = f"{describe(node)} needs all rows at once ({error})"
         space = None if reason else space_by_behaviour(meta["full"], part, self._example)
+        if isinstance(space, Constant) and self._depends_on_rows(node, spaces):
+            space, reason = None, f"{describe(node)} depends on all rows, or on how many there are"
         if space is None:
             space = Whole(reason or f"{describe(node)} mixes the rows of different nodes or edges")
         meta.update(space=space, part=None if isinstance(space, Whole) else part)
 
+    def _depends_on_rows(self, node: fx.Node, spaces: list[Space]) -> bool:
+        """Whether a result that is the same for all rows and for some of them is so by chance.
+
+        That is found out with other numbers in the rows, such as for ``(h > 3).any()``. An
+        entry of ``h.shape`` is a constant all the same, ``h.size(0) > 40`` is none.
+        """
+        if any(isinstance(s, Count) for s in spaces) and node.target is not operator.getitem:
+            return True
+        if not any(isinstance(n.meta["space"], (Nodes, Edges)) for n in _tensor_nodes(node)):
+            return False
+
+        def other(n: fx.Node) -> Any:
+            value = n.meta["full"]
+            if not isinstance(n.meta["space"], (Nodes, Edges)) or not isinstance(value, Tensor):
+                return value
+            if value.is_floating_point():
+                return value.flip(0) * -3 + 1.5
+            return ~value if value.dtype is torch.bool else torch.zeros_like(value)
+
+        try:
+            found = self._run(node, *fx.node.map_arg((node.args, node.kwargs), other))
+        except Exception:  # an operation that takes only some numbers
+            return True
+        return not same(node.meta["full"], found)
+
     def _run(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
-        self._running = True
+        running, self._running = self._running, True
         try:
             if node.op == "call_module":
                 module = self._module(node)
@@ -221,7 +258,7 @@ class ProbingTracer(fx.Tracer):
                 return args[0] if args else kwargs["input"]
             return node.target(*args, **kwargs)  # type: ignore[operator]
         finally:
-            self._running = False
+            self._running = running
 
     def _module(self, node: fx.Node) -> torch.nn.Module | None:
         if node.op != "call_module":
@@ -329,51 +366,16 @@ def is_message_passing(module: torch.nn.Module) -> bool:
     return isinstance(module, MessagePassing)
 
 
+def is_recorded_through(module: torch.nn.Module) -> bool:
+    """Whether the operations of a module are recorded, as it has message passing inside."""
+    return not is_message_passing(module) and any(map(is_message_passing, module.modules()))
+
+
 def describe(node: fx.Node) -> str:
     """Return the name of an operation, its class, and the line of the model it comes from."""
     target = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
     about = [str(node.meta[key]) for key in ("class", "where") if node.meta.get(key)]
     return f"{target!r} ({', '.join(about)})" if about else f"{target!r}"
-
-
-@contextmanager
-def evaluating(module: torch.nn.Module) -> Iterator[None]:
-    """Let a module and its children be in evaluation mode and store nothing, then as before."""
-    training = [(m, m.training) for m in module.modules()]
-    cached = [m for m in module.modules() if getattr(m, "cached", False) is True]
-    try:
-        for m, _ in training:
-            m.training = False
-        for m in cached:
-            setattr(m, "cached", False)  # noqa: B010
-        yield
-    finally:
-        for m, mode in training:
-            m.training = mode
-        for m in cached:
-            setattr(m, "cached", True)  # noqa: B010  (Module.__setattr__ is typed for tensors)
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Let torch use one thread: to share operations on small examples costs more than it saves."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-
-
-def entry(value: Any, key: Any) -> Any:
-    """Return arguments with each dict of rows in them reduced to one key."""
-    if isinstance(value, dict) and key in value:
-        return {key: value[key]}
-    if isinstance(value, dict):
-        return {name: entry(v, key) for name, v in value.items()}
-    if isinstance(value, (tuple, list)):
-        return type(value)(entry(v, key) for v in value)
-    return value
 
 
 def _values(node: fx.Node, which: str) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -13,10 +13,10 @@ from torch import Tensor, fx
 from ..batch.edges import HopEnds, SampledEdges
 from .costs import Form, StepCosts
 from .cutter import Convolution, Cut, CutError, Segment
+from .modes import evaluating
 from .prefixes import ALL, NotAPrefix, Prefixes
 from .products import both_ends, call_gcn, call_with_product, is_gcn, is_product
 from .spaces import Connectivity, Count, Edges, Nodes, ends, make_example, same, spaces_of
-from .tracer import evaluating
 
 
 @dataclass(frozen=True)
@@ -76,13 +76,11 @@ class TrimmedModel:
         if not training:  # dropout draws for other rows
             self._check(*example, found)
 
-    def run(self, inputs: Mapping[str, Any], plain: Callable[[], Any]) -> Any:
-        """Return what the model returns, of its rows those of the seeds.
+    def batch_of(self, inputs: Mapping[str, Any]) -> tuple[dict[str, Any], Prefixes]:
+        """Return the values of a batch, and the prefixes of their rows.
 
         Args:
             inputs: forward parameter -> value, with `SampledEdges` as edges.
-            plain: returns what the model returns for them; called for batches that are so small
-                that running the steps one by one takes longer.
 
         Raises:
             NotAPrefix: the arguments are not what the sampler gave; run the plain model.
@@ -93,8 +91,23 @@ class TrimmedModel:
             raise NotAPrefix("edges that do not come from the sampler")
         prefixes = Prefixes(sampled)
         self._check_inputs(values, prefixes)
-        if self._is_small(prefixes):
-            return self._seeds_of(plain(), self._structure, prefixes)
+        return values, prefixes
+
+    def is_small(self, prefixes: Prefixes) -> bool:
+        """Whether the plain model is faster on a batch, and gives the same numbers."""
+        return self.same_as_plain and not self._costs.pay(prefixes.all_edges)
+
+    @property
+    def same_as_plain(self) -> bool:
+        """Whether the numbers are meant to be those of the plain model."""
+        return self._all_statistics or not self._has_statistics
+
+    def run(self, values: dict[str, Any], prefixes: Prefixes) -> Any:
+        """Return what the model returns, of its rows those of the seeds.
+
+        Raises:
+            NotAPrefix: values on the way do not have the rows that they should have.
+        """
         for step in self._cut.steps:
             self._run_step(step, values, prefixes)
         if self._tail is not None:
@@ -108,11 +121,9 @@ class TrimmedModel:
         values.update(self._trimmed(self._outputs, values, prefixes, 0))
         return self._cut.result(values)
 
-    def _is_small(self, prefixes: Prefixes) -> bool:
-        """Whether the plain model is faster on a batch, and gives the same numbers."""
-        if self._has_statistics and not self._all_statistics:
-            return False
-        return not self._costs.pay(prefixes.all_edges)
+    def seeds_of(self, out: Any, prefixes: Prefixes) -> Any:
+        """Return the seeds' rows of what the plain model returned."""
+        return self._seeds_of(out, self._structure, prefixes)
 
     def _columns(self, conv: Convolution, values: Mapping[str, Any]) -> int:
         """Return how many columns the widest rows have that a layer is given of nodes."""

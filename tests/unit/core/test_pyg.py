@@ -242,6 +242,29 @@ def _() -> None:
     assert private_torch.tree_leaves(nested) == [1, 2, "x"]
 
 
+@check("in_backward")
+def _() -> None:
+    seen = []
+    x = torch.ones(2, requires_grad=True)
+    y = x * 2
+    y.register_hook(lambda grad: seen.append(private_torch.in_backward()))
+    assert not private_torch.in_backward()
+    y.sum().backward()
+    assert seen == [True]
+    assert not private_torch.in_backward()
+
+
+@check("without_hooks")
+def _() -> None:
+    p = torch.nn.Parameter(torch.ones(2))
+    p.register_hook(lambda grad: grad * 5)
+    with private_torch.without_hooks([p]):
+        (found,) = torch.autograd.grad(p.sum(), p)
+    assert found.tolist() == [1, 1]
+    p.sum().backward()
+    assert p.grad.tolist() == [5, 5]
+
+
 @check("schema_of", "overload_of")
 def _() -> None:
     function = torch.ops.aten.add_.Tensor
