@@ -42,7 +42,7 @@ def main(argv: list[str] | None = None) -> None:
 
     result = new_result("stats_cost", args.quick, unit="microseconds")
     result |= {
-        "add": microseconds(lambda: recorder.add("sampling", 1.0), number, rounds),
+        "add": microseconds(lambda: recorder.add("sampling", 0.0, 1.0), number, rounds),
         "ready_ask_hand_over": microseconds(consumer, number, rounds),
         "count_a_batch": microseconds(made, number, rounds),
     }

@@ -161,7 +161,9 @@ class _Cache(caching.FunctionCache):
                 target_context.refresh()
             found: Any = self._load(sig, target_context)
         except Exception as error:
-            self._warn(error)
+            # Types of an earlier version of this package or of numba may be gone: as expected.
+            if not isinstance(error, (AttributeError, ImportError)):
+                self._warn(error)
             with contextlib.suppress(Exception):
                 self.flush()  # begin a new index, so that the next process finds one that is whole
             return None

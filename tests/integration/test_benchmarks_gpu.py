@@ -377,13 +377,18 @@ def test_workers_of_pygs_loader_end_when_they_are_done() -> None:
     assert not any(worker.is_alive() for worker in workers)
 
 
-def test_a_gather_that_gives_wrong_rows_is_not_measured(tmp_path: Path) -> None:
+def test_a_gather_that_gives_wrong_rows_is_not_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     given = context(tmp_path)
     with emulated() as backend:
         device = DryDevice(backend)
         table = torch.arange(8 * 400).view(8, -1).to(torch.uint8).to(backend.device)
         assert gpu_gather.measure_gather(given, device, table)["rows"] == 5
-        backend.gather = lambda table, index, end: table[index] + 1  # type: ignore[method-assign]
+        right = backend.gather
+        monkeypatch.setattr(
+            backend, "gather", lambda *arguments: [rows + 1 for rows in right(*arguments)]
+        )
         with pytest.raises(AssertionError, match="wrong rows"):
             gpu_gather.measure_gather(given, device, table)
 

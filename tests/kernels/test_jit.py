@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import NamedTuple
 
 import numba
 import numpy as np
@@ -158,6 +159,30 @@ def test_a_truncated_cache_file_is_compiled_anew_and_replaced(cache_folder, endi
     with pytest.warns(RuntimeWarning, match="are compiled again.*NUMBA_CACHE_DIR"):
         assert hits_of(jit.kernel(plus_one)) == 0
     assert hits_of(jit.kernel(plus_one)) == 1
+
+
+class Removed(NamedTuple):
+    """A type of arguments that a later version of the package does not have."""
+
+    value: int
+
+
+class Renamed(NamedTuple):
+    """What a later version has in its place."""
+
+    value: int
+
+
+def test_a_cache_of_an_earlier_version_is_replaced_without_a_warning(cache_folder, monkeypatch):
+    def value_of(record):
+        return record.value
+
+    assert jit.kernel(value_of)(Removed(3)) == 3
+    monkeypatch.delitem(globals(), "Removed")
+    for hits in (0, 1):
+        compiled = jit.kernel(value_of)
+        assert compiled(Renamed(4)) == 4  # with a warning the test would fail
+        assert sum(compiled.stats.cache_hits.values()) == hits
 
 
 def test_machine_code_of_another_signature_is_not_taken(cache_folder):
