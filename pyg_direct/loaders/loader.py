@@ -97,11 +97,23 @@ class NeighborLoader(DirectLoader, torch_geometric.loader.NeighborLoader):  # ty
         **kwargs: of `torch.utils.data.DataLoader`. `num_workers` counts threads over the one copy
             of the data, not processes, so `multiprocessing_context` has nothing to act on.
             `prefetch_factor` is another name for `prefetch`; `worker_init_fn` runs once in each
-            thread; batches always come in order.
+            thread; batches always come in order. And of all loaders here, for several ranks:
+            `split_by_rank`: True, or a `torch.distributed.ProcessGroup`: in each step the ranks of
+            the (default) group take the next batches of one list, each rank one. A batch has the
+            same bits on any number of ranks. With ``seed=None`` the first rank draws the base seed
+            for all. At the first iteration the ranks exchange what decides their batches, and
+            refuse to differ; all of them must begin it.
+            `rank`, `world_size`: the same without a process group, and without that exchange; they
+            need a `seed`, the same on all ranks.
+            `tail`: where the last step lacks batches, ranks make the first batches of the epoch
+            again ('pad'), all leave that step out ('drop'), or some end earlier ('uneven'; around
+            DDP's training this needs `torch.distributed.algorithms.Join`).
 
     Raises:
         ValueError, TypeError: a wrong argument; the message says which.
         IndexError: `input_nodes` out of range.
+        RuntimeError: `split_by_rank=True`, and there is no process group when the loader is
+            iterated or asked for its length.
 
     Example:
         >>> loader = pyg_direct.NeighborLoader(

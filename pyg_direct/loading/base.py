@@ -26,32 +26,31 @@ from ..core.arguments import (
     check_choice,
     check_count,
     check_data,
-    check_flag,
     check_loader_options,
     check_mode,
     check_seed,
 )
-from ..core.private_torch import batches_of
 from ..core.types import BatchKey
 from ..ops.backend import Backend
 from ..ops.placement import Placement
 from ..ops.streams import NoStreams
-from ..sampling.sampler import NeighborSampler, NumNeighborsLike, keyed
+from ..ranks.split import take_split
+from ..sampling.sampler import NeighborSampler, NumNeighborsLike
 from .batch_keys import batch_keys
 from .description import describe, rebuilding_by_lightning
 from .epoch import BatchTask, Epoch, Producers
-from .fingerprint import fingerprint_of, of_ranks
 from .forked import SerialAfterFork
 from .options import check_names, check_prefetch, refuse_unused, threads_of_a_batch
 from .producing import producing, start_producer, weak_work
-from .progress import Progress, SeedOrder
+from .progress import Progress
 from .recorder import Recorded, Recorder
+from .resuming import Resuming
 from .seeds import integers, seeds_at
 from .site import Placing, Site, check_ready_sampler
 from .stages import Handover, Stages
 
 
-class DirectLoader(SerialAfterFork, Recorded, torch.utils.data.DataLoader[Any]):
+class DirectLoader(SerialAfterFork, Recorded, Resuming, torch.utils.data.DataLoader[Any]):
     """The part of a loader that does not depend on what its seeds are.
 
     Stands before a loader class of PyG's in the list of bases, whose initialiser sets the
@@ -91,6 +90,7 @@ class DirectLoader(SerialAfterFork, Recorded, torch.utils.data.DataLoader[Any]):
         """
         check_data(data)
         self._feature_dtype = check_attributes(data, feature_dtype)
+        self._split = take_split(kwargs, check_seed(seed))
         check_names(kwargs, type(self))
         check_loader_options(kwargs, data)
         check_mode("topology", placing.topology)
@@ -98,7 +98,7 @@ class DirectLoader(SerialAfterFork, Recorded, torch.utils.data.DataLoader[Any]):
         refuse_unused(kwargs, DirectLoader)
         if placing.gather_blocks is not None:
             check_count("gather_blocks", placing.gather_blocks, least=1)
-        self._progress = Progress(check_seed(seed))
+        self._progress = Progress(seed)
         self._recorder, self._roles = Recorder(), KnownRoles()
         self.prefetch = check_prefetch(prefetch, kwargs)
         if kwargs.get("batch_size", 1) is None:
@@ -189,13 +189,6 @@ class DirectLoader(SerialAfterFork, Recorded, torch.utils.data.DataLoader[Any]):
 
     def _labels(self, out: Any) -> dict[Any, dict[str, Any]]:
         """Return what the seeds add to a batch, by node or edge type."""
-        raise NotImplementedError
-
-    def _num_seeds(self) -> int:
-        raise NotImplementedError
-
-    def _seed_parts(self) -> tuple[dict[str, Any], list[Tensor | None]]:
-        """Return what the seeds of a batch depend on: arguments by name, and tensors."""
         raise NotImplementedError
 
     def collate_fn(self, index: Tensor | list[int]) -> Any:
@@ -307,10 +300,9 @@ class DirectLoader(SerialAfterFork, Recorded, torch.utils.data.DataLoader[Any]):
         streams = backend.streams if producers.depth_batches else NoStreams()
         # Of the loader only the graph: a producer must not keep the loader alive.
         stages = Stages(streams, partial(tensors_made, self.data))
-        order = SeedOrder(batches_of(self), self.generator, self._shuffle_generator)
         return Epoch(
-            weak_work(self, stages), self._complete, self._progress, order, stages, producers,
-            self.__len__, self._recorder,
+            weak_work(self, stages), self._complete, self._progress, self._order(), stages,
+            producers, self._num_batches, self._recorder,
         )  # fmt: skip
 
     def check_worker_number_rationality(self) -> None:
@@ -340,59 +332,6 @@ class DirectLoader(SerialAfterFork, Recorded, torch.utils.data.DataLoader[Any]):
         """
         self._backend.threads = int(self._worker_threads)
         self._old_worker_init_fn(worker_id)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return where the loader stands, also in the middle of an epoch.
-
-        After `load_state_dict` the next epoch yields exactly the batches that were left, in this or
-        in another process. Where `sampler=` or `batch_sampler=` is given, it must give the same
-        order again when it is iterated under the same state of torch's default generator (or of
-        `generator=`). Of several iterators the one that was begun last counts.
-        """
-        return self._progress.state_dict(self._fingerprint())
-
-    def load_state_dict(self, state: dict[str, Any], strict: bool = True) -> None:
-        """Make the next epoch go on where `state_dict` was taken. After an error nothing changed.
-
-        Args:
-            state: what `state_dict` returned, in this or an older version.
-            strict: refuse a state of a loader over another graph or seeds, or with other arguments
-                that decide what is in a batch. False gives a warning instead, and other batches
-                than those that were left. Large arrays are compared at 1024 positions each, and
-                features not at all.
-
-        Raises:
-            ValueError: no such state, or one of another loader; the message says what differs.
-        """
-        try:
-            num_batches = len(self)
-        except TypeError:  # a sampler need not know its length
-            num_batches = None
-        strict = check_flag("strict", strict)
-        self._progress.load_state_dict(state, self._fingerprint(), num_batches, strict)
-
-    def _fingerprint(self) -> dict[str, Any]:
-        """Return everything that decides what the batches are, as numbers and texts."""
-        seeds, tensors = self._seed_parts()
-        sampler: dict[str, Any] = {"sampler": type(self._sampler).__name__}
-        arrays: list[Any] = []
-        if isinstance(self._sampler, NeighborSampler):
-            arguments, arrays = keyed(self._sampler).fingerprint_parts()
-            sampler.update(arguments)
-        return {
-            "seed": self._progress.seed,
-            "num_seeds": self._num_seeds(),
-            "batch_size": self.batch_size,
-            "drop_last": self.drop_last,
-            "order": type(batches_of(self)).__name__ + "/" + type(self.sampler).__name__,
-            "generator": self.generator is not None,
-            **of_ranks(getattr(batches_of(self), "sampler", None)),
-            "feature_dtype": self._feature_dtype and str(self._feature_dtype),
-            **seeds,
-            "seeds": fingerprint_of(tensors),
-            **sampler,
-            "graph": fingerprint_of(arrays),
-        }
 
     def __getstate__(self) -> dict[str, Any]:
         site = self._site.reopened()

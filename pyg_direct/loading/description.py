@@ -47,10 +47,10 @@ def rebuilding_by_lightning(name: str) -> str:
     """Return what to say when Lightning begins to build a loader of a class anew."""
     return (
         f"Lightning would build this {name} anew, with a sampler of its own (for the ranks of DDP, "
-        f"or to predict), and does not know its arguments. Write one of: (1) 'from pyg_direct "
-        f"import {name}' at the top of the file, and build the loader in a hook such as "
-        f"train_dataloader; (2) there, sampler=torch.utils.data.DistributedSampler("
-        f"range(num_seeds)); (3) for nodes, LightningNodeData(loader='custom', "
-        f"node_sampler=pyg_direct.NeighborSampler(...)). Trainer(use_distributed_sampler=False) "
-        f"trains every rank on all seeds of its loader."
+        f"or to predict), and does not know its arguments. Write one of: (1) to fit and validate, "
+        f"{name}(..., split_by_rank=True), wherever it is built; (2) 'from pyg_direct import "
+        f"{name}' at the top of the file, and build the loader in a hook such as train_dataloader; "
+        f"(3) there, sampler=torch.utils.data.DistributedSampler(range(num_seeds)); (4) for nodes, "
+        f"LightningNodeData(loader='custom', node_sampler=pyg_direct.NeighborSampler(...)). "
+        f"Trainer(use_distributed_sampler=False) trains every rank on all seeds of its loader."
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -11,15 +12,16 @@ from ..core.types import BatchKey, maker
 from ..ops.streams import Event
 from .forked import serial_after_fork
 from .prefetcher import Failure, NotReadyError, Prefetcher
-from .progress import Progress, SeedOrder, Step
+from .progress import Progress, SeedOrder
 from .recorder import Recorder
 from .stages import Handover, Stages
+from .steps import Step, Steps
 
 
 class BatchTask(NamedTuple):
     """One batch to make."""
 
-    number: int  # in the epoch
+    number: int  # in the epoch, of the first batch of its step
     index: Any  # positions in the loader's `input_nodes`, from `positions_of`
     key: BatchKey
     asked: Event  # when the consumer asked for it
@@ -94,10 +96,10 @@ class Epoch:
         work: makes one batch, in a producer thread if there are any, which keep it alive.
         complete: called with each batch, in the thread that asks for it.
         progress: of the loader.
-        order: of the seeds.
+        order: of the seeds, and the ranks that share the batches.
         stages: hand the batches over.
         producers: the threads.
-        num_batches: returns how many batches a whole epoch has, or raises a TypeError.
+        num_batches: returns how many batches a whole epoch of all ranks has, or raises a TypeError.
         recorder: adds up the waiting times of loader and consumer.
     """
 
@@ -132,7 +134,8 @@ class Epoch:
         )
 
     def _begin(self) -> None:
-        self._steps = self._progress.begin(self._order)
+        positions = self._progress.begin(self._order)
+        self._steps = Steps(copy.copy(self._progress), self._order, positions)
         self._recorder.begin()
         self._ticket, self._first = self._progress.ticket, self._progress.batch
         self._modes = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
@@ -156,7 +159,7 @@ class Epoch:
 
     def __len__(self) -> int:
         """Return how many batches this iterator gives: of a resumed epoch what was left."""
-        return self._num_batches() - self._first
+        return self._order.ranks.steps(self._num_batches() - self._first)
 
     def __next__(self) -> Any:
         progress, steps, asked = self._progress, self._steps, self._recorder.ask()
@@ -167,14 +170,15 @@ class Epoch:
             self._torn = False
             raise
         failed, number = isinstance(made, Failure), steps.first
+        following, done = steps.after(number)
         self._recorder.hand_over(asked, None if failed else number)
         # Of two iterators the one that was begun last sets the state of the loader.
         counts = not failed and progress.ticket == self._ticket
         # No signal handler runs between these assignments, nor between them and the end of the
         # function: the interpreter runs them where functions are called and in loops.
-        steps.first = number + 1
+        steps.first = following
         if counts:
-            progress.batch = number + 1
+            progress.batch = done
         self._torn = False
         if failed:
             made.raise_once()

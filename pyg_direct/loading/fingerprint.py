@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils.data import DistributedSampler
 
@@ -39,3 +40,9 @@ def of_ranks(sampler: Any) -> dict[str, Any]:
     if not isinstance(sampler, DistributedSampler):
         return {}
     return {"num_replicas": sampler.num_replicas, "sampler_seed": sampler.seed}
+
+
+def of_positions(batches: Iterable[Any]) -> str:
+    """Return a hash of what a batch sampler gave, whatever form its batches have."""
+    text = repr([np.asarray(batch).tolist() for batch in batches])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

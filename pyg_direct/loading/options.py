@@ -8,6 +8,7 @@ from typing import Any
 
 from ..core.arguments import check_count
 from ..core.threads import available_cores
+from ..ranks.split import NAMES as SPLIT_NAMES
 from .forked import torch_threads
 
 DEFAULT_PREFETCH = 2
@@ -22,7 +23,7 @@ def check_names(options: dict[str, Any], loader: type) -> None:
         options: keyword arguments that are no parameters of the loader's own.
         loader: its class, perhaps a user's subclass.
     """
-    known = {
+    known = {*SPLIT_NAMES} | {
         name
         for base in loader.__mro__[:-1]
         if "__init__" in vars(base)

@@ -2,36 +2,31 @@
 
 from __future__ import annotations
 
-import copy
 import warnings
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import chain, count, islice
-from typing import Any, NamedTuple
+from itertools import chain, islice
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
-from torch.utils.data import (
-    BatchSampler,
-    DistributedSampler,
-    RandomSampler,
-    SequentialSampler,
-    SubsetRandomSampler,
-    WeightedRandomSampler,
-)
+from torch.utils.data import DistributedSampler
 
 from ..core.types import BatchKey
 from ..ops.host import keys as rng
+from .fingerprint import of_positions
 from .positions import positions_of
-
-STATE_VERSION = 2
-READABLE_VERSIONS = (1, STATE_VERSION)  # version 1 had three fields of the fingerprint
+from .shares import Ranks
+from .states import FIELDS, STATE_VERSION, TAIL, Fingerprint, checked, difference, refusal
 
 SAMPLER_EPOCH = "sampler_epoch"  # the field of a state's fingerprint that is compared later
 
-Fingerprint = Mapping[str, Any]
-"""Names and values, numbers or texts, of everything that decides what the batches are."""
+
+class Agree(Protocol):
+    """Compares `values` with those of the other ranks."""
+
+    def __call__(self, values: dict[str, Any], offer: int = 0) -> int:
+        """Return the first rank's `offer`, or raise a ValueError on all ranks."""
 
 
 class SeedOrder(NamedTuple):
@@ -40,6 +35,8 @@ class SeedOrder(NamedTuple):
     batches: Iterable[Any]  # positions of the seeds of each batch; iterated once an epoch
     generator: torch.Generator | None  # DataLoader's; None for torch's default one
     shuffle_generator: torch.Generator | None  # the same one if the loader's seed is to govern it
+    ranks: Ranks = Ranks()
+    agree: Agree | None = None  # given if batches are split among ranks, also if there is only one
 
     @property
     def sampler(self) -> Any:
@@ -53,9 +50,17 @@ class SeedOrder(NamedTuple):
         return sampler.epoch if isinstance(sampler, DistributedSampler) else None
 
 
-Step = tuple[int, Any, BatchKey]
-"""A batch to make: its number in the epoch, positions in the loader's `input_nodes` from
-`positions_of`, and the key of its draws."""
+class Positions(NamedTuple):
+    """The positions of the seeds of each batch, from `positions_of`."""
+
+    first: list[Any]  # of the first batches of the epoch, if batches behind them are `left`
+    ahead: list[Any]  # those of `left` that were drawn already
+    rest: Iterator[Any]
+
+    @property
+    def left(self) -> Iterator[Any]:
+        """All that the epoch has yet to come."""
+        return chain(self.ahead, self.rest)
 
 
 @dataclass
@@ -64,7 +69,7 @@ class Progress:
 
     seed: int | None  # as the user gave it
     epoch: int = -1  # the epoch that was begun last
-    batch: int = 0  # batches of it that were handed out
+    batch: int = 0  # batches of it that were handed out, those of all ranks counted
     finished: bool = True
     base_seed: int = 0  # of that epoch's draws
     # Random states from before the epoch, for samplers that draw from them when they are iterated.
@@ -73,31 +78,65 @@ class Progress:
     sampler_epoch: int | None = None  # of a DistributedSampler, when the epoch began
     resume: bool = field(default=False, compare=False)  # the next epoch continues this one
     ticket: int = field(default=0, compare=False)  # of the iterator that may write to this
+    next_epoch: int | None = field(default=None, compare=False)  # if the user named it
+    agreed: bool = field(default=False, compare=False)  # with the other ranks
 
-    def begin(self, order: SeedOrder) -> Steps:
-        """Begin the next epoch, or go on with the one that was loaded, and return what to make."""
+    def begin(self, order: SeedOrder) -> Positions:
+        """Begin the next epoch, or go on with the one that was loaded, and return its batches.
+
+        Raises:
+            ValueError: the sampler gives other seeds than those that were left, or other ranks have
+                other batches.
+        """
         if self.resume:
-            self._check_sampler_epoch(order)
-            batches = self.replay(order, self.batch)
+            self._check_epoch(order)
+            self._agree(order, 0)
+            positions = self.replay(order, self.batch)
             self.resume = False
         else:
-            batches = self._start(order)
+            positions = self._start(order)
+        if order.agree is not None and not self.agreed:
+            order.agree({"first_batch": of_positions(positions.ahead)})
+            self.agreed = True
         self.ticket += 1
-        return Steps(copy.copy(self), order, batches)
+        self.next_epoch = None
+        return positions
 
-    def _start(self, order: SeedOrder) -> Iterator[Any]:
+    def _start(self, order: SeedOrder) -> Positions:
         """Begin a new epoch. Draws in the order in which PyG's loader would."""
-        self.default_state, self.generator_state = torch.get_rng_state(), None
+        began = self.default_state is not None
+        default_state, generator_state = torch.get_rng_state(), None
         if order.generator is not None:
-            self.generator_state = order.generator.get_state()
+            generator_state = order.generator.get_state()
         self._warn_of_the_same_order(order)
-        self.sampler_epoch = order.sampler_epoch
-        self.epoch, self.batch, self.finished = self.epoch + 1, 0, False
         # Also with a seed, so that the order of the seed nodes does not depend on it.
-        drawn = rng.draw_seed(order.generator)
-        self.base_seed = drawn if self.seed is None else self.seed
+        drawn = self._agree(order, rng.draw_seed(order.generator))
+        if self.seed is not None:
+            drawn = self.seed
+        elif began and order.agree is not None:  # what the ranks agreed on leads to all that follow
+            drawn = rng.as_seed(rng.derive(self.base_seed, 0, 0, rng.NEXT_SEED_DOMAIN))
+        self.base_seed = drawn
+        self.sampler_epoch = order.sampler_epoch
+        self.epoch = self.epoch + 1 if self.next_epoch is None else self.next_epoch
+        self.batch, self.finished = 0, False
+        if order.agree is not None:
+            # The same on all ranks, for samplers that draw the order of the seeds.
+            key = rng.derive(self.base_seed, self.epoch, 0, rng.ORDER_DOMAIN)
+            shared = torch.Generator().manual_seed(rng.as_seed(key)).get_state()
+            self.default_state, self.generator_state = shared, None
+            return self.replay(order, 0)
+        self.default_state, self.generator_state = default_state, generator_state
         self._seed_shuffle(order)
-        return positions_of(order.batches)
+        return Positions([], [], positions_of(order.batches))
+
+    def _agree(self, order: SeedOrder, drawn: int) -> int:
+        """Return the first rank's `drawn`, having compared where the ranks stand."""
+        if order.agree is None or self.agreed:
+            return drawn
+        began = self.default_state is not None
+        stand = {"epoch": self.epoch, "batch": self.batch, "finished": self.finished}
+        base_seed = self.base_seed if began else None
+        return order.agree({**stand, "base_seed": base_seed, TAIL: order.ranks.tail}, drawn)
 
     def _warn_of_the_same_order(self, order: SeedOrder) -> None:
         now, sampler = order.sampler_epoch, order.sampler
@@ -109,7 +148,13 @@ class Progress:
                 stacklevel=2,
             )
 
-    def _check_sampler_epoch(self, order: SeedOrder) -> None:
+    def _check_epoch(self, order: SeedOrder) -> None:
+        if self.next_epoch not in (None, self.epoch):
+            raise ValueError(
+                f"The loaded state is from the middle of epoch {self.epoch}, but "
+                f"set_epoch({self.next_epoch}) was called. Call set_epoch({self.epoch}), or leave "
+                f"it out: the loader counts its epochs."
+            )
         now = order.sampler_epoch
         if None not in (now, self.sampler_epoch) and now != self.sampler_epoch:
             raise ValueError(
@@ -118,7 +163,7 @@ class Progress:
                 f"left. Call set_epoch({self.sampler_epoch}) of it first."
             )
 
-    def replay(self, order: SeedOrder, first: int) -> Iterator[Any]:
+    def replay(self, order: SeedOrder, first: int) -> Positions:
         """Return the positions of an epoch begun before, perhaps elsewhere, from a batch on."""
         assert self.default_state is not None
         ambient = torch.get_rng_state()
@@ -129,7 +174,8 @@ class Progress:
             rng.draw_seed(order.generator)
             self._seed_shuffle(order)
             batches = positions_of(order.batches)
-            skipped = sum(1 for _ in islice(batches, first))
+            kept = list(islice(batches, min(first, order.ranks.may_repeat)))
+            skipped = len(kept) + sum(1 for _ in islice(batches, first - len(kept)))
             # One more than was done: samplers draw their order when the first batch is asked for.
             ahead = list(islice(batches, 1))
         finally:
@@ -139,7 +185,7 @@ class Progress:
                 f"The loaded state is from an epoch of {first} batches or more, but the sampler "
                 f"gave {skipped}."
             )
-        return chain(ahead, batches)
+        return Positions(kept, ahead, batches)
 
     def keys(self, first: int) -> Iterator[BatchKey]:
         """Return the keys of the batches of this epoch, from a batch on."""
@@ -156,7 +202,7 @@ class Progress:
         return {
             "version": STATE_VERSION,
             "seed": self.seed,
-            **{name: getattr(self, name) for name in _FIELDS},
+            **{name: getattr(self, name) for name in FIELDS},
             "fingerprint": {**fingerprint, SAMPLER_EPOCH: self.sampler_epoch},
         }
 
@@ -174,14 +220,16 @@ class Progress:
         Raises:
             ValueError: not such a state, or one of a loader with another fingerprint.
         """
-        saved = _checked(state)
+        saved = checked(state)
         # Of a sampler that may be told its epoch before the loader is iterated.
         sampler_epoch = saved.pop(SAMPLER_EPOCH, None)
+        if TAIL not in fingerprint:  # one process has no steps that lack batches
+            saved.pop(TAIL, None)
         differing = [name for name, value in saved.items() if fingerprint.get(name) != value]
         if "order" in differing and "generator" in differing:
             differing.remove("generator")  # with a seed, shuffle=True brings one
         if differing:
-            text = "; ".join(_difference(name, saved, fingerprint) for name in differing)
+            text = "; ".join(difference(name, saved, fingerprint) for name in differing)
             message = f"The state was saved by a loader with {text}."
             if strict:
                 raise ValueError(
@@ -191,175 +239,9 @@ class Progress:
             warnings.warn(message, RuntimeWarning, stacklevel=3)
         done = state["batch"]
         if num_batches is not None and done > num_batches:
-            raise _refusal(f"{done} batches were done, but an epoch has {num_batches}")
-        for name in _FIELDS:
+            raise refusal(f"{done} batches were done, but an epoch has {num_batches}")
+        for name in FIELDS:
             setattr(self, name, state[name])
         self.sampler_epoch = sampler_epoch if strict else None
-        self.resume = not self.finished
+        self.resume, self.agreed = not self.finished, False
         self.ticket += 1
-
-
-# Samplers that give the same positions again from the same states of torch's generators.
-REPEATABLE = (
-    SequentialSampler, RandomSampler, SubsetRandomSampler, WeightedRandomSampler,
-    DistributedSampler,
-)  # fmt: skip
-
-
-class Steps:
-    """The batches of an epoch that were not handed over, in order.
-
-    What was drawn stays until it is below `first`, so that batches can be made again whose making
-    was interrupted. The iterator that gave the positions may have been ended by the interruption,
-    or what it gave may be lost, so the sampler is iterated anew then.
-
-    Args:
-        began: the progress at the beginning, with its first batch; not written to.
-        order: of the seeds.
-        positions: of the batches from there on.
-    """
-
-    def __init__(self, began: Progress, order: SeedOrder, positions: Iterator[Any]) -> None:
-        self._began, self._order = began, order
-        self.first = began.batch  # number of the next batch to hand over; written by the consumer
-        self._drawn: deque[Step] = deque()
-        self._source = self._numbered(positions)
-        self._drawing = False
-
-    def _numbered(self, positions: Iterator[Any]) -> Iterator[Step]:
-        first = self._end
-        return zip(count(first), positions, self._began.keys(first), strict=False)
-
-    @property
-    def _end(self) -> int:
-        """Number of the next batch to draw."""
-        return max(self.first, self._drawn[-1][0] + 1 if self._drawn else 0)
-
-    def left(self) -> Iterator[Step]:
-        """Return all batches from `first` on."""
-        return chain([step for step in self._drawn if step[0] >= self.first], self)
-
-    def __iter__(self) -> Steps:
-        return self
-
-    def __next__(self) -> Step:
-        """Return the next batch.
-
-        Raises:
-            RuntimeError: an earlier call was interrupted or failed, and the sampler may not give
-                the same positions again.
-        """
-        if self._drawing:
-            self._source = self._numbered(self._repeated())
-        self._drawing = True
-        try:
-            step = next(self._source)
-        except StopIteration:
-            self._drawing = False
-            raise
-        drawn = self._drawn
-        while drawn and drawn[0][0] < self.first:
-            drawn.popleft()
-        drawn.append(step)
-        self._drawing = False
-        return step
-
-    def _repeated(self) -> Iterator[Any]:
-        batches, generator = self._order.batches, self._order.generator
-        sampler: Any = batches.sampler if type(batches) is BatchSampler else batches
-        own = getattr(sampler, "generator", None)  # a DistributedSampler has none
-        if type(sampler) not in REPEATABLE or own not in (None, generator):
-            raise RuntimeError(
-                f"This iterator was interrupted while a {type(sampler).__name__} gave the seeds, "
-                f"and cannot go on, as that may give others when it is iterated anew. If it gives "
-                f"the same, go on by loader.load_state_dict(loader.state_dict()) and iter(loader)."
-            )
-        return self._began.replay(self._order, self._end)
-
-
-# Fields of a fingerprint that are hashes, of which the value says nothing: what they stand for.
-HASHES = {
-    "graph": "another graph (edges, or what time_attr= or weight_attr= names)",
-    "seeds": "other seeds (input_nodes= or edge_label_index=, or their times or labels)",
-}
-# Fields that no argument is called by: what decides them.
-CAUSES = {
-    "order": "shuffle=, sampler= or batch_sampler= giving",
-    "generator": "generator= given:",
-    "loader": "class",
-    "sampler": "neighbor_sampler= of class",
-    "input_type": "seeds of type",
-    "num_replicas": "a DistributedSampler of as many ranks as num_replicas:",
-    "sampler_seed": "a DistributedSampler of seed",
-}
-
-
-def _difference(name: str, saved: Fingerprint, here: Fingerprint) -> str:
-    """Return how one field of two fingerprints differs, in terms of the loader's arguments."""
-    if name in HASHES:
-        return HASHES[name]
-    what = f"{CAUSES[name]} " if name in CAUSES else f"{name}="
-    return f"{what}{saved[name]!r} (here {here.get(name)!r})"
-
-
-def _is_int(low: int, high: int) -> Callable[[Any], bool]:
-    return lambda value: type(value) is int and low <= value < high
-
-
-def _is_random_state(value: Any) -> bool:
-    """Whether a value is None or a state that torch's CPU generators take."""
-    if value is None:
-        return True
-    try:
-        torch.Generator().set_state(value)
-    except (RuntimeError, TypeError, AttributeError):
-        return False
-    return True
-
-
-# What is saved of `Progress`, and what is allowed there.
-_FIELDS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
-    "epoch": ("an int in [-1, 2**32)", _is_int(-1, 1 << 32)),
-    "batch": ("an int of 0 or more", _is_int(0, 1 << 63)),
-    "finished": ("a bool", lambda value: type(value) is bool),
-    "base_seed": ("an int in [0, 2**64)", _is_int(0, 1 << 64)),
-    "default_state": ("a state of a torch generator or None", _is_random_state),
-    "generator_state": ("a state of a torch generator or None", _is_random_state),
-}
-
-
-def _refusal(problem: str) -> ValueError:
-    return ValueError(
-        f"The state cannot be loaded: {problem}. Pass what the loader's state_dict() returned."
-    )
-
-
-def _checked(state: Any) -> dict[str, Any]:
-    """Return the fingerprint in a state; see `Progress.load_state_dict`.
-
-    Raises:
-        ValueError: not a state, or one that no loader can have saved.
-    """
-
-    if not isinstance(state, Mapping):
-        raise _refusal(f"it is a {type(state).__name__} and no dict")
-    version = state.get("version")
-    if version not in READABLE_VERSIONS:
-        raise _refusal(
-            f"it has version {version!r}, and this pyg_direct reads the versions "
-            f"{', '.join(map(str, READABLE_VERSIONS))}"
-        )
-    extra = {"fingerprint"} if version == STATE_VERSION else {"num_seeds", "batch_size"}
-    expected = {"version", "seed", *_FIELDS, *extra}
-    for what, names in (("lacks", expected - set(state)), ("also has", set(state) - expected)):
-        if names:
-            raise _refusal(f"it {what} {', '.join(sorted(map(repr, names)))}")
-    for name, (allowed, is_allowed) in _FIELDS.items():
-        if not is_allowed(state[name]):
-            raise _refusal(f"{name!r} must be {allowed}, got {state[name]!r}")
-    if not state["finished"] and (state["epoch"] < 0 or state["default_state"] is None):
-        raise _refusal("it is in the middle of an epoch that was never begun")
-    saved = state["fingerprint"] if version == STATE_VERSION else {k: state[k] for k in extra}
-    if not isinstance(saved, Mapping):
-        raise _refusal(f"'fingerprint' must be a dict, got {saved!r}")
-    return {"seed": state["seed"], **saved}

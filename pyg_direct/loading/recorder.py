@@ -14,10 +14,13 @@ from torch_geometric.data import Data, HeteroData
 
 from ..batch.gather import Gatherer
 from ..batch.sparse import stored_bytes
-from ..core.arguments import check_count
+from ..core.arguments import check_count, check_flag
 from ..core.pyg import fields_of, stores_of
 from ..core.types import Traffic
-from .stats import Stats, total_of
+from ..ranks.exchange import default_group, gathered
+from ..ranks.split import Split
+from .site import Site
+from .stats import Stats, of_all_ranks, total_of
 from .timeline import LOOP, Event
 
 R = TypeVar("R")
@@ -192,14 +195,27 @@ class Recorded:
     """The part of a loader that shows what was recorded."""
 
     _recorder: Recorder
+    _split: Split
+    _site: Site
 
-    def stats(self) -> Stats:
+    def stats(self, all_ranks: bool = False) -> Stats:
         """Return what the batches so far held and cost, epoch by epoch and in all.
+
+        Args:
+            all_ranks: add up those of all ranks of the process group (that of `split_by_rank=`,
+                else the default one). Collective: every rank must call it. False: of this process.
+
+        Raises:
+            RuntimeError: `all_ranks`, and there is no process group.
 
         Example: ``print(loader.stats())`` after an epoch ends with a sentence such as "training is
         the bottleneck: a faster loader could save at most 7 %".
         """
-        return self._recorder.stats()
+        stats = self._recorder.stats()
+        if not check_flag("all_ranks", all_ranks):
+            return stats
+        group = self._split.group or default_group()
+        return of_all_ranks(gathered(stats, group, self._site.backend.device))
 
     def record_events(self, epochs: int = 1) -> None:
         """Record when each stage of each batch begins and ends, for `stats().plot()`.

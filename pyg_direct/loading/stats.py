@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .timeline import COLOURS, Event, draw, headline, lanes_of
@@ -226,3 +226,10 @@ def total_of(epochs: Sequence[Stats]) -> Stats:
         pcie_bytes=sum(e.pcie_bytes for e in epochs),
         epochs=tuple(epochs),
     )
+
+
+def of_all_ranks(every: Sequence[Stats]) -> Stats:
+    """Return the sum of what the ranks counted, and of each epoch; times are added up as well."""
+    longest = max(len(stats.epochs) for stats in every)
+    by_epoch = [[s.epochs[i] for s in every if i < len(s.epochs)] for i in range(longest)]
+    return total_of([replace(total_of(epochs), epochs=()) for epochs in by_epoch])

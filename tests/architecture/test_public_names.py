@@ -9,7 +9,7 @@ from graphs import example_graph
 import pyg_direct
 from pyg_direct import NeighborSampler
 
-LOADER = {"load_state_dict", "placement", "record_events", "state_dict", "stats"}
+LOADER = {"load_state_dict", "placement", "record_events", "sampler", "state_dict", "stats"}
 # Where PyG's class is a `DataLoader` alone, those of its `NodeLoader`.
 SUBGRAPH_LOADER = LOADER | {
     "custom_cls", "filter_fn", "filter_per_worker", "input_data", "transform",

@@ -165,7 +165,10 @@ def labelled():
     return data
 
 
-WAYS = r"(?s)from pyg_direct import NeighborLoader.*train_dataloader.*DistributedSampler"
+WAYS = (
+    r"(?s)split_by_rank=True.*from pyg_direct import NeighborLoader.*train_dataloader"
+    r".*DistributedSampler"
+)
 
 
 @pytest.mark.filterwarnings("ignore")  # Lightning's own
@@ -192,6 +195,19 @@ def test_the_ways_to_train_under_ddp_that_the_error_names(ddp, options):
     assert sorted(i for batch in module.seen["train"] for i in batch) == [*range(60)]
     assert isinstance(ddp.train_dataloader.sampler, DistributedSampler)
     assert ddp.train_dataloader.node_sampler.replace
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_split_loader_given_to_fit_under_ddp(ddp):
+    """Lightning makes the process group after it was given the loaders."""
+    data, module = labelled(), Classifier()
+    train = loader_of(data, split_by_rank=True, seed=1, shuffle=True)
+    val = NeighborLoader(data, [-1], input_nodes=data.val_mask, split_by_rank=True, tail="uneven")
+    ddp.fit(module, train, val)
+    expected = [batch.input_id.tolist() for batch in loader_of(data, seed=1, shuffle=True)]
+    assert module.seen["train"] == expected
+    assert ddp.train_dataloader is train
+    assert sorted(i for batch in module.seen["val"][2:] for i in batch) == [*range(60, 100)]
 
 
 @pytest.mark.parametrize("loader_class", [NeighborLoader, LinkNeighborLoader])

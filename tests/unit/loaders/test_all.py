@@ -210,3 +210,17 @@ def test_the_program_notices_a_missing_extension() -> None:
         [sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, check=False
     )
     assert done.returncode != 0
+
+
+@pytest.mark.parametrize("name", LOADERS)
+def test_ranks_share_one_epoch(name: str) -> None:
+    expected = epoch(LOADERS[name](**options(name)))
+    for world_size in (1, 3):
+        ranks = [
+            LOADERS[name](**options(name), rank=rank, world_size=world_size, tail="uneven")
+            for rank in range(world_size)
+        ]
+        shares = [epoch(loader) for loader in ranks]
+        assert [len(loader) for loader in ranks] == [len(share) for share in shares]
+        for rank, share in enumerate(shares):
+            assert share == expected[rank::world_size]

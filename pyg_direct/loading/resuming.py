@@ -1,0 +1,173 @@
+"""Which batches a loader makes, and where it stands among them: order, ranks and states."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.utils.data
+from torch import Tensor
+from torch.utils.data import DistributedSampler
+
+from ..core.arguments import check_flag
+from ..core.private_torch import batches_of
+from ..ranks.exchange import gathered
+from ..ranks.split import Split
+from ..sampling.sampler import NeighborSampler, keyed
+from .fingerprint import fingerprint_of, of_ranks
+from .progress import Progress, SeedOrder
+from .shares import Ranks
+from .site import Site
+from .states import TAIL, difference
+
+
+class SharedOrder(DistributedSampler[int]):
+    """What ``loader.sampler`` is with `split_by_rank=`.
+
+    It gives the positions of all seeds: what is split among ranks are batches. A subclass, since
+    Lightning puts no sampler of its own in place of a DistributedSampler.
+    """
+
+    def __init__(self, sampler: Any, progress: Progress) -> None:
+        self._sampler, self._progress = sampler, progress
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._sampler)
+
+    def __len__(self) -> int:
+        return len(self._sampler)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make the next epoch that begins the one of this number. Else epochs count by themselves.
+
+        All ranks must do the same.
+        """
+        self._progress.next_epoch = int(epoch)
+
+
+class Resuming(torch.utils.data.DataLoader[Any]):
+    """The part of a loader that knows its batches by their numbers alone."""
+
+    _progress: Progress
+    _split: Split
+    _site: Site
+    _feature_dtype: torch.dtype | None
+    _shuffle_generator: torch.Generator | None
+
+    def _num_seeds(self) -> int:
+        raise NotImplementedError
+
+    def _seed_parts(self) -> tuple[dict[str, Any], list[Tensor | None]]:
+        """Return what the seeds of a batch depend on: arguments by name, and tensors."""
+        raise NotImplementedError
+
+    @property
+    def sampler(self) -> Any:
+        """What gives the positions of the seeds."""
+        own = self.__dict__["sampler"]
+        return SharedOrder(own, self._progress) if self._split.is_given else own
+
+    @sampler.setter
+    def sampler(self, sampler: Any) -> None:
+        self.__dict__["sampler"] = sampler
+
+    def _ranks(self) -> Ranks:
+        return Ranks(*self._split.place(), self._split.tail)
+
+    def __len__(self) -> int:
+        """Return the number of steps in an epoch, with `split_by_rank=` those of this rank."""
+        return self._ranks().steps(self._num_batches())
+
+    def _num_batches(self) -> int:
+        """Return the number of batches in an epoch, those of all ranks."""
+        return super().__len__()
+
+    def _order(self) -> SeedOrder:
+        agree = self._agree if self._split.is_given else None
+        generators = self.generator, self._shuffle_generator
+        return SeedOrder(batches_of(self), *generators, self._ranks(), agree)
+
+    def _agree(self, values: dict[str, Any], offer: int = 0) -> int:
+        """Compare `values` and the fingerprint with those of the other ranks; see `Agree`.
+
+        Raises:
+            ValueError: they differ; on all ranks, and the message says in what.
+        """
+        group = self._split.group
+        if group is None:
+            return offer
+        here = {**self._fingerprint(), **values}
+        every = gathered((here, offer), group, self._site.backend.device)
+        for rank, (there, _) in enumerate(every):
+            differing = [name for name in {**here, **there} if here.get(name) != there.get(name)]
+            if differing:
+                text = "; ".join(difference(name, there, here) for name in differing)
+                raise ValueError(
+                    f"The ranks would not share one list of batches: rank {rank} has a loader with "
+                    f"{text}. Build all with the same data, seeds and arguments, and load the same "
+                    f"state on all of them."
+                )
+        first: int = every[0][1]
+        return first
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the loader stands, also in the middle of an epoch.
+
+        After `load_state_dict` the next epoch yields exactly the batches that were left, in this or
+        in another process. Where `sampler=` or `batch_sampler=` is given, it must give the same
+        order again when it is iterated under the same state of torch's default generator (or of
+        `generator=`). Of several iterators the one that was begun last counts.
+
+        With `split_by_rank=`, a step counts as done on all ranks when this one has its batch. The
+        state holds neither rank nor world size: any rank's serves all of them (with
+        ``tail="uneven"`` that of the first rank, whose last step is the last of all), on any number
+        of ranks, and also a loader in a single process.
+        """
+        return self._progress.state_dict(self._fingerprint())
+
+    def load_state_dict(self, state: dict[str, Any], strict: bool = True) -> None:
+        """Make the next epoch go on where `state_dict` was taken. After an error nothing changed.
+
+        Args:
+            state: what `state_dict` returned, in this or an older version.
+            strict: refuse a state of a loader over another graph or seeds, or with other arguments
+                that decide what is in a batch. False gives a warning instead, and other batches
+                than those that were left. Large arrays are compared at 1024 positions each, and
+                features not at all.
+
+        Raises:
+            ValueError: no such state, or one of another loader; the message says what differs.
+        """
+        try:
+            num_batches = self._num_batches()
+        except TypeError:  # a sampler need not know its length
+            num_batches = None
+        strict = check_flag("strict", strict)
+        self._progress.load_state_dict(state, self._fingerprint(), num_batches, strict)
+
+    def _fingerprint(self) -> dict[str, Any]:
+        """Return everything that decides what the batches are, as numbers and texts."""
+        seeds, tensors = self._seed_parts()
+        sampler = self._site.sampler
+        drawing: dict[str, Any] = {"sampler": type(sampler).__name__}
+        arrays: list[Any] = []
+        if isinstance(sampler, NeighborSampler):
+            arguments, arrays = keyed(sampler).fingerprint_parts()
+            drawing.update(arguments)
+        order = [type(part).__name__ for part in (batches_of(self), self.__dict__["sampler"])]
+        return {
+            "seed": self._progress.seed,
+            "num_seeds": self._num_seeds(),
+            "batch_size": self.batch_size,
+            "drop_last": self.drop_last,
+            "order": "/".join(order),
+            "generator": self.generator is not None,
+            **({TAIL: self._split.tail} if self._split.is_given else {}),
+            **of_ranks(getattr(batches_of(self), "sampler", None)),
+            "feature_dtype": self._feature_dtype and str(self._feature_dtype),
+            **seeds,
+            "seeds": fingerprint_of(tensors),
+            **drawing,
+            "graph": fingerprint_of(arrays),
+        }

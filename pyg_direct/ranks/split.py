@@ -1,0 +1,111 @@
+"""How an epoch is split among ranks: arguments that all loaders take."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch.distributed as dist
+from torch.utils.data import DistributedSampler
+
+from ..core.arguments import check_choice, check_count
+from .exchange import default_group
+
+NAMES = ("split_by_rank", "rank", "world_size", "tail")
+TAILS = ("pad", "drop", "uneven")
+
+
+class Split(NamedTuple):
+    """Who the ranks are, and what they do where batches are missing in their last step."""
+
+    by: Any = None  # a process group, True for the default one, or None
+    numbers: tuple[int, int] | None = None  # rank and world size, if the user gave them
+    tail: str = "pad"
+
+    @property
+    def is_given(self) -> bool:
+        """Whether batches are split at all."""
+        return self.by is not None or self.numbers is not None
+
+    @property
+    def group(self) -> Any:
+        """The process group of the ranks, or None if only their numbers are known.
+
+        Raises:
+            RuntimeError: it is the default group, and there is none.
+        """
+        return default_group() if self.by is True else self.by
+
+    def place(self) -> tuple[int, int]:
+        """Return the rank of this process, and the number of ranks.
+
+        Raises:
+            RuntimeError: see `group`.
+        """
+        if self.numbers is not None:
+            return self.numbers
+        group = self.group
+        return (0, 1) if group is None else (dist.get_rank(group), dist.get_world_size(group))
+
+
+def take_split(options: dict[str, Any], seed: int | None) -> Split:
+    """Take `NAMES` out of the keyword arguments of a loader, and check them.
+
+    Args:
+        options: keyword arguments; those that were taken are removed.
+        seed: of the loader.
+
+    Raises:
+        ValueError, TypeError: a wrong argument; the message says which.
+    """
+    given = {name: options.pop(name) for name in NAMES if name in options}
+    by = given.get("split_by_rank", False)
+    if not isinstance(by, (bool, dist.ProcessGroup)):
+        raise TypeError(
+            f"split_by_rank must be True, False or a torch.distributed.ProcessGroup, got {by!r}."
+        )
+    numbers = _numbers(given.get("rank"), given.get("world_size"), bool(by), seed)
+    tail = check_choice("tail", given.get("tail", "pad"), TAILS)
+    split = Split(by or None, numbers, tail)
+    if split.is_given:
+        _refuse_other_orders(options)
+    elif tail != "pad":
+        raise ValueError(
+            f"tail={tail!r} has no meaning without ranks: pass split_by_rank=True, or rank= and "
+            f"world_size=."
+        )
+    return split
+
+
+def _numbers(rank: Any, world_size: Any, has_group: bool, seed: int | None) -> Any:
+    """Return (rank, world size) as the user gave them, or None."""
+    if rank is None and world_size is None:
+        return None
+    if rank is None or world_size is None:
+        raise ValueError(f"rank={rank!r} and world_size={world_size!r} need each other.")
+    if has_group:
+        raise ValueError("Pass either split_by_rank=, or rank= and world_size=: a group has both.")
+    check_count("world_size", world_size, least=1)
+    if check_count("rank", rank) >= world_size:
+        raise ValueError(f"rank must be below world_size={world_size}, got {rank}.")
+    if seed is None:
+        raise ValueError(
+            "rank= and world_size= need a seed=, the same one on all ranks: without a process "
+            "group nothing can send them one. Or pass split_by_rank=True."
+        )
+    return int(rank), int(world_size)
+
+
+def _refuse_other_orders(options: dict[str, Any]) -> None:
+    """Refuse what would give the ranks different lists of batches."""
+    if options.get("generator") is not None:
+        raise ValueError(
+            "generator= would need the same state on all ranks, which nothing ensures. Pass seed=, "
+            "or neither of them: then the first rank's default generator decides for all."
+        )
+    batches = options.get("batch_sampler")
+    for sampler in (options.get("sampler"), batches, getattr(batches, "sampler", None)):
+        if isinstance(sampler, DistributedSampler):
+            raise ValueError(
+                "A DistributedSampler and split_by_rank= (or rank=) would both split the seeds. "
+                "Pass one of them; with split_by_rank= the sampler gives the seeds of all ranks."
+            )
