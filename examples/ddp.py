@@ -2,8 +2,8 @@
 
     python examples/ddp.py  # two processes on the CPU, over gloo
 
-Each process opens the saved graph, whose pages the system shares, and trains on its share of the
-seeds: a DistributedSampler gives each of them equally many batches, as DDP waits for all.
+Each process opens the saved graph, whose pages the system shares. In each step the processes train
+on the next batches of one list, each on one: `split_by_rank=True`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DistributedSampler
 from torch_geometric.data import Data
 from tqdm import tqdm
 
@@ -42,10 +41,6 @@ def train(rank: int, args: Namespace, folder: str) -> None:
     torch.manual_seed(args.seed)
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // args.processes))
     data: Data = pyg_direct.open(f"{folder}/graph")
-    seeds = data.train_mask.nonzero().view(-1)
-    sampler: DistributedSampler[int] = DistributedSampler(
-        range(len(seeds)), args.processes, rank, seed=args.seed
-    )
 
     def loader_of(nodes: torch.Tensor, **options: Any) -> pyg_direct.NeighborLoader:
         return pyg_direct.NeighborLoader(
@@ -54,27 +49,27 @@ def train(rank: int, args: Namespace, folder: str) -> None:
             nodes,
             batch_size=args.batch_size,
             num_workers=args.num_workers,
-            seed=args.seed + rank,  # of its own for each process, so that all draw independently
+            seed=args.seed,
             **options,
         )
 
-    loader = loader_of(seeds, sampler=sampler)
+    loader = loader_of(data.train_mask, shuffle=True, split_by_rank=True)
     plain = make_sage(data, int(data.y.max()) + 1, 64, 2)
     model = DistributedDataParallel(pyg_direct.accelerate(plain, loader))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     for epoch in range(1, args.epochs + 1):
-        sampler.set_epoch(epoch)
         with tqdm(total=len(loader), desc=f"epoch {epoch}", leave=False, disable=rank > 0) as bar:
             result = train_epoch(model, loader, optimizer, CPU, bar)
         if rank == 0:
             print(f"epoch {epoch}: loss {result.loss:.3f}, accuracy {result.accuracy:.3f}")
+    stats = loader.stats(all_ranks=True)
     # DDP holds the process group: both go while all processes are at the same place.
     del model
     dist.barrier()
     dist.destroy_process_group()
     if rank == 0:
-        testing = loader_of(data.test_mask.nonzero().view(-1))
-        print(loader.stats().verdict)
+        testing = loader_of(data.test_mask)
+        print(f"{stats.batches} batches on {args.processes} ranks; {stats.verdict}")
         print(f"test accuracy {evaluate(plain, testing, CPU):.3f}")
 
 
