@@ -98,7 +98,7 @@ class DirectLoader(SerialAfterFork, Recorded, Resuming, torch.utils.data.DataLoa
         refuse_unused(kwargs, DirectLoader)
         if placing.gather_blocks is not None:
             check_count("gather_blocks", placing.gather_blocks, least=1)
-        self._progress = Progress(seed)
+        self._progress = Progress(check_seed(seed))
         self._recorder, self._roles = Recorder(), KnownRoles()
         self.prefetch = check_prefetch(prefetch, kwargs)
         if kwargs.get("batch_size", 1) is None:
