@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from .models.accelerate import accelerate
     from .models.inference import inference
     from .ops.placement import Placement
+    from .ranks.share import share
     from .sampling.sampler import NeighborSampler
 
 try:
@@ -60,6 +61,7 @@ __all__ = [
     "quantize",
     "random_walk",
     "save",
+    "share",
     "swapped",
 ]
 
@@ -84,6 +86,7 @@ _LATER = {
     ".models.accelerate": ("accelerate",),
     ".models.inference": ("inference",),
     ".ops.placement": ("Placement",),
+    ".ranks.share": ("share",),
     ".core.quantized": ("QuantizedTensor", "quantize"),
     ".sampling.sampler": ("NeighborSampler",),
     ".loaders.swap": ("swapped",),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -29,10 +29,10 @@ logger = logging.getLogger("pyg_direct")
 
 @dataclass(frozen=True)
 class CompressedGraph:
-    """A graph as it was saved.
+    """A graph as it was saved or shared.
 
     Its arrays are of our own and never written to, so loaders need no copies of them. Nobody has
-    read them, so their ids are checked where they are used (`Csc.verified` is False).
+    read those in files, so their ids are checked where they are used (`Csc.verified` is False).
     """
 
     name: str  # what messages call it
@@ -43,6 +43,9 @@ class CompressedGraph:
     weight_attr: str | None  # what it has tables for
     attributes: Mapping[tuple[Any, str], Tensor]
     """The times and weights as the data object holds them, by (type, name)."""
+    versions: Mapping[tuple[Any, str], int] = field(default_factory=dict)
+    """How often torch had changed them in place when the graph was made; 0 without an entry."""
+    id_dtype: torch.dtype = torch.int64  # of `edge_index`: int64 or int32
 
     def with_attributes(
         self, time_attr: str | None, weight_attr: str | None, checks_ids: bool
@@ -109,9 +112,10 @@ class CompressedGraph:
 
 
 class CscEdgeIndex(LazyTensor):
-    """The `edge_index` of one relation of a `CompressedGraph`: int64 [2, E], by destination.
+    """The `edge_index` [2, E] of one relation of a `CompressedGraph`, of its `id_dtype`.
 
-    Only its CSC exists; a plain tensor takes 16 bytes an edge.
+    Its columns are in the order that `Csc.perm` gives; by destination without one. Only the CSC
+    exists; a plain tensor takes 16 bytes an edge, or 8 of int32.
     """
 
     graph: CompressedGraph
@@ -122,20 +126,20 @@ class CscEdgeIndex(LazyTensor):
         """Return the `edge_index` of relation number `relation`."""
         first, last = graph.csc.edge_base[relation : relation + 2].tolist()
         self: CscEdgeIndex = wrapper_tensor(
-            cls, (2, last - first), torch.int64, torch.device("cpu")
+            cls, (2, last - first), graph.id_dtype, torch.device("cpu")
         )
         self.graph, self.relation = graph, relation
         return self
 
     def dense(self) -> Tensor:
-        """Return a plain tensor, int64 [2, E].
+        """Return a plain tensor [2, E].
 
         Raises:
             ValueError: neighbour lists that are not in order, in a damaged file.
         """
         csc, r = self.graph.csc, self.relation
         first, last = csc.edge_base[r : r + 2].tolist()
-        num_bytes = 16 * (last - first)
+        num_bytes = 2 * self.graph.id_dtype.itemsize * (last - first)
         if num_bytes >= LARGE_BYTES:
             logger.warning(
                 "%s: all %d edges are written out as an edge_index of %.1f GB, as something other "
@@ -146,10 +150,11 @@ class CscEdgeIndex(LazyTensor):
         degree = np.diff(csc.indptr[begin : begin + nodes + 1])
         if (degree < 0).any() or int(degree.sum(dtype=np.int64)) != last - first:
             raise ValueError(damaged_graph(NOT_IN_ORDER, self.graph.name))
-        out = torch.empty((2, last - first), dtype=torch.int64)
+        out = torch.empty((2, last - first), dtype=self.graph.id_dtype)
         rows = out.numpy()
-        rows[0] = csc.indices[first:last]
-        rows[1] = np.repeat(np.arange(nodes), degree)
+        columns = slice(None) if csc.perm is None else csc.perm[first:last]
+        rows[0, columns] = csc.indices[first:last]
+        rows[1, columns] = np.repeat(np.arange(nodes), degree)
         return out
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
@@ -165,7 +170,7 @@ class CscEdgeIndex(LazyTensor):
         return self.dense().__reduce_ex__(protocol)  # type: ignore[no-untyped-call]
 
     def share_memory_(self) -> CscEdgeIndex:
-        """Do nothing: what a file holds is shared."""
+        """Do nothing: its graph is shared already, in a file or in memory."""
         return self
 
 
@@ -174,7 +179,7 @@ def compressed_graph(
 ) -> CompressedGraph | None:
     """Return the graph whose CSC can stand for `data` as it is; None if it must be built.
 
-    It can where the nodes, edges, times and weights are those that were saved, all of them.
+    It can where nodes, edges, times and weights are all those that were saved or shared.
     """
     if not isinstance(data, (Data, HeteroData)):
         return None
@@ -201,8 +206,11 @@ def compressed_graph(
         and time_attr in (None, graph.time_attr)
         and weight_attr in (None, graph.weight_attr)
         and named.keys() == saved.keys()
-        # The very tensors that were opened, and never written to by torch.
-        and all(named[key] is value and writes_to(value) == 0 for key, value in saved.items())
+        # The very tensors that were opened or shared, and not written to since then by torch.
+        and all(
+            named[key] is value and writes_to(value) == graph.versions.get(key, 0)
+            for key, value in saved.items()
+        )
     )
     return graph if same else None
 

@@ -69,7 +69,7 @@ def graph_of(
     if saved is not None:
         csc = saved.with_attributes(time_attr, weight_attr, checks_ids)
         node_times = None if time_attr is None else saved.node_times()
-        return Graph(csc, saved.node_types, saved.edge_types, torch.int64, node_times)
+        return Graph(csc, saved.node_types, saved.edge_types, saved.id_dtype, node_times)
     if isinstance(data, Data):
         node_types: list[NodeType | None] = [None]
         edges: list[Relation] = [Relation(None, store_of(data, None), 0, 0)]

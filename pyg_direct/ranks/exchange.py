@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -36,3 +38,45 @@ def gathered(value: Any, group: Any, device: torch.device) -> list[Any]:
     with on_device(torch.empty(0, device=device)):  # nothing for the CPU
         dist.all_gather_object(values, value, group)
     return values
+
+
+def gathered_unless_failed(
+    value: Any, error: Exception | None, group: Any, device: torch.device
+) -> list[Any]:
+    """Return the values of all ranks, by rank, if nothing failed on any. Collective.
+
+    Args:
+        value: see `gathered`.
+        error: what failed on this rank since the last exchange; None for nothing.
+        group: see `gathered`.
+        device: see `gathered`.
+
+    Raises:
+        Exception: `error`, if there is one.
+        RuntimeError: something failed on another rank.
+    """
+    text = None if error is None else f"{type(error).__name__}: {error}"
+    said = gathered((value, text), group, device)
+    if error is not None:
+        raise error
+    for rank, (_, text) in enumerate(said):
+        if text is not None:
+            raise RuntimeError(f"Rank {rank} failed: {text}")
+    return [value for value, _ in said]
+
+
+@contextlib.contextmanager
+def host_group(group: Any) -> Iterator[Any]:
+    """Give a group of the same ranks that needs no GPU. Collective.
+
+    For ranks that may not have chosen a GPU yet: NCCL would send from the same one on all of them.
+    """
+    if dist.get_backend(group) != "nccl":
+        yield group
+        return
+    ranks = dist.get_process_group_ranks(group)
+    made = dist.new_group(ranks, backend="gloo", use_local_synchronization=True)
+    try:
+        yield made
+    finally:
+        dist.destroy_process_group(made)

@@ -21,7 +21,7 @@ FLOORS: list[dict[str, set[str]]] = [
         "sampling": {"core", "graph", "ops"},
         "batch": {"core", "ops"},
         "files": {"core", "kernels", "graph"},
-        "ranks": {"core"},
+        "ranks": {"core", "graph", "ops"},
     },
     {
         "loading": {"core", "ops", "sampling", "batch", "ranks"},
@@ -31,7 +31,7 @@ FLOORS: list[dict[str, set[str]]] = [
         "loaders": {"core", "graph", "ops", "sampling", "batch", "loading"},
         "models": {"core", "graph", "ops", "batch", "loading"},
     },
-    {"face": {"core", "files", "loaders", "models", "ops", "sampling", "tools"}},
+    {"face": {"core", "files", "loaders", "models", "ops", "ranks", "sampling", "tools"}},
 ]
 ROOMS = {room: allowed for floor in FLOORS for room, allowed in floor.items()}
 # Within a room: the backends do not know each other, and only one module knows both.
@@ -52,6 +52,7 @@ PYG = {
     "tools.plan",
     "tools.compiling",
     "files",
+    "ranks",
 }
 CUPY = {"ops.cuda.compiler"}
 NUMBA = {"kernels"}
