@@ -17,6 +17,7 @@ from ..core.quantized import QuantizedTensor
 from ..core.types import Csc
 from ..graph.compressed import CompressedGraph, CscEdgeIndex, compressed_graph
 from ..graph.from_pyg import graph_of
+from ..ops.products import on_host
 from .memory import Block, filled
 
 NAME = "a graph in shared memory"
@@ -175,7 +176,7 @@ def _into_memory(value: Any, name: str) -> Any:
         scale = None if value.scale is None else filled(value.scale, name)
         return _Narrow(filled(value.stored, name), scale)
     problem = None
-    if value.device.type != "cpu":
+    if not on_host(value):
         problem = f"lies on {value.device}; move it to the CPU first"
     elif type(value) is not Tensor:
         problem = f"is of type {type(value).__name__}, and not a plain tensor"
