@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.multiprocessing.reductions import rebuild_storage_fd
 
 # Sees each operation that is computed, also inside of other operations.
 from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
@@ -53,6 +54,32 @@ def storage_of(tensor: Tensor) -> int:
     """Return a number of the storage that a tensor lies in, equal for its views."""
     number: int = tensor.untyped_storage()._cdata
     return number
+
+
+class _Received:
+    """A file descriptor, as `torch.multiprocessing` takes it from another process."""
+
+    def __init__(self, handle: int) -> None:
+        self._handle = handle
+
+    def detach(self) -> int:
+        """Return it, to be closed by who calls this."""
+        return self._handle
+
+
+def storage_in(handle: int, num_bytes: int) -> torch.UntypedStorage:
+    """Return a storage in a file of shared memory, which torch hands over to other processes.
+
+    The public ways make files with names, or tensors that cannot be handed over.
+
+    Args:
+        handle: file descriptor of the memory, which is closed.
+        num_bytes: length of the file, above 0.
+    """
+    storage: torch.UntypedStorage = rebuild_storage_fd(  # type: ignore[no-untyped-call]
+        torch.UntypedStorage, _Received(handle), num_bytes
+    )
+    return storage
 
 
 def wrapper_tensor(

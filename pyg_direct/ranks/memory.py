@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.multiprocessing.reductions import rebuild_storage_fd
 
+from ..core.private_torch import storage_in
 from ..core.units import size_text
 from ..ops.host_memory import usable_bytes
 
@@ -36,9 +36,7 @@ class Block:
         like = torch.empty(self.shape, dtype=self.dtype, device="meta")
         if like.nbytes == 0:
             return torch.empty(self.shape, dtype=self.dtype)
-        storage: torch.UntypedStorage = rebuild_storage_fd(  # type: ignore[no-untyped-call]
-            torch.UntypedStorage, _Detached(os.dup(self.handle)), like.nbytes
-        )
+        storage = storage_in(os.dup(self.handle), like.nbytes)
         return torch.empty(0, dtype=self.dtype).set_(storage, 0, self.shape, like.stride())
 
     def offer(self) -> Offer:
@@ -73,17 +71,6 @@ class Offer(NamedTuple):
             os.close(handle)
             raise OSError(f"{path} is not the memory that was offered: its process has ended")
         return Block(handle, self.dtype, self.shape)
-
-
-class _Detached:
-    """A file descriptor as torch takes it from another process."""
-
-    def __init__(self, handle: int) -> None:
-        self._handle = handle
-
-    def detach(self) -> int:
-        """Return it, for torch to close."""
-        return self._handle
 
 
 def filled(source: Tensor, name: str) -> Block:

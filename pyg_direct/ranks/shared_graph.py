@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from multiprocessing.reduction import ForkingPickler
@@ -13,6 +12,8 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
+from ..core.private_torch import writes_to
+from ..core.pyg import graph_fields_of, shallow_copy, stores_of
 from ..core.quantized import QuantizedTensor
 from ..core.types import Csc
 from ..graph.compressed import CompressedGraph, CscEdgeIndex, compressed_graph
@@ -59,7 +60,7 @@ class SharedData:
         data = _with_values(self.data, lambda value, name: _tensor_of(value))
         found = {
             (key, name): store[name]
-            for key, store in _stores(data)
+            for key, store in stores_of(data).items()
             for name in self.names
             if name is not None and name in store
         }
@@ -87,7 +88,7 @@ def _graph(
         time_attr=names[0],
         weight_attr=names[1],
         attributes=attributes,
-        versions={key: value._version for key, value in attributes.items()},
+        versions={key: writes_to(value) for key, value in attributes.items()},
         id_dtype=id_dtype,
         blocks=blocks,
     )
@@ -126,13 +127,13 @@ def shared_data_of(data: Any, names: Names) -> SharedData:
                 "The function given to share returns a graph that is shared or opened already. Let "
                 "each process pyg_direct.open it."
             )
-    for key, store in _stores(data):
+    for key, store in stores_of(data).items():
         if wrong := [name for name in ("adj", "adj_t") if name in store]:
             raise ValueError(
                 f"{_label(key, wrong[0])} cannot be shared: share takes graphs with edge_index. "
                 f"Replace it by that."
             )
-    data = copy.copy(data)  # of a function's result nothing else is left
+    data = shallow_copy(data)  # of a function's result nothing else is left
     graph = graph_of(data, time_attr=names[0], weight_attr=names[1])
     types, id_dtype = (list(graph.node_types), list(graph.edge_types)), graph.id_dtype
     for r, store in enumerate(data.edge_stores):
@@ -146,11 +147,13 @@ def shared_data_of(data: Any, names: Names) -> SharedData:
 
 def _with_values(data: Any, function: Callable[[Any, str], Any]) -> Any:
     """Return a copy of PyG data with what a function gives for values, and for those in them."""
-    data = copy.copy(data)
-    others = [("data", data._global_store)] if isinstance(data, HeteroData) else []
-    for key, store in [*others, *_stores(data)]:
+    data = shallow_copy(data)
+    for key, store in stores_of(data).items():
         for name in list(store.keys()):
             store[name] = _mapped(store[name], function, _label(key, name))
+    if isinstance(data, HeteroData):
+        for name, value in graph_fields_of(data).items():
+            data[name] = _mapped(value, function, _label(None, name))
     return data
 
 
@@ -195,13 +198,6 @@ def _tensor_of(value: Any) -> Any:
         scale = None if value.scale is None else value.scale.tensor()
         return QuantizedTensor(value.stored.tensor(), scale)
     return value.tensor() if isinstance(value, Block) else value
-
-
-def _stores(data: Any) -> list[tuple[Any, Any]]:
-    """Return the storages of nodes and edges with their types; None for both without types."""
-    if isinstance(data, Data):
-        return [(None, data._store)]
-    return [*data.node_items(), *data.edge_items()]
 
 
 def _label(key: Any, name: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -279,6 +280,18 @@ def _() -> None:
     values = torch.zeros(2, 2)
     assert private_torch.storage_of(values[1]) == private_torch.storage_of(values)
     assert private_torch.storage_of(values.clone()) != private_torch.storage_of(values)
+
+
+@check("storage_in")
+def _() -> None:
+    handle = os.memfd_create("test")
+    os.write(handle, bytes(range(8)))
+    storages = [private_torch.storage_in(os.dup(handle), 8) for _ in range(2)]
+    first, second = (torch.empty(0, dtype=torch.uint8).set_(s) for s in storages)
+    assert first.is_shared()
+    first[2] = 77
+    os.close(handle)
+    assert second.tolist() == [0, 1, 77, 3, 4, 5, 6, 7]
 
 
 @check("no_torch_function", "TorchDispatchMode", "wrapper_tensor")
