@@ -1,0 +1,180 @@
+"""Memory of several ranks of one machine: each with a graph of its own, one shared, one opened.
+
+What all ranks hold together, by the kernel's proportional set size (PSS): a page that two processes
+map counts half for each. Bare imports, with the kernels of a batch loaded, are subtracted. All
+ranks wait for each other before each reading.
+
+    python -m benchmarks ranks_memory
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import gc
+import json
+import os
+import re
+import subprocess
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch_geometric.data import Data
+
+import pyg_direct
+from benchmarks import child, result
+from pyg_direct.core.units import count_of, size_text
+
+TITLE = "Memory of several ranks"
+WIDTH, DEGREE = 64, 20
+FAN_OUT, BATCH_SIZE, BATCHES = [15, 10], 1024, 40
+STAGES = ("data", "loader", "batches")
+MIB = 1 << 20
+
+
+def make_graph(folder: Path, nodes: int) -> None:
+    """Write a graph whose edges are in no order, as arrays and as a saved graph."""
+    rng = np.random.default_rng(0)
+    np.save(folder / "x.npy", rng.standard_normal((nodes, WIDTH), np.float32))
+    np.save(folder / "edges.npy", rng.integers(nodes, size=(2, nodes * DEGREE)))
+    pyg_direct.save(load(folder), folder / "graph")
+
+
+def load(folder: Path) -> Data:
+    """Read the graph into memory."""
+    x, edges = (torch.from_numpy(np.load(folder / f"{name}.npy")) for name in ("x", "edges"))
+    return Data(x=x, edge_index=edges)
+
+
+WAYS: dict[str, Callable[[Path], Any]] = {
+    "in memory": load,
+    "shared": lambda folder: pyg_direct.share(lambda: load(folder)),
+    "opened": lambda folder: pyg_direct.open(folder / "graph"),
+}
+
+
+def pss_bytes() -> int:
+    """Return the PSS of this process, without what it has freed."""
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+    found = re.search(r"^Pss:\s+(\d+) kB", Path("/proc/self/smaps_rollup").read_text(), re.M)
+    assert found is not None
+    return int(found[1]) << 10
+
+
+def run_rank(spec: dict[str, Any]) -> None:
+    """Be one rank; print the PSS with imports only and after each stage."""
+    torch.set_num_threads(1)
+    rank, ranks, folder = spec["rank"], spec["ranks"], Path(spec["folder"])
+    dist.init_process_group("gloo", f"file://{spec['meeting']}", rank=rank, world_size=ranks)
+    toy = Data(x=torch.rand(9, WIDTH), edge_index=torch.randint(9, (2, 30)))
+    for _ in pyg_direct.NeighborLoader(toy, FAN_OUT, batch_size=3, seed=0):
+        pass
+    found = []
+
+    def read() -> None:
+        dist.barrier()
+        found.append(pss_bytes())
+        dist.barrier()
+
+    read()
+    data = WAYS[spec["way"]](folder)
+    read()
+    loader = pyg_direct.NeighborLoader(
+        data, FAN_OUT, batch_size=BATCH_SIZE, shuffle=True, seed=rank
+    )
+    read()
+    for i, _ in enumerate(loader, 1):
+        if i == spec["batches"]:
+            break
+    read()
+    print(json.dumps(found), flush=True)
+    dist.destroy_process_group()
+    os._exit(0)
+
+
+def measure(way: str, ranks: int, folder: Path, batches: int, quick: bool) -> dict[str, int]:
+    """Return what all ranks hold together after each stage, above what they hold before."""
+    with tempfile.TemporaryDirectory() as meeting:
+        spec = {"way": way, "ranks": ranks, "folder": str(folder), "batches": batches}
+        spec["meeting"] = f"{meeting}/file"
+        command = [*child.PYTHON, "-m", "benchmarks.ranks_memory", "--child"]
+        processes = [
+            child.start(
+                [*command, json.dumps({**spec, "rank": rank})], quick, stdout=subprocess.PIPE
+            )
+            for rank in range(ranks)
+        ]
+        read = []
+        for process in processes:
+            assert process.stdout is not None
+            lines = process.stdout.read().splitlines()
+            if process.wait() != 0 or not lines:
+                raise RuntimeError(f"A rank of {ranks} ({way}) failed.")
+            read.append(json.loads(lines[-1]))
+    bare, *stages = (sum(readings) for readings in zip(*read, strict=True))
+    return {"imports": bare, **{name: at - bare for name, at in zip(STAGES, stages, strict=True)}}
+
+
+def sections(found: dict[str, Any]) -> list[str]:
+    """Return the report."""
+    numbers = found["ranks"]
+    rows = []
+    for way, stages in found["ways"].items():
+        for stage in STAGES:
+            held = [stages[str(ranks)][stage] for ranks in numbers]
+            further = (held[-1] - held[0]) / (numbers[-1] - numbers[0])
+            cells = [f"{value / MIB:,.0f}" for value in (*held, further)]
+            rows.append([way, stage, *cells])
+    imports = [f"{stages['imports'] / MIB:,.0f}" for stages in found["ways"]["in memory"].values()]
+    return [
+        "",
+        f"{found['nodes']:,} nodes with {WIDTH} float32 features "
+        f"({size_text(4 * WIDTH * found['nodes'])}), {found['edges']:,} edges in no order (int64,",
+        f"{size_text(16 * found['edges'])}). Fan-out {FAN_OUT}, batches of {BATCH_SIZE}, "
+        f"{found['batches']} a rank, no workers.",
+        "PSS in MiB of all ranks together, above bare imports with the kernels of a batch loaded",
+        f"({' / '.join(imports)} for {' / '.join(map(str, numbers))} ranks). What is held after "
+        f"batches includes buffers that are used again for the next ones.",
+        "",
+        *result.table(
+            ["graph", "after", *(f"{n} ranks" if n > 1 else "1 rank" for n in numbers),
+             "each further rank"],
+            rows,
+        ),
+    ]  # fmt: skip
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Run the benchmark."""
+    parser = result.parser(__doc__)
+    parser.add_argument("--nodes", type=count_of, default="1M")
+    parser.add_argument("--folder", type=Path, help="for the files, 1.1 GB at 1M nodes")
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    args = parser.parse_args(argv)
+    os.environ["PYG_DIRECT_DEVICE"] = "cpu"
+    if args.child:
+        run_rank(json.loads(args.child))
+        return
+    nodes, batches = (3000, 2) if args.quick else (int(args.nodes), BATCHES)
+    numbers = [1, 2] if args.quick else [1, 2, 4]
+    found = result.new_result(
+        "ranks_memory", args.quick, nodes=nodes, edges=nodes * DEGREE, batches=batches,
+        ranks=numbers, unit="bytes of PSS, all ranks together",
+    )  # fmt: skip
+    found["ways"] = {way: {} for way in WAYS}
+    with tempfile.TemporaryDirectory(dir=args.folder) as name:
+        make_graph(Path(name), nodes)
+        for ranks in numbers:
+            for way, stages in found["ways"].items():
+                stages[str(ranks)] = measure(way, ranks, Path(name), batches, args.quick)
+    print(result.write(found, args.out))
+
+
+if __name__ == "__main__":
+    main()
