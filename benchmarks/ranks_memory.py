@@ -1,7 +1,7 @@
 """Memory of several ranks of one machine: each with a graph of its own, one shared, one opened.
 
 What all ranks hold together, by the kernel's proportional set size (PSS): a page that two processes
-map counts half for each. Bare imports, with the kernels of a batch loaded, are subtracted. All
+map counts half for each. (Shared memory counts as a whole, as it is allocated.) Bare imports, with the kernels of a batch loaded, are subtracted. All
 ranks wait for each other before each reading.
 
     python -m benchmarks ranks_memory
@@ -35,6 +35,7 @@ WIDTH, DEGREE = 64, 20
 FAN_OUT, BATCH_SIZE, BATCHES = [15, 10], 1024, 40
 STAGES = ("data", "loader", "batches")
 MIB = 1 << 20
+MAPPING = re.compile(r"([0-9a-f]+)-([0-9a-f]+) \S+ \S+ \S+ (\d+)")  # from, to, inode
 
 
 def make_graph(folder: Path, nodes: int) -> None:
@@ -58,13 +59,24 @@ WAYS: dict[str, Callable[[Path], Any]] = {
 }
 
 
-def pss_bytes() -> int:
-    """Return the PSS of this process, without what it has freed."""
+def held_bytes(ranks: int) -> int:
+    """Return the PSS of this process, without what it has freed.
+
+    Memory of `share` is allocated as a whole and mapped by all ranks, but a page that no process
+    has touched since is in nobody's PSS: so each rank counts its part of the whole of it.
+    """
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
-    found = re.search(r"^Pss:\s+(\d+) kB", Path("/proc/self/smaps_rollup").read_text(), re.M)
-    assert found is not None
-    return int(found[1]) << 10
+    found, shared = 0, {}
+    own = False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if mapping := MAPPING.match(line):
+            own = "memfd:pyg_direct" in line
+            if own:
+                shared[mapping[3]] = int(mapping[2], 16) - int(mapping[1], 16)
+        elif line.startswith("Pss:") and not own:
+            found += int(line.split()[1]) << 10
+    return found + sum(shared.values()) // ranks
 
 
 def run_rank(spec: dict[str, Any]) -> None:
@@ -79,7 +91,7 @@ def run_rank(spec: dict[str, Any]) -> None:
 
     def read() -> None:
         dist.barrier()
-        found.append(pss_bytes())
+        found.append(held_bytes(ranks))
         dist.barrier()
 
     read()
@@ -139,8 +151,9 @@ def sections(found: dict[str, Any]) -> list[str]:
         f"{size_text(16 * found['edges'])}). Fan-out {FAN_OUT}, batches of {BATCH_SIZE}, "
         f"{found['batches']} a rank, no workers.",
         "PSS in MiB of all ranks together, above bare imports with the kernels of a batch loaded",
-        f"({' / '.join(imports)} for {' / '.join(map(str, numbers))} ranks). What is held after "
-        f"batches includes buffers that are used again for the next ones.",
+        f"({' / '.join(imports)} for {' / '.join(map(str, numbers))} ranks). After batches it includes",
+        "batches under way and buffers that the next ones use again; after the loader, its seeds.",
+        "Shared memory counts as a whole, touched or not; pages of files count once they are used.",
         "",
         *result.table(
             ["graph", "after", *(f"{n} ranks" if n > 1 else "1 rank" for n in numbers),
