@@ -1,8 +1,8 @@
 """Memory of several ranks of one machine: each with a graph of its own, one shared, one opened.
 
 What all ranks hold together, by the kernel's proportional set size (PSS): a page that two processes
-map counts half for each. (Shared memory counts as a whole, as it is allocated.) Bare imports, with the kernels of a batch loaded, are subtracted. All
-ranks wait for each other before each reading.
+map counts half for each. Shared memory counts as a whole, as it is allocated. Bare imports, with
+the kernels of a batch loaded, are subtracted. All ranks wait for each other before each reading.
 
     python -m benchmarks ranks_memory
 """
@@ -151,9 +151,9 @@ def sections(found: dict[str, Any]) -> list[str]:
         f"{size_text(16 * found['edges'])}). Fan-out {FAN_OUT}, batches of {BATCH_SIZE}, "
         f"{found['batches']} a rank, no workers.",
         "PSS in MiB of all ranks together, above bare imports with the kernels of a batch loaded",
-        f"({' / '.join(imports)} for {' / '.join(map(str, numbers))} ranks). After batches it includes",
-        "batches under way and buffers that the next ones use again; after the loader, its seeds.",
-        "Shared memory counts as a whole, touched or not; pages of files count once they are used.",
+        f"({' / '.join(imports)} for {' / '.join(map(str, numbers))} ranks). After the loader it has",
+        "its seeds, and after batches those under way and buffers that the next ones use again.",
+        "Shared memory counts as a whole, touched or not; pages of files once they are used.",
         "",
         *result.table(
             ["graph", "after", *(f"{n} ranks" if n > 1 else "1 rank" for n in numbers),
