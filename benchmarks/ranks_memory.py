@@ -151,8 +151,8 @@ def sections(found: dict[str, Any]) -> list[str]:
         f"{size_text(16 * found['edges'])}). Fan-out {FAN_OUT}, batches of {BATCH_SIZE}, "
         f"{found['batches']} a rank, no workers.",
         "PSS in MiB of all ranks together, above bare imports with the kernels of a batch loaded",
-        f"({' / '.join(imports)} for {' / '.join(map(str, numbers))} ranks). After the loader it has",
-        "its seeds, and after batches those under way and buffers that the next ones use again.",
+        f"({' / '.join(imports)} for {' / '.join(map(str, numbers))} ranks). After the loader it",
+        "has its seeds, and after batches those under way and buffers that the next ones use.",
         "Shared memory counts as a whole, touched or not; pages of files once they are used.",
         "",
         *result.table(
