@@ -30,6 +30,22 @@ from examples.synthetic import power_law_graph
 GROUP_SECONDS = 60  # how long the ranks wait for one that is stopped
 
 
+def start_group() -> None:
+    """Start the default group with keys of this attempt only.
+
+    torchrun may give all attempts one store, where a rank that is started again would find the
+    address of a rank that is gone, and fail to connect.
+    """
+    store, rank, world_size = next(iter(dist.rendezvous("env://")))
+    dist.init_process_group(
+        "gloo",
+        store=dist.PrefixStore(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), store),
+        rank=rank,
+        world_size=world_size,
+        timeout=timedelta(seconds=GROUP_SECONDS),
+    )
+
+
 def save(path: Path, contents: dict[str, Any]) -> None:
     """Replace the checkpoint as a whole, so that a crash leaves the old one or the new one."""
     written = path.with_suffix(".part")
@@ -44,7 +60,7 @@ def main(argv: list[str] | None = None) -> None:
     made.add_argument("--every", type=int, default=10, help="steps between two checkpoints")
     made.add_argument("--num-nodes", type=int, default=20_000, help="size of the generated graph")
     args = made.parse_args(argv)
-    dist.init_process_group("gloo", timeout=timedelta(seconds=GROUP_SECONDS))
+    start_group()
     torch.manual_seed(args.seed)
     data = power_law_graph(args.num_nodes, 10 * args.num_nodes, seed=args.seed)
     loader = pyg_direct.NeighborLoader(

@@ -52,9 +52,9 @@ def share(
             are made now.
 
     Returns:
-        `Data` or `HeteroData`. A graph that is shared already, or `pyg_direct.open`ed, is returned
-        as it is: files are shared by all who open them. Let each process open it; as an argument
-        of a spawned process, it would be copied.
+        `Data` or `HeteroData`. A graph that is shared already, or one of `pyg_direct.open`, is
+        returned as it is: files are shared by all who open them. Let each process open it; as an
+        argument of a spawned process, it would be copied.
 
     Raises:
         TypeError: `data` is not such a graph, but a pair of stores, for example.
