@@ -279,6 +279,16 @@ def new_table(
     return torch.from_numpy(array).view(dtype)
 
 
+def open_table(path: str | os.PathLike[str], dtype: torch.dtype) -> Tensor:
+    """Return a table that `new_table` has made, mapped from its file.
+
+    Raises:
+        OSError, EOFError, ValueError: the file is missing, cut off or something else.
+    """
+    np.load(path, mmap_mode="r")  # "r+" would make a file longer that was cut off
+    return torch.from_numpy(np.load(path, mmap_mode="r+")).view(dtype)
+
+
 def _allocate(path: str | os.PathLike[str]) -> None:
     """Give a file its blocks on the disk."""
     if not hasattr(os, "posix_fallocate"):  # macOS, Windows

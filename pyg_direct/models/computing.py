@@ -9,19 +9,21 @@ import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..core.quantized import new_table
+from ..core.quantized import new_table, open_table
 from ..core.units import size_text
 from ..ops.backend import Backend
+from ..ranks.together import Together
 from .orders import Order, Orders
 from .reducing import Scatter, cone, scatters_of
 from .store import checksum_of
-from .tables import ConstantTensor, Node, RowSelection
+from .table_rows import OwnRows, Rows, SharedRows
+from .tables import ConstantTensor, Node, Operation, RowSelection
 
 BLOCK_BYTES = 8 << 20  # that one thread computes at a time, unless the budget is small
 MIN_BLOCK_BYTES = 1 << 18
@@ -69,30 +71,38 @@ class Budget:
         self.held -= size
 
 
+class Limits(NamedTuple):
+    """What a run may take."""
+
+    num_workers: int  # threads that compute blocks at a time
+    memory_bytes: int | None = None  # for all; None for any
+    dtype: torch.dtype | None = None  # of floating-point tables that rows are taken from
+
+
 class Computer:
     """Computes tables.
 
     Args:
         backend: where.
-        threads: that compute blocks at a time.
-        memory_bytes: for all that a run takes; None for any.
-        folder: where the files of a run go that can be resumed, and results; None for neither.
+        limits: what the run may take.
+        folder: where the files of a run go that can be resumed, of a run of several ranks, and
+            results; None for none of them.
         resume: name files by what they hold, and take those of an earlier run.
-        narrow: dtype of floating-point tables that rows are taken from; None for their own.
         advance: told how many rows were computed.
+        ranks: that compute the run together, each its blocks of rows; None for this process alone.
     """
 
     def __init__(
         self,
         backend: Backend,
-        threads: int,
-        memory_bytes: int | None,
+        limits: Limits,
         folder: Path | None = None,
         resume: bool = False,
-        narrow: torch.dtype | None = None,
         advance: Callable[[int], None] | None = None,
+        ranks: Together | None = None,
     ) -> None:
-        self.backend, self.folder, self.resume, self._narrow = backend, folder, resume, narrow
+        self.backend, self.folder, self.resume = backend, folder, resume
+        threads, memory_bytes, self._narrow = limits
         self._threads, self._advance, self._files = threads, advance, 0
         self.block_bytes = BLOCK_BYTES
         if memory_bytes is not None:
@@ -100,6 +110,7 @@ class Computer:
             self.block_bytes = max(MIN_BLOCK_BYTES, min(BLOCK_BYTES, share))
         fixed = RUN_BYTES + threads * TEMPORARIES * self.block_bytes
         self.budget = Budget(memory_bytes, fixed)
+        self.ranks = ranks or Together(False, backend.device)
         self.orders = Orders()
         self._temporary: Any = None
         self._pool: ThreadPoolExecutor | None = None
@@ -155,39 +166,73 @@ class Computer:
         if target.table is not None:
             return target.table
         marks = None
-        if self.resume and path is None and self.folder is not None:
-            path = self.folder / f"{key_of(target)}-{self._narrow}.npy"
-        if self.resume and path is not None:
+        if self.resume:
+            path = self.ranks.from_first(
+                f"the name of {_title(target)}", lambda: self._path(target)
+            )
             marks = path.with_suffix(".rows")
             table = _finished(path, marks, target)
-            if table is not None:
+            if all(self.ranks.exchange(f"opening {_title(target)}", table is not None)):
+                assert table is not None
                 target.settle(table)
                 self.paths[table.data_ptr()] = path
                 return table
         self._prepare(target)
         nodes = cone(target)
-        own = set(nodes)
-        wanted = [target, *(n for n in nodes[1:] if _asked_again(n, own))]
-        tables = []
-        for node in wanted:
-            dtype = node.meta.dtype
-            if (
-                self._narrow is not None
-                and dtype.is_floating_point
-                and (narrow or node is not target)
-            ):
-                dtype = self._narrow
-            tables.append(self._new(node.meta.shape, dtype, path if node is target else None))
-        if path is not None:
-            self.paths[tables[0].data_ptr()] = path
-        self._compute(list(zip(wanted, tables, strict=True)), nodes)
-        if marks is not None:
-            marks.touch()
-        for node, table in zip(wanted, tables, strict=True):
-            if self.resume:
+        wanted = self._wanted(nodes)
+        rows = self._new_rows(wanted, narrow, path)
+        self._compute(list(zip(wanted, rows, strict=True)), nodes)
+        for node, part in zip(wanted, rows, strict=True):
+            if self.resume and self.ranks.rank == 0:
                 key_of(node)  # as long as it knows what it was computed from
-            node.settle(table)
-        return tables[0]
+            node.settle(part.table())
+        assert target.table is not None
+        if path is not None:
+            self.paths[target.table.data_ptr()] = path
+        if marks is not None and self.ranks.rank == 0:
+            marks.touch()
+        return target.table
+
+    def _path(self, target: Node) -> Path:
+        """Return the file of a table of a run that can be resumed."""
+        assert self.folder is not None
+        return self.folder / f"{key_of(target)}-{self._narrow}.npy"
+
+    def _wanted(self, nodes: list[Node]) -> list[Node]:
+        """Return the nodes of a cone that are kept: its target, and what is needed again."""
+        own = set(nodes)
+        found = self.ranks.from_first(
+            f"the rows of {_title(nodes[0])}",
+            lambda: [0, *(i for i, n in enumerate(nodes) if i > 0 and _asked_again(n, own))],
+        )
+        return [nodes[i] for i in found]
+
+    def _new_rows(self, wanted: list[Node], narrow: bool, path: Path | None) -> list[Rows]:
+        """Return where rows go, of which only the first node's go to `path`."""
+        tables: list[tuple[Any, torch.dtype, Path | None]] = []
+        for place, node in enumerate(wanted):
+            dtype = node.meta.dtype
+            if self._narrow is not None and dtype.is_floating_point and (narrow or place > 0):
+                dtype = self._narrow
+            tables.append((node.meta.shape, dtype, path if place == 0 else None))
+        if self.ranks.size > 1 and all(node.dim == 0 for node in wanted):
+            paths = self.ranks.from_first("files of layers", lambda: self._new_files(tables))
+            return [SharedRows(p, dtype) for p, (_, dtype, _) in zip(paths, tables, strict=True)]
+        first = self.ranks.rank == 0
+        return [
+            OwnRows(self._new(shape, dtype, p if first else None), node.dim)
+            for node, (shape, dtype, p) in zip(wanted, tables, strict=True)
+        ]
+
+    def _new_files(self, tables: list[tuple[Any, torch.dtype, Path | None]]) -> list[Path]:
+        """Make the files of tables that several ranks compute."""
+        assert self.folder is not None
+        paths = []
+        for shape, dtype, path in tables:
+            self._files += 1
+            paths.append(path or self.folder / f"{self._files}.npy")
+            new_table(tuple(shape), dtype, paths[-1])
+        return paths
 
     def blocks_of(self, node: Node) -> Iterator[Tensor]:
         """Yield the rows of a node, block by block."""
@@ -205,18 +250,21 @@ class Computer:
         for scatter in by_run:
             scatter.prepare()
 
-    def _compute(self, wanted: list[tuple[Node, Tensor]], nodes: list[Node]) -> None:
-        """Fill tables by blocks of rows."""
+    def _compute(self, wanted: list[tuple[Node, Rows]], nodes: list[Node]) -> None:
+        """Compute tables by blocks of rows; of shared ones, this rank's."""
 
         def block(bounds: tuple[int, int]) -> int:
             first, last = bounds
             rows = RowSelection(self.backend, first, last)
             with torch.no_grad(), torch.autocast("cpu", enabled=False):
                 for node, table in wanted:
-                    table.narrow(node.dim, first, last - first).copy_(node.read(rows))
+                    table.write(first, node.read(rows))
             return last - first
 
         blocks = list(self._blocks(nodes, wanted[0][0].num_rows))
+        shared = isinstance(wanted[0][1], SharedRows)
+        if shared:
+            blocks = blocks[self.ranks.rank :: self.ranks.size]
         done: Any
         if self._threads == 1 or len(blocks) == 1:
             done = map(block, blocks)
@@ -229,6 +277,8 @@ class Computer:
         for count in done:
             if self._advance is not None:
                 self._advance(count)
+        if shared:
+            self.ranks.exchange(f"the end of {_title(wanted[0][0])}")
 
     def _blocks(self, nodes: list[Node], num_rows: int) -> Iterator[tuple[int, int]]:
         """Yield runs of rows for which about `block_bytes` are computed."""
@@ -261,14 +311,16 @@ def _finished(path: Path, marks: Path, target: Node) -> Tensor | None:
     if not (marks.exists() and path.exists()):
         return None
     try:
-        np.load(path, mmap_mode="r")  # "r+" would make a file longer that was cut off
-        array = np.load(path, mmap_mode="r+")
-    except (OSError, EOFError, ValueError):
+        table = open_table(path, target.meta.dtype)
+    except (OSError, EOFError, ValueError, RuntimeError):
         return None
-    dtype = target.meta.dtype
-    if array.shape != tuple(target.meta.shape) or array.itemsize != dtype.itemsize:
-        return None
-    return torch.from_numpy(array).view(dtype)
+    return table if table.shape == target.meta.shape else None
+
+
+def _title(node: Node) -> str:
+    """Return what is said of a node to other ranks."""
+    func = node.call[1] if isinstance(node, Operation) and node.call is not None else ""
+    return f"{type(node).__name__} {func} {tuple(node.meta.shape)} {node.meta.dtype}"
 
 
 def key_of(node: Node) -> str:

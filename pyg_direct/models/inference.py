@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
@@ -18,12 +17,14 @@ from torch_geometric.data import Data, HeteroData
 from ..core.arguments import check_bytes, check_count, check_flag
 from ..core.lazy_tensor import LazyTensor
 from ..core.private_torch import tree_map
-from ..core.quantized import new_table
+from ..core.quantized import new_table, open_table
 from ..core.threads import available_cores
 from ..ops.devices import backend_for
-from .computing import Computer, open_folder, remove_folder
+from ..ranks.together import Together
+from .computing import Computer, Limits, open_folder, remove_folder
 from .inputs import Inputs, arguments_of, check_data, check_rows, edges_of, is_edges
 from .modes import eagerly, evaluating
+from .ranked import check_equal, said_of, same_draws
 from .run import Run
 from .table_tensor import TableTensor, Watch
 
@@ -41,6 +42,7 @@ def inference(
     num_workers: int | None = None,
     resume: bool = False,
     progress: bool = False,
+    split_by_rank: Any = False,
     fallback: str | None = None,
 ) -> Any:
     """Compute a model's outputs for all nodes, one layer after another over the whole graph.
@@ -73,7 +75,11 @@ def inference(
         num_workers: threads that compute blocks; None for one for each core.
         resume: keep finished layers in the folder ``<out>.partial``, and take those that another
             run with the same operations on the same numbers needs, also after SIGKILL. Needs `out`.
-        progress: show a progress bar of rows.
+        progress: show a progress bar of the rows that this process computes; of several ranks, on
+            the first.
+        split_by_rank: True, or a process group: its ranks, all of which call this with equal models
+            and data, compute a share of the rows of each layer, in files of the folder
+            ``<out>.partial``, which all must reach. Needs `out`; all ranks return the result.
         fallback: "nodes" or None, as in earlier versions, which refused some models. Every model
             runs on tables now, so that nothing falls back.
 
@@ -85,6 +91,7 @@ def inference(
         ValueError: arguments that do not fit the data or each other, or an operation that exceeds
             `memory_bytes` because it needs all rows at a time; it is named.
         OSError: files cannot be written, such as on a full disk.
+        RuntimeError: another rank failed, or its forward did something else.
 
     Example:
         >>> outputs = pyg_direct.inference(model, data)
@@ -93,36 +100,54 @@ def inference(
         >>> torch.allclose(outputs, whole, atol=1e-5)
         True
     """
-    check_data(data)
-    budget = check_bytes("memory_bytes", memory_bytes)
-    narrow = _check_dtype(dtype)
-    threads = (
-        available_cores() if num_workers is None else check_count("num_workers", num_workers, 1)
-    )
     check_flag("resume", resume)
-    path = _check_out(out, resume)
+    check_flag("progress", progress)
     if fallback not in (None, "nodes"):
         raise ValueError(f"fallback must be None or 'nodes', got {fallback!r}.")
-    arguments = arguments_of(model, data, inputs)
-    check_rows(data, arguments)
-    folder = None if path is None else Path(f"{path}.partial")
-    if folder is not None:
-        open_folder(folder, resume)
-    backend = backend_for(device_of(model))
-    threads = min(threads, backend.default_producers or threads)
-    with _bar(check_flag("progress", progress)) as advance:
-        computer = Computer(backend, threads, budget, folder, resume, narrow, advance)
-        try:
+    ranks = Together(split_by_rank, device_of(model))
+    with ranks.telling():
+        check_data(data)
+        path = _check_out(out, resume, ranks.size > 1)
+        arguments = arguments_of(model, data, inputs)
+        check_rows(data, arguments)
+        backend = backend_for(device_of(model))
+        threads = (
+            available_cores() if num_workers is None else check_count("num_workers", num_workers, 1)
+        )
+        limits = Limits(
+            min(threads, backend.default_producers or threads),
+            check_bytes("memory_bytes", memory_bytes),
+            _check_dtype(dtype),
+        )
+        if ranks.size > 1:
+            options = {"out": out, "resume": resume, **limits._asdict()}
+            check_equal(ranks, {**said_of(model, data, arguments), **options})
+        folder = None if path is None else Path(f"{path}.partial")
+        with contextlib.ExitStack() as stack:
+            advance = stack.enter_context(_bar(progress and ranks.rank == 0))
+            computer = Computer(backend, limits, folder, resume, advance, ranks)
+            stack.callback(computer.close)
+            stack.enter_context(_open(ranks, folder, resume))
+            stack.enter_context(same_draws(ranks, backend.device))
             found = _forward(model, data, arguments, computer, path)
-        except BaseException:
-            if folder is not None and not resume:
-                remove_folder(folder)
-            raise
-        finally:
-            computer.close()
-    if folder is not None:
-        remove_folder(folder)
+            ranks.exchange("the end")
     return found
+
+
+@contextlib.contextmanager
+def _open(ranks: Together, folder: Path | None, resume: bool) -> Iterator[None]:
+    """Give a run its folder, which is removed at the end unless it can be resumed."""
+    if folder is None:
+        yield
+        return
+    ranks.from_first("the folder", lambda: open_folder(folder, resume))
+    done = False
+    try:
+        yield
+        done = True
+    finally:
+        if ranks.rank == 0 and (done or not resume):
+            remove_folder(folder)
 
 
 def _forward(
@@ -198,6 +223,8 @@ class _Results:
             whole = value.whole() if isinstance(value, TableTensor) else value.detach()
             if path is None:
                 return whole.to("cpu", copy=True).contiguous()
+            if computer.ranks.rank > 0:  # the first rank writes it
+                return whole
             table = new_table(tuple(whole.shape), whole.dtype, path).copy_(whole)
         if path is not None:
             self._paths[id(table)] = path
@@ -207,15 +234,15 @@ class _Results:
         """Return the result with its files moved to their places."""
         places = {id(tensor): _file_of(out, key) for tensor, key in _named(found)}
 
-        def moved_or_same(value: Any) -> Any:
-            if not isinstance(value, Tensor):
-                return value
-            path = self._paths.pop(id(value))
-            os.replace(path, places[id(value)])
-            array = np.load(places[id(value)], mmap_mode="r+")
-            return torch.from_numpy(array).view(value.dtype)
+        def move() -> None:
+            for tensor, place in places.items():
+                os.replace(self._paths[tensor], place)
 
-        return _mapped(moved_or_same, found)
+        def opened(value: Any) -> Any:
+            return open_table(places[id(value)], value.dtype) if id(value) in places else value
+
+        self._run.computer.ranks.from_first("moving the result", move)
+        return _mapped(opened, found)
 
 
 def _mapped(function: Callable[[Any], Any], value: Any) -> Any:
@@ -267,10 +294,10 @@ def _check_dtype(dtype: torch.dtype | None) -> torch.dtype | None:
     return dtype
 
 
-def _check_out(out: str | Path | None, resume: bool) -> Path | None:
+def _check_out(out: str | Path | None, resume: bool, ranked: bool) -> Path | None:
     if out is None:
-        if resume:
-            raise ValueError("resume=True needs out=, the file that the result goes to.")
+        for needs in [f"resume={resume}"] * resume + ["split_by_rank="] * ranked:
+            raise ValueError(f"{needs} needs out=, the file that the result goes to.")
         return None
     path = Path(out)
     if path.suffix != ".npy":

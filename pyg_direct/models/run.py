@@ -38,14 +38,16 @@ class Run:
     def __init__(self, computer: Computer) -> None:
         self.computer, self.device = computer, computer.backend.device
         self._readers: dict[int, weakref.WeakSet[Any]] = {}  # of plain tensors, by storage
-        self._tensors: weakref.WeakSet[Token] = weakref.WeakSet()
+        self._tensors: weakref.WeakValueDictionary[int, Token] = weakref.WeakValueDictionary()
+        self._made = 0  # tensors so far
 
     # --- tensors and nodes ---
 
     def wrap(self, node: Node) -> TableTensor:
         """Return a tensor for the user's forward."""
         found = TableTensor(self, node)
-        self._tensors.add(found.token)
+        self._tensors[self._made] = found.token
+        self._made += 1
         return found
 
     def leaf(self, tensor: Tensor, dim: int, own: bool = False) -> Leaf:
@@ -95,10 +97,12 @@ class Run:
 
     def finish(self) -> None:
         """Compute what the model has kept, as its tensors are used later."""
-        for token in list(self._tensors):
-            table = token.tensor()
-            if table is not None:
-                self.computer.complete(table.node)
+        kept = {made: token.tensor() for made, token in self._tensors.items()}
+        tables = {made: table for made, table in kept.items() if table is not None}
+        # What one rank still holds and another does not is garbage that was not collected yet.
+        ranks = self.computer.ranks.exchange("what the model keeps", set(tables))
+        for made in sorted(set.intersection(*ranks)):
+            self.computer.complete(tables[made].node)
 
     # --- operations ---
 

@@ -25,6 +25,14 @@ def default_group() -> Any:
     return dist.group.WORLD
 
 
+def check_split(by: Any) -> None:
+    """Raise TypeError unless `by`, an argument `split_by_rank`, is a bool or a process group."""
+    if not isinstance(by, (bool, dist.ProcessGroup)):
+        raise TypeError(
+            f"split_by_rank must be True, False or a torch.distributed.ProcessGroup, got {by!r}."
+        )
+
+
 def gathered(value: Any, group: Any, device: torch.device) -> list[Any]:
     """Return the values of all ranks, by rank. Collective: waits for every rank of the group.
 

@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch.utils.data import DistributedSampler
 
 from ..core.arguments import check_choice, check_count
-from .exchange import default_group
+from .exchange import check_split, default_group
 
 NAMES = ("split_by_rank", "rank", "world_size", "tail")
 TAILS = ("pad", "drop", "uneven")
@@ -59,10 +59,7 @@ def take_split(options: dict[str, Any], seed: int | None) -> Split:
     """
     given = {name: options.pop(name) for name in NAMES if name in options}
     by = given.get("split_by_rank", False)
-    if not isinstance(by, (bool, dist.ProcessGroup)):
-        raise TypeError(
-            f"split_by_rank must be True, False or a torch.distributed.ProcessGroup, got {by!r}."
-        )
+    check_split(by)
     numbers = _numbers(given.get("rank"), given.get("world_size"), bool(by), seed)
     tail = check_choice("tail", given.get("tail", "pad"), TAILS)
     split = Split(by or None, numbers, tail)

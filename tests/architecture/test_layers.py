@@ -29,7 +29,7 @@ FLOORS: list[dict[str, set[str]]] = [
     },
     {
         "loaders": {"core", "graph", "ops", "sampling", "batch", "loading"},
-        "models": {"core", "graph", "ops", "batch", "loading"},
+        "models": {"core", "graph", "ops", "batch", "loading", "ranks"},
     },
     {"face": {"core", "files", "loaders", "models", "ops", "ranks", "sampling", "tools"}},
 ]
