@@ -18,6 +18,17 @@ def size_text(num_bytes: int) -> str:
     return f"{num_bytes} bytes"
 
 
+def seconds_text(seconds: float) -> str:
+    """Return a time with its unit, and about three digits.
+
+    Example: 12.34 is "12.3 s", 0.05 is "50 ms", 0.0000042 is "4.2 µs", 4321.5 is "4,322 s".
+    """
+    units = ((1, "s"), (1e-3, "ms"), (1e-6, "µs"))
+    factor, unit = next((entry for entry in units if seconds >= entry[0]), units[-1])
+    value = seconds / factor
+    return f"{value:,.0f} {unit}" if value >= 100 else f"{value:.3g} {unit}"
+
+
 def blocks_of_row(row_bytes: int, block_bytes: int, address: int = 0) -> float:
     """Return how many aligned blocks of memory a row of a table touches, averaged over its rows.
 

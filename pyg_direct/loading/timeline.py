@@ -6,6 +6,8 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from ..core.units import seconds_text
+
 LOOP = "loop"
 PRODUCER = "pyg_direct-producer-"  # names of the producers' threads begin with it
 COLOURS = {
@@ -50,7 +52,7 @@ def draw(events: Sequence[Event], title: str, axes: Any) -> None:
     for stage, colour in COLOURS.items():
         shown = [event for event in events if event.stage == stage]
         seconds = sum(event.end - event.begin for event in shown)
-        label = f"{stage}, {seconds:.2f} s"
+        label = f"{stage}, {seconds_text(seconds)}"
         for row, lane in enumerate(lanes):
             spans = [(e.begin - origin, e.end - e.begin) for e in shown if e.lane == lane]
             if spans:

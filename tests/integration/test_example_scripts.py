@@ -81,6 +81,14 @@ def test_scripts_have_help(name: str, capsys: pytest.CaptureFixture[str]) -> Non
     assert "--batch-size" in text
 
 
+@pytest.mark.slow
+@QUIET
+@pytest.mark.parametrize(("task", "least"), [("customers", 0.75), ("products", 0.07)])
+def test_tables_of_relbench(task: str, least: float) -> None:
+    pytest.importorskip("relbench")
+    assert script("relational").main(["--task", task]) > least
+
+
 def test_auc() -> None:
     label = torch.tensor([1.0, 0, 1, 0, 0])
     # Of the 6 pairs (positive, negative) the positive scores higher in 5.

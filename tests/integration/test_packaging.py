@@ -37,6 +37,7 @@ def test_the_sdist_holds_what_it_takes_to_build_and_test(tmp_path):
     (path,) = tmp_path.glob("*.tar.gz")
     with tarfile.open(path) as archive:
         names = {name.split("/", 1)[1] for name in archive.getnames()}
+    assert {"README.md", "CHANGELOG.md", "CITATION.cff", "LICENSE"} <= names
     for folder in ("cuda", "pyg_direct", "tests", "docs", "examples", "benchmarks"):
         ignored = {"__pycache__", "_build", "_generated"}
         files = (

@@ -17,6 +17,7 @@ from torch_geometric.data import Data
 from pyg_direct import NeighborLoader
 from pyg_direct.batch import gather
 from pyg_direct.core.types import Table, Traffic
+from pyg_direct.core.units import seconds_text
 from pyg_direct.loading import base, recorder
 from pyg_direct.loading.recorder import Recorder
 from pyg_direct.loading.stats import STAGES, Stats
@@ -315,6 +316,14 @@ def test_the_timeline_has_a_lane_for_each_producer(workers, lanes) -> None:
     assert sorted(legend) == sorted({event.stage for event in epoch.events})
     assert set(legend) <= set(COLOURS)
     assert len(epoch.events) == sum(len(c.get_paths()) for c in axes.collections)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(12.34, "12.3 s"), (4321.5, "4,322 s"), (0.05, "50 ms"), (4.2e-6, "4.2 µs"), (0, "0 µs")],
+)
+def test_times_have_a_unit_that_fits(seconds, text) -> None:
+    assert seconds_text(seconds) == text
 
 
 def test_copies_are_a_stage_of_their_own(monkeypatch, clock) -> None:
