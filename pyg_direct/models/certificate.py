@@ -87,11 +87,12 @@ class Certificate:
             plain: returns what a copy of `model` returns, of its rows those of the seeds.
         """
         state = ModelState(model)
+        parameters = [p for p in model.parameters() if p.requires_grad]
         try:
-            twin, keep_shared = state.copy_of_model()
+            with same_generators(parameters):  # a copy may be initialised, as of PyG 2.6's Linear
+                twin, keep_shared = state.copy_of_model()
         except Exception:  # what a model holds need not be one that can be copied
             return ""
-        parameters = [p for p in model.parameters() if p.requires_grad]
         try:
             with keep_shared:
                 expected = _outcome(lambda: plain(twin), twin, parameters)

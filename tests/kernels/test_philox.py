@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from versions import needs_numpy_2
 
 from pyg_direct.core.types import BatchKey, Csc, SamplingPlan
 from pyg_direct.kernels import hops, philox, sample
@@ -163,6 +164,7 @@ def run_as_python(patch: pytest.MonkeyPatch, recorder: Recorder) -> None:
     patch.setattr(sample, "prefetch", lambda array, index: None)
 
 
+@needs_numpy_2
 def test_no_counter_serves_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """Over hops, relations, nodes, slots and refusals."""
     recorder = Recorder()

@@ -1,7 +1,6 @@
 """The CPU's search for the part of a list that is not too late."""
 
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,6 +8,7 @@ import pytest
 from pyg_direct.core import types
 from pyg_direct.core.types import EDGE_TIME
 from pyg_direct.kernels import temporal
+from pyg_direct.ops.cuda.source import source_folder
 
 
 def ints(*values: int) -> np.ndarray:
@@ -45,7 +45,7 @@ def test_count_until(by_edge: bool) -> None:
 
 
 def test_sentinels_are_the_same_everywhere() -> None:
-    source = (Path(__file__).parents[2] / "cuda" / "times.cuh").read_text()
+    source = (source_folder() / "times.cuh").read_text()
     edge_time, no_time = map(int, re.findall(r"kEdgeTime = (-?\d+), kNoTime = (-?\d+);", source)[0])
     assert edge_time == types.EDGE_TIME
     assert no_time == types.NO_TIME == temporal.NO_TIME

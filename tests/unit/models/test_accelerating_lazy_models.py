@@ -4,7 +4,7 @@ import warnings
 
 import pytest
 import torch
-from batches import arguments, heterogeneous_graph, homogeneous_graph, loader_of
+from batches import arguments, heterogeneous_graph, homogeneous_graph, loader_of, plain
 from torch_geometric.nn import HeteroConv, SAGEConv
 
 from pyg_direct import accelerate
@@ -54,8 +54,7 @@ def test_a_lazy_model_is_accelerated_from_the_second_batch_on(kind) -> None:
         for batch in loader:
             given, size = arguments(batch), batch.batch_size
             found = fast(**given)[:size]
-            tensors = {name: value.as_subclass(torch.Tensor) for name, value in given.items()}
-            assert torch.allclose(found, model(**tensors)[:size])
+            assert torch.allclose(found, model(**plain(given))[:size])
     assert fast.acceleration.reason == ""
     assert set(fast.acceleration.forms().values()) == {"product"}
 

@@ -6,7 +6,6 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-import tomllib
 
 from pyg_direct.tools import command
 
@@ -14,6 +13,7 @@ ROOT = Path(__file__).parents[3]
 
 
 def test_it_is_installed_as_a_script() -> None:
+    tomllib = pytest.importorskip("tomllib")  # of Python 3.11
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
     module, function = scripts[command.PROGRAM].split(":")
     assert getattr(import_module(module), function) is command.main

@@ -63,17 +63,15 @@ def test_headers_are_part_of_the_text(tmp_path: Path) -> None:
 def test_sources_are_found_in_a_wheel_and_in_a_checkout(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    checkout = Path(source.__file__).resolve().parents[3] / "cuda"
-    assert source.source_folder() == checkout
-    assert not (checkout / "__init__.py").exists()  # it would hide NVIDIA's namespace `cuda`
-    wheel = tmp_path / "pyg_direct"
-    (wheel / "ops").mkdir(parents=True)
-    monkeypatch.setattr(source, "__file__", str(wheel / "ops" / "cuda" / "source.py"))
+    assert not (source.source_folder() / "__init__.py").exists()  # NVIDIA's `cuda` is a namespace
+    package = tmp_path / "pyg_direct"
+    monkeypatch.setattr(source, "__file__", str(package / "ops" / "cuda" / "source.py"))
     with pytest.raises(FileNotFoundError, match="Install pyg-direct again"):
         source.source_folder()
-    (wheel / "cuda").mkdir()
-    (wheel / "cuda" / FILES[0]).write_text("")
-    assert source.source_folder() == wheel / "cuda"
+    for folder in (tmp_path / "cuda", package / "cuda"):  # a checkout; a wheel
+        folder.mkdir(parents=True)
+        (folder / FILES[0]).write_text("")
+        assert source.source_folder() == folder
 
 
 def test_text_and_parameters_are_read_once() -> None:
