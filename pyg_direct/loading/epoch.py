@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import torch
@@ -172,16 +173,17 @@ class Epoch:
         failed, number = isinstance(made, Failure), steps.first
         following, done = steps.after(number)
         self._recorder.hand_over(asked, None if failed else number)
-        # Of two iterators the one that was begun last sets the state of the loader.
-        counts = not failed and progress.ticket == self._ticket
-        # No signal handler runs between these assignments, nor between them and the end of the
-        # function: the interpreter runs them where functions are called and in loops.
-        steps.first = following
-        if counts:
-            progress.batch = done
-        self._torn = False
         if failed:
+            steps.first, self._torn = following, False
             made.raise_once()
+        # Of two iterators the one that was begun last sets the state of the loader.
+        counting: Any = progress if progress.ticket == self._ticket else SimpleNamespace()
+        # No signal handler runs between these assignments, nor between them and the end of the
+        # function: the interpreter runs them where functions are called, in loops, and before
+        # Python 3.11 at every conditional jump.
+        steps.first = following
+        counting.batch = done
+        self._torn = False
         return made
 
     @serial_after_fork
