@@ -16,6 +16,8 @@ from torch import Tensor
 
 from .rows import Rows
 
+STEP_BYTES = 1 << 20  # that are read over at a time
+
 
 class ArrayRows(Rows):
     """An array in the format of NumPy's ``.npy``, alone or in an ``.npz``."""
@@ -83,7 +85,7 @@ class _NpyArray:
     """
 
     def __init__(self, name: str, opened: Callable[[], BinaryIO], num_bytes: int) -> None:
-        self._opened = opened
+        self._name, self._opened = name, opened
         with opened() as file:
             try:
                 version = np.lib.format.read_magic(file)
@@ -111,7 +113,13 @@ class _NpyArray:
     def open_at(self, element: int) -> BinaryIO:
         """Open the file at one of its elements."""
         file = self._opened()
-        file.seek(self._offset + element * self.dtype.itemsize)
+        position = self._offset + element * self.dtype.itemsize
+        if not isinstance(file, zipfile.ZipExtFile):
+            file.seek(position)
+            return file
+        # From Python 3.12 on, `seek` in an array that is not compressed ends the check of its CRC.
+        for begin in range(0, position, STEP_BYTES):
+            _fill(file, np.empty(min(STEP_BYTES, position - begin), np.uint8), self._name)
         return file
 
 
