@@ -22,6 +22,7 @@ from benchmarks.training.end_to_end import ACCELERATED, best_rows
 
 README = REPOSITORY / "README.md"
 MEASUREMENTS = REPOSITORY / "docs" / "measurements.md"
+LABOR = REPOSITORY / "docs" / "guides" / "labor.md"
 MALLOC = "default"  # of glibc, as a user has it
 
 # Name in the result -> name in the README; from the first to the last row.
@@ -158,6 +159,32 @@ def first_use(folder: Path) -> list[str]:
     )
 
 
+def labor(folder: Path) -> list[str]:
+    """Return the table of what LABOR, dependent batches and proximity give."""
+    result = _read(folder, "labor")
+    rows = []
+    for name, (plain, found, _) in result["batches"].items():
+        cells = [f"{found[k]['median'] / plain[k]['median']:.2f}" for k in ("nodes", "edges")]
+        cells.append(times(found["milliseconds"]["median"] / plain["milliseconds"]["median"]))
+        for sampling, window, order in (
+            ("uniform", 1, "shuffle"),
+            ("labor", 64, "shuffle"),
+            ("uniform", 1, "proximity"),
+            ("labor", 64, "proximity"),
+        ):
+            (missed,) = [
+                row["missed"]["lru 0.1"]
+                for row in result["caches"][name]
+                if (row["sampling"], row["batch_dependency"], row["order"])
+                == (sampling, window, order)
+            ]
+            cells.append(f"{100 * missed:.0f} %")
+        rows.append([name, *cells])
+    head = ["", "nodes", "edges", "time of sampling"]
+    head += ["misses, uniform", "`batch_dependency=64`", '`order="proximity"`', "both"]
+    return table(head, rows)
+
+
 TABLES: dict[Path, dict[str, Callable[[Path], list[str]]]] = {
     README: {"speed": speed},
     MEASUREMENTS: {
@@ -167,6 +194,7 @@ TABLES: dict[Path, dict[str, Callable[[Path], list[str]]]] = {
         "end_to_end": end_to_end,
         "first_use": first_use,
     },
+    LABOR: {"labor": labor},
 }
 
 

@@ -36,7 +36,8 @@ struct Graph {
 
 // The seeds, and the list of each node type, one behind the other.
 struct Nodes {
-  In<i64> key;           // [2]: of the batch's draws, low word first
+  // [7]: of the batch's draws, low word first; then of LABOR's variates, two keys and a share
+  In<i64> key;
   In<i64> seed;          // [n]: node ids, type by type
   In<i64> seed_start;    // [T + 1]: first seed of each type, which is also its first subgraph
   In<i64> seed_time;     // [n]; [0] without times

@@ -10,7 +10,7 @@
 #include "common.cuh"
 
 // What a draw is for: the low byte of counter word 3.
-constexpr u32 kPurposeUniform = 0, kPurposeWeighted = 1;
+constexpr u32 kPurposeUniform = 0, kPurposeWeighted = 1, kPurposeLabor = 2;
 
 struct Words {
   u32 word[4];

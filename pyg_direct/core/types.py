@@ -46,6 +46,27 @@ class BatchKey(NamedTuple):
     high: int
 
 
+class Variates(NamedTuple):
+    """What the variates of LABOR follow from: key `next` for a share of the nodes, else `first`."""
+
+    first: BatchKey
+    next: BatchKey
+    share: int  # of 2^32, in [0, 2^32)
+
+
+class DependentKey(BatchKey):
+    """The key of a batch that shares variates with the batches around it."""
+
+    variates: Variates
+
+    @classmethod
+    def of(cls, key: BatchKey, variates: Variates) -> DependentKey:
+        """Return a key with its variates."""
+        dependent = cls(*key)
+        dependent.variates = variates
+        return dependent
+
+
 class Ends(NamedTuple):
     """The numbers of nodes and of edges, by type; a homogeneous graph has the one type None."""
 
@@ -229,6 +250,8 @@ class Rules(NamedTuple):
     excluded: ExcludedEdges | None = None
     """Edges that are neither drawn nor induced. If the batch is not disjoint, their destinations
     must be seeds: no other lists are looked at."""
+    variates: Variates | None = None
+    """Of LABOR; None for those of the batch's key alone."""
 
 
 NO_RULES = Rules()
@@ -273,6 +296,8 @@ class SamplingPlan(NamedTuple):
     id_dtype: torch.dtype  # dtype of the `edge_index` handed out: int64 or int32
     window: int = -1  # with times: how much older than its seed a neighbour may be; -1: any age
     excluding: bool = False  # whether batches may do without some edges
+    labor: bool = False  # fan-outs take the edges of smallest variates; see `kernels/labor.py`
+    layer_dependency: bool = False  # of LABOR: all hops have the same variates
 
     @property
     def growth(self) -> float:

@@ -8,6 +8,7 @@ from functools import partial
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from ..core.threads import MIN_EDGES_PER_THREAD, available_cores, run_all
@@ -90,3 +91,18 @@ def _first(check: Callable[[int, int], int], first: int, last: int, edges: int) 
     cuts = [first + (last - first) * i // pieces for i in range(pieces + 1)]
     found = run_all([partial(check, a, b) for a, b in pairwise(cuts)])
     return next((at for at in found if at >= 0), -1)
+
+
+def parallel_edges(csc: Csc) -> tuple[int, int, int] | None:
+    """Return the first edge that has a parallel one: relation, source, destination.
+
+    Args:
+        csc: a graph on the host, verified; all of it is read.
+    """
+    for r in range(csc.num_relations):
+        seen = np.full(int(csc.num_nodes[csc.src_type[r]]), -1, np.int64)
+        at = bounds.first_parallel(_lists(csc, r), csc.indices, seen)
+        if at >= 0:
+            destination = int(np.searchsorted(_lists(csc, r), at, side="right")) - 1
+            return r, int(csc.indices[at]), destination
+    return None

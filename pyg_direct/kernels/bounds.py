@@ -115,3 +115,22 @@ def first_bad_alias(
             if not abs(left[i]) <= SHARE_ERROR * share + slack:
                 return v
     return -1
+
+
+@kernel
+def first_parallel(indptr: Ints, indices: Ints, seen: Ints) -> int:
+    """Return the first edge whose source is in its list before it; -1 if there is none.
+
+    Args:
+        indptr: [lists + 1], of one relation.
+        indices: sources by position.
+        seen: [sources], of -1: scratch memory.
+
+    Example: the lists [4, 9] and [9, 4, 9] give position 4.
+    """
+    for v in range(indptr.shape[0] - 1):
+        for p in range(indptr[v], indptr[v + 1]):
+            if seen[indices[p]] == v:
+                return p
+            seen[indices[p]] = v
+    return -1

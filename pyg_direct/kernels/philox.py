@@ -31,6 +31,7 @@ STREAM_SHIFT = np.uint64(8)
 # What a draw is for: the low byte of counter word 3. Its other 24 bits count rejected attempts.
 PURPOSE_UNIFORM = np.uint64(0)
 PURPOSE_WEIGHTED = np.uint64(1)
+PURPOSE_LABOR = np.uint64(2)
 
 Word = np.uint64
 

@@ -16,7 +16,7 @@ from ..core.arguments import check_ids, check_input_id, check_negatives, check_t
 from ..core.pyg import SubgraphType
 from ..core.types import BatchKey
 from ..loading.base import DirectLoader
-from ..loading.options import DEFAULT_PREFETCH
+from ..loading.options import DEFAULT_PREFETCH, check_dependency
 from ..loading.seeds import link_seeds
 from ..loading.site import Placing
 from ..sampling.negatives import check_weights
@@ -104,6 +104,10 @@ class LinkNeighborLoader(DirectLoader, torch_geometric.loader.LinkNeighborLoader
         prefetch: int = DEFAULT_PREFETCH,
         time_window: int | None = None,
         exclude_seed_edges: bool | str | EdgeType | None = None,
+        sampling: str = "uniform",
+        layer_dependency: bool = False,
+        batch_dependency: int = 1,
+        order: Tensor | str | None = None,
         **kwargs: Any,
     ) -> None:
         if neighbor_sampler is None and (edge_label_time is None) != (time_attr is None):
@@ -112,7 +116,7 @@ class LinkNeighborLoader(DirectLoader, torch_geometric.loader.LinkNeighborLoader
                 f"'edge_label_time' is {states[edge_label_time is not None]} while 'time_attr' is "
                 f"{states[time_attr is not None]}. Temporal sampling needs both of them."
             )
-        sampling = {
+        arguments = {
             "subgraph_type": subgraph_type,
             "replace": replace,
             "disjoint": disjoint,
@@ -120,6 +124,8 @@ class LinkNeighborLoader(DirectLoader, torch_geometric.loader.LinkNeighborLoader
             "time_attr": time_attr,
             "weight_attr": weight_attr,
             "time_window": time_window,
+            "sampling": sampling,
+            "layer_dependency": layer_dependency,
             "exclude_seed_edges": exclude_seed_edges,
             "is_sorted": is_sorted,
             "directed": directed,
@@ -132,9 +138,11 @@ class LinkNeighborLoader(DirectLoader, torch_geometric.loader.LinkNeighborLoader
         }
         placing = Placing(device, topology, features, device_bytes, ids, gather_blocks)
         sampler = self._prepare(
-            data, num_neighbors, sampling, neighbor_sampler, placing, seed, prefetch, options,
+            data, num_neighbors, arguments, neighbor_sampler, placing, seed, prefetch, options,
             feature_dtype,
         )  # fmt: skip
+        self._progress.batch_dependency = check_dependency(batch_dependency, sampler)
+        self._begin_order(order, options)
         check_tensor("edge_label", edge_label)
         check_tensor("edge_label_time", edge_label_time)
         # PyG asks for the smallest label, also of none.
@@ -150,6 +158,8 @@ class LinkNeighborLoader(DirectLoader, torch_geometric.loader.LinkNeighborLoader
             neg_sampling=check_negatives(neg_sampling, neg_sampling_ratio),
             **options,
         )
+        links = self.input_data
+        self._finish_order(order, links.col, links.input_type and links.input_type[-1])
         self.edge_label_index = edge_label_index
         if no_labels:
             self.input_data.label = edge_label

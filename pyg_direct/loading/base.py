@@ -35,12 +35,13 @@ from ..ops.backend import Backend
 from ..ops.placement import Placement
 from ..ops.streams import NoStreams
 from ..ranks.split import take_split
-from ..sampling.sampler import NeighborSampler, NumNeighborsLike
+from ..sampling.sampler import NeighborSampler, NumNeighborsLike, keyed
 from .batch_keys import batch_keys
 from .description import describe, rebuilding_by_lightning
 from .epoch import BatchTask, Epoch, Producers
 from .forked import SerialAfterFork
 from .options import check_names, check_prefetch, refuse_unused, threads_of_a_batch
+from .order import ClusterOrder, check_order, ranks_among
 from .producing import producing, start_producer, weak_work
 from .progress import Progress
 from .recorder import Recorded, Recorder
@@ -128,6 +129,44 @@ class DirectLoader(SerialAfterFork, Recorded, Resuming, torch.utils.data.DataLoa
         if seed is not None and kwargs.get("generator") is None and kwargs.get("shuffle"):
             self._shuffle_generator = kwargs["generator"] = torch.Generator()
         return self._site.sampler
+
+    def _begin_order(self, order: Any, options: dict[str, Any]) -> None:
+        """Put the sampler of `order` into the options of DataLoader; comes before its initialiser.
+
+        With a seed, it follows that, as `shuffle` does.
+        """
+        if order is None:
+            return
+        check_order(order, options)
+        if self._progress.seed is not None and options.get("generator") is None:
+            self._shuffle_generator = options["generator"] = torch.Generator()
+        options["sampler"] = ClusterOrder(options.get("generator"))
+
+    def _finish_order(self, order: Any, nodes: Tensor, node_type: Any) -> None:
+        """Say where the seeds are; comes behind the initialiser.
+
+        Args:
+            order: as the user gave it.
+            nodes: int64 [seeds], which stand for the seeds in 'proximity'.
+            node_type: of these.
+        """
+        if order is None:
+            return
+        sampler = self.__dict__["sampler"]
+        if isinstance(order, Tensor):
+            if len(order) != len(nodes):
+                raise ValueError(
+                    f"order must hold one integer for each of {len(nodes)} seeds, got {len(order)}."
+                )
+            sampler.cluster = order.to("cpu", torch.int64, copy=True)
+        elif not isinstance(self._sampler, NeighborSampler):
+            raise ValueError(
+                f"order='proximity' needs pyg_direct's own NeighborSampler, which knows the graph, "
+                f"got {type(self._sampler).__name__}. Pass a tensor of clusters instead."
+            )
+        else:
+            rank = keyed(self._sampler).proximity(node_type)[nodes]
+            sampler.cluster, sampler.by_rank = ranks_among(rank), True
 
     @property
     def placement(self) -> Placement:

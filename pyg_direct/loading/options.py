@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import warnings
 from typing import Any
+
+from torch_geometric.sampler import BaseSampler
 
 from ..core.arguments import check_count
 from ..core.threads import available_cores
 from ..ranks.split import NAMES as SPLIT_NAMES
+from ..sampling.sampler import NeighborSampler, keyed
 from .forked import torch_threads
 
 DEFAULT_PREFETCH = 2
+MOST_DEPENDENT = 256  # of `batch_dependency`, without a warning
 
 OURS_TO_GIVE = {"self", "args", "kwargs", "node_sampler", "link_sampler"}
 
@@ -34,6 +39,23 @@ def check_names(options: dict[str, Any], loader: type) -> None:
             near = difflib.get_close_matches(name, sorted(known), n=1)
             hint = f" Did you mean {near[0]}=?" if near else ""
             raise TypeError(f"{loader.__name__} has no argument {name}=.{hint}")
+
+
+def check_dependency(value: Any, sampler: BaseSampler) -> int:
+    """Return `batch_dependency`, which needs a sampler of ours with LABOR if it is above 1."""
+    count = check_count("batch_dependency", value, least=1)
+    is_labor = isinstance(sampler, NeighborSampler) and keyed(sampler).settings.sampling == "labor"
+    if count > 1 and not is_labor:
+        raise ValueError(f"batch_dependency={count} has no meaning without sampling='labor'.")
+    if count > MOST_DEPENDENT:
+        warnings.warn(
+            f"batch_dependency={count}: batches that share so many of their draws act like fewer "
+            f"batches, and models have been seen to lose accuracy above {MOST_DEPENDENT}. Misses "
+            f"of a cache are nearly as rare with 64.",
+            UserWarning,
+            stacklevel=3,
+        )
+    return min(count, 2**32 - 1)  # an epoch has fewer batches
 
 
 def refuse_unused(kwargs: dict[str, Any], ours: type) -> None:

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
 
+from .order import ClusterOrder
+
 
 def positions_of(batches: Iterable[Any]) -> Iterator[Any]:
     """Iterate over what a batch sampler gives: lists of positions, or other things of the user's.
@@ -19,6 +21,7 @@ def positions_of(batches: Iterable[Any]) -> Iterator[Any]:
     if type(batches) is BatchSampler and type(batches.sampler) in (
         SequentialSampler,
         RandomSampler,
+        ClusterOrder,
     ):
         return _arrays(batches.sampler, batches.batch_size, batches.drop_last)
     return map(_kept, batches)

@@ -80,6 +80,7 @@ class Progress:
     ticket: int = field(default=0, compare=False)  # of the iterator that may write to this
     next_epoch: int | None = field(default=None, compare=False)  # if the user named it
     agreed: bool = field(default=False, compare=False)  # with the other ranks
+    batch_dependency: int = 1  # of LABOR: batches of a window, which share variates
 
     def begin(self, order: SeedOrder) -> Positions:
         """Begin the next epoch, or go on with the one that was loaded, and return its batches.
@@ -190,7 +191,10 @@ class Progress:
     def keys(self, first: int) -> Iterator[BatchKey]:
         """Return the keys of the batches of this epoch, from a batch on."""
         # The base seed that was drawn for this epoch identifies it.
-        return rng.keys(self.base_seed, 0 if self.seed is None else self.epoch, first)
+        began = (self.base_seed, 0 if self.seed is None else self.epoch, first)
+        if self.batch_dependency > 1:
+            return rng.dependent_keys(*began, self.batch_dependency)
+        return rng.keys(*began)
 
     def _seed_shuffle(self, order: SeedOrder) -> None:
         if order.shuffle_generator is not None and self.seed is not None:

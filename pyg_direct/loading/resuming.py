@@ -16,6 +16,7 @@ from ..ranks.exchange import gathered
 from ..ranks.split import Split
 from ..sampling.sampler import NeighborSampler, keyed
 from .fingerprint import fingerprint_of, of_ranks
+from .order import ClusterOrder
 from .progress import Progress, SeedOrder
 from .shares import Ranks
 from .site import Site
@@ -154,8 +155,11 @@ class Resuming(torch.utils.data.DataLoader[Any]):
         arrays: list[Any] = []
         if isinstance(sampler, NeighborSampler):
             arguments, arrays = keyed(sampler).fingerprint_parts()
-            drawing.update(arguments)
-        order = [type(part).__name__ for part in (batches_of(self), self.__dict__["sampler"])]
+            drawing.update(arguments, batch_dependency=self._progress.batch_dependency)
+        own = self.__dict__["sampler"]
+        order = [type(part).__name__ for part in (batches_of(self), own)]
+        ordered = isinstance(own, ClusterOrder)
+        clusters: dict[str, Any] = {"clusters": fingerprint_of([own.cluster])} if ordered else {}
         return {
             "seed": self._progress.seed,
             "num_seeds": self._num_seeds(),
@@ -165,6 +169,10 @@ class Resuming(torch.utils.data.DataLoader[Any]):
             "generator": self.generator is not None,
             **({TAIL: self._split.tail} if self._split.is_given else {}),
             **of_ranks(getattr(batches_of(self), "sampler", None)),
+            **clusters,
+            **(
+                {"clusters": fingerprint_of([own.cluster])} if isinstance(own, ClusterOrder) else {}
+            ),
             "feature_dtype": self._feature_dtype and str(self._feature_dtype),
             **seeds,
             "seeds": fingerprint_of(tensors),

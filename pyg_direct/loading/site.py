@@ -190,6 +190,7 @@ def check_ready_sampler(sampler: Any, sampling: dict[str, Any], placing: Placing
     defaults = {
         "subgraph_type": "directional",
         "temporal_strategy": "uniform",
+        "sampling": "uniform",
         "directed": True,
         "topology": "auto",
     }

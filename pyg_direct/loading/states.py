@@ -14,15 +14,19 @@ Fingerprint = Mapping[str, Any]
 """Names and values, numbers or texts, of everything that decides what the batches are."""
 TAIL = "tail"  # the field of what ranks do at the end of an epoch
 
+# Fields that states of loaders with `num_neighbors` lack that were saved before there was LABOR.
+BEFORE_LABOR = {"sampling": "uniform", "layer_dependency": False, "batch_dependency": 1}
+
 # Fields of a fingerprint that are hashes, of which the value says nothing: what they stand for.
 HASHES = {
     "graph": "another graph (edges, or what time_attr= or weight_attr= names)",
     "seeds": "other seeds (input_nodes= or edge_label_index=, or their times or labels)",
+    "clusters": "other clusters (order=)",
     "first_batch": "another order of the seeds (sampler= or batch_sampler=)",
 }
 # Fields that no argument is called by: what decides them.
 CAUSES = {
-    "order": "shuffle=, sampler= or batch_sampler= giving",
+    "order": "shuffle=, order=, sampler= or batch_sampler= giving",
     "generator": "generator= given:",
     "loader": "class",
     "sampler": "neighbor_sampler= of class",
@@ -104,4 +108,5 @@ def checked(state: Any) -> dict[str, Any]:
     saved = state["fingerprint"] if version == STATE_VERSION else {k: state[k] for k in extra}
     if not isinstance(saved, Mapping):
         raise refusal(f"'fingerprint' must be a dict, got {saved!r}")
-    return {"seed": state["seed"], **saved}
+    defaults = BEFORE_LABOR if "num_neighbors" in saved else {}
+    return {"seed": state["seed"], **defaults, **saved}

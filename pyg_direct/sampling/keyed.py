@@ -16,14 +16,25 @@ from torch_geometric.typing import NodeType
 
 from ..core.arguments import check_ids
 from ..core.pyg import SubgraphType
-from ..core.types import NO_RULES, BatchKey, Ends, ExcludedEdges, Rules, SampledGraph, SamplingPlan
+from ..core.types import (
+    NO_RULES,
+    BatchKey,
+    DependentKey,
+    Ends,
+    ExcludedEdges,
+    Rules,
+    SampledGraph,
+    SamplingPlan,
+)
 from ..graph.from_pyg import Graph
 from ..graph.verify import verified
 from ..ops.backend import Backend
 from ..ops.host import keys as rng
+from ..ops.host.proximity import breadth_first_ranks
 from .exclusion import SeedEdges
 from .fanouts import Fanouts, check_fanouts, fanout_table, fanouts_of
 from .hops import BatchInput, HopSource, sample_window
+from .labor import check_law
 from .workspaces import WorkspacePool
 
 
@@ -38,6 +49,8 @@ class Settings(NamedTuple):
     time_window: int | None
     sample_direction: str
     exclude_seed_edges: Any = None  # 'self', 'reverse', or the edge type of the reverse edges
+    sampling: str = "uniform"  # or 'labor'
+    layer_dependency: bool = False
 
 
 class NumberedPlan(NamedTuple):
@@ -164,6 +177,11 @@ class KeyedSampler:
             raise ValueError(f"node type must be one of {types}, got {node_type!r}.")
         return int(self.graph.csc.num_nodes[types.index(node_type)])
 
+    def proximity(self, node_type: NodeType | None) -> Tensor:
+        """Return for each node of a type how early a breadth-first search meets it, int64 [N]."""
+        csc = verified(self.backend.memory.to_numpy(self.graph.csc))
+        return breadth_first_ranks(csc)[self.graph.node_types.index(node_type)]
+
     def seed_time(
         self,
         node_type: NodeType | None,
@@ -254,6 +272,8 @@ class KeyedSampler:
             with torch.inference_mode(False):
                 return self.sample(seeds, key, rules)
         number, plan = self._plan
+        if plan.labor and isinstance(key, DependentKey):
+            rules = rules._replace(variates=key.variates)
         # A workspace belongs to one stream, which orders what is done with it.
         kind, pool = (number, self.backend.streams.stream_id()), self.shared.workspaces
         work = pool.take(kind) or self.backend.workspace(self.graph.csc, plan)
@@ -273,21 +293,40 @@ class KeyedSampler:
     def _plan(self) -> NumberedPlan:
         given, fanouts = self.settings, self.fanouts()
         disjoint = self.disjoint
-        key = (fanouts, given.replace, disjoint, given.temporal_strategy, given.time_window)
+        key = (
+            fanouts, given.replace, disjoint, given.temporal_strategy, given.time_window,
+            given.sampling, given.layer_dependency,
+        )  # fmt: skip
         known = self.shared.plans.get(key)
         if known is None:
+            self.check_law()
             check_fanouts(given.num_neighbors, fanouts, given.replace)  # both can be set
             table = fanout_table(fanouts, np.diff(self.graph.csc.edge_base), given.replace)
             recent = given.temporal_strategy == "last"
             window = -1 if given.time_window is None else given.time_window
             plan = SamplingPlan(
                 table, given.replace, disjoint, recent, self.graph.id_dtype, window,
-                excluding=given.exclude_seed_edges is not None,
+                excluding=given.exclude_seed_edges is not None, labor=given.sampling == "labor",
+                layer_dependency=given.layer_dependency,
             )  # fmt: skip
             # Two threads may number a plan at the same time; the one that is kept counts for both.
             numbered = NumberedPlan(next(self.shared.plan_numbers), plan)
             known = self.shared.plans.setdefault(key, numbered)
         return known
+
+    def check_law(self) -> None:
+        """Raise a ValueError if LABOR is asked for beside what it cannot honour."""
+        given, csc = self.settings, self.graph.csc
+        if given.sampling == "labor":
+            temporal = self.graph.node_times is not None
+            check_law(
+                {
+                    "replace=True": given.replace,
+                    "time_attr": temporal,
+                    "disjoint=True": given.disjoint,
+                    "weight_attr": csc.weights is not None,
+                }
+            )
 
     def fanouts(self) -> Fanouts:
         """Return the fan-outs by edge type and hop."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -38,9 +39,11 @@ from ..core.config import as_device
 from ..core.pyg import DataType, SubgraphType, edge_sample, node_sample
 from ..core.types import BatchKey, ExcludedEdges
 from ..graph.shared import shared_graph_of
+from ..graph.verify import verified
 from ..ops.devices import backend_for
 from .fanouts import as_num_neighbors, check_fanouts, fanouts_of
 from .keyed import KeyedSampler, Settings
+from .labor import check_simple
 from .negatives import KeyedNegatives, sample_ends
 from .outputs import Output, in_both_directions, output_of
 
@@ -68,6 +71,17 @@ class NeighborSampler(BaseSampler):
     with replacement, k independent uniform draws if it has any. A negative fan-out takes all
     in-edges, in their order. Parallel edges count one by one. Nodes are numbered by first
     occurrence, seeds first; duplicated seeds keep their places and draw independently.
+
+    Of a list of d edges, at a fan-out of k below d:
+
+    =============== ========== ==================================================================
+    ``sampling``    reads      pays
+    =============== ========== ==================================================================
+    ``"uniform"``   k entries  always: the default
+    ``"labor"``     d entries  where lists are longer than k and overlap, so that a batch has fewer
+                               nodes, and a model, or rows of features, cost more than reading
+                               lists; not where a GPU reads the graph over PCIe
+    =============== ========== ==================================================================
 
     Args:
         data: `torch_geometric.data.Data` or `HeteroData`. Its edges are grouped by destination
@@ -106,6 +120,14 @@ class NeighborSampler(BaseSampler):
         threads: CPU threads that may share one batch.
         time_window: with `time_attr`: no neighbour is older than its seed's time minus this.
         exclude_seed_edges: of links, what no message goes over; see `LinkNeighborLoader`.
+        sampling: 'uniform', where every list draws on its own, or 'labor', where all lists of a hop
+            rank their sources by the same random numbers, so that a batch has fewer nodes. Of a
+            single list every subset is equally likely in both, so models need no weights. LABOR
+            reads whole lists, and a uniform draw only what it takes. Not with `replace`,
+            `disjoint`, `time_attr`, `weight_attr` or parallel edges. (Balin and Catalyurek,
+            "Layer-Neighbor Sampling", NeurIPS 2023, in its sequential form.)
+        layer_dependency: of LABOR: all hops have the same random numbers, so that they share more
+            nodes still; then a sum over two hops or more is no longer an unbiased estimate.
 
     Raises:
         ValueError: bad edges, fan-outs or options; times that are no integers, or on nodes and
@@ -145,6 +167,8 @@ class NeighborSampler(BaseSampler):
         threads: int = 1,
         time_window: int | None = None,
         exclude_seed_edges: Any = None,
+        sampling: str = "uniform",
+        layer_dependency: bool = False,
     ) -> None:
         check_data(data)
         if not check_flag("directed", directed):
@@ -153,6 +177,9 @@ class NeighborSampler(BaseSampler):
             warnings.warn(text, FutureWarning, stacklevel=2)
         check_choice("sample_direction", sample_direction, ("forward", "backward"))
         check_choice("temporal_strategy", temporal_strategy, ("uniform", "last"))
+        check_choice("sampling", sampling, ("uniform", "labor"))
+        if check_flag("layer_dependency", layer_dependency) and sampling != "labor":
+            raise ValueError("layer_dependency=True has no meaning without sampling='labor'.")
         time_window = check_window(time_window, time_attr)
         self.data_type = DataType.from_data(data)
         backward, is_sorted = sample_direction == "backward", check_flag("is_sorted", is_sorted)
@@ -169,9 +196,14 @@ class NeighborSampler(BaseSampler):
         settings = Settings(
             fanouts, replace, disjoint, subgraph_type, temporal_strategy, time_window,
             sample_direction, check_exclusion(exclude_seed_edges, graph.edge_types, mirrored),
+            sampling, layer_dependency,
         )  # fmt: skip
         backend = backend_for(as_device("cpu" if device is None else device, "device"), threads)
         # Shallow copies share it, and each may have other settings.
+        if sampling == "labor":
+            graph = dataclasses.replace(graph, csc=verified(graph.csc))
+            KeyedSampler(graph, backend, where, None, settings).check_law()
+            check_simple(graph.csc, graph.edge_types)
         self._keyed = KeyedSampler.placed(graph, backend, where, check_seed(seed), settings)
         self.num_nodes: Any = self._keyed.num_nodes  # as in PyG: a dict for heterogeneous graphs
         self.keep_orig_edges = False

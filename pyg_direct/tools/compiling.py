@@ -105,6 +105,10 @@ def _loaders(package: Any) -> Iterator[Any]:
         yield package.ClusterLoader(
             package.ClusterData(given, 4, log=False), batch_size=2, **device
         )
+    simple = data.coalesce()  # adds the edges of several up, as LABOR takes no parallel ones
+    yield package.NeighborLoader(
+        simple, **FIXED, sampling="labor", batch_dependency=2, order="proximity", **device
+    )
     for p in (1.0, 2.0):
         yield package.Node2Vec(data.edge_index, 4, 5, 3, p=p, num_nodes=NODES).loader(batch_size=64)
     yield package.NeighborLoader(typed, **FIXED, input_nodes="a", **device)

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
+from torch_geometric.utils import coalesce
 
 import pyg_direct
 
@@ -139,6 +140,15 @@ def quantized_graph() -> Data:
     return found
 
 
+def simple_graph() -> Data:
+    """Return the graph without parallel edges."""
+    found = graph()
+    merged, edge_attr = coalesce(found.edge_index, found.edge_attr, reduce="mean")
+    found.edge_index, found.edge_attr = merged, edge_attr
+    del found.edge_weight
+    return found
+
+
 def saved_graph() -> Any:
     """Return the graph as it is opened from files."""
     folder = Path(tempfile.mkdtemp()) / "graph"
@@ -185,6 +195,7 @@ KINDS: dict[str, Kind] = {
     "node, fan-out of 40": Kind(node(num_neighbors=[40, 2], batch_size=80), ("default", "host")),
     "node, with replacement": Kind(node(replace=True), FEW),
     "node, disjoint": Kind(node(disjoint=True), FEW),
+    "node, LABOR": Kind(node(simple_graph, sampling="labor", batch_dependency=2), FEW),
     "node, induced": Kind(node(subgraph_type="induced"), FEW),
     "node, bidirectional": Kind(node(subgraph_type="bidirectional"), FEW),
     "node, quantized": Kind(node(quantized_graph), FEW),

@@ -48,6 +48,7 @@ def rows(table: dict[str, Iterable[Any]]) -> list[Any]:
 
 
 TIMES = {"time_attr": "time"}
+ONES = torch.ones(NODES)
 
 # Of the sampler, and so of both loaders.
 SAMPLING: dict[str, Iterable[Any]] = {
@@ -61,6 +62,9 @@ SAMPLING: dict[str, Iterable[Any]] = {
     "disjoint": NO_FLAGS,
     "temporal_strategy": ("first", None, 3, True, ["last"]),
     "time_window": (-1, 1.5, "day", True, Row(3)),
+    "sampling": ("poisson", None, 3, True, ["labor"], Row("labor", replace=True),
+                 Row("labor", disjoint=True), Row("labor", **TIMES)),
+    "layer_dependency": (*NO_FLAGS, True),
     "time_attr": ("when", 3, True, ["time"], "x", "name", "short", "weight"),
     "weight_attr": ("w", 3, True, ["weight"], "x", "name", "short", "shape2", "nan", "negative"),
     "is_sorted": (True, "yes", 2, 0.5, None),
@@ -94,6 +98,16 @@ LOADER: dict[str, Iterable[Any]] = {
     "filter_per_worker": ("yes", 2, 0.5),
     "neighbor_sampler": ("x", 3, object(), NeighborSampler, lambda index: index),
     "ids": ("gpu", None, 3, True, ["host"]),
+    "batch_dependency": (0, -1, 1.5, "2", True, None, 8),
+    "order": (
+        "near",
+        3,
+        True,
+        [0, 1],
+        torch.zeros(3, dtype=torch.int64),
+        ONES,
+        Row("proximity", shuffle=True),
+    ),
     "prefetch": (-1, 1.5, True, None, "2", Row(3, prefetch_factor=4, num_workers=1)),
     "features": ("gpu", None, 3, True, ["auto"]),
     "gather_blocks": (0, -1, 1.5, "2", True, [1]),
@@ -114,8 +128,6 @@ NODE: dict[str, Iterable[Any]] = {
                    Row(torch.rand(NODES), **TIMES), Row(torch.tensor(3), **TIMES),
                    Row(torch.zeros(NODES, 2, dtype=torch.int64), **TIMES)),
 }  # fmt: skip
-
-ONES = torch.ones(NODES)
 
 
 def weights(mode: str, src: Any, dst: Any) -> NegativeSampling:

@@ -11,9 +11,18 @@ import torch
 from torch import Tensor
 
 from ...core.threads import split
-from ...core.types import NO_RULES, BatchKey, Csc, Frontier, Picks, Rules, SamplingPlan
+from ...core.types import (
+    NO_RULES,
+    BatchKey,
+    Csc,
+    Frontier,
+    Picks,
+    Rules,
+    SamplingPlan,
+    Variates,
+)
 from ...kernels import alias as weight_tables
-from ...kernels import hops, sample, temporal, weighted
+from ...kernels import hops, labor, sample, temporal, weighted
 from ..backend import ID_LIMIT, batch_too_large, before_window, in_range
 from ..buffers import Resources
 from ..picks import check_frontier
@@ -54,6 +63,7 @@ class CpuDrawing(Scratch):
         self._alias = weight_tables.parts(alias)
         self._largest_fanout = int(plan.fanouts.max(initial=0))
         self._key = (np.uint64(0), np.uint64(0))
+        self._variates = (np.uint64(0),) * 5  # two keys and a share, of LABOR
         self._obey(NO_RULES)
 
     def _obey(self, rules: Rules) -> None:
@@ -70,6 +80,12 @@ class CpuDrawing(Scratch):
 
     def _take(self, key: BatchKey, rules: Rules) -> None:
         self._key = (np.uint64(key.low), np.uint64(key.high))
+        if self._plan.labor:
+            first, following, share = rules.variates or Variates(key, key, 0)
+            self._variates = (
+                np.uint64(first.low), np.uint64(first.high),
+                np.uint64(following.low), np.uint64(following.high), np.uint64(share),
+            )  # fmt: skip
         self._obey(rules)
 
     def _count_items(self, hop: int) -> int:
@@ -140,12 +156,22 @@ class CpuDrawing(Scratch):
         """Draw the edges of the hop."""
         items = int(self._item_base[-1])
         start, degree, item_ptr = self._items
+        items_of_hop = (self._item_base, start, degree, item_ptr)
+        fanout, given = self._plan.fanouts[hop], self._weighted
         arguments = (
-            self._node_ptr, self._relations, self._plan.fanouts[hop], self._plan.replace, hop,
-            *self._key, self._item_base, start, degree, item_ptr,
+            self._node_ptr, self._relations, fanout, self._plan.replace, hop, *self._key,
+            *items_of_hop,
         )  # fmt: skip
+        if self._plan.labor:
+            given = fanout >= 0
 
         def task(first: int, last: int) -> None:
+            if self._plan.labor:
+                labor.draw_labor(
+                    self._csc.indices, self._relations, fanout,
+                    0 if self._plan.layer_dependency else hop, *self._variates, *items_of_hop,
+                    first, last, self._position, self._excluded, self._item_excluded,
+                )  # fmt: skip
             if self._csc.weights is not None:
                 weighted.draw_weighted(
                     *arguments, first, last, self._position,
@@ -158,7 +184,7 @@ class CpuDrawing(Scratch):
                 slots = np.empty(2 << self._largest_fanout.bit_length(), np.int64)
             hops.hop_sampled(
                 self._csc.indices, *arguments, first, last, self._row, self._col, self._position,
-                self._weighted, self._excluded, self._item_excluded, slots, self._item_local,
+                given, self._excluded, self._item_excluded, slots, self._item_local,
             )  # fmt: skip
 
         split(items, min(self._resources.threads, items // MIN_ITEMS_PER_THREAD), task)

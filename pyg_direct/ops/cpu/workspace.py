@@ -48,7 +48,7 @@ class CpuWorkspace(CpuDrawing):
             csc.verified
             and csc.times is None
             and csc.weights is None
-            and not (plan.disjoint or plan.replace)
+            and not (plan.disjoint or plan.replace or plan.labor)
             and len(plan.fanouts) > 0
             and self._largest_fanout <= hops.LARGEST_FANOUT
         )

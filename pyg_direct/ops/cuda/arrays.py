@@ -10,7 +10,15 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from ...core.types import BatchKey, Csc, ExcludedEdges, IntTable, Rules, SamplingPlan
+from ...core.types import (
+    BatchKey,
+    Csc,
+    ExcludedEdges,
+    IntTable,
+    Rules,
+    SamplingPlan,
+    Variates,
+)
 from . import memory as device_memory
 from .descriptor import Descriptor
 
@@ -146,7 +154,7 @@ class BatchState:
         }
         head: dict[str, tuple[int, ...]] = {
             "descriptor": (len(descriptor.words),), "window": (3,), "node_start": (types,),
-            "slot_base": (types + 1,), "hop_start": (hops + 1,), "key": (2,),
+            "slot_base": (types + 1,), "hop_start": (hops + 1,), "key": (7,),
             "seed_start": (types + 1,),
         }  # fmt: skip
         self._shapes = {**head, **self._counts}
@@ -211,7 +219,8 @@ class BatchState:
         tables["node_ptr"][:], tables["item_base"][:] = 0, 0
         tables["node_ptr"][hop + 1] = sizes
         np.cumsum(sizes[self._dst_type], out=tables["item_base"][hop, 1:])
-        tables["key"][:] = key
+        first, following, share = rules.variates or Variates(key, key, 0)
+        tables["key"][:] = (*key, *first, *following, share)
         tables["seed_start"][:] = start
         size = self._fixed + sum(lengths)
         moved = size > len(self._all)

@@ -152,6 +152,11 @@ class CudaDrawing:
         fanouts, replace = self._plan.fanouts[hop], self._plan.replace
         if (fanouts < 0).any():
             steps.append(self._step("sample_all", grids.loop(-(-edges // 4)), hop))
+        if self._plan.labor:
+            if (fanouts >= 0).any():
+                layer = 0 if self._plan.layer_dependency else hop
+                steps.append(self._step("sample_labor", grids.loop(32 * items), hop, layer=layer))
+            return steps
         uniform = fanouts[(fanouts >= 0) & ~self._csc.weighted]
         small = uniform if replace else uniform[uniform <= SMALL_FANOUT]
         if len(small) > 0:
@@ -172,7 +177,8 @@ class CudaDrawing:
 
     def _has_large_fanouts(self, hop: int) -> bool:
         uniform = self._plan.fanouts[hop][~self._csc.weighted]
-        return not self._plan.replace and uniform.max(initial=0) > SMALL_FANOUT
+        drawn = not (self._plan.replace or self._plan.labor)
+        return drawn and uniform.max(initial=0) > SMALL_FANOUT
 
     def _large_fanouts(self, hop: int) -> tuple[int, int]:
         """Return the slots of each warp's hash table in `sample_large`, and its blocks."""

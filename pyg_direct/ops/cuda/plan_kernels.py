@@ -11,7 +11,15 @@ from .launch import Kernel, Library, type_name
 from .source import ONE_BLOCK_FILE, Parameter, declarations, instance_names, read_source
 from .table import NodeTable
 
-FILES = ("sample.cu", "relabel.cu", ONE_BLOCK_FILE, "weighted.cu", "picks.cu", "emit.cu")
+FILES = (
+    "sample.cu",
+    "relabel.cu",
+    ONE_BLOCK_FILE,
+    "weighted.cu",
+    "labor.cu",
+    "picks.cu",
+    "emit.cu",
+)
 
 
 class PlanKernels(Mapping[str, Kernel]):

@@ -222,6 +222,8 @@ class CudaWorkspace(CudaDrawing):
     def _is_small(self, hop: int) -> bool:
         """Whether one block does a hop."""
         fanouts = self._plan.fanouts[hop]
+        if self._plan.labor:
+            return False
         if self._forecast.must_ask(hop) or self._csc.weighted.any() or (fanouts < 0).any():
             return False
         if not self._plan.replace and fanouts.max(initial=0) > SMALL_FANOUT:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-from ...core.types import BatchKey, maker
+from ...core.types import BatchKey, DependentKey, Variates, maker
 from ...kernels.philox import batch_keys, fill_below, philox4x32_of_ints
 from ...kernels.weighted import fill_uniform
 
@@ -23,6 +23,7 @@ COVERAGE_DOMAIN = 3  # subgraphs that GraphSAINT's coefficients are counted over
 WALK_DOMAIN = 4  # random walks that are asked for without a loader
 ORDER_DOMAIN = 5  # random states that samplers draw an epoch's order from, where ranks share it
 NEXT_SEED_DOMAIN = 6  # the base seed of the epoch after one, where ranks share it
+VARIATES_DOMAIN = 7  # what variates of LABOR the batches of a window begin with
 
 KEYS_AT_ONCE = 64  # by Python one takes 7 us; so many by a kernel 0.2 us each
 
@@ -49,6 +50,21 @@ def keys(seed: int, epoch: int, first: int) -> Iterator[BatchKey]:
         batch_keys(words, batch, epoch, LOADER_DOMAIN, seed & 0xFFFFFFFF, seed >> 32)
         yield from map(maker(BatchKey), words.tolist())
         batch += KEYS_AT_ONCE
+
+
+def dependent_keys(seed: int, epoch: int, first: int, window: int) -> Iterator[DependentKey]:
+    """Yield the keys of an epoch's batches, of which so many in a row share variates.
+
+    Of batch b, (b mod window) / window of the variates are those that the next window begins with.
+
+    Args:
+        seed, epoch, first: as of `keys`.
+        window: number of batches, in [1, 2^32).
+    """
+    for batch, key in enumerate(keys(seed, epoch, first), first):
+        number, place = divmod(batch, window)
+        begin, end = (derive(seed, epoch, number + i, VARIATES_DOMAIN) for i in range(2))
+        yield DependentKey.of(key, Variates(begin, end, (place << 32) // window))
 
 
 def integers(key: BatchKey, draw: int, size: int, end: int) -> torch.Tensor:

@@ -53,6 +53,9 @@ for more in (
     for batch in pyg_direct.NeighborLoader(data, **options, **more):
         pass
 next(iter(pyg_direct.LinkNeighborLoader(data, **options, neg_sampling="binary")))
+simple = data.coalesce()
+for order in ("proximity", simple.y // 10):
+    next(iter(pyg_direct.NeighborLoader(simple, **options, sampling="labor", order=order)))
 next(iter(pyg_direct.ShaDowKHopSampler(data, 2, 3, batch_size=8)))
 data.x = pyg_direct.quantize(data.x)
 next(iter(pyg_direct.NeighborLoader(data, **options)))

@@ -1,0 +1,1 @@
+"""LABOR, dependent batches and orders of seeds against plain sampling."""

@@ -1,0 +1,86 @@
+"""Orders of seeds in which those of one batch, and of batches in a row, are near each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import Sampler
+
+from ..ops.host import keys as rng
+
+# Parts of the order that batches take seeds from, and seeds in a row of a breadth-first search that
+# make a cluster. Fewer parts keep more rows from batch to batch and mix fewer labels: batches of
+# 512 of the Debian graph are 0.15 from the labels of all in total variation (0.11 when shuffled);
+# with 32 parts and 64 seeds they were 0.23, and a GraphSAGE lost 0.7 % of accuracy.
+LANES, CHUNK = 128, 16
+
+
+class ClusterOrder(Sampler[int]):
+    """Goes through the seeds cluster by cluster, in a new random order in each epoch.
+
+    Clusters come in random order, as do the seeds of a cluster; what that gives is cut into
+    `LANES` parts of equal length, of which batches take seeds in turns, so that the labels of a
+    batch are those of several clusters. With ranks in place of clusters, `CHUNK` seeds in a row
+    are a cluster, from a random place on. This follows Liu et al., "BGL: GPU-Efficient GNN
+    Training by Optimizing Graph Data I/O and Preprocessing" (NSDI 2023), which interleaves
+    breadth-first sequences with random shifts.
+
+    Attributes:
+        cluster: int64 [seeds], the cluster of each seed.
+        by_rank: whether it holds ranks, all different, and not clusters.
+        generator: from which each epoch draws one number; None for torch's default generator.
+    """
+
+    def __init__(self, generator: torch.Generator | None) -> None:
+        self.cluster = torch.empty(0, dtype=torch.int64)
+        self.by_rank = False
+        self.generator = generator
+
+    def __len__(self) -> int:
+        return len(self.cluster)
+
+    def __iter__(self) -> Iterator[int]:
+        """Begin an epoch.
+
+        Example: clusters [0, 0, 1, 1] in two lanes: 1 may come first with its seeds 3, 2, then 0
+        with 0, 1; the lanes are 3, 2 and 0, 1, and the order is 3, 0, 2, 1.
+        """
+        own = torch.Generator().manual_seed(rng.draw_seed(self.generator))
+        cluster = self.cluster
+        if self.by_rank:
+            cluster = (cluster + int(torch.randint(CHUNK, (), generator=own))) // CHUNK
+        count = len(cluster)
+        numbers, cluster = torch.unique(cluster, return_inverse=True)
+        place = torch.randperm(len(numbers), generator=own)[cluster]
+        order = torch.randperm(count, generator=own)
+        order = order[torch.argsort(place[order], stable=True)]
+        lanes = torch.arange(-(-count // LANES) * LANES).view(LANES, -1).t().reshape(-1)
+        return iter(order[lanes[lanes < count]].tolist())
+
+
+def check_order(order: Any, options: dict[str, Any]) -> None:
+    """Raise a TypeError or ValueError unless `order` is one, and nothing else orders the seeds."""
+    if isinstance(order, Tensor):
+        if order.dim() != 1 or order.is_floating_point() or order.dtype == torch.bool:
+            raise ValueError(
+                f"order must hold one integer for each seed, its cluster, got {order.dtype} of "
+                f"shape {tuple(order.shape)}."
+            )
+    elif order != "proximity":
+        raise ValueError(
+            f"order must be 'proximity', a tensor of clusters (integers, one for each seed) or "
+            f"None, got {order!r}."
+        )
+    for name in ("shuffle", "sampler", "batch_sampler"):
+        if options.get(name):
+            raise ValueError(
+                f"order= and {name}= both say in which order the seeds come; pass one of them."
+            )
+
+
+def ranks_among(rank: Tensor) -> Tensor:
+    """Return for each seed how many seeds have a lower rank, int64 [seeds]."""
+    return torch.argsort(torch.argsort(rank, stable=True))
