@@ -62,8 +62,10 @@ def test_views_and_loaders_share_it() -> None:
     table = torch.randn(ROWS, 64)
     first, second = device_backend(), device_backend()
     first.memory.place_tables([("x", table)], "host")
-    second.memory.place_tables([("part", table[1000:90_000])], "host")
-    check_gather(second, table[1000:90_000])
+    part = table[1000:140_000]
+    assert part.nbytes >= MIN_REGISTER_BYTES
+    second.memory.place_tables([("part", part)], "host")
+    check_gather(second, part)
     del first
     gc.collect()
     assert table.is_pinned()
@@ -89,11 +91,13 @@ def test_arrays_maps_and_shared_memory(tmp_path: Path) -> None:
 
 
 def test_neighbours_on_a_page() -> None:
-    memory = torch.randint(0, 256, (40 << 20,), dtype=torch.uint8).numpy()
+    size = MIN_REGISTER_BYTES + 32 * 1001  # ends within a page
+    memory = torch.randint(0, 256, (3 * size,), dtype=torch.uint8).numpy()
     backend = device_backend()
     tables = []
-    for first, last in pairwise([0, 3_000_001, 9_000_100, 20_000_000]):
-        tables.append(torch.from_numpy(memory[first:last]))
+    for first, last in pairwise(range(0, 4 * size, size)):
+        # Narrow rows would go to the device.
+        tables.append(torch.from_numpy(memory[first:last]).view(-1, 32))
         backend.memory.place_tables([("part", tables[-1])], "host")
         assert place_of(backend) == REGISTERED
     for table in tables:

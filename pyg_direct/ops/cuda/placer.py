@@ -58,7 +58,7 @@ class Copy:
                 version = version_of(source)
                 registry.runtime.synchronize()  # earlier batches may be reading the old values
                 registry.copy(self.tensor, source)
-                registry.runtime.synchronize()
+                registry.runtime.synchronize()  # as in `Placer._place`
                 self.version = version
 
 
@@ -156,7 +156,7 @@ class Placer:
                     self._leases.append(lease)
             placed[name] = copy
             self.placement.add(Row(name, nbytes_of(array), place))
-        self._registry.runtime.synchronize()
+        self._registry.runtime.synchronize()  # as in `_place`
         return placed
 
     def place_tables(self, tables: Iterable[tuple[str, Tensor]], features: str = "auto") -> None:
@@ -215,7 +215,9 @@ class Placer:
                     f"{error} So the CPU selects its rows and copies them for each batch, which "
                     f"takes as long as in PyG."
                 )
-        self._registry.runtime.synchronize()  # other streams will read what this one copied
+        # Other streams will read what this one copied. torch waits for the transfer, but need not
+        # wait for a kernel of its own behind it, as of a copy that changes the layout.
+        self._registry.runtime.synchronize()
         self._held[id(table)] = held
         self.placement.add(Row(name, nbytes_of(table), place))
         return held

@@ -313,6 +313,8 @@ def test_every_tensor_is_on_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
         batch = next(iter(loader))
         found = {k: v.device.type for k, v in batch.to_dict().items() if isinstance(v, Tensor)}
         assert len(found) > 5
+        on_host = {"n_id", "e_id", "input_id"} & found.keys()  # unless ids="device"
+        assert {found.pop(name) for name in on_host} == {"cpu"}
         assert set(found.values()) == {"cuda"}, found
 
 
