@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import time
@@ -24,11 +25,10 @@ from . import environment, report
 from .report import Outcome, Run
 
 MARK = "outcome: "
-LIMIT_SECONDS, LATE = 900, -1000
+LIMIT_SECONDS = 3600  # of a job, which takes half a minute on an idle machine
 SCHEDULES = "eager,lazy,2,4,5,6"
 FEW_SCHEDULES = "eager,lazy,2"
 PLANT_SCHEDULES = "2,4,5,6,lazy,eager"  # a device that fails ends the process
-WITH_OTHER_CUPY = ("node", "heterogeneous", "link", "node, quantized", "HGT")
 # Every array in an allocation of its own, so that a kernel that leaves one fails at once.
 EXACT = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
 WITH_EXACT_BOUNDS = ("node", "temporal", "weighted", "heterogeneous", "link", "node, disjoint")
@@ -58,7 +58,7 @@ class Launcher:
 
     def run(self, job: Job) -> Run:
         """Run a job to its end, or to its limit."""
-        begin = time.monotonic()
+        begin, unfinished = time.monotonic(), ""
         arguments = [job.name, "--schedules", job.schedules]
         if job.plant:
             arguments += ["--plant", job.plant]
@@ -67,18 +67,18 @@ class Launcher:
             output, status, errors = done.stdout, done.returncode, done.stderr
         except subprocess.TimeoutExpired as late:
             output = late.stdout.decode() if isinstance(late.stdout, bytes) else late.stdout or ""
-            status, errors = LATE, "it took too long"
-        late = status == LATE
+            status, errors = 0, ""
+            load = f"with a load of {os.getloadavg()[0]:.0f} on {os.cpu_count()} cores"
+            unfinished = f"it was stopped after {LIMIT_SECONDS} s, {load}"
         lines = [line for line in output.splitlines() if line.startswith(MARK)]
         outcomes = [Outcome(*json.loads(line.removeprefix(MARK))) for line in lines]
-        if late:
-            outcomes.append(Outcome(job.name, "the process", "", errors, {}))
-        elif (status != 0 and not any(o.problem for o in outcomes)) or not outcomes:
+        silent = status != 0 and not any(o.problem for o in outcomes)
+        if silent or not (outcomes or unfinished):
             last = " / ".join(errors.strip().splitlines()[-3:])
             problem = f"the process ended with {status}: {last}"
             under_way = job.schedules.split(",")[len({o.schedule for o in outcomes}) :][:1]
             outcomes.append(Outcome(job.name, "the process", "".join(under_way), problem, {}))
-        return Run(job.name, job.plant, outcomes, time.monotonic() - begin)
+        return Run(job.name, job.plant, outcomes, unfinished, time.monotonic() - begin)
 
     def _start(self, arguments: list[str], job: Job) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -110,6 +110,7 @@ def main() -> None:
     facts = {
         "versions": known["versions"],
         "gigabytes": round(place.gigabytes(), 1),
+        "counts before": report.known().get("counts before", {}),
     }
     names, failed = set(given.jobs), False
     with ThreadPoolExecutor(given.processes) as pool:
@@ -119,7 +120,7 @@ def main() -> None:
                 run = future.result()
                 entry = report.entry_of(part, run)
                 report.write(facts, part, run.plant or run.job, entry)
-                failed = failed or entry[report.PROBLEMS] != []
+                failed = failed or bool(entry[report.PROBLEMS] or run.unfinished)
                 _show(part, run, entry)
     sys.exit(1 if failed else 0)
 
@@ -130,7 +131,7 @@ def _parts(known: Mapping[str, Any]) -> dict[str, list[Job]]:
     return {
         report.LOADERS: [Job(name, SCHEDULES) for name in known["loaders"]],
         "exact bounds": [Job(n, FEW_SCHEDULES, variables=EXACT) for n in WITH_EXACT_BOUNDS],
-        f"CuPy {other}": [Job(n, FEW_SCHEDULES, cupy=other) for n in WITH_OTHER_CUPY],
+        f"CuPy {other}": [Job(n, FEW_SCHEDULES, cupy=other) for n in known["loaders"]],
         "checks": [
             Job(name, schedules, variables=VARIABLES.get(name, {}))
             for name, schedules in known["checks"].items()
@@ -145,6 +146,7 @@ def _show(part: str, run: Run, entry: Mapping[str, Any]) -> None:
     """Print what came of a run."""
     title = f"{part}: {run.plant + ': ' if run.plant else ''}{run.job}"
     lines = [f"{title}: {len(run.outcomes)} runs, {run.seconds:.0f} s", *entry[report.PROBLEMS]]
+    lines[0] += f", {run.unfinished}" if run.unfinished else ""
     if run.plant:
         lines[0] += f", found by {entry[report.FOUND] or 'none'}"
     print("\n    ".join(lines), file=sys.stderr, flush=True)

@@ -5,17 +5,23 @@ LD_PRELOAD=... python -m tests.driver.start tests.driver.children NAME [ARGUMENT
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import importlib
 import multiprocessing
 import os
 import sys
 import warnings
+from collections.abc import Iterator
 from typing import Any
+from unittest import mock
 
 import torch
 
+import pyg_direct
+
 from . import loaders, standin
-from .batches import difference, epoch
+from .batches import Stores, devices_of, difference, epoch
 from .checks.processes import DONE
 
 _kept: list[Any] = []
@@ -131,9 +137,56 @@ def train(rank_text: str, store: str) -> None:
     print(DONE, flush=True)
 
 
+def run_example(name: str) -> None:
+    """Run an example with batches of the CPU, and of a GPU, from where they go to the CPU."""
+    example = importlib.import_module(f"examples.{name}")
+    arguments = importlib.import_module("tests.integration.test_example_scripts").SMALL[name]
+    warnings.simplefilter("ignore")
+    found = []
+    for device in ("cpu", "cuda"):
+        os.environ["PYG_DIRECT_DEVICE"] = device
+        seen: list[Stores] = []
+        with _batches_to_the_host(seen, device):
+            result = example.main([*arguments, "--epochs", "1"])
+        found.append((seen, result))
+    (expected, score), (batches, score_of_gpu) = found
+    problem = difference(batches, expected) or ("" if batches else "no batches")
+    if problem or score != score_of_gpu:
+        raise AssertionError(problem or f"{score_of_gpu}, not {score}")
+    print(DONE, flush=True)
+
+
+@contextlib.contextmanager
+def _batches_to_the_host(seen: list[Stores], device: str) -> Iterator[None]:
+    """Keep the batches of all loaders in `seen`, and give the consumers copies on the CPU."""
+    kinds = (pyg_direct.NeighborLoader, pyg_direct.LinkNeighborLoader)
+    iterate = {kind: kind.__iter__ for kind in kinds}
+
+    def moved(loader: Any) -> Iterator[Any]:
+        for batch in iterate[type(loader)](loader):
+            lies = devices_of([[dict(store.items()) for store in batch.stores]])
+            if len(lies) != (device == "cuda"):
+                raise AssertionError(f"with {device} a batch has tensors on {lies}")
+            on_host = batch.to("cpu")
+            seen.append([dict(store.items()) for store in on_host.stores])
+            yield on_host
+
+    with contextlib.ExitStack() as changed:
+        for kind in kinds:
+            changed.enter_context(mock.patch.object(kind, "__iter__", moved))
+        yield
+
+
 CHILDREN = {
     child.__name__: child
-    for child in (end_with_batches_under_way, fork_before, fork_after, go_on_after_a_fault, train)
+    for child in (
+        end_with_batches_under_way,
+        fork_before,
+        fork_after,
+        go_on_after_a_fault,
+        train,
+        run_example,
+    )
 }
 
 if __name__ == "__main__":

@@ -4,14 +4,29 @@ from __future__ import annotations
 
 import datetime
 import json
+import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from .hot_path import REASONS, unwanted
+
 HERE = Path(__file__).parent
 JSON, PAGE = HERE / "RESULT.json", HERE / "RESULT.md"
 LOADERS, PLANTS = "loaders", "plants"  # parts of the result
-DATE, PASSED, FOUND, PROBLEMS, COUNTS = "date", "passed", "found by", "problems", "counts"
+DATE, COMMIT, SECONDS = "date", "commit", "seconds"  # of an entry
+PASSED, FOUND, PROBLEMS, COUNTS = "passed", "found by", "problems", "counts"
+UNFINISHED = "unfinished"  # why a job was stopped: neither a problem nor something found
+BEFORE = "counts before"  # by kind of loader, of the commit that is named there
+COLUMNS = {  # of the page: beginnings of the names of what is counted
+    "uploads, pinned": ("copy: pinned to device",),
+    "uploads, pageable": ("copy: pageable to device", "copy, blocking: pageable to device"),
+    "downloads": ("copy: device to p", "copy, blocking: device to p"),
+    "waits of the host": ("wait of the host",),
+    "waits of streams": ("wait of a stream",),
+    "our kernels": ("kernel: ",),
+    "torch's kernels": ("torch's kernel",),
+}
 
 
 class Outcome(NamedTuple):
@@ -30,30 +45,47 @@ class Run(NamedTuple):
     job: str
     plant: str
     outcomes: list[Outcome]
+    unfinished: str
     seconds: float
 
 
 def entry_of(part: str, run: Run) -> dict[str, Any]:
     """Return what a run shows: the schedules under which all was well, or that found the plant."""
-    today = datetime.date.today().isoformat()
+    when = {
+        DATE: datetime.date.today().isoformat(),
+        COMMIT: _commit(),
+        SECONDS: round(run.seconds),
+    } | ({UNFINISHED: run.unfinished} if run.unfinished else {})
     wrong = [o for o in run.outcomes if o.problem]
     if run.plant:
-        found = sorted({o.schedule for o in wrong if o.schedule})  # not one that took too long
-        by_seed = any(schedule.isdigit() for schedule in found)
+        found = sorted({o.schedule for o in wrong})
+        missed = not run.unfinished and not any(schedule.isdigit() for schedule in found)
         return {
-            DATE: today,
+            **when,
             FOUND: " ".join(found),
-            PROBLEMS: [] if by_seed else ["no seed finds it"],
+            PROBLEMS: ["no seed finds it"] if missed else [],
         }
     entry: dict[str, Any] = {
-        DATE: today,
+        **when,
         PASSED: _passed(run.outcomes),
         PROBLEMS: [f"{o.what}, {o.schedule}: {o.problem}" for o in wrong],
     }
     if part == LOADERS:
         entry[COUNTS] = {o.what: o.numbers for o in run.outcomes if o.numbers}
         entry[PROBLEMS] += _changed_counts(run.job, entry[COUNTS])
+        for place, numbers in entry[COUNTS].items():
+            entry[PROBLEMS] += [f"{place}: {what}" for what in unwanted(run.job, numbers)]
     return entry
+
+
+def _commit() -> str:
+    """Return the last commit that changed the package, with "+" if it has changed since."""
+    root, package = HERE.parents[1], ["--", "pyg_direct", "cuda"]
+    last = ["git", "log", "-1", "--format=%h", "--abbrev=8", *package]
+    found = subprocess.run(last, cwd=root, capture_output=True, text=True, check=False)
+    changed = ["git", "diff", "--quiet", "HEAD", *package]
+    is_changed = subprocess.run(changed, cwd=root, check=False).returncode != 0
+    return (found.stdout.strip() or "unknown") + ("+" if is_changed else "")
 
 
 def _passed(outcomes: list[Outcome]) -> dict[str, str]:
@@ -103,21 +135,30 @@ def _page(facts: Mapping[str, Any], parts: Mapping[str, Any]) -> Iterator[str]:
     yield ", ".join(f"{name} {version}" for name, version in facts["versions"].items()) + "."
     yield f"The environment takes {facts['gigabytes']} GB."
     yield ""
-    yield "| part | last run | jobs | runs as they must be | problems |"
-    yield "|---|---|---|---|---|"
+    yield "| part | last run | commit | jobs | minutes | runs as they must be | problems |"
+    yield "|---|---|---|---|---|---|---|"
     for part, entries in parts.items():
         things = [s for e in entries.values() for s in e.get(PASSED, {}).values()]
         runs = sum(len(schedules.split()) for schedules in things)
         found = sum(bool(e.get(FOUND)) for e in entries.values())
         problems = sum(len(e[PROBLEMS]) for e in entries.values())
         date = max(e[DATE] for e in entries.values())
-        number = f"{found} found" if part == PLANTS else str(runs)
-        yield f"| {part} | {date} | {len(entries)} | {number} | {problems} |"
+        commits = ", ".join(dict.fromkeys(e[COMMIT] for e in entries.values()))
+        minutes = sum(e[SECONDS] for e in entries.values()) / 60
+        number = f"{found} of {len(entries)} found" if part == PLANTS else str(runs)
+        cells = (part, date, commits, len(entries), f"{minutes:.0f}", number, problems)
+        yield f"| {' | '.join(map(str, cells))} |"
     problems = [
         f"* Problem of {part}: {name}: {problem}"
         for part, entries in parts.items()
         for name, entry in entries.items()
         for problem in entry[PROBLEMS]
+    ]
+    problems += [
+        f"* Unfinished in {part}: {name}: {entry[UNFINISHED]}"
+        for part, entries in parts.items()
+        for name, entry in entries.items()
+        if UNFINISHED in entry
     ]
     if problems:
         yield from ["", *problems]
@@ -131,7 +172,7 @@ def _page(facts: Mapping[str, Any], parts: Mapping[str, Any]) -> Iterator[str]:
             for name, entry in entries.items():
                 yield from _rows(name, entry[PASSED])
     yield ""
-    yield from _page_of_counts(parts.get(LOADERS, {}))
+    yield from _page_of_counts(parts.get(LOADERS, {}), facts[BEFORE])
 
 
 def _rows(job: str, things: Mapping[str, str]) -> Iterator[str]:
@@ -144,13 +185,24 @@ def _rows(job: str, things: Mapping[str, str]) -> Iterator[str]:
             yield f"| {job} | {'; '.join(names)} | {schedules.replace(' ', ', ')} |"
 
 
-def _page_of_counts(entries: Mapping[str, Any]) -> Iterator[str]:
-    yield "| a batch by default | launches | copies | waits of the host | waits of streams |"
-    yield "|---|---|---|---|---|"
+def _page_of_counts(entries: Mapping[str, Any], before: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what a batch asks for, and what it asked for before where that was another number."""
+    if before:
+        yield f"Before: {before['what']}."
+        yield ""
+    yield f"| a batch by default, before → now | {' | '.join(COLUMNS)} |"
+    yield "|---|" + "---|" * len(COLUMNS)
     for kind, entry in entries.items():
         numbers = entry[COUNTS].get("default", {})
-        sums = [
-            sum(n for name, n in numbers.items() if name.startswith(start))
-            for start in ("kernel", "copy", "wait of the host", "wait of a stream")
-        ]
-        yield f"| {kind} | {' | '.join(f'{number:g}' for number in sums)} |"
+        old = before.get("counts", {}).get(kind, numbers)
+        cells = []
+        for starts in COLUMNS.values():
+            was, now = (
+                sum(n for name, n in counted.items() if name.startswith(starts))
+                for counted in (old, numbers)
+            )
+            cells.append(f"{was:g} → {now:g}" if was != now else f"{now:g}")
+        yield f"| {kind} | {' | '.join(cells)} |"
+    yield ""
+    for kind, reason in REASONS.items():
+        yield f"* {kind}: {reason}."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 
@@ -13,6 +14,7 @@ from .. import loaders, standin
 from ..batches import devices_of, difference, epoch, take
 
 Outcomes = Iterator[tuple[str, str]]
+GATHERED_BY_THE_CONSUMER = "features on the GPU"  # in a thread that never chose a device
 
 
 def only_the_second_device(schedule: str) -> Outcomes:
@@ -20,11 +22,19 @@ def only_the_second_device(schedule: str) -> Outcomes:
     standin.set_schedule("eager")
     expected = epoch(loaders.on_cpu("node"))
     standin.set_schedule(schedule)
-    for place in loaders.PLACES:
-        found = epoch(loaders.loader("node", place, device="cuda:1"))
+    for place in (GATHERED_BY_THE_CONSUMER, *loaders.PLACES):
+        found = epoch(_on_the_second(place))
         yield place, difference(found, expected)
         opened = standin.contexts()
         yield f"{place}: contexts", "" if opened == [1] else f"on devices {opened}"
+
+
+def _on_the_second(place: str) -> Any:
+    if place != GATHERED_BY_THE_CONSUMER:
+        return loaders.loader("node", place, device="cuda:1")
+    data = loaders.graph()
+    data.x = data.x.to("cuda:1")
+    return loaders.node(lambda: data)(device="cuda:1")
 
 
 def two_devices(schedule: str) -> Outcomes:

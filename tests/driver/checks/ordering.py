@@ -17,6 +17,7 @@ from ..batches import difference, epoch, take
 
 GIVEN = {"num_neighbors": [5, 3], "input_nodes": torch.arange(loaders.SEEDS), **loaders.COMMON}
 Outcomes = Iterator[tuple[str, str]]
+SIZES_OF_ARRAYS = (30_000, 120_000, 240_000, 440_008, 880_008, 1_300_000, 8_800_000, 35_200_000)
 
 
 def first_batch(schedule: str) -> Outcomes:
@@ -72,6 +73,24 @@ def changed_table(schedule: str) -> Outcomes:
             found[device] = taken
         for number, pair in enumerate(zip(found["cuda"], found["cpu"], strict=True)):
             yield f"features={features}, epoch {number}", difference(*pair)
+    yield "read on another stream", _changed_while_read()
+
+
+def _changed_while_read() -> str:
+    """One stream is still to gather from a copy when another one finds the table changed."""
+    table = torch.full((4000, 64), 7.0)
+    backend = CudaBackend(torch.device("cuda"))
+    backend.memory.place_tables([("x", table)], "device")
+    index = (torch.arange(2000) * 7 % len(table)).cuda()
+    torch.cuda.synchronize()
+    with torch.cuda.stream(torch.cuda.Stream()):
+        old = backend.gather([Table(backend.memory.readable(table))], index, len(table))[0]
+    table.fill_(1)
+    with torch.cuda.stream(torch.cuda.Stream()):
+        new = backend.gather([Table(backend.memory.readable(table))], index, len(table))[0]
+    torch.cuda.synchronize()
+    right = bool((old.cpu() == 7).all()) and bool((new.cpu() == 1).all())
+    return "" if right else "other values"
 
 
 def streams_of_the_consumer(schedule: str) -> Outcomes:
@@ -133,21 +152,21 @@ def deleted_loader(schedule: str) -> Outcomes:
         standin.set_schedule("eager")
         expected = epoch(loaders.on_cpu(kind))
         standin.set_schedule(schedule)
-        for place in ("device", "default"):
-            for _ in range(3):
-                loader = loaders.loader(kind, place, device="cuda", prefetch=4)
-                iterator = iter(loader)
-                del loader
+        for place in ("device", "default", "ids on the device"):
+            loader = loaders.loader(kind, place, device="cuda", prefetch=4)
+            iterator = iter(loader)
+            del loader
+            with torch.cuda.stream(torch.cuda.Stream()):  # for which no other one waits
                 taken = [take(batch) for batch in iterator]
-                del iterator
-                gc.collect()
-                others = [
-                    torch.full((size,), 7, dtype=torch.uint8, device="cuda")
-                    for size in (30_000, 240_000, 1_300_000) * 3
-                ]
-                torch.cuda.synchronize()
-                yield f"{kind}, {place}", difference(taken, expected)
-                del others
+            del iterator
+            gc.collect()
+            others = [
+                torch.full((size,), 7, dtype=torch.uint8, device="cuda")
+                for size in SIZES_OF_ARRAYS * 3
+            ]
+            torch.cuda.synchronize()
+            yield f"{kind}, {place}", difference(taken, expected)
+            del others
 
 
 def ids_of_the_consumer(schedule: str) -> Outcomes:

@@ -18,6 +18,16 @@ template <class Body>
 static cudaError_t call(Body body) {
   return static_cast<cudaError_t>(guarded(body));
 }
+// A call that is about a device. "Absent these calls [cudaSetDevice, cudaInitDevice], the runtime will
+// implicitly use device 0 and self-initialize as needed to process other runtime API requests": so it
+// opens the context of the current device, whatever device the stream or event is of.
+template <class Body>
+static cudaError_t call_on_device(Body body) {
+  return call([&]() -> int {
+    open_context(current_device());
+    return body();
+  });
+}
 template <class T>
 static cudaError_t give(T *place, T value) {
   return *place = value, cudaSuccess;
@@ -77,9 +87,8 @@ RUNTIME(cudaDeviceGetStreamPriorityRange, int *least, int *greatest) {
 }
 RUNTIME(cudaDeviceCanAccessPeer, int *can, int, int) { return give(can, 0); }
 RUNTIME(cudaDeviceSynchronize) {
-  return call([] {
+  return call_on_device([] {
     count("wait of the host: device");
-    open_context(current_device());
     return finish_device(current_device()), kOk;
   });
 }
@@ -110,11 +119,10 @@ RUNTIME(cudaMalloc, void **pointer, std::size_t bytes) {
   return allocated(pointer, [&](Address *address) { return allocate_device(bytes, address); });
 }
 RUNTIME(cudaFree, void *pointer) {
-  return call([&] { return open_context(current_device()), free_device(number(pointer)); });
+  return call_on_device([&] { return free_device(number(pointer)); });
 }
 RUNTIME(cudaMemGetInfo, std::size_t *free, std::size_t *total) {
-  return call([&] {
-    open_context(current_device());
+  return call_on_device([&] {
     *total = kDeviceBytes, *free = kDeviceBytes - state().devices[current_device()].used_bytes;
     return kOk;
   });
@@ -161,7 +169,7 @@ RUNTIME(cudaPointerGetAttributes, cudaPointerAttributes *found, const void *poin
 // ---- copies and sets ----
 
 static cudaError_t copied(void *to, const void *from, std::size_t bytes, cudaStream_t stream, bool waits) {
-  return call([&] {
+  return call_on_device([&] {
     return copy({number(to), bytes}, {number(from), bytes}, bytes, 1, stream_at(stream), waits);
   });
 }
@@ -176,12 +184,12 @@ RUNTIME(cudaMemcpyPeerAsync, void *to, int, const void *from, int, std::size_t b
 }
 RUNTIME(cudaMemcpy2DAsync, void *to, std::size_t to_pitch, const void *from, std::size_t from_pitch,
         std::size_t width, std::size_t rows, cudaMemcpyKind, cudaStream_t stream) {
-  return call([&] {
+  return call_on_device([&] {
     return copy({number(to), to_pitch}, {number(from), from_pitch}, width, rows, stream_at(stream), false);
   });
 }
 static cudaError_t set(void *to, int value, std::size_t bytes, cudaStream_t stream, bool waits) {
-  return call([&] {
+  return call_on_device([&] {
     count("set");
     return fill(number(to), static_cast<unsigned char>(value), 1, bytes, stream_at(stream), waits);
   });
@@ -198,7 +206,7 @@ RUNTIME(cudaMemset, void *to, int value, std::size_t bytes) {
 // Calls `body` with a stream.
 template <class Body>
 static cudaError_t with_stream(cudaStream_t handle, Body body) {
-  return call([&]() -> int {
+  return call_on_device([&]() -> int {
     Stream *stream = stream_at(handle);
     return stream == nullptr ? kInvalidHandle : body(stream);
   });
@@ -261,14 +269,13 @@ RUNTIME(cudaThreadExchangeStreamCaptureMode, cudaStreamCaptureMode *mode) {
 
 template <class Body>
 static cudaError_t with_event(cudaEvent_t handle, Body body) {
-  return call([&]() -> int {
+  return call_on_device([&]() -> int {
     Event *event = event_at(handle);
     return event == nullptr ? kInvalidHandle : body(event);
   });
 }
 RUNTIME(cudaEventCreateWithFlags, cudaEvent_t *event, unsigned flags) {
-  return call([&] {
-    open_context(current_device());
+  return call_on_device([&] {
     count("event: create");
     auto *made = new Event;
     made->device = current_device(), made->flags = flags;
