@@ -130,7 +130,7 @@ def plot(result: dict[str, Any], path: Path) -> None:
     mpl.use("Agg")
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(1, len(result["caches"]), figsize=(11, 3.6), sharey=True)
+    figure, axes = plt.subplots(1, len(result["caches"]), figsize=(13, 3.6), sharey=True)
     for axis, (name, rows) in zip(axes, result["caches"].items(), strict=True):
         for order, dash in (("shuffle", "-"), ("proximity", "--")):
             own = [row for row in rows if row["order"] == order]
@@ -144,7 +144,7 @@ def plot(result: dict[str, Any], path: Path) -> None:
                 axis.axhline(100 * own[0]["missed"][key], color=colour, ls=dash, lw=0.5)
         axis.set(title=name, xscale="log", xlabel="batch_dependency")
     axes[0].set_ylabel("rows missed by an LRU cache, %\n(thin: uniform draws)")
-    axes[-1].legend(fontsize=7)
+    axes[-1].legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.02, 1))
     figure.tight_layout()
     figure.savefig(path, dpi=120)
     plt.close(figure)

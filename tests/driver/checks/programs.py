@@ -9,8 +9,6 @@ import sys
 import tempfile
 from collections.abc import Iterator
 
-from benchmarks.gpu.checks import gpu_test_files
-
 from .processes import children
 
 Outcomes = Iterator[tuple[str, str]]
@@ -32,12 +30,16 @@ def _run(schedule: str, *arguments: str, **variables: str) -> tuple[int, str]:
 
 
 def info(schedule: str) -> Outcomes:
-    """`python -m pyg_direct.info` names the GPU, and its checks pass."""
+    """`python -m pyg_direct.info` names the GPU, and its checks pass.
+
+    The machine's own limit on page-locked memory, which the stand-in does not enforce, may be
+    named as the one problem.
+    """
     status, output = _run(schedule, "pyg_direct.info", "--no-bandwidth")
     yield "exit status", "" if status == 0 else f"{status}: {output[-300:]}"
     for what, pattern in (
         ("GPU", r"Stand-in GPU 0"),
-        ("problems", r"problems: +none found"),
+        ("problems", r"problems: +(none found|1\n +1\. Only \S+ \S+ may be page-locked)"),
     ):
         yield what, "" if re.search(pattern, output) else f"no {pattern!r} in {output[-300:]!r}"
 
@@ -61,6 +63,9 @@ def _pytest(schedule: str, *chosen: str) -> str:
 
 def tests_for_a_gpu(schedule: str) -> Outcomes:
     """Tests marked `gpu` pass: all of each file that has some."""
+    # Not at the top: the package keeps its processes, and those that they start, on the CPU.
+    from benchmarks.gpu.checks import gpu_test_files
+
     for file in gpu_test_files():
         yield file.name, _pytest(schedule, str(file))
 
