@@ -212,6 +212,8 @@ def test_keys_of_dependent_batches(window: int) -> None:
         later = keys[batch + window].variates if batch + window < 20 else None
         assert later is None or (later.first == following and later.first != first)
         assert first not in keys
+    other = next(rng.dependent_keys(3, 3, 0, window)).variates  # of the next epoch
+    assert not {other.first, other.next} & set(keys[0].variates[:2])
 
 
 def test_dependent_batches_share_a_share_of_the_variates() -> None:
