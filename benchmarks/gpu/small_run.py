@@ -64,6 +64,20 @@ def sample(backend: Backend) -> int:
     return count + 1
 
 
+def sample_labor(backend: Backend) -> int:
+    """Check batches by LABOR on a graph without parallel edges, and return how many."""
+    rng = np.random.default_rng(0)
+    nodes = 400
+    edges = np.sort(rng.choice(nodes * nodes, 8000, replace=False))  # destination * nodes + source
+    indptr = np.searchsorted(edges, nodes * np.arange(nodes + 1)).astype(np.int64)
+    plans = ({"labor": True}, {"labor": True, "layer_dependency": True})
+    for plan in plans:
+        case = homogeneous([5, 40, -1], num_nodes=nodes, num_edges=len(edges), plan=plan)
+        csc = replace(case.csc, indptr=indptr, indices=(edges % nodes).astype(np.int32))
+        check_case(backend, replace(case, csc=csc))
+    return len(plans)
+
+
 def sample_attributed(backend: Backend) -> int:
     """Check batches by weight and by time, and return how many."""
     rng = np.random.default_rng(0)
@@ -148,7 +162,9 @@ def main(backend: Backend | None = None) -> None:
     """Check everything on the first GPU, or on a given backend."""
     backend = backend or backend_for(torch.device("cuda"))
     assert isinstance(backend, CudaBackend)
-    batches = sample(backend) + sample_attributed(backend) + sample_by_steps(backend)
+    batches = sum(
+        check(backend) for check in (sample, sample_labor, sample_attributed, sample_by_steps)
+    )
     print(
         f"{batches} batches, "
         f"{gather(backend) + decode(backend)} gathers and {stream(backend)} sums agree with the CPU"
