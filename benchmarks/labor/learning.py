@@ -27,7 +27,11 @@ KINDS: dict[str, dict[str, Any]] = {
         "batch_dependency": 64,
         "order": "proximity",
     },
+    "uniform, fan-outs reversed": {"reversed": True},
+    "labor, fan-outs reversed": {"sampling": "labor", "reversed": True},
 }
+EQUAL_FANOUTS = tuple(kind for kind, given in KINDS.items() if "reversed" not in given)
+FANOUTS = ("uniform", "labor", "uniform, fan-outs reversed", "labor, fan-outs reversed")
 
 
 class Case(NamedTuple):
@@ -39,12 +43,14 @@ class Case(NamedTuple):
     fanouts: list[int]
     lr: float = 0.01
     weight_decay: float = 5e-4
+    kinds: tuple[str, ...] = EQUAL_FANOUTS
 
 
 CASES = [
     Case("debian", 6, 512, [10, 10], weight_decay=1e-5),
     Case("coauthor_cs", 5, 128, [5, 5]),
     Case("community", 4, 512, [10, 10, 10], lr=0.003, weight_decay=0.0),
+    Case("community", 4, 512, [15, 10, 5], lr=0.003, weight_decay=0.0, kinds=FANOUTS),
 ]
 QUICK = Case("community", 1, 256, [3, 3])
 
@@ -58,8 +64,8 @@ def clusters_of(data: Any, nodes: torch.Tensor) -> torch.Tensor:
 
 
 def order_of(data: Any, nodes: torch.Tensor, kind: str) -> dict[str, Any]:
-    """Return the arguments of a kind."""
-    given = dict(KINDS[kind])
+    """Return the arguments of a kind, but for fan-outs."""
+    given = {name: value for name, value in KINDS[kind].items() if name != "reversed"}
     if given.get("order") == "clusters":
         given["order"] = clusters_of(data, nodes)
     return given
@@ -84,7 +90,8 @@ def curve(data: Any, case: Case, kind: str, seed: int) -> dict[str, Any]:
     torch.manual_seed(seed)
     nodes = data.train_mask.nonzero().view(-1)
     given = {**order_of(data, nodes, kind), "seed": seed}
-    loader = loader_of(data, case.batch_size, case.fanouts, input_nodes=nodes, **given)
+    fanouts = case.fanouts[::-1] if "reversed" in KINDS[kind] else case.fanouts
+    loader = loader_of(data, case.batch_size, fanouts, input_nodes=nodes, **given)
     judge = {
         name: loader_of(
             data, 1024, case.fanouts, input_nodes=data[f"{name}_mask"].nonzero().view(-1)
@@ -118,9 +125,9 @@ def run_case(case: Case, root: Path | None, seeds: int, quick: bool) -> dict[str
         data = community_graph(50_000, 1_250_000, 32)
     else:
         data = graph(case.name, root, quick)
-    runs: dict[str, list[dict[str, Any]]] = {kind: [] for kind in KINDS}
+    runs: dict[str, list[dict[str, Any]]] = {kind: [] for kind in case.kinds}
     for seed in range(seeds):
-        for kind in KINDS:
+        for kind in case.kinds:
             runs[kind].append(curve(data, case, kind, seed))
             print(case.name, seed, kind, runs[kind][-1], flush=True)
     test = {kind: [run["test"] for run in found] for kind, found in runs.items()}

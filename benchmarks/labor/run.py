@@ -9,6 +9,7 @@ on two cores.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import torch
 
 from benchmarks.labor import learning, sizes
 from benchmarks.labor.graphs import graph
+from benchmarks.machine import describe, environment
 from benchmarks.result import new_result, number, parser, percent, table, write
 
 TITLE = "LABOR, dependent batches and orders of seeds"
@@ -61,9 +63,11 @@ def learning_rows(result: dict[str, Any]) -> list[list[str]]:
             if found["seconds"] is not None:
                 p = f"{found['p_value']:.2f}"
                 until = [number(found["seconds"]), f"{found['ratio']:.2f}", p]
+            fanouts = "/".join(map(str, case["fanouts"]))
             rows.append(
                 [
-                    case["name"], kind, percent(test, kind), f"{test['p_value']:.2f}",
+                    f"{case['name']}, {fanouts}", kind,
+                    percent(test, kind), f"{test['p_value']:.2f}",
                     f"{found['mix']['mean']:.2f}, {found['mix']['max']:.2f}",
                     number(found["epoch"]), f"{found['reached']} of {case['seeds']}", *until,
                 ]
@@ -106,7 +110,7 @@ def sections(result: dict[str, Any]) -> list[str]:
         "",
         *table(
             [
-                "graph",
+                "graph, fan-outs",
                 "kind",
                 "test",
                 "p",
@@ -120,6 +124,9 @@ def sections(result: dict[str, Any]) -> list[str]:
             learning_rows(result),
         ),
     ]
+    for case in result["learning"]:
+        if "machine" in case:
+            lines += ["", f"Fan-outs {case['fanouts']} were measured later: {case['machine']}"]
     return lines
 
 
@@ -150,13 +157,29 @@ def plot(result: dict[str, Any], path: Path) -> None:
     plt.close(figure)
 
 
+def add_case(case: learning.Case, args: Any) -> None:
+    """Measure one case of learning, and add it to the result that is there."""
+    result = json.loads((args.out / "labor.json").read_text())
+    machine = describe(environment())
+    torch.set_num_threads(1)
+    row = learning.run_case(case, args.root, args.seeds or 5, quick=False)
+    result["learning"].append({**row, "machine": machine})
+    write(result, args.out)
+
+
 def main(argv: list[str] | None = None) -> None:
     """Measure, and write the results."""
     arguments = parser(__doc__)
     arguments.add_argument("--root", type=Path, help="of coauthor/")
     arguments.add_argument("--seeds", type=int, help="5; 2 in a quick run")
+    arguments.add_argument(
+        "--case", type=int, help="add this case of learning.CASES to the result that is there"
+    )
     args = arguments.parse_args(argv)
     quick = args.quick
+    if args.case is not None:
+        add_case(learning.CASES[args.case], args)
+        return
     names = ("power law", "community") if quick else GRAPHS
     size, fanouts = (64, [3, 3]) if quick else (1024, FANOUTS)
     cached, number_of = ((32, [3, 3]), 8) if quick else (CACHED, 200)

@@ -69,13 +69,14 @@ def check_order(order: Any, options: dict[str, Any]) -> None:
                 f"order must hold one integer for each seed, its cluster, got {order.dtype} of "
                 f"shape {tuple(order.shape)}."
             )
-    elif order != "proximity":
+    elif not (isinstance(order, str) and order == "proximity"):
+        given = repr(order) if isinstance(order, (str, int)) else f"a {type(order).__name__}"
         raise ValueError(
             f"order must be 'proximity', a tensor of clusters (integers, one for each seed) or "
-            f"None, got {order!r}."
+            f"None, got {given}."
         )
     for name in ("shuffle", "sampler", "batch_sampler"):
-        if options.get(name):
+        if options.get(name) not in (None, False):
             raise ValueError(
                 f"order= and {name}= both say in which order the seeds come; pass one of them."
             )
