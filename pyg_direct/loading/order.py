@@ -70,13 +70,13 @@ def check_order(order: Any, options: dict[str, Any]) -> None:
                 f"shape {tuple(order.shape)}."
             )
     elif not (isinstance(order, str) and order == "proximity"):
-        given = repr(order) if isinstance(order, (str, int)) else f"a {type(order).__name__}"
+        given = repr(order) if isinstance(order, (str, int)) else type(order).__name__
         raise ValueError(
             f"order must be 'proximity', a tensor of clusters (integers, one for each seed) or "
             f"None, got {given}."
         )
     for name in ("shuffle", "sampler", "batch_sampler"):
-        if options.get(name) not in (None, False):
+        if not (options.get(name) is None or options[name] is False):
             raise ValueError(
                 f"order= and {name}= both say in which order the seeds come; pass one of them."
             )

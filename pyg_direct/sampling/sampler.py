@@ -178,7 +178,8 @@ class NeighborSampler(BaseSampler):
         check_choice("sample_direction", sample_direction, ("forward", "backward"))
         check_choice("temporal_strategy", temporal_strategy, ("uniform", "last"))
         check_choice("sampling", sampling, ("uniform", "labor"))
-        if check_flag("layer_dependency", layer_dependency) and sampling != "labor":
+        layer_dependency = check_flag("layer_dependency", layer_dependency)
+        if layer_dependency and sampling != "labor":
             raise ValueError("layer_dependency=True has no meaning without sampling='labor'.")
         time_window = check_window(time_window, time_attr)
         self.data_type = DataType.from_data(data)

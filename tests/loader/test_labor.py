@@ -248,6 +248,27 @@ def test_a_batch_alone_and_a_resumed_epoch() -> None:
         assert_equal(mine, theirs)
 
 
+@pytest.mark.parametrize("negatives", ["binary", "triplet"])
+def test_links_of_a_type_go_on_in_mid_epoch(negatives: str) -> None:
+    """With negatives, an order and workers, over a copy of the graph in shared memory."""
+    arguments: dict[str, Any] = {
+        "edge_label_index": ("a", "to", "b"), "neg_sampling": negatives, "batch_size": 60,
+        "seed": 4, "sampling": "labor", "batch_dependency": 5, "order": "proximity",
+    }  # fmt: skip
+    workers = {"num_workers": 2, "persistent_workers": True}
+    loader = LinkNeighborLoader(typed_graph(), [4, 3], **arguments, **workers)
+    list(loader)
+    batches = iter(loader)
+    for _ in range(3):
+        next(batches)
+    state = loader.state_dict()
+    rest = [batch.to_dict() for batch in batches]
+    again = LinkNeighborLoader(pyg_direct.share(typed_graph()), [4, 3], **arguments)
+    again.load_state_dict(state)
+    for mine, theirs in zip(again, rest, strict=True):
+        assert_equal(mine.to_dict(), theirs)
+
+
 @pytest.mark.parametrize(
     ("changed", "text"),
     [
@@ -303,7 +324,8 @@ def test_threads_that_share_a_batch_change_nothing(monkeypatch: pytest.MonkeyPat
 def test_a_sampler_in_pygs_own_loader_and_a_saved_graph(tmp_path: Any) -> None:
     data = simple_graph()
     sampler = NeighborSampler(data, [3, 2], sampling="labor", seed=1)
-    assert sum(batch.num_nodes for batch in NodeLoader(data, sampler, batch_size=40)) > 120
+    theirs = NodeLoader(data, sampler, batch_size=40, num_workers=2)  # processes
+    assert sum(batch.num_nodes for batch in theirs) > 120
     pyg_direct.save(data, tmp_path / "graph")
     arguments: dict[str, Any] = {"batch_size": 40, "sampling": "labor", "seed": 2}
     here = NeighborLoader(data, [3, 2], **arguments)

@@ -6,6 +6,7 @@ import re
 from collections import deque
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from device_graphs import assert_equal
@@ -13,6 +14,7 @@ from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.loader import NeighborLoader as PygLoader
 
+from examples.debian import packages
 from pyg_direct import LinkNeighborLoader, NeighborLoader, NeighborSampler
 from pyg_direct.loading.order import CHUNK, LANES, ClusterOrder
 from pyg_direct.sampling.sampler import keyed
@@ -81,6 +83,28 @@ def test_seeds_that_are_near_come_together() -> None:
         assert float((near < CHUNK).float().mean()) > 0.4
     order = order_of(shuffled)
     assert float((distance(data.place[order]) < CHUNK).float().mean()) < 0.1
+
+
+def mix(labels: Tensor, batches: list[Tensor]) -> float:
+    """Return how far the labels of batches are from those of all: largest total variation."""
+    count = int(labels.max()) + 1
+    every = torch.bincount(labels, minlength=count) / len(labels)
+    shares = [torch.bincount(labels[part], minlength=count) / len(part) for part in batches]
+    return max(float((share - every).abs().sum() / 2) for share in shares)
+
+
+def test_labels_of_a_batch_are_mixed() -> None:
+    """On a graph whose near nodes have equal labels; without lanes the bound is passed."""
+    data = packages()
+    seeds = data.train_mask.nonzero().view(-1)
+    loader = NeighborLoader(
+        data, [0], seeds, batch_size=512, order="proximity", drop_last=True, seed=0
+    )
+    for _ in range(2):
+        order = order_of(loader)
+        assert mix(data.y[seeds], list(order.split(512))) < 0.25
+    together = torch.argsort(keyed(loader.node_sampler).proximity(None)[seeds])
+    assert mix(data.y[seeds], list(together.split(512))[:-1]) > 0.4
 
 
 def test_clusters_of_ranks_begin_elsewhere_in_each_epoch() -> None:
@@ -196,6 +220,8 @@ def test_states_name_other_clusters() -> None:
     ("arguments", "text"),
     [
         ({"order": "near"}, "order must be 'proximity', a tensor of clusters"),
+        ({"order": np.zeros(SEEDS, int)}, "one for each seed) or None, got ndarray."),
+        ({"order": [0] * SEEDS}, "one for each seed) or None, got list."),
         ({"order": torch.rand(SEEDS)}, "order must hold one integer for each seed"),
         (
             {"order": torch.zeros(5).long()},
@@ -203,9 +229,11 @@ def test_states_name_other_clusters() -> None:
         ),
         ({"order": "proximity", "shuffle": True}, "order= and shuffle= both say"),
         ({"order": "proximity", "sampler": [1, 2]}, "order= and sampler= both say"),
+        ({"order": "proximity", "sampler": []}, "order= and sampler= both say"),
+        ({"order": "proximity", "sampler": torch.arange(9)}, "order= and sampler= both say"),
         ({"order": "proximity", "batch_sampler": [[1, 2]]}, "order= and batch_sampler= both say"),
     ],
-    ids=["text", "floats", "length", "shuffle", "sampler", "batch_sampler"],
+    ids=lambda value: "" if isinstance(value, str) else "-".join(value),
 )
 def test_what_is_refused(arguments: dict[str, Any], text: str) -> None:
     with pytest.raises(ValueError, match=re.escape(text)):
