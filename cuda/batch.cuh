@@ -30,7 +30,6 @@ struct Graph {
   i64 disjoint;          // 0 or 1
   i64 replace;           // 0 or 1
   i64 recent;            // 0 or 1: the latest neighbours and not any in the past
-  i64 time_window;       // how much older than its seed a neighbour may be; -1: any age
   i64 excluding;         // 0 or 1: batches may do without some edges
 };
 
@@ -41,6 +40,8 @@ struct Nodes {
   In<i64> seed;          // [n]: node ids, type by type
   In<i64> seed_start;    // [T + 1]: first seed of each type, which is also its first subgraph
   In<i64> seed_time;     // [n]; [0] without times
+  In<i64> seed_since;    // [n]: no neighbour is earlier; [0] where they may be of any age
+  i64 has_since;         // 0 or 1
   In<i64> excluded;      // [any]: positions that are left out, ascending for each subgraph
   // [groups, 2]: where those of each subgraph begin and end in `excluded`; [1, 2] unless disjoint
   In<i64> excluded_bounds;

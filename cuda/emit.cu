@@ -102,7 +102,7 @@ KERNEL(4) induced_edges(
       const i64 list = graph.indptr[v];
       Span span{list, graph.indptr[v + 1] - list};
       if (graph.time_base[r] != kNoTime) {
-        span = span_until(graph, r, span.start, span.degree, nodes.seed_time[subgraph]);
+        span = span_of(*batch, r, span.start, span.degree, subgraph);
       }
       Excluded excluded{0, 0};
       if (graph.excluding) excluded = excluded_of(*batch, subgraph, span.start, span.degree);

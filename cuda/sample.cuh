@@ -55,8 +55,7 @@ __device__ inline i64 plan_items(const Batch &batch, const Hop &hop) {
     Span span{list, graph.indptr[v + 1] - list};
     const bool timed = graph.time_base[r] != kNoTime;
     if (timed) {
-      const i64 latest = batch.nodes.seed_time[batch.nodes.seed_of[at]];
-      span = span_until(graph, r, span.start, span.degree, latest);
+      span = span_of(batch, r, span.start, span.degree, batch.nodes.seed_of[at]);
     }
     Excluded excluded{0, 0};
     // Where subgraphs share their nodes, only seeds have excluded edges, and hop 0 expands them.

@@ -28,16 +28,15 @@ struct Span {
   i64 start, degree;
 };
 
-// What a seed of time `latest` may see of the list at [start, start + degree) of relation r.
+// What subgraph `subgraph` may see of the list at [start, start + degree) of relation r.
 //
-// Example: times 3, 5, 5, 9, latest 5 and a window of 1 leave the two 5.
-__device__ inline Span span_until(const Graph &graph, i64 r, i64 start, i64 degree, i64 latest) {
-  Span span{start, count_until(graph, r, start, degree, latest)};
-  if (graph.time_window >= 0) {
-    // The latest time that is too old; the least int64 never is.
-    constexpr i64 kLeast = -0x7FFFFFFFFFFFFFFFll - 1;
-    const i64 reach = graph.time_window + 1;
-    const i64 before = latest < kLeast + reach ? kLeast : latest - reach;
+// Example: times 3, 5, 5, 9 and a seed of time 5 leave 3, 5, 5; with a start of 4, the two 5.
+__device__ inline Span span_of(const Batch &batch, i64 r, i64 start, i64 degree, i64 subgraph) {
+  const Graph &graph = batch.graph;
+  Span span{start, count_until(graph, r, start, degree, batch.nodes.seed_time[subgraph])};
+  constexpr i64 kLeast = -0x7FFFFFFFFFFFFFFFll - 1;
+  if (batch.nodes.has_since && batch.nodes.seed_since[subgraph] > kLeast) {
+    const i64 before = batch.nodes.seed_since[subgraph] - 1;
     const i64 early = count_until(graph, r, start, span.degree, before);
     span.start += early;
     span.degree -= early;

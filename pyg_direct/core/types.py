@@ -252,6 +252,9 @@ class Rules(NamedTuple):
     must be seeds: no other lists are looked at."""
     variates: Variates | None = None
     """Of LABOR; None for those of the batch's key alone."""
+    seed_since: Tensor | None = None
+    """int64 [seeds], beside `seed_time`: no neighbour is earlier than this of its subgraph; None
+    where neighbours may be of any age."""
 
 
 NO_RULES = Rules()
@@ -294,7 +297,6 @@ class SamplingPlan(NamedTuple):
     disjoint: bool
     recent: bool  # with times: the latest neighbours, not any of those in the past
     id_dtype: torch.dtype  # dtype of the `edge_index` handed out: int64 or int32
-    window: int = -1  # with times: how much older than its seed a neighbour may be; -1: any age
     excluding: bool = False  # whether batches may do without some edges
     labor: bool = False  # fan-outs take the edges of smallest variates; see `kernels/labor.py`
     layer_dependency: bool = False  # of LABOR: all hops have the same variates

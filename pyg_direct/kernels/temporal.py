@@ -14,6 +14,7 @@ Ints = npt.NDArray[Any]
 Doubles = npt.NDArray[np.float64]
 
 NO_TIME = -2  # in place of a first index into times, as in core/types and cuda/times.cuh
+LARGEST_TIME = np.iinfo(np.int64).max
 LANES = 64  # binary searches that run side by side
 
 
@@ -90,7 +91,8 @@ def skip_until(
 ) -> None:  # fmt: skip
     """Drop from the lists [first, last), each sorted by time, what is no later than `seed_before`.
 
-    As `count_until`, which finds how many there are.
+    As `count_until`, which finds how many there are. A `seed_before` of the largest int64 stands
+    for the time before the least one, and drops nothing.
 
     Example: times 3, 5, 5, 9 and a seed_before of 3 leave 5, 5, 9: one more in `start`, one less in
     `degree`.
@@ -101,6 +103,8 @@ def skip_until(
         indices, time, time_base,
     )  # fmt: skip
     for i in range(last - first):
+        if seed_before[seed_of[seed_first + i]] == LARGEST_TIME:
+            continue
         start[first + i] += early[i]
         degree[first + i] -= early[i]
 
@@ -116,7 +120,7 @@ def cut_items(
     time_base: Ints,  # [R]: where the times of the source type begin, EDGE_TIME or NO_TIME
     seed_of: Ints,  # [capacity]
     seed_time: Ints,  # [seeds]
-    seed_before: Ints,  # [seeds]: neighbours no later than this are too old; [0]: none is
+    seed_before: Ints,  # [seeds]: what is no later is too old, see `skip_until`; [0]: nothing is
     weighted: npt.NDArray[np.bool_],  # [R]
     cumulative: Doubles,  # [E]; [0] without weights
     item_base: Ints,  # [R + 1]

@@ -90,7 +90,7 @@ class HGTSampler(NeighborSampler, torch_geometric.sampler.HGTSampler):  # type: 
         self.num_hops = len(self._counts)
         self._budgets: deque[Budgets] = deque()
 
-    def _sample(self, key: BatchKey, seed: Any, seed_time: Any = None, excluded: Any = None) -> Any:
+    def _sample(self, key: BatchKey, seed: Any, *rules: Any, **of_links: Any) -> Any:
         """Draw the nodes, and give all edges between them."""
         for kind, seeds in seed.items():
             check_ids(seeds, self._keyed.num_nodes_of(kind), "seeds")

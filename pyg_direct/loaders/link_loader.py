@@ -17,10 +17,11 @@ from ..core.pyg import SubgraphType
 from ..core.types import BatchKey
 from ..loading.base import DirectLoader
 from ..loading.options import DEFAULT_PREFETCH, check_dependency
-from ..loading.seeds import link_seeds
+from ..loading.seeds import link_seeds, with_windows
 from ..loading.site import Placing
 from ..sampling.negatives import check_weights
 from ..sampling.sampler import NeighborSampler, NumNeighborsLike, keyed
+from ..sampling.time_bounds import bounds_of
 
 
 class LinkNeighborLoader(DirectLoader, torch_geometric.loader.LinkNeighborLoader):  # type: ignore[misc]
@@ -37,6 +38,8 @@ class LinkNeighborLoader(DirectLoader, torch_geometric.loader.LinkNeighborLoader
         edge_label: labels [num_links, ...]. With binary negatives and a smallest label of 0, labels
             move up by 1, since 0 then means "negative".
         edge_label_time: int64 [num_links]; to be given with `time_attr`, and only with it.
+        input_start_time, input_end_time: int64 [num_links], a window for both ends of each link,
+            and for its negatives; see `pyg_direct.NeighborLoader`.
         neg_sampling: `NegativeSampling`, 'binary' or 'triplet'. Negatives are drawn from the key of
             the batch, as its neighbours are; nothing checks whether they are edges. With
             `disjoint`, both ends of a link are in the subgraph of one number: link i of the batch,
@@ -103,6 +106,8 @@ class LinkNeighborLoader(DirectLoader, torch_geometric.loader.LinkNeighborLoader
         seed: int | None = None,
         prefetch: int = DEFAULT_PREFETCH,
         time_window: int | None = None,
+        input_start_time: Tensor | None = None,
+        input_end_time: Tensor | None = None,
         exclude_seed_edges: bool | str | EdgeType | None = None,
         sampling: str = "uniform",
         layer_dependency: bool = False,
@@ -164,6 +169,7 @@ class LinkNeighborLoader(DirectLoader, torch_geometric.loader.LinkNeighborLoader
         if no_labels:
             self.input_data.label = edge_label
         self._check_links(sampler)
+        self.input_data = with_windows(self.input_data, input_start_time, input_end_time, sampler)
 
     def _check_links(self, sampler: BaseSampler) -> None:
         """Find what is wrong with the seeds here, not in an epoch."""
@@ -210,4 +216,5 @@ class LinkNeighborLoader(DirectLoader, torch_geometric.loader.LinkNeighborLoader
         if negatives is not None:
             arguments["neg_sampling"] = f"{negatives.mode.value} {negatives.amount}"
             tensors += [negatives.src_weight, negatives.dst_weight]
-        return arguments, tensors
+        windows, bounds = bounds_of(links).parts()
+        return {**arguments, **windows}, [*tensors, *bounds]

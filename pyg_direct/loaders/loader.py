@@ -18,9 +18,10 @@ from ..core.pyg import SubgraphType
 from ..core.types import BatchKey
 from ..loading.base import DirectLoader
 from ..loading.options import DEFAULT_PREFETCH, check_dependency
-from ..loading.seeds import node_seeds
+from ..loading.seeds import node_seeds, with_windows
 from ..loading.site import Placing
 from ..sampling.sampler import NeighborSampler, NumNeighborsLike, keyed
+from ..sampling.time_bounds import NO_BOUNDS, bounds_of
 
 
 class NeighborLoader(DirectLoader, torch_geometric.loader.NeighborLoader):  # type: ignore[misc]
@@ -94,6 +95,11 @@ class NeighborLoader(DirectLoader, torch_geometric.loader.NeighborLoader):  # ty
             the thread and on the stream that ask.
         time_window: with `time_attr`: no neighbour, at any hop, is older than the time of its seed
             minus this; one that is exactly so old may be taken. Holds for both strategies.
+        input_start_time, input_end_time: int64 [num_seeds], with `time_attr`: a window of its own
+            for each seed. No neighbour, at any hop, is earlier than the start or later than the
+            end; those at these very times may be taken. Either may be left out: neighbours are of
+            any age then, or as late as the seed. An end is no later than its seed's time, which is
+            what `batch.seed_time` holds. `time_window` is a start for all seeds alike.
         sampling, layer_dependency: 'labor' shares nodes between lists; see `NeighborSampler`.
         batch_dependency: of LABOR: over how many batches each node's random number changes once,
             a share of 1 / batch_dependency of them from one batch to the next. Batches in a row
@@ -166,6 +172,8 @@ class NeighborLoader(DirectLoader, torch_geometric.loader.NeighborLoader):  # ty
         seed: int | None = None,
         prefetch: int = DEFAULT_PREFETCH,
         time_window: int | None = None,
+        input_start_time: Tensor | None = None,
+        input_end_time: Tensor | None = None,
         sampling: str = "uniform",
         layer_dependency: bool = False,
         batch_dependency: int = 1,
@@ -215,11 +223,13 @@ class NeighborLoader(DirectLoader, torch_geometric.loader.NeighborLoader):  # ty
             seeds, graph = self.input_data, keyed(sampler)
             check_ids(seeds.node, graph.num_nodes_of(seeds.input_type), "input_nodes")
             graph.seed_time(seeds.input_type, seeds.node, seeds.time)
+        self.input_data = with_windows(seeds, input_start_time, input_end_time, sampler)
 
     def __call__(self, index: Tensor | list[int], input_time: Tensor | None = None) -> Any:
         """Return the batch of the seeds at positions `index`.
 
-        `input_time`, int64 [len(index)], takes the place of the times that these seeds have.
+        `input_time`, int64 [len(index)], takes the place of the times that these seeds have. Their
+        `input_start_time` and `input_end_time` stay.
         """
         if input_time is None:
             return super().__call__(index)
@@ -246,8 +256,12 @@ class NeighborLoader(DirectLoader, torch_geometric.loader.NeighborLoader):  # ty
         ):
             return self._sample(inputs, key)
         kind, time = inputs.input_type, inputs.time
+        bounds = bounds_of(inputs)
         sampled = graph.sample_around(
-            {kind: inputs.node}, {} if time is None else {kind: time}, key
+            {kind: inputs.node},
+            {} if time is None else {kind: time},
+            key,
+            bounds=None if bounds is NO_BOUNDS else lambda count: bounds,
         )
         metadata = inputs.input_id, time
         return of_graph(sampled, sampler.node_types, sampler.edge_types, metadata)
@@ -261,7 +275,8 @@ class NeighborLoader(DirectLoader, torch_geometric.loader.NeighborLoader):  # ty
     def _seed_parts(self) -> tuple[dict[str, Any], list[Tensor | None]]:
         seeds = self.input_data
         arguments = {"loader": "NeighborLoader", "input_type": str(seeds.input_type)}
-        return arguments, [seeds.node, seeds.time, seeds.input_id]
+        windows, bounds = bounds_of(seeds).parts()
+        return {**arguments, **windows}, [seeds.node, seeds.time, seeds.input_id, *bounds]
 
 
 def _check_input_time(input_time: Any, sampler: BaseSampler, time_attr: str | None) -> None:

@@ -9,11 +9,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
-from torch_geometric.sampler import NodeSamplerInput
+from torch_geometric.sampler import EdgeSamplerInput, NodeSamplerInput
 
 from ..core.arguments import check_input_id
 from ..core.pyg import DEFAULT_REL
 from ..sampling.sampler import NeighborSampler, keyed
+from ..sampling.time_bounds import check_bounds, check_windows, with_bounds
 
 INT64 = np.dtype(np.int64)
 ID_TYPES = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
@@ -185,6 +186,44 @@ def _as_links(links: Any) -> Tensor:
             f"shape {tuple(links.shape)}."
         )
     return links
+
+
+def with_windows(seeds: Any, start: Any, end: Any, sampler: Any) -> Any:
+    """Return the seeds of a loader, which know their windows if there are some.
+
+    Args:
+        seeds: a loader's `input_data`, nodes or links.
+        start, end: `input_start_time` and `input_end_time`, as the user gave them.
+        sampler: that will sample around them.
+
+    Raises:
+        ValueError: another sampler than ours, or one without times or with a window for all seeds;
+            bounds that do not fit the seeds.
+    """
+    if start is None and end is None:
+        return seeds
+    if not isinstance(sampler, NeighborSampler) or not sampler.is_temporal:
+        raise ValueError(
+            "input_start_time and input_end_time need times to compare with: pass time_attr, or a "
+            "pyg_direct.NeighborSampler that has it."
+        )
+    if start is not None and sampler.time_window is not None:
+        raise ValueError(
+            f"input_start_time and time_window={sampler.time_window} both say how old a neighbour "
+            f"may be; pass one of them."
+        )
+    kind = seeds.input_type
+    if isinstance(seeds, EdgeSamplerInput):
+        kinds = (None, None) if kind is None else kind[::2]
+        ends = list(zip(kinds, (seeds.row, seeds.col), strict=True))
+    else:
+        ends = [(kind, seeds.node)]
+    bounds = check_bounds(start, end, len(ends[0][1]))
+    for kind, nodes in ends:
+        seed_time = keyed(sampler).seed_time(kind, nodes, seeds.time)
+        assert seed_time is not None, "a temporal sampler knows it"
+        check_windows(bounds, seed_time)
+    return with_bounds(seeds, bounds)
 
 
 def integers(index: Any) -> Tensor:

@@ -45,19 +45,6 @@ NUMBER_KINDS = {
 }
 
 
-def before_window(seed_time: Tensor, window: int) -> Tensor:
-    """Return for each seed the latest time that is too old for it, int64 [n].
-
-    Args:
-        seed_time: int64 [n].
-        window: in [0, 2^62): how much older than its seed a neighbour may be.
-
-    Example: a seed of time 10 and a window of 3 give 6, as 7 is not too old.
-    """
-    least = torch.iinfo(torch.int64).min
-    return torch.where(seed_time < least + window + 1, least, seed_time - (window + 1))
-
-
 def in_range(ids: npt.NDArray[np.int64], end: int) -> bool:
     """Tell whether all ids [n] are in [0, end)."""
     # Negative ones are the largest of all without a sign.

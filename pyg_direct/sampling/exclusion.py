@@ -15,6 +15,7 @@ from ..core.types import ExcludedEdges
 from ..graph.from_pyg import Graph
 from ..graph.verify import verified
 from ..ops.host.search import find_edges
+from .negatives import links_of_seeds
 
 Ints = npt.NDArray[Any]
 NO_INTS = np.empty(0, np.int64)
@@ -92,8 +93,8 @@ class SeedEdges:
             link, position = self._edges_of(links)
             if not disjoint:
                 return excluded_from_all(position)
-            number = np.arange(num_seeds) % (num_seeds // 2 if paired else num_seeds)
-            return excluded_from_own(link, position, number % len(links.row))
+            link_of = links_of_seeds(num_seeds, len(links.row), paired)
+            return excluded_from_own(link, position, link_of.numpy())
 
         return left_out
 

@@ -35,6 +35,7 @@ from .exclusion import SeedEdges
 from .fanouts import Fanouts, check_fanouts, fanout_table, fanouts_of
 from .hops import BatchInput, HopSource, sample_window
 from .labor import check_law
+from .time_bounds import NO_BOUNDS, TimeBounds
 from .workspaces import WorkspacePool
 
 
@@ -230,6 +231,7 @@ class KeyedSampler:
         times: Mapping[Any, Tensor],
         key: BatchKey,
         excluded: Callable[[int], ExcludedEdges] | None = None,
+        bounds: Callable[[int], TimeBounds] | None = None,
     ) -> SampledGraph:
         """Sample around seeds of some node types, which may have times of their own.
 
@@ -238,6 +240,7 @@ class KeyedSampler:
             times: int64 [n_t] by node type; of the others, their nodes' times hold.
             key: of the draws.
             excluded: returns the edges to leave out, for so many seeds; None for none.
+            bounds: returns the windows of so many seeds; None where they follow from their times.
         """
         seeds: list[Tensor | None] = [None] * len(self.graph.node_types)
         given, count = [], 0
@@ -250,12 +253,14 @@ class KeyedSampler:
                 if times or self.graph.node_times is not None:
                     given.append(self.seed_time(kind, node, times.get(kind)))
                 count += node.shape[0]
-        time = None
+        time, start = None, None
         if self.graph.node_times is not None:
             time = torch.cat([t for t in given if t is not None])
+            of_seeds = NO_BOUNDS if bounds is None else bounds(count)
+            time, start = of_seeds.cut(time, self.settings.time_window)
         rules = NO_RULES
         if time is not None or excluded is not None:
-            rules = Rules(time, excluded and excluded(count))
+            rules = Rules(time, excluded and excluded(count), seed_since=start)
         return self.sample(seeds, key, rules)
 
     def sample(
@@ -294,8 +299,8 @@ class KeyedSampler:
         given, fanouts = self.settings, self.fanouts()
         disjoint = self.disjoint
         key = (
-            fanouts, given.replace, disjoint, given.temporal_strategy, given.time_window,
-            given.sampling, given.layer_dependency,
+            fanouts, given.replace, disjoint, given.temporal_strategy, given.sampling,
+            given.layer_dependency,
         )  # fmt: skip
         known = self.shared.plans.get(key)
         if known is None:
@@ -303,9 +308,8 @@ class KeyedSampler:
             check_fanouts(given.num_neighbors, fanouts, given.replace)  # both can be set
             table = fanout_table(fanouts, np.diff(self.graph.csc.edge_base), given.replace)
             recent = given.temporal_strategy == "last"
-            window = -1 if given.time_window is None else given.time_window
             plan = SamplingPlan(
-                table, given.replace, disjoint, recent, self.graph.id_dtype, window,
+                table, given.replace, disjoint, recent, self.graph.id_dtype,
                 excluding=given.exclude_seed_edges is not None, labor=given.sampling == "labor",
                 layer_dependency=given.layer_dependency,
             )  # fmt: skip

@@ -65,6 +65,23 @@ def sample_ends(sample: Callable[..., Any], seed: Any, seed_time: Any = None) ->
     return out
 
 
+def links_of_seeds(num_seeds: int, num_links: int, paired: bool) -> Tensor:
+    """Return which link each seed of a batch belongs to, int64 [num_seeds].
+
+    PyG passes the sources of all links, then of their negatives, and then the destinations; also
+    where these are of two types, whose seeds come one behind the other.
+
+    Args:
+        num_seeds: sources and destinations.
+        num_links: without negatives.
+        paired: whether there are as many sources as destinations; else, with 'triplet', there are
+            whole multiples of `num_links` of both.
+
+    Example: 2 links with one negative, which is of the first, give 0, 1, 0, 0, 1, 0.
+    """
+    return torch.arange(num_seeds) % (num_seeds // 2 if paired else num_seeds) % num_links
+
+
 class KeyedNegatives(NegativeSampling):
     """PyG's `NegativeSampling` for one batch: as configured, drawn from the key of the batch.
 

@@ -46,6 +46,7 @@ from .keyed import KeyedSampler, Settings
 from .labor import check_simple
 from .negatives import KeyedNegatives, sample_ends
 from .outputs import Output, in_both_directions, output_of
+from .time_bounds import NO_BOUNDS, TimeBounds, bounds_of
 
 NumNeighborsLike: TypeAlias = NumNeighbors | list[int] | dict[EdgeType, list[int]]
 
@@ -276,6 +277,8 @@ class NeighborSampler(BaseSampler):
             raise TypeError(f"sample_from_nodes takes no argument {', '.join(kwargs)}.")
         self._keyed.num_nodes_of(index.input_type)  # so that the type is one of the graph's
         sample = partial(self._sample, self._key(key))
+        if (bounds := bounds_of(index)) != NO_BOUNDS:
+            sample = partial(sample, bounds=lambda count: bounds)
         return self._in_both_directions(node_sample(index, sample))
 
     def sample_from_edges(
@@ -308,11 +311,13 @@ class NeighborSampler(BaseSampler):
             own = {kind: torch.from_numpy(value) for kind, value in times.items()}
             node_time = own if self.is_hetero else own[None]
         negatives = None if neg_sampling is None else KeyedNegatives(neg_sampling, key)
-        excluded = None
+        excluded, paired = None, negatives is None or negatives.is_binary()
         if keyed.seed_edges is not None:
-            paired = negatives is None or negatives.is_binary()
             excluded = keyed.seed_edges.of_batch(index, self.disjoint, paired)
         sample = partial(self._sample, key, excluded=excluded)
+        if (bounds := bounds_of(index)) != NO_BOUNDS:
+            num_links = len(index.row)
+            sample = partial(sample, bounds=lambda n: bounds.of_links(n, num_links, paired))
         if self.disjoint and negatives is not None and negatives.is_binary():
             sample = partial(sample_ends, sample)
         return self._in_both_directions(
@@ -337,14 +342,15 @@ class NeighborSampler(BaseSampler):
         seed: Any,
         seed_time: Any = None,
         excluded: Callable[[int], ExcludedEdges] | None = None,
+        bounds: Callable[[int], TimeBounds] | None = None,
     ) -> Output:
         """Sample around seeds as PyG's helper passes them: a tensor, or a dict by node type.
 
-        `excluded` returns the edges to leave out, for so many seeds.
+        `excluded` returns the edges to leave out, and `bounds` the windows, for so many seeds.
         """
         nodes = seed if self.is_hetero else {None: seed}
         times = {} if seed_time is None else (seed_time if self.is_hetero else {None: seed_time})
-        sampled = self._keyed.sample_around(nodes, times, key, excluded)
+        sampled = self._keyed.sample_around(nodes, times, key, excluded, bounds)
         backward = self.sample_direction == "backward"
         return output_of(sampled, self.node_types, self.edge_types, backward)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -26,6 +27,7 @@ from conformance import (
     with_seed_times,
     with_times,
     with_weights,
+    with_windows,
 )
 from emulator import ORDERS, EmulatorError, emulated
 from hypothesis import given
@@ -73,6 +75,18 @@ def test_every_fanout_by_time(
     with emulated() as backend:
         for fanout in fanouts_of(by_edge + recent + replace, 1 if all_fanouts else 2):
             check_case(backend, timed([fanout, 3], by_edge, recent=recent, replace=replace))
+
+
+@pytest.mark.parametrize("by_edge", [False, True])
+@pytest.mark.parametrize("recent", [False, True])
+@pytest.mark.parametrize("replace", [False, True])
+def test_windows_of_single_seeds(by_edge: bool, recent: bool, replace: bool) -> None:
+    case = both([3, -1, 2], PALETTES[0], recent=recent, replace=replace)
+    case = timed([3, -1, 2], by_edge, recent=recent, replace=replace) if not by_edge else case
+    rng = np.random.default_rng(5)
+    with emulated() as backend:
+        for induced in (False, True):
+            check_case(backend, with_windows(rng, dataclasses.replace(case, induced=induced)))
 
 
 def test_times_cut_the_lists() -> None:
@@ -190,7 +204,10 @@ def test_a_workspace_forgets_the_times_of_the_batch_before() -> None:
         ("time[at] <= latest", "time[at] < latest"),
         ("base + static_cast<i64>(graph.indices", "static_cast<i64>(graph.indices"),
         ("rank = span.start + span.degree - k;", "rank = span.start;"),
-        ("seed_time[batch.nodes.seed_of[at]]", "seed_time[0]"),
+        ("seed_time[subgraph]", "seed_time[0]"),
+        ("seed_since[subgraph] - 1", "seed_since[subgraph]"),
+        ("seed_since[subgraph] > kLeast", "seed_since[0] > kLeast"),
+        ("span.start += early;", ""),
         ("span.start > list ? static_cast<f64>(graph.cumulative[span.start - 1]) : 0.0;", "0.0;"),
         ("if (weights.low > 0.0)", "if (weights.low < 0.0)"),
         ("found += batch.graph.weight[p] > 0.0;", "++found;"),
@@ -224,6 +241,7 @@ def test_mistakes_are_caught(old: str, new: str) -> None:
                 for changes in ({}, {"recent": True}, {"recent": True, "replace": True}):
                     plan = replace_plan(uniform_plan(np.array([[3, 5, 2], [40, 2, 2]])), **changes)
                     case = with_seed_times(rng, Case(graph, plan, seeds, BatchKey(5, 6)), graph)
+                    case = with_windows(rng, case)
                     check_case(backend, case, batches=2)
 
     with pytest.raises((AssertionError, EmulatorError)):

@@ -30,6 +30,7 @@ from conformance import (
     with_seed_times,
     with_times,
     with_weights,
+    with_windows,
 )
 from emulator import EmulatorError, emulated
 from hypothesis import given
@@ -109,9 +110,9 @@ def attributed() -> Case:
     csc = with_weights(rng, csc, PALETTES[0], [True, False, True, True, False, False])
     csc = with_times(rng, csc, True, [True, True, False, True, False, True])
     fanouts = np.array([[3, -1, 40, 5, 9, 2], [10, 2, -1, 5, 1, 4], [1, 1, 1, 1, 1, 1]])
-    plan = replace_plan(uniform_plan(fanouts), window=15)
-    case = Case(csc, plan, make_seeds(rng, csc, [6, 9, None, 2]), BatchKey(1, 2))
-    return with_excluded_edges(rng, with_seed_times(rng, case, csc), 0.3)
+    case = Case(csc, uniform_plan(fanouts), make_seeds(rng, csc, [6, 9, None, 2]), BatchKey(1, 2))
+    case = with_windows(rng, with_seed_times(rng, case, csc))
+    return with_excluded_edges(rng, case, 0.3)
 
 
 @both

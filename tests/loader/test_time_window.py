@@ -10,7 +10,7 @@ from torch_geometric.data import Data
 from torch_geometric.sampler import NodeSamplerInput
 
 from pyg_direct import LinkNeighborLoader, NeighborLoader, NeighborSampler
-from pyg_direct.ops.backend import before_window
+from pyg_direct.sampling.time_bounds import NO_BOUNDS
 
 NODES, EDGES = 40, 500
 
@@ -123,8 +123,25 @@ def test_draws_from_a_window_go_by_weight() -> None:
 
 def test_the_least_times_do_not_wrap() -> None:
     least = torch.iinfo(torch.int64).min
-    before = before_window(torch.tensor([10, least, least + 3, least + 4]), 3)
-    assert before.tolist() == [6, least, least, least]
+    times = torch.tensor([10, least, least + 3, least + 4])
+    end, start = NO_BOUNDS.cut(times, 3)
+    assert torch.equal(end, times)
+    assert start.tolist() == [7, least, least, least + 1]
+
+
+@pytest.mark.usefixtures("each_backend")
+def test_neighbours_at_the_least_time_of_all() -> None:
+    """As NumPy's "not a time"; they are in a window that reaches so far."""
+    least = torch.iinfo(torch.int64).min
+    data = Data(
+        edge_index=torch.tensor([[1, 2, 3], [0, 0, 0]]), num_nodes=4,
+        time=torch.tensor([least, least + 1, least + 9]),
+    )  # fmt: skip
+    for time, expected in ((least + 3, [0, 1]), (least + 4, [1])):
+        batch = next(iter(NeighborLoader(
+            data, [9], torch.tensor([0]), torch.tensor([time]), time_attr="time", time_window=3
+        )))  # fmt: skip
+        assert sorted(batch.e_id.tolist()) == expected
 
 
 @pytest.mark.parametrize(

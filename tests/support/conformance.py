@@ -62,11 +62,12 @@ class Case:
     induced: bool = False
     seed_time: Tensor | None = None
     excluded: ExcludedEdges | None = None
+    seed_since: Tensor | None = None
 
     @property
     def rules(self) -> Rules:
         """What the batch may take of the graph."""
-        return Rules(self.seed_time, self.excluded)
+        return Rules(self.seed_time, self.excluded, seed_since=self.seed_since)
 
 
 def make_csc(
@@ -153,6 +154,17 @@ def with_seed_times(rng: np.random.Generator, case: Case, csc: Csc) -> Case:
     return replace(case, csc=csc, plan=replace_plan(case.plan, disjoint=True), seed_time=time)
 
 
+def with_windows(rng: np.random.Generator, case: Case, longest: int = SPAN) -> Case:
+    """Return a case with times in which the seeds have windows of random widths.
+
+    Some are empty, and some begin at the least time there is, or end at the largest.
+    """
+    start = case.seed_time - torch.from_numpy(rng.integers(-2, longest + 1, len(case.seed_time)))
+    bounds = torch.tensor([torch.iinfo(torch.int64).min, torch.iinfo(torch.int64).max])
+    extreme = torch.from_numpy(rng.integers(0, 8, len(start)))
+    return replace(case, seed_since=torch.where(extreme < 2, bounds[extreme % 2], start))
+
+
 def uniform_plan(
     fanouts: np.ndarray, *, replace: bool = False, disjoint: bool = False
 ) -> SamplingPlan:
@@ -213,9 +225,9 @@ def attributed_cases(draw: st.DrawFn) -> Case:
     if kind != "weights":
         csc = with_times(rng, case.csc, draw(st.booleans()), draw(masks))
         case = with_seed_times(rng, case, csc)
-        window = draw(st.sampled_from([-1, -1, 0, 3, SPAN]))
-        plan = replace_plan(case.plan, recent=draw(st.booleans()), window=window)
+        plan = replace_plan(case.plan, recent=draw(st.booleans()))
         case = replace(case, plan=plan)
+        case = draw(st.sampled_from([case, with_windows(rng, case)]))
     if kind != "times":
         csc = with_weights(rng, case.csc, draw(st.sampled_from(PALETTES)), draw(masks))
         case = replace(case, csc=csc)

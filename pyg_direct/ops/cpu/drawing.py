@@ -23,7 +23,7 @@ from ...core.types import (
 )
 from ...kernels import alias as weight_tables
 from ...kernels import hops, labor, sample, temporal, weighted
-from ..backend import ID_LIMIT, batch_too_large, before_window, in_range
+from ..backend import ID_LIMIT, batch_too_large, in_range
 from ..buffers import Resources
 from ..picks import check_frontier
 from .checks import check_items, check_sources
@@ -70,13 +70,13 @@ class CpuDrawing(Scratch):
         """Take the rules of a batch, as arrays for the kernels."""
         self._rules = rules
         self._excluded = self._excluded_bounds = NO_INTS  # as in `ExcludedEdges`
-        self._seed_time = self._seed_before = NO_INTS  # [seeds]; [0] without times, a window
+        self._seed_time = self._seed_before = NO_INTS  # [seeds]; [0] without times, starts
         if rules.excluded is not None:
             self._excluded, self._excluded_bounds = (part.numpy() for part in rules.excluded)
         if rules.seed_time is not None:
             self._seed_time = rules.seed_time.numpy()
-            if self._plan.window >= 0:
-                self._seed_before = before_window(rules.seed_time, self._plan.window).numpy()
+        if rules.seed_since is not None:
+            self._seed_before = (rules.seed_since - 1).numpy()  # of the least int64, the largest
 
     def _take(self, key: BatchKey, rules: Rules) -> None:
         self._key = (np.uint64(key.low), np.uint64(key.high))

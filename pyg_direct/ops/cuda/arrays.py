@@ -89,7 +89,6 @@ def graph_fields(csc: Csc, plan: SamplingPlan, device: torch.device) -> dict[str
         "disjoint": int(plan.disjoint),
         "replace": int(plan.replace),
         "recent": int(plan.recent),
-        "time_window": plan.window,
         "excluding": int(plan.excluding),
     }
 
@@ -165,7 +164,7 @@ class BatchState:
         parts = split(self._host, self._shapes)
         self.tables: dict[str, IntTable] = {name: part.numpy() for name, part in parts.items()}
         self._all = torch.empty(0, dtype=torch.int64, device=device)
-        # Of seeds, their times, excluded edges and their bounds.
+        # Of seeds, their times and starts, excluded edges and their bounds.
         self._lengths: tuple[int, ...] = ()
 
     def begin(self, seeds: Sequence[Tensor], key: BatchKey, rules: Rules) -> bool:
@@ -212,10 +211,11 @@ class BatchState:
         subgraphs: int,
     ) -> bool:
         tables, start = self.tables, prefix_sums(np.array([len(seed) for seed in seeds], np.int64))
-        times = [] if rules.seed_time is None else [rules.seed_time]
+        none = torch.empty(0, dtype=torch.int64)
+        times = [none if part is None else part for part in (rules.seed_time, rules.seed_since)]
         left_out = self._left_out(subgraphs, rules.excluded)
         tail = [*(seed.cpu() for seed in seeds), *times, *left_out]
-        lengths = (int(start[-1]), sum(map(len, times)), *map(len, left_out))
+        lengths = (int(start[-1]), *map(len, times), *map(len, left_out))
         tables["node_ptr"][:], tables["item_base"][:] = 0, 0
         tables["node_ptr"][hop + 1] = sizes
         np.cumsum(sizes[self._dst_type], out=tables["item_base"][hop, 1:])
@@ -229,8 +229,9 @@ class BatchState:
         if moved or lengths != self._lengths:
             self._lengths = lengths
             parts = torch.split(self._all[self._fixed :], [*lengths, len(self._all) - size])
-            names = ("seed", "seed_time", "excluded", "excluded_bounds")
-            self._descriptor.set(**dict(zip(names, parts, strict=False)))
+            names = ("seed", "seed_time", "seed_since", "excluded", "excluded_bounds")
+            fields = dict(zip(names, parts, strict=False))
+            self._descriptor.set(**fields, has_since=int(lengths[2] > 0))
         tables["descriptor"][:] = self._descriptor.words
         host = torch.empty(size, dtype=torch.int64)
         host[: self._fixed] = self._host

@@ -64,8 +64,11 @@ def one_subgraph_only(case: Case) -> Case:
         if seed is not None and len(seed) > 0:
             seeds[t] = seed[:1]
             break
-    time = None if case.seed_time is None else case.seed_time[: sum(s is not None for s in seeds)]
-    return replace(case, seeds=seeds, seed_time=time)
+    size = sum(s is not None for s in seeds)
+    time, start = (
+        None if part is None else part[:size] for part in (case.seed_time, case.seed_since)
+    )
+    return replace(case, seeds=seeds, seed_time=time, seed_since=start)
 
 
 @settings(max_examples=200, deadline=None)

@@ -1,0 +1,207 @@
+"""`input_start_time` and `input_end_time`: no neighbour lies outside its seed's own window."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from laws import THRESHOLD, chi_square
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.loader import NeighborLoader as PygNeighborLoader
+from torch_geometric.sampler import NegativeSampling
+
+from pyg_direct import LinkNeighborLoader, NeighborLoader, NeighborSampler
+
+SEEDS, NODES, EDGES = 30, 60, 900
+TIME = torch.full((SEEDS,), 90)
+START = torch.arange(SEEDS) * 2
+END = START + torch.arange(SEEDS) % 5 * 7
+
+
+def graph(by_edge: bool = True) -> Data:
+    generator = torch.Generator().manual_seed(0)
+    return Data(
+        edge_index=torch.randint(NODES, (2, EDGES), generator=generator),
+        num_nodes=NODES,
+        time=torch.randint(100, (EDGES if by_edge else NODES,), generator=generator),
+        weight=torch.rand(EDGES, generator=generator),
+    )
+
+
+def windowed(data: Data, fanouts: list[int], **options: Any) -> NeighborLoader:
+    given = {"input_start_time": START, "input_end_time": END, "batch_size": 8, **options}
+    return NeighborLoader(data, fanouts, torch.arange(SEEDS), TIME, time_attr="time", **given)
+
+
+def seeds_of_edges(batch: Any) -> torch.Tensor:
+    """Return the position of the seed whose subgraph each edge is in."""
+    return batch.input_id[batch.batch[batch.edge_index[1]]]
+
+
+@pytest.mark.usefixtures("each_backend")
+@pytest.mark.parametrize("by_edge", [False, True])
+@pytest.mark.parametrize("only", ["both", "start", "end"])
+def test_all_neighbours_of_each_window(by_edge: bool, only: str) -> None:
+    data = graph(by_edge)
+    given = {"input_start_time": START, "input_end_time": END}
+    if only != "both":
+        given[f"input_{'end' if only == 'start' else 'start'}_time"] = None  # type: ignore[assignment]
+    batch = next(iter(windowed(data, [-1], batch_size=SEEDS, **given)))
+    time = data.time if by_edge else data.time[data.edge_index[0]]
+    node = data.edge_index[1]
+    first = START if only != "end" else torch.full((SEEDS,), -1)
+    last = END if only != "start" else TIME
+    inside = node < SEEDS
+    node = node.clamp(max=SEEDS - 1)
+    inside &= (time >= first[node]) & (time <= last[node])
+    assert 0 < int(inside.sum()) < EDGES // 2
+    assert batch.e_id.sort()[0].tolist() == inside.nonzero().view(-1).tolist()
+    assert torch.equal(batch.seed_time, TIME)
+
+
+@pytest.mark.usefixtures("each_backend")
+@pytest.mark.parametrize("subgraph_type", ["directional", "induced", "bidirectional"])
+@pytest.mark.parametrize("strategy", ["uniform", "last"])
+@pytest.mark.parametrize("law", [{}, {"replace": True}, {"weight_attr": "weight"},
+                                 {"weight_attr": "weight", "replace": True}])  # fmt: skip
+def test_every_hop_and_every_law(subgraph_type: str, strategy: str, law: dict[str, Any]) -> None:
+    data = graph()
+    loader = windowed(
+        data, [4, 3], temporal_strategy=strategy, subgraph_type=subgraph_type, seed=0,
+        shuffle=True, **law,
+    )  # fmt: skip
+    edges = 0
+    for batch in loader:
+        time, seed = data.time[batch.e_id], seeds_of_edges(batch)
+        assert bool(((time >= START[seed]) & (time <= END[seed])).all())
+        edges += batch.num_edges
+    assert edges > 100
+
+
+@pytest.mark.usefixtures("each_backend")
+@pytest.mark.parametrize("strategy", ["uniform", "last"])
+def test_one_width_is_time_window(strategy: str) -> None:
+    """The same batches, bit for bit."""
+    data, width = graph(), 25
+    options = {"temporal_strategy": strategy, "seed": 3, "replace": True, "weight_attr": "weight"}
+    one = windowed(data, [3, 2], input_start_time=TIME - width, input_end_time=None, **options)
+    other = windowed(
+        data, [3, 2], time_window=width, input_start_time=None, input_end_time=None, **options
+    )
+    for mine, theirs in zip(one, other, strict=True):
+        assert torch.equal(mine.e_id, theirs.e_id)
+        assert torch.equal(mine.edge_index, theirs.edge_index)
+
+
+@pytest.mark.usefixtures("each_backend")
+@pytest.mark.parametrize("typed", [False, True])
+@pytest.mark.parametrize("negatives", [None, NegativeSampling("binary", 1.5), "triplet"])
+def test_both_ends_and_negatives_of_a_link(typed: bool, negatives: Any) -> None:
+    data: Any = graph()
+    links: Any = data.edge_index[:, :SEEDS]
+    key = ("user", "buys", "item")
+    if typed:
+        plain, data = data, HeteroData()
+        data["user"].num_nodes = data["item"].num_nodes = NODES
+        for kind in (key, ("item", "of", "user")):
+            data[kind].edge_index, data[kind].time = plain.edge_index, plain.time
+        links = (key, links)
+    loader = LinkNeighborLoader(
+        data, [5, 2], links, edge_label_time=TIME, time_attr="time", neg_sampling=negatives,
+        input_start_time=START, input_end_time=END, batch_size=7, shuffle=True, seed=1,
+    )  # fmt: skip
+    edges = 0
+    for batch in loader:
+        stores = [batch[kind] for kind in batch.edge_types] if typed else [batch]
+        input_id = batch[key].input_id if typed else batch.input_id
+        for store in stores:
+            kind = store._key[-1] if typed else None
+            group = (batch[kind] if typed else batch).batch[store.edge_index[1]]
+            time, link = graph().time[store.e_id], input_id[group]
+            assert bool(((time >= START[link]) & (time <= END[link])).all())
+            edges += len(time)
+    assert edges > 50
+
+
+def test_draws_are_uniform_within_each_window() -> None:
+    """12 neighbours of times 0 to 11; seed i of 4,000 sees those from i % 3 to 7 + i % 3."""
+    hubs = 4_000
+    leaf, hub = torch.arange(12).repeat(hubs), 12 + torch.arange(hubs).repeat_interleave(12)
+    data = Data(edge_index=torch.stack([leaf, hub]), num_nodes=12 + hubs, time=leaf)
+    first = torch.arange(hubs) % 3
+    loader = NeighborLoader(
+        data, [2], 12 + torch.arange(hubs), torch.full((hubs,), 11), time_attr="time", seed=1,
+        input_start_time=first, input_end_time=first + 7, batch_size=hubs,
+    )  # fmt: skip
+    batch = next(iter(loader))
+    place = (data.time[batch.e_id] - first[seeds_of_edges(batch)]).numpy()
+    seen = np.bincount(place, minlength=8)
+    assert len(seen) == 8
+    assert chi_square(seen, np.full(8, 2 * hubs / 8)) > THRESHOLD
+    # Negative control: the window of another seed.
+    assert len(np.bincount(place + (first[seeds_of_edges(batch)].numpy() == 0))) > 8
+
+
+def test_workers_resume_and_pickled_states() -> None:
+    data = graph()
+    expected = [batch.e_id for batch in windowed(data, [3], seed=2, shuffle=True)]
+    loader = windowed(data, [3], seed=2, shuffle=True, num_workers=2)
+    got = iter(loader)
+    assert torch.equal(next(got).e_id, expected[0])
+    again = windowed(data, [3], seed=2, shuffle=True)
+    again.load_state_dict(loader.state_dict())
+    for batch, e_id in zip(again, expected[1:], strict=True):
+        assert torch.equal(batch.e_id, e_id)
+    for other in ({"input_start_time": None}, {"input_end_time": END + 1}):
+        with pytest.raises(ValueError, match="windows=|other seeds"):
+            windowed(data, [3], seed=2, shuffle=True, **other).load_state_dict(loader.state_dict())
+
+
+def test_a_call_with_other_times_keeps_the_windows() -> None:
+    loader = windowed(graph(), [-1])
+    batch = loader(torch.tensor([23, 24, 28]), torch.full((3,), 60))
+    time, seed = graph().time[batch.e_id], seeds_of_edges(batch)
+    assert len(time) > 0
+    assert bool(((time >= START[seed]) & (time <= END[seed].clamp(max=60))).all())
+
+
+def test_what_is_changed_later_changes_nothing() -> None:
+    start = START.clone()
+    loader = windowed(graph(), [3], input_start_time=start, seed=0)
+    before = [batch.e_id for batch in loader]
+    start += 30
+    loader._progress.epoch = 0
+    assert torch.equal(next(iter(windowed(graph(), [3], seed=0))).e_id, before[0])
+    assert torch.equal(loader.input_data.bounds.start, START)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error", "message"),
+    [
+        ({"input_start_time": START[1:]}, ValueError, "one integer for each of 30"),
+        ({"input_end_time": END.float()}, ValueError, "one integer for each of 30"),
+        ({"input_start_time": 3}, TypeError, "input_start_time"),
+        ({"input_end_time": TIME + 1}, ValueError, r"input_end_time\[0\] is 91, later"),
+        ({"input_start_time": TIME + 1}, ValueError, "no seed would have a neighbour"),
+        ({"time_window": 3}, ValueError, "pass one of them"),
+    ],
+)
+def test_what_is_refused(wrong: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        windowed(graph(), [2], **wrong)
+
+
+def test_what_needs_times() -> None:
+    with pytest.raises(ValueError, match="pass time_attr"):
+        NeighborLoader(graph(), [2], input_start_time=torch.zeros(NODES, dtype=int))
+    sampler = NeighborSampler(graph(), [2])
+    with pytest.raises(ValueError, match="pass time_attr"):
+        LinkNeighborLoader(
+            graph(), [2], neighbor_sampler=sampler, input_end_time=torch.zeros(EDGES, dtype=int)
+        )
+
+
+def test_the_newest_loader_of_pyg_has_no_such_arguments() -> None:
+    """If it has them one day, ours must mean the same."""
+    with pytest.raises(TypeError, match="input_start_time"):
+        PygNeighborLoader(graph(), [2], input_start_time=START)
