@@ -35,7 +35,8 @@ def describe(context: Context) -> None:
 
 def gpu_test_files(folder: Path = TESTS) -> list[Path]:
     """Return the test files with tests that need a GPU: others may need what is not installed."""
-    return sorted(p for p in folder.rglob("test_*.py") if "mark.gpu" in p.read_text())
+    marked = re.compile(r"^(@|pytestmark = )pytest\.mark\.gpu$", re.MULTILINE)
+    return sorted(p for p in folder.rglob("test_*.py") if marked.search(p.read_text()))
 
 
 def count_results(text: str) -> dict[str, int]:

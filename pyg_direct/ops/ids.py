@@ -66,7 +66,8 @@ class HostIds(Ids):
 
     def __init__(self, download: Callable[[Tensor], Tensor], streams: Streams) -> None:
         self._download, self._streams = download, streams
-        # The sources are kept, as a number from `id` is of a living object alone.
+        # The sources are kept: a number from `id` is of a living object alone, and the memory must
+        # stay until the copies have been waited for.
         self._copies: dict[int, tuple[Tensor, Tensor]] = {}
         self._events: list[Event] = []
 
@@ -74,7 +75,6 @@ class HostIds(Ids):
         """Begin to copy tensors whose copies have not begun; those in host memory stay there."""
         new = [tensor for tensor in tensors if id(tensor) not in self._copies]
         if new:
-            self._streams.record_stream(new)
             for tensor in new:
                 host = tensor if tensor.device.type == "cpu" else self._download(tensor)
                 self._copies[id(tensor)] = tensor, host

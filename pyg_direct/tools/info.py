@@ -145,7 +145,8 @@ def torch_problems(facts: Facts) -> Iterator[Problem]:
                 TORCH_WITH_CUDA,
             )
         return
-    if isinstance(driver, Unknown) and isinstance(facts.pci_gpus, int) and facts.pci_gpus:
+    unseen = isinstance(driver, Unknown) and not torch.usable
+    if unseen and isinstance(facts.pci_gpus, int) and facts.pci_gpus:
         yield Problem(
             "There is an NVIDIA GPU, but no driver that answers.",
             "sudo ubuntu-drivers install (on Ubuntu); for a container, docker run --gpus all",

@@ -113,8 +113,10 @@ def main() -> None:
         "counts before": report.known().get("counts before", {}),
     }
     names, failed = set(given.jobs), False
+    parts = _parts(known)
+    report.forget_others({p: {j.plant or j.name for j in jobs} for p, jobs in parts.items()})
     with ThreadPoolExecutor(given.processes) as pool:
-        for part, jobs in _parts(known).items():
+        for part, jobs in parts.items():
             chosen = [j for j in jobs if not names or names & {part, j.name, j.plant}]
             for future in as_completed([pool.submit(launcher.run, job) for job in chosen]):
                 run = future.result()

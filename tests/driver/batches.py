@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch_geometric import EdgeIndex
 
 ON_HOST = frozenset(["n_id", "e_id", "input_id"])  # unless ids="device"
 
@@ -64,6 +65,13 @@ def _difference(found: Any, expected: Any) -> str:
         return "" if repr(found) == repr(expected) else f"{found!r}, not {expected!r}"
     if found.shape != expected.shape or found.dtype != expected.dtype:
         return f"{found.dtype} {tuple(found.shape)}, not {expected.dtype} {tuple(expected.shape)}"
+    if isinstance(expected, EdgeIndex):
+        if not isinstance(found, EdgeIndex):
+            return "no EdgeIndex"
+        pointers = _difference(found.get_indptr(), expected.get_indptr())
+        if pointers:
+            return f"pointers: {pointers}"
+        found, expected = found.as_tensor(), expected.as_tensor()
     ours, theirs = _bytes(found), _bytes(expected)
     wrong = int((ours != theirs).sum())
     return f"{wrong} of {len(ours)} bytes" if wrong > 0 else ""

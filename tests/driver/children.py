@@ -151,6 +151,7 @@ def run_example(name: str) -> None:
         found.append((seen, result))
     (expected, score), (batches, score_of_gpu) = found
     problem = difference(batches, expected) or ("" if batches else "no batches")
+    problem = problem or standin.left_out()
     if problem or score != score_of_gpu:
         raise AssertionError(problem or f"{score_of_gpu}, not {score}")
     print(DONE, flush=True)

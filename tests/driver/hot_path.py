@@ -19,6 +19,10 @@ REASONS = {
         "edges in both directions are made by torch's `sort` and `index`, as PyG makes them, and "
         "neither waits for the device"
     ),
+    "node, edges by hop": (
+        "where the edges of each node begin, which accelerated models want, is found by a kernel "
+        "of torch's for CSR matrices, which waits for nothing"
+    ),
 }
 """Kinds of loaders whose batches launch kernels of torch's, and why."""
 

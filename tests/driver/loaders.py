@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
+from torch_geometric.nn import GraphSAGE
 from torch_geometric.utils import coalesce
 
 import pyg_direct
@@ -106,6 +107,13 @@ def node(data: Callable[[], Any] = graph, **given: Any) -> Make:
     return make
 
 
+def by_hop(**where: Any) -> Any:
+    """Return a loader whose edges know their hops, as accelerated models want them."""
+    made = node()(**where)
+    pyg_direct.accelerate(GraphSAGE(FEATURES, 8, 2), made)
+    return made
+
+
 def typed(**given: Any) -> Make:
     seeds = ("paper", torch.arange(SEEDS))
     return node(typed_graph, num_neighbors=[4, 2], input_nodes=seeds, **given)
@@ -199,6 +207,7 @@ KINDS: dict[str, Kind] = {
     "node, induced": Kind(node(subgraph_type="induced"), FEW),
     "node, bidirectional": Kind(node(subgraph_type="bidirectional"), FEW),
     "node, quantized": Kind(node(quantized_graph), FEW),
+    "node, edges by hop": Kind(by_hop, FEW),
     "node, from files": Kind(node(saved_graph), FEW),
     "temporal": Kind(
         node(time_attr="time", input_time=torch.arange(SEEDS) % 90 + 10), ("half", *FEW)

@@ -61,12 +61,6 @@ PLANTS: dict[str, Plant] = {
     "the host does not wait for events": Plant(
         STREAMS, "            event.synchronize()\n", "            pass\n"
     ),
-    "events are waited for on any device": Plant(
-        STREAMS,
-        "        with self._torch.device(self._device):  # else",
-        "        if True:  # else",
-        "only_the_second_device",
-    ),
     "no tensor is recorded": Plant(
         STREAMS, "                tensor.record_stream(stream)\n", "                pass\n"
     ),
@@ -85,12 +79,6 @@ PLANTS: dict[str, Plant] = {
         "            pass\n",
     ),
     "downloads are not waited for": Plant(MEMORY, "    done.synchronize()\n", ""),
-    "ids that are copied to the host are not recorded": Plant(
-        IDS,
-        "            self._streams.record_stream(new)\n",
-        "",
-        "ids_of_the_consumer",
-    ),
     "the graph of a workspace is not recorded": Plant(
         BACKEND,
         "        self.streams.record_stream(array for _, array in csc.arrays())\n",
@@ -136,7 +124,7 @@ PLANTS: dict[str, Plant] = {
         COMPILER,
         "        with self._cupy.cuda.Device(self.device.index):\n            module",
         "        if True:\n            module",
-        "only_the_second_device",
+        "two_devices",
     ),
     "kernels are launched on any device": Plant(
         COMPILER,

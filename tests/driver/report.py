@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -127,6 +127,20 @@ def write(facts: Mapping[str, Any], part: str, name: str, entry: Mapping[str, An
     parts.setdefault(part, {})[name] = entry
     JSON.write_text(json.dumps({**facts, "parts": parts}, indent=1) + "\n")
     PAGE.write_text("\n".join(_page(facts, parts)) + "\n")
+
+
+def forget_others(names: Mapping[str, Collection[str]]) -> None:
+    """Drop entries of jobs and plants that there are no more.
+
+    Args:
+        names: of all that there are, by part of the result.
+    """
+    result = known()
+    result["parts"] = {
+        part: {name: entry for name, entry in entries.items() if name in names.get(part, ())}
+        for part, entries in result["parts"].items()
+    }
+    JSON.write_text(json.dumps(result, indent=1) + "\n")
 
 
 def _page(facts: Mapping[str, Any], parts: Mapping[str, Any]) -> Iterator[str]:

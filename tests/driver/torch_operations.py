@@ -28,7 +28,7 @@ OPERATIONS = {
     ),
     "order": (
         "sort sort.stable argsort.stable _unique2 unique_dim unique_consecutive bincount cumsum "
-        "searchsorted.Tensor"
+        "searchsorted.Tensor _convert_indices_from_coo_to_csr"
     ),
     "reduction": (
         "aminmax max min max.dim min.dim amax amin argmax sum sum.dim_IntList mean.dim any any.dim "

@@ -61,9 +61,13 @@ class CudaStreams:
         self._torch.current_stream(self._device).wait_event(event)
 
     def synchronize(self, event: Event) -> None:
-        """Let the host wait for an event. Other threads run meanwhile."""
-        with self._torch.device(self._device):  # else a new thread may open a context on GPU 0
-            event.synchronize()
+        """Let the host wait for an event. Other threads run meanwhile.
+
+        CUDA waits in the context of the thread's current device, and makes it where there is none.
+        A thread is on the event's device already: producers choose it, and a consumer records an
+        event or queues a wait before.
+        """
+        event.synchronize()
 
     def record_stream(self, tensors: Iterable[Tensor]) -> None:
         """Tell torch's allocator that the current stream uses the tensors."""

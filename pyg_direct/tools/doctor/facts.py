@@ -21,7 +21,7 @@ from ...ops.devices import usable_device
 from ...ops.host_memory import available_bytes, lockable_bytes
 from ...ops.placement import FREE_SHARE
 from .bandwidth import HostBandwidth, host_bytes, measure_bandwidth
-from .nvidia import Gpu, Nvidia, by_nvml, by_torch, of_number
+from .nvidia import Gpu, Nvidia, by_nvml, by_properties, by_torch
 from .unknown import Unknown, ask
 
 PACKAGES = ("torch-geometric", "numba", "numpy", "pyg-direct", "torch-sparse", "pyg-lib")
@@ -35,7 +35,7 @@ class TorchCuda(NamedTuple):
     version: str  # of torch
     built_for: str | None  # CUDA version
     usable: bool
-    devices: int = 0
+    properties: tuple[Any, ...] = ()  # of each device, from `get_device_properties`
 
 
 class Machine:
@@ -65,9 +65,10 @@ class Machine:
         return report.get_nvidia_driver_version(report.run), report.get_gpu_info(report.run)
 
     def torch_cuda(self) -> TorchCuda:
-        """Return what torch says, which counts devices and makes no context."""
+        """Return what torch says of its devices, which makes no context."""
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-        return TorchCuda(str(torch.__version__), torch.version.cuda, count > 0, count)
+        properties = tuple(map(torch.cuda.get_device_properties, range(count)))
+        return TorchCuda(str(torch.__version__), torch.version.cuda, count > 0, properties)
 
     def require_cuda(self) -> None:
         """Raise if a loader could not use the GPU."""
@@ -195,7 +196,9 @@ def find_out(machine: Machine, bandwidth: bool = True) -> Facts:
         nvidia = nvidia._replace(driver=Unknown(f"{pci_gpus} GPU on the PCI bus, but no NVML"))
     of_torch = ask(machine.torch_cuda)
     if isinstance(of_torch, TorchCuda) and not nvidia.gpus:
-        nvidia = nvidia._replace(gpus=of_number(of_torch.devices))
+        nvidia = nvidia._replace(gpus=by_properties(of_torch.properties))
+    if isinstance(of_torch, TorchCuda) and of_torch.usable and nvidia.driver is None:
+        nvidia = nvidia._replace(driver=Unknown("torch uses one, but nothing tells its version"))
     facts = Facts(
         torch=of_torch,
         packages={name: found for name, found in installed.items() if name in PACKAGES},

@@ -93,9 +93,18 @@ def by_torch(driver: str | None, listed: str | None) -> Nvidia:
     return Nvidia(driver, [_known_by_name(name) for name in names])
 
 
-def of_number(devices: int) -> list[Gpu]:
-    """Return GPUs of which no more is known than that torch counts so many."""
-    return [_known_by_name(f"cuda:{i} of torch, which NVML does not list") for i in range(devices)]
+def by_properties(properties: Iterable[Any]) -> list[Gpu]:
+    """Return GPUs that NVML does not list.
+
+    Args:
+        properties: of each, from `torch.cuda.get_device_properties`.
+    """
+    return [
+        _known_by_name(f"{found.name} (as torch says, NVML does not list it)")._replace(
+            total_bytes=int(found.total_memory), capability=f"{found.major}.{found.minor}"
+        )
+        for found in properties
+    ]
 
 
 def _known_by_name(name: str) -> Gpu:

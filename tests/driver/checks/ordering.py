@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,6 +18,10 @@ from ..batches import difference, epoch, take
 
 GIVEN = {"num_neighbors": [5, 3], "input_nodes": torch.arange(loaders.SEEDS), **loaders.COMMON}
 Outcomes = Iterator[tuple[str, str]]
+# Whose deletion waits for nothing: host memory that a GPU reads is freed only behind a wait.
+NOTHING_ON_HOST = "ids and all else on the device"
+ALL_ON_DEVICE = {"ids": "device", "features": "device", "topology": "device"}
+PRODUCERS = "pyg_direct-producer"  # beginning of the names of their threads
 SIZES_OF_ARRAYS = (30_000, 120_000, 240_000, 440_008, 880_008, 1_300_000, 8_800_000, 35_200_000)
 
 
@@ -152,21 +157,31 @@ def deleted_loader(schedule: str) -> Outcomes:
         standin.set_schedule("eager")
         expected = epoch(loaders.on_cpu(kind))
         standin.set_schedule(schedule)
-        for place in ("device", "default", "ids on the device"):
-            loader = loaders.loader(kind, place, device="cuda", prefetch=4)
+        for place in ("device", "default", "ids on the device", NOTHING_ON_HOST):
+            where = ALL_ON_DEVICE if place == NOTHING_ON_HOST else loaders.PLACES[place]
+            loader = loaders.KINDS[kind].make(device="cuda", prefetch=4, **where)
             iterator = iter(loader)
             del loader
             with torch.cuda.stream(torch.cuda.Stream()):  # for which no other one waits
                 taken = [take(batch) for batch in iterator]
             del iterator
+            _wait_for_producers()
             gc.collect()
             others = [
                 torch.full((size,), 7, dtype=torch.uint8, device="cuda")
                 for size in SIZES_OF_ARRAYS * 3
             ]
+            torch.cuda.current_stream().synchronize()  # before what the loader's streams have left
             torch.cuda.synchronize()
             yield f"{kind}, {place}", difference(taken, expected)
             del others
+
+
+def _wait_for_producers() -> None:
+    """Wait until producers of iterators that are gone have let go of the loader."""
+    for thread in threading.enumerate():
+        if thread.name.startswith(PRODUCERS):
+            thread.join()
 
 
 def ids_of_the_consumer(schedule: str) -> Outcomes:

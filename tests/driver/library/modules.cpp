@@ -36,6 +36,7 @@ struct Argument {          // of a launch
 struct Kernel {
   std::string name;
   int number = -1;         // in the library
+  int device = 0;          // whose context holds the module: it can be launched there alone
   EmulatorLaunch run = nullptr;
   std::vector<Argument> arguments;
 };
@@ -50,7 +51,9 @@ static thread_local Kernel *t_kernel = nullptr;
 
 void *load_module() {
   // Never deleted: launches of its kernels may be under way.
-  return t_announced != nullptr ? t_announced.release() : new Module;
+  Module *module = t_announced != nullptr ? t_announced.release() : new Module;
+  for (auto &entry : module->kernels) entry.second.device = current_device();
+  return module;
 }
 
 Kernel *find_kernel(void *module, const char *name) {
@@ -117,6 +120,7 @@ static int run(const Kernel &kernel, const std::vector<std::uint64_t> &values, i
 int launch(const Kernel *kernel, const unsigned *grid, unsigned block_threads, void **arguments,
            Stream *stream) {
   if (stream == nullptr || stream->device != current_device()) return kInvalidHandle;
+  if (kernel->device != current_device()) return kInvalidHandle;
   count("kernel: " + kernel->name);
   static const Parameter pointer{1, 8, false, ""};
   std::vector<std::uint64_t> values;

@@ -361,8 +361,14 @@ def test_extras_hold_the_wheels_that_messages_name() -> None:
 
 
 def test_gpus_that_only_torch_lists() -> None:
-    """Without NVML and nvidia-smi, as in some containers."""
-    found = Fake(nvml=NO_NVML, torch_cuda=TorchCuda("2.11.0+cu130", "13.0", True, 2), pci_gpus=0)
-    text = info.report(found)
-    assert "cuda:0 of torch, which NVML does not list" in text
-    assert "cuda:1 of torch" in text
+    """Without NVML and nvidia-smi, as in some containers: name, memory and capability are known."""
+    gpu = SimpleNamespace(name="NVIDIA H200", total_memory=141_000_000_000, major=9, minor=0)
+    of_torch = TorchCuda("2.11.0+cu130", "13.0", True, (gpu, gpu))
+    text = info.report(Fake(nvml=NO_NVML, torch_cuda=of_torch, pci_gpus=0))
+    assert "GPU 0:                  NVIDIA H200 (as torch says, NVML does not list it), 141" in text
+    assert "compute capability 9.0" in text
+    assert "GPU 1:" in text
+    assert "NVIDIA driver:          unknown (torch uses one, but nothing tells" in text
+    assert "problems:               none found" in text
+    in_sight = info.report(Fake(nvml=NO_NVML, torch_cuda=of_torch, pci_gpus=1))
+    assert "problems:               none found" in in_sight

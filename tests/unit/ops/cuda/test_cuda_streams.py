@@ -72,14 +72,6 @@ def test_an_event_is_of_the_current_stream(device: torch.device, module: Any) ->
         assert not event.comes_before(module.current_stream(device))
 
 
-def test_the_host_waits_on_the_device_of_the_event(device: torch.device, module: Any) -> None:
-    streams = CudaStreams(device)
-    event = streams.record_event()
-    streams.synchronize(event)
-    assert event.waited_on == [device.index]
-    assert module.current_device() == 0
-
-
 def test_all_tensors_are_recorded(device: torch.device, module: Any) -> None:
     streams = CudaStreams(device)
     other = torch.device(torch_device.TYPE, 1 - device.index)
