@@ -59,7 +59,7 @@ PLANTS: dict[str, Plant] = {
         STREAMS, "        self._torch.current_stream(self._device).wait_event(event)\n", ""
     ),
     "the host does not wait for events": Plant(
-        STREAMS, "            event.synchronize()\n", "            pass\n"
+        STREAMS, "        event.synchronize()\n", "        pass\n"
     ),
     "no tensor is recorded": Plant(
         STREAMS, "                tensor.record_stream(stream)\n", "                pass\n"
