@@ -6,6 +6,7 @@ from importlib.metadata import version as _version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .core.malloc import keep_memory
     from .core.quantized import QuantizedTensor, quantize
     from .files.header import InvalidGraphFileError
     from .files.open import open_graph as open
@@ -56,6 +57,7 @@ __all__ = [
     "__version__",
     "accelerate",
     "inference",
+    "keep_memory",
     "metapath_walk",
     "open",
     "quantize",
@@ -87,6 +89,7 @@ _LATER = {
     ".models.inference": ("inference",),
     ".ops.placement": ("Placement",),
     ".ranks.share": ("share",),
+    ".core.malloc": ("keep_memory",),
     ".core.quantized": ("QuantizedTensor", "quantize"),
     ".sampling.sampler": ("NeighborSampler",),
     ".loaders.swap": ("swapped",),
