@@ -68,6 +68,7 @@ def rows(facts: Facts) -> Iterator[tuple[str, object]]:
     yield "bandwidth, measured", bandwidth_text(facts.bandwidth)
     yield from check_rows(facts)
     yield "cores", len(facts.cores) if isinstance(facts.cores, set) else facts.cores
+    yield "bfloat16 on the CPU", bfloat16_text(facts.bfloat16)
     yield "available RAM", _size(facts.available_bytes)
     memlock = facts.memlock
     yield "may be page-locked", "unlimited" if memlock == UNLIMITED else _size(memlock)
@@ -101,6 +102,15 @@ def check_rows(facts: Facts) -> Iterator[tuple[str, object]]:
             yield "same as on the CPU", f"{'pass' if passed else 'FAIL'}: {name}"
     else:
         yield "same as on the CPU", facts.checks or "not checked"
+
+
+def bfloat16_text(names: list[str] | Unknown) -> object:
+    """Say whether matrix products in bfloat16 gain on this CPU."""
+    if isinstance(names, Unknown):
+        return names
+    if not names:
+        return "no instructions for it, so torch.autocast gains nothing"
+    return f"{', '.join(names)}: torch.autocast('cpu', torch.bfloat16) may gain"
 
 
 def bandwidth_text(bandwidth: HostBandwidth | Unknown | None) -> object:

@@ -32,6 +32,7 @@ from torch_geometric.typing import NodeType
 from ..core.units import blocks_of_row, size_text
 from ..sampling.sampler import NeighborSampler
 from .command import parser_of
+from .plan_orders import layer_costs, orders_text
 from .plan_plot import PICTURES, draw
 
 LINE_BYTES = 128  # of a read over PCIe
@@ -390,6 +391,8 @@ def main(argv: list[str] | None = None) -> None:
     )  # fmt: skip
     plan = plan_of(data, question)
     print(report(plan))
+    costs = layer_costs(data, fanout, question.batch_size, question.seed_type)
+    print(orders_text(costs))
     if args.plot is not None:
         traffic = plan.lines * LINE_BYTES * (1 - plan.caches.hits)
         parts = plan.topology_bytes, plan.feature_bytes

@@ -50,6 +50,7 @@ PYG = {
     "models",
     "loaders",
     "tools.plan",
+    "tools.plan_orders",
     "tools.compiling",
     "files",
     "ranks",

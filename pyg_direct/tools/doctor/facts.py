@@ -27,6 +27,7 @@ from .unknown import Unknown, ask
 PACKAGES = ("torch-geometric", "numba", "numpy", "pyg-direct", "torch-sparse", "pyg-lib")
 CUPY_PACKAGES = ("cupy-cuda11x", "cupy-cuda12x", "cupy-cuda13x", "cupy-cuda14x", "cupy")
 UNLIMITED = -1
+BFLOAT16 = ("amx_bf16", "avx512_bf16", "bf16")  # the last one on ARM
 
 
 class TorchCuda(NamedTuple):
@@ -100,6 +101,14 @@ class Machine:
             return os.sched_getaffinity(0)
         return set(range(os.cpu_count() or 1))
 
+    def bfloat16(self) -> list[str]:
+        """Return Linux's names of the instructions for bfloat16 that all cores have."""
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        known = [line.split() for line in lines if line.startswith(("flags", "Features"))]
+        if not known:
+            raise ValueError("/proc/cpuinfo lists no features")
+        return [name for name in BFLOAT16 if all(name in words for words in known)]
+
     def kernel_cache(self) -> str | None:
         """Return the folder of numba's cache, or None if none can be written."""
         return kernel_cache()
@@ -140,6 +149,7 @@ class Facts:
     memlock: int | Unknown
     available_bytes: int | Unknown
     cores: set[int] | Unknown
+    bfloat16: list[str] | Unknown
     kernel_cache: str | Unknown | None
     kernel_cache_writable: bool | Unknown
     cupy_cache: str
@@ -208,6 +218,7 @@ def find_out(machine: Machine, bandwidth: bool = True) -> Facts:
         memlock=ask(machine.memlock),
         available_bytes=ask(machine.available_bytes),
         cores=ask(machine.cores),
+        bfloat16=ask(machine.bfloat16),
         kernel_cache=kernel_cache,
         kernel_cache_writable=ask(machine.writable, kernel_cache),
         cupy_cache=cupy_cache,

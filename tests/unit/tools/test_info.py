@@ -67,6 +67,7 @@ class Fake(Machine):
             "torch_cuda": TorchCuda("2.11.0+cu130", "13.0", True), "require_cuda": None,
             "memlock": UNLIMITED, "cores": {0, 1, 2, 3}, "kernel_cache": "/home/me/cache",
             "device": "cuda", "bandwidth": SPEED, "pci_gpus": 1, "read_only": (),
+            "bfloat16": ["amx_bf16", "avx512_bf16"],
             "checks": [("uniform", True), ("gather", True)],
             "available_bytes": 102_400_000_000, "nvml": nvml(), "nvidia_of_torch": (None, None),
         }  # fmt: skip
@@ -111,6 +112,9 @@ class Fake(Machine):
     def cores(self) -> set[int]:
         return self._answer("cores")
 
+    def bfloat16(self) -> list[str]:
+        return self._answer("bfloat16")
+
     def kernel_cache(self) -> str | None:
         return self._answer("kernel_cache")
 
@@ -145,6 +149,8 @@ def test_a_machine_where_everything_fits() -> None:
         "'auto' may take:        73.4 GB of GPU memory",
         "bandwidth, measured:    100.0 GB/s with 512 threads, 100.0 GB/s with 512; "
         "copy engine 25.0 GB/s",
+        "bfloat16 on the CPU:    amx_bf16, avx512_bf16: "
+        "torch.autocast('cpu', torch.bfloat16) may gain",
         "available RAM:          102.4 GB",
         "may be page-locked:     unlimited",
         "numba's kernel cache:   /home/me/cache",
@@ -152,6 +158,30 @@ def test_a_machine_where_everything_fits() -> None:
         "device=None means:      cuda, in a process with tensors there; else cpu",
     ):
         assert line in text.splitlines(), text
+
+
+@pytest.mark.parametrize(
+    ("found", "text"),
+    [
+        ([], "no instructions for it, so torch.autocast gains nothing"),
+        (OSError("no /proc"), "unknown (OSError: no /proc)"),
+    ],
+)
+def test_a_cpu_without_bfloat16(found, text) -> None:
+    assert f"bfloat16 on the CPU:    {text}" in info.report(Fake(bfloat16=found)).splitlines()
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("flags\t\t: fpu avx512_bf16 sse\nflags : avx512_bf16 amx_bf16\n", ["avx512_bf16"]),
+        ("Features : fp asimd bf16 i8mm\n", ["bf16"]),
+        ("flags : fpu\n", []),
+    ],
+)
+def test_bfloat16_of_all_cores(text, found, monkeypatch) -> None:
+    monkeypatch.setattr(Path, "read_text", lambda path, encoding: text)
+    assert Machine().bfloat16() == found
 
 
 CPU_TORCH = TorchCuda("2.13.0+cpu", None, False)
