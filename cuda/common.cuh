@@ -55,6 +55,15 @@ __device__ inline V load_if(bool wanted, const u8 *table, i64 at) {
   return wanted ? *reinterpret_cast<const V *>(table + at) : V{};
 }
 
+// As `load_if`, at byte `at` of `table` or, where `held` is true, at byte `at_held` of `other`: one
+// instruction, too, whichever a lane reads.
+template <class V>
+__device__ inline V load_either(bool wanted, bool held, const u8 *other, i64 at_held,
+                                const u8 *table, i64 at) {
+  const u8 *place = held ? other + at_held : table + at;
+  return wanted ? __ldg(reinterpret_cast<const V *>(place)) : V{};
+}
+
 template <class V>
 __device__ inline void store(u8 *out, i64 at, V value) {
   *reinterpret_cast<V *>(out + at) = value;

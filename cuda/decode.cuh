@@ -92,3 +92,53 @@ __device__ inline void write_halves(Out<u8> out, i64 at, const u32 *bits) {
     write_singles<kCount / 2>(out, at, pairs);
   }
 }
+
+// How numbers are stored, or wanted: as in kernels/decode.py.
+constexpr i32 kInt8ByRow = 1, kFloat16 = 2, kFloat32 = 4;
+
+// A sink of `for_each_word` that decodes.
+template <class V>
+struct Decoder {
+  In<u32> scale;
+  i32 stored, wanted;
+  Out<u8> out;
+
+  __device__ u32 beside(i64 id) const {
+    return stored == kInt8ByRow ? static_cast<u32>(scale[id]) : 0;
+  }
+
+  // Writes the numbers of a word, of kBytes bytes each; `factor` is that of the row.
+  template <i32 kBytes>
+  __device__ void put_numbers(i64 at, i64 column, V value, u32 factor) const {
+    constexpr i32 kCount = sizeof(V) / kBytes;
+    u32 bits[kCount];
+#pragma unroll
+    for (i32 k = 0; k < kCount; ++k) {
+      const u32 part = part_of(value, k * kBytes / 4) >> (k * kBytes % 4 * 8);
+      if constexpr (kBytes == 1) {
+        const u32 own = stored == kInt8ByRow ? factor : static_cast<u32>(scale[column + k]);
+        const i32 number = static_cast<signed char>(part & 0xFF);
+        bits[k] = product_bits(static_cast<f32>(number), __uint_as_float(own));
+      } else {
+        bits[k] = stored == kFloat16 ? half_to_single(part & 0xFFFF) : part << 16;
+      }
+    }
+    if (wanted == kFloat32) {
+      write_singles<kCount>(out, at / kBytes * 4, bits);
+      return;
+    }
+#pragma unroll
+    for (i32 k = 0; k < kCount; ++k) {
+      bits[k] = wanted == kFloat16 ? single_to_half(bits[k]) : single_to_brain(bits[k]);
+    }
+    write_halves<kCount>(out, at / kBytes * 2, bits);
+  }
+
+  __device__ void put(i64 at, i64 column, V value, u32 factor) const {
+    if (stored <= kInt8ByRow) {
+      put_numbers<1>(at, column, value, factor);
+    } else if constexpr (sizeof(V) >= 2) {
+      put_numbers<2>(at, column, value, factor);
+    }
+  }
+};

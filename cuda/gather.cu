@@ -3,13 +3,6 @@
 
 using V = INSTANCE_V;  // the word that a lane moves at once
 
-struct Copy {
-  Out<u8> out;
-
-  __device__ u32 beside(i64) const { return 0; }
-  __device__ void put(i64 at, i64, V value, u32) const { store<V>(out, at, value); }
-};
-
 // Copies the rows `index` of `table` to `out` as words V, whatever their dtype is.
 //
 // Example: rows of 2 bytes, index [2, 0], table [a b c d e f] gives [e f a b].
@@ -26,5 +19,6 @@ KERNEL(2) gather_rows(
     i32 pieces,
     Out<u8> out          // [rows * row_bytes]
 ) {
-  for_each_word<V>(table, index, rows, RowShape{row_bytes, lanes, line_mask, pieces}, Copy{out});
+  for_each_word<V>(OneTable<In<u8>>{table}, index, rows,
+                   RowShape{row_bytes, lanes, line_mask, pieces}, Copy<V>{out});
 }

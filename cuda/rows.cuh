@@ -38,7 +38,65 @@ __device__ inline void read_ids(Index index, i64 rows, i32 pieces, Piece at, i64
   }
 }
 
-// Reads the rows `index` of `table` as words V, and gives each word to `sink.put(at, column, word,
+// Where rows are read: one table. What is found out about a row before it is read is its `Slot`.
+template <class Table>
+struct OneTable {
+  struct Slot {};
+  Table table;
+
+  __device__ Slot slot_of(i64) const { return Slot{}; }
+  __device__ u64 address(i64 source) const { return address_of(table) + source; }
+  template <class V>
+  __device__ V load(bool inside, Slot, i64 source, i64 column, i64) const {
+    return load_if<V>(inside, table, source + column);
+  }
+  __device__ void count(u32, RowShape, Piece, const Slot *) {}
+  __device__ void finish() const {}
+};
+
+// Where rows are read: a table of which device memory holds some rows as well.
+//
+// Example: slot [-1, 1, 0, -1]: row 1 is read as row 1 of `held`, row 2 as row 0 of it, and rows 0
+// and 3 from the table.
+template <class Table, class Slots, class Count>
+struct CachedTable {
+  using Slot = i32;
+  Table table;
+  Slots slots;  // [N]: row of `held`, or -1
+  Table held;
+  Count found;  // [1], to which is added how many rows were read from `held`
+  u32 own = 0;  // of them, those that this thread counts
+
+  __device__ Slot slot_of(i64 id) const { return id >= 0 ? static_cast<i32>(slots[id]) : -1; }
+  __device__ u64 address(i64 source) const { return address_of(table) + source; }
+  template <class V>
+  __device__ V load(bool inside, Slot slot, i64 source, i64 column, i64 row_bytes) const {
+    return load_either<V>(inside, slot >= 0, held, slot * row_bytes + column, table,
+                          source + column);
+  }
+  // Counts the rows that begin with one of the pieces from `at` on and are held, in one lane each.
+  __device__ void count(u32 lane, RowShape shape, Piece at, const Slot *slot) {
+#pragma unroll
+    for (i32 u = 0; u < kInFlight; ++u) {
+      own += lane == 0 && at.number == 0 && slot[u] >= 0;
+      at.advance(0, 1, shape.pieces);
+    }
+  }
+  __device__ void finish() const {
+    if (own > 0) atomicAdd(&found[0], static_cast<u64>(own));
+  }
+};
+
+// A sink of `for_each_word` that copies.
+template <class V>
+struct Copy {
+  Out<u8> out;
+
+  __device__ u32 beside(i64) const { return 0; }
+  __device__ void put(i64 at, i64, V value, u32) const { store<V>(out, at, value); }
+};
+
+// Reads the rows `index` of `from` as words V, and gives each word to `sink.put(at, column, word,
 // beside)`: its byte in a table of the picked rows, its byte in the row, and what `sink.beside(id)`
 // read for the row, under way together with the word.
 //
@@ -56,9 +114,8 @@ __device__ inline void read_ids(Index index, i64 rows, i32 pieces, Piece at, i64
 //
 // The arrays come as template types: as `In`, restricted once more, those of a kernel for compute
 // capability 12.0 were read past the read-only cache.
-template <class V, class Table, class Index, class Sink>
-__device__ inline void for_each_word(Table table, Index index, i64 rows, RowShape shape,
-                                     Sink sink) {
+template <class V, class Source, class Index, class Sink>
+__device__ inline void for_each_word(Source from, Index index, i64 rows, RowShape shape, Sink sink) {
   // Divisions are done once and in 32 bits: a division of 64 bits takes some hundred cycles.
   const i32 pieces = shape.pieces;
   const u32 groups = gridDim.x * blockDim.x / shape.lanes, lane = threadIdx.x % shape.lanes;
@@ -73,15 +130,19 @@ __device__ inline void for_each_word(Table table, Index index, i64 rows, RowShap
     V value[kInFlight];
     u32 beside[kInFlight];
     i64 target[kInFlight], in_row[kInFlight];
+    typename Source::Slot slot[kInFlight];
     Piece piece = at;
+#pragma unroll
+    for (i32 u = 0; u < kInFlight; ++u) slot[u] = from.slot_of(id[u]);
+    from.count(lane, shape, at, slot);
 #pragma unroll
     for (i32 u = 0; u < kInFlight; ++u) {
       const i64 source = id[u] * shape.row_bytes;
       const i64 column =
           (static_cast<i64>(piece.number) * shape.lanes + lane) * static_cast<i64>(sizeof(V)) -
-          static_cast<i64>((address_of(table) + source) & shape.line_mask);
+          static_cast<i64>(from.address(source) & shape.line_mask);
       const bool inside = id[u] >= 0 && column >= 0 && column < shape.row_bytes;
-      value[u] = load_if<V>(inside, table, source + column);
+      value[u] = from.template load<V>(inside, slot[u], source, column, shape.row_bytes);
       beside[u] = inside ? sink.beside(id[u]) : 0;
       target[u] = inside ? piece.row * shape.row_bytes + column : -1;
       in_row[u] = column;
@@ -94,4 +155,5 @@ __device__ inline void for_each_word(Table table, Index index, i64 rows, RowShap
       if (target[u] >= 0) sink.put(target[u], in_row[u], value[u], beside[u]);
     }
   }
+  from.finish();
 }

@@ -116,6 +116,22 @@ def tables_of(data: Any) -> Iterator[tuple[str, Tensor]]:
             yield from ((label, table) for table in tables)
 
 
+def node_tables_of(data: Any) -> Iterator[tuple[Any, str, Tensor]]:
+    """Yield the tables among `tables_of` that have a row for each node: node type, name, table."""
+    if isinstance(data, (Data, HeteroData)):
+        for key, store in stores_of(data).items():
+            if isinstance(key, tuple):
+                continue
+            label = "data" if key is None else f"data[{key!r}]"
+            for name, value in store.items():
+                if name == "num_nodes" or not store.is_node_attr(name):
+                    continue
+                if cat_dim(store, name, value) == 0:
+                    for table in tables_in(value):
+                        if table.dim() > 0 and len(table) == store.num_nodes:
+                            yield key, f"{label}.{name}", table
+
+
 def check_attributes(data: Any, feature_dtype: Any) -> torch.dtype | None:
     """Return `feature_dtype` if batches can be gathered from the attributes of a graph.
 

@@ -32,11 +32,12 @@ class Gatherer:
         ids: brings attributes of the user's own that are ids to where the batch has its ids.
         feature_dtype: of attributes that are stored narrow, see `narrow.is_narrow`; None for
             float32 from a `QuantizedTensor`, and all others as they are.
+        traffic: counts what the rows ask of the link to host memory; None for a new one.
 
     Attributes:
         start: when it was made.
         gathers: when each gather of the backend began and ended.
-        traffic: what they asked of the link to host memory.
+        traffic: what they asked of the link to host memory, as given or new.
     """
 
     def __init__(
@@ -44,9 +45,10 @@ class Gatherer:
         backend: Backend,
         ids: Ids = IN_PLACE,
         feature_dtype: torch.dtype | None = None,
+        traffic: Traffic | None = None,
     ) -> None:
         self.backend, self.memory, self.ids = backend, backend.memory, ids
-        self.feature_dtype, self.traffic = feature_dtype, Traffic()
+        self.feature_dtype, self.traffic = feature_dtype, traffic or Traffic()
         self.gathers: list[tuple[float, float]] = []
         self.start = perf_counter()
 

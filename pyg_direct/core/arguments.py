@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from numbers import Real
 from typing import Any
 
@@ -16,6 +16,7 @@ from torch_geometric.sampler import NegativeSampling
 from .pyg import SubgraphType
 
 PLACES = ("auto", "host", "device")
+CACHE_POLICIES = ("presample", "degree")
 
 MAX_WINDOW = 1 << 62  # so that a time minus a window can be told from the least time
 
@@ -155,6 +156,32 @@ def check_bytes(name: str, value: Any) -> int | None:
     if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
         raise ValueError(f"{name} must be None or a number of bytes of 0 or more, got {value!r}.")
     return value
+
+
+def check_cache(cache: Any, policy: Any) -> None:
+    """Raise a ValueError unless `cache` is a size of a cache, and `policy` says what it holds.
+
+    Args:
+        cache: None, "auto", bytes as an int, or a float, the share of the tables on the host.
+        policy: "presample", "degree", a tensor with a number for each node, or a dict of such by
+            node type.
+    """
+    sizes = cache is None or cache == "auto" or (_is_number(cache) and cache >= 0)
+    if not sizes or (isinstance(cache, float) and not cache <= 1):
+        raise ValueError(
+            f"cache must be None, 'auto', a number of bytes (int), or a share of the tables in "
+            f"host memory (a float in [0, 1]), got {cache!r}."
+        )
+    named = policy.values() if isinstance(policy, Mapping) else [policy]
+    if not (isinstance(policy, str) and policy in CACHE_POLICIES) and not all(
+        isinstance(value, Tensor) and value.dim() == 1 for value in named
+    ):
+        raise ValueError(
+            f"cache_policy must be one of {', '.join(CACHE_POLICIES)}, a tensor [num_nodes], or a "
+            f"dict of tensors by node type, got {policy!r}."
+        )
+    if cache is None and policy != "presample":
+        raise ValueError("cache_policy has no meaning without cache=.")
 
 
 def check_seed(seed: int | None) -> int | None:

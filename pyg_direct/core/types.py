@@ -87,8 +87,17 @@ class Table(NamedTuple):
 class Traffic:
     """What the rows of a batch asked of the link to host memory."""
 
-    requests = 0.0  # of a line of 128 bytes each
+    requests = 0.0  # of a line of 128 bytes each, as if nothing was cached
     num_bytes = 0.0  # that were sent, in sectors of 32
+
+    def __init__(self, found: dict[tuple[float, float], Tensor] | None = None) -> None:
+        """Begin to count.
+
+        Args:
+            found: by requests and bytes of a row, int64 [1] on the device: the rows that a cache
+                in device memory had, which the kernels count. Several batches may share it.
+        """
+        self.found = {} if found is None else found
 
 
 class TimeTable(NamedTuple):

@@ -102,6 +102,8 @@ class LinkNeighborLoader(DirectLoader, torch_geometric.loader.LinkNeighborLoader
         device_bytes: int | None = None,
         ids: str = "host",
         gather_blocks: int | None = None,
+        cache: str | int | float | None = None,
+        cache_policy: Any = "presample",
         feature_dtype: torch.dtype | None = None,
         seed: int | None = None,
         prefetch: int = DEFAULT_PREFETCH,
@@ -141,7 +143,9 @@ class LinkNeighborLoader(DirectLoader, torch_geometric.loader.LinkNeighborLoader
             "filter_per_worker": filter_per_worker,
             **kwargs,
         }
-        placing = Placing(device, topology, features, device_bytes, ids, gather_blocks)
+        placing = Placing(
+            device, topology, features, device_bytes, ids, gather_blocks, cache, cache_policy
+        )
         sampler = self._prepare(
             data, num_neighbors, arguments, neighbor_sampler, placing, seed, prefetch, options,
             feature_dtype,

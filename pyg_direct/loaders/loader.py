@@ -64,9 +64,9 @@ class NeighborLoader(DirectLoader, torch_geometric.loader.NeighborLoader):  # ty
             which it holds tensors (its model), of several the current one, or `LOCAL_RANK`'s where
             that was not set; without any, the CPU, until an iteration finds some. On a GPU all that
             a model consumes arrives there: attributes, labels, times, `edge_index`, `batch`.
-            On the CPU the five arguments that follow have no effect, so that a script runs on both;
-            topology='device' and features='device' alone are refused there. Those that were given
-            are named by ``print(loader.placement)``.
+            On the CPU the next seven arguments have no effect, so that a script runs on both;
+            topology='device' and features='device' alone are refused there. Those given are named
+            by ``print(loader.placement)``.
         ids: where `n_id`, `e_id` and `input_id` are: on the 'host', as PyG's, since programs index
             their own CPU tensors with them; or on the 'device' of the batch, without that copy.
         topology: where the graph lies for a GPU: 'host', pinned and read over PCIe; 'device';
@@ -81,6 +81,16 @@ class NeighborLoader(DirectLoader, torch_geometric.loader.NeighborLoader):  # ty
         gather_blocks: blocks of 256 threads that may read attributes on the host at the same time;
             None takes what keeps PCIe busy, as ``python -m pyg_direct.info`` measured it or for
             PCIe 5. The fewer, the more of the GPU is left to training.
+        cache: GPU memory for the rows of node attributes on the host that batches visit most, so
+            that they are not read over PCIe: bytes as an int, a share of the attributes on the
+            host as a float in [0, 1], or 'auto' for what graph and attributes left of
+            `device_bytes`. Filled when the loader is first iterated; batches have the same bits
+            with any cache, and cached rows follow their tensors as copies do. Where memory is
+            short, a smaller cache is made, with a warning. None: no cache.
+        cache_policy: which rows: those of the nodes in 64 batches (at most an epoch) that are
+            sampled beforehand, 'presample'; those with most edges that leave them, 'degree'; or
+            those with the largest numbers in a tensor [num_nodes] of yours, with node types in a
+            dict of such, where 0 stands for nodes that are never cached.
         feature_dtype: torch.float32, float16 or bfloat16: what batches get the narrow attributes
             of nodes and edges in, which are those stored as float16, bfloat16 or by
             `pyg_direct.quantize`. They are decoded while they are gathered, and have the bits of
@@ -168,6 +178,8 @@ class NeighborLoader(DirectLoader, torch_geometric.loader.NeighborLoader):  # ty
         device_bytes: int | None = None,
         ids: str = "host",
         gather_blocks: int | None = None,
+        cache: str | int | float | None = None,
+        cache_policy: Any = "presample",
         feature_dtype: torch.dtype | None = None,
         seed: int | None = None,
         prefetch: int = DEFAULT_PREFETCH,
@@ -199,7 +211,9 @@ class NeighborLoader(DirectLoader, torch_geometric.loader.NeighborLoader):  # ty
             "filter_per_worker": filter_per_worker,
             **kwargs,
         }
-        placing = Placing(device, topology, features, device_bytes, ids, gather_blocks)
+        placing = Placing(
+            device, topology, features, device_bytes, ids, gather_blocks, cache, cache_policy
+        )
         sampler = self._prepare(
             data, num_neighbors, arguments, neighbor_sampler, placing, seed, prefetch, options,
             feature_dtype,

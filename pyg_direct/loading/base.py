@@ -23,6 +23,7 @@ from ..batch.roles import KnownRoles
 from ..batch.sampled import Sampled, of_output
 from ..batch.tensors import tensors_made, with_edge_ids
 from ..core.arguments import (
+    check_cache,
     check_choice,
     check_count,
     check_data,
@@ -37,6 +38,7 @@ from ..ops.streams import NoStreams
 from ..ranks.split import take_split
 from ..sampling.sampler import NeighborSampler, NumNeighborsLike, keyed
 from .batch_keys import batch_keys
+from .cache import fill_cache
 from .description import describe, rebuilding_by_lightning
 from .epoch import BatchTask, Epoch, Producers
 from .forked import SerialAfterFork
@@ -96,6 +98,7 @@ class DirectLoader(SerialAfterFork, Recorded, Resuming, torch.utils.data.DataLoa
         check_loader_options(kwargs, data)
         check_mode("topology", placing.topology)
         check_mode("features", placing.features)
+        check_cache(placing.cache, placing.cache_policy)
         refuse_unused(kwargs, DirectLoader)
         if placing.gather_blocks is not None:
             check_count("gather_blocks", placing.gather_blocks, least=1)
@@ -250,7 +253,7 @@ class DirectLoader(SerialAfterFork, Recorded, Resuming, torch.utils.data.DataLoa
         # Of our own sampler's ids it is known how large they are; others' are looked at.
         ends = site.ends if self.transform_sampler_output is None else None
         ids = getattr(out, COPIES, None) or site.backend.memory.ids(self._host_ids)
-        gatherer = Gatherer(site.backend, ids, self._feature_dtype)
+        gatherer = Gatherer(site.backend, ids, self._feature_dtype, recorder.traffic())
         labels, known = self._labels(sampled), self._roles
         batch = assemble(self.data, sampled, labels, gatherer, self.custom_cls, ends, known)
         recorder.assembled(batch, gatherer)
@@ -321,6 +324,7 @@ class DirectLoader(SerialAfterFork, Recorded, Resuming, torch.utils.data.DataLoa
         producing.refuse(self)
         if self._decide_device():
             self._iterator = None  # persistent producers keep to the device they began on
+        fill_cache(self)
         return super().__iter__()
 
     def _get_iterator(self) -> Any:

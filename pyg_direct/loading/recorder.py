@@ -54,6 +54,7 @@ class _EpochSums:
         self.seconds: dict[str, float] = defaultdict(float)
         self.bytes: dict[str, int] = defaultdict(int)
         self.link = Traffic()
+        self.found: dict[tuple[float, float], Tensor] = {}  # as in `Traffic`
         self.waiting = self.working = self.ready = 0.0
         self.made: deque[_Made] = deque()  # batches that are not in the sums yet
         self.events: list[Event] | None = None  # where they are asked for
@@ -75,10 +76,16 @@ class _EpochSums:
     def stats(self) -> Stats:
         self.add_made()
         batches, made, seeds, nodes, edges = self.counts
+        requests, num_bytes, hits = self.link.requests, self.link.num_bytes, 0
+        for (of_row, bytes_of_row), counter in list(self.found.items()):
+            count = int(counter)  # waits for the device
+            hits += count
+            requests -= count * of_row
+            num_bytes -= count * bytes_of_row
         return Stats(
             batches, made, seeds, nodes, edges, dict(self.bytes), dict(self.seconds),
             self.waiting, self.working, self.ready,
-            pcie_requests=round(self.link.requests), pcie_bytes=round(self.link.num_bytes),
+            pcie_requests=round(requests), pcie_bytes=round(num_bytes), cache_hits=hits,
             events=tuple(self.events or ()),
         )  # fmt: skip
 
@@ -165,6 +172,10 @@ class Recorder:
         if len(epoch.made) >= MOST_MADE:
             with self._lock:
                 epoch.add_made()
+
+    def traffic(self) -> Traffic:
+        """Return what counts the traffic of a batch of this epoch."""
+        return Traffic(self._epochs[-1].found)
 
     def ready(self, number: int) -> None:
         """Note that a batch is made; in any thread."""

@@ -15,7 +15,7 @@ from ..batch.assemble import tables_of
 from ..core.config import DEVICE_VARIABLE, local_rank, resolve_device
 from ..core.pyg import SubgraphType
 from ..core.types import Ends
-from ..ops.backend import Backend
+from ..ops.backend import Backend, CacheRequest
 from ..ops.devices import HOST, Choice, backend_for, cuda_available, process_device
 from ..ops.placement import Placement
 from ..sampling.sampler import NeighborSampler, keyed, moved
@@ -32,6 +32,8 @@ class Placing(NamedTuple):
     device_bytes: int | None = None
     ids: str = "host"
     gather_blocks: int | None = None
+    cache: str | int | float | None = None
+    cache_policy: Any = "presample"
 
     def given(self) -> tuple[str, ...]:
         """Return the names of the arguments, but for the device, that are not at their defaults."""
@@ -79,7 +81,7 @@ class Site:
         ours = isinstance(sampler, NeighborSampler)
         self.ends: Ends | None = keyed(sampler).ends if ours else None
         self._threads = self.backend.threads
-        self.backend.gather_blocks = placing.gather_blocks
+        self._prepare(self.backend)
         if self._open:
             self._reason = OPEN
         else:
@@ -140,10 +142,29 @@ class Site:
             backend = keyed(sampler).backend
         else:
             backend = backend_for(device)
-        backend.gather_blocks = self._placing.gather_blocks
+        self._prepare(backend)
         backend.memory.place_tables(tables_of(self._data), features)
         self.sampler, self.backend, self._open = sampler, backend, False
         return True
+
+    def _prepare(self, backend: Backend) -> None:
+        """Tell a backend how the user wants rows to be read.
+
+        Raises:
+            ValueError: another loader over the same sampler wants another cache.
+        """
+        backend.gather_blocks = self._placing.gather_blocks
+        size, policy = self._placing.cache, self._placing.cache_policy
+        if size is None:
+            return
+        wanted = CacheRequest(size, policy)
+        if backend.cache is not None and wanted.contradicts(backend.cache):
+            raise ValueError(
+                f"cache={size!r} contradicts cache={backend.cache.size!r}, or its cache_policy, of "
+                f"another loader over the same neighbor_sampler=. Pass the same to both, or a "
+                f"sampler to each."
+            )
+        backend.cache = backend.cache or wanted
 
     def _refuse_device_modes(self, reason: str) -> None:
         for name in ("topology", "features"):

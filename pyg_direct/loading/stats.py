@@ -23,7 +23,8 @@ class Stats:
 
     `pcie_requests` and `pcie_bytes` are computed from the sizes and addresses of the tables, not
     measured, and are those of attributes in host memory whose batches are on a GPU; what sampling
-    reads of the edges is not among them. No rows are cached, so there are no cache hits to count.
+    reads of the edges is not among them. Rows that a cache in GPU memory had (`cache=`) are counted
+    by the kernels that found them, as `cache_hits`, and their requests and bytes are taken off.
 
     Example:
         >>> loader = pyg_direct.NeighborLoader(data, [5], batch_size=100)
@@ -45,6 +46,7 @@ class Stats:
     ready_seconds: float = 0.0  # finished batches for the consumer
     pcie_requests: int = 0  # reads of a GPU from host memory to gather attributes, of 128 bytes
     pcie_bytes: int = 0  # that came with them
+    cache_hits: int = 0  # rows of attributes on the host that were read from a cache on the GPU
     epochs: Sequence[Stats] = ()  # the same for each epoch; empty in those
     events: Sequence[Event] = ()  # of an epoch that `loader.record_events()` asked them for
 
@@ -92,6 +94,7 @@ class Stats:
             "ready_seconds": self.ready_seconds,
             "pcie_requests": self.pcie_requests,
             "pcie_bytes": self.pcie_bytes,
+            "cache_hits": self.cache_hits,
             "verdict": self.verdict,
             "epochs": [epoch.as_dict() for epoch in self.epochs],
             "events": [event._asdict() for event in self.events],
@@ -167,6 +170,11 @@ class Stats:
                 if self.pcie_requests
                 else []
             ),
+            *(
+                [f"  {self.cache_hits / each:,.0f} rows a batch from the cache (counted)"]
+                if self.cache_hits
+                else []
+            ),
             f"  waiting for the loader {self.waiting_seconds:.2f} s, training "
             f"{self.working_seconds:.2f} s, finished batches waited {self.ready_seconds:.2f} s",
             f"  {self.verdict}",
@@ -224,6 +232,7 @@ def total_of(epochs: Sequence[Stats]) -> Stats:
         ready_seconds=sum(e.ready_seconds for e in epochs),
         pcie_requests=sum(e.pcie_requests for e in epochs),
         pcie_bytes=sum(e.pcie_bytes for e in epochs),
+        cache_hits=sum(e.cache_hits for e in epochs),
         epochs=tuple(epochs),
     )
 

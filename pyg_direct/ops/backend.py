@@ -9,6 +9,7 @@ Both backends return the same numbers, bit for bit.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -29,6 +30,7 @@ from ..core.types import (
     Traffic,
 )
 from ..kernels import decode
+from .host.hottest import Candidate
 from .ids import Ids
 from .placement import Placement
 from .streams import Streams
@@ -213,6 +215,22 @@ class Memory(Protocol):
         """
 
 
+@dataclass
+class CacheRequest:
+    """The cache of rows that loaders ask a backend for."""
+
+    size: str | int | float  # as in `Backend.fill_cache`
+    policy: Any  # "presample", "degree", or tensors of the user's
+    filled: bool = False
+
+    def contradicts(self, other: CacheRequest) -> bool:
+        """Whether one cache cannot be both."""
+        same = self.policy is other.policy or (
+            isinstance(self.policy, str) and self.policy == other.policy
+        )
+        return self.size != other.size or not same
+
+
 class Backend(Protocol):
     """The computations of one device."""
 
@@ -255,6 +273,22 @@ class Backend(Protocol):
 
         Raises:
             IndexError: an id out of range.
+        """
+
+    caches_rows: bool  # whether `fill_cache` does anything
+    cache: CacheRequest | None  # that loaders over this backend share
+
+    def fill_cache(self, tables: Sequence[Candidate], size: str | int | float) -> None:
+        """Hold the rows that are read most often in device memory; `gather` finds them there.
+
+        Batches are the same bits. A cached row follows its table as copies in device memory do.
+        Where memory is short, there is one warning, and fewer rows are held. The CPU does nothing.
+
+        Args:
+            tables: placed ones, with the expected visits of their rows; those that lie in device
+                memory are passed over.
+            size: device memory that may be taken: bytes, as a float a share of what all rows of
+                the tables would take, or "auto" for what graph and tables left of the budget.
         """
 
     def reduce(

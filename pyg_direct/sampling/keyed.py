@@ -28,6 +28,7 @@ from ..core.types import (
 )
 from ..graph.from_pyg import Graph
 from ..graph.verify import verified
+from ..graph.visits import out_degrees
 from ..ops.backend import Backend
 from ..ops.host import keys as rng
 from ..ops.host.proximity import breadth_first_ranks
@@ -182,6 +183,12 @@ class KeyedSampler:
         """Return for each node of a type how early a breadth-first search meets it, int64 [N]."""
         csc = verified(self.backend.memory.to_numpy(self.graph.csc))
         return breadth_first_ranks(csc)[self.graph.node_types.index(node_type)]
+
+    def out_degrees(self) -> dict[Any, Tensor]:
+        """Return how many edges leave each node, float64 [N_t] by node type."""
+        csc = verified(self.backend.memory.to_numpy(self.graph.csc))
+        degrees = map(torch.from_numpy, out_degrees(csc))
+        return dict(zip(self.graph.node_types, degrees, strict=True))
 
     def seed_time(
         self,

@@ -307,7 +307,7 @@ def _placements(plan: Plan) -> Iterator[str]:
         ("all in GPU memory", plan.topology_bytes + plan.feature_bytes <= room, 0.0),
         ("topology in GPU memory, features on the host", topology_fits, link),
         (
-            f"with a cache of {cache.rows:,} rows, not built ({100 * cache.hits:.0f} % hits)",
+            f"with cache= for {cache.rows:,} rows, by degree ({100 * cache.hits:.0f} % hits)",
             topology_fits and 0 < cache.rows < plan.num_nodes,
             link * (1 - cache.hits),
         ),

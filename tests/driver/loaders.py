@@ -34,6 +34,7 @@ PLACES: dict[str, dict[str, Any]] = {
     "device": {"features": "device", "topology": "device"},
     "half": {"device_bytes": HALF_BYTES},
     "ids on the device": {"ids": "device", "features": "host", "topology": "device"},
+    "cache": {"cache": 0.3, **HOST},
     "no prefetch": {"prefetch": 0},
     "2 workers": {"num_workers": 2, "prefetch": 3, **HOST},
     "persistent": {"num_workers": 2, "persistent_workers": True, "topology": "host"},
@@ -206,9 +207,9 @@ KINDS: dict[str, Kind] = {
     "node, LABOR": Kind(node(simple_graph, sampling="labor", batch_dependency=2), FEW),
     "node, induced": Kind(node(subgraph_type="induced"), FEW),
     "node, bidirectional": Kind(node(subgraph_type="bidirectional"), FEW),
-    "node, quantized": Kind(node(quantized_graph), FEW),
+    "node, quantized": Kind(node(quantized_graph), (*FEW, "cache")),
     "node, edges by hop": Kind(by_hop, FEW),
-    "node, from files": Kind(node(saved_graph), FEW),
+    "node, from files": Kind(node(saved_graph), (*FEW, "cache")),
     "temporal": Kind(
         node(time_attr="time", input_time=torch.arange(SEEDS) % 90 + 10), ("half", *FEW)
     ),

@@ -81,6 +81,21 @@ def test_a_lane_has_four_rows_under_way(architecture: int) -> None:
     check_registers(cubin)
 
 
+def check_cached(cubin: bytes) -> None:
+    """Raise unless rows are under way together, with a cache, too: at most one fewer.
+
+    Slots of four rows are read before, in the same instructions as ids of 32 bits would be.
+    """
+    for name, instructions in sass.disassemble(cubin).items():
+        assert sass.in_flight(instructions, ROW_READ) >= LOADS_IN_FLIGHT - 1, name
+        assert sass.in_flight(instructions, ID_READ) == LOADS_IN_FLIGHT, name
+
+
+@pytest.mark.parametrize("architecture", [COMMON, NEWEST])
+def test_rows_of_a_cached_table_are_under_way_together(architecture: int) -> None:
+    check_cached(machine_code("cached.cu", {"V": "uint4"}, architecture))
+
+
 def check_products(cubin: bytes) -> None:
     """Raise unless products are rounded once, also where they are tiny, and there are no sums."""
     (instructions,) = sass.disassemble(cubin).values()
@@ -194,7 +209,7 @@ def test_every_instance(file: str, architecture: int) -> None:
         assert set(sass.usage(cubin)) == names
         check_registers(cubin, threads_of(file, BLOCK_THREADS))
         if types == {"V": "uint4"}:
-            check_gather(cubin)
+            (check_cached if file == "cached.cu" else check_gather)(cubin)
         if file == "decode.cu":
             check_products(cubin)
         if file == "gather.cu":

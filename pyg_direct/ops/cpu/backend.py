@@ -15,8 +15,9 @@ from torch import Tensor
 from ...core.threads import split
 from ...core.types import Csc, SamplingPlan, Table, Traffic
 from ...kernels import decode, gather, reduce
-from ..backend import NUMBER_KINDS, row_out_of_range
+from ..backend import NUMBER_KINDS, CacheRequest, row_out_of_range
 from ..buffers import Resources, shared_pool
+from ..host.hottest import Candidate
 from ..host_memory import usable_bytes
 from ..streams import NoStreams, Streams
 from . import file_pages
@@ -42,6 +43,8 @@ class CpuBackend:
     default_producers = 0
     most_producers = 1 << 16  # each has a core to itself, if the user has as many
     gather_blocks: int | None = None  # there are none
+    caches_rows = False
+    cache: CacheRequest | None = None
 
     def __init__(self, threads: int = 1) -> None:
         self.device = torch.device("cpu")
@@ -119,6 +122,9 @@ class CpuBackend:
         )
         with self._pages.reading([table], ids):
             split(len(index), min(self.threads, out.nbytes // MIN_BYTES_PER_THREAD), task)
+
+    def fill_cache(self, tables: Sequence[Candidate], size: str | int | float) -> None:
+        """Do nothing: all rows are in host memory."""
 
     def reduce(
         self,

@@ -12,11 +12,13 @@ from torch import Tensor
 from ...core.types import Csc, SamplingPlan, Table, Traffic
 from ...core.units import blocks_of_row
 from ...kernels import decode
-from ..backend import NUMBER_KINDS, row_out_of_range
+from ..backend import NUMBER_KINDS, CacheRequest, row_out_of_range
+from ..host.hottest import SLOT_BYTES, Candidate
 from . import memory as device_memory
 from .compiler import library_for, require_cuda
 from .launch import Library
 from .placer import Placer
+from .row_cache import RowCaches
 from .workspace import CudaWorkspace
 
 LINE_BYTES = 128  # what the link is asked for
@@ -66,11 +68,16 @@ class CudaBackend:
         self.memory = Placer(
             self.device, compiler.registry, compiler.copies, compiler.free_bytes, self.streams
         )
+        self._caches = RowCaches(
+            self.device, self.memory.placement, compiler.registry.runtime.synchronize
+        )
+        self.cache: CacheRequest | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Kernels stay in their process: a copy in another one loads its own."""
         return CudaBackend, (self.device, None, self.gather_blocks)
 
+    caches_rows = True
     default_producers = 1  # so that a batch is under way while another one is trained on
     # They launch under one interpreter lock onto the same two streams: a second one fills the gaps
     # in which the first waits for its counts, and a third would only hold device memory.
@@ -101,9 +108,27 @@ class CudaBackend:
                 self._note_reads(rows, len(index), traffic)
                 if scale is not None and scale.dim() == 2:
                     self._note_reads(scale, len(index), traffic)
-        return [self._rows(table, index, end) for table in tables]
+        return [self._rows(table, index, end, traffic) for table in tables]
 
-    def _rows(self, table: Table, index: Tensor, end: int | None) -> Tensor:
+    def fill_cache(self, tables: Sequence[Candidate], size: str | int | float) -> None:
+        """Hold the hottest rows of tables in device memory, of those that lie on the host."""
+        on_host = []
+        for name, table, visits in tables:
+            readable = self.memory.readable(table)
+            if readable is not None and readable.device != self.device:
+                on_host.append(Candidate(name, readable, visits))
+        if isinstance(size, str):
+            room_bytes = self.memory.left_bytes()
+        elif isinstance(size, float):
+            whole = (table.nbytes + SLOT_BYTES * len(table) for _, table, _ in on_host)
+            room_bytes = int(size * sum(whole))
+        else:
+            room_bytes = size
+        self._caches.fill(on_host, room_bytes, self.gather_bytes)
+
+    def _rows(
+        self, table: Table, index: Tensor, end: int | None, traffic: Traffic | None
+    ) -> Tensor:
         rows, dtype, scale = table
         _check_ids(index, end, len(rows))
         shape = (len(index), *rows.shape[1:])
@@ -111,13 +136,37 @@ class CudaBackend:
         if out.numel() == 0:
             return out
         self.streams.record_stream(part for part in (rows, scale) if part is not None)
+        cached = self._from_cache(rows, traffic)
         if dtype is None:
-            self.gather_bytes(as_bytes(rows), index, as_bytes(out), len(index))
+            self.gather_bytes(as_bytes(rows), index, as_bytes(out), len(index), **cached)
         else:
-            self._decode(rows, scale, index, out)
+            self._decode(rows, scale, index, out, cached)
         return out
 
-    def _decode(self, table: Tensor, scale: Tensor | None, index: Tensor, out: Tensor) -> None:
+    def _from_cache(self, table: Tensor, traffic: Traffic | None) -> dict[str, Tensor]:
+        """Return what kernels need beside a table of which rows are cached; {} without a cache."""
+        cache = self._caches.of(table, self.gather_bytes)
+        if cache is None:
+            return {}
+        self.streams.record_stream((cache.slots, cache.held))
+        row = Traffic()
+        self._note_reads(table, 1, row)
+        found = {} if traffic is None else traffic.found
+        counter = found.get((row.requests, row.num_bytes))
+        if counter is None:
+            counter = device_memory.upload(torch.zeros(1, dtype=torch.int64), self.device)
+            found[row.requests, row.num_bytes] = counter
+        self.streams.record_stream((counter,))
+        return {"slots": cache.slots, "held": cache.held, "found": counter}
+
+    def _decode(
+        self,
+        table: Tensor,
+        scale: Tensor | None,
+        index: Tensor,
+        out: Tensor,
+        cached: dict[str, Tensor],
+    ) -> None:
         """Fill `out` [n, ...] with rows that are decoded by the kernel that reads them."""
         stored = NUMBER_KINDS[table.dtype]
         if scale is None:
@@ -129,9 +178,11 @@ class CudaBackend:
         row_bytes = table.nbytes // len(table)
         word = math.gcd(16, table.data_ptr(), row_bytes)
         blocks, cut = self._cut(table, row_bytes, word, len(index))
-        self.library.load("decode.cu", V=WORDS[word])["gather_decoded"](
+        file, name = _kernel("decode.cu", "gather_decoded", cached)
+        self.library.load(file, V=WORDS[word])[name](
             blocks, table=as_bytes(table), scale=scale.view(-1).view(torch.int32), stored=stored,
             wanted=NUMBER_KINDS[out.dtype], index=index, rows=len(index), out=as_bytes(out), **cut,
+            **cached,
         )  # fmt: skip
 
     def _note_reads(self, table: Tensor, rows: int, traffic: Traffic) -> None:
@@ -159,13 +210,19 @@ class CudaBackend:
         """Return None: there is no kernel for it; rows are gathered and reduced by PyG's layers."""
         return None
 
-    def gather_bytes(self, table: Tensor, index: Tensor, out: Tensor, rows: int) -> None:
-        """Fill `out` [rows * row_bytes] from `table` [N * row_bytes], both uint8."""
+    def gather_bytes(
+        self, table: Tensor, index: Tensor, out: Tensor, rows: int, **cached: Tensor
+    ) -> None:
+        """Fill `out` [rows * row_bytes] from `table` [N * row_bytes], both uint8.
+
+        `cached`: the arrays of `gather_cached_rows` that `gather_rows` has not; none without them.
+        """
         row_bytes = len(out) // rows
         word = math.gcd(16, table.data_ptr(), out.data_ptr(), row_bytes)
         blocks, cut = self._cut(table, row_bytes, word, rows)
-        kernel = self.library.load("gather.cu", V=WORDS[word])["gather_rows"]
-        kernel(blocks, table=table, index=index, rows=rows, out=out, **cut)
+        file, name = _kernel("gather.cu", "gather_rows", cached)
+        kernel = self.library.load(file, V=WORDS[word])[name]
+        kernel(blocks, table=table, index=index, rows=rows, out=out, **cut, **cached)
 
     def _cut(
         self, table: Tensor, row_bytes: int, word: int, rows: int
@@ -197,6 +254,11 @@ def _check_ids(index: Tensor, end: int | None, num_rows: int) -> None:
         low, high = (0, end - 1) if end is not None else map(int, torch.aminmax(index))
         if low < 0 or high >= num_rows:
             raise row_out_of_range(low if low < 0 else high, num_rows)
+
+
+def _kernel(file: str, name: str, cached: dict[str, Tensor]) -> tuple[str, str]:
+    """Return the file and name of a kernel, or of its twin that reads a cache."""
+    return ("cached.cu", name.replace("gather_", "gather_cached_")) if cached else (file, name)
 
 
 def as_bytes(tensor: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ from .source import Parameter
 DTYPES: Mapping[str, tuple[torch.dtype, ...]] = {
     # torch has few operations for unsigned integers, so tensors of the same width stand in.
     "u8": (torch.uint8,),
+    "u64": (torch.int64,),
     "u32": (torch.int32,),
     "i32": (torch.int32,),
     "i64": (torch.int64,),

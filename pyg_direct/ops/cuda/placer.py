@@ -112,6 +112,13 @@ class Placer:
             device_bytes = int(self._free_bytes() * FREE_SHARE)
         self._left = self.placement.budget_bytes = device_bytes
 
+    def left_bytes(self) -> int:
+        """Return how much of the budget nothing was placed in, as far as it is free now."""
+        if self._left is None:
+            self.open_budget(None)
+        assert self._left is not None
+        return min(self._left, int(self._free_bytes() * FREE_SHARE))
+
     def place_graph(self, csc: Csc, topology: str = "auto", device_bytes: int | None = None) -> Csc:
         """Return `csc` with its arrays as tensors in device memory, or in pinned host memory."""
         if not csc.verified:

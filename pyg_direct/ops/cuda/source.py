@@ -16,7 +16,7 @@ from pathlib import Path
 
 FILES = (
     "sample.cu", "weighted.cu", "labor.cu", "relabel.cu", "small.cu", "picks.cu", "emit.cu",
-    "gather.cu", "decode.cu", "bandwidth.cu",
+    "gather.cu", "decode.cu", "cached.cu", "bandwidth.cu",
 )  # fmt: skip
 ONE_BLOCK_FILE = "small.cu"  # its kernels are launched as one block
 

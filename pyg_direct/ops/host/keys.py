@@ -23,6 +23,7 @@ COVERAGE_DOMAIN = 3  # subgraphs that GraphSAINT's coefficients are counted over
 WALK_DOMAIN = 4  # random walks that are asked for without a loader
 ORDER_DOMAIN = 5  # random states that samplers draw an epoch's order from, where ranks share it
 NEXT_SEED_DOMAIN = 6  # the base seed of the epoch after one, where ranks share it
+PRESAMPLE_DOMAIN = 8  # batches whose nodes decide what a cache holds
 VARIATES_DOMAIN = 7  # what variates of LABOR the batches of a window begin with
 
 KEYS_AT_ONCE = 64  # by Python one takes 7 us; so many by a kernel 0.2 us each

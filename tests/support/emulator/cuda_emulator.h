@@ -227,6 +227,14 @@ V load_if(bool wanted, In<emu::u8> table, long long at) {
 }
 
 template <class V>
+V load_either(bool wanted, bool held, In<emu::u8> other, long long at_held, In<emu::u8> table,
+              long long at) {
+  const V of_other = load_if<V>(wanted && held, other, at_held);
+  const V of_table = load_if<V>(wanted && !held, table, at);
+  return held ? of_other : of_table;
+}
+
+template <class V>
 void store(Out<emu::u8> out, long long at, V value) {
   emu::before_plain(*out.array, at, true);
   emu::check_write(*out.array, at, sizeof(V));
@@ -272,6 +280,11 @@ inline unsigned atomicMin(emu::Element<unsigned> word, unsigned value) {
 
 inline unsigned atomicCAS(emu::Element<unsigned> word, unsigned expected, unsigned value) {
   return atomic_change(word, [&](unsigned old) { return old == expected ? value : old; });
+}
+
+inline unsigned long long atomicAdd(emu::Element<unsigned long long> word,
+                                    unsigned long long value) {
+  return atomic_change(word, [&](unsigned long long old) { return old + value; });
 }
 
 // The build forbids the C++ compiler to merge products and sums.

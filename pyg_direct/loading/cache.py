@@ -1,0 +1,97 @@
+"""Which rows a loader asks its backend to cache: those that its batches are expected to visit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..batch.assemble import node_tables_of
+from ..ops.host import keys as rng
+from ..ops.host.hottest import Candidate
+from ..sampling.sampler import NeighborSampler, keyed
+
+PRESAMPLED_BATCHES = 64  # at most an epoch
+SEEDS_WITHOUT_BATCH_SIZE = 1024  # of a batch, where a batch_sampler decides
+
+
+def fill_cache(loader: Any) -> None:
+    """Fill the cache that a `DirectLoader` asks for, unless its backend has none or it is filled.
+
+    Raises:
+        ValueError: a policy that does not fit the graph or the sampler.
+    """
+    backend = loader._backend
+    wanted = backend.cache
+    if wanted is None or wanted.filled or not backend.caches_rows:
+        return
+    tables = list(node_tables_of(loader.data))
+    num_nodes = {kind: len(table) for kind, _, table in tables}
+    visits = _visits(loader, wanted.policy, num_nodes)
+    backend.fill_cache(
+        [Candidate(name, table, visits[kind]) for kind, name, table in tables], wanted.size
+    )
+    wanted.filled = True
+
+
+def _visits(loader: Any, policy: Any, num_nodes: Mapping[Any, int]) -> dict[Any, Tensor]:
+    """Return how often each node is expected to be visited, float64 [N_t] by type, on any scale."""
+    if not isinstance(policy, str):
+        return given_visits(policy, num_nodes)
+    if policy == "presample":
+        return presampled_visits(loader, num_nodes)
+    if not isinstance(loader._sampler, NeighborSampler):
+        raise ValueError(
+            f"cache_policy='degree' needs pyg_direct's own NeighborSampler, which knows the graph, "
+            f"got {type(loader._sampler).__name__}. Use 'presample', or pass a tensor."
+        )
+    return keyed(loader._sampler).out_degrees()
+
+
+def given_visits(policy: Any, num_nodes: Mapping[Any, int]) -> dict[Any, Tensor]:
+    """Return the user's numbers by node type; types without any are not cached.
+
+    Raises:
+        ValueError: a type that has no such number for each node, negative ones, or a tensor where
+            nodes have types.
+    """
+    by_type = policy if isinstance(policy, Mapping) else {None: policy}
+    unknown = [kind for kind in by_type if kind not in num_nodes]
+    if unknown:
+        raise ValueError(
+            f"cache_policy has numbers for the nodes of {unknown}, but tables of nodes are those "
+            f"of {list(num_nodes)}."
+        )
+    found = {}
+    for kind, count in num_nodes.items():
+        value = by_type.get(kind, torch.zeros(count)).detach().cpu().to(torch.float64)
+        if len(value) != count or not bool((value >= 0).all()):
+            raise ValueError(
+                f"cache_policy must hold one number for each of {count} nodes, 0 or larger, got "
+                f"{len(value)} numbers{'' if len(value) != count else ', of which some are not'}."
+            )
+        found[kind] = value
+    return found
+
+
+def presampled_visits(loader: Any, num_nodes: Mapping[Any, int]) -> dict[Any, Tensor]:
+    """Count the nodes of batches around seeds at random; they change nothing that is drawn later.
+
+    Between nodes that are met equally often, those with the lower id come first.
+    """
+    visits = {kind: torch.zeros(count, dtype=torch.float64) for kind, count in num_nodes.items()}
+    generator = torch.Generator().manual_seed(0)
+    size = loader.batch_size or SEEDS_WITHOUT_BATCH_SIZE
+    parts = torch.split(torch.randperm(loader._num_seeds(), generator=generator), size)
+    with torch.random.fork_rng(devices=[]):  # samplers of others' draw from torch's generator
+        for number, index in enumerate(parts[:PRESAMPLED_BATCHES]):
+            key = rng.derive(loader._progress.seed or 0, 0, number, rng.PRESAMPLE_DOMAIN)
+            out = loader._sample(loader.input_data[index], key)
+            nodes = out.node if isinstance(out.node, dict) else {None: out.node}
+            for kind, ids in nodes.items():
+                if kind in visits and ids is not None:
+                    ids = ids.cpu()
+                    visits[kind].index_add_(0, ids, torch.ones(len(ids), dtype=torch.float64))
+    return visits
