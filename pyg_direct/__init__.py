@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from .ops.placement import Placement
     from .ranks.share import share
     from .sampling.sampler import NeighborSampler
+    from .tools.audit import Audit, audit
 
 try:
     __version__ = _version("pyg-direct")
@@ -37,6 +38,7 @@ except PackageNotFoundError:  # a bare checkout on sys.path
     __version__ = "0+unknown"
 
 __all__ = [
+    "Audit",
     "ClusterData",
     "ClusterLoader",
     "GraphSAINTEdgeSampler",
@@ -56,6 +58,7 @@ __all__ = [
     "ShaDowKHopSampler",
     "__version__",
     "accelerate",
+    "audit",
     "inference",
     "keep_memory",
     "metapath_walk",
@@ -93,6 +96,7 @@ _LATER = {
     ".core.quantized": ("QuantizedTensor", "quantize"),
     ".sampling.sampler": ("NeighborSampler",),
     ".loaders.swap": ("swapped",),
+    ".tools.audit": ("Audit", "audit"),
 }
 _NAMED_THERE = {"open": "open_graph"}
 

@@ -12,6 +12,7 @@ SUBCOMMANDS = {
     "plan": "what batches will hold and where things fit, before there is a GPU",
     "convert": "edge lists and feature files to a graph in files",
     "generate": "a random graph in files",
+    "audit": "whether batches over a saved graph leak the future or break their law",
 }
 PROGRAM = "pyg-direct"
 

@@ -49,6 +49,8 @@ PYG = {
     "loading",
     "models",
     "loaders",
+    "tools.audit",
+    "tools.audit_checks",
     "tools.plan",
     "tools.plan_orders",
     "tools.compiling",

@@ -21,6 +21,7 @@ SETTINGS = {
 }  # fmt: skip
 
 ADDED: dict[str, set[str]] = {
+    "Audit": {"batches", "ok"},
     "ClusterData": set(),
     "ClusterLoader": SUBGRAPH_LOADER,
     "GraphSAINTEdgeSampler": SUBGRAPH_LOADER,

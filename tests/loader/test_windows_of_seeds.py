@@ -153,7 +153,7 @@ def test_workers_resume_and_pickled_states() -> None:
     for batch, e_id in zip(again, expected[1:], strict=True):
         assert torch.equal(batch.e_id, e_id)
     for other in ({"input_start_time": None}, {"input_end_time": END + 1}):
-        with pytest.raises(ValueError, match="windows=|other seeds"):
+        with pytest.raises(ValueError, match=r"windows=|other seeds"):
             windowed(data, [3], seed=2, shuffle=True, **other).load_state_dict(loader.state_dict())
 
 

@@ -1,0 +1,210 @@
+"""`audit` finds each kind of planted fault, and nothing where there is none."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch_geometric.loader
+from torch_geometric.data import Data, HeteroData
+
+import pyg_direct
+from pyg_direct import LinkNeighborLoader, NeighborLoader, audit
+from pyg_direct.tools.audit import main
+
+NODES, EDGES = 80, 1200
+LATE = "no edge is later than its seed"
+EARLY = "no edge is earlier than the window of its seed"
+LINK = "no seed link is there for messages to go over"
+BACK = "no edge back of a seed link is there for messages to go over"
+COUNT = "counts obey the fan-outs"
+TWICE = "no edge is drawn twice for a node"
+WEIGHT = "edges of weight 0 are not drawn"
+SAME = "edges are those of the graph"
+
+
+def graph(by_edge: bool = True, typed: bool = False) -> Any:
+    generator = torch.Generator().manual_seed(0)
+    data = Data(
+        edge_index=torch.randint(NODES, (2, EDGES), generator=generator),
+        num_nodes=NODES,
+        time=torch.randint(100, (EDGES if by_edge else NODES,), generator=generator),
+        weight=torch.randint(3, (EDGES,), generator=generator).float(),
+    )
+    if not typed:
+        return data
+    hetero = HeteroData()
+    hetero["user"].num_nodes = hetero["item"].num_nodes = NODES
+    hetero["user", "buys", "item"].edge_index = data.edge_index
+    hetero["item", "rev_buys", "user"].edge_index = data.edge_index.flip(0)
+    for kind in hetero.edge_types if by_edge else hetero.node_types:
+        hetero[kind].time = data.time
+    return hetero
+
+
+SEEDS = torch.arange(40)
+TIMES = torch.arange(40) * 2 + 10
+OF_TYPE = {False: SEEDS, True: ("item", SEEDS)}
+
+
+def temporal(data: Any, by_class: Any = NeighborLoader, **options: Any) -> Any:
+    seeds = OF_TYPE[isinstance(data, HeteroData)]
+    options = {"time_attr": "time", "batch_size": 16, **options}
+    return by_class(data, [5, 3], seeds, TIMES, **options)
+
+
+@pytest.mark.parametrize("typed", [False, True])
+@pytest.mark.parametrize("by_edge", [False, True])
+@pytest.mark.parametrize("options", [
+    {}, {"temporal_strategy": "last"}, {"replace": True}, {"subgraph_type": "induced"},
+    {"time_window": 9}, {"input_start_time": TIMES - 20, "input_end_time": TIMES - 5},
+])  # fmt: skip
+def test_no_finding_in_temporal_batches(
+    typed: bool, by_edge: bool, options: dict[str, Any]
+) -> None:
+    result = audit(temporal(graph(by_edge, typed), **options), time_attr="time")
+    assert result.ok, result
+    assert result.batches == 3
+    assert result.checked[LATE] > 50
+    assert (EARLY in result.checked) == ("time_window" in options or "input_end_time" in options)
+
+
+@pytest.mark.parametrize("typed", [False, True])
+@pytest.mark.parametrize("by_edge", [False, True])
+@pytest.mark.parametrize("disjoint", [False, True])
+def test_a_loader_without_times_leaks(typed: bool, by_edge: bool, disjoint: bool) -> None:
+    data = graph(by_edge, typed)
+    if by_edge:  # seeds need times that the audit can know
+        for kind in data.node_types if typed else ():
+            data[kind].time = torch.full((NODES,), 50)
+    seeds = OF_TYPE[typed]
+    loader = NeighborLoader(data, [5, 3], seeds, batch_size=16, disjoint=disjoint)
+    if by_edge and not typed:
+        return  # nothing has a time to compare with
+    result = audit(loader, time_attr="time")
+    assert set(result.wrong) == {LATE}
+    assert 0 < result.wrong[LATE] < result.checked[LATE]
+
+
+def test_windows_that_are_not_kept_are_found() -> None:
+    """The seeds of one loader, the bounds of another."""
+    loader = temporal(graph())
+    loader.node_sampler.time_window = 5
+    recorded = list(temporal(graph()))
+    result = audit(loader, recorded, time_attr="time")
+    assert set(result.wrong) == {EARLY}
+    loader = temporal(graph(), input_end_time=TIMES - 20)
+    assert set(audit(loader, recorded, time_attr="time").wrong) == {LATE}
+
+
+def test_one_planted_edge_from_the_future_is_found() -> None:
+    data = graph()
+    late = int(data.time.argmax())
+
+    def plant(batch: Data) -> Data:
+        if 5 in batch.input_id.tolist():
+            batch.n_id = torch.cat([batch.n_id, data.edge_index[:1, late]])
+            edge = torch.tensor([[len(batch.n_id) - 1], [int(batch.edge_index[1, -1])]])
+            batch.edge_index = torch.cat([batch.edge_index, edge], 1)
+            batch.e_id = torch.cat([batch.e_id, torch.tensor([late])])
+        return batch
+
+    result = audit(temporal(data, transform=plant), time_attr="time")
+    assert result.wrong[LATE] == 1
+    assert result.wrong[SAME] == 1  # it leads to another node
+    assert f"batch 0: edge {late} of the graph has time 99" in result.examples[LATE]
+    assert "FAIL" in str(result)
+
+
+@pytest.mark.parametrize("typed", [False, True])
+@pytest.mark.parametrize("disjoint", [False, True])
+@pytest.mark.parametrize("negatives", ["binary", "triplet"])
+def test_links_among_their_own_messages(typed: bool, disjoint: bool, negatives: str) -> None:
+    data = graph(typed=typed)
+    links: Any = graph().edge_index[:, :60]
+    links = (("user", "buys", "item"), links) if typed else links
+    options: Any = {"neg_sampling": negatives, "batch_size": 20, "disjoint": disjoint}
+    loader = LinkNeighborLoader(data, [-1, 3], links, **options)
+    assert set(audit(loader).wrong) == {LINK}
+    loader = LinkNeighborLoader(data, [-1, 3], links, exclude_seed_edges="self", **options)
+    assert audit(loader).ok
+    assert audit(loader).checked[LINK] > 0
+    loader = LinkNeighborLoader(data, [-1, 3], links, exclude_seed_edges="reverse", **options)
+    result = audit(loader)
+    assert result.ok
+    assert result.checked[BACK] > 0
+    forgotten = LinkNeighborLoader(data, [-1, 3], links, exclude_seed_edges="self", **options)
+    found = audit(loader, list(forgotten))
+    assert set(found.wrong) == ({BACK} if typed else set(found.wrong) & {BACK})
+
+
+def test_links_in_time() -> None:
+    """An earlier edge between the same ends is history; one at the link's time is the link."""
+    data = graph()
+    options: Any = {"time_attr": "time", "batch_size": 20, "neg_sampling": "binary"}
+    links, times = data.edge_index[:, :60], data.time[:60]
+    leaky = LinkNeighborLoader(data, [-1], links, edge_label_time=times, **options)
+    assert set(audit(leaky, time_attr="time").wrong) == {LINK}
+    before = LinkNeighborLoader(data, [-1], links, edge_label_time=times - 1, **options)
+    assert audit(before, time_attr="time").ok
+    safe = LinkNeighborLoader(
+        data, [-1], links, edge_label_time=times, exclude_seed_edges=True, **options
+    )
+    assert audit(safe, time_attr="time").ok
+
+
+def test_counts_repeats_and_weights() -> None:
+    data = graph()
+    weighted = NeighborLoader(data, [5, 3], weight_attr="weight", batch_size=16)
+    assert audit(weighted, weight_attr="weight").ok
+    assert audit(weighted, weight_attr="weight").checked[WEIGHT] > 100
+    assert "weights" in audit(weighted).unchecked[0]
+    plain = list(NeighborLoader(data, [6, 3], batch_size=16))
+    assert set(audit(weighted, plain, weight_attr="weight").wrong) == {COUNT, WEIGHT}
+    repeated = list(NeighborLoader(data, [5, 3], batch_size=16, replace=True))
+    assert set(audit(weighted, repeated).wrong) == {TWICE}
+
+
+def test_loaders_of_pyg() -> None:
+    loader = torch_geometric.loader.NeighborLoader(graph(False), [5, 3], batch_size=16)
+    result = audit(loader, 2)
+    assert result.ok
+    assert result.batches == 2
+    assert set(audit(loader, 2, time_attr="time").wrong) == {LATE}
+
+
+def test_the_next_epoch_stays_the_next_one() -> None:
+    loader = NeighborLoader(graph(), [5, 3], batch_size=16, seed=0, shuffle=True)
+    other = NeighborLoader(graph(), [5, 3], batch_size=16, seed=0, shuffle=True)
+    audit(loader, 2)
+    for mine, theirs in zip(loader, other, strict=True):
+        assert torch.equal(mine.e_id, theirs.e_id)
+    state = torch.get_rng_state()
+    audit(NeighborLoader(graph(), [5], batch_size=16, shuffle=True), 2)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_what_is_refused() -> None:
+    loader = NeighborLoader(graph(), [2])
+    with pytest.raises(TypeError, match="got list"):
+        audit([])
+    with pytest.raises(ValueError, match="'when' is no attribute"):
+        audit(loader, time_attr="when")
+    with pytest.raises(ValueError, match="batches"):
+        audit(loader, 0)
+    with pytest.raises(ValueError, match="bidirectional"):
+        audit(NeighborLoader(graph(), [2], subgraph_type="bidirectional"))
+
+
+@pytest.mark.parametrize("typed", [False, True])
+def test_the_command(tmp_path: Path, capsys: Any, typed: bool) -> None:
+    pyg_direct.save(graph(False, typed), tmp_path / "graph")
+    given = [str(tmp_path / "graph"), "--fanout", "5,3", "--batches", "3", "--batch-size", "16"]
+    given += ["--seed-type", "item"] if typed else []
+    with pytest.raises(SystemExit) as end:
+        main([*given, "--time-attr", "time", "--time-window", "30"])
+    assert end.value.code == 0
+    assert "3 batches: no finding" in capsys.readouterr().out
+    with pytest.raises(SystemExit) as end:
+        main([*given, "--time-attr", "when"])
+    assert end.value.code == 2
