@@ -145,6 +145,36 @@ def test_times_and_weights(weighted: bool, strategy: str, subgraph_type: str) ->
     assert bool((data.time[batch.e_id] <= times[own]).all())
 
 
+@pytest.mark.usefixtures("each_backend")
+@pytest.mark.parametrize("mode", ["self", "reverse"])
+@pytest.mark.parametrize("k", [1, 2, 5])
+def test_the_latest_neighbours_that_are_left(mode: str, k: int) -> None:
+    """Found one by one, in lists whose latest edges are often those of the link."""
+    generator = torch.Generator().manual_seed(1)
+    data = Data(edge_index=torch.randint(4, (2, 200), generator=generator), num_nodes=4)
+    data.time = torch.randint(9, (200,), generator=generator)
+    links, limits = data.edge_index[:, :60], data.time[:60]
+    batch = batch_of(
+        data, links, mode, [k], time_attr="time", temporal_strategy="last", edge_label_time=limits
+    )
+    shortened = 0
+    for local in range(batch.num_sampled_nodes[0]):
+        own = batch.batch[local]
+        link, limit = links[:, own, None], limits[own]
+        out = (data.edge_index == link).all(0)
+        if mode == "reverse":
+            out |= (data.edge_index == link.flip(0)).all(0)
+        out &= data.time == limit
+        seen = (data.edge_index[1] == batch.n_id[local]) & (data.time <= limit)
+        left = (seen & ~out).nonzero().view(-1)
+        latest = left[data.time[left].argsort(stable=True)][-k:]
+        assert batch.e_id[batch.edge_index[1] == local].sort()[0].tolist() == sorted(
+            latest.tolist()
+        )
+        shortened += int(out[seen.nonzero().view(-1)].sum())
+    assert shortened > 60
+
+
 def test_times_of_nodes_leave_no_history() -> None:
     data = Data(
         edge_index=torch.tensor([[0, 0, 2], [1, 1, 1]]), time=torch.tensor([1, 9, 3]), num_nodes=3

@@ -272,6 +272,16 @@ def test_temporal(neg_sampling):
             assert torch.equal(batch.edge_label_time, limit.repeat(copies))
 
 
+def test_triplets_have_no_times_of_the_graphs_own_links():
+    data = graph()
+    data.edge_label_time = torch.arange(400)
+    loader = LinkNeighborLoader(
+        data, [2], edge_label_time=torch.full((400,), 60), time_attr="time",
+        neg_sampling="triplet", batch_size=16,
+    )  # fmt: skip
+    assert "edge_label_time" not in next(iter(loader))
+
+
 def test_positions_of_any_shape():
     loader = LinkNeighborLoader(graph(), [2], neg_sampling="binary", batch_size=4)
     batch = loader([[3, 1], [2, 7]])

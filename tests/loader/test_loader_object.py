@@ -6,9 +6,11 @@ from typing import Any
 import pytest
 import torch
 import torch_geometric.loader
-from graphs import assert_same_epoch, example_graph, papers_and_authors
+from graphs import assert_same_epoch, citations, example_graph, papers_and_authors
 from loaders import make, seeds_of
 from torch import Tensor
+from torch_geometric.sampler import NodeSamplerInput
+from torch_geometric.sampler.base import SubgraphType
 
 from pyg_direct import LinkNeighborLoader, NeighborLoader, NeighborSampler
 
@@ -86,3 +88,28 @@ def test_a_ready_sampler() -> None:
     assert loader.node_sampler is sampler
     direct = make(NeighborLoader, [2, 2], replace=True, disjoint=True, seed=8)
     assert_same_epoch(loader, direct)
+
+
+SETTINGS: dict[str, list[Any]] = {
+    "time_window": [None, 9, 3],
+    "temporal_strategy": ["last", "uniform"],
+    "replace": [True, False],
+    "num_neighbors": [[2, 2], [3, -1]],
+    "subgraph_type": ["directional", "induced"],
+}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_settings_of_shallow_copies_are_their_own(name: str) -> None:
+    """Copies share a placed graph and what is kept for it; each samples as a new one does."""
+    data = citations()
+    data.time = torch.arange(data.num_nodes) % 20
+    seeds = NodeSamplerInput(None, torch.arange(30), torch.full((30,), 19))
+    given: dict[str, Any] = {"num_neighbors": [2, 2], "time_attr": "time"}
+    used = NeighborSampler(data, **given)
+    for value in [*SETTINGS[name], *SETTINGS[name]]:
+        used = copy.copy(used)
+        setattr(used, name, SubgraphType(value) if name == "subgraph_type" else value)
+        got = used.sample_from_nodes(seeds, key=(1, 2))
+        expected = NeighborSampler(data, **{**given, name: value})
+        assert torch.equal(got.edge, expected.sample_from_nodes(seeds, key=(1, 2)).edge)

@@ -8,6 +8,7 @@ import torch
 from graphs import assert_same_epoch, citations, example_graph
 from loaders import edges_of, make, seeds_of
 from torch_geometric.data import Data
+from torch_geometric.loader import NodeLoader
 from torch_geometric.sampler import NodeSamplerInput
 
 from pyg_direct import NeighborLoader, NeighborSampler
@@ -105,3 +106,13 @@ def test_a_key_is_any_two_words() -> None:
     )
     assert torch.equal(first.node, again.node)
     assert not torch.equal(first.edge, other.edge)
+
+
+def test_processes_of_pygs_loader_draw_on_their_own() -> None:
+    """In all workers and epochs, also with a seed."""
+    star = torch.stack([torch.arange(60), torch.zeros(60, dtype=torch.int64)])
+    data = Data(edge_index=star, num_nodes=60)
+    sampler, nodes = NeighborSampler(data, [5], seed=7), torch.zeros(8, dtype=torch.int64)
+    loader = NodeLoader(data, sampler, input_nodes=nodes, batch_size=1, num_workers=2)
+    drawn = [tuple(sorted(batch.e_id.tolist())) for _ in range(2) for batch in loader]
+    assert len(set(drawn)) == 16

@@ -258,6 +258,25 @@ def test_edge_types_without_weights_are_uniform():
     assert abs(plain.float().mean() - 0.5) < 4 * 0.5 / 4000**0.5
 
 
+def test_a_type_without_zeros_does_not_hide_those_of_another():
+    """Zeros are looked for in all types, whichever comes first."""
+    for zeros in ("one", "two"):
+        data = HeteroData()
+        data["a"].num_nodes, data["b"].num_nodes = 50, 3
+        ends = torch.stack([torch.arange(3).repeat(50), torch.arange(50).repeat_interleave(3)])
+        for name in ("one", "two"):
+            data["b", name, "a"].edge_index = ends
+            data["b", name, "a"].weight = torch.ones(150)
+        data["b", zeros, "a"].weight[1::3] = 0.0
+        for fanout in (1, 2, 3):
+            (batch,) = NeighborLoader(
+                data, [fanout], input_nodes="a", batch_size=50, weight_attr="weight", seed=0
+            )
+            for name in ("one", "two"):
+                drawn = batch["b"].n_id[batch["b", name, "a"].edge_index[0]]
+                assert (1 in drawn) == (name != zeros)
+
+
 @pytest.mark.pyg("weight_attr")
 @pytest.mark.parametrize(
     ("weight", "message"),

@@ -60,6 +60,7 @@ LAYOUTS = {
     "an offset of one byte": lambda: values(torch.uint8, 12 * 8 + 1).view(-1)[1:].view(12, 8),
     "conjugated": lambda: (values(torch.complex64, 12, 2) * (1 + 2j)).conj(),
     "negated": lambda: (values(torch.complex64, 12, 2) * (1 + 2j)).conj().imag,
+    "negated, contiguous": lambda: torch._neg_view(values(torch.float32, 12, 2)),
     "a parameter": lambda: torch.nn.Parameter(values(torch.float32, 12, 2), requires_grad=False),
     "sparse": lambda: values(torch.float32, 12, 4).to_sparse(),
 }

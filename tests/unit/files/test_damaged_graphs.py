@@ -163,6 +163,33 @@ def flip_bits(path: Path, count: int, source: random.Random) -> None:
     path.write_bytes(bytes(content))
 
 
+def test_files_elsewhere_are_not_read_though_they_fit(saved: Path) -> None:
+    """What the header names outside of the directory is refused by name, whatever is there."""
+    path = file_of(saved, "indices")
+    path.rename(saved.parent / "secret.bin")
+    edit_header(saved, lambda content: content["indices"].update(file="../secret.bin"))
+    with pytest.raises(InvalidGraphFileError, match="is no name of a file in the directory"):
+        pyg_direct.open(saved)
+
+
+@pytest.mark.parametrize("at", [0, -1])
+def test_lists_that_begin_or_end_elsewhere_are_found_when_opening(saved: Path, at: int) -> None:
+    path = file_of(saved, "indptr")
+    indptr = np.fromfile(path, np.int32)
+    indptr[at] = 500
+    indptr.tofile(path)
+    with pytest.raises(InvalidGraphFileError, match=f"{path.name} is damaged: the lists of edge"):
+        pyg_direct.open(saved)
+
+
+def test_verify_reads_scales(tmp_path: Path) -> None:
+    data = weighted_graph()
+    data.x = pyg_direct.quantize(data.x, scale="row")
+    pyg_direct.save(data, tmp_path / "graph")
+    test_every_flipped_bit_is_found_by_verify(tmp_path / "graph")
+    assert data.x.scale.nbytes in [path.stat().st_size for path in tmp_path.glob("graph/*.bin")]
+
+
 USES: dict[str, dict[str, Any]] = {
     "plain": {},
     "all_neighbours": {"num_neighbors": [-1, -1]},

@@ -106,6 +106,28 @@ def test_several_threads(monkeypatch: pytest.MonkeyPatch, cores: int, num_nodes:
     assert chunks == [min(cores, 20, 16)] * 3
 
 
+@pytest.mark.parametrize("end", [50, 1000])
+def test_ids_of_64_bits(monkeypatch: pytest.MonkeyPatch, end: int) -> None:
+    """As if `end` were 2^31: of the sources, or of the edges, too."""
+    monkeypatch.setattr(sorting, "INT32_END", end)
+    row, col = np.random.default_rng(0).integers(0, 900, (2, 900))
+    result = compress(row, col, 900, 900, trusted=False)
+    assert_is_csc(result, row, col, 900)
+    assert result.indices.dtype == narrow(900)
+
+
+@pytest.mark.parametrize("num_src", [1 << 31, (1 << 31) - 5])
+def test_ids_that_take_all_bits(monkeypatch: pytest.MonkeyPatch, num_src: int) -> None:
+    """31 bits of a source, 10 of an edge and the rest of a destination are above 64."""
+    monkeypatch.setattr(sorting, "EDGES_PER_BUCKET", 1 << 40)
+    monkeypatch.setattr(sorting, "MAX_BUCKETS", 1)
+    random = np.random.default_rng(0)
+    row = random.integers(num_src - 900, num_src, 900)
+    col = random.integers(0, 1 << 24, 900)
+    col[0] = (1 << 24) - 1
+    assert_is_csc(compress(row, col, num_src, 1 << 24, trusted=False), row, col, 1 << 24)
+
+
 def test_one_destination_takes_all_edges() -> None:
     row = np.random.default_rng(0).integers(0, 50, 5000)
     col = np.full(5000, 49)

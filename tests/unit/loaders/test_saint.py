@@ -197,3 +197,13 @@ def test_threads_share_a_batch_where_one_batch_is_made_at_a_time(
     ):
         assert loader._backend.threads == threads
         assert keyed(loader._sampler).backend.threads == threads
+
+
+def test_coefficients_are_of_distinct_subgraphs() -> None:
+    """Counted over the same few, nodes that these lack would never be drawn."""
+    data = graph(200, 2000)
+    loader = GraphSAINTNodeSampler(data, 20, num_steps=2, sample_coverage=20, seed=0, log=False)
+    # A node is in few of 2 subgraphs of 20 edges, and in some of 200.
+    drawn = loader.node_norm[torch.bincount(data.edge_index[0], minlength=200) >= 8]
+    assert float((drawn == drawn.max()).double().mean()) < 0.2
+    assert len(drawn.unique()) > 10

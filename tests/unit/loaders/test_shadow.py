@@ -9,6 +9,7 @@ import torch_geometric.loader
 import torch_geometric.typing
 from hypothesis import given
 from torch_geometric.data import Data, HeteroData
+from torch_geometric.typing import SparseTensor
 
 from pyg_direct import NeighborSampler, ShaDowKHopSampler
 from pyg_direct.ops.host.lists import SortedLists, ego_graphs, sorted_lists
@@ -83,6 +84,26 @@ def test_masks_and_ids_mean_the_same() -> None:
     )
     assert torch.equal(one.x, other.x)
     assert len(ShaDowKHopSampler(data, 1, 1)) == 25
+
+
+def test_labels_of_edges_stay_those_of_edges() -> None:
+    data = graph(60, 1)
+    data.y = torch.arange(60) * 3
+    batch = next(iter(ShaDowKHopSampler(data, 2, -1, torch.tensor([3, 7]), batch_size=2)))
+    assert torch.equal(batch.y, 3 * batch.edge_attr)
+
+
+@needs_torch_sparse
+def test_values_of_a_sparse_tensor_follow_their_edges() -> None:
+    data = graph(60, 1)
+    row, col = data.edge_index
+    value = row * 100.0 + col
+    adj_t = SparseTensor(row=col, col=row, value=value, sparse_sizes=(25, 25))
+    data = Data(adj_t=adj_t, x=torch.arange(25), num_nodes=25)
+    batch = next(iter(ShaDowKHopSampler(data, 2, -1, torch.tensor([9, 7]), batch_size=2)))
+    target, source, found = batch.adj_t.coo()
+    assert found.numel() > 2
+    assert torch.equal(found, batch.x[source] * 100.0 + batch.x[target])
 
 
 def lists_of(edges: list[tuple[int, int]], num_nodes: int) -> SortedLists:

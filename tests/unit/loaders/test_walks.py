@@ -129,3 +129,13 @@ def test_metapaths_that_are_refused(path: Any, message: str) -> None:
 def test_what_is_refused(arguments: Any, error: type, message: str) -> None:
     with pytest.raises(error, match=message):
         random_walk(*arguments)
+
+
+def test_steps_that_share_a_word_do_not_repeat() -> None:
+    """In a complete graph all choices are independent, also those of steps apart by 1 to 8."""
+    node = torch.arange(16)
+    data = Data(edge_index=torch.cartesian_prod(node, node).t().contiguous(), num_nodes=16)
+    walks = random_walk(data, torch.zeros(2000, dtype=torch.int64), 12, seed=0)[:, 1:]
+    for apart in range(1, 9):
+        equal = (walks[:, apart:] == walks[:, :-apart]).double().mean()
+        assert abs(float(equal) - 1 / 16) < 0.02, apart

@@ -153,3 +153,12 @@ def test_manual_seed_governs_without_a_seed():
     torch.manual_seed(4)
     assert edges(build(None, shuffle=True)) == first
     assert first != second
+
+
+def test_every_epoch_has_an_order_of_its_own():
+    loader = build(5, shuffle=True)
+    orders = [[i for batch in loader for i in batch.input_id.tolist()] for _ in range(3)]
+    assert all(sorted(order) == list(range(300)) for order in orders)
+    assert len(set(map(tuple, orders))) == 3
+    again = build(5, shuffle=True)
+    assert [i for batch in again for i in batch.input_id.tolist()] == orders[0]

@@ -1,8 +1,10 @@
 """Small batches, which one kernel call samples, and large ones, which threads share, take turns."""
 
+from typing import Any
+
 import pytest
 import torch
-from torch_geometric.data import Data
+from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import NodeSamplerInput
 
 from pyg_direct import NeighborSampler
@@ -23,3 +25,16 @@ def test_a_sampler_of_batches_of_many_sizes(monkeypatch: pytest.MonkeyPatch) -> 
             assert torch.equal(getattr(got, name), getattr(expected, name)), (size, name)
         assert got.num_sampled_nodes == expected.num_sampled_nodes
         assert got.num_sampled_edges == expected.num_sampled_edges
+
+
+def test_rooms_that_are_just_full() -> None:
+    """All of type "a" are found where its room ends, and then found again."""
+    data = HeteroData()
+    data["a"].num_nodes, data["b"].num_nodes = 1, 60
+    data["b", "to", "b"].edge_index = torch.randint(50, (2, 400))
+    data["a", "to", "b"].edge_index = torch.stack([torch.zeros(10).long(), torch.arange(50, 60)])
+    sampler = NeighborSampler(data, [3], threads=1)
+    for seeds in (torch.arange(50), torch.arange(50, 60), torch.arange(49, 60)):
+        out: Any = sampler.sample_from_nodes(NodeSamplerInput(None, seeds, input_type="b"))
+        assert out.node["b"][: len(seeds)].tolist() == seeds.tolist()
+        assert out.node["a"].tolist() == ([0] if len(seeds) < 50 else [])

@@ -7,6 +7,7 @@ import pytest
 import torch
 from graphs import DATA_FOLDER, load_real_graph, papers_and_authors
 from torch_geometric.data import Data
+from torch_geometric.sampler import SamplerOutput
 from torch_geometric.utils import degree
 
 from examples.synthetic import power_law_graph
@@ -102,6 +103,37 @@ def test_what_fits_where() -> None:
     assert "with a cache of 100 rows" in text
     narrower = plan.plan_of(data, small._replace(cache_share=0.25))
     assert "with a cache of 400 rows" in plan.report(narrower)
+
+
+def test_which_batches_are_counted(monkeypatch) -> None:
+    """All but the first, which compiles."""
+    sizes = iter([100, 1, 2, 3, 6])
+
+    def sampled(self, given):
+        node = torch.arange(next(sizes))
+        return SamplerOutput(node, node, node, node)
+
+    monkeypatch.setattr(plan.NeighborSampler, "sample_from_nodes", sampled)
+    data = Data(edge_index=torch.tensor([[0], [1]]), num_nodes=200)
+    found = plan.sample(data, FANOUT, 5, batches=4)
+    assert (found.nodes, found.edges) == (3.0, 3.0)
+    assert found.node_ids[None].numel() == 12
+
+
+def test_the_topology_takes_room_where_all_is_in_gpu_memory() -> None:
+    data = Data(edge_index=plan.power_law_edges(1000, 5000), num_nodes=1000)
+    machine = plan.GpuModel(2 * (4 * 6001 + 400_000) - 2, 1e9, "as given")
+    text = plan.report(plan.plan_of(data, plan.Question(FANOUT, 64, {None: 400}, machine)))
+    assert "all in GPU memory: does not" in text
+
+
+def test_features_of_all_types_are_gathered() -> None:
+    data, row_bytes = papers_and_authors(), {"paper": 64, "author": 160, "institution": 9}
+    machine = plan.GpuModel(1 << 30, 1e9, "as given")
+    found = plan.plan_of(data, plan.Question(FANOUT, 20, row_bytes, machine, seed_type="paper"))
+    expected = sum(found.means[kind] * row_bytes[kind] for kind in row_bytes)
+    assert found.gathered_bytes == pytest.approx(expected)
+    assert expected > 1.1 * max(found.means[kind] * row_bytes[kind] for kind in row_bytes)
 
 
 def test_a_plan_of_a_typed_graph(tmp_path, capsys: pytest.CaptureFixture[str]) -> None:

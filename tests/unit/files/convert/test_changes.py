@@ -94,6 +94,19 @@ def test_attributes_follow_their_edges(tmp_path: Path) -> None:
     assert torch.equal(found.edge_attr[:, 1], 2 * found.edge_weight)
 
 
+def test_attributes_follow_reversed_edges_beside_self_loops(tmp_path: Path) -> None:
+    data = attributed(20, 300)
+    data.edge_weight = torch.arange(300)
+    found = converted(data, tmp_path, symmetrise=True)
+    given = pairs(data.edge_index)
+    forward = [(s, t, e) for e, (s, t) in enumerate(given)]
+    backward = [(t, s, e) for e, (s, t) in enumerate(given) if s != t]
+    assert len(backward) < 300
+    expected = sorted([*forward, *backward], key=lambda edge: edge[1])
+    edges = zip(edge_list(found), found.edge_weight.tolist(), strict=True)
+    assert [(s, t, e) for (s, t), e in edges] == expected
+
+
 def test_changes_that_are_refused(tmp_path: Path) -> None:
     source = ArraySource("e.npy")
     typed = [NodeSpec("a", 3), NodeSpec("b", 3)]

@@ -171,6 +171,46 @@ def test_killed_while_times_and_weights_are_written(prepared: Case) -> None:
     assert_same_files(prepared.out, prepared.saved)
 
 
+@pytest.fixture
+def without_weight(tmp_path: Path) -> Case:
+    """A graph where the only edge of weight 0 is among the first."""
+    data = attributed()
+    data.edge_weight = data.edge_weight.abs() + 1
+    data.edge_weight[data.edge_index[1].argmin()] = 0
+    spec = replace(as_npy(data, tmp_path / "raw"), weight_attr="edge_weight")
+    pyg_direct.save(data, tmp_path / "saved", weight_attr="edge_weight")
+    return Case(spec, tmp_path / "out", tmp_path / "saved")
+
+
+def failing_once(case: Case, owner: Any, name: str, call: int) -> None:
+    """Convert until a function is called for the given time, which fails, and then to the end."""
+    calls, real = [0], getattr(owner, name)
+
+    def fails(*args: Any, **kwargs: Any) -> Any:
+        calls[0] += 1
+        if calls[0] == call:
+            raise OSError(errno.EIO, "interrupted")
+        return real(*args, **kwargs)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(owner, name, fails)
+        with pytest.raises(OSError, match="interrupted"):
+            case.run()
+    case.run()
+    assert_same_files(case.out, case.saved)
+    shutil.rmtree(case.out)
+
+
+def test_a_weight_of_zero_is_remembered(without_weight: Case) -> None:
+    """Behind the moment, when half of the tables were recorded, no edge has weight 0."""
+    failing_once(without_weight, weights, "_tables", 16)
+
+
+@pytest.mark.parametrize("call", [2, 3, 5])
+def test_edges_of_the_input_are_gone_on_with(case: Case, call: int) -> None:
+    failing_once(case, edge_table.EdgeTable, "ingest", call)
+
+
 def test_killed_in_the_last_moments(case: Case) -> None:
     """Before, between and after the steps by which the result takes its place."""
     events = number_of_events(case)

@@ -1,0 +1,148 @@
+"""Plant faults one at a time in a copy of the tree, and tell by room what noticed each.
+
+    python -m tests.planted                      # all; takes an hour
+    python -m tests.planted --room sampling      # those of one room
+    python -m tests.planted --share 10 --seed 7  # one in ten, drawn at random
+    python -m tests.planted --name "two words"   # those whose name has these words
+
+The tests nearest to a fault run first, then those of its room, then the slow ones among both. Exits
+with 1 if a fault was noticed by none of them and is not known to change no result.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from .copies import Copy
+from .fault import Fault
+from .faults import FAULTS
+from .rooms import ROOMS
+from .runs import Outcome, prepare, run
+
+STAGES = ("near", "room", "slow")
+
+
+class Finding(NamedTuple):
+    """What noticed a fault."""
+
+    fault: Fault
+    stage: str  # one of `STAGES`, "" where nothing did
+    outcome: Outcome
+
+
+def stages_of(fault: Fault, wanted: Sequence[str]) -> Iterator[tuple[str, list[str], str]]:
+    """Yield the stages of a fault: its name, the tests, and which marks they have."""
+    near, room = fault.near.split(), list(ROOMS[fault.room])
+    sets = {
+        "near": (near, "slow or not slow" if fault.slow else "not slow"),
+        "room": (room, "not slow"),
+        "slow": ([*near, *(path for path in room if path not in near)], "slow"),
+    }
+    for stage in wanted:
+        yield stage, *sets[stage]
+
+
+def find(fault: Fault, copy: Copy, wanted: Sequence[str] = STAGES) -> Finding:
+    """Plant a fault, and run tests until one notices it."""
+    seconds, outcome = 0.0, Outcome(False, "", 0.0)
+    with copy.planted(fault) as stamp:
+        for stage, tests, marks in stages_of(fault, wanted):
+            outcome = run(copy.root, tests, marks, stamp)
+            seconds += outcome.seconds
+            if outcome.noticed:
+                stage = "slow" if stage == "near" and fault.slow else stage
+                return Finding(fault, stage, outcome._replace(seconds=seconds))
+    return Finding(fault, "", outcome._replace(seconds=seconds))
+
+
+def report(findings: Sequence[Finding]) -> str:
+    """Return how many faults of each room were noticed by what, and which were not."""
+    lines = [f"{'room':12}{'planted':>9}{'near':>6}{'room':>6}{'slow':>6}{'equal':>7}{'missed':>8}"]
+    for room in dict.fromkeys(finding.fault.room for finding in findings):
+        mine = [finding for finding in findings if finding.fault.room == room]
+        count = Counter(finding.stage for finding in mine)
+        equal = sum(f.stage == "" and f.fault.equivalent != "" for f in mine)
+        numbers = [len(mine), *(count[s] for s in STAGES), equal, count[""] - equal]
+        widths = (9, 6, 6, 6, 7, 8)
+        lines.append(f"{room:12}" + "".join(map("{:>{}}".format, numbers, widths)))
+    for finding in missed(findings):
+        lines.append(f"not noticed: {finding.fault.name} ({finding.fault.file})")
+    return "\n".join(lines)
+
+
+def missed(findings: Sequence[Finding]) -> list[Finding]:
+    """Return the faults that nothing noticed and that somebody could."""
+    return [f for f in findings if f.stage == "" and f.fault.equivalent == ""]
+
+
+def chosen(share: int, seed: int) -> list[Fault]:
+    """Return one in `share` of the faults, drawn at random, those of a file together."""
+    drawn = random.Random(seed).sample(range(len(FAULTS)), -(-len(FAULTS) // share))
+    return [FAULTS[i] for i in sorted(drawn)]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Plant the faults that are asked for."""
+    parser = argparse.ArgumentParser(
+        "python -m tests.planted", description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    parser.add_argument("--room", action="append", choices=sorted(ROOMS), help="may be repeated")
+    parser.add_argument("--name", default="", help="words in the names of the faults")
+    parser.add_argument("--share", type=int, default=1, metavar="N", help="one in so many faults")
+    parser.add_argument("--seed", type=int, help="of the choice; drawn and told if left out")
+    parser.add_argument("--stages", default=",".join(STAGES), help=f"of {', '.join(STAGES)}")
+    parser.add_argument("--work", type=Path, help="folder of the copy, to be used again")
+    parser.add_argument("--json", type=Path, help="file for the results, a line for each")
+    args = parser.parse_args(argv)
+    seed = random.SystemRandom().randrange(10**6) if args.seed is None else args.seed
+    if args.share > 1:
+        print(f"one fault in {args.share}, seed {seed}")
+    faults = chosen(args.share, seed)
+    faults = [f for f in faults if not args.room or f.room in args.room]
+    faults = [f for f in faults if args.name in f.name]
+    prepare()
+    with tempfile.TemporaryDirectory() as folder:
+        copy, findings = Copy(args.work or Path(folder) / "copy"), []
+        for fault in faults:
+            finding = find(fault, copy, args.stages.split(","))
+            findings.append(finding)
+            print(line_of(finding), flush=True)
+            if args.json is not None:
+                with args.json.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(as_dict(finding)) + "\n")
+    print(report(findings))
+    return 1 if missed(findings) else 0
+
+
+def line_of(finding: Finding) -> str:
+    """Return one line about a fault."""
+    fault, outcome = finding.fault, finding.outcome
+    how = f"{finding.stage}: {outcome.by}" if finding.stage else "NOT NOTICED"
+    if not finding.stage and fault.equivalent:
+        how = f"equivalent: {fault.equivalent}"
+    return f"{outcome.seconds:6.1f} s  {fault.room}: {fault.name}: {how}"
+
+
+def as_dict(finding: Finding) -> dict[str, object]:
+    """Return a finding for JSON."""
+    return {
+        "name": finding.fault.name,
+        "file": finding.fault.file,
+        "room": finding.fault.room,
+        "stage": finding.stage,
+        "by": finding.outcome.by,
+        "seconds": round(finding.outcome.seconds, 1),
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,34 @@
+"""The faults of all rooms."""
+
+from __future__ import annotations
+
+from ..fault import Fault
+from . import (
+    batch,
+    cuda,
+    files,
+    graph,
+    kernels,
+    loaders,
+    loading,
+    models,
+    ops,
+    ops_cuda,
+    rest,
+    sampling,
+)
+
+FAULTS: list[Fault] = [
+    *kernels.FAULTS,
+    *cuda.FAULTS,
+    *graph.FAULTS,
+    *ops.FAULTS,
+    *ops_cuda.FAULTS,
+    *sampling.FAULTS,
+    *batch.FAULTS,
+    *files.FAULTS,
+    *loading.FAULTS,
+    *loaders.FAULTS,
+    *models.FAULTS,
+    *rest.FAULTS,
+]

@@ -1,0 +1,243 @@
+"""Faults in what a batch contains."""
+
+from __future__ import annotations
+
+from ..fault import Fault
+
+ASSEMBLE = "pyg_direct/batch/assemble.py"
+EDGES = "pyg_direct/batch/edges.py"
+GATHER = "pyg_direct/batch/gather.py"
+IDS = "pyg_direct/batch/ids.py"
+NARROW = "pyg_direct/batch/narrow.py"
+ROLES = "pyg_direct/batch/roles.py"
+SAMPLED = "pyg_direct/batch/sampled.py"
+SPARSE = "pyg_direct/batch/sparse.py"
+SUBGRAPH = "pyg_direct/batch/subgraph.py"
+TENSORS = "pyg_direct/batch/tensors.py"
+
+ASSEMBLED = "tests/unit/batch/test_assemble.py"
+GATHERED = "tests/unit/batch/test_gather.py"
+LINK = "tests/loader/test_link.py"
+
+FAULTS = [
+    Fault(
+        "triplets keep the graph's edge_label_time",
+        ASSEMBLE,
+        'removed = {"edge_label_index": None, "edge_label_time": None}',
+        'removed = {"edge_label_index": None}',
+        LINK,
+    ),
+    Fault(
+        "typed triplets have a seed_time at one end alone",
+        ASSEMBLE,
+        'labels.setdefault(node_type, {"seed_time": seed_time}).update(fields)',
+        "labels.setdefault(node_type, {}).update(fields)",
+        LINK,
+    ),
+    Fault(
+        "a user's own num_nodes is that of the graph",
+        ASSEMBLE,
+        'fields["num_nodes"] = found.node.numel()',
+        "pass",
+        ASSEMBLED,
+    ),
+    Fault(
+        "a user's own e_id is written over",
+        ASSEMBLE,
+        'if found.given is not None and "e_id" not in fields:',
+        "if found.given is not None:",
+        ASSEMBLED,
+    ),
+    Fault(
+        "edge attributes stay where there are no edge ids",
+        ASSEMBLE,
+        "                fields.pop(attribute.name)\n",
+        "                pass\n",
+        "tests/loader/test_transforms.py",
+    ),
+    Fault(
+        "a user's own batch stays where subgraphs share nodes",
+        ASSEMBLE,
+        "        elif not self.sampled.is_typed:\n            fields.pop(name, None)\n",
+        "",
+        ASSEMBLED,
+    ),
+    Fault(
+        "ids of a transformed output are not looked at",
+        "pyg_direct/loading/base.py",
+        "ends = site.ends if self.transform_sampler_output is None else None",
+        "ends = site.ends",
+        "tests/loader/test_bad_input.py",
+    ),
+    Fault(
+        "edges that were written to keep their hops",
+        EDGES,
+        "return self._hops if self._versions == self._versions_now() else None",
+        "return self._hops",
+        "tests/unit/batch/test_edges.py",
+    ),
+    Fault(
+        "a transform that adds nodes leaves the hops of before",
+        EDGES,
+        "if same and _num_nodes(batch, key) == sizes:",
+        "if same:",
+        "tests/unit/batch/test_edges.py",
+    ),
+    Fault(
+        "types have the hops of their destinations at both ends",
+        EDGES,
+        "ends = [store] * 2 if key is None else [store_of(batch, end) for end in key[::2]]",
+        "ends = [store] * 2 if key is None else [store_of(batch, key[2])] * 2",
+        "tests/unit/batch/test_edges.py",
+    ),
+    Fault(
+        "rows of a negated view have the wrong sign",
+        GATHER,
+        "and not (value.is_conj() or value.is_neg() or value.is_quantized)",
+        "and not (value.is_conj() or value.is_quantized)",
+        ASSEMBLED + " " + GATHERED,
+    ),
+    Fault(
+        "rows of a conjugate view have the wrong sign",
+        GATHER,
+        "and not (value.is_conj() or value.is_neg() or value.is_quantized)",
+        "and not (value.is_neg() or value.is_quantized)",
+        ASSEMBLED + " " + GATHERED,
+    ),
+    Fault(
+        "a table that has become a negated view is read as before",
+        GATHER,
+        "value.data_ptr(), value.shape, value.dtype, value.is_contiguous(), value.is_neg(),",
+        "value.data_ptr(), value.shape, value.dtype, value.is_contiguous(),",
+        GATHERED,
+    ),
+    Fault(
+        "a table that has come to ask for a gradient gets none",
+        GATHER,
+        "        value.requires_grad,\n    )  # fmt: skip",
+        "    )  # fmt: skip",
+        GATHERED,
+    ),
+    Fault(
+        "a view whose storage was cut off is read behind its end",
+        GATHER,
+        "needed = (value.storage_offset() + elements) * value.itemsize",
+        "needed = elements * value.itemsize",
+        GATHERED,
+    ),
+    Fault(
+        "attributes that PyG selects change places with the others",
+        GATHER,
+        "selected.insert(i, self._select(given[attributes[i].name], index, attributes[i].dim))",
+        "selected.append(self._select(given[attributes[i].name], index, attributes[i].dim))",
+        ASSEMBLED,
+    ),
+    Fault(
+        "an attribute along another dimension is selected along the first",
+        GATHER,
+        "        if attribute.dim != 0 or not parts:\n",
+        "        if not parts:\n",
+        ASSEMBLED,
+    ),
+    Fault(
+        "ids of the user's own stay on the GPU",
+        GATHER,
+        "                selected[i] = self.ids.of(selected[i])\n",
+        "                pass\n",
+        "tests/loader/test_places_of_ids.py",
+    ),
+    Fault(
+        "edge ids are waited for without having been copied",
+        IDS,
+        "        found += [part.given for part in out.edges.values()]\n",
+        "",
+        "tests/loader/test_places_of_ids.py tests/unit/loading/test_stats.py",
+        equivalent="the copy begins later, when the batch is assembled",
+    ),
+    Fault(
+        "float32 attributes are made narrow",
+        NARROW,
+        "return feature_dtype if feature_dtype is not None and is_narrow(value) else value.dtype",
+        "return feature_dtype if feature_dtype is not None and "
+        "value.is_floating_point() else value.dtype",
+        "tests/loader/test_feature_dtype.py",
+    ),
+    Fault(
+        "an attribute that replaced one is gathered as that was",
+        ROLES,
+        "                if value() is not now:  # also where it has died\n",
+        "                if value() is not now and value() is not None:\n",
+        "tests/unit/batch/test_roles.py",
+    ),
+    Fault(
+        "a graph's attributes are kept alive",
+        ROLES,
+        "        return weakref.ref(value)\n",
+        "        return lambda: value\n",
+        "tests/unit/batch/test_roles.py",
+    ),
+    Fault(
+        "two tensors of a user's sampler that lie side by side are taken for one",
+        SAMPLED,
+        "        and row.untyped_storage().data_ptr() == col.untyped_storage().data_ptr()\n",
+        "",
+        "tests/loader/test_small_print.py tests/loader/test_transforms.py",
+        equivalent="two storages side by side can be read as one, as long as both live",
+    ),
+    Fault(
+        "rows and columns of a view of other rows are taken for its two",
+        SAMPLED,
+        "if both.is_contiguous() and (row.data_ptr(), col.data_ptr()) == (first, second):",
+        "if both.is_contiguous():",
+        "tests/loader/test_transforms.py tests/loader/test_backward.py",
+    ),
+    Fault(
+        "types that a sampler left out get the nodes of others",
+        SAMPLED,
+        "for key in {**node, **seed_of, **num_nodes}:",
+        "for key in node:",
+        "tests/loader/test_small_print.py tests/loader/test_transforms.py",
+    ),
+    Fault(
+        "values of a sparse matrix come in the order of the batch",
+        SPARSE,
+        "return make(pointer, minor[order], values[order], size, check_invariants=False)",
+        "return make(pointer, minor[order], values, size, check_invariants=False)",
+        "tests/unit/batch/test_sparse.py",
+    ),
+    Fault(
+        "rows of a CSR matrix begin at those of the batch",
+        SPARSE,
+        "position = offset + start.repeat_interleave(count)",
+        "position = offset",
+        "tests/unit/batch/test_sparse.py",
+    ),
+    Fault(
+        "parallel edges of a matrix change their order",
+        SPARSE,
+        "    return place.argsort(stable=True)\n",
+        "    return place.flip(0).argsort(stable=True).mul(-1).add(len(place) - 1)\n",
+        "tests/unit/batch/test_sparse.py " + ASSEMBLED,
+    ),
+    Fault(
+        "attributes of as many edges as nodes are of the edges",
+        SUBGRAPH,
+        "            names[ends.index(size)].append(name)\n",
+        "            names[1 - ends[::-1].index(size)].append(name)\n",
+        "tests/unit/loaders/test_saint.py tests/unit/loaders/test_shadow.py",
+    ),
+    Fault(
+        "tensors in slots are not kept from being written over",
+        TENSORS,
+        "            if isinstance(slot, types.MemberDescriptorType):",
+        "            if False:",
+        "tests/unit/batch/test_tensors.py",
+    ),
+    Fault(
+        "edge ids of a sampler of PyG's are positions",
+        TENSORS,
+        "        out.edge = permutation[out.edge]\n",
+        "        pass\n",
+        "tests/loader/test_places.py tests/loader/test_small_print.py tests/loader/test_contract.py",
+    ),
+]

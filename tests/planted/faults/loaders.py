@@ -1,0 +1,215 @@
+"""Faults in PyG's other loaders."""
+
+from __future__ import annotations
+
+from ..fault import Fault
+
+CLUSTER = "pyg_direct/loaders/cluster.py"
+HGT = "pyg_direct/loaders/hgt.py"
+LINK = "pyg_direct/loaders/link_loader.py"
+LOADER = "pyg_direct/loaders/loader.py"
+NODE2VEC = "pyg_direct/loaders/node2vec.py"
+SAINT = "pyg_direct/loaders/saint.py"
+SHADOW = "pyg_direct/loaders/shadow.py"
+SWAP = "pyg_direct/loaders/swap.py"
+WALKS = "pyg_direct/loaders/walks.py"
+
+OF_SAINT = "tests/unit/loaders/test_saint.py"
+OF_SHADOW = "tests/unit/loaders/test_shadow.py"
+OF_CLUSTER = "tests/unit/loaders/test_cluster.py"
+SWAPPED = "tests/loader/test_swapped.py"
+LAWS = "tests/statistics/test_family_laws.py"
+
+FAULTS = [
+    Fault(
+        "GraphSAINT: coefficients over the same few subgraphs",
+        SAINT,
+        "rng.derive(base, 0, steps + i, rng.COVERAGE_DOMAIN)",
+        "rng.derive(base, 0, i, rng.COVERAGE_DOMAIN)",
+        OF_SAINT,
+    ),
+    Fault(
+        "GraphSAINT: node_norm is off by the number of nodes",
+        SAINT,
+        "return steps / node_count / self.N, edge_norm",
+        "return steps / node_count, edge_norm",
+        OF_SAINT,
+    ),
+    Fault(
+        "GraphSAINT: nodes that were never drawn make an infinite loss",
+        SAINT,
+        "        node_count[node_count == 0] = 0.1\n",
+        "",
+        OF_SAINT,
+    ),
+    Fault(
+        "GraphSAINT: saved coefficients of another graph are taken",
+        SAINT,
+        "if node_norm.shape != (self.N,) or edge_norm.shape != (self.E,):",
+        "if node_norm.shape != (self.N,):",
+        OF_SAINT,
+    ),
+    Fault(
+        "GraphSAINT: the paper's law of edges is PyG's",
+        SAINT,
+        '    if edge_law == "pyg":\n',
+        "    if edge_law:\n",
+        LAWS,
+    ),
+    Fault(
+        "GraphSAINT: a batch that lacks edge ids gets those of others",
+        SAINT,
+        "            or self._reads_edge_ids()\n",
+        "",
+        OF_SAINT,
+    ),
+    Fault(
+        "ShaDow: edge values over adj_t are those of other edges",
+        SHADOW,
+        "value=None if value is None else value[out.edge],",
+        "value=None if value is None else value[: len(out.edge)],",
+        OF_SHADOW,
+    ),
+    Fault(
+        "ShaDow: adj_t is turned around",
+        SHADOW,
+        "        row=out.edge_index[1],\n        col=out.edge_index[0],\n",
+        "        row=out.edge_index[0],\n        col=out.edge_index[1],\n",
+        OF_SHADOW,
+    ),
+    Fault(
+        "ShaDow: a y of edges is indexed by roots",
+        SHADOW,
+        "of_nodes = isinstance(labels, Tensor) and labels.size(0) == ends[0]",
+        "of_nodes = isinstance(labels, Tensor)",
+        OF_SHADOW,
+    ),
+    Fault(
+        "ShaDow: labels are those of the first nodes of the subgraphs",
+        SHADOW,
+        "roots = bring(out.node[out.root], self._backend.device)",
+        "roots = bring(out.node[: len(out.root)], self._backend.device)",
+        OF_SHADOW,
+    ),
+    Fault(
+        "HGT: a dict of numbers is taken in another order",
+        HGT,
+        "    for kind in node_types:\n        if kind not in by_type",
+        "    for kind in by_type:\n        if kind not in by_type",
+        "tests/unit/loaders/test_hgt.py",
+    ),
+    Fault(
+        "HGT: budgets that an error left are used again",
+        HGT,
+        "        nodes = budgets.draw([seed.get(kind) for kind in self.node_types], self._counts, key)\n"
+        "        self._budgets.append(budgets)  # not after an exception\n",
+        "        self._budgets.append(budgets)\n"
+        "        nodes = budgets.draw([seed.get(kind) for kind in self.node_types], self._counts, key)\n",
+        "tests/unit/loaders/test_hgt.py",
+    ),
+    Fault(
+        "HGT: a state of other numbers of nodes is taken",
+        HGT,
+        'return {**arguments, "num_samples": str(sampler.num_samples)}, [seeds.node, seeds.input_id]',
+        "return arguments, [seeds.node, seeds.input_id]",
+        "tests/unit/loaders/test_all.py",
+    ),
+    Fault(
+        "Cluster: edges of a CSR partition are turned around",
+        CLUSTER,
+        "            ends = swapped_ends(ends)\n",
+        "            pass\n",
+        OF_CLUSTER,
+    ),
+    Fault(
+        "Cluster: METIS gets parallel edges",
+        CLUSTER,
+        "pair = np.unique(low.astype(np.int64) * num_nodes + high)",
+        "pair = np.sort(low.astype(np.int64) * num_nodes + high)",
+        OF_CLUSTER,
+    ),
+    Fault(
+        "Cluster: narrow tables of edges are in the order of the nodes",
+        CLUSTER,
+        "order = partition.node_perm if of_nodes else partition.edge_perm",
+        "order = partition.node_perm",
+        "tests/loader/test_feature_dtype.py " + OF_CLUSTER,
+    ),
+    Fault(
+        "Node2Vec: negatives do not begin at their node",
+        NODE2VEC,
+        "return self._windows(torch.cat([start.view(-1, 1), rest], dim=-1))",
+        "return self._windows(torch.cat([start.flip(0).view(-1, 1), rest], dim=-1))",
+        "tests/unit/loaders/test_node2vec.py",
+    ),
+    Fault(
+        "Node2Vec: a state of other walks is taken",
+        NODE2VEC,
+        '("walk_length", "context_size", "walks_per_node", "num_negative_samples", "p", "q")',
+        '("walk_length", "context_size", "walks_per_node", "num_negative_samples", "p")',
+        "tests/unit/loaders/test_all.py",
+    ),
+    Fault(
+        "a subclass's filter_fn gets a subgraph of our own",
+        LOADER,
+        'or getattr(self.filter_fn, "__func__", None) is not DirectLoader.filter_fn',
+        "or False",
+        "tests/loader/test_collate.py tests/loader/test_transforms.py",
+    ),
+    Fault(
+        "a state of other times of the seeds is taken",
+        LOADER,
+        "return arguments, [seeds.node, seeds.time, seeds.input_id]",
+        "return arguments, [seeds.node, seeds.input_id]",
+        "tests/unit/loading/test_states.py",
+    ),
+    Fault(
+        "times that are given for a call are those of the loader",
+        LOADER,
+        "        inputs.time = input_time\n",
+        "        pass\n",
+        "tests/unit/loading/test_base.py",
+    ),
+    Fault(
+        "a state of other negatives is taken",
+        LINK,
+        'arguments["neg_sampling"] = f"{negatives.mode.value} {negatives.amount}"',
+        'arguments["neg_sampling"] = negatives.mode.value',
+        "tests/unit/loading/test_states.py " + "tests/loader/test_link.py",
+    ),
+    Fault(
+        "the destinations of links are not looked at",
+        LINK,
+        'check_ids(ids, count, f"edge_label_index[{i}]")',
+        'check_ids(ids, counts[0], f"edge_label_index[{i}]")',
+        "tests/loader/test_link.py tests/loader/test_bad_input.py",
+    ),
+    Fault(
+        "links without labels have none",
+        LINK,
+        "            self.input_data.label = edge_label\n",
+        "            pass\n",
+        "tests/loader/test_link.py",
+    ),
+    Fault(
+        "what others had put in PyG's place is lost after a context",
+        SWAP,
+        "(sys.modules[place], name, getattr(sys.modules[place], name))",
+        "(sys.modules[place], name, PYG[_])",
+        SWAPPED,
+    ),
+    Fault(
+        "the first of two contexts that ends gives PyG its classes back",
+        SWAP,
+        "            if self._open > 0:\n                return\n",
+        "",
+        SWAPPED,
+    ),
+    Fault(
+        "a metapath whose types do not follow each other is walked",
+        WALKS,
+        "            if one[-1] != two[0]:\n",
+        "            if False:\n",
+        "tests/unit/loaders/test_walks.py",
+    ),
+]

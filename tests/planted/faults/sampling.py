@@ -1,0 +1,303 @@
+"""Faults in what is drawn, and in how it is handed out as PyG's samplers do."""
+
+from __future__ import annotations
+
+from ..fault import Fault
+
+EXCLUSION = "pyg_direct/sampling/exclusion.py"
+FANOUTS = "pyg_direct/sampling/fanouts.py"
+HOPS = "pyg_direct/sampling/hops.py"
+KEYED = "pyg_direct/sampling/keyed.py"
+NEGATIVES = "pyg_direct/sampling/negatives.py"
+OUTPUTS = "pyg_direct/sampling/outputs.py"
+SAMPLER = "pyg_direct/sampling/sampler.py"
+POOL = "pyg_direct/sampling/workspaces.py"
+EXCLUDING = "tests/loader/test_exclude_seed_edges.py"
+TEMPORAL = "tests/loader/test_temporal.py tests/loader/test_time_window.py"
+OBJECT = "tests/loader/test_loader_object.py tests/unit/loading/test_producers.py"
+LINK = "tests/loader/test_link.py"
+ARGUMENTS = "tests/loader/test_bad_arguments.py tests/loader/test_extreme_arguments.py"
+
+FAULTS = [
+    Fault(
+        "in PyG's loader all workers and epochs draw the same",
+        KEYED,
+        "if self.seed is not None and torch.utils.data.get_worker_info() is None:",
+        "if self.seed is not None:",
+        "tests/loader/test_random_state.py tests/loader/test_small_print.py",
+    ),
+    Fault(
+        "without a seed all batches asked for alone draw the same",
+        KEYED,
+        "return rng.derive(rng.draw_seed(None), 0, self.seed or 0, rng.CALL_DOMAIN)",
+        "return rng.derive(0, 0, self.seed or 0, rng.CALL_DOMAIN)",
+        "tests/loader/test_random_state.py",
+    ),
+    Fault(
+        "samplers over one graph use the window of the first one",
+        KEYED,
+        "fanouts, given.replace, disjoint, given.temporal_strategy, given.time_window,",
+        "fanouts, given.replace, disjoint, given.temporal_strategy,",
+        TEMPORAL + " " + OBJECT,
+    ),
+    Fault(
+        "samplers over one graph use the strategy of the first one",
+        KEYED,
+        "fanouts, given.replace, disjoint, given.temporal_strategy, given.time_window,",
+        "fanouts, given.replace, disjoint, given.time_window,",
+        TEMPORAL + " " + OBJECT,
+    ),
+    Fault(
+        "a sampler whose `replace` is set later goes on without",
+        KEYED,
+        "fanouts, given.replace, disjoint, given.temporal_strategy, given.time_window,",
+        "fanouts, disjoint, given.temporal_strategy, given.time_window,",
+        OBJECT,
+    ),
+    Fault(
+        "a sampler whose `disjoint` is set later goes on without",
+        KEYED,
+        "fanouts, given.replace, disjoint, given.temporal_strategy, given.time_window,",
+        "fanouts, given.replace, given.temporal_strategy, given.time_window,",
+        OBJECT + " tests/loader/test_one_body.py",
+    ),
+    Fault(
+        "excluded edges of a link's own time are drawn",
+        KEYED,
+        "rules = Rules(time, excluded and excluded(count))",
+        "rules = Rules(time, None if time is not None else excluded and excluded(count))",
+        EXCLUDING,
+    ),
+    Fault(
+        "a window of 0 is taken for none",
+        KEYED,
+        "window = -1 if given.time_window is None else given.time_window",
+        "window = given.time_window or -1",
+        TEMPORAL,
+    ),
+    Fault(
+        "a workspace of another stream is used",
+        KEYED,
+        "kind, pool = (number, self.backend.streams.stream_id()), self.shared.workspaces",
+        "kind, pool = (number, 0), self.shared.workspaces",
+        "tests/unit/ops/cuda/test_streams.py",
+    ),
+    Fault(
+        "a workspace that an exception left in any state is used again",
+        KEYED,
+        """        (sampled,) = sample_window([work], [batch], len(plan.fanouts), induced, self.source)
+        # Not after an exception: the workspace may be in any state then.
+        pool.give_back(kind, work)
+""",
+        """        try:
+            (sampled,) = sample_window([work], [batch], len(plan.fanouts), induced, self.source)
+        finally:
+            pool.give_back(kind, work)
+""",
+        "tests/unit/ops/cpu/test_backend.py tests/unit/sampling",
+    ),
+    Fault(
+        "times of seeds are those of other nodes",
+        KEYED,
+        "return torch.from_numpy(own)[seed]",
+        "return torch.from_numpy(own)[seed.sort().values]",
+        TEMPORAL,
+    ),
+    Fault(
+        "a graph's fingerprint leaves out its times and weights",
+        KEYED,
+        "return arguments, [array for _, array in self.graph.csc.arrays()]",
+        "return arguments, [self.graph.csc.indptr, self.graph.csc.indices]",
+        "tests/unit/loading/test_states.py",
+    ),
+    Fault(
+        "a state does not know the number of nodes",
+        KEYED,
+        '            "num_nodes": str(self.num_nodes),\n',
+        "",
+        "tests/unit/loading/test_states.py",
+    ),
+    Fault(
+        "a reverse type of the same name is not looked for",
+        EXCLUSION,
+        'names = [f"rev_{name}", name.removeprefix("rev_")]',
+        'names = [f"rev_{name}"]',
+        EXCLUDING,
+    ),
+    Fault(
+        "backward sampling leaves out edges of the other direction",
+        EXCLUSION,
+        "near, far = (row, col) if is_reverse != self._backward else (col, row)",
+        "near, far = (row, col) if is_reverse else (col, row)",
+        EXCLUDING,
+    ),
+    Fault(
+        "subgraphs of negatives leave out no link",
+        EXCLUSION,
+        "return excluded_from_own(link, position, number % len(links.row))",
+        "return excluded_from_own(link, position, number)",
+        EXCLUDING,
+    ),
+    Fault(
+        "an edge that two links name is left out twice",
+        EXCLUSION,
+        "distinct = np.unique(position)",
+        "distinct = np.sort(position)",
+        EXCLUDING,
+    ),
+    Fault(
+        "a disjoint subgraph leaves out an edge twice",
+        EXCLUSION,
+        "distinct[1:] = (link[1:] != link[:-1]) | (position[1:] != position[:-1])",
+        "distinct[1:] = True",
+        EXCLUDING,
+    ),
+    Fault(
+        "fan-outs of types are confused",
+        FANOUTS,
+        "by_relation = [values[key] for key in edge_types]",
+        "by_relation = list(values.values())",
+        "tests/loader/test_hetero.py tests/loader/test_one_body.py tests/loader/test_hetero_full.py",
+    ),
+    Fault(
+        "a huge fan-out overflows",
+        FANOUTS,
+        "return table if replace else np.minimum(table, num_edges)",
+        "return table",
+        ARGUMENTS,
+    ),
+    Fault(
+        "fan-outs below -1 are taken as they are",
+        FANOUTS,
+        "whole = [[max(-1, int(value)) for value in hop] for hop in fanouts]",
+        "whole = [[int(value) for value in hop] for hop in fanouts]",
+        ARGUMENTS,
+    ),
+    Fault(
+        "too many hops share random numbers",
+        FANOUTS,
+        "if len(fanouts) > MAX_HOPS:",
+        "if len(fanouts) > MAX_HOPS + 1:",
+        ARGUMENTS,
+    ),
+    Fault(
+        "a batch with a bad seed is drawn in a window of batches",
+        HOPS,
+        "        if is_good\n    ]",
+        "    ]",
+        "tests/unit/sampling/test_hops.py",
+    ),
+    Fault(
+        "a source of hops misses the last one",
+        HOPS,
+        "for hop in range(hops):",
+        "for hop in range(max(0, hops - 1)):",
+        "tests/unit/sampling/test_hops.py",
+    ),
+    Fault(
+        "sources and destinations of negatives are the same draws",
+        NEGATIVES,
+        "        draw = next(self._draws)\n",
+        "        draw = 0\n",
+        LINK,
+    ),
+    Fault(
+        "negatives go by the weights of the other end",
+        NEGATIVES,
+        'weight = self.src_weight if endpoint == "src" else self.dst_weight',
+        'weight = self.dst_weight if endpoint == "src" else self.src_weight',
+        LINK,
+    ),
+    Fault(
+        "negatives without weight come up by rounding",
+        NEGATIVES,
+        "return picks.clamp_(max=last)",
+        "return picks.clamp_(max=len(running) - 1)",
+        LINK,
+    ),
+    Fault(
+        "negatives of weight 0 are drawn for a draw of 0",
+        NEGATIVES,
+        "picks = torch.searchsorted(running, target, right=True)",
+        "picks = torch.searchsorted(running, target)",
+        LINK,
+    ),
+    Fault(
+        "the ends of a fractional link are in two subgraphs",
+        NEGATIVES,
+        "out.batch = out.batch % (len(seed) // 2)",
+        "pass",
+        LINK,
+    ),
+    Fault(
+        "the ends of a typed link are in two subgraphs",
+        NEGATIVES,
+        "out.batch = {kind: number % num_links for kind, number in out.batch.items()}",
+        "pass",
+        LINK,
+    ),
+    Fault(
+        "backward outputs are turned around",
+        OUTPUTS,
+        "near = 1 if backward else 0",
+        "near = 0",
+        "tests/loader/test_backward.py",
+    ),
+    Fault(
+        "int32 ids overflow where opposites are added",
+        OUTPUTS,
+        "place = every[1].to(torch.int64) * num_nodes + every[0]",
+        "place = every[1] * num_nodes + every[0]",
+        "tests/unit/sampling/test_both_directions.py",
+    ),
+    Fault(
+        "an opposite takes the id of the edge that was sampled",
+        OUTPUTS,
+        "place, order = place.sort(stable=True)",
+        "place, order = place.flip(0).sort(stable=True)\n    order = len(order) - 1 - order",
+        "tests/unit/sampling/test_both_directions.py",
+    ),
+    Fault(
+        "a bidirectional subgraph keeps counts that do not hold",
+        OUTPUTS,
+        "        both.num_sampled_nodes = both.num_sampled_edges = None\n",
+        "        pass\n",
+        "tests/unit/sampling/test_both_directions.py tests/loader/test_drop_in.py "
+        "tests/loader/test_combinations.py",
+    ),
+    Fault(
+        "fan-outs that are set later are not checked",
+        SAMPLER,
+        "        check_fanouts(fanouts, fanouts_of(fanouts, self.edge_types, self.is_hetero), replace)\n",
+        "",
+        ARGUMENTS + " tests/loader/test_bad_input.py",
+    ),
+    Fault(
+        "a moved sampler changes the one that it was copied from",
+        SAMPLER,
+        "twin = copy.copy(sampler)",
+        "twin = sampler",
+        "tests/loader/test_places.py",
+    ),
+    Fault(
+        "idle workspaces of old fan-outs are kept",
+        POOL,
+        "while len(self._idle) > MAX_IDLE_KINDS:",
+        "while len(self._idle) > 1000:",
+        "tests/unit/loading/test_producers.py",
+    ),
+    Fault(
+        "workspaces in use are freed in place of idle ones",
+        POOL,
+        "oldest = min(self._idle, key=lambda other: self._used.get(other, 0))",
+        "oldest = max(self._idle, key=lambda other: self._used.get(other, 0))",
+        "tests/unit/loading/test_producers.py",
+    ),
+    Fault(
+        "a pickled sampler takes its workspaces along",
+        POOL,
+        '        """Workspaces stay in their process."""\n        return WorkspacePool, ()\n',
+        '        """Workspaces stay in their process."""\n        return super().__reduce__()\n',
+        "tests/unit/loading/test_epoch.py tests/loader/test_loader_object.py",
+    ),
+]
