@@ -244,13 +244,6 @@ FAULTS = [
         KERNELS,
     ),
     Fault(
-        "rows beyond the first line begin at the row and not at the line",
-        ROWS,
-        "static_cast<i64>((address_of(table) + source) & shape.line_mask);",
-        "static_cast<i64>(source & shape.line_mask);",
-        GATHER,
-    ),
-    Fault(
         "the last piece of a row of several is left out",
         ROWS,
         "    if (number >= pieces) {",
@@ -262,20 +255,6 @@ FAULTS = [
         DECODE,
         "sign | (((size + 0xFFF + (size >> 13 & 1)) >> 13) - 0x1C000)",
         "sign | ((size >> 13) - 0x1C000)",
-        DECODING,
-    ),
-    Fault(
-        "int8 is decoded without its sign",
-        DECODE_CU,
-        "const i32 number = static_cast<signed char>(part & 0xFF);",
-        "const i32 number = static_cast<i32>(part & 0xFF);",
-        DECODING,
-    ),
-    Fault(
-        "rows are decoded by the factor of their column",
-        DECODE_CU,
-        "const u32 own = stored == kInt8ByRow ? factor : static_cast<u32>(scale[column + k]);",
-        "const u32 own = static_cast<u32>(scale[column + k]);",
         DECODING,
     ),
     Fault(
@@ -347,13 +326,6 @@ FAULTS = [
         "if (graph.time[at] <= latest) {",
         "if (graph.time[at] < latest) {",
         ATTRIBUTES,
-    ),
-    Fault(
-        "the least times wrap on the GPU",
-        TIMES,
-        "const i64 before = latest < kLeast + reach ? kLeast : latest - reach;",
-        "const i64 before = static_cast<i64>(static_cast<u64>(latest) - static_cast<u64>(reach));",
-        ATTRIBUTES + " tests/loader/test_time_window.py",
     ),
     Fault(
         "weighted lists of more than 64 on the GPU: the same edge twice",

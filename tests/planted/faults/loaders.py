@@ -157,13 +157,6 @@ FAULTS = [
         "tests/loader/test_collate.py tests/loader/test_transforms.py",
     ),
     Fault(
-        "a state of other times of the seeds is taken",
-        LOADER,
-        "return arguments, [seeds.node, seeds.time, seeds.input_id]",
-        "return arguments, [seeds.node, seeds.input_id]",
-        "tests/unit/loading/test_states.py",
-    ),
-    Fault(
         "times that are given for a call are those of the loader",
         LOADER,
         "        inputs.time = input_time\n",

@@ -37,20 +37,6 @@ STATE = "tests/loader/test_random_state.py tests/unit/loading/test_progress.py"
 
 FAULTS = [
     Fault(
-        "the edge of a window is too old",
-        BACKEND,
-        "return torch.where(seed_time < least + window + 1, least, seed_time - (window + 1))",
-        "return torch.where(seed_time < least + window + 1, least, seed_time - window)",
-        WINDOW,
-    ),
-    Fault(
-        "times near the least wrap",
-        BACKEND,
-        "return torch.where(seed_time < least + window + 1, least, seed_time - (window + 1))",
-        "return seed_time - (window + 1)",
-        WINDOW,
-    ),
-    Fault(
         "memory of a batch that is kept is written over",
         BUFFERS,
         "            self._leases[id(lease)] = lease\n",
@@ -235,13 +221,6 @@ FAULTS = [
         "            _check_ids(csc, relation, csc.indices, first, first + size)\n",
         "            pass\n",
         DAMAGED,
-    ),
-    Fault(
-        "the window of the batch before holds",
-        DRAWING,
-        "self._seed_time = self._seed_before = NO_INTS  # [seeds]; [0] without times, a window",
-        "self._seed_time = NO_INTS",
-        SEAM + " " + WINDOW,
     ),
     Fault(
         "edges that the batch before left out are left out again",
