@@ -60,6 +60,7 @@ COMMANDS = {
         Command(
             "step", "benchmarks.step.run", "steps and inference against DGL, memory kept or not"
         ),
+        Command("orders", "benchmarks.training.orders", "accuracy by order of the fan-outs"),
         Command("stats_cost", "benchmarks.stats_cost", "what the statistics of a loader cost"),
         Command("plan_accuracy", "benchmarks.plan_accuracy", "how far plans are off"),
         Command("last_mile", "benchmarks.last_mile", "the CPU path before and after a change"),
