@@ -50,6 +50,11 @@ overload_of: Callable[[Any], str] = attrgetter("_overloadname")
 no_torch_function: Any = torch._C._disabled_torch_function_impl
 
 
+def compiled_in_place(module: torch.nn.Module) -> bool:
+    """Whether `compile()` was called on a module itself, and not on its parts."""
+    return getattr(module, "_compiled_call_impl", None) is not None
+
+
 def storage_of(tensor: Tensor) -> int:
     """Return a number of the storage that a tensor lies in, equal for its views."""
     number: int = tensor.untyped_storage()._cdata

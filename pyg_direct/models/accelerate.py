@@ -16,7 +16,7 @@ from torch_geometric.data import Data, HeteroData
 
 from ..batch.edges import SampledEdges
 from ..core.arguments import check_flag
-from ..core.private_torch import in_backward
+from ..core.private_torch import compiled_in_place, in_backward
 from ..loading.base import DirectLoader
 from ..loading.hops import hand_out_hops
 from .arguments import (
@@ -290,8 +290,8 @@ def accelerate(
 
     Raises:
         TypeError: not a module, or not a loader of ours.
-        ValueError: a model within DistributedDataParallel or `torch.compile` (accelerate it first),
-            or an unknown `batch_norm`.
+        ValueError: a model within DistributedDataParallel or `torch.compile`, or one on which or on
+            whose parts `.compile()` was called (accelerate it first), or an unknown `batch_norm`.
 
     Example:
         >>> loader = pyg_direct.NeighborLoader(data, [10, 5], batch_size=200)
@@ -333,6 +333,13 @@ def _check(model: Any, loaders: tuple[Any, ...]) -> None:
         raise ValueError(
             f"accelerate() needs the model itself, got a {type(model).__name__} around it. Call "
             f"accelerate first and wrap its result."
+        )
+    compiled = [name for name, part in model.named_modules() if compiled_in_place(part)]
+    if compiled:
+        which = f"its part {compiled[0]!r}" if compiled[0] else "the model"
+        raise ValueError(
+            f"accelerate() needs a model that is not compiled, but .compile() was called on "
+            f"{which}. Call accelerate first and compile its result."
         )
     if not loaders:
         raise TypeError("accelerate() needs the loaders whose batches the model will see.")

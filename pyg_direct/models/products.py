@@ -7,17 +7,38 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch_geometric.nn import GCNConv, GINConv, GraphConv, MessagePassing, SAGEConv
+from torch_geometric.nn import (
+    GATConv,
+    GATv2Conv,
+    GCNConv,
+    GINConv,
+    GraphConv,
+    MessagePassing,
+    SAGEConv,
+)
 
+from ..ops.attention import attend, can_attend
 from ..ops.products import Adjacency, aggregate, can_aggregate
 from .prefixes import Prefixes
 
 # Whose messages are the rows of the sources, times the edge weight where one is passed.
 MESSAGES = {c.message for c in (MessagePassing, SAGEConv, GINConv, GraphConv, GCNConv)}
+# Whose messages are those rows times a weight for each edge and head, `alpha`.
+BY_HEADS = {c.message for c in (GATConv, GATv2Conv)}
 
 
-def is_product(conv: torch.nn.Module) -> bool:
-    """Whether message passing of a layer is a sparse product with the rows of the sources.
+def is_product(conv: Any) -> bool:
+    """Whether message passing of a layer is a sparse product with the rows of the sources."""
+    return _has_messages(conv, MESSAGES) and bool(conv.fuse) and conv.node_dim in (-2, 0)
+
+
+def is_sum_by_heads(conv: Any) -> bool:
+    """Whether a layer sums the rows of the sources, head by head, with weights of the edges."""
+    return _has_messages(conv, BY_HEADS) and conv.aggr in ("add", "sum") and conv.node_dim == 0
+
+
+def _has_messages(conv: Any, messages: set[Any]) -> bool:
+    """Whether the messages of a layer are known, and nothing else looks at them.
 
     It is told by the methods of the class, so a subclass with other messages is not taken for one.
     Hooks on messages, explanations and `decomposed_layers` need the messages.
@@ -25,13 +46,11 @@ def is_product(conv: torch.nn.Module) -> bool:
     kind: Any = type(conv)
     return (
         isinstance(conv, MessagePassing)
-        and kind.message in MESSAGES
+        and kind.message in messages
         and kind.aggregate is MessagePassing.aggregate
         and kind.update is MessagePassing.update
         and isinstance(conv.aggr, str)
-        and conv.fuse
         and conv.flow == "source_to_target"
-        and conv.node_dim in (-2, 0)
         and conv.decomposed_layers == 1
         and not conv.explain
         and not any(value for name, value in vars(conv).items() if _is_propagate_hook(name))
@@ -75,6 +94,27 @@ def call_with_product(conv: MessagePassing, matrix: Adjacency, arguments: dict[s
         return out[: matrix.num_destinations]
 
     return _twin(conv, propagate=propagate)(**arguments)
+
+
+def without_messages(conv: Any) -> Any:
+    """Return a layer that `is_sum_by_heads` with a product in place of its messages; others as is.
+
+    The scores of the edges are those of the layer's own code, with dropout and all else.
+    """
+    if not is_sum_by_heads(conv):
+        return conv
+
+    def propagate(edge_index: Tensor, size: Any = None, **kwargs: Any) -> Tensor:
+        x: Any = kwargs["x"]
+        alpha: Any = kwargs.get("alpha")
+        source, destination = x if isinstance(x, tuple) else (x, x)
+        known = isinstance(alpha, Tensor) and isinstance(destination, Tensor)
+        if known and can_attend(edge_index, source, alpha):
+            return attend(edge_index, source, alpha, destination.size(0))
+        out: Tensor = conv.propagate(edge_index, size=size, **kwargs)
+        return out
+
+    return _twin(conv, propagate=propagate)
 
 
 def both_ends(x: Tensor, rows: int) -> tuple[Tensor, Tensor]:

@@ -15,7 +15,7 @@ from .costs import Form, StepCosts
 from .cutter import Convolution, Cut, CutError, Segment
 from .modes import evaluating
 from .prefixes import ALL, NotAPrefix, Prefixes
-from .products import both_ends, call_gcn, call_with_product, is_gcn, is_product
+from .products import both_ends, call_gcn, call_with_product, is_gcn, is_product, without_messages
 from .spaces import Connectivity, Count, Edges, Nodes, ends, make_example, same, spaces_of
 
 
@@ -216,7 +216,7 @@ class TrimmedModel:
             matrix = prefixes.matrix(conv.edge_types[0], hops)
             found = conv.named(call_with_product(module, matrix, arguments))
         else:
-            found = conv.named(module(**arguments))
+            found = conv.named(without_messages(module)(**arguments))
         return {
             name: prefixes.trim(found[name], Nodes(node_type), hops)
             for node_type, name in conv.outputs.items()

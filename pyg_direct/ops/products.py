@@ -169,7 +169,7 @@ class _Extreme(torch.autograd.Function):
         ties = torch.empty_like(out)
         indptr, index = matrix.indptr.numpy(), matrix.index.numpy()
         rows, best, shares = x.numpy(), out.numpy(), ties.numpy()
-        _share(
+        share_rows(
             matrix,
             x,
             lambda a, b: kernels.extreme_rows(indptr, index, rows, largest, a, b, best, shares),
@@ -188,7 +188,7 @@ class _Extreme(torch.autograd.Function):
         grad = (grads[0] / ties).contiguous().numpy()
         arrays = transpose.indptr.numpy(), transpose.index.numpy(), x.numpy(), best.numpy(), grad
         result = out.numpy()
-        _share(transpose, best, lambda a, b: kernels.spread_to_extremes(*arrays, a, b, result))
+        share_rows(transpose, best, lambda a, b: kernels.spread_to_extremes(*arrays, a, b, result))
         return out, None, None
 
 
@@ -205,7 +205,7 @@ def _product(matrix: Adjacency, x: Tensor, weight: Tensor | None, mean: bool) ->
     values = NO_WEIGHT if weight is None else weight.detach().contiguous().numpy()
     arrays = matrix.indptr.numpy(), matrix.index.numpy(), values, x.numpy(), mean
     result = out.numpy()
-    _share(matrix, x, lambda a, b: kernels.sum_rows(*arrays, a, b, result))
+    share_rows(matrix, x, lambda a, b: kernels.sum_rows(*arrays, a, b, result))
     return out
 
 
@@ -217,7 +217,7 @@ def _torch_product(matrix: Adjacency, x: Tensor, weight: Tensor | None, mean: bo
     return out / matrix.counts(out) if mean else out
 
 
-def _share(matrix: Adjacency, x: Tensor, task: Callable[[int, int], None]) -> None:
+def share_rows(matrix: Adjacency, x: Tensor, task: Callable[[int, int], None]) -> None:
     """Run ``task(first, last)`` over ranges of rows with as many edges each, at the same time."""
     rows, edges = matrix.num_destinations, matrix.index.numel()
     row_bytes = x.element_size() * x.size(1)

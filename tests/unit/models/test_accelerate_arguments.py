@@ -345,6 +345,17 @@ def test_compiled_models(loader, batch) -> None:
         accelerate(torch.compile(model, backend="eager"), loader)
     compiled = torch.compile(accelerate(model, loader), backend="eager")
     torch.testing.assert_close(compiled(batch.x, batch.edge_index), reference(model, batch))
+    expected, fast = reference(model, batch), accelerate(model, loader)
+    fast.compile(backend="eager")
+    torch.testing.assert_close(fast(batch.x, batch.edge_index), expected)
+
+
+@pytest.mark.parametrize(("part", "named"), [("", "the model"), ("convs.0", "its part 'convs.0'")])
+def test_models_that_are_compiled_in_place_are_refused(part, named, loader) -> None:
+    model = sage()
+    model.get_submodule(part).compile(backend="eager")
+    with pytest.raises(ValueError, match=rf"\.compile\(\) was called on {named}\. Call accelerate"):
+        accelerate(model, loader)
 
 
 def test_bad_arguments(loader) -> None:
