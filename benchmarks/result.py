@@ -69,6 +69,9 @@ COMMANDS = {
         Command("large_graphs", "benchmarks.large_graphs", "graphs in files of growing size"),
         Command("beyond_memory", "benchmarks.beyond_memory", "features of four times the memory"),
         Command("ranks_memory", "benchmarks.ranks_memory", "memory of several ranks"),
+        Command(
+            "cache_policies", "benchmarks.cache_policies", "rows that caches leave to host memory"
+        ),
         Command("labor", "benchmarks.labor.run", "LABOR, dependent batches and orders of seeds"),
         Command("requests", "benchmarks.gather_requests", "PCIe read requests of a gather"),
         Command("gpu", "benchmarks.gpu.run", "all measurements and checks on a GPU"),

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from .models.accelerate import accelerate
     from .models.inference import inference
     from .ops.placement import Placement
+    from .ops.unified import unified
     from .ranks.share import share
     from .sampling.sampler import NeighborSampler
     from .tools.audit import Audit, audit
@@ -68,6 +69,7 @@ __all__ = [
     "save",
     "share",
     "swapped",
+    "unified",
 ]
 
 # What a script that only loads batches does not wait for: module -> its names.
@@ -91,6 +93,7 @@ _LATER = {
     ".models.accelerate": ("accelerate",),
     ".models.inference": ("inference",),
     ".ops.placement": ("Placement",),
+    ".ops.unified": ("unified",),
     ".ranks.share": ("share",),
     ".core.malloc": ("keep_memory",),
     ".core.quantized": ("QuantizedTensor", "quantize"),

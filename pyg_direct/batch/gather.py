@@ -14,6 +14,7 @@ from ..core.quantized import QuantizedTensor, rows_of
 from ..core.types import Table, Traffic, maker
 from ..ops.backend import Backend
 from ..ops.ids import IN_PLACE, Ids
+from ..ops.unified import UnifiedTensor
 from .ids import NAMES as ID_FIELDS
 from .narrow import converted, dtype_in_batch
 from .roles import Attribute
@@ -158,6 +159,8 @@ def tables_in(value: Any) -> list[Tensor]:
     """Return the tensors of an attribute whose rows a backend gathers; none if PyG selects them."""
     if isinstance(value, QuantizedTensor):
         return [part for part in (value.stored, value.scale) if part is not None]
+    if isinstance(value, UnifiedTensor):
+        return [value.host]
     return [value] if isinstance(value, Tensor) and is_plain(value) else []
 
 

@@ -104,13 +104,12 @@ class RowCaches:
 
     def _hold(self, tables: Sequence[Candidate], picked: Sequence[Tensor], gather: Gather) -> None:
         made = []
-        for (name, table, visits), rows in zip(tables, picked, strict=True):
+        for (name, table, _), rows in zip(tables, picked, strict=True):
             if len(rows) > 0:
                 cache = RowCache(table, rows, self._device)
                 cache.refresh(table, gather, self._synchronize)
                 self._caches[id(table)] = cache
-                hits = float(visits[rows].sum() / visits.sum())
-                text = f"cache of {name}: {len(rows):,} of {len(table):,} rows, {hits:.0%} of reads"
+                text = f"cache of {name}: {len(rows):,} of {len(table):,} rows"
                 made.append(Row(text, cache.held.nbytes + cache.slots.nbytes, ON_DEVICE))
         for row in made:
             self._placement.add(row)

@@ -1,0 +1,147 @@
+"""`pyg_direct.unified`: a tensor in host memory whose rows a GPU selects by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..core.config import as_device
+from ..core.lazy_tensor import LazyTensor
+from ..core.private_torch import wrapper_tensor
+from ..core.types import Table
+from .backend import Backend
+from .devices import backend_for, usable_device
+
+
+class UnifiedTensor(LazyTensor):
+    """A tensor [N, ...] in host memory; an index on the GPU selects its rows on the GPU.
+
+    `unified` makes one. Everything else that torch computes with it is computed on the host, with
+    the tensor that it was made of.
+    """
+
+    host: Tensor
+    backend: Backend
+
+    @staticmethod
+    def __new__(cls, host: Tensor, backend: Backend) -> UnifiedTensor:
+        """Return the tensor, whose memory the device can read from now on."""
+        self: UnifiedTensor = wrapper_tensor(cls, host.shape, host.dtype, host.device)
+        self.host, self.backend = host, backend
+        backend.memory.place_tables([("the unified tensor", host)], "host")
+        return self
+
+    def dense(self) -> Tensor:
+        """Return the tensor in host memory that this one was made of; no copy."""
+        return self.host
+
+    def __getitem__(self, index: Any) -> Any:
+        """Return rows: on the GPU for an index there, else on the host."""
+        if isinstance(index, Tensor) and index.device == self.backend.device:
+            return self._rows(index)
+        return self.host[index]
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        """Change the tensor of the host."""
+        self.host[index] = value
+
+    def selected(self, func: Callable[..., Any], args: Sequence[Any]) -> Tensor | None:
+        """Return rows that `index_select` and `embedding` select on the GPU; None for all else.
+
+        Raises:
+            TypeError: a change in place, of which torch would not tell the tensor of the host.
+        """
+        name = str(func).split(".")[1]  # of "aten.add_.Tensor"
+        if name.endswith("_"):
+            raise TypeError(
+                f"{name} changes a unified tensor in place: change the tensor that it was made of, "
+                f"or assign, u[:] = ..."
+            )
+        aten, index = torch.ops.aten, None
+        if func is aten.index_select.default and args[0] in (0, -self.dim()):
+            index = args[1]
+        elif func is aten.embedding.default:
+            index = args[0]
+        if isinstance(index, Tensor) and index.device == self.backend.device:
+            return self._rows(index)
+        return None
+
+    def _rows(self, index: Tensor) -> Tensor:
+        """Return the rows of an index on the device, of any shape, or of a mask [N]."""
+        if index.dtype in (torch.bool, torch.uint8):
+            if index.shape != self.shape[:1]:
+                raise IndexError(
+                    f"A mask of a unified tensor must be of shape {list(self.shape[:1])}, got "
+                    f"{list(index.shape)}."
+                )
+            index = index.nonzero().view(-1)
+        ids = index.to(torch.int64).reshape(-1)
+        ids = torch.where(ids < 0, ids + len(self.host), ids)
+        rows = self.backend.memory.readable(self.host)
+        if rows is None:  # it cannot be page-locked, of which a warning told
+            return self.host[index.cpu()].to(self.backend.device)
+        (found,) = self.backend.gather([Table(rows)], ids)
+        return found.view(*index.shape, *self.host.shape[1:])
+
+    def share_memory_(self) -> UnifiedTensor:
+        """Move the host's memory to shared memory; the device reads it there from then on."""
+        self.host.share_memory_()  # type: ignore[no-untyped-call]
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        """Return a copy of its own."""
+        return UnifiedTensor(self.host.clone(), self.backend)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Pickle the tensor of the host; where there is no GPU, it is loaded as that."""
+        return unified, (self.host,)
+
+
+def unified(tensor: Tensor, device: torch.device | str | int | None = None) -> Tensor:
+    """Return a tensor whose rows a GPU reads where they lie, in host memory.
+
+    ``u[index]``, `torch.index_select` and `torch.nn.functional.embedding` with an index on the GPU
+    give rows on the GPU: a kernel reads them over PCIe, and neither the index nor the table is
+    copied. From 32 MiB on the memory is registered in place, for as long as the result lives;
+    smaller tensors get a pinned copy, which follows changes that torch makes. All other
+    operations, also a slice or an index on the host, give ordinary tensors of the host; with a
+    tensor on the GPU torch refuses them, as for any tensor of the host. Values are assigned by
+    ``u[index] = values``, or to the tensor itself; other changes in place are refused. Loaders take
+    it as the attribute that it was made of.
+    (Min et al., "PyTorch-Direct: Enabling GPU Centric Data Access for Very Large Graph Neural
+    Network Training", arXiv 2101.07956, in two lines: the table, and nothing else.)
+
+    Args:
+        tensor: [N, ...] on the host, contiguous, that asks for no gradient. It is kept alive.
+        device: the GPU; None for torch's current one.
+
+    Returns:
+        A `Tensor`; `tensor` itself where there is no GPU, so that one script runs on both.
+
+    Raises:
+        TypeError: no tensor.
+        ValueError: one elsewhere, not contiguous, without rows, or that asks for a gradient.
+
+    Example:
+        >>> features = pyg_direct.unified(data.x)
+        >>> index = torch.tensor([5, 2], device="cuda" if torch.cuda.is_available() else "cpu")
+        >>> features[index].shape
+        torch.Size([2, 16])
+    """
+    if not isinstance(tensor, Tensor):
+        raise TypeError(f"tensor must be a Tensor, got {type(tensor).__name__}.")
+    plain = type(tensor) in (Tensor, torch.nn.Parameter) and tensor.layout == torch.strided
+    if not plain or tensor.device.type != "cpu" or tensor.dim() == 0 or not tensor.is_contiguous():
+        raise ValueError(
+            f"tensor must be a contiguous dense tensor of the host with rows, got "
+            f"{type(tensor).__name__} {list(tensor.shape)} on {tensor.device}. Pass "
+            f"x.cpu().contiguous()."
+        )
+    if tensor.requires_grad:
+        raise ValueError("tensor asks for a gradient, which rows of it would lack: x.detach().")
+    wanted = usable_device() if device is None else as_device(device, "device")
+    backend = backend_for(wanted)
+    return tensor if backend.device.type == "cpu" else UnifiedTensor(tensor, backend)
