@@ -244,5 +244,5 @@ def test_a_misplaced_id_fails_here() -> None:
     """Else these tests would show nothing."""
     with emulated() as backend:
         index = torch.arange(3).to(backend.device)
-        with pytest.raises((RuntimeError, IndexError)):
+        with pytest.raises((RuntimeError, IndexError), match="indices should be either on cpu"):
             torch.arange(9)[index]

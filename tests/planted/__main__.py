@@ -27,6 +27,7 @@ from .faults import FAULTS
 from .rooms import ROOMS
 from .runs import Outcome, prepare, run
 
+COMPILED = ("kernels", "cuda")  # rooms whose faults take seconds of a compiler
 STAGES = ("near", "room", "slow")
 
 
@@ -83,10 +84,14 @@ def missed(findings: Sequence[Finding]) -> list[Finding]:
     return [f for f in findings if f.stage == "" and f.fault.equivalent == ""]
 
 
-def chosen(share: int, seed: int) -> list[Fault]:
-    """Return one in `share` of the faults, drawn at random, those of a file together."""
-    drawn = random.Random(seed).sample(range(len(FAULTS)), -(-len(FAULTS) // share))
-    return [FAULTS[i] for i in sorted(drawn)]
+def chosen(share: int, seed: int, cheap: bool = False) -> list[Fault]:
+    """Return one in `share` of the faults, drawn at random, those of a file together.
+
+    Those are `cheap` whose nearest tests are named one by one, and that compile no kernel.
+    """
+    faults = [f for f in FAULTS if not cheap or ("::" in f.near and f.room not in COMPILED)]
+    drawn = random.Random(seed).sample(range(len(faults)), -(-len(faults) // share))
+    return [faults[i] for i in sorted(drawn)]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -98,6 +103,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--room", action="append", choices=sorted(ROOMS), help="may be repeated")
     parser.add_argument("--name", default="", help="words in the names of the faults")
     parser.add_argument("--share", type=int, default=1, metavar="N", help="one in so many faults")
+    parser.add_argument("--cheap", action="store_true", help="only those that take seconds")
     parser.add_argument("--seed", type=int, help="of the choice; drawn and told if left out")
     parser.add_argument("--stages", default=",".join(STAGES), help=f"of {', '.join(STAGES)}")
     parser.add_argument("--work", type=Path, help="folder of the copy, to be used again")
@@ -106,7 +112,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     seed = random.SystemRandom().randrange(10**6) if args.seed is None else args.seed
     if args.share > 1:
         print(f"one fault in {args.share}, seed {seed}")
-    faults = chosen(args.share, seed)
+    faults = chosen(args.share, seed, args.cheap)
     faults = [f for f in faults if not args.room or f.room in args.room]
     faults = [f for f in faults if args.name in f.name]
     prepare()

@@ -39,7 +39,7 @@ FAULTS = [
         ASSEMBLE,
         'fields["num_nodes"] = found.node.numel()',
         "pass",
-        ASSEMBLED,
+        "tests/unit/batch/test_assemble.py::test_num_nodes_only_where_the_data_stores_it",
     ),
     Fault(
         "a user's own e_id is written over",
@@ -60,14 +60,14 @@ FAULTS = [
         ASSEMBLE,
         "        elif not self.sampled.is_typed:\n            fields.pop(name, None)\n",
         "",
-        ASSEMBLED,
+        "tests/unit/batch/test_assemble.py::test_a_users_own_batch_and_seed_time_vanish",
     ),
     Fault(
         "ids of a transformed output are not looked at",
         "pyg_direct/loading/base.py",
         "ends = site.ends if self.transform_sampler_output is None else None",
         "ends = site.ends",
-        "tests/loader/test_bad_input.py",
+        "tests/loader/test_bad_input.py::test_ids_from_transform_sampler_output_are_checked",
     ),
     Fault(
         "edges that were written to keep their hops",
@@ -88,7 +88,7 @@ FAULTS = [
         EDGES,
         "ends = [store] * 2 if key is None else [store_of(batch, end) for end in key[::2]]",
         "ends = [store] * 2 if key is None else [store_of(batch, key[2])] * 2",
-        "tests/unit/batch/test_edges.py",
+        "tests/unit/batch/test_edges.py::test_types_have_their_own_hops",
     ),
     Fault(
         "rows of a negated view have the wrong sign",
@@ -102,7 +102,7 @@ FAULTS = [
         GATHER,
         "and not (value.is_conj() or value.is_neg() or value.is_quantized)",
         "and not (value.is_neg() or value.is_quantized)",
-        ASSEMBLED + " " + GATHERED,
+        "tests/unit/batch/test_assemble.py::test_layouts_of_x",
     ),
     Fault(
         "a table that has become a negated view is read as before",
@@ -144,7 +144,7 @@ FAULTS = [
         GATHER,
         "                selected[i] = self.ids.of(selected[i])\n",
         "                pass\n",
-        "tests/loader/test_places_of_ids.py",
+        "tests/loader/test_places_of_ids.py::test_ids_of_the_users_own",
     ),
     Fault(
         "edge ids are waited for without having been copied",
@@ -167,7 +167,7 @@ FAULTS = [
         ROLES,
         "                if value() is not now:  # also where it has died\n",
         "                if value() is not now and value() is not None:\n",
-        "tests/unit/batch/test_roles.py",
+        "tests/unit/batch/test_roles.py::test_a_change_of_the_graph_is_seen",
     ),
     Fault(
         "a graph's attributes are kept alive",
@@ -210,7 +210,7 @@ FAULTS = [
         SPARSE,
         "position = offset + start.repeat_interleave(count)",
         "position = offset",
-        "tests/unit/batch/test_sparse.py",
+        "tests/unit/batch/test_sparse.py::test_rows_of_a_csr_matrix",
     ),
     Fault(
         "parallel edges of a matrix change their order",
@@ -231,7 +231,7 @@ FAULTS = [
         TENSORS,
         "            if isinstance(slot, types.MemberDescriptorType):",
         "            if False:",
-        "tests/unit/batch/test_tensors.py",
+        "tests/unit/batch/test_tensors.py::test_through_slots",
     ),
     Fault(
         "edge ids of a sampler of PyG's are positions",

@@ -74,14 +74,14 @@ FAULTS = [
         SAMPLE_CU,
         "taken = active && (taken || was_picked(drawn, picks, table, slots));",
         "taken = active && taken;",
-        KERNELS,
+        "tests/kernels/test_cuda_kernels.py::test_every_fanout",
     ),
     Fault(
         "fan-outs above 32 pick an edge twice: what a slot took for a collision",
         SAMPLE_CU,
         "const bool may_chain = active && drawn >= rest + first && drawn < top;",
         "const bool may_chain = false;",
-        KERNELS,
+        "tests/kernels/test_cuda_kernels.py::test_large_fanouts_of_large_lists",
     ),
     Fault(
         "race: a round of a large fan-out begins before the picks of the last are entered",

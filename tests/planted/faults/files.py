@@ -36,7 +36,7 @@ FAULTS = [
         OPEN,
         "            base[r] = csc.node_base[source]\n",
         "            base[r] = 0\n",
-        SAVED,
+        "tests/unit/files/test_saved_parts.py::test_lists_that_are_not_sorted_by_time",
     ),
     Fault(
         "a damaged indptr is found in mid-epoch",
@@ -64,14 +64,14 @@ FAULTS = [
         ARRAYS,
         "        if length != array.num_bytes:\n",
         "        if length < array.num_bytes:\n",
-        DAMAGED,
+        "tests/unit/files/test_damaged_graphs.py::test_files_of_another_length",
     ),
     Fault(
         "the lengths in a header are not compared with the graph",
         HEADER,
         '    _expect("indices", header.indices, INTS, (edges,))\n',
         "",
-        DAMAGED,
+        "tests/unit/files/test_damaged_graphs.py::test_hostile_headers",
     ),
     Fault(
         "times of another length than the nodes are opened",
@@ -113,7 +113,7 @@ FAULTS = [
         ARRAYS,
         "                piece = piece[self._file.write(piece) :]\n",
         "                self._file.write(piece)\n                break\n",
-        DAMAGED,
+        "tests/unit/files/test_damaged_graphs.py::test_a_full_disk_leaves_nothing",
     ),
     Fault(
         "what was written behind the last record stays in a file",
@@ -130,7 +130,7 @@ FAULTS = [
         "        shutil.rmtree(self._folder, ignore_errors=True)\n",
         "                return\n            except BaseException:\n"
         "                shutil.rmtree(self._folder, ignore_errors=True)\n                raise\n",
-        DAMAGED + " " + SAVED,
+        "tests/unit/files/test_damaged_graphs.py::test_a_full_disk_leaves_nothing",
     ),
     Fault(
         "a save that finds something at its place leaves its folder",
@@ -138,7 +138,7 @@ FAULTS = [
         "            except BaseException:\n"
         "                shutil.rmtree(self._folder, ignore_errors=True)\n                raise\n",
         "            except BaseException:\n                raise\n",
-        DAMAGED + " " + SAVED,
+        "tests/unit/files/test_save_and_open.py::test_what_appears_at_the_path_meanwhile_stays",
     ),
     Fault(
         "what appeared at the path meanwhile is replaced",
@@ -152,7 +152,7 @@ FAULTS = [
         DIRECTORY,
         "    elif (name := foreign_name(path)) is not None:\n",
         "    elif (name := foreign_name(path)) is not None and not has_header(path):\n",
-        SAVED,
+        "tests/unit/files/test_save_and_open.py::test_only_saved_graphs_are_overwritten",
     ),
     Fault(
         "edge attributes are saved in the user's order",
@@ -173,7 +173,7 @@ FAULTS = [
         SAVE,
         "by_row = order if scale.dim() == 2 else None",
         "by_row = None",
-        SAVED,
+        "tests/unit/files/test_save_and_open.py::test_quantized_attributes_stay_quantized",
     ),
     Fault(
         "times of edges are saved as those of nodes",
@@ -208,7 +208,7 @@ FAULTS = [
         EDGE_FILES,
         '                if i < state["partition"]:\n                    continue\n',
         "",
-        INTERRUPTED,
+        "tests/unit/files/convert/test_interrupted.py::test_killed_at_some_moments",
     ),
     Fault(
         "symmetrise with self-loops mixes attributes",
@@ -236,7 +236,7 @@ FAULTS = [
         TABLE,
         'firsts = "".join(f", arg_min({name}, number) AS {name}" for name in kept)',
         'firsts = "".join(f", arg_max({name}, number) AS {name}" for name in kept)',
-        CHANGES,
+        "tests/unit/files/convert/test_changes.py::test_attributes_follow_their_edges",
     ),
     Fault(
         "the last destinations are in no range",
@@ -257,7 +257,7 @@ FAULTS = [
         JOURNAL,
         "        if other:\n            raise ValueError(",
         "        if False:\n            raise ValueError(",
-        INTERRUPTED,
+        "tests/unit/files/convert/test_interrupted.py::test_other_inputs_are_refused",
     ),
     Fault(
         "a journal that is cut off by a crash is all there is",
@@ -278,7 +278,7 @@ FAULTS = [
         NODES,
         "            if writers[0].num_rows != self._count:\n",
         "            if writers[0].num_rows > self._count:\n",
-        WRONG,
+        "tests/unit/files/convert/test_wrong_inputs.py::test_wrong_attributes",
     ),
     Fault(
         "an array [2, E] is read row by row",
@@ -320,7 +320,7 @@ FAULTS = [
         WORKPLACE,
         "if OURS.fullmatch(name) and name not in (STATE, LOCK):",
         "if name not in (STATE, LOCK):",
-        INTERRUPTED,
+        "tests/unit/files/convert/test_interrupted.py::test_files_that_others_put_into_the_work_folder_stay",
     ),
     Fault(
         "two processes convert to one place",

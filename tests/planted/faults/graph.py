@@ -24,7 +24,7 @@ FAULTS = [
         SORT,
         "return np.int32 if end <= INT32_END else np.int64",
         "return np.int32 if end <= INT32_END + 1 else np.int64",
-        SORTING,
+        "tests/unit/graph/test_coo_to_csc.py::test_the_boundary_of_int32",
     ),
     Fault(
         "graphs whose words do not fit are sorted by them",
@@ -59,7 +59,7 @@ FAULTS = [
         SORT,
         "next_place = bucket_ptr[:-1] + np.cumsum(counts, 0) - counts",
         "next_place = bucket_ptr[:-1] + 0 * counts",
-        SORTING,
+        "tests/unit/graph/test_coo_to_csc.py::test_several_threads",
     ),
     Fault(
         "edge ids of a wide graph are written over before they are read",
@@ -81,7 +81,7 @@ FAULTS = [
         "order = np.lexsort((time if base == EDGE_TIME else time[indices], destination))",
         "order = np.lexsort((-np.arange(len(indices)), "
         "time if base == EDGE_TIME else time[indices], destination))",
-        LISTS + " tests/loader/test_combinations.py " + FILES,
+        "tests/unit/files/test_save_and_open.py::test_batches_are_those_in_memory",
     ),
     Fault(
         "times of edges are not brought into the order of the lists",
@@ -134,7 +134,7 @@ FAULTS = [
         PYG,
         "[np.arange(len(r.indices)) if r.perm is None else r.perm for r in relations],",
         "[np.zeros(len(r.indices), int) if r.perm is None else r.perm for r in relations],",
-        "tests/loader/test_hetero.py tests/loader/test_hetero_full.py",
+        "tests/loader/test_hetero_full.py::test_debian_hetero_equals_stored_batches",
     ),
     Fault(
         "int32 ids are handed out for a graph of both widths",
@@ -178,7 +178,7 @@ FAULTS = [
         if weight_attr is not None:""",
         """        weights = csc.weights
         if weight_attr is not None:""",
-        FILES,
+        "tests/unit/files/test_saved_parts.py::test_what_was_saved_changes_no_batch",
     ),
     Fault(
         "times that were written to are not read anew",
@@ -220,7 +220,7 @@ FAULTS = [
         COMPRESSED,
         "columns = slice(None) if csc.perm is None else csc.perm[first:last]",
         "columns = slice(None)",
-        "tests/unit/ranks/test_share.py",
+        "tests/unit/ranks/test_share.py::test_edge_index_is_that_of_the_data",
     ),
     Fault(
         "an attribute of both is taken for nodes' times alone",
@@ -241,7 +241,7 @@ FAULTS = [
         ATTRIBUTES,
         "wrong = ~(torch.isfinite(numbers) & (numbers >= 0))",
         "wrong = numbers < 0",
-        "tests/loader/test_weighted.py",
+        "tests/loader/test_weighted.py::test_bad_weights",
     ),
     Fault(
         "the entries of a COO matrix are grouped by the other end",
@@ -262,7 +262,7 @@ FAULTS = [
         STORES,
         "_check_ids(graph_store, 0 if backward else 1)",
         "_check_ids(graph_store, 0)",
-        "tests/loader/test_extreme_arguments.py tests/unit/graph/test_from_stores.py",
+        "tests/loader/test_extreme_arguments.py::test_indices_of_a_store_that_lie",
     ),
     Fault(
         "what NumPy exchanged in place is not noticed",
@@ -304,7 +304,7 @@ FAULTS = [
         SHARED,
         "type(data), is_sorted, time_attr, weight_attr, backward, sizes,",
         "type(data), is_sorted, time_attr, weight_attr, sizes,",
-        KNOWN,
+        "tests/unit/graph/test_shared.py::test_other_arguments_make_another_graph",
     ),
     Fault(
         "the last list of a damaged file is not looked at",
@@ -347,7 +347,7 @@ FAULTS = [
         WEIGHTS,
         "        alias[:] = weights.alias\n",
         "        pass\n",
-        "tests/unit/files/test_saved_parts.py tests/unit/graph/test_weights.py",
+        "tests/unit/files/test_saved_parts.py::test_relations_with_and_without_times",
     ),
     Fault(
         "weights next to nothing cannot be drawn by",

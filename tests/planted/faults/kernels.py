@@ -49,7 +49,7 @@ FAULTS = [
         AGGREGATE,
         "                out_position[at] = e\n",
         "                out_position[at] = at\n",
-        PRODUCTS,
+        "tests/unit/ops/test_products.py::test_equals_messages",
     ),
     Fault(
         "an extremum of 0 shares its gradient with nobody",
@@ -70,7 +70,7 @@ FAULTS = [
         ALIAS,
         "    return kept - 1.0\n",
         "    return kept\n",
-        TABLES,
+        "tests/unit/graph/test_weights.py::test_alias_tables_do_not_add_up_roundings",
     ),
     Fault(
         "a heavy edge that has become light is not topped up",
@@ -112,7 +112,7 @@ FAULTS = [
         BOUNDS,
         "            seen[indices[p]] = v\n",
         "            seen[indices[p]] = p\n",
-        "tests/loader/test_labor.py",
+        "tests/loader/test_labor.py::test_edges_are_those_of_smallest_variates",
     ),
     Fault(
         "HGT's draws go by the budget and not by its square",
@@ -157,7 +157,7 @@ FAULTS = [
         SORT,
         "    while v < indptr.shape[0]:\n        indptr[v] = base + col.shape[0]",
         "    while v < indptr.shape[0]:\n        indptr[v] = base",
-        SORTING,
+        "tests/unit/graph/test_coo_to_csc.py::test_any_graph",
     ),
     Fault(
         "float16 numbers below 2^-14 lose their sign",
@@ -178,7 +178,7 @@ FAULTS = [
         DECODE,
         "return bits >> np.uint32(16) | np.uint32(0x40) if is_nan else rounded",
         "return rounded",
-        "tests/unit/core/test_quantized.py tests/loader/test_feature_dtype.py",
+        "tests/unit/core/test_quantized.py::test_numbers_are_rounded_as_by_torch",
     ),
     Fault(
         "an id out of range of a long gather is told one block early",
@@ -199,7 +199,7 @@ FAULTS = [
         EMIT,
         "end = end if end < last else last",
         "end = end if end < last - 1 else last - 1",
-        CPU,
+        "tests/unit/ops/cpu/test_backend.py::test_emit_edges",
     ),
     Fault(
         "the set of sampled nodes is not emptied",
@@ -262,7 +262,7 @@ FAULTS = [
         GAPS,
         "return to_unit(words[2 * (slot & 1)], words[2 * (slot & 1) + 1])",
         "return to_unit(words[0], words[1])",
-        TABLES + " tests/kernels/test_cuda_attributes.py",
+        "tests/unit/graph/test_weights.py::test_large_lists_equal_a_plain_reference",
     ),
     Fault(
         "the excluded edges of a weighted list are drawn again",
@@ -283,7 +283,7 @@ FAULTS = [
         GATHER,
         "if row < 0 or row >= num_rows:",
         "if row < 0 or row > num_rows:",
-        CPU,
+        "tests/unit/ops/cpu/test_backend.py::test_gather_tables_stops_at_an_id_out_of_range",
     ),
     Fault(
         "long lists are searched for their first edge alone",
@@ -592,7 +592,7 @@ FAULTS = [
         WEIGHTED,
         "            is_new = i == first + found\n",
         "            is_new = True\n",
-        TABLES,
+        "tests/unit/graph/test_weights.py::test_large_lists_equal_a_plain_reference",
     ),
     Fault(
         "weighted lists of more than 64: edges of one bit are never drawn together",

@@ -40,7 +40,7 @@ FAULTS = [
         SAINT,
         "        node_count[node_count == 0] = 0.1\n",
         "",
-        OF_SAINT,
+        "tests/unit/loaders/test_saint.py::test_coefficients_by_hand",
     ),
     Fault(
         "GraphSAINT: saved coefficients of another graph are taken",
@@ -61,7 +61,7 @@ FAULTS = [
         SAINT,
         "            or self._reads_edge_ids()\n",
         "",
-        OF_SAINT,
+        "tests/unit/loaders/test_saint.py::test_ids_of_edges_are_looked_up_where_a_batch_needs_them",
     ),
     Fault(
         "ShaDow: edge values over adj_t are those of other edges",
@@ -96,7 +96,7 @@ FAULTS = [
         HGT,
         "    for kind in node_types:\n        if kind not in by_type",
         "    for kind in by_type:\n        if kind not in by_type",
-        "tests/unit/loaders/test_hgt.py",
+        "tests/unit/loaders/test_hgt.py::test_what_is_refused",
     ),
     Fault(
         "HGT: budgets that an error left are used again",
@@ -119,7 +119,7 @@ FAULTS = [
         CLUSTER,
         "            ends = swapped_ends(ends)\n",
         "            pass\n",
-        OF_CLUSTER,
+        "tests/unit/loaders/test_cluster.py::test_batches_equal_pygs",
     ),
     Fault(
         "Cluster: METIS gets parallel edges",
@@ -140,7 +140,7 @@ FAULTS = [
         NODE2VEC,
         "return self._windows(torch.cat([start.view(-1, 1), rest], dim=-1))",
         "return self._windows(torch.cat([start.flip(0).view(-1, 1), rest], dim=-1))",
-        "tests/unit/loaders/test_node2vec.py",
+        "tests/unit/loaders/test_node2vec.py::test_windows_over_walks",
     ),
     Fault(
         "Node2Vec: a state of other walks is taken",
@@ -175,7 +175,7 @@ FAULTS = [
         LINK,
         'check_ids(ids, count, f"edge_label_index[{i}]")',
         'check_ids(ids, counts[0], f"edge_label_index[{i}]")',
-        "tests/loader/test_link.py tests/loader/test_bad_input.py",
+        "tests/loader/test_link.py::test_ends_of_a_link_share_a_subgraph_with_fractional_negatives",
     ),
     Fault(
         "links without labels have none",
@@ -196,7 +196,7 @@ FAULTS = [
         SWAP,
         "            if self._open > 0:\n                return\n",
         "",
-        SWAPPED,
+        "tests/loader/test_swapped.py::test_nested_and_left_by_an_exception",
     ),
     Fault(
         "a metapath whose types do not follow each other is walked",

@@ -86,7 +86,7 @@ FAULTS = [
         PROGRESS,
         "        self.resume, self.agreed = not self.finished, False\n        self.ticket += 1\n",
         "        self.resume, self.agreed = not self.finished, False\n",
-        RESUMED,
+        "tests/unit/loading/test_states.py::test_an_iterator_from_before_a_state_was_loaded_does_not_count",
     ),
     Fault(
         "a state of more batches than an epoch has is taken",
@@ -128,7 +128,7 @@ FAULTS = [
         RECORDER,
         "                self.epochs_with_events -= 1\n",
         "                pass\n",
-        COUNTED,
+        "tests/unit/loading/test_stats.py::test_events_are_recorded_on_request_only",
     ),
     Fault(
         "recorder: the ids of a batch count as gathered",
@@ -191,7 +191,7 @@ FAULTS = [
         EPOCH,
         "with torch.inference_mode(task.inference), torch.set_grad_enabled(task.grad):",
         "with torch.inference_mode(task.inference), torch.set_grad_enabled(False):",
-        PRODUCED + " " + FETCHED,
+        "tests/unit/loading/test_prefetcher.py::test_modes_of_the_consumer_hold_in_the_producers",
     ),
     Fault(
         "of two iterators the one that was begun first counts, too",
@@ -212,7 +212,7 @@ FAULTS = [
         EPOCH,
         "        if self._torn:\n            self._ask_for(self._steps.left())\n",
         "",
-        INTERRUPTS,
+        "tests/unit/loading/test_interrupts.py::test_an_interrupt_at_any_call_loses_no_batch",
     ),
     Fault(
         "the length of a resumed iterator is that of a whole epoch",
@@ -233,7 +233,7 @@ FAULTS = [
         FORKED,
         "            torch.set_num_threads(_given.threads)\n",
         "            pass\n",
-        "tests/unit/loading/test_forks.py",
+        "tests/unit/loading/test_forks.py::test_a_child_gets_the_batches_of_its_parent",
     ),
     Fault(
         "hops of a transformed output are handed out",
@@ -255,7 +255,7 @@ FAULTS = [
         OPTIONS,
         "    if count > 1 and not is_labor:\n",
         "    if count > 2 and not is_labor:\n",
-        "tests/loader/test_labor.py tests/loader/test_bad_arguments.py",
+        "tests/loader/test_labor.py::test_what_is_refused",
     ),
     Fault(
         "seeds of the last lanes are left out",
@@ -276,7 +276,7 @@ FAULTS = [
         ORDER,
         "cluster = (cluster + int(torch.randint(CHUNK, (), generator=own))) // CHUNK",
         "cluster = (cluster + 0 * int(torch.randint(CHUNK, (), generator=own))) // CHUNK",
-        CLUSTERS,
+        "tests/loader/test_order.py::test_clusters_of_ranks_begin_elsewhere_in_each_epoch",
     ),
     Fault(
         "an array that a sampler uses again changes a batch",
@@ -297,7 +297,7 @@ FAULTS = [
         PREFETCHER,
         "    if results is not None and number >= board.first_wanted:\n",
         "    if results is not None:\n",
-        FETCHED,
+        "tests/unit/loading/test_prefetcher.py::test_results_of_an_iteration_that_was_broken_off_never_come",
     ),
     Fault(
         "a failure keeps what its batch was made of alive",
@@ -318,7 +318,7 @@ FAULTS = [
         PREFETCHER,
         "        board.stop()  # else the other threads would wait for tasks without a consumer\n",
         "",
-        "tests/unit/loading/test_producers.py",
+        "tests/unit/loading/test_producers.py::test_a_producer_that_cannot_start_stops_the_others",
     ),
     Fault(
         "an iterator that went through a fork waits for ever",
@@ -360,7 +360,7 @@ FAULTS = [
         SEEDS,
         "    return int(low) >= 0 and int(high) <= 1\n",
         "    return int(low) >= 0 and int(high) < 1\n",
-        NODES,
+        "tests/loader/test_input_nodes.py::test_a_mask_of_integers_is_refused",
     ),
     Fault(
         "seeds follow what the user writes to them later",
@@ -381,7 +381,7 @@ FAULTS = [
         SEEDS,
         "chosen.input_id = torch.from_numpy(positions) if ids is None else _at(ids, positions)",
         "chosen.input_id = torch.from_numpy(positions)",
-        NODES,
+        "tests/loader/test_input_nodes.py::test_input_nodes",
     ),
     Fault(
         "positions that are no integers are cut to such",
@@ -402,7 +402,7 @@ FAULTS = [
         SHARES,
         'if size == self.world_size or (self.rank < size and self.tail != "drop"):',
         "if size == self.world_size or self.rank < size:",
-        RANKS,
+        "tests/loader/test_ranks.py::test_batches_are_those_of_a_single_process",
     ),
     Fault(
         "a loader in another process stays on this one's GPU",
@@ -423,7 +423,7 @@ FAULTS = [
         SITE,
         "    if given:\n        raise ValueError(",
         "    if len(given) > 1:\n        raise ValueError(",
-        "tests/loader/test_bad_input.py tests/loader/test_loader_object.py",
+        "tests/loader/test_bad_input.py::test_sampling_arguments_beside_a_sampler",
     ),
     Fault(
         "the gather does not wait for its sample",
@@ -444,7 +444,7 @@ FAULTS = [
         STATES,
         'defaults = BEFORE_LABOR if "num_neighbors" in saved else {}',
         "defaults: dict[str, Any] = {}",
-        "tests/loader/test_labor.py",
+        "tests/loader/test_labor.py::test_a_state_from_before_labor_is_one_of_uniform_draws",
     ),
     Fault(
         "a state in the middle of an epoch that was never begun is taken",
@@ -465,6 +465,6 @@ FAULTS = [
         STEPS,
         "return chain([step for step in self._drawn if step[0] >= self.first], self)",
         "return chain([step for step in self._drawn if step[0] > self.first], self)",
-        INTERRUPTS,
+        "tests/unit/loading/test_interrupts.py::test_an_interrupt_at_any_call_loses_no_batch",
     ),
 ]

@@ -76,7 +76,7 @@ FAULTS = [
         DEVICES,
         'return Choice(devices.pop(), "the data is there") if len(devices) == 1 else None',
         'return Choice(devices.pop(), "the data is there") if devices else None',
-        "tests/unit/ops/test_devices.py",
+        "tests/unit/ops/test_devices.py::test_data_on_a_device_decides",
     ),
     Fault(
         "an error of memory counts as a device that cannot be used",
@@ -108,7 +108,7 @@ FAULTS = [
         IDS,
         "            self._streams.synchronize(event)\n",
         "            pass\n",
-        "tests/loader/test_places_of_ids.py",
+        "tests/loader/test_places_of_ids.py::test_ids_are_there_when_the_batch_is",
     ),
     Fault(
         "a frontier of subgraphs is taken without them",
@@ -129,7 +129,7 @@ FAULTS = [
         PICKS,
         "first = sum(by_hop[:hop])",
         "first = 0",
-        SEAM,
+        "tests/kernels/test_seam.py::test_everything_at_once",
     ),
     Fault(
         "the gradient of a mean is that of a sum",
@@ -150,7 +150,7 @@ FAULTS = [
         PRODUCTS,
         "return torch.nn.functional.pad(out, (0, 0, 0, unused)) if unused else out, None, None, None",
         "return out, None, None, None",
-        SUMS,
+        "tests/unit/ops/test_products.py::test_equals_messages",
     ),
     Fault(
         "threads share the rows unevenly and leave some out",
@@ -242,7 +242,7 @@ FAULTS = [
         DRAWING,
         "0 if self._plan.layer_dependency else hop, *self._variates, *items_of_hop,",
         "hop, *self._variates, *items_of_hop,",
-        LABOR,
+        "tests/loader/test_labor.py::test_edges_are_those_of_smallest_variates",
     ),
     Fault(
         "nodes that are to draw nothing draw some in later hops",
@@ -306,7 +306,7 @@ FAULTS = [
         SCRATCH,
         "        self._stamp += self._most_nodes\n",
         "        self._stamp += 1\n",
-        CPU,
+        "tests/unit/ops/cpu/test_backend.py::test_reuse_leaves_no_trace",
     ),
     Fault(
         "subgraphs of nodes are lost where the lists grow",
@@ -369,7 +369,7 @@ FAULTS = [
         WORKSPACE,
         "        if not in_range(seed, self._num_nodes[t]):\n            return False\n",
         "",
-        CPU,
+        "tests/unit/ops/cpu/test_backend.py::test_what_is_no_node_is_not_entered",
     ),
     Fault(
         "induced subgraphs of a window hold edges that are too old",
@@ -425,7 +425,7 @@ FAULTS = [
         KEYS,
         "words = (batch & 0xFFFFFFFF, batch >> 32, epoch, domain, seed & 0xFFFFFFFF, seed >> 32)",
         "words = (batch & 0xFFFFFFFF, batch >> 32, 0, domain, seed & 0xFFFFFFFF, seed >> 32)",
-        STATE + " tests/kernels/test_philox.py",
+        "tests/unit/loading/test_progress.py::test_the_rest_of_the_epoch_is_the_same",
     ),
     Fault(
         "the 65th batches of an epoch are those after the first",
@@ -467,7 +467,7 @@ FAULTS = [
         LISTS,
         "        at += count\n",
         "        at += 0 * count\n",
-        "tests/unit/loaders/test_shadow.py tests/unit/ops/host/test_groups.py",
+        "tests/unit/ops/host/test_groups.py::test_hubs_and_growing_lists",
     ),
     Fault(
         "ShaDow: ids above 2,048 are not sorted",
@@ -488,7 +488,7 @@ FAULTS = [
         SEARCH,
         "return order[query[:count]], position[:count]",
         "return query[:count], position[:count]",
-        "tests/loader/test_exclude_seed_edges.py tests/unit/ops/cpu/test_excluded_edges.py",
+        "tests/loader/test_exclude_seed_edges.py::test_a_disjoint_subgraph_leaves_out_its_own_link",
     ),
     Fault(
         "biased walks search lists that are not sorted",

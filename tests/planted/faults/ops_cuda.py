@@ -56,7 +56,7 @@ FAULTS = [
         "        left_out = self._left_out(subgraphs, rules.excluded)\n",
         "        left_out = self._left_out(subgraphs, rules.excluded or getattr(self, 'last', None))\n"
         "        self.last = rules.excluded\n",
-        "tests/kernels/test_cuda_excluded.py " + SEAM,
+        "tests/kernels/test_cuda_excluded.py::test_batches_with_and_without_excluded_edges_share_a_workspace",
     ),
     Fault(
         "variates of dependent batches are those of their keys",
@@ -77,7 +77,7 @@ FAULTS = [
         BACKEND,
         "reach = row_bytes + LINE_BYTES - step + address % step",
         "reach = row_bytes",
-        GATHER,
+        "tests/kernels/test_cuda_gather.py::test_every_dtype",
     ),
     Fault(
         "ids without a known end are read unchecked",
@@ -140,7 +140,7 @@ FAULTS = [
         CERTIFICATE,
         '        backend.one_block = place == "device"\n',
         "        backend.one_block = True\n",
-        CERTIFIED,
+        "tests/unit/ops/cuda/test_certificate.py::test_both_ways_of_small_hops_are_checked",
     ),
     Fault(
         "decoding is not part of the check of a device",
@@ -182,7 +182,7 @@ FAULTS = [
         DESCRIPTOR,
         "    if not low <= value <= high:\n",
         "    if not low <= value:\n",
-        ARGUMENTS,
+        "tests/unit/ops/cuda/test_launch_arguments.py::test_the_launcher_refuses_what_is_wrong",
     ),
     Fault(
         "LABOR's hops have variates of their own with layer_dependency",
@@ -238,7 +238,7 @@ FAULTS = [
         PINNING,
         "    runtime.synchronize()\n    runtime.free(address)\n",
         "    runtime.free(address)\n",
-        PINS + " " + PLACES,
+        "tests/unit/ops/cuda/test_placer_order.py::test_pinned_memory_is_waited_for_before_it_is_freed",
     ),
     Fault(
         "memory is unregistered while a kernel reads it",
@@ -252,21 +252,21 @@ FAULTS = [
         PINNING,
         "            other.leases += 1\n",
         "            pass\n",
-        PINS,
+        "tests/unit/ops/cuda/test_pinning.py::test_tensors_that_share_a_page",
     ),
     Fault(
         "pages that a table has lent are given back too late",
         PINNING,
         "self._ended.extend((other, other.storage) for other in entry.neighbours)",
         "pass",
-        PINS,
+        "tests/unit/ops/cuda/test_pinning.py::test_tensors_that_share_a_page",
     ),
     Fault(
         "a table whose end is on a page of its own is not pinned there",
         PINNING,
         "self.last = -(-last // PAGE_BYTES) * PAGE_BYTES",
         "self.last = last // PAGE_BYTES * PAGE_BYTES",
-        PINS,
+        "tests/unit/ops/cuda/test_pinning.py::test_registered_in_place_and_unregistered_once",
     ),
     Fault(
         "memory of which one page is pinned counts as pinned",
@@ -287,7 +287,7 @@ FAULTS = [
         PINNING,
         "        if self._pid != os.getpid():\n            return  # CUDA",
         "        if False:\n            return  # CUDA",
-        PINS + " " + PLACES,
+        "tests/unit/ops/cuda/test_placed_tables.py::test_a_forked_child_makes_no_calls_of_cuda",
     ),
     Fault(
         "a forked child frees its parent's pinned memory",
@@ -329,14 +329,14 @@ FAULTS = [
         PLACER,
         "        if not csc.verified:\n            raise ValueError(",
         "        if False:\n            raise ValueError(",
-        PLACES,
+        "tests/unit/ops/cuda/test_placer.py::test_a_graph_that_was_not_verified_is_refused",
     ),
     Fault(
         "a tensor that takes the place of a freed one is taken for it",
         PLACER,
         "known = held is not None and held.source() is table and held.lies == whereabouts(table)",
         "known = held is not None and held.lies == whereabouts(table)",
-        PLACES,
+        "tests/unit/ops/cuda/test_placed_tables.py::test_a_tensor_that_takes_the_place_of_another",
     ),
     Fault(
         "a tensor whose memory was exchanged is read where it was",
@@ -357,7 +357,7 @@ FAULTS = [
         PLACER,
         "        if held.copy.version != version_of(table):\n",
         "        if held.copy.version > version_of(table):\n",
-        PLACES,
+        "tests/unit/ops/cuda/test_placer.py::test_copies_follow_their_source",
     ),
     Fault(
         "a changed table is copied while it is read",
@@ -378,7 +378,7 @@ FAULTS = [
         PLACER,
         "        self._left = max(0, self._left - nbytes_of(array))\n",
         "",
-        PLACES,
+        "tests/unit/ops/cuda/test_placer.py::test_the_budget",
     ),
     Fault(
         "large tables come before small ones",
@@ -399,7 +399,7 @@ FAULTS = [
         PLACER,
         "    held.pop(key, None)\n",
         "    pass\n",
-        PLACES,
+        "tests/unit/ops/cuda/test_placed_tables.py::test_pinned_memory_is_freed_when_nothing_reads_it_any_more",
     ),
     Fault(
         "memory mapped read-only is registered for writing",
@@ -420,7 +420,7 @@ FAULTS = [
         STREAMS,
         "        self._torch.set_device(self._device)\n",
         "        pass\n",
-        SIDE,
+        "tests/unit/ops/cuda/test_cuda_streams.py::test_producers_choose_their_device_once",
     ),
     Fault(
         "tensors of a batch are written over while a stream reads them",

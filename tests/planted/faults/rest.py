@@ -53,14 +53,14 @@ FAULTS = [
         PLAN,
         "return max(0, self.room_bytes - self.topology_bytes)",
         "return max(0, self.room_bytes)",
-        OF_PLAN,
+        "tests/unit/tools/test_plan.py::test_what_fits_where",
     ),
     Fault(
         "plan: the topology lacks its pointers",
         PLAN,
         "(num_nodes + 1 + num_edges) * (4 if max(num_nodes, num_edges) < 2**31 else 8),",
         "num_edges * (4 if max(num_nodes, num_edges) < 2**31 else 8),",
-        OF_PLAN,
+        "tests/unit/tools/test_plan.py::test_what_fits_where",
     ),
     Fault(
         "plan: nodes of one type only are gathered",
@@ -95,7 +95,7 @@ FAULTS = [
         ARGUMENTS,
         "if config is not None and not math.isfinite(config.amount):",
         "if False:",
-        "tests/loader/test_bad_arguments.py",
+        "tests/loader/test_bad_arguments.py::test_the_link_loader_refuses",
     ),
     Fault(
         "a seed of True is taken for 1",
@@ -138,7 +138,7 @@ FAULTS = [
         QUANTIZED,
         "            largest = torch.maximum(largest, sizes.amax(dim=0))\n",
         "            largest = sizes.amax(dim=0)\n",
-        NARROW,
+        "tests/unit/core/test_quantized.py::test_steps_make_no_difference",
     ),
     Fault(
         "a slice of a quantized table ignores its step",
@@ -159,7 +159,7 @@ FAULTS = [
         PYG,
         '    fields.pop("_cached_attr", None)\n',
         "",
-        "tests/unit/batch/test_gather.py tests/unit/batch/test_assemble.py",
+        "tests/unit/batch/test_gather.py::test_a_shallow_copy_is_pygs",
     ),
     Fault(
         "a graph that lacks an alias table is drawn from",
@@ -180,14 +180,14 @@ FAULTS = [
         UNITS,
         "return 1 + (row_bytes - (0 if address % step else step)) / block_bytes",
         "return 1 + (row_bytes - step) / block_bytes",
-        "tests/unit/core/test_units.py",
+        "tests/unit/core/test_units.py::test_blocks_of_a_row_are_counted",
     ),
     Fault(
         "memory of a process that has ended is taken for another's",
         MEMORY,
         "        if (state.st_dev, state.st_ino) != self.file:\n",
         "        if False:\n",
-        OF_SHARE,
+        "tests/unit/ranks/test_share.py::test_memory_of_a_process_that_has_ended_is_not_taken_for_another",
     ),
     Fault(
         "a graph that memory has no room for ends the process",
@@ -208,7 +208,7 @@ FAULTS = [
         SHARED,
         "scale = None if value.scale is None else value.scale.tensor()",
         "scale = None if value.scale is None else torch.ones_like(value.scale.tensor())",
-        OF_SHARE,
+        "tests/unit/ranks/test_share.py::test_all_tensors_are_shared_and_other_values_kept",
     ),
     Fault(
         "times that were written to since they were shared are not seen",
@@ -229,6 +229,6 @@ FAULTS = [
         SPLIT,
         'if check_count("rank", rank) >= world_size:',
         'if check_count("rank", rank) > world_size:',
-        "tests/unit/ranks/test_split.py",
+        "tests/unit/ranks/test_split.py::test_refused",
     ),
 ]

@@ -31,7 +31,7 @@ FAULTS = [
         KEYED,
         "return rng.derive(rng.draw_seed(None), 0, self.seed or 0, rng.CALL_DOMAIN)",
         "return rng.derive(0, 0, self.seed or 0, rng.CALL_DOMAIN)",
-        "tests/loader/test_random_state.py",
+        "tests/loader/test_random_state.py::test_calls_draw_anew",
     ),
     Fault(
         "samplers over one graph use the window of the first one",
@@ -52,7 +52,7 @@ FAULTS = [
         KEYED,
         "fanouts, given.replace, disjoint, given.temporal_strategy, given.sampling,",
         "fanouts, disjoint, given.temporal_strategy, given.sampling,",
-        OBJECT,
+        "tests/unit/loading/test_producers.py::test_replacement_and_subgraphs_that_change_are_those_of_a_new_loader",
     ),
     Fault(
         "a sampler whose `disjoint` is set later goes on without",
@@ -108,7 +108,7 @@ FAULTS = [
         EXCLUSION,
         'names = [f"rev_{name}", name.removeprefix("rev_")]',
         'names = [f"rev_{name}"]',
-        EXCLUDING,
+        "tests/loader/test_exclude_seed_edges.py::test_edge_types",
     ),
     Fault(
         "backward sampling leaves out edges of the other direction",
@@ -122,7 +122,7 @@ FAULTS = [
         EXCLUSION,
         "distinct = np.unique(position)",
         "distinct = np.sort(position)",
-        EXCLUDING,
+        "tests/loader/test_exclude_seed_edges.py::test_the_batch_is_that_of_the_graph_without_them",
     ),
     Fault(
         "a disjoint subgraph leaves out an edge twice",
@@ -143,7 +143,7 @@ FAULTS = [
         FANOUTS,
         "return table if replace else np.minimum(table, num_edges)",
         "return table",
-        ARGUMENTS,
+        "tests/loader/test_extreme_arguments.py::test_a_huge_fanout_without_replacement_takes_all",
     ),
     Fault(
         "fan-outs below -1 are taken as they are",
@@ -164,7 +164,7 @@ FAULTS = [
         HOPS,
         "        if is_good\n    ]",
         "    ]",
-        "tests/unit/sampling/test_hops.py",
+        "tests/unit/sampling/test_hops.py::test_a_seed_that_is_not_a_node",
     ),
     Fault(
         "a source of hops misses the last one",
@@ -185,7 +185,7 @@ FAULTS = [
         NEGATIVES,
         'weight = self.src_weight if endpoint == "src" else self.dst_weight',
         'weight = self.dst_weight if endpoint == "src" else self.src_weight',
-        LINK,
+        "tests/loader/test_link.py::test_the_law_of_negatives",
     ),
     Fault(
         "negatives without weight come up by rounding",
@@ -206,7 +206,7 @@ FAULTS = [
         NEGATIVES,
         "out.batch = out.batch % (len(seed) // 2)",
         "pass",
-        LINK,
+        "tests/loader/test_link.py::test_ends_of_a_link_share_a_subgraph_with_fractional_negatives",
     ),
     Fault(
         "the ends of a typed link are in two subgraphs",
@@ -249,7 +249,7 @@ FAULTS = [
         SAMPLER,
         "        check_fanouts(fanouts, fanouts_of(fanouts, self.edge_types, self.is_hetero), replace)\n",
         "",
-        ARGUMENTS + " tests/loader/test_bad_input.py",
+        "tests/loader/test_bad_arguments.py::test_the_sampler_refuses",
     ),
     Fault(
         "a moved sampler changes the one that it was copied from",

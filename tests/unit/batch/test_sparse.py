@@ -143,5 +143,5 @@ def test_csr_rows() -> None:
     index = torch.tensor([2, 1, 1, 0])
     assert torch.equal(csr_rows(table, index).to_dense(), table.to_dense()[index])
     assert csr_rows(table, index[:0]).shape == (0, 2)
-    with pytest.raises(IndexError):
+    with pytest.raises(IndexError, match="out of bounds"):
         csr_rows(table, torch.tensor([3]))

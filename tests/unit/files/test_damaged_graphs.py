@@ -104,10 +104,35 @@ HOSTILE: dict[str, Callable[[dict[str, Any]], None]] = {
 }
 
 
-@pytest.mark.parametrize("change", HOSTILE.values(), ids=HOSTILE.keys())
-def test_hostile_headers(saved: Path, change: Callable[[dict[str, Any]], None]) -> None:
-    edit_header(saved, change)
-    with pytest.raises(InvalidGraphFileError):
+COMPLAINTS = {
+    "outside": "no name of a file",
+    "absolute": "no name of a file",
+    "header_as_array": "no name of a file",
+    "more_nodes": r"indptr is int32 \[101\]",
+    "fewer_edges": r"must be int32 or int64 \[999\]",
+    "negative": "-1 is no count",
+    "boolean_count": "True is no count",
+    "float_count": r"100\.0 is no count",
+    "object_dtype": "unknown dtype 'object'",
+    "wider_ids": "takes 8000: it was cut off",
+    "float_ids": "indices is float32",
+    "huge_shape": "impossible shape",
+    "short_attribute": "edge attribute weight has the shape",
+    "longer_x": "takes 1212: it was cut off",
+    "no_nodes": "None is no edge type",
+    "no_times": "not valid: 'times'",
+    "one_more_relation": "says which edge types have weights",
+    "edges_of_a_type": "without node types has edge types",
+    "scale_of_floats": "must be contiguous int8",
+    "scale_without_need": "has a scale of its own",
+    "text_in_place_of_a_group": "is not valid",
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_headers(saved: Path, name: str) -> None:
+    edit_header(saved, HOSTILE[name])
+    with pytest.raises(InvalidGraphFileError, match=COMPLAINTS[name]):
         pyg_direct.open(saved)
 
 
@@ -115,7 +140,7 @@ def test_links_out_of_the_directory_are_not_followed(saved: Path, tmp_path: Path
     path = file_of(saved, "x")
     path.rename(tmp_path / "elsewhere.bin")
     path.symlink_to(tmp_path / "elsewhere.bin")
-    with pytest.raises((InvalidGraphFileError, OSError)):
+    with pytest.raises((InvalidGraphFileError, OSError), match=path.name):
         pyg_direct.open(saved)
 
 

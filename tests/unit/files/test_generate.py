@@ -134,8 +134,8 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     main(command)
     assert (tmp_path / "graph" / HEADER).is_file()
     assert pyg_direct.open(path).num_edges == 20_000
-    with pytest.raises(SystemExit):
+    with pytest.raises(SystemExit, match=r"^2$"):
         main(command)
     assert "exists" in capsys.readouterr().err
-    with pytest.raises(SystemExit):
+    with pytest.raises(SystemExit, match=r"^2$"):
         main([path + "2", "--nodes", "many"])

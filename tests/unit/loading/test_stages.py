@@ -209,7 +209,7 @@ def test_an_error_of_a_stage_is_raised_to_the_consumer() -> None:
     try:
         loader = Loader(streams, 3)
         loader.gather = lambda sampled: 1 / 0  # type: ignore[method-assign]
-        with pytest.raises(ZeroDivisionError):
+        with pytest.raises(ZeroDivisionError, match="division by zero"):
             next(loader.prefetcher)
         loader.prefetcher.close()
     finally:

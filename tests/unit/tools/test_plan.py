@@ -189,7 +189,7 @@ def test_the_picture_says_what_fits(gpu_bytes, title, tmp_path, monkeypatch) -> 
 
 
 def test_a_picture_of_no_known_kind(capsys) -> None:
-    with pytest.raises(SystemExit):
+    with pytest.raises(SystemExit, match=r"^2$"):
         plan.main([*SMALL.split(" "), "--plot", "plan.txt"])
     assert "--plot must end in one of .svg, .png, .pdf, got plan.txt" in capsys.readouterr().err
 

@@ -284,7 +284,7 @@ def test_wrong_json(tmp_path: Path, content: Any, match: str) -> None:
 def test_wrong_arguments(
     folder: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
-    with pytest.raises(SystemExit):
+    with pytest.raises(SystemExit, match=r"^2$"):
         main([str(folder / "out"), *(argument.format(folder, folder) for argument in arguments)])
     assert message in capsys.readouterr().err
 

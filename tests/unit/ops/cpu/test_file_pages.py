@@ -95,7 +95,7 @@ def test_any_ids(tmp_path: Path, index: list[int], monkeypatch: pytest.MonkeyPat
     table = mapped(tmp_path)
     FilePages().request(table, np.array(index, np.int64))
     if min(index, default=0) < 0:
-        with pytest.raises(IndexError):
+        with pytest.raises(IndexError, match="Cannot gather row -1"):
             CpuBackend().gather([Table(table)], torch.tensor(index))[0]
         return
     found = CpuBackend().gather([Table(table)], torch.tensor(index, dtype=torch.int64))[0]
