@@ -53,7 +53,7 @@ def keep_memory(keep: bool = True) -> None:
     Raises:
         RuntimeError: the process does not use glibc's `malloc`: another C library (musl, macOS,
             Windows), or an allocator that was preloaded, as jemalloc or tcmalloc.
-        TypeError: `keep` is no bool.
+        TypeError: `keep` is not a bool.
 
     Example:
         >>> pyg_direct.keep_memory()  # before the training

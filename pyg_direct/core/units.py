@@ -56,5 +56,5 @@ def count_of(text: str) -> int:
     factor = COUNTS.get(text[-1:].upper(), 1)
     number = float(text[:-1] if factor > 1 else text) * factor
     if not math.isfinite(number) or number < 0 or number != round(number):
-        raise ValueError(f"{text!r} is no whole number, as 1000, 24K, 111M or 1.6B are.")
+        raise ValueError(f"{text!r} is not a whole number, as 1000, 24K, 111M or 1.6B are.")
     return round(number)

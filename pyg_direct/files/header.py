@@ -47,7 +47,7 @@ INTS = ("int32", "int64")
 
 
 class InvalidGraphFileError(ValueError):
-    """A directory that is no saved graph, or one that was cut off, changed or damaged.
+    """A directory that is not a saved graph, or one that was cut off, changed or damaged.
 
     Example:
         >>> try:
@@ -203,9 +203,9 @@ def _content(folder: Path) -> dict[str, Any]:
     path = folder / HEADER
     if not path.is_file():
         raise InvalidGraphFileError(
-            f"{folder} is no saved graph: it has no {HEADER}. Write one with pyg_direct.save(data, "
-            f"path) or python -m pyg_direct.convert; an interrupted conversion goes on when its "
-            f"command is run again."
+            f"{folder} is not a saved graph: it has no {HEADER}. Write one with pyg_direct.save("
+            f"data, path) or python -m pyg_direct.convert; an interrupted conversion goes on when "
+            f"its command is run again."
         )
     if path.stat().st_size > MAX_HEADER_BYTES:
         raise InvalidGraphFileError(f"{path} is longer than any header.")
@@ -214,7 +214,7 @@ def _content(folder: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise InvalidGraphFileError(f"{path} is no JSON: {error}.") from None
     if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise InvalidGraphFileError(f"{path} is no header of a saved graph.")
+        raise InvalidGraphFileError(f"{path} is not a header of a saved graph.")
     return content
 
 
@@ -267,7 +267,7 @@ def _arrays(entries: Mapping[str, Any]) -> dict[str, ArrayFile]:
 def _array(entry: Mapping[str, Any]) -> ArrayFile:
     file, dtype, shape = entry["file"], entry["dtype"], tuple(map(_count, entry["shape"]))
     if not isinstance(file, str) or not FILE_NAME.fullmatch(file) or file == HEADER:
-        raise ValueError(f"{file!r} is no name of a file in the directory")
+        raise ValueError(f"{file!r} is not the name of a file in the directory")
     if dtype not in ITEM_BYTES:
         raise ValueError(f"{file} has the unknown dtype {dtype!r}")
     scale = None if entry["scale"] is None else _array(entry["scale"])
@@ -282,7 +282,7 @@ def _array(entry: Mapping[str, Any]) -> ArrayFile:
 
 def _count(value: Any) -> int:
     if type(value) is not int or not 0 <= value < 1 << 62:
-        raise ValueError(f"{value!r} is no count")
+        raise ValueError(f"{value!r} is not a count")
     return value
 
 
@@ -340,12 +340,12 @@ def _check_types(header: Header) -> None:
             raise ValueError("a graph without node types has edge types")
         return
     if not all(isinstance(node_type, str) for node_type in node_types):
-        raise ValueError("a node type is no text")
+        raise ValueError("a node type is not a text")
     if len({*node_types}) != len(node_types) or len({*edge_types}) != len(edge_types):
         raise ValueError("a type occurs twice")
     for edge_type in edge_types:
         if edge_type is None or len(edge_type) != 3:
-            raise ValueError(f"{edge_type} is no edge type")
+            raise ValueError(f"{edge_type} is not an edge type")
         if edge_type[0] not in node_types or edge_type[2] not in node_types:
             raise ValueError(f"the edge type {edge_type} refers to an unknown node type")
 

@@ -80,7 +80,9 @@ class TimeAttributes:
                 f"time_attr={name!r} is an attribute of nodes and of edges; rename one."
             )
         if not node and not edge:
-            raise ValueError(f"time_attr={name!r} is no attribute of the nodes or of the edges.")
+            raise ValueError(
+                f"time_attr={name!r} is not an attribute of the nodes or of the edges."
+            )
         self.node = {key: _integers(found, name).copy() for key, found in node.items()}
         self.edge = {key: _integers(found, name) for key, found in edge.items()}
 
@@ -119,7 +121,7 @@ def edge_weights(data: Any, name: str) -> dict[EdgeType | None, npt.NDArray[np.f
             raise ValueError(_no_weights(name, label, str(type(value))))
         weights[key] = weights_of(value, name, label)
     if not weights:
-        raise ValueError(f"weight_attr={name!r} is no attribute of the edges.")
+        raise ValueError(f"weight_attr={name!r} is not an attribute of the edges.")
     return weights
 
 

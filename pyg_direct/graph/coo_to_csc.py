@@ -195,7 +195,7 @@ def pad_and_check(compressed: Compressed, size: tuple[int, int], name: str) -> C
     for part, array in (("pointers", ptr), ("indices", row), ("edge ids", perm)):
         if array is not None and (array.ndim != 1 or array.dtype.kind not in "iu"):
             raise ValueError(
-                f"{name} is no valid CSC: its {part} must be integers of one dimension, got "
+                f"{name} is not a valid CSC: its {part} must be integers of one dimension, got "
                 f"{array.dtype} of shape {array.shape}."
             )
     if len(ptr) > num_dst + 1:
@@ -203,10 +203,12 @@ def pad_and_check(compressed: Compressed, size: tuple[int, int], name: str) -> C
     # Compared, not subtracted: the difference of two integers of a dtype need not fit into it.
     falls = bool((ptr[1:] < ptr[:-1]).any())
     if len(ptr) == 0 or ptr[0] != 0 or ptr[-1] != len(row) or falls:
-        raise ValueError(f"{name} is no valid CSC: its pointers do not fit its {len(row)} indices.")
+        raise ValueError(
+            f"{name} is not a valid CSC: its pointers do not fit its {len(row)} indices."
+        )
     if perm is not None and len(perm) != len(row):
         raise ValueError(
-            f"{name} is no valid CSC: it has {len(row)} indices, but {len(perm)} edge ids."
+            f"{name} is not a valid CSC: it has {len(row)} indices, but {len(perm)} edge ids."
         )
     indptr = np.empty(num_dst + 1, narrow(len(row) + 1))
     indptr[: len(ptr)], indptr[len(ptr) :] = ptr, ptr[-1]

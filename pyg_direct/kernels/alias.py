@@ -28,7 +28,7 @@ Singles = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
 
 DONE = -1.0  # a share that has been assigned
-# Between these, a sum of weights times a draw is no denormal number and no infinite one.
+# Between these, a sum of weights times a draw is neither a denormal nor an infinite number.
 SMALL, LARGE = 2.0**-900, 2.0**1020
 SMALLEST = 2.0**-1074
 SMALLEST_SHARE = 2.0**-126  # GPU code may take smaller float32 numbers for 0

@@ -29,7 +29,7 @@ def enter_seeds(
     seeds: int, num_seeds: Ints, num_nodes: Ints, node_base: Ints, table: Ints, stamp: np.uint32,
     node: Ints, node_start: Ints, node_ptr: Ints,
 ) -> bool:  # fmt: skip
-    """Begin the lists of all types with their seeds; False if one of them is no node.
+    """Begin the lists of all types with their seeds; False if one of them is not a node.
 
     Then none is entered into the table, as the next batch must not know the others.
     """
@@ -98,7 +98,7 @@ def sample_batch(
     """Sample a batch without times and weights, without replacement, in one call.
 
     Returns:
-        The number of hops. Or -1: a seed is no node, and none was entered. Or the hop for which
+        The number of hops. Or -1: a seed is not a node, and none was entered. Or the hop for which
         `items`, `row` or `node` is too short: `edge_ptr` (0 where `items` is too short) and
         `node_bound` tell how long they have to be, and the call can be repeated from that hop on.
     """

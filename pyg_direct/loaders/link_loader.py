@@ -44,7 +44,7 @@ class LinkNeighborLoader(DirectLoader, torch_geometric.loader.LinkNeighborLoader
             the batch, as its neighbours are; nothing checks whether they are edges. With
             `disjoint`, both ends of a link are in the subgraph of one number: link i of the batch,
             positives first, in number i modulo the positives. PyG numbers the two ends of one link
-            differently where `amount` is no integer.
+            differently where `amount` is not an integer.
         neg_sampling_ratio: older way to ask for binary negatives; 0 means none.
         exclude_seed_edges: leave out the edges that are to be predicted, so that no message goes
             over them. True or 'self' leaves out each seed link's edge, parallel ones included;

@@ -25,7 +25,7 @@ def check_names(options: dict[str, Any], loader: type) -> None:
     """Raise a TypeError, which names the loader, unless it or a class above it takes each option.
 
     Args:
-        options: keyword arguments that are no parameters of the loader's own.
+        options: keyword arguments that are not parameters of the loader itself.
         loader: its class, perhaps a user's subclass.
     """
     known = {*SPLIT_NAMES} | {

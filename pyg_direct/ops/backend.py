@@ -78,7 +78,7 @@ class Workspace(Protocol):
             induced: as in `finish`.
 
         Returns:
-            The subgraph, as tensors of its own; or None if a seed is no node.
+            The subgraph, as tensors of its own; or None if a seed is not a node.
         """
 
     def begin(self, seeds: Sequence[Tensor | None], key: BatchKey, rules: Rules = NO_RULES) -> bool:
@@ -128,7 +128,7 @@ class Workspace(Protocol):
             rules: of that batch.
 
         Raises:
-            ValueError: lists of wrong shapes or dtypes, and on the CPU ids that are no nodes.
+            ValueError: lists of wrong shapes or dtypes, and on the CPU ids that are not nodes.
         """
 
     def enter(self, hop: int, picks: Picks) -> None:

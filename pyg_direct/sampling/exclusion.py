@@ -57,7 +57,7 @@ class SeedEdges:
             named: Any = self._mode
             if (named[0], named[-1]) != (destination, source):
                 raise ValueError(
-                    f"exclude_seed_edges={named!r} is no reverse of the seed links' type "
+                    f"exclude_seed_edges={named!r} is not the reverse of the seed links' type "
                     f"{link_type!r}: it must lead from {destination!r} to {source!r}."
                 )
             return named  # type: ignore[no-any-return]

@@ -23,7 +23,7 @@ def as_num_neighbors(value: Any) -> NumNeighbors:
     """Return `value` in PyG's own class.
 
     Raises:
-        ValueError: neither a list nor a dict of lists, or a dict whose keys are no edge types.
+        ValueError: neither a list nor a dict of lists, or a dict whose keys are not edge types.
     """
     given = value.values if isinstance(value, NumNeighbors) else value
     lists = list(given.values()) if isinstance(given, Mapping) else [given]

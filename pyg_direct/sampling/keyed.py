@@ -298,7 +298,7 @@ class KeyedSampler:
             for seed, num_nodes in zip(seeds, self.graph.csc.num_nodes.tolist(), strict=True):
                 if seed is not None:
                     check_ids(seed, num_nodes, "seeds")
-            raise AssertionError("a seed is no node, and each of them is one")
+            raise AssertionError("a seed is not a node, and each of them is one")
         return sampled
 
     @functools.cached_property

@@ -19,7 +19,7 @@ def check_weights(config: NegativeSampling, num_src: int, num_dst: int) -> None:
     """Check the weights of `neg_sampling` once, for graphs of so many sources and destinations.
 
     Raises:
-        TypeError: weights that are no tensor.
+        TypeError: weights that are not a tensor.
         ValueError: not one for each node, negative or infinite ones, or none above 0.
     """
     for name, weight, num_nodes in (
@@ -49,7 +49,7 @@ def sample_ends(sample: Callable[..., Any], seed: Any, seed_time: Any = None) ->
     """Sample a subgraph around each link, whose two ends share its number.
 
     PyG numbers subgraphs by the position of a seed modulo the number of positive links. That tells
-    the ends of one link apart where the number of all links is no multiple of it.
+    the ends of one link apart where the number of all links is not a multiple of it.
 
     Args:
         sample: called with the other two arguments; returns an output with `batch`.

@@ -131,7 +131,7 @@ class NeighborSampler(BaseSampler):
             nodes still; then a sum over two hops or more is no longer an unbiased estimate.
 
     Raises:
-        ValueError: bad edges, fan-outs or options; times that are no integers, or on nodes and
+        ValueError: bad edges, fan-outs or options; times that are not integers, or on nodes and
             edges at once; weights that are not on edges, negative, infinite or NaN.
 
     Example:

@@ -53,7 +53,7 @@ class Audit:
 
     @property
     def ok(self) -> bool:
-        """Whether there is no finding."""
+        """Whether nothing was found."""
         return not self.wrong
 
     def __str__(self) -> str:
@@ -146,7 +146,7 @@ def _law_of(loader: Any, time_attr: str | None, weight_attr: str | None) -> Law:
         )
     for name, attribute in (("time_attr", time_attr), ("weight_attr", weight_attr)):
         if attribute is not None and not any(attribute in store for store in data.stores):
-            raise ValueError(f"{name}={attribute!r} is no attribute of the data.")
+            raise ValueError(f"{name}={attribute!r} is not an attribute of the data.")
     kinds: list[Any] = [None] if isinstance(data, Data) else data.edge_types
     hops: Any = []
     if getattr(sampler, "num_neighbors", None) is not None:

@@ -284,7 +284,7 @@ LINKS = torch.arange(10).view(2, 5)
         (LinkNeighborLoader, {"edge_label_time": SEEDS}, "'time_attr' is not set"),
         # Two meanings of one name.
         (NeighborLoader, {"time_attr": "number"}, "attribute of nodes and of edges; rename one"),
-        (NeighborLoader, {"weight_attr": "node_time"}, "'node_time' is no attribute of the edges"),
+        (NeighborLoader, {"weight_attr": "node_time"}, "'node_time' is not an attribute"),
         # A sampler says it all.
         (NeighborLoader, {"neighbor_sampler": "ready", "disjoint": True}, "disjoint"),
         (NeighborLoader, {"neighbor_sampler": "ready", "time_attr": "node_time"}, "time_attr"),

@@ -338,7 +338,7 @@ def test_what_is_refused(wrong: Any) -> None:
     ("mode", "message"),
     [
         ("reverse", "finds no reverse of .*rates.*'rev_rates'.*Name it"),
-        (BUYS, "is no reverse of .*must lead from 'item' to 'user'"),
+        (BUYS, "is not the reverse of .*must lead from 'item' to 'user'"),
         (("item", "no", "user"), "must be True or 'self'"),
     ],
 )

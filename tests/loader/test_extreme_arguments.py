@@ -125,7 +125,7 @@ BAD_INDICES = {
 def test_pointers_of_a_store_that_lie(case: str) -> None:
     def attempt() -> None:
         stores = example_stores(BAD_POINTERS[case], np.array([0, 1, 2]))
-        with pytest.raises(ValueError, match="is no valid CSC"):
+        with pytest.raises(ValueError, match="is not a valid CSC"):
             list(NeighborLoader(stores, [3], torch.arange(3)))
 
     in_child(attempt)
@@ -135,7 +135,7 @@ def test_pointers_of_a_store_that_lie(case: str) -> None:
 def test_indices_of_a_store_that_lie(case: str) -> None:
     def attempt() -> None:
         stores = example_stores(np.array([0, 1, 2, 3]), BAD_INDICES[case])
-        with pytest.raises(ValueError, match=r"data refers to node|is no valid CSC"):
+        with pytest.raises(ValueError, match=r"data refers to node|is not a valid CSC"):
             list(NeighborLoader(stores, [3], torch.arange(3)))
 
     in_child(attempt)
@@ -183,7 +183,7 @@ def test_a_sparse_tensor_that_lies() -> None:
             rowptr=pointers, col=torch.arange(3), sparse_sizes=(3, 3), trust_data=True,
             is_sorted=True,
         )  # fmt: skip
-        with pytest.raises(ValueError, match="is no valid CSC"):
+        with pytest.raises(ValueError, match="is not a valid CSC"):
             NeighborLoader(Data(adj_t=adj_t, num_nodes=3), [3])
 
     in_child(attempt)

@@ -130,7 +130,7 @@ def test_binary_negatives(disjoint, amount):
 @pytest.mark.parametrize("key", [None, ("author", "writes", "paper"), ("paper", "cites", "paper")])
 @pytest.mark.parametrize("amount", [0.5, 1.5, 2])
 def test_ends_of_a_link_share_a_subgraph_with_fractional_negatives(key, amount):
-    """PyG gives the ends different numbers where the amount is no integer."""
+    """PyG gives the ends different numbers where the amount is not an integer."""
     data = graph() if key is None else papers_and_authors()
     links = data.edge_index if key is None else (key, data[key].edge_index)
     loader = LinkNeighborLoader(

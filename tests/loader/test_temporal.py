@@ -207,7 +207,7 @@ def test_is_sorted():
 @pytest.mark.parametrize(
     ("change", "arguments", "message"),
     [
-        ({}, {"time_attr": "nothing"}, "time_attr='nothing' is no attribute"),
+        ({}, {"time_attr": "nothing"}, "time_attr='nothing' is not an attribute"),
         ({"node_time": torch.rand(5)}, {"time_attr": "node_time"}, "integer times"),
         ({}, {"time_attr": "edge_time"}, "input_time is needed"),
         ({}, {"input_time": torch.arange(5)}, "time_attr is not"),

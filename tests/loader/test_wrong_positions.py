@@ -1,4 +1,4 @@
-"""Positions of seeds that are no integers, two graphs as stores, and graphs without edges."""
+"""Positions of seeds that are not integers, two graphs as stores, and graphs without edges."""
 
 from __future__ import annotations
 

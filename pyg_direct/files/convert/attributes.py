@@ -99,7 +99,7 @@ def check_range(ids: Tensor, end: int, name: str, first: int) -> Tensor:
     """Return ids as int64, if they are in [0, end).
 
     Raises:
-        ValueError: one is not, or they are no integers; the entry is named, from `first` on.
+        ValueError: one is not, or they are not integers; the entry is named, from `first` on.
     """
     if ids.is_floating_point() or ids.dtype == torch.bool:
         raise ValueError(f"{name} must hold ids, which are integers, got {ids.dtype}.")

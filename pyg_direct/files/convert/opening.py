@@ -32,7 +32,7 @@ def open_rows(source: ArraySource, name: str, are_ends: bool = False) -> Rows:
             f"places: write what a pipe or device gives to a file first."
         )
     if not path.is_file():
-        raise FileNotFoundError(f"{path} is no file.")
+        raise FileNotFoundError(f"{path} is not a file.")
     kind = path.name.lower().removesuffix(".gz").rpartition(".")[2]
     wanted = "edge_index" if are_ends else name
     if kind == "npy":

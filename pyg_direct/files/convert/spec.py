@@ -59,7 +59,7 @@ class EdgeSpec:
         type: None in a homogeneous graph.
         ends: integers [2, E] or [E, 2], or two columns: source and destination.
         attributes: one entry an edge, in the order of `ends`.
-        symmetrise: add the reverse of every edge that is no self-loop, with the same attributes,
+        symmetrise: add the reverse of every edge that is not a self-loop, with the same attributes,
             behind all edges that are given.
         deduplicate: keep the first of the edges that have the same ends.
         self_loops: "keep" them as they are, "remove" them, or "add" one for every node in place of
@@ -121,11 +121,11 @@ class GraphSpec:
             )
         if self.time_attr is not None and not of_nodes and not of_edges:
             raise ValueError(
-                f"time_attr={self.time_attr!r} is no attribute of the nodes or of the edges."
+                f"time_attr={self.time_attr!r} is not an attribute of the nodes or of the edges."
             )
         weighted = any(self.weight_attr in edge.attributes for edge in self.edges)
         if self.weight_attr is not None and not weighted:
-            raise ValueError(f"weight_attr={self.weight_attr!r} is no attribute of the edges.")
+            raise ValueError(f"weight_attr={self.weight_attr!r} is not an attribute of the edges.")
 
     def description(self) -> Any:
         """Return all fields as JSON has them."""

@@ -133,7 +133,7 @@ def open_table(path: Path, kind: str, source: ArraySource, name: str, are_ends: 
         try:
             file = parquet.ParquetFile(path)
         except convert_package("pyarrow").ArrowInvalid as error:
-            raise ValueError(f"{path} is no parquet file: {error}.") from None
+            raise ValueError(f"{path} is not a parquet file: {error}.") from None
         columns = _columns(file.schema_arrow.names, source, name, are_ends, path)
         length = file.metadata.num_rows
 

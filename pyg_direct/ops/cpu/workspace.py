@@ -125,7 +125,7 @@ class CpuWorkspace(CpuDrawing):
         self._begin(sizes)
         self._node_bound[:] = counts = np.array(sizes, np.int64)
         self._make_room()
-        # Before they are entered: if one is no node, the next batch must not know the others.
+        # Before they are entered: if one is not a node, the next batch must not know the others.
         self._node_ptr[1] = counts
         subgraph = 0
         for t, seed in enumerate(seeds):

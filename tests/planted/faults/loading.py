@@ -384,7 +384,7 @@ FAULTS = [
         "tests/loader/test_input_nodes.py::test_input_nodes",
     ),
     Fault(
-        "positions that are no integers are cut to such",
+        "positions that are not integers are cut to such",
         SEEDS,
         'dtype.removeprefix("torch.").rstrip("0123456789") not in ("int", "uint"):',
         'dtype.removeprefix("torch.").rstrip("0123456789") not in ("int", "uint", "float"):',

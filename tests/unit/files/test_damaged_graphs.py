@@ -1,4 +1,4 @@
-"""Directories that are no saved graph, or no longer the one that was saved."""
+"""Directories that are not a saved graph, or no longer the one that was saved."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ def edit_header(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
 
 
 def test_no_graph_at_all(tmp_path: Path) -> None:
-    with pytest.raises(InvalidGraphFileError, match="is no saved graph: it has no graph"):
+    with pytest.raises(InvalidGraphFileError, match="is not a saved graph: it has no graph"):
         pyg_direct.open(tmp_path)
-    with pytest.raises(InvalidGraphFileError, match="is no saved graph"):
+    with pytest.raises(InvalidGraphFileError, match="is not a saved graph"):
         pyg_direct.open(tmp_path / "nowhere")
 
 
@@ -193,7 +193,7 @@ def test_files_elsewhere_are_not_read_though_they_fit(saved: Path) -> None:
     path = file_of(saved, "indices")
     path.rename(saved.parent / "secret.bin")
     edit_header(saved, lambda content: content["indices"].update(file="../secret.bin"))
-    with pytest.raises(InvalidGraphFileError, match="is no name of a file in the directory"):
+    with pytest.raises(InvalidGraphFileError, match="is not the name of a file in the directory"):
         pyg_direct.open(saved)
 
 

@@ -218,7 +218,7 @@ def test_wrong_files(folder: Path) -> None:
     (folder / "e.txt").write_text("1 2")
     refused(folder, "of no known kind: .npy", of(folder, "e.txt"))
     for kind, match in (("npy", "no NumPy array"), ("npz", "no .npz file"), ("pt", "must hold a"),
-                        ("parquet", "no parquet file")):  # fmt: skip
+                        ("parquet", "not a parquet file")):  # fmt: skip
         (folder / f"e.{kind}").write_bytes(b"something else")
         refused(folder, match, of(folder, f"e.{kind}"))
     np.savez(folder / "two.npz", a=np.zeros(1), b=np.zeros(1))
