@@ -1,9 +1,8 @@
 """Rows that a cache on the GPU leaves to be read from host memory, by policy and size.
 
 Batches are sampled on the CPU, and what a cache would hold of them is counted: no GPU takes part.
-The policies are those of `cache_policy=` and the estimate from degrees and fan-outs, which samples
-nothing (`graph/visits.py`). Belady's cache, which knows all batches to come and keeps the rows that
-are needed soonest, is the bound of caches that change.
+The policies are those of `cache_policy=`. Belady's cache, which knows all batches to come and keeps
+the rows that are needed soonest, is the bound of caches that change.
 
     python -m benchmarks cache_policies --root FOLDER  # holds debian/
 """
@@ -29,7 +28,7 @@ from pyg_direct.loading.cache import PRESAMPLED_BATCHES
 TITLE = "Rows left to host memory by a cache on the GPU"
 GRAPHS = ("power law", "community", "debian")
 SHARES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5)  # rows that a cache holds, of all
-POLICIES = ("presample", "degree", "estimate")
+POLICIES = ("presample", "degree", "visits")
 NEVER = np.iinfo(np.int64).max
 Trace = Sequence[np.ndarray]
 """The ids of batches, one after another; those of a batch are distinct."""
@@ -51,7 +50,7 @@ def visits_of(data: Data, size: int, fanouts: list[int]) -> dict[str, np.ndarray
     return {
         "presample": counted,
         "degree": out_degrees(csc)[0],
-        "estimate": expected_visits(csc, every, np.array(fanouts)[:, None], size)[0],
+        "visits": expected_visits(csc, every, np.array(fanouts)[:, None], size)[0],
     }
 
 
@@ -116,8 +115,7 @@ def sections(result: dict[str, Any]) -> list[str]:
         f"Batches of {result['batch_size']} seeds, fan-outs {result['fanouts']}; "
         f"{result['batches']} of them are counted.",
         "Rows read from host memory, in percent of all rows of the batches, where a cache holds",
-        "so many of the rows of the graph. `presample` and `degree` are values of `cache_policy=`;",
-        "the estimate follows from fan-outs and degrees, and samples nothing. In the last row,",
+        "so many of the rows of the graph, by the values of `cache_policy=`. In the last row,",
         f"what the {PRESAMPLED_BATCHES} sampled batches predicted of `presample`: of rows that",
         "they met by chance it promises too much.",
     ]

@@ -16,7 +16,7 @@ from torch_geometric.sampler import NegativeSampling
 from .pyg import SubgraphType
 
 PLACES = ("auto", "host", "device")
-CACHE_POLICIES = ("presample", "degree")
+CACHE_POLICIES = ("visits", "presample", "degree")
 
 MAX_WINDOW = 1 << 62  # so that a time minus a window can be told from the least time
 
@@ -163,8 +163,8 @@ def check_cache(cache: Any, policy: Any) -> None:
 
     Args:
         cache: None, "auto", bytes as an int, or a float, the share of the tables on the host.
-        policy: "presample", "degree", a tensor with a number for each node, or a dict of such by
-            node type.
+        policy: "visits", "presample", "degree", a tensor with a number for each node, or a dict of
+            such by node type.
     """
     sizes = cache is None or cache == "auto" or (_is_number(cache) and cache >= 0)
     if not sizes or (isinstance(cache, float) and not cache <= 1):
@@ -180,7 +180,7 @@ def check_cache(cache: Any, policy: Any) -> None:
             f"cache_policy must be one of {', '.join(CACHE_POLICIES)}, a tensor [num_nodes], or a "
             f"dict of tensors by node type, got {policy!r}."
         )
-    if cache is None and policy != "presample":
+    if cache is None and not (isinstance(policy, str) and policy == "visits"):
         raise ValueError("cache_policy has no meaning without cache=.")
 
 

@@ -103,7 +103,7 @@ class LinkNeighborLoader(DirectLoader, torch_geometric.loader.LinkNeighborLoader
         ids: str = "host",
         gather_blocks: int | None = None,
         cache: str | int | float | None = None,
-        cache_policy: Any = "presample",
+        cache_policy: Any = "visits",
         feature_dtype: torch.dtype | None = None,
         seed: int | None = None,
         prefetch: int = DEFAULT_PREFETCH,

@@ -87,10 +87,12 @@ class NeighborLoader(DirectLoader, torch_geometric.loader.NeighborLoader):  # ty
             `device_bytes`. Filled when the loader is first iterated; batches have the same bits
             with any cache, and cached rows follow their tensors as copies do. Where memory is
             short, a smaller cache is made, with a warning. None: no cache.
-        cache_policy: which rows: those of the nodes in 64 batches (at most an epoch) that are
-            sampled beforehand, 'presample'; those with most edges that leave them, 'degree'; or
-            those with the largest numbers in a tensor [num_nodes] of yours, with node types in a
-            dict of such, where 0 stands for nodes that are never cached.
+        cache_policy: which rows: those of nodes that batches visit most by seeds, fan-outs and
+            degrees, 'visits' (of a sampler that is not of this package, 'presample'); those in 64
+            batches (at most an epoch) that are sampled beforehand, with their weights and times,
+            'presample'; those with most edges that leave them, 'degree'; or those with the largest
+            numbers in a tensor [num_nodes] of yours, with node types in a dict of such, where 0
+            stands for nodes that are never cached.
         feature_dtype: torch.float32, float16 or bfloat16: what batches get the narrow attributes
             of nodes and edges in, which are those stored as float16, bfloat16 or by
             `pyg_direct.quantize`. They are decoded while they are gathered, and have the bits of
@@ -179,7 +181,7 @@ class NeighborLoader(DirectLoader, torch_geometric.loader.NeighborLoader):  # ty
         ids: str = "host",
         gather_blocks: int | None = None,
         cache: str | int | float | None = None,
-        cache_policy: Any = "presample",
+        cache_policy: Any = "visits",
         feature_dtype: torch.dtype | None = None,
         seed: int | None = None,
         prefetch: int = DEFAULT_PREFETCH,

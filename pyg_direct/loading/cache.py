@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch_geometric.sampler import NodeSamplerInput
 
 from ..batch.assemble import node_tables_of
 from ..ops.host import keys as rng
@@ -40,14 +41,30 @@ def _visits(loader: Any, policy: Any, num_nodes: Mapping[Any, int]) -> dict[Any,
     """Return how often each node is expected to be visited, float64 [N_t] by type, on any scale."""
     if not isinstance(policy, str):
         return given_visits(policy, num_nodes)
-    if policy == "presample":
+    ours = isinstance(loader._sampler, NeighborSampler)
+    if policy == "presample" or (policy == "visits" and not ours):
         return presampled_visits(loader, num_nodes)
-    if not isinstance(loader._sampler, NeighborSampler):
+    if not ours:
         raise ValueError(
             f"cache_policy='degree' needs pyg_direct's own NeighborSampler, which knows the graph, "
             f"got {type(loader._sampler).__name__}. Use 'presample', or pass a tensor."
         )
-    return keyed(loader._sampler).out_degrees()
+    if policy == "degree":
+        return keyed(loader._sampler).out_degrees()
+    ends = _seed_nodes(loader.input_data[torch.arange(loader._num_seeds())])
+    size = (loader.batch_size or SEEDS_WITHOUT_BATCH_SIZE) * len(ends)
+    seeds: dict[Any, Tensor] = {}
+    for kind, ids in ends:
+        seeds[kind] = torch.cat([seeds[kind], ids]) if kind in seeds else ids
+    return keyed(loader._sampler).expected_visits(seeds, size)
+
+
+def _seed_nodes(inputs: Any) -> list[tuple[Any, Tensor]]:
+    """Return the nodes that seeds are, with their types: for links, those of both ends."""
+    if isinstance(inputs, NodeSamplerInput):
+        return [(inputs.input_type, inputs.node)]
+    source, target = (None, None) if inputs.input_type is None else inputs.input_type[::2]
+    return [(source, inputs.row), (target, inputs.col)]
 
 
 def given_visits(policy: Any, num_nodes: Mapping[Any, int]) -> dict[Any, Tensor]:

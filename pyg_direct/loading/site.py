@@ -33,7 +33,7 @@ class Placing(NamedTuple):
     ids: str = "host"
     gather_blocks: int | None = None
     cache: str | int | float | None = None
-    cache_policy: Any = "presample"
+    cache_policy: Any = "visits"
 
     def given(self) -> tuple[str, ...]:
         """Return the names of the arguments, but for the device, that are not at their defaults."""

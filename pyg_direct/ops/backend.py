@@ -220,7 +220,7 @@ class CacheRequest:
     """The cache of rows that loaders ask a backend for."""
 
     size: str | int | float  # as in `Backend.fill_cache`
-    policy: Any  # "presample", "degree", or tensors of the user's
+    policy: Any  # "visits", "presample", "degree", or tensors of the user's
     filled: bool = False
 
     def contradicts(self, other: CacheRequest) -> bool:

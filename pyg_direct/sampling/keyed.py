@@ -28,7 +28,7 @@ from ..core.types import (
 )
 from ..graph.from_pyg import Graph
 from ..graph.verify import verified
-from ..graph.visits import out_degrees
+from ..graph.visits import expected_visits, out_degrees
 from ..ops.backend import Backend
 from ..ops.host import keys as rng
 from ..ops.host.proximity import breadth_first_ranks
@@ -183,6 +183,18 @@ class KeyedSampler:
         """Return for each node of a type how early a breadth-first search meets it, int64 [N]."""
         csc = verified(self.backend.memory.to_numpy(self.graph.csc))
         return breadth_first_ranks(csc)[self.graph.node_types.index(node_type)]
+
+    def expected_visits(self, seeds: Mapping[Any, Tensor], batch_size: int) -> dict[Any, Tensor]:
+        """Return how likely each node is in a batch, float64 [N_t] by node type.
+
+        Args:
+            seeds: int64 [n_t] by node type, from which batches take theirs at random.
+            batch_size: seeds of a batch, of all types.
+        """
+        csc = verified(self.backend.memory.to_numpy(self.graph.csc))
+        given = [seeds[t].numpy() if t in seeds else None for t in self.graph.node_types]
+        visits = expected_visits(csc, given, self._plan.plan.fanouts, batch_size)
+        return dict(zip(self.graph.node_types, map(torch.from_numpy, visits), strict=True))
 
     def out_degrees(self) -> dict[Any, Tensor]:
         """Return how many edges leave each node, float64 [N_t] by node type."""

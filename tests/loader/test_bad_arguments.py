@@ -111,6 +111,8 @@ LOADER: dict[str, Iterable[Any]] = {
     "prefetch": (-1, 1.5, True, None, "2", Row(3, prefetch_factor=4, num_workers=1)),
     "features": ("gpu", None, 3, True, ["auto"]),
     "gather_blocks": (0, -1, 1.5, "2", True, [1]),
+    "cache": (-1, 1.5, "all", True, [1], float("nan")),
+    "cache_policy": ("lru", 5, None, [1], "degree"),
     "feature_dtype": (torch.float64, torch.int8, torch.float32, "float16", 16, [torch.float16]),
     "input_id": ("x", 3, [1, 2], torch.arange(5), torch.ones(EDGES), torch.zeros(2, 2)),
     "custom_cls": (3, "x", HeteroData, Data),

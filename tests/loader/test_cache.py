@@ -46,7 +46,7 @@ def batches(loader: Any) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("cache", SIZES)
-@pytest.mark.parametrize("policy", ["presample", "degree", "tensor"])
+@pytest.mark.parametrize("policy", ["visits", "presample", "degree", "tensor"])
 def test_batches_are_the_same_bits(device: Any, cache: Any, policy: Any) -> None:
     data = graph()
     chosen = torch.rand(400) if policy == "tensor" else policy
@@ -108,6 +108,22 @@ def test_presampled_rows_are_hit_more_often_than_others(device: Any) -> None:
     assert shares[True] > 1.5 * shares[False]
 
 
+@pytest.mark.parametrize("links", [False, True])
+def test_visits_go_by_the_seeds(device: Any, links: bool) -> None:
+    """Two rings: only the nodes of the one with seeds are cached, whatever the degrees."""
+    ring = torch.stack([torch.arange(50), (torch.arange(50) + 1) % 50])
+    edge_index = torch.cat([ring, ring + 50, ring.flip(0) + 50], 1)
+    data = Data(x=torch.randn(100, 20), edge_index=edge_index)
+    given = {"features": "host", "cache": 1.0, "batch_size": 10, "seed": 0}
+    if links:
+        loader: Any = LinkNeighborLoader(data, [2], edge_label_index=ring, **given)
+    else:
+        loader = NeighborLoader(data, [2], input_nodes=torch.arange(50), **given)
+    list(loader)
+    assert "50 of 100 rows" in str(loader.placement)
+    assert loader.stats().cache_hits == loader.stats().nodes
+
+
 def test_random_numbers_of_the_user_are_left_alone(device: Any) -> None:
     class Sampler(NeighborSampler):
         def sample_from_nodes(self, index: NodeSamplerInput, **given: Any) -> Any:
@@ -160,7 +176,10 @@ def test_on_the_cpu_it_has_no_effect_and_is_named() -> None:
         ({"cache": 1.5}, "cache must be"),
         ({"cache": True}, "cache must be"),
         ({"cache": float("nan")}, "cache must be"),
-        ({"cache": 10, "cache_policy": "lru"}, "cache_policy must be one of presample, degree"),
+        (
+            {"cache": 10, "cache_policy": "lru"},
+            "cache_policy must be one of visits, pre",
+        ),
         ({"cache": 10, "cache_policy": torch.ones(3, 3)}, "cache_policy must be"),
         ({"cache_policy": "degree"}, "has no meaning without cache="),
     ],
