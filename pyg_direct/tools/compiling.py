@@ -121,12 +121,11 @@ def _loaders(package: Any) -> Iterator[Any]:
 
 def _run_models(package: Any) -> None:
     """Run inference, and train for an epoch."""
-    from torch_geometric.nn.models import GraphSAGE
+    from torch_geometric.nn.models import GAT, GraphSAGE
 
     data = _graph()
     loader = package.NeighborLoader(data, [10, 10], batch_size=NODES, device="cpu")
-    for kind in ("mean", "max"):
-        model = GraphSAGE(8, 4, 2, 4, aggr=kind)
+    for model in (*(GraphSAGE(8, 4, 2, 4, aggr=kind) for kind in ("mean", "max")), GAT(8, 4, 2, 4)):
         package.inference(model, data, inputs=("x", "edge_index"))
         fast = package.accelerate(model, loader)
         for batch in loader:
