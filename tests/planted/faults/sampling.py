@@ -34,7 +34,7 @@ FAULTS = [
         "tests/loader/test_random_state.py::test_calls_draw_anew",
     ),
     Fault(
-        "samplers over one graph use the window of the first one",
+        "samplers over one graph use the law of the first one",
         KEYED,
         "fanouts, given.replace, disjoint, given.temporal_strategy, given.sampling,",
         "fanouts, given.replace, disjoint, given.temporal_strategy,",

@@ -110,6 +110,7 @@ def test_several_threads(monkeypatch: pytest.MonkeyPatch, cores: int, num_nodes:
 def test_ids_of_64_bits(monkeypatch: pytest.MonkeyPatch, end: int) -> None:
     """As if `end` were 2^31: of the sources, or of the edges, too."""
     monkeypatch.setattr(sorting, "INT32_END", end)
+    monkeypatch.setattr(sorting, "EDGES_PER_BUCKET", 16)
     row, col = np.random.default_rng(0).integers(0, 900, (2, 900))
     result = compress(row, col, 900, 900, trusted=False)
     assert_is_csc(result, row, col, 900)

@@ -210,6 +210,24 @@ def test_finished_batches_wait_for_the_consumer(clock) -> None:
     assert loader.stats().ready_seconds == pytest.approx(3.0)
 
 
+def test_what_was_counted_is_added_up_where_nobody_asks() -> None:
+    loader = loader_of(batch_size=2)
+    assert len(loader) > 2 * recorder.MOST_MADE
+    for _ in loader:
+        assert len(loader._recorder._epochs[-1].made) < recorder.MOST_MADE
+
+
+def test_batches_that_nobody_took_are_forgotten(clock) -> None:
+    """Those of an epoch that was broken off, else their numbers wait in the next one."""
+    found = Recorder()
+    found.begin()
+    found.ready(5)
+    clock.spend(9)
+    found.begin()
+    found.hand_over(found.ask(), 5)
+    assert found._epochs[-1].ready == 0
+
+
 def test_verdict_of_a_slow_model(clock) -> None:
     loader = loader_of(transform=lambda batch: clock.spend(0.07) or batch)
     verdict = run(loader, clock, 0.93).verdict
