@@ -25,6 +25,7 @@ from .arguments import (
     kind_of,
     map_edges,
     modes_of,
+    modes_of_torch,
     run_plain,
     tensors_of,
 )
@@ -238,8 +239,10 @@ class Acceleration:
             )
 
     def _key(self, inputs: dict[str, Any]) -> tuple[Any, ...]:
-        return tuple(modes_of(self.plain)), tuple(
-            (name, kind_of(value)) for name, value in inputs.items()
+        return (
+            tuple(modes_of(self.plain)),
+            tuple((name, kind_of(value)) for name, value in inputs.items()),
+            modes_of_torch(),
         )
 
 

@@ -64,6 +64,13 @@ def modes_of(module: torch.nn.Module) -> list[Any]:
     return found
 
 
+def modes_of_torch() -> tuple[Any, ...]:
+    """Return the settings of torch that a forward may ask for and decide by."""
+    devices = ("cpu", "cuda")
+    mixed = [(torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in devices]
+    return (*mixed, torch.get_default_dtype(), torch.get_num_threads(), torch.is_grad_enabled())
+
+
 def kind_of(value: Any) -> Any:
     """Return what has to be the same of an argument for a recorded forward to hold."""
     if isinstance(value, SampledEdges):

@@ -135,6 +135,7 @@ class Recorded:
     ) -> None:
         modules = list(model.modules())
         self._inside = [vars(m) for m in modules if recorded_through(m)]
+        self._called = [vars(m) for m in modules if not recorded_through(m)]
         self._hooks = [
             value for m in modules for name, value in vars(m).items() if name.endswith("_hooks")
         ]
@@ -159,6 +160,8 @@ class Recorded:
                 found.append([v if type(v) in SIMPLE else id(v) for v in entries])
             elif not isinstance(value, Tensor):
                 found.append(id(value))
+        for own in self._called:  # the forward around them may read their numbers and texts
+            found.append([v for v in own.values() if type(v) in SIMPLE])
         return found
 
     def _all_parts(self) -> list[Any]:

@@ -22,6 +22,9 @@ aten = torch.ops.aten
 STREAMED = {"sum", "mean", "amax", "amin", "max", "min", "any", "all"}
 
 
+# Where the operation that writes to no argument has another overload name.
+_NEW_TENSORS = {aten.pow_.Scalar: aten.pow.Tensor_Scalar, aten.pow_.Tensor: aten.pow.Tensor_Tensor}
+
 R = TypeVar("R", Leaf, ConstantTensor)
 
 
@@ -290,7 +293,9 @@ class Run:
         elif name == "copy_":
             found = self._copied(given["src"], target)
         else:
-            pure = getattr(getattr(aten, name[:-1], None), overload_of(func), None)
+            pure = _NEW_TENSORS.get(func) or getattr(
+                getattr(aten, name[:-1], None), overload_of(func), None
+            )
             if pure is None or torch.Tag.pointwise not in pure.tags:
                 return None
             found = self.row_wise(pure, args, kwargs)

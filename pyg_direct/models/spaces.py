@@ -262,6 +262,15 @@ def same(first: Any, second: Any) -> bool:
     return type(first) is type(second) and bool(first == second)
 
 
+def other_numbers(value: Any) -> Any:
+    """Return other numbers for those of a tensor."""
+    if not isinstance(value, Tensor):
+        return value
+    if value.is_floating_point():
+        return value.flip(0) * -3 + 1.5 if value.dim() > 0 else value * -3 + 1.5
+    return ~value if value.dtype is torch.bool else torch.zeros_like(value)
+
+
 def space_by_behaviour(full: Any, part: Any, example: Example) -> Space | None:
     """Tell the space of a value from what an operation gave for all rows and for some of them.
 

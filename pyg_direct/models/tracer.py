@@ -31,6 +31,7 @@ from .spaces import (
     Whole,
     ends,
     entry,
+    other_numbers,
     same,
     space_by_behaviour,
 )
@@ -61,6 +62,8 @@ class ProbingTracer(fx.Tracer):
     Raises:
         CutError: control flow that depends on data, or an operation that fails on the example.
     """
+
+    proxy_buffer_attributes = True  # so that what is computed of them is recorded, too
 
     def __init__(self, example: Example) -> None:
         super().__init__()
@@ -102,6 +105,7 @@ class ProbingTracer(fx.Tracer):
         if kind == "get_attr":
             value = self._run(node, (), {})
             node.meta.update(space=Constant(), stage=0, full=value, part=value, mutates=[])
+            node.meta["state"] = not str(target).startswith("_tensor_constant")
         return node
 
     def create_proxy(
@@ -129,8 +133,16 @@ class ProbingTracer(fx.Tracer):
             known = isinstance(full, torch.Size) or type(full) is tuple
             return tuple(entries) if known else type(full)(entries)
         if isinstance(space, Constant) and isinstance(full, (bool, int, float, str, type(None))):
-            return full  # such as x.size(-1): the model may decide by it
+            # The model may decide by x.size(-1), not by what changes with a parameter or buffer.
+            return proxy if self._depends_on_state(proxy.node) else full
         return proxy
+
+    def _depends_on_state(self, node: fx.Node) -> bool:
+        """Whether a number is other for other numbers in the parameters and buffers."""
+        state = [n for n in node.all_input_nodes if n.meta.get("state")]
+        if not all(isinstance(n.meta["full"], Tensor) for n in state):
+            return True
+        return bool(state) and self._differs_with(node, lambda n: n in state)
 
     def call_module(
         self, m: torch.nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any
@@ -171,6 +183,7 @@ class ProbingTracer(fx.Tracer):
             meta["class"] = type(module).__name__
         spaces = [n.meta["space"] for n in node.all_input_nodes]
         meta["stage"] = max((n.meta["stage"] for n in node.all_input_nodes), default=0)
+        meta.setdefault("state", any(n.meta.get("state") for n in node.all_input_nodes))
         full_args = _values(node, "full")
         versions = [(n, n.meta["full"]._version) for n in _tensor_nodes(node)]
         try:
@@ -228,16 +241,14 @@ class ProbingTracer(fx.Tracer):
         if not any(isinstance(n.meta["space"], (Nodes, Edges)) for n in _tensor_nodes(node)):
             return False
 
-        def other(n: fx.Node) -> Any:
-            value = n.meta["full"]
-            if not isinstance(n.meta["space"], (Nodes, Edges)) or not isinstance(value, Tensor):
-                return value
-            if value.is_floating_point():
-                return value.flip(0) * -3 + 1.5
-            return ~value if value.dtype is torch.bool else torch.zeros_like(value)
+        return self._differs_with(node, lambda n: isinstance(n.meta["space"], (Nodes, Edges)))
 
+    def _differs_with(self, node: fx.Node, which: Callable[[fx.Node], bool]) -> bool:
+        """Whether an operation gives something else where some of its inputs are others."""
+
+        lookup = lambda n: other_numbers(n.meta["full"]) if which(n) else n.meta["full"]  # noqa: E731
         try:
-            found = self._run(node, *fx.node.map_arg((node.args, node.kwargs), other))
+            found = self._run(node, *fx.node.map_arg((node.args, node.kwargs), lookup))
         except Exception:  # an operation that takes only some numbers
             return True
         return not same(node.meta["full"], found)
@@ -326,7 +337,10 @@ class ProbingTracer(fx.Tracer):
     ) -> tuple[Callable[[fx.Node], Any], Callable[[fx.Node], Any]]:
         """Return arguments without the edges of others, and also with other rows for strangers."""
         kept: dict[Any, Tensor] = {}
-        near = {key: _mask(count) for key, count in self._example.node_counts.items()}
+        near = {
+            key: torch.zeros(count, dtype=torch.bool)
+            for key, count in self._example.node_counts.items()
+        }
         for key, row in rows.items():
             near[key][row] = True
         wanted = {key: mask.clone() for key, mask in near.items()}
@@ -394,10 +408,6 @@ def _first(node: fx.Node) -> fx.Node:
 
 def _gives_several(node: fx.Node) -> bool:
     return "outputs" in node.meta and isinstance(node.meta["full"], dict)
-
-
-def _mask(count: int) -> Tensor:
-    return torch.zeros(count, dtype=torch.bool)
 
 
 def _users_line() -> str:

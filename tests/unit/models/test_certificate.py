@@ -41,7 +41,7 @@ class Net(nn.Module):
         super().__init__()
         self.first, self.second = SAGEConv(WIDTH, 8), SAGEConv(8, OUT)
         self.norm, self.bias = nn.BatchNorm1d(8), nn.Parameter(torch.ones(8))
-        self.act = nn.Sequential(nn.Tanh())
+        self.act, self.drop = nn.Sequential(nn.Tanh()), nn.Dropout(0.0)
         self.register_buffer("mean", torch.zeros(8))
         self.between, self.scale, self.kind, self.parts = between, 2.0, "relu", [1.0, 2.0]
         self.losses, self.draws = [], torch.Generator().manual_seed(1)
@@ -115,6 +115,10 @@ CHANGES = {
         lambda net: net.act.register_forward_pre_hook(lambda m, args: (args[0] * 2,)),
     ),
     "module": (lambda net, h: net.act(h), lambda net: setattr(net, "act", nn.ReLU())),
+    "number of a part": (lambda net, h: h * (1 + net.drop.p), lambda net: setattr(net.drop, "p", 1)),
+    "number of a buffer": (
+        lambda net, h: h * sum(net.mean.tolist()), lambda net: net.mean.fill_(5.0),
+    ),
     "mode of a part": (lambda net, h: net.norm(h), lambda net: net.norm.eval()),
 }  # fmt: skip
 
@@ -131,6 +135,69 @@ def test_a_model_that_is_changed_later(name, loader, batch) -> None:
     change(model)
     expected = reference(copy.deepcopy(model), batch)
     torch.testing.assert_close(run(fast, batch), expected)
+
+
+DECIDES = {
+    "parameter": (
+        lambda net, h: h * 2 if net.bias[0].item() > 3 else h, lambda net: net.bias.data.fill_(5.0),
+    ),
+    "buffer": (
+        lambda net, h: h * 2 if net.mean.sum().item() > 3 else h, lambda net: net.mean.fill_(5.0),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DECIDES)
+def test_a_forward_that_decides_by_what_it_holds_runs_as_it_is(name, loader, batch) -> None:
+    between, change = DECIDES[name]
+    model = Net(between)
+    fast = accelerate(model, loader)
+    with pytest.warns(UserWarning, match="decides by data"):
+        torch.testing.assert_close(run(fast, batch), reference(model, batch))
+    change(model)
+    torch.testing.assert_close(run(fast, batch), reference(model, batch))
+
+
+MODES = {
+    "autocast": lambda: torch.autocast("cpu", torch.bfloat16),
+    "no gradients": torch.no_grad,
+}
+ASKS = {
+    "autocast": lambda net, h: h * 2 if torch.is_autocast_enabled("cpu") else h,
+    "no gradients": lambda net, h: h * 2 if torch.is_grad_enabled() else h,
+}
+
+
+@pytest.mark.filterwarnings("ignore:pyg_direct.accelerate runs")
+@pytest.mark.parametrize("name", MODES)
+def test_a_forward_that_decides_by_a_mode_of_torch(name, loader, batch) -> None:
+    model = Net(ASKS[name])
+    fast = accelerate(model, loader)
+    run(fast, batch)
+    with MODES[name]():
+        found, expected = run(fast, batch), reference(model, batch)
+    torch.testing.assert_close(found, expected, rtol=0.05, atol=0.05)
+    torch.testing.assert_close(run(fast, batch), reference(model, batch))
+
+
+def test_a_forward_that_decides_by_the_default_dtype(loader, batch) -> None:
+    model = Net(lambda net, h: h * torch.get_default_dtype().itemsize)
+    fast = accelerate(model, loader)
+    run(fast, batch)
+    torch.set_default_dtype(torch.float64)
+    try:
+        found, expected = run(fast, batch), reference(model, batch)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    torch.testing.assert_close(found, expected)
+
+
+def test_shapes_of_parameters_and_buffers_are_numbers(loader, batch) -> None:
+    """A model that reads them is accelerated."""
+    model = Net(lambda net, h: h * net.bias.size(0) / net.mean.size(0) + net.mean * net.bias)
+    fast = accelerate(model, loader)
+    torch.testing.assert_close(run(fast, batch), reference(model, batch))
+    assert fast.acceleration.reason == ""
 
 
 def scaled_by_global(net, h):

@@ -57,6 +57,23 @@ def test_homogeneous_models(name, small_blocks):
     assert not found.requires_grad
 
 
+class Powers(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = SAGEConv(WIDTH, 8), SAGEConv(8, OUT)
+
+    def forward(self, x, edge_index):
+        h = self.first(x, edge_index).abs().add(1).pow_(-0.5)
+        h **= 2
+        return self.second(h.pow_(h), edge_index)
+
+
+def test_powers_in_place(small_blocks):
+    model, inputs = Powers(), graph_inputs()
+    found = inference(model, Data(**inputs), tuple(inputs), num_workers=small_blocks)
+    assert_close(found, forward(model, inputs))
+
+
 @pytest.mark.parametrize("name", HETEROGENEOUS)
 def test_heterogeneous_models(name, small_blocks):
     model = HETEROGENEOUS[name]()
