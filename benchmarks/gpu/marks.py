@@ -82,6 +82,17 @@ def need(stages: Stages, stage: str, *keys: str) -> Any:
 Judgement = tuple[float | None, bool | None, str]
 
 
+def batches_right(stages: Stages) -> Judgement:
+    """Batches of all kinds of loaders in all places equal the CPU's."""
+    table = need(stages, "right", "table")
+    cells = [
+        (kind, place, problem) for kind, row in table.items() for place, problem in row.items()
+    ]
+    wrong = [f"{kind}, {place}: {problem}" for kind, place, problem in cells if problem]
+    why = f"{len(cells) - len(wrong)} of {len(cells)} places of {len(table)} kinds of loaders"
+    return len(wrong), not wrong, "; ".join([why, *wrong[:3]])
+
+
 def tests_pass(stages: Stages) -> Judgement:
     """All GPU tests ran and passed."""
     counts, outcome = need(stages, "tests", "counts"), need(stages, "tests", "outcome")
@@ -182,6 +193,7 @@ def no_growth(stages: Stages) -> Judgement:
 
 Judge = Callable[[Stages], Judgement]
 MARKS: tuple[tuple[str, str, Judge], ...] = (
+    ("batches as on the CPU", "none differs", batches_right),
     ("GPU tests", "none fails", tests_pass),
     ("compute-sanitizer", "no finding", sanitizer_clean),
     (

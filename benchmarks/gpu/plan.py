@@ -71,17 +71,18 @@ FULL_SECONDS = 570
 # In order of value: a run that is cut off has the first ones.
 STAGES = (
     Stage("info", 25, "benchmarks.gpu.checks:describe"),
-    Stage("tests", 115, "benchmarks.gpu.checks:run_tests", needs_gpu=True),
-    Stage("sanitizer", 90, "benchmarks.gpu.checks:sanitize", needs_gpu=True),
+    Stage("right", 80, "benchmarks.gpu.right:compare", needs_gpu=True),
+    Stage("tests", 85, "benchmarks.gpu.checks:run_tests", needs_gpu=True),
+    Stage("sanitizer", 60, "benchmarks.gpu.checks:sanitize", needs_gpu=True),
     Stage("gather", 45, "benchmarks.gpu.gather:gather"),
     Stage("graph", 25, "benchmarks.gpu.epochs:make_graph"),
     Stage("sampling", 30, "benchmarks.gpu.gather:sampling", needs_graph=True),
     Stage("small_hops", 20, "benchmarks.gpu.small_hops:small_hops"),
     Stage("quantized", 20, "benchmarks.gpu.gather:quantized"),
-    Stage("ours", 70, "benchmarks.gpu.epochs:ours", needs_graph=True),
-    Stage("in_memory", 35, "benchmarks.gpu.epochs:in_memory", needs_graph=True),
+    Stage("ours", 60, "benchmarks.gpu.epochs:ours", needs_graph=True),
+    Stage("in_memory", 30, "benchmarks.gpu.epochs:in_memory", needs_graph=True),
     Stage("pyg", 55, "benchmarks.gpu.epochs:pyg", needs_graph=True),
-    Stage("growth", 25, "benchmarks.gpu.epochs:growth", needs_graph=True),
+    Stage("growth", 20, "benchmarks.gpu.epochs:growth", needs_graph=True),
     Stage("wholegraph", 15, "benchmarks.gpu.wholegraph:run", needs_graph=True, needs_gpu=True),
 )
 

@@ -4,7 +4,8 @@
     python -m benchmarks gpu --only gather   # one stage; may be given several times
     python -m benchmarks gpu --quick         # no GPU: toy sizes in the emulator, no results
 
-It runs the GPU tests and compute-sanitizer, measures the link, the gather of plain and of quantized
+It compares batches of every kind of loader, wherever its graph and tables may lie, with the CPU's,
+runs the GPU tests and compute-sanitizer, measures the link, the gather of plain and of quantized
 rows, small batches by one block and by many, the sampling, and whole epochs of training against
 PyG's loader and against all data in GPU memory, and judges the numbers by the marks of `gpu_marks`.
 Each stage is a process of its own with a time limit, so one that fails or hangs spoils no other.
@@ -64,7 +65,7 @@ class Run:
         environment["commit"] = environment["commit"] or commit
         note = {"note": DRY_NOTE} if dry else {}
         self.result: dict[str, Any] = {
-            **note, "benchmark": "gpu", "quick": dry, "dry": dry, **environment,
+            **note, "benchmark": "gpu", "quick": plan == DRY, "dry": dry, **environment,
             "plan": plan._asdict(), "stages": {}, "marks": [],
         }  # fmt: skip
 
@@ -161,6 +162,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument(
         "--quick", "--dry", dest="dry", action="store_true", help="toy sizes in the emulator"
     )
+    parser.add_argument("--toy", action="store_true", help="toy sizes on a GPU, no results")
     parser.add_argument("--only", action="append", choices=names, help="a stage to run")
     parser.add_argument("--minutes", type=float, default=FULL_SECONDS / 60, help="for everything")
     parser.add_argument("--out", type=Path, help="folder for the result")
@@ -168,10 +170,11 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--growth-batches", type=int, help="over which memory must not grow")
     parser.add_argument("--commit", help="of the code, where it is no checkout")
     args = parser.parse_args(argv)
-    out = args.out or (DRY_OUT if args.dry else RESULTS)
-    if args.dry and out.resolve() == RESULTS.resolve():
-        parser.error("--quick measures nothing, so it does not write to the folder of the results")
-    plan = DRY if args.dry else FULL
+    toy = args.dry or args.toy
+    out = args.out or (DRY_OUT if toy else RESULTS)
+    if toy and out.resolve() == RESULTS.resolve():
+        parser.error("toy sizes measure nothing, so they do not go to the folder of the results")
+    plan = DRY if toy else FULL
     if args.growth_batches:
         plan = plan._replace(growth_batches=args.growth_batches)
     run = Run(out, args.logs, plan, args.dry, 60 * args.minutes, args.commit)

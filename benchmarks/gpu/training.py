@@ -15,6 +15,7 @@ from torch_geometric.data import Data
 
 from benchmarks.cpu import contestants
 from benchmarks.cpu.child import cpu_seconds
+from benchmarks.energy import open_meter
 from benchmarks.gpu.device import Context, Device
 from benchmarks.gpu.plan import Plan
 from benchmarks.statistics import spread
@@ -95,7 +96,8 @@ def measure(
     device.settle()
     wall: list[float] = []
     busy, sizes = [], []
-    cpu_before, begin = cpu_seconds(), time.perf_counter()
+    meter = open_meter(device.device.type == "cuda")
+    cpu_before, begin = cpu_seconds(), meter.read()
     for _ in range(rounds):
         start, marks = time.perf_counter(), []
         for _ in range(batches):
@@ -107,13 +109,17 @@ def measure(
         device.settle()
         wall.append(time.perf_counter() - start)
         busy.append(sum(device.between(*pair) for pair in marks) / wall[-1])
-    cpu, total = cpu_seconds() - cpu_before, time.perf_counter() - begin
+    cpu, end = cpu_seconds() - cpu_before, meter.read()
+    total, joules = end.seconds - begin.seconds, meter.joules(begin, end)
     return {
         "batches_per_round": batches,
         "ms": spread([1e3 * seconds / batches for seconds in wall]),
         "cpu_ms": 1e3 * cpu / (rounds * batches),
         "cores": cpu / total,
         "share_in_step": spread(busy),
+        "joules": {name: value / (rounds * batches) for name, value in joules.items()},
+        "watts": {name: value / total for name, value in joules.items()},
+        "energy_not_readable": meter.not_readable,
         **{name: float(np.mean([size[name] for size in sizes])) for name in sizes[0]},
         "device_bytes": device.memory(),
     }

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import copy
 import resource
-import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -28,8 +27,9 @@ from torch_geometric.nn import GraphSAGE, to_hetero
 
 import pyg_direct
 from benchmarks import graphbolt
+from benchmarks.energy import Meter, open_meter
 from benchmarks.graphs import debian_hetero
-from benchmarks.result import new_result, number, parser, table, write
+from benchmarks.result import new_result, number, parser, quartiles, table, write
 from benchmarks.statistics import spread
 from examples.common import SageEncoder
 from examples.debian import packages
@@ -174,7 +174,7 @@ def cpu_seconds() -> float:
     return sum(one.ru_utime + one.ru_stime for one in used)
 
 
-def measure(task: Task, rounds: int) -> list[dict[str, Any]]:
+def measure(task: Task, rounds: int, meter: Meter) -> list[dict[str, Any]]:
     """Train in turn; the first epoch of each, in which code is compiled, is thrown away."""
     ways = {
         (who, workers): epoch_of(task, who, workers)
@@ -183,19 +183,24 @@ def measure(task: Task, rounds: int) -> list[dict[str, Any]]:
     }
     wall: dict[Any, list[float]] = {way: [] for way in ways}
     cpu: dict[Any, list[float]] = {way: [] for way in ways}
+    joules: dict[Any, dict[str, list[float]]] = {way: {} for way in ways}
     for turn in range(-1, rounds):
         for way, epoch in ways.items():
-            begin, used = time.perf_counter(), cpu_seconds()
+            begin, used = meter.read(), cpu_seconds()
             epoch()
+            end = meter.read()
             if turn >= 0:
-                wall[way].append(time.perf_counter() - begin)
+                wall[way].append(end.seconds - begin.seconds)
                 cpu[way].append(cpu_seconds() - used)
+                for name, value in meter.joules(begin, end).items():
+                    joules[way].setdefault(name, []).append(value)
     return [
         {
             "contestant": who,
             "num_workers": workers,
             "wall_s": spread(wall[who, workers]),
             "cpu_s": spread(cpu[who, workers]),
+            "joules": {name: spread(values) for name, values in joules[who, workers].items()},
         }
         for who, workers in ways
     ]
@@ -211,6 +216,24 @@ def best_rows(task: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return best
 
 
+def energy_lines(result: dict[str, Any]) -> list[str]:
+    """Return what is said of energy: joules of each row, or why there are none."""
+    if "energy_not_readable" not in result:  # of a time when energy was not measured
+        return []
+    lines = [
+        f"The energy of the {name} was not readable ({why}): CPU time stands for it."
+        for name, why in result["energy_not_readable"].items()
+    ]
+    lines += [
+        f"{row['contestant']}, {row['num_workers']} workers, {task['name']}: {name} "
+        f"{quartiles(joules)} J an epoch, {number(joules['median'] / row['wall_s']['median'])} W."
+        for task in result["tasks"]
+        for row in task["rows"]
+        for name, joules in row["joules"].items()
+    ]
+    return ["", *lines]
+
+
 def sections(result: dict[str, Any]) -> list[str]:
     """Return the body of the report."""
     lines = [
@@ -222,6 +245,7 @@ def sections(result: dict[str, Any]) -> list[str]:
         "GraphBolt's minibatches become PyG's batches by its own `to_pyg_data`, which it has for",
         "graphs without types alone.",
         f"Not installed, so not measured: {', '.join(result['not_installed']) or 'none'}.",
+        *energy_lines(result),
     ]
     for task in result["tasks"]:
         best = best_rows(task)
@@ -264,13 +288,15 @@ def main(argv: list[str] | None = None) -> None:
         baseline=rivals[0] if rivals else None,
         not_installed=[name for name, there in RIVALS.items() if not there], tasks=[],
     )  # fmt: skip
+    meter = open_meter(gpu=False)
+    result["energy_not_readable"] = meter.not_readable
     for task in tasks(args.quick, args.seeds):
         result["tasks"].append(
             {
                 "name": task.name,
                 "num_seeds": len(task.seeds),
                 "batch_size": task.batch_size,
-                "rows": measure(task, 1 if args.quick else args.rounds),
+                "rows": measure(task, 1 if args.quick else args.rounds, meter),
             }
         )
         path = write(result, args.out)

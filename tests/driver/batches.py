@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch_geometric import EdgeIndex
@@ -73,8 +74,13 @@ def _difference(found: Any, expected: Any) -> str:
             return f"pointers: {pointers}"
         found, expected = found.as_tensor(), expected.as_tensor()
     ours, theirs = _bytes(found), _bytes(expected)
-    wrong = int((ours != theirs).sum())
-    return f"{wrong} of {len(ours)} bytes" if wrong > 0 else ""
+    wrong = (ours != theirs).nonzero().view(-1)
+    if len(wrong) == 0:
+        return ""
+    first = int(wrong[0]) // expected.element_size()
+    place = [int(i) for i in np.unravel_index(first, expected.shape)]
+    values = [t.detach().cpu().flatten()[first].item() for t in (found, expected)]
+    return f"{len(wrong)} of {len(ours)} bytes, first at {place}: {values[0]}, not {values[1]}"
 
 
 def _bytes(tensor: Tensor) -> Tensor:

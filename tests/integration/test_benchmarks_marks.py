@@ -24,6 +24,7 @@ def measured() -> dict[str, dict[str, Any]]:
     """Return a made-up run in which every mark is passed."""
     counts = {"passed": 9, "failed": 0, "error": 0, "skipped": 0}
     return {
+        "right": {"table": {"node": {"host": "", "device": ""}}},
         "tests": {"counts": counts, "outcome": {"status": 0}},
         "sanitizer": {tool: {"status": 0} for tool in gpu_checks.TOOLS},
         "gather": {

@@ -22,5 +22,7 @@ SCHEDULES = {  # of checks that do not depend on them, or take long
     "out_of_memory_at_construction": "eager",
     "info": "eager",
     "benchmarks_run_dry": "lazy",
+    "right_first": "lazy",
+    "stages_for_a_gpu": "eager",
     "tests_for_a_gpu": "lazy",
 }

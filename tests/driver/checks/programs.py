@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
+from ..modules import PLANT_VARIABLE
 from .processes import children
 
 Outcomes = Iterator[tuple[str, str]]
 LIMIT_SECONDS = 3600
+HERE = Path(__file__).parent
+STAGES_OF_KERNELS = ("gather", "sampling", "small_hops", "quantized")
 EXAMPLES = ("hetero", "link_prediction", "temporal", "large_graph")
 
 
 def _run(schedule: str, *arguments: str, **variables: str) -> tuple[int, str]:
+    # Where every process prepares itself, this one does, too.
+    start = () if "STANDIN_EVERYWHERE" in variables else ("tests.driver.start",)
     done = subprocess.run(
-        [sys.executable, "-m", "tests.driver.start", *arguments],
+        [sys.executable, "-m", *start, *arguments],
         env=os.environ | {"STANDIN_SCHEDULE": schedule} | variables,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -52,6 +59,41 @@ def benchmarks_run_dry(schedule: str) -> Outcomes:
     yield "exit status", "" if status == 0 else f"{status}: {output[-300:]}"
 
 
+def _cells(output: str) -> dict[str, str]:
+    """Return what `benchmarks.gpu.right` printed: the outcome of each place."""
+    found = re.findall(r"^cell: (.+)$", output, re.MULTILINE)
+    return dict(json.loads(line) for line in found)
+
+
+def right_first(schedule: str) -> Outcomes:
+    """The first stage on a GPU finds a wrong word of a kernel, in the kind that uses it alone."""
+    wrong_word = {PLANT_VARIABLE: "part & 0xFF)=>part & 0x7F)", "PYG_DIRECT_SELF_CHECK": "0"}
+    for kind, variables, pattern in (
+        ("node, quantized", {}, "^$"),
+        ("node, quantized", wrong_word, r"x: \d+ of \d+ bytes, first at \[\d+, \d+\]: "),
+        ("node", wrong_word, "^$"),
+    ):
+        _, output = _run(schedule, "benchmarks.gpu.right", kind, **variables)
+        cells = _cells(output)
+        missed = {place: cell for place, cell in cells.items() if not re.search(pattern, cell)}
+        named = f"{kind}{', a wrong word in decode.cu' if variables else ''}"
+        yield named, str(missed or "") if cells else f"no cell in {output[-300:]!r}"
+
+
+def stages_for_a_gpu(schedule: str) -> Outcomes:
+    """`python -m benchmarks gpu` goes through what trains no model and takes no time, not dry."""
+    everywhere = str(HERE.parent / "everywhere")
+    paths = os.pathsep.join((everywhere, os.environ["PYTHONPATH"]))
+    with tempfile.TemporaryDirectory() as folder:
+        only = [part for stage in STAGES_OF_KERNELS for part in ("--only", stage)]
+        arguments = ("benchmarks", "gpu", "--toy", "--out", folder, "--logs", folder, *only)
+        status, output = _run(schedule, *arguments, STANDIN_EVERYWHERE="1", PYTHONPATH=paths)
+        result = json.loads((Path(folder) / "gpu.json").read_text())
+    yield "exit status", "" if status == 0 else f"{status}: {output[-300:]}"
+    for name, stage in result["stages"].items():
+        yield name, "" if stage["status"] == "ok" else f"{stage['status']}: {output[-300:]}"
+
+
 def _pytest(schedule: str, *chosen: str) -> str:
     """Run tests marked `gpu`, and return what failed, or ""."""
     arguments = ("pytest", "-q", "-n", "0", "-m", "gpu", "--timeout=0")
@@ -76,4 +118,4 @@ def examples(schedule: str) -> Outcomes:
         yield name, children(schedule, ["run_example", name])[0]
 
 
-CHECKS = (info, benchmarks_run_dry, tests_for_a_gpu, examples)
+CHECKS = (info, benchmarks_run_dry, right_first, stages_for_a_gpu, tests_for_a_gpu, examples)
