@@ -98,7 +98,7 @@ def test_what_a_dry_run_holds(dry: Path) -> None:
     assert stages["growth"]["growth"]["batches"] == DRY.growth_batches
     known = gpu_marks.evaluate(stages)  # as if it had been measured
     unknown = {mark.name for mark in known if mark.value is None}
-    expected = {"GPU tests", "compute-sanitizer", "memory growth"}
+    expected = {"batches as on the CPU", "GPU tests", "compute-sanitizer", "memory growth"}
     assert unknown == expected | (set() if available(BASELINE) else {"loader against PyG's best"})
     for _, draw in gpu_plot.PANELS:
         draw(FakeAxis(), stages)
