@@ -19,7 +19,7 @@ from ..loading.base import DirectLoader
 from ..loading.options import DEFAULT_PREFETCH, check_dependency
 from ..loading.seeds import link_seeds, with_windows
 from ..loading.site import Placing
-from ..sampling.negatives import check_weights
+from ..sampling.negatives import check_strict, check_weights
 from ..sampling.sampler import NeighborSampler, NumNeighborsLike, keyed
 from ..sampling.time_bounds import bounds_of
 
@@ -41,10 +41,16 @@ class LinkNeighborLoader(DirectLoader, torch_geometric.loader.LinkNeighborLoader
         input_start_time, input_end_time: int64 [num_links], a window for both ends of each link,
             and for its negatives; see `pyg_direct.NeighborLoader`.
         neg_sampling: `NegativeSampling`, 'binary' or 'triplet'. Negatives are drawn from the key of
-            the batch, as its neighbours are; nothing checks whether they are edges. With
+            the batch, as its neighbours are; `strict_negatives` avoids edges among them. With
             `disjoint`, both ends of a link are in the subgraph of one number: link i of the batch,
             positives first, in number i modulo the positives. PyG numbers the two ends of one link
             differently where `amount` is not an integer.
+        strict_negatives: draw the destination of a negative again where the pair is an edge of the
+            links' type, up to 16 times, looking it up in the destination's list; sources are drawn
+            as before, and of each source's destinations the others keep their proportions.
+            ``loader.link_sampler.negative_counts`` tells how many were drawn, redrawn, and are
+            edges all the same. Not with times of nodes. On a GPU, a copy of the graph stays in host
+            memory for that.
         neg_sampling_ratio: older way to ask for binary negatives; 0 means none.
         exclude_seed_edges: leave out the edges that are to be predicted, so that no message goes
             over them. True or 'self' leaves out each seed link's edge, parallel ones included;
@@ -111,6 +117,7 @@ class LinkNeighborLoader(DirectLoader, torch_geometric.loader.LinkNeighborLoader
         input_start_time: Tensor | None = None,
         input_end_time: Tensor | None = None,
         exclude_seed_edges: bool | str | EdgeType | None = None,
+        strict_negatives: bool = False,
         sampling: str = "uniform",
         layer_dependency: bool = False,
         batch_dependency: int = 1,
@@ -134,6 +141,7 @@ class LinkNeighborLoader(DirectLoader, torch_geometric.loader.LinkNeighborLoader
             "sampling": sampling,
             "layer_dependency": layer_dependency,
             "exclude_seed_edges": exclude_seed_edges,
+            "strict_negatives": strict_negatives,
             "is_sorted": is_sorted,
             "directed": directed,
         }
@@ -194,6 +202,10 @@ class LinkNeighborLoader(DirectLoader, torch_geometric.loader.LinkNeighborLoader
                 graph.seed_time(ends[i], ids, links.time, "edge_label_time")
             if graph.seed_edges is not None:
                 graph.seed_edges.relations_of(links.input_type)
+            if graph.edges is not None:
+                if self.neg_sampling is None:
+                    raise ValueError("strict_negatives=True has no meaning without neg_sampling.")
+                check_strict(links.input_type, graph.graph.node_times)
             if self.neg_sampling is not None:
                 check_weights(self.neg_sampling, counts[0], counts[1])
 

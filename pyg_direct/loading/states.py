@@ -14,8 +14,13 @@ Fingerprint = Mapping[str, Any]
 """Names and values, numbers or texts, of everything that decides what the batches are."""
 TAIL = "tail"  # the field of what ranks do at the end of an epoch
 
-# Fields that states of loaders with `num_neighbors` lack that were saved before there was LABOR.
-BEFORE_LABOR = {"sampling": "uniform", "layer_dependency": False, "batch_dependency": 1}
+# Fields that states of loaders with `num_neighbors` lack that version 0.2 saved.
+SINCE_0_2 = {
+    "sampling": "uniform",
+    "layer_dependency": False,
+    "batch_dependency": 1,
+    "strict_negatives": False,
+}
 
 # Fields of a fingerprint that are hashes, of which the value says nothing: what they stand for.
 HASHES = {
@@ -29,6 +34,7 @@ CAUSES = {
     "order": "shuffle=, order=, sampler= or batch_sampler= giving",
     "generator": "generator= given:",
     "loader": "class",
+    "windows": "input_start_time= and input_end_time= giving",
     "sampler": "neighbor_sampler= of class",
     "input_type": "seeds of type",
     "num_replicas": "a DistributedSampler of as many ranks as num_replicas:",
@@ -108,5 +114,5 @@ def checked(state: Any) -> dict[str, Any]:
     saved = state["fingerprint"] if version == STATE_VERSION else {k: state[k] for k in extra}
     if not isinstance(saved, Mapping):
         raise refusal(f"'fingerprint' must be a dict, got {saved!r}")
-    defaults = BEFORE_LABOR if "num_neighbors" in saved else {}
+    defaults = SINCE_0_2 if "num_neighbors" in saved else {}
     return {"seed": state["seed"], **defaults, **saved}

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 from torch_geometric.sampler import EdgeSamplerInput
 from torch_geometric.typing import EdgeType
 
@@ -107,6 +109,32 @@ class SeedEdges:
             pairs.append(find_edges(self._csc, relation, near, far, links.time))
         link, position = (np.concatenate(parts) for parts in zip(*pairs, strict=True))
         return link, position
+
+
+class EdgeLookup:
+    """Tells which pairs of nodes are edges of a relation, at whatever time.
+
+    The list of each destination is read once a call.
+
+    Args:
+        graph: with its arrays in host memory, which are kept.
+        backward: whether edges are followed from their sources.
+    """
+
+    def __init__(self, graph: Graph, backward: bool) -> None:
+        self._edge_types: list[Any] = list(graph.edge_types)
+        self._csc, self._backward = replace(verified(graph.csc), times=None, weights=None), backward
+
+    def are_edges(self, kind: EdgeType | None, row: Tensor, col: Tensor) -> Tensor:
+        """Return which pairs (row, col), int64 [n] each, are edges of a type, bool [n]."""
+        found = torch.zeros(len(row), dtype=torch.bool)
+        if kind in self._edge_types and len(row) > 0:
+            far, near = (part.to(torch.int64).numpy() for part in (row, col))
+            if self._backward:
+                near, far = far, near
+            pair, _ = find_edges(self._csc, self._edge_types.index(kind), near, far, None)
+            found[torch.from_numpy(pair)] = True
+        return found
 
 
 def excluded_from_all(position: Ints) -> ExcludedEdges:

@@ -32,7 +32,7 @@ from ..graph.visits import expected_visits, out_degrees
 from ..ops.backend import Backend
 from ..ops.host import keys as rng
 from ..ops.host.proximity import breadth_first_ranks
-from .exclusion import SeedEdges
+from .exclusion import EdgeLookup, SeedEdges
 from .fanouts import Fanouts, check_fanouts, fanout_table, fanouts_of
 from .hops import BatchInput, HopSource, sample_window
 from .labor import check_law
@@ -53,6 +53,7 @@ class Settings(NamedTuple):
     exclude_seed_edges: Any = None  # 'self', 'reverse', or the edge type of the reverse edges
     sampling: str = "uniform"  # or 'labor'
     layer_dependency: bool = False
+    strict_negatives: bool = False
 
 
 class NumberedPlan(NamedTuple):
@@ -91,6 +92,8 @@ class KeyedSampler:
     settings: Settings
     seed_edges: SeedEdges | None = None
     """Finds the edges that `settings.exclude_seed_edges` leaves out."""
+    edges: EdgeLookup | None = None
+    """Tells edges from other pairs, for `settings.strict_negatives`."""
     source: HopSource | None = None
     """Decides the edges of each hop, in place of the plan's draws; None for those."""
     shared: _PlacedGraph = field(default_factory=_PlacedGraph)
@@ -111,12 +114,13 @@ class KeyedSampler:
         """
         mode, backward = settings.exclude_seed_edges, settings.sample_direction == "backward"
         seed_edges = None if mode is None else SeedEdges(graph, mode, backward)
+        edges = EdgeLookup(graph, backward) if settings.strict_negatives else None
         # Without checks all is copied or page-locked, so all of it is read anyway.
         csc = graph.csc if backend.memory.checks_reads else verified(graph.csc)
         csc = backend.memory.place_graph(csc, *where)
         if csc is not graph.csc:  # else other samplers may share the graph, as long as it lives
             graph = replace(graph, csc=csc)
-        return cls(graph, backend, where, seed, settings, seed_edges, source)
+        return cls(graph, backend, where, seed, settings, seed_edges, edges, source)
 
     def moved(self, backend: Backend, where: tuple[str, int | None]) -> KeyedSampler:
         """Return a sampler over the same graph, placed anew by another backend."""

@@ -44,7 +44,14 @@ from ..ops.devices import backend_for
 from .fanouts import as_num_neighbors, check_fanouts, fanouts_of
 from .keyed import KeyedSampler, Settings
 from .labor import check_simple
-from .negatives import KeyedNegatives, sample_ends
+from .negatives import (
+    KeyedNegatives,
+    RetryCounts,
+    Strict,
+    check_strict,
+    sample_ends,
+    triplet_sources,
+)
 from .outputs import Output, in_both_directions, output_of
 from .time_bounds import NO_BOUNDS, TimeBounds, bounds_of
 
@@ -121,6 +128,7 @@ class NeighborSampler(BaseSampler):
         threads: CPU threads that may share one batch.
         time_window: with `time_attr`: no neighbour is older than its seed's time minus this.
         exclude_seed_edges: of links, what no message goes over; see `LinkNeighborLoader`.
+        strict_negatives: of links: draw negatives again that are edges; see `LinkNeighborLoader`.
         sampling: 'uniform', where every list draws on its own, or 'labor', where all lists of a hop
             rank their sources by the same random numbers, so that a batch has fewer nodes. Of a
             single list every subset is equally likely in both, so models need no weights. LABOR
@@ -168,6 +176,7 @@ class NeighborSampler(BaseSampler):
         threads: int = 1,
         time_window: int | None = None,
         exclude_seed_edges: Any = None,
+        strict_negatives: bool = False,
         sampling: str = "uniform",
         layer_dependency: bool = False,
     ) -> None:
@@ -198,7 +207,7 @@ class NeighborSampler(BaseSampler):
         settings = Settings(
             fanouts, replace, disjoint, subgraph_type, temporal_strategy, time_window,
             sample_direction, check_exclusion(exclude_seed_edges, graph.edge_types, mirrored),
-            sampling, layer_dependency,
+            sampling, layer_dependency, check_flag("strict_negatives", strict_negatives),
         )  # fmt: skip
         backend = backend_for(as_device("cpu" if device is None else device, "device"), threads)
         # Shallow copies share it, and each may have other settings.
@@ -209,6 +218,7 @@ class NeighborSampler(BaseSampler):
         self._keyed = KeyedSampler.placed(graph, backend, where, check_seed(seed), settings)
         self.num_nodes: Any = self._keyed.num_nodes  # as in PyG: a dict for heterogeneous graphs
         self.keep_orig_edges = False
+        self.negative_counts = RetryCounts()
 
     replace: Any = _Setting()
     subgraph_type: Any = _Setting()
@@ -310,7 +320,9 @@ class NeighborSampler(BaseSampler):
         if times:
             own = {kind: torch.from_numpy(value) for kind, value in times.items()}
             node_time = own if self.is_hetero else own[None]
-        negatives = None if neg_sampling is None else KeyedNegatives(neg_sampling, key)
+        negatives = None
+        if neg_sampling is not None:
+            negatives = KeyedNegatives(neg_sampling, key, self._strict(index, neg_sampling))
         excluded, paired = None, negatives is None or negatives.is_binary()
         if keyed.seed_edges is not None:
             excluded = keyed.seed_edges.of_batch(index, self.disjoint, paired)
@@ -323,6 +335,21 @@ class NeighborSampler(BaseSampler):
         return self._in_both_directions(
             edge_sample(index, sample, self.num_nodes, self.disjoint, node_time, negatives)
         )
+
+    def _strict(self, index: EdgeSamplerInput, config: NegativeSampling) -> Strict | None:
+        """Return how the negatives of a batch avoid edges; None where they need not.
+
+        Raises:
+            ValueError: negatives have times to mind, too.
+        """
+        edges, times = self._keyed.edges, self._keyed.graph.node_times
+        if edges is None:
+            return None
+        check_strict(index.input_type, times)
+        find = partial(edges.are_edges, index.input_type)
+        amount = int(config.amount) if config.is_triplet() else 0
+        sources = triplet_sources(index.row.to(torch.int64), amount, self.disjoint)
+        return Strict(find, sources, self.negative_counts)
 
     def _key(self, words: tuple[int, int] | None) -> BatchKey:
         """Return the key of two words, or the next one."""

@@ -43,6 +43,12 @@ class Audit:
         wrong: by check, how many of them broke it; only checks with findings.
         examples: by check, the first finding, with the number of its batch.
         unchecked: what could not be checked, and why.
+
+    Example:
+        >>> loader = pyg_direct.NeighborLoader(data, [2], batch_size=64, seed=0)
+        >>> result = pyg_direct.audit(loader, batches=1)
+        >>> result.batches, result.ok, result.wrong
+        (1, True, {})
     """
 
     batches: int = 0

@@ -67,8 +67,9 @@ def test_names_of_a_class(name: str) -> None:
 
 
 def test_attributes_of_a_sampler() -> None:
-    """Those of PyG's, which has no types for a homogeneous graph."""
+    """Those of PyG's, which has no types for a homogeneous graph, and counts of negatives."""
     attributes = {"data_type", "num_nodes", "node_types", "edge_types", "keep_orig_edges"}
+    attributes |= {"negative_counts"}
     assert public(vars(NeighborSampler(example_graph(), [2]))) == attributes
 
 

@@ -48,6 +48,7 @@ def rows(table: dict[str, Iterable[Any]]) -> list[Any]:
 
 
 TIMES = {"time_attr": "time"}
+LINKED = {**TIMES, "edge_label_time": torch.arange(EDGES)}
 ONES = torch.ones(NODES)
 
 # Of the sampler, and so of both loaders.
@@ -79,6 +80,7 @@ SAMPLING: dict[str, Iterable[Any]] = {
 EXCLUSION: dict[str, Iterable[Any]] = {
     "exclude_seed_edges": ("both", 1.5, 2, [1], ("a", "b", "c"), torch.tensor([0]),
                            Row(True, subgraph_type="bidirectional")),
+    "strict_negatives": NO_FLAGS,
 }  # fmt: skip
 
 SAMPLER: dict[str, Iterable[Any]] = {
@@ -125,6 +127,12 @@ NODE: dict[str, Iterable[Any]] = {
                     torch.zeros(2, 2, dtype=torch.int64), torch.tensor(3), 3, "paper", {"a": 1},
                     ("paper", None), [None], object(), torch.tensor([1j]),
                     torch.ones(NODES - 1, dtype=torch.bool)),
+    "input_start_time": (torch.arange(NODES), 3, "x", Row("x", **TIMES), Row([1] * NODES, **TIMES),
+                         Row(torch.arange(5), **TIMES), Row(torch.rand(NODES), **TIMES),
+                         Row(torch.full((NODES,), 2**40), **TIMES)),
+    "input_end_time": (torch.arange(NODES), 3, "x", Row("x", **TIMES), Row([1] * NODES, **TIMES),
+                         Row(torch.arange(5), **TIMES), Row(torch.rand(NODES), **TIMES),
+                         Row(torch.full((NODES,), 2**40), **TIMES)),
     "input_time": (torch.arange(NODES), 3, "x", [1] * NODES, Row("x", **TIMES),
                    Row([1] * NODES, **TIMES), Row(torch.arange(5), **TIMES),
                    Row(torch.rand(NODES), **TIMES), Row(torch.tensor(3), **TIMES),
@@ -148,6 +156,12 @@ LINK: dict[str, Iterable[Any]] = {
     "edge_label": ("x", 3, [0] * EDGES, torch.tensor(0.0), torch.zeros(3), torch.zeros(3, EDGES),
                    Row(torch.zeros(EDGES), neg_sampling="triplet"),
                    Row(torch.empty(0), neg_sampling="binary"), torch.empty(0)),
+    "input_start_time": (torch.arange(EDGES), 3, "x", Row("x", **LINKED), Row([1] * EDGES, **LINKED),
+                         Row(torch.arange(5), **LINKED), Row(torch.rand(EDGES), **LINKED),
+                         Row(torch.full((EDGES,), 2**40), **LINKED)),
+    "input_end_time": (torch.arange(EDGES), 3, "x", Row("x", **LINKED), Row([1] * EDGES, **LINKED),
+                         Row(torch.arange(5), **LINKED), Row(torch.rand(EDGES), **LINKED),
+                         Row(torch.full((EDGES,), 2**40), **LINKED)),
     "edge_label_time": (torch.arange(EDGES), Row("x", **TIMES), Row([1] * EDGES, **TIMES),
                         Row(torch.arange(5), **TIMES), Row(torch.rand(EDGES), **TIMES),
                         Row(torch.tensor(3), **TIMES),
