@@ -48,7 +48,7 @@ def rows(table: dict[str, Iterable[Any]]) -> list[Any]:
 
 
 TIMES = {"time_attr": "time"}
-LINKED = {**TIMES, "edge_label_time": torch.arange(EDGES)}
+LINK = {**TIMES, "edge_label_time": torch.arange(EDGES)}
 ONES = torch.ones(NODES)
 
 # Of the sampler, and so of both loaders.
@@ -156,12 +156,12 @@ LINK: dict[str, Iterable[Any]] = {
     "edge_label": ("x", 3, [0] * EDGES, torch.tensor(0.0), torch.zeros(3), torch.zeros(3, EDGES),
                    Row(torch.zeros(EDGES), neg_sampling="triplet"),
                    Row(torch.empty(0), neg_sampling="binary"), torch.empty(0)),
-    "input_start_time": (torch.arange(EDGES), 3, "x", Row("x", **LINKED), Row([1] * EDGES, **LINKED),
-                         Row(torch.arange(5), **LINKED), Row(torch.rand(EDGES), **LINKED),
-                         Row(torch.full((EDGES,), 2**40), **LINKED)),
-    "input_end_time": (torch.arange(EDGES), 3, "x", Row("x", **LINKED), Row([1] * EDGES, **LINKED),
-                         Row(torch.arange(5), **LINKED), Row(torch.rand(EDGES), **LINKED),
-                         Row(torch.full((EDGES,), 2**40), **LINKED)),
+    "input_start_time": (torch.arange(EDGES), 3, "x", Row("x", **LINK), Row([1] * EDGES, **LINK),
+                         Row(torch.arange(5), **LINK), Row(torch.rand(EDGES), **LINK),
+                         Row(torch.full((EDGES,), 2**40), **LINK)),
+    "input_end_time": (torch.arange(EDGES), 3, "x", Row("x", **LINK), Row([1] * EDGES, **LINK),
+                         Row(torch.arange(5), **LINK), Row(torch.rand(EDGES), **LINK),
+                         Row(torch.full((EDGES,), 2**40), **LINK)),
     "edge_label_time": (torch.arange(EDGES), Row("x", **TIMES), Row([1] * EDGES, **TIMES),
                         Row(torch.arange(5), **TIMES), Row(torch.rand(EDGES), **TIMES),
                         Row(torch.tensor(3), **TIMES),
