@@ -442,7 +442,7 @@ FAULTS = [
     Fault(
         "a state from before LABOR is refused",
         STATES,
-        'defaults = BEFORE_LABOR if "num_neighbors" in saved else {}',
+        'defaults = SINCE_0_2 if "num_neighbors" in saved else {}',
         "defaults: dict[str, Any] = {}",
         "tests/loader/test_labor.py::test_a_state_from_before_labor_is_one_of_uniform_draws",
     ),
