@@ -115,7 +115,9 @@ CHANGES = {
         lambda net: net.act.register_forward_pre_hook(lambda m, args: (args[0] * 2,)),
     ),
     "module": (lambda net, h: net.act(h), lambda net: setattr(net, "act", nn.ReLU())),
-    "number of a part": (lambda net, h: h * (1 + net.drop.p), lambda net: setattr(net.drop, "p", 1)),
+    "number of a part": (
+        lambda net, h: h * (1 + net.drop.p), lambda net: setattr(net.drop, "p", 1),
+    ),
     "number of a buffer": (
         lambda net, h: h * sum(net.mean.tolist()), lambda net: net.mean.fill_(5.0),
     ),

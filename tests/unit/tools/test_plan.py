@@ -100,7 +100,7 @@ def test_what_fits_where() -> None:
     small = question._replace(machine=fits._replace(gpu_bytes=2 * (topology + 40_000)))
     text = plan.report(plan.plan_of(data, small))
     assert "all in GPU memory: does not" in text
-    assert "with a cache of 100 rows" in text
+    assert "with cache= for 100 rows, by degree" in text
     narrower = plan.plan_of(data, small._replace(cache_share=0.25))
     assert "with a cache of 400 rows" in plan.report(narrower)
 
