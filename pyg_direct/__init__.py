@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from .models.inference import inference
     from .ops.placement import Placement
     from .ops.unified import unified
+    from .partitions.partition import partition
     from .ranks.share import share
     from .sampling.sampler import NeighborSampler
     from .tools.audit import Audit, audit
@@ -64,6 +65,7 @@ __all__ = [
     "keep_memory",
     "metapath_walk",
     "open",
+    "partition",
     "quantize",
     "random_walk",
     "save",
@@ -94,6 +96,7 @@ _LATER = {
     ".models.inference": ("inference",),
     ".ops.placement": ("Placement",),
     ".ops.unified": ("unified",),
+    ".partitions.partition": ("partition",),
     ".ranks.share": ("share",),
     ".core.malloc": ("keep_memory",),
     ".core.quantized": ("QuantizedTensor", "quantize"),

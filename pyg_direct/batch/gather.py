@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..core.parted import PartedTensor
 from ..core.pyg import index_select
 from ..core.quantized import QuantizedTensor, rows_of
 from ..core.types import Table, Traffic, maker
@@ -111,7 +112,7 @@ class Gatherer:
     def _table_of(self, value: Any, attribute: Attribute) -> Table | None:
         """Return what the backend gathers the rows of an attribute from; None if it cannot."""
         attribute.checked = None
-        if not isinstance(value, Tensor):
+        if not isinstance(value, Tensor) or isinstance(value, PartedTensor):
             return None
         parts = tables_in(value)
         for part in parts or [value]:
@@ -133,7 +134,9 @@ class Gatherer:
         """Return the entries of an attribute that `Backend.gather` cannot read."""
         device = getattr(value, "device", HOST)  # a TensorFrame has one
         index, rows = index.to(device), None
-        if isinstance(value, Tensor) and dim == 0:
+        if isinstance(value, PartedTensor):
+            rows = value.rows_at(index)
+        elif isinstance(value, Tensor) and dim == 0:
             wanted = dtype_in_batch(value, self.feature_dtype)
             if isinstance(value, QuantizedTensor):
                 rows = rows_of(value, index).to(wanted)

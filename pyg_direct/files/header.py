@@ -151,7 +151,7 @@ class Header:
 def write_header(header: Header, folder: Path) -> None:
     """Write `header` into `folder`, and have it on disk."""
     content = {"format": FORMAT, "version": VERSION, **asdict(header)}
-    content["crc32"] = _checksum(content)
+    content["crc32"] = checksum_of(content)
     with open(folder / HEADER, "w", encoding="utf-8") as file:
         file.write(json.dumps(content, indent=1) + "\n")
         file.flush()
@@ -172,7 +172,7 @@ def read_header(folder: Path) -> Header:
             f"{path} has version {content.get('version')!r}; this pyg_direct reads version "
             f"{VERSION}. Update pyg_direct, or save the graph again."
         )
-    if content.pop("crc32", None) != _checksum(content):
+    if content.pop("crc32", None) != checksum_of(content):
         raise InvalidGraphFileError(
             f"{path} was changed after it was written: its checksum is wrong."
         )
@@ -218,7 +218,7 @@ def _content(folder: Path) -> dict[str, Any]:
     return content
 
 
-def _checksum(content: Mapping[str, Any]) -> int:
+def checksum_of(content: Mapping[str, Any]) -> int:
     """Return the CRC-32 of the header's content, in a form that does not depend on layout."""
     text = json.dumps({key: content[key] for key in sorted(content) if key != "crc32"})
     return zlib.crc32(json.dumps(json.loads(text), sort_keys=True).encode())
@@ -230,29 +230,29 @@ def _parse(content: Mapping[str, Any]) -> Header:
         nodes=[
             NodeGroup(
                 group["type"],
-                _count(group["num_nodes"]),
+                count_of(group["num_nodes"]),
                 bool(group["explicit"]),
-                _arrays(group["attributes"]),
+                arrays_of(group["attributes"]),
             )
             for group in content["nodes"]
         ],
         edges=[
             EdgeGroup(
                 None if group["type"] is None else tuple(group["type"]),
-                _count(group["num_edges"]),
-                _arrays(group["attributes"]),
+                count_of(group["num_edges"]),
+                arrays_of(group["attributes"]),
             )
             for group in content["edges"]
         ],
-        indptr=_array(content["indptr"]),
-        indices=_array(content["indices"]),
-        times=times and TimesFile(times["attribute"], times["of_nodes"], _array(times["table"])),
+        indptr=array_of(content["indptr"]),
+        indices=array_of(content["indices"]),
+        times=times and TimesFile(times["attribute"], times["of_nodes"], array_of(times["table"])),
         weights=weights
         and WeightsFile(
             attribute=weights["attribute"],
-            weight=_array(weights["weight"]),
-            cumulative=_array(weights["cumulative"]),
-            alias=weights["alias"] and _array(weights["alias"]),
+            weight=array_of(weights["weight"]),
+            cumulative=array_of(weights["cumulative"]),
+            alias=weights["alias"] and array_of(weights["alias"]),
             relations=tuple(weights["relations"]),
             positive=weights["positive"],
         ),
@@ -260,19 +260,21 @@ def _parse(content: Mapping[str, Any]) -> Header:
     )
 
 
-def _arrays(entries: Mapping[str, Any]) -> dict[str, ArrayFile]:
-    return {str(name): _array(entry) for name, entry in entries.items()}
+def arrays_of(entries: Mapping[str, Any]) -> dict[str, ArrayFile]:
+    """Return the arrays in a JSON dict, by name; raises a ValueError for what is none."""
+    return {str(name): array_of(entry) for name, entry in entries.items()}
 
 
-def _array(entry: Mapping[str, Any]) -> ArrayFile:
-    file, dtype, shape = entry["file"], entry["dtype"], tuple(map(_count, entry["shape"]))
+def array_of(entry: Mapping[str, Any]) -> ArrayFile:
+    """Return the array that a JSON dict describes; raises a ValueError for what is none."""
+    file, dtype, shape = entry["file"], entry["dtype"], tuple(map(count_of, entry["shape"]))
     if not isinstance(file, str) or not FILE_NAME.fullmatch(file) or file == HEADER:
         raise ValueError(f"{file!r} is not the name of a file in the directory")
     if dtype not in ITEM_BYTES:
         raise ValueError(f"{file} has the unknown dtype {dtype!r}")
-    scale = None if entry["scale"] is None else _array(entry["scale"])
+    scale = None if entry["scale"] is None else array_of(entry["scale"])
     quantized = entry["quantized"] is True
-    array = ArrayFile(file, dtype, shape, _count(entry["crc32"]), scale, quantized)
+    array = ArrayFile(file, dtype, shape, count_of(entry["crc32"]), scale, quantized)
     if scale is not None and (not quantized or scale.scale is not None):
         raise ValueError(f"{file} has a scale of its own")
     if array.num_bytes >= 1 << 62:
@@ -280,7 +282,8 @@ def _array(entry: Mapping[str, Any]) -> ArrayFile:
     return array
 
 
-def _count(value: Any) -> int:
+def count_of(value: Any) -> int:
+    """Return a count from JSON; raises a ValueError for what is none."""
     if type(value) is not int or not 0 <= value < 1 << 62:
         raise ValueError(f"{value!r} is not a count")
     return value

@@ -25,6 +25,7 @@ from .header import (
     WeightsFile,
     read_header,
 )
+from .parts import is_partition, open_parts
 
 
 def open_graph(path: str | os.PathLike[str], *, verify: bool = False) -> Data | HeteroData:
@@ -36,7 +37,8 @@ def open_graph(path: str | os.PathLike[str], *, verify: bool = False) -> Data | 
     ordinary tensor for all else, which is made when something computes with it (16 bytes an edge).
 
     Args:
-        path: a directory that `save` or ``python -m pyg_direct.convert`` wrote.
+        path: a directory that `save` or ``python -m pyg_direct.convert`` wrote; or `partition`, of
+            which only loaders read the parts, see there.
         verify: read all files and compare their checksums, which takes about a second a gigabyte,
             and check that neighbour lists, times and tables fit each other. Without it, a damaged
             file may give wrong batches or an error, but never a crash. (A file that is cut off
@@ -57,6 +59,8 @@ def open_graph(path: str | os.PathLike[str], *, verify: bool = False) -> Data | 
         16
     """
     folder = Path(path)
+    if is_partition(folder):
+        return open_parts(folder, verify)
     header = read_header(folder)
     if verify:
         verify_arrays(folder, header.arrays())
@@ -70,7 +74,7 @@ def open_graph(path: str | os.PathLike[str], *, verify: bool = False) -> Data | 
             store.num_nodes = nodes.num_nodes
         elif store.num_nodes != nodes.num_nodes:
             raise InvalidGraphFileError(f"{folder}: the attributes have another number of nodes.")
-    graph = _graph(folder, header, attributes)
+    graph = graph_in(folder, header, attributes)
     for r, edges in enumerate(header.edges):
         store = data[edges.type] if header.is_hetero else data
         store.edge_index = CscEdgeIndex(graph, r)
@@ -111,7 +115,7 @@ def _attribute(folder: Path, array: ArrayFile) -> Tensor:
         raise InvalidGraphFileError(f"{folder / array.file} is not valid: {error}") from None
 
 
-def _graph(
+def graph_in(
     folder: Path, header: Header, attributes: dict[tuple[Any, str], Tensor]
 ) -> CompressedGraph:
     """Return the graph in maps of its own; `attributes` may be completed later."""

@@ -112,7 +112,7 @@ def _write(
         edges.append(EdgeGroup(edge_type, last - first, found))
     if isinstance(data, HeteroData):
         others = graph_fields_of(data)
-    wrong = {key: value for key, value in others.items() if not _is_json(value)}
+    wrong = {key: value for key, value in others.items() if not is_json(value)}
     if wrong:
         raise ValueError(_unsaveable("data", wrong))
 
@@ -218,13 +218,13 @@ def _write_rows(path: Path, value: Tensor, order: Any) -> ArrayFile:
         return writer.close()
 
 
-def _is_json(value: Any) -> bool:
+def is_json(value: Any) -> bool:
     """Whether JSON gives back an equal value of the same type."""
     if isinstance(value, list):
-        return all(map(_is_json, value))
+        return all(map(is_json, value))
     if isinstance(value, Mapping):
         return type(value) is dict and all(
-            isinstance(key, str) and _is_json(entry) for key, entry in value.items()
+            isinstance(key, str) and is_json(entry) for key, entry in value.items()
         )
     return type(value) in SCALARS
 

@@ -46,6 +46,7 @@ class CompressedGraph:
     versions: Mapping[tuple[Any, str], int] = field(default_factory=dict)
     """How often torch had changed them in place when the graph was made; 0 without an entry."""
     id_dtype: torch.dtype = torch.int64  # of `edge_index`: int64 or int32
+    refusal: str | None = None  # why nothing but its own loaders can use it
 
     def with_attributes(
         self, time_attr: str | None, weight_attr: str | None, checks_ids: bool
@@ -188,6 +189,8 @@ def compressed_graph(
     if not isinstance(index, CscEdgeIndex):
         return None
     graph = index.graph
+    if graph.refusal is not None:
+        raise ValueError(f"{graph.name} {graph.refusal}")
     node_types, edge_types = data.metadata() if isinstance(data, HeteroData) else ([None], [None])
     num_nodes = [store.num_nodes for store in data.node_stores]
     names = [name for name in (time_attr, weight_attr) if name is not None]

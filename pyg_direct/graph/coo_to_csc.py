@@ -277,3 +277,20 @@ def _complaint(
         f"{name.format(edge)} is {ids[edge]}, but the ids of its node type must be in [0, {end}). "
         f"Check the edges, or set num_nodes."
     )
+
+
+def undirected(edge_index: Any, num_nodes: int) -> tuple[Any, Any]:
+    """Return (pointers [N + 1], neighbours) of a graph as METIS wants it.
+
+    Every edge in both directions, once. Self-loops stay, as in PyG: METIS takes them as they are,
+    and numbers its parts by them.
+
+    Example: the edges 0->1, 1->0, 1->2, 2->2 give pointers 0, 1, 3, 5 and neighbours 1, 0, 2, 1, 2.
+    """
+    low, high = np.minimum(*edge_index), np.maximum(*edge_index)
+    pair = np.unique(low.astype(np.int64) * num_nodes + high)
+    low, high = pair // num_nodes, pair % num_nodes
+    back = low != high
+    ends = np.concatenate([low[back], high]), np.concatenate([high[back], low])
+    both = compress(*ends, num_nodes, num_nodes)
+    return both.indptr, both.indices

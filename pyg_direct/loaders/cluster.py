@@ -6,7 +6,6 @@ import copy
 import os
 from typing import Any, Literal
 
-import numpy as np
 import torch
 import torch_geometric.loader
 from torch import Tensor
@@ -17,7 +16,7 @@ from ..core.arguments import check_count, check_flag
 from ..core.pyg import Partition, ptr2index
 from ..core.quantized import QuantizedTensor, narrow_rows
 from ..core.types import BatchKey
-from ..graph.coo_to_csc import compress
+from ..graph.coo_to_csc import undirected
 from ..loading.options import DEFAULT_PREFETCH
 from ..loading.site import Placing
 from ..sampling.sampler import NeighborSampler, keyed
@@ -133,23 +132,6 @@ class ClusterData(PygClusterData):
             order = partition.node_perm if of_nodes else partition.edge_perm
             out[name] = narrow_rows(table, order) if of_nodes or of_edges else table
         return out
-
-
-def undirected(edge_index: Any, num_nodes: int) -> tuple[Any, Any]:
-    """Return (pointers [N + 1], neighbours) of a graph as METIS wants it.
-
-    Every edge in both directions, once. Self-loops stay, as in PyG: METIS takes them as they are,
-    and numbers its parts by them.
-
-    Example: the edges 0->1, 1->0, 1->2, 2->2 give pointers 0, 1, 3, 5 and neighbours 1, 0, 2, 1, 2.
-    """
-    low, high = np.minimum(*edge_index), np.maximum(*edge_index)
-    pair = np.unique(low.astype(np.int64) * num_nodes + high)
-    low, high = pair // num_nodes, pair % num_nodes
-    back = low != high
-    ends = np.concatenate([low[back], high]), np.concatenate([high[back], low])
-    both = compress(*ends, num_nodes, num_nodes)
-    return both.indptr, both.indices
 
 
 def _check_partition(partition: Any, num_parts: int, num_nodes: int) -> None:

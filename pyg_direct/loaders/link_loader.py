@@ -16,9 +16,10 @@ from ..core.arguments import check_ids, check_input_id, check_negatives, check_t
 from ..core.pyg import SubgraphType
 from ..core.types import BatchKey
 from ..loading.base import DirectLoader
-from ..loading.options import DEFAULT_PREFETCH, check_dependency
+from ..loading.options import DEFAULT_PREFETCH, check_dependency, threads_of_a_batch
 from ..loading.seeds import link_seeds, with_windows
 from ..loading.site import Placing
+from ..partitions.sampler import parted_sampler
 from ..sampling.negatives import check_strict, check_weights
 from ..sampling.sampler import NeighborSampler, NumNeighborsLike, keyed
 from ..sampling.time_bounds import bounds_of
@@ -154,6 +155,14 @@ class LinkNeighborLoader(DirectLoader, torch_geometric.loader.LinkNeighborLoader
         placing = Placing(
             device, topology, features, device_bytes, ids, gather_blocks, cache, cache_policy
         )
+        asked = {
+            **arguments, **options, **placing._asdict(), "seed": seed,
+            "neg_sampling": neg_sampling, "neg_sampling_ratio": neg_sampling_ratio,
+            "neighbor_sampler": neighbor_sampler,
+        }  # fmt: skip
+        parted = parted_sampler(data, num_neighbors, asked, threads_of_a_batch(kwargs))
+        if parted is not None:
+            self._exchange, neighbor_sampler, arguments = parted.exchange, parted, {}
         sampler = self._prepare(
             data, num_neighbors, arguments, neighbor_sampler, placing, seed, prefetch, options,
             feature_dtype,

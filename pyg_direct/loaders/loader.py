@@ -17,9 +17,10 @@ from ..core.arguments import check_ids, check_tensor
 from ..core.pyg import SubgraphType
 from ..core.types import BatchKey
 from ..loading.base import DirectLoader
-from ..loading.options import DEFAULT_PREFETCH, check_dependency
+from ..loading.options import DEFAULT_PREFETCH, check_dependency, threads_of_a_batch
 from ..loading.seeds import node_seeds, with_windows
 from ..loading.site import Placing
+from ..partitions.sampler import parted_sampler
 from ..sampling.sampler import NeighborSampler, NumNeighborsLike, keyed
 from ..sampling.time_bounds import NO_BOUNDS, bounds_of
 
@@ -123,6 +124,8 @@ class NeighborLoader(DirectLoader, torch_geometric.loader.NeighborLoader):  # ty
             Clusters, and the seeds of each, are in a new random order in each epoch, and every
             batch takes seeds of 128 parts of that order, which mixes their labels. 'proximity'
             takes as clusters 16 seeds in a row of a breadth-first search over in-neighbours.
+            'parts', of a `pyg_direct.partition`: each batch has seeds of one part, and is made by
+            the rank that holds it where the ranks divide the parts.
         **kwargs: of `torch.utils.data.DataLoader`. `num_workers` counts threads over the one copy
             of the data, not processes, so `multiprocessing_context` has nothing to act on.
             `prefetch_factor` is another name for `prefetch`; `worker_init_fn` runs once in each
@@ -134,6 +137,8 @@ class NeighborLoader(DirectLoader, torch_geometric.loader.NeighborLoader):  # ty
             refuse to differ; all of them must begin it.
             `rank`, `world_size`: the same without a process group, and without that exchange; they
             need a `seed`, the same on all ranks.
+            Over a `pyg_direct.partition`, ranks exchange hops and rows as well, by gloo in a thread
+            of their own; `timeout` bounds the wait for another rank in each exchange (0: 300 s).
             `tail`: where the last step lacks batches, ranks make the first batches of the epoch
             again ('pad'), all leave that step out ('drop'), or some end earlier ('uneven'; around
             DDP's training this needs `torch.distributed.algorithms.Join`).
@@ -216,6 +221,13 @@ class NeighborLoader(DirectLoader, torch_geometric.loader.NeighborLoader):  # ty
         placing = Placing(
             device, topology, features, device_bytes, ids, gather_blocks, cache, cache_policy
         )
+        asked = {
+            **arguments, **options, **placing._asdict(), "seed": seed, "input_time": input_time,
+            "neighbor_sampler": neighbor_sampler,
+        }  # fmt: skip
+        parted = parted_sampler(data, num_neighbors, asked, threads_of_a_batch(kwargs))
+        if parted is not None:
+            self._exchange, neighbor_sampler, arguments = parted.exchange, parted, {}
         sampler = self._prepare(
             data, num_neighbors, arguments, neighbor_sampler, placing, seed, prefetch, options,
             feature_dtype,
@@ -263,7 +275,8 @@ class NeighborLoader(DirectLoader, torch_geometric.loader.NeighborLoader):  # ty
     def _sample_for_batch(self, inputs: Any, key: BatchKey) -> Any:
         sampler = self._site.sampler
         if (
-            type(sampler) is not NeighborSampler
+            not isinstance(sampler, NeighborSampler)
+            or type(sampler).sample_from_nodes is not NeighborSampler.sample_from_nodes
             or self.transform_sampler_output is not None
             or type(self)._sample is not NeighborLoader._sample
             or getattr(self.filter_fn, "__func__", None) is not DirectLoader.filter_fn

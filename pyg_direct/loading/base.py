@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+import weakref
 from collections.abc import Callable
 from functools import partial
 from time import perf_counter
@@ -43,7 +44,7 @@ from .description import describe, rebuilding_by_lightning
 from .epoch import BatchTask, Epoch, Producers
 from .forked import SerialAfterFork
 from .options import check_names, check_prefetch, refuse_unused, threads_of_a_batch
-from .order import ClusterOrder, check_order, ranks_among
+from .order import ClusterOrder, PartOrder, check_order, ranks_among
 from .producing import producing, start_producer, weak_work
 from .progress import Progress
 from .recorder import Recorded, Recorder
@@ -60,6 +61,7 @@ class DirectLoader(SerialAfterFork, Recorded, Resuming, torch.utils.data.DataLoa
     attributes named below.
     """
 
+    _exchange: Any = None  # with other ranks, of a partitioned graph
     _draws_on_cpu = False  # whether the sampler stays on the CPU, wherever the batches are
     data: Any
     input_data: Any
@@ -140,10 +142,14 @@ class DirectLoader(SerialAfterFork, Recorded, Resuming, torch.utils.data.DataLoa
         """
         if order is None:
             return
-        check_order(order, options)
+        check_order(order, options, self._exchange is not None)
         if self._progress.seed is not None and options.get("generator") is None:
             self._shuffle_generator = options["generator"] = torch.Generator()
-        options["sampler"] = ClusterOrder(options.get("generator"))
+        generator = options.get("generator")
+        if isinstance(order, str) and order == "parts":
+            options["sampler"] = PartOrder(generator, options.get("batch_size", 1))
+        else:
+            options["sampler"] = ClusterOrder(generator)
 
     def _finish_order(self, order: Any, nodes: Tensor, node_type: Any) -> None:
         """Say where the seeds are; comes behind the initialiser.
@@ -162,6 +168,8 @@ class DirectLoader(SerialAfterFork, Recorded, Resuming, torch.utils.data.DataLoa
                     f"order must hold one integer for each of {len(nodes)} seeds, got {len(order)}."
                 )
             sampler.cluster = order.to("cpu", torch.int64, copy=True)
+        elif isinstance(sampler, PartOrder):
+            sampler.cluster = self._exchange.part_of(node_type, nodes)
         elif not isinstance(self._sampler, NeighborSampler):
             raise ValueError(
                 f"order='proximity' needs pyg_direct's own NeighborSampler, which knows the graph, "
@@ -278,6 +286,14 @@ class DirectLoader(SerialAfterFork, Recorded, Resuming, torch.utils.data.DataLoa
 
     def _work(self, task: BatchTask, stages: Stages) -> Handover:
         """Make one batch; runs in a producer thread where there are any."""
+        try:
+            return self._made(task, stages)
+        except Exception as error:
+            if self._exchange is not None:
+                self._exchange.fail(error)
+            raise
+
+    def _made(self, task: BatchTask, stages: Stages) -> Handover:
         if getattr(self.collate_fn, "__func__", None) is not DirectLoader.collate_fn:
             return stages.produce(task, self._collated, None)
         gather = self._gathered if self.filter_per_worker else None
@@ -333,20 +349,31 @@ class DirectLoader(SerialAfterFork, Recorded, Resuming, torch.utils.data.DataLoa
         threads = max(self.num_workers, backend.default_producers)
         threads = min(threads, backend.most_producers)
         init = self.worker_init_fn if self.num_workers else None
+        depth, burst, exchange = self.prefetch * threads, 1, self._exchange
+        if exchange is not None:
+            exchange.begin(keyed(self._site.sampler), self._split.group, self.timeout)
+            if self.prefetch > 0:  # a producer waits for each batch of a window
+                burst = exchange.window
+                threads, depth = max(threads, burst), max(depth, 2 * burst)
         producers = Producers(
             threads,
-            self.prefetch * threads,
+            depth,
             partial(start_producer, backend.streams, init, producing.with_loader(self)),
-            self.timeout,
+            0.0 if exchange is not None else self.timeout,  # which bounds each exchange then
             self.persistent_workers,
+            burst,
         )
         streams = backend.streams if producers.depth_batches else NoStreams()
         # Of the loader only the graph: a producer must not keep the loader alive.
         stages = Stages(streams, partial(tensors_made, self.data))
-        return Epoch(
+        epoch = Epoch(
             weak_work(self, stages), self._complete, self._progress, self._order(), stages,
             producers, self._num_batches, self._recorder,
         )  # fmt: skip
+        if exchange is not None:
+            running, progress = weakref.ref(epoch), self._progress
+            exchange.works_for(lambda: running() is not None and not progress.finished)
+        return epoch
 
     def check_worker_number_rationality(self) -> None:
         """Say nothing: DataLoader warns of too many processes, and there are none."""

@@ -41,6 +41,7 @@ class Producers(NamedTuple):
     start: Callable[[int], None] | None  # called once in each thread, with its number
     timeout_seconds: float
     persistent: bool  # the threads stay for the next epoch
+    burst: int = 1  # batches that they make together
 
 
 class _Inline:
@@ -132,6 +133,7 @@ class Epoch:
             producers.depth_batches,
             producers.start,
             producers.timeout_seconds,
+            producers.burst,
         )
 
     def _begin(self) -> None:

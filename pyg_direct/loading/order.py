@@ -61,19 +61,67 @@ class ClusterOrder(Sampler[int]):
         return iter(order[lanes[lanes < count]].tolist())
 
 
-def check_order(order: Any, options: dict[str, Any]) -> None:
-    """Raise a TypeError or ValueError unless `order` is one, and nothing else orders the seeds."""
+class PartOrder(ClusterOrder):
+    """Gives each batch the seeds of one part of a partitioned graph, parts in turn.
+
+    Of W ranks, W a divisor of the number of parts, the one that holds part p makes batches of its
+    seeds, as it makes the batches i with i mod W = p mod W. Where a part has no full batch left,
+    the one with most seeds left has its turn; what is less than a batch of each part comes last,
+    mixed. Each epoch has a new random order. Which batches there are depends on no rank.
+
+    Args:
+        generator: as of `ClusterOrder`.
+        batch_size: seeds of a batch.
+    """
+
+    def __init__(self, generator: torch.Generator | None, batch_size: int) -> None:
+        super().__init__(generator)
+        self.batch_size = batch_size
+
+    def __iter__(self) -> Iterator[int]:
+        """Begin an epoch.
+
+        Example: the parts [0, 1, 0, 1, 1, 1] of seeds and a batch size of 2: the batches are of
+        part 0, 1 and 1, such as 2, 0 | 3, 5 | 1, 4.
+        """
+        own = torch.Generator().manual_seed(rng.draw_seed(self.generator))
+        order, size = torch.randperm(len(self.cluster), generator=own), self.batch_size
+        of_part = [order[self.cluster[order] == p] for p in range(int(self.cluster.max()) + 1)]
+        left = [len(seeds) // size for seeds in of_part]
+        batches, turn = [], 0
+        while any(left):
+            p = turn % len(left)
+            p = p if left[p] > 0 else max(range(len(left)), key=left.__getitem__)
+            first = (len(of_part[p]) // size - left[p]) * size
+            batches.append(of_part[p][first : first + size])
+            left[p], turn = left[p] - 1, turn + 1
+        rest = torch.cat([seeds[len(seeds) // size * size :] for seeds in of_part])
+        rest = rest[torch.randperm(len(rest), generator=own)]
+        return iter(torch.cat([*batches, rest]).tolist())
+
+
+def check_order(order: Any, options: dict[str, Any], is_parted: bool = False) -> None:
+    """Raise a TypeError or ValueError unless `order` is one, and nothing else orders the seeds.
+
+    Args:
+        order: as of `NeighborLoader`.
+        options: of DataLoader.
+        is_parted: whether the graph is a partition, of which 'parts' may be asked for.
+    """
     if isinstance(order, Tensor):
         if order.dim() != 1 or order.is_floating_point() or order.dtype == torch.bool:
             raise ValueError(
                 f"order must hold one integer for each seed, its cluster, got {order.dtype} of "
                 f"shape {tuple(order.shape)}."
             )
-    elif not (isinstance(order, str) and order == "proximity"):
+    elif isinstance(order, str) and order == "parts":
+        if not is_parted:
+            raise ValueError("order='parts' needs data that was opened from a partition.")
+    elif not (isinstance(order, str) and order == "proximity") or is_parted:
         given = repr(order) if isinstance(order, (str, int)) else type(order).__name__
         raise ValueError(
-            f"order must be 'proximity', a tensor of clusters (integers, one for each seed) or "
-            f"None, got {given}."
+            f"order must be 'proximity', a tensor of clusters (integers, one for each seed), "
+            f"'parts' where the data is a partition, or None, got {given}."
         )
     for name in ("shuffle", "sampler", "batch_sampler"):
         if not (options.get(name) is None or options[name] is False):

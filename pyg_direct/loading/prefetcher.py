@@ -190,6 +190,7 @@ class Prefetcher(Generic[T, R]):
         depth: how many tasks may be in progress, or done and not fetched, at least 1.
         start: called once in each producer, with its number, before its first task.
         timeout_seconds: how long to wait for one result; 0 for ever.
+        burst: tasks are handed out only once so many can be, for producers that do them together.
 
     Raises:
         RuntimeError: the system starts no more threads.
@@ -202,9 +203,10 @@ class Prefetcher(Generic[T, R]):
         depth: int,
         start: Start | None = None,
         timeout_seconds: float = 0.0,
+        burst: int = 1,
     ) -> None:
         self._board: _Board[T, R] = _Board(work, num_threads)
-        self._depth = max(1, depth)
+        self._depth, self._burst = max(1, depth), burst
         self._timeout_seconds = timeout_seconds
         self._pid = os.getpid()
         self._issued = 0
@@ -287,6 +289,8 @@ class Prefetcher(Generic[T, R]):
 
     def _issue(self) -> None:
         """Hand out tasks until `depth` of them are ahead of the consumer."""
+        if self._issued - self._fetched > self._depth - self._burst:
+            return
         while self._issued - self._fetched < self._depth and self._task_failure is None:
             try:
                 task = next(self._tasks)

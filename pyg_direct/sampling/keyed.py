@@ -55,6 +55,12 @@ class Settings(NamedTuple):
     layer_dependency: bool = False
     strict_negatives: bool = False
 
+    @classmethod
+    def plain(cls, num_neighbors: NumNeighbors, replace: bool, disjoint: bool) -> Settings:
+        """Return settings of draws that nothing else bounds, of the edges that were drawn."""
+        directional = SubgraphType.directional
+        return cls(num_neighbors, replace, disjoint, directional, "uniform", None, "forward")
+
 
 class NumberedPlan(NamedTuple):
     """A plan, and a number that tells it from the other plans of a graph."""
@@ -299,23 +305,32 @@ class KeyedSampler:
         if torch.is_inference_mode_enabled():  # which a workspace outlives, if it is made there
             with torch.inference_mode(False):
                 return self.sample(seeds, key, rules)
-        number, plan = self._plan
-        if plan.labor and isinstance(key, DependentKey):
+        if isinstance(key, DependentKey) and self.plan.labor:
             rules = rules._replace(variates=key.variates)
-        # A workspace belongs to one stream, which orders what is done with it.
-        kind, pool = (number, self.backend.streams.stream_id()), self.shared.workspaces
-        work = pool.take(kind) or self.backend.workspace(self.graph.csc, plan)
-        induced = self.settings.subgraph_type == SubgraphType.induced
-        batch = BatchInput(seeds, key, rules)
-        (sampled,) = sample_window([work], [batch], len(plan.fanouts), induced, self.source)
-        # Not after an exception: the workspace may be in any state then.
-        pool.give_back(kind, work)
+        sampled = self._drawn(BatchInput(seeds, key, rules))
         if sampled is None:
             for seed, num_nodes in zip(seeds, self.graph.csc.num_nodes.tolist(), strict=True):
                 if seed is not None:
                     check_ids(seed, num_nodes, "seeds")
             raise AssertionError("a seed is not a node, and each of them is one")
         return sampled
+
+    def _drawn(self, batch: BatchInput) -> SampledGraph | None:
+        """Draw a batch; None if a seed is no node."""
+        number, plan = self._plan
+        # A workspace belongs to one stream, which orders what is done with it.
+        kind, pool = (number, self.backend.streams.stream_id()), self.shared.workspaces
+        work = pool.take(kind) or self.backend.workspace(self.graph.csc, plan)
+        induced = self.settings.subgraph_type == SubgraphType.induced
+        (sampled,) = sample_window([work], [batch], len(plan.fanouts), induced, self.source)
+        # Not after an exception: the workspace may be in any state then.
+        pool.give_back(kind, work)
+        return sampled
+
+    @property
+    def plan(self) -> SamplingPlan:
+        """What does not change from batch to batch."""
+        return self._plan.plan
 
     @functools.cached_property
     def _plan(self) -> NumberedPlan:

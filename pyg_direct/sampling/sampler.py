@@ -38,6 +38,7 @@ from ..core.arguments import (
 from ..core.config import as_device
 from ..core.pyg import DataType, SubgraphType, edge_sample, node_sample
 from ..core.types import BatchKey, ExcludedEdges
+from ..graph.from_pyg import Graph
 from ..graph.shared import shared_graph_of
 from ..graph.verify import verified
 from ..ops.devices import backend_for
@@ -192,7 +193,6 @@ class NeighborSampler(BaseSampler):
         if layer_dependency and sampling != "labor":
             raise ValueError("layer_dependency=True has no meaning without sampling='labor'.")
         time_window = check_window(time_window, time_attr)
-        self.data_type = DataType.from_data(data)
         backward, is_sorted = sample_direction == "backward", check_flag("is_sorted", is_sorted)
         check_flag("share_memory", share_memory)
         replace = check_flag("replace", replace)
@@ -201,7 +201,7 @@ class NeighborSampler(BaseSampler):
         threads = check_count("threads", threads, least=1)
         where = (check_mode("topology", topology), check_bytes("device_bytes", device_bytes))
         graph = shared_graph_of(data, is_sorted, time_attr, weight_attr, backward)
-        self.node_types, self.edge_types = graph.node_types, graph.edge_types
+        self._take_graph(data, graph)
         fanouts = self._checked_fanouts(num_neighbors, replace)
         mirrored = subgraph_type == SubgraphType.bidirectional
         settings = Settings(
@@ -217,6 +217,11 @@ class NeighborSampler(BaseSampler):
             check_simple(graph.csc, graph.edge_types)
         self._keyed = KeyedSampler.placed(graph, backend, where, check_seed(seed), settings)
         self.num_nodes: Any = self._keyed.num_nodes  # as in PyG: a dict for heterogeneous graphs
+
+    def _take_graph(self, data: Any, graph: Graph) -> None:
+        """Set the attributes that PyG's samplers have of a graph."""
+        self.data_type = DataType.from_data(data)
+        self.node_types, self.edge_types = graph.node_types, graph.edge_types
         self.keep_orig_edges = False
         self.negative_counts = RetryCounts()
 

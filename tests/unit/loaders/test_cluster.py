@@ -10,7 +10,7 @@ import torch_geometric.loader
 from torch_geometric.data import Data, HeteroData
 
 from pyg_direct import ClusterData, ClusterLoader
-from pyg_direct.loaders.cluster import undirected
+from pyg_direct.graph.coo_to_csc import undirected
 
 
 def graph(num_nodes: int = 40, edges: int = 200) -> Data:

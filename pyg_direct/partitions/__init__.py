@@ -1,0 +1,1 @@
+"""Graphs that no machine holds: writing them in parts, and sampling from parts on several ranks."""

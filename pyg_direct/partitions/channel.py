@@ -1,0 +1,201 @@
+"""Exchanges of bytes among the ranks of a process group, which fail on all ranks or on none."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from itertools import pairwise
+from time import monotonic, perf_counter
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.distributed as dist
+
+# What a rank says of itself in each exchange of sizes.
+IDLE, WORKING, CLOSED, LEAVING, FAILED = range(5)
+
+POLL_SECONDS = 0.25  # how long one wait for other ranks takes, between looks at the clock
+GROUP_DAYS = 365  # of the group's own timeout, which would end it: the deadline here is ours
+ALIGNMENT = 8  # of each array in a message
+
+Bytes = npt.NDArray[np.uint8]
+Arrays = Sequence[npt.NDArray[Any]]
+
+
+class ExchangeError(RuntimeError):
+    """The ranks cannot go on together, and all of them know; the message says why."""
+
+
+class OtherRankError(Exception):
+    """Another rank has failed, which tells why in the next exchange of sizes."""
+
+
+@dataclass
+class Traffic:
+    """What one rank exchanged with the others."""
+
+    collectives: int = 0
+    waiting_seconds: float = 0.0  # blocked in them
+    sent_bytes: list[int] = field(default_factory=list)  # to each rank
+    received_bytes: list[int] = field(default_factory=list)  # from each rank
+    messages: list[int] = field(default_factory=list)  # to each rank
+
+
+def packed(arrays: Arrays) -> list[Bytes]:
+    """Return arrays as the pieces of a message, each a multiple of `ALIGNMENT` long."""
+    pieces = []
+    for array in arrays:
+        content = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        pieces.append(content)
+        if left := -len(content) % ALIGNMENT:
+            pieces.append(np.zeros(left, np.uint8))
+    return pieces
+
+
+class Message:
+    """Reads the arrays of a message, one after another.
+
+    Raises:
+        ValueError: it is shorter than what is read of it.
+    """
+
+    def __init__(self, content: Bytes) -> None:
+        self._content, self._at = content, 0
+
+    def take(self, dtype: Any, count: int) -> npt.NDArray[Any]:
+        """Return the next array, of `count` elements."""
+        size = np.dtype(dtype).itemsize * count
+        first, last = self._at, self._at + size
+        if count < 0 or last > len(self._content):
+            raise ValueError(f"A message of {len(self._content)} bytes lacks some of {size}.")
+        self._at = last + -size % ALIGNMENT
+        return self._content[first:last].view(dtype)
+
+
+class Channel:
+    """The collectives of one thread; every rank makes the same ones in the same order.
+
+    Args:
+        group: a group of our own of gloo, or None for this process alone.
+        timeout_seconds: how long to wait for the other ranks in one exchange.
+    """
+
+    def __init__(self, group: Any, timeout_seconds: float) -> None:
+        self._group, self._timeout_seconds = group, timeout_seconds
+        self.rank, self.size = 0, 1
+        if group is not None:
+            self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
+        self.abandoned = threading.Event()  # set where the process ends, whatever the others do
+        none = [0] * self.size
+        self.traffic = Traffic(sent_bytes=[*none], received_bytes=[*none], messages=[*none])
+
+    def open(self, status: int, batches: int, failure: str | None) -> list[tuple[int, int]]:
+        """Return the status of each rank, and how many batches it is to make, at a round's begin.
+
+        Raises:
+            ExchangeError: a rank has failed, with its text.
+        """
+        words = np.array([FAILED if failure else status, batches], np.int64)
+        every = self._numbers(np.tile(words, (self.size, 1)))
+        self._check(every[:, 0], failure)
+        return [(int(status), int(count)) for status, count in every]
+
+    def exchange(self, messages: Sequence[Sequence[Bytes]]) -> list[Message]:
+        """Send messages[p] to rank p, and return what came from each; two collectives.
+
+        The message of a rank to itself must be empty.
+        """
+        sizes = np.array([sum(map(len, pieces)) for pieces in messages], np.int64)
+        every = self._numbers(np.stack([np.full(self.size, WORKING), sizes], 1))
+        self._check(every[:, 0], None)
+        return self.send(messages, every[:, 1].tolist())
+
+    def send(self, messages: Sequence[Sequence[Bytes]], coming: Sequence[int]) -> list[Message]:
+        """Send messages of which all ranks know the sizes; `coming` of them from each rank."""
+        sizes = [sum(map(len, pieces)) for pieces in messages]
+        given = np.concatenate([np.empty(0, np.uint8), *(b for pieces in messages for b in pieces)])
+        came = np.empty(sum(coming), np.uint8)
+        self._all_to_all(came, given, coming, sizes)
+        traffic = self.traffic
+        for rank, (out, back) in enumerate(zip(sizes, coming, strict=True)):
+            traffic.sent_bytes[rank] += out
+            traffic.received_bytes[rank] += back
+            traffic.messages[rank] += out > 0
+        ends = np.cumsum([0, *coming]).tolist()
+        return [Message(came[a:b]) for a, b in pairwise(ends)]
+
+    def fail(self, text: str) -> None:
+        """Tell the others, who are at their next exchange of sizes, why this rank has failed.
+
+        Raises:
+            ExchangeError: always, with the texts of all that failed.
+        """
+        self._numbers(np.tile(np.array([FAILED, 0], np.int64), (self.size, 1)))
+        self._tell(text)
+
+    def _check(self, statuses: npt.NDArray[np.int64], failure: str | None) -> None:
+        if (statuses == FAILED).any():
+            self._tell(failure or "")
+
+    def _tell(self, text: str) -> None:
+        """Exchange the texts of all ranks, and raise them; two collectives."""
+        content = np.frombuffer(text.encode(), np.uint8)
+        others = [content if p != self.rank else content[:0] for p in range(self.size)]
+        sizes = np.array([[WORKING, len(other)] for other in others], np.int64)
+        coming = self._numbers(sizes)[:, 1].tolist()
+        came = self.send([[other] for other in others], coming)
+        texts = [bytes(m.take(np.uint8, n)).decode() for m, n in zip(came, coming, strict=True)]
+        texts[self.rank] = text
+        failed = [f"Rank {p} failed: {text}" for p, text in enumerate(texts) if text]
+        raise ExchangeError("\n".join(failed) or "A rank failed.")
+
+    def _numbers(self, words: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Send words[p] to rank p, and return those from each rank: int64 [ranks, n] both."""
+        came = np.empty_like(words)
+        each = [1] * self.size
+        self._all_to_all(came, np.ascontiguousarray(words), each, each)
+        return came
+
+    def _all_to_all(
+        self, came: npt.NDArray[Any], given: npt.NDArray[Any], coming: Any, sizes: Any
+    ) -> None:
+        if self._group is None:
+            came[...] = given
+            return
+        start = perf_counter()
+        tensors = [torch.from_numpy(array) for array in (came, given)]
+        work: Any = dist.all_to_all_single(
+            tensors[0], tensors[1], list(coming), list(sizes), group=self._group, async_op=True
+        )
+        self._wait(work, monotonic() + self._timeout_seconds)
+        self.traffic.collectives += 1
+        self.traffic.waiting_seconds += perf_counter() - start
+
+    def _wait(self, work: Any, deadline: float) -> None:
+        """Wait for a collective, by polls, so that the thread can end.
+
+        Raises:
+            ExchangeError: a rank did not answer, or is gone.
+        """
+        while True:
+            try:
+                work.wait(timedelta(seconds=POLL_SECONDS))
+                return
+            except RuntimeError as error:
+                if work.is_completed():
+                    raise ExchangeError(
+                        f"The connection to another rank is lost, whose process may have ended: "
+                        f"{error}"
+                    ) from error
+            if self.abandoned.is_set():
+                raise ExchangeError("This process ends.")
+            if monotonic() > deadline:
+                raise ExchangeError(
+                    f"Another rank did not answer within {self._timeout_seconds:g} s: it was "
+                    f"stopped, or its machine cannot be reached. A rank that only pauses answers "
+                    f"from a thread of its own. timeout= sets another limit."
+                )

@@ -1,0 +1,258 @@
+"""`pyg_direct.partition`: a graph to a directory of parts."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch_geometric.data import Data, HeteroData
+
+from ..core.arguments import check_count
+from ..core.pyg import N_KEYS, graph_fields_of, store_of
+from ..core.quantized import QuantizedTensor
+from ..files.arrays import dtype_name, map_array, write_array
+from ..files.directory import check_replaceable, publish
+from ..files.header import ArrayFile
+from ..files.open import open_graph
+from ..files.parts import (
+    MOST_PARTS,
+    Manifest,
+    PartedEdges,
+    PartedNodes,
+    parted_graph,
+    write_manifest,
+)
+from ..files.save import TOPOLOGY, is_json
+from ..graph.from_pyg import Graph, graph_of
+from ..graph.verify import verified
+from .methods import GIVEN, Ints, parts_of
+from .report import PartitionReport, report_of
+from .write import (
+    EdgeWriter,
+    Journal,
+    described,
+    rows_in_parts,
+    write_headers,
+    write_rows,
+    write_whole,
+)
+
+LOOKED_AT = 4096  # elements of an array, to tell whether a run goes on with the same graph
+
+
+def partition(
+    data: Data | HeteroData | str | os.PathLike[str],
+    path: str | os.PathLike[str],
+    parts: int,
+    method: str | Tensor | dict[str, Tensor] = "metis",
+) -> PartitionReport:
+    """Save a graph in parts, of which each rank of a process group reads its own.
+
+    ``pyg_direct.open(path)`` gives data for `NeighborLoader` and `LinkNeighborLoader` with
+    ``split_by_rank=True``: batches are those of a single process over the whole graph, bit for bit,
+    and no rank holds more than its parts. A part has the in-edges of its nodes, and their rows of
+    attributes. What has one number a node (labels, masks) is not split: it stays in one file that
+    all ranks of a machine share, as does the place of each node (5 to 6 bytes).
+
+    The graph is read in order and in bounded memory, but for 'metis'. An interrupted call goes on
+    behind the arrays that it had written when it is called again with the same arguments.
+
+    Args:
+        data: the graph, or the directory of one that was saved.
+        path: the new directory. It appears when all is written.
+        parts: how many, in [1, 1024]. With as many parts as ranks, or a multiple: rank r of W holds
+            the parts p with p mod W = r.
+        method: 'metis' (from the extra `cluster`; in memory, some 100 bytes an edge), 'ldg' (three
+            passes of linear deterministic greedy, Stanton and Kliot, KDD 2012), 'hash' (by id, for
+            graphs without communities), or the part of each node, integers [num_nodes]; a dict of
+            such by node type. 'metis' and 'ldg' balance in-edges as well as nodes.
+
+    Returns:
+        How even the parts are, and the share of rows that batches get from other parts.
+
+    Raises:
+        FileExistsError: there is something at `path`.
+        ValueError, TypeError: wrong arguments, or attributes that cannot be saved, named.
+        ImportError: 'metis' without `pymetis`.
+        OSError: it cannot be written, such as on a full disk.
+
+    Example:
+        >>> report = pyg_direct.partition(data, "two_parts", 2, method="ldg")
+        >>> loader = pyg_direct.NeighborLoader(pyg_direct.open("two_parts"), [5], batch_size=10)
+        >>> next(iter(loader)).x.shape[1]  # this process reads both parts
+        16
+    """
+    check_count("parts", parts, least=1)
+    if parts > MOST_PARTS:
+        raise ValueError(f"parts must be in [1, {MOST_PARTS}], got {parts}.")
+    if isinstance(data, (str, os.PathLike)):
+        data = open_graph(data)
+    if not isinstance(data, (Data, HeteroData)):
+        raise TypeError(
+            f"data must be a Data, a HeteroData or the path of a saved graph, got "
+            f"{type(data).__name__}."
+        )
+    if parted_graph(data) is not None:
+        raise ValueError("data is a partition already. Give the graph that it was made of.")
+    target = Path(os.path.abspath(path))
+    check_replaceable(target, overwrite=False)
+    graph = graph_of(data)
+    graph = replace(graph, csc=verified(graph.csc))
+    tables = _Tables(data, graph)
+    asked = {
+        "parts": parts,
+        "method": method if isinstance(method, str) else _digest_of_parts(method),
+        "graph": _digest([array for _, array in graph.csc.arrays()]),
+        "attributes": tables.described(),
+    }
+    journal = Journal(target.parent / f".{target.name}.unfinished", asked, parts)
+    report = _write(data, graph, tables, journal, parts, method)
+    journal.close()
+    publish(journal.folder, target, overwrite=False)
+    return report
+
+
+class _Tables:
+    """The attributes of a graph, by where they go.
+
+    Raises:
+        ValueError: one that cannot be saved.
+    """
+
+    def __init__(self, data: Any, graph: Graph) -> None:
+        self.whole: list[dict[str, Tensor]] = []
+        self.parted: list[dict[str, Tensor]] = []
+        self.edges: list[dict[str, Tensor]] = []
+        hetero = isinstance(data, HeteroData)
+        self.graph: dict[str, Any] = graph_fields_of(data) if hetero else {}
+        for kind, count in zip(graph.node_types, graph.csc.num_nodes.tolist(), strict=True):
+            store, found = store_of(data, kind), dict[str, Tensor]()
+            for name, value in store.items():
+                if name in TOPOLOGY or (not hetero and data.is_edge_attr(name)):
+                    continue
+                if hetero or data.is_node_attr(name):
+                    found[name] = _table(value, name, kind, count)
+                else:
+                    self.graph[name] = value
+            self.whole.append({n: v for n, v in found.items() if v.dim() == 1})
+            self.parted.append({n: v for n, v in found.items() if v.dim() > 1})
+        sizes = np.diff(graph.csc.edge_base).tolist()
+        edge_types: Sequence[Any] = graph.edge_types
+        for kind, count in zip(edge_types, sizes, strict=True):
+            self.edges.append(
+                {
+                    name: _table(value, name, kind, count)
+                    for name, value in store_of(data, kind).items()
+                    if name not in TOPOLOGY and (hetero or data.is_edge_attr(name))
+                }
+            )
+        for name, value in self.graph.items():
+            if not is_json(value):
+                raise ValueError(
+                    f"data.{name} cannot be saved: it is of type {type(value).__name__}, and not "
+                    f"one row for each node or edge. Remove it first: del data[{name!r}]."
+                )
+
+    def described(self) -> Any:
+        """Return what tells these attributes from others, as JSON holds it."""
+        return [
+            [[name, str(v.dtype), list(v.shape)] for name, v in group.items()]
+            for group in [*self.whole, *self.parted, *self.edges]
+        ]
+
+
+def _table(value: Any, name: str, kind: Any, count: int) -> Tensor:
+    """Return an attribute as a dense tensor of `count` rows."""
+    label = f"data.{name}" if kind is None else f"data[{kind!r}].{name}"
+    if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
+        value = torch.from_numpy(np.asarray(value))
+    problem = None
+    if isinstance(value, QuantizedTensor):
+        problem = "it is quantized. Store it as float16 or bfloat16, or as integers, instead"
+    elif not isinstance(value, Tensor) or value.layout != torch.strided:
+        problem = f"it is {getattr(value, 'layout', type(value).__name__)}, and not a dense tensor"
+    elif value.dim() == 0 or len(value) != count:
+        problem = f"it has the shape {tuple(value.shape)}, and not {count} rows"
+    else:
+        try:
+            dtype_name(value.dtype)
+        except ValueError as error:
+            problem = str(error).rstrip(".")
+    if problem is not None:
+        raise ValueError(f"{label} cannot be saved in parts: {problem}.")
+    return value  # type: ignore[no-any-return]
+
+
+def _write(
+    data: Any, graph: Graph, tables: _Tables, journal: Journal, parts: int, method: Any
+) -> PartitionReport:
+    """Write everything that is not there yet, the manifest last."""
+    csc, kinds = graph.csc, graph.node_types
+    part, owners = _assigned(journal, graph, parts, method)
+    name = method if isinstance(method, str) else GIVEN
+    made = journal.value("report", lambda: report_of(data, graph, part, parts, name).as_dict())
+    nodes, parted = [], []
+    for t, kind in enumerate(kinds):
+        row = write_whole(journal, f"row {t}", rows_in_parts(part[t], parts))
+        whole = {
+            name: write_whole(journal, f"whole {t} {name}", value)
+            for name, value in tables.whole[t].items()
+        }
+        files = {
+            name: write_rows(journal, f"node {t} {name}", value, part[t])
+            for name, value in tables.parted[t].items()
+        }
+        store = store_of(data, kind)
+        explicit = "num_nodes" in store or not any(key in N_KEYS for key in [*whole, *files])
+        parted.append(files)
+        nodes.append(
+            PartedNodes(kind, len(part[t]), explicit, owners[t], row, whole, described(files))
+        )
+    edges = EdgeWriter(csc, part, tables.edges).write(journal)
+    write_headers(journal, (kinds, graph.edge_types), part, parted, edges)
+    sizes = np.diff(csc.edge_base).tolist()
+    groups = [
+        PartedEdges(kind, count, described({n: [file] for n, file in edges[0][2][r].items()}))
+        for r, (kind, count) in enumerate(zip(graph.edge_types, sizes, strict=True))
+    ]
+    id_dtype = str(graph.id_dtype).removeprefix("torch.")
+    write_manifest(Manifest(parts, nodes, groups, id_dtype, tables.graph, made), journal.folder)
+    return PartitionReport(**made)
+
+
+def _assigned(
+    journal: Journal, graph: Graph, parts: int, method: Any
+) -> tuple[list[Ints], list[ArrayFile]]:
+    """Return the part of each node, T x int16 [N_t], and their files, perhaps of an earlier run."""
+    found: list[Ints] = []
+
+    def write(t: int, name: str) -> list[ArrayFile]:
+        if not found:
+            found.extend(parts_of(graph, parts, method))
+        return [write_array(journal.folder / name, found[t])]
+
+    files = [journal.files(f"part {t}", partial(write, t))[0] for t in range(len(graph.node_types))]
+    return [map_array(journal.folder, file).numpy() for file in files], files
+
+
+def _digest(arrays: Sequence[Any]) -> str:
+    """Return a hash of the dtypes, the lengths and some elements of arrays."""
+    digest = hashlib.sha256()
+    for array in arrays:
+        at = np.linspace(0, len(array) - 1, min(len(array), LOOKED_AT)).astype(np.int64)
+        digest.update(f"{array.dtype} {len(array)}".encode() + array[at].tobytes())
+    return digest.hexdigest()
+
+
+def _digest_of_parts(method: Any) -> str:
+    by_type = method if isinstance(method, dict) else {"": method}
+    tensors = [value for value in by_type.values() if isinstance(value, Tensor)]
+    return _digest([value.reshape(-1).cpu().numpy() for value in tensors])

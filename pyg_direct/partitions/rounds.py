@@ -1,0 +1,224 @@
+"""The thread that makes batches together with those of other ranks, and answers theirs."""
+
+from __future__ import annotations
+
+import multiprocessing.util
+import os
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+from time import monotonic
+
+from ..core.types import SampledGraph
+from ..ops.backend import Workspace
+from ..sampling.hops import BatchInput, sample_window
+from .channel import CLOSED, IDLE, LEAVING, WORKING, Channel, ExchangeError, OtherRankError
+from .source import PartSource
+
+GATHER_SECONDS = 0.002  # how long a window waits for its next batch
+SHORTEST_PAUSE, LONGEST_PAUSE = 0.001, 0.03  # between rounds in which no rank made batches
+LINGER_SECONDS = 10.0  # how long a process that ends goes on answering ranks that make batches
+
+
+class _Request:
+    """A batch that a producer thread waits for."""
+
+    def __init__(self, batch: BatchInput) -> None:
+        self.batch = batch
+        self.done: SimpleQueue[tuple[SampledGraph | None, str | None]] = SimpleQueue()
+
+
+class Rounds:
+    """Makes batches in rounds, in each of which every rank makes a window of them or none.
+
+    A round begins with an exchange in which each rank says what it does and how many batches it
+    makes, so no rank decides alone what follows: if none makes any, nothing does. A rank without
+    batches to make, since its loop pauses, has ended early or is in another epoch, still takes part
+    and answers. The thread ends when the loaders of all ranks are gone; when one process ends; and
+    when any rank has failed, with its text on all ranks.
+
+    Args:
+        source: of hops and rows; only this thread calls it.
+        channel: of the source.
+        make_workspace: returns a new workspace for a batch of the whole graph.
+        hops: of the plan, the same on all ranks.
+        window: most batches of this rank in a round.
+    """
+
+    def __init__(
+        self,
+        source: PartSource,
+        channel: Channel,
+        make_workspace: Callable[[], Workspace],
+        hops: int,
+        window: int,
+    ) -> None:
+        self._source, self._channel, self._hops = source, channel, hops
+        self._works = [make_workspace() for _ in range(window)]
+        self._requests: SimpleQueue[_Request | None] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._failure: str | None = None  # of this rank, to be told to the others
+        self._ended: str | None = None  # why no more batches can be made
+        self._closed = self._leaving = False
+        self._is_working: Callable[[], bool] = lambda: False
+        self._pid = os.getpid()
+        self._thread = threading.Thread(target=self._run, name="pyg_direct-exchange", daemon=True)
+
+    def start(self) -> None:
+        """Begin; all ranks must."""
+        # Unlike `atexit`, it is also called where a process of `multiprocessing` ends.
+        self._exit = multiprocessing.util.Finalize(
+            None, _leave, args=(weakref.ref(self), self._pid), exitpriority=10
+        )
+        self._thread.start()
+
+    def sample(self, batch: BatchInput) -> SampledGraph | None:
+        """Return a batch, whose rows are kept with its ids; None if a seed is not a node.
+
+        Waits for a round. In any thread but that of the rounds.
+
+        Raises:
+            ExchangeError: a rank has failed or is gone; the message has its text.
+        """
+        request = _Request(batch)
+        with self._lock:
+            self._check()
+            self._requests.put(request)
+        found, problem = request.done.get()
+        if problem is not None:
+            raise _no_more(problem)
+        return found
+
+    def check(self) -> None:
+        """Raise an ExchangeError if no more batches can be made."""
+        with self._lock:
+            self._check()
+
+    def _check(self) -> None:
+        if self._pid != os.getpid():
+            raise ExchangeError(
+                "This loader's exchange with other ranks began in another process, whose threads "
+                "do not exist here. Build a loader in this process."
+            )
+        if self._ended is not None:
+            raise _no_more(self._ended)
+
+    def fail(self, error: BaseException) -> None:
+        """Tell all ranks that this one could not make a batch."""
+        if not isinstance(error, ExchangeError):
+            self._failure = self._failure or f"{type(error).__name__}: {error}"
+            self._requests.put(None)
+
+    def works_for(self, is_working: Callable[[], bool]) -> None:
+        """Let others know, by a function, whether a loop of this rank still needs batches."""
+        self._is_working = is_working
+
+    def close(self) -> None:
+        """Note that the loader is gone. The thread answers the others until all of theirs are."""
+        self._closed = True
+        self._requests.put(None)
+
+    def leave(self) -> None:
+        """End, as the process does: at once after an error, else when no rank makes batches."""
+        self._leaving = True
+        self._requests.put(None)
+        self._thread.join(LINGER_SECONDS + 1.0)
+        self._channel.abandoned.set()
+        self._thread.join(1.0)
+
+    def _run(self) -> None:
+        window: list[_Request] = []
+        problem = "The exchange with other ranks has ended."
+        try:
+            pause, leaving_at = SHORTEST_PAUSE, None
+            others_work = True
+            while True:
+                window += self._next_window(pause, len(self._works) - len(window))
+                if self._leaving and leaving_at is None:
+                    raised = hasattr(sys, "last_value")
+                    leaving_at = monotonic() + (0.0 if raised else LINGER_SECONDS)
+                status = self._status(leaving_at, others_work)
+                every = self._channel.open(status, len(window), self._failure)
+                statuses = [status for status, _ in every]
+                if LEAVING in statuses:
+                    problem = f"Rank {statuses.index(LEAVING)} has ended its program."
+                    return
+                if all(status == CLOSED for status in statuses):
+                    return
+                others_work = WORKING in statuses
+                if not any(count for _, count in every):
+                    pause = min(2 * pause, LONGEST_PAUSE)
+                    continue
+                pause = SHORTEST_PAUSE
+                self._round(window)
+        except ExchangeError as error:
+            problem = str(error)
+        except OtherRankError:
+            problem = self._told("")
+        except BaseException as error:
+            problem = self._told(f"{type(error).__name__}: {error}")
+        finally:
+            with self._lock:
+                self._ended = problem
+            while not self._requests.empty():
+                request = self._requests.get()
+                window += [request] if request is not None else []
+            for request in window:
+                request.done.put((None, problem))
+            self._exit.cancel()
+
+    def _told(self, text: str) -> str:
+        """Tell the others of a failure on this rank, and return what all have told."""
+        try:
+            self._channel.fail(text)
+        except Exception as error:
+            return str(error)
+        return text
+
+    def _status(self, leaving_at: float | None, others_work: bool) -> int:
+        if leaving_at is not None and (not others_work or monotonic() >= leaving_at):
+            return LEAVING
+        if self._closed:
+            return CLOSED
+        return WORKING if self._is_working() and leaving_at is None else IDLE
+
+    def _next_window(self, pause: float, room: int) -> list[_Request]:
+        """Return the next batches to make, at most `room`; none if nobody asks for any in time."""
+        window: list[_Request] = []
+        seconds = pause
+        while len(window) < room:
+            try:
+                request = self._requests.get(timeout=seconds)
+            except Empty:
+                break
+            if request is None:  # something else is to be told
+                break
+            window.append(request)
+            seconds = GATHER_SECONDS
+        return window
+
+    def _round(self, window: list[_Request]) -> None:
+        """Make the batches of a window, and take them out of it; the others do the same."""
+        batches = [request.batch for request in window]
+        made = sample_window(self._works[: len(batches)], batches, self._hops, source=self._source)
+        self._source.fetch([graph for graph in made if graph is not None])
+        done = list(zip(window, made, strict=True))
+        window.clear()
+        for request, graph in done:
+            request.done.put((graph, None))
+
+
+def _no_more(problem: str) -> ExchangeError:
+    return ExchangeError(
+        f"{problem}\nNo rank can go on with this loader. Build it anew on all ranks, and load a "
+        f"state_dict() to go on in the middle of the epoch."
+    )
+
+
+def _leave(rounds: weakref.ref[Rounds], pid: int) -> None:
+    """End rounds where their process ends, while the interpreter can still run them to an end."""
+    alive = rounds()
+    if alive is not None and pid == os.getpid():
+        alive.leave()

@@ -1,0 +1,382 @@
+"""Hops and rows of batches from parts that several ranks hold: what each asks and answers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from ..core.parted import keep_rows
+from ..core.types import BatchKey, SampledGraph, SamplingPlan
+from ..files.parts import PartedGraph, Rows
+from ..graph.coo_to_csc import narrow
+from ..ops.backend import Backend
+from ..ops.host.parts import Drawn, RowNumbers, copy_rows, merged, split_by_part
+from ..sampling.hops import BatchInProgress
+from .channel import Bytes, Channel, Message, OtherRankError, packed
+from .part import Answer, Ints, Part, as_bytes, edge_ends
+
+ROW_HEADER = 1  # word of a message of rows: 1 if they are there, 0 if reading them failed
+
+
+class Asked(NamedTuple):
+    """What one rank asks of the parts of another in a hop, for some batches."""
+
+    keys: list[BatchKey]
+    items: list[list[list[tuple[Ints, Ints]]]]  # by batch, part of the other rank, node type
+
+
+class RowTraffic:
+    """How many rows and frontier nodes batches needed, and how many of them other ranks gave."""
+
+    def __init__(self) -> None:
+        self.rows = self.remote_rows = self.fetched_rows = 0
+        self.requests = self.remote_requests = 0
+
+
+class PartSource:
+    """A source of hops, and of rows: exchanges them with the ranks that hold the other parts.
+
+    Every call of `hop` and `fetch` is collective. Lists are drawn by the rank that owns them, in
+    their order in the whole graph, and put back into the order of the frontier here, so a batch has
+    the bits that it has in a single process.
+
+    Args:
+        graph: the partition.
+        channel: to the other ranks; rank r holds the parts p with p mod W = r.
+        backend: samples.
+        plan: of the whole graph.
+    """
+
+    def __init__(
+        self, graph: PartedGraph, channel: Channel, backend: Backend, plan: SamplingPlan
+    ) -> None:
+        self._graph, self._channel, self._fanouts = graph, channel, plan.fanouts
+        self._parts_of = [
+            list(range(r, graph.num_parts, channel.size)) for r in range(channel.size)
+        ]
+        self._own = {p: Part(graph, p, backend, plan) for p in self._parts_of[channel.rank]}
+        self._types, self._dst = len(graph.node_types), graph.csc.dst_type.tolist()
+        self._expanded = sorted(set(self._dst))  # types whose nodes have lists
+        self._row_dtype = np.result_type(*(row.dtype for row in graph.row))
+        most_edges = max((edges.num_edges for edges in graph.manifest.edges), default=0)
+        self._edge_dtype = narrow(most_edges)
+        mine = np.isin(np.arange(graph.num_parts), self._parts_of[channel.rank])
+        self._numbers = [
+            RowNumbers(nodes.num_nodes if nodes.parted else 0, row, mine)
+            for nodes, row in zip(graph.manifest.nodes, graph.row, strict=True)
+        ]
+        self._widths = [  # of the attributes of edges, relation by relation
+            (r, rows.num_bytes)
+            for r, edges in enumerate(graph.manifest.edges)
+            for rows in edges.parted.values()
+        ]
+        self._columns: list[list[list[Bytes]]] = []  # by batch and attribute of edges, by hop
+        self.traffic = RowTraffic()
+
+    def hop(self, window: Sequence[BatchInProgress], hop: int) -> None:
+        """Do one hop of each batch; see `HopSource`."""
+        if hop == 0:
+            self._columns = [[[] for _ in self._widths] for _ in window]
+        owners, asked = self._split(window, hop)
+        came = self._channel.exchange([self._request(asked, r) for r in range(len(self._parts_of))])
+        answers: list[list[list[Answer]]] = []  # by rank, batch, part
+        replies: list[list[Bytes]] = []
+        for rank, message in enumerate(came):
+            mine = rank == self._channel.rank
+            request = asked[rank] if mine else self._read_request(message)
+            answer = [
+                [
+                    part.draw(hop, items, key)
+                    for part, items in zip(self._own.values(), by_part, strict=True)
+                ]
+                for key, by_part in zip(request.keys, request.items, strict=True)
+            ]
+            answers.append(answer if mine else [])
+            replies.append([] if mine else self._reply(answer))
+        came = self._channel.exchange(replies)
+        for rank, message in enumerate(came):
+            if rank != self._channel.rank:
+                answers[rank] = self._read_reply(message, asked[rank])
+        for b, batch in enumerate(window):
+            self._enter(batch, hop, owners[b], [answer[b] for answer in answers], b)
+
+    def _split(self, window: Any, hop: int) -> tuple[list[list[Ints]], list[Asked]]:
+        """Split the frontiers by part.
+
+        Returns:
+            By batch and node type the part of each node; and what is asked of each rank.
+        """
+        graph, keys = self._graph, [batch.key for batch in window]
+        asked = [Asked(keys, [[[] for _ in parts] for _ in window]) for parts in self._parts_of]
+        owners: list[list[Ints]] = []
+        none = np.empty(0, self._row_dtype), np.empty(0, np.int32)
+        for b, batch in enumerate(window):
+            frontier, of_batch = batch.work.frontier(hop), list[Ints]()
+            for t in range(self._types):
+                rows, local = [none[0]] * graph.num_parts, [none[1]] * graph.num_parts
+                owner = np.empty(0, np.int16)
+                if t in self._expanded:
+                    node, names = frontier.node[t].numpy(), frontier.local[t].numpy()
+                    found = split_by_part(node, graph.part[t], graph.row[t], graph.num_parts)
+                    rows, place = found.of_parts()
+                    owner, local = found.owner, [names[at] for at in place]
+                    self.traffic.requests += len(node)
+                of_batch.append(owner)
+                for rank, parts in enumerate(self._parts_of):
+                    for i, p in enumerate(parts):
+                        asked[rank].items[b][i].append((rows[p], local[p]))
+                        remote = len(rows[p]) if rank != self._channel.rank else 0
+                        self.traffic.remote_requests += remote
+            owners.append(of_batch)
+        return owners, asked
+
+    def _request(self, asked: Sequence[Asked], rank: int) -> list[Bytes]:
+        """Return the message with what is asked of a rank; empty for this one.
+
+        int64: batches, two words of the key of each, numbers of items by batch, part and type; then
+        rows and local ids in that order.
+        """
+        if rank == self._channel.rank:
+            return []
+        keys, items = asked[rank]
+        flat = [of_type for by_part in items for by_type in by_part for of_type in by_type]
+        words = [len(keys), *(word for key in keys for word in (key.low, key.high))]
+        header = np.array([*words, *(len(rows) for rows, _ in flat)], np.int64)
+        rows = [np.empty(0, self._row_dtype), *(rows for rows, _ in flat)]
+        local = [np.empty(0, np.int32), *(local for _, local in flat)]
+        return packed([header, np.concatenate(rows), np.concatenate(local)])
+
+    def _read_request(self, message: Message) -> Asked:
+        parts, types = len(self._own), self._types
+        number = int(message.take(np.int64, 1)[0])
+        words = message.take(np.int64, number * (2 + parts * types))
+        keys = [BatchKey(int(low), int(high)) for low, high in words[: 2 * number].reshape(-1, 2)]
+        sizes = words[2 * number :]
+        ends = np.cumsum(sizes)
+        total = int(ends[-1]) if len(ends) else 0
+        rows = np.split(message.take(self._row_dtype, total), ends[:-1])
+        local = np.split(message.take(np.int32, total), ends[:-1])
+        pairs = iter(zip(rows, local, strict=True))
+        items = [[[next(pairs) for _ in range(types)] for _ in range(parts)] for _ in keys]
+        return Asked(keys, items)
+
+    def _reply(self, answers: Sequence[Sequence[Answer]]) -> list[Bytes]:
+        """Return the message with the edges that were drawn, by batch and part.
+
+        Numbers of items and of edges; then counts, sources, ids, and the attributes one by one.
+        """
+        flat = [answer for by_part in answers for answer in by_part]
+        sizes = [[len(a.drawn.counts), len(a.drawn.source)] for a in flat]
+        columns = [
+            np.concatenate([np.empty(0, np.uint8), *(a.columns[i].reshape(-1) for a in flat)])
+            for i in range(len(self._widths))
+        ]
+        source = self._graph.csc.indices
+        return packed(
+            [
+                np.array(sizes, np.int64).reshape(-1),
+                np.concatenate([np.empty(0, np.int32), *(a.drawn.counts for a in flat)]),
+                np.concatenate([source, *(a.drawn.source for a in flat)]),
+                np.concatenate(
+                    [np.empty(0, self._edge_dtype), *(a.drawn.edge for a in flat)],
+                    dtype=self._edge_dtype,
+                    casting="same_kind",
+                ),
+                *columns,
+            ]
+        )
+
+    def _read_reply(self, message: Message, asked: Asked) -> list[list[Answer]]:
+        """Return the edges in a message: by batch and part, as they were asked for."""
+        parts = [by_type for by_part in asked.items for by_type in by_part]
+        sizes = message.take(np.int64, 2 * len(parts)).reshape(-1, 2)
+        items = [[len(by_type[t][0]) for t in self._dst] for by_type in parts]
+        if [sum(of_part) for of_part in items] != sizes[:, 0].tolist():
+            raise ValueError("Another rank answers for other nodes than it was asked for.")
+        ends = np.cumsum(sizes, 0)
+        total_items, total_edges = ends[-1].tolist() if len(ends) else (0, 0)
+        counts = np.split(message.take(np.int32, total_items), ends[:-1, 0])
+        source = np.split(message.take(self._graph.csc.indices.dtype, total_edges), ends[:-1, 1])
+        edge = np.split(message.take(self._edge_dtype, total_edges), ends[:-1, 1])
+        drawn = [Drawn(*lists) for lists in zip(counts, source, edge, strict=True)][: len(parts)]
+        bounds = [edge_ends(d.counts, n) for d, n in zip(drawn, items, strict=True)]
+        columns: list[list[Bytes]] = [[] for _ in parts]
+        for r, width in self._widths:
+            each = [ends[r + 1] - ends[r] for ends in bounds]
+            table = message.take(np.uint8, sum(each) * width).reshape(sum(each), width)
+            for found, rows in zip(columns, np.split(table, np.cumsum(each)[:-1]), strict=False):
+                found.append(rows)
+        answers = iter(map(Answer, drawn, columns))
+        return [[next(answers) for _ in by_part] for by_part in asked.items]
+
+    def _enter(
+        self, batch: BatchInProgress, hop: int, owners: list[Ints], by_rank: Any, number: int
+    ) -> None:
+        """Let a batch take the edges of a hop, in the order of its frontier."""
+        parts, ranks = self._graph.num_parts, self._channel.size
+        answers: list[Answer] = [by_rank[p % ranks][p // ranks] for p in range(parts)]
+        drawn = [answer.drawn for answer in answers]
+        items = [owners[t] for t in self._dst]
+        total = sum(len(d.source) for d in drawn)
+        picks, origin, ends = merged(items, drawn, total)
+        batch.work.enter(hop, picks)
+        if not self._widths:
+            return
+        first = np.cumsum([0, *(len(d.source) for d in drawn)])
+        of_part = np.stack([np.bincount(owner, minlength=parts) for owner in items])
+        bounds = [edge_ends(d.counts, of_part[:, p].tolist()) for p, d in enumerate(drawn)]
+        for i, (r, _) in enumerate(self._widths):
+            begin = np.array([ends_of[r] for ends_of in bounds])
+            each = np.array([ends_of[r + 1] for ends_of in bounds]) - begin
+            at = origin[ends[r] : ends[r + 1]]
+            p = np.searchsorted(first, at, "right") - 1
+            at = at - first[p] - begin[p] + (np.cumsum(each) - each)[p]
+            self._columns[number][i].append(np.concatenate([a.columns[i] for a in answers])[at])
+
+    def fetch(self, graphs: Sequence[SampledGraph]) -> None:
+        """Fetch the rows of the nodes of a window, each that is elsewhere once, and keep them.
+
+        Rows of edges came with their hops.
+
+        Raises:
+            OtherRankError: another rank could not read what it was asked for.
+        """
+        of_edges = self._columns or [[[] for _ in self._widths] for _ in graphs]
+        self._columns = []
+        for graph, columns in zip(graphs, of_edges, strict=True):
+            self._keep_edges(graph, columns)
+        owners, refs, wanted = self._number(graphs)
+        ranks, me = self._channel.size, self._channel.rank
+        requests = [
+            self._row_request([[w[p] for w in wanted] for p in parts]) if r != me else []
+            for r, parts in enumerate(self._parts_of)
+        ]
+        came = self._channel.exchange(requests)
+        replies, error = list[list[Bytes]](), None
+        for r, message in enumerate(came):
+            reply, failure = self._rows_for(message) if r != me else ([], None)
+            replies.append(reply)
+            error = error or failure
+        coming = [0] * ranks
+        for r, parts in enumerate(self._parts_of):
+            if r != me:
+                blocks = [len(w[p]) * width for p in parts for w, width in self._blocks(wanted)]
+                coming[r] = 8 * ROW_HEADER + sum(size + -size % 8 for size in blocks)
+        found = self._channel.send(replies, coming)
+        if error is not None:
+            raise error
+        tables = self._tables(found, wanted)
+        for b, graph in enumerate(graphs):
+            for t in range(self._types):
+                self._keep_nodes(t, graph.node[t], owners[t][b], refs[t][b], tables)
+
+    def _number(self, graphs: Sequence[SampledGraph]) -> tuple[Any, Any, list[list[Ints]]]:
+        """Return by type and batch the owners and references; by type and part the rows wanted."""
+        graph, owners, refs, wanted = self._graph, [], [], []
+        for t, numbers in enumerate(self._numbers):
+            nodes = [g.node[t].numpy() for g in graphs]
+            of_type = [graph.part[t][node] for node in nodes]
+            owners.append(of_type)
+            given = zip(nodes, of_type, strict=True) if graph.manifest.nodes[t].parted else ()
+            found, rows = numbers.of_window(list(given))
+            refs.append(found or [np.empty(0, np.int64) for _ in nodes])
+            wanted.append(rows)
+            if graph.manifest.nodes[t].parted:
+                mine = self._parts_of[self._channel.rank]
+                elsewhere = sum(int((~np.isin(o, mine)).sum()) for o in of_type)
+                self.traffic.rows += sum(map(len, nodes))
+                self.traffic.remote_rows += elsewhere
+                self.traffic.fetched_rows += sum(map(len, rows))
+        return owners, refs, wanted
+
+    def _row_request(self, wanted: list[list[Ints]]) -> list[Bytes]:
+        """Return the message that asks a rank for rows, by part and node type."""
+        flat = [rows for by_type in wanted for rows in by_type]
+        sizes = np.array([len(rows) for rows in flat], np.int64)
+        return packed([sizes, np.concatenate([np.empty(0, self._row_dtype), *flat])])
+
+    def _rows_for(self, message: Message) -> tuple[list[Bytes], Exception | None]:
+        """Return the message with the rows that a rank asks for; its size follows from these."""
+        sizes = message.take(np.int64, len(self._own) * self._types)
+        ends = np.cumsum(sizes)
+        asked = np.split(message.take(self._row_dtype, int(sizes.sum())), ends[:-1])
+        blocks: list[npt.NDArray[Any]] = [np.ones(ROW_HEADER, np.int64)]
+        error = None
+        for i, (part, t) in enumerate(
+            (p, t) for p in self._own.values() for t in range(self._types)
+        ):
+            for table in part.rows[t]:
+                block = np.zeros((len(asked[i]), table.shape[1]), np.uint8)
+                try:
+                    copy_rows(table, asked[i], block, np.arange(len(block)))
+                except Exception as caught:  # the message must have the size that is known
+                    error, blocks[0][:] = caught, 0
+                blocks.append(block)
+        return packed(blocks), error
+
+    def _blocks(self, wanted: list[list[Ints]]) -> list[tuple[list[Ints], int]]:
+        """Return for each attribute of nodes what is wanted of its type by part, and its width."""
+        return [
+            (wanted[t], rows.num_bytes)
+            for t, nodes in enumerate(self._graph.manifest.nodes)
+            for rows in nodes.parted.values()
+        ]
+
+    def _tables(
+        self, found: Sequence[Message], wanted: list[list[Ints]]
+    ) -> dict[int, list[list[Bytes]]]:
+        """Return the rows that are at hand, by part, node type and attribute."""
+        tables = {p: part.rows for p, part in self._own.items()}
+        for r, parts in enumerate(self._parts_of):
+            if r == self._channel.rank:
+                continue
+            if not found[r].take(np.int64, ROW_HEADER)[0]:
+                raise OtherRankError(f"Rank {r} could not read the rows that it was asked for.")
+            for p in parts:
+                tables[p] = [
+                    [
+                        found[r]
+                        .take(np.uint8, len(wanted[t][p]) * rows.num_bytes)
+                        .reshape(-1, rows.num_bytes)
+                        for rows in nodes.parted.values()
+                    ]
+                    for t, nodes in enumerate(self._graph.manifest.nodes)
+                ]
+        return tables
+
+    def _keep_nodes(self, t: int, node: Tensor, owner: Ints, ref: Ints, tables: Any) -> None:
+        """Put the rows of the nodes of a batch together, and keep them with their ids."""
+        kept = self._graph.manifest.nodes[t].parted
+        if not kept:
+            return
+        places = [np.flatnonzero(owner == p) for p in range(self._graph.num_parts)]
+        made = {}
+        for i, (name, rows) in enumerate(kept.items()):
+            made[name], out = _new_rows(rows, len(node))
+            for p, at in enumerate(places):
+                if len(at) > 0:
+                    copy_rows(tables[p][t][i], ref[at], out, at)
+        keep_rows(node, made)
+
+    def _keep_edges(self, graph: SampledGraph, columns: list[list[Bytes]]) -> None:
+        """Keep the attributes of the edges of a batch with their ids."""
+        found = iter(columns)
+        for r, edges in enumerate(self._graph.manifest.edges):
+            made = {}
+            for name, rows in edges.parted.items():
+                made[name], out = _new_rows(rows, len(graph.edge[r]))
+                if by_hop := next(found):
+                    out[...] = np.concatenate(by_hop)
+            if made:
+                keep_rows(graph.edge[r], made)
+
+
+def _new_rows(rows: Rows, count: int) -> tuple[Tensor, npt.NDArray[np.uint8]]:
+    """Return a new tensor of so many rows, and its bytes."""
+    tensor = torch.empty((count, *rows.shape), dtype=getattr(torch, rows.dtype))
+    return tensor, as_bytes(tensor)

@@ -1,0 +1,218 @@
+"""Loaders over parts that ranks hold in processes of their own, over gloo; and ranks that fail."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from graphs import assert_same_batch, papers_and_authors
+from rank_processes import run_ranks
+from torch_geometric.data import Data
+
+import pyg_direct
+from pyg_direct import LinkNeighborLoader, NeighborLoader
+
+TIMES = int(os.environ.get("PYG_DIRECT_FAILURES", "2"))
+TIMEOUT_SECONDS = 2.0
+SIGNALS = {"kill": "SIGKILL", "stop": "SIGSTOP"}
+
+
+def graph(num_nodes: int = 400) -> Data:
+    generator = torch.Generator().manual_seed(0)
+    return Data(
+        x=torch.randn(num_nodes, 12, generator=generator),
+        y=torch.randint(3, (num_nodes,), generator=generator),
+        edge_index=torch.randint(num_nodes, (2, 10 * num_nodes), generator=generator),
+        edge_attr=torch.randn(10 * num_nodes, 2, generator=generator),
+    )
+
+
+DATA = graph()
+torch.manual_seed(0)
+TYPED = papers_and_authors()
+OPTIONS: dict[str, Any] = {"batch_size": 16, "seed": 4, "shuffle": True}
+
+
+def loaders_of(data: Any, typed: Any, **split: Any) -> dict[str, Any]:
+    """Return loaders over the same batches, of whole graphs or of parts."""
+    options, links = {**OPTIONS, **split}, DATA.edge_index[:, :150]
+    return {
+        "node": NeighborLoader(data, [4, 3], **options),
+        "all": NeighborLoader(data, [-1, 3], num_workers=2, **options),
+        "disjoint": NeighborLoader(data, [3, 2], disjoint=True, tail="drop", **options),
+        "link": LinkNeighborLoader(data, [3, 2], links, **options),
+        "typed": NeighborLoader(typed, [3, 2, 2], "author", tail="uneven", **options),
+    }
+
+
+def partitioned(folder: Path, parts: int) -> tuple[Path, Path]:
+    paths = folder / "parts", folder / "typed"
+    pyg_direct.partition(DATA, paths[0], parts, "ldg")
+    pyg_direct.partition(TYPED, paths[1], parts, "hash")
+    return paths
+
+
+@pytest.mark.parametrize(("world_size", "parts"), [(2, 2), (3, 4)])
+def test_batches_are_those_of_a_single_process(world_size: int, parts: int, tmp_path: Path) -> None:
+    paths = partitioned(tmp_path, parts)
+
+    def compare(rank: int) -> dict[str, int]:
+        whole = loaders_of(DATA, TYPED, rank=rank, world_size=world_size)
+        ours = loaders_of(*map(pyg_direct.open, paths), split_by_rank=True)
+        made = {}
+        for name, loader in ours.items():
+            for _ in range(2):
+                batches = list(zip(loader, whole[name], strict=True))
+                for one, other in batches:
+                    assert_same_batch(one, other)
+            made[name] = len(batches)
+        return made
+
+    for made in run_ranks(world_size, compare, tmp_path):
+        assert all(count > 0 for count in made.values())
+
+
+def test_ranks_whose_loops_differ_answer_each_other(tmp_path: Path) -> None:
+    path = partitioned(tmp_path, 2)[0]
+
+    def loop(rank: int) -> list[int]:
+        loader = NeighborLoader(
+            pyg_direct.open(path), [4, 3], split_by_rank=True, timeout=TIMEOUT_SECONDS, **OPTIONS
+        )
+        steps = []
+        for epoch in range(3):
+            made = 0
+            for _ in loader:
+                made += 1
+                if rank == 1 and epoch == 0 and made == 2:
+                    break  # and is an epoch ahead of the other
+                if rank == 0 and epoch == 1 and made == 3:
+                    time.sleep(1.5 * TIMEOUT_SECONDS)  # longer than any exchange may take
+            steps.append(made)
+        return steps
+
+    assert run_ranks(2, loop, tmp_path) == [[13, 13, 13], [2, 13, 13]]
+
+
+def test_all_ranks_get_the_text_of_an_exception(tmp_path: Path) -> None:
+    path = partitioned(tmp_path, 2)[0]
+
+    def fail(batch: Any) -> Any:
+        if (batch.input_id == 77).any():
+            raise ZeroDivisionError("planted in a transform")
+        return batch
+
+    def loop(rank: int) -> tuple[str, str, int]:
+        data = pyg_direct.open(path)
+        loader = NeighborLoader(data, [4], split_by_rank=True, transform=fail, **OPTIONS)
+        begun, raised, later = time.monotonic(), "", ""
+        try:
+            while True:
+                for _ in loader:
+                    begun = time.monotonic()
+        except (RuntimeError, ZeroDivisionError) as error:
+            raised = f"{type(error).__name__}: {error}"
+        assert time.monotonic() - begun < 2.0
+        try:
+            next(iter(loader))
+        except RuntimeError as error:
+            later = str(error)
+        again = NeighborLoader(data, [4], split_by_rank=True, **OPTIONS)  # as the message says
+        return raised, later, len(list(again))
+
+    texts = run_ranks(2, loop, tmp_path)
+    for _, later, batches in texts:
+        assert "failed: ZeroDivisionError: planted in a transform" in later
+        assert "Build it anew on all ranks" in later
+        assert batches == 13
+    raised = [raised for raised, _, _ in texts]
+    assert sorted(text.split(":")[0] for text in raised) == ["ExchangeError", "ZeroDivisionError"]
+    assert all("planted in a transform" in text for text in raised)
+
+
+def test_a_rank_without_its_part_tells_the_others(tmp_path: Path) -> None:
+    path = partitioned(tmp_path, 2)[0]
+    (path / "part_001").rename(path / "moved")
+
+    def loop(rank: int) -> str:
+        loader = NeighborLoader(pyg_direct.open(path), [4], split_by_rank=True, **OPTIONS)
+        try:
+            next(iter(loader))
+        except (RuntimeError, ValueError) as error:
+            return f"{type(error).__name__}: {error}"
+        return "no error"
+
+    first, second = run_ranks(2, loop, tmp_path)
+    assert "InvalidGraphFileError" in second
+    assert "part_001 is missing" in second
+    assert "RuntimeError: Rank 1 failed: InvalidGraphFileError" in first
+
+
+def test_more_ranks_than_parts_are_refused(tmp_path: Path) -> None:
+    path = partitioned(tmp_path, 1)[0]
+
+    def loop(rank: int) -> str:
+        try:
+            next(iter(NeighborLoader(pyg_direct.open(path), [4], split_by_rank=True, **OPTIONS)))
+        except ValueError as error:
+            return str(error)
+        return "no error"
+
+    assert all("has 1 parts, too few for 2 ranks" in text for text in run_ranks(2, loop, tmp_path))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="forks, and sends signals")
+@pytest.mark.parametrize("event", ["kill", "stop"])
+def test_a_rank_that_is_gone_is_noticed(event: str, tmp_path: Path) -> None:
+    path, moments = partitioned(tmp_path, 2)[0], random.Random(event)
+    for number in range(TIMES):
+        folder = tmp_path / f"{event}{number}"
+        folder.mkdir()
+        after = moments.random()
+
+        def loop(rank: int, meeting: Path = folder, after: float = after) -> None:
+            torch.set_num_threads(1)
+            dist.init_process_group("gloo", f"file://{meeting}/meet", rank=rank, world_size=2)
+            data, seen = pyg_direct.open(path), time.monotonic() + 60
+            loader = NeighborLoader(
+                data, [4, 3], split_by_rank=True, timeout=TIMEOUT_SECONDS, **OPTIONS
+            )
+            next(iter(loader))
+            begun = time.monotonic()
+            try:
+                while time.monotonic() < seen:
+                    for _ in loader:
+                        if rank == 1 and time.monotonic() > begun + after:
+                            os.kill(os.getpid(), getattr(signal, SIGNALS[event]))
+            except RuntimeError as error:
+                (meeting / "text").write_text(f"{time.monotonic() - begun} {error}")
+            os._exit(0)
+
+        pids = []
+        for rank in range(2):
+            pid = os.fork()
+            if pid == 0:
+                loop(rank)
+            pids.append(pid)
+        deadline = time.monotonic() + 40
+        done = 0
+        while not done and time.monotonic() < deadline:
+            done = os.waitpid(pids[0], os.WNOHANG)[0]
+            time.sleep(0.02)
+        for pid in pids[1:] if done else pids:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        assert done, "rank 0 hangs"
+        seconds, text = (folder / "text").read_text().split(" ", 1)
+        assert float(seconds) < after + TIMEOUT_SECONDS + 5.0
+        expected = "connection to another rank is lost" if event == "kill" else "did not answer"
+        assert expected in text

@@ -1,0 +1,270 @@
+"""Partitions: what is written, how even parts are, and loaders in one process that reads all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from graphs import assert_same_batch, papers_and_authors
+from torch_geometric.data import Data, HeteroData
+
+import pyg_direct
+from pyg_direct.files.open import open_graph
+from pyg_direct.files.parts import EDGE_IDS, parted_graph
+from pyg_direct.loading.order import PartOrder
+from pyg_direct.partitions import partition as partition_module
+
+
+def graph(num_nodes: int = 300, groups: int = 6) -> Data:
+    """Return a graph of groups, within which most edges are; ids say nothing about them."""
+    random = np.random.default_rng(0)
+    name = random.permutation(num_nodes)
+    start = random.integers(0, num_nodes, 3000)
+    size = num_nodes // groups
+    near = start // size * size + random.integers(0, size, 3000)
+    end = np.where(random.random(3000) < 0.9, near, random.integers(0, num_nodes, 3000))
+    ends = torch.from_numpy(np.stack([name[start], name[end]]))
+    return Data(
+        x=torch.from_numpy(random.standard_normal((num_nodes, 5), np.float32)),
+        narrow=torch.from_numpy(random.integers(-9, 9, (num_nodes, 3), np.int8)),
+        y=torch.from_numpy(random.integers(0, 4, num_nodes)),
+        train_mask=torch.from_numpy(random.random(num_nodes) < 0.6),
+        edge_index=torch.cat([ends, ends.flip(0)], 1),
+        edge_attr=torch.from_numpy(random.standard_normal((6000, 2), np.float32)),
+        edge_weight=torch.from_numpy(random.random(6000)),
+    )
+
+
+DATA = graph()
+
+
+def hetero() -> HeteroData:
+    torch.manual_seed(0)
+    data = papers_and_authors()
+    for kind in data.edge_types:
+        data[kind].edge_attr = torch.randn(data[kind].edge_index.size(1), 3)
+    return data
+
+
+def opened(data: Any, folder: Path, parts: int = 3, method: Any = "ldg") -> Any:
+    pyg_direct.partition(data, folder / "parts", parts, method)
+    return pyg_direct.open(folder / "parts", verify=True)
+
+
+@pytest.mark.parametrize("method", ["ldg", "metis", "hash"])
+@pytest.mark.parametrize("parts", [1, 4])
+def test_the_parts_hold_the_graph(method: str, parts: int, tmp_path: Path) -> None:
+    data = opened(DATA, tmp_path, parts, method)
+    whole = parted_graph(data)
+    assert whole is not None
+    assert (data.num_nodes, data.num_edges, data.num_features) == (300, 6000, 5)
+    assert torch.equal(data.y, DATA.y)
+    assert torch.equal(data.train_mask, DATA.train_mask)
+    seen = []
+    for p in range(parts):
+        part = open_graph(tmp_path / "parts" / f"part_{p:03d}", verify=True)
+        own = torch.from_numpy(np.flatnonzero(whole.part[0] == p))
+        assert torch.equal(part["own"].x, DATA.x[own])
+        assert torch.equal(part["own"].narrow, DATA.narrow[own])
+        edges = part["all", "to", "own"]
+        ids = edges[EDGE_IDS].long()
+        assert torch.equal(DATA.edge_index[0, ids], edges.edge_index[0])
+        assert torch.equal(DATA.edge_index[1, ids], own[edges.edge_index[1]])
+        assert torch.equal(edges.edge_attr, DATA.edge_attr[ids])
+        seen.append(ids)
+    assert torch.cat(seen).sort().values.tolist() == list(range(6000))
+
+
+def test_reports_tell_methods_apart(tmp_path: Path) -> None:
+    reports = {
+        method: pyg_direct.partition(DATA, tmp_path / method, 3, method)
+        for method in ("ldg", "metis", "hash")
+    }
+    for report in reports.values():
+        assert (sum(report.nodes), sum(report.in_edges)) == (300, 6000)
+    assert reports["ldg"].node_balance <= 1.05
+    assert reports["ldg"].edge_balance <= 1.15
+    assert reports["hash"].cut > 0.6 > 2 * reports["ldg"].cut
+    assert reports["ldg"].remote_rows < reports["hash"].remote_rows < 0.75
+    assert "3 parts by ldg" in repr(reports["ldg"])
+
+
+def test_the_cut_and_the_edges_are_counted(tmp_path: Path) -> None:
+    part = torch.arange(300) % 4
+    report = pyg_direct.partition(DATA, tmp_path / "given", 4, method=part)
+    row, col = DATA.edge_index
+    assert report.cut == pytest.approx((part[row] != part[col]).float().mean().item())
+    assert report.in_edges == torch.bincount(part[col], minlength=4).tolist()
+    assert report.method == "given"
+
+
+@pytest.mark.parametrize(
+    ("fanouts", "options"),
+    [
+        ([4, 3], {}),
+        ([-1, 2], {}),
+        ([2, 2, 2], {}),
+        ([], {}),
+        ([4, 3], {"replace": True}),
+        ([4, 3], {"disjoint": True}),
+        ([-1, 2], {"disjoint": True, "prefetch": 0}),
+    ],
+)
+def test_batches_are_those_of_the_whole_graph(fanouts: Any, options: Any, tmp_path: Path) -> None:
+    options = {"batch_size": 32, "shuffle": True, "seed": 1, **options}
+    data, seeds = opened(DATA, tmp_path), DATA.train_mask
+    ours = pyg_direct.NeighborLoader(data, fanouts, data.train_mask, **options)
+    whole = pyg_direct.NeighborLoader(DATA, fanouts, seeds, **options)
+    for one, other in zip(ours, whole, strict=True):
+        assert_same_batch(one, other)
+
+
+def test_links_and_a_narrower_feature_dtype(tmp_path: Path) -> None:
+    data = DATA.clone()
+    data.x = data.x.half()
+    links = DATA.edge_index[:, :100]
+    options = {"batch_size": 25, "seed": 2, "feature_dtype": torch.float32, "num_workers": 2}
+    ours = pyg_direct.LinkNeighborLoader(opened(data, tmp_path), [3, 2], links, **options)
+    whole = pyg_direct.LinkNeighborLoader(data, [3, 2], links, **options)
+    for one, other in zip(ours, whole, strict=True):
+        assert_same_batch(one, other)
+        assert one.x.dtype == torch.float32
+
+
+def test_types(tmp_path: Path) -> None:
+    data = hetero()
+    parted = opened(data, tmp_path, 2)
+    options = {"batch_size": 16, "seed": 3}
+    ours = pyg_direct.NeighborLoader(parted, [3, 2], "paper", **options)
+    whole = pyg_direct.NeighborLoader(data, [3, 2], "paper", **options)
+    for one, other in zip(ours, whole, strict=True):
+        assert_same_batch(one, other)
+
+
+def test_a_saved_graph_is_partitioned_as_it_is_in_memory(tmp_path: Path) -> None:
+    pyg_direct.save(DATA, tmp_path / "saved")
+    from_file = pyg_direct.partition(tmp_path / "saved", tmp_path / "of_file", 3, "ldg")
+    assert from_file == pyg_direct.partition(DATA, tmp_path / "of_memory", 3, "ldg")
+    options = {"batch_size": 50, "seed": 1}
+    ours = pyg_direct.NeighborLoader(pyg_direct.open(tmp_path / "of_file"), [4], **options)
+    whole = pyg_direct.NeighborLoader(pyg_direct.open(tmp_path / "saved"), [4], **options)
+    for one, other in zip(ours, whole, strict=True):
+        assert_same_batch(one, other)
+
+
+def test_an_interrupted_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[str] = []
+    real = partition_module.write_rows
+
+    def write_rows(journal: Any, label: str, *arguments: Any) -> Any:
+        written.append(label)
+        if label.endswith("narrow") and len(written) == 2:
+            raise OSError("the disk is full")
+        return real(journal, label, *arguments)
+
+    monkeypatch.setattr(partition_module, "write_rows", write_rows)
+    with pytest.raises(OSError, match="the disk is full"):
+        pyg_direct.partition(DATA, tmp_path / "parts", 3, "ldg")
+    assert not (tmp_path / "parts").exists()
+    placed = next((tmp_path / ".parts.unfinished").glob("*part_0.bin")).stat().st_mtime_ns
+    x = next((tmp_path / ".parts.unfinished" / "part_000").glob("*node_0_x.bin"))
+    before = x.stat().st_mtime_ns
+    pyg_direct.partition(DATA, tmp_path / "parts", 3, "ldg")
+    assert next((tmp_path / "parts").glob("*part_0.bin")).stat().st_mtime_ns == placed
+    assert (tmp_path / "parts" / "part_000" / x.name).stat().st_mtime_ns == before
+    pyg_direct.open(tmp_path / "parts", verify=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["parts"]
+
+
+def test_batches_of_one_part(tmp_path: Path) -> None:
+    data = opened(DATA, tmp_path, 3, "hash")
+    whole = parted_graph(data)
+    assert whole is not None
+    loader = pyg_direct.NeighborLoader(data, [2], batch_size=20, order="parts", seed=0)
+    epochs = []
+    for _ in range(2):
+        seeds = [batch.input_id for batch in loader]
+        parts = [set(whole.part[0][ids].tolist()) for ids in seeds]
+        assert all(len(found) == 1 for found in parts[:12])
+        assert [found.pop() for found in parts[:12]] == [i % 3 for i in range(12)]
+        assert torch.cat(seeds).sort().values.tolist() == list(range(300))
+        epochs.append(torch.cat(seeds).tolist())
+    assert epochs[0] != epochs[1]
+
+
+def test_parts_of_few_seeds_leave_their_turns_to_others() -> None:
+    order = PartOrder(torch.Generator().manual_seed(0), 2)
+    order.cluster = torch.tensor([0, 1, 0, 1, 1, 1])
+    batches = torch.tensor(list(order)).view(3, 2)
+    assert order.cluster[batches].tolist() == [[0, 0], [1, 1], [1, 1]]
+
+
+REFUSED: dict[str, dict[str, Any]] = {
+    "subgraph_type": {"subgraph_type": "induced"},
+    "time_attr": {"time_attr": "y"},
+    "weight_attr": {"weight_attr": "edge_weight"},
+    "sampling": {"sampling": "labor"},
+    "device": {"device": "cuda"},
+    "transform_sampler_output": {"transform_sampler_output": lambda out: out},
+    "topology": {"topology": "device"},
+    "order": {"order": "proximity"},
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_not_there_is_refused_by_name(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=name):
+        pyg_direct.NeighborLoader(opened(DATA, tmp_path), [2], **REFUSED[name])
+
+
+def test_the_data_is_no_whole_graph(tmp_path: Path) -> None:
+    data = opened(DATA, tmp_path)
+    with pytest.raises(RuntimeError, match=r"'x' of shape .300, 5. lies in the parts"):
+        data.x + 1
+    with pytest.raises(RuntimeError, match="the 6000 edges lie in parts"):
+        data.edge_index.max()
+    for use in (
+        lambda: pyg_direct.NeighborSampler(data, [2]),
+        lambda: pyg_direct.partition(data, tmp_path / "again", 2, "hash"),
+        lambda: pyg_direct.LinkNeighborLoader(
+            data, [2], torch.zeros(2, 3, dtype=torch.int64), neg_sampling="binary"
+        ),
+    ):
+        with pytest.raises(ValueError, match=r"is a partition|neg_sampling|partition already"):
+            use()
+    with pytest.raises(ValueError, match=r"order='parts' needs data that was opened"):
+        pyg_direct.NeighborLoader(DATA, [2], order="parts")
+    loader = pyg_direct.NeighborLoader(data, [2])
+    with pytest.raises(RuntimeError, match=r"Call iter.loader. on all of them"):
+        loader([0])
+
+
+def test_wrong_arguments(tmp_path: Path) -> None:
+    path = tmp_path / "parts"
+    with pytest.raises(ValueError, match="parts must be in"):
+        pyg_direct.partition(DATA, path, 2000)
+    with pytest.raises(ValueError, match="method must be"):
+        pyg_direct.partition(DATA, path, 2, "random")
+    with pytest.raises(ValueError, match=r"method must hold parts in \[0, 2\), got 0 to 5"):
+        pyg_direct.partition(DATA, path, 2, torch.arange(300) % 6)
+    with pytest.raises(ValueError, match="one integer for each of 300 nodes"):
+        pyg_direct.partition(DATA, path, 2, torch.zeros(4, dtype=torch.int64))
+    with pytest.raises(TypeError, match="dict of tensors by node type"):
+        pyg_direct.partition(hetero(), path, 2, torch.zeros(4, dtype=torch.int64))
+    quantized = DATA.clone()
+    quantized.x = pyg_direct.quantize(DATA.x)
+    with pytest.raises(ValueError, match=r"data.x cannot be saved in parts: it is quantized"):
+        pyg_direct.partition(quantized, path, 2, "hash")
+    (tmp_path / "there").mkdir()
+    with pytest.raises(FileExistsError):
+        pyg_direct.partition(DATA, tmp_path / "there", 2, "hash")
+
+
+def test_a_missing_part_is_named(tmp_path: Path) -> None:
+    data = opened(DATA, tmp_path)
+    (tmp_path / "parts" / "part_001").rename(tmp_path / "elsewhere")
+    with pytest.raises(pyg_direct.InvalidGraphFileError, match="part_001 is missing"):
+        next(iter(pyg_direct.NeighborLoader(data, [2])))
