@@ -52,7 +52,6 @@ REFUSED: dict[str, Any] = {
     "device_bytes": None,
     "gather_blocks": None,
     "cache": None,
-    "cache_policy": "presample",
 }
 
 
