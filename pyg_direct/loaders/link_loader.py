@@ -157,6 +157,7 @@ class LinkNeighborLoader(DirectLoader, torch_geometric.loader.LinkNeighborLoader
         )
         asked = {
             **arguments, **options, **placing._asdict(), "seed": seed,
+            "input_start_time": input_start_time, "input_end_time": input_end_time,
             "neg_sampling": neg_sampling, "neg_sampling_ratio": neg_sampling_ratio,
             "neighbor_sampler": neighbor_sampler,
         }  # fmt: skip

@@ -222,8 +222,9 @@ class NeighborLoader(DirectLoader, torch_geometric.loader.NeighborLoader):  # ty
             device, topology, features, device_bytes, ids, gather_blocks, cache, cache_policy
         )
         asked = {
-            **arguments, **options, **placing._asdict(), "seed": seed, "input_time": input_time,
-            "neighbor_sampler": neighbor_sampler,
+            **arguments, **options, **placing._asdict(), "seed": seed,
+            "input_start_time": input_start_time, "input_end_time": input_end_time,
+            "input_time": input_time, "neighbor_sampler": neighbor_sampler,
         }  # fmt: skip
         parted = parted_sampler(data, num_neighbors, asked, threads_of_a_batch(kwargs))
         if parted is not None:

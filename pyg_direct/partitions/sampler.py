@@ -39,6 +39,9 @@ REFUSED: dict[str, Any] = {
     "time_window": None,
     "sampling": "uniform",
     "layer_dependency": False,
+    "strict_negatives": False,
+    "input_start_time": None,
+    "input_end_time": None,
     "exclude_seed_edges": None,
     "neg_sampling": None,
     "neg_sampling_ratio": None,
@@ -204,11 +207,13 @@ def parted_sampler(
     if parted_graph(data) is None:
         return None
     for name, default in REFUSED.items():
-        value = options.get(name, default) or default
-        if value is not default and getattr(value, "value", value) != default:
+        value = options.get(name, default)
+        is_array = hasattr(value, "shape")
+        if is_array or getattr(value, "value", value) not in (default, None, 0):
+            given = "an array" if is_array else repr(value)
             raise ValueError(
-                f"{name}={value!r} is not there for a partitioned graph. Leave it out, or use a "
-                f"graph that one machine holds: pyg_direct.save and pyg_direct.open."
+                f"{name} cannot be used with a partitioned graph, got {given}. Leave it out, or "
+                f"use a graph that one machine holds: pyg_direct.save and pyg_direct.open."
             )
     device = options.get("device")
     if device is not None and torch.device(device) != HOST:

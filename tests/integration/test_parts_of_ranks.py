@@ -21,7 +21,7 @@ import pyg_direct
 from pyg_direct import LinkNeighborLoader, NeighborLoader
 
 TIMES = int(os.environ.get("PYG_DIRECT_FAILURES", "2"))
-TIMEOUT_SECONDS = 2.0
+TIMEOUT_SECONDS = 5.0
 SIGNALS = {"kill": "SIGKILL", "stop": "SIGSTOP"}
 
 
@@ -84,8 +84,10 @@ def test_ranks_whose_loops_differ_answer_each_other(tmp_path: Path) -> None:
     path = partitioned(tmp_path, 2)[0]
 
     def loop(rank: int) -> list[int]:
+        data = pyg_direct.open(path)
+        next(iter(NeighborLoader(data, [4, 3], split_by_rank=True, **OPTIONS)))  # compiles kernels
         loader = NeighborLoader(
-            pyg_direct.open(path), [4, 3], split_by_rank=True, timeout=TIMEOUT_SECONDS, **OPTIONS
+            data, [4, 3], split_by_rank=True, timeout=TIMEOUT_SECONDS, **OPTIONS
         )
         steps = []
         for epoch in range(3):
@@ -120,7 +122,7 @@ def test_all_ranks_get_the_text_of_an_exception(tmp_path: Path) -> None:
                     begun = time.monotonic()
         except (RuntimeError, ZeroDivisionError) as error:
             raised = f"{type(error).__name__}: {error}"
-        assert time.monotonic() - begun < 2.0
+        assert time.monotonic() - begun < 20.0  # not after the 300 s of an exchange
         try:
             next(iter(loader))
         except RuntimeError as error:
@@ -183,6 +185,7 @@ def test_a_rank_that_is_gone_is_noticed(event: str, tmp_path: Path) -> None:
             torch.set_num_threads(1)
             dist.init_process_group("gloo", f"file://{meeting}/meet", rank=rank, world_size=2)
             data, seen = pyg_direct.open(path), time.monotonic() + 60
+            next(iter(NeighborLoader(data, [4, 3], split_by_rank=True, **OPTIONS)))  # compiles
             loader = NeighborLoader(
                 data, [4, 3], split_by_rank=True, timeout=TIMEOUT_SECONDS, **OPTIONS
             )

@@ -97,7 +97,7 @@ FAULTS = [
     Fault(
         "a changed header is taken as it is",
         HEADER,
-        '    if content.pop("crc32", None) != _checksum(content):\n',
+        '    if content.pop("crc32", None) != checksum_of(content):\n',
         '    if content.pop("crc32", None) is None:\n',
         DAMAGED,
     ),

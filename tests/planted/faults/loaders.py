@@ -123,7 +123,7 @@ FAULTS = [
     ),
     Fault(
         "Cluster: METIS gets parallel edges",
-        CLUSTER,
+        "pyg_direct/graph/coo_to_csc.py",
         "pair = np.unique(low.astype(np.int64) * num_nodes + high)",
         "pair = np.sort(low.astype(np.int64) * num_nodes + high)",
         OF_CLUSTER,

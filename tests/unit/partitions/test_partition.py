@@ -211,6 +211,8 @@ REFUSED: dict[str, dict[str, Any]] = {
     "transform_sampler_output": {"transform_sampler_output": lambda out: out},
     "topology": {"topology": "device"},
     "order": {"order": "proximity"},
+    "input_time": {"input_time": torch.arange(300)},
+    "input_end_time": {"input_end_time": torch.arange(300)},
 }
 
 
