@@ -125,12 +125,8 @@ class LinkNeighborLoader(DirectLoader, torch_geometric.loader.LinkNeighborLoader
         order: Tensor | str | None = None,
         **kwargs: Any,
     ) -> None:
-        if neighbor_sampler is None and (edge_label_time is None) != (time_attr is None):
-            states = {True: "set", False: "not set"}
-            raise ValueError(
-                f"'edge_label_time' is {states[edge_label_time is not None]} while 'time_attr' is "
-                f"{states[time_attr is not None]}. Temporal sampling needs both of them."
-            )
+        if neighbor_sampler is None:
+            _check_both(edge_label_time, time_attr)
         arguments = {
             "subgraph_type": subgraph_type,
             "replace": replace,
@@ -244,3 +240,13 @@ class LinkNeighborLoader(DirectLoader, torch_geometric.loader.LinkNeighborLoader
             tensors += [negatives.src_weight, negatives.dst_weight]
         windows, bounds = bounds_of(links).parts()
         return {**arguments, **windows}, [*tensors, *bounds]
+
+
+def _check_both(edge_label_time: Tensor | None, time_attr: str | None) -> None:
+    """Raise a ValueError if there is one of two arguments that need each other."""
+    if (edge_label_time is None) != (time_attr is None):
+        states = {True: "set", False: "not set"}
+        raise ValueError(
+            f"'edge_label_time' is {states[edge_label_time is not None]} while 'time_attr' is "
+            f"{states[time_attr is not None]}. Temporal sampling needs both of them."
+        )
