@@ -14,7 +14,6 @@ from conformance import (
     cases,
     check_case,
     homogeneous,
-    replace_plan,
     run,
     with_excluded_edges,
     with_seed_times,
@@ -41,7 +40,7 @@ def attributed(fanout: int, kind: str, **plan: object) -> Case:
     case = homogeneous([fanout, 3], plan=plan)
     if "times" in kind:
         case = with_seed_times(rng, case, with_times(rng, case.csc, by_edge=True))
-        case = replace(case, plan=replace_plan(case.plan, window=8))
+        case = replace(case, seed_since=case.seed_time - 8)
     if "weights" in kind:
         case = replace(case, csc=with_weights(rng, case.csc, PALETTES[len(kind) % 4]))
     return with_excluded_edges(rng, case, 0.4)
@@ -60,7 +59,7 @@ def test_windows_and_exclusion_cut_the_lists() -> None:
     """The cases above would show nothing if they left all edges or none."""
     with emulated() as backend:
         case = attributed(-1, "times")
-        all_ages = replace(case, plan=replace_plan(case.plan, window=-1))
+        all_ages = replace(case, seed_since=None)
         all_edges = replace(all_ages, excluded=None)
         sizes = [len(run(backend, c)[0].edge[0]) for c in (case, all_ages, all_edges)]
     assert 0 < sizes[0] < sizes[1] < sizes[2]

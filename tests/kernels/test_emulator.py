@@ -128,7 +128,7 @@ def test_a_wrong_shift_gives_wrong_rows() -> None:
 def test_a_shift_from_the_table_and_not_from_the_address_asks_twice() -> None:
     """As the circular shift does: right for tables at a line, wrong for all others."""
     plant = (
-        "(address_of(table) + source) & shape.line_mask",
+        "from.address(source) & shape.line_mask",
         "static_cast<u64>(source) & shape.line_mask",
     )
     assert gather(plant, base=0, row_bytes=1536) == 0

@@ -337,6 +337,15 @@ def _() -> None:
     assert torch.ops.aten._pin_memory.default in private_torch.COPIES
 
 
+@check("compiled_in_place")
+def _() -> None:
+    layer, other = torch.nn.Linear(1, 1), torch.nn.Linear(1, 1)
+    layer.compile()
+    assert private_torch.compiled_in_place(layer)
+    assert not private_torch.compiled_in_place(other)
+    assert not private_torch.compiled_in_place(torch.nn.Sequential(layer))
+
+
 @check("writes_to")
 def _() -> None:
     values = torch.zeros(2)

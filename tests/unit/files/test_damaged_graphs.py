@@ -20,7 +20,7 @@ from torch_geometric.nn import GraphSAGE
 import pyg_direct
 from pyg_direct import InvalidGraphFileError, NeighborLoader, inference
 from pyg_direct.files import arrays
-from pyg_direct.files.header import HEADER, _checksum
+from pyg_direct.files.header import HEADER, checksum_of
 
 
 def weighted_graph() -> Data:
@@ -48,7 +48,7 @@ def edit_header(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
     """Change the header as somebody would who knows about its checksum."""
     content = json.loads((folder / HEADER).read_text())
     change(content)
-    content["crc32"] = _checksum(content)
+    content["crc32"] = checksum_of(content)
     (folder / HEADER).write_text(json.dumps(content))
 
 
@@ -105,21 +105,21 @@ HOSTILE: dict[str, Callable[[dict[str, Any]], None]] = {
 
 
 COMPLAINTS = {
-    "outside": "no name of a file",
-    "absolute": "no name of a file",
-    "header_as_array": "no name of a file",
+    "outside": "is not the name of a file",
+    "absolute": "is not the name of a file",
+    "header_as_array": "is not the name of a file",
     "more_nodes": r"indptr is int32 \[101\]",
     "fewer_edges": r"must be int32 or int64 \[999\]",
-    "negative": "-1 is no count",
-    "boolean_count": "True is no count",
-    "float_count": r"100\.0 is no count",
+    "negative": "-1 is not a count",
+    "boolean_count": "True is not a count",
+    "float_count": r"100\.0 is not a count",
     "object_dtype": "unknown dtype 'object'",
     "wider_ids": "takes 8000: it was cut off",
     "float_ids": "indices is float32",
     "huge_shape": "impossible shape",
     "short_attribute": "edge attribute weight has the shape",
     "longer_x": "takes 1212: it was cut off",
-    "no_nodes": "None is no edge type",
+    "no_nodes": "None is not an edge type",
     "no_times": "not valid: 'times'",
     "one_more_relation": "says which edge types have weights",
     "edges_of_a_type": "without node types has edge types",

@@ -24,7 +24,7 @@ from torch_geometric.data import Data, HeteroData
 import pyg_direct
 from pyg_direct import InvalidGraphFileError, NeighborLoader
 from pyg_direct.core.types import NO_TIME
-from pyg_direct.files.header import HEADER, _checksum
+from pyg_direct.files.header import HEADER, checksum_of
 from pyg_direct.graph import compressed
 
 PAIRS = list(itertools.product([None, "time", "edge_when"], [None, "edge_weight", "edge_other"]))
@@ -168,7 +168,7 @@ def weighted_folder(tmp_path: Path) -> Path:
 def change_header(folder: Path, change: Callable[[dict[str, Any]], Any]) -> None:
     content = json.loads((folder / HEADER).read_text())
     change(content)
-    content["crc32"] = _checksum(content)
+    content["crc32"] = checksum_of(content)
     (folder / HEADER).write_text(json.dumps(content))
 
 

@@ -102,7 +102,7 @@ def test_what_fits_where() -> None:
     assert "all in GPU memory: does not" in text
     assert "with cache= for 100 rows, by degree" in text
     narrower = plan.plan_of(data, small._replace(cache_share=0.25))
-    assert "with a cache of 400 rows" in plan.report(narrower)
+    assert "with cache= for 400 rows, by degree" in plan.report(narrower)
 
 
 def test_which_batches_are_counted(monkeypatch) -> None:
