@@ -15,12 +15,13 @@ import numpy as np
 import torch
 
 from pyg_direct import quantize
-from pyg_direct.core.types import SampledGraph, Table
+from pyg_direct.core.types import SampledGraph, Table, Traffic
 from pyg_direct.ops.backend import Backend
 from pyg_direct.ops.cpu.backend import CpuBackend
 from pyg_direct.ops.cuda import table as cuda_table
 from pyg_direct.ops.cuda.backend import CudaBackend
 from pyg_direct.ops.devices import backend_for
+from pyg_direct.ops.host.hottest import Candidate
 from pyg_direct.tools.doctor.bandwidth import read_all, whole_lines
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "support"))
@@ -143,6 +144,28 @@ def decode(backend: Backend) -> int:
     return len(WIDTHS) * len(STORED)
 
 
+def gather_cached(backend: CudaBackend) -> int:
+    """Check rows of which a cache holds some, as they are and decoded, and return how many."""
+    index = torch.randint(0, 50, (200,))
+    plain, narrow = torch.randn(50, 100), quantize(torch.randn(50, 100), torch.int8, scale="row")
+    assert narrow.scale is not None
+    rows, stored = pinned(backend, plain), pinned(backend, narrow.stored)
+    visits = (torch.arange(50) % 3 == 0).double()  # a cache holds rows that are visited
+    tables = [Candidate("plain", rows, visits), Candidate("narrow", stored, visits)]
+    backend._caches.fill(tables, 1 << 20, backend.gather_bytes)
+    wanted = [
+        (Table(rows), plain[index]),
+        (Table(stored, torch.float32, pinned(backend, narrow.scale)), narrow.decoded(index)),
+    ]
+    for table, expected in wanted:
+        traffic = Traffic()
+        (got,) = backend.gather([table], index.to(backend.device), None, traffic)
+        assert torch.equal(got.cpu(), expected)
+        found = sum(int(counter) for counter in traffic.found.values())
+        assert found == int((visits[index] > 0).sum())
+    return len(wanted)
+
+
 def stream(backend: CudaBackend) -> int:
     """Check the sums of the streaming kernel, and return how many."""
     memory = torch.randint(0, 256, (50_000,), dtype=torch.uint8)
@@ -165,10 +188,8 @@ def main(backend: Backend | None = None) -> None:
     batches = sum(
         check(backend) for check in (sample, sample_labor, sample_attributed, sample_by_steps)
     )
-    print(
-        f"{batches} batches, "
-        f"{gather(backend) + decode(backend)} gathers and {stream(backend)} sums agree with the CPU"
-    )
+    gathers = gather(backend) + decode(backend) + gather_cached(backend)
+    print(f"{batches} batches, {gathers} gathers and {stream(backend)} sums agree with the CPU")
 
 
 if __name__ == "__main__":

@@ -50,7 +50,7 @@ class _Attend(torch.autograd.Function):
         source, destination = edge_index
         indptr, position = positions_by_row(destination.contiguous(), rows)
         lists = Adjacency(indptr, source[position], x.size(0))
-        flat, weight = x.detach().reshape(x.size(0), -1), weight.detach().contiguous()
+        flat, weight = x.detach().flatten(1).contiguous(), weight.detach().contiguous()
         out = flat.new_empty(rows, flat.size(1))
         arrays = indptr.numpy(), position.numpy(), lists.index.numpy(), weight.numpy(), flat.numpy()
         result = out.numpy()
@@ -65,7 +65,7 @@ class _Attend(torch.autograd.Function):
         source, destination = edge_index
         indptr, position = positions_by_row(source.contiguous(), x.size(0))
         lists = Adjacency(indptr, destination[position], grads[0].size(0))
-        flat, grad = x.reshape(x.size(0), -1), grads[0].reshape(grads[0].size(0), -1).contiguous()
+        flat, grad = x.flatten(1).contiguous(), grads[0].flatten(1).contiguous()
         weight = weight.contiguous()
         grad_x, grad_weight = torch.empty_like(flat), torch.empty_like(weight)
         edges = indptr.numpy(), position.numpy(), lists.index.numpy()

@@ -52,7 +52,7 @@ def compile_kernels() -> None:
     numba compiles a kernel at its first call for the types of its arguments, and keeps the machine
     code on disk (in `NUMBA_CACHE_DIR`, if that is set). The types are those of graphs with fewer
     than 2^31 nodes and edges. Left out is what only graphs of billions of edges, files larger than
-    memory, and weights whose sums overflow need.
+    memory, weights whose sums overflow, and caches on a GPU need.
     """
     package: Any = importlib.import_module("pyg_direct")  # all of it, as a user's program
     with torch.random.fork_rng(devices=[]):
@@ -136,6 +136,8 @@ def _use_files(package: Any) -> None:
     """Write graphs to files, and sample from them."""
     with tempfile.TemporaryDirectory() as folder:
         generate(PowerLaw(NODES, EDGES), Path(folder) / "generated")
+        package.partition(_graph(), Path(folder) / "parts", 2, "ldg")
+        list(package.NeighborLoader(package.open(Path(folder) / "parts"), **FIXED, device="cpu"))
         kinds: list[dict[str, Any]] = [{}, TIMES, WEIGHTS]
         for number, options in enumerate(kinds):
             path = Path(folder) / str(number)

@@ -88,6 +88,17 @@ def test_half_precision_is_summed_in_float32(dtype) -> None:
     assert float(out) == pytest.approx(4000, rel=0.01)
 
 
+def test_no_sources_and_no_destinations() -> None:
+    nothing = torch.empty(2, 0, dtype=torch.int64)
+    x, weight = torch.empty(0, 2, 3, requires_grad=True), torch.empty(0, 2, requires_grad=True)
+    out = attend(nothing, x, weight, 4)
+    assert torch.equal(out, torch.zeros(4, 2, 3))
+    out.sum().backward()
+    assert x.grad is not None
+    assert x.grad.shape == x.shape
+    assert attend(nothing, torch.ones(4, 2, 3), weight, 0).shape == (0, 2, 3)
+
+
 def test_what_it_takes() -> None:
     edge_index, x, weight = torch.zeros(2, 5, dtype=torch.int64), torch.ones(1, 2, 3), torch.ones
     assert can_attend(edge_index, x, weight(5, 2))
