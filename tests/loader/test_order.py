@@ -220,8 +220,8 @@ def test_states_name_other_clusters() -> None:
     ("arguments", "text"),
     [
         ({"order": "near"}, "order must be 'proximity', a tensor of clusters"),
-        ({"order": np.zeros(SEEDS, int)}, "one for each seed) or None, got ndarray."),
-        ({"order": [0] * SEEDS}, "one for each seed) or None, got list."),
+        ({"order": np.zeros(SEEDS, int)}, "is a partition, or None, got ndarray."),
+        ({"order": [0] * SEEDS}, "is a partition, or None, got list."),
         ({"order": torch.rand(SEEDS)}, "order must hold one integer for each seed"),
         (
             {"order": torch.zeros(5).long()},
