@@ -150,9 +150,13 @@ class Header:
 
 def write_header(header: Header, folder: Path) -> None:
     """Write `header` into `folder`, and have it on disk."""
-    content = {"format": FORMAT, "version": VERSION, **asdict(header)}
+    write_with_checksum({"format": FORMAT, "version": VERSION, **asdict(header)}, folder / HEADER)
+
+
+def write_with_checksum(content: dict[str, Any], path: Path) -> None:
+    """Write `content` and its checksum as JSON, and have it on disk."""
     content["crc32"] = checksum_of(content)
-    with open(folder / HEADER, "w", encoding="utf-8") as file:
+    with open(path, "w", encoding="utf-8") as file:
         file.write(json.dumps(content, indent=1) + "\n")
         file.flush()
         os.fsync(file.fileno())

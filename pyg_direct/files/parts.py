@@ -12,7 +12,6 @@ the `edge_index` of the whole graph.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -39,6 +38,7 @@ from .header import (
     checksum_of,
     count_of,
     read_header,
+    write_with_checksum,
 )
 
 MANIFEST = "partition.json"
@@ -52,7 +52,7 @@ REFUSAL = (
 
 
 @dataclass(frozen=True)
-class Rows:
+class RowFormat:
     """What the rows of a parted attribute are: row i of a node lies in the part that owns it."""
 
     dtype: str
@@ -74,7 +74,7 @@ class PartedNodes:
     part: ArrayFile  # uint8 or int16 [num_nodes]: which part owns each
     row: ArrayFile  # int32 or int64 [num_nodes]: which of its nodes of this type it is there
     whole: Mapping[str, ArrayFile]  # attributes of one number a node, which all ranks have
-    parted: Mapping[str, Rows]
+    parted: Mapping[str, RowFormat]
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class PartedEdges:
 
     type: tuple[str, str, str] | None
     num_edges: int
-    parted: Mapping[str, Rows]
+    parted: Mapping[str, RowFormat]
 
 
 @dataclass(frozen=True)
@@ -215,7 +215,7 @@ def open_parts(folder: Path, verify: bool) -> Data | HeteroData:
     return data  # type: ignore[no-any-return]
 
 
-def _add_parted(store: Any, parted: Mapping[str, Rows], count: int) -> None:
+def _add_parted(store: Any, parted: Mapping[str, RowFormat], count: int) -> None:
     for name, rows in parted.items():
         store[name] = PartedTensor(name, (count, *rows.shape), getattr(torch, rows.dtype))
 
@@ -253,11 +253,7 @@ def check_part(folder: Path, header: Header, manifest: Manifest) -> None:
 def write_manifest(manifest: Manifest, folder: Path) -> None:
     """Write the manifest of a partition, and have it on disk."""
     content = {"format": FORMAT, "version": VERSION, **asdict(manifest)}
-    content["crc32"] = checksum_of(content)
-    with open(folder / MANIFEST, "w", encoding="utf-8") as file:
-        file.write(json.dumps(content, indent=1) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
+    write_with_checksum(content, folder / MANIFEST)
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -310,9 +306,9 @@ def _parse(content: Mapping[str, Any]) -> Manifest:
     )  # fmt: skip
 
 
-def _rows(entries: Mapping[str, Any]) -> dict[str, Rows]:
+def _rows(entries: Mapping[str, Any]) -> dict[str, RowFormat]:
     found = {
-        name: Rows(r["dtype"], tuple(map(count_of, r["shape"]))) for name, r in entries.items()
+        name: RowFormat(r["dtype"], tuple(map(count_of, r["shape"]))) for name, r in entries.items()
     }
     if unknown := [rows.dtype for rows in found.values() if rows.dtype not in ITEM_BYTES]:
         raise ValueError(f"the dtype {unknown[0]!r} is unknown")

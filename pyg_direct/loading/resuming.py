@@ -170,9 +170,6 @@ class Resuming(torch.utils.data.DataLoader[Any]):
             **({TAIL: self._split.tail} if self._split.is_given else {}),
             **of_ranks(getattr(batches_of(self), "sampler", None)),
             **clusters,
-            **(
-                {"clusters": fingerprint_of([own.cluster])} if isinstance(own, ClusterOrder) else {}
-            ),
             "feature_dtype": self._feature_dtype and str(self._feature_dtype),
             **seeds,
             "seeds": fingerprint_of(tensors),

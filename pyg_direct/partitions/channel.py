@@ -35,7 +35,7 @@ class OtherRankError(Exception):
 
 
 @dataclass
-class Traffic:
+class PeerTraffic:
     """What one rank exchanged with the others."""
 
     collectives: int = 0
@@ -91,7 +91,7 @@ class Channel:
             self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
         self.abandoned = threading.Event()  # set where the process ends, whatever the others do
         none = [0] * self.size
-        self.traffic = Traffic(sent_bytes=[*none], received_bytes=[*none], messages=[*none])
+        self.traffic = PeerTraffic(sent_bytes=[*none], received_bytes=[*none], messages=[*none])
 
     def open(self, status: int, batches: int, failure: str | None) -> list[tuple[int, int]]:
         """Return the status of each rank, and how many batches it is to make, at a round's begin.

@@ -37,7 +37,7 @@ from .methods import GIVEN, Ints, parts_of
 from .report import PartitionReport, report_of
 from .write import (
     EdgeWriter,
-    Journal,
+    PartitionJournal,
     described,
     rows_in_parts,
     write_headers,
@@ -113,7 +113,7 @@ def partition(
         "graph": _digest([array for _, array in graph.csc.arrays()]),
         "attributes": tables.described(),
     }
-    journal = Journal(target.parent / f".{target.name}.unfinished", asked, parts)
+    journal = PartitionJournal(target.parent / f".{target.name}.unfinished", asked, parts)
     report = _write(data, graph, tables, journal, parts, method)
     journal.close()
     publish(journal.folder, target, overwrite=False)
@@ -192,7 +192,7 @@ def _table(value: Any, name: str, kind: Any, count: int) -> Tensor:
 
 
 def _write(
-    data: Any, graph: Graph, tables: _Tables, journal: Journal, parts: int, method: Any
+    data: Any, graph: Graph, tables: _Tables, journal: PartitionJournal, parts: int, method: Any
 ) -> PartitionReport:
     """Write everything that is not there yet, the manifest last."""
     csc, kinds = graph.csc, graph.node_types
@@ -229,7 +229,7 @@ def _write(
 
 
 def _assigned(
-    journal: Journal, graph: Graph, parts: int, method: Any
+    journal: PartitionJournal, graph: Graph, parts: int, method: Any
 ) -> tuple[list[Ints], list[ArrayFile]]:
     """Return the part of each node, T x int16 [N_t], and their files, perhaps of an earlier run."""
     found: list[Ints] = []

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..core.parted import keep_rows
 from ..core.types import BatchKey, SampledGraph, SamplingPlan
-from ..files.parts import PartedGraph, Rows
+from ..files.parts import PartedGraph, RowFormat
 from ..graph.coo_to_csc import narrow
 from ..ops.backend import Backend
 from ..ops.host.parts import Drawn, RowNumbers, copy_rows, merged, split_by_part
@@ -23,7 +23,7 @@ from .part import Answer, Ints, Part, as_bytes, edge_ends
 ROW_HEADER = 1  # word of a message of rows: 1 if they are there, 0 if reading them failed
 
 
-class Asked(NamedTuple):
+class RequestedLists(NamedTuple):
     """What one rank asks of the parts of another in a hop, for some batches."""
 
     keys: list[BatchKey]
@@ -105,14 +105,16 @@ class PartSource:
         for b, batch in enumerate(window):
             self._enter(batch, hop, owners[b], [answer[b] for answer in answers], b)
 
-    def _split(self, window: Any, hop: int) -> tuple[list[list[Ints]], list[Asked]]:
+    def _split(self, window: Any, hop: int) -> tuple[list[list[Ints]], list[RequestedLists]]:
         """Split the frontiers by part.
 
         Returns:
             By batch and node type the part of each node; and what is asked of each rank.
         """
         graph, keys = self._graph, [batch.key for batch in window]
-        asked = [Asked(keys, [[[] for _ in parts] for _ in window]) for parts in self._parts_of]
+        asked = [
+            RequestedLists(keys, [[[] for _ in parts] for _ in window]) for parts in self._parts_of
+        ]
         owners: list[list[Ints]] = []
         none = np.empty(0, self._row_dtype), np.empty(0, np.int32)
         for b, batch in enumerate(window):
@@ -135,7 +137,7 @@ class PartSource:
             owners.append(of_batch)
         return owners, asked
 
-    def _request(self, asked: Sequence[Asked], rank: int) -> list[Bytes]:
+    def _request(self, asked: Sequence[RequestedLists], rank: int) -> list[Bytes]:
         """Return the message with what is asked of a rank; empty for this one.
 
         int64: batches, two words of the key of each, numbers of items by batch, part and type; then
@@ -151,7 +153,7 @@ class PartSource:
         local = [np.empty(0, np.int32), *(local for _, local in flat)]
         return packed([header, np.concatenate(rows), np.concatenate(local)])
 
-    def _read_request(self, message: Message) -> Asked:
+    def _read_request(self, message: Message) -> RequestedLists:
         parts, types = len(self._own), self._types
         number = int(message.take(np.int64, 1)[0])
         words = message.take(np.int64, number * (2 + parts * types))
@@ -163,7 +165,7 @@ class PartSource:
         local = np.split(message.take(np.int32, total), ends[:-1])
         pairs = iter(zip(rows, local, strict=True))
         items = [[[next(pairs) for _ in range(types)] for _ in range(parts)] for _ in keys]
-        return Asked(keys, items)
+        return RequestedLists(keys, items)
 
     def _reply(self, answers: Sequence[Sequence[Answer]]) -> list[Bytes]:
         """Return the message with the edges that were drawn, by batch and part.
@@ -191,7 +193,7 @@ class PartSource:
             ]
         )
 
-    def _read_reply(self, message: Message, asked: Asked) -> list[list[Answer]]:
+    def _read_reply(self, message: Message, asked: RequestedLists) -> list[list[Answer]]:
         """Return the edges in a message: by batch and part, as they were asked for."""
         parts = [by_type for by_part in asked.items for by_type in by_part]
         sizes = message.take(np.int64, 2 * len(parts)).reshape(-1, 2)
@@ -376,7 +378,7 @@ class PartSource:
                 keep_rows(graph.edge[r], made)
 
 
-def _new_rows(rows: Rows, count: int) -> tuple[Tensor, npt.NDArray[np.uint8]]:
+def _new_rows(rows: RowFormat, count: int) -> tuple[Tensor, npt.NDArray[np.uint8]]:
     """Return a new tensor of so many rows, and its bytes."""
     tensor = torch.empty((count, *rows.shape), dtype=getattr(torch, rows.dtype))
     return tensor, as_bytes(tensor)

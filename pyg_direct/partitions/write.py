@@ -19,7 +19,7 @@ from ..core.types import Csc
 from ..files.arrays import ArrayWriter, dtype_name, write_array
 from ..files.directory import FileNames
 from ..files.header import ArrayFile, EdgeGroup, Header, NodeGroup, array_of, write_header
-from ..files.parts import EDGE_IDS, MANIFEST, Rows, all_type, own_type, part_folder
+from ..files.parts import EDGE_IDS, MANIFEST, RowFormat, all_type, own_type, part_folder
 from ..graph.coo_to_csc import narrow
 
 STEP_BYTES = 64 << 20  # of rows that are in memory at a time
@@ -29,7 +29,7 @@ DONE = f"{MANIFEST}.unfinished"
 Ints = npt.NDArray[Any]
 
 
-class Journal:
+class PartitionJournal:
     """Which arrays are written, so that an interrupted run goes on behind them.
 
     Args:
@@ -84,7 +84,7 @@ class Journal:
         (self.folder / DONE).unlink()
 
 
-def write_rows(journal: Journal, label: str, value: Tensor, part: Ints) -> list[ArrayFile]:
+def write_rows(journal: PartitionJournal, label: str, value: Tensor, part: Ints) -> list[ArrayFile]:
     """Write the rows of an attribute [N, ...] to the parts that own them, by ascending id.
 
     Args:
@@ -107,7 +107,7 @@ def write_rows(journal: Journal, label: str, value: Tensor, part: Ints) -> list[
     return journal.files(label, write)
 
 
-def write_whole(journal: Journal, label: str, value: Ints | Tensor) -> ArrayFile:
+def write_whole(journal: PartitionJournal, label: str, value: Ints | Tensor) -> ArrayFile:
     """Write an array that all ranks read."""
     return journal.files(label, lambda name: [write_array(journal.folder / name, value)])[0]
 
@@ -136,7 +136,7 @@ class EdgeWriter:
     def __init__(self, csc: Csc, part: Sequence[Ints], attributes: Sequence[Any]) -> None:
         self._csc, self._part, self._attributes = csc, part, attributes
 
-    def write(self, journal: Journal) -> list[tuple[ArrayFile, ArrayFile, list[Any]]]:
+    def write(self, journal: PartitionJournal) -> list[tuple[ArrayFile, ArrayFile, list[Any]]]:
         """Return of each part indptr, indices, and of each relation its attributes by name."""
         parts, csc = len(journal.folders), self._csc
         counts = np.stack([self._edges_of(r, parts) for r in range(csc.num_relations)])
@@ -178,7 +178,9 @@ class EdgeWriter:
             count[p] += len(position)
         return count
 
-    def _write_columns(self, journal: Journal, r: int, parts: int) -> dict[str, list[ArrayFile]]:
+    def _write_columns(
+        self, journal: PartitionJournal, r: int, parts: int
+    ) -> dict[str, list[ArrayFile]]:
         """Write the ids of the edges of a relation, and their attributes."""
         csc, (first, last) = self._csc, self._csc.edge_base[r : r + 2].tolist()
         id_dtype = narrow(last - first)
@@ -224,7 +226,7 @@ class EdgeWriter:
 
 
 def write_headers(
-    journal: Journal,
+    journal: PartitionJournal,
     types: tuple[Sequence[Any], Sequence[Any]],
     part: Sequence[Ints],
     parted: Sequence[dict[str, list[ArrayFile]]],
@@ -259,10 +261,10 @@ def write_headers(
         write_header(Header([*own, *whole], groups, indptr, indices), folder)
 
 
-def described(files: dict[str, list[ArrayFile]]) -> dict[str, Rows]:
+def described(files: dict[str, list[ArrayFile]]) -> dict[str, RowFormat]:
     """Return what the rows of parted attributes are."""
     return {
-        name: Rows(entries[0].dtype, entries[0].shape[1:])
+        name: RowFormat(entries[0].dtype, entries[0].shape[1:])
         for name, entries in files.items()
         if name != EDGE_IDS
     }

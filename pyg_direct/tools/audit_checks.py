@@ -42,7 +42,7 @@ class Found(NamedTuple):
     example: str
 
 
-class _Part(NamedTuple):
+class _EdgesDrawn(NamedTuple):
     """The edges of one type in a batch, in host memory."""
 
     kind: Any
@@ -71,7 +71,7 @@ def checks_of(law: Law, batch: Any) -> Iterator[Found]:
                 near, far = far, near
             else:
                 ends = ends.flip(0)
-            parts.append(_Part(kind, store, at(law.data, kind), near, far, ends))
+            parts.append(_EdgesDrawn(kind, store, at(law.data, kind), near, far, ends))
     for part in parts:
         yield from _identity(law, batch, part)
         if law.fanouts and part.store.get("num_sampled_edges") is not None:
@@ -89,7 +89,7 @@ def _found(check: str, wrong: Tensor, say: Any) -> Found:
     return Found(check, len(wrong), number, example)
 
 
-def _identity(law: Law, batch: Any, part: _Part) -> Iterator[Found]:
+def _identity(law: Law, batch: Any, part: _EdgesDrawn) -> Iterator[Found]:
     """Edges are those of the graph, between the nodes that it says."""
     edge_index = part.own.get("edge_index")
     if edge_index is None:
@@ -110,7 +110,7 @@ def _identity(law: Law, batch: Any, part: _Part) -> Iterator[Found]:
     )
 
 
-def _counts(law: Law, part: _Part) -> Iterator[Found]:
+def _counts(law: Law, part: _EdgesDrawn) -> Iterator[Found]:
     """No node has more edges of a hop than its fan-out, none twice, none of weight 0."""
     e_id, first = part.store.e_id.cpu(), 0
     weight = None if law.weight_attr is None else part.own.get(law.weight_attr)
@@ -147,7 +147,7 @@ def _counts(law: Law, part: _Part) -> Iterator[Found]:
             )
 
 
-def _times(law: Law, batch: Any, parts: list[_Part]) -> Iterator[Found]:
+def _times(law: Law, batch: Any, parts: list[_EdgesDrawn]) -> Iterator[Found]:
     """No edge is later than any seed that its message reaches, or earlier than its window."""
     last: dict[Any, Tensor] = {}
     first: dict[Any, Tensor] = {}
@@ -180,7 +180,7 @@ def _times(law: Law, batch: Any, parts: list[_Part]) -> Iterator[Found]:
                 )
 
 
-def _spread(limits: dict[Any, Tensor], batch: Any, parts: list[_Part], hops: int) -> None:
+def _spread(limits: dict[Any, Tensor], batch: Any, parts: list[_EdgesDrawn], hops: int) -> None:
     """Give each node the least limit of the seeds that it reaches over so many hops."""
     for _ in range(hops - 1):
         before = {kind: limit.clone() for kind, limit in limits.items()}
@@ -191,7 +191,7 @@ def _spread(limits: dict[Any, Tensor], batch: Any, parts: list[_Part], hops: int
                 far.scatter_reduce_(0, part.ends[1], before[part.near][part.ends[0]], "amin")
 
 
-def _time_of(law: Law, batch: Any, part: _Part) -> Tensor | None:
+def _time_of(law: Law, batch: Any, part: _EdgesDrawn) -> Tensor | None:
     """Return the time of each edge: its own, or that of the neighbour; None: it has none."""
     name: Any = law.time_attr
     own, of_nodes = part.own.get(name), at(law.data, part.far).get(name)
@@ -256,7 +256,7 @@ def _label_ends(law: Law, batch: Any, kinds: Any) -> Iterator[tuple[Any, Tensor]
     yield kinds[1], negative.view(len(src.src_index), -1).t().reshape(-1)
 
 
-def _label_edges(law: Law, batch: Any, parts: list[_Part]) -> Iterator[Found]:
+def _label_edges(law: Law, batch: Any, parts: list[_EdgesDrawn]) -> Iterator[Found]:
     """No seed link (and, where asked for, no edge back) is among the edges of its subgraph."""
     kinds = (None, None) if law.input_type is None else (law.input_type[0], law.input_type[-1])
     store = at(batch, law.input_type)
