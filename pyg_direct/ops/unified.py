@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from ..core.lazy_tensor import LazyTensor
 from ..core.private_torch import wrapper_tensor
 from ..core.types import Table
 from .backend import Backend
-from .devices import backend_for, usable_device
+from .devices import backend_for, cuda_available, usable_device
 
 
 class UnifiedTensor(LazyTensor):
@@ -24,15 +24,21 @@ class UnifiedTensor(LazyTensor):
     """
 
     host: Tensor
-    backend: Backend
+    backends: dict[torch.device, Backend]  # of the GPUs that read it
 
     @staticmethod
-    def __new__(cls, host: Tensor, backend: Backend) -> UnifiedTensor:
-        """Return the tensor, whose memory the device can read from now on."""
+    def __new__(cls, host: Tensor, *backends: Backend) -> UnifiedTensor:
+        """Return the tensor, whose memory these devices can read from now on."""
         self: UnifiedTensor = wrapper_tensor(cls, host.shape, host.dtype, host.device)
-        self.host, self.backend = host, backend
-        backend.memory.place_tables([("the unified tensor", host)], "host")
+        self.host, self.backends = host, {}
+        for backend in backends:
+            self._add(backend)
         return self
+
+    def _add(self, backend: Backend) -> Backend:
+        backend.memory.place_tables([("the unified tensor", self.host)], "host")
+        self.backends[backend.device] = backend
+        return backend
 
     def dense(self) -> Tensor:
         """Return the tensor in host memory that this one was made of; no copy."""
@@ -40,9 +46,7 @@ class UnifiedTensor(LazyTensor):
 
     def __getitem__(self, index: Any) -> Any:
         """Return rows: on the GPU for an index there, else on the host."""
-        if isinstance(index, Tensor) and index.device == self.backend.device:
-            return self._rows(index)
-        return self.host[index]
+        return self._rows(index) if _on_a_gpu(index) else self.host[index]
 
     def __setitem__(self, index: Any, value: Any) -> None:
         """Change the tensor of the host."""
@@ -60,17 +64,17 @@ class UnifiedTensor(LazyTensor):
                 f"{name} changes a unified tensor in place: change the tensor that it was made of, "
                 f"or assign, u[:] = ..."
             )
-        aten, index = torch.ops.aten, None
+        aten = torch.ops.aten
+        index: Any = None
         if func is aten.index_select.default and args[0] in (0, -self.dim()):
             index = args[1]
         elif func is aten.embedding.default:
             index = args[0]
-        if isinstance(index, Tensor) and index.device == self.backend.device:
-            return self._rows(index)
-        return None
+        return self._rows(index) if _on_a_gpu(index) else None
 
     def _rows(self, index: Tensor) -> Tensor:
-        """Return the rows of an index on the device, of any shape, or of a mask [N]."""
+        """Return the rows of an index on a GPU, of any shape, or of a mask [N]."""
+        backend = self.backends.get(index.device) or self._add(backend_for(index.device))
         if index.dtype in (torch.bool, torch.uint8):
             if index.shape != self.shape[:1]:
                 raise IndexError(
@@ -80,10 +84,10 @@ class UnifiedTensor(LazyTensor):
             index = index.nonzero().view(-1)
         ids = index.to(torch.int64).reshape(-1)
         ids = torch.where(ids < 0, ids + len(self.host), ids)
-        rows = self.backend.memory.readable(self.host)
+        rows = backend.memory.readable(self.host)
         if rows is None:  # it cannot be page-locked, of which a warning told
-            return self.host[index.cpu()].to(self.backend.device)
-        (found,) = self.backend.gather([Table(rows)], ids)
+            return self.host[index.cpu()].to(index.device)
+        (found,) = backend.gather([Table(rows)], ids)
         return found.view(*index.shape, *self.host.shape[1:])
 
     def share_memory_(self) -> UnifiedTensor:
@@ -93,11 +97,20 @@ class UnifiedTensor(LazyTensor):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         """Return a copy of its own."""
-        return UnifiedTensor(self.host.clone(), self.backend)
+        return UnifiedTensor(self.host.clone(), *self.backends.values())
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Pickle the tensor of the host; where there is no GPU, it is loaded as that."""
-        return unified, (self.host,)
+        return _loaded, (self.host,)
+
+
+def _on_a_gpu(index: Any) -> TypeGuard[Tensor]:
+    return isinstance(index, Tensor) and index.device.type not in ("cpu", "meta")
+
+
+def _loaded(host: Tensor) -> Tensor:
+    """Return what was pickled, for the GPU of the first index: a process chooses its own later."""
+    return UnifiedTensor(host) if cuda_available() else host
 
 
 def unified(tensor: Tensor, device: torch.device | str | int | None = None) -> Tensor:
@@ -108,15 +121,17 @@ def unified(tensor: Tensor, device: torch.device | str | int | None = None) -> T
     copied. From 32 MiB on the memory is registered in place, for as long as the result lives;
     smaller tensors get a pinned copy, which follows changes that torch makes. All other
     operations, also a slice or an index on the host, give ordinary tensors of the host; with a
-    tensor on the GPU torch refuses them, as for any tensor of the host. Values are assigned by
-    ``u[index] = values``, or to the tensor itself; other changes in place are refused. Loaders take
-    it as the attribute that it was made of.
+    tensor on the GPU torch refuses them, as for any tensor of the host. Each GPU whose index
+    selects rows reads the same memory, also in other processes that are given the tensor. Values
+    are assigned by ``u[index] = values``, or to the tensor itself; other changes in place are
+    refused. Loaders take it as the attribute that it was made of.
     (Min et al., "PyTorch-Direct: Enabling GPU Centric Data Access for Very Large Graph Neural
     Network Training", arXiv 2101.07956, in two lines: the table, and nothing else.)
 
     Args:
         tensor: [N, ...] on the host, contiguous, that asks for no gradient. It is kept alive.
-        device: the GPU; None for torch's current one.
+        device: the GPU that is checked, and that can read the memory, when this returns; None for
+            torch's current one. Others follow with their first index.
 
     Returns:
         A `Tensor`; `tensor` itself where there is no GPU, so that one script runs on both.

@@ -83,7 +83,7 @@ PLANTS: dict[str, Plant] = {
         BACKEND,
         "        self.streams.record_stream(array for _, array in csc.arrays())\n",
         "",
-        "deleted_loader",
+        "deleted_graph",
     ),
     "a gathered table is not recorded": Plant(
         BACKEND,
@@ -124,7 +124,7 @@ PLANTS: dict[str, Plant] = {
         COMPILER,
         "        with self._cupy.cuda.Device(self.device.index):\n            module",
         "        if True:\n            module",
-        "two_devices",
+        "modules_on_their_device",
     ),
     "kernels are launched on any device": Plant(
         COMPILER,

@@ -8,9 +8,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from conformance import homogeneous, run
 
 import pyg_direct
 from pyg_direct.core.types import Table
+from pyg_direct.ops.cpu.backend import CpuBackend
 from pyg_direct.ops.cuda.backend import CudaBackend
 
 from .. import loaders, standin
@@ -22,6 +24,7 @@ Outcomes = Iterator[tuple[str, str]]
 NOTHING_ON_HOST = "ids and all else on the device"
 ALL_ON_DEVICE = {"ids": "device", "features": "device", "topology": "device"}
 PRODUCERS = "pyg_direct-producer"  # beginning of the names of their threads
+TIMES_DELETED = 20  # of which a random schedule shows some
 SIZES_OF_ARRAYS = (30_000, 120_000, 240_000, 440_008, 880_008, 1_300_000, 8_800_000, 35_200_000)
 
 
@@ -208,6 +211,29 @@ def _gathered(table: torch.Tensor) -> tuple[CudaBackend, torch.Tensor]:
     return backend, backend.gather([Table(readable)], index, len(table))[0]
 
 
+def deleted_graph(schedule: str) -> Outcomes:
+    """A graph goes with its workspace while edges of a batch are still to be written.
+
+    Its memory, which is of another stream than the batch, is taken again at once.
+    """
+    case = homogeneous([5, 3], num_nodes=2000, num_edges=20_000)
+    (expected,) = run(CpuBackend(), case)
+    backend = CudaBackend(torch.device("cuda"))
+    for number in range(TIMES_DELETED):
+        csc = backend.memory.place_graph(case.csc, "device")
+        sizes = [array.nbytes for _, array in csc.arrays()]
+        with torch.cuda.stream(torch.cuda.Stream()):
+            sampled = backend.workspace(csc, case.plan).sample(case.seeds, case.key, case.rules)
+        del csc
+        gc.collect()
+        others = [torch.full((size,), 7, dtype=torch.uint8, device="cuda") for size in sizes * 2]
+        torch.cuda.current_stream().synchronize()
+        torch.cuda.synchronize()
+        same = sampled is not None and torch.equal(sampled.edge[0].cpu(), expected.edge[0])
+        yield f"batch {number}", "" if same else "other edges"
+        del others
+
+
 def _all_sevens(rows: torch.Tensor) -> str:
     return "" if bool((rows.cpu() == 7).all()) else "other values"
 
@@ -244,6 +270,7 @@ CHECKS = (
     shared_sampler,
     broken_off,
     deleted_loader,
+    deleted_graph,
     ids_of_the_consumer,
     deleted_while_read,
     moved_while_read,

@@ -15,6 +15,16 @@ DONE = "all is well"  # the last line of a child
 TORCH_ABORTED, ABORTED = "torch ended the process", -6
 
 
+def everywhere(schedule: str) -> dict[str, str]:
+    """Return variables with which every Python process that starts prepares itself."""
+    paths = (str(Path(__file__).parents[1] / "everywhere"), os.environ["PYTHONPATH"])
+    return {
+        "STANDIN_EVERYWHERE": "1",
+        "STANDIN_SCHEDULE": schedule,
+        "PYTHONPATH": os.pathsep.join(paths),
+    }
+
+
 def children(schedule: str, *arguments: list[str]) -> list[str]:
     """Run children at the same time, and return what each ended with, "" if all was well."""
     children = [

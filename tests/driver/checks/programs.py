@@ -12,11 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ..modules import PLANT_VARIABLE
-from .processes import children
+from .processes import children, everywhere
 
 Outcomes = Iterator[tuple[str, str]]
 LIMIT_SECONDS = 3600
-HERE = Path(__file__).parent
 STAGES_OF_KERNELS = ("gather", "sampling", "small_hops", "quantized")
 EXAMPLES = ("hetero", "link_prediction", "temporal", "large_graph")
 
@@ -82,12 +81,10 @@ def right_first(schedule: str) -> Outcomes:
 
 def stages_for_a_gpu(schedule: str) -> Outcomes:
     """`python -m benchmarks gpu` goes through what trains no model and takes no time, not dry."""
-    everywhere = str(HERE.parent / "everywhere")
-    paths = os.pathsep.join((everywhere, os.environ["PYTHONPATH"]))
     with tempfile.TemporaryDirectory() as folder:
         only = [part for stage in STAGES_OF_KERNELS for part in ("--only", stage)]
         arguments = ("benchmarks", "gpu", "--toy", "--out", folder, "--logs", folder, *only)
-        status, output = _run(schedule, *arguments, STANDIN_EVERYWHERE="1", PYTHONPATH=paths)
+        status, output = _run(schedule, *arguments, **everywhere(schedule))
         result = json.loads((Path(folder) / "gpu.json").read_text())
     yield "exit status", "" if status == 0 else f"{status}: {output[-300:]}"
     for name, stage in result["stages"].items():

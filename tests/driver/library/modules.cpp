@@ -53,6 +53,7 @@ void *load_module() {
   // Never deleted: launches of its kernels may be under way.
   Module *module = t_announced != nullptr ? t_announced.release() : new Module;
   for (auto &entry : module->kernels) entry.second.device = current_device();
+  count("module: device " + std::to_string(current_device()));
   return module;
 }
 

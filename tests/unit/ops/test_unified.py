@@ -27,6 +27,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     with emulated() as backend:
         given = give_to_loaders(backend, monkeypatch, to_host=True)
         monkeypatch.setattr(module, "usable_device", lambda: backend.device)
+        monkeypatch.setattr(module, "cuda_available", lambda: True)
         monkeypatch.setattr(
             module, "backend_for", lambda _: CudaBackend(backend.device, backend.library)
         )
@@ -126,6 +127,14 @@ def test_copies(device: Any) -> None:
         assert isinstance(twin, UnifiedTensor)
         assert twin.host.data_ptr() != u.host.data_ptr()
         assert torch.equal(twin[INDEX.to(device.device)].cpu(), TABLE[INDEX])
+
+
+def test_a_loaded_tensor_belongs_to_no_gpu_before_its_first_index(device: Any) -> None:
+    """A spawned process is given the tensor before it chooses its GPU."""
+    u = pickle.loads(pickle.dumps(pyg_direct.unified(TABLE.clone())))
+    assert not u.backends
+    u[INDEX.to(device.device)]
+    assert list(u.backends) == [device.device]
 
 
 def test_loaders_take_it(device: Any) -> None:
