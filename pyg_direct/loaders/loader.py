@@ -262,7 +262,7 @@ class NeighborLoader(DirectLoader, torch_geometric.loader.NeighborLoader):  # ty
         """
         if input_time is None:
             return super().__call__(index)
-        check_tensor("input_time", input_time)
+        _check_input_time(input_time, self._sampler, None)
         self._decide_device()
         inputs = self.input_data[index]
         inputs.time = input_time

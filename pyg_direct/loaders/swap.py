@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FunctionType
 from typing import Any
 
 import torch_geometric.loader
@@ -40,8 +41,29 @@ SAMPLERS: dict[str, type] = {"NeighborSampler": NeighborSampler, "HGTSampler": H
 MODELS: dict[str, type] = {"Node2Vec": Node2Vec}
 
 
-def _places() -> Iterator[tuple[str, str, type]]:
-    """Yield (module, name, our class) for the names of PyG's that programs import.
+def _is_plain(sampler: Any) -> bool:
+    """Whether a sampler is one that `NeighborLoader` builds."""
+    return isinstance(sampler, NeighborSampler) and not isinstance(sampler, HGTSampler)
+
+
+def node_loader(data: Any, node_sampler: Any, **options: Any) -> Any:
+    """Stand for PyG's `NodeLoader` in Lightning's data modules: ours where the sampler is ours."""
+    if not _is_plain(node_sampler):
+        return PYG[node_loader](data, node_sampler=node_sampler, **options)
+    fanouts = node_sampler.num_neighbors
+    return NeighborLoader(data, fanouts, neighbor_sampler=node_sampler, **options)
+
+
+def link_loader(data: Any, link_sampler: Any, **options: Any) -> Any:
+    """Stand for PyG's `LinkLoader` in Lightning's data modules: ours where the sampler is ours."""
+    if not _is_plain(link_sampler):
+        return PYG[link_loader](data, link_sampler=link_sampler, **options)
+    fanouts = link_sampler.num_neighbors
+    return LinkNeighborLoader(data, fanouts, neighbor_sampler=link_sampler, **options)
+
+
+def _places() -> Iterator[tuple[str, str, Callable[..., Any]]]:
+    """Yield (module, name, what of ours) for the names of PyG's that programs import.
 
     Loaders and models are found in their packages and in the modules that define them, samplers in
     their package alone: what defines them builds others of PyG's from their private parts.
@@ -56,11 +78,20 @@ def _places() -> Iterator[tuple[str, str, type]]:
     yield "torch_geometric.nn", "Node2Vec", Node2Vec
     for name, ours in SAMPLERS.items():
         yield "torch_geometric.sampler", name, ours
-    yield DATA_MODULES, "NeighborSampler", NeighborSampler  # builds the sampler by this name
+    # Lightning's data modules build sampler and loaders by these names.
+    yield DATA_MODULES, "NeighborSampler", NeighborSampler
+    yield DATA_MODULES, "NodeLoader", node_loader
+    yield DATA_MODULES, "LinkLoader", link_loader
 
 
 PLACES = list(_places())
-PYG = {ours: getattr(sys.modules[module], name) for module, name, ours in PLACES[:-1]}
+PYG: dict[Any, Any] = {
+    ours: getattr(sys.modules[module], name)
+    for module, name, ours in PLACES
+    if module != DATA_MODULES
+}
+PYG[node_loader] = torch_geometric.loader.NodeLoader
+PYG[link_loader] = torch_geometric.loader.LinkLoader
 
 
 class _Swap:
@@ -101,7 +132,7 @@ class _Swap:
 def _give_back(module: Any) -> None:
     """Give a module of PyG's that was imported inside a context PyG's classes."""
     for name, value in list(vars(module).items()):
-        if isinstance(value, type) and value in PYG:
+        if isinstance(value, (type, FunctionType)) and value in PYG:
             setattr(module, name, PYG[value])
 
 
@@ -121,8 +152,10 @@ def swapped() -> Iterator[None]:
 
     Replaced are, in `torch_geometric.loader`: `NeighborLoader`, `LinkNeighborLoader`, `HGTLoader`,
     `ShaDowKHopSampler`, `ClusterData`, `ClusterLoader` and the GraphSAINT samplers; in
-    `torch_geometric.sampler`: `NeighborSampler` and `HGTSampler`, also for Lightning's data modules
-    with ``loader="neighbor"``; in `torch_geometric.nn`: `Node2Vec`.
+    `torch_geometric.sampler`: `NeighborSampler` and `HGTSampler`; in `torch_geometric.nn`:
+    `Node2Vec`. `LightningNodeData` and `LightningLinkData` build our sampler and, around it, our
+    loaders: where ``trainer.fit`` runs inside as well, and they were imported before the context.
+    Otherwise their loaders are PyG's, around our sampler.
 
     Example:
         >>> import torch_geometric.loader

@@ -279,7 +279,8 @@ class NeighborSampler(BaseSampler):
         """Sample the neighbourhood of the seeds `index.node`.
 
         Args:
-            index: seeds of one node type, and their times.
+            index: seeds of one node type, and their times. Without `time_attr`, times bind nothing
+                and are passed on in the output's metadata, as in PyG.
             key: the two 32-bit words that all draws follow from; None for new ones.
             **kwargs: none; PyG's samplers may have some.
 
@@ -381,7 +382,9 @@ class NeighborSampler(BaseSampler):
         `excluded` returns the edges to leave out, and `bounds` the windows, for so many seeds.
         """
         nodes = seed if self.is_hetero else {None: seed}
-        times = {} if seed_time is None else (seed_time if self.is_hetero else {None: seed_time})
+        times = seed_time if self.is_hetero else {None: seed_time}
+        if seed_time is None or not self.is_temporal:  # then they are for the model alone
+            times = {}
         sampled = self._keyed.sample_around(nodes, times, key, excluded, bounds)
         backward = self.sample_direction == "backward"
         return output_of(sampled, self.node_types, self.edge_types, backward)

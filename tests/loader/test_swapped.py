@@ -14,7 +14,7 @@ import torch_geometric.loader
 import torch_geometric.nn
 import torch_geometric.sampler
 import torch_geometric.typing
-from graphs import citations, example_graph
+from graphs import citations, example_graph, papers_and_authors
 from torch_geometric.loader import neighbor_loader
 
 import pyg_direct
@@ -187,19 +187,98 @@ def test_objects_of_pygs_classes_work_inside() -> None:
     torch.testing.assert_close(out, gnn(data.x, data.edge_index))
 
 
-@pytest.mark.filterwarnings("ignore:'pin_memory' argument is set as true")
-def test_a_data_module_of_lightning_gets_our_sampler() -> None:
-    datamodule = pytest.importorskip("torch_geometric.data.lightning.datamodule")
+@pytest.fixture
+def datamodule() -> Any:
     pytest.importorskip("pytorch_lightning")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of Lightning's import
+        return importlib.import_module("torch_geometric.data.lightning.datamodule")
+
+
+@pytest.mark.filterwarnings("ignore:'pin_memory' argument is set as true")
+def test_a_data_module_of_lightning_gets_our_sampler_and_loaders(datamodule: Any) -> None:
+    data, nodes = citations(), torch.arange(100)
+    options: dict[str, Any] = {"num_neighbors": [3], "batch_size": 50, "num_workers": 1}
+    options["eval_loader_kwargs"] = {"num_neighbors": [-1], "batch_size": 100}
+    with pyg_direct.swapped():
+        module = datamodule.LightningNodeData(data, nodes, input_val_nodes=nodes, **options)
+        train, (val,) = module.train_dataloader(), module.val_dataloader()
+    assert isinstance(module.graph_sampler, pyg_direct.NeighborSampler)
+    assert isinstance(train, pyg_direct.NeighborLoader)
+    assert len(train) == 2
+    for batch in train:
+        assert torch.equal(batch.n_id[batch.edge_index], data.edge_index[:, batch.e_id])
+        assert int(torch.bincount(batch.edge_index[1]).max()) <= 3
+    assert val.num_sampled_edges == [int((data.edge_index[1] < 100).sum())]
+    assert datamodule.NeighborSampler is torch_geometric.sampler.NeighborSampler
+    assert datamodule.NodeLoader is torch_geometric.loader.NodeLoader
+    outside = module.train_dataloader()
+    assert not isinstance(outside, pyg_direct.NeighborLoader), "PyG's loader, our sampler"
+
+
+@pytest.mark.filterwarnings("ignore:'pin_memory' argument is set as true")
+@pytest.mark.parametrize("loader", ["neighbor", "link_neighbor"])
+def test_a_data_module_of_links_does_so_too(datamodule: Any, loader: str) -> None:
     data = citations()
+    edges = data.edge_index[:, :40]
+    with pyg_direct.swapped():
+        module = datamodule.LightningLinkData(
+            data, edges, loader=loader, num_neighbors=[2], batch_size=20, neg_sampling="binary"
+        )
+        train = module.train_dataloader()
+    assert isinstance(train, pyg_direct.LinkNeighborLoader)
+    for batch in train:
+        assert batch.edge_label_index.shape == (2, 40)
+    assert datamodule.LinkLoader is torch_geometric.loader.LinkLoader
+
+
+@pytest.mark.filterwarnings("ignore:'pin_memory' argument is set as true")
+def test_a_data_module_with_another_sampler_keeps_pygs_loaders(datamodule: Any) -> None:
+    sampler = pyg_direct.HGTSampler(papers_and_authors(), [4])
     with pyg_direct.swapped():
         module = datamodule.LightningNodeData(
-            data, torch.arange(100), loader="neighbor", num_neighbors=[3], batch_size=50
+            papers_and_authors(), "paper", loader="custom", node_sampler=sampler, batch_size=50
         )
-    assert datamodule.NeighborSampler is torch_geometric.sampler.NeighborSampler
-    assert isinstance(module.graph_sampler, pyg_direct.NeighborSampler)
-    for batch in module.train_dataloader():
-        assert torch.equal(batch.n_id[batch.edge_index], data.edge_index[:, batch.e_id])
+        assert type(module.train_dataloader()) is torch_geometric.loader.NodeLoader
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:Sparse ")  # CSR tensors, which RelBench takes, are in beta
+def test_static_links_of_relbench_are_disjoint_where_its_module_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its loader asks for disjoint batches by a flag that says whether pyg-lib is there."""
+    pytest.importorskip("relbench")
+    data = papers_and_authors()
+    edges = data["author", "writes", "paper"].edge_index
+    authors, row = edges[0].unique(return_inverse=True)
+    sizes, ones = (len(authors), data["paper"].num_nodes), torch.ones(len(row))
+    right = torch.sparse_coo_tensor(
+        torch.stack([row, edges[1]]), ones, sizes, check_invariants=True
+    ).to_sparse_csr()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of what RelBench imports
+        with pyg_direct.swapped():
+            module = importlib.reload(importlib.import_module("relbench.modeling.loader"))
+    for flag in (False, True):
+        monkeypatch.setattr(module, "WITH_PYG_LIB", flag)
+        loader = module.LinkNeighborLoader(
+            data, [4, 4], ("author", authors), ("paper", right),
+            sizes[1], torch.zeros(len(authors), dtype=torch.int64), batch_size=10,
+        )  # fmt: skip
+        batches = next(iter(loader))
+        for batch, kind in zip(batches, ("author", "paper", "paper"), strict=True):
+            assert ("batch" in batch[kind]) is flag
+            if flag:
+                _check_disjoint(batch, kind)
+
+
+def _check_disjoint(batch: Any, kind: str) -> None:
+    """Each seed has a subgraph of its own: no edge leads from one to another."""
+    assert batch[kind].batch[:10].tolist() == list(range(10))
+    for (source, _, destination), store in zip(batch.edge_types, batch.edge_stores, strict=True):
+        row, column = store.edge_index
+        assert torch.equal(batch[source].batch[row], batch[destination].batch[column])
 
 
 def test_isinstance_holds_in_both_directions() -> None:

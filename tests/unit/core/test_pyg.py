@@ -222,7 +222,7 @@ def _() -> None:
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
     ]
-    assert "NeighborSampler" in imported
+    assert {"NeighborSampler", "NodeLoader", "LinkLoader"} <= set(imported)
 
 
 @check("saint_file_of")

@@ -34,7 +34,7 @@ def test_a_call_with_other_times() -> None:
         loader(seeds, time[:1])
     with pytest.raises(TypeError, match="input_time"):
         loader(seeds, [1, 2])
-    with pytest.raises(ValueError, match="input_time has no meaning without time_attr"):
+    with pytest.raises(ValueError, match="input_time is set, but time_attr is not"):
         loader_of()(seeds, time)
 
 
