@@ -8,7 +8,7 @@ from pyg_direct import NeighborSampler
 
 
 def test_times_without_time_attr_are_passed_on_by_the_sampler() -> None:
-    """RelBench gives them with the seeds of static links; loaders, which could tell, refuse them."""
+    """RelBench gives them with the seeds of static links; loaders refuse them."""
     sampler = NeighborSampler(example_graph(), [2, 2], disjoint=True, seed=0)
     nodes, time = torch.tensor([0, 7]), torch.tensor([5, 1])
     outs = [
