@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from .loaders.walks import RandomWalker, metapath_walk, random_walk
     from .models.accelerate import accelerate
     from .models.inference import inference
+    from .models.ranking import LinkRanks, rank_links
     from .ops.placement import Placement
     from .ops.unified import unified
     from .partitions.partition import partition
@@ -51,6 +52,7 @@ __all__ = [
     "HGTSampler",
     "InvalidGraphFileError",
     "LinkNeighborLoader",
+    "LinkRanks",
     "NeighborLoader",
     "NeighborSampler",
     "Node2Vec",
@@ -68,6 +70,7 @@ __all__ = [
     "partition",
     "quantize",
     "random_walk",
+    "rank_links",
     "save",
     "share",
     "swapped",
@@ -94,6 +97,7 @@ _LATER = {
     ".loaders.loader": ("NeighborLoader",),
     ".models.accelerate": ("accelerate",),
     ".models.inference": ("inference",),
+    ".models.ranking": ("LinkRanks", "rank_links"),
     ".ops.placement": ("Placement",),
     ".ops.unified": ("unified",),
     ".partitions.partition": ("partition",),

@@ -32,6 +32,7 @@ ADDED: dict[str, set[str]] = {
     "HGTSampler": SETTINGS | {"time_window"},
     "InvalidGraphFileError": set(),
     "LinkNeighborLoader": LOADER,
+    "LinkRanks": {"hits", "mrr"},
     "NeighborLoader": LOADER,
     "NeighborSampler": SETTINGS | {"time_window"},
     "Node2Vec": set(),
