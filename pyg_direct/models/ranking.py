@@ -74,7 +74,6 @@ def rank_links(
         IndexError: ids out of range.
 
     Example:
-        >>> model = GraphSAGE(16, 32, num_layers=2).eval()
         >>> out = pyg_direct.inference(model, data)
         >>> links = data.edge_index[:, :100]
         >>> ranks = pyg_direct.rank_links(out, out, links, known=data.edge_index)
@@ -90,9 +89,9 @@ def rank_links(
     codes = None
     if known is not None:
         known = _checked(known, "known", num_src, num_dst).to(source.device)
-        codes = (known[0] * num_dst + known[1]).unique()
+        codes = torch.unique(known[0] * num_dst + known[1])
     per_link = num_dst * (destination.element_size() + BYTES_PER_PAIR)
-    blocks = links.split(max(1, memory_bytes // per_link), dim=1)
+    blocks = torch.split(links, max(1, memory_bytes // per_link), dim=1)
     with torch.no_grad():
         found = list(_ranked(source, destination, blocks, codes, score or _inner_product))
     rank, candidates = (torch.cat(part).cpu() for part in zip(*found, strict=True))
