@@ -204,6 +204,8 @@ def _from_stores(data: Any, parts: _Parts, custom_cls: Any) -> Any:
     col = of_parts(out.col, sampled.edges, lambda edges: edges.edge_index[1])
     host.wait()
     batch = filter_stores(*data, node, row, col, edge, custom_cls)
+    if sampled.is_typed:
+        _add_edge_features(data[0], batch, edge)
     for store in batch.stores:
         for name, value in store.items():
             if isinstance(value, Tensor):
@@ -214,6 +216,20 @@ def _from_stores(data: Any, parts: _Parts, custom_cls: Any) -> Any:
     for key in (out.edge or {}) if sampled.is_typed else [None]:
         parts.name_edges(fields_of(store_of(batch, key)), parts.edges_of(key))
     return batch
+
+
+def _add_edge_features(feature_store: Any, batch: Any, edge: dict[Any, Tensor | None]) -> None:
+    """Ask a store for the rows of edge types, which PyG leaves out, by positions of edges."""
+    wanted = [
+        attr
+        for attr in feature_store.get_all_tensor_attrs()
+        if edge.get(attr.group_name) is not None
+    ]
+    for attr in wanted:
+        attr.index = edge[attr.group_name]
+    rows = feature_store.multi_get_tensor(wanted) if wanted else []
+    for attr, value in zip(wanted, rows, strict=True):
+        batch[attr.group_name][attr.attr_name] = value
 
 
 class _Parts:

@@ -43,6 +43,7 @@ def remote_parts(
         ]
         if not sizes:
             raise ValueError("The graph store does not tell its size; set it with put_edge_index.")
+        _check_rows(feature_store, max(sizes))
         return [None], [Relation(None, _compressed(ptr, row, perm), 0, 0)], [max(sizes)]
     row_dict, ptr_dict, perm_dict = _by_destination(graph_store, backward)
     groups = [attr.group_name for attr in feature_store.get_all_tensor_attrs()]
@@ -61,6 +62,22 @@ def remote_parts(
         int(remote_backend_utils.num_nodes(feature_store, graph_store, key)) for key in node_types
     ]
     return list(node_types), relations, num_nodes
+
+
+def _check_rows(feature_store: Any, num_nodes: int) -> None:
+    """Raise a ValueError if a tensor of a homogeneous store has not one row for each node.
+
+    PyG selects its rows by node ids, whatever they are: a store without types does not tell what a
+    tensor is of.
+    """
+    for attr in feature_store.get_all_tensor_attrs():
+        size = feature_store.get_tensor_size(attr)
+        if size is not None and size[0] != num_nodes:
+            raise ValueError(
+                f"{attr.attr_name!r} in the feature store has {size[0]} rows, and the graph "
+                f"{num_nodes} nodes. Without types all tensors are of nodes: put features of edges "
+                f"into stores with node and edge types, under their edge type."
+            )
 
 
 def _by_destination(graph_store: Any, backward: bool) -> tuple[Any, Any, Any]:

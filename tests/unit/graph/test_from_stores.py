@@ -178,3 +178,32 @@ def test_bad_stores_are_named():
     )
     with pytest.raises(ValueError, match="source ids must be in"):
         NeighborLoader((features, edges), [2], input_nodes="paper")
+
+
+@pytest.mark.parametrize("loader", [NeighborLoader, LinkNeighborLoader])
+def test_features_of_edges(loader):
+    """PyG leaves them out. They are asked for by positions in the edges that the store holds."""
+    data, (features, edges) = stores()
+    for key in KEYS:
+        ends = data[key].edge_index.T.float()
+        features.put_tensor(ends, group_name=key, attr_name="ends", index=None)
+        features.put_tensor(ends[:, :1].half(), group_name=key, attr_name="from", index=None)
+    seeds = {
+        NeighborLoader: {"input_nodes": "paper"},
+        LinkNeighborLoader: {"edge_label_index": KEYS[2]},
+    }
+    for batch in loader((features, edges), [2, 2], batch_size=25, **seeds[loader]):
+        for key in KEYS:
+            row, col = batch[key].edge_index
+            ends = torch.stack([batch[key[0]].n_id[row], batch[key[2]].n_id[col]], dim=1)
+            assert torch.equal(batch[key].ends, ends.float())
+            assert torch.equal(batch[key]["from"], ends[:, :1].half())
+
+
+def test_features_of_edges_without_types_are_refused():
+    features, edges = MyFeatureStore(), MyGraphStore()
+    features.put_tensor(torch.rand(100, 2), group_name=None, attr_name="edge_attr", index=None)
+    edge_index = torch.randint(30, (2, 100))
+    edges.put_edge_index(tuple(edge_index), edge_type=None, layout="coo", size=(30, 30))
+    with pytest.raises(ValueError, match="'edge_attr' in the feature store has 100 rows, and the"):
+        NeighborLoader((features, edges), [-1])
