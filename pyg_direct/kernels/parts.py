@@ -4,14 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
-from .gather import PIECE_BYTES, copy_pieces
-from .jit import copy_bytes, kernel
+from .gather import (
+    LINE_BYTES,
+    MOST_LINES,
+    PIECE_BYTES,
+    ROWS_AHEAD,
+    SHORT_ROWS_AHEAD,
+    copy_pieces,
+)
+from .jit import copy_bytes, kernel, light_kernel, prefetch, prefetch_address
 
 Ints = npt.NDArray[Any]
 Doubles = npt.NDArray[Any]
 
+IDS_AHEAD = 16  # between asking for an id and reading it
 TINY = 1e-6  # counts as neighbours, so that a node without any goes to the emptiest part
 
 
@@ -126,6 +135,19 @@ def split_by_part(
 
 
 @kernel
+def ids_at(ids: Ints, position: Ints, base: int, out: Ints) -> None:
+    """Write ids[position[i] - base] to out[i].
+
+    Example: ids = [7, 8, 9], position = [12, 10] and base = 10 give [9, 7].
+    """
+    n = position.shape[0]
+    for i in range(n):
+        if i + IDS_AHEAD < n:
+            prefetch(ids, position[i + IDS_AHEAD] - base)
+        out[i] = ids[position[i] - base]
+
+
+@kernel
 def merge_picks(
     owner: Ints,  # [items]: part of each item of one relation
     item_at: Ints,  # [K] in and out: where the counts of each part go on
@@ -167,43 +189,58 @@ def number_rows(
     count: Ints,  # [K] in and out: different nodes of each other part so far
     wanted: Ints,  # [K, room] out: their rows there
     ref: Ints,  # [n] out: row in an own part, or which of `wanted` of its part
-) -> None:
+) -> int:
     """Number the rows that other parts have, each once for all batches of a window.
 
+    Returns:
+        How many of the nodes other parts have.
+
     Example: nodes 7, 8, 7 of part 1, which is not own, with the rows 3, 1: ref = [0, 1, 0], wanted
-    = [3, 1].
+    = [3, 1], and 3 is returned.
     """
-    for i in range(node.shape[0]):
+    elsewhere = 0
+    for i in range(owner.shape[0]):
         p, v = owner[i], node[i]
         if own[p]:
             ref[i] = row[v]
         else:
+            elsewhere += 1
             if table[v] < stamp:
                 table[v] = stamp + count[p]
                 wanted[p, count[p]] = row[v]
                 count[p] += 1
             ref[i] = table[v] - stamp
+    return elsewhere
 
 
-@kernel
-def copy_rows(
-    source: int,  # address of a table of `num_rows` rows
-    num_rows: int,
+@light_kernel
+def gather_of_parts(
+    tables: Ints,  # int64 [K]: address of each part's table
+    num_rows: Ints,  # int64 [K]
     row_bytes: int,
+    owner: Ints,  # [n]
     rows: Ints,  # [n]
     target: int,  # address
-    places: Ints,  # [n]: row in the target of each
 ) -> int:
-    """Copy rows to places; return the first of `rows` that is none of the table's, or -1.
+    """Copy row `rows[i]` of the table of part `owner[i]` to row i of the target.
 
-    Example: rows of 2 bytes, the table [a b c d], rows = [1, 0] and places = [0, 2] write
-    [c d . . a b].
+    Returns:
+        The first i whose row is none of its table's, or -1.
+
+    Example: rows of 2 bytes, the tables [a b c d | e f], owner = [1, 0] and rows = [0, 1] write
+    [e f c d].
     """
-    for i in range(rows.shape[0]):
-        row = rows[i]
-        if row < 0 or row >= num_rows:
+    lines = min((row_bytes + LINE_BYTES - 1) // LINE_BYTES, MOST_LINES)
+    distance, n = ROWS_AHEAD if lines > 1 else SHORT_ROWS_AHEAD, rows.shape[0]
+    for i in range(n):
+        if i + distance < n:
+            ahead = tables[owner[i + distance]] + rows[i + distance] * row_bytes
+            for line in range(lines):
+                prefetch_address(ahead + line * LINE_BYTES)
+        p, row = owner[i], np.int64(rows[i])
+        if row < 0 or row >= num_rows[p]:
             return i
-        here, there = source + row * row_bytes, target + places[i] * row_bytes
+        here, there = tables[p] + row * row_bytes, target + i * row_bytes
         if row_bytes >= PIECE_BYTES:
             copy_pieces(here, there, row_bytes)
         else:

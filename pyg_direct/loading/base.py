@@ -352,6 +352,7 @@ class DirectLoader(SerialAfterFork, Recorded, Resuming, torch.utils.data.DataLoa
         depth, burst, exchange = self.prefetch * threads, 1, self._exchange
         if exchange is not None:
             exchange.begin(keyed(self._site.sampler), self._split.group, self.timeout)
+            self._recorder.exchanged = exchange.traffic
             if self.prefetch > 0:  # a producer waits for each batch of a window
                 burst = exchange.window
                 threads, depth = max(threads, burst), max(depth, 2 * burst)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import defaultdict, deque
 from collections.abc import Callable
+from dataclasses import replace
 from time import perf_counter
 from typing import Any, TypeVar
 
@@ -19,6 +20,7 @@ from ..core.pyg import fields_of, stores_of
 from ..core.types import Traffic
 from ..ranks.exchange import default_group, gathered
 from ..ranks.split import Split
+from ..ranks.traffic import ExchangeTraffic
 from .site import Site
 from .stats import Stats, of_all_ranks, total_of
 from .timeline import LOOP, Event
@@ -58,6 +60,7 @@ class _EpochSums:
         self.waiting = self.working = self.ready = 0.0
         self.made: deque[_Made] = deque()  # batches that are not in the sums yet
         self.events: list[Event] | None = None  # where they are asked for
+        self.exchanged = ExchangeTraffic()  # before the epoch
 
     def add_made(self) -> None:
         """Add up the batches made, many at a time, as one alone takes longer."""
@@ -99,6 +102,7 @@ class Recorder:
         self._finished: dict[int, float] = {}  # number of a batch -> when it was ready
         self._handed: float | None = None  # when the consumer got the last batch
         self.epochs_with_events = 0  # of those that begin from now on
+        self.exchanged: Callable[[], ExchangeTraffic] | None = None  # with other ranks so far
 
     def __reduce__(self) -> Any:
         return Recorder, ()
@@ -107,6 +111,12 @@ class Recorder:
         """Return what was added up so far."""
         with self._lock:
             every = [epoch.stats() for epoch in self._epochs]
+            if self.exchanged is not None:
+                ends = [*(epoch.exchanged for epoch in self._epochs[1:]), self.exchanged()]
+                every = [
+                    replace(stats, exchange=end.since(epoch.exchanged))
+                    for stats, epoch, end in zip(every, self._epochs, ends, strict=True)
+                ]
             epochs = [epoch for epoch in every if epoch.made or epoch.waiting_seconds]
         return total_of(epochs)
 
@@ -114,6 +124,9 @@ class Recorder:
         """Note that an epoch begins."""
         with self._lock:
             self._epochs.append(_EpochSums())
+            # What other ranks were answered before the first epoch counts with it.
+            if self.exchanged is not None and len(self._epochs) > 2:
+                self._epochs[-1].exchanged = self.exchanged()
             if self.epochs_with_events > 0:
                 self.epochs_with_events -= 1
                 self._epochs[-1].events = []

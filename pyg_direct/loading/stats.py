@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ..ranks.traffic import ExchangeTraffic, of_ranks, sum_of
 from .timeline import COLOURS, Event, draw, headline, lanes_of
 
 STAGES = ("sampling", "gathering", "assembling", "transform", "copying")
@@ -47,6 +48,7 @@ class Stats:
     pcie_requests: int = 0  # reads of a GPU from host memory to gather attributes, of 128 bytes
     pcie_bytes: int = 0  # that came with them
     cache_hits: int = 0  # rows of attributes on the host that were read from a cache on the GPU
+    exchange: ExchangeTraffic | None = None  # with other ranks, over a graph in parts
     epochs: Sequence[Stats] = ()  # the same for each epoch; empty in those
     events: Sequence[Event] = ()  # of an epoch that `loader.record_events()` asked them for
 
@@ -95,6 +97,7 @@ class Stats:
             "pcie_requests": self.pcie_requests,
             "pcie_bytes": self.pcie_bytes,
             "cache_hits": self.cache_hits,
+            "exchange": None if self.exchange is None else self.exchange.as_dict(),
             "verdict": self.verdict,
             "epochs": [epoch.as_dict() for epoch in self.epochs],
             "events": [event._asdict() for event in self.events],
@@ -175,6 +178,7 @@ class Stats:
                 if self.cache_hits
                 else []
             ),
+            *([] if self.exchange is None else [f"  {self.exchange.line(self.made)}"]),
             f"  waiting for the loader {self.waiting_seconds:.2f} s, training "
             f"{self.working_seconds:.2f} s, finished batches waited {self.ready_seconds:.2f} s",
             f"  {self.verdict}",
@@ -233,6 +237,7 @@ def total_of(epochs: Sequence[Stats]) -> Stats:
         pcie_requests=sum(e.pcie_requests for e in epochs),
         pcie_bytes=sum(e.pcie_bytes for e in epochs),
         cache_hits=sum(e.cache_hits for e in epochs),
+        exchange=sum_of([e.exchange for e in epochs if e.exchange is not None]),
         epochs=tuple(epochs),
     )
 
@@ -241,4 +246,11 @@ def of_all_ranks(every: Sequence[Stats]) -> Stats:
     """Return the sum of what the ranks counted, and of each epoch; times are added up as well."""
     longest = max(len(stats.epochs) for stats in every)
     by_epoch = [[s.epochs[i] for s in every if i < len(s.epochs)] for i in range(longest)]
-    return total_of([replace(total_of(epochs), epochs=()) for epochs in by_epoch])
+    totals = [replace(total_of(epochs), epochs=()) for epochs in by_epoch]
+    exchanged = [[e.exchange for e in epochs if e.exchange is not None] for epochs in by_epoch]
+    return total_of(
+        [
+            replace(total, exchange=of_ranks(traffic))
+            for total, traffic in zip(totals, exchanged, strict=True)
+        ]
+    )

@@ -175,6 +175,11 @@ def shared_pool() -> BufferPool:
     return pool
 
 
+def new_array(shape: tuple[int, ...], dtype: torch.dtype) -> npt.NDArray[Any]:
+    """Return an uninitialised array of the pool of this process."""
+    return shared_pool().empty(shape, dtype).numpy()
+
+
 @dataclass
 class Resources:
     """What the batches of one backend share."""

@@ -16,8 +16,10 @@ from ..files.arrays import map_array
 from ..files.header import InvalidGraphFileError, has_header, read_header
 from ..files.open import graph_in
 from ..files.parts import EDGE_IDS, PartedGraph, check_part, part_folder
+from ..graph.coo_to_csc import narrow
 from ..ops.backend import Backend
-from ..ops.host.parts import Drawn
+from ..ops.buffers import new_array
+from ..ops.host.parts import Drawn, ids_at
 
 Ints = npt.NDArray[Any]
 Bytes = npt.NDArray[np.uint8]
@@ -67,6 +69,8 @@ class Part:
             [as_bytes(map_array(folder, group.attributes[name])) for name in nodes.parted]
             for group, nodes in zip(header.nodes, graph.manifest.nodes, strict=False)
         ]
+        most = max((edges.num_edges for edges in graph.manifest.edges), default=0)
+        self._edge_dtype = getattr(torch, np.dtype(narrow(most)).name)  # of ids in all relations
         self._columns = [
             [as_bytes(map_array(folder, arrays[name])) for name in edges.parted]
             for arrays, edges in zip(files, graph.manifest.edges, strict=True)
@@ -89,13 +93,12 @@ class Part:
         counts, position = picks.counts.numpy(), picks.position
         assert position is not None  # `draw` gives positions
         ends = self.edges_of_relations(counts, [len(rows) for rows, _ in items])
-        edge, columns = [], []
+        edge, columns = new_array((len(position),), self._edge_dtype), list[Bytes]()
         for r, (first, last) in enumerate(pairwise(ends)):
-            at = position.numpy()[first:last] - self._csc.edge_base[r]
-            edge.append(self._edge_ids[r][at])
-            columns += [table[at] for table in self._columns[r]]
-        ids = np.concatenate(edge) if edge else np.empty(0, np.int32)
-        return Answer(Drawn(counts, picks.source.numpy(), ids), columns)
+            at, base = position.numpy()[first:last], int(self._csc.edge_base[r])
+            ids_at(self._edge_ids[r], at, base, edge[first:last])
+            columns += [table[at - base] for table in self._columns[r]]
+        return Answer(Drawn(counts, picks.source.numpy(), edge), columns)
 
     def edges_of_relations(self, counts: Ints, sizes: Sequence[int]) -> list[int]:
         """Return where the edges of each relation begin among those drawn, and where they end.
@@ -124,4 +127,6 @@ def edge_ends(counts: Ints, items: Sequence[int]) -> list[int]:
 def as_bytes(table: Tensor) -> Bytes:
     """Return a dense table [N, ...] as the bytes of its rows, uint8 [N, bytes], in its memory."""
     row = int(np.prod(table.shape[1:], dtype=np.int64))
+    if table.numel() == 0:  # torch views no such table
+        return np.empty((len(table), row * table.itemsize), np.uint8)
     return table.view(len(table), row).view(torch.uint8).numpy()

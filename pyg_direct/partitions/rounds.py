@@ -13,8 +13,8 @@ from time import monotonic
 
 from ..core.types import SampledGraph
 from ..ops.backend import Workspace
+from ..ranks.channel import CLOSED, IDLE, LEAVING, WORKING, Channel, ExchangeError, OtherRankError
 from ..sampling.hops import BatchInput, sample_window
-from .channel import CLOSED, IDLE, LEAVING, WORKING, Channel, ExchangeError, OtherRankError
 from .source import PartSource
 
 GATHER_SECONDS = 0.002  # how long a window waits for its next batch

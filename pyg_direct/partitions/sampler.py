@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 
@@ -19,11 +19,12 @@ from ..core.types import SampledGraph
 from ..files.parts import PartedGraph, parted_graph
 from ..graph.from_pyg import Graph
 from ..ops.devices import HOST, backend_for
+from ..ranks.channel import GROUP_DAYS, Channel
 from ..ranks.exchange import gathered_unless_failed
+from ..ranks.traffic import ExchangeTraffic
 from ..sampling.hops import BatchInput
 from ..sampling.keyed import KeyedSampler, Settings
 from ..sampling.sampler import NeighborSampler, NumNeighborsLike
-from .channel import GROUP_DAYS, Channel
 from .rounds import Rounds
 from .source import PartSource
 
@@ -119,6 +120,12 @@ class Exchange:
         self.channel, self.source = channel, source
         weakref.finalize(self, self._rounds.close).atexit = False
         self._rounds.start()
+
+    def traffic(self) -> ExchangeTraffic:
+        """Return what was exchanged so far."""
+        if self.channel is None or self.source is None:
+            return ExchangeTraffic()
+        return replace(self.channel.traffic(), **vars(self.source.traffic))
 
     def works_for(self, is_working: Callable[[], bool]) -> None:
         """See `Rounds.works_for`."""

@@ -15,9 +15,10 @@ from ..core.types import BatchKey, SampledGraph, SamplingPlan
 from ..files.parts import PartedGraph, RowFormat
 from ..graph.coo_to_csc import narrow
 from ..ops.backend import Backend
-from ..ops.host.parts import Drawn, RowNumbers, copy_rows, merged, split_by_part
+from ..ops.buffers import new_array, shared_pool
+from ..ops.host.parts import Drawn, RowNumbers, gather_of_parts, merged, split_by_part
+from ..ranks.channel import Bytes, Channel, Message, OtherRankError, packed
 from ..sampling.hops import BatchInProgress
-from .channel import Bytes, Channel, Message, OtherRankError, packed
 from .part import Answer, Ints, Part, as_bytes, edge_ends
 
 ROW_HEADER = 1  # word of a message of rows: 1 if they are there, 0 if reading them failed
@@ -275,25 +276,27 @@ class PartSource:
         tables = self._tables(found, wanted)
         for b, graph in enumerate(graphs):
             for t in range(self._types):
-                self._keep_nodes(t, graph.node[t], owners[t][b], refs[t][b], tables)
+                if self._graph.manifest.nodes[t].parted:
+                    self._keep_nodes(t, graph.node[t], owners[t][b], refs[t][b], tables)
 
     def _number(self, graphs: Sequence[SampledGraph]) -> tuple[Any, Any, list[list[Ints]]]:
         """Return by type and batch the owners and references; by type and part the rows wanted."""
-        graph, owners, refs, wanted = self._graph, [], [], []
+        graph, wanted = self._graph, list[list[Ints]]()
+        owners, refs = list[list[Ints]](), list[list[Ints]]()
         for t, numbers in enumerate(self._numbers):
             nodes = [g.node[t].numpy() for g in graphs]
-            of_type = [graph.part[t][node] for node in nodes]
-            owners.append(of_type)
-            given = zip(nodes, of_type, strict=True) if graph.manifest.nodes[t].parted else ()
-            found, rows = numbers.of_window(list(given))
-            refs.append(found or [np.empty(0, np.int64) for _ in nodes])
+            if not graph.manifest.nodes[t].parted:
+                owners.append([])
+                refs.append([])
+                wanted.append([np.empty(0, self._row_dtype)] * graph.num_parts)
+                continue
+            owners.append([graph.part[t][node] for node in nodes])
+            found, rows, elsewhere = numbers.of_window(list(zip(nodes, owners[t], strict=True)))
+            refs.append(found)
             wanted.append(rows)
-            if graph.manifest.nodes[t].parted:
-                mine = self._parts_of[self._channel.rank]
-                elsewhere = sum(int((~np.isin(o, mine)).sum()) for o in of_type)
-                self.traffic.rows += sum(map(len, nodes))
-                self.traffic.remote_rows += elsewhere
-                self.traffic.fetched_rows += sum(map(len, rows))
+            self.traffic.rows += sum(map(len, nodes))
+            self.traffic.remote_rows += elsewhere
+            self.traffic.fetched_rows += sum(map(len, rows))
         return owners, refs, wanted
 
     def _row_request(self, wanted: list[list[Ints]]) -> list[Bytes]:
@@ -313,9 +316,9 @@ class PartSource:
             (p, t) for p in self._own.values() for t in range(self._types)
         ):
             for table in part.rows[t]:
-                block = np.zeros((len(asked[i]), table.shape[1]), np.uint8)
+                block = new_array((len(asked[i]), table.shape[1]), torch.uint8)
                 try:
-                    copy_rows(table, asked[i], block, np.arange(len(block)))
+                    gather_of_parts([table], np.zeros(len(block), np.int16), asked[i], block)
                 except Exception as caught:  # the message must have the size that is known
                     error, blocks[0][:] = caught, 0
                 blocks.append(block)
@@ -353,16 +356,11 @@ class PartSource:
 
     def _keep_nodes(self, t: int, node: Tensor, owner: Ints, ref: Ints, tables: Any) -> None:
         """Put the rows of the nodes of a batch together, and keep them with their ids."""
-        kept = self._graph.manifest.nodes[t].parted
-        if not kept:
-            return
-        places = [np.flatnonzero(owner == p) for p in range(self._graph.num_parts)]
         made = {}
-        for i, (name, rows) in enumerate(kept.items()):
+        for i, (name, rows) in enumerate(self._graph.manifest.nodes[t].parted.items()):
             made[name], out = _new_rows(rows, len(node))
-            for p, at in enumerate(places):
-                if len(at) > 0:
-                    copy_rows(tables[p][t][i], ref[at], out, at)
+            of_parts = [tables[p][t][i] for p in range(self._graph.num_parts)]
+            gather_of_parts(of_parts, owner, ref, out)
         keep_rows(node, made)
 
     def _keep_edges(self, graph: SampledGraph, columns: list[list[Bytes]]) -> None:
@@ -378,7 +376,7 @@ class PartSource:
                 keep_rows(graph.edge[r], made)
 
 
-def _new_rows(rows: RowFormat, count: int) -> tuple[Tensor, npt.NDArray[np.uint8]]:
+def _new_rows(rows: RowFormat, count: int) -> tuple[Tensor, Bytes]:
     """Return a new tensor of so many rows, and its bytes."""
-    tensor = torch.empty((count, *rows.shape), dtype=getattr(torch, rows.dtype))
+    tensor = shared_pool().empty((count, *rows.shape), getattr(torch, rows.dtype))
     return tensor, as_bytes(tensor)

@@ -19,6 +19,7 @@ from torch_geometric.data import Data
 
 import pyg_direct
 from pyg_direct import LinkNeighborLoader, NeighborLoader
+from pyg_direct.files.parts import parted_graph
 
 TIMES = int(os.environ.get("PYG_DIRECT_FAILURES", "2"))
 TIMEOUT_SECONDS = 5.0
@@ -78,6 +79,36 @@ def test_batches_are_those_of_a_single_process(world_size: int, parts: int, tmp_
 
     for made in run_ranks(world_size, compare, tmp_path):
         assert all(count > 0 for count in made.values())
+
+
+def test_what_ranks_exchanged_is_counted(tmp_path: Path) -> None:
+    path = partitioned(tmp_path, 2)[0]
+
+    def count(rank: int) -> tuple[Any, Any, int, int]:
+        data = pyg_direct.open(path)
+        loader = NeighborLoader(data, [4, 3], split_by_rank=True, **OPTIONS)
+        of_node, rows, remote = parted_graph(data).part[0], 0, 0
+        for _ in range(2):
+            for batch in loader:
+                rows += batch.num_nodes
+                remote += int((of_node[batch.n_id] != rank).sum())
+        dist.barrier()  # the other has made its last batches
+        own = loader.stats()
+        return own, loader.stats(all_ranks=True).exchange, rows, remote
+
+    told = run_ranks(2, count, tmp_path)
+    for (stats, of_all, rows, remote), (other, *_) in zip(told, told[::-1], strict=True):
+        traffic = stats.exchange
+        assert (traffic.rows, traffic.remote_rows) == (rows, remote)
+        assert 0 < traffic.fetched_rows < remote  # once for the batches made together
+        assert 0.0 < traffic.remote_request_share < 1.0
+        assert traffic.sent_bytes == other.exchange.received_bytes[::-1]
+        assert min(map(max, (traffic.messages, traffic.waiting_seconds))) > 0
+        assert of_all.rows == rows + other.exchange.rows
+        assert sum(epoch.exchange.rows for epoch in stats.epochs) == rows
+        assert "of the rows" in repr(stats)
+        # 13 batches of an epoch in 4 windows, each of 1 and 2 for each hop and 3 for the rows.
+        assert 2 * 4 * 8 <= traffic.collectives <= 2 * 13 * 8
 
 
 def test_ranks_whose_loops_differ_answer_each_other(tmp_path: Path) -> None:

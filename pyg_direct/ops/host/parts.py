@@ -95,6 +95,18 @@ class Drawn(NamedTuple):
     edge: Ints  # [edges]: columns of the `edge_index`
 
 
+def ids_at(ids: Ints, position: Ints, base: int, out: Ints) -> None:
+    """Write the ids of edges at some positions of a part.
+
+    Args:
+        ids: [E], by position in the relation.
+        position: [e], of all relations.
+        base: the position of the relation's first edge.
+        out: [e].
+    """
+    kernels.ids_at(ids, position, base, out)
+
+
 def merged(
     owners: Sequence[Ints], drawn: Sequence[Drawn], edge_count: int
 ) -> tuple[Picks, Ints, list[int]]:
@@ -140,46 +152,48 @@ class RowNumbers:
         self._table, self._stamp = np.zeros(num_nodes, np.uint32), 1
         self._row, self._own = row, own
 
-    def of_window(self, batches: Sequence[tuple[Ints, Ints]]) -> tuple[list[Ints], list[Ints]]:
+    def of_window(self, batches: Sequence[tuple[Ints, Ints]]) -> tuple[list[Ints], list[Ints], int]:
         """Number the rows of a window.
 
         Args:
             batches: of each its nodes [n], and the part of each.
 
         Returns:
-            For each batch int64 [n]: the row in an own part, or its number among those wanted of
-            its part; and for each part the rows that are wanted of it.
+            For each batch [n]: the row in an own part, or its number among those wanted of
+            its part; for each part the rows that are wanted of it; and how many nodes of the
+            batches other parts have.
         """
         total = sum(len(node) for node, _ in batches)
         if self._stamp + total >= 1 << 32:
             self._table[:], self._stamp = 0, 1
         count = np.zeros(len(self._own), np.int64)
         wanted = np.empty((len(count), total), self._row.dtype)
-        refs = []
+        refs, elsewhere = [], 0
         for node, owner in batches:
-            refs.append(np.empty(len(node), np.int64))
-            kernels.number_rows(
+            refs.append(np.empty(len(node), self._row.dtype))
+            elsewhere += kernels.number_rows(
                 owner, node, self._row, self._own, self._table, self._stamp, count, wanted,
                 refs[-1],
             )  # fmt: skip
         self._stamp += int(count.max(initial=0))
-        return refs, [rows[:n] for rows, n in zip(wanted, count.tolist(), strict=True)]
+        found = [rows[:n] for rows, n in zip(wanted, count.tolist(), strict=True)]
+        return refs, found, elsewhere
 
 
-def copy_rows(source: Ints, rows: Ints, target: Ints, places: Ints) -> None:
-    """Copy the rows `rows` of a table to the rows `places` of another.
+def gather_of_parts(tables: Sequence[Ints], owner: Ints, rows: Ints, out: Ints) -> None:
+    """Write a row of one of several tables to each row of `out`.
 
     Args:
-        source: uint8 [N, bytes], contiguous.
+        tables: of each part uint8 [N_p, bytes], contiguous.
+        owner: int16 [n], the table of each row.
         rows: [n].
-        target: uint8 [M, bytes], contiguous.
-        places: [n], each in [0, M).
+        out: uint8 [n, bytes], contiguous.
 
     Raises:
-        IndexError: `source` has no such row.
+        IndexError: a table has no such row.
     """
-    bad = kernels.copy_rows(
-        source.ctypes.data, len(source), source.shape[1], rows, target.ctypes.data, places
-    )
+    address = np.array([table.ctypes.data for table in tables], np.int64)
+    sizes = np.array([len(table) for table in tables], np.int64)
+    bad = kernels.gather_of_parts(address, sizes, out.shape[1], owner, rows, out.ctypes.data)
     if bad >= 0:
-        raise IndexError(f"Row {rows[bad]} is asked for of a part of {len(source)} rows.")
+        raise IndexError(f"Row {rows[bad]} is asked for of a part of {sizes[owner[bad]]} rows.")

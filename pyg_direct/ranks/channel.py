@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import pairwise
 from time import monotonic, perf_counter
@@ -14,6 +13,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 import torch.distributed as dist
+
+from ..ops.buffers import new_array
+from .traffic import ExchangeTraffic
 
 # What a rank says of itself in each exchange of sizes.
 IDLE, WORKING, CLOSED, LEAVING, FAILED = range(5)
@@ -32,17 +34,6 @@ class ExchangeError(RuntimeError):
 
 class OtherRankError(Exception):
     """Another rank has failed, which tells why in the next exchange of sizes."""
-
-
-@dataclass
-class PeerTraffic:
-    """What one rank exchanged with the others."""
-
-    collectives: int = 0
-    waiting_seconds: float = 0.0  # blocked in them
-    sent_bytes: list[int] = field(default_factory=list)  # to each rank
-    received_bytes: list[int] = field(default_factory=list)  # from each rank
-    messages: list[int] = field(default_factory=list)  # to each rank
 
 
 def packed(arrays: Arrays) -> list[Bytes]:
@@ -90,8 +81,23 @@ class Channel:
         if group is not None:
             self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
         self.abandoned = threading.Event()  # set where the process ends, whatever the others do
-        none = [0] * self.size
-        self.traffic = PeerTraffic(sent_bytes=[*none], received_bytes=[*none], messages=[*none])
+        self._collectives = self._idle_rounds = 0
+        self._waited_seconds = 0.0
+        # By rank; of what they waited each tells in `open`.
+        self._waits_us, self._sent, self._received, self._messages = np.zeros(
+            (4, self.size), np.int64
+        )
+
+    def traffic(self) -> ExchangeTraffic:
+        """Return what was exchanged so far; in any thread."""
+        return ExchangeTraffic(
+            collectives=self._collectives,
+            idle_rounds=self._idle_rounds,
+            sent_bytes=tuple(self._sent.tolist()),
+            received_bytes=tuple(self._received.tolist()),
+            messages=tuple(self._messages.tolist()),
+            waiting_seconds=tuple((self._waits_us / 1e6).tolist()),
+        )
 
     def open(self, status: int, batches: int, failure: str | None) -> list[tuple[int, int]]:
         """Return the status of each rank, and how many batches it is to make, at a round's begin.
@@ -99,10 +105,15 @@ class Channel:
         Raises:
             ExchangeError: a rank has failed, with its text.
         """
-        words = np.array([FAILED if failure else status, batches], np.int64)
+        waited_us, before = int(1e6 * self._waited_seconds), self._waited_seconds
+        words = np.array([FAILED if failure else status, batches, waited_us], np.int64)
         every = self._numbers(np.tile(words, (self.size, 1)))
         self._check(every[:, 0], failure)
-        return [(int(status), int(count)) for status, count in every]
+        self._waits_us[:] = every[:, 2]
+        if not every[:, 1].any():
+            self._idle_rounds, self._waited_seconds = self._idle_rounds + 1, before
+            self._collectives -= 1
+        return [(status, count) for status, count, _ in every.tolist()]
 
     def exchange(self, messages: Sequence[Sequence[Bytes]]) -> list[Message]:
         """Send messages[p] to rank p, and return what came from each; two collectives.
@@ -117,14 +128,15 @@ class Channel:
     def send(self, messages: Sequence[Sequence[Bytes]], coming: Sequence[int]) -> list[Message]:
         """Send messages of which all ranks know the sizes; `coming` of them from each rank."""
         sizes = [sum(map(len, pieces)) for pieces in messages]
-        given = np.concatenate([np.empty(0, np.uint8), *(b for pieces in messages for b in pieces)])
-        came = np.empty(sum(coming), np.uint8)
+        given, came = (new_array((sum(total),), torch.uint8) for total in (sizes, coming))
+        at = 0
+        for piece in (piece for pieces in messages for piece in pieces):
+            given[at : at + len(piece)] = piece
+            at += len(piece)
         self._all_to_all(came, given, coming, sizes)
-        traffic = self.traffic
-        for rank, (out, back) in enumerate(zip(sizes, coming, strict=True)):
-            traffic.sent_bytes[rank] += out
-            traffic.received_bytes[rank] += back
-            traffic.messages[rank] += out > 0
+        self._sent += sizes
+        self._received += coming
+        self._messages += np.array(sizes) > 0
         ends = np.cumsum([0, *coming]).tolist()
         return [Message(came[a:b]) for a, b in pairwise(ends)]
 
@@ -172,8 +184,8 @@ class Channel:
             tensors[0], tensors[1], list(coming), list(sizes), group=self._group, async_op=True
         )
         self._wait(work, monotonic() + self._timeout_seconds)
-        self.traffic.collectives += 1
-        self.traffic.waiting_seconds += perf_counter() - start
+        self._collectives += 1
+        self._waited_seconds += perf_counter() - start
 
     def _wait(self, work: Any, deadline: float) -> None:
         """Wait for a collective, by polls, so that the thread can end.
@@ -182,11 +194,13 @@ class Channel:
             ExchangeError: a rank did not answer, or is gone.
         """
         while True:
+            # One that is done while a poll ends raises the poll's error, and no other.
+            done = work.is_completed()
             try:
                 work.wait(timedelta(seconds=POLL_SECONDS))
                 return
             except RuntimeError as error:
-                if work.is_completed():
+                if done:
                     raise ExchangeError(
                         f"The connection to another rank is lost, whose process may have ended: "
                         f"{error}"

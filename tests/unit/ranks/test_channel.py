@@ -1,0 +1,42 @@
+"""Exchanges of bytes: what a wait for other ranks that is cut into polls tells apart."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from pyg_direct.ranks import channel as channel_module
+from pyg_direct.ranks.channel import Channel, ExchangeError
+
+
+class Work:
+    """A collective that is done, or has failed, behind some polls."""
+
+    def __init__(self, polls: int, failure: str | None = None) -> None:
+        self.left, self.failure = polls, failure
+
+    def is_completed(self) -> bool:
+        return self.left <= 0
+
+    def wait(self, timeout: timedelta) -> None:
+        self.left -= 1
+        if self.left >= 0:  # done in the moment in which the poll gives up
+            raise RuntimeError("Operation timed out!")
+        if self.failure is not None:
+            raise RuntimeError(self.failure)
+
+
+def test_a_collective_that_is_done_as_a_poll_ends_has_not_failed() -> None:
+    for polls in range(3):
+        Channel(None, 60.0)._wait(Work(polls), channel_module.monotonic() + 60.0)
+
+
+def test_a_lost_connection_is_told() -> None:
+    with pytest.raises(ExchangeError, match=r"is lost.*closed by peer"):
+        Channel(None, 60.0)._wait(Work(1, "closed by peer"), channel_module.monotonic() + 60.0)
+
+
+def test_a_rank_that_does_not_answer_is_told() -> None:
+    with pytest.raises(ExchangeError, match="did not answer within 2 s"):
+        Channel(None, 2.0)._wait(Work(99), channel_module.monotonic() - 1.0)
