@@ -19,6 +19,7 @@ from examples import common
 SMALL = {
     "hetero": ["--num-seeds", "500", "--batch-size", "256"],
     "link_prediction": ["--num-links", "600", "--batch-size", "256"],
+    "database": ["--num-orders", "3000", "--batch-size", "64"],
     "temporal": ["--num-purchases", "4000", "--batch-size", "256"],
     "lightning_module": ["--num-nodes", "1000", "--batch-size", "100"],
     "ddp": ["--num-nodes", "1000", "--batch-size", "100"],
