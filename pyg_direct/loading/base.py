@@ -61,7 +61,6 @@ class DirectLoader(SerialAfterFork, Recorded, Resuming, torch.utils.data.DataLoa
     attributes named below.
     """
 
-    _exchange: Any = None  # with other ranks, of a partitioned graph
     _draws_on_cpu = False  # whether the sampler stays on the CPU, wherever the batches are
     data: Any
     input_data: Any
@@ -332,7 +331,9 @@ class DirectLoader(SerialAfterFork, Recorded, Resuming, torch.utils.data.DataLoa
         before = copy.copy(self._progress)
         try:
             return self._recorder.starting(self._start)
-        except BaseException:  # no epoch was begun, and none that was loaded is lost
+        except BaseException as error:  # no epoch was begun, and none that was loaded is lost
+            if self._exchange is not None:
+                self._exchange.fail(error)
             self._progress.__dict__.update(before.__dict__)
             raise
 

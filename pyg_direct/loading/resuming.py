@@ -52,6 +52,7 @@ class Resuming(torch.utils.data.DataLoader[Any]):
 
     _progress: Progress
     _split: Split
+    _exchange: Any = None  # with other ranks, of a partitioned graph
     _site: Site
     _feature_dtype: torch.dtype | None
     _shuffle_generator: torch.Generator | None
@@ -99,7 +100,11 @@ class Resuming(torch.utils.data.DataLoader[Any]):
         if group is None:
             return offer
         here = {**self._fingerprint(), **values}
-        every = gathered((here, offer), group, self._site.backend.device)
+        said = here, offer
+        if self._exchange is not None:
+            every = self._exchange.gathered(said)
+        else:
+            every = gathered(said, group, self._site.backend.device)
         for rank, (there, _) in enumerate(every):
             differing = [name for name in {**here, **there} if here.get(name) != there.get(name)]
             if differing:

@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 import weakref
+from collections import deque
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from time import monotonic
@@ -28,6 +29,14 @@ class _Request:
     def __init__(self, batch: BatchInput) -> None:
         self.batch = batch
         self.done: SimpleQueue[tuple[SampledGraph | None, str | None]] = SimpleQueue()
+
+
+class _Offer:
+    """A value that the thread of the loop wants to exchange for those of all ranks."""
+
+    def __init__(self, value: bytes) -> None:
+        self.value = value
+        self.done: SimpleQueue[tuple[list[bytes], str | None]] = SimpleQueue()
 
 
 class Rounds:
@@ -58,6 +67,7 @@ class Rounds:
         self._source, self._channel, self._hops = source, channel, hops
         self._works = [make_workspace() for _ in range(window)]
         self._requests: SimpleQueue[_Request | None] = SimpleQueue()
+        self._offers: deque[_Offer] = deque()
         self._lock = threading.Lock()
         self._failure: str | None = None  # of this rank, to be told to the others
         self._ended: str | None = None  # why no more batches can be made
@@ -87,6 +97,22 @@ class Rounds:
             self._check()
             self._requests.put(request)
         found, problem = request.done.get()
+        if problem is not None:
+            raise _no_more(problem)
+        return found
+
+    def gather(self, value: bytes) -> list[bytes]:
+        """Return the values of all ranks, by rank, once all have called it.
+
+        Raises:
+            ExchangeError: a rank has failed or is gone before; the message has its text.
+        """
+        offer = _Offer(value)
+        with self._lock:
+            self._check()
+            self._offers.append(offer)
+            self._requests.put(None)
+        found, problem = offer.done.get()
         if problem is not None:
             raise _no_more(problem)
         return found
@@ -140,15 +166,19 @@ class Rounds:
                     raised = hasattr(sys, "last_value")
                     leaving_at = monotonic() + (0.0 if raised else LINGER_SECONDS)
                 status = self._status(leaving_at, others_work)
-                every = self._channel.open(status, len(window), self._failure)
-                statuses = [status for status, _ in every]
+                offer = self._offers[0] if self._offers else None
+                every = self._channel.open(status, len(window), offer is not None, self._failure)
+                statuses = [word.status for word in every]
                 if LEAVING in statuses:
                     problem = f"Rank {statuses.index(LEAVING)} has ended its program."
                     return
                 if all(status == CLOSED for status in statuses):
                     return
                 others_work = WORKING in statuses
-                if not any(count for _, count in every):
+                if offer is not None and all(word.offers for word in every):
+                    offer.done.put((self._channel.gather(offer.value), None))
+                    self._offers.popleft()
+                if not any(word.batches for word in every):
                     pause = min(2 * pause, LONGEST_PAUSE)
                     continue
                 pause = SHORTEST_PAUSE
@@ -167,6 +197,8 @@ class Rounds:
                 window += [request] if request is not None else []
             for request in window:
                 request.done.put((None, problem))
+            for offer in self._offers:
+                offer.done.put(([], problem))
             self._exit.cancel()
 
     def _told(self, text: str) -> str:

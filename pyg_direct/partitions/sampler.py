@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -20,7 +21,7 @@ from ..files.parts import PartedGraph, parted_graph
 from ..graph.from_pyg import Graph
 from ..ops.devices import HOST, backend_for
 from ..ranks.channel import GROUP_DAYS, Channel
-from ..ranks.exchange import gathered_unless_failed
+from ..ranks.exchange import gathered, gathered_unless_failed
 from ..ranks.traffic import ExchangeTraffic
 from ..sampling.hops import BatchInput
 from ..sampling.keyed import KeyedSampler, Settings
@@ -97,6 +98,7 @@ class Exchange:
                     f"{self._graph.name} has {self._graph.num_parts} parts, too few for "
                     f"{dist.get_world_size(group)} ranks. Partition the graph into as many."
                 )
+            self._meet(group, timeout_seconds or TIMEOUT_SECONDS)
             own = dist.new_group(
                 dist.get_process_group_ranks(group),
                 timeout=timedelta(days=GROUP_DAYS),
@@ -110,7 +112,7 @@ class Exchange:
         except Exception as caught:
             error = caught
         if own is not None:
-            gathered_unless_failed(None, error, own, HOST)
+            gathered_unless_failed(None, error, group, HOST)
         elif error is not None:
             raise error
         csc, backend = sampler.graph.csc, sampler.backend
@@ -120,6 +122,35 @@ class Exchange:
         self.channel, self.source = channel, source
         weakref.finalize(self, self._rounds.close).atexit = False
         self._rounds.start()
+
+    def _meet(self, group: Any, seconds: float) -> None:
+        """Wait until all ranks are here, as making a group waits for ever for those that are not.
+
+        Raises:
+            RuntimeError: some are not, in time.
+        """
+        if dist.get_backend(group) != "gloo":  # no other says who is missing; its timeout holds
+            gathered(None, group, HOST)
+            return
+        try:
+            dist.monitored_barrier(group, timedelta(seconds=seconds))
+        except RuntimeError as error:
+            raise RuntimeError(
+                f"Not all ranks have begun to iterate a loader over {self._graph.name} within "
+                f"{seconds:g} s: {error}\nAll must, as their loaders exchange hops and rows. "
+                f"timeout= sets another limit."
+            ) from error
+
+    def gathered(self, value: Any) -> list[Any]:
+        """Return the values of all ranks, by rank, once all have called it in their loops.
+
+        By the thread of the rounds, so that a rank that waits here learns of another's failure.
+
+        Raises:
+            ExchangeError: a rank has failed or is gone.
+        """
+        assert self._rounds is not None  # an epoch has begun
+        return [pickle.loads(found) for found in self._rounds.gather(pickle.dumps(value))]
 
     def traffic(self) -> ExchangeTraffic:
         """Return what was exchanged so far."""

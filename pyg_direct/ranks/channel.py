@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from itertools import pairwise
 from time import monotonic, perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -47,6 +47,14 @@ def packed(arrays: Arrays) -> list[Bytes]:
     return pieces
 
 
+class RankWord(NamedTuple):
+    """What a rank says at the begin of a round."""
+
+    status: int
+    batches: int  # that it is to make
+    offers: bool  # whether it waits to `gather`
+
+
 class Message:
     """Reads the arrays of a message, one after another.
 
@@ -65,6 +73,10 @@ class Message:
             raise ValueError(f"A message of {len(self._content)} bytes lacks some of {size}.")
         self._at = last + -size % ALIGNMENT
         return self._content[first:last].view(dtype)
+
+    def rest(self) -> bytes:
+        """Return what was not taken."""
+        return self._content[self._at :].tobytes()
 
 
 class Channel:
@@ -99,31 +111,51 @@ class Channel:
             waiting_seconds=tuple((self._waits_us / 1e6).tolist()),
         )
 
-    def open(self, status: int, batches: int, failure: str | None) -> list[tuple[int, int]]:
-        """Return the status of each rank, and how many batches it is to make, at a round's begin.
+    def open(self, status: int, batches: int, offers: bool, failure: str | None) -> list[RankWord]:
+        """Return what each rank does in a round, at its begin.
+
+        Args:
+            status: of this rank.
+            batches: how many it is to make.
+            offers: whether it waits to `gather`.
+            failure: the text of its failure, if it has failed.
 
         Raises:
             ExchangeError: a rank has failed, with its text.
         """
         waited_us, before = int(1e6 * self._waited_seconds), self._waited_seconds
-        words = np.array([FAILED if failure else status, batches, waited_us], np.int64)
+        words = np.array([FAILED if failure else status, batches, offers, waited_us], np.int64)
         every = self._numbers(np.tile(words, (self.size, 1)))
         self._check(every[:, 0], failure)
-        self._waits_us[:] = every[:, 2]
+        self._waits_us[:] = every[:, 3]
         if not every[:, 1].any():
             self._idle_rounds, self._waited_seconds = self._idle_rounds + 1, before
             self._collectives -= 1
-        return [(status, count) for status, count, _ in every.tolist()]
+        return [RankWord(status, count, offers == 1) for status, count, offers, _ in every.tolist()]
 
     def exchange(self, messages: Sequence[Sequence[Bytes]]) -> list[Message]:
         """Send messages[p] to rank p, and return what came from each; two collectives.
 
         The message of a rank to itself must be empty.
+
+        Raises:
+            OtherRankError: a rank has failed in place of it.
         """
-        sizes = np.array([sum(map(len, pieces)) for pieces in messages], np.int64)
-        every = self._numbers(np.stack([np.full(self.size, WORKING), sizes], 1))
+        every = self._sizes(messages)
         self._check(every[:, 0], None)
         return self.send(messages, every[:, 1].tolist())
+
+    def gather(self, value: bytes) -> list[bytes]:
+        """Return the values of all ranks, by rank; two collectives."""
+        content = np.frombuffer(value, np.uint8)
+        messages = [[content] if p != self.rank else [] for p in range(self.size)]
+        came = self.send(messages, self._sizes(messages)[:, 1].tolist())
+        return [value if p == self.rank else came[p].rest() for p in range(self.size)]
+
+    def _sizes(self, messages: Sequence[Sequence[Bytes]]) -> npt.NDArray[np.int64]:
+        """Return the status of each rank, and the bytes that come from it: int64 [ranks, 2]."""
+        sizes = np.array([sum(map(len, pieces)) for pieces in messages], np.int64)
+        return self._numbers(np.stack([np.full(self.size, WORKING), sizes], 1))
 
     def send(self, messages: Sequence[Sequence[Bytes]], coming: Sequence[int]) -> list[Message]:
         """Send messages of which all ranks know the sizes; `coming` of them from each rank."""
@@ -155,13 +187,7 @@ class Channel:
 
     def _tell(self, text: str) -> None:
         """Exchange the texts of all ranks, and raise them; two collectives."""
-        content = np.frombuffer(text.encode(), np.uint8)
-        others = [content if p != self.rank else content[:0] for p in range(self.size)]
-        sizes = np.array([[WORKING, len(other)] for other in others], np.int64)
-        coming = self._numbers(sizes)[:, 1].tolist()
-        came = self.send([[other] for other in others], coming)
-        texts = [bytes(m.take(np.uint8, n)).decode() for m, n in zip(came, coming, strict=True)]
-        texts[self.rank] = text
+        texts = [value.decode() for value in self.gather(text.encode())]
         failed = [f"Rank {p} failed: {text}" for p, text in enumerate(texts) if text]
         raise ExchangeError("\n".join(failed) or "A rank failed.")
 

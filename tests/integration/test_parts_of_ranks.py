@@ -7,6 +7,7 @@ import random
 import signal
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import torch
 import torch.distributed as dist
 from graphs import assert_same_batch, papers_and_authors
 from rank_processes import run_ranks
+from torch.utils.data import Sampler
 from torch_geometric.data import Data
 
 import pyg_direct
@@ -169,6 +171,60 @@ def test_all_ranks_get_the_text_of_an_exception(tmp_path: Path) -> None:
     raised = [raised for raised, _, _ in texts]
     assert sorted(text.split(":")[0] for text in raised) == ["ExchangeError", "ZeroDivisionError"]
     assert all("planted in a transform" in text for text in raised)
+
+
+class Failing(Sampler[int]):
+    """A sampler of seeds that fails on rank 1, while the other ranks wait for it."""
+
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+
+    def __len__(self) -> int:
+        return 400
+
+    def __iter__(self) -> Iterator[int]:
+        if self.rank == 1:
+            time.sleep(1.0)
+            raise ZeroDivisionError("planted in a sampler")
+        return iter(range(400))
+
+
+def test_a_rank_that_begins_an_epoch_learns_of_a_failure(tmp_path: Path) -> None:
+    path = partitioned(tmp_path, 2)[0]
+
+    def loop(rank: int) -> tuple[str, float]:
+        options = {"batch_size": 16, "seed": 1, "split_by_rank": True, "sampler": Failing(rank)}
+        loader = NeighborLoader(pyg_direct.open(path), [4], **options)
+        begun = time.monotonic()
+        try:
+            iter(loader)
+        except (RuntimeError, ZeroDivisionError) as error:
+            return str(error), time.monotonic() - begun
+        return "no error", 0.0
+
+    for text, seconds in run_ranks(2, loop, tmp_path):
+        assert "planted in a sampler" in text
+        assert seconds < 20.0  # not the 60 s of the process group
+
+
+def test_a_rank_that_does_not_come_is_told(tmp_path: Path) -> None:
+    path = partitioned(tmp_path, 2)[0]
+
+    def loop(rank: int) -> str:
+        group = dist.new_group()  # of no use once ranks were waited for in vain
+        if rank == 1:
+            time.sleep(3.0)
+            return ""
+        options = {**OPTIONS, "split_by_rank": group, "timeout": 1.0}
+        try:
+            iter(NeighborLoader(pyg_direct.open(path), [4], **options))
+        except RuntimeError as error:
+            return str(error)
+        return "no error"
+
+    text = run_ranks(2, loop, tmp_path)[0]
+    assert "Not all ranks have begun to iterate a loader over" in text
+    assert "within 1 s" in text
 
 
 def test_a_rank_without_its_part_tells_the_others(tmp_path: Path) -> None:
