@@ -18,7 +18,7 @@ from .pyg import SubgraphType
 PLACES = ("auto", "host", "device")
 CACHE_POLICIES = ("visits", "presample", "degree")
 
-MAX_WINDOW = 1 << 62  # so that a time minus a window can be told from the least time
+MAX_WINDOW = 1 << 62  # so that a time minus a window can be distinguished from the least time
 
 
 def check_data(data: Any) -> None:
@@ -297,7 +297,7 @@ def check_negatives(neg_sampling: Any, ratio: Any) -> NegativeSampling | None:
         if ratio > 0 and neg_sampling is not None:
             raise ValueError(
                 f"neg_sampling={neg_sampling!r} and neg_sampling_ratio={ratio!r} contradict each "
-                f"other; pass neg_sampling alone."
+                f"other; pass only neg_sampling."
             )
     if ratio:
         return NegativeSampling("binary", ratio)

@@ -31,7 +31,7 @@ def local_rank() -> int | None:
 
 
 def as_device(device: torch.device | str | int, source: str) -> torch.device:
-    """Return the device that `device` names: the CPU, or a CUDA device, also by its number alone.
+    """Return the device that `device` names: the CPU, or a CUDA device, also just by its number.
 
     A number means a CUDA device with a torch that was built without CUDA, too, so that the error
     which follows says what is missing.

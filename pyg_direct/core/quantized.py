@@ -32,7 +32,7 @@ class QuantizedTensor(LazyTensor):
 
     Args:
         values: int8, float16 or bfloat16 [N, F], contiguous.
-        scale: float32, for int8 alone: [F] factors of the columns, or [N, 1] of the rows. An
+        scale: float32, only for int8: [F] factors of the columns, or [N, 1] of the rows. An
             element is its int8 times its factor, rounded once.
 
     Raises:

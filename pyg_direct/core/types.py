@@ -260,7 +260,7 @@ class Rules(NamedTuple):
     """Edges that are neither drawn nor induced. If the batch is not disjoint, their destinations
     must be seeds: no other lists are looked at."""
     variates: Variates | None = None
-    """Of LABOR; None for those of the batch's key alone."""
+    """Of LABOR; None for those that follow from the batch's key."""
     seed_since: Tensor | None = None
     """int64 [seeds], beside `seed_time`: no neighbour is earlier than this of its subgraph; None
     where neighbours may be of any age."""
@@ -322,7 +322,7 @@ def damaged_graph(what: str, name: str = "the graph") -> str:
     """Return the message of an error for a graph that holds what it cannot hold."""
     return (
         f"The file of {name} is damaged: {what}. Save or convert the graph again; "
-        f"pyg_direct.open(path, verify=True) tells which file was changed."
+        f"pyg_direct.open(path, verify=True) names the file that was changed."
     )
 
 

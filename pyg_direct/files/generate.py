@@ -47,7 +47,7 @@ class PowerLaw(NamedTuple):
         num_groups: communities that labels are made of, at least `num_classes`; None for as many.
         skew: 1 for equal degrees, 2 or 4 for power laws of exponent 3 and 2.33.
         homophily: in [0, 1], probability that an edge is drawn within a community.
-        signal: in [0, 1], how far the classes' centroids lie apart; 0 tells nothing.
+        signal: in [0, 1], how far the classes' centroids lie apart; 0 for no information.
         train_share: in [0, 1], of the nodes in `train_mask`; half as many are in `val_mask`, and as
             many in `test_mask`.
         dtype: "int8" (a `QuantizedTensor` of one scale), "float16" or "float32".
@@ -91,9 +91,9 @@ def generate(
         OSError: it cannot be written; nothing is left at `path`.
     """
     _check(graph)
-    told = progress or (lambda count: None)
+    advance = progress or (lambda count: None)
     with NewDirectory(path, overwrite) as folder:
-        write_header(_write(graph, folder, FileNames(), told), folder)
+        write_header(_write(graph, folder, FileNames(), advance), folder)
 
 
 def _check(graph: PowerLaw) -> None:
@@ -131,7 +131,9 @@ def _permutation(num_nodes: int) -> _Permutation:
     return _Permutation(multiplier, pow(multiplier, -1, num_nodes) if num_nodes > 1 else 0)
 
 
-def _write(graph: PowerLaw, folder: Path, names: FileNames, told: Callable[[int], None]) -> Header:
+def _write(
+    graph: PowerLaw, folder: Path, names: FileNames, advance: Callable[[int], None]
+) -> Header:
     num_nodes, num_edges = graph.num_nodes, graph.num_edges
     order, roots = _permutation(num_nodes), ROOTS[graph.skew]
     groups = graph.num_groups or graph.num_classes
@@ -162,9 +164,9 @@ def _write(graph: PowerLaw, folder: Path, names: FileNames, told: Callable[[int]
         tasks = (partial(sources, *task) for task in starts)
         for rows in _in_order(tasks):
             writer.write(rows)
-            told(len(rows))
+            advance(len(rows))
         indices = writer.close()
-    attributes = {"x": _write_features(graph, folder, names, labels, key, told)}
+    attributes = {"x": _write_features(graph, folder, names, labels, key, advance)}
     attributes["y"] = _write_nodes(folder / names.new("y"), "int64", num_nodes, labels)
     ends = np.cumsum([graph.train_share, graph.train_share / 2, graph.train_share])
     for part, name in enumerate(("train_mask", "val_mask", "test_mask")):
@@ -203,7 +205,7 @@ def _write_features(
     names: FileNames,
     labels: Callable[[int, int], Array],
     key: tuple[np.uint64, np.uint64],
-    told: Callable[[int], None],
+    advance: Callable[[int], None],
 ) -> ArrayFile:
     width, classes = graph.num_features, graph.num_classes
     generator = np.random.Generator(np.random.Philox(key=graph.seed))
@@ -220,7 +222,7 @@ def _write_features(
 
     step = max(1, CHUNK_ELEMENTS // max(1, width))
     path = folder / names.new("x")
-    entry = _write_nodes(path, graph.dtype, graph.num_nodes, rows, (width,), step, told)
+    entry = _write_nodes(path, graph.dtype, graph.num_nodes, rows, (width,), step, advance)
     if graph.dtype != "int8":
         return entry
     scale = write_array(folder / names.new("x_scale"), np.full(width, SCALE, np.float32))
@@ -242,7 +244,7 @@ def _write_nodes(
     make: Callable[[int, int], Array],
     row_shape: tuple[int, ...] = (),
     step: int = CHUNK_EDGES,
-    told: Callable[[int], None] | None = None,
+    advance: Callable[[int], None] | None = None,
 ) -> ArrayFile:
     """Write an array of all nodes that ``make(first, last)`` makes in pieces."""
     tasks = (
@@ -251,8 +253,8 @@ def _write_nodes(
     with ArrayWriter(path, dtype, row_shape) as writer:
         for piece in _in_order(tasks):
             writer.write(piece)
-            if told is not None:
-                told(len(piece))
+            if advance is not None:
+                advance(len(piece))
         return writer.close()
 
 

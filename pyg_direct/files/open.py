@@ -32,7 +32,7 @@ def open_graph(path: str | os.PathLike[str], *, verify: bool = False) -> Data | 
     """Open a saved graph; nothing is read but its header.
 
     Attributes are tensors that are mapped to their files: pages are read when they are used, and
-    shared by all processes that use them. Writing to one changes it in this process alone. Loaders
+    shared by all processes that use them. Writing to one changes it in this process only. Loaders
     of this package sample from the files, without sorting or copying; `data.edge_index` is an
     ordinary tensor for all else, which is made when something computes with it (16 bytes an edge).
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 
-Told = Callable[[int], None]
+Advance = Callable[[int], None]
 """Is called with the number of edges and rows that were done since the last call."""
 
 
 @contextlib.contextmanager
-def progress_bar() -> Iterator[Callable[[int | None], Told]]:
-    """Give what shows a bar for a number of edges and rows (None: unknown), a `Told`."""
+def progress_bar() -> Iterator[Callable[[int | None], Advance]]:
+    """Give what shows a bar for a number of edges and rows (None: unknown), an `Advance`."""
     from tqdm import tqdm  # which PyG depends on
 
     with contextlib.ExitStack() as stack:

@@ -55,7 +55,7 @@ def find(
                 attr = copy.copy(attr)
                 attr.index = None
                 found = Named(features.get_tensor(attr), f"{name!r} of {attr.group_name!r}")
-                # Without types, PyG takes the name 'time' alone for an attribute of the nodes.
+                # Without types, PyG takes only the name 'time' for an attribute of the nodes.
                 by_edge = isinstance(attr.group_name, tuple) or (
                     attr.group_name is None and name != "time"
                 )

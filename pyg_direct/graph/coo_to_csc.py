@@ -79,7 +79,7 @@ def compress(
 def _sorted_by_numpy(
     row: Ints, col: Ints, num_src: int, num_dst: int, trusted: bool
 ) -> Compressed | None:
-    """As `compress`, without any kernel; None where there is an error to tell of."""
+    """As `compress`, without any kernel; None where there is an error to report."""
     if min(row.min(), col.min()) < 0 or row.max() >= num_src or col.max() >= num_dst:
         return None
     position_type, perm = narrow(len(row) + 1), None

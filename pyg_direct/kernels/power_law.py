@@ -1,4 +1,4 @@
-"""Power-law graphs of any size, node by node: what a node has depends on its id and the seed alone.
+"""Power-law graphs of any size, node by node: what a node has depends only on its id and the seed.
 
 Every node has a popularity rank, a fixed permutation of the ids: rank = (node * a) mod N. Node of
 rank r has E * ((r + 1) / N)^(1 / skew) - E * (r / N)^(1 / skew) in-neighbours, rounded so that the

@@ -20,7 +20,7 @@ OWN_OPTIONS = ("dataset", "collate_fn")
 
 
 class _Positions:
-    """The input of a loader whose batches are told apart by the positions of their seeds alone."""
+    """The input of a loader whose batches are known only by the positions of their seeds."""
 
     def __getitem__(self, index: Any) -> Tensor:
         return integers(index)

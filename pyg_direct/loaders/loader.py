@@ -30,7 +30,7 @@ class NeighborLoader(DirectLoader, torch_geometric.loader.NeighborLoader):  # ty
 
     A real subclass with PyG's arguments, batches and attributes; its class documentation holds
     here, too. What differs is said below. Batch i of epoch e depends on the data, the arguments,
-    `seed`, e and i alone: not on `num_workers`, `prefetch` or timing.
+    `seed`, e and i: not on `num_workers`, `prefetch` or timing.
 
     The edges, times, weights and seeds are copied when the loader is built, ids as 32-bit integers
     where they fit: what happens to the tensors that they came from changes no draw. All attributes
@@ -50,7 +50,7 @@ class NeighborLoader(DirectLoader, torch_geometric.loader.NeighborLoader):  # ty
             with times of edges, it must be given.
         replace: sample with replacement.
         subgraph_type: 'directional', 'bidirectional' or 'induced'.
-        disjoint: give every seed a subgraph of its own; `batch.batch` tells which.
+        disjoint: give every seed a subgraph of its own; `batch.batch` says which.
         temporal_strategy, time_attr, weight_attr: see `NeighborSampler`. They may be combined with
             each other and with everything above.
         transform: called with each finished batch.
@@ -72,7 +72,7 @@ class NeighborLoader(DirectLoader, torch_geometric.loader.NeighborLoader):  # ty
             their own CPU tensors with them; or on the 'device' of the batch, without that copy.
         topology: where the graph lies for a GPU: 'host', pinned and read over PCIe; 'device';
             or 'auto', which takes GPU memory for the CSC's indptr first, then for the rest, as far
-            as `device_bytes` go. ``loader.placement`` tells what was decided.
+            as `device_bytes` go. See ``loader.placement`` for the decision.
         features: the same for the attributes, which in 'auto' come after the graph, small ones
             first. Those on the host are registered where they lie and read by the GPU, row by row;
             what cannot be registered is copied to pinned memory or left to the CPU, with a warning.

@@ -146,7 +146,7 @@ class Node2VecLoader(SubgraphLoader):
         graph = Data(edge_index=torch.empty(2, 0, dtype=torch.int64), num_nodes=model.num_nodes)
         self.data = graph
         self._model = model
-        sampler = NeighborSampler(graph, [], device="cpu", seed=seed)  # for the keys alone
+        sampler = NeighborSampler(graph, [], device="cpu", seed=seed)  # only for the keys
         self._begin(graph, sampler, model.num_nodes, Placing(device), seed, prefetch, options)
 
     def _law(self) -> dict[str, Any]:

@@ -138,7 +138,7 @@ class ShaDowKHopSampler(SubgraphLoader, torch_geometric.loader.ShaDowKHopSampler
         for name, value in attributes_of(self.data, ends, out.node, out.edge, gatherer):
             if name in UNNAMED:
                 continue
-            if name == "y" and of_nodes:  # of the seeds alone
+            if name == "y" and of_nodes:  # only of the seeds
                 roots = bring(out.node[out.root], self._backend.device)
                 value = gatherer.rows(labels, roots, 0, ends[0])
             batch[name] = value

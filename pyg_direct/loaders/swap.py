@@ -66,7 +66,7 @@ def _places() -> Iterator[tuple[str, str, Callable[..., Any]]]:
     """Yield (module, name, what of ours) for the names of PyG's that programs import.
 
     Loaders and models are found in their packages and in the modules that define them, samplers in
-    their package alone: what defines them builds others of PyG's from their private parts.
+    their package only: what defines them builds others of PyG's from their private parts.
     """
     for package, classes in (
         (torch_geometric.loader, LOADERS),

@@ -1,4 +1,4 @@
-"""Which key a `collate_fn` of the user's draws from: it is called with positions alone."""
+"""Which key a `collate_fn` of the user's draws from: it is called with nothing but positions."""
 
 from __future__ import annotations
 

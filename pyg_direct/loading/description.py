@@ -17,9 +17,9 @@ def describe(
 
     Args:
         name: of the class.
-        ends: the numbers of nodes and edges; None if a foreign sampler knows them alone.
+        ends: the numbers of nodes and edges; None if only a foreign sampler knows them.
         num_seeds: of an epoch.
-        arguments: what else to tell, by name.
+        arguments: what else to print, by name.
         placement: where batches are, and arrays, if they were placed.
 
     Example: ``NeighborLoader(12 nodes, 20 edges, 5 seeds, num_neighbors=[2, 3], batch_size=2,

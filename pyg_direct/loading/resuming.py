@@ -48,7 +48,7 @@ class SharedOrder(DistributedSampler[int]):
 
 
 class Resuming(torch.utils.data.DataLoader[Any]):
-    """The part of a loader that knows its batches by their numbers alone."""
+    """The part of a loader that knows its batches only by their numbers."""
 
     _progress: Progress
     _split: Split

@@ -50,7 +50,7 @@ def node_seeds(input_nodes: Any, input_id: Any, data: Any, sampler: Any) -> Any:
 
 
 def _num_nodes(data: Any, sampler: Any) -> dict[Any, int | None] | None:
-    """Return how many nodes there are of each type; None where a foreign sampler knows alone."""
+    """Return how many nodes there are of each type; None where only a foreign sampler knows."""
     if isinstance(data, Data):
         return {None: data.num_nodes}
     if isinstance(data, HeteroData):
@@ -64,7 +64,7 @@ def _as_nodes(input_nodes: Any, input_id: Any, num_nodes: int | None, local: boo
     if input_nodes is None:
         if num_nodes is None:
             raise ValueError(
-                "input_nodes is needed, as ids or as a node type: the stores do not tell which."
+                "input_nodes is needed, as ids or as a node type: the stores do not say which."
             )
         check_input_id(input_id, num_nodes)
         # PyG forgets the ids of seeds that are not listed, and does not count those in a store.

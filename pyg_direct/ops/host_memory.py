@@ -15,7 +15,7 @@ except ImportError:  # Windows, which has no such limit
 MEMINFO = "/proc/meminfo"
 CGROUPS = "/proc/self/cgroup"
 CGROUP_ROOT = Path("/sys/fs/cgroup")
-UNLIMITED = 1 << 62  # what is said where the system does not tell, or sets no limit
+UNLIMITED = 1 << 62  # what is said where the system does not say, or sets no limit
 DRIVER = "/proc/driver/nvidia/version"
 
 
@@ -23,7 +23,7 @@ def available_bytes() -> int:
     """Return the bytes that can be had without swapping.
 
     Raises:
-        OSError, ValueError: the system does not tell.
+        OSError, ValueError: the system does not say.
     """
     found = re.search(r"MemAvailable:\s+(\d+) kB", Path(MEMINFO).read_text(encoding="utf-8"))
     if found is None:
@@ -35,7 +35,7 @@ def usable_bytes() -> int:
     """Return how much memory this process may come to use, cached pages of files with it.
 
     That is what can be had without swapping, and no more than its control groups allow, of either
-    version. `UNLIMITED` where the system does not tell.
+    version. `UNLIMITED` where the system does not say.
     """
     try:
         found = available_bytes()

@@ -66,7 +66,7 @@ class HostIds(Ids):
 
     def __init__(self, download: Callable[[Tensor], Tensor], streams: Streams) -> None:
         self._download, self._streams = download, streams
-        # The sources are kept: a number from `id` is of a living object alone, and the memory must
+        # The sources are kept: a number from `id` is of a living object only, and the memory must
         # stay until the copies have been waited for.
         self._copies: dict[int, tuple[Tensor, Tensor]] = {}
         self._events: list[Event] = []

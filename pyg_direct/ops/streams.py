@@ -40,7 +40,7 @@ class Streams(Protocol):
         """Return a number that identifies the current stream."""
 
     def start_thread(self) -> None:
-        """Prepare the calling thread, which makes batches on this device alone. Called once."""
+        """Prepare the calling thread, which makes batches only on this device. Called once."""
 
 
 class NoStreams:

@@ -1,1 +1,1 @@
-"""Processes that work on one epoch: who they are, and what they tell each other."""
+"""Processes that work on one epoch: who they are, and what they exchange."""

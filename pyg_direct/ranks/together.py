@@ -15,13 +15,13 @@ T = TypeVar("T")
 
 
 class Together:
-    """Some ranks that take the same steps, or this process alone.
+    """Some ranks that take the same steps, or only this process.
 
     Every exchange names its step, so that ranks whose programs differ are refused: otherwise, one
     would take what belongs to another step of another rank.
 
     Args:
-        by: a process group, True for the default one, or False for this process alone.
+        by: a process group, True for the default one, or False for only this process.
         device: see `gathered`.
 
     Raises:

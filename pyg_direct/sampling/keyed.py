@@ -63,7 +63,7 @@ class Settings(NamedTuple):
 
 
 class NumberedPlan(NamedTuple):
-    """A plan, and a number that tells it from the other plans of a graph."""
+    """A plan, and a number that distinguishes it from the other plans of a graph."""
 
     number: int
     plan: SamplingPlan
@@ -316,7 +316,7 @@ class KeyedSampler:
         return sampled
 
     def _drawn(self, batch: BatchInput) -> SampledGraph | None:
-        """Draw a batch; None if a seed is no node."""
+        """Draw a batch; None if a seed is not a node."""
         number, plan = self._plan
         # A workspace belongs to one stream, which orders what is done with it.
         kind, pool = (number, self.backend.streams.stream_id()), self.shared.workspaces

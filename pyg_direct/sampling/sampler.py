@@ -95,7 +95,7 @@ class NeighborSampler(BaseSampler):
     Args:
         data: `torch_geometric.data.Data` or `HeteroData`. Its edges are grouped by destination
             once, here; features are not touched.
-        num_neighbors: fan-out of each hop; negative for all neighbours, [] for the seeds alone.
+        num_neighbors: fan-out of each hop; negative for all neighbours, [] for only the seeds.
         subgraph_type: 'directional', 'bidirectional' or 'induced', each with any other argument. Of
             several edges between two nodes, 'bidirectional' keeps the attributes of the first: of
             the edges in the order in which they were sampled, then of their opposites.

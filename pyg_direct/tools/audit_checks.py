@@ -1,4 +1,4 @@
-"""What `pyg_direct.audit` checks of one batch, from the user's tensors and the batch alone.
+"""What `pyg_direct.audit` checks of one batch, from only the user's tensors and the batch.
 
 Nothing here knows how neighbours are drawn: edges are looked up by `e_id` and nodes by `n_id`, so a
 fault of a sampler, of a transform or of the data shows all the same.

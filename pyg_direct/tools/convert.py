@@ -49,7 +49,7 @@ def main(argv: list[str] | None = None) -> None:
     inputs.add_argument("--ogb", type=Path, metavar="FOLDER", help="as ogbn-papers100M's unpacked")
     inputs.add_argument("--spec", type=Path, metavar="JSON", help="what to convert, in full")
     files = parser.add_argument_group("with --edges")
-    files.add_argument("--num-nodes", type=count_of, help="if no attribute tells it; such as 111M")
+    files.add_argument("--num-nodes", type=count_of, help="if no attribute shows it; such as 111M")
     files.add_argument("--node", action="append", default=[], metavar="NAME=FILE")
     files.add_argument("--edge", action="append", default=[], metavar="NAME=FILE")
     files.add_argument(

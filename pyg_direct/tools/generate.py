@@ -52,8 +52,8 @@ def main(argv: list[str] | None = None) -> None:
     )
     try:
         with progress_bar() as begin:
-            told = begin(args.nodes + args.edges)
-            generate(graph, args.path, overwrite=args.overwrite, progress=told)
+            advance = begin(args.nodes + args.edges)
+            generate(graph, args.path, overwrite=args.overwrite, progress=advance)
     except (ValueError, FileExistsError) as error:
         parser.error(str(error))
 

@@ -270,7 +270,7 @@ def cache_problems(facts: Facts) -> Iterator[Problem]:
 
 
 def cupy_majors(facts: Facts) -> list[int]:
-    """Return the CUDA majors of the installed CuPy wheels; a CuPy from source does not tell."""
+    """Return the CUDA majors of the installed CuPy wheels; a CuPy from source does not say."""
     suffixes = [name.removeprefix("cupy-cuda") for name in facts.cupy]
     return [int(suffix.removesuffix("x")) for suffix in suffixes if suffix.endswith("x")]
 

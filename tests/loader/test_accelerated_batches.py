@@ -219,7 +219,7 @@ def test_link_prediction(negatives) -> None:
             break
     assert fast.acceleration.reason == ""
     (way,) = fast.acceleration._ways.values()
-    assert way.trimmed._tail_hops == 0  # on the rows of the seeds alone
+    assert way.trimmed._tail_hops == 0  # only on the rows of the seeds
 
 
 def test_a_head_that_reads_other_nodes_than_seeds() -> None:

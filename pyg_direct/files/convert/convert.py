@@ -20,7 +20,7 @@ from ..header import (
     WeightsFile,
     write_header,
 )
-from ..progress import Told
+from ..progress import Advance
 from .attributes import open_attribute
 from .edge_files import EdgeFiles, EdgeInput
 from .edge_table import SOURCE_TIME, Column, EdgeTableLayout
@@ -48,7 +48,7 @@ def convert(
     *,
     memory_bytes: int = 4 * 10**9,
     overwrite: bool = False,
-    progress: Callable[[int | None], Told] | None = None,
+    progress: Callable[[int | None], Advance] | None = None,
 ) -> None:
     """Write a graph for `pyg_direct.open` from files of edges and features.
 
@@ -87,7 +87,10 @@ def convert(
 
 
 def _run(
-    plan: _Conversion, workplace: Workplace, inputs: object, progress: Callable[[int | None], Told]
+    plan: _Conversion,
+    workplace: Workplace,
+    inputs: object,
+    progress: Callable[[int | None], Advance],
 ) -> None:
     with workplace:
         workplace.check_space(plan.disk_bytes)
@@ -166,7 +169,7 @@ class _Conversion:
         by_type = {node.type: node.attributes for node in self._spec.nodes}
         return SOURCE_TIME if name in by_type[source] else None
 
-    def write(self, workplace: Workplace, journal: Journal, told: Told) -> Header:
+    def write(self, workplace: Workplace, journal: Journal, advance: Advance) -> Header:
         """Write all files but the header, or what is left to be written; return the header."""
         node_times = None
         source_times: list[Ints | None] = [None] * len(self._edges)
@@ -183,7 +186,7 @@ class _Conversion:
             journal,
             (self._indices, self._times.file if self._times and not self._node_times else None),
             source_times,
-            told,
+            advance,
         )
         edges = files.write(max(self._num_nodes.values()))
         num_edges = [group.num_edges for group in edges.groups]
@@ -195,7 +198,7 @@ class _Conversion:
                     self._num_nodes[node.type],
                     node.num_nodes is not None or not any(k in N_KEYS for k in node.attributes),
                     {
-                        name: self._node_files[node.type, name].write(workplace, journal, told)
+                        name: self._node_files[node.type, name].write(workplace, journal, advance)
                         for name in node.attributes
                     },
                 )
@@ -205,7 +208,7 @@ class _Conversion:
             indptr=indptr,
             indices=edges.indices,
             times=self._times_entry(node_times or edges.times),
-            weights=self._weights_entry(edges.groups, indptr, workplace, journal, told),
+            weights=self._weights_entry(edges.groups, indptr, workplace, journal, advance),
         )
 
     def _times_entry(self, table: ArrayFile | None) -> TimesFile | None:
@@ -219,13 +222,13 @@ class _Conversion:
         indptr: ArrayFile,
         workplace: Workplace,
         journal: Journal,
-        told: Told,
+        advance: Advance,
     ) -> WeightsFile | None:
         if self._weights is None:
             return None
         lists = [edge.layout.num_dst + 1 for edge in self._edges]
         pointers = torch.split(map_array(workplace.graph, indptr), lists)
-        return self._weights.write(edges, pointers, workplace, journal, told)
+        return self._weights.write(edges, pointers, workplace, journal, advance)
 
     @property
     def disk_bytes(self) -> int:
@@ -267,7 +270,7 @@ def _num_nodes(node: NodeSpec) -> int:
 
 
 def _files(spec: GraphSpec) -> dict[str, dict[str, int]]:
-    """Return what tells whether an input file was changed.
+    """Return what shows whether an input file was changed.
 
     Raises:
         FileNotFoundError: there is no such file.

@@ -17,7 +17,7 @@ from ...graph.attributes import weights_of
 from ...graph.coo_to_csc import narrow
 from ..arrays import ArrayWriter, Written, dtype_name
 from ..header import ArrayFile, EdgeGroup
-from ..progress import Told
+from ..progress import Advance
 from .attributes import check_range
 from .edge_table import EdgeTable, EdgeTableLayout
 from .journal import Journal
@@ -117,7 +117,7 @@ class EdgeFiles:
         journal: of what is done.
         names: of the files of the sources and, if edges have times, of those in their order.
         source_times: of each edge type, int64 [num_src] if edges are sorted by those.
-        told: is called with numbers of edges that are read, and that are written.
+        advance: is called with numbers of edges that are read, and that are written.
     """
 
     def __init__(
@@ -127,11 +127,11 @@ class EdgeFiles:
         journal: Journal,
         names: tuple[str, str | None],
         source_times: Sequence[Ints | None],
-        told: Told,
+        advance: Advance,
     ) -> None:
         self._inputs, self._workplace, self._journal = inputs, workplace, journal
         self._indices, self._times = names
-        self._source_times, self._told = source_times, told
+        self._source_times, self._advance = source_times, advance
         sources = [edges.layout.num_src for edges in inputs]
         self._id_dtype = narrow(max(sources)) if len(inputs) == 1 else None
 
@@ -141,7 +141,7 @@ class EdgeFiles:
         state = self._journal.get(SORTED) or {"edges": [], "partition": 0, "files": {}}
         for done, edges in enumerate(self._inputs[: len(state["edges"])]):
             self._drop_table(done)
-            self._told(edges.given + state["edges"][done])
+            self._advance(edges.given + state["edges"][done])
         for number in range(len(state["edges"]), len(self._inputs)):
             state = self._write_type(number, id_dtype, state)
             self._drop_table(number)
@@ -198,7 +198,7 @@ class EdgeFiles:
                 name = edges.files[column.name]
                 writers[name] = writer(name, dtype_name(column.dtype), column.row_shape)
             base = sum(state["edges"])
-            self._told(writers[self._indices].num_rows - base)
+            self._advance(writers[self._indices].num_rows - base)
             for i, (first, last) in enumerate(pairwise(cuts)):
                 if i < state["partition"]:
                     continue
@@ -234,20 +234,20 @@ class EdgeFiles:
                 at = edges.layout.time_column
                 time = np.zeros(len(src), np.int64) if at is None else attributes[at]
                 writers[self._times].write(torch.as_tensor(time).to(torch.int64))
-            self._told(len(src))
+            self._advance(len(src))
         writers[ENDS].write(end + np.cumsum(degree))
 
     def _ingest(self, table: EdgeTable, number: int) -> None:
         """Put the edges into the table that are not there."""
         edges, step = self._inputs[number], f"ingested/{number}"
         first = table.ingested()
-        self._told(first)
+        self._advance(first)
         if self._journal.get(step) is not None:
             return
         for src, dst, *attributes in edges.pieces(first):
             table.ingest(first, src, dst, attributes)
             first += len(src)
-            self._told(len(src))
+            self._advance(len(src))
         self._journal.record(step, first)
 
     def _cuts(self, table: EdgeTable, number: int) -> list[int]:

@@ -14,7 +14,7 @@ from ...core.quantized import NARROW, encode, factors_of, magnitudes
 from ..arrays import Written, dtype_name, write_array
 from ..directory import FileNames
 from ..header import ITEM_BYTES, ArrayFile
-from ..progress import Told
+from ..progress import Advance
 from .journal import Journal
 from .rows import Rows
 from .workplace import Workplace, writer_behind
@@ -68,14 +68,14 @@ class NodeFile:
     def _row_bytes(self) -> int:
         return math.prod(self._rows.row_shape) * ITEM_BYTES[dtype_name(self._dtype)]
 
-    def write(self, workplace: Workplace, journal: Journal, told: Told) -> ArrayFile:
+    def write(self, workplace: Workplace, journal: Journal, advance: Advance) -> ArrayFile:
         """Write the file, or the rest of it; return its entry in the header.
 
         Raises:
             ValueError: another number of rows, or elements that cannot be stored.
             OSError: it cannot be read or written.
         """
-        factors = self._factors(journal, told) if self._by_column else None
+        factors = self._factors(journal, advance) if self._by_column else None
         parts = [(self.file, dtype_name(self._dtype), self._rows.row_shape)]
         if self._by_row:
             parts.append((self._scale_file or "", "float32", (1,)))
@@ -88,12 +88,12 @@ class NodeFile:
                 for (name, dtype, shape), written in zip(parts, known, strict=True)
             ]
             first = writers[0].num_rows
-            told(first)
+            advance(first)
             for i, rows in enumerate(self._read(first), start=1):
                 stored = self._stored(rows, writers[0].num_rows, factors)
                 for writer, part in zip(writers, stored, strict=True):
                     writer.write(part)
-                told(len(rows))
+                advance(len(rows))
                 if i % STEPS_A_RECORD == 0:
                     journal.record(self.file, [writer.sync() for writer in writers])
             journal.record(self.file, [writer.sync() for writer in writers])
@@ -119,18 +119,18 @@ class NodeFile:
         factors = factors_of(sizes.amax(dim=1, keepdim=True))
         return [encode(rows, self._narrow, factors), factors]
 
-    def _factors(self, journal: Journal, told: Told) -> Tensor:
+    def _factors(self, journal: Journal, advance: Advance) -> Tensor:
         """Return the factor of each column, for which all rows are read."""
         known = journal.get(self._scale_file or "")
         if known is not None:
-            told(self._count)
+            advance(self._count)
             return torch.tensor(known, dtype=torch.float32)
         largest, first = torch.zeros(self._rows.row_shape), 0
         for rows in self._read(0):
             sizes = magnitudes(rows, torch.int8, first)
             largest = torch.maximum(largest, sizes.amax(dim=0))
             first += len(rows)
-            told(len(rows))
+            advance(len(rows))
         factors = factors_of(largest)
         journal.record(self._scale_file or "", factors.tolist())
         return factors

@@ -29,7 +29,7 @@ class TableRows(Rows):
 
     Args:
         name: of the file, for errors.
-        batches: opens the table at its front; yields record batches of the columns alone.
+        batches: opens the table at its front; yields record batches of only these columns.
         missing: what replaces empty fields; None if they are an error.
         dtype: of the result; None for what the table has.
         width: number of columns.
@@ -156,7 +156,7 @@ def _open_csv(
     pa, csv = convert_package("pyarrow"), convert_package("pyarrow.csv")
     packed = path.name.lower().endswith(".gz")
     front = _front(path, delimiter, packed)
-    if front is None:  # an empty file, which does not tell how many columns it has
+    if front is None:  # an empty file, which does not show how many columns it has
         return TableRows(str(path), lambda: iter(()), None, dtype, 2 if are_ends else 1, 0)
     columns = _columns(front.names, source, name, are_ends, path)
     if front.is_empty:

@@ -16,7 +16,7 @@ from ...graph.weights import fill_alias_tables, weights_and_sums
 from ..arrays import Written, map_array
 from ..directory import FileNames
 from ..header import ArrayFile, EdgeGroup, WeightsFile
-from ..progress import Told
+from ..progress import Advance
 from .journal import Journal
 from .workplace import Workplace, writer_behind
 
@@ -59,7 +59,7 @@ class WeightTables:
         pointers: Sequence[Tensor],
         workplace: Workplace,
         journal: Journal,
-        told: Told,
+        advance: Advance,
     ) -> WeightsFile:
         """Write the tables, or the rest of them; return their entry in the header.
 
@@ -70,7 +70,7 @@ class WeightTables:
             pointers: where the lists of each type begin and end.
             workplace: where.
             journal: of what is done.
-            told: is called with numbers of edges whose tables are made.
+            advance: is called with numbers of edges whose tables are made.
         """
         state = journal.get(self.files[0]) or {"positive": True, "files": {}}
         with ExitStack() as stack:
@@ -87,7 +87,7 @@ class WeightTables:
             }
             positive, steps = state["positive"], 0
             weight_writer = writers[self.files[0]]
-            told(weight_writer.num_rows)
+            advance(weight_writer.num_rows)
 
             def record() -> None:
                 found = {name: writer.sync() for name, writer in writers.items()}
@@ -103,7 +103,7 @@ class WeightTables:
                     tables = _tables(lists - lists[0], weight, aliased)
                     for writer, table in zip(writers.values(), tables, strict=False):
                         writer.write(table)
-                    told(len(weight))
+                    advance(len(weight))
                     steps += 1
                     if steps % STEPS_A_RECORD == 0:
                         record()

@@ -31,7 +31,7 @@ OURS = re.compile(
 class Workplace:
     """``OUT.part``, where a conversion to ``OUT`` keeps its files until it is whole.
 
-    As a context, it is held for this process alone. A ValueError ends a conversion for good: what
+    As a context, it is held for this process only. A ValueError ends a conversion for good: what
     it read was wrong, and once that is changed, it would be another conversion.
 
     Args:

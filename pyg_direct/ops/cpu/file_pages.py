@@ -138,7 +138,7 @@ def _maps() -> Iterator[str]:
 
 
 def _in_memory(base: int, numbers: npt.NDArray[np.int64]) -> bool:
-    """Tell whether some pages are in memory; True where the system does not tell."""
+    """Return whether some pages are in memory; True where the system does not say."""
     if sys.platform != "linux":
         return True
     library: Any = ctypes.CDLL(None, use_errno=True)

@@ -136,7 +136,7 @@ class CpuWorkspace(CpuDrawing):
         return True
 
     def _enter(self, t: int, seed: Ints, subgraph: int) -> bool:
-        """Enter the seeds of type t, of subgraphs from `subgraph` on; False if one is no node."""
+        """Enter the seeds of type t, of subgraphs from `subgraph` on; False for a bad id."""
         if not in_range(seed, self._num_nodes[t]):
             return False
         first, base = int(self._node_start[t]), self._node_base[t]

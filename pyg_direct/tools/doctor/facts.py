@@ -208,7 +208,7 @@ def find_out(machine: Machine, bandwidth: bool = True) -> Facts:
     if isinstance(of_torch, TorchCuda) and not nvidia.gpus:
         nvidia = nvidia._replace(gpus=by_properties(of_torch.properties))
     if isinstance(of_torch, TorchCuda) and of_torch.usable and nvidia.driver is None:
-        nvidia = nvidia._replace(driver=Unknown("torch uses one, but nothing tells its version"))
+        nvidia = nvidia._replace(driver=Unknown("torch uses one, but its version is unknown"))
     facts = Facts(
         torch=of_torch,
         packages={name: found for name, found in installed.items() if name in PACKAGES},

@@ -1,4 +1,4 @@
-"""NVIDIA's driver and the GPUs it lists: by NVML, or as far as torch's `collect_env` tells."""
+"""NVIDIA's driver and the GPUs it lists: by NVML, or as far as torch's `collect_env` reports."""
 
 from __future__ import annotations
 

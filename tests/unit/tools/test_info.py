@@ -398,7 +398,7 @@ def test_gpus_that_only_torch_lists() -> None:
     assert "GPU 0:                  NVIDIA H200 (as torch says, NVML does not list it), 141" in text
     assert "compute capability 9.0" in text
     assert "GPU 1:" in text
-    assert "NVIDIA driver:          unknown (torch uses one, but nothing tells" in text
+    assert "NVIDIA driver:          unknown (torch uses one, but its version" in text
     assert "problems:               none found" in text
     in_sight = info.report(Fake(nvml=NO_NVML, torch_cuda=of_torch, pci_gpus=1))
     assert "problems:               none found" in in_sight
