@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from .loaders.shadow import ShaDowKHopSampler
     from .loaders.swap import swapped
     from .loaders.walks import RandomWalker, metapath_walk, random_walk
+    from .loading.cache import expected_visits
     from .models.accelerate import accelerate
     from .models.inference import inference
     from .models.ranking import LinkRanks, rank_links
@@ -63,6 +64,7 @@ __all__ = [
     "__version__",
     "accelerate",
     "audit",
+    "expected_visits",
     "inference",
     "keep_memory",
     "metapath_walk",
@@ -98,6 +100,7 @@ _LATER = {
     ".models.accelerate": ("accelerate",),
     ".models.inference": ("inference",),
     ".models.ranking": ("LinkRanks", "rank_links"),
+    ".loading.cache": ("expected_visits",),
     ".ops.placement": ("Placement",),
     ".ops.unified": ("unified",),
     ".partitions.partition": ("partition",),

@@ -180,7 +180,7 @@ def measure_attribute(context: Context, device: Device, table: Tensor) -> dict[s
 
 def as_float32(table: Tensor, index: Tensor) -> Tensor:
     """Return rows of an attribute as torch selects and decodes them."""
-    return table.decoded(index) if isinstance(table, QuantizedTensor) else table[index]
+    return table.rows_at(index) if isinstance(table, QuantizedTensor) else table[index]
 
 
 def sampling(context: Context) -> None:

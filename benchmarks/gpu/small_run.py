@@ -140,7 +140,7 @@ def decode(backend: Backend) -> int:
             factors = None if table.scale is None else pinned(backend, table.scale)
             wanted = Table(stored, torch.float32, factors)
             (got,) = backend.gather([wanted], index.to(backend.device))
-            assert torch.equal(got.cpu(), table.decoded(index)), (width, dtype, scale)
+            assert torch.equal(got.cpu(), table.rows_at(index)), (width, dtype, scale)
     return len(WIDTHS) * len(STORED)
 
 
@@ -155,7 +155,7 @@ def gather_cached(backend: CudaBackend) -> int:
     backend._caches.fill(tables, 1 << 20, backend.gather_bytes)
     wanted = [
         (Table(rows), plain[index]),
-        (Table(stored, torch.float32, pinned(backend, narrow.scale)), narrow.decoded(index)),
+        (Table(stored, torch.float32, pinned(backend, narrow.scale)), narrow.rows_at(index)),
     ]
     for table, expected in wanted:
         traffic = Traffic()

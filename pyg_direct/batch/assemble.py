@@ -10,6 +10,7 @@ from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.typing import EdgeType, NodeType
 
+from ..core.ordered import OrderedTensor
 from ..core.pyg import (
     BaseStorage,
     cat_dim,
@@ -116,8 +117,11 @@ def tables_of(data: Any) -> Iterator[tuple[str, Tensor]]:
             yield from ((label, table) for table in tables)
 
 
-def node_tables_of(data: Any) -> Iterator[tuple[Any, str, Tensor]]:
-    """Yield the tables among `tables_of` that have a row for each node: node type, name, table."""
+def node_tables_of(data: Any) -> Iterator[tuple[Any, str, Tensor, Tensor | None]]:
+    """Yield the tables among `tables_of` that have a row for each node.
+
+    That is: node type, name, table, and at which of its rows each node is (None for its id).
+    """
     if isinstance(data, (Data, HeteroData)):
         for key, store in stores_of(data).items():
             if isinstance(key, tuple):
@@ -127,9 +131,11 @@ def node_tables_of(data: Any) -> Iterator[tuple[Any, str, Tensor]]:
                 if name == "num_nodes" or not store.is_node_attr(name):
                     continue
                 if cat_dim(store, name, value) == 0:
+                    positions = value.positions if isinstance(value, OrderedTensor) else None
                     for table in tables_in(value):
                         if table.dim() > 0 and len(table) == store.num_nodes:
-                            yield key, f"{label}.{name}", table
+                            by = None if table is positions else positions
+                            yield key, f"{label}.{name}", table, by
 
 
 def check_attributes(data: Any, feature_dtype: Any) -> torch.dtype | None:

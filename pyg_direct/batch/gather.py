@@ -9,9 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..core.lazy_tensor import RowTensor, rows_of
+from ..core.ordered import OrderedTensor
 from ..core.parted import PartedTensor
 from ..core.pyg import index_select
-from ..core.quantized import QuantizedTensor, rows_of
+from ..core.quantized import QuantizedTensor
 from ..core.types import Table, Traffic, maker
 from ..ops.backend import Backend
 from ..ops.ids import IN_PLACE, Ids
@@ -85,9 +87,12 @@ class Gatherer:
             ValueError: an attribute PyG cannot select from, such as a list.
             RuntimeError: a tensor whose storage was made smaller than its shape.
         """
-        tables, others = [], []
+        tables, others, ordered = [], [], []
         for i, attribute in enumerate(attributes):
             value = given[attribute.name]
+            if isinstance(value, OrderedTensor):
+                ordered.append(i)
+                continue
             if attribute.checked is not None and attribute.checked == facts_of(value):
                 rows = self.memory.readable(value)
                 table = None if rows is None else new_table((rows, None, None))
@@ -102,12 +107,38 @@ class Gatherer:
             start = perf_counter()
             selected = self.backend.gather(tables, index, end, self.traffic)
             self.gathers.append((start, perf_counter()))
+        found: dict[int, Any] = {}
         for i in others:
-            selected.insert(i, self._select(given[attributes[i].name], index, attributes[i].dim))
+            found[i] = self._select(given[attributes[i].name], index, attributes[i].dim)
+        if ordered:
+            roles = [attributes[i] for i in ordered]
+            found.update(zip(ordered, self._ordered_rows(given, roles, index, end), strict=True))
+        for i in sorted(found):
+            selected.insert(i, found[i])
         for i, attribute in enumerate(attributes):
             if attribute.name in ID_FIELDS and isinstance(selected[i], Tensor):
                 selected[i] = self.ids.of(selected[i])
         return selected
+
+    def _ordered_rows(
+        self,
+        given: Mapping[str, OrderedTensor],
+        attributes: Sequence[Attribute],
+        index: Tensor,
+        end: int | None,
+    ) -> list[Any]:
+        """Return the entries `index` of attributes that are stored in another order, as above.
+
+        The positions are looked up once for all attributes that share them.
+        """
+        found: dict[str, Any] = {}
+        for positions in {id(v := given[a.name].positions): v for a in attributes}.values():
+            roles = [a for a in attributes if given[a.name].positions is positions]
+            stored = {a.name: given[a.name].stored for a in roles}
+            # Nothing is known of the positions in a file that may be damaged: they are checked.
+            rows = self.named_rows(stored, roles, self.rows(positions, index, end=end))
+            found.update(zip(stored, rows, strict=True))
+        return [found[a.name] for a in attributes]
 
     def _table_of(self, value: Any, attribute: Attribute) -> Table | None:
         """Return what the backend gathers the rows of an attribute from; None if it cannot."""
@@ -138,7 +169,7 @@ class Gatherer:
             rows = value.rows_at(index)
         elif isinstance(value, Tensor) and dim == 0:
             wanted = dtype_in_batch(value, self.feature_dtype)
-            if isinstance(value, QuantizedTensor):
+            if isinstance(value, RowTensor):
                 rows = rows_of(value, index).to(wanted)
             elif value.layout == torch.sparse_csr:
                 rows = csr_rows(value, index)
@@ -160,6 +191,8 @@ def facts_of(value: Tensor) -> tuple[Any, ...]:
 
 def tables_in(value: Any) -> list[Tensor]:
     """Return the tensors of an attribute whose rows a backend gathers; none if PyG selects them."""
+    if isinstance(value, OrderedTensor):
+        return [value.positions, *tables_in(value.stored)]
     if isinstance(value, QuantizedTensor):
         return [part for part in (value.stored, value.scale) if part is not None]
     if isinstance(value, UnifiedTensor):

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..core.ordered import OrderedTensor
 from ..core.quantized import QuantizedTensor
 
 NARROW_FLOATS = (torch.float16, torch.bfloat16)
@@ -19,6 +20,8 @@ def is_narrow(value: Any) -> bool:
     """Whether an attribute is stored as int8 with a scale, as float16 or as bfloat16."""
     if isinstance(value, np.ndarray):
         return bool(value.dtype == np.float16)
+    if isinstance(value, OrderedTensor):
+        return is_narrow(value.stored)
     return isinstance(value, QuantizedTensor) or (
         isinstance(value, Tensor) and value.dtype in NARROW_FLOATS
     )

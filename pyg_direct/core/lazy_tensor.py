@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -55,3 +56,46 @@ class LazyTensor(Tensor):
     def tolist(self) -> Any:
         """Return its elements as lists."""
         return self.dense().tolist()
+
+
+class RowTensor(LazyTensor):
+    """A `LazyTensor` of which some rows can be made without the others, from what it stores."""
+
+    def stored_parts(self) -> dict[str, Tensor | None]:
+        """Return what it is made of: the arguments of its class, by name."""
+        raise NotImplementedError
+
+    def rows_at(self, index: Any) -> Tensor:
+        """Return the rows that an index of the first dimension selects."""
+        raise NotImplementedError
+
+    def selected(self, func: Callable[..., Any], args: Sequence[Any]) -> Tensor | None:
+        """Return the rows that an index or a slice selects; None for other operations."""
+        aten = torch.ops.aten
+        if func is aten.index.Tensor and len(args[0]) == 1 and args[0][0] is not None:
+            return self.rows_at(args[0][0])
+        if func is aten.index_select.default and args[0] in (0, -self.dim()):
+            return self.rows_at(args[1])
+        if func is aten.slice.Tensor and (not args or args[0] == 0):
+            return self.rows_at(slice(*(list(args[1:]) + [None] * 3)[:3]))
+        return None
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> RowTensor:
+        """Return a copy of its own."""
+        return type(self)(*copy.deepcopy(list(self.stored_parts().values()), memo))
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Pickle what is stored."""
+        return type(self), tuple(self.stored_parts().values())
+
+    def share_memory_(self) -> RowTensor:
+        """Move what is stored to shared memory."""
+        for part in self.stored_parts().values():
+            if part is not None:
+                part.share_memory_()  # type: ignore[no-untyped-call]
+        return self
+
+
+def rows_of(table: Tensor, index: Tensor | slice) -> Tensor:
+    """Return rows of a table, also of a `RowTensor`; in inference mode, too."""
+    return table.rows_at(index) if isinstance(table, RowTensor) else table[index]

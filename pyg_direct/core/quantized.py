@@ -6,7 +6,7 @@ import contextlib
 import errno
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from .arguments import check_choice
-from .lazy_tensor import LazyTensor
+from .lazy_tensor import RowTensor
 from .private_torch import wrapper_tensor
 
 NARROW = {"int8": torch.int8, "float16": torch.float16, "bfloat16": torch.bfloat16}
@@ -23,7 +23,7 @@ LARGEST_INT8 = 127
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
-class QuantizedTensor(LazyTensor):
+class QuantizedTensor(RowTensor):
     """Rows of float32 [N, F] that are stored as int8 with a scale, as float16, or as bfloat16.
 
     An attribute of PyG data like any other: the loaders decode the rows that a batch needs while
@@ -61,41 +61,17 @@ class QuantizedTensor(LazyTensor):
         """Return all rows, float32 [N, F]."""
         return decode(self.stored, self.scale)
 
-    def decoded(self, index: Any) -> Tensor:
+    def rows_at(self, index: Any) -> Tensor:
         """Return the rows that an index of the first dimension selects, float32."""
         return decode(*_parts_of(self, index))
 
-    def selected(self, func: Callable[..., Any], args: Sequence[Any]) -> Tensor | None:
-        """Return the rows that an index or a slice selects, decoded; None for other operations."""
-        aten = torch.ops.aten
-        if func is aten.index.Tensor and len(args[0]) == 1 and args[0][0] is not None:
-            return self.decoded(args[0][0])
-        if func is aten.index_select.default and args[0] in (0, -self.dim()):
-            return self.decoded(args[1])
-        if func is aten.slice.Tensor and (not args or args[0] == 0):
-            return self.decoded(slice(*(list(args[1:]) + [None] * 3)[:3]))
-        return None
+    def stored_parts(self) -> dict[str, Tensor | None]:
+        """Return what is stored."""
+        return {"stored": self.stored, "scale": self.scale}
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         """Say how it is stored."""
         return f"QuantizedTensor(size={tuple(self.shape)}, values={self.stored.dtype})"
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> QuantizedTensor:
-        """Return a copy of its own."""
-        return QuantizedTensor(
-            self.stored.clone(), None if self.scale is None else self.scale.clone()
-        )
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        """Pickle as it is stored."""
-        return QuantizedTensor, (self.stored, self.scale)
-
-    def share_memory_(self) -> QuantizedTensor:
-        """Move what is stored to shared memory."""
-        self.stored.share_memory_()  # type: ignore[no-untyped-call]
-        if self.scale is not None:
-            self.scale.share_memory_()  # type: ignore[no-untyped-call]
-        return self
 
 
 def narrow_rows(table: QuantizedTensor, index: Tensor) -> QuantizedTensor:
@@ -109,11 +85,6 @@ def _parts_of(table: QuantizedTensor, index: Any) -> tuple[Tensor, Tensor | None
     if scale is not None and scale.dim() == 2:
         scale = scale[index]
     return table.stored[index], scale
-
-
-def rows_of(table: Tensor, index: Tensor | slice) -> Tensor:
-    """Return rows of a table, decoded if it is quantized; in inference mode, too."""
-    return table.decoded(index) if isinstance(table, QuantizedTensor) else table[index]
 
 
 def decode(values: Tensor, scale: Tensor | None) -> Tensor:

@@ -5,7 +5,8 @@ nothing else in it, and `HEADER`, which is written last. Version 1::
 
     {
       "format": "pyg_direct graph", "version": 1, "crc32": 1234567,
-      "nodes": [{"type": null, "num_nodes": 3, "explicit": false, "attributes": {"x": ARRAY}}],
+      "nodes": [{"type": null, "num_nodes": 3, "explicit": false, "attributes": {"x": ARRAY},
+                 "order": null}],
       "edges": [{"type": null, "num_edges": 4, "attributes": {}}],
       "indptr": ARRAY, "indices": ARRAY,
       "times": {"attribute": "time", "of_nodes": true, "table": ARRAY},
@@ -16,8 +17,10 @@ nothing else in it, and `HEADER`, which is written last. Version 1::
 
 where ARRAY is ``{"file": "x.bin", "dtype": "float32", "shape": [3, 100], "crc32": 89, "scale":
 null, "quantized": false}``. A quantized one is a `QuantizedTensor`; of int8, "scale" is an ARRAY,
-too. A homogeneous graph has one node type and one edge type, both null. "times" and "weights" may
-be null. `types.Csc` says what the arrays of the graph hold.
+too. Where "order" is ``{"positions": ARRAY, "attributes": ["x"]}``, node i has row "positions"[i]
+of the files of these attributes; such a graph has version 2. A homogeneous graph has one node type
+and one edge type, both null. "times" and "weights" may be null. `types.Csc` says what the arrays
+of the graph hold.
 """
 
 from __future__ import annotations
@@ -33,7 +36,8 @@ from pathlib import Path
 from typing import Any
 
 HEADER = "graph.json"
-FORMAT, VERSION = "pyg_direct graph", 1
+FORMAT = "pyg_direct graph"
+PLAIN_VERSION, VERSION = 1, 2  # of graphs whose rows have no order of their own, and of others
 MAX_HEADER_BYTES = 64 << 20
 
 ITEM_BYTES = {
@@ -76,6 +80,14 @@ class ArrayFile:
 
 
 @dataclass(frozen=True)
+class RowOrder:
+    """Where the rows of some attributes lie in their files."""
+
+    positions: ArrayFile  # int64, of the row of each node
+    attributes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class NodeGroup:
     """The nodes of one type."""
 
@@ -83,6 +95,7 @@ class NodeGroup:
     num_nodes: int
     explicit: bool  # whether `num_nodes` is an attribute itself, as PyG's data may have it
     attributes: Mapping[str, ArrayFile] = field(default_factory=dict)
+    order: RowOrder | None = None  # None: rows lie in the order of the nodes
 
 
 @dataclass(frozen=True)
@@ -140,6 +153,7 @@ class Header:
         if self.weights is not None:
             weights = self.weights
             found += [a for a in (weights.weight, weights.cumulative, weights.alias) if a]
+        found += [group.order.positions for group in self.nodes if group.order is not None]
         for attributes in [group.attributes for group in self.nodes] + [
             group.attributes for group in self.edges
         ]:
@@ -150,7 +164,9 @@ class Header:
 
 def write_header(header: Header, folder: Path) -> None:
     """Write `header` into `folder`, and have it on disk."""
-    write_with_checksum({"format": FORMAT, "version": VERSION, **asdict(header)}, folder / HEADER)
+    plain = all(group.order is None for group in header.nodes)
+    version = PLAIN_VERSION if plain else VERSION
+    write_with_checksum({"format": FORMAT, "version": version, **asdict(header)}, folder / HEADER)
 
 
 def write_with_checksum(content: dict[str, Any], path: Path) -> None:
@@ -171,10 +187,10 @@ def read_header(folder: Path) -> Header:
         OSError: the header cannot be read.
     """
     path, content = folder / HEADER, _content(folder)
-    if content.get("version") != VERSION:
+    if content.get("version") not in (PLAIN_VERSION, VERSION):
         raise InvalidGraphFileError(
-            f"{path} has version {content.get('version')!r}; this pyg_direct reads version "
-            f"{VERSION}. Update pyg_direct, or save the graph again."
+            f"{path} has version {content.get('version')!r}; this pyg_direct reads versions "
+            f"{PLAIN_VERSION} and {VERSION}. Update pyg_direct, or save the graph again."
         )
     if content.pop("crc32", None) != checksum_of(content):
         raise InvalidGraphFileError(
@@ -237,6 +253,7 @@ def _parse(content: Mapping[str, Any]) -> Header:
                 count_of(group["num_nodes"]),
                 bool(group["explicit"]),
                 arrays_of(group["attributes"]),
+                _order_of(group.get("order")),
             )
             for group in content["nodes"]
         ],
@@ -262,6 +279,12 @@ def _parse(content: Mapping[str, Any]) -> Header:
         ),
         attributes=dict(content["attributes"]),
     )
+
+
+def _order_of(entry: Mapping[str, Any] | None) -> RowOrder | None:
+    if entry is None:
+        return None
+    return RowOrder(array_of(entry["positions"]), tuple(map(str, entry["attributes"])))
 
 
 def arrays_of(entries: Mapping[str, Any]) -> dict[str, ArrayFile]:
@@ -311,10 +334,23 @@ def _check(header: Header) -> None:
         if weights.alias is not None:
             _expect("alias", weights.alias, ("int64",), (edges,))
     _check_attributes(header)
+    for nodes in header.nodes:
+        _check_order(nodes)
     for group in header.edges:
         for name, array in group.attributes.items():
             if array.shape[:1] != (group.num_edges,):
                 raise ValueError(f"the edge attribute {name} has the shape {array.shape}")
+
+
+def _check_order(group: NodeGroup) -> None:
+    """Raise a ValueError unless an order of rows is one of attributes that are there."""
+    if group.order is None:
+        return
+    _expect("positions", group.order.positions, ("int64",), (group.num_nodes,))
+    for name in group.order.attributes:
+        array = group.attributes.get(name)
+        if array is None or array.shape[:1] != (group.num_nodes,):
+            raise ValueError(f"positions are those of {name!r}, which has no row for each node")
 
 
 def _check_attributes(header: Header) -> None:

@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
+from ..core.ordered import OrderedTensor
 from ..core.quantized import QuantizedTensor
 from ..core.types import EDGE_TIME, NO_TIME, Csc, TimeTable, WeightTable
 from ..graph.compressed import CompressedGraph, CscEdgeIndex
@@ -68,8 +70,14 @@ def open_graph(path: str | os.PathLike[str], *, verify: bool = False) -> Data | 
     attributes: dict[tuple[Any, str], Tensor] = {}
     for nodes in header.nodes:
         store = data[nodes.type] if header.is_hetero else data
+        positions = None if nodes.order is None else map_array(folder, nodes.order.positions)
+        if verify and positions is not None:
+            _verify_positions(folder, positions)
         for name, array in nodes.attributes.items():
-            attributes[nodes.type, name] = store[name] = _attribute(folder, array)
+            value = _attribute(folder, array)
+            if positions is not None and nodes.order and name in nodes.order.attributes:
+                value = OrderedTensor(value, positions)
+            attributes[nodes.type, name] = store[name] = value
         if nodes.explicit:
             store.num_nodes = nodes.num_nodes
         elif store.num_nodes != nodes.num_nodes:
@@ -98,6 +106,13 @@ def _verify(folder: Path, graph: CompressedGraph) -> None:
             f"{folder} is as it was written, but was not written right: {problem}. Save or convert "
             f"the graph again."
         )
+
+
+def _verify_positions(folder: Path, positions: Tensor) -> None:
+    """Raise an InvalidGraphFileError unless each row is that of one node."""
+    count = len(positions)
+    if not torch.equal(positions.sort().values, torch.arange(count)):
+        raise InvalidGraphFileError(f"{folder}: the positions of rows are not a permutation.")
 
 
 def _attribute(folder: Path, array: ArrayFile) -> Tensor:

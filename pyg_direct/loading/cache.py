@@ -29,10 +29,14 @@ def fill_cache(loader: Any) -> None:
     if wanted is None or wanted.filled or not backend.caches_rows:
         return
     tables = list(node_tables_of(loader.data))
-    num_nodes = {kind: len(table) for kind, _, table in tables}
+    num_nodes = {kind: len(table) for kind, _, table, _ in tables}
     visits = _visits(loader, wanted.policy, num_nodes)
     backend.fill_cache(
-        [Candidate(name, table, visits[kind]) for kind, name, table in tables], wanted.size
+        [
+            Candidate(name, table, _by_row(visits[kind], positions))
+            for kind, name, table, positions in tables
+        ],
+        wanted.size,
     )
     wanted.filled = True
 
@@ -51,12 +55,53 @@ def _visits(loader: Any, policy: Any, num_nodes: Mapping[Any, int]) -> dict[Any,
         )
     if policy == "degree":
         return keyed(loader._sampler).out_degrees()
+    return _expected_visits(loader)
+
+
+def expected_visits(loader: Any) -> Tensor | dict[Any, Tensor]:
+    """Return how likely each node is in a batch of a loader, by its seeds, fan-outs and degrees.
+
+    What `cache=` of a loader and ``save(..., row_order=)`` go by. Nodes count as drawn
+    independently of each other; weights and times are not looked at. Nothing is drawn: one pass
+    over the edges for each hop, in memory of 8 bytes a node.
+
+    Args:
+        loader: a `NeighborLoader` or `LinkNeighborLoader` whose sampler is this package's own.
+
+    Returns:
+        float64 [N], in [0, 1]; a dict of such by node type if nodes have types.
+
+    Raises:
+        ValueError: something else, or a loader with another sampler.
+
+    Example:
+        >>> loader = pyg_direct.NeighborLoader(data, [10, 5], batch_size=32)
+        >>> visits = pyg_direct.expected_visits(loader)
+        >>> pyg_direct.save(data, "by_visits", row_order=visits)
+    """
+    if not isinstance(getattr(loader, "_sampler", None), NeighborSampler):
+        raise ValueError(
+            f"expected_visits needs a NeighborLoader or LinkNeighborLoader with pyg_direct's own "
+            f"NeighborSampler, got {type(loader).__name__}."
+        )
+    found = _expected_visits(loader)
+    return found[None] if list(found) == [None] else found
+
+
+def _expected_visits(loader: Any) -> dict[Any, Tensor]:
     ends = _seed_nodes(loader.input_data[torch.arange(loader._num_seeds())])
     size = (loader.batch_size or SEEDS_WITHOUT_BATCH_SIZE) * len(ends)
     seeds: dict[Any, Tensor] = {}
     for kind, ids in ends:
         seeds[kind] = torch.cat([seeds[kind], ids]) if kind in seeds else ids
     return keyed(loader._sampler).expected_visits(seeds, size)
+
+
+def _by_row(visits: Tensor, positions: Tensor | None) -> Tensor:
+    """Return the visits of the nodes in the order in which a table has their rows."""
+    if positions is None:
+        return visits
+    return torch.empty_like(visits).index_copy_(0, positions, visits)
 
 
 def _seed_nodes(inputs: Any) -> list[tuple[Any, Tensor]]:

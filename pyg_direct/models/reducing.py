@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..core.quantized import QuantizedTensor
+from ..core.lazy_tensor import RowTensor
 from ..ops.products import Adjacency, aggregate, can_aggregate, on_host
 from .orders import Order
 from .tables import ConstantTensor, Fill, Leaf, Node, Operation, RowSelection, Take
@@ -115,7 +115,7 @@ class Scatter(Node):
 
 
 def _is_plain(table: Tensor) -> bool:
-    return table.is_contiguous() and not isinstance(table, QuantizedTensor)
+    return table.is_contiguous() and not isinstance(table, RowTensor)
 
 
 def _neutral(reduce: str, dtype: torch.dtype) -> Tensor:

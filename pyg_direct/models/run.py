@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from ..core.lazy_tensor import RowTensor
 from ..core.private_torch import overload_of, schema_of, storage_of, tree_leaves, tree_map
-from ..core.quantized import QuantizedTensor
 from ..ops.products import on_host
 from .computing import MANY_BYTES, Computer
 from .moving import FILLS, MOVES, SCATTERS, fill, scatter, seen
@@ -62,7 +62,7 @@ class Run:
         return self._remembered(ConstantTensor(_safe(tensor)), tensor)
 
     def _remembered(self, reader: R, tensor: Tensor) -> R:
-        if tensor.layout == torch.strided and not isinstance(tensor, QuantizedTensor):
+        if tensor.layout == torch.strided and not isinstance(tensor, RowTensor):
             storage = storage_of(tensor)
             self._readers.setdefault(storage, weakref.WeakSet()).add(reader)
         return reader
@@ -94,7 +94,7 @@ class Run:
             return table.plain
         with torch.no_grad():
             found = self.computer.complete(table.node)
-            if isinstance(found, QuantizedTensor):
+            if isinstance(found, RowTensor):
                 found = found.dense()
             return found.to(self.device, table.dtype)
 
@@ -325,7 +325,7 @@ def _seen_with_fills(value: Tensor) -> tuple[Tensor, int | None]:
 
 def _safe(tensor: Tensor) -> Tensor:
     """Return a tensor whose changes `Watch` sees: not one in the memory of NumPy."""
-    if tensor.layout != torch.strided or isinstance(tensor, QuantizedTensor):
+    if tensor.layout != torch.strided or isinstance(tensor, RowTensor):
         return tensor
     return tensor if tensor.untyped_storage().resizable() else tensor.clone()
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..core.quantized import QuantizedTensor
+from ..core.lazy_tensor import RowTensor
 
 STEP_BYTES = 1 << 24  # of a tensor that are summed up at a time
 
@@ -27,9 +27,8 @@ def checksum_of(values: Mapping[str, Any]) -> int:
         found = zlib.crc32(name.encode(), found)
         if isinstance(value, np.ndarray):
             value = torch.from_numpy(value)
-        if isinstance(value, QuantizedTensor):
-            parts = {"stored": value.stored, "scale": value.scale}
-            found = zlib.crc32(str(checksum_of(parts)).encode(), found)
+        if isinstance(value, RowTensor):
+            found = zlib.crc32(str(checksum_of(value.stored_parts())).encode(), found)
             continue
         if not isinstance(value, Tensor):
             found = zlib.crc32(repr(value).encode(), found)

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..core.lazy_tensor import RowTensor, rows_of
 from ..core.private_torch import schema_of, tree_leaves
-from ..core.quantized import QuantizedTensor, rows_of
 from ..core.types import Table
 from ..ops.backend import Backend
 from .orders import Order
@@ -37,7 +37,7 @@ class RowSelection:
     def of(self, table: Tensor, dim: int) -> Tensor:
         """Return these rows of a tensor, where the model computes."""
         device = self.backend.device
-        if isinstance(table, QuantizedTensor):
+        if isinstance(table, RowTensor):
             index = slice(self.first, self.last) if self.index is None else self.index
             return rows_of(table, index).to(device)
         if self.index is None:
@@ -272,6 +272,6 @@ class Take(Node):
 
 def meta_of(tensor: Tensor) -> Tensor:
     """Return a meta tensor like a tensor."""
-    if tensor.layout != torch.strided or isinstance(tensor, QuantizedTensor):
+    if tensor.layout != torch.strided or isinstance(tensor, RowTensor):
         return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")

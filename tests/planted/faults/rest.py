@@ -143,8 +143,8 @@ FAULTS = [
     Fault(
         "a slice of a quantized table ignores its step",
         QUANTIZED,
-        "return self.decoded(slice(*(list(args[1:]) + [None] * 3)[:3]))",
-        "return self.decoded(slice(*(list(args[1:3]) + [None] * 3)[:3]))",
+        "return self.rows_at(slice(*(list(args[1:]) + [None] * 3)[:3]))",
+        "return self.rows_at(slice(*(list(args[1:3]) + [None] * 3)[:3]))",
         NARROW,
     ),
     Fault(
