@@ -69,6 +69,7 @@ COMMANDS = {
         Command("large_graphs", "benchmarks.large_graphs", "graphs in files of growing size"),
         Command("beyond_memory", "benchmarks.beyond_memory", "features of four times the memory"),
         Command("partitions", "benchmarks.partitions", "loading over parts that ranks exchange"),
+        Command("row_order", "benchmarks.row_order", "rows in files by expected visits"),
         Command("ranks_memory", "benchmarks.ranks_memory", "memory of several ranks"),
         Command(
             "cache_policies", "benchmarks.cache_policies", "rows that caches leave to host memory"

@@ -78,6 +78,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(skip)
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Take what was imported out of garbage collections, which many tests wait for."""
+    gc.collect()
+    gc.freeze()
+
+
 SKIPPED_FOR = {  # what reasons name -> what to say of these tests
     ("torch_sparse", "torch-sparse", "pyg-lib", "pyg_lib"): "compare with PyG's own samplers: "
     "install torch_sparse or pyg-lib, as PyG's installation page says, and run them again",

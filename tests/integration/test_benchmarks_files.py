@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import beyond_memory, large_graphs
+from benchmarks import beyond_memory, large_graphs, row_order
 from benchmarks.training import narrow
 
 
@@ -40,3 +40,12 @@ def test_beyond_memory(tmp_path: Path) -> None:
     found = json.loads((tmp_path / "beyond_memory.json").read_text())
     assert found["equal"] is True
     assert set(found["ways"]) == set(beyond_memory.QUICK_WAYS)
+
+
+@pytest.mark.slow
+def test_row_order(tmp_path: Path) -> None:
+    row_order.main(["--quick", "--out", str(tmp_path), "--folder", str(tmp_path)])
+    found = json.loads((tmp_path / "row_order.json").read_text())
+    assert found["equal"] is True
+    for ways in found["places"].values():
+        assert set(ways) == set(row_order.ORDERS)

@@ -26,6 +26,7 @@ ELSEWHERE = {
     "launch_overhead": "integration/test_launch_overhead.py",
     "large_graphs": "integration/test_benchmarks_files.py",
     "beyond_memory": "integration/test_benchmarks_files.py",
+    "row_order": "integration/test_benchmarks_files.py",
     "requests": "kernels/test_gather_requests.py",
     "gpu": "integration/test_benchmarks_gpu.py",
 }
