@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     )
     from .loaders.shadow import ShaDowKHopSampler
     from .loaders.swap import swapped
+    from .loaders.visits import expected_visits
     from .loaders.walks import RandomWalker, metapath_walk, random_walk
-    from .loading.cache import expected_visits
     from .models.accelerate import accelerate
     from .models.inference import inference
     from .models.ranking import LinkRanks, rank_links
@@ -91,6 +91,7 @@ _LATER = {
         "GraphSAINTSampler",
     ),
     ".loaders.shadow": ("ShaDowKHopSampler",),
+    ".loaders.visits": ("expected_visits",),
     ".loaders.walks": ("RandomWalker", "metapath_walk", "random_walk"),
     ".files.header": ("InvalidGraphFileError",),
     ".files.open": ("open",),
@@ -100,7 +101,6 @@ _LATER = {
     ".models.accelerate": ("accelerate",),
     ".models.inference": ("inference",),
     ".models.ranking": ("LinkRanks", "rank_links"),
-    ".loading.cache": ("expected_visits",),
     ".ops.placement": ("Placement",),
     ".ops.unified": ("unified",),
     ".partitions.partition": ("partition",),

@@ -37,7 +37,7 @@ ADDED: dict[str, set[str]] = {
     "NeighborSampler": SETTINGS | {"time_window"},
     "Node2Vec": set(),
     "Placement": {"add", "budget_bytes", "gpu_arguments", "reason"},
-    "QuantizedTensor": {"decoded", "dense", "selected"},
+    "QuantizedTensor": {"dense", "rows_at", "selected", "stored_parts"},
     "RandomWalker": {"num_nodes", "walk", "walk_along"},
     "ShaDowKHopSampler": SUBGRAPH_LOADER,
 }

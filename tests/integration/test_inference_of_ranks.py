@@ -90,7 +90,7 @@ def differing(names: list[str], folder: Path, **arguments: Any) -> list[str]:
     return problems
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.slow)])
 @pytest.mark.filterwarnings("ignore")
 def test_results_have_the_bits_of_one_process(ranks: int, tmp_path: Path) -> None:
     names = [n for n in MODELS if not n.startswith("layer-")][:20] + SOME + list(HETEROGENEOUS)

@@ -30,7 +30,7 @@ from conformance import (
     with_windows,
 )
 from emulator import ORDERS, EmulatorError, emulated
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyg_direct.core.types import BatchKey, Csc, Rules
@@ -60,6 +60,7 @@ ALL = pytest.mark.parametrize("all_fanouts", [False, pytest.param(True, marks=py
 
 
 @given(case=attributed_cases(), order=st.sampled_from(ORDERS))
+@settings(max_examples=settings().max_examples // 2)
 def test_any_graph(case: Case, order: int) -> None:
     with emulated(order=order) as backend:
         check_case(backend, case, batches=2)

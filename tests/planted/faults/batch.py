@@ -128,8 +128,8 @@ FAULTS = [
     Fault(
         "attributes that PyG selects change places with the others",
         GATHER,
-        "selected.insert(i, self._select(given[attributes[i].name], index, attributes[i].dim))",
-        "selected.append(self._select(given[attributes[i].name], index, attributes[i].dim))",
+        "selected.insert(i, found[i])",
+        "selected.append(found[i])",
         ASSEMBLED,
     ),
     Fault(

@@ -23,6 +23,7 @@ WEIGHTS = "pyg_direct/files/convert/weights.py"
 WORKPLACE = "pyg_direct/files/convert/workplace.py"
 
 SAVED = "tests/unit/files/test_save_and_open.py tests/unit/files/test_saved_parts.py"
+ORDERED_ROWS = "tests/unit/files/test_row_order.py"
 DAMAGED = "tests/unit/files/test_damaged_graphs.py"
 CHANGES = "tests/unit/files/convert/test_changes.py"
 FORMATS = "tests/unit/files/convert/test_formats.py"
@@ -335,5 +336,47 @@ FAULTS = [
         "    return (low <= drawn) & (drawn < high)\n",
         "    return (drawn >= 0) & (drawn < high)\n",
         "tests/unit/files/test_generate.py",
+    ),
+    Fault(
+        "rows by visits: those that are read least come first",
+        "pyg_direct/files/row_order.py",
+        'np.argsort(-of_type, kind="stable")',
+        'np.argsort(of_type, kind="stable")',
+        ORDERED_ROWS,
+    ),
+    Fault(
+        "rows in an order are gathered at the ids of the nodes",
+        "pyg_direct/batch/gather.py",
+        "self.named_rows(stored, roles, self.rows(positions, index, end=end))",
+        "self.named_rows(stored, roles, index)",
+        ORDERED_ROWS,
+    ),
+    Fault(
+        "positions in a damaged file are not checked",
+        "pyg_direct/batch/gather.py",
+        "self.named_rows(stored, roles, self.rows(positions, index, end=end))",
+        "self.named_rows(stored, roles, self.rows(positions, index, end=end), end)",
+        ORDERED_ROWS,
+    ),
+    Fault(
+        "a graph in an order is saved again by its files, not its ids",
+        SAVE,
+        "positions if order is None else positions[order]",
+        "positions if order is None else order",
+        ORDERED_ROWS,
+    ),
+    Fault(
+        "the cache holds rows at the places of the ids that are visited most",
+        "pyg_direct/loading/cache.py",
+        "return torch.empty_like(visits).index_copy_(0, positions, visits)",
+        "return visits",
+        ORDERED_ROWS,
+    ),
+    Fault(
+        "scales of rows stay in the order of ids",
+        SAVE,
+        "by_row = order if scale.dim() == 2 else None",
+        "by_row = None",
+        ORDERED_ROWS,
     ),
 ]

@@ -67,8 +67,10 @@ def test_a_header_that_is_none(saved: Path, text: str) -> None:
 
 
 def test_another_version(saved: Path) -> None:
-    edit_header(saved, lambda content: content.update(version=2))
-    with pytest.raises(InvalidGraphFileError, match="version 2; this pyg_direct reads version 1"):
+    edit_header(saved, lambda content: content.update(version=3))
+    with pytest.raises(
+        InvalidGraphFileError, match="version 3; this pyg_direct reads versions 1 and 2"
+    ):
         pyg_direct.open(saved)
 
 
