@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from .loaders.link_loader import LinkNeighborLoader
     from .loaders.loader import NeighborLoader
     from .loaders.node2vec import Node2Vec
+    from .loaders.pagerank import PageRankLoader
     from .loaders.saint import (
         GraphSAINTEdgeSampler,
         GraphSAINTNodeSampler,
@@ -57,6 +58,7 @@ __all__ = [
     "NeighborLoader",
     "NeighborSampler",
     "Node2Vec",
+    "PageRankLoader",
     "Placement",
     "QuantizedTensor",
     "RandomWalker",
@@ -84,6 +86,7 @@ _LATER = {
     ".loaders.cluster": ("ClusterData", "ClusterLoader"),
     ".loaders.hgt": ("HGTLoader", "HGTSampler"),
     ".loaders.node2vec": ("Node2Vec",),
+    ".loaders.pagerank": ("PageRankLoader",),
     ".loaders.saint": (
         "GraphSAINTEdgeSampler",
         "GraphSAINTNodeSampler",

@@ -127,6 +127,17 @@ def check_count(name: str, value: Any, least: int = 0) -> int:
     return int(value)
 
 
+def check_share(name: str, value: Any) -> float:
+    """Return `value` as a float.
+
+    Raises:
+        ValueError: not a number in (0, 1].
+    """
+    if not _is_number(value) or not 0 < value <= 1:
+        raise ValueError(f"{name} must be a number in (0, 1], got {value!r}.")
+    return float(value)
+
+
 def check_mode(name: str, value: Any) -> str:
     """Return `value` if it says where arrays may lie for a GPU.
 

@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import torch
 import torch_geometric.loader
 from torch import Tensor
-from torch_geometric.data import Batch
 
-from ..batch.subgraph import attributes_of
-from ..core.arguments import check_count, check_flag, check_ids
-from ..core.pyg import SparseTensor
+from ..core.arguments import check_count, check_flag
 from ..core.types import BatchKey
-from ..graph.verify import verified
-from ..loading.options import DEFAULT_PREFETCH, threads_of_a_batch
-from ..loading.seeds import node_seeds
+from ..loading.options import DEFAULT_PREFETCH
 from ..loading.site import Placing
-from ..ops.host.lists import EgoGraphs, ego_graphs, sorted_lists
-from ..sampling.sampler import NeighborSampler, keyed
-from .base import SubgraphLoader, check_homogeneous
-
-UNNAMED = ("batch", "ptr")  # attributes of the graph that a batch of graphs has itself
+from ..ops.host.lists import EgoGraphs, ego_graphs
+from ..sampling.sampler import keyed
+from .ego import EgoLoader
 
 
-class ShaDowKHopSampler(SubgraphLoader, torch_geometric.loader.ShaDowKHopSampler):
+class ShaDowKHopSampler(EgoLoader, torch_geometric.loader.ShaDowKHopSampler):
     """Drop-in replacement of `torch_geometric.loader.ShaDowKHopSampler`, without `torch-sparse`.
 
     Around each node of a batch, `depth` hops of at most `num_neighbors` in-neighbours are drawn,
@@ -83,36 +75,13 @@ class ShaDowKHopSampler(SubgraphLoader, torch_geometric.loader.ShaDowKHopSampler
         prefetch: int = DEFAULT_PREFETCH,
         **kwargs: Any,
     ) -> None:
-        check_homogeneous(data, "ShaDowKHopSampler")
-        self.data = copy.copy(data)
         self.depth = check_count("depth", depth)
         self.num_neighbors = num_neighbors
         self.replace = check_flag("replace", replace)
-        self.is_sparse_tensor = "edge_index" not in data
-        if self.is_sparse_tensor and "adj_t" not in data:
-            raise ValueError("ShaDowKHopSampler needs a graph with edges: set data.edge_index.")
-        sampler = NeighborSampler(
-            data,
-            [num_neighbors] * depth,
-            disjoint=True,
-            replace=replace,
-            device="cpu",
-            seed=seed,
-            threads=threads_of_a_batch(kwargs),
-        )
-        seeds = node_seeds(node_idx, None, data, sampler)
-        if seeds is None:
-            seeds = torch.arange(sampler.num_nodes)
-        elif seeds.dtype == torch.bool:
-            seeds = seeds.nonzero().view(-1)
-        check_ids(seeds, sampler.num_nodes, "node_idx")
-        self.node_idx = seeds
-        self._lists = sorted_lists(verified(keyed(sampler).graph.csc))
-        placing = Placing(device, ids=ids)
-        self._begin(self.data, sampler, len(seeds), placing, seed, prefetch, kwargs, feature_dtype)
-
-    def _seed_parts(self) -> tuple[dict[str, Any], list[Tensor | None]]:
-        return {"loader": type(self).__name__}, [self.node_idx]
+        self._begin_around(
+            data, node_idx, [num_neighbors] * depth, self.replace, Placing(device, ids=ids), seed,
+            prefetch, kwargs, feature_dtype,
+        )  # fmt: skip
 
     def _sample(self, inputs: Tensor, key: BatchKey | None) -> EgoGraphs:
         sampler = keyed(self._sampler)
@@ -123,35 +92,4 @@ class ShaDowKHopSampler(SubgraphLoader, torch_geometric.loader.ShaDowKHopSampler
 
     def filter_fn(self, out: EgoGraphs) -> Any:
         """Gather the attributes of the subgraphs and join them to a batch of graphs."""
-        bring, home = self._backend.memory.to_batch, torch.device("cpu")
-        batch: Any = Batch()
-        batch.batch, batch.ptr = bring(out.seed_of, home), bring(out.ptr, home)
-        batch.root_n_id = bring(out.root, home)
-        if self.is_sparse_tensor:
-            batch.adj_t = bring(_adjacency(self.data.adj_t, out), home)
-        else:
-            batch.edge_index = bring(out.edge_index, self.data.edge_index.device)
-        labels = self.data.y if "y" in self.data else None
-        ends = self.data.num_nodes, self.data.num_edges
-        of_nodes = isinstance(labels, Tensor) and labels.size(0) == ends[0]
-        gatherer = self._gatherer()
-        for name, value in attributes_of(self.data, ends, out.node, out.edge, gatherer):
-            if name in UNNAMED:
-                continue
-            if name == "y" and of_nodes:  # only of the seeds
-                roots = bring(out.node[out.root], self._backend.device)
-                value = gatherer.rows(labels, roots, 0, ends[0])
-            batch[name] = value
-        return batch
-
-
-def _adjacency(adj_t: Any, out: EgoGraphs) -> Any:
-    """Return the edges of the subgraphs as a SparseTensor [destination, source] like `adj_t`."""
-    value = adj_t.storage.value()
-    size = out.node.numel()
-    return SparseTensor(
-        row=out.edge_index[1],
-        col=out.edge_index[0],
-        value=None if value is None else value[out.edge],
-        sparse_sizes=(size, size),
-    )
+        return self._joined(out)

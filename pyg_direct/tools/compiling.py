@@ -99,6 +99,7 @@ def _loaders(package: Any) -> Iterator[Any]:
                 given, edge_label_index=pairs, **{**FIXED, **options}, **device
             )
         yield package.ShaDowKHopSampler(given, 2, 3, batch_size=64, **device)
+        yield package.PageRankLoader(given, 8, batch_size=64, **device)
         yield package.GraphSAINTNodeSampler(given, 200, **device)
         yield package.GraphSAINTEdgeSampler(given, 200, **device)
         yield package.GraphSAINTRandomWalkSampler(given, 100, 2, **device)

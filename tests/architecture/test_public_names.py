@@ -36,6 +36,7 @@ ADDED: dict[str, set[str]] = {
     "NeighborLoader": LOADER,
     "NeighborSampler": SETTINGS | {"time_window"},
     "Node2Vec": set(),
+    "PageRankLoader": SUBGRAPH_LOADER,
     "Placement": {"add", "budget_bytes", "gpu_arguments", "reason"},
     "QuantizedTensor": {"dense", "rows_at", "selected", "stored_parts"},
     "RandomWalker": {"num_nodes", "walk", "walk_along"},

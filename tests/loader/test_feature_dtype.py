@@ -23,6 +23,7 @@ from pyg_direct import (
     HGTLoader,
     LinkNeighborLoader,
     NeighborLoader,
+    PageRankLoader,
     QuantizedTensor,
     ShaDowKHopSampler,
     quantize,
@@ -141,6 +142,7 @@ def in_parts(data: Data) -> ClusterData:
 
 SUBGRAPHS: dict[str, tuple[type, dict[str, Any]]] = {
     "shadow": (ShaDowKHopSampler, {"depth": 2, "num_neighbors": 3, "batch_size": 30}),
+    "pagerank": (PageRankLoader, {"k": 6, "batch_size": 30}),
     "saint_nodes": (GraphSAINTNodeSampler, {"batch_size": 20, "num_steps": 3}),
     "saint_edges": (GraphSAINTEdgeSampler, {"batch_size": 20, "num_steps": 3}),
     "saint_walks": (

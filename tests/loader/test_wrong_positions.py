@@ -10,11 +10,18 @@ import torch
 from graphs import example_graph
 from torch_geometric.data import Data, HeteroData
 
-from pyg_direct import LinkNeighborLoader, NeighborLoader, NeighborSampler, ShaDowKHopSampler
+from pyg_direct import (
+    LinkNeighborLoader,
+    NeighborLoader,
+    NeighborSampler,
+    PageRankLoader,
+    ShaDowKHopSampler,
+)
 
 LOADERS: dict[str, Any] = {
     "nodes": lambda **options: NeighborLoader(example_graph(), [2], **options),
     "links": lambda **options: LinkNeighborLoader(example_graph(), [2], **options),
+    "contexts": lambda **options: PageRankLoader(example_graph(), 3, **options),
     "egos": lambda **options: ShaDowKHopSampler(example_graph(), 1, 2, **options),
     "overridden": lambda **options: OwnCollate(example_graph(), [2], **options),
 }

@@ -10,7 +10,7 @@ LINK = "pyg_direct/loaders/link_loader.py"
 LOADER = "pyg_direct/loaders/loader.py"
 NODE2VEC = "pyg_direct/loaders/node2vec.py"
 SAINT = "pyg_direct/loaders/saint.py"
-SHADOW = "pyg_direct/loaders/shadow.py"
+EGO = "pyg_direct/loaders/ego.py"
 SWAP = "pyg_direct/loaders/swap.py"
 WALKS = "pyg_direct/loaders/walks.py"
 
@@ -65,28 +65,28 @@ FAULTS = [
     ),
     Fault(
         "ShaDow: edge values over adj_t are those of other edges",
-        SHADOW,
+        EGO,
         "value=None if value is None else value[out.edge],",
         "value=None if value is None else value[: len(out.edge)],",
         OF_SHADOW,
     ),
     Fault(
         "ShaDow: adj_t is turned around",
-        SHADOW,
+        EGO,
         "        row=out.edge_index[1],\n        col=out.edge_index[0],\n",
         "        row=out.edge_index[0],\n        col=out.edge_index[1],\n",
         OF_SHADOW,
     ),
     Fault(
         "ShaDow: a y of edges is indexed by roots",
-        SHADOW,
+        EGO,
         "of_nodes = isinstance(labels, Tensor) and labels.size(0) == ends[0]",
         "of_nodes = isinstance(labels, Tensor)",
         OF_SHADOW,
     ),
     Fault(
         "ShaDow: labels are those of the first nodes of the subgraphs",
-        SHADOW,
+        EGO,
         "roots = bring(out.node[out.root], self._backend.device)",
         "roots = bring(out.node[: len(out.root)], self._backend.device)",
         OF_SHADOW,

@@ -56,6 +56,7 @@ def walk_windows(**kwargs: Any) -> Any:
 
 LOADERS: dict[str, Callable[..., Any]] = {
     "shadow": lambda **kw: pyg_direct.ShaDowKHopSampler(graph(), 2, 2, batch_size=7, **kw),
+    "pagerank": lambda **kw: pyg_direct.PageRankLoader(graph(), 5, batch_size=7, **kw),
     "saint_node": lambda **kw: pyg_direct.GraphSAINTNodeSampler(
         graph(), 6, num_steps=7, sample_coverage=3, log=False, **kw
     ),
@@ -67,7 +68,7 @@ LOADERS: dict[str, Callable[..., Any]] = {
     "cluster": cluster,
     "node2vec": walk_windows,
 }
-SHUFFLED = {"shadow", "hgt", "cluster", "node2vec"}
+SHUFFLED = {"shadow", "pagerank", "hgt", "cluster", "node2vec"}
 
 
 def contents(batch: Any) -> Any:

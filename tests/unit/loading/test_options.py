@@ -15,6 +15,7 @@ LOADERS = {
     pyg_direct.NeighborLoader: ([5],),
     pyg_direct.LinkNeighborLoader: ([5],),
     pyg_direct.ShaDowKHopSampler: (2, 3),
+    pyg_direct.PageRankLoader: (8,),
 }
 
 

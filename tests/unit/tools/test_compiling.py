@@ -58,6 +58,7 @@ simple = data.coalesce()
 for order in ("proximity", simple.y // 10):
     next(iter(pyg_direct.NeighborLoader(simple, **options, sampling="labor", order=order)))
 next(iter(pyg_direct.ShaDowKHopSampler(data, 2, 3, batch_size=8)))
+next(iter(pyg_direct.PageRankLoader(data, 3, batch_size=8)))
 data.x = pyg_direct.quantize(data.x)
 next(iter(pyg_direct.NeighborLoader(data, **options)))
 """
