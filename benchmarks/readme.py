@@ -16,12 +16,14 @@ import numpy as np
 
 from benchmarks.cpu.cases import BASELINE, OURS
 from benchmarks.cpu.derive import best
+from benchmarks.gpu.report import summary
 from benchmarks.machine import REPOSITORY
 from benchmarks.result import RESULTS, number, table
 from benchmarks.training.end_to_end import ACCELERATED, best_rows
 
 README = REPOSITORY / "README.md"
 MEASUREMENTS = REPOSITORY / "docs" / "measurements.md"
+GPU = REPOSITORY / "docs" / "guides" / "gpu.md"
 LABOR = REPOSITORY / "docs" / "guides" / "labor.md"
 MALLOC = "default"  # of glibc, as a user has it
 
@@ -185,8 +187,14 @@ def labor(folder: Path) -> list[str]:
     return table(head, rows)
 
 
+def gpu(folder: Path) -> list[str]:
+    """Return what a run on a GPU found, or that there is none."""
+    return summary(_read(folder, "gpu") if (folder / "gpu.json").exists() else None)
+
+
 TABLES: dict[Path, dict[str, Callable[[Path], list[str]]]] = {
-    README: {"speed": speed},
+    README: {"speed": speed, "gpu": gpu},
+    GPU: {"gpu": gpu},
     MEASUREMENTS: {
         "others": others,
         "variants": variants,

@@ -10,8 +10,9 @@ import site
 import sys
 from pathlib import Path
 
-from benchmarks.gpu.device import TESTS, Context, MissingError
+from benchmarks.gpu.device import TESTS, Context
 from benchmarks.gpu.limited import Running, run_limited
+from benchmarks.gpu.needs import MissingError, need
 
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 ERROR_STATUS = 9  # of a sanitizer that found something
@@ -50,6 +51,7 @@ def count_results(text: str) -> dict[str, int]:
 
 def run_tests(context: Context) -> None:
     """Run the tests that need a GPU; those that are skipped fail."""
+    need("pytest", "hypothesis", "xdist", "pytest_timeout", "pynvml")
     files = [str(path) for path in gpu_test_files()]
     log = context.logs / "tests.txt"
     outcome = run_limited(
@@ -81,6 +83,7 @@ def find_sanitizer() -> str | None:
 
 def sanitize(context: Context) -> None:
     """Run all tools of compute-sanitizer side by side over `gpu_small_run`."""
+    need("pytest", "hypothesis")
     sanitizer = find_sanitizer()
     if sanitizer is None:
         raise MissingError(

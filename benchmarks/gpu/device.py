@@ -24,17 +24,14 @@ from pyg_direct.tools.doctor.bandwidth import Timer, event_timer
 TESTS = Path(__file__).resolve().parents[2] / "tests"
 
 
-class MissingError(Exception):
-    """A stage needs what is not installed; the text says what."""
-
-
 class Device(Protocol):
     """Where batches are, and how time is taken there."""
 
     backend: CudaBackend
     device: torch.device
     model_device: torch.device  # of models, and of the batches that they are trained on
-    argument: str | None  # of a loader
+    argument: str | None  # of a loader on it
+    host_argument: str | None  # of a loader on the CPU
     timer: Timer
 
     def pinned(self, tensor: Tensor) -> Tensor:
@@ -56,7 +53,7 @@ class Device(Protocol):
 class CudaDevice:
     """The first GPU."""
 
-    argument = "cuda"
+    argument, host_argument = "cuda", "cpu"
 
     def __init__(self) -> None:
         backend = backend_for(torch.device("cuda", 0))
@@ -92,7 +89,7 @@ class CudaDevice:
 class DryDevice:
     """The emulator: nothing that it measures means anything."""
 
-    argument = None
+    argument = host_argument = None  # the emulated device takes the CPU's place
     model_device = torch.device("cpu")
 
     def __init__(self, backend: CudaBackend) -> None:

@@ -1,20 +1,16 @@
-"""Stages of `benchmarks.gpu` that train: our loader, everything in GPU memory, and PyG's loader."""
+"""Stages of `benchmarks.gpu` that train with our loader, and the growth of memory."""
 
 from __future__ import annotations
 
-import importlib.util
-import os
 import time
-import warnings
 from typing import Any
 
 import numpy as np
-import torch_geometric.loader
 from torch import Tensor
 from torch_geometric.data import Data
 
 from benchmarks.cpu.contestants import endless
-from benchmarks.gpu.device import Context, Device, MissingError, host_bytes_used, opened
+from benchmarks.gpu.device import Context, Device, host_bytes_used, opened
 from benchmarks.gpu.training import (
     Trainer,
     in_turn,
@@ -34,7 +30,6 @@ PLACES = {
     "auto": ("auto", "auto"),
 }
 GROWTH_POINTS = 50
-PYG_SECONDS = 12  # that one more setting of PyG's loader may take; else it is left out
 
 
 def make_graph(context: Context) -> None:
@@ -93,88 +88,6 @@ def in_memory(context: Context) -> None:
         trainer = Trainer(plan, device.model_device, data.num_features)
         sizes = (plan.warmup, plan.rounds, plan.batches)
         context.keep("cached batches", measure(device, cached.__next__, trainer, *sizes))
-
-
-def pyg_worker_counts(cores: int) -> list[int]:
-    """Return the numbers of workers to try: those that PyG's users try, up to all cores."""
-    return sorted({max(1, cores // 4), max(1, cores // 2), cores})
-
-
-def pyg(context: Context) -> None:
-    """Measure PyG's loader alone by number of workers, and train with the best of them."""
-    plan = context.plan
-    library = next(
-        (name for name in ("pyg_lib", "torch_sparse") if importlib.util.find_spec(name)), None
-    )
-    context.keep("sampled by", library)
-    if library is None:
-        raise MissingError("PyG's NeighborLoader needs pyg_lib or torch_sparse, and finds neither")
-    warnings.filterwarnings("ignore", "Using 'NeighborSampler' without a 'pyg-lib'")
-    data, train = load_graph(context.folder)
-    with opened(context.dry) as device:
-        sampler = None
-        context.keep("alone", [])
-        for workers in pyg_worker_counts(len(os.sched_getaffinity(0))):
-            if context.results["alone"] and context.left() < 3 * PYG_SECONDS:
-                break
-            loader = pyg_loader(context, device, data, train, workers, sampler)
-            sampler = loader.node_sampler  # with the sorted graph, which takes seconds to make
-            record = measure_pyg(context, device, loader, loading_alone, 2 * workers)
-            record["workers"] = workers
-            context.keep("alone", [*context.results["alone"], record])
-            end_workers(loader)
-        best = min(context.results["alone"], key=lambda record: record["ms"]["median"])["workers"]
-        for name, wrap in (("PrefetchLoader", True), ("NeighborLoader", False)):
-            loader = pyg_loader(context, device, data, train, best, sampler)
-            used = loader
-            if wrap:
-                used = torch_geometric.loader.PrefetchLoader(loader, device.model_device)
-            trainer = Trainer(plan, device.model_device, data.num_features)
-            record = measure_pyg(context, device, used, trainer, 2 * best)
-            context.keep(name, record | {"workers": best})
-            end_workers(loader)
-
-
-def pyg_loader(
-    context: Context, device: Device, data: Data, train: Tensor, workers: int, sampler: Any
-) -> Any:
-    """Return PyG's loader as its documentation recommends it for a GPU."""
-    plan = context.plan
-    return torch_geometric.loader.NeighborLoader(
-        data, plan.fanout, input_nodes=train, batch_size=plan.batch_size, shuffle=True,
-        drop_last=True, num_workers=workers, persistent_workers=True, neighbor_sampler=sampler,
-        pin_memory=device.device.type == "cuda",
-    )  # fmt: skip
-
-
-def end_workers(loader: Any) -> None:
-    """End the persistent workers of a loader of PyG that is no longer iterated over.
-
-    The loader and its iterator refer to each other. The garbage collector closes the queues before
-    the iterator tells the workers to end, and then waits 5 seconds for each of them.
-    """
-    loader._iterator = None
-
-
-def measure_pyg(
-    context: Context, device: Device, loader: Any, step: Any, ahead: int
-) -> dict[str, Any]:
-    """Measure PyG's loader, and the copy to the device that is part of it.
-
-    Args:
-        context: of the stage.
-        device: where batches go.
-        loader: PyG's.
-        step: called with each batch.
-        ahead: batches that workers have prepared before the first one is asked for.
-    """
-    plan = context.plan
-    batches = endless(loader)
-
-    def next_batch() -> Data:
-        return next(batches).to(device.model_device, non_blocking=True)
-
-    return measure(device, next_batch, step, plan.warmup + ahead, plan.pyg_rounds, plan.pyg_batches)
 
 
 def growth(context: Context) -> None:

@@ -28,7 +28,7 @@ class Plan(NamedTuple):
     bases: list[int]  # address of the table modulo 128
     launches: int  # timed together
     repeats: int
-    pyg_batches: int  # in one round of PyG's loader
+    pyg_batches: int  # in one round of a loader of the CPU
     pyg_rounds: int
     small_nodes: int  # of the graph for `small_hops`
     small_edges: int
@@ -70,18 +70,20 @@ class Stage(NamedTuple):
 FULL_SECONDS = 570
 # In order of value: a run that is cut off has the first ones.
 STAGES = (
-    Stage("info", 25, "benchmarks.gpu.checks:describe"),
+    Stage("info", 20, "benchmarks.gpu.checks:describe"),
     Stage("right", 80, "benchmarks.gpu.right:compare", needs_gpu=True),
-    Stage("tests", 85, "benchmarks.gpu.checks:run_tests", needs_gpu=True),
-    Stage("sanitizer", 60, "benchmarks.gpu.checks:sanitize", needs_gpu=True),
-    Stage("gather", 45, "benchmarks.gpu.gather:gather"),
+    Stage("tests", 70, "benchmarks.gpu.checks:run_tests", needs_gpu=True),
+    Stage("sanitizer", 50, "benchmarks.gpu.checks:sanitize", needs_gpu=True),
+    Stage("gather", 40, "benchmarks.gpu.gather:gather"),
     Stage("graph", 25, "benchmarks.gpu.epochs:make_graph"),
     Stage("sampling", 30, "benchmarks.gpu.gather:sampling", needs_graph=True),
-    Stage("small_hops", 20, "benchmarks.gpu.small_hops:small_hops"),
+    Stage("small_hops", 15, "benchmarks.gpu.small_hops:small_hops"),
     Stage("quantized", 20, "benchmarks.gpu.gather:quantized"),
-    Stage("ours", 60, "benchmarks.gpu.epochs:ours", needs_graph=True),
+    Stage("ours", 55, "benchmarks.gpu.epochs:ours", needs_graph=True),
     Stage("in_memory", 30, "benchmarks.gpu.epochs:in_memory", needs_graph=True),
-    Stage("pyg", 55, "benchmarks.gpu.epochs:pyg", needs_graph=True),
+    Stage("conventional", 35, "benchmarks.gpu.rivals:conventional", needs_graph=True),
+    Stage("pyg", 45, "benchmarks.gpu.rivals:pyg", needs_graph=True),
+    Stage("launches", 20, "benchmarks.gpu.launches:launches"),
     Stage("growth", 20, "benchmarks.gpu.epochs:growth", needs_graph=True),
     Stage("wholegraph", 15, "benchmarks.gpu.wholegraph:run", needs_graph=True, needs_gpu=True),
 )

@@ -1,7 +1,8 @@
 """Everything that has to be seen on a GPU, in one call of less than ten minutes.
 
     python -m benchmarks gpu                 # on a machine with a GPU
-    python -m benchmarks gpu --only gather   # one stage; may be given several times
+    python -m benchmarks gpu --only gather   # one stage; may be given several times, and may be
+                                             # added to the result that an earlier call has left
     python -m benchmarks gpu --quick         # no GPU: toy sizes in the emulator, no results
 
 It compares batches of every kind of loader, wherever its graph and tables may lie, with the CPU's,
@@ -9,10 +10,10 @@ runs the GPU tests and compute-sanitizer, measures the link, the gather of plain
 rows, small batches by one block and by many, the sampling, and whole epochs of training against
 PyG's loader and against all data in GPU memory, and judges the numbers by the marks of `gpu_marks`.
 Each stage is a process of its own with a time limit, so one that fails or hangs spoils no other.
-`gpu.json` is written anew after every stage, the plot at the end.
+`gpu.json`, `gpu.md` and `gpu_logs.txt` are written anew after every stage, the plot at the end.
 
-Needs the extras test, bench and cuda12 or cuda13; torch-sparse or pyg-lib for PyG's loader. Stages
-whose needs are not there say so in the result.
+Needs torch, PyG, numba and CuPy. All else is optional (see `needs`): the extras test and bench,
+torch-sparse or pyg-lib for PyG's loader. Stages whose needs are not there say so in the result.
 """
 
 from __future__ import annotations
@@ -29,14 +30,21 @@ from typing import Any
 
 from benchmarks import machine
 from benchmarks.gpu import marks as gpu_marks
+from benchmarks.gpu import needs
 from benchmarks.gpu.limited import TAIL_CHARACTERS, Outcome, run_limited
 from benchmarks.gpu.plan import DRY, FULL, FULL_SECONDS, STAGES, Plan, Stage, chosen, stage_seconds
+from benchmarks.gpu.report import TITLE, sections
+from benchmarks.result import markdown
+
+__all__ = ["TITLE", "main", "sections"]
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 RESULTS = REPOSITORY / "benchmarks" / "results"
 DRY_OUT = REPOSITORY / "build" / "gpu_quick"
 LOGS = REPOSITORY / "build" / "gpu_logs"
 DRY_NOTE = "DRY RUN in an emulator on the CPU: no number here says anything. Do not commit it."
+LOG_BYTES, LOGS_BYTES = 1 << 18, 12 << 20  # of one log at its end, and of all in one file
+SAME = ("dry", "plan", "versions", "commit")  # of two calls that make one result
 DRY_APART = "info"  # the stage that is a process of its own in a dry run, too
 NOT_RUN_DRY = "not run (dry)"
 MIN_SECONDS = 3.0  # less is not worth starting a stage for
@@ -66,8 +74,26 @@ class Run:
         note = {"note": DRY_NOTE} if dry else {}
         self.result: dict[str, Any] = {
             **note, "benchmark": "gpu", "quick": plan == DRY, "dry": dry, **environment,
-            "plan": plan._asdict(), "stages": {}, "marks": [],
+            "missing": needs.missing(), "plan": plan._asdict(), "stages": {}, "marks": [],
         }  # fmt: skip
+
+    def go_on(self) -> None:
+        """Keep the stages of the result that is there, if there is one.
+
+        Raises:
+            ValueError: it is of other code, versions or sizes.
+        """
+        path = self.out / "gpu.json"
+        if not path.exists():
+            return
+        before = json.loads(path.read_text())
+        changed = [name for name in SAME if before[name] != self.result[name]]
+        if changed:
+            raise ValueError(
+                f"{path} is of another call, whose {' and '.join(changed)} differ. Name another "
+                f"folder: --out."
+            )
+        self.result["stages"] = before["stages"]
 
     def stages(self, stages: tuple[Stage, ...]) -> None:
         """Run some stages, and write the result after each."""
@@ -80,7 +106,10 @@ class Run:
                     limit = stage_seconds(timed.index(stage), timed, left)
                 print(f"== {stage.name}, at most {limit:.0f} s", flush=True)
                 record = self._stage(stage, Path(folder), limit)
-                self.result["stages"][stage.name] = record
+                found = {**self.result["stages"], stage.name: record}
+                order = [each.name for each in STAGES]
+                names = sorted(found, key=lambda n: order.index(n) if n in order else len(order))
+                self.result["stages"] = {name: found[name] for name in names}
                 self.write()
                 print(f"   {record['status']} after {record['seconds']:.1f} s", flush=True)
 
@@ -126,6 +155,8 @@ class Run:
         part = path.with_suffix(".part")
         part.write_text(json.dumps(self.result, indent=1) + "\n")
         part.replace(path)
+        path.with_suffix(".md").write_text(markdown(self.result, path.stem))
+        (self.out / "gpu_logs.txt").write_text(packed(self.logs))
 
     def finish(self) -> None:
         """Draw the plot and print the marks."""
@@ -138,6 +169,15 @@ class Run:
         marks = [gpu_marks.Mark(**mark) for mark in self.result["marks"]]
         print(gpu_marks.table(marks))
         print(f"{self.result['seconds']:.0f} s; written to {self.out / 'gpu.json'}")
+
+
+def packed(logs: Path) -> str:
+    """Return the ends of all files in a folder in one text: one file is easily carried away."""
+    parts = [
+        f"==== {path.relative_to(logs)}\n{path.read_text(errors='replace')[-LOG_BYTES:]}\n"
+        for path in sorted(logs.rglob("*.*"))
+    ]
+    return "".join(parts)[-LOGS_BYTES:]
 
 
 def run_here(config: Path, log: Path) -> Outcome:
@@ -178,6 +218,11 @@ def main(argv: list[str] | None = None) -> None:
     if args.growth_batches:
         plan = plan._replace(growth_batches=args.growth_batches)
     run = Run(out, args.logs, plan, args.dry, 60 * args.minutes, args.commit)
+    if args.only:
+        try:
+            run.go_on()
+        except ValueError as different:
+            parser.error(str(different))
     if args.dry:
         print(DRY_NOTE)
     run.stages(chosen(args.only))

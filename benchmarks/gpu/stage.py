@@ -10,7 +10,8 @@ import json
 import sys
 from pathlib import Path
 
-from benchmarks.gpu.device import Context, MissingError
+from benchmarks.gpu.device import Context
+from benchmarks.gpu.needs import MissingError
 from benchmarks.gpu.plan import STAGES, Plan
 
 

@@ -43,10 +43,14 @@ def ours_loader(
     context: Context, device: Device, data: Data, train: Tensor, **arguments: Any
 ) -> NeighborLoader:
     """Return our loader on the device."""
-    plan = context.plan
+    return loader_of(context.plan, data, train, device=device.argument, **arguments)
+
+
+def loader_of(plan: Plan, data: Data, train: Tensor, **arguments: Any) -> NeighborLoader:
+    """Return our loader, on the device that `arguments` name."""
     return NeighborLoader(
         data, plan.fanout, input_nodes=train, batch_size=plan.batch_size, shuffle=True,
-        drop_last=True, device=device.argument, seed=SEED, **arguments,
+        drop_last=True, seed=SEED, **arguments,
     )  # fmt: skip
 
 

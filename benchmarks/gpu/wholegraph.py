@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from benchmarks.gpu.device import Context, Device, MissingError, opened
+from benchmarks.gpu.device import Context, Device, opened
 from benchmarks.gpu.gather import random_bytes, random_rows
+from benchmarks.gpu.needs import need
 from benchmarks.gpu.training import load_graph
 from benchmarks.statistics import spread
 
@@ -18,8 +18,7 @@ ROW_BYTES = (100, 400, 512, 1536)
 
 def run(context: Context) -> None:
     """Measure it on the tables and the graph of the other stages."""
-    if importlib.util.find_spec("pylibwholegraph") is None:
-        raise MissingError("pylibwholegraph is not installed")
+    need("pylibwholegraph")
     import pylibwholegraph.torch as wholegraph
 
     comm, _ = wholegraph.init_torch_env_and_create_wm_comm(0, 1, 0, 1)

@@ -44,6 +44,7 @@ OPERATIONS = {
         "mul.out div.Tensor div_.Tensor div.Tensor_mode floor_divide remainder.Scalar "
         "remainder.Tensor clamp clamp_ abs neg"
     ),
+    "products": "mm addmm",  # by cuBLAS, which needs more of a driver
     "new values": (
         "arange arange.start arange.start_step arange.start_out eye eye.m normal_ uniform_ random_ "
         "random_.from random_.to randperm.generator_out bernoulli_.float"
@@ -107,6 +108,11 @@ def _device(given: dict[str, Any]) -> torch.device:
 
 
 def _to_host(value: Any) -> Any:
+    if isinstance(value, Tensor) and not value.is_contiguous():  # no kernel of torch's copies it
+        memory = value.as_strided(
+            (value.untyped_storage().nbytes() // value.element_size(),), (1,), 0
+        )
+        return memory.cpu().as_strided(value.shape, value.stride(), value.storage_offset())
     if isinstance(value, Tensor):
         return value.cpu()
     if isinstance(value, torch.device):

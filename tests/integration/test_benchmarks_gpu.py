@@ -19,19 +19,23 @@ from emulator import emulated
 
 from benchmarks.cpu.cases import BASELINE, available
 from benchmarks.gpu import checks as gpu_checks
+from benchmarks.gpu import claims as gpu_claims
 from benchmarks.gpu import epochs as gpu_epochs
 from benchmarks.gpu import gather as gpu_gather
 from benchmarks.gpu import limited
 from benchmarks.gpu import marks as gpu_marks
 from benchmarks.gpu import plan as gpu_plan
 from benchmarks.gpu import plot as gpu_plot
+from benchmarks.gpu import rivals as gpu_rivals
 from benchmarks.gpu import run as gpu_run
 from benchmarks.gpu import small_run as gpu_small_run
 from benchmarks.gpu import training as gpu_training
-from benchmarks.gpu.device import Context, DryDevice, MissingError
+from benchmarks.gpu.device import Context, DryDevice
 from benchmarks.gpu.limited import Outcome, run_limited
+from benchmarks.gpu.needs import PYG_SAMPLERS, MissingError
 from benchmarks.gpu.plan import DRY, FULL, STAGES, Stage
 from benchmarks.gpu.small_hops import WAYS as SMALL_WAYS
+from benchmarks.result import QUICK_NOTE
 from pyg_direct.ops.cuda.source import FILES, declarations, read_source
 
 NAMES = [stage.name for stage in STAGES]
@@ -60,7 +64,7 @@ def test_a_dry_run(dry: Path) -> None:
         if stage.needs_gpu:
             assert record == {"status": "not run (dry)", "seconds": 0.0, "results": {}}
         elif stage.name == "pyg" and not available(BASELINE):
-            assert record["status"].startswith("not run (PyG's NeighborLoader needs")
+            assert record["status"] == f"not run (not installed: {PYG_SAMPLERS})"
         else:
             assert record["status"] == "ok", record.get("error")
             assert record["results"]
@@ -95,6 +99,11 @@ def test_what_a_dry_run_holds(dry: Path) -> None:
             assert row[kind]["nodes"] > 0
         assert (row["useful_bytes"] > 0) == ("host" in (row["topology"], row["features"]))
         assert "indptr" in row["placement"]
+    for row in [stages["conventional"]["trained"], *stages["conventional"]["alone"]]:
+        assert row["ms"]["n"] == DRY.pyg_rounds
+        assert row["workers"] > 0
+    assert stages["conventional"]["transfer"]["ours"]["ms"]["n"] == DRY.repeats
+    assert all(stages["launches"][size]["launches"] > 0 for size in ("small", "large"))
     assert stages["growth"]["growth"]["batches"] == DRY.growth_batches
     known = gpu_marks.evaluate(stages)  # as if it had been measured
     unknown = {mark.name for mark in known if mark.value is None}
@@ -102,6 +111,14 @@ def test_what_a_dry_run_holds(dry: Path) -> None:
     assert unknown == expected | (set() if available(BASELINE) else {"loader against PyG's best"})
     for _, draw in gpu_plot.PANELS:
         draw(FakeAxis(), stages)
+    found = {row[0]: row[2] for row in gpu_claims.rows(stages) if not row[2].startswith("- (")}
+    # Energy is not readable everywhere.
+    assert len(found.keys() - {"less power of the system in training"}) == 3
+    assert len(list(dry.parent.glob("*.*"))) == 4  # few enough to be carried away
+    report = dry.with_suffix(".md").read_text()
+    assert QUICK_NOTE in report
+    assert "| ours, host |" in report
+    assert "| the conventional way |" in report
 
 
 class FakeAxis:
@@ -119,7 +136,8 @@ def test_the_stages_are_sound() -> None:
         module, _, function = stage.function.partition(":")
         assert callable(getattr(importlib.import_module(module), function))
     assert NAMES.index("graph") < min(NAMES.index(s.name) for s in STAGES if s.needs_graph)
-    value = ["tests", "sanitizer", "gather", "sampling", "ours", "in_memory", "pyg"]
+    value = ["right", "tests", "sanitizer", "gather", "sampling", "ours", "in_memory"]
+    value += ["conventional", "pyg", "launches"]
     assert [name for name in NAMES if name in value] == value
 
 
@@ -363,8 +381,8 @@ def test_useful_bytes() -> None:
 
 
 def test_workers_to_try() -> None:
-    assert gpu_epochs.pyg_worker_counts(16) == [4, 8, 16]
-    assert gpu_epochs.pyg_worker_counts(1) == [1]
+    assert gpu_rivals.worker_counts(16) == [4, 8, 16]
+    assert gpu_rivals.worker_counts(1) == [1]
 
 
 def test_workers_of_pygs_loader_end_when_they_are_done() -> None:
@@ -374,7 +392,7 @@ def test_workers_of_pygs_loader_end_when_they_are_done() -> None:
     list(loader)
     workers = set(multiprocessing.active_children()) - before
     assert len(workers) == 2
-    gpu_epochs.end_workers(loader)
+    gpu_rivals.end_workers(loader)
     assert not any(worker.is_alive() for worker in workers)
 
 

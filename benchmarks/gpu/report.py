@@ -1,0 +1,127 @@
+"""The report of `benchmarks.gpu`, and what the README and the guide say, from its JSON alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from benchmarks.gpu import claims
+from benchmarks.gpu.marks import Stages
+from benchmarks.result import number, quartiles, table
+
+TITLE = "On a GPU"
+WORDS = {True: "pass", False: "**fail**", None: "not known"}
+NO_RESULT = "**No GPU has run this yet**, and there are no figures."
+
+
+def sections(result: dict[str, Any]) -> Iterator[str]:
+    """Yield the lines of a report."""
+    stages = {name: record["results"] for name, record in result["stages"].items()}
+    yield from ["", f"{device(result)}. {result['seconds']:.0f} s for the last call."]
+    for what, use in result["missing"].items():
+        yield f"* Not installed: {what} ({use})."
+    yield from ["", "## Marks", "", *marks(result), "", "## What others have published", ""]
+    measured = {} if result["dry"] else stages
+    yield from table(["", "theirs", "ours"], claims.rows(measured))
+    yield from ["", "## Stages", ""]
+    yield from table(
+        ["", "status", "seconds"],
+        [[n, r["status"], f"{r['seconds']:.0f}"] for n, r in result["stages"].items()],
+    )
+    yield from ["", "## Batches against the CPU's", "", *batches(stages.get("right", {}))]
+    yield from ["", "## Batches with training", "", *trained(stages), *launches(stages)]
+
+
+def device(result: dict[str, Any]) -> str:
+    """Return the first GPU as `python -m pyg_direct.info` named it, or that none was."""
+    if result["dry"]:
+        return "No GPU: the emulator of the tests"
+    lines = result["stages"].get("info", {}).get("results", {}).get("report", [])
+    named = [line.partition(":")[2].strip() for line in lines if line.startswith("GPU 0:")]
+    return named[0] if named else "A GPU that was not named"
+
+
+def marks(result: dict[str, Any]) -> list[str]:
+    """Return the table of marks."""
+    rows = [
+        [
+            f"{mark['name']}: {mark['wanted']}",
+            "-" if mark["value"] is None else number(mark["value"]),
+            WORDS[mark["passed"]],
+            mark["why"],
+        ]
+        for mark in result["marks"]
+    ]
+    return table(["mark", "measured", "", ""], rows)
+
+
+def batches(right: dict[str, Any]) -> list[str]:
+    """Return the table of kinds of loaders and places, with the differences below it."""
+    found: dict[str, dict[str, str]] = right.get("table", {})
+    places = list(dict.fromkeys(place for row in found.values() for place in row))
+    if not found:
+        return ["Not compared."]
+    words = {"": "equal", None: ""}
+    rows = [
+        [kind, *(words.get(row.get(place), "**differs**") for place in places)]
+        for kind, row in found.items()
+    ]
+    wrong = [f"* {k}, {p}: {text}" for k, row in found.items() for p, text in row.items() if text]
+    return [*table(["", *places], rows), *([""] if wrong else []), *wrong]
+
+
+def trained(stages: Stages) -> list[str]:
+    """Return milliseconds, joules and watts of a batch with training, by where it comes from."""
+    ways = {f"ours, {name}": row.get("trained") for name, row in stages.get("ours", {}).items()}
+    ways["ours, all in GPU memory"] = stages.get("in_memory", {}).get("loader", {}).get("trained")
+    ways["batches made beforehand"] = stages.get("in_memory", {}).get("cached batches")
+    ways["the conventional way"] = stages.get("conventional", {}).get("trained")
+    for name in ("PrefetchLoader", "NeighborLoader"):
+        ways[f"PyG's {name}"] = stages.get("pyg", {}).get(name)
+    rows, unread = [], {}
+    for name, record in ways.items():
+        if record is None:
+            continue
+        energy = [number(sum(record[key].values())) if record[key] else "" for key in ENERGY]
+        cores = f"{record['cores']:.2f}"
+        rows.append([name, str(record.get("workers", "")), quartiles(record["ms"]), cores, *energy])
+        unread.update(record["energy_not_readable"])
+    if not rows:
+        return ["Not measured."]
+    head = ["", "workers", "ms a batch (quartiles)", "cores in use", "joules a batch", "watts"]
+    notes = [f"* Energy of the {name}: not readable ({why})." for name, why in unread.items()]
+    return [*table(head, rows), *([""] if notes else []), *notes]
+
+
+ENERGY = ("joules", "watts")
+
+
+def launches(stages: Stages) -> Iterator[str]:
+    """Yield what launches cost, and what came of capturing them as CUDA graphs."""
+    for size, record in stages.get("launches", {}).items():
+        yield from [
+            "",
+            f"A {size} batch with its features takes {record['launches']} launches, "
+            f"{record['thread_ms']:.3f} ms of its thread and {record['wall_ms']:.3f} ms in all.",
+        ]
+        for what, graph in record.get("graphs", {}).items():
+            if graph["works"]:
+                times = ", ".join(f"{n} {v:.3f}" for n, v in graph.items() if n != "works")
+                yield f"* A CUDA graph of {what} works{': ' + times if times else ''}."
+            else:
+                at = f" at `{graph['call']}`" if graph["call"] else ""
+                yield f"* A CUDA graph of {what} does not work: {graph['error']}{at}."
+
+
+def summary(result: dict[str, Any] | None) -> list[str]:
+    """Return what the README says of a committed result, or that there is none."""
+    if result is None:
+        return [NO_RESULT]
+    known = [mark for mark in result["marks"] if mark["passed"] is not None]
+    passed = sum(mark["passed"] for mark in known)
+    return [
+        f"Measured on {device(result)} at commit {result['commit']}: {passed} of {len(known)} "
+        "marks that are known are reached. `benchmarks/results/gpu.md` has the whole run.",
+        "",
+        *marks(result),
+    ]

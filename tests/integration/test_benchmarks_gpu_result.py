@@ -1,0 +1,209 @@
+"""The result of the run on a GPU: made by several calls, on machines where much is missing."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.gpu import claims, needs, report
+from benchmarks.gpu import run as gpu_run
+from benchmarks.gpu.limited import Outcome
+from benchmarks.gpu.plan import DRY, Stage
+
+ROOT = Path(__file__).parents[2]
+# Hides packages from a process and from those that it starts, as if they were not installed.
+HIDING = """
+import importlib.metadata, os, socket, sys
+
+hidden = set(os.environ["HIDDEN"].split())
+bare = "pyg-direct" in hidden  # not installed; the checkout is the current folder
+
+class Hiding:
+    def __init__(self, finder):
+        self.finder = finder
+    def __getattr__(self, name):
+        return getattr(self.finder, name)
+    def find_spec(self, name, path=None, target=None):
+        is_hidden = name.partition(".")[0] in hidden
+        return None if is_hidden else self.finder.find_spec(name, path, target)
+
+sys.meta_path[:] = [Hiding(finder) for finder in sys.meta_path]
+if "network" in hidden:
+    def refused(*arguments, **named):
+        raise OSError("there is no network")
+    socket.getaddrinfo = socket.create_connection = refused
+if bare:
+    sys.path[:] = [p for p in sys.path if not os.path.isdir(os.path.join(p, "pyg_direct"))]
+    found = importlib.metadata.version
+    def version(name):
+        if name == "pyg-direct":
+            raise importlib.metadata.PackageNotFoundError(name)
+        return found(name)
+    importlib.metadata.version = version
+"""
+# What is hidden, and a stage that could use it. PyG itself needs psutil.
+HIDDEN = {
+    "matplotlib": "graph",
+    "torch_sparse pyg_lib": "pyg",
+    "pynvml": "in_memory",
+    "network": "graph",
+    "pyg-direct": "gather",
+    "git": "graph",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("hidden", HIDDEN)
+def test_without_a_package(hidden: str, tmp_path: Path) -> None:
+    """It is named in the result; what needs it is skipped, and nothing fails."""
+    (tmp_path / "sitecustomize.py").write_text(HIDING)
+    paths = [str(tmp_path)] if hidden == "pyg-direct" else [str(tmp_path), str(ROOT)]
+    environment = {**os.environ, "HIDDEN": hidden, "PYTHONPATH": os.pathsep.join(paths)}
+    if hidden == "git":
+        environment["PATH"] = str(tmp_path)
+    command = [sys.executable, "-m", "benchmarks", "gpu", "--dry", "--only", HIDDEN[hidden]]
+    out = tmp_path / "out"
+    done = subprocess.run(
+        [*command, "--out", str(out), "--logs", str(tmp_path / "logs")],
+        env=environment, cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    result = json.loads((out / "gpu.json").read_text())
+    status = result["stages"][HIDDEN[hidden]]["status"]
+    named = {"torch_sparse pyg_lib": needs.PYG_SAMPLERS}.get(hidden, hidden)
+    assert status == ("ok" if named != needs.PYG_SAMPLERS else f"not run (not installed: {named})")
+    if hidden in ("network", "pyg-direct"):  # nothing needs them
+        assert hidden not in result["missing"]
+    else:
+        assert named in result["missing"]
+    assert (out / "gpu.png").exists() == (hidden != "matplotlib")
+    if hidden == "git":
+        assert result["commit"] is None
+    if hidden == "pyg-direct":
+        assert result["versions"]["pyg_direct"] is None
+
+
+def test_stages_that_need_what_is_missing_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(needs, "is_there", lambda module: module != "hypothesis")
+    assert needs.missing()["hypothesis"] == "stages tests and sanitizer"
+    needs.need("pytest")
+    with pytest.raises(needs.MissingError, match="not installed: hypothesis"):
+        needs.need("pytest", "hypothesis")
+
+
+def call(
+    monkeypatch: pytest.MonkeyPatch, out: Path, stages: dict[str, Any], commit: str = "abc"
+) -> dict[str, Any]:
+    """Run made-up stages of one call, and return the result."""
+
+    def fake(command: list[str], limit: float, log: Path, cwd: Path, quick: bool) -> Outcome:
+        config = json.loads(Path(command[-1]).read_text())
+        Path(config["out"]).write_text(json.dumps(stages[config["stage"]]))
+        log.parent.mkdir(exist_ok=True)
+        log.write_text(f"said by {config['stage']}\n")
+        return Outcome(0, 1.0, "")
+
+    monkeypatch.setattr(gpu_run, "run_limited", fake)
+    monkeypatch.setattr(gpu_run.machine, "commit", lambda: commit)
+    run = gpu_run.Run(out, out / "logs", DRY, False, 60, None)
+    run.go_on()
+    run.stages(tuple(Stage(name, 10, "module:function") for name in stages))
+    found: dict[str, Any] = json.loads((out / "gpu.json").read_text())
+    return found
+
+
+def test_a_second_call_adds_to_the_result(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    call(monkeypatch, tmp_path, {"info": {"report": ["GPU 0:   Some GPU, 80 GB"]}, "pyg": {"a": 1}})
+    found = call(monkeypatch, tmp_path, {"gather": {"link": 2}, "pyg": {"a": 3}})
+    results = {name: stage["results"] for name, stage in found["stages"].items()}
+    assert list(results) == ["info", "gather", "pyg"]  # in the order of a whole call
+    assert (results["gather"], results["pyg"]) == ({"link": 2}, {"a": 3})
+    assert "Some GPU, 80 GB." in (tmp_path / "gpu.md").read_text()
+    logs = (tmp_path / "gpu_logs.txt").read_text()
+    assert "==== gather.log\nsaid by gather\n" in logs
+    with pytest.raises(ValueError, match="another call, whose commit differ"):
+        call(monkeypatch, tmp_path, {"gather": {}}, commit="def")
+
+
+def test_logs_are_cut_to_what_can_be_carried_away(tmp_path: Path) -> None:
+    for number in range(60):
+        (tmp_path / f"{number}.txt").write_text(f"{number} " * gpu_run.LOG_BYTES)
+    text = gpu_run.packed(tmp_path)
+    assert len(text) <= gpu_run.LOGS_BYTES < 16 << 20
+    assert text.endswith("9 9 \n")
+
+
+DIFFERS = "batch 0: x: 4 of 8 bytes"
+RIGHT = {"table": {"node": {"default": "", "host": DIFFERS}, "HGT": {"host": ""}}}
+TRAINED = {
+    "ms": {"n": 1, "median": 3.0}, "cores": 0.5, "joules": {"gpu": 2.0, "processor": 1.0},
+    "watts": {"gpu": 200.0, "processor": 100.0}, "energy_not_readable": {},
+}  # fmt: skip
+
+
+def trained(milliseconds: float, watts: float) -> dict[str, Any]:
+    """Return a record of training."""
+    return {**TRAINED, "ms": {"n": 1, "median": milliseconds}, "watts": {"gpu": watts}}
+
+
+def test_the_report_names_what_differs() -> None:
+    lines = report.batches(RIGHT)
+    assert lines[0] == "|  | default | host |"
+    assert lines[2:4] == ["| node | equal | **differs** |", "| HGT |  | equal |"]
+    assert lines[-1] == f"* node, host: {DIFFERS}"
+
+
+def test_the_claims_of_others_have_rows() -> None:
+    stages = {
+        "conventional": {
+            "trained": trained(6.0, 400.0),
+            "transfer": {
+                "rows": 1000.0,
+                "conventional": {"ms": {"median": 4.0}},
+                "ours": {"ms": {"median": 1.0}},
+            },
+        },
+        "ours": {"host": {"trained": trained(4.0, 300.0)}},
+        "in_memory": {"loader": {"trained": trained(2.0, 300.0)}},
+    }
+    ours = [row[2] for row in claims.rows(stages)]
+    assert ours == [
+        "75.0 % (4.000 to 1.000 ms for 1,000 rows)",
+        "1.50 x (6.00 to 4.00 ms a batch)",
+        "25.0 % (400 to 300 W)",
+        "- (the call uses one GPU)",
+        "2.00 x the time (4.00, 2.00 ms a batch)",
+    ]
+    assert all(row[2].startswith("- (") for row in claims.rows({}))
+    stages["ours"]["host"]["trained"]["energy_not_readable"] = {"processor": "no RAPL"}
+    assert "no RAPL" in claims.rows(stages)[2][2]
+
+
+@pytest.mark.parametrize(
+    ("graph", "line"),
+    [
+        ({"works": True, "replayed: thread_ms": 0.5}, "works: replayed: thread_ms 0.500."),
+        ({"works": False, "error": "E: no", "call": "m.py, f: g()"}, "not work: E: no at `m.py"),
+    ],
+)
+def test_the_report_of_graphs(graph: dict[str, Any], line: str) -> None:
+    record = {"launches": 9, "thread_ms": 1.0, "wall_ms": 2.0, "graphs": {"the hops": graph}}
+    lines = list(report.launches({"launches": {"small": record}}))
+    assert lines[1].startswith("A small batch with its features takes 9 launches, 1.000 ms")
+    assert line in lines[2]
+
+
+def test_the_summary() -> None:
+    assert report.summary(None) == [report.NO_RESULT]
+    mark = {"name": "m", "wanted": "w", "value": 2.0, "passed": True, "why": "so"}
+    info = {"results": {"report": ["GPU 0:   Some GPU"]}}
+    result = {"dry": False, "commit": "abc", "marks": [mark, {**mark, "passed": None}],
+              "stages": {"info": info}}  # fmt: skip
+    lines = report.summary(result)
+    assert lines[0].startswith("Measured on Some GPU at commit abc: 1 of 1 marks")
