@@ -223,12 +223,12 @@ class ClusterLoader(SubgraphLoader, torch_geometric.loader.ClusterLoader):
         if partition.sparse_format == "csr":
             ends = swapped_ends(ends)
         batch: Data = copy.copy(self.data)
+        gatherer = self._gatherer()
         sizes = partition.node_perm.numel(), partition.index.numel()
-        for name, value in named_attributes_of(
-            self.data, sizes, node, found.edge[0], self._gatherer()
-        ):
+        for name, value in named_attributes_of(self.data, sizes, node, found.edge[0], gatherer):
             batch[name] = value
         if "num_nodes" in self.data:
             batch.num_nodes = len(node)
         batch.edge_index = self._backend.memory.to_batch(ends, partition.index.device)
+        self._recorder.assembled(batch, gatherer)
         return batch

@@ -71,6 +71,7 @@ class EgoLoader(SubgraphLoader):
         """Gather the attributes of the subgraphs and join them to a batch of graphs."""
         bring, home = self._backend.memory.to_batch, torch.device("cpu")
         batch: Any = Batch()
+        gatherer = self._gatherer()
         batch.batch, batch.ptr = bring(out.seed_of, home), bring(out.ptr, home)
         batch.root_n_id = bring(out.root, home)
         if self.is_sparse_tensor:
@@ -80,7 +81,6 @@ class EgoLoader(SubgraphLoader):
         labels = self.data.y if "y" in self.data else None
         ends = self.data.num_nodes, self.data.num_edges
         of_nodes = isinstance(labels, Tensor) and labels.size(0) == ends[0]
-        gatherer = self._gatherer()
         for name, value in attributes_of(self.data, ends, out.node, out.edge, gatherer):
             if name in UNNAMED:
                 continue
@@ -88,6 +88,7 @@ class EgoLoader(SubgraphLoader):
                 roots = bring(out.node[out.root], self._backend.device)
                 value = gatherer.rows(labels, roots, 0, ends[0])
             batch[name] = value
+        self._recorder.assembled(batch, gatherer)
         return batch
 
 

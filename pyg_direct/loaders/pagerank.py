@@ -46,7 +46,8 @@ class PageRankLoader(EgoLoader):
       falling PageRank, so a column is a position. ``batch.x[batch.context]`` is [b, k, F].
     * `context_mask`: bool [b, k], False where a context has fewer nodes; `context` is 0 there.
     * `pagerank`: float32 [n], of each node for the seed of its graph.
-    * `n_id`: int64 [n], the nodes' ids. `root_n_id`: int64 [b], the rows of the seeds.
+    * `n_id`: int64 [n], the nodes' ids, or the rows of your own `n_id`.
+    * `root_n_id`: int64 [b], the rows of the seeds.
 
     Args:
         data: `Data` with `edge_index`, or with `adj_t`, a `torch_sparse.SparseTensor`.
@@ -114,7 +115,8 @@ class PageRankLoader(EgoLoader):
         """Gather the attributes, and add the contexts."""
         batch = self._joined(out.graphs)
         bring, home = self._backend.memory.to_batch, torch.device("cpu")
-        batch.n_id = out.graphs.node if self._host_ids else bring(out.graphs.node, home)
+        if "n_id" not in batch:  # the user's own, of the same nodes
+            batch.n_id = out.graphs.node if self._host_ids else bring(out.graphs.node, home)
         batch.context, batch.context_mask = bring(out.context, home), bring(out.mask, home)
         batch.pagerank = bring(out.score, home)
         return batch

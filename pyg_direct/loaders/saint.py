@@ -164,10 +164,11 @@ class GraphSAINTSampler(SubgraphLoader, torch_geometric.loader.GraphSAINTSampler
         node, edge_index, edge = out
         batch = self.data.__class__()
         batch.num_nodes = len(node)
+        gatherer = self._gatherer()
         batch.edge_index = self._backend.memory.to_batch(edge_index, self.data.edge_index.device)
         # `data` may have got attributes of edges since the batch was drawn without ids.
         ids = (lambda: self._between(node)[2]) if edge is None else edge
-        for name, value in attributes_of(self.data, (self.N, self.E), node, ids, self._gatherer()):
+        for name, value in attributes_of(self.data, (self.N, self.E), node, ids, gatherer):
             batch[name] = value
         if self.sample_coverage > 0:
             for name, value, index in (
@@ -175,6 +176,7 @@ class GraphSAINTSampler(SubgraphLoader, torch_geometric.loader.GraphSAINTSampler
                 ("edge_norm", self.edge_norm, edge),
             ):
                 batch[name] = self._backend.memory.to_batch(value[index], value.device)
+        self._recorder.assembled(batch, gatherer)
         return batch
 
     def _norms(self) -> tuple[Tensor, Tensor]:

@@ -35,6 +35,7 @@ MADE = {
     "edge_index", "n_id", "e_id", "input_id", "batch", "seed_time", "edge_label_index",
     "edge_label", "edge_label_time", "src_index", "dst_pos_index", "dst_neg_index",
     "_orig_edge_index", "num_sampled_nodes", "num_sampled_edges", "batch_size", "num_nodes",
+    "ptr", "root_n_id",
 }  # fmt: skip
 
 
@@ -265,8 +266,10 @@ def _contents(batch: Data | HeteroData) -> tuple[Counts, _Sizes]:
                 sizes.append((kind, name, size))
         if isinstance(ids := fields.get("n_id"), Tensor):
             nodes += ids.numel()
+        elif kind is None:  # of a loader whose batches have no ids
+            nodes += batch.num_nodes or 0
         if isinstance(ends := fields.get("edge_index"), Tensor):
             edges += ends.shape[-1]
-        if isinstance(ids := fields.get("input_id"), Tensor):
+        if isinstance(ids := fields.get("input_id", fields.get("root_n_id")), Tensor):
             seeds += ids.numel()
     return (1, seeds, nodes, edges), sizes

@@ -159,7 +159,8 @@ def _inner_product(source: Tensor, destination: Tensor) -> Tensor:
 def _checked(links: Tensor, name: str, num_src: int, num_dst: int) -> Tensor:
     """Return links as int64."""
     check_tensor(name, links)
-    if links.dim() != 2 or len(links) != 2 or links.is_floating_point():
+    is_integer = not (links.is_floating_point() or links.is_complex() or links.dtype == torch.bool)
+    if links.dim() != 2 or len(links) != 2 or not is_integer:
         raise ValueError(
             f"{name} must be integers of shape [2, n], got {links.dtype} of shape "
             f"{tuple(links.shape)}."

@@ -129,6 +129,17 @@ def test_an_epoch_goes_on_where_it_was_left(name: str) -> None:
     assert done + epoch(resumed) == whole
 
 
+@pytest.mark.parametrize("name", sorted(set(LOADERS) - {"node2vec", "hgt"}))
+def test_stats_count_what_batches_hold(name: str) -> None:
+    loader = LOADERS[name](**options(name), num_workers=1)
+    batches, stats = list(loader), loader.stats()
+    assert (stats.batches, stats.made) == (len(batches), len(batches))
+    assert stats.nodes == sum(batch.num_nodes for batch in batches)
+    assert stats.edges == sum(batch.num_edges for batch in batches)
+    assert stats.gathered_bytes["x"] == sum(batch.x.nbytes for batch in batches)
+    assert stats.seeds == (40 if name in {"shadow", "pagerank"} else 0)
+
+
 def test_a_state_of_another_law_is_refused() -> None:
     def saint(length: int) -> Any:
         return pyg_direct.GraphSAINTRandomWalkSampler(graph(), 4, length, num_steps=7, seed=0)

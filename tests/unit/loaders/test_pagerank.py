@@ -142,6 +142,13 @@ def test_batches_hold_the_graph_between_the_nodes(edges: int, seed: int, k: int)
         assert batch.x[batch.context].shape == dense.shape
 
 
+def test_an_n_id_of_the_user_stays() -> None:
+    data = graph(60, 0)
+    data.n_id = 100 + torch.arange(25)
+    batch = next(iter(pyg_direct.PageRankLoader(data, 5, batch_size=25)))
+    assert torch.equal(batch.n_id - 100, data.x.eq(batch.x[:, None]).all(2).int().argmax(1))
+
+
 def test_contexts_depend_on_the_graph_alone() -> None:
     data = graph(200, 0)
     other = data.clone()

@@ -99,6 +99,7 @@ def test_a_block_holds_as_many_links_as_memory_allows() -> None:
         ({"links": torch.zeros(2, 0, dtype=torch.int64)}, ValueError, "links is empty"),
         ({"links": torch.zeros(3, 2, dtype=torch.int64)}, ValueError, r"shape \[2, n\]"),
         ({"links": torch.zeros(2, 2)}, ValueError, "must be integers"),
+        ({"links": torch.zeros(2, 2) > 0}, ValueError, "must be integers"),
         ({"links": [[0], [0]]}, TypeError, "links must be a tensor"),
         ({"links": torch.tensor([[5], [0]])}, IndexError, "sources of links"),
         ({"known": torch.tensor([[0], [7]])}, IndexError, "destinations of known"),
