@@ -5,7 +5,8 @@ The orders are that of ids, by "visits", and by `expected_visits` of the loader 
 measured, with its own seeds and fan-outs. Each run is a process of its own: one epoch unmeasured,
 then epochs whose bytes read from the disk and time are counted. Beyond memory it is in a control
 group that has room for what the process itself needs, the neighbour lists, and a quarter of the
-rows; the system's cache is emptied of the graph before. Rounds are interleaved.
+rows; the system's cache is emptied of the graph before. Within memory the cache has all of it.
+Rounds are interleaved.
 
     python -m benchmarks row_order --folder /tmp
 """
@@ -96,7 +97,10 @@ def unlimited() -> Iterator[Limit | None]:
 def call(spec: dict[str, Any], quick: bool, limit_bytes: int | None) -> tuple[Any, str]:
     """Run a child in a group of this size, or in none; return what it found, and how."""
     for path in Path(spec["path"]).iterdir():
-        forget(path)
+        if limit_bytes is None:
+            path.read_bytes()  # so that all of it is in memory
+        else:
+            forget(path)
     command = [*child.PYTHON, "-m", "benchmarks.row_order", "--child", json.dumps(spec)]
     with unlimited() if limit_bytes is None else limited(limit_bytes) as limit:
         done = child.run(command, quick, enter=None if limit is None else limit.enter)

@@ -261,7 +261,7 @@ def test_wrong_arguments(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"data.x cannot be saved in parts: it is quantized"):
         pyg_direct.partition(quantized, path, 2, "hash")
     (tmp_path / "there").mkdir()
-    with pytest.raises(FileExistsError):
+    with pytest.raises(FileExistsError, match="there"):
         pyg_direct.partition(DATA, tmp_path / "there", 2, "hash")
 
 
