@@ -203,6 +203,7 @@ def test_the_fault_is_caught(fault):
     assert FAULTS[fault][1] in broken_by(fault)
 
 
+@pytest.mark.slow
 def test_every_rule_catches_something_or_is_caught_elsewhere():
     """A rule that no planted fault breaks may be a rule that cannot be broken."""
     broken = {rule for fault in FAULTS for rule in broken_by(fault)}

@@ -117,7 +117,7 @@ def test_ids_of_64_bits(monkeypatch: pytest.MonkeyPatch, end: int) -> None:
     assert result.indices.dtype == narrow(900)
 
 
-@pytest.mark.parametrize("num_src", [1 << 31, (1 << 31) - 5])
+@pytest.mark.parametrize("num_src", [pytest.param(1 << 31, marks=pytest.mark.slow), (1 << 31) - 5])
 def test_ids_that_take_all_bits(monkeypatch: pytest.MonkeyPatch, num_src: int) -> None:
     """31 bits of a source, 10 of an edge and the rest of a destination are above 64."""
     monkeypatch.setattr(sorting, "EDGES_PER_BUCKET", 1 << 40)
