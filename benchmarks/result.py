@@ -70,6 +70,9 @@ COMMANDS = {
         Command("beyond_memory", "benchmarks.beyond_memory", "features of four times the memory"),
         Command("partitions", "benchmarks.partitions", "loading over parts that ranks exchange"),
         Command("row_order", "benchmarks.row_order", "rows in files by expected visits"),
+        Command(
+            "parts_accuracy", "benchmarks.parts_accuracy", "accuracy with seeds of one part a batch"
+        ),
         Command("ranks_memory", "benchmarks.ranks_memory", "memory of several ranks"),
         Command(
             "cache_policies", "benchmarks.cache_policies", "rows that caches leave to host memory"

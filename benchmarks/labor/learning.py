@@ -22,6 +22,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "labor, kappa 64": {"sampling": "labor", "batch_dependency": 64},
     "uniform, proximity": {"order": "proximity"},
     "uniform, clusters": {"order": "clusters"},
+    "uniform, parts": {"order": "parts"},  # of a graph in parts
     "labor, kappa 64, proximity": {
         "sampling": "labor",
         "batch_dependency": 64,
@@ -30,7 +31,11 @@ KINDS: dict[str, dict[str, Any]] = {
     "uniform, fan-outs reversed": {"reversed": True},
     "labor, fan-outs reversed": {"sampling": "labor", "reversed": True},
 }
-EQUAL_FANOUTS = tuple(kind for kind, given in KINDS.items() if "reversed" not in given)
+EQUAL_FANOUTS = tuple(
+    kind
+    for kind, given in KINDS.items()
+    if "reversed" not in given and given.get("order") != "parts"
+)
 FANOUTS = ("uniform", "labor", "uniform, fan-outs reversed", "labor, fan-outs reversed")
 
 

@@ -79,9 +79,13 @@ class Rounds:
     def start(self) -> None:
         """Begin; all ranks must."""
         # Unlike `atexit`, it is also called where a process of `multiprocessing` ends.
-        self._exit = multiprocessing.util.Finalize(
-            None, _leave, args=(weakref.ref(self), self._pid), exitpriority=10
+        leaving = multiprocessing.util.Finalize(
+            None,
+            _leave,
+            args=(weakref.ref(self), weakref.ref(self._thread), self._pid),
+            exitpriority=10,
         )
+        weakref.finalize(self._thread, leaving.cancel).atexit = False
         self._thread.start()
 
     def sample(self, batch: BatchInput) -> SampledGraph | None:
@@ -199,7 +203,6 @@ class Rounds:
                 request.done.put((None, problem))
             for offer in self._offers:
                 offer.done.put(([], problem))
-            self._exit.cancel()
 
     def _told(self, text: str) -> str:
         """Tell the others of a failure on this rank, and return what all have told."""
@@ -249,8 +252,16 @@ def _no_more(problem: str) -> ExchangeError:
     )
 
 
-def _leave(rounds: weakref.ref[Rounds], pid: int) -> None:
+_left: list[Rounds] = []  # keep their last collectives until the interpreter is gone
+
+
+def _leave(rounds: weakref.ref[Rounds], thread: weakref.ref[threading.Thread], pid: int) -> None:
     """End rounds where their process ends, while the interpreter can still run them to an end."""
-    alive = rounds()
-    if alive is not None and pid == os.getpid():
+    alive, running = rounds(), thread()
+    if pid != os.getpid():
+        return
+    if alive is not None:
         alive.leave()
+        _left.append(alive)
+    elif running is not None:  # it closes the process group, in which no thread must be ended
+        running.join(LINGER_SECONDS)

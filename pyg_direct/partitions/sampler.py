@@ -20,7 +20,7 @@ from ..core.types import SampledGraph
 from ..files.parts import PartedGraph, parted_graph
 from ..graph.from_pyg import Graph
 from ..ops.devices import HOST, backend_for
-from ..ranks.channel import GROUP_DAYS, Channel
+from ..ranks.channel import GROUP_DAYS, Channel, ExchangeError
 from ..ranks.exchange import gathered, gathered_unless_failed
 from ..ranks.traffic import ExchangeTraffic
 from ..sampling.hops import BatchInput
@@ -31,6 +31,7 @@ from .source import PartSource
 
 WINDOW = 4  # batches of a rank whose requests travel together
 TIMEOUT_SECONDS = 300.0  # of one exchange, unless a loader has a timeout=
+MEETING_SECONDS = 300.0  # that ranks wait for each other, at least, before the first exchange
 
 # What is not exact on parts yet, and its value where it is not asked for.
 REFUSED: dict[str, Any] = {
@@ -98,7 +99,7 @@ class Exchange:
                     f"{self._graph.name} has {self._graph.num_parts} parts, too few for "
                     f"{dist.get_world_size(group)} ranks. Partition the graph into as many."
                 )
-            self._meet(group, timeout_seconds or TIMEOUT_SECONDS)
+            self._meet(group, max(timeout_seconds, MEETING_SECONDS))
             own = dist.new_group(
                 dist.get_process_group_ranks(group),
                 timeout=timedelta(days=GROUP_DAYS),
@@ -129,16 +130,15 @@ class Exchange:
         Raises:
             RuntimeError: some are not, in time.
         """
-        if dist.get_backend(group) != "gloo":  # no other says who is missing; its timeout holds
+        if dist.get_backend(group) != "gloo":  # whose wait cannot be given up
             gathered(None, group, HOST)
             return
         try:
-            dist.monitored_barrier(group, timedelta(seconds=seconds))
-        except RuntimeError as error:
+            Channel(group, seconds).gather(b"")
+        except ExchangeError as error:
             raise RuntimeError(
-                f"Not all ranks have begun to iterate a loader over {self._graph.name} within "
-                f"{seconds:g} s: {error}\nAll must, as their loaders exchange hops and rows. "
-                f"timeout= sets another limit."
+                f"Not all ranks have begun to iterate a loader over {self._graph.name}, as they "
+                f"must, whose loaders exchange hops and rows. {error}"
             ) from error
 
     def gathered(self, value: Any) -> list[Any]:

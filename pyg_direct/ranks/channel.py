@@ -93,6 +93,7 @@ class Channel:
         if group is not None:
             self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
         self.abandoned = threading.Event()  # set where the process ends, whatever the others do
+        self._last: Any = None  # the last collective
         self._collectives = self._idle_rounds = 0
         self._waited_seconds = 0.0
         # By rank; of what they waited each tells in `open`.
@@ -210,6 +211,9 @@ class Channel:
             tensors[0], tensors[1], list(coming), list(sizes), group=self._group, async_op=True
         )
         self._wait(work, monotonic() + self._timeout_seconds)
+        # Gloo's own thread may hold both a moment longer. If that made it free the arrays while the
+        # interpreter ends, it would wait for the interpreter, which aborts the process.
+        self._last = work, tensors
         self._collectives += 1
         self._waited_seconds += perf_counter() - start
 

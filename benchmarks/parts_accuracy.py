@@ -1,0 +1,77 @@
+"""Test accuracy of a model whose batches have seeds of one part, against shuffled seeds.
+
+python -m benchmarks parts_accuracy
+"""
+
+from __future__ import annotations
+
+import tempfile
+from typing import Any
+
+import pyg_direct
+from benchmarks import result
+from benchmarks.labor.graphs import graph
+from benchmarks.labor.learning import CASES, QUICK, curve
+from benchmarks.statistics import compare
+
+TITLE = "Accuracy by the order of seeds over parts"
+PARTS, SEEDS = 4, 5
+METHODS = ("ldg", "metis")
+ORDERS = {"shuffled": "uniform", "by part": "uniform, parts"}  # to the kinds of `learning`
+CASE = next(case for case in CASES if case.name == "debian")
+
+
+def sections(found: dict[str, Any]) -> list[str]:
+    """Return the report."""
+    rows = [
+        [
+            method,
+            f"{row['remote_rows_of_shuffled']:.0%}",
+            f"{row['remote_rows']:.0%}",
+            result.percent(row["test"], "shuffled"),
+            result.percent(row["test"], "by part"),
+            f"{100 * row['test']['difference']:+.2f}",
+            f"{row['test']['p_value']:.2f}",
+        ]
+        for method, row in found["methods"].items()
+    ]
+    head = ["parts by", "remote rows, shuffled", "by part", "accuracy, shuffled, %", "by part, %",
+            "difference", "p"]  # fmt: skip
+    return [
+        "",
+        f"`{found['graph']}` in {found['parts']} parts, a GraphSAGE of two layers, fan-out "
+        f"{found['fanouts']},",
+        f"batches of {found['batch_size']}, {found['epochs']} epochs in one process; mean and "
+        f"standard deviation of",
+        f"{found['seeds']} seeds; p of a permutation test. Remote rows with a rank for each part.",
+        "",
+        *result.table(head, rows),
+    ]
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Run the benchmark."""
+    args = result.parser(__doc__).parse_args(argv)
+    case = QUICK if args.quick else CASE
+    seeds = 2 if args.quick else SEEDS
+    found = result.new_result(
+        "parts_accuracy", args.quick, graph=case.name, parts=PARTS, fanouts=case.fanouts,
+        batch_size=case.batch_size, epochs=case.epochs, seeds=seeds, methods={},
+    )  # fmt: skip
+    data = graph(case.name, None, args.quick)
+    for method in METHODS:
+        with tempfile.TemporaryDirectory() as folder:
+            report = pyg_direct.partition(data, f"{folder}/parts", PARTS, method)
+            parts = pyg_direct.open(f"{folder}/parts")
+            test: dict[str, list[float]] = {name: [] for name in ORDERS}
+            for seed in range(seeds):
+                for name, kind in ORDERS.items():
+                    test[name].append(curve(parts, case, kind, seed)["test"])
+                    print(method, seed, name, test[name][-1], flush=True)
+            row = {"test": compare(test, "by part", "shuffled"), "runs": test}
+            found["methods"][method] = {**report.as_dict(), **row}
+        print(result.write(found, args.out))
+
+
+if __name__ == "__main__":
+    main()
