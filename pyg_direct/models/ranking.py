@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor
 from ..core.arguments import check_bytes, check_callable, check_count, check_ids, check_tensor
 
 Score = Callable[[Tensor, Tensor], Tensor]
-BYTES_PER_PAIR = 4  # of comparisons, beside the score itself
+BYTES_PER_PAIR = 5  # of comparisons, beside the score itself
 
 
 @dataclass(frozen=True)
@@ -93,41 +93,50 @@ def rank_links(
     per_link = num_dst * (destination.element_size() + BYTES_PER_PAIR)
     blocks = torch.split(links, max(1, memory_bytes // per_link), dim=1)
     with torch.no_grad():
-        found = list(_ranked(source, destination, blocks, codes, score or _inner_product))
+        found = [
+            _ranked(source, destination, block, codes, score or _inner_product) for block in blocks
+        ]
     rank, candidates = (torch.cat(part).cpu() for part in zip(*found, strict=True))
     return LinkRanks(rank, candidates)
 
 
 def _ranked(
-    source: Tensor,
-    destination: Tensor,
-    blocks: tuple[Tensor, ...],
-    codes: Tensor | None,
-    score: Score,
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield ranks and numbers of candidates of the links of each block."""
-    num_dst = len(destination)
-    for row, col in blocks:
-        scores = score(source[row], destination)
-        if scores.shape != (len(row), num_dst):
-            raise ValueError(
-                f"score must return one number for each of {len(row)} sources and {num_dst} "
-                f"destinations, got a tensor of shape {tuple(scores.shape)}."
-            )
-        if not bool(scores.isfinite().all()):
-            raise ValueError("Scores must be finite: among those of a block are inf or NaN.")
-        own = scores.gather(1, col[:, None])
-        better, equal = (scores > own).sum(1), (scores == own).sum(1) - 1
-        candidates = torch.full_like(row, num_dst)
-        if codes is not None:
-            link, other = _known_to(codes, row, num_dst)
-            kept = other != col[link]  # the link itself stays
-            link, other = link[kept], other[kept]
-            theirs, ones = scores[link, other], torch.ones_like(link)
-            candidates.index_add_(0, link, ones, alpha=-1)
-            better.index_add_(0, link, (theirs > own[link, 0]).to(better.dtype), alpha=-1)
-            equal.index_add_(0, link, (theirs == own[link, 0]).to(equal.dtype), alpha=-1)
-        yield 1.0 + better.to(torch.float64) + equal.to(torch.float64) / 2, candidates
+    source: Tensor, destination: Tensor, block: Tensor, codes: Tensor | None, score: Score
+) -> tuple[Tensor, Tensor]:
+    """Return ranks and numbers of candidates of some links, whose scores are freed with this call.
+
+    Args:
+        source, destination, score: as given to `rank_links`.
+        block: int64 [2, b], links.
+        codes: of the known links, see `_known_to`; None for none.
+    """
+    (row, col), num_dst = block, len(destination)
+    scores = score(source[row], destination)
+    if scores.shape != (len(row), num_dst):
+        raise ValueError(
+            f"score must return one number for each of {len(row)} sources and {num_dst} "
+            f"destinations, got a tensor of shape {tuple(scores.shape)}."
+        )
+    if not all(bool(bound.isfinite().all()) for bound in scores.aminmax(dim=1)):
+        raise ValueError("Scores must be finite: among those of a block are inf or NaN.")
+    own = scores.gather(1, col[:, None])
+    better, equal = _count(scores > own), _count(scores == own) - 1
+    candidates = torch.full_like(row, num_dst)
+    if codes is not None:
+        link, other = _known_to(codes, row, num_dst)
+        kept = other != col[link]  # the link itself stays
+        link, other = link[kept], other[kept]
+        theirs, ones = scores[link, other], torch.ones_like(link)
+        candidates.index_add_(0, link, ones, alpha=-1)
+        better.index_add_(0, link, (theirs > own[link, 0]).to(better.dtype), alpha=-1)
+        equal.index_add_(0, link, (theirs == own[link, 0]).to(equal.dtype), alpha=-1)
+    return 1.0 + better.to(torch.float64) + equal.to(torch.float64) / 2, candidates
+
+
+def _count(found: Tensor) -> Tensor:
+    """Return how many entries of each row are True, int64 [b]; torch counts faster in 32 bits."""
+    dtype = torch.int32 if found.shape[1] < 2**31 else torch.int64
+    return found.sum(1, dtype=dtype).to(torch.int64)
 
 
 def _known_to(codes: Tensor, row: Tensor, num_dst: int) -> tuple[Tensor, Tensor]:

@@ -88,7 +88,7 @@ def test_a_block_holds_as_many_links_as_memory_allows() -> None:
 
     x = torch.randn(100, 8, requires_grad=True)
     links = torch.randint(100, (2, 10))
-    ranks = pyg_direct.rank_links(x, x, links, score=score, memory_bytes=100 * 8 * 4)
+    ranks = pyg_direct.rank_links(x, x, links, score=score, memory_bytes=100 * 9 * 4)
     assert shapes == [(4, 100), (4, 100), (2, 100)]
     assert not ranks.rank.requires_grad
 
