@@ -42,8 +42,38 @@ TIMES = (
 LAWS = "tests/kernels/test_philox.py tests/statistics/test_statistics.py"
 SORTING = "tests/unit/graph/test_coo_to_csc.py"
 DAMAGED = "tests/unit/files/test_saved_parts.py tests/unit/files/test_damaged_graphs.py"
+PUSH = "pyg_direct/kernels/push.py"
+OF_PAGERANK = "tests/unit/loaders/test_pagerank.py"
 
 FAULTS = [
+    Fault(
+        "PageRank: mass that cannot go on is lost",
+        PUSH,
+        "        for e in range(first, max(last, first + 1)):",
+        "        for e in range(first, last):",
+        OF_PAGERANK,
+    ),
+    Fault(
+        "PageRank: scores do not count what is on its way",
+        PUSH,
+        "found = mass[u, 0] + alpha * mass[u, 1]",
+        "found = mass[u, 0]",
+        OF_PAGERANK,
+    ),
+    Fault(
+        "PageRank: of equal scores the last node found comes first",
+        PUSH,
+        "found > score[i, j - 1]",
+        "found >= score[i, j - 1]",
+        OF_PAGERANK,
+    ),
+    Fault(
+        "PageRank: the table of a seed's nodes is not cleared for the next",
+        PUSH,
+        "        clear_table(node, count, keys, np.uint64(shift))",
+        "        clear_table(node, 0, keys, np.uint64(shift))",
+        OF_PAGERANK,
+    ),
     Fault(
         "the transpose of a matrix has its positions one off",
         AGGREGATE,

@@ -13,14 +13,23 @@ SAINT = "pyg_direct/loaders/saint.py"
 EGO = "pyg_direct/loaders/ego.py"
 SWAP = "pyg_direct/loaders/swap.py"
 WALKS = "pyg_direct/loaders/walks.py"
+PAGERANK = "pyg_direct/loaders/pagerank.py"
 
 OF_SAINT = "tests/unit/loaders/test_saint.py"
 OF_SHADOW = "tests/unit/loaders/test_shadow.py"
+OF_PAGERANK = "tests/unit/loaders/test_pagerank.py"
 OF_CLUSTER = "tests/unit/loaders/test_cluster.py"
 SWAPPED = "tests/loader/test_swapped.py"
 LAWS = "tests/statistics/test_family_laws.py"
 
 FAULTS = [
+    Fault(
+        "PageRank: scores are in the order of contexts, not of the batch's rows",
+        PAGERANK,
+        "return _Found(graphs, context, mask, score[by_place])",
+        "return _Found(graphs, context, mask, score)",
+        OF_PAGERANK,
+    ),
     Fault(
         "GraphSAINT: coefficients over the same few subgraphs",
         SAINT,
