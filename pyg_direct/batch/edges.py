@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from itertools import accumulate
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 from torch_geometric import EdgeIndex
 from torch_geometric.data import Data, HeteroData
@@ -31,8 +32,8 @@ class SampledEdges(EdgeIndex):
 
     An `EdgeIndex` with sort order ``"col"``, its sparse size (number of sources, number of
     destinations), its `indptr`, and `hops`. It shares the memory of the tensor it is made of.
-    Copies (`.to()`, `pin_memory`, `clone`, pickling) have all this, too; any other operation gives
-    what it gives for an `EdgeIndex`, without the hops.
+    Copies (`.to()`, `pin_memory`, `clone`, pickling) and `detach` have all this, too; any other
+    operation gives what it gives for an `EdgeIndex`, without the hops.
 
     Args:
         edge_index: int64 or int32 [2, E], contiguous. Not checked.
@@ -83,6 +84,9 @@ class SampledEdges(EdgeIndex):
         source = args[0] if func in COPIES else None
         hops = source.hops if isinstance(source, SampledEdges) else None
         out = super().__torch_dispatch__(func, types, args, kwargs)
+        if func is torch.ops.aten.detach.default and isinstance(args[0], SampledEdges):
+            hops, indptr = args[0].hops, cached_indptr(args[0])  # PyG gives a plain tensor
+            return out if hops is None else SampledEdges(out, hops, indptr)
         indptr = cached_indptr(out) if isinstance(out, EdgeIndex) else None
         if hops is None or indptr is None:
             return out

@@ -23,11 +23,14 @@ from torch.utils._pytree import tree_map as tree_map
 from torch.utils._pytree import tree_map_only as tree_map_only
 from torch.utils.data import DataLoader, Sampler
 
+# What `.to()` calls.
+to_copy: Any = torch.ops.aten._to_copy.default
+
 # Operations that give the same elements again, elsewhere or in another dtype. Those of `.to()` and
 # `pin_memory()` have private names.
 COPIES = {
     torch.ops.aten.clone.default,
-    torch.ops.aten._to_copy.default,
+    to_copy,
     torch.ops.aten._pin_memory.default,
     torch.ops.aten.alias.default,
 }

@@ -50,47 +50,39 @@ def sum_by_heads(
 
 
 @kernel
-def spread_by_heads(
-    indptr: Ints,  # [m + 1], of the lists of edges that leave each source
-    position: Ints,  # [E], the edges of each list, each in [0, E)
-    index: Ints,  # [E], the destination of each edge in the order of `position`, each in [0, n)
-    weight: Floats,  # [E, H], by edge
-    x: Floats,  # [m, H * C], C-contiguous
-    grad: Floats,  # [n, H * C], of the output of `sum_by_heads`, C-contiguous
-    first: int,  # the range of sources to do
-    last: int,
-    grad_x: Floats,  # [m, H * C] out
-    grad_weight: Floats,  # [E, H] out, by edge
+def dot_by_heads(
+    first_index: Ints,  # [E], each in [0, n)
+    second_index: Ints,  # [E], each in [0, m)
+    first_rows: Floats,  # [n, H * C], C-contiguous
+    second_rows: Floats,  # [m, H * C], C-contiguous
+    begin: int,  # the range of edges to do
+    end: int,
+    out: Floats,  # [E, H] out
 ) -> None:
-    """Return the gradients of `sum_by_heads`; each row of `grad` is read once for both.
+    """Multiply the rows at both ends of each edge, and sum up head by head.
 
-    Example: with the example there and the gradient [[1, 2]], the row 0 gets [3 * 1, 0 * 2] and
-    its edge [1 * 1, 2 * 10].
+    Example: two heads of one column; the edge (0, 1) of rows [[1, 2]] and [[7, 8], [1, 10]] gives
+    [1 * 1, 2 * 10].
     """
-    heads, end = np.uint64(weight.shape[1]), np.uint64(indptr[last])
-    columns = np.uint64(x.shape[1]) // heads
+    heads, last = np.uint64(out.shape[1]), np.uint64(end)
+    columns = np.uint64(first_rows.shape[1]) // heads
     whole = columns // LANES * LANES
-    address, row_bytes = grad.ctypes.data, grad.strides[0]
-    lanes = np.empty(LANES, x.dtype)
-    for j in range(np.uint64(first), np.uint64(last)):
-        for c in range(np.uint64(x.shape[1])):
-            grad_x[j, c] = 0
-        for at in range(np.uint64(indptr[j]), np.uint64(indptr[j + ONE])):
-            if at + PREFETCH_DISTANCE < end:
-                prefetch_address(address + index[at + PREFETCH_DISTANCE] * row_bytes)
-            e, i = np.uint64(position[at]), np.uint64(index[at])
-            for h in range(heads):
-                w, begin = weight[e, h], h * columns
-                for c in range(begin, begin + columns):
-                    grad_x[j, c] += w * grad[i, c]
+    address, row_bytes = second_rows.ctypes.data, second_rows.strides[0]
+    lanes = np.empty(LANES, first_rows.dtype)
+    for e in range(np.uint64(begin), last):
+        if e + PREFETCH_DISTANCE < last:
+            prefetch_address(address + second_index[e + PREFETCH_DISTANCE] * row_bytes)
+        i, j = np.uint64(first_index[e]), np.uint64(second_index[e])
+        for h in range(heads):
+            start = h * columns
+            for lane in range(LANES):
+                lanes[lane] = 0
+            for c in range(start, start + whole, LANES):
                 for lane in range(LANES):
-                    lanes[lane] = 0
-                for c in range(begin, begin + whole, LANES):
-                    for lane in range(LANES):
-                        lanes[lane] += grad[i, c + lane] * x[j, c + lane]
-                for c in range(begin + whole, begin + columns):
-                    lanes[np.uint64(0)] += grad[i, c] * x[j, c]
-                total = lanes[np.uint64(0)]
-                for lane in range(ONE, LANES):
-                    total += lanes[lane]
-                grad_weight[e, h] = total
+                    lanes[lane] += first_rows[i, c + lane] * second_rows[j, c + lane]
+            for c in range(start + whole, start + columns):
+                lanes[np.uint64(0)] += first_rows[i, c] * second_rows[j, c]
+            total = lanes[np.uint64(0)]
+            for lane in range(ONE, LANES):
+                total += lanes[lane]
+            out[e, h] = total

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
+import sys
 import warnings
-from dataclasses import dataclass
-from itertools import chain
+from contextlib import nullcontext
 from typing import Any, TypeVar, cast
 
 import torch
@@ -14,47 +15,19 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parameter import is_lazy
 from torch_geometric.data import Data, HeteroData
 
-from ..batch.edges import SampledEdges
 from ..core.arguments import check_flag
 from ..core.private_torch import compiled_in_place, in_backward
 from ..loading.base import DirectLoader
 from ..loading.hops import hand_out_hops
-from .arguments import (
-    copied_tensors,
-    has_hops,
-    kind_of,
-    map_edges,
-    modes_of,
-    modes_of_torch,
-    run_plain,
-    tensors_of,
-)
+from .arguments import copied_tensors, edges_in, run_plain, tensors_of
+from .batch_run import BatchRun
+from .batch_sizes import BatchSizes, Entered, NotAPrefix
+from .batch_tensor import leave
 from .certificate import Certificate
-from .cutter import CutError, cut
-from .model_state import ModelState, Recorded
-from .modes import same_generators
-from .prefixes import NotAPrefix, Prefixes
-from .tracer import is_recorded_through
-from .trimmed import TrimmedModel
+from .costs import StepCosts
+from .modes import eagerly
 
 M = TypeVar("M", bound=torch.nn.Module)
-
-MAX_CUTS = 8  # kinds of arguments and modes; a model called in more ways runs as it is
-
-
-@dataclass
-class _Way:
-    """A trimmed model for one kind of arguments and modes.
-
-    Attributes:
-        trimmed: the model.
-        recorded: what it was recorded with.
-        is_new: whether it has not been compared with the plain model.
-    """
-
-    trimmed: TrimmedModel
-    recorded: Recorded
-    is_new: bool = True
 
 
 class Acceleration:
@@ -72,57 +45,34 @@ class Acceleration:
         self._refuted = False  # numbers differ, or a step failed: plain for all that comes
         self._certificate = Certificate() if certify else None
         self._forward = plain.forward
-        self._recorded_again = 0
-        self._ways: dict[Any, _Way | None] = {}
-        self._lazy: list[str] = []  # parameters and buffers that the last call found without shape
-        self._signature = inspect.signature(plain.forward)
-        parameters = self._signature.parameters.values()
-        plain_kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-        self._has_plain_parameters = all(p.kind in plain_kinds for p in parameters)
-        self._positional = tuple(p.name for p in parameters if p.kind == plain_kinds[0])
-        self._required = {p.name for p in parameters if p.default is inspect.Parameter.empty}
+        self._may_be_lazy = True
+        self._costs = StepCosts()
+        self._forms: dict[str, str] = {}
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run the model: trimmed where the arguments hold sampled edges, else as it is."""
-        values = (*args, *kwargs.values())
-        if not any(map(has_hops, values)):
-            if any(isinstance(value, (Data, HeteroData)) for value in values):
+        """Run the model: on the needed rows where arguments hold sampled edges, else as it is."""
+        args, kwargs = self._without_counts(args, kwargs)
+        edges = list(edges_in((args, kwargs)))
+        if not edges:
+            if any(isinstance(value, (Data, HeteroData)) for value in (*args, *kwargs.values())):
                 self._give_up("its forward takes a whole Data; let it take x and edge_index")
             return self._forward(*args, **kwargs)
         if self._refuted:
             return run_plain(self._forward, args, kwargs)
-        inputs = self._inputs(args, kwargs)
-        way = self._way(inputs)
         try:
-            batch = way.trimmed.batch_of(inputs) if way is not None else None
+            sizes = BatchSizes(edges)
         except NotAPrefix:  # the user changed what the sampler gave
-            batch = None
-        if way is None or batch is None:
             return run_plain(self._forward, args, kwargs)
-        if way.trimmed.is_small(batch[1]):
-            out = run_plain(self._forward, args, kwargs)
-            try:
-                return way.trimmed.seeds_of(out, batch[1])
-            except (NotAPrefix, KeyError, TypeError, ValueError):  # another structure
-                return out
-        return self._trimmed(way, batch, inputs, args, kwargs)
+        if self._is_lazy() or (self._same_as_plain() and not self._costs.pay(sizes.num_edges)):
+            return sizes.seeds_of(run_plain(self._forward, args, kwargs))
+        return self._on_needed_rows(sizes, args, kwargs)
 
-    def _trimmed(
-        self,
-        way: _Way,
-        batch: tuple[dict[str, Any], Prefixes],
-        inputs: dict[str, Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> Any:
-        """Run a trimmed model if it gives the numbers of the plain one, else the plain one."""
-        reason = ""
+    def _on_needed_rows(self, sizes: BatchSizes, args: Any, kwargs: Any) -> Any:
+        """Run the model on the needed rows if that gives its numbers, else as it is."""
         try:
-            reason = self._compared(way, batch[1], inputs, args, kwargs)
+            reason = self._compared(sizes, args, kwargs)
             if not reason:
-                return way.trimmed.run(*batch)
-        except NotAPrefix:
-            pass
+                return self._step(sizes, args, kwargs)
         except torch.cuda.OutOfMemoryError:
             raise
         except Exception as error:
@@ -130,105 +80,70 @@ class Acceleration:
                 raise
             reason = f"it fails on some of the rows ({type(error).__name__}: {error})"
         out = run_plain(self._forward, args, kwargs)  # raises what is a mistake in the arguments
-        if reason:
-            self._refuted, self.reason = True, ""
-            self._give_up(reason)
+        self._refuted, self.reason = True, ""
+        self._give_up(reason)
         return out
 
-    def _compared(
-        self,
-        way: _Way,
-        prefixes: Prefixes,
-        inputs: dict[str, Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> str:
-        """Return in what a trimmed model differs from the plain one, if that is to be looked at."""
-        if self._certificate is None or not way.trimmed.same_as_plain or in_backward():
+    def _step(self, sizes: BatchSizes, args: Any, kwargs: Any) -> Any:
+        """Run the forward on tensors that compute needed rows, and return those of the seeds."""
+        run = BatchRun(sizes.device, self.all_statistics)
+        with eagerly() if "torch._dynamo" in sys.modules else nullcontext():
+            entered = Entered(run, sizes)
+            given, named = entered.of((args, kwargs))
+            out = sizes.seeds_of(self._forward(*given, **named), leave)
+            entered.write_back()
+        self._costs.learn(sizes.num_edges, run.entries, run.calls, run.products)
+        if run.sums or not self._forms:  # a batch without edges has none
+            self._forms = run.forms()
+        return out
+
+    def _compared(self, sizes: BatchSizes, args: Any, kwargs: Any) -> str:
+        """Return in what a step differs from the plain model, if that is to be looked at."""
+        if self._certificate is None or not self._same_as_plain() or in_backward():
             return ""
-        if not self._certificate.is_due(way.recorded.attributes_changed() or way.is_new):
+        if not self._certificate.is_due():
             return ""
-        way.is_new = False
 
         def accelerated() -> Any:
-            given = copied_tensors(inputs)
-            return way.trimmed.run(*way.trimmed.batch_of(given)), tensors_of(given)
+            given = copied_tensors((args, kwargs))
+            return self._step(sizes, *given), tensors_of(given)
 
         def plain(twin: torch.nn.Module) -> Any:
             given = copied_tensors((args, kwargs))
-            out = way.trimmed.seeds_of(run_plain(twin.forward, *given), prefixes)
-            return out, tensors_of(self._inputs(*given))
+            return sizes.seeds_of(run_plain(twin.forward, *given)), tensors_of(given)
 
         return self._certificate.check(self.plain, accelerated, plain)
 
+    def _is_lazy(self) -> bool:
+        """Whether parameters get their shapes from a batch, which has to be a plain one."""
+        if self._may_be_lazy:
+            tensors = itertools.chain(self.plain.parameters(), self.plain.buffers())
+            self._may_be_lazy = any(map(is_lazy, tensors))
+        return self._may_be_lazy
+
+    def _same_as_plain(self) -> bool:
+        """Whether the numbers are meant to be those of the plain model."""
+        if self.all_statistics:
+            return True
+        modules = self.plain.modules()
+        return not any(m.training and getattr(m, "running_mean", None) is not None for m in modules)
+
     def forms(self) -> dict[str, str]:
-        """Return how each call of a layer runs, by its name in the recorded model."""
-        return {
-            k: v
-            for way in self._ways.values()
-            if way is not None
-            for k, v in way.trimmed.forms.items()
-        }
+        """Return how the last step on needed rows ran: its sums, and what needed all rows.
 
-    def _inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Return the arguments by name, without the counts that `trim_to_layer` of PyG takes."""
-        given = dict(zip(self._positional, args, strict=False))
-        names = given.keys() | kwargs.keys()
-        known = len(names) == len(args) + len(kwargs) and names >= self._required
-        if self._has_plain_parameters and known and names <= self._signature.parameters.keys():
-            inputs = {**given, **kwargs}
-        else:  # takes longer than all else that a small batch needs
-            inputs = self._bound(args, kwargs)
-        for name in [name for name in inputs if name.startswith("num_sampled_")]:
-            parameter = self._signature.parameters.get(name)
-            if parameter is not None and parameter.default is None:
-                inputs.pop(name)
-        return inputs
+        `sums` are ``products`` with a sparse matrix, ``messages`` that are written down, or both;
+        `all rows` names the operations of torch that ran on all rows of the batch.
+        """
+        return dict(self._forms)
 
-    def _bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Return the arguments by name as Python binds them, or raise its TypeError."""
-        inputs = self._signature.bind(*args, **kwargs).arguments
-        for name, parameter in self._signature.parameters.items():
-            if parameter.kind == inspect.Parameter.VAR_KEYWORD:
-                inputs.update(inputs.pop(name, {}))
-        return inputs
-
-    def _way(self, inputs: dict[str, Any]) -> _Way | None:
-        key = self._key(inputs)
-        way = self._ways.get(key)
-        if way is not None and way.recorded.parts_changed():
-            del self._ways[key]
-            self._recorded_again += 1
-        if key not in self._ways:
-            named = chain(self.plain.named_parameters(), self.plain.named_buffers())
-            lazy = [name for name, value in named if is_lazy(value)]
-            if lazy and lazy != self._lazy:  # this call may initialise them; the next one is cut
-                self._lazy = lazy
-                return None
-            if len(self._ways) + self._recorded_again >= MAX_CUTS:
-                self._give_up(f"it was called in more than {MAX_CUTS} ways, the last: {key[1]}")
-                return None
-            self._ways[key] = self._new_way(inputs)
-        return self._ways[key]
-
-    def _new_way(self, inputs: dict[str, Any]) -> _Way | None:
-        plain = map_edges(inputs, SampledEdges.as_tensor)
-        training, state = self.plain.training, ModelState(self.plain)
-        try:
-            with same_generators(self.plain.parameters()), torch.inference_mode(False):
-                pieces = cut(self.plain, plain, training=training)
-                trimmed = TrimmedModel(pieces, plain, self.all_statistics, training)
-            return _Way(trimmed, Recorded(self.plain, is_recorded_through))
-        except CutError as error:
-            self._give_up(str(error))
-        except Exception as error:  # a forward may hold anything
-            self._give_up(f"its forward cannot be recorded ({type(error).__name__}: {error})")
-        finally:
-            # The trials ran without gradients, and before torch 2.5 autocast would give the step
-            # the copies of the weights that it made for them.
-            torch.clear_autocast_cache()
-            state.restore()
-        return None
+    def _without_counts(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        """Leave out the counts that `trim_to_layer` of PyG takes: rows are left out already."""
+        if any(name.startswith("num_sampled_") for name in kwargs):
+            parameters = inspect.signature(self._forward).parameters
+            for name in [n for n in kwargs if n.startswith("num_sampled_")]:
+                if name in parameters and parameters[name].default is None:
+                    kwargs = {k: v for k, v in kwargs.items() if k != name}
+        return args, kwargs
 
     def _give_up(self, reason: str) -> None:
         if not self.reason:
@@ -238,13 +153,6 @@ class Acceleration:
                 stacklevel=6,
             )
 
-    def _key(self, inputs: dict[str, Any]) -> tuple[Any, ...]:
-        return (
-            tuple(modes_of(self.plain)),
-            tuple((name, kind_of(value)) for name, value in inputs.items()),
-            modes_of_torch(),
-        )
-
 
 def accelerate(
     model: M, *loaders: DirectLoader, batch_norm: str = "all", certify: bool = True
@@ -253,24 +161,21 @@ def accelerate(
 
     The seeds' outputs of an L-layer model depend on ever fewer rows from layer to layer. A sampled
     batch lists nodes and edges hop by hop, edges by destination, so what layer l needs are the
-    first rows and the first edges of the batch, and the edges are a CSR matrix already. Layers
-    whose messages are their sources' rows (SAGEConv, GCNConv, GINConv, GraphConv, with sum, mean,
-    max or min) run as one sparse product over a prefix of that matrix, without writing messages
-    down; all others on a prefix of the edges. Everything between runs on the rows that are still
-    needed. Layers that normalise by degree do so over the whole batch, as in the plain model
-    (PyG's `trim_to_layer` changes the numbers of GCNConv). Small batches, whose steps take the time
-    of Python, run through the plain model, which is faster there.
+    first rows and the first edges of the batch. The model's own forward runs at each step, on
+    tensors of full shape that compute nothing until rows are asked for, and then those that are
+    needed; nothing of it is recorded. A sum of gathered rows, times a weight for each edge where
+    there is one, is one sparse product, without messages; of all other operations of torch, those
+    that keep rows apart run on the needed rows, and the rest on all rows. Layers that normalise by
+    degree do so over the whole batch, as in the plain model (PyG's `trim_to_layer` changes the
+    numbers of GCNConv). Small batches, whose steps take the time of Python, run through the plain
+    model, which is faster there, as do those that give lazy parameters their shapes.
 
-    The forward is recorded at the first batch (of a model with lazy parameters, at the first one
-    after that which initialises them), by `torch.fx` and by trials on a few rows. A model
-    that cannot be cut runs as it is; one warning says why.
-
-    A recording cannot see everything: a custom backward, numbers drawn by Python, globals. So the
-    1st, the 64th and each 4,096th step on the needed rows, and those after a number, text or flag
-    of the model was changed, are also computed by the plain model, with dropout left out of both.
-    If outputs, gradients, buffers or what the forward stores differ by more than rounding does
-    (1e-3 of the largest number for float32, 1e-7 for float64, 0.1 for less precise dtypes), one
-    warning says in what, and the plain model runs from then on.
+    Code that takes the memory of a tensor, or asks for its exact type, cannot be served. So the
+    1st, the 64th and each 4,096th step on the needed rows are also computed by the plain model,
+    with dropout left out of both. If outputs, gradients, buffers or what the forward stores differ
+    by more than rounding does (1e-3 of the largest number for float32, 1e-7 for float64, 0.1 for
+    less precise dtypes), or a step fails, one warning says in what, and the plain model runs from
+    then on.
 
     Args:
         model: any model; its parameters, state_dict, class and attributes are those of the result,
@@ -289,7 +194,7 @@ def accelerate(
         A model of the same class with the same signature. On batches of `loaders`, its outputs are
         those of the *seeds*: [batch_size, C], or a dict with the seeds' rows of each node type
         (``out[:batch.batch_size]``, and rows picked by `edge_label_index`, are as always). On plain
-        tensors it does what the model does. `result.acceleration.forms()` tells how layers run.
+        tensors it does what the model does. `result.acceleration.forms()` tells how a step ran.
 
     Raises:
         TypeError: not a module, or not a loader of ours.

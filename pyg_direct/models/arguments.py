@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from ..batch.edges import SampledEdges
 from ..core.private_torch import tree_leaves, tree_map
 
 
-def has_hops(value: Any) -> bool:
-    """Whether there are sampled edges in a value."""
-    if isinstance(value, Mapping):
-        return any(map(has_hops, value.values()))
-    return isinstance(value, SampledEdges)
+def edges_in(value: Any, key: Any = None) -> Iterator[tuple[Any, SampledEdges]]:
+    """Yield the sampled edges in containers, each with the key that it has in a mapping."""
+    if isinstance(value, SampledEdges):
+        yield key, value
+    elif isinstance(value, Mapping):
+        for name, part in value.items():
+            yield from edges_in(part, name)
+    elif type(value) in (tuple, list):
+        for part in value:
+            yield from edges_in(part, key)
 
 
 def map_edges(value: Any, change: Any) -> Any:
@@ -47,36 +51,6 @@ def copied_tensors(value: Any) -> Any:
     return tree_map(copied, value)
 
 
-def tensors_of(inputs: Mapping[str, Any]) -> list[Tensor]:
+def tensors_of(value: Any) -> list[Tensor]:
     """Return the tensors among arguments, beside edges: a forward may have written to them."""
-    leaves = tree_leaves({name: inputs[name] for name in sorted(inputs)})
-    return [leaf.detach() for leaf in leaves if type(leaf) is Tensor]
-
-
-def modes_of(module: torch.nn.Module) -> list[Any]:
-    """Return what modules a model has, and their modes: a recorded forward holds for them only."""
-    found: list[Any] = []
-    rest = [module]
-    while rest:
-        module = rest.pop()
-        found += (id(module), module.training)
-        rest += [child for child in module._modules.values() if child is not None]
-    return found
-
-
-def modes_of_torch() -> tuple[Any, ...]:
-    """Return the settings of torch that a forward may ask for and decide by."""
-    devices = ("cpu", "cuda")
-    mixed = [(torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in devices]
-    return (*mixed, torch.get_default_dtype(), torch.get_num_threads(), torch.is_grad_enabled())
-
-
-def kind_of(value: Any) -> Any:
-    """Return what has to be the same of an argument for a recorded forward to hold."""
-    if isinstance(value, SampledEdges):
-        value = value.as_tensor()  # what a subclass is asked goes through Python
-    if isinstance(value, Tensor):
-        return value.dtype, value.dim()
-    if isinstance(value, Mapping):
-        return tuple((key, kind_of(v)) for key, v in value.items())
-    return type(value), str(value)
+    return [leaf.detach() for leaf in tree_leaves(value) if type(leaf) is Tensor]

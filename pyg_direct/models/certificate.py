@@ -1,7 +1,7 @@
 """A comparison of an accelerated model with the plain one, on the first batch and some later ones.
 
-An accelerated model replays what was recorded of its forward. Whatever a recording cannot see, such
-as a custom backward, a context, a changed attribute or a number drawn by Python, makes the numbers
+An accelerated model runs the user's own forward on tensors of which some rows are computed. What
+such a tensor cannot stand for (code that takes its memory, or asks for its type) makes the numbers
 differ; so they are compared where they are used: on the user's batches.
 """
 
@@ -20,11 +20,9 @@ from torch.overrides import TorchFunctionMode
 from ..core.private_torch import tree_leaves, without_hooks
 from .model_state import ModelState
 from .modes import eagerly, same_generators
-from .prefixes import NotAPrefix
 
 CALLS = (1, 64)  # that are compared, counted from 1, and each multiple of EVERY
 EVERY = 4096
-MAX_CHANGES = 64  # comparisons because attributes have changed; then those of `CALLS` only
 # The largest difference, in parts of the largest number of the plain model, by dtype. Products over
 # other numbers of rows round differently, those of TF32 and half precision more so.
 ALLOWED = {torch.float64: 1e-7, torch.float32: 1e-3}
@@ -60,18 +58,12 @@ class Certificate:
     """
 
     def __init__(self) -> None:
-        self._calls = self._changes = 0
+        self._calls = 0
 
-    def is_due(self, changed: bool) -> bool:
-        """Count a call, and return whether it is to be compared.
-
-        Args:
-            changed: whether attributes of the model have other values than at the last call.
-        """
+    def is_due(self) -> bool:
+        """Count a call, and return whether it is to be compared."""
         self._calls += 1
-        self._changes += changed
-        due = changed and self._changes <= MAX_CHANGES
-        return due or self._calls in CALLS or self._calls % EVERY == 0
+        return self._calls in CALLS or self._calls % EVERY == 0
 
     def check(
         self,
@@ -102,7 +94,7 @@ class Certificate:
             state.restore()
         try:
             found = _outcome(accelerated, model, parameters)
-        except (NotAPrefix, torch.cuda.OutOfMemoryError):  # the call itself takes another way
+        except torch.cuda.OutOfMemoryError:  # the call itself takes another way
             return ""
         except Exception as error:
             return f"it fails on some of the rows ({type(error).__name__}: {error})"

@@ -1,46 +1,42 @@
-"""How a layer of a trimmed model is called, and on which batches the calls pay."""
+"""On which batches a step on the needed rows pays."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Literal, TypeAlias
-
-# How a layer is called, the cheapest first:
-# * product: a sparse product on a prefix of the CSR matrix, with (source rows, destination rows);
-# * square product: the same for a layer that takes one x for both ends;
-# * gcn: a sparse product whose degrees are those of the whole batch;
-# * pair: on trimmed edges with (source rows, destination rows);
-# * square: on trimmed edges with the source rows for both ends;
-# * whole: on the whole batch, as its rows depend on more than their own edges.
-Form: TypeAlias = Literal["product", "square product", "gcn", "pair", "square", "whole"]
-
-# What a trimmed step costs more in Python, and what it saves of each entry of a message (edges
-# times columns). The unit is what the plain model spends on an entry. From times of steps with one
-# CPU thread, at the sizes where both ways take as long: docs/guides/training.md has them.
-COST_OF_BATCH, COST_OF_LAYER = 46_000, 2_000
-SAVED: dict[Form, float] = {
-    "product": 1.0, "square product": 1.0, "gcn": 3.0, "pair": 0.6, "square": 0.6, "whole": 0.0,
-}  # fmt: skip
+# What such a step costs more in Python, for a batch and for each operation of the forward. The unit
+# is what the plain model spends on an entry of a message (edges times columns). From times of steps
+# with one CPU thread, at the sizes where both ways take as long: docs/guides/training.md has them.
+COST_OF_BATCH, COST_OF_CALL = 200_000, 12_000
+PRODUCTS_PER_ENTRY = 1000  # products of two numbers in a dense matrix product that take as long
 
 
 class StepCosts:
-    """What the layers of a model cost and save in a step."""
+    """What the last step on the needed rows has shown of a model.
+
+    Nothing but the time depends on it.
+    """
 
     def __init__(self) -> None:
-        self._cost = float(COST_OF_BATCH)
-        self._saved: dict[Any, float] = {}  # by each edge of a type
+        self._columns: float | None = None  # entries for each edge
+        self._calls = 0
 
-    def add(self, edge_types: Sequence[Any], form: Form, columns: int) -> None:
-        """Add a call of a layer on some edge types, with messages of so many columns."""
-        self._cost += COST_OF_LAYER
-        for key in edge_types:
-            self._saved[key] = self._saved.get(key, 0.0) + SAVED[form] * columns
-
-    def pay(self, num_edges: Callable[[Any], int]) -> bool:
-        """Whether a step is faster than one of the plain model.
+    def learn(self, num_edges: int, entries: int, calls: int, products: int) -> None:
+        """Take the numbers of a step.
 
         Args:
-            num_edges: called with an edge type, returns how many edges a batch has of it.
+            num_edges: of the batch.
+            entries: of all messages that its forward sums up.
+            calls: operations of torch in its forward.
+            products: of two numbers, in products of its rows with dense matrices.
         """
-        saved = sum(part * num_edges(key) for key, part in self._saved.items())
-        return saved >= self._cost
+        if num_edges > 0:
+            entries += products // PRODUCTS_PER_ENTRY
+            self._columns, self._calls = entries / num_edges, calls
+
+    def pay(self, num_edges: int) -> bool:
+        """Whether a step on the needed rows is expected to be faster than one of the plain model.
+
+        The first step is taken on the needed rows, as nothing is known before.
+        """
+        if self._columns is None:
+            return True
+        return self._columns * num_edges >= COST_OF_BATCH + COST_OF_CALL * self._calls

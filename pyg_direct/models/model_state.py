@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections import OrderedDict
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -17,7 +16,6 @@ from .table_tensor import written
 
 CONTAINERS = (list, dict, set, OrderedDict)
 LARGE_BYTES = 64 << 20  # tensors that are not copied: they may be the features of a graph
-SIMPLE = (bool, int, float, str, type(None))
 
 
 class ModelState:
@@ -119,58 +117,6 @@ class _Copying(TorchFunctionMode):
             self.large += [args[0]] if _is_large(args[0]) else []
             return args[0]
         return func(*args, **(kwargs or {}))
-
-
-class Recorded:
-    """What a recording has taken as fixed: a forward may decide by it.
-
-    Args:
-        model: that was recorded.
-        recorded_through: whether the operations of a module were recorded one by one; all other
-            modules are called, and see their attributes themselves.
-    """
-
-    def __init__(
-        self, model: torch.nn.Module, recorded_through: Callable[[torch.nn.Module], bool]
-    ) -> None:
-        modules = list(model.modules())
-        self._inside = [vars(m) for m in modules if recorded_through(m)]
-        self._called = [vars(m) for m in modules if not recorded_through(m)]
-        self._hooks = [
-            value for m in modules for name, value in vars(m).items() if name.endswith("_hooks")
-        ]
-        self._attributes, self._parts = self._all_attributes(), self._all_parts()
-
-    def attributes_changed(self) -> bool:
-        """Whether attributes, such as numbers and texts, have changed since this was asked last."""
-        before, self._attributes = self._attributes, self._all_attributes()
-        return self._attributes != before
-
-    def parts_changed(self) -> bool:
-        """Whether there are other hooks, parameters or buffers than were recorded."""
-        return self._all_parts() != self._parts
-
-    def _all_attributes(self) -> list[Any]:
-        found: list[Any] = []
-        for value in (value for own in self._inside for value in own.values()):
-            if type(value) in SIMPLE:
-                found.append(value)
-            elif type(value) in (list, tuple, dict):
-                entries = value.values() if type(value) is dict else value
-                found.append([v if type(v) in SIMPLE else id(v) for v in entries])
-            elif not isinstance(value, Tensor):
-                found.append(id(value))
-        for own in self._called:  # the forward around them may read their numbers and texts
-            found.append([v for v in own.values() if type(v) in SIMPLE])
-        return found
-
-    def _all_parts(self) -> list[Any]:
-        tensors = [
-            list(map(id, own[kind].values()))
-            for own in self._inside
-            for kind in ("_parameters", "_buffers")
-        ]
-        return [*tensors, *(tuple(hooks) for hooks in self._hooks if hooks)]
 
 
 def _is_large(tensor: Tensor) -> bool:

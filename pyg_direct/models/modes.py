@@ -31,17 +31,6 @@ def evaluating(module: torch.nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def one_thread() -> Iterator[None]:
-    """Let torch use one thread: to share operations on small examples costs more than it saves."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-
-
-@contextmanager
 def eagerly() -> Iterator[None]:
     """Let compiled parts of a model run as they are written."""
     set_stance = getattr(torch.compiler, "set_stance", None)

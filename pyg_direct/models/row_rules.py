@@ -6,87 +6,15 @@ sure.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from functools import partial
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..core.private_torch import tree_leaves
-
-Seen = Callable[[Tensor], tuple[Tensor, "int | None"]]
-
-
-class Mixes(Exception):  # noqa: N818 (not an error: the operation runs on whole tables)
-    """Rows are not known to stay apart."""
-
-
-class Verdict(NamedTuple):
-    """What a rule says.
-
-    Attributes:
-        out: dimension of the rows in every tensor of the result, or one for each.
-        given: as in `Apart`, of what is not a table. `rules.keeps_rows` adds the tables.
-        sizes: as in `Apart`.
-    """
-
-    out: int | tuple[int | None, ...]
-    given: Mapping[str, Any] = {}
-    sizes: tuple[tuple[str, int | None], ...] = ()
-
-
-class Call:
-    """The arguments of a call by name, tensors as meta tensors.
-
-    Attributes:
-        rows: of the arguments with tables, the dimension of the rows; of a list, one for each.
-        num_rows: their number of rows; 0 if there are none, or several different numbers.
-        out: the result.
-    """
-
-    out: Any
-
-    def __init__(self, given: Mapping[str, Any], seen: Seen) -> None:
-        self.given: dict[str, Any] = {}
-        self.rows: dict[str, Any] = {}
-        counts: set[int] = set()
-        for name, value in given.items():
-            many = isinstance(value, (list, tuple))
-            found = [seen(v) if isinstance(v, Tensor) else (v, None) for v in listed(value)]
-            counts.update(meta.size(row) for meta, row in found if row is not None)
-            metas, rows = [meta for meta, _ in found], [row for _, row in found]
-            self.given[name] = metas if many else metas[0]
-            if any(row is not None for row in rows):
-                self.rows[name] = rows if many else rows[0]
-        self.num_rows = counts.pop() if len(counts) == 1 else 0
-
-    def __getitem__(self, name: str) -> Any:
-        return self.given.get(name)
-
-    @property
-    def first(self) -> Tensor:
-        """The first tensor of the result."""
-        return next(v for v in tree_leaves(self.out) if isinstance(v, Tensor))
-
-    def only(self) -> tuple[Tensor, int]:
-        """Return the one table, and the dimension of its rows."""
-        if len(self.rows) != 1:
-            raise Mixes
-        ((name, row),) = self.rows.items()
-        if isinstance(row, list):
-            raise Mixes
-        return self.given[name], row
-
-    def tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield the tensor arguments that are not in lists."""
-        yield from ((n, v) for n, v in self.given.items() if isinstance(v, Tensor))
-
-
-def listed(value: Any) -> Any:
-    """Return a list of what a parameter takes: one value, or several."""
-    return value if isinstance(value, (list, tuple)) else [value]
+from .rule_calls import Call, Mixes, Verdict, listed
 
 
 def _dims(value: Any, rank: int) -> list[int]:
@@ -348,6 +276,26 @@ def _recurrent(call: Call) -> Verdict:
     return Verdict((given["input"], *states, None), given)
 
 
+def _along(call: Call) -> Verdict:
+    """Compute along another dimension of tensors of one shape."""
+    rows = set(call.rows.values())
+    row = rows.pop()
+    if rows or row == call["dim"] % call.first.dim():
+        raise Mixes
+    return Verdict(row, {"grad_output": row, "output": row})
+
+
+def _into(call: Call) -> Verdict:
+    """Put rows into a part of another dimension."""
+    table, row = call.only()
+    rank = len(call["input_sizes"])
+    dim = call["dim"] % rank
+    row += rank > table.dim() and dim <= row
+    if dim == row:
+        raise Mixes
+    return Verdict(row, sizes=(("input_sizes", row),))
+
+
 def _same(call: Call) -> Verdict:
     return Verdict(call.only()[1])
 
@@ -396,4 +344,8 @@ RULES: dict[str, Callable[[Call], Verdict]] = {
     **_with(_recurrent, "mkldnn_rnn_layer"),
     **_with(_same, "alias detach lift_fresh _to_copy view_as_complex view_as_real"),
     **_with(_same, "_conj"),
+    **_with(pointwise, "leaky_relu_backward softplus_backward hardtanh_backward"),
+    **_with(pointwise, "softshrink_backward log_sigmoid_backward rrelu_with_noise_backward"),
+    **_with(_along, "_softmax_backward_data _log_softmax_backward_data"),
+    **_with(_into, "slice_backward select_backward"),
 }

@@ -33,7 +33,8 @@ import torch
 from torch import Tensor
 
 from ..core.private_torch import schema_of, tree_leaves, tree_map
-from .row_rules import RULES, Call, Mixes, Seen, Verdict, listed, pointwise
+from .row_rules import RULES, pointwise
+from .rule_calls import Call, Mixes, Seen, Verdict, listed
 
 aten = torch.ops.aten
 Take = Callable[[Any, "int | None"], Any]
@@ -135,11 +136,16 @@ def on_rows(
             new[name][place] = count
     names = [a.name for a in schema_of(func).arguments]
     listed, named = [new[n] for n in names[: len(args)]], {n: new[n] for n in kwargs}
+    called, more = call_on_rows(apart, func, args)
+    return called, [*listed, *more], named
+
+
+def call_on_rows(apart: Apart, func: Any, args: tuple[Any, ...]) -> tuple[Any, list[Any]]:
+    """Return the operation that gives some rows, and what it takes after the arguments."""
     if func is aten.squeeze.default:
         shape, row = getattr(args[0], "meta", args[0]).shape, apart.given["self"]
-        gone = [d for d, size in enumerate(shape) if d != row and size == 1]
-        return aten.squeeze.dims, [*listed, gone], named
-    return _ANY_STRIDES.get(func, func), listed, named
+        return aten.squeeze.dims, [[d for d, n in enumerate(shape) if d != row and n == 1]]
+    return _ANY_STRIDES.get(func, func), []
 
 
 _ANY_STRIDES = {

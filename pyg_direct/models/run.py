@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..core.lazy_tensor import RowTensor
-from ..core.private_torch import overload_of, schema_of, storage_of, tree_leaves, tree_map
+from ..core.private_torch import overload_of, schema_of, storage_of, to_copy, tree_leaves, tree_map
 from ..ops.products import on_host
 from .computing import MANY_BYTES, Computer
 from .moving import FILLS, MOVES, SCATTERS, fill, scatter, seen
@@ -304,16 +304,14 @@ class Run:
         if found.meta.shape != target.shape:
             return None
         if found.meta.dtype != target.dtype:
-            found = self.row_wise(
-                aten._to_copy.default, (self.wrap(found),), {"dtype": target.dtype}
-            )
+            found = self.row_wise(to_copy, (self.wrap(found),), {"dtype": target.dtype})
         return found  # type: ignore[no-any-return]
 
     def _copied(self, source: Tensor, target: TableTensor) -> Any:
         if source.shape != target.shape or source.device != self.device:
             return None
         if isinstance(source, TableTensor):
-            return self.row_wise(aten._to_copy.default, (source,), {"dtype": target.dtype})
+            return self.row_wise(to_copy, (source,), {"dtype": target.dtype})
         return None
 
 

@@ -59,11 +59,14 @@ class TableTensor(Tensor):
         """Return a tensor that holds a node."""
         meta = node.meta
         self: TableTensor = wrapper_tensor(cls, meta.shape, meta.dtype, run.device, meta.stride())
+        self._begin(run, node)
+        return self
+
+    def _begin(self, run: Any, node: Node) -> None:
         self.run, self.origin, self.plain = run, None, None
         self.token = Token(self)
         self.group = weakref.WeakSet([self.token])
         self.hold(node)
-        return self
 
     def __init__(self, run: Any, node: Node) -> None:
         pass

@@ -1,90 +1,66 @@
-"""Sums of sources' rows by heads, with weights that have a gradient: attention without messages."""
+"""Sums of sources' rows by heads, and products of rows by heads: attention without messages."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from functools import partial
+from itertools import pairwise
 
 import torch
 from torch import Tensor
 
+from ..core.threads import run_all
 from ..kernels import heads as kernels
-from .products import Adjacency, on_host, positions_by_row, share_rows
+from .products import MIN_BYTES_PER_THREAD, Adjacency, share_rows
 
 
-def can_attend(edge_index: Tensor, x: Tensor, weight: Tensor) -> bool:
-    """Whether `attend` takes these: in host memory, floats [m, H, C] and [E, H]."""
-    return (
-        on_host(edge_index, x, weight)
-        and x.dim() == 3
-        and weight.shape == (edge_index.size(1), x.size(1))
-        and x.size(2) > 0
-        and x.is_floating_point()
-        and x.dtype == weight.dtype
-    )
+def can_sum_by_heads(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> bool:
+    """Whether the functions here take rows: [n, H, C] floats of 32 or 64 bits in host memory."""
+    wide = dtype in (torch.float32, torch.float64)
+    return len(shape) == 3 and min(shape[1:]) > 0 and wide and device.type == "cpu"
 
 
-def attend(edge_index: Tensor, x: Tensor, weight: Tensor, rows: int) -> Tensor:
+def sum_by_heads(matrix: Adjacency, position: Tensor | None, x: Tensor, weight: Tensor) -> Tensor:
     """Return for each destination the sum over its edges of weight times the source's row, by head.
 
     Args:
-        edge_index: int64 [2, E] of (source, destination), in any order. Sources are in [0, m) and
-            destinations in [0, rows). Not checked.
-        x: [m, H, C]; what `can_attend` admits. Half precision is summed in float32.
-        weight: [E, H], such as a softmax over the edges of a destination.
-        rows: number of destinations.
+        matrix: rows receive from columns.
+        position: int64 [E], which of the weights are those of the edges of the matrix; None if they
+            are in its order.
+        x: [m, H, C], as `can_sum_by_heads` admits, at least `matrix.num_sources` rows.
+        weight: [E, H], of the dtype of `x`, such as a softmax over the edges of a destination.
 
     Returns:
-        [rows, H, C], of the dtype of `x`. No message [E, H, C] is written, here or in the backward,
-        but in a backward that is itself differentiated.
+        [destinations, H, C].
     """
-    dtype = x.dtype
-    wide = dtype if dtype in (torch.float32, torch.float64) else torch.float32
-    return _attend(x.to(wide), weight.to(wide), edge_index, rows).to(dtype)
+    if position is None:
+        position = torch.arange(matrix.index.numel())
+    flat, weight = x.flatten(1).contiguous(), weight.contiguous()
+    out = flat.new_empty(matrix.num_destinations, flat.size(1))
+    lists = matrix.indptr.numpy(), position.numpy(), matrix.index.numpy()
+    arrays, result = (weight.numpy(), flat.numpy()), out.numpy()
+    share_rows(matrix, flat, lambda a, b: kernels.sum_by_heads(*lists, *arrays, a, b, result))
+    return out.view(matrix.num_destinations, *x.shape[1:])
 
 
-class _Attend(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, edge_index: Tensor, rows: int) -> Tensor:
-        ctx.save_for_backward(x, weight, edge_index)
-        source, destination = edge_index
-        indptr, position = positions_by_row(destination.contiguous(), rows)
-        lists = Adjacency(indptr, source[position], x.size(0))
-        flat, weight = x.detach().flatten(1).contiguous(), weight.detach().contiguous()
-        out = flat.new_empty(rows, flat.size(1))
-        arrays = indptr.numpy(), position.numpy(), lists.index.numpy(), weight.numpy(), flat.numpy()
-        result = out.numpy()
-        share_rows(lists, flat, lambda a, b: kernels.sum_by_heads(*arrays, a, b, result))
-        return out.view(rows, *x.shape[1:])
+def dot_by_heads(first: Tensor, second: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    """Return for each edge and head the sum of the products of two rows.
 
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Any:
-        x, weight, edge_index = ctx.saved_tensors
-        if torch.is_grad_enabled():  # it has to have a gradient itself
-            return *_gradients_with_messages(x, weight, edge_index, grads[0]), None, None
-        source, destination = edge_index
-        indptr, position = positions_by_row(source.contiguous(), x.size(0))
-        lists = Adjacency(indptr, destination[position], grads[0].size(0))
-        flat, grad = x.flatten(1).contiguous(), grads[0].flatten(1).contiguous()
-        weight = weight.contiguous()
-        grad_x, grad_weight = torch.empty_like(flat), torch.empty_like(weight)
-        edges = indptr.numpy(), position.numpy(), lists.index.numpy()
-        arrays = weight.numpy(), flat.numpy(), grad.numpy()
-        results = grad_x.numpy(), grad_weight.numpy()
-        share_rows(
-            lists, flat, lambda a, b: kernels.spread_by_heads(*edges, *arrays, a, b, *results)
-        )
-        return grad_x.view_as(x), grad_weight, None, None
+    Args:
+        first, second: int64 [E], which rows of `x` and of `y`. Not checked.
+        x: [n, H, C], as `can_sum_by_heads` admits.
+        y: [m, H, C], of the same dtype.
 
-
-def _gradients_with_messages(
-    x: Tensor, weight: Tensor, edge_index: Tensor, grad: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Return the gradients of x and weight, by operations that have gradients."""
-    source, destination = edge_index
-    arrived = grad[destination]
-    grad_x = torch.zeros_like(x).index_add(0, source, weight.unsqueeze(-1) * arrived)
-    return grad_x, (arrived * x[source]).sum(-1)
-
-
-_attend: Callable[[Tensor, Tensor, Tensor, int], Tensor] = _Attend.apply  # which has no types
+    Returns:
+        [E, H].
+    """
+    rows, others = x.flatten(1).contiguous(), y.flatten(1).contiguous()
+    out, edges = rows.new_empty(first.numel(), x.size(1)), first.numel()
+    index = first.contiguous().numpy(), second.contiguous().numpy()
+    arrays = rows.numpy(), others.numpy()
+    row_bytes, result = rows.element_size() * rows.size(1), out.numpy()
+    pieces = min(torch.get_num_threads(), 1 + edges * row_bytes // MIN_BYTES_PER_THREAD)
+    cuts = [edges * piece // pieces for piece in range(pieces + 1)]
+    run_all(
+        [partial(kernels.dot_by_heads, *index, *arrays, a, b, result) for a, b in pairwise(cuts)]
+    )
+    return out

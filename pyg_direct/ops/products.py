@@ -112,6 +112,11 @@ def can_aggregate(x: Tensor, weight: Tensor | None, reduce: str) -> bool:
     return not extreme or x.device.type == "cpu"
 
 
+def can_reduce(reduce: str, device: torch.device) -> bool:
+    """Whether `aggregate` reduces in this way on a device."""
+    return REDUCTIONS[reduce] == "sum" or device.type == "cpu"
+
+
 def aggregate(matrix: Adjacency, x: Tensor, weight: Tensor | None, reduce: str) -> Tensor:
     """Return for each destination the sum, mean, largest or smallest value of its sources' rows.
 

@@ -25,7 +25,7 @@ def test_accelerated_training(tmp_path) -> None:
     rows = json.loads(out.read_text())["rows"]
     assert [row["model"] for row in rows] == [*accelerated_training.MODELS, "to_hetero(SAGE)"]
     assert all(row["difference"] < 1e-4 for row in rows)
-    assert rows[0]["forms"] == ["product"]
+    assert rows[0]["forms"] == ["products"]
     assert "| GraphSAGE |" in out.with_suffix(".md").read_text()
 
 

@@ -319,6 +319,12 @@ def _() -> None:
     assert seen[:2] == ["mode", "tensor"]
 
 
+@check("to_copy")
+def _() -> None:
+    found = private_torch.to_copy(torch.ones(2), dtype=torch.float64)
+    assert found.dtype == torch.float64
+
+
 @check("COPIES")
 def _() -> None:
     made = EdgeIndex(torch.tensor([[0], [0]]), sparse_size=(1, 1))

@@ -56,7 +56,7 @@ def test_a_lazy_model_is_accelerated_from_the_second_batch_on(kind) -> None:
             found = fast(**given)[:size]
             assert torch.allclose(found, model(**plain(given))[:size])
     assert fast.acceleration.reason == ""
-    assert set(fast.acceleration.forms().values()) == {"product"}
+    assert fast.acceleration.forms()["sums"] == "products"
 
 
 def test_a_layer_that_no_batch_reaches() -> None:
@@ -65,8 +65,7 @@ def test_a_layer_that_no_batch_reaches() -> None:
     fast = accelerate(LazyHetero(graph.edge_types).double(), loader)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for number, batch in zip(range(4), loader, strict=False):
+        for _, batch in zip(range(4), loader, strict=False):
             fast(**arguments(batch))
-            if number == 0:
-                assert fast.acceleration.forms() == {}
-    assert fast.acceleration.forms() or "unused.weight" in fast.acceleration.reason
+    assert fast.acceleration.forms() == {}  # one of its parameters has no shape yet
+    assert fast.acceleration.reason == ""

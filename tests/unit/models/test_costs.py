@@ -1,4 +1,4 @@
-"""On which batches the trimmed steps of a model pay."""
+"""On which batches steps on the needed rows pay."""
 
 import pytest
 
@@ -8,25 +8,31 @@ from pyg_direct.models import costs
 @pytest.fixture(autouse=True)
 def units(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(costs, "COST_OF_BATCH", 1000)
-    monkeypatch.setattr(costs, "COST_OF_LAYER", 100)
+    monkeypatch.setattr(costs, "COST_OF_CALL", 10)
 
 
-def test_edges_times_columns_pay_the_cost() -> None:
+def test_the_first_step_shows_what_there_is_to_save() -> None:
     made = costs.StepCosts()
-    made.add([None], "product", 30)
-    made.add([None], "pair", 50)  # 30 + 0.6 * 50 = 60 an edge, for 1200
-    assert not made.pay(lambda _: 19)
-    assert made.pay(lambda _: 20)
+    assert made.pay(1)
+    made.learn(num_edges=50, entries=3000, calls=20, products=0)  # 60 an edge, for 1200
+    assert not made.pay(19)
+    assert made.pay(20)
 
 
-def test_types_count_by_their_edges() -> None:
+def test_products_with_dense_matrices_count() -> None:
     made = costs.StepCosts()
-    made.add(["a", "b"], "product", 10)
-    assert made.pay({"a": 110, "b": 0}.__getitem__)
-    assert not made.pay({"a": 50, "b": 59}.__getitem__)
+    made.learn(num_edges=50, entries=2000, calls=20, products=1000 * costs.PRODUCTS_PER_ENTRY)
+    assert not made.pay(19)
+    assert made.pay(20)
 
 
-def test_layers_on_the_whole_batch_never_pay() -> None:
+def test_a_step_without_edges_shows_nothing() -> None:
     made = costs.StepCosts()
-    made.add([None], "whole", 1000)
-    assert not made.pay(lambda _: 1 << 40)
+    made.learn(num_edges=0, entries=0, calls=20, products=0)
+    assert made.pay(1)
+
+
+def test_models_without_messages_never_pay() -> None:
+    made = costs.StepCosts()
+    made.learn(num_edges=50, entries=0, calls=20, products=0)
+    assert not made.pay(1 << 40)

@@ -10,7 +10,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from pyg_direct.models import row_rules
-from pyg_direct.models.row_rules import RULES, Mixes, Verdict
+from pyg_direct.models.row_rules import RULES
+from pyg_direct.models.rule_calls import Mixes, Verdict
 from pyg_direct.models.rules import keeps_rows, on_rows
 
 aten = torch.ops.aten

@@ -1,66 +1,55 @@
-"""Layers with attention sum by heads without messages, where nothing else looks at these."""
+"""Steps of layers with attention sum by heads without messages."""
 
 import pytest
 import torch
 from batches import arguments, assert_same_training, homogeneous_graph, loader_of
-from torch_geometric.nn import GAT, GATConv, GATv2Conv, TransformerConv
+from torch import nn
+from torch_geometric.nn import GAT, GATConv, TransformerConv
 
 from pyg_direct import accelerate
-from pyg_direct.models import products
+from pyg_direct.models import needed_sums
 
 WIDTH = homogeneous_graph().num_features
 
 
 @pytest.fixture
-def calls(monkeypatch) -> list[tuple[int, ...]]:
-    """Shapes of the scores of each sum by heads."""
-    made = []
+def calls(monkeypatch) -> list[str]:
+    """Names of the functions that sum and multiply by heads, as they are called."""
+    made: list[str] = []
 
-    def attend(edge_index, x, weight, rows):
-        made.append(tuple(weight.shape))
-        return original(edge_index, x, weight, rows)
+    def noting(name):
+        original = getattr(needed_sums, name)
+        return lambda *given: (made.append(name), original(*given))[1]
 
-    original = products.attend
-    monkeypatch.setattr(products, "attend", attend)
+    for name in ("sum_by_heads", "dot_by_heads"):
+        monkeypatch.setattr(needed_sums, name, noting(name))
     return made
 
 
-def gat(**options) -> GAT:
-    return GAT(WIDTH, 8, 2, 3, heads=2, **options).double()
+def check(model: nn.Module, batches: int = 3) -> dict[str, str]:
+    loader = loader_of(homogeneous_graph())
+    fast = accelerate(model.double(), loader)
+    for _, batch in zip(range(batches), loader, strict=False):
+        assert_same_training(fast, model, arguments(batch), batch.batch_size)
+    assert fast.acceleration.reason == ""
+    return fast.acceleration.forms()
 
 
 @pytest.mark.parametrize("v2", [False, True])
 @pytest.mark.parametrize("options", [{}, {"add_self_loops": False}, {"dropout": 0.5}])
 def test_steps_are_the_same(v2, options, calls) -> None:
-    model = gat(v2=v2, **options).eval()
-    loader = loader_of(homogeneous_graph())
-    fast = accelerate(model, loader)
-    for _, batch in zip(range(3), loader, strict=False):
-        calls.clear()
-        assert_same_training(fast, model, arguments(batch), batch.batch_size)
-        assert {shape[1] for shape in calls} == {2}
-    assert set(fast.acceleration.forms().values()) == {"pair"}
+    forms = check(GAT(WIDTH, 8, 2, 3, heads=2, v2=v2, **options).eval())
+    assert set(calls) == {"sum_by_heads", "dot_by_heads"}
+    assert "products" in forms["sums"]
 
 
-def test_dropout_of_scores_is_that_of_the_layer(calls) -> None:
-    conv = GATConv(4, 3, heads=2, dropout=0.5)
-    x, edge_index = torch.randn(5, 4), torch.randint(5, (2, 20))
-    outs = []
-    for layer in (conv, products.without_messages(conv)):
-        torch.manual_seed(1)
-        outs.append(layer((x, x), edge_index))
-    assert len(calls) == 1
-    torch.testing.assert_close(*outs)
+class One(nn.Module):
+    def __init__(self, conv) -> None:
+        super().__init__()
+        self.conv = conv
 
-
-def test_attention_weights_are_returned(calls) -> None:
-    conv = GATv2Conv(4, 3, heads=2)
-    x, edge_index = torch.randn(5, 4), torch.randint(5, (2, 20))
-    given = (x, x), edge_index
-    expected = conv(*given, return_attention_weights=True)
-    found = products.without_messages(conv)(*given, return_attention_weights=True)
-    assert len(calls) == 1
-    torch.testing.assert_close(found, expected)
+    def forward(self, x, edge_index):
+        return self.conv(x, edge_index)
 
 
 class Doubled(GATConv):
@@ -69,23 +58,33 @@ class Doubled(GATConv):
 
 
 def hooked() -> GATConv:
-    conv = GATConv(4, 3, heads=2)
-    conv.register_message_forward_hook(lambda *a: None)
+    conv = GATConv(WIDTH, 3, heads=2)
+    conv.register_message_forward_hook(lambda module, args, out: out * 3)
     return conv
 
 
 @pytest.mark.parametrize(
-    "make",
+    ("make", "form"),
     [
-        hooked,
-        lambda: Doubled(4, 3),
-        lambda: GATConv(4, 3, aggr="max"),
-        lambda: GATConv(4, 3, flow="target_to_source"),
-        lambda: TransformerConv(4, 3),
-        lambda: torch.nn.Linear(4, 3),
+        (hooked, "messages"),
+        (lambda: Doubled(WIDTH, 3), "products"),
+        (lambda: GATConv(WIDTH, 3, heads=2, aggr="max"), "messages"),
+        (lambda: GATConv(WIDTH, 3, heads=2, flow="target_to_source"), "products"),
+        (lambda: TransformerConv(WIDTH, 3, heads=2), "products"),
     ],
-    ids=["hook", "subclass", "maximum", "flow", "other messages", "no layer"],
+    ids=["hook", "subclass", "maximum", "flow", "scaled products"],
 )
-def test_others_keep_their_messages(make) -> None:
-    conv = make()
-    assert products.without_messages(conv) is conv
+def test_other_layers(make, form, calls) -> None:
+    assert form in check(One(make()))["sums"]
+
+
+def test_second_gradients() -> None:
+    loader, model = loader_of(homogeneous_graph()), One(GATConv(WIDTH, 3, heads=2)).double()
+    fast, batch = accelerate(model, loader), next(iter(loader))
+    found = []
+    for net, edges in ((fast, batch.edge_index), (model, batch.edge_index.as_tensor())):
+        x = batch.x.clone().requires_grad_()
+        out = net(x, edges)[: batch.batch_size]
+        (grad,) = torch.autograd.grad(out.square().sum(), x, create_graph=True)
+        found.append(torch.autograd.grad(grad.square().sum(), [x, *model.parameters()]))
+    torch.testing.assert_close(*found)

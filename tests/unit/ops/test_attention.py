@@ -1,121 +1,112 @@
-"""Sums by heads: values, first and second gradients, threads, half precision, planted faults."""
+"""Sums and products by heads: values, threads, planted faults."""
 
 import hypothesis.strategies as st
-import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from torch import Tensor
 
+from pyg_direct.core.private_torch import pointers_of
 from pyg_direct.kernels import heads as kernels
 from pyg_direct.ops import attention as module
 from pyg_direct.ops import products
-from pyg_direct.ops.attention import attend, can_attend
+from pyg_direct.ops.attention import can_sum_by_heads, dot_by_heads, sum_by_heads
+from pyg_direct.ops.products import Adjacency
 
 
-def reference(edge_index: Tensor, x: Tensor, weight: Tensor, rows: int) -> Tensor:
-    messages = weight.unsqueeze(-1) * x[edge_index[0]]
-    return x.new_zeros(rows, *x.shape[1:]).index_add(0, edge_index[1], messages)
+def matrix_of(source: Tensor, destination: Tensor, sources: int, rows: int) -> Adjacency:
+    return Adjacency(pointers_of(destination, rows), source, sources)
 
 
 @st.composite
-def cases(draw: st.DrawFn) -> tuple[Tensor, Tensor, Tensor, int]:
+def cases(draw: st.DrawFn) -> tuple[Tensor, Tensor, Tensor, Tensor, int]:
+    """Draw sources and sorted destinations of edges, rows, weights, and the number of lists."""
     sources, rows = draw(st.integers(1, 6)), draw(st.integers(1, 5))
-    edge = st.tuples(st.integers(0, sources - 1), st.integers(0, rows - 1))
-    edges = draw(st.lists(edge, max_size=20))
-    edge_index = torch.tensor(edges, dtype=torch.int64).reshape(-1, 2).t()
+    edge = st.tuples(st.integers(0, rows - 1), st.integers(0, sources - 1))
+    edges = sorted(draw(st.lists(edge, max_size=20)))
+    destination, source = torch.tensor(edges, dtype=torch.int64).reshape(-1, 2).t().contiguous()
     heads, columns = draw(st.integers(1, 3)), draw(st.sampled_from([1, 3, 8, 19]))
     x = torch.randn(sources, heads, columns, dtype=torch.float64)
-    return edge_index, x, torch.randn(len(edges), heads, dtype=torch.float64), rows
+    weight = torch.randn(len(edges), heads, dtype=torch.float64)
+    return source, destination, x, weight, rows
 
 
-def outcome(function, case) -> list[Tensor]:
-    edge_index, x, weight, rows = case
-    x, weight = x.clone().requires_grad_(), weight.clone().requires_grad_()
-    out = function(edge_index, x, weight, rows)
-    grad = torch.linspace(-1, 1, out.numel(), dtype=out.dtype).view_as(out)
-    return [out.detach(), *torch.autograd.grad(out, (x, weight), grad)]
+def summed(source: Tensor, destination: Tensor, x: Tensor, weight: Tensor, rows: int) -> Tensor:
+    messages = weight.unsqueeze(-1) * x[source]
+    return x.new_zeros(rows, *x.shape[1:]).index_add(0, destination, messages)
 
 
 @given(cases())
-def test_equals_messages(case) -> None:
-    assert can_attend(*case[:3])
-    torch.testing.assert_close(outcome(attend, case), outcome(reference, case))
+def test_sums_equal_those_of_messages(case) -> None:
+    source, destination, x, weight, rows = case
+    matrix = matrix_of(source, destination, len(x), rows)
+    torch.testing.assert_close(sum_by_heads(matrix, None, x, weight), summed(*case))
+    transposed, position = matrix.transpose()
+    grad = torch.randn(rows, *x.shape[1:], dtype=x.dtype)
+    expected = summed(destination, source, grad, weight, len(x))
+    torch.testing.assert_close(sum_by_heads(transposed, position, grad, weight), expected)
 
 
-def test_the_worked_example() -> None:
-    x = torch.tensor([[[1.0], [10.0]], [[2.0], [20.0]]], requires_grad=True)
-    weight = torch.tensor([[3.0, 0.0], [1.0, 2.0]], requires_grad=True)
-    out = attend(torch.tensor([[0, 1], [0, 0]]), x, weight, 1)
-    assert out.flatten().tolist() == [5, 40]
-    out.backward(torch.tensor([[[1.0], [2.0]]]))
-    assert x.grad is not None
-    assert weight.grad is not None
-    assert x.grad[0].flatten().tolist() == [3, 0]
-    assert weight.grad[0].tolist() == [1, 20]
+@given(cases())
+def test_products_equal_those_of_messages(case) -> None:
+    source, destination, x, _, rows = case
+    grad = torch.randn(rows, *x.shape[1:], dtype=x.dtype)
+    expected = (grad[destination] * x[source]).sum(-1)
+    torch.testing.assert_close(dot_by_heads(destination, source, grad, x), expected)
 
 
-def test_gradients_by_differences() -> None:
-    generator = torch.Generator().manual_seed(0)
-    edge_index = torch.randint(4, (2, 12), generator=generator)
-    x = torch.randn(4, 2, 9, dtype=torch.float64, generator=generator, requires_grad=True)
-    weight = torch.randn(12, 2, dtype=torch.float64, generator=generator, requires_grad=True)
-
-    def softmax_over_edges(x: Tensor, scores: Tensor) -> Tensor:
-        shares = scores.exp()
-        sums = torch.zeros(4, 2, dtype=x.dtype).index_add(0, edge_index[1], shares)
-        return attend(edge_index, x, shares / sums[edge_index[1]], 4)
-
-    assert torch.autograd.gradcheck(softmax_over_edges, (x, weight))
-    assert torch.autograd.gradgradcheck(softmax_over_edges, (x, weight))
+def test_the_worked_examples() -> None:
+    x, edges = torch.tensor([[[1.0], [10.0]], [[2.0], [20.0]]]), torch.tensor([0, 1])
+    weight = torch.tensor([[3.0, 0.0], [1.0, 2.0]])
+    matrix = matrix_of(edges, torch.tensor([0, 0]), 2, 1)
+    assert sum_by_heads(matrix, None, x, weight).flatten().tolist() == [5, 40]
+    first, second = torch.tensor([[[1.0], [2.0]]]), torch.tensor([[[7.0], [8.0]], [[1.0], [10.0]]])
+    found = dot_by_heads(torch.tensor([0]), torch.tensor([1]), first, second)
+    assert found.tolist() == [[1, 20]]
 
 
-def test_threads_share_the_rows(monkeypatch) -> None:
-    monkeypatch.setattr(products, "MIN_BYTES_PER_THREAD", 1)
+def test_threads_share_the_work(monkeypatch) -> None:
+    for place in (products, module):
+        monkeypatch.setattr(place, "MIN_BYTES_PER_THREAD", 1)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
-    generator = torch.Generator().manual_seed(0)
-    edge_index = torch.randint(50, (2, 400), generator=generator)
-    case = edge_index, torch.randn(50, 2, 16), torch.randn(400, 2), 50
-    torch.testing.assert_close(outcome(attend, case), outcome(reference, case))
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_is_summed_in_float32(dtype) -> None:
-    edge_index = torch.stack([torch.zeros(4000, dtype=torch.int64)] * 2)
-    x, weight = torch.ones(1, 1, 1, dtype=dtype), torch.ones(4000, 1, dtype=dtype)
-    out = attend(edge_index, x, weight, 1)
-    assert out.dtype == dtype
-    assert float(out) == pytest.approx(4000, rel=0.01)
+    source, destination = torch.randint(50, (400,)), torch.randint(50, (400,)).sort().values
+    x, y, weight = torch.randn(50, 2, 16), torch.randn(50, 2, 16), torch.randn(400, 2)
+    found = sum_by_heads(matrix_of(source, destination, 50, 50), None, x, weight)
+    torch.testing.assert_close(found, summed(source, destination, x, weight, 50))
+    expected = (y[destination] * x[source]).sum(-1)
+    torch.testing.assert_close(dot_by_heads(destination, source, y, x), expected)
 
 
 def test_no_sources_and_no_destinations() -> None:
-    nothing = torch.empty(2, 0, dtype=torch.int64)
-    x, weight = torch.empty(0, 2, 3, requires_grad=True), torch.empty(0, 2, requires_grad=True)
-    out = attend(nothing, x, weight, 4)
-    assert torch.equal(out, torch.zeros(4, 2, 3))
-    out.sum().backward()
-    assert x.grad is not None
-    assert x.grad.shape == x.shape
-    assert attend(nothing, torch.ones(4, 2, 3), weight, 0).shape == (0, 2, 3)
+    none = torch.empty(0, dtype=torch.int64)
+    x, weight = torch.empty(0, 2, 3), torch.empty(0, 2)
+    assert torch.equal(
+        sum_by_heads(matrix_of(none, none, 0, 4), None, x, weight), torch.zeros(4, 2, 3)
+    )
+    assert sum_by_heads(matrix_of(none, none, 0, 0), None, x, weight).shape == (0, 2, 3)
+    assert dot_by_heads(none, none, x, x).shape == (0, 2)
 
 
-def test_what_it_takes() -> None:
-    edge_index, x, weight = torch.zeros(2, 5, dtype=torch.int64), torch.ones(1, 2, 3), torch.ones
-    assert can_attend(edge_index, x, weight(5, 2))
-    assert not can_attend(edge_index, x, weight(5, 1)), "one weight for all heads"
-    assert not can_attend(edge_index, x, weight(4, 2)), "another number of edges"
-    assert not can_attend(edge_index, x[0], weight(5, 2)), "no heads"
-    assert not can_attend(edge_index, x, weight(5, 2).double())
-    assert not can_attend(edge_index, x.to("meta"), weight(5, 2))
+def test_what_they_take() -> None:
+    host, wide = torch.device("cpu"), torch.float64
+    assert can_sum_by_heads((5, 2, 3), wide, host)
+    assert not can_sum_by_heads((5, 3), wide, host), "no heads"
+    assert not can_sum_by_heads((5, 0, 3), wide, host)
+    assert not can_sum_by_heads((5, 2, 0), wide, host)
+    assert not can_sum_by_heads((5, 2, 3), torch.float16, host)
+    assert not can_sum_by_heads((5, 2, 3), wide, torch.device("meta"))
 
 
-def test_a_wrong_kernel_is_found(monkeypatch) -> None:
+@pytest.mark.parametrize("name", ["sum_by_heads", "dot_by_heads"])
+def test_a_wrong_kernel_is_found(name, monkeypatch) -> None:
     def without_last_head(*arguments):
-        kernels.sum_by_heads(*arguments)
+        getattr(kernels, name)(*arguments)
         arguments[-1][:, -1] = 0
 
-    stand_in = type("", (), {"sum_by_heads": without_last_head, "spread_by_heads": None})
-    monkeypatch.setattr(module, "kernels", stand_in)
-    edge_index = torch.tensor([[0], [0]])
-    x, weight = torch.ones(1, 2, 1), torch.ones(1, 2)
-    assert not np.allclose(attend(edge_index, x, weight, 1), reference(edge_index, x, weight, 1))
+    monkeypatch.setattr(module, "kernels", type("", (), {name: without_last_head}))
+    one, rows = torch.tensor([0]), torch.ones(1, 2, 1)
+    if name == "sum_by_heads":
+        found = sum_by_heads(matrix_of(one, one, 1, 1), None, rows, torch.ones(1, 2))
+    else:
+        found = dot_by_heads(one, one, rows, rows)
+    assert found.flatten().tolist() == [1, 0]

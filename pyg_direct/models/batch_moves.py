@@ -1,0 +1,273 @@
+"""Operations of a training step that move rows or add them up, each deferred in a way of its own.
+
+Each function is given the step, what is known of the operation, and its arguments. It returns the
+value of the result, several of them, or plain tensors; None if it is not deferred in this way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .needed import Fill, Leaf, Rows, Value, compute_rows
+from .needed_rows import First, Longer, NeededNorm, Take
+from .needed_sums import Scatter, dot_of
+from .rules import bound
+from .step_calls import Operation
+from .table_tensor import TableTensor
+
+aten = torch.ops.aten
+FILLS = {
+    "zeros_like": 0, "ones_like": 1, "full_like": None, "empty_like": 0,
+    "new_zeros": 0, "new_ones": 1, "new_full": None,
+}  # fmt: skip
+SCATTERS = {
+    "scatter_add": "sum", "index_add": "sum", "scatter_reduce": None, "index_reduce": None,
+}  # fmt: skip
+REDUCTIONS = {"sum", "amax", "amin", "prod", "mean"}
+
+
+def _has_rows(value: Any, dim: int) -> bool:
+    """Whether it is a tensor of the step with its rows in a dimension, and no memory of its own."""
+    return isinstance(value, TableTensor) and value.node.dim == dim and value.plain is None
+
+
+def _value(tensor: Any) -> Value:
+    """Return the value of a tensor of the step."""
+    found: Value = tensor.node
+    return found
+
+
+def _fill(run: Any, known: Any, args: Any, kwargs: Any) -> Any:
+    name = known.name
+    if kwargs.get("layout") not in (None, torch.strided):
+        return None
+    value, rest = FILLS[name], args[1:]
+    if name.startswith("new"):
+        shape, rest = tuple(rest[0]), rest[1:]
+    else:
+        shape = tuple(args[0].shape)
+    if value is None:
+        value = rest[0] if rest else kwargs["fill_value"]
+    if not shape or max(shape) < 2 or isinstance(value, Tensor):
+        return None
+    dtype = kwargs.get("dtype") or args[0].dtype
+    dim = shape.index(max(shape)) if name.startswith("new") else args[0].node.dim
+    return Fill(shape, dtype, run.device, dim, value)
+
+
+def scatter(run: Any, name: str, given: dict[str, Any]) -> Value | None:
+    """Reduce messages into rows."""
+    base, index = given["self"], given["index"]
+    source: Any = given.get("src", given.get("source"))
+    dim = given["dim"] % max(1, base.dim())
+    reduce = SCATTERS[name] or given["reduce"]
+    if reduce not in REDUCTIONS or not isinstance(source, Tensor) or base.dtype != source.dtype:
+        return None
+    if given.get("alpha", 1) != 1 or base.size(dim) < 2 or source.size(dim) < 2:
+        return None
+    sizes = list(base.shape)
+    sizes[dim] = source.size(dim)
+    if sizes != list(source.shape):
+        return None
+    for one in (base, source):
+        is_fill = isinstance(one, TableTensor) and isinstance(one.node, Fill) and one.plain is None
+        if isinstance(one, TableTensor) and not is_fill and not _has_rows(one, dim):
+            return None
+    index = _one_list(run, index, source.shape, dim)
+    order = None if index is None else run.lists.order(run.lists.one(index), base.size(dim))
+    if order is None:
+        return None
+    values = run.operand(base, dim), run.operand(source, dim)
+    made = Scatter(run.lists, *values, order, reduce, given.get("include_self", True))
+    if len(made.shape) > 1:
+        run.sums.add("messages" if made.product is None else "products")
+        run.entries += source.numel()
+    return made
+
+
+def _scatter(run: Any, known: Any, args: Any, kwargs: Any) -> Any:
+    return scatter(run, known.name, bound(known.func, args, kwargs))
+
+
+def _one_list(run: Any, index: Tensor, shape: Any, dim: int) -> Tensor | None:
+    """Return the row that each message goes to, if all its elements go to the same one."""
+    if isinstance(index, TableTensor):
+        index = run.whole(index)
+    if index.dim() == 1 and index.numel() == shape[dim]:
+        return index
+    if index.shape != shape or index.numel() == 0:
+        return None
+    if index.dim() == 2:
+        if index.stride(1 - dim) != 0 and index.size(1 - dim) > 1:
+            return None
+        return index.select(1 - dim, 0)
+    if any(index.stride(d) != 0 and index.size(d) > 1 for d in range(index.dim()) if d != dim):
+        return None
+    return index.movedim(dim, 0).flatten(1)[:, 0] if index.dim() > 1 else index
+
+
+def _taken(run: Any, table: Any, dim: int, index: Tensor) -> Value | None:
+    """Return the rows of a table that a list names."""
+    if not _has_rows(table, dim):
+        return None
+    if isinstance(index, TableTensor):
+        index = run.whole(index)
+    if index.dim() != 1 or index.numel() < 2:
+        return None
+    if index.dtype in (torch.bool, torch.uint8):
+        if len(index) != table.size(dim):
+            return None
+        index = index.nonzero().view(-1)
+        if index.numel() < 2:
+            return None
+    rows, index = table.node.num_rows, run.lists.one(index)
+    low, high = run.lists.bounds(index)
+    if low < -rows or high >= rows:
+        raise IndexError(f"index {high if high >= rows else low} is out of range: {rows}")
+    return Take(run.lists, table.node, dim, run.lists.one(index % rows) if low < 0 else index)
+
+
+def _index_select(run: Any, known: Any, args: Any, kwargs: Any) -> Any:
+    return _taken(run, args[0], args[1] % max(1, args[0].dim()), args[2])
+
+
+def _embedding(run: Any, known: Any, args: Any, kwargs: Any) -> Any:
+    return _taken(run, args[0], 0, args[1])
+
+
+def _index(run: Any, known: Any, args: Any, kwargs: Any) -> Any:
+    used = [(d, v) for d, v in enumerate(args[1]) if v is not None]
+    return _taken(run, args[0], *used[0]) if len(used) == 1 else None
+
+
+def _gather(run: Any, known: Any, args: Any, kwargs: Any) -> Any:
+    """Gather whole rows: the gradient of messages that were added up."""
+    table, index = args[0], args[2]
+    dim = args[1] % max(1, table.dim())
+    if not _has_rows(table, dim) or isinstance(index, TableTensor) or table.dim() != index.dim():
+        return None
+    shape = list(table.shape)
+    shape[dim] = index.size(dim)
+    if list(index.shape) != shape:
+        return None
+    index = _one_list(run, index, index.shape, dim)
+    return None if index is None else _taken(run, table, dim, index)
+
+
+def _slice(run: Any, known: Any, args: Any, kwargs: Any) -> Any:
+    given = bound(known.func, args, kwargs)
+    table, dim = given["self"], given["dim"] % given["self"].dim()
+    start, stop, step = slice(given["start"], given["end"], given["step"]).indices(table.size(dim))
+    return _first(table, dim, start, max(0, stop - start), step)
+
+
+def _first(table: Any, dim: int, start: int, rows: int, step: int = 1) -> Any:
+    if not _has_rows(table, dim) or rows < 2 or step != 1:
+        return None
+    return First(table.node, start, rows)
+
+
+def _split(run: Any, known: Any, args: Any, kwargs: Any) -> Any:
+    given = bound(known.func, args, kwargs)
+    table, size = given["self"], given.get("split_size", given.get("split_sizes"))
+    dim = given["dim"] % table.dim()
+    sizes: Any
+    if not _has_rows(table, dim):
+        return None
+    rows = table.size(dim)
+    sizes = [min(size, rows - a) for a in range(0, rows, size)] if isinstance(size, int) else size
+    if min(sizes) < 2 or sum(sizes) != rows:
+        return None
+    return [_first(table, dim, sum(sizes[:i]), s) for i, s in enumerate(sizes)]
+
+
+def _slice_backward(run: Any, known: Any, args: Any, kwargs: Any) -> Any:
+    given = bound(known.func, args, kwargs)
+    grad, dim = given["grad_output"], given["dim"] % given["grad_output"].dim()
+    if not _has_rows(grad, dim) or given["start"] not in (0, None) or given["step"] != 1:
+        return None
+    return Longer(grad.node, given["input_sizes"][dim])
+
+
+def _mm(run: Any, known: Any, args: Any, kwargs: Any) -> Any:
+    """Multiply over the rows, as for the gradient of a weight."""
+    a, b = args
+    if not (_has_rows(a, 1) and _has_rows(b, 0)):
+        return None
+    made = a.node
+    if type(made) is Operation and made.func is aten.t.default and type(made.inputs[0]) is Scatter:
+        found = made.inputs[0].times(b.node)
+        if found is not None:
+            return found
+    part = _fewer(a.node, b.node)
+    return known.func(compute_rows(a.node, part), compute_rows(b.node, part))
+
+
+def _fewer(*nodes: Value) -> Rows:
+    """Return outside of which rows one of some values is zero."""
+    known = [n.support for n in nodes if n.support is not None]
+    return min(known, key=lambda r: r.count) if known else Rows(nodes[0].num_rows)
+
+
+def _sum(run: Any, known: Any, args: Any, kwargs: Any) -> Any:
+    """Add up rows, outside of some of which all is zero."""
+    table: Any = args[0]
+    if not isinstance(table, TableTensor) or table.plain is not None:
+        return None
+    node: Any = table.node
+    dim = args[1] if len(args) > 1 else kwargs.get("dim")
+    dims = range(table.dim()) if dim in (None, []) else [dim] if isinstance(dim, int) else dim
+    dims = [d % table.dim() for d in dims]
+    if node.dim not in dims:
+        return dot_of(node, dims, args[2] if len(args) > 2 else False) if not kwargs else None
+    if node.support is None:
+        return None
+    return known.func(compute_rows(node, node.support), *args[1:], **kwargs)
+
+
+def _layer_norm_backward(run: Any, known: Any, args: Any, kwargs: Any) -> Any:
+    """Take the rows of which the gradient is not zero."""
+    grad, tables = args[0], [v for v in args[:5] if isinstance(v, Tensor)]
+    if not all(_has_rows(v, 0) for v in tables):
+        return None
+    part = _fewer(grad.node)
+    if part.order is not None:
+        return None
+    new = [compute_rows(_value(v), part) if isinstance(v, TableTensor) else v for v in args]
+    found = known.func(*new, **kwargs)
+    first = None if found[0] is None or not args[-1][0] else Leaf(found[0], 0, grad.node.num_rows)
+    return (first, *found[1:])
+
+
+def _norm(run: Any, known: Any, args: Any, kwargs: Any) -> Any:
+    """Normalise by the statistics of the rows that are needed, where the user wants that."""
+    x, training = args[0], args[5]
+    if run.all_statistics or not training or not _has_rows(x, 0):
+        return None
+    made = NeededNorm(known.func, x.node, args[1:])
+    run.norms[made.mean.data_ptr()] = made
+    return made, made.mean, made.scale
+
+
+def _norm_backward(run: Any, known: Any, args: Any, kwargs: Any) -> Any:
+    grad, x, save_mean = args[0], args[1], args[5]
+    made = run.norms.get(save_mean.data_ptr()) if isinstance(save_mean, Tensor) else None
+    if made is None or not isinstance(grad, TableTensor) or not isinstance(x, TableTensor):
+        return None
+    rows = made.normalised
+    pair = compute_rows(_value(grad), rows), compute_rows(_value(x), rows)
+    found = known.func(*pair, *args[2:])
+    return (Leaf(found[0], 0, grad.node.num_rows), *found[1:])
+
+
+DEFERRED: dict[str, Callable[[Any, Any, Any, Any], Any]] = {
+    **dict.fromkeys(FILLS, _fill), **dict.fromkeys(SCATTERS, _scatter),
+    "index_select": _index_select, "embedding": _embedding, "index": _index, "gather": _gather,
+    "slice": _slice, "split": _split, "split_with_sizes": _split, "slice_backward": _slice_backward,
+    "native_batch_norm": _norm, "native_batch_norm_backward": _norm_backward,
+    "mm": _mm, "sum": _sum, "native_layer_norm_backward": _layer_norm_backward,
+}  # fmt: skip

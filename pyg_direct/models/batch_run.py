@@ -1,0 +1,378 @@
+"""A training step on a sampled batch: the model's own forward, computed on the needed rows.
+
+The forward gets tensors of full shape (`BatchTensor`) that compute nothing until rows are asked
+for. Autograd records the forward's operations above them, as on any tensors, and its backward runs
+on them, too: the gradient of the seeds' outputs is zero for all other rows, and what follows from
+it is computed where it is not zero.
+"""
+
+from __future__ import annotations
+
+import weakref
+from functools import partial
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from ..core.private_torch import (
+    overload_of,
+    to_copy,
+    tree_leaves,
+    tree_map,
+    writes_to,
+)
+from .batch_moves import DEFERRED, SCATTERS, scatter
+from .batch_tensor import BatchTensor, enter
+from .message_lists import Lists
+from .needed import Fill, Leaf, Rows, Value, compute_rows
+from .needed_rows import Draw, NeededNorm
+from .rules import bound, keeps_rows
+from .step_calls import CallPlan, Operation, Operator, Pick, operator, signature
+from .table_tensor import TableTensor, written
+from .tables import meta_of
+
+aten = torch.ops.aten
+KNOWN = 4096  # plans that are kept for an operation
+DRAWS = {"bernoulli_"}  # dropout; others have the numbers of the plain model
+COPIED_NUMBERS = (
+    1 << 12
+)  # a plain tensor with fewer is copied, one with more must not be written to
+
+
+class BatchRun:
+    """One step.
+
+    Args:
+        device: of the tensors.
+        all_statistics: whether norms use all rows of the batch.
+
+    Attributes:
+        lists: the lists of rows that it has seen.
+        whole_calls: how often operations ran on all rows, by name.
+        sums: how messages were summed.
+        calls: how many operations there were.
+        entries: of the messages that are summed up.
+        products: of the rows with dense matrices, in products of two numbers.
+        norms: those of the needed rows, by where their means lie.
+    """
+
+    def __init__(self, device: torch.device, all_statistics: bool = True) -> None:
+        self.device, self.lists = device, Lists()
+        self.all_statistics = all_statistics
+        self.whole_calls: dict[str, int] = {}
+        self.sums: set[str] = set()
+        self.calls = self.entries = self.products = 0
+        self.norms: dict[int, NeededNorm] = {}
+        self._seed = torch.initial_seed()
+        self._kept: dict[Any, tuple[Tensor, Tensor]] = {}
+
+    def forms(self) -> dict[str, str]:
+        """Return how sums were computed, and which operations ran on all rows."""
+        found = {"sums": ", ".join(sorted(self.sums)), "all rows": ", ".join(self.whole_calls)}
+        return {kind: text for kind, text in found.items() if text}
+
+    # --- tensors and values ---
+
+    def wrap(self, node: Value) -> BatchTensor:
+        """Return a tensor that has a value."""
+        return BatchTensor(self, node)
+
+    def enter(self, x: Tensor) -> Tensor:
+        """Return a plain tensor as one of the step."""
+        if x.requires_grad and torch.is_grad_enabled():
+            return enter(x, self)
+        return self.wrap(Leaf(x.detach(), 0))
+
+    def rows_of(self, table: BatchTensor, rows: int) -> Tensor:
+        """Return the first rows; not to be written to."""
+        if table.plain is not None:
+            return table.plain[:rows]
+        if table.node.dim != 0:
+            return self.whole(table)[:rows]
+        return cast(Tensor, compute_rows(table.node, Rows(rows)))
+
+    def whole(self, table: BatchTensor) -> Tensor:
+        """Return all rows; not to be written to."""
+        if table.plain is not None:
+            return table.plain
+        return cast(Tensor, compute_rows(table.node, Rows(table.node.num_rows)))
+
+    def kept(self, tensor: Tensor) -> Tensor:
+        """Return a plain tensor that will have its numbers when they are read."""
+        if tensor.numel() > COPIED_NUMBERS or tensor.layout != torch.strided:
+            return tensor.detach()
+        if tensor.is_inference():  # torch counts no writes to it
+            return tensor.clone()
+        place = tensor.data_ptr(), writes_to(tensor), tensor.dtype, tensor.shape, tensor.stride()
+        known = self._kept.get(place)
+        if known is None:  # both live on, at these addresses
+            known = self._kept[place] = tensor, tensor.detach().clone()
+        return known[1]
+
+    def operand(self, value: Tensor, row: int | None) -> Any:
+        """Return the value of a tensor with rows in a dimension; without, the tensor."""
+        if isinstance(value, BatchTensor):
+            node = value.node
+            if row is not None and value.plain is None:
+                if node.dim == row:
+                    return node
+                if isinstance(node, Fill):
+                    return Fill(node.shape, node.dtype, self.device, row, node.value)
+            value = self.whole(value)
+        elif value.requires_grad and value.is_leaf:  # a parameter: autograd sees writes to it
+            value = value.detach()
+        else:
+            value = self.kept(value)
+        return value if row is None else Leaf(value, row)
+
+    # --- operations ---
+
+    def call(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Do an operation, or remember that it is to be done on the rows that are needed."""
+        known = operator(func)
+        self.calls += 1
+        if known.is_mutable:
+            return self._change(known, args, kwargs)
+        if known.name in ("detach", "alias"):
+            same: Any = self.wrap(args[0].node)
+            same.plain = args[0].plain
+            self._join(func, args, kwargs, same)
+            return same
+        found = None
+        if (
+            not kwargs
+            or kwargs.get("device") is None
+            or torch.device(kwargs["device"]) == self.device
+        ):
+            found = self.deferred(known, args, kwargs)
+        if found is None:
+            return self._on_whole(known, args, kwargs)
+        if isinstance(found, Value):
+            found = self.wrap(found)
+        elif isinstance(found, (list, tuple)):
+            found = type(found)([self.wrap(n) if isinstance(n, Value) else n for n in found])
+        if known.is_view or known.name == "_unsafe_view":
+            self._join(func, args, kwargs, found)
+        return found
+
+    def deferred(self, known: Operator, args: Any, kwargs: Any) -> Any:
+        """Return the value of an operation, several, or what it gave; None if it needs all rows."""
+        special = DEFERRED.get(known.name)
+        if special is not None:
+            found = special(self, known, args, kwargs)
+            if found is not None:
+                return found
+        return self.row_wise(known, args, kwargs)
+
+    def row_wise(self, known: Operator, args: Any, kwargs: Any) -> Any:
+        """Return the value of an operation with a rule, or several; None if no rule says so."""
+        num_rows = _num_rows(args) or _num_rows(kwargs.values())
+        key = signature(args, kwargs, num_rows, BatchTensor)
+        try:
+            plan = known.plans[key]
+        except KeyError:
+            plan = self._planned(known, key, args, kwargs, num_rows)
+        except TypeError:  # what cannot be a key
+            plan = self._planned(known, None, args, kwargs, num_rows)
+        if plan is None:
+            return None
+        self.products += plan.products * num_rows
+        new_args, values = list(args), []
+        new_kwargs = dict(kwargs) if kwargs else kwargs
+        for position, place, row in plan.tables:
+            given = new_args if type(position) is int else new_kwargs
+            if place is None:
+                values.append(self.operand(given[position], row))
+                given[position] = None
+            else:
+                values.append(self.operand(given[position][place], row))
+        for position, place in plan.whole:
+            given = new_args if type(position) is int else new_kwargs
+            if place is None:
+                given[position] = self.operand(given[position], None)
+            else:
+                given[position] = [*given[position]]
+                given[position][place] = self.operand(given[position][place], None)
+        if plan.container is None:
+            return Operation(
+                plan, plan.outs[0], num_rows, self.device, new_args, new_kwargs, values
+            )
+        several = Operation(plan, plan.first, num_rows, self.device, new_args, new_kwargs, values)
+        return plan.container(
+            Pick(several, place)
+            if out[2] is not None
+            else torch.empty(0, dtype=out[1], device=self.device)
+            for place, out in enumerate(plan.outs)
+        )
+
+    def _planned(
+        self, known: Operator, key: Any, args: Any, kwargs: Any, num_rows: int
+    ) -> CallPlan | None:
+        """Ask the rules about calls of a signature."""
+        plan, fixed = None, True
+        apart = keeps_rows(known.func, args, kwargs, seen)
+        apart = apart or keeps_rows(known.func, args, kwargs, seen_with_fills)
+        if apart is not None and apart.num_rows == num_rows:
+            plan = CallPlan(known, apart, args, kwargs)
+            fixed = plan.fixed
+            unread = known.name == "native_batch_norm"  # which has a rule for evaluation only
+            if None in [out[2] for out in plan.outs] and not unread:
+                plan = None  # what only a backward reads has to be computed
+        if key is not None and fixed:
+            if len(known.plans) >= KNOWN:
+                known.plans.clear()
+            known.plans[key] = plan
+        return plan
+
+    def _join(self, func: Any, args: Any, kwargs: Any, found: Any) -> None:
+        """Remember that results share memory with the first argument."""
+        base = args[0]
+        if not isinstance(base, BatchTensor):
+            return
+        if isinstance(found, BatchTensor):
+            self._share(base, found, partial(_view_of, func, args[1:], kwargs, None))
+            return
+        for place, view in enumerate(found):
+            if isinstance(view, BatchTensor):
+                self._share(base, view, partial(_view_of, func, args[1:], kwargs, place))
+
+    def _share(self, base: BatchTensor, view: BatchTensor, function: Any) -> None:
+        view.origin, view.group = (base, function), base.joined()
+        view.group.append(weakref.ref(view))
+
+    def _on_whole(self, known: Operator, args: Any, kwargs: Any) -> Any:
+        """Run an operation on all rows, as torch does."""
+        func, name = known.func, known.name
+        self.whole_calls[str(func)] = self.whole_calls.get(str(func), 0) + 1
+        tables = [v for v in tree_leaves((args, kwargs)) if isinstance(v, BatchTensor)]
+        counts = {v.node.num_rows for v in tables}
+        new_args, new_kwargs = self._plain((args, kwargs))
+        if name.startswith("mkldnn_rnn"):  # reads memory whatever the strides
+            new_args = tree_map(lambda v: v.contiguous() if isinstance(v, Tensor) else v, new_args)
+        called = aten.reshape.default if func is aten.view.default else func  # for other strides
+        found = called(*new_args, **new_kwargs)
+        view = (known.is_view or name == "view") and isinstance(args[0], BatchTensor)
+
+        def wrapped(v: Any) -> Any:
+            fits = isinstance(v, Tensor) and v.dim() > 0 and (view or v.size(0) in counts)
+            return self.wrap(Leaf(v, 0)) if fits and v.layout == torch.strided else v
+
+        found = tree_map(wrapped, found)
+        if view:
+            self._join(func, args, kwargs, found)
+        return found
+
+    def _plain(self, value: Any) -> Any:
+        return tree_map(lambda v: self.whole(v) if isinstance(v, BatchTensor) else v, value)
+
+    # --- in place ---
+
+    def _change(self, known: Operator, args: Any, kwargs: Any) -> Any:
+        """Do an operation that writes to its arguments."""
+        target: Any = args[0] if args else None
+        if type(target) is BatchTensor and known.name.endswith("_"):  # it writes to nothing else
+            node = self._changed(known, target, args, kwargs)
+            if node is not None:
+                target.hold(node)
+                return target
+        changing = written(known.func, args, kwargs)
+        for tensor in changing:
+            if isinstance(tensor, BatchTensor):
+                tensor.make_plain()
+        new_args, new_kwargs = self._plain((args, kwargs))
+        found = known.func(*new_args, **new_kwargs)
+        for tensor in changing:
+            for view in tensor.members() if isinstance(tensor, BatchTensor) else ():
+                made: Any = Leaf(view.made_plain(), view.node.dim)
+                view.hold(made)
+        return changing[0] if isinstance(found, Tensor) and changing else found
+
+    def _changed(self, known: Operator, target: Any, args: Any, kwargs: Any) -> Value | None:
+        """Return what a tensor holds after an operation in place; None if that is not deferred."""
+        if target.plain is not None or len(target.members()) > 1:
+            return None
+        node, func, name = target.node, known.func, known.name
+        if name[:-1] in SCATTERS:
+            found = scatter(self, name[:-1], bound(func, args, kwargs))
+        elif name in ("zero_", "fill_") and not isinstance(args[-1], Tensor):
+            return Fill(
+                node.shape, node.dtype, self.device, node.dim, args[1] if name == "fill_" else 0
+            )
+        elif name in ("zero_",):
+            return Fill(node.shape, node.dtype, self.device, node.dim, 0)
+        elif name in DRAWS:
+            return self._drawn(func, node, args[1:], kwargs)
+        elif name == "copy_":
+            found = self._copied(args[1], target)
+        else:
+            pure = _NEW_TENSORS.get(func) or getattr(
+                getattr(aten, name[:-1], None), overload_of(func), None
+            )
+            if pure is None or torch.Tag.pointwise not in pure.tags:
+                return None
+            found = self.row_wise(operator(pure), args, kwargs)
+        if not isinstance(found, Value) or found.dim != node.dim:
+            return None
+        if tuple(found.shape) != tuple(node.shape):
+            return None
+        return found if found.dtype == target.dtype else self._converted(self.wrap(found), target)
+
+    def _drawn(self, func: Any, node: Value, args: Any, kwargs: Any) -> Value | None:
+        """Return random numbers for the needed rows, unless the model wants certain ones."""
+        seeded = torch.initial_seed() != self._seed or kwargs.get("generator") is not None
+        if seeded or not args or any(isinstance(v, Tensor) for v in args):
+            return None
+        return Draw(node, func, args, kwargs)
+
+    def _copied(self, source: Any, target: Any) -> Any:
+        if source.shape != target.shape or source.device != self.device:
+            return None
+        if not isinstance(source, BatchTensor):
+            return Leaf(self.kept(source.to(target.dtype)), target.node.dim)
+        return self._converted(source, target)
+
+    def _converted(self, source: BatchTensor, target: Any) -> Any:
+        return self.row_wise(operator(to_copy), (source,), {"dtype": target.dtype})
+
+
+# Where the operation that writes to no argument has another overload name.
+_NEW_TENSORS = {aten.pow_.Scalar: aten.pow.Tensor_Scalar, aten.pow_.Tensor: aten.pow.Tensor_Tensor}
+
+
+def _num_rows(values: Any) -> int:
+    """Return the number of rows of the first tensor of a step; 0 if there is none."""
+    filled = 0
+    for value in values:
+        if type(value) is BatchTensor:
+            rows: int = value.node.num_rows
+            if type(value.node) is not Fill:
+                return rows
+            filled = filled or rows
+        elif type(value) is list or type(value) is tuple:
+            found = _num_rows(value)
+            if found:
+                return found
+    return filled
+
+
+def seen(value: Tensor) -> tuple[Tensor, int | None]:
+    """Return a meta tensor, and where its rows are; those of one number follow the others."""
+    if isinstance(value, BatchTensor):
+        return value.node.meta, None if isinstance(value.node, Fill) else value.node.dim
+    return meta_of(value), None
+
+
+def seen_with_fills(value: Tensor) -> tuple[Tensor, int | None]:
+    """Return a meta tensor, and where its rows are."""
+    if isinstance(value, BatchTensor):
+        return value.node.meta, value.node.dim
+    return meta_of(value), None
+
+
+def _view_of(func: Any, rest: Any, kwargs: Any, place: int | None, parent: Tensor) -> Tensor:
+    args, kwargs = tree_map(
+        lambda v: v.whole() if isinstance(v, TableTensor) else v, (rest, kwargs)
+    )
+    found = func(parent, *args, **kwargs)
+    return cast(Tensor, found if place is None else found[place])

@@ -1,0 +1,298 @@
+"""Values of a sampled batch of which the rows are computed that somebody needs.
+
+A `Value` stands for all rows of a tensor of a training step; `compute_rows` computes those that are
+asked for, and of what they are made of those that they need. A sampled batch lists nodes and edges
+hop by hop, so these are the first rows, or the messages to the first rows (`Rows`). A gradient
+knows, in addition, outside of which rows it is zero.
+"""
+
+from __future__ import annotations
+
+import heapq
+import sys
+import weakref
+from itertools import count
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from .message_lists import MessageOrder
+
+_serial = count()
+
+
+class Rows(NamedTuple):
+    """The first rows of a value, or the first messages in the order of the rows they go to."""
+
+    count: int  # type: ignore[assignment]
+    order: MessageOrder | None = None
+
+
+class Box:
+    """The rows of a value that are computed; it lives as long as somebody may ask for them.
+
+    Tensors hold the boxes of their values, and a value that is not computed yet those of its
+    inputs. So rows are freed when the last one who reads them has done so.
+
+    Attributes:
+        data, have: the rows, and which they are.
+        views: rows of the same value in other orders.
+        shared: whether something else may have the same memory.
+    """
+
+    __slots__ = ("__weakref__", "data", "have", "shared", "views")
+
+    def __init__(self) -> None:
+        self.data: Any = None
+        self.have: Rows | None = None
+        self.views: dict[Rows, Tensor] | None = None
+        self.shared = False
+
+    def fill(self, data: Any, have: Rows) -> None:
+        """Hold some rows."""
+        self.data, self.have, self.views = data, have, None
+
+
+def references(boxes: tuple[Box, ...], place: int) -> int:
+    """Return how many hold one of some boxes, in the counting of this version of Python."""
+    box = boxes[place]
+    return sys.getrefcount(box)
+
+
+ONE_REFERENCE = references((Box(),), 0)  # that of the tuple itself
+
+
+class Value:
+    """All rows of a tensor, some of which are computed.
+
+    Attributes:
+        shape, dtype, device: of the tensor.
+        dim: the dimension of the rows.
+        num_rows: their number.
+        support: outside of these rows it is zero; None if that is not known.
+        inputs: what it is made of.
+        boxes: their rows, until this one is computed.
+        serial: of what was made first the lowest.
+    """
+
+    __slots__ = (
+        "_kind", "_meta", "_ref", "boxes", "device", "dim", "dtype", "inputs", "num_rows", "serial",
+        "shape", "support",
+    )  # fmt: skip
+
+    def __init__(
+        self, shape: Any, dtype: torch.dtype, device: Any, dim: int, kind: Any = None
+    ) -> None:
+        self.shape, self.dtype, self.device, self.dim = shape, dtype, device, dim
+        self.num_rows = shape[dim]
+        self.serial = next(_serial)
+        self.support: Rows | None = None
+        self.inputs: tuple[Value, ...] = ()
+        self.boxes: tuple[Box, ...] | None = ()
+        self._ref: Any = None
+        self._kind = kind
+        self._meta: Tensor | None = None
+
+    def reads(self, *inputs: Value) -> None:
+        """Remember what it is made of."""
+        self.inputs = inputs
+        self.boxes = tuple([value.box() for value in inputs])
+
+    def box(self) -> Box:
+        """Return where its rows are; whoever holds it keeps them."""
+        found: Box | None = None if self._ref is None else self._ref()
+        if found is None:
+            found = Box()
+            self._ref = weakref.ref(found)
+        return found
+
+    @property
+    def kind(self) -> Any:
+        """What it has in common with values of other batches: all but the number of rows."""
+        if self._kind is None:
+            shape = tuple(self.shape)
+            self._kind = self.dim, self.dtype, shape[: self.dim], shape[self.dim + 1 :]
+        return self._kind
+
+    @property
+    def meta(self) -> Tensor:
+        """A meta tensor of its shape."""
+        if self._meta is None:
+            self._meta = torch.empty(self.shape, dtype=self.dtype, device="meta")
+        return self._meta
+
+    @property
+    def have(self) -> Rows | None:
+        """Which rows are computed."""
+        box = None if self._ref is None else self._ref()
+        return None if box is None else box.have
+
+    def wanted(self, rows: Rows) -> Rows:
+        """Return which rows are to be computed where some are asked for."""
+        support = self.support
+        if support is None or (support.order is rows.order and rows.count < support.count):
+            return rows
+        return support
+
+    def covers(self, rows: Rows) -> bool:
+        """Whether rows are computed."""
+        have = self.have
+        if have is None:
+            return False
+        rows = self.wanted(rows)
+        return (have.order is rows.order and have.count >= rows.count) or (
+            have.count == self.num_rows
+        )
+
+    def sources(self, rows: Rows) -> list[tuple[Value, Rows]]:
+        """Return what has to be computed first."""
+        return [(value, rows) for value in self.inputs]
+
+    def compute(self, rows: Rows) -> Any:
+        """Return some rows from those of the sources."""
+        raise NotImplementedError
+
+    def share(self) -> None:
+        """Say that its memory, and that of its sources, may be the same."""
+        self.box().shared = True
+        for source in self.inputs:
+            source.box().shared = True
+
+    def with_known(self, data: Any, rows: Rows) -> Any:
+        """Return rows, of which those that were computed before keep their numbers.
+
+        Products with other numbers of rows round differently, and a maximum that was taken of the
+        rows before has to be equal to one of them.
+        """
+        have, box = self.have, self.box()
+        if have is None or have.count == 0 or not isinstance(data, Tensor):
+            return data
+        known = box.data
+        moved = have.order is not rows.order
+        if moved and (have.order is not None or rows.count < self.num_rows):
+            return data
+        first = min(have.count, rows.count)
+        parts = [known.narrow(self.dim, 0, first), data.narrow(self.dim, first, rows.count - first)]
+        return torch.cat(parts, self.dim)
+
+    def at(self, rows: Rows) -> Any:
+        """Return rows that are computed; not to be written to."""
+        box: Box = self._ref()
+        have: Any = box.have
+        if have.order is rows.order:
+            if have.count == rows.count:
+                return box.data
+            if have.count > rows.count:
+                return box.data.narrow(self.dim, 0, rows.count)
+        if box.views is None:
+            box.views = {}
+        if rows not in box.views:
+            box.views[rows] = self._arranged(box.data, have, rows)
+        return box.views[rows]
+
+    def _arranged(self, data: Tensor, have: Any, rows: Any) -> Tensor:
+        if have.order is None and rows.order is None:  # all others are zero
+            return filled_up(data, self.dim, rows.count)
+        if have.order is not None:
+            all_rows = data.new_zeros(self.shape)
+            all_rows.index_copy_(self.dim, have.order.position[: have.count], data)
+        else:
+            all_rows = filled_up(data, self.dim, self.num_rows)
+        if rows.order is None:
+            return all_rows.narrow(self.dim, 0, rows.count)
+        return all_rows.index_select(self.dim, rows.order.position[: rows.count])
+
+
+def filled_up(data: Tensor, dim: int, rows: int) -> Tensor:
+    """Return a tensor with more rows, of zeros."""
+    if data.size(dim) == rows:
+        return data
+    size = list(data.shape)
+    size[dim] = rows
+    out = data.new_zeros(size)
+    out.narrow(dim, 0, data.size(dim)).copy_(data)
+    return out
+
+
+def union(first: Rows | None, second: Rows | None, num_rows: int) -> Rows | None:
+    """Return rows that hold both; None is all of them."""
+    if first is None or second is None:
+        return None
+    if first.order is second.order or first.count == 0 or second.count == 0:
+        return first if first.count >= second.count else second
+    return Rows(num_rows)
+
+
+def compute_rows(value: Value, rows: Rows) -> Any:
+    """Return some rows of a value; those that it is made of are computed once, for all who ask."""
+    box = value.box()  # holds them until they are returned
+    if not value.covers(rows):
+        _compute(value, rows)
+    box.shared = True  # by whoever asks
+    return value.at(rows)
+
+
+def _compute(value: Value, rows: Rows) -> None:
+    needs, heap = {value: value.wanted(rows)}, [(-value.serial, value)]
+    found = []
+    while heap:  # from those made last; so all who ask are known before one is asked
+        one = heapq.heappop(heap)[1]
+        wanted, have = needs[one], one.have
+        if have is not None:
+            wanted = needs[one] = one.wanted(union(wanted, have, one.num_rows) or wanted)
+        if one.boxes is None:
+            one.boxes = tuple([source.box() for source in one.inputs])
+        found.append(one)
+        for source, part in one.sources(wanted):
+            if source in needs:
+                needs[source] = source.wanted(union(needs[source], part, source.num_rows) or part)
+            elif not source.covers(part):
+                needs[source] = source.wanted(part)
+                heapq.heappush(heap, (-source.serial, source))
+    with torch.no_grad():
+        for one in reversed(found):
+            one.box().fill(one.with_known(one.compute(needs[one]), needs[one]), needs[one])
+            one.boxes = None
+
+
+class Leaf(Value):
+    """A tensor; of a gradient, its first rows, all others being zero."""
+
+    __slots__ = ("kept",)
+
+    def __init__(self, tensor: Tensor, dim: int, num_rows: int | None = None) -> None:
+        shape = tuple(tensor.shape)
+        held = shape[dim]
+        if num_rows is not None:
+            shape = (*shape[:dim], num_rows, *shape[dim + 1 :])
+        super().__init__(shape, tensor.dtype, tensor.device, dim)
+        self.kept = self.box()
+        self.kept.fill(tensor, Rows(held))
+        self.kept.shared = True
+        if num_rows is not None:
+            self.support = Rows(held)
+
+    @property
+    def tensor(self) -> Tensor:
+        """The rows that it holds."""
+        found: Tensor = self.kept.data
+        return found
+
+
+class Fill(Value):
+    """One number."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, shape: Any, dtype: Any, device: Any, dim: int, value: Any) -> None:
+        super().__init__(shape, dtype, device, dim)
+        self.value = value
+        if value == 0:
+            self.support = Rows(0)
+
+    def compute(self, rows: Rows) -> Tensor:
+        """Return some rows from those of the sources."""
+        size = list(self.shape)
+        size[self.dim] = rows.count
+        return torch.full(size, self.value, dtype=self.dtype, device=self.device)

@@ -1,0 +1,135 @@
+"""Values of a step: whichever rows are asked for, they are those of plain tensors."""
+
+import pytest
+import torch
+from torch.nn import functional
+
+from pyg_direct.models import message_lists
+from pyg_direct.models.batch_run import BatchRun
+from pyg_direct.models.needed import Leaf
+
+ROWS, HELD, COLUMNS = 10, 3, 4
+X = torch.linspace(-1, 2, ROWS * COLUMNS, dtype=torch.float64).view(ROWS, COLUMNS)
+INDEX = torch.tensor([0, 7, 2, 2, 9, 1, 0, 3, 3, 3, 1, 5])
+SORTED = INDEX.sort().values
+MASK = X > 0
+ROW_MASK = MASK[:, :1]
+
+
+def scattered(values, index, reduce="sum", **options):
+    base = values.new_zeros(ROWS, values.size(1))
+    index = index.view(-1, 1).expand_as(values)
+    return base.scatter_reduce(0, index, values, reduce, include_self=False)
+
+
+# g is a gradient: zero but in its first rows.
+OPERATIONS = {
+    "plus a number": lambda g, x: g + 1,
+    "minus a number": lambda g, x: g - 1,
+    "from a number": lambda g, x: 1 - g,
+    "plus a row": lambda g, x: g + X[0],
+    "plus a table": lambda g, x: g + x,
+    "plus twice a table": lambda g, x: torch.add(g, x, alpha=2),
+    "plus itself": lambda g, x: g + g,
+    "plus fewer rows": lambda g, x: g + g.neg().index_select(0, torch.arange(ROWS)) + x * g,
+    "times a table": lambda g, x: x * g,
+    "by a table": lambda g, x: g / (x + 3),
+    "table by it": lambda g, x: x / (g + 3),
+    "a row by it": lambda g, x: (X[0] / g).nan_to_num(7.0),
+    "read twice": lambda g, x: (lambda h: h.neg() + h.exp())(x + 1),
+    "filled": lambda g, x: g.masked_fill(MASK, 1.0),
+    "filled with zero": lambda g, x: g.masked_fill(MASK, 0.0),
+    "chosen": lambda g, x: torch.where(MASK, g, x),
+    "power": lambda g, x: g.exp() + g.clamp(min=1) + g.pow(0),
+    "joined": lambda g, x: torch.cat([g, x, X], 1),
+    "stacked": lambda g, x: torch.stack([x, g]),
+    "first rows": lambda g, x: g[:5] + x[2:7],
+    "gathered": lambda g, x: g.index_select(0, INDEX) * x[INDEX],
+    "summed up": lambda g, x: g.new_zeros(ROWS, COLUMNS).index_add(0, INDEX, g[INDEX]),
+    "summed up twice": lambda g, x: x.index_add(0, INDEX, g[INDEX], alpha=2),
+    "summed up by order": lambda g, x: scattered(x[SORTED], INDEX.flip(0)),
+    "weighted": lambda g, x: scattered(x[INDEX] * X[INDEX, :1], SORTED),
+    "weighted by a gradient": lambda g, x: scattered(g[INDEX][:, :1] * x[SORTED], INDEX),
+    "largest": lambda g, x: scattered(x[INDEX], SORTED, "amax"),
+    "smallest of messages": lambda g, x: scattered(x[INDEX].sin(), INDEX, "amin"),
+    "counted": lambda g, x: x.new_zeros(ROWS).scatter_add(0, INDEX, x.new_ones(len(INDEX))) * 2,
+    "over columns": lambda g, x: g.sum(1, keepdim=True) + x.mean(1, keepdim=True),
+    "over rows": lambda g, x: x - g.sum(0) + x.mean(0),
+    "multiplied over rows": lambda g, x: x @ (g.t() @ x),
+    "softmax": lambda g, x: g.softmax(1) + x.softmax(0),
+    "transposed": lambda g, x: g.t().contiguous().t() + x,
+    "in place": lambda g, x: (g * 2).add_(1).mul_(x).relu_(),
+    "view": lambda g, x: (g + x).view(ROWS, 2, 2).transpose(1, 2).reshape(ROWS, COLUMNS),
+    "one after the other": lambda g, x: ((x + 1).relu() - 1).neg().exp() / 3 * x,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("first", [0, 1, 2, 4, 9, ROWS])
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_rows_are_those_of_plain_tensors(name, first) -> None:
+    operation = OPERATIONS[name]
+    gradient = torch.zeros_like(X)
+    gradient[:HELD] = X[:HELD].cos()
+    run = BatchRun(torch.device("cpu"))
+    ours = operation(run.wrap(Leaf(gradient[:HELD].clone(), 0, ROWS)), run.enter(X.clone()))
+    expected = operation(gradient, X)
+    assert ours.shape == expected.shape
+    first = min(first, len(expected))
+    torch.testing.assert_close(run.rows_of(ours, first), expected[:first])
+    torch.testing.assert_close(run.whole(ours), expected)
+
+
+def test_views_do_not_change_with_what_is_overwritten() -> None:
+    run = BatchRun(torch.device("cpu"))
+    x = run.enter(X.clone())
+    h = x + 1
+    view, after = h.view(ROWS, 2, 2), h.neg()
+    rows, part = h[2:], (h * 1)[:6]
+    del h
+    for _ in range(2):
+        torch.testing.assert_close(run.whole(view), (X + 1).view(ROWS, 2, 2))
+        torch.testing.assert_close(run.whole(after), -(X + 1))
+        torch.testing.assert_close(run.whole(rows), X[2:] + 1)
+        torch.testing.assert_close(run.whole(part), X[:6] + 1)
+    torch.testing.assert_close(run.whole(x), X)
+
+
+def test_rows_that_are_known_keep_their_numbers() -> None:
+    """A maximum is compared with what it was taken of, also after more rows were asked for."""
+    run = BatchRun(torch.device("cpu"))
+    generator = torch.Generator().manual_seed(0)
+    x, weight = torch.randn(300, 60, generator=generator), torch.randn(60, 7, generator=generator)
+    h = run.enter(x) @ weight
+    some = run.rows_of(h, 9).clone()
+    assert torch.equal(run.whole(h)[:9], some)
+
+
+def test_plain_tensors_that_are_written_to_later() -> None:
+    run, added = BatchRun(torch.device("cpu")), X.clone()
+    h = run.enter(X) + added
+    added.zero_()
+    torch.testing.assert_close(run.whole(h), X + X)
+
+
+def test_lists_that_are_written_to_later(monkeypatch) -> None:
+    for copied in (0, 100):
+        monkeypatch.setattr(message_lists, "COPIED_ENTRIES", copied)
+        run, index = BatchRun(torch.device("cpu")), INDEX.clone()
+        h = run.enter(X).index_select(0, index)
+        index.zero_()
+        if copied:
+            torch.testing.assert_close(run.whole(h), X[INDEX])
+        else:
+            with pytest.raises(RuntimeError, match="written to after messages"):
+                run.whole(h)
+
+
+def test_what_nobody_needs_is_not_computed_or_kept() -> None:
+    run = BatchRun(torch.device("cpu"))
+    h = run.enter(X).sin()
+    made = functional.linear(h, torch.eye(COLUMNS, dtype=X.dtype))
+    sine = h.node
+    del h
+    run.rows_of(made, 2)
+    assert made.node.have.count == 2
+    assert sine.have is None

@@ -1,0 +1,53 @@
+"""What is known of an operation from earlier calls holds for calls with other numbers of rows."""
+
+import pytest
+import torch
+
+from pyg_direct.models import step_calls
+from pyg_direct.models.batch_run import BatchRun
+
+
+@pytest.fixture(autouse=True)
+def nothing_known(monkeypatch) -> None:
+    monkeypatch.setattr(step_calls, "_operators", {})
+
+
+def check(operation, *shapes) -> None:
+    """Compare with plain tensors, one shape after the other."""
+    for shape in shapes:
+        x, run = torch.randn(shape, dtype=torch.float64), BatchRun(torch.device("cpu"))
+        found, expected = operation(run.enter(x)), operation(x)
+        torch.testing.assert_close(run.rows_of(found, 2), expected[:2])
+        torch.testing.assert_close(run.whole(found), expected)
+
+
+def test_as_many_columns_as_rows() -> None:
+    check(lambda x: x.view(len(x), -1).exp(), (4, 2, 2), (6, 2, 2), (2, 2, 2), (5, 5, 5))
+    check(lambda x: x.reshape(4, -1).exp(), (4, 2, 2), (8, 2, 2), (16, 1, 1), (4, 4, 4))
+    check(lambda x: x.transpose(0, 1).transpose(0, 1) * 2, (4, 4), (6, 4), (4, 6))
+
+
+def test_numbers_that_are_equal_but_of_other_types() -> None:
+    for number in (1, 1.0, True):
+        x, run = torch.arange(6).view(3, 2), BatchRun(torch.device("cpu"))
+        found = run.enter(x) + number
+        assert found.dtype == (x + number).dtype
+        assert torch.equal(run.whole(found), x + number)
+
+
+def test_weights_with_as_many_rows() -> None:
+    weight, bias = torch.randn(4, 4).double(), torch.randn(4).double()
+    check(lambda x: torch.addmm(bias, x, weight), (4, 4), (7, 4), (4, 4))
+    check(lambda x: x * torch.ones(len(x), 1).double() + bias, (4, 4), (7, 4))
+
+
+def test_rules_are_asked_once(monkeypatch) -> None:
+    asked = []
+    from pyg_direct.models import batch_run
+
+    keeps_rows = batch_run.keeps_rows
+    monkeypatch.setattr(
+        batch_run, "keeps_rows", lambda *given: (asked.append(given[0]), keeps_rows(*given))[1]
+    )
+    check(lambda x: x.relu(), (4, 3), (7, 3), (9, 3))
+    assert len(asked) == 1
