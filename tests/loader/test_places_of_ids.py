@@ -147,10 +147,14 @@ def test_edge_ids_of_the_users_own(machine: Machine) -> None:
         assert torch.equal(data.edge_index[:, batch.e_id // 2], batch.n_id[batch.edge_index.cpu()])
 
 
+FAMILY = ["ShaDowKHopSampler", "PageRankLoader", "GraphSAINTNodeSampler", "ClusterLoader"]
+
+
 def family(data: Any, **kwargs: Any) -> dict[str, Any]:
     parts = torch.arange(data.num_nodes) % 4
     return {
         "ShaDowKHopSampler": lambda: pyg_direct.ShaDowKHopSampler(data, 2, 3, **kwargs),
+        "PageRankLoader": lambda: pyg_direct.PageRankLoader(data, 6, batch_size=9, **kwargs),
         "GraphSAINTNodeSampler": lambda: pyg_direct.GraphSAINTNodeSampler(data, 50, **kwargs),
         "ClusterLoader": lambda: pyg_direct.ClusterLoader(
             pyg_direct.ClusterData(data, 4, partition=parts, log=False), **kwargs
@@ -158,7 +162,7 @@ def family(data: Any, **kwargs: Any) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("name", ["ShaDowKHopSampler", "GraphSAINTNodeSampler", "ClusterLoader"])
+@pytest.mark.parametrize("name", FAMILY)
 def test_ids_of_the_users_own_in_the_family(machine: Machine, name: str) -> None:
     data, machine.used = citations(), machine.gpu(0)
     data.n_id, data.e_id = torch.arange(data.num_nodes), torch.arange(data.num_edges)
@@ -171,6 +175,18 @@ def test_ids_of_the_users_own_in_the_family(machine: Machine, name: str) -> None
         assert torch.equal(ends, batch.n_id.cpu()[batch.edge_index.cpu()])
 
 
+def test_contexts_are_on_the_device(machine: Machine) -> None:
+    data, machine.used = citations(), machine.gpu(0)
+    plain = next(iter(family(data, device="cpu")["PageRankLoader"]()))
+    for options in ({}, {"ids": "device"}):
+        batch = next(iter(family(data, **options)["PageRankLoader"]()))
+        found = places(batch)
+        assert found.pop("n_id") == {machine.gpu(0) if options else HOST}
+        assert set().union(*found.values()) == {machine.gpu(0)}
+        for name in ("context", "context_mask", "pagerank", "n_id", "root_n_id", "x"):
+            assert torch.equal(batch[name].cpu(), plain[name])
+
+
 def test_ids_of_hgt(machine: Machine) -> None:
     data, machine.used = papers_and_authors(), machine.gpu(0)
     for options in ({}, {"ids": "device"}):
@@ -181,7 +197,7 @@ def test_ids_of_hgt(machine: Machine) -> None:
         assert set().union(*found.values()) == {machine.gpu(0)}
 
 
-@pytest.mark.parametrize("name", ["ShaDowKHopSampler", "GraphSAINTNodeSampler", "ClusterLoader"])
+@pytest.mark.parametrize("name", FAMILY)
 def test_a_wrong_place_for_ids_in_the_family(name: str) -> None:
     with pytest.raises(ValueError, match="ids must be"):
         family(citations(), ids="gpu")[name]()

@@ -33,7 +33,8 @@ COPIES = {"_to_copy", "copy_"}
 NO_KERNELS = {"empty", "new_empty", "empty_strided", "empty_like", "record_stream"}
 # Of a batch, from pinned memory. The emulated device's own kernels are not operations of torch.
 UPLOADS = {
-    "node": 1, "link": 2, "typed link": 3, "hgt": 11, "shadow": 7, "saint": 3, "cluster": 3,
+    "node": 1, "link": 2, "typed link": 3, "hgt": 11, "shadow": 7, "pagerank": 10, "saint": 3,
+    "cluster": 3,
 }  # fmt: skip
 
 
@@ -79,6 +80,8 @@ def loader_of(kind: str) -> Any:
         return pyg_direct.HGTLoader(heterogeneous_graph(), [8, 8], "paper", **given)
     if kind == "shadow":
         return pyg_direct.ShaDowKHopSampler(graph(), depth=2, num_neighbors=3, **given)
+    if kind == "pagerank":
+        return pyg_direct.PageRankLoader(graph(), k=6, **given)
     if kind == "saint":
         return pyg_direct.GraphSAINTNodeSampler(graph(), num_steps=4, **given)
     partition = torch.arange(80) % 8
