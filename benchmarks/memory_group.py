@@ -18,23 +18,30 @@ class Limit(NamedTuple):
 
     how: str  # in words, for the report
     enter: Callable[[int], None]  # called with the id of a process, before that runs the program
+    peak: Callable[[], int | None] = lambda: None  # bytes used at most, where that is known
 
 
 @contextlib.contextmanager
-def limited(limit_bytes: int) -> Iterator[Limit]:
+def limited(limit_bytes: int, name: str = "") -> Iterator[Limit]:
     """Make a limit of memory, and remove it at the end.
 
     A control group (version 2, or the memory controller of version 1) counts anonymous memory and
     the cached pages of files; of these it takes back what is not in use. Where none can be made,
     RLIMIT_DATA limits anonymous memory only.
+
+    Args:
+        limit_bytes: how much.
+        name: tells the limits of one process apart.
     """
-    name = f"pyg_direct-{os.getpid()}"
+    name = f"pyg_direct-{os.getpid()}{name}"
     for parent, file in ((ROOT, "memory.max"), (ROOT / "memory", "memory.limit_in_bytes")):
         folder = parent / name
         if not (parent / "cgroup.procs").exists() or not _made(folder, file, limit_bytes):
             continue
         try:
-            yield Limit(f"a control group ({file})", partial(_enter, folder))
+            yield Limit(
+                f"a control group ({file})", partial(_enter, folder), partial(_peak, folder)
+            )
         finally:
             folder.rmdir()
         return
@@ -57,6 +64,13 @@ def _made(folder: Path, file: str, limit_bytes: int) -> bool:
 
 def _enter(folder: Path, pid: int) -> None:
     (folder / "cgroup.procs").write_text(str(pid))
+
+
+def _peak(folder: Path) -> int | None:
+    for name in ("memory.peak", "memory.max_usage_in_bytes"):
+        if (folder / name).exists():
+            return int((folder / name).read_text())
+    return None
 
 
 def _limit_data(limits: tuple[int, int], pid: int) -> None:

@@ -73,6 +73,9 @@ COMMANDS = {
         Command(
             "parts_accuracy", "benchmarks.parts_accuracy", "accuracy with seeds of one part a batch"
         ),
+        Command(
+            "parts_memory", "benchmarks.parts_memory", "a graph in parts in less memory than it has"
+        ),
         Command("ranks_memory", "benchmarks.ranks_memory", "memory of several ranks"),
         Command(
             "cache_policies", "benchmarks.cache_policies", "rows that caches leave to host memory"
