@@ -33,7 +33,7 @@ from pyg_direct.core.units import count_of, size_text
 
 TITLE = "A graph in parts in a part of its memory"
 RANKS, WIDTH, DEGREE, SHARE = 4, 128, 10, 0.3
-FANOUTS, BATCH_SIZE, BATCHES = [10, 5], 512, 40
+FANOUTS, BATCH_SIZE, BATCHES = [10, 5], 128, 25
 CPU = torch.device("cpu")
 
 
