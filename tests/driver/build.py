@@ -17,7 +17,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 SOURCES = Path(__file__).parent / "library"
-RUNTIME_ONLY = {"runtime_api"}  # all else is in libcuda.so.1, with which libcudart.so.12 is linked
+# All else is in libcuda.so.1, with which libcudart.so.12 is linked.
+RUNTIME_ONLY = {"runtime_api", "graphs_api"}
 
 
 def build(folder: Path) -> None:

@@ -182,6 +182,11 @@ def shadow(**where: Any) -> Any:
     )
 
 
+def pagerank(**where: Any) -> Any:
+    seeds = torch.arange(SEEDS // 2)
+    return pyg_direct.PageRankLoader(graph(NODES), k=8, node_idx=seeds, **(COMMON | where))
+
+
 def saint(name: str, **given: Any) -> Make:
     def make(**where: Any) -> Any:
         chosen = {"batch_size": 100, "num_steps": 4, "sample_coverage": 0, "seed": 3}
@@ -225,12 +230,13 @@ KINDS: dict[str, Kind] = {
     "heterogeneous link": Kind(typed_link(neg_sampling="binary"), FEW),
     "HGT": Kind(hgt, ELSEWHERE),
     "ShaDow": Kind(shadow, ELSEWHERE),
+    "PageRank": Kind(pagerank, ELSEWHERE),
     "SAINT, nodes": Kind(saint("GraphSAINTNodeSampler"), ELSEWHERE),
     "SAINT, edges": Kind(saint("GraphSAINTEdgeSampler"), ELSEWHERE),
     "SAINT, walks": Kind(saint("GraphSAINTRandomWalkSampler", walk_length=2), ELSEWHERE),
     "Cluster": Kind(cluster, ELSEWHERE),
 }
-APART = {"HGT", "ShaDow", "Cluster", "SAINT, nodes", "SAINT, edges", "SAINT, walks"}
+APART = {"HGT", "ShaDow", "PageRank", "Cluster", "SAINT, nodes", "SAINT, edges", "SAINT, walks"}
 
 
 def loader(kind: str, place: str, **device: Any) -> Any:

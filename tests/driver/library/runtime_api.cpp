@@ -87,7 +87,8 @@ RUNTIME(cudaDeviceGetStreamPriorityRange, int *least, int *greatest) {
 }
 RUNTIME(cudaDeviceCanAccessPeer, int *can, int, int) { return give(can, 0); }
 RUNTIME(cudaDeviceSynchronize) {
-  return call_on_device([] {
+  return call_on_device([]() -> int {
+    if (const int error = break_captures(current_device())) return error;
     count("wait of the host: device");
     return finish_device(current_device()), kOk;
   });
@@ -234,12 +235,14 @@ RUNTIME(cudaStreamGetId, cudaStream_t handle, unsigned long long *id) {
   return with_stream(handle, [&](const Stream *s) { return *id = s->number, kOk; });
 }
 RUNTIME(cudaStreamSynchronize, cudaStream_t handle) {
-  return with_stream(handle, [](Stream *stream) {
+  return with_stream(handle, [](Stream *stream) -> int {
+    if (const int error = break_capture(stream)) return error;
     return count("wait of the host: stream"), finish_stream(stream), kOk;
   });
 }
 RUNTIME(cudaStreamQuery, cudaStream_t handle) {
-  return with_stream(handle, [](Stream *stream) {
+  return with_stream(handle, [](Stream *stream) -> int {
+    if (const int error = break_capture(stream)) return error;
     return count("question of the host: stream"), is_idle(stream) ? kOk : kNotReady;
   });
 }
@@ -248,21 +251,12 @@ RUNTIME(cudaStreamWaitEvent, cudaStream_t handle, cudaEvent_t event, unsigned) {
     const Event *found = event_at(event);
     if (found == nullptr) return kInvalidHandle;
     count("wait of a stream: event");
+    if (found->moment && found->moment->is_captured != (stream->capture != nullptr)) {
+      return break_capture(stream), kCaptureIsolation;
+    }
     if (found->moment) submit(stream, Task{"wait", nullptr, found->moment, nullptr});
     return kOk;
   });
-}
-RUNTIME(cudaStreamIsCapturing, cudaStream_t, cudaStreamCaptureStatus *status) {
-  return give(status, cudaStreamCaptureStatusNone);
-}
-RUNTIME(cudaStreamGetCaptureInfo, cudaStream_t, cudaStreamCaptureStatus *status, unsigned long long *id,
-        cudaGraph_t *, const cudaGraphNode_t **, std::size_t *) {
-  if (id != nullptr) *id = 0;
-  return give(status, cudaStreamCaptureStatusNone);
-}
-RUNTIME(cudaThreadExchangeStreamCaptureMode, cudaStreamCaptureMode *mode) {
-  static thread_local cudaStreamCaptureMode current = cudaStreamCaptureModeGlobal;
-  return std::swap(*mode, current), cudaSuccess;
 }
 
 // ---- events ----
@@ -303,10 +297,14 @@ RUNTIME(cudaEventRecord, cudaEvent_t event, cudaStream_t stream) {
   return cudaEventRecordWithFlags(event, stream, 0);
 }
 RUNTIME(cudaEventQuery, cudaEvent_t handle) {
-  return with_event(handle, [](Event *event) { return is_reached(event->moment) ? kOk : kNotReady; });
+  return with_event(handle, [](Event *event) -> int {
+    if (const int error = break_capture_of(event->moment)) return error;
+    return is_reached(event->moment) ? kOk : kNotReady;
+  });
 }
 RUNTIME(cudaEventSynchronize, cudaEvent_t handle) {
-  return with_event(handle, [](Event *event) {
+  return with_event(handle, [](Event *event) -> int {
+    if (const int error = break_capture_of(event->moment)) return error;
     const bool asleep = (event->flags & cudaEventBlockingSync) != 0;
     count(asleep ? "wait of the host: event, asleep" : "wait of the host: event, spinning");
     return finish(event->moment), kOk;

@@ -40,6 +40,10 @@ enum Error : int {
   kNotRegistered = 713,
   kLaunchFailed = 719,
   kNotSupported = 801,
+  kCaptureUnsupported = 900,
+  kCaptureInvalidated = 901,
+  kCaptureIsolation = 905,
+  kCapturedEvent = 907,
 };
 const char *name_of(int error);
 
@@ -81,6 +85,7 @@ struct Moment {
   bool reached = false;
   double seconds = 0;
   int queries = 0;
+  bool is_captured = false;  // a point in a capture, which nobody reaches
 };
 using MomentPointer = std::shared_ptr<Moment>;
 
@@ -91,7 +96,14 @@ struct Task {
   MomentPointer moment;      // is reached when this has run
 };
 
+struct Capture {  // what a stream is given while it is captured, and does not run
+  std::vector<Task> tasks;
+  std::uint64_t id = 0;
+  bool is_broken = false;  // by a call that a capture does not permit
+};
+
 struct Stream {
+  std::unique_ptr<Capture> capture;
   int device = 0, priority = 0;
   unsigned flags = 0;
   std::uint64_t number = 0;
@@ -117,6 +129,11 @@ void finish(const MomentPointer &moment);  // the host waits
 bool is_reached(const MomentPointer &moment);
 bool is_idle(Stream *stream);
 void finish_stream(Stream *stream);
+// "It is invalid to synchronize or query the execution status of a stream which is being captured or a
+// captured event"; the capture is invalidated then. Each returns the error, or kOk.
+int break_capture(Stream *stream);
+int break_captures(int device);
+int break_capture_of(const MomentPointer &moment);
 void finish_device(int device);
 // Chooses when work runs from now on; what was submitted before runs now.
 void set_schedule(Schedule schedule, std::uint64_t seed);

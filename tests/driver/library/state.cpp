@@ -107,6 +107,10 @@ const char *name_of(int error) {
     case kNotRegistered: return "cudaErrorHostMemoryNotRegistered";
     case kLaunchFailed: return "cudaErrorLaunchFailure";
     case kNotSupported: return "cudaErrorNotSupported";
+    case kCaptureUnsupported: return "cudaErrorStreamCaptureUnsupported";
+    case kCaptureInvalidated: return "cudaErrorStreamCaptureInvalidated";
+    case kCaptureIsolation: return "cudaErrorStreamCaptureIsolation";
+    case kCapturedEvent: return "cudaErrorCapturedEvent";
     default: return "cudaErrorUnknown";
   }
 }

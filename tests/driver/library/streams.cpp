@@ -119,7 +119,31 @@ void finish(const MomentPointer &moment) {
   }
 }
 
+int break_capture(Stream *stream) {
+  if (!stream->capture) return kOk;
+  stream->capture->is_broken = true;
+  return kCaptureUnsupported;
+}
+
+int break_captures(int device) {
+  int error = kOk;
+  for (const auto &stream : state().streams) {
+    if (stream->device == device && break_capture(stream.get()) != kOk) error = kCaptureUnsupported;
+  }
+  return error;
+}
+
+int break_capture_of(const MomentPointer &moment) {
+  if (!moment || !moment->is_captured) return kOk;
+  break_capture(moment->stream);
+  return kCapturedEvent;
+}
+
 void submit(Stream *stream, Task task) {
+  if (stream->capture) {
+    stream->capture->tasks.push_back(std::move(task));
+    return;
+  }
   open_context(stream->device);
   stream->tasks.push_back(std::move(task));
   while (state().schedule == Schedule::eager && !stream->tasks.empty()) {
@@ -132,6 +156,7 @@ void submit(Stream *stream, Task task) {
 MomentPointer record(Stream *stream) {
   auto moment = std::make_shared<Moment>();
   moment->stream = stream;
+  moment->is_captured = stream->capture != nullptr;
   submit(stream, Task{"event", nullptr, nullptr, moment});
   return moment;
 }

@@ -1,0 +1,90 @@
+// Capturing what a stream is given, and launching it again as a graph: "CUDA Graphs" of the CUDA C++
+// Programming Guide. One stream at a time is in a capture: others cannot join it by an event.
+#include <cuda_runtime_api.h>
+
+#include "standin.h"
+
+using namespace standin;
+
+#define RUNTIME(name, ...) \
+  extern "C" __attribute__((visibility("default"))) cudaError_t name(__VA_ARGS__)
+
+struct CUgraph_st {
+  std::vector<Task> tasks;
+};
+struct CUgraphExec_st {
+  std::vector<Task> tasks;
+};
+
+template <class Body>
+static cudaError_t call(Body body) {
+  return static_cast<cudaError_t>(guarded(body));
+}
+static cudaStreamCaptureStatus status_of(const Stream &stream) {
+  if (!stream.capture) return cudaStreamCaptureStatusNone;
+  const bool broken = stream.capture->is_broken;
+  return broken ? cudaStreamCaptureStatusInvalidated : cudaStreamCaptureStatusActive;
+}
+
+RUNTIME(cudaStreamBeginCapture, cudaStream_t handle, cudaStreamCaptureMode) {
+  return call([&]() -> int {
+    static std::uint64_t captures = 0;
+    Stream *stream = stream_at(handle);
+    if (stream == nullptr || stream->capture) return kInvalidHandle;
+    // "Capture can be used on any stream except cudaStreamLegacy."
+    if (stream == state().devices[stream->device].default_stream) return kCaptureUnsupported;
+    stream->capture = std::make_unique<Capture>();
+    stream->capture->id = ++captures;
+    return kOk;
+  });
+}
+RUNTIME(cudaStreamEndCapture, cudaStream_t handle, cudaGraph_t *graph) {
+  return call([&]() -> int {
+    Stream *stream = stream_at(handle);
+    *graph = nullptr;
+    if (stream == nullptr || !stream->capture) return kInvalidHandle;
+    const std::unique_ptr<Capture> ended = std::move(stream->capture);
+    if (ended->is_broken) return kCaptureInvalidated;
+    return *graph = new CUgraph_st{std::move(ended->tasks)}, kOk;
+  });
+}
+RUNTIME(cudaStreamIsCapturing, cudaStream_t handle, cudaStreamCaptureStatus *status) {
+  return call([&]() -> int {
+    const Stream *stream = stream_at(handle);
+    return stream == nullptr ? kInvalidHandle : (*status = status_of(*stream), kOk);
+  });
+}
+RUNTIME(cudaStreamGetCaptureInfo, cudaStream_t handle, cudaStreamCaptureStatus *status,
+        unsigned long long *id, cudaGraph_t *, const cudaGraphNode_t **, std::size_t *) {
+  return call([&]() -> int {
+    const Stream *stream = stream_at(handle);
+    if (stream == nullptr) return kInvalidHandle;
+    if (id != nullptr) *id = stream->capture ? stream->capture->id : 0;
+    return *status = status_of(*stream), kOk;
+  });
+}
+RUNTIME(cudaThreadExchangeStreamCaptureMode, cudaStreamCaptureMode *mode) {
+  static thread_local cudaStreamCaptureMode current = cudaStreamCaptureModeGlobal;
+  return std::swap(*mode, current), cudaSuccess;
+}
+RUNTIME(cudaGraphGetNodes, cudaGraph_t graph, cudaGraphNode_t *, std::size_t *number) {
+  return *number = graph->tasks.size(), cudaSuccess;
+}
+RUNTIME(cudaGraphInstantiate, cudaGraphExec_t *made, cudaGraph_t graph, unsigned long long) {
+  return *made = new CUgraphExec_st{graph->tasks}, cudaSuccess;
+}
+RUNTIME(cudaGraphInstantiateWithFlags, cudaGraphExec_t *made, cudaGraph_t graph,
+        unsigned long long flags) {
+  return cudaGraphInstantiate(made, graph, flags);
+}
+RUNTIME(cudaGraphLaunch, cudaGraphExec_t graph, cudaStream_t handle) {
+  return call([&]() -> int {
+    Stream *stream = stream_at(handle);
+    if (stream == nullptr) return kInvalidHandle;
+    count("graph: launch");
+    for (const Task &task : graph->tasks) submit(stream, Task{task.name, task.run, nullptr, nullptr});
+    return kOk;
+  });
+}
+RUNTIME(cudaGraphDestroy, cudaGraph_t graph) { return delete graph, cudaSuccess; }
+RUNTIME(cudaGraphExecDestroy, cudaGraphExec_t graph) { return delete graph, cudaSuccess; }
