@@ -40,7 +40,7 @@ def compare(context: Context) -> None:
     """Compare all kinds, and keep the table of kinds and places: "" or the first difference."""
     loaders, _ = _lists()
     table: dict[str, dict[str, str]] = {}
-    with ThreadPoolExecutor(max(1, min(MOST_PROCESSES, (os.cpu_count() or 2) // 2))) as pool:
+    with ThreadPoolExecutor(min(MOST_PROCESSES, len(os.sched_getaffinity(0)))) as pool:
         futures = {kind: pool.submit(_cells, context, kind) for kind in loaders.KINDS}
         for kind, future in futures.items():
             table[kind] = future.result()
@@ -56,7 +56,8 @@ def _cells(context: Context, kind: str) -> dict[str, str]:
         [sys.executable, "-m", "benchmarks.gpu.right", kind],
         context.left() - MARGIN_SECONDS,
         log,
-        context.environment(PYG_DIRECT_SELF_CHECK="0"),  # one wrong kernel would fail all kinds
+        # With the check at first use one wrong kernel would fail all kinds.
+        context.environment(PYG_DIRECT_SELF_CHECK="0", OMP_NUM_THREADS="1"),
         TESTS.parent,
     )
     text = log.read_text(errors="replace")

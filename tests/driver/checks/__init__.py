@@ -26,4 +26,5 @@ SCHEDULES = {  # of checks that do not depend on them, or take long
     "right_first": "lazy",
     "stages_for_a_gpu": "eager",
     "tests_for_a_gpu": "lazy",
+    "conformance_on_a_gpu": "lazy",
 }

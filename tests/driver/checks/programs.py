@@ -11,11 +11,13 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from ..environment import ROOT
 from ..modules import PLANT_VARIABLE
 from .processes import children, everywhere
 
 Outcomes = Iterator[tuple[str, str]]
 LIMIT_SECONDS = 3600
+LONG_TESTS = "test_conformance.py"  # half an hour
 APART = ("tests",)  # a stage that is a check of its own, below
 EXAMPLES = ("hetero", "link_prediction", "temporal", "large_graph")
 
@@ -89,7 +91,7 @@ def stages_for_a_gpu(schedule: str) -> Outcomes:
 
     with tempfile.TemporaryDirectory() as folder:
         only = [part for s in STAGES if s.name not in APART for part in ("--only", s.name)]
-        arguments = ("benchmarks", "gpu", "--toy", "--minutes", "50", *only, "--out", folder)
+        arguments = ("benchmarks", "gpu", "--toy", "--minutes", "300", *only, "--out", folder)
         status, output = _run(schedule, *arguments, "--logs", folder, **everywhere(schedule))
         result = json.loads((Path(folder) / "gpu.json").read_text())
     yield "exit status", "" if status == 0 else f"{status}: {output[-300:]}"
@@ -115,12 +117,18 @@ def _pytest(schedule: str, *chosen: str) -> str:
 
 
 def tests_for_a_gpu(schedule: str) -> Outcomes:
-    """Tests marked `gpu` pass: all of each file that has some."""
+    """Tests marked `gpu` pass: all of each file but the one that takes longest."""
     # Not at the top: the package keeps its processes, and those that they start, on the CPU.
     from benchmarks.gpu.checks import gpu_test_files
 
     for file in gpu_test_files():
-        yield file.name, _pytest(schedule, str(file))
+        if file.name != LONG_TESTS:
+            yield file.name, _pytest(schedule, str(file))
+
+
+def conformance_on_a_gpu(schedule: str) -> Outcomes:
+    """Both backends sample and gather the same in hundreds of made-up cases."""
+    yield LONG_TESTS, _pytest(schedule, str(ROOT / "tests" / "gpu" / LONG_TESTS))
 
 
 def examples(schedule: str) -> Outcomes:
@@ -129,4 +137,12 @@ def examples(schedule: str) -> Outcomes:
         yield name, children(schedule, ["run_example", name])[0]
 
 
-CHECKS = (info, benchmarks_run_dry, right_first, stages_for_a_gpu, tests_for_a_gpu, examples)
+CHECKS = (
+    info,
+    benchmarks_run_dry,
+    right_first,
+    stages_for_a_gpu,
+    tests_for_a_gpu,
+    conformance_on_a_gpu,
+    examples,
+)
