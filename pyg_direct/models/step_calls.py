@@ -178,6 +178,9 @@ def signature(args: Any, kwargs: Any, num_rows: int, table: type) -> tuple[Any, 
             found.append(_normal(value.shape, num_rows))
         elif kind is int:
             found.append(ROWS if value == num_rows else value)
+        elif kind is float:  # no rule depends on it, but `_zero` on whether it is 0
+            found.append(kind)
+            found.append(value == 0)
         elif kind is list or kind is tuple:
             found.append(len(value))
             for entry in value:

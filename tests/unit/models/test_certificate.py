@@ -8,7 +8,6 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from batches import homogeneous_graph, loader_of
 from between import Net, reference, run
 from models import OUT, WIDTH
 from torch import nn
@@ -16,21 +15,9 @@ from torch.utils.checkpoint import checkpoint
 from torch_geometric.nn import GraphSAGE
 
 from pyg_direct import accelerate
-from pyg_direct.loading.hops import hand_out_hops
 from pyg_direct.models import certificate, model_state
 from pyg_direct.models.accelerate import Acceleration
 from pyg_direct.models.certificate import Certificate
-
-
-@pytest.fixture
-def loader():
-    return loader_of(homogeneous_graph(torch.float32))
-
-
-@pytest.fixture
-def batch(loader):
-    hand_out_hops(loader)
-    return next(iter(loader))
 
 
 def test_which_calls_are_compared(monkeypatch) -> None:

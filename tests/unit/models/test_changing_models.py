@@ -6,25 +6,12 @@ import random
 import numpy as np
 import pytest
 import torch
-from batches import homogeneous_graph, loader_of
 from between import Net, reference, run
 from torch import nn
 
 from pyg_direct import accelerate
-from pyg_direct.loading.hops import hand_out_hops
 
 SCALE = [1.0]
-
-
-@pytest.fixture
-def loader():
-    return loader_of(homogeneous_graph(torch.float32))
-
-
-@pytest.fixture
-def batch(loader):
-    hand_out_hops(loader)
-    return next(iter(loader))
 
 
 def double_once(module, args, out):

@@ -51,3 +51,9 @@ def test_rules_are_asked_once(monkeypatch) -> None:
     )
     check(lambda x: x.relu(), (4, 3), (7, 3), (9, 3))
     assert len(asked) == 1
+    asked.clear()
+    for factor in (0.5, 0.25, 3.0):  # such as one that falls from step to step
+        check(lambda x, factor=factor: x * factor, (4, 3))
+    assert len(asked) == 1
+    for value in (0.0, 1.0, 0.0):
+        check(lambda x, value=value: x.masked_fill(torch.ones(()) > 0, value), (4, 3))
