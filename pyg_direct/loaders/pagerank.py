@@ -17,6 +17,8 @@ from ..ops.host.pagerank import Contexts, contexts_of
 from ..sampling.sampler import keyed
 from .ego import EgoLoader
 
+LEAST_TOLERANCE = 1e-15  # below, residuals are what rounding leaves, and may never fall further
+
 
 class _Found(NamedTuple):
     """A batch before its attributes are gathered."""
@@ -54,7 +56,7 @@ class PageRankLoader(EgoLoader):
         k: nodes of a context at most, the seed among them.
         node_idx: seeds, as ids or as a bool mask [num_nodes]; None for all nodes.
         alpha: in (0, 1). The smaller, the farther contexts reach.
-        tolerance: in (0, 1]. The smaller, the more exact, and the longer it takes.
+        tolerance: in [1e-15, 1]. The smaller, the more exact, and the longer it takes.
         device, ids, feature_dtype, prefetch: see `pyg_direct.NeighborLoader`.
         seed: of `shuffle`; see `pyg_direct.NeighborLoader`.
         **kwargs: of `torch.utils.data.DataLoader`, and those for ranks; `num_workers` counts
@@ -94,6 +96,8 @@ class PageRankLoader(EgoLoader):
         self.k = check_count("k", k, least=1)
         self.alpha = check_share("alpha", alpha)
         self.tolerance = check_share("tolerance", tolerance)
+        if self.tolerance < LEAST_TOLERANCE:
+            raise ValueError(f"tolerance must be {LEAST_TOLERANCE} or more, got {tolerance!r}.")
         if self.alpha == 1:
             raise ValueError("alpha must be below 1: otherwise the walk never leaves the seed.")
         self._begin_around(

@@ -177,6 +177,7 @@ def test_a_hub_is_read_once_and_ties_go_to_lower_ids() -> None:
         ({"alpha": 1.0}, ValueError, "alpha must be below 1"),
         ({"alpha": 0}, ValueError, r"alpha must be a number in \(0, 1\]"),
         ({"tolerance": -1.0}, ValueError, "tolerance must be a number"),
+        ({"tolerance": 1e-16}, ValueError, "tolerance must be 1e-15 or more, got 1e-16"),
         ({"tolerance": float("nan")}, ValueError, "tolerance must be a number"),
         ({"node_idx": torch.tensor([25])}, IndexError, "node_idx"),
         ({"data": HeteroData()}, ValueError, "PageRankLoader needs a homogeneous graph"),
