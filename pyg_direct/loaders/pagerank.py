@@ -17,6 +17,7 @@ from ..ops.host.pagerank import Contexts, contexts_of
 from ..sampling.sampler import keyed
 from .ego import EgoLoader
 
+LEAST_ALPHA = 0.001  # pushes go on for about log(1 / tolerance) / alpha rounds
 LEAST_TOLERANCE = 1e-15  # below, residuals are what rounding leaves, and may never fall further
 
 
@@ -55,7 +56,7 @@ class PageRankLoader(EgoLoader):
         data: `Data` with `edge_index`, or with `adj_t`, a `torch_sparse.SparseTensor`.
         k: nodes of a context at most, the seed among them.
         node_idx: seeds, as ids or as a bool mask [num_nodes]; None for all nodes.
-        alpha: in (0, 1). The smaller, the farther contexts reach.
+        alpha: in [0.001, 1). The smaller, the farther contexts reach.
         tolerance: in [1e-15, 1]. The smaller, the more exact, and the longer it takes.
         device, ids, feature_dtype, prefetch: see `pyg_direct.NeighborLoader`.
         seed: of `shuffle`; see `pyg_direct.NeighborLoader`.
@@ -98,8 +99,8 @@ class PageRankLoader(EgoLoader):
         self.tolerance = check_share("tolerance", tolerance)
         if self.tolerance < LEAST_TOLERANCE:
             raise ValueError(f"tolerance must be {LEAST_TOLERANCE} or more, got {tolerance!r}.")
-        if self.alpha == 1:
-            raise ValueError("alpha must be below 1: otherwise the walk never leaves the seed.")
+        if not LEAST_ALPHA <= self.alpha < 1:
+            raise ValueError(f"alpha must be in [{LEAST_ALPHA}, 1), got {alpha!r}.")
         self._begin_around(
             data, node_idx, [], False, Placing(device, ids=ids), seed, prefetch, kwargs,
             feature_dtype,

@@ -174,7 +174,8 @@ def test_a_hub_is_read_once_and_ties_go_to_lower_ids() -> None:
     ("change", "error", "text"),
     [
         ({"k": 0}, ValueError, "k must be an int of 1 or more"),
-        ({"alpha": 1.0}, ValueError, "alpha must be below 1"),
+        ({"alpha": 1.0}, ValueError, r"alpha must be in \[0.001, 1\), got 1.0"),
+        ({"alpha": 1e-9}, ValueError, r"alpha must be in \[0.001, 1\), got 1e-09"),
         ({"alpha": 0}, ValueError, r"alpha must be a number in \(0, 1\]"),
         ({"tolerance": -1.0}, ValueError, "tolerance must be a number"),
         ({"tolerance": 1e-16}, ValueError, "tolerance must be 1e-15 or more, got 1e-16"),
