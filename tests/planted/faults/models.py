@@ -83,7 +83,7 @@ FAULTS: list[Fault] = [
         NEEDED,
         "if first.order is second.order or first.count == 0 or second.count == 0:",
         "if True:",
-        f"{VALUES} {MATRIX}",
+        VALUES,
     ),
     Fault(
         "messages are summed up once that count twice",

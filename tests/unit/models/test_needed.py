@@ -16,10 +16,10 @@ MASK = X > 0
 ROW_MASK = MASK[:, :1]
 
 
-def scattered(values, index, reduce="sum", **options):
+def scattered(values, index, reduce="sum", include_self=False):
     base = values.new_zeros(ROWS, values.size(1))
     index = index.view(-1, 1).expand_as(values)
-    return base.scatter_reduce(0, index, values, reduce, include_self=False)
+    return base.scatter_reduce(0, index, values, reduce, include_self=include_self)
 
 
 # g is a gradient: zero but in its first rows.
@@ -52,6 +52,8 @@ OPERATIONS = {
     "weighted by a gradient": lambda g, x: scattered(g[INDEX][:, :1] * x[SORTED], INDEX),
     "largest": lambda g, x: scattered(x[INDEX], SORTED, "amax"),
     "smallest of messages": lambda g, x: scattered(x[INDEX].sin(), INDEX, "amin"),
+    "largest above zero": lambda g, x: scattered(x[INDEX], SORTED, "amax", include_self=True),
+    "in two orders": lambda g, x: (lambda m: scattered(m, INDEX)[:4] + m[:4])(x[INDEX].sin()),
     "counted": lambda g, x: x.new_zeros(ROWS).scatter_add(0, INDEX, x.new_ones(len(INDEX))) * 2,
     "over columns": lambda g, x: g.sum(1, keepdim=True) + x.mean(1, keepdim=True),
     "over rows": lambda g, x: x - g.sum(0) + x.mean(0),
