@@ -19,7 +19,6 @@ SUMS = "pyg_direct/models/needed_sums.py"
 VALUES = "tests/unit/models/test_needed.py"
 MATRIX = "tests/unit/models/test_accelerate_matrix.py"
 LAZY = "tests/unit/models/test_accelerating_lazy_models.py"
-BATCHES = "tests/loader/test_accelerated_batches.py"
 
 FAULTS: list[Fault] = [
     Fault(
@@ -125,13 +124,13 @@ FAULTS: list[Fault] = [
         SIZES,
         "found[key] = take(value, seeds) if known else self.seeds_of(value, take)",
         "found[key] = self.seeds_of(value, take)",
-        BATCHES,
+        "tests/unit/models/test_batch_sizes.py",
     ),
     Fault(
         "softmax along the rows is computed on some of them",
         RULES,
         '    if rows or row == call["dim"] % call.first.dim():\n        raise Mixes\n    return Verdict(row, {"grad',
         '    if rows:\n        raise Mixes\n    return Verdict(row, {"grad',
-        "tests/unit/models/test_rules.py",
+        VALUES,
     ),
 ]

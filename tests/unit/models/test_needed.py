@@ -8,6 +8,7 @@ from pyg_direct.models import message_lists
 from pyg_direct.models.batch_run import BatchRun
 from pyg_direct.models.needed import Leaf
 
+aten = torch.ops.aten
 ROWS, HELD, COLUMNS = 10, 3, 4
 X = torch.linspace(-1, 2, ROWS * COLUMNS, dtype=torch.float64).view(ROWS, COLUMNS)
 INDEX = torch.tensor([0, 7, 2, 2, 9, 1, 0, 3, 3, 3, 1, 5])
@@ -59,6 +60,15 @@ OPERATIONS = {
     "over rows": lambda g, x: x - g.sum(0) + x.mean(0),
     "multiplied over rows": lambda g, x: x @ (g.t() @ x),
     "softmax": lambda g, x: g.softmax(1) + x.softmax(0),
+    "backward of softmax": lambda g, x: aten._softmax_backward_data(g, x, 1, x.dtype),
+    "backward of softmax over rows": lambda g, x: aten._softmax_backward_data(x, x, 0, x.dtype),
+    "backward of log softmax": lambda g, x: aten._log_softmax_backward_data(g, x, 1, x.dtype),
+    "backward of slice": lambda g, x: aten.slice_backward(g, [ROWS, 6], 1, 1, 5, 1),
+    "backward of slice of rows": lambda g, x: aten.slice_backward(x, [14, COLUMNS], 0, 0, 10, 1),
+    "backward of select": lambda g, x: aten.select_backward(g, [ROWS, COLUMNS, 3], 2, 1),
+    "backward of leaky relu": lambda g, x: aten.leaky_relu_backward(g, x, 0.1, False),
+    "backward of softplus": lambda g, x: aten.softplus_backward(g, x, 1, 20),
+    "backward of hard tanh": lambda g, x: aten.hardtanh_backward(g, x, -1, 1),
     "transposed": lambda g, x: g.t().contiguous().t() + x,
     "in place": lambda g, x: (g * 2).add_(1).mul_(x).relu_(),
     "view": lambda g, x: (g + x).view(ROWS, 2, 2).transpose(1, 2).reshape(ROWS, COLUMNS),
