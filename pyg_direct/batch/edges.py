@@ -72,7 +72,8 @@ class SampledEdges(EdgeIndex):
         return self._hops if self._versions == self._versions_now() else None
 
     def _versions_now(self) -> tuple[int, int]:
-        if self.as_tensor().is_inference():  # torch does not count writes to such tensors
+        # torch does not count writes to tensors made in inference mode: this one, or its numbers.
+        if self.is_inference() or self.as_tensor().is_inference():
             return 0, 0
         return writes_to(self), writes_to(self.as_tensor())
 
@@ -89,7 +90,9 @@ class SampledEdges(EdgeIndex):
             return out if hops is None else SampledEdges(out, hops, indptr)
         indptr = cached_indptr(out) if isinstance(out, EdgeIndex) else None
         if hops is None or indptr is None:
-            return out
+            # An EdgeIndex says how many nodes it is between, which need not hold for what layers
+            # make of edges: HGTConv adds offsets to those of all types and joins them.
+            return out.as_tensor() if isinstance(out, EdgeIndex) and out is not args[0] else out
         return SampledEdges(out.as_tensor(), hops, indptr)
 
     def __deepcopy__(self, memo: Any) -> Any:

@@ -9,6 +9,7 @@ import torch
 from graphs import citations, papers_and_authors
 from torch_geometric import EdgeIndex
 from torch_geometric.data import Data
+from torch_geometric.nn import HGTConv
 from torch_geometric.sampler import NeighborSampler as PyGSampler
 from torch_geometric.utils import to_undirected
 
@@ -267,3 +268,25 @@ def test_they_are_edge_indices() -> None:
     x = torch.randn(6, 3)
     expected = torch.zeros(6, 3).index_add_(0, EDGES[1], x[EDGES[0]])
     torch.testing.assert_close(edges().matmul(x, transpose=True), expected)
+
+
+def test_batches_made_in_inference_mode() -> None:
+    with torch.inference_mode():
+        made = [batch.edge_index for batch in handing_out()]
+    assert all(isinstance(edge_index, SampledEdges) and edge_index.hops for edge_index in made)
+
+
+def test_layers_that_change_edges_get_plain_ones() -> None:
+    """HGTConv adds offsets to the edges of all types: they are between other nodes then."""
+    data = papers_and_authors()
+    for kind in data.node_types:
+        data[kind].x = torch.randn(data[kind].num_nodes, 8)
+    layer = HGTConv(8, 8, data.metadata(), heads=2)
+    options = {"input_nodes": "paper", "batch_size": 16, "seed": 0}
+    handed = NeighborLoader(data, [4, 3], **options)
+    hand_out_hops(handed)
+    for ours, other in zip(handed, NeighborLoader(data, [4, 3], **options), strict=True):
+        expected = layer(other.x_dict, other.edge_index_dict)["paper"]
+        torch.testing.assert_close(layer(ours.x_dict, ours.edge_index_dict)["paper"], expected)
+    joined = torch.cat([edges() + 1, edges()], dim=1)
+    assert type(joined) is torch.Tensor
