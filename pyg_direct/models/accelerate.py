@@ -91,6 +91,7 @@ class Acceleration:
             entered = Entered(run, sizes)
             given, named = entered.of((args, kwargs))
             out = sizes.seeds_of(self._forward(*given, **named), leave)
+            run.check_kept()
             entered.write_back()
         self._costs.learn(sizes.num_edges, run.entries, run.calls, run.products)
         if run.sums or not self._forms:  # a batch without edges has none

@@ -35,9 +35,7 @@ from .tables import meta_of
 aten = torch.ops.aten
 KNOWN = 4096  # plans that are kept for an operation
 DRAWS = {"bernoulli_"}  # dropout; others have the numbers of the plain model
-COPIED_NUMBERS = (
-    1 << 12
-)  # a plain tensor with fewer is copied, one with more must not be written to
+COPIED_NUMBERS = 1 << 12  # a plain tensor with more is not copied, but watched for writes
 
 
 class BatchRun:
@@ -66,6 +64,7 @@ class BatchRun:
         self.norms: dict[int, NeededNorm] = {}
         self._seed = torch.initial_seed()
         self._kept: dict[Any, tuple[Tensor, Tensor]] = {}
+        self._watched: list[tuple[Tensor, int]] = []
 
     def forms(self) -> dict[str, str]:
         """Return how sums were computed, and which operations ran on all rows."""
@@ -100,15 +99,24 @@ class BatchRun:
 
     def kept(self, tensor: Tensor) -> Tensor:
         """Return a plain tensor that will have its numbers when they are read."""
-        if tensor.numel() > COPIED_NUMBERS or tensor.layout != torch.strided:
-            return tensor.detach()
         if tensor.is_inference():  # torch counts no writes to it
             return tensor.clone()
+        if tensor.numel() > COPIED_NUMBERS or tensor.layout != torch.strided:
+            self._watched.append((tensor, writes_to(tensor)))
+            return tensor.detach()
         place = tensor.data_ptr(), writes_to(tensor), tensor.dtype, tensor.shape, tensor.stride()
         known = self._kept.get(place)
         if known is None:  # both live on, at these addresses
             known = self._kept[place] = tensor, tensor.detach().clone()
         return known[1]
+
+    def check_kept(self) -> None:
+        """Raise a RuntimeError if a tensor that is not copied was written to after it was used."""
+        for tensor, count in self._watched:
+            if writes_to(tensor) != count:
+                raise RuntimeError(
+                    f"a tensor of shape {tuple(tensor.shape)} was written to after it was used"
+                )
 
     def operand(self, value: Tensor, row: int | None) -> Any:
         """Return the value of a tensor with rows in a dimension; without, the tensor."""

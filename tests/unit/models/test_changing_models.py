@@ -10,6 +10,7 @@ from between import Net, reference, run
 from torch import nn
 
 from pyg_direct import accelerate
+from pyg_direct.models import batch_run
 
 SCALE = [1.0]
 
@@ -261,3 +262,28 @@ def test_ordinary_and_odd_forwards(name, training, loader, batch) -> None:
         found = step(model, lambda: run(fast, batch), batch)
         torch.testing.assert_close(found[0], expected[0], rtol=1e-4, atol=1e-4)
         assert found[1:] == expected[1:]
+
+
+class Bank(Net):
+    """Adds rows of a large table, and writes to the table afterwards."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda net, h: net.remember(h))
+        self.register_buffer("rows", torch.ones(20_000, 8))
+
+    def remember(self, h):
+        found = h + self.rows[: h.size(0)]
+        self.rows.mul_(0.5)
+        return found
+
+
+def test_a_large_table_that_is_written_to_after_it_was_read(loader, batch, monkeypatch) -> None:
+    monkeypatch.setattr(batch_run, "COPIED_NUMBERS", 100)
+    torch.manual_seed(0)
+    model = Bank()
+    fast = accelerate(model, loader, certify=False)
+    with pytest.warns(UserWarning, match=r"of shape \(\d+, 8\) was written to after it was used"):
+        run(fast, batch)
+    model.rows.fill_(1.0)
+    expected = reference(copy.deepcopy(model), batch)
+    torch.testing.assert_close(run(fast, batch), expected)
