@@ -90,51 +90,19 @@ def extreme_rows(
     first: int,  # the range of rows to do
     last: int,
     out: Floats,  # [n, C] out
-    ties: Floats,  # [n, C] out: what its gradient is divided by, at least 1
 ) -> None:
     """Take the largest or the smallest value of each column over each list; 0 over an empty one.
 
-    The gradient of an extremum is divided among the entries that have its value. An extremum of 0
-    has one more part, which no row gets: `torch.scatter_reduce` counts the 0 that it starts from.
-
-    Example: x = [[1], [2], [2]] with the list [0, 1, 2] gives [[2]], and the gradient goes in two.
+    Example: x = [[1], [2], [2]] with the list [0, 1, 2] gives [[2]].
     """
     width = np.uint64(x.shape[1])
     for i in range(np.uint64(first), np.uint64(last)):
         begin, end = np.uint64(indptr[i]), np.uint64(indptr[i + ONE])
         for c in range(width):
             out[i, c] = x[np.uint64(index[begin]), c] if end > begin else 0
-            ties[i, c] = 1
         for e in range(begin + ONE, end):
             j = np.uint64(index[e])
             for c in range(width):
                 value, best = x[j, c], out[i, c]
                 better = value > best if largest else value < best
-                same = 1 if value == best else 0
-                ties[i, c] = 1 if better else ties[i, c] + same
                 out[i, c] = value if better else best
-        for c in range(width):
-            ties[i, c] += 1 if out[i, c] == 0 else 0
-
-
-@kernel
-def spread_to_extremes(
-    indptr: Ints,  # [m + 1] of the transposed matrix
-    index: Ints,  # [E] of the transposed matrix, each in [0, n)
-    x: Floats,  # [m, C]
-    best: Floats,  # [n, C], from `extreme_rows`
-    grad: Floats,  # [n, C], divided by the ties
-    first: int,  # the range of rows to do
-    last: int,
-    out: Floats,  # [m, C] out
-) -> None:
-    """Hand the gradient of each extremum to the entries that have its value."""
-    width = np.uint64(x.shape[1])
-    for j in range(np.uint64(first), np.uint64(last)):
-        for c in range(width):
-            out[j, c] = 0
-        for e in range(np.uint64(indptr[j]), np.uint64(indptr[j + ONE])):
-            i = np.uint64(index[e])
-            for c in range(width):
-                if x[j, c] == best[i, c]:
-                    out[j, c] += grad[i, c]

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import torch
@@ -120,13 +119,14 @@ def can_reduce(reduce: str, device: torch.device) -> bool:
 def aggregate(matrix: Adjacency, x: Tensor, weight: Tensor | None, reduce: str) -> Tensor:
     """Return for each destination the sum, mean, largest or smallest value of its sources' rows.
 
+    Nothing is recorded for a backward.
+
     Args:
         matrix: rows receive from columns.
         x: [m, C], at least `matrix.num_sources` rows; what `can_aggregate` admits. Half precision
             is summed in float32.
         weight: [E], a factor for each edge, or None.
-        reduce: "sum" (or "add"), "mean", "max" or "min". An empty list gives 0. Entries
-            that share an extremum share its gradient, as in `torch.scatter_reduce`.
+        reduce: "sum" (or "add"), "mean", "max" or "min". An empty list gives 0.
 
     Returns:
         [destinations, C], of the dtype of `x`.
@@ -137,69 +137,23 @@ def aggregate(matrix: Adjacency, x: Tensor, weight: Tensor | None, reduce: str) 
             f"The edges name {matrix.num_sources} source nodes, but x has {x.size(0)} rows."
         )
     dtype = x.dtype
+    x = x.detach()
     wide = x if dtype in (torch.float32, torch.float64) else x.float()
     weight = None if weight is None else weight.to(wide.dtype)
     if reduce in ("max", "min"):
-        out: Tensor = _extreme(wide, matrix, reduce == "max")
+        out = _extreme(wide, matrix, reduce == "max")
     else:
-        out = _sum(wide, matrix, weight, reduce == "mean")
+        out = _product(matrix, wide, weight, reduce == "mean")
     return out.to(dtype)
 
 
-class _Sum(torch.autograd.Function):
-    """A sparse product; its backward is one with the transpose, so it has derivatives itself."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, matrix: Adjacency, weight: Tensor | None, mean: bool
-    ) -> Tensor:
-        ctx.matrix, ctx.weight, ctx.mean, ctx.rows = matrix, weight, mean, x.size(0)
-        return _product(matrix, x.detach(), weight, mean)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Any:
-        grad = grads[0] / ctx.matrix.counts(grads[0]) if ctx.mean else grads[0]
-        transpose, position = ctx.matrix.transpose()
-        weight = None if ctx.weight is None else ctx.weight[position]
-        out = _sum(grad, transpose, weight, False)
-        unused = ctx.rows - out.size(0)  # rows that no edge may name
-        return torch.nn.functional.pad(out, (0, 0, 0, unused)) if unused else out, None, None, None
-
-
-class _Extreme(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, matrix: Adjacency, largest: bool) -> Tensor:
-        x = x.detach().contiguous()
-        out = x.new_empty(matrix.num_destinations, x.size(1))
-        ties = torch.empty_like(out)
-        indptr, index = matrix.indptr.numpy(), matrix.index.numpy()
-        rows, best, shares = x.numpy(), out.numpy(), ties.numpy()
-        share_rows(
-            matrix,
-            x,
-            lambda a, b: kernels.extreme_rows(indptr, index, rows, largest, a, b, best, shares),
-        )
-        ctx.matrix = matrix
-        ctx.save_for_backward(x, out, ties)
-        result: Tensor = out
-        return result
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> Any:
-        x, best, ties = ctx.saved_tensors
-        transpose = ctx.matrix.transpose()[0]
-        out = torch.zeros_like(x)
-        grad = (grads[0] / ties).contiguous().numpy()
-        arrays = transpose.indptr.numpy(), transpose.index.numpy(), x.numpy(), best.numpy(), grad
-        result = out.numpy()
-        share_rows(transpose, best, lambda a, b: kernels.spread_to_extremes(*arrays, a, b, result))
-        return out, None, None
-
-
-# The classes' `apply` has no types.
-_sum: Callable[[Tensor, Adjacency, Tensor | None, bool], Tensor] = _Sum.apply
-_extreme: Callable[[Tensor, Adjacency, bool], Tensor] = _Extreme.apply
+def _extreme(x: Tensor, matrix: Adjacency, largest: bool) -> Tensor:
+    x = x.contiguous()
+    out = x.new_empty(matrix.num_destinations, x.size(1))
+    arrays = matrix.indptr.numpy(), matrix.index.numpy(), x.numpy(), largest
+    result = out.numpy()
+    share_rows(matrix, x, lambda a, b: kernels.extreme_rows(*arrays, a, b, result))
+    return out
 
 
 def _product(matrix: Adjacency, x: Tensor, weight: Tensor | None, mean: bool) -> Tensor:

@@ -146,13 +146,6 @@ FAULTS = [
         SUMS,
     ),
     Fault(
-        "rows that no edge names have no gradient",
-        PRODUCTS,
-        "return torch.nn.functional.pad(out, (0, 0, 0, unused)) if unused else out, None, None, None",
-        "return out, None, None, None",
-        "tests/unit/ops/test_products.py::test_equals_messages",
-    ),
-    Fault(
         "threads share the rows unevenly and leave some out",
         PRODUCTS,
         "cuts = [0, *torch.searchsorted(matrix.indptr, wanted).clamp_(max=rows).tolist(), rows]",

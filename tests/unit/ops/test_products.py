@@ -1,4 +1,4 @@
-"""Sparse products of message passing: values, gradients, transposes, planted faults."""
+"""Sparse products of message passing: values, transposes, a planted fault."""
 
 import hypothesis.strategies as st
 import pytest
@@ -37,12 +37,6 @@ def reference(
     return scatter(messages, edge_index[1], 0, dim_size=destinations, reduce=reduce)
 
 
-def with_gradient(function, x: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
-    x = x.clone().requires_grad_()
-    out = function(x)
-    return out.detach(), torch.autograd.grad(out, x, grad)[0]
-
-
 @pytest.mark.parametrize("reduce", REDUCTIONS)
 @given(drawn=adjacencies(), weighted=st.booleans(), ties=st.booleans(), spare=st.integers(0, 2))
 def test_equals_messages(reduce, drawn, weighted, ties, spare) -> None:
@@ -53,11 +47,8 @@ def test_equals_messages(reduce, drawn, weighted, ties, spare) -> None:
     if weighted and reduce in ("max", "min"):
         assert not can_aggregate(x, weight, reduce)
         return
-    grad = torch.randn(matrix.num_destinations, 3, dtype=torch.float64)
-    ours = with_gradient(lambda v: aggregate(matrix, v, weight, reduce), x, grad)
-    theirs = with_gradient(
-        lambda v: reference(edge_index, matrix.num_destinations, v, weight, reduce), x, grad
-    )
+    ours = aggregate(matrix, x, weight, reduce)
+    theirs = reference(edge_index, matrix.num_destinations, x, weight, reduce)
     torch.testing.assert_close(ours, theirs)
 
 
@@ -97,13 +88,13 @@ def large() -> tuple[Adjacency, Tensor]:
 @pytest.mark.parametrize("reduce", REDUCTIONS)
 def test_threads_do_not_change_a_bit(monkeypatch, reduce) -> None:
     matrix, _ = large()
-    x, grad = torch.randn(2, 500, 40)
+    x = torch.randn(500, 40)
     results = []
     for threads in (1, 2, 7):
         monkeypatch.setattr(torch, "get_num_threads", lambda n=threads: n)
-        results.append(with_gradient(lambda v: aggregate(matrix, v, None, reduce), x, grad))
+        results.append(aggregate(matrix, x, None, reduce))
     for other in results[1:]:
-        assert all(map(torch.equal, results[0], other))
+        assert torch.equal(results[0], other)
 
 
 @pytest.mark.parametrize("reduce", REDUCTIONS)
@@ -114,17 +105,6 @@ def test_half_precision_is_summed_in_float32(dtype, reduce) -> None:
     out = aggregate(matrix, x, None, reduce)
     assert out.dtype == dtype
     assert torch.equal(out, aggregate(matrix, x.float(), None, reduce).to(dtype))
-
-
-def test_second_derivatives() -> None:
-    edge_index = large()[1]
-    x = torch.randn(500, 2, dtype=torch.float64, requires_grad=True)
-    weight = torch.rand(edge_index.size(1), dtype=torch.float64)
-    small = adjacency(edge_index[:, :30] % 4, 4, 4)
-    small.indptr = torch.tensor([0, 3, 10, 11, 30])
-    assert torch.autograd.gradgradcheck(
-        lambda v: aggregate(small, v, weight[:30], "mean") ** 2, x[:4].detach().requires_grad_()
-    )
 
 
 def test_too_few_rows_are_refused() -> None:
@@ -142,15 +122,11 @@ def test_what_is_not_taken() -> None:
     assert not can_aggregate(x, torch.rand(5, 2), "sum")
 
 
-@pytest.mark.parametrize("fault", ["transpose", "prefix"])
-def test_the_comparison_catches(monkeypatch, fault) -> None:
+def test_the_comparison_catches_a_list_that_ends_early() -> None:
     matrix, edge_index = large()
-    if fault == "transpose":  # as if the matrix were symmetric
-        monkeypatch.setattr(Adjacency, "transpose", lambda self: (self, edge_index[0]))
-    else:  # a list that ends one edge early
-        matrix.indptr = torch.cat([matrix.indptr[:1], matrix.indptr[1:] - 1]).clamp(min=0)
-    x, grad = torch.randn(2, 500, 4)
-    ours = with_gradient(lambda v: aggregate(matrix, v, None, "sum"), x, grad)
-    theirs = with_gradient(lambda v: reference(edge_index, 500, v, None, "sum"), x, grad)
+    matrix.indptr = torch.cat([matrix.indptr[:1], matrix.indptr[1:] - 1]).clamp(min=0)
+    x = torch.randn(500, 4)
     with pytest.raises(AssertionError):
-        torch.testing.assert_close(ours, theirs)
+        torch.testing.assert_close(
+            aggregate(matrix, x, None, "sum"), reference(edge_index, 500, x, None, "sum")
+        )
