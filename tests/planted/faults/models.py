@@ -133,4 +133,11 @@ FAULTS: list[Fault] = [
         '    if rows:\n        raise Mixes\n    return Verdict(row, {"grad',
         VALUES,
     ),
+    Fault(
+        "gradients are weighted in the order of the destinations",
+        SUMS,
+        "values = None if values is None else values[position]",
+        "values = None if values is None else values",
+        "tests/unit/models/test_accelerate_matrix.py",
+    ),
 ]

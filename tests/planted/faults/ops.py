@@ -132,20 +132,6 @@ FAULTS = [
         "tests/kernels/test_seam.py::test_everything_at_once",
     ),
     Fault(
-        "the gradient of a mean is that of a sum",
-        PRODUCTS,
-        "grad = grads[0] / ctx.matrix.counts(grads[0]) if ctx.mean else grads[0]",
-        "grad = grads[0]",
-        SUMS,
-    ),
-    Fault(
-        "gradients are weighted in the order of the destinations",
-        PRODUCTS,
-        "weight = None if ctx.weight is None else ctx.weight[position]",
-        "weight = ctx.weight",
-        SUMS,
-    ),
-    Fault(
         "threads share the rows unevenly and leave some out",
         PRODUCTS,
         "cuts = [0, *torch.searchsorted(matrix.indptr, wanted).clamp_(max=rows).tolist(), rows]",
