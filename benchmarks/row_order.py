@@ -19,7 +19,6 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,7 @@ from torch_geometric.data import Data
 import pyg_direct
 from benchmarks import child, result
 from benchmarks.beyond_memory import forget
-from benchmarks.memory_group import Limit, limited
+from benchmarks.memory_group import limited
 from benchmarks.statistics import spread
 from pyg_direct.core.units import count_of, size_text
 
@@ -88,12 +87,6 @@ def field(path: str, name: str) -> int:
     return int(next(line for line in lines if line.startswith(f"{name}:")).split()[1])
 
 
-@contextlib.contextmanager
-def unlimited() -> Iterator[Limit | None]:
-    """Give what stands for a limit where there is none."""
-    yield None
-
-
 def call(spec: dict[str, Any], quick: bool, limit_bytes: int | None) -> tuple[Any, str]:
     """Run a child in a group of this size, or in none; return what it found, and how."""
     for path in Path(spec["path"]).iterdir():
@@ -102,7 +95,7 @@ def call(spec: dict[str, Any], quick: bool, limit_bytes: int | None) -> tuple[An
         else:
             forget(path)
     command = [*child.PYTHON, "-m", "benchmarks.row_order", "--child", json.dumps(spec)]
-    with unlimited() if limit_bytes is None else limited(limit_bytes) as limit:
+    with contextlib.nullcontext() if limit_bytes is None else limited(limit_bytes) as limit:
         done = child.run(command, quick, enter=None if limit is None else limit.enter)
     return json.loads(done.output.splitlines()[-1]), "" if limit is None else limit.how
 

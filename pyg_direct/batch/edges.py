@@ -33,7 +33,7 @@ class SampledEdges(EdgeIndex):
     An `EdgeIndex` with sort order ``"col"``, its sparse size (number of sources, number of
     destinations), its `indptr`, and `hops`. It shares the memory of the tensor it is made of.
     Copies (`.to()`, `pin_memory`, `clone`, pickling) and `detach` have all this, too; any other
-    operation gives what it gives for an `EdgeIndex`, without the hops.
+    operation gives a plain tensor.
 
     Args:
         edge_index: int64 or int32 [2, E], contiguous. Not checked.
