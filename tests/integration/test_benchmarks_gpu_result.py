@@ -20,6 +20,7 @@ ROOT = Path(__file__).parents[2]
 # Hides packages from a process and from those that it starts, as if they were not installed.
 HIDING = """
 import importlib.metadata, os, socket, sys
+from importlib.machinery import PathFinder
 
 hidden = set(os.environ["HIDDEN"].split())
 bare = "pyg-direct" in hidden  # not installed; the checkout is the current folder
@@ -30,6 +31,8 @@ class Hiding:
     def __getattr__(self, name):
         return getattr(self.finder, name)
     def find_spec(self, name, path=None, target=None):
+        if bare and name == "pyg_direct":
+            return PathFinder.find_spec(name, [p for p in sys.path if "site-packages" not in p])
         is_hidden = name.partition(".")[0] in hidden
         return None if is_hidden else self.finder.find_spec(name, path, target)
 
@@ -39,7 +42,6 @@ if "network" in hidden:
         raise OSError("there is no network")
     socket.getaddrinfo = socket.create_connection = refused
 if bare:
-    sys.path[:] = [p for p in sys.path if not os.path.isdir(os.path.join(p, "pyg_direct"))]
     found = importlib.metadata.version
     def version(name):
         if name == "pyg-direct":
