@@ -20,10 +20,10 @@ from ..core.units import size_text
 from ..ops.backend import Backend
 from ..ranks.together import Together
 from .orders import Order, Orders
-from .reducing import Scatter, cone, scatters_of
+from .reducing import ScatterNode, cone, scatters_of
 from .store import checksum_of
 from .table_rows import OwnRows, Rows, SharedRows
-from .tables import ConstantTensor, Node, Operation, RowSelection
+from .tables import ConstantTensor, Node, OperationNode, RowSelection
 
 BLOCK_BYTES = 8 << 20  # that one thread computes at a time, unless the budget is small
 MIN_BLOCK_BYTES = 1 << 18
@@ -286,7 +286,7 @@ class Computer:
         total = torch.arange(num_rows + 1, dtype=torch.int64) * each
         messages: dict[Order, set[Node]] = {}
         for node in nodes:
-            if isinstance(node, Scatter):
+            if isinstance(node, ScatterNode):
                 found = messages.setdefault(node.order, set())
                 found.update([] if node.product is not None else cone(node.inputs[1]))
         for order, own in messages.items():
@@ -319,7 +319,7 @@ def _finished(path: Path, marks: Path, target: Node) -> Tensor | None:
 
 def _title(node: Node) -> str:
     """Return what is said of a node to other ranks."""
-    func = node.call[1] if isinstance(node, Operation) and node.call is not None else ""
+    func = node.call[1] if isinstance(node, OperationNode) and node.call is not None else ""
     return f"{type(node).__name__} {func} {tuple(node.meta.shape)} {node.meta.dtype}"
 
 

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .reducing import Scatter
+from .reducing import ScatterNode
 from .rules import on_meta
 from .table_tensor import TableTensor
-from .tables import Fill, Take, meta_of
+from .tables import FillNode, TakeNode, meta_of
 
 aten = torch.ops.aten
 FILLS = {
@@ -30,7 +30,7 @@ def seen(value: Tensor) -> tuple[Tensor, int | None]:
     """Return a meta tensor, and the dimension of the rows of a table."""
     if isinstance(value, TableTensor):
         # Rows of one number are where those of the other arguments are.
-        follows = isinstance(value.node, Fill) or value.dim() == 0
+        follows = isinstance(value.node, FillNode) or value.dim() == 0
         return value.node.meta, None if follows else value.node.dim
     return meta_of(value), None
 
@@ -42,7 +42,7 @@ def is_table(value: Any, dim: int) -> bool:
 
 def is_fill(value: Any) -> bool:
     """Whether a value is a table of one number, whose rows may be in any dimension."""
-    return isinstance(value, TableTensor) and isinstance(value.node, Fill)
+    return isinstance(value, TableTensor) and isinstance(value.node, FillNode)
 
 
 def _one_list(index: Tensor, source: Tensor, dim: int) -> Tensor | None:
@@ -68,7 +68,7 @@ def fill(run: Any, func: Any, name: str, given: dict[str, Any], args: Any, kwarg
     if out.dim() == 0 or max(out.shape) < 2 or isinstance(value, Tensor):
         return None
     dim = given["self"].node.dim if name.endswith("like") else max(range(out.dim()), key=out.size)
-    return Fill(out, dim, value)
+    return FillNode(out, dim, value)
 
 
 def _take(run: Any, table: TableTensor, dim: int, index: Tensor) -> Any:
@@ -85,7 +85,7 @@ def _take(run: Any, table: TableTensor, dim: int, index: Tensor) -> Any:
     size[dim] = index.numel()
     run.computer.complete(table.node, narrow=True)
     meta = torch.empty(size, dtype=table.dtype, device="meta")
-    return Take(meta, dim, table.node, run.constant(index.long()))
+    return TakeNode(meta, dim, table.node, run.constant(index.long()))
 
 
 def _index_select(run: Any, given: dict[str, Any]) -> Any:
@@ -150,7 +150,7 @@ def _run_of(run: Any, table: TableTensor, dim: int, start: int, count: int, step
     size, stride = list(table.node.meta.shape), list(table.node.meta.stride())
     size[dim], stride[dim] = count, stride[dim] * step
     meta = torch.empty_strided(size, stride, dtype=table.dtype, device="meta")
-    return Take(meta, dim, table.node, (start, step))
+    return TakeNode(meta, dim, table.node, (start, step))
 
 
 def scatter(run: Any, name: str, given: dict[str, Any]) -> Any:
@@ -175,7 +175,7 @@ def scatter(run: Any, name: str, given: dict[str, Any]) -> Any:
         return None
     order = run.computer.order_of(index.detach(), base.size(dim))
     include = given.get("include_self", True)
-    return Scatter(run.operand(base, dim), run.operand(source, dim), order, reduce, include)
+    return ScatterNode(run.operand(base, dim), run.operand(source, dim), order, reduce, include)
 
 
 # By the name of the operation.

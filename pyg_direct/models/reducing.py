@@ -11,12 +11,12 @@ from torch import Tensor
 from ..core.lazy_tensor import RowTensor
 from ..ops.products import Adjacency, aggregate, can_aggregate, on_host
 from .orders import Order
-from .tables import ConstantTensor, Fill, Leaf, Node, Operation, RowSelection, Take
+from .tables import ConstantTensor, FillNode, LeafNode, Node, OperationNode, RowSelection, TakeNode
 
 HUB_BYTES = 16 << 20  # of messages that are computed at a time
 
 
-class Scatter(Node):
+class ScatterNode(Node):
     """Rows that other rows, the messages, are reduced into, in the order of the messages.
 
     Args:
@@ -47,12 +47,16 @@ class Scatter(Node):
         base = self.inputs[0]
         source: Any = self.inputs[1]
         weight = None
-        if isinstance(source, Operation) and source.is_product():
-            pair = sorted(source.call[2], key=lambda v: isinstance(v, Take))
-            if isinstance(pair[0], Leaf) and pair[0].meta.shape[1:] == (1,) and pair[0].dim == 0:
+        if isinstance(source, OperationNode) and source.is_product():
+            pair = sorted(source.call[2], key=lambda v: isinstance(v, TakeNode))
+            if (
+                isinstance(pair[0], LeafNode)
+                and pair[0].meta.shape[1:] == (1,)
+                and pair[0].dim == 0
+            ):
                 weight, source = pair[0].table, pair[1]
-        table = source.inputs[0].table if isinstance(source, Take) and source.inputs else None
-        zero = isinstance(base, Fill) and base.value == 0 and base.dim == 0
+        table = source.inputs[0].table if isinstance(source, TakeNode) and source.inputs else None
+        zero = isinstance(base, FillNode) and base.value == 0 and base.dim == 0
         kind = {"sum": "sum", "amax": "max", "amin": "min"}.get(self.reduce)
         if kind is None or table is None or not zero or (kind == "sum") != self.include:
             return None
@@ -135,9 +139,9 @@ def cone(target: Node) -> list[Node]:
     while ahead:
         node = ahead.pop()
         inputs = node.inputs
-        if node.table is not None or isinstance(node, Take):
+        if node.table is not None or isinstance(node, TakeNode):
             inputs = ()
-        elif isinstance(node, Scatter):
+        elif isinstance(node, ScatterNode):
             inputs = node.inputs[:1]
         for entry in inputs:
             if entry not in found:
@@ -146,24 +150,24 @@ def cone(target: Node) -> list[Node]:
     return [n for n in found if n.table is None]
 
 
-def scatters_of(target: Node) -> tuple[list[Scatter], list[Scatter]]:
+def scatters_of(target: Node) -> tuple[list[ScatterNode], list[ScatterNode]]:
     """Return the scatters that computing a node by runs of rows computes, and those it cannot.
 
     The latter are asked for rows by a list, which takes all of their rows at first.
     """
-    by_run: dict[Scatter, None] = {}
-    by_list: dict[Scatter, None] = {}
+    by_run: dict[ScatterNode, None] = {}
+    by_list: dict[ScatterNode, None] = {}
     ahead, seen = [(target, False)], {(target, False)}
     while ahead:
         node, listed = ahead.pop()
         if node.table is not None:
             continue
-        if isinstance(node, Scatter):
+        if isinstance(node, ScatterNode):
             (by_list if listed else by_run)[node] = None
             if listed:
                 continue
             asked = [(node.inputs[0], False), (node.inputs[1], True)]
-        elif isinstance(node, Take):
+        elif isinstance(node, TakeNode):
             asked = [(n, listed or node.index[1] != 1) for n in node.inputs if node.by_run]
         else:
             asked = [(n, listed) for n in node.inputs]

@@ -16,7 +16,7 @@ from .computing import MANY_BYTES, Computer
 from .moving import FILLS, MOVES, SCATTERS, fill, scatter, seen
 from .rules import bound, keeps_rows, on_meta
 from .table_tensor import TableTensor, Token, plain_of, written
-from .tables import ConstantTensor, Fill, Leaf, Node, Operation, Pick, meta_of
+from .tables import ConstantTensor, FillNode, LeafNode, Node, OperationNode, PickNode, meta_of
 
 aten = torch.ops.aten
 STREAMED = {"sum", "mean", "amax", "amin", "max", "min", "any", "all"}
@@ -25,7 +25,7 @@ STREAMED = {"sum", "mean", "amax", "amin", "max", "min", "any", "all"}
 # Where the operation that writes to no argument has another overload name.
 _NEW_TENSORS = {aten.pow_.Scalar: aten.pow.Tensor_Scalar, aten.pow_.Tensor: aten.pow.Tensor_Tensor}
 
-R = TypeVar("R", Leaf, ConstantTensor)
+R = TypeVar("R", LeafNode, ConstantTensor)
 
 
 class Run:
@@ -53,9 +53,9 @@ class Run:
         self._made += 1
         return found
 
-    def leaf(self, tensor: Tensor, dim: int, own: bool = False) -> Leaf:
+    def leaf(self, tensor: Tensor, dim: int, own: bool = False) -> LeafNode:
         """Return a node of a tensor as it is now; `own`: nobody else can write to it."""
-        return self._remembered(Leaf(tensor if own else _safe(tensor), dim), tensor)
+        return self._remembered(LeafNode(tensor if own else _safe(tensor), dim), tensor)
 
     def constant(self, tensor: Tensor) -> ConstantTensor:
         """Return a tensor as it is now, for all rows."""
@@ -73,7 +73,7 @@ class Run:
             if isinstance(tensor, TableTensor) or tensor.layout != torch.strided:
                 continue
             for reader in self._readers.pop(storage_of(tensor), ()):
-                name = "table" if isinstance(reader, Leaf) else "tensor"
+                name = "table" if isinstance(reader, LeafNode) else "tensor"
                 setattr(reader, name, getattr(reader, name).clone())
 
     def count(self, found: Any) -> None:
@@ -153,11 +153,11 @@ class Run:
             ]
             new[name] = read if many else read[0]
         names = [a.name for a in schema_of(func).arguments][: len(args)]
-        node = Operation(apart, func, [new[n] for n in names], {n: new[n] for n in kwargs})
+        node = OperationNode(apart, func, [new[n] for n in names], {n: new[n] for n in kwargs})
         if isinstance(apart.out, Tensor):
             return node
         return type(apart.out)(
-            Pick(meta, row, node, i) if row is not None else torch.empty(0, device=self.device)
+            PickNode(meta, row, node, i) if row is not None else torch.empty(0, device=self.device)
             for i, (meta, row) in enumerate(zip(apart.out, apart.rows, strict=True))
         )
 
@@ -166,8 +166,8 @@ class Run:
         if isinstance(value, TableTensor):
             if row is not None and value.node.dim == row and value.plain is None:
                 return value.node
-            if row is not None and isinstance(value.node, Fill):
-                return Fill(value.node.meta, row, value.node.value)
+            if row is not None and isinstance(value.node, FillNode):
+                return FillNode(value.node.meta, row, value.node.value)
             value = value.whole()
         return self.constant(value.detach()) if row is None else self.leaf(value.detach(), row)
 
@@ -285,7 +285,7 @@ class Run:
         name = schema_of(func).name.split("::")[1]
         given = bound(func, args, kwargs)
         if name in ("zero_", "fill_") and not isinstance(given.get("value", 0), Tensor):
-            return Fill(target.node.meta, target.node.dim, given.get("value", 0))
+            return FillNode(target.node.meta, target.node.dim, given.get("value", 0))
         if not name.endswith("_"):
             return None
         if name[:-1] in SCATTERS:

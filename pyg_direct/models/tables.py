@@ -141,7 +141,7 @@ class Node(StandIn):
         return []
 
 
-class Leaf(Node):
+class LeafNode(Node):
     """A tensor."""
 
     def __init__(self, table: Tensor, dim: int) -> None:
@@ -153,7 +153,7 @@ class Leaf(Node):
         return [self.table]
 
 
-class Fill(Node):
+class FillNode(Node):
     """One number."""
 
     def __init__(self, meta: Tensor, dim: int, value: Any) -> None:
@@ -181,7 +181,7 @@ class ConstantTensor(StandIn):
 COSTLY = {"mm", "addmm", "bmm", "baddbmm", "convolution", "mkldnn_rnn_layer", "_trilinear"}
 
 
-class Operation(Node):
+class OperationNode(Node):
     """An operation that keeps rows apart.
 
     Args:
@@ -224,7 +224,7 @@ class Operation(Node):
         return [str(func), args, sorted(kwargs.items())]
 
 
-class Pick(Node):
+class PickNode(Node):
     """One of several results."""
 
     def __init__(self, meta: Tensor, dim: int, several: Node, place: int) -> None:
@@ -241,7 +241,7 @@ class Pick(Node):
         return [self.place]
 
 
-class Take(Node):
+class TakeNode(Node):
     """Rows of a node, by a list (then all of them are computed before), or by (start, step)."""
 
     def __init__(

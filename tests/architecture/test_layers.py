@@ -4,6 +4,7 @@ import ast
 import graphlib
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -307,6 +308,14 @@ def test_files_and_functions_stay_small(path):
             signature = node.body[0].lineno - node.lineno
             length = node.end_lineno - node.lineno + 1 - signature
             assert length - (docstring if has_docstring else 0) <= 65, node.name
+
+
+def test_a_class_has_its_name_to_itself() -> None:
+    """The face's modules pass classes on; no two rooms define one of the same name."""
+    trees = [ast.parse(path.read_text()) for path in SOURCES]
+    names = Counter(n.name for tree in trees for n in tree.body if isinstance(n, ast.ClassDef))
+    assert len(names) > 200
+    assert [name for name, count in names.items() if count > 1] == []
 
 
 HEAVY = ("cupy", "matplotlib", "ogb", "tqdm", "duckdb")

@@ -14,12 +14,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from .rows import Rows
+from .rows import FileRows
 
 STEP_BYTES = 1 << 20  # that are read over at a time
 
 
-class ArrayRows(Rows):
+class ArrayRows(FileRows):
     """An array in the format of NumPy's ``.npy``, alone or in an ``.npz``."""
 
     def __init__(self, name: str, array: _NpyArray) -> None:
@@ -37,7 +37,7 @@ class ArrayRows(Rows):
                 yield _native(rows)
 
 
-class PairRows(Rows):
+class PairRows(FileRows):
     """An array [2, E] of that format, read as [E, 2]."""
 
     def __init__(self, name: str, array: _NpyArray) -> None:
@@ -58,7 +58,7 @@ class PairRows(Rows):
                 yield _native(pairs).t()
 
 
-class TensorRows(Rows):
+class TensorRows(FileRows):
     """A tensor of a ``.pt`` file, which is mapped into memory."""
 
     def __init__(self, name: str, tensor: Tensor) -> None:
@@ -123,7 +123,7 @@ class _NpyArray:
         return file
 
 
-def open_npy(path: Path, are_ends: bool) -> Rows:
+def open_npy(path: Path, are_ends: bool) -> FileRows:
     """Look into an ``.npy`` file; see `open_rows`."""
 
     def opened() -> BinaryIO:
@@ -132,7 +132,7 @@ def open_npy(path: Path, are_ends: bool) -> Rows:
     return _npy_rows(_NpyArray(str(path), opened, path.stat().st_size), str(path), are_ends)
 
 
-def _npy_rows(array: _NpyArray, name: str, are_ends: bool) -> Rows:
+def _npy_rows(array: _NpyArray, name: str, are_ends: bool) -> FileRows:
     pairs = are_ends and len(array.shape) == 2 and array.shape[0] == 2
     if array.column_major and len(array.shape) > 1:
         if not are_ends:
@@ -145,7 +145,7 @@ def _npy_rows(array: _NpyArray, name: str, are_ends: bool) -> Rows:
     return PairRows(name, array) if pairs else ArrayRows(name, array)
 
 
-def open_npz(path: Path, key: str | None, wanted: str, are_ends: bool) -> Rows:
+def open_npz(path: Path, key: str | None, wanted: str, are_ends: bool) -> FileRows:
     """Look into an ``.npz`` file; `wanted` is the array without a `key`, if it is there."""
     try:
         with zipfile.ZipFile(path) as archive:
@@ -165,7 +165,7 @@ def open_npz(path: Path, key: str | None, wanted: str, are_ends: bool) -> Rows:
     return _npy_rows(_NpyArray(name, opened, sizes[found]), name, are_ends)
 
 
-def open_pt(path: Path, key: str | None, wanted: str, are_ends: bool) -> Rows:
+def open_pt(path: Path, key: str | None, wanted: str, are_ends: bool) -> FileRows:
     """Look into a ``.pt`` file; `wanted` is the tensor without a `key`, if it is there."""
     try:
         content = torch.load(path, map_location="cpu", mmap=True, weights_only=True)

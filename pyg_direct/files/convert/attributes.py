@@ -10,11 +10,11 @@ from torch import Tensor
 
 from ..arrays import dtype_name
 from .opening import open_rows
-from .rows import Rows
+from .rows import FileRows
 from .spec import ArraySource
 
 
-def open_attribute(source: ArraySource, name: str, count: int | None) -> Rows:
+def open_attribute(source: ArraySource, name: str, count: int | None) -> FileRows:
     """Look into a file of an attribute.
 
     Args:
@@ -48,10 +48,10 @@ def open_attribute(source: ArraySource, name: str, count: int | None) -> Rows:
     return rows
 
 
-class CastRows(Rows):
+class CastRows(FileRows):
     """Rows of another dtype, with something in the place of NaN."""
 
-    def __init__(self, rows: Rows, source: ArraySource) -> None:
+    def __init__(self, rows: FileRows, source: ArraySource) -> None:
         dtype: torch.dtype = rows.dtype if source.dtype is None else getattr(torch, source.dtype)
         flat = source.flat and rows.row_shape == (1,)
         super().__init__(rows.name, dtype, () if flat else rows.row_shape, rows.length)
@@ -78,10 +78,10 @@ class CastRows(Rows):
         return rows.to(self.dtype)
 
 
-class MaskRows(Rows):
+class MaskRows(FileRows):
     """Bool [count], True for the ids that a file lists; holds a byte a node in memory."""
 
-    def __init__(self, ids: Rows, count: int) -> None:
+    def __init__(self, ids: FileRows, count: int) -> None:
         super().__init__(ids.name, torch.bool, (), count)
         self._ids = ids
 

@@ -28,7 +28,7 @@ from .journal import Journal
 from .node_files import NodeFile
 from .opening import open_rows
 from .packages import convert_package
-from .rows import Rows
+from .rows import FileRows
 from .spec import ArraySource, EdgeSpec, GraphSpec, NodeSpec
 from .system_errors import as_os_errors
 from .times import Ints, NodeTimes, check_time_rows, times_of
@@ -109,7 +109,7 @@ class _Conversion:
         self._spec, beyond = spec, memory_bytes - PROGRAM_BYTES
         self._num_nodes: dict[str | None, int] = {}
         self._node_files: dict[tuple[str | None, str], NodeFile] = {}
-        node_times: list[Rows | None] = []
+        node_times: list[FileRows | None] = []
         for node in spec.nodes:
             count = self._num_nodes[node.type] = _num_nodes(node)
             rows = {k: open_attribute(v, k, count) for k, v in node.attributes.items()}

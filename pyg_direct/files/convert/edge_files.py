@@ -21,7 +21,7 @@ from ..progress import Advance
 from .attributes import check_range
 from .edge_table import EdgeTable, EdgeTableLayout
 from .journal import Journal
-from .rows import Rows
+from .rows import FileRows
 from .spec import EdgeSpec
 from .workplace import ENDS, Workplace, writer_behind
 
@@ -47,8 +47,8 @@ class EdgeInput:
     """
 
     spec: EdgeSpec
-    ends: Rows
-    attributes: dict[str, Rows]
+    ends: FileRows
+    attributes: dict[str, FileRows]
     files: dict[str, str]
     layout: EdgeTableLayout
     piece_edges: int

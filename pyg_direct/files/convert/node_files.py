@@ -16,7 +16,7 @@ from ..directory import FileNames
 from ..header import ITEM_BYTES, ArrayFile
 from ..progress import Advance
 from .journal import Journal
-from .rows import Rows
+from .rows import FileRows
 from .workplace import Workplace, writer_behind
 
 STEP_BYTES = 32 << 20  # of an attribute that are copied at a time
@@ -36,7 +36,12 @@ class NodeFile:
     """
 
     def __init__(
-        self, rows: Rows, count: int, names: FileNames, name: str, stored: tuple[str | None, str]
+        self,
+        rows: FileRows,
+        count: int,
+        names: FileNames,
+        name: str,
+        stored: tuple[str | None, str],
     ) -> None:
         feature_dtype, self._scale = stored
         self._rows, self._count, self._name = rows, count, name

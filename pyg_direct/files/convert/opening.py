@@ -7,12 +7,12 @@ from pathlib import Path
 import torch
 
 from .array_rows import open_npy, open_npz, open_pt
-from .rows import Rows
+from .rows import FileRows
 from .spec import ArraySource
 from .tables import open_table
 
 
-def open_rows(source: ArraySource, name: str, are_ends: bool = False) -> Rows:
+def open_rows(source: ArraySource, name: str, are_ends: bool = False) -> FileRows:
     """Look into a file and return an array of it; no more than its beginning is read.
 
     Args:

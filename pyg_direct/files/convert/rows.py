@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 
-class Rows(abc.ABC):
+class FileRows(abc.ABC):
     """An array in a file.
 
     Args:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from .packages import convert_package
-from .rows import Rows
+from .rows import FileRows
 from .spec import ArraySource
 
 BLOCK_BYTES = 8 << 20  # of a CSV file that are parsed at a time
@@ -24,7 +24,7 @@ BATCH_ROWS = 1 << 16  # of a parquet file
 LIKE_A_NUMBER = re.compile(r"[+-]?\.?[0-9]")  # how a field begins that is hardly a column's name
 
 
-class TableRows(Rows):
+class TableRows(FileRows):
     """Columns of a table: [N] of one column of numbers, otherwise [N, F].
 
     Args:
@@ -120,7 +120,7 @@ def _values(column: Any, missing: float | None, name: str) -> Any:
     return column.to_numpy(zero_copy_only=False)
 
 
-def open_table(path: Path, kind: str, source: ArraySource, name: str, are_ends: bool) -> Rows:
+def open_table(path: Path, kind: str, source: ArraySource, name: str, are_ends: bool) -> FileRows:
     """Look into a CSV or parquet file and return some of its columns.
 
     Raises:
@@ -152,7 +152,7 @@ def _open_csv(
     name: str,
     are_ends: bool,
     dtype: torch.dtype | None,
-) -> Rows:
+) -> FileRows:
     pa, csv = convert_package("pyarrow"), convert_package("pyarrow.csv")
     packed = path.name.lower().endswith(".gz")
     front = _front(path, delimiter, packed)

@@ -15,7 +15,7 @@ from ..arrays import ArrayWriter
 from ..directory import FileNames
 from ..header import ArrayFile
 from .journal import Journal
-from .rows import Rows
+from .rows import FileRows
 from .spec import GraphSpec
 from .workplace import Workplace
 
@@ -47,7 +47,7 @@ def times_of(spec: GraphSpec, names: FileNames) -> TimesToSort | None:
     return TimesToSort(spec.time_attr, of_nodes, names.new("sorted_times"))
 
 
-def check_time_rows(rows: Mapping[str, Rows], name: str | None) -> None:
+def check_time_rows(rows: Mapping[str, FileRows], name: str | None) -> None:
     """Raise a ValueError if the attribute `name` is there, but can hold no times."""
     if name is not None and name in rows:
         found = rows[name]
@@ -64,7 +64,7 @@ class NodeTimes:
     """
 
     def __init__(
-        self, times: TimesToSort, rows: Sequence[Rows | None], counts: Sequence[int]
+        self, times: TimesToSort, rows: Sequence[FileRows | None], counts: Sequence[int]
     ) -> None:
         self._times, self._rows, self._counts = times, rows, counts
 
