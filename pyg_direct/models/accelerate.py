@@ -7,7 +7,8 @@ import inspect
 import itertools
 import sys
 import warnings
-from contextlib import nullcontext
+from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any, TypeVar, cast
 
 import torch
@@ -26,6 +27,7 @@ from .batch_tensor import leave
 from .certificate import Certificate
 from .costs import StepCosts
 from .modes import eagerly
+from .row_exchange import Exchanges, Gathered, RowExchange
 
 M = TypeVar("M", bound=torch.nn.Module)
 
@@ -36,6 +38,8 @@ class Acceleration:
     Attributes:
         plain: the model as it was given; it shares everything with the accelerated one.
         reason: why the model runs as it is, "" if it does not.
+        exchange_of: returns how rows of a gathered value enter a step from elsewhere, given the
+            sizes of the batch and the value; None where all rows are those of the layer below.
     """
 
     def __init__(self, plain: torch.nn.Module, all_statistics: bool, certify: bool) -> None:
@@ -48,6 +52,7 @@ class Acceleration:
         self._may_be_lazy = True
         self._costs = StepCosts()
         self._forms: dict[str, str] = {}
+        self.exchange_of: Callable[[BatchSizes, Gathered], RowExchange | None] | None = None
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run the model: on the needed rows where arguments hold sampled edges, else as it is."""
@@ -57,6 +62,8 @@ class Acceleration:
             if any(isinstance(value, (Data, HeteroData)) for value in (*args, *kwargs.values())):
                 self._give_up("its forward takes a whole Data; let it take x and edge_index")
             return self._forward(*args, **kwargs)
+        if self.exchange_of is not None:  # for rows that the plain model does not get
+            return self._step(BatchSizes(edges), args, kwargs)
         if self._refuted:
             return run_plain(self._forward, args, kwargs)
         try:
@@ -87,7 +94,12 @@ class Acceleration:
     def _step(self, sizes: BatchSizes, args: Any, kwargs: Any) -> Any:
         """Run the forward on tensors that compute needed rows, and return those of the seeds."""
         run = BatchRun(sizes.device, self.all_statistics)
-        with eagerly() if "torch._dynamo" in sys.modules else nullcontext():
+        with ExitStack() as stack:
+            if "torch._dynamo" in sys.modules:
+                stack.enter_context(eagerly())
+            if self.exchange_of is not None:
+                exchange_of = functools.partial(self.exchange_of, sizes)
+                stack.enter_context(Exchanges(run, sizes.edges, exchange_of))
             entered = Entered(run, sizes)
             given, named = entered.of((args, kwargs))
             out = sizes.seeds_of(self._forward(*given, **named), leave)

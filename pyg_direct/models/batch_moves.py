@@ -124,6 +124,8 @@ def _taken(run: Any, table: Any, dim: int, index: Tensor) -> Value | None:
         index = index.nonzero().view(-1)
         if index.numel() < 2:
             return None
+    if run.exchanges is not None:
+        run.exchanges.check(table.node, index)
     rows, index = table.node.num_rows, run.lists.one(index)
     low, high = run.lists.bounds(index)
     if low < -rows or high >= rows:

@@ -53,6 +53,7 @@ class BatchRun:
         entries: of the messages that are summed up.
         products: of the rows with dense matrices, in products of two numbers.
         norms: those of the needed rows, by where their means lie.
+        exchanges: of rows with other places; None for none.
     """
 
     def __init__(self, device: torch.device, all_statistics: bool = True) -> None:
@@ -62,6 +63,7 @@ class BatchRun:
         self.sums: set[str] = set()
         self.calls = self.entries = self.products = 0
         self.norms: dict[int, NeededNorm] = {}
+        self.exchanges: Any = None
         self._seed = torch.initial_seed()
         self._kept: dict[Any, tuple[Tensor, Tensor]] = {}
         self._watched: list[tuple[Tensor, int]] = []

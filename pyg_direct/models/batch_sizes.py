@@ -27,7 +27,7 @@ class BatchSizes:
         edges: of all edge types, with the type, or with None where it is not known.
 
     Attributes:
-        edges, num_edges: the edges, and how many there are.
+        edges, num_edges: the edges with their types, and how many there are.
         device: where they are.
 
     Raises:
@@ -35,8 +35,8 @@ class BatchSizes:
     """
 
     def __init__(self, edges: list[tuple[Any, SampledEdges]]) -> None:
-        self.edges = [sampled for _, sampled in edges]
-        self.device = self.edges[0].device
+        self.edges = edges
+        self.device = edges[0][1].device
         self.num_edges = 0
         self._seeds: dict[int, set[int]] = {}  # by the number of nodes
         self._of_type: dict[Any, tuple[int, int]] = {}  # rows and seeds of each node type

@@ -149,6 +149,10 @@ class Value:
         """Return what has to be computed first."""
         return [(value, rows) for value in self.inputs]
 
+    def parents(self) -> tuple[Value, ...]:
+        """Return the values that operations made it of; `inputs` may leave some of them out."""
+        return self.inputs
+
     def compute(self, rows: Rows) -> Any:
         """Return some rows from those of the sources."""
         raise NotImplementedError

@@ -91,6 +91,10 @@ class Scatter(Value):
         """Return which rows are to be computed where some are asked for."""
         return super().wanted(rows if rows.order is None else Rows(self.num_rows))
 
+    def parents(self) -> tuple[Value, ...]:
+        """Return the values that operations made it of."""
+        return self.base, self.messages
+
     def sources(self, rows: Rows) -> list[tuple[Value, Rows]]:
         """Return what has to be computed first."""
         messages = self._messages(rows)
@@ -223,6 +227,10 @@ class Dot(Value):
         self.reads(first.source, second.source)
         known = [v.support for v in (first, second) if v.support is not None]
         self.support = min(known, key=lambda rows: rows.count) if known else None
+
+    def parents(self) -> tuple[Value, ...]:
+        """Return the values that operations made it of."""
+        return self.first, self.second
 
     def sources(self, rows: Rows) -> list[tuple[Value, Rows]]:
         """Return what has to be computed first."""

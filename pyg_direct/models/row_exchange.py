@@ -1,0 +1,235 @@
+"""Rows of nodes that a layer reads from elsewhere than the layer below it.
+
+A layer reads rows of nodes where it gathers a value by the sources of sampled edges. There some
+rows may come from a table of earlier steps, or from other ranks, and the gradient of these rows
+goes elsewhere, too. `RowExchange` is one such passage, `Exchanges` puts them into a step: above
+autograd, so that gradients find their way back, and on values of the step, so that only what is
+needed is computed and exchanged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol, cast
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.overrides import TorchFunctionMode
+
+from ..batch.edges import SampledEdges
+from ..core.private_torch import writes_to
+from .batch_tensor import BatchTensor
+from .needed import Rows, Value
+
+# Functions with the arguments (table, dim, index), and those with (table, index).
+BY_DIM = {torch.index_select, Tensor.index_select}
+BY_INDEX = {Tensor.__getitem__}
+
+
+class Gathered(NamedTuple):
+    """A value that a layer gathers by sources of edges.
+
+    Attributes:
+        edge_type: of the edges; None where all are of one type.
+        layer: how many layers have gathered for it before, on the longest way; 0 for inputs.
+        shape: [N, ...], N the nodes of the source type in the batch.
+        dtype: of its elements.
+    """
+
+    edge_type: Any
+    layer: int
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+class RowExchange(Protocol):
+    """How the rows of one gathered value come, and how their gradient goes back."""
+
+    def reach(self, count: int) -> tuple[int, int]:
+        """Return (read, computed): what is done where the first `count` rows are asked for.
+
+        Args:
+            count: of rows, at most N.
+
+        Returns:
+            How many rows `forward` gives, at least `count` (for `read` itself, the same again); and
+            how many of the layer below have to be computed for that.
+        """
+
+    def forward(self, computed: Tensor, read: int) -> Tensor:
+        """Return the first `read` rows, [read, ...]; gradients are not recorded.
+
+        Args:
+            computed: the first rows of the layer below, [computed, ...]; not to be written to.
+            read: as `reach` said.
+        """
+
+    def backward(self, grad: Tensor) -> Tensor:
+        """Return the gradient of the rows that `forward` was given, [computed, ...].
+
+        Called once for a `forward` whose value needs a gradient, even where that is zero.
+
+        Args:
+            grad: of what `forward` returned, [read, ...]; not to be written to.
+        """
+
+
+class _Exchanged(Value):
+    """The rows of a value after an exchange."""
+
+    __slots__ = ("exchange", "read")
+
+    def __init__(self, source: Value, exchange: RowExchange) -> None:
+        super().__init__(source.shape, source.dtype, source.device, 0)
+        self.exchange, self.read = exchange, 0
+        self.reads(source)
+
+    def wanted(self, rows: Rows) -> Rows:
+        """Return which rows are to be computed where some are asked for."""
+        count = rows.count if rows.order is None else self.num_rows
+        return Rows(self.exchange.reach(count)[0])
+
+    def sources(self, rows: Rows) -> list[tuple[Value, Rows]]:
+        """Return what has to be computed first."""
+        return [(self.inputs[0], Rows(self.exchange.reach(rows.count)[1]))]
+
+    def compute(self, rows: Rows) -> Tensor:
+        """Return some rows from those of the sources."""
+        self.read = rows.count
+        part = self.inputs[0].at(self.sources(rows)[0][1])
+        return self.exchange.forward(part, rows.count)
+
+
+class _ExchangedGradient(Value):
+    """The gradient of what an exchange was given; it is computed as a whole."""
+
+    __slots__ = ("of",)
+
+    def __init__(self, grad: Value, of: _Exchanged) -> None:
+        super().__init__(of.shape, of.dtype, of.device, 0)
+        self.of = of
+        self.reads(grad)
+        self.support = Rows(of.exchange.reach(of.read)[1] if of.read else 0)
+
+    def wanted(self, rows: Rows) -> Rows:
+        """Return which rows are to be computed where some are asked for."""
+        return cast(Rows, self.support)
+
+    def sources(self, rows: Rows) -> list[tuple[Value, Rows]]:
+        """Return what has to be computed first."""
+        return [(self.inputs[0], Rows(self.of.read))]
+
+    def compute(self, rows: Rows) -> Tensor:
+        """Return some rows from those of the sources."""
+        return self.of.exchange.backward(self.inputs[0].at(Rows(self.of.read)))
+
+
+class _Exchange(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: BatchTensor, exchange: RowExchange) -> Any:
+        source: Value = x.run.operand(x, 0)
+        ctx.run, ctx.value = x.run, _Exchanged(source, exchange)
+        return ctx.run.wrap(ctx.value)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Any) -> Any:
+        grad: Value = ctx.run.operand(grads[0], 0)
+        return ctx.run.wrap(_ExchangedGradient(grad, ctx.value)), None
+
+
+class Exchanges(TorchFunctionMode):
+    """Puts exchanges into a step, whose forward runs within it.
+
+    Args:
+        run: the step.
+        edges: of the batch, each with its edge type or None.
+        exchange_of: returns the exchange of a gathered value, or None to gather it as it is. It is
+            called once for each value, in the order of the forward.
+    """
+
+    def __init__(
+        self,
+        run: Any,
+        edges: list[tuple[Any, SampledEdges]],
+        exchange_of: Callable[[Gathered], RowExchange | None],
+    ) -> None:
+        super().__init__()
+        self._run, self._exchange_of = run, exchange_of
+        self._sources: list[tuple[Any, int, Tensor]] = []
+        for key, sampled in edges:
+            source, destination = sampled.as_tensor()
+            lists = [run.lists.one(source)]
+            edge_type = key if type(key) is tuple else None  # else the name of an argument
+            num_nodes, num_destinations = cast(Any, sampled.sparse_size())
+            if num_nodes == num_destinations:
+                lists += [run.lists.one(source[source != destination])]
+            self._sources += [(edge_type, num_nodes, v) for v in {id(v): v for v in lists}.values()]
+        self._layers: dict[Value, int] = {}
+        self._made: dict[Any, tuple[Any, Any]] = {}
+        self.exchanged: set[Value] = set()
+        run.exchanges = self
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Let a gather read exchanged rows."""
+        kwargs = kwargs or {}
+        table: Any = args[0] if args else None
+        if type(table) is not BatchTensor or func not in BY_DIM | BY_INDEX:
+            return func(*args, **kwargs)
+        given = [*args[1:], *(kwargs[n] for n in ("dim", "index") if n in kwargs)]
+        edge_type, layer = self._read(table.node, given[-1])
+        in_rows = func in BY_INDEX or given[0] in (0, -table.dim())
+        if layer is None or not in_rows:
+            return func(*args, **kwargs)
+        found = func(self._through(table, edge_type, layer), *args[1:], **kwargs)
+        self._layers[found.node] = layer + 1
+        return found
+
+    def check(self, value: Value, index: Tensor) -> None:
+        """Raise a RuntimeError if a value is gathered by sources in a way that is not seen here."""
+        if value not in self.exchanged and self._read(value, index)[1] is not None:
+            raise RuntimeError(
+                "rows of nodes are gathered by other means than index_select(0, index) or x[index]"
+            )
+
+    def _read(self, value: Value, index: Any) -> tuple[Any, int | None]:
+        """Return (edge type, layer) if a list is one of sources; else the layer is None.
+
+        Self-loops may follow the sources, and those of the batch may be left out.
+        """
+        if type(index) is Tensor and index.dim() == 1 and index.dtype in (torch.int64, torch.int32):
+            for edge_type, num_nodes, sources in self._sources:
+                count = len(sources)
+                fits = num_nodes == value.num_rows and count <= len(index)
+                fits = fits and (count > 0 or len(index) == 0)
+                if fits and torch.equal(index[:count].long(), sources):
+                    return edge_type, self._layer(value)
+        return None, None
+
+    def _layer(self, value: Value) -> int:
+        """Return how many gathers by sources a value is made of, one after another."""
+        ahead = [value]
+        while ahead:  # without recursion, as models are deep
+            one = ahead[-1]
+            parents = [] if one in self._layers else one.parents()
+            missing = [v for v in parents if v not in self._layers]
+            if missing:
+                ahead += missing
+                continue
+            ahead.pop()
+            self._layers.setdefault(one, max((self._layers[v] for v in parents), default=0))
+        return self._layers[value]
+
+    def _through(self, table: BatchTensor, edge_type: Any, layer: int) -> Any:
+        """Return a tensor with its exchanged rows; the same for all gathers of it."""
+        written = 0 if table.plain is None else writes_to(table.plain)
+        node_type = None if edge_type is None else edge_type[0]
+        key = id(table), id(table.node), written, node_type, torch.is_grad_enabled()
+        if key not in self._made:
+            shape = tuple(table.shape)
+            exchange = self._exchange_of(Gathered(edge_type, layer, shape, table.dtype))
+            made = table if exchange is None else cast(Any, _Exchange.apply)(table, exchange)
+            self.exchanged.add(made.node)
+            self._made[key] = made, (table, table.node)  # which live on, at these addresses
+        return self._made[key][0]
