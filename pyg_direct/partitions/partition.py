@@ -110,7 +110,7 @@ def partition(
     asked = {
         "parts": parts,
         "method": method if isinstance(method, str) else _digest_of_parts(method),
-        "graph": _digest([array for _, array in graph.csc.arrays()]),
+        "graph": _digest([torch.from_numpy(array) for _, array in graph.csc.arrays()]),
         "attributes": tables.described(),
     }
     journal = PartitionJournal(target.parent / f".{target.name}.unfinished", asked, parts)
@@ -163,9 +163,9 @@ class _Tables:
 
     def described(self) -> Any:
         """Return what tells these attributes from others, as JSON holds it."""
+        groups = [*self.whole, *self.parted, *self.edges]
         return [
-            [[name, str(v.dtype), list(v.shape)] for name, v in group.items()]
-            for group in [*self.whole, *self.parted, *self.edges]
+            [[name, list(v.shape), _digest([v])] for name, v in group.items()] for group in groups
         ]
 
 
@@ -243,16 +243,17 @@ def _assigned(
     return [map_array(journal.folder, file).numpy() for file in files], files
 
 
-def _digest(arrays: Sequence[Any]) -> str:
-    """Return a hash of the dtypes, the lengths and some elements of arrays."""
+def _digest(tensors: Sequence[Tensor]) -> str:
+    """Return a hash of the dtypes, the lengths and some elements of tensors."""
     digest = hashlib.sha256()
-    for array in arrays:
-        at = np.linspace(0, len(array) - 1, min(len(array), LOOKED_AT)).astype(np.int64)
-        digest.update(f"{array.dtype} {len(array)}".encode() + array[at].tobytes())
+    for tensor in tensors:
+        flat = tensor.detach().reshape(-1)
+        at = torch.linspace(0, len(flat) - 1, min(len(flat), LOOKED_AT), dtype=torch.float64).long()
+        digest.update(f"{flat.dtype} {len(flat)}".encode())
+        digest.update(flat[at.to(flat.device)].cpu().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
 
 
 def _digest_of_parts(method: Any) -> str:
     by_type = method if isinstance(method, dict) else {"": method}
-    tensors = [value for value in by_type.values() if isinstance(value, Tensor)]
-    return _digest([value.reshape(-1).cpu().numpy() for value in tensors])
+    return _digest([value for value in by_type.values() if isinstance(value, Tensor)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -155,19 +156,35 @@ def test_a_saved_graph_is_partitioned_as_it_is_in_memory(tmp_path: Path) -> None
         assert_same_batch(one, other)
 
 
-def test_an_interrupted_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    written: list[str] = []
+def interrupt(data: Data, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Begin to partition a graph, and fail when `x` is written and `narrow` is not."""
     real = partition_module.write_rows
 
     def write_rows(journal: Any, label: str, *arguments: Any) -> Any:
-        written.append(label)
-        if label.endswith("narrow") and len(written) == 2:
+        if label.endswith("narrow"):
             raise OSError("the disk is full")
         return real(journal, label, *arguments)
 
-    monkeypatch.setattr(partition_module, "write_rows", write_rows)
-    with pytest.raises(OSError, match="the disk is full"):
-        pyg_direct.partition(DATA, tmp_path / "parts", 3, "ldg")
+    with monkeypatch.context() as patch:
+        patch.setattr(partition_module, "write_rows", write_rows)
+        with pytest.raises(OSError, match="the disk is full"):
+            pyg_direct.partition(data, path, 3, "ldg")
+
+
+def test_an_interrupted_run_begins_anew_with_other_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interrupt(DATA, tmp_path / "parts", monkeypatch)
+    other = copy.copy(DATA)
+    other.x = DATA.x * 2
+    pyg_direct.partition(other, tmp_path / "parts", 3, "ldg")
+    loader = pyg_direct.NeighborLoader(pyg_direct.open(tmp_path / "parts"), [2], batch_size=50)
+    for batch in loader:
+        assert torch.equal(batch.x, other.x[batch.n_id])
+
+
+def test_an_interrupted_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    interrupt(DATA, tmp_path / "parts", monkeypatch)
     assert not (tmp_path / "parts").exists()
     placed = next((tmp_path / ".parts.unfinished").glob("*part_0.bin")).stat().st_mtime_ns
     x = next((tmp_path / ".parts.unfinished" / "part_000").glob("*node_0_x.bin"))
