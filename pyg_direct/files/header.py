@@ -164,9 +164,17 @@ class Header:
 
 def write_header(header: Header, folder: Path) -> None:
     """Write `header` into `folder`, and have it on disk."""
+    write_with_checksum(_content_of(header), folder / HEADER)
+
+
+def header_checksum(header: Header) -> int:
+    """Return the checksum that the file of a header ends with; it tells all arrays from others."""
+    return checksum_of(_content_of(header))
+
+
+def _content_of(header: Header) -> dict[str, Any]:
     plain = all(group.order is None for group in header.nodes)
-    version = PLAIN_VERSION if plain else VERSION
-    write_with_checksum({"format": FORMAT, "version": version, **asdict(header)}, folder / HEADER)
+    return {"format": FORMAT, "version": PLAIN_VERSION if plain else VERSION, **asdict(header)}
 
 
 def write_with_checksum(content: dict[str, Any], path: Path) -> None:

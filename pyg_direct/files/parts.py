@@ -37,6 +37,7 @@ from .header import (
     arrays_of,
     checksum_of,
     count_of,
+    header_checksum,
     read_header,
     write_with_checksum,
 )
@@ -93,6 +94,7 @@ class Manifest:
     parts: int
     nodes: Sequence[PartedNodes]
     edges: Sequence[PartedEdges]
+    checksums: Sequence[int]  # of the header of each part
     id_dtype: str  # of `edge_index`
     attributes: Mapping[str, Any]  # of the graph
     report: Mapping[str, Any]
@@ -178,10 +180,10 @@ def open_parts(folder: Path, verify: bool) -> Data | HeteroData:
         verify_arrays(
             folder, [a for n in manifest.nodes for a in (n.part, n.row, *n.whole.values())]
         )
-        for part in filter(Path.exists, (part_folder(folder, p) for p in range(manifest.parts))):
-            header = read_header(part)
-            check_part(part, header, manifest)
-            verify_arrays(part, header.arrays())
+        for p in range(manifest.parts):
+            part = part_folder(folder, p)
+            if part.exists():
+                verify_arrays(part, read_part(part, p, manifest).arrays())
     data: Any = HeteroData() if manifest.is_hetero else Data()
     attributes: dict[tuple[Any, str], Tensor] = {}
     for nodes in manifest.nodes:
@@ -237,17 +239,19 @@ def _csc(manifest: Manifest) -> Csc:
     )
 
 
-def check_part(folder: Path, header: Header, manifest: Manifest) -> None:
-    """Raise an InvalidGraphFileError unless a saved graph is a part of the partition."""
-    kinds = [nodes.type for nodes in manifest.nodes]
-    expected = [*map(own_type, kinds), *map(all_type, kinds)]
-    found = [group.type for group in header.nodes]
-    whole = [group.num_nodes for group in header.nodes[len(kinds) :]]
-    if found != expected or whole != [nodes.num_nodes for nodes in manifest.nodes]:
+def read_part(folder: Path, number: int, manifest: Manifest) -> Header:
+    """Read the header of a part of a partition.
+
+    Raises:
+        InvalidGraphFileError: it is damaged, or of another partition.
+    """
+    header = read_header(folder)
+    if header_checksum(header) != manifest.checksums[number]:
         raise InvalidGraphFileError(
-            f"{folder} is not a part of this partition: it has the node types {found} of "
-            f"{whole} nodes in all. Copy the whole directory that pyg_direct.partition wrote."
+            f"{folder} is not part {number} of this partition, but perhaps of another one. Copy "
+            f"the whole directory that pyg_direct.partition wrote."
         )
+    return header
 
 
 def write_manifest(manifest: Manifest, folder: Path) -> None:
@@ -298,10 +302,13 @@ def _parse(content: Mapping[str, Any]) -> Manifest:
         )
         for group in content["edges"]
     ]
-    if not 1 <= content["parts"] <= MOST_PARTS or content["id_dtype"] not in ("int32", "int64"):
-        raise ValueError(f"parts={content['parts']}, id_dtype={content['id_dtype']}")
+    checksums = [count_of(number) for number in content["checksums"]]
+    if not 1 <= content["parts"] == len(checksums) <= MOST_PARTS:
+        raise ValueError(f"parts={content['parts']} with {len(checksums)} checksums")
+    if content["id_dtype"] not in ("int32", "int64"):
+        raise ValueError(f"id_dtype={content['id_dtype']}")
     return Manifest(
-        content["parts"], nodes, edges, content["id_dtype"], content["attributes"],
+        content["parts"], nodes, edges, checksums, content["id_dtype"], content["attributes"],
         content["report"],
     )  # fmt: skip
 

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from ..core.types import BatchKey, Frontier, SamplingPlan
 from ..files.arrays import map_array
-from ..files.header import InvalidGraphFileError, has_header, read_header
+from ..files.header import InvalidGraphFileError, has_header
 from ..files.open import graph_in
-from ..files.parts import EDGE_IDS, PartedGraph, check_part, part_folder
+from ..files.parts import EDGE_IDS, PartedGraph, part_folder, read_part
 from ..graph.coo_to_csc import narrow
 from ..ops.backend import Backend
 from ..ops.buffers import new_array
@@ -57,8 +57,7 @@ class Part:
                 f"{folder} is missing, which this rank holds: rank r of W holds the parts p with "
                 f"p mod W = r. Copy it here, beside the other files of the partition."
             )
-        header = read_header(folder)
-        check_part(folder, header, graph.manifest)
+        header = read_part(folder, number, graph.manifest)
         csc = backend.memory.place_graph(graph_in(folder, header, {}).csc)
         self._types = len(graph.node_types)
         self._csc, self._work = csc, backend.workspace(csc, plan._replace(disjoint=False))

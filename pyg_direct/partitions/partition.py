@@ -217,14 +217,15 @@ def _write(
             PartedNodes(kind, len(part[t]), explicit, owners[t], row, whole, described(files))
         )
     edges = EdgeWriter(csc, part, tables.edges).write(journal)
-    write_headers(journal, (kinds, graph.edge_types), part, parted, edges)
+    checksums = write_headers(journal, (kinds, graph.edge_types), part, parted, edges)
     sizes = np.diff(csc.edge_base).tolist()
     groups = [
         PartedEdges(kind, count, described({n: [file] for n, file in edges[0][2][r].items()}))
         for r, (kind, count) in enumerate(zip(graph.edge_types, sizes, strict=True))
     ]
     id_dtype = str(graph.id_dtype).removeprefix("torch.")
-    write_manifest(Manifest(parts, nodes, groups, id_dtype, tables.graph, made), journal.folder)
+    manifest = Manifest(parts, nodes, groups, checksums, id_dtype, tables.graph, made)
+    write_manifest(manifest, journal.folder)
     return PartitionReport(**made)
 
 

@@ -18,7 +18,15 @@ from torch import Tensor
 from ..core.types import Csc
 from ..files.arrays import ArrayWriter, dtype_name, write_array
 from ..files.directory import FileNames
-from ..files.header import ArrayFile, EdgeGroup, Header, NodeGroup, array_of, write_header
+from ..files.header import (
+    ArrayFile,
+    EdgeGroup,
+    Header,
+    NodeGroup,
+    array_of,
+    header_checksum,
+    write_header,
+)
 from ..files.parts import EDGE_IDS, MANIFEST, RowFormat, all_type, own_type, part_folder
 from ..graph.coo_to_csc import narrow
 
@@ -231,8 +239,8 @@ def write_headers(
     part: Sequence[Ints],
     parted: Sequence[dict[str, list[ArrayFile]]],
     edges: Sequence[tuple[ArrayFile, ArrayFile, list[Any]]],
-) -> None:
-    """Write the header of each part, which makes it a saved graph.
+) -> list[int]:
+    """Write the header of each part, which makes it a saved graph, and return their checksums.
 
     Args:
         journal: of the run.
@@ -242,6 +250,7 @@ def write_headers(
         edges: from `EdgeWriter.write`.
     """
     node_types, edge_types = types
+    checksums = []
     for p, (folder, (indptr, indices, columns)) in enumerate(
         zip(journal.folders, edges, strict=True)
     ):
@@ -258,7 +267,10 @@ def write_headers(
             src, name, dst = (None, "to", None) if kind is None else kind
             ends = (all_type(src), name, own_type(dst))
             groups.append(EdgeGroup(ends, of_relation[EDGE_IDS].shape[0], of_relation))
-        write_header(Header([*own, *whole], groups, indptr, indices), folder)
+        header = Header([*own, *whole], groups, indptr, indices)
+        write_header(header, folder)
+        checksums.append(header_checksum(header))
+    return checksums
 
 
 def described(files: dict[str, list[ArrayFile]]) -> dict[str, RowFormat]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -287,3 +288,15 @@ def test_a_missing_part_is_named(tmp_path: Path) -> None:
     (tmp_path / "parts" / "part_001").rename(tmp_path / "elsewhere")
     with pytest.raises(pyg_direct.InvalidGraphFileError, match="part_001 is missing"):
         next(iter(pyg_direct.NeighborLoader(data, [2])))
+
+
+def test_a_part_of_another_partition_is_refused(tmp_path: Path) -> None:
+    opened(DATA, tmp_path / "one", 3, torch.arange(300) % 3)
+    data = opened(DATA, tmp_path / "other", 3, torch.arange(300).flip(0) % 3)  # as large
+    shutil.rmtree(tmp_path / "other" / "parts" / "part_000")
+    shutil.copytree(tmp_path / "one/parts/part_000", tmp_path / "other/parts/part_000")
+    message = "part_000 is not part 0 of this partition"
+    with pytest.raises(pyg_direct.InvalidGraphFileError, match=message):
+        next(iter(pyg_direct.NeighborLoader(data, [2])))
+    with pytest.raises(pyg_direct.InvalidGraphFileError, match=message):
+        pyg_direct.open(tmp_path / "other" / "parts", verify=True)
