@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -11,7 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from ..core.types import BatchKey, Frontier, SamplingPlan
+from ..core.types import BatchKey, Frontier, SamplingPlan, Table
 from ..files.arrays import map_array
 from ..files.header import InvalidGraphFileError, has_header
 from ..files.open import graph_in
@@ -19,6 +20,7 @@ from ..files.parts import EDGE_IDS, PartedGraph, part_folder, read_part
 from ..graph.coo_to_csc import narrow
 from ..ops.backend import Backend
 from ..ops.buffers import new_array
+from ..ops.cpu import file_pages
 from ..ops.host.parts import Drawn, ids_at
 
 Ints = npt.NDArray[Any]
@@ -61,6 +63,7 @@ class Part:
         csc = backend.memory.place_graph(graph_in(folder, header, {}).csc)
         self._types = len(graph.node_types)
         self._csc, self._work = csc, backend.workspace(csc, plan._replace(disjoint=False))
+        self._number, self._backend, self._pages = number, backend, file_pages.FilePages()
         self._ids: torch.dtype = torch.from_numpy(csc.indices[:0]).dtype
         files = [group.attributes for group in header.edges]
         self._edge_ids = [map_array(folder, arrays[EDGE_IDS]).numpy() for arrays in files]
@@ -98,6 +101,30 @@ class Part:
             ids_at(self._edge_ids[r], at, base, edge[first:last])
             columns += [table[at - base] for table in self._columns[r]]
         return Answer(Drawn(counts, picks.source.numpy(), edge), columns)
+
+    def gather(self, t: int, rows: Ints) -> list[Bytes]:
+        """Return rows of each attribute of a node type, uint8 [n, bytes].
+
+        Raises:
+            IndexError: the part has no such row.
+        """
+        tables = [Table(torch.from_numpy(table)) for table in self.rows[t]]
+        found = self._backend.gather(tables, torch.from_numpy(rows).long())
+        return [block.numpy() for block in found]
+
+    def reading(self, t: int, owner: Ints, rows: Ints) -> contextlib.AbstractContextManager[None]:
+        """Ask for the pages of those rows that are in this part; as a context, to copy them in.
+
+        Args:
+            t: the node type.
+            owner: [n], the part of each row.
+            rows: [n].
+        """
+        least = file_pages.MIN_TABLE_BYTES
+        large = [torch.from_numpy(table) for table in self.rows[t] if table.nbytes >= least]
+        if not large:
+            return contextlib.nullcontext()
+        return self._pages.reading(large, rows[owner == self._number].astype(np.int64))
 
     def edges_of_relations(self, counts: Ints, sizes: Sequence[int]) -> list[int]:
         """Return where the edges of each relation begin among those drawn, and where they end.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -15,7 +16,7 @@ from ..core.types import BatchKey, SampledGraph, SamplingPlan
 from ..files.parts import PartedGraph, RowFormat
 from ..graph.coo_to_csc import narrow
 from ..ops.backend import Backend
-from ..ops.buffers import new_array, shared_pool
+from ..ops.buffers import shared_pool
 from ..ops.host.parts import Drawn, RowNumbers, gather_of_parts, merged, split_by_part
 from ..ranks.channel import Bytes, Channel, Message, OtherRankError, packed
 from ..sampling.hops import BatchInProgress
@@ -315,13 +316,11 @@ class PartSource:
         for i, (part, t) in enumerate(
             (p, t) for p in self._own.values() for t in range(self._types)
         ):
-            for table in part.rows[t]:
-                block = new_array((len(asked[i]), table.shape[1]), torch.uint8)
-                try:
-                    gather_of_parts([table], np.zeros(len(block), np.int16), asked[i], block)
-                except Exception as caught:  # the message must have the size that is known
-                    error, blocks[0][:] = caught, 0
-                blocks.append(block)
+            try:
+                blocks += part.gather(t, asked[i])
+            except Exception as caught:  # the message must have the size that is known
+                error, blocks[0][:] = caught, 0
+                blocks += [np.empty((len(asked[i]), x.shape[1]), np.uint8) for x in part.rows[t]]
         return packed(blocks), error
 
     def _blocks(self, wanted: list[list[Ints]]) -> list[tuple[list[Ints], int]]:
@@ -357,10 +356,13 @@ class PartSource:
     def _keep_nodes(self, t: int, node: Tensor, owner: Ints, ref: Ints, tables: Any) -> None:
         """Put the rows of the nodes of a batch together, and keep them with their ids."""
         made = {}
-        for i, (name, rows) in enumerate(self._graph.manifest.nodes[t].parted.items()):
-            made[name], out = _new_rows(rows, len(node))
-            of_parts = [tables[p][t][i] for p in range(self._graph.num_parts)]
-            gather_of_parts(of_parts, owner, ref, out)
+        with contextlib.ExitStack() as pages:
+            for part in self._own.values():
+                pages.enter_context(part.reading(t, owner, ref))
+            for i, (name, rows) in enumerate(self._graph.manifest.nodes[t].parted.items()):
+                made[name], out = _new_rows(rows, len(node))
+                of_parts = [tables[p][t][i] for p in range(self._graph.num_parts)]
+                gather_of_parts(of_parts, owner, ref, out)
         keep_rows(node, made)
 
     def _keep_edges(self, graph: SampledGraph, columns: list[list[Bytes]]) -> None:

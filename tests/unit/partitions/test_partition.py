@@ -17,7 +17,10 @@ import pyg_direct
 from pyg_direct.files.open import open_graph
 from pyg_direct.files.parts import EDGE_IDS, parted_graph
 from pyg_direct.loading.order import PartOrder
+from pyg_direct.ops.cpu import file_pages
 from pyg_direct.partitions import partition as partition_module
+from pyg_direct.partitions import source
+from tests.support.memory_maps import reads_alone
 
 
 def graph(num_nodes: int = 300, groups: int = 6) -> Data:
@@ -300,3 +303,24 @@ def test_a_part_of_another_partition_is_refused(tmp_path: Path) -> None:
         next(iter(pyg_direct.NeighborLoader(data, [2])))
     with pytest.raises(pyg_direct.InvalidGraphFileError, match=message):
         pyg_direct.open(tmp_path / "other" / "parts", verify=True)
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs Linux")
+def test_a_missing_page_is_read_alone_while_rows_are_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the system reads pages around it, and drops others where memory is short."""
+    monkeypatch.setattr(file_pages, "MIN_TABLE_BYTES", 1)
+    seen: list[bool] = []
+
+    def watched(tables: Any, *arguments: Any) -> None:
+        seen.extend(reads_alone(torch.from_numpy(table)) for table in tables)
+        copy(tables, *arguments)
+
+    copy = source.gather_of_parts
+    monkeypatch.setattr(source, "gather_of_parts", watched)
+    data = opened(DATA, tmp_path)
+    batch = next(iter(pyg_direct.NeighborLoader(data, [4], torch.arange(50), batch_size=50)))
+    assert torch.equal(batch.x, DATA.x[batch.n_id])
+    assert len(seen) == 2 * 3
+    assert all(seen)
