@@ -7,6 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from ..loading.cache import visits_of_batches
+from ..partitions.sampler import PartedSampler
 from ..sampling.sampler import NeighborSampler
 
 
@@ -24,17 +25,23 @@ def expected_visits(loader: Any) -> Tensor | dict[Any, Tensor]:
         float64 [N], in [0, 1]; a dict of such by node type if nodes have types.
 
     Raises:
-        ValueError: something else, or a loader with another sampler.
+        ValueError: something else, a loader with another sampler, or one over a partition.
 
     Example:
         >>> loader = pyg_direct.NeighborLoader(data, [10, 5], batch_size=32)
         >>> visits = pyg_direct.expected_visits(loader)
         >>> pyg_direct.save(data, "by_visits", row_order=visits)
     """
-    if not isinstance(getattr(loader, "_sampler", None), NeighborSampler):
+    sampler = getattr(loader, "_sampler", None)
+    if not isinstance(sampler, NeighborSampler):
         raise ValueError(
             f"expected_visits needs a NeighborLoader or LinkNeighborLoader with pyg_direct's own "
             f"NeighborSampler, got {type(loader).__name__}."
+        )
+    if isinstance(sampler, PartedSampler):
+        raise ValueError(
+            "expected_visits goes over all edges, and those of a partition lie in parts. Give a "
+            "loader over the graph that it was made of."
         )
     found = visits_of_batches(loader)
     return found[None] if list(found) == [None] else found

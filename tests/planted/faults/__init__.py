@@ -14,6 +14,7 @@ from . import (
     models,
     ops,
     ops_cuda,
+    partitions,
     rest,
     sampling,
 )
@@ -30,5 +31,6 @@ FAULTS: list[Fault] = [
     *loading.FAULTS,
     *loaders.FAULTS,
     *models.FAULTS,
+    *partitions.FAULTS,
     *rest.FAULTS,
 ]

@@ -16,9 +16,18 @@ SIZES = "pyg_direct/models/batch_sizes.py"
 STEP_CALLS = "pyg_direct/models/step_calls.py"
 SUMS = "pyg_direct/models/needed_sums.py"
 
+CERTIFICATE = "pyg_direct/models/certificate.py"
+COSTS = "pyg_direct/models/costs.py"
+NEEDED_ROWS = "pyg_direct/models/needed_rows.py"
+TENSOR = "pyg_direct/models/batch_tensor.py"
+
 VALUES = "tests/unit/models/test_needed.py"
 MATRIX = "tests/unit/models/test_accelerate_matrix.py"
 LAZY = "tests/unit/models/test_accelerating_lazy_models.py"
+ACCELERATED = "tests/unit/models/test_accelerate.py"
+CERTIFIED = "tests/unit/models/test_certificate.py"
+CHANGING = "tests/unit/models/test_changing_models.py"
+HEADS = "tests/unit/models/test_sums_by_heads.py"
 
 FAULTS: list[Fault] = [
     Fault(
@@ -139,5 +148,278 @@ FAULTS: list[Fault] = [
         "values = None if values is None else values[position]",
         "values = None if values is None else values",
         "tests/unit/models/test_accelerate_matrix.py",
+    ),
+    Fault(
+        "rows that were computed in another order are taken for those asked for",
+        NEEDED,
+        "return (have.order is rows.order and have.count >= rows.count) or (",
+        "return (have.count >= rows.count) or (",
+        VALUES,
+    ),
+    Fault(
+        "rows outside of a gradient's are not zero",
+        NEEDED,
+        "    out = data.new_zeros(size)\n    out.narrow",
+        "    out = data.new_ones(size)\n    out.narrow",
+        VALUES,
+    ),
+    Fault(
+        "a number other than zero is taken for a gradient of zero",
+        NEEDED,
+        "        if value == 0:\n            self.support",
+        "        if value is not None:\n            self.support",
+        VALUES,
+    ),
+    Fault(
+        "rows that a second reader needs are not computed",
+        NEEDED,
+        "needs[source] = source.wanted(union(needs[source], part, source.num_rows) or part)",
+        "needs[source] = source.wanted(part)",
+        VALUES,
+    ),
+    Fault(
+        "messages are put back at the places of others",
+        NEEDED,
+        "all_rows.index_copy_(self.dim, have.order.position[: have.count], data)",
+        "all_rows.narrow(self.dim, 0, have.count).copy_(data)",
+        VALUES,
+    ),
+    Fault(
+        "sums are added to a base that is left out",
+        SUMS,
+        "        zero = isinstance(self.base, Fill) and self.base.value == 0\n        if type(source) is not Take",
+        "        zero = True\n        if type(source) is not Take",
+        VALUES,
+    ),
+    Fault(
+        "counts of messages are those of ones, whatever number is added",
+        SUMS,
+        "return counts if number == 1 else counts.mul_(number)",
+        "return counts",
+        VALUES,
+    ),
+    Fault(
+        "a mean includes the row it is written to",
+        SUMS,
+        "self.reduce, include_self=self.include)",
+        "self.reduce, include_self=True)",
+        VALUES,
+    ),
+    Fault(
+        "heads of an attention are weighted by the first one",
+        SUMS,
+        "values = weight.at(messages).squeeze(2)",
+        "values = weight.at(messages).squeeze(2)[:, :1].expand(-1, self.shape[1]).contiguous()",
+        HEADS,
+    ),
+    Fault(
+        "the sums of another edge type serve for the gradient of a weight",
+        SUMS,
+        "same = order is take.order and index is self.order.index and memory == _memory(weight)",
+        "same = memory == _memory(weight)",
+        VALUES,
+    ),
+    Fault(
+        "products by head are summed over all of them",
+        SUMS,
+        "if dims != [2] or products.have",
+        "if products.have",
+        VALUES,
+    ),
+    Fault(
+        "negative ids name other rows",
+        MOVES,
+        "run.lists.one(index % rows) if low < 0 else index)",
+        "run.lists.one(index.abs()) if low < 0 else index)",
+        VALUES,
+    ),
+    Fault(
+        "ids that are out of range are read",
+        MOVES,
+        "if low < -rows or high >= rows:",
+        "if low < -rows:",
+        VALUES,
+    ),
+    Fault(
+        "every second row of a slice is the next one",
+        MOVES,
+        "rows < 2 or step != 1:",
+        "rows < 2:",
+        VALUES,
+    ),
+    Fault(
+        "the gradient of a slice is that of the first rows",
+        MOVES,
+        'or given["start"] not in (0, None) or given["step"] != 1:',
+        'or given["step"] != 1:',
+        VALUES,
+    ),
+    Fault(
+        "a split starts again at the first row",
+        MOVES,
+        "[_first(table, dim, sum(sizes[:i]), s) for i, s in enumerate(sizes)]",
+        "[_first(table, dim, 0, s) for i, s in enumerate(sizes)]",
+        VALUES,
+    ),
+    Fault(
+        "a bias gets the gradient of some rows",
+        MOVES,
+        "return known.func(compute_rows(node, node.support), *args[1:], **kwargs)",
+        "return known.func(compute_rows(node, Rows(1)), *args[1:], **kwargs)",
+        MATRIX,
+    ),
+    Fault(
+        "elements of one column go to different rows, and are added to one",
+        MOVES,
+        "        if index.stride(1 - dim) != 0 and index.size(1 - dim) > 1:\n            return None\n",
+        "",
+        VALUES,
+    ),
+    Fault(
+        "a view keeps its numbers when what it shows is written to",
+        RUN,
+        "        view.group.append(weakref.ref(view))",
+        "        view.group = [weakref.ref(view)]",
+        VALUES,
+    ),
+    Fault(
+        "a tensor that was written to after it was read goes unnoticed",
+        RUN,
+        "            if writes_to(tensor) != count:",
+        "            if False:",
+        CHANGING,
+    ),
+    Fault(
+        "a small tensor has the numbers of a later write",
+        RUN,
+        "known = self._kept[place] = tensor, tensor.detach().clone()",
+        "known = self._kept[place] = tensor, tensor.detach()",
+        VALUES,
+    ),
+    Fault(
+        "calls with another number are those of the first",
+        STEP_CALLS,
+        "            found.append(ROWS if value == num_rows else value)",
+        "            found.append(ROWS)",
+        VALUES,
+    ),
+    Fault(
+        "rows of a result of several are all of the first",
+        STEP_CALLS,
+        "part: Tensor = several.box().data[self.place]",
+        "part: Tensor = several.box().data[0]",
+        VALUES,
+    ),
+    Fault(
+        "lists that are as long are taken for equal",
+        LISTS,
+        "            if torch.equal(other, index):",
+        "            if True:",
+        VALUES,
+    ),
+    Fault(
+        "messages to a row are those in front of it",
+        LISTS,
+        "taken = index.index_select(0, rows.order.position[: rows.count])",
+        "taken = index[: rows.count]",
+        VALUES,
+    ),
+    Fault(
+        "dropout draws the same numbers in each block of rows",
+        NEEDED_ROWS,
+        "draw.manual_seed(self.seed + place)",
+        "draw.manual_seed(self.seed)",
+        VALUES,
+    ),
+    Fault(
+        "dropout of a step is that of the step before",
+        NEEDED_ROWS,
+        "int(torch.randint(1 << 62, ()))",
+        "1",
+        VALUES,
+    ),
+    Fault(
+        "rows of a norm that come later have statistics of their own",
+        NEEDED_ROWS,
+        "        if self.normalised.count == 0:",
+        "        if True:",
+        VALUES,
+    ),
+    Fault(
+        "the gradient of features has those of other rows",
+        TENSOR,
+        "            grad = _leave(grad, ctx.rows)",
+        "            grad = _leave(grad, ctx.rows).flip(0)",
+        MATRIX,
+    ),
+    Fault(
+        "what the forward wrote to its arguments is lost",
+        SIZES,
+        "                    value.copy_(made.whole())",
+        "                    pass",
+        CERTIFIED,
+    ),
+    Fault(
+        "outputs are those of all nodes",
+        SIZES,
+        "return take(out, next(iter(seeds)) if len(seeds) == 1 else rows)",
+        "return take(out, rows)",
+        "tests/unit/models/test_batch_sizes.py",
+    ),
+    Fault(
+        "numbers that differ go unnoticed",
+        CERTIFICATE,
+        "    if gap <= allowed * max(",
+        "    if True or gap <= allowed * max(",
+        CERTIFIED,
+    ),
+    Fault(
+        "NaN goes unnoticed",
+        CERTIFICATE,
+        '.nan_to_num(float("inf")).max())',
+        ".nan_to_num(0.0).max())",
+        CERTIFIED,
+    ),
+    Fault(
+        "what only the plain model writes goes unnoticed",
+        CERTIFICATE,
+        "    if lost:\n",
+        "    if False:\n",
+        CERTIFIED,
+    ),
+    Fault(
+        "gradients that differ go unnoticed",
+        CERTIFICATE,
+        "    for ours, theirs in zip(found, expected, strict=True):\n        if ours is None and",
+        "    for ours, theirs in ():\n        if ours is None and",
+        CERTIFIED,
+    ),
+    Fault(
+        "a comparison draws the random numbers of the training",
+        CERTIFICATE,
+        "        drew = stack.enter_context(same_generators(parameters))",
+        "        drew: set[str] = set()",
+        CERTIFIED,
+    ),
+    Fault(
+        "only the first batch is compared",
+        CERTIFICATE,
+        "return self._calls in CALLS or self._calls % EVERY == 0",
+        "return self._calls == 1",
+        CERTIFIED,
+    ),
+    Fault(
+        "batches whose steps are slower run on the needed rows",
+        COSTS,
+        "        return self._columns * num_edges >= COST_OF_BATCH + COST_OF_CALL * self._calls",
+        "        return True",
+        "tests/unit/models/test_costs.py",
+    ),
+    Fault(
+        "an accelerated model that failed fails at each step",
+        ACCELERATE,
+        '        self._refuted, self.reason = True, ""\n',
+        '        self.reason = ""\n',
+        CERTIFIED,
     ),
 ]

@@ -114,6 +114,37 @@ def test_a_step_that_fails_runs_plain(loader, batch, monkeypatch) -> None:
     with pytest.warns(UserWarning, match=r"it fails on some of the rows \(KeyError: 'planted'\)"):
         found = run(fast, batch)
     torch.testing.assert_close(found, reference(model, batch))
+    monkeypatch.setattr(Acceleration, "_step", lambda *args: pytest.fail("tried again"))
+    torch.testing.assert_close(run(fast, batch), reference(model, batch))
+
+
+def test_numbers_of_random_models_are_not_drawn_for_a_comparison(loader, batch) -> None:
+    drawn = []
+    for certify in (True, False):
+        fast = accelerate(Net(lambda net, h: h + torch.rand(())), loader, certify=certify)
+        torch.manual_seed(3)
+        run(fast, batch)
+        drawn.append(torch.rand(4))
+    assert torch.equal(*drawn)
+
+
+def stores_plain(net, h):
+    if type(h) is torch.Tensor:
+        net.scale = h.detach().mean()
+    return h
+
+
+def test_what_only_the_plain_model_stores_is_noticed(loader, batch) -> None:
+    fast = accelerate(Net(stores_plain), loader)
+    with pytest.warns(UserWarning, match="its forward changes 'scale', which is not repeated"):
+        run(fast, batch)
+
+
+def test_numbers_that_are_none_are_differences() -> None:
+    one, none = torch.ones(2), torch.tensor([1.0, float("nan")])
+    assert "differ by inf" in certificate._difference("they differ", none, one, 1.0)
+    assert "differ by inf" in certificate._difference("they differ", one, none, 1.0)
+    assert certificate._difference("they differ", none, none.clone(), 1.0) == ""
 
 
 def test_mistakes_in_the_arguments_are_the_users(loader, batch) -> None:

@@ -6,6 +6,7 @@ from torch.nn import functional
 
 from pyg_direct.models import message_lists
 from pyg_direct.models.batch_run import BatchRun
+from pyg_direct.models.batch_tensor import leave
 from pyg_direct.models.needed import Leaf
 
 aten = torch.ops.aten
@@ -21,6 +22,10 @@ def scattered(values, index, reduce="sum", include_self=False):
     base = values.new_zeros(ROWS, values.size(1))
     index = index.view(-1, 1).expand_as(values)
     return base.scatter_reduce(0, index, values, reduce, include_self=include_self)
+
+
+def by_head(x):
+    return x.view(ROWS, 2, 2)
 
 
 # g is a gradient: zero but in its first rows.
@@ -49,6 +54,12 @@ OPERATIONS = {
     "summed up": lambda g, x: g.new_zeros(ROWS, COLUMNS).index_add(0, INDEX, g[INDEX]),
     "summed up twice": lambda g, x: x.index_add(0, INDEX, g[INDEX], alpha=2),
     "summed up by order": lambda g, x: scattered(x[SORTED], INDEX.flip(0)),
+    "summed onto rows": lambda g, x: (x + 0).index_add(0, INDEX, x[INDEX]),
+    "summed by column": lambda g, x: x.new_zeros(ROWS, COLUMNS).scatter_add(
+        0, (INDEX.view(-1, 1) + torch.arange(COLUMNS)) % ROWS, x[INDEX]
+    ),
+    "summed by head": lambda g, x: (by_head(x)[INDEX] * by_head(x)[SORTED]).sum(2),
+    "summed over heads": lambda g, x: (by_head(x)[INDEX] * by_head(x)[SORTED]).sum(1),
     "weighted": lambda g, x: scattered(x[INDEX] * X[INDEX, :1], SORTED),
     "weighted by a gradient": lambda g, x: scattered(g[INDEX][:, :1] * x[SORTED], INDEX),
     "largest": lambda g, x: scattered(x[INDEX], SORTED, "amax"),
@@ -56,6 +67,13 @@ OPERATIONS = {
     "largest above zero": lambda g, x: scattered(x[INDEX], SORTED, "amax", include_self=True),
     "in two orders": lambda g, x: (lambda m: scattered(m, INDEX)[:4] + m[:4])(x[INDEX].sin()),
     "counted": lambda g, x: x.new_zeros(ROWS).scatter_add(0, INDEX, x.new_ones(len(INDEX))) * 2,
+    "counted by twos": lambda g, x: x.new_zeros(ROWS).scatter_add(
+        0, INDEX, x.new_full((len(INDEX),), 2.0)
+    ),
+    "gathered from the end": lambda g, x: x[INDEX - ROWS * (INDEX % 2)],
+    "every second row": lambda g, x: x[::2] + g[1::2],
+    "split": lambda g, x: x.split([4, 6])[1][:5] + g.split(5)[1],
+    "second of several": lambda g, x: x.sort(1).indices + x.unbind(1)[2].view(-1, 1),
     "over columns": lambda g, x: g.sum(1, keepdim=True) + x.mean(1, keepdim=True),
     "over rows": lambda g, x: x - g.sum(0) + x.mean(0),
     "multiplied over rows": lambda g, x: x @ (g.t() @ x),
@@ -65,6 +83,9 @@ OPERATIONS = {
     "backward of log softmax": lambda g, x: aten._log_softmax_backward_data(g, x, 1, x.dtype),
     "backward of slice": lambda g, x: aten.slice_backward(g, [ROWS, 6], 1, 1, 5, 1),
     "backward of slice of rows": lambda g, x: aten.slice_backward(x, [14, COLUMNS], 0, 0, 10, 1),
+    "backward of slice of later rows": lambda g, x: x + aten.slice_backward(
+        x[:6], [ROWS, COLUMNS], 0, 4, ROWS, 1
+    ),
     "backward of select": lambda g, x: aten.select_backward(g, [ROWS, COLUMNS, 3], 2, 1),
     "backward of leaky relu": lambda g, x: aten.leaky_relu_backward(g, x, 0.1, False),
     "backward of softplus": lambda g, x: aten.softplus_backward(g, x, 1, 20),
@@ -104,6 +125,67 @@ def test_views_do_not_change_with_what_is_overwritten() -> None:
         torch.testing.assert_close(run.whole(rows), X[2:] + 1)
         torch.testing.assert_close(run.whole(part), X[:6] + 1)
     torch.testing.assert_close(run.whole(x), X)
+
+
+def test_views_change_with_what_they_show() -> None:
+    run = BatchRun(torch.device("cpu"))
+    h = run.enter(X.clone()) + 1
+    view = h.view(ROWS, 2, 2)
+    h.mul_(3)
+    torch.testing.assert_close(run.whole(view), ((X + 1) * 3).view(ROWS, 2, 2))
+
+
+def test_messages_are_computed_again_in_another_order() -> None:
+    run = BatchRun(torch.device("cpu"))
+    messages = run.enter(X.clone())[INDEX].sin()
+    summed = scattered(messages, INDEX, "amax")
+    torch.testing.assert_close(run.rows_of(summed, 3), scattered(X[INDEX].sin(), INDEX, "amax")[:3])
+    torch.testing.assert_close(run.rows_of(messages, 4), X[INDEX].sin()[:4])
+
+
+def test_ids_that_are_out_of_range_are_refused() -> None:
+    x = BatchRun(torch.device("cpu")).enter(X.clone())
+    for wrong in (ROWS, -ROWS - 1):
+        with pytest.raises(IndexError, match=f"{wrong} is out of range: {ROWS}"):
+            x.index_select(0, torch.tensor([1, wrong, 2]))
+
+
+def test_dropout_differs_by_row_and_step() -> None:
+    ones, drawn = torch.ones(3000, 8), []
+    for _ in range(2):
+        run = BatchRun(torch.device("cpu"))
+        dropped = functional.dropout(run.enter(ones), 0.5)
+        some = run.rows_of(dropped, 1500).clone()
+        drawn.append(run.whole(dropped))
+        assert torch.equal(drawn[-1][:1500], some)
+    assert not torch.equal(drawn[0], drawn[1])
+    assert not torch.equal(drawn[0][:1024], drawn[0][1024:2048])
+
+
+def test_rows_that_come_later_are_normalised_like_the_first() -> None:
+    run = BatchRun(torch.device("cpu"), all_statistics=False)
+    normal = functional.batch_norm(run.enter(X.clone()), None, None, training=True)
+    some = X[:4]
+    expected = (X - some.mean(0)) / (some.var(0, correction=0) + 1e-5).sqrt()
+    torch.testing.assert_close(run.rows_of(normal, 4), expected[:4])
+    torch.testing.assert_close(run.whole(normal), expected)
+
+
+def test_gradients_of_weights_are_those_of_their_own_lists() -> None:
+    """The sums of x for one product are taken for the gradient of its weight, and of no other."""
+    found = []
+    for ours in (True, False):
+        run, weights = BatchRun(torch.device("cpu")), torch.linspace(0, 1, 48).double()
+        weights = weights.view(2, COLUMNS, 6).requires_grad_()
+        x = run.enter(X.clone()) if ours else X
+        out = sum(
+            x.new_zeros(ROWS, 6).index_add(0, SORTED, (x @ weight)[sources])
+            for weight, sources in zip(weights.unbind(), (INDEX, INDEX.flip(0)), strict=True)
+        )
+        rows = leave(out, 4) if ours else out[:4]
+        assert len(run.lists.late) == (2 if ours else 0)
+        found.append(torch.autograd.grad(rows.sin().sum(), weights)[0])
+    torch.testing.assert_close(*found)
 
 
 def test_rows_that_are_known_keep_their_numbers() -> None:

@@ -261,6 +261,8 @@ def test_the_data_is_no_whole_graph(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"order='parts' needs data that was opened"):
         pyg_direct.NeighborLoader(DATA, [2], order="parts")
     loader = pyg_direct.NeighborLoader(data, [2])
+    with pytest.raises(ValueError, match=r"expected_visits goes over all edges"):
+        pyg_direct.expected_visits(loader)
     with pytest.raises(RuntimeError, match=r"Call iter.loader. on all of them"):
         loader([0])
 

@@ -1,0 +1,181 @@
+"""Faults in graphs that are saved in parts, and in batches of several parts."""
+
+from __future__ import annotations
+
+from ..fault import Fault
+
+PARTITION = "pyg_direct/partitions/partition.py"
+METHODS = "pyg_direct/partitions/methods.py"
+WRITE = "pyg_direct/partitions/write.py"
+REPORT = "pyg_direct/partitions/report.py"
+PART = "pyg_direct/partitions/part.py"
+SOURCE = "pyg_direct/partitions/source.py"
+HOST_PARTS = "pyg_direct/ops/host/parts.py"
+OF_FILES = "pyg_direct/files/parts.py"
+ORDER = "pyg_direct/loading/order.py"
+
+PARTED = "tests/unit/partitions/test_partition.py"
+
+FAULTS: list[Fault] = [
+    Fault(
+        "a call goes on behind an interrupted one that had other rows",
+        PARTITION,
+        "[[name, list(v.shape), _digest([v])] for",
+        "[[name, list(v.shape), str(v.dtype)] for",
+        PARTED,
+    ),
+    Fault(
+        "a partition takes the place of what is there",
+        PARTITION,
+        "check_replaceable(target, overwrite=False)",
+        "check_replaceable(target, overwrite=True)",
+        PARTED,
+    ),
+    Fault(
+        "attributes of edges are left out where there are no types",
+        PARTITION,
+        "if name not in TOPOLOGY and (hetero or data.is_edge_attr(name))",
+        "if name not in TOPOLOGY and hetero",
+        PARTED,
+    ),
+    Fault(
+        "quantized rows are saved without their scales",
+        PARTITION,
+        "    if isinstance(value, QuantizedTensor):",
+        "    if False:",
+        PARTED,
+    ),
+    Fault(
+        "parts are given that are not there",
+        METHODS,
+        "if low < 0 or high >= parts:",
+        "if low < 0:",
+        PARTED,
+    ),
+    Fault(
+        "parts are given as floating-point numbers",
+        METHODS,
+        "part.is_floating_point() or part.is_complex()",
+        "part.is_complex()",
+        PARTED,
+    ),
+    Fault(
+        "METIS balances nodes without their lists",
+        METHODS,
+        "vweights=(degrees + mean).tolist())",
+        "vweights=[1] * len(degrees))",
+        PARTED,
+    ),
+    Fault(
+        "the in-edges of parts are not balanced",
+        HOST_PARTS,
+        "int(np.ceil(EDGE_ROOM * len(csc.indices) / parts)) + 1",
+        "len(csc.indices) + 1",
+        PARTED,
+    ),
+    Fault(
+        "all nodes are hashed to the first part",
+        HOST_PARTS,
+        "np.uint64(parts) >> np.uint64(32)",
+        "np.uint64(parts) >> np.uint64(48)",
+        PARTED,
+    ),
+    Fault(
+        "one pass of greedy placement is made",
+        HOST_PARTS,
+        "for _ in range(PASSES):",
+        "for _ in range(1):",
+        PARTED,
+    ),
+    Fault(
+        "the row of a node in its part is its id",
+        WRITE,
+        "row[own] = np.arange(len(own))",
+        "row[own] = own",
+        PARTED,
+    ),
+    Fault(
+        "lists of the second edge type point into the first",
+        WRITE,
+        "ends = counts[:r].sum(0)",
+        "ends = counts[:0].sum(0)",
+        PARTED,
+    ),
+    Fault(
+        "the ids of edges are their positions in the CSC",
+        WRITE,
+        "found: Ints = position - first if csc.perm is None else csc.perm[position]",
+        "found: Ints = position - first",
+        PARTED,
+    ),
+    Fault(
+        "a list is written twice where a step ends in it",
+        WRITE,
+        'limit, "right")) - 1',
+        'limit, "right"))',
+        PARTED,
+    ),
+    Fault(
+        "an interrupted step leaves files that are added to",
+        WRITE,
+        "                    left.unlink()",
+        "                    pass",
+        PARTED,
+    ),
+    Fault(
+        "the balance is that of the smallest part",
+        REPORT,
+        "return max(counts, default=0) / mean if mean else 1.0",
+        "return min(counts, default=0) / mean if mean else 1.0",
+        PARTED,
+    ),
+    Fault(
+        "remote rows are those of the last part that was tried",
+        REPORT,
+        "rows, remote = rows + len(there), remote + int((there != p).sum())",
+        "rows, remote = len(there), int((there != p).sum())",
+        PARTED,
+    ),
+    Fault(
+        "a part of another partition is read",
+        OF_FILES,
+        "if header_checksum(header) != manifest.checksums[number]:",
+        "if False:",
+        PARTED,
+    ),
+    Fault(
+        "batches of one part have its first seeds again and again",
+        ORDER,
+        "first = (len(of_part[p]) // size - left[p]) * size",
+        "first = 0",
+        PARTED,
+    ),
+    Fault(
+        "seeds that are less than a batch of each part are left out",
+        ORDER,
+        "return iter(torch.cat([*batches, rest]).tolist())",
+        "return iter(torch.cat([*batches, rest[:0]]).tolist())",
+        PARTED,
+    ),
+    Fault(
+        "the ids of edges are those of the first relation",
+        PART,
+        "ids_at(self._edge_ids[r], at, base, edge[first:last])",
+        "ids_at(self._edge_ids[0], at, base, edge[first:last])",
+        PARTED,
+    ),
+    Fault(
+        "attributes of edges are those of other relations",
+        PART,
+        "columns += [table[at - base] for table in self._columns[r]]",
+        "columns += [table[at] for table in self._columns[r]]",
+        PARTED,
+    ),
+    Fault(
+        "edges of a hop have the attributes of other edges",
+        SOURCE,
+        "at = at - first[p] - begin[p] + (np.cumsum(each) - each)[p]",
+        "at = at - first[p] - begin[p]",
+        PARTED,
+    ),
+]
