@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pickle
 import weakref
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 
@@ -17,6 +17,7 @@ from torch_geometric.typing import NodeType
 
 from ..core.arguments import check_seed
 from ..core.types import SampledGraph
+from ..files.header import checksum_of
 from ..files.parts import PartedGraph, parted_graph
 from ..graph.from_pyg import Graph
 from ..ops.devices import HOST, backend_for
@@ -85,7 +86,7 @@ class Exchange:
             timeout_seconds: of one exchange; 0 for `TIMEOUT_SECONDS`.
 
         Raises:
-            ValueError: more ranks than parts.
+            ValueError: more ranks than parts, or another partition on another rank.
             InvalidGraphFileError: a part that this rank holds is missing.
             RuntimeError: another rank could not begin, or an earlier epoch has failed.
         """
@@ -113,7 +114,8 @@ class Exchange:
         except Exception as caught:
             error = caught
         if own is not None:
-            gathered_unless_failed(None, error, group, HOST)
+            checksum = checksum_of(asdict(self._graph.manifest))
+            _check_same(gathered_unless_failed(checksum, error, group, HOST), self._graph.name)
         elif error is not None:
             raise error
         csc, backend = sampler.graph.csc, sampler.backend
@@ -185,6 +187,16 @@ class Exchange:
         """Return the part of each node, int64 [n]."""
         part = self._graph.part[self._graph.node_types.index(node_type)]
         return torch.from_numpy(part[node.numpy()]).to(torch.int64)
+
+
+def _check_same(checksums: Sequence[int], name: str) -> None:
+    """Raise a ValueError, on all ranks, if their partitions differ."""
+    for rank, checksum in enumerate(checksums):
+        if checksum != checksums[0]:
+            raise ValueError(
+                f"Rank {rank} has opened another partition than rank 0; this rank has opened "
+                f"{name}. Copy to all machines what one call of pyg_direct.partition wrote."
+            )
 
 
 @dataclass(frozen=True)

@@ -241,6 +241,25 @@ def test_a_rank_without_its_part_tells_the_others(tmp_path: Path) -> None:
     assert "RuntimeError: Rank 1 failed: InvalidGraphFileError" in first
 
 
+def test_ranks_with_different_partitions_are_refused(tmp_path: Path) -> None:
+    paths = [tmp_path / "one", tmp_path / "other"]
+    for path, method in zip(paths, ("ldg", "hash"), strict=True):
+        pyg_direct.partition(DATA, path, 2, method)
+
+    def loop(rank: int) -> str:
+        data = pyg_direct.open(paths[rank])
+        try:
+            next(iter(NeighborLoader(data, [4], split_by_rank=True, **OPTIONS)))
+        except ValueError as error:
+            return str(error)
+        return "no error"
+
+    told = run_ranks(2, loop, tmp_path)
+    for path, text in zip(paths, told, strict=True):
+        assert "Rank 1 has opened another partition than rank 0" in text
+        assert str(path) in text
+
+
 def test_more_ranks_than_parts_are_refused(tmp_path: Path) -> None:
     path = partitioned(tmp_path, 1)[0]
 
