@@ -156,7 +156,7 @@ class Exchanges(TorchFunctionMode):
         exchange_of: Callable[[Gathered], RowExchange | None],
     ) -> None:
         super().__init__()
-        self._run, self._exchange_of = run, exchange_of
+        self._exchange_of = exchange_of
         self._sources: list[tuple[Any, int, Tensor]] = []
         for key, sampled in edges:
             source, destination = sampled.as_tensor()
@@ -171,6 +171,12 @@ class Exchanges(TorchFunctionMode):
         self.exchanged: set[Value] = set()
         run.exchanges = self
 
+    def __exit__(self, *error: Any) -> None:
+        """Forget the tensors of the forward: they lead back here, and would not be freed."""
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        self._layers.clear()
+        self._made.clear()
+
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Let a gather read exchanged rows."""
         kwargs = kwargs or {}
@@ -178,23 +184,24 @@ class Exchanges(TorchFunctionMode):
         if type(table) is not BatchTensor or func not in BY_DIM | BY_INDEX:
             return func(*args, **kwargs)
         given = [*args[1:], *(kwargs[n] for n in ("dim", "index") if n in kwargs)]
-        edge_type, layer = self._read(table.node, given[-1])
         in_rows = func in BY_INDEX or given[0] in (0, -table.dim())
-        if layer is None or not in_rows:
+        by_sources, edge_type = self._read(table.node, given[-1])
+        if not (in_rows and by_sources):
             return func(*args, **kwargs)
+        layer = self._layer(table.node)
         found = func(self._through(table, edge_type, layer), *args[1:], **kwargs)
         self._layers[found.node] = layer + 1
         return found
 
     def check(self, value: Value, index: Tensor) -> None:
         """Raise a RuntimeError if a value is gathered by sources in a way that is not seen here."""
-        if value not in self.exchanged and self._read(value, index)[1] is not None:
+        if value not in self.exchanged and self._read(value, index)[0]:
             raise RuntimeError(
                 "rows of nodes are gathered by other means than index_select(0, index) or x[index]"
             )
 
-    def _read(self, value: Value, index: Any) -> tuple[Any, int | None]:
-        """Return (edge type, layer) if a list is one of sources; else the layer is None.
+    def _read(self, value: Value, index: Any) -> tuple[bool, Any]:
+        """Return whether a list is one of sources, and of which edge type.
 
         Self-loops may follow the sources, and those of the batch may be left out.
         """
@@ -204,8 +211,8 @@ class Exchanges(TorchFunctionMode):
                 fits = num_nodes == value.num_rows and count <= len(index)
                 fits = fits and (count > 0 or len(index) == 0)
                 if fits and torch.equal(index[:count].long(), sources):
-                    return edge_type, self._layer(value)
-        return None, None
+                    return True, edge_type
+        return False, None
 
     def _layer(self, value: Value) -> int:
         """Return how many gathers by sources a value is made of, one after another."""

@@ -1,5 +1,8 @@
 """Rows of nodes that enter a step from elsewhere, and the way back of their gradients."""
 
+import gc
+import weakref
+
 import pytest
 import torch
 from batches import (
@@ -16,6 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from torch_geometric.nn import GraphSAGE, MessagePassing
 
 from pyg_direct import accelerate
+from pyg_direct.models.batch_run import BatchRun
 
 # The rows from `OWN` on are those of the first nodes, in place of their own.
 OWN = 12
@@ -154,3 +158,24 @@ def test_layers_are_counted_and_none_means_no_exchange() -> None:
     torch.testing.assert_close(ours, theirs, rtol=1e-7, atol=1e-9)
     assert sorted({gathered.layer for gathered in asked}) == list(range(len(model.convs)))
     assert len(asked) == 2 * len(model.convs)  # rows, and their part of the scores
+
+
+def test_a_step_is_freed_without_the_collector(monkeypatch) -> None:
+    loader = loader_of(homogeneous_graph())
+    fast = accelerate(HOMOGENEOUS["gat"][0]().double(), loader, certify=False)
+    fast.acceleration.exchange_of = lambda sizes, gathered: Copies(gathered)
+    batch, made = next(iter(loader)), []
+
+    class Run(BatchRun):
+        def __init__(self, *args) -> None:
+            super().__init__(*args)
+            made.append(weakref.ref(self))
+
+    monkeypatch.setattr("pyg_direct.models.accelerate.BatchRun", Run)
+    gc.collect()
+    gc.disable()
+    try:
+        fast(batch.x, batch.edge_index).sum().backward()
+        assert [run() for run in made] == [None]
+    finally:
+        gc.enable()
