@@ -331,7 +331,7 @@ class BatchRun:
     def _drawn(self, func: Any, node: Value, args: Any, kwargs: Any) -> Value | None:
         """Return random numbers for the needed rows, unless the model wants certain ones."""
         seeded = torch.initial_seed() != self._seed or kwargs.get("generator") is not None
-        if seeded or not args or any(isinstance(v, Tensor) for v in args):
+        if seeded or any(isinstance(v, Tensor) for v in args):
             return None
         return Draw(node, func, args, kwargs)
 

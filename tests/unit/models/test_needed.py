@@ -150,14 +150,18 @@ def test_ids_that_are_out_of_range_are_refused() -> None:
             x.index_select(0, torch.tensor([1, wrong, 2]))
 
 
-def test_dropout_differs_by_row_and_step() -> None:
+@pytest.mark.parametrize("p", [0.3, 0.5])  # 0.5 is what torch leaves out of its calls
+def test_dropout_differs_by_row_and_step(p) -> None:
     ones, drawn = torch.ones(3000, 8), []
     for _ in range(2):
         run = BatchRun(torch.device("cpu"))
-        dropped = functional.dropout(run.enter(ones), 0.5)
+        dropped = functional.dropout(run.enter(ones), p)
+        noise = dropped.node.inputs[1].box()  # held, so that its rows are kept
         some = run.rows_of(dropped, 1500).clone()
+        assert noise.have.count == 1500
         drawn.append(run.whole(dropped))
         assert torch.equal(drawn[-1][:1500], some)
+        assert abs(float(drawn[-1].mean()) - 1) < 0.05
     assert not torch.equal(drawn[0], drawn[1])
     assert not torch.equal(drawn[0][:1024], drawn[0][1024:2048])
 
@@ -176,10 +180,11 @@ def test_gradients_of_weights_are_those_of_their_own_lists() -> None:
     found = []
     for ours in (True, False):
         run, weights = BatchRun(torch.device("cpu")), torch.linspace(0, 1, 48).double()
-        weights = weights.view(2, COLUMNS, 6).requires_grad_()
+        weights = weights.view(2, 6, COLUMNS).requires_grad_()
         x = run.enter(X.clone()) if ours else X
+        to = SORTED.view(-1, 1).expand(-1, 6)  # as PyG scatters messages
         out = sum(
-            x.new_zeros(ROWS, 6).index_add(0, SORTED, (x @ weight)[sources])
+            x.new_zeros(ROWS, 6).scatter_add(0, to, (x @ weight.t()).index_select(0, sources))
             for weight, sources in zip(weights.unbind(), (INDEX, INDEX.flip(0)), strict=True)
         )
         rows = leave(out, 4) if ours else out[:4]
