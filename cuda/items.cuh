@@ -2,6 +2,17 @@
 #pragma once
 #include "exclude.cuh"
 #include "philox.cuh"
+#include "times.cuh"
+
+// Leaves the last k edges of a list that has at least as many.
+//
+// Example: k = 2 of the positions 10, 11, 12 leaves 11, 12; where 11 is excluded, 10, 12 of the
+// positions 10, 12 stay, and of the excluded ones 11.
+__device__ inline void keep_latest(const Batch &batch, i64 k, Span &span, Excluded &excluded) {
+  const i64 rank = span.start + span.degree - k;
+  span = {position_of(batch, rank, excluded), k};
+  excluded.first += span.start - rank;
+}
 
 // What an item is, read by all lanes that work on it.
 struct Item {

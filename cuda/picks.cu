@@ -34,6 +34,39 @@ KERNEL(4) skip_items(
   store_run_sum(sum, batch->edges.run_sum);
 }
 
+// Limits the items of a hop, of which `plan_items` has noted whole lists, to so many edges each; with
+// `recent` they are the latest. Leaves the sum of each block's run for `scan_items`.
+//
+// Example: lists of the times 3, 5, 9 from position 10 on, and a count of 2: item_ptr = [2, .], and
+// with `recent` the item has start 11 and degree 2.
+KERNEL(4) limit_items(
+    Descriptor<Batch> batch, i32 hop,
+    In<i64> count  // [items], each in [0, the item's degree]
+) {
+  const Hop at = hop_of(*batch, hop);
+  const Graph &graph = batch->graph;
+  const Items &items = batch->items;
+  const Run run = run_of_block(at.item_base[graph.num_relations]);
+  i64 sum = 0;
+  for (i64 item = run.first + threadIdx.x; item < run.last; item += blockDim.x) {
+    const i64 r = range_of(at.item_base, 0, graph.num_relations, item), k = count[item];
+    if (graph.recent && graph.time_base[r] != kNoTime) {
+      Span span{items.item_start[item], items.item_degree[item]};
+      Excluded excluded{0, 0};
+      if (graph.excluding) {
+        excluded = {items.item_excluded[2 * item], items.item_excluded[2 * item + 1]};
+      }
+      keep_latest(*batch, k, span, excluded);
+      items.item_start[item] = span.start;
+      items.item_degree[item] = k;
+      if (graph.excluding) items.item_excluded[2 * item] = excluded.first;
+    }
+    items.item_ptr[item] = k;
+    sum += k;
+  }
+  store_run_sum(sum, batch->edges.run_sum);
+}
+
 // Takes the number of edges of every item, and leaves the sum of each block's run for `scan_items`.
 //
 // Example: counts 2, 0 and 1 give item_ptr = [2, 0, 1, .].

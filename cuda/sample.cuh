@@ -9,7 +9,6 @@
 #pragma once
 #include "items.cuh"
 #include "scan.cuh"
-#include "times.cuh"
 
 namespace step {
 
@@ -65,9 +64,7 @@ __device__ inline i64 plan_items(const Batch &batch, const Hop &hop) {
       span.degree -= excluded.size();
     }
     if (timed && graph.recent && k >= 0 && k < span.degree) {
-      const i64 rank = span.start + span.degree - k;
-      span = {position_of(batch, rank, excluded), k};
-      excluded.first += span.start - rank;
+      keep_latest(batch, k, span, excluded);
     }
     i64 edges = span.degree;
     if (k >= 0) {

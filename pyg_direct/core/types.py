@@ -309,6 +309,7 @@ class SamplingPlan(NamedTuple):
     excluding: bool = False  # whether batches may do without some edges
     labor: bool = False  # fan-outs take the edges of smallest variates; see `kernels/labor.py`
     layer_dependency: bool = False  # of LABOR: all hops have the same variates
+    adaptive: bool = False  # fan-outs, at least 0, adapt by metapath; see `ops/metapaths.py`
 
     @property
     def growth(self) -> float:

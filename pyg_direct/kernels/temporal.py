@@ -156,7 +156,7 @@ def cut_items(
 
 @kernel
 def keep_latest(
-    fanout: Ints,  # [R]
+    most: Ints,  # [items]: neighbours to keep; all of a negative number
     time_base: Ints,  # [R]: NO_TIME where all neighbours are kept
     weighted: npt.NDArray[np.bool_],  # [R]
     cumulative: Doubles,  # [E]; [0] without weights
@@ -167,17 +167,17 @@ def keep_latest(
     item_degree: Ints,  # [items] in and out: how many positions may be taken
     item_low: Doubles,  # [items] in and out: cumulative weight before the item; [0] without weights
 ) -> None:
-    """Keep of each item, whose list is sorted by time, only the last fan-out neighbours.
+    """Keep of each item, whose list is sorted by time, only the last neighbours.
 
-    Example: times 3, 5, 5 and fan-out 2 leave 5, 5; if the last one is excluded, 3, 5.
+    Example: times 3, 5, 5 and `most` of 2 leave 5, 5; if the last one is excluded, 3, 5.
     """
-    for r in range(fanout.shape[0]):
-        k = fanout[r]
-        if time_base[r] == NO_TIME or k < 0:
+    for r in range(time_base.shape[0]):
+        if time_base[r] == NO_TIME:
             continue
         for item in range(item_base[r], item_base[r + 1]):
+            k = most[item]
             dropped = item_degree[item] - k
-            if dropped <= 0:
+            if k < 0 or dropped <= 0:
                 continue
             start = item_start[item] + dropped
             begin, end = excluded_of(item, item_excluded)

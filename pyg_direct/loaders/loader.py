@@ -113,7 +113,8 @@ class NeighborLoader(DirectLoader, torch_geometric.loader.NeighborLoader):  # ty
             end; those at these very times may be taken. Either may be left out: neighbours are of
             any age then, or as late as the seed. An end is no later than its seed's time, which is
             what `batch.seed_time` holds. `time_window` is a start for all seeds alike.
-        sampling, layer_dependency: 'labor' shares nodes between lists; see `NeighborSampler`.
+        sampling, layer_dependency: 'labor' shares nodes between lists, 'adaptive' fan-outs between
+            nodes; see `NeighborSampler`.
         batch_dependency: of LABOR: over how many batches each node's random number changes once,
             a share of 1 / batch_dependency of them from one batch to the next. Batches in a row
             then have nodes in common, for caches; each of them alone has the law of a batch with 1,

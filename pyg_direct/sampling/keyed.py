@@ -35,7 +35,7 @@ from ..ops.host.proximity import breadth_first_ranks
 from .exclusion import EdgeLookup, SeedEdges
 from .fanouts import Fanouts, check_fanouts, fanout_table, fanouts_of
 from .hops import BatchInput, HopSource, sample_window
-from .labor import check_law
+from .laws import check_law
 from .time_bounds import NO_BOUNDS, TimeBounds
 from .workspaces import WorkspacePool
 
@@ -51,7 +51,7 @@ class Settings(NamedTuple):
     time_window: int | None
     sample_direction: str
     exclude_seed_edges: Any = None  # 'self', 'reverse', or the edge type of the reverse edges
-    sampling: str = "uniform"  # or 'labor'
+    sampling: str = "uniform"  # or 'labor', 'adaptive'
     layer_dependency: bool = False
     strict_negatives: bool = False
 
@@ -349,7 +349,7 @@ class KeyedSampler:
             plan = SamplingPlan(
                 table, given.replace, disjoint, recent, self.graph.id_dtype,
                 excluding=given.exclude_seed_edges is not None, labor=given.sampling == "labor",
-                layer_dependency=given.layer_dependency,
+                layer_dependency=given.layer_dependency, adaptive=given.sampling == "adaptive",
             )  # fmt: skip
             # Two threads may number a plan at the same time; the one that is kept counts for both.
             numbered = NumberedPlan(next(self.shared.plan_numbers), plan)
@@ -357,18 +357,18 @@ class KeyedSampler:
         return known
 
     def check_law(self) -> None:
-        """Raise a ValueError if LABOR is asked for beside what it cannot honour."""
+        """Raise a ValueError if a law is asked for beside what it cannot honour."""
         given, csc = self.settings, self.graph.csc
-        if given.sampling == "labor":
-            temporal = self.graph.node_times is not None
-            check_law(
-                {
-                    "replace=True": given.replace,
-                    "time_attr": temporal,
-                    "disjoint=True": given.disjoint,
-                    "weight_attr": csc.weights is not None,
-                }
-            )
+        check_law(
+            given.sampling,
+            {
+                "replace=True": given.replace,
+                "time_attr": self.graph.node_times is not None,
+                "disjoint=True": given.disjoint,
+                "weight_attr": csc.weights is not None,
+                "negative fan-outs": any(k < 0 for hop in self.fanouts() for k in hop),
+            },
+        )
 
     def fanouts(self) -> Fanouts:
         """Return the fan-outs by edge type and hop."""

@@ -44,7 +44,7 @@ from ..graph.verify import verified
 from ..ops.devices import backend_for
 from .fanouts import as_num_neighbors, check_fanouts, fanouts_of
 from .keyed import KeyedSampler, Settings
-from .labor import check_simple
+from .laws import check_simple
 from .negatives import (
     KeyedNegatives,
     RetryCounts,
@@ -90,6 +90,8 @@ class NeighborSampler(BaseSampler):
     ``"labor"``     d entries  where lists are longer than k and overlap, so that a batch has fewer
                                nodes, and a model, or rows of features, cost more than reading
                                lists; not where a GPU reads the graph over PCIe
+    ``"adaptive"``  k entries  where some lists are short and others long, and a model would rather
+                               have batches of an even size: long lists get what short ones leave
     =============== ========== ==================================================================
 
     Args:
@@ -136,6 +138,14 @@ class NeighborSampler(BaseSampler):
             reads whole lists, and a uniform draw only what it takes. Not with `replace`,
             `disjoint`, `time_attr`, `weight_attr` or parallel edges. (Balin and Catalyurek,
             "Layer-Neighbor Sampling", NeurIPS 2023, in its sequential form.)
+            Or 'adaptive', where a fan-out is the mean of a metapath: the nodes that a batch (with
+            `disjoint`, a seed) found by one sequence of edge types share as many edges as there
+            were if every list had been long enough, the product of the fan-outs so far. Short lists
+            are taken whole, and the others get equally many of what is left, to which hops before
+            add what they found too few of. So batches are larger than with the same fan-outs and
+            'uniform', at most as large as their product. A list is drawn from uniformly, or by
+            `temporal_strategy`. Not with `replace`, `weight_attr` or negative fan-outs. (The rule
+            of pyg-lib's `HeteroNeighborSampler`.)
         layer_dependency: of LABOR: all hops have the same random numbers, so that they share more
             nodes still; then a sum over two hops or more is no longer an unbiased estimate.
 
@@ -188,7 +198,7 @@ class NeighborSampler(BaseSampler):
             warnings.warn(text, FutureWarning, stacklevel=2)
         check_choice("sample_direction", sample_direction, ("forward", "backward"))
         check_choice("temporal_strategy", temporal_strategy, ("uniform", "last"))
-        check_choice("sampling", sampling, ("uniform", "labor"))
+        check_choice("sampling", sampling, ("uniform", "labor", "adaptive"))
         layer_dependency = check_flag("layer_dependency", layer_dependency)
         if layer_dependency and sampling != "labor":
             raise ValueError("layer_dependency=True has no meaning without sampling='labor'.")
@@ -211,9 +221,9 @@ class NeighborSampler(BaseSampler):
         )  # fmt: skip
         backend = backend_for(as_device("cpu" if device is None else device, "device"), threads)
         # Shallow copies share it, and each may have other settings.
+        KeyedSampler(graph, backend, where, None, settings).check_law()
         if sampling == "labor":
             graph = dataclasses.replace(graph, csc=verified(graph.csc))
-            KeyedSampler(graph, backend, where, None, settings).check_law()
             check_simple(graph.csc, graph.edge_types)
         self._keyed = KeyedSampler.placed(graph, backend, where, check_seed(seed), settings)
         self.num_nodes: Any = self._keyed.num_nodes  # as in PyG: a dict for heterogeneous graphs

@@ -90,6 +90,7 @@ def audit(
     * no seed link is among the edges of its own subgraph; with times of edges, at the link's time;
       nor an edge back, where the loader leaves those out;
     * no node has more edges in a hop than its fan-out, or one of them twice (without `replace`);
+      with ``sampling="adaptive"``, no hop has more than the budgets of its metapaths;
     * with `weight_attr`, no edge of weight 0 was drawn, but where all neighbours are taken.
 
     Args:
@@ -162,6 +163,7 @@ def _law_of(loader: Any, time_attr: str | None, weight_attr: str | None) -> Law:
     if seed_edges is not None:
         for relation, is_reverse in seed_edges.relations_of(seeds.input_type):
             reverse = kinds[relation] if is_reverse else reverse
+    counted = getattr(sampler, "subgraph_type", None) != SubgraphType.induced
     return Law(
         data=data,
         input_type=seeds.input_type,
@@ -174,6 +176,7 @@ def _law_of(loader: Any, time_attr: str | None, weight_attr: str | None) -> Law:
         links=isinstance(seeds, EdgeSamplerInput),
         bounds=NO_BOUNDS if seeds.input_id is not None else bounds_of(seeds),
         window=getattr(sampler, "time_window", None),
+        adaptive=own and counted and keyed(sampler).settings.sampling == "adaptive",
     )
 
 

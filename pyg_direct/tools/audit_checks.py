@@ -31,6 +31,7 @@ class Law(NamedTuple):
     links: bool
     bounds: Any  # (start, end) by position of the seed, int64 or None each
     window: int | None
+    adaptive: bool  # whether fan-outs are those of metapaths, not of single nodes
 
 
 class Found(NamedTuple):
@@ -76,6 +77,8 @@ def checks_of(law: Law, batch: Any) -> Iterator[Found]:
         yield from _identity(law, batch, part)
         if law.fanouts and part.store.get("num_sampled_edges") is not None:
             yield from _counts(law, part)
+    if law.adaptive:
+        yield from _budgets(law, batch, parts)
     if law.time_attr is not None:
         yield from _times(law, batch, parts)
     if law.links:
@@ -120,7 +123,7 @@ def _counts(law: Law, part: _EdgesDrawn) -> Iterator[Found]:
         fanout, near = law.fanouts[part.kind][hop], part.ends[0, of_hop]
         count = torch.bincount(near) if len(near) > 0 else near
         there = count.nonzero().view(-1)
-        if fanout >= 0:
+        if fanout >= 0 and not law.adaptive:
             yield _found(
                 "counts obey the fan-outs",
                 count[there] > fanout,
@@ -145,6 +148,26 @@ def _counts(law: Law, part: _EdgesDrawn) -> Iterator[Found]:
                 ~(drawn > 0),
                 lambda i, e=e_id[of_hop], h=hop: f"edge {int(e[i])} of {_name(part.kind)}, hop {h}",
             )
+
+
+def _budgets(law: Law, batch: Any, parts: list[_EdgesDrawn]) -> Iterator[Found]:
+    """No hop has more edges of a type than the budgets of its metapaths hold together."""
+    sizes = {kind: len(at(batch, kind).n_id) for part in parts for kind in part[3:5]}
+    most = {kind: int(at(batch, kind).num_sampled_nodes[0]) for kind in sizes}
+    for hop in range(max(map(len, law.fanouts.values()))):
+        found = dict.fromkeys(sizes, 0)
+        for part in parts:
+            budget = most[part.near] * law.fanouts[part.kind][hop]
+            size = int(part.store.num_sampled_edges[hop])
+            found[part.far] += budget
+            yield _found(
+                "counts obey the fan-outs",
+                torch.tensor([size > budget]),
+                lambda _, p=part, s=size, b=budget, h=hop: (
+                    f"{s} edges of {_name(p.kind)} in hop {h}, whose budgets are {b} together"
+                ),
+            )
+        most = found
 
 
 def _times(law: Law, batch: Any, parts: list[_EdgesDrawn]) -> Iterator[Found]:

@@ -343,7 +343,10 @@ def test_a_sampler_in_pygs_own_loader_and_a_saved_graph(tmp_path: Any) -> None:
         ({"disjoint": True}, "cannot be combined with disjoint=True"),
         ({"time_attr": "time"}, "cannot be combined with time_attr"),
         ({"weight_attr": "weight"}, "cannot be combined with weight_attr"),
-        ({"sampling": "Labor"}, "sampling must be one of 'uniform', 'labor', got 'Labor'"),
+        (
+            {"sampling": "Labor"},
+            "sampling must be one of 'uniform', 'labor', 'adaptive', got 'Labor'",
+        ),
         ({"sampling": "uniform", "layer_dependency": True}, "layer_dependency=True has no meaning"),
         ({"sampling": "uniform", "batch_dependency": 2}, "batch_dependency=2 has no meaning"),
         ({"batch_dependency": 0}, "batch_dependency must be an int of 1 or more, got 0"),

@@ -25,6 +25,7 @@ from ...kernels import alias as weight_tables
 from ...kernels import hops, labor, sample, temporal, weighted
 from ..backend import ID_LIMIT, batch_too_large, in_range
 from ..buffers import Resources
+from ..metapaths import MetapathBudgets, check_alone
 from ..picks import check_frontier
 from .checks import check_items, check_sources
 from .scratch import Scratch
@@ -62,6 +63,9 @@ class CpuDrawing(Scratch):
             self._positive = csc.weights.positive
         self._alias = weight_tables.parts(alias)
         self._largest_fanout = int(plan.fanouts.max(initial=0))
+        self._budgets: MetapathBudgets | None = None
+        if plan.adaptive:
+            self._budgets = MetapathBudgets(csc, plan.fanouts, torch.device("cpu"))
         self._key = (np.uint64(0), np.uint64(0))
         self._variates = (np.uint64(0),) * 5  # two keys and a share, of LABOR
         self._obey(NO_RULES)
@@ -124,23 +128,47 @@ class CpuDrawing(Scratch):
                 self._seed_of, self._excluded, self._excluded_bounds,
                 *lists, self._item_excluded,
             )  # fmt: skip
+        most = None
+        if self._budgets is not None:
+            most = self._budgets.counts(hop, torch.from_numpy(degree[:items])).numpy()
         if csc.times is not None and self._plan.recent:
             temporal.keep_latest(
-                fanout, self._time_base, self._weighted, self._cumulative,
+                np.repeat(fanout, np.diff(self._item_base)) if most is None else most,
+                self._time_base, self._weighted, self._cumulative,
                 self._excluded, self._item_excluded, *lists, self._item_low,
             )  # fmt: skip
-        edges = hops.hop_planned(
-            self._node_ptr, self._relations, fanout, self._plan.replace, hop, self._node_limit,
-            self._weighted, self._positive, self._weight,
-            *lists, self._excluded, self._item_excluded, item_ptr, self._edge_ptr,
-            self._node_bound,
-        )  # fmt: skip
-        new = edges - int(self._edge_ptr[hop, 0])
+        if most is not None:
+            item_ptr[: items + 1] = self._take_counts(hop, most)
+            self._largest_fanout = int(most.max(initial=0))
+        else:
+            hops.hop_planned(
+                self._node_ptr, self._relations, fanout, self._plan.replace, hop, self._node_limit,
+                self._weighted, self._positive, self._weight,
+                *lists, self._excluded, self._item_excluded, item_ptr, self._edge_ptr,
+                self._node_bound,
+            )  # fmt: skip
+        new = int(self._edge_ptr[hop, -1] - self._edge_ptr[hop, 0])
         nodes = max(self._node_bound.tolist(), default=0)
         # Without replacement there is an edge of the graph for each.
         if nodes >= ID_LIMIT or (self._plan.replace and new >= ID_LIMIT):
             raise batch_too_large(nodes, new)
         self._make_edge_room(hop)
+
+    def _take_counts(self, hop: int, counts: Ints) -> Ints:
+        """Note how many edges a hop has, and nodes it may find, from the edges of its items.
+
+        Returns:
+            int64 [items + 1], the first edge of each.
+        """
+        known, found = self._node_ptr[hop], self._node_ptr[hop + 1]
+        items = (found - known)[self._csc.dst_type]
+        edges, base = (np.append(0, np.cumsum(n, dtype=np.int64)) for n in (counts, items))
+        edges += self._edge_ptr[hop - 1, -1] if hop > 0 else 0
+        self._edge_ptr[hop] = edges[base]
+        new = np.zeros_like(self._node_bound)
+        np.add.at(new, self._csc.src_type, np.diff(self._edge_ptr[hop]))
+        self._node_bound[:] = found + np.minimum(new, self._node_limit)
+        return edges
 
     def _skip(self, hop: int, skip: Sequence[Tensor | None]) -> None:
         """Leave nothing to draw from of the lists of some nodes; see `Workspace.hop`."""
@@ -193,6 +221,7 @@ class CpuDrawing(Scratch):
     def draw_for(self, hop: int, items: Frontier, key: BatchKey, rules: Rules) -> Picks:
         """Draw for nodes that lie in this scratch memory for the one call; see `Workspace.draw`."""
         indices = torch.from_numpy(self._csc.indices[:0])
+        check_alone(self._plan)
         check_frontier(items, self._csc.num_types, indices.dtype, self._plan.disjoint)
         sizes = [len(node) for node in items.node]
         self._take(key, rules)

@@ -48,7 +48,7 @@ class CpuWorkspace(CpuDrawing):
             csc.verified
             and csc.times is None
             and csc.weights is None
-            and not (plan.disjoint or plan.replace or plan.labor)
+            and not (plan.disjoint or plan.replace or plan.labor or plan.adaptive)
             and len(plan.fanouts) > 0
             and self._largest_fanout <= hops.LARGEST_FANOUT
         )
@@ -123,6 +123,8 @@ class CpuWorkspace(CpuDrawing):
         self._edge_ids = {}
         sizes = [0 if seed is None else seed.shape[0] for seed in seeds]
         self._begin(sizes)
+        if self._budgets is not None:
+            self._budgets.begin(sizes, self._plan.disjoint)
         self._node_bound[:] = counts = np.array(sizes, np.int64)
         self._make_room()
         # Before they are entered: if one is not a node, the next batch must not know the others.
@@ -178,11 +180,8 @@ class CpuWorkspace(CpuDrawing):
         """Take the edges of a hop, and number their sources."""
         ids, positions = (torch.from_numpy(a[:0]).dtype for a in (self._row, self._position))
         check_picks(picks, self._count_items(hop), ids, positions)
-        csc, count = self._csc, picks.counts.numpy()
-        ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(count, dtype=np.int64)])
-        known, found = self._node_ptr[hop], self._node_ptr[hop + 1]
-        items = np.concatenate([np.zeros(1, np.int64), np.cumsum((found - known)[csc.dst_type])])
-        self._edge_ptr[hop] = ends[items] + (self._edge_ptr[hop - 1, -1] if hop > 0 else 0)
+        count, known, found = picks.counts.numpy(), self._node_ptr[hop], self._node_ptr[hop + 1]
+        self._take_counts(hop, count)
         first, last = self._edge_ptr[hop, [0, -1]].tolist()
         self._make_edge_room(hop)
         local = [np.arange(known[t], found[t], dtype=np.int32) for t in self._dst_types]
@@ -191,9 +190,6 @@ class CpuWorkspace(CpuDrawing):
         self._position[first:last] = 0 if picks.position is None else picks.position.numpy()
         if picks.edge is not None:
             self._edge_ids[hop] = picks.edge
-        new = np.zeros_like(self._node_bound)
-        np.add.at(new, csc.src_type, np.diff(self._edge_ptr[hop]))
-        self._node_bound[:] = found + np.minimum(new, self._node_limit)
         self.relabel(hop)
 
     def finish(self, induced: bool = False) -> SampledGraph:
@@ -227,6 +223,10 @@ class CpuWorkspace(CpuDrawing):
                 self._relations, self._csc.node_base, self._edge_ptr, hop, self._row,
                 self._table, stamp, self._node, self._node_start, self._node_ptr,
             )  # fmt: skip
+        if self._budgets is not None:
+            first, last = self._edge_ptr[hop, [0, -1]].tolist()
+            ends = self._node_ptr[hop + 1].tolist(), self._node_ptr[hop + 2].tolist()
+            self._budgets.follow(hop, torch.from_numpy(self._row[first:last]), *ends)
 
     def _emit(self) -> SampledGraph:
         """Copy the edges out, relation by relation."""

@@ -8,6 +8,8 @@ import numpy as np
 import torch
 
 from ...core.types import BatchKey, Csc, Frontier, IntTable, Picks, Rules, SamplingPlan
+from ..backend import ID_LIMIT
+from ..metapaths import MetapathBudgets, check_alone
 from ..picks import check_frontier
 from . import memory as device_memory
 from .arrays import (
@@ -47,8 +49,15 @@ class CudaDrawing:
     """
 
     def __init__(self, csc: Csc, plan: SamplingPlan, library: Library, enters: bool = True) -> None:
-        self._csc, self._plan, self._library, self._enters = csc, plan, library, enters
         device = library.compiler.device
+        self._budgets: MetapathBudgets | None = None
+        counted = plan
+        if plan.adaptive:
+            self._budgets = MetapathBudgets(csc, plan.fanouts, device)
+            # Lists may be taken whole, so hops are counted before there is room for their edges.
+            counted = plan._replace(fanouts=np.where(plan.fanouts > 0, -1, 0))
+            plan = plan._replace(fanouts=np.where(plan.fanouts > 0, ID_LIMIT, 0))
+        self._csc, self._plan, self._library, self._enters = csc, plan, library, enters
         threads = library.compiler.block_threads
         self._grids = Grids(threads)
         on_host = any(array.device != device for _, array in csc.arrays())
@@ -57,7 +66,7 @@ class CudaDrawing:
         self._kernels = PlanKernels(csc, plan, library)
         self._descriptor = self._kernels.descriptor()
         self._descriptor.set(**graph_fields(csc, plan, device), has_local=int(not enters))
-        self._forecast = Forecast(csc, plan)
+        self._forecast = Forecast(csc, counted)
         self._longest = -1  # not known yet
 
         self._launches: dict[tuple[str, int, int], Steps] = {}  # prepared, by stage and hops
@@ -73,6 +82,7 @@ class CudaDrawing:
 
     def draw_for(self, hop: int, items: Frontier, key: BatchKey, rules: Rules) -> Picks:
         """Draw for nodes that lie in these arrays for the one call; see `Workspace.draw`."""
+        check_alone(self._plan)
         check_frontier(items, self._csc.num_types, self._csc.indices.dtype, self._plan.disjoint)
         sizes = np.array([len(node) for node in items.node], np.int64)
         self._launches.clear()

@@ -20,6 +20,7 @@ from ...core.types import (
     SamplingPlan,
 )
 from ..backend import in_range
+from ..metapaths import MetapathBudgets
 from ..picks import LISTS_ELSEWHERE, check_picks, put_edge_ids
 from . import memory as device_memory
 from .drawing import SMALL_FANOUT, CudaDrawing, Steps, lanes_of
@@ -87,6 +88,8 @@ class CudaWorkspace(CudaDrawing):
         if self._state.begin(given, key, rules):
             self._launches.clear()
         self._seeds_entered, self._edge_ids = False, {}
+        if self._budgets is not None:
+            self._budgets.begin(sizes.tolist(), self._plan.disjoint)
         return True
 
     def hop(self, hop: int, skip: Sequence[Tensor | None] | None = None) -> None:
@@ -122,11 +125,29 @@ class CudaWorkspace(CudaDrawing):
                     "skip_items", self._blocks_of_items(hop), hop, type=t,
                     skip=chosen.view(torch.uint8),
                 )  # fmt: skip
+        if self._budgets is not None:
+            self._limit_items(hop, self._budgets)
         self._run(self._scan_items, hop)
         if self._forecast.must_ask(hop):
             self._ask(hop)
         self._run(self._draw, hop)
         self._run(self._relabel, hop)
+        if self._budgets is not None:
+            self._follow(hop, self._budgets)
+
+    def _limit_items(self, hop: int, budgets: MetapathBudgets) -> None:
+        """Limit the items of a hop to their shares of the budgets. Waits for the device."""
+        known, found = self._frontier_ends(hop)
+        items = sum(found[t] - known[t] for t in self._csc.dst_type.tolist())
+        counts = budgets.counts(hop, self._arrays["item_degree"][:items])
+        self._launch_once("limit_items", self._blocks_of_items(hop), hop, count=counts)
+
+    def _follow(self, hop: int, budgets: MetapathBudgets) -> None:
+        """Note by which metapaths a hop found its nodes. Waits for the device."""
+        counts, first = self._state.read(), self._hop_start[hop]
+        label = self._arrays["label"][first : first + int(counts["edge_ptr"][hop, -1])]
+        ends = counts["node_ptr"]
+        budgets.follow(hop, label, ends[hop + 1].tolist(), ends[hop + 2].tolist())
 
     def frontier(self, hop: int) -> Frontier:
         """Return copies of the nodes that a hop expands."""
@@ -222,7 +243,7 @@ class CudaWorkspace(CudaDrawing):
     def _is_small(self, hop: int) -> bool:
         """Whether one block does a hop."""
         fanouts = self._plan.fanouts[hop]
-        if self._plan.labor:
+        if self._plan.labor or self._plan.adaptive:
             return False
         if self._forecast.must_ask(hop) or self._csc.weighted.any() or (fanouts < 0).any():
             return False

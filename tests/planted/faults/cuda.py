@@ -132,15 +132,15 @@ FAULTS = [
     ),
     Fault(
         "the latest on the GPU are counted over excluded edges",
-        SAMPLE,
+        ITEMS,
         "span = {position_of(batch, rank, excluded), k};",
         "span = {rank, k};",
         EXCLUDED,
     ),
     Fault(
         "excluded edges before the latest are cut out again",
-        SAMPLE,
-        "      excluded.first += span.start - rank;\n",
+        ITEMS,
+        "  excluded.first += span.start - rank;\n",
         "",
         EXCLUDED,
     ),

@@ -34,6 +34,8 @@ DAMAGED = "tests/unit/files/test_damaged_graphs.py"
 SEAM = "tests/kernels/test_seam.py"
 LABOR = "tests/loader/test_labor.py"
 STATE = "tests/loader/test_random_state.py tests/unit/loading/test_progress.py"
+METAPATHS = "pyg_direct/ops/metapaths.py"
+ADAPTIVE = "tests/unit/ops/test_metapaths.py tests/loader/test_adaptive.py"
 
 FAULTS = [
     Fault(
@@ -309,10 +311,24 @@ FAULTS = [
         CPU,
     ),
     Fault(
+        "what short lists leave is lost where fan-outs adapt",
+        METAPATHS,
+        "level = rest // long.clamp(min=1)",
+        "level = torch.minimum(rest // long.clamp(min=1), self._fanouts[hop].max())",
+        ADAPTIVE,
+    ),
+    Fault(
+        "metapaths that meet in a node type share one budget",
+        METAPATHS,
+        "group = (is_used.cumsum(0) - 1)[pair]",
+        "group = torch.zeros_like(pair)",
+        ADAPTIVE,
+    ),
+    Fault(
         "LABOR is drawn as if it were uniform",
         WORKSPACE,
-        "and not (plan.disjoint or plan.replace or plan.labor)",
-        "and not (plan.disjoint or plan.replace)",
+        "and not (plan.disjoint or plan.replace or plan.labor or plan.adaptive)",
+        "and not (plan.disjoint or plan.replace or plan.adaptive)",
         LABOR,
     ),
     Fault(

@@ -467,9 +467,16 @@ FAULTS = [
     Fault(
         "LABOR's small hops are drawn uniformly",
         WORKSPACE,
-        "        if self._plan.labor:\n            return False\n",
-        "",
+        "if self._plan.labor or self._plan.adaptive:\n            return False\n",
+        "if self._plan.adaptive:\n            return False\n",
         "tests/loader/test_labor.py",
+    ),
+    Fault(
+        "the GPU takes any neighbours where fan-outs adapt, and not the latest",
+        "cuda/picks.cu",
+        "      keep_latest(*batch, k, span, excluded);\n",
+        "",
+        "tests/loader/test_adaptive.py",
     ),
     Fault(
         "more picks than there is room for are entered",

@@ -1,4 +1,4 @@
-"""What LABOR cannot be combined with."""
+"""What the laws other than uniform draws cannot be combined with."""
 
 from __future__ import annotations
 
@@ -8,24 +8,34 @@ from typing import Any
 from ..core.types import Csc
 from ..graph.verify import parallel_edges
 
-WHY_NOT: Mapping[str, str] = {
-    "replace=True": "its lists give the sources of smallest variates, each once",
-    "disjoint=True": "subgraphs of their own share no nodes, which is all that LABOR is for",
-    "time_attr": "it makes subgraphs disjoint, which share no nodes, and that is all LABOR is for",
-    "weight_attr": "its variates know no weights",
+WHY_NOT: Mapping[str, Mapping[str, str]] = {
+    "uniform": {},
+    "labor": {
+        "replace=True": "its lists give the sources of smallest variates, each once",
+        "disjoint=True": "subgraphs of their own share no nodes, which is all that LABOR is for",
+        "time_attr": "it makes subgraphs disjoint, which share no nodes, and that is all LABOR is "
+        "for",
+        "weight_attr": "its variates know no weights",
+    },
+    "adaptive": {
+        "replace=True": "a list would never be too short, so that nothing is left to hand on",
+        "weight_attr": "how many edges of positive weight a list has is not counted",
+        "negative fan-outs": "all neighbours are no number that a budget could be made of",
+    },
 }
 
 
-def check_law(given: Mapping[str, bool]) -> None:
-    """Raise a ValueError if LABOR is asked for beside what it cannot honour.
+def check_law(law: str, given: Mapping[str, bool]) -> None:
+    """Raise a ValueError if a law is asked for beside what it cannot honour.
 
     Args:
+        law: `sampling=`.
         given: of the names in `WHY_NOT`, whether they are asked for.
     """
-    for name, is_given in given.items():
-        if is_given:
+    for name, reason in WHY_NOT[law].items():
+        if given[name]:
             raise ValueError(
-                f"sampling='labor' cannot be combined with {name}: {WHY_NOT[name]}. Use "
+                f"sampling={law!r} cannot be combined with {name}: {reason}. Use "
                 f"sampling='uniform', or leave {name} out."
             )
 
