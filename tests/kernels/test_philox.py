@@ -283,3 +283,18 @@ def test_the_keys_of_an_epoch_are_those_of_its_batches(seed, epoch, first) -> No
     made = list(itertools.islice(rng.keys(seed, epoch, first), 2 * rng.KEYS_AT_ONCE + 3))
     assert made == [rng.derive(seed, epoch, first + i) for i in range(len(made))]
     assert {type(word) for key in made for word in key} == {int}
+
+
+def test_draws_of_a_batch_share_no_stream_with_its_hops() -> None:
+    hops_of = {int(philox.stream_of_ints(hop, r)) for hop in range(20) for r in range(20)}
+    nodes_of = {int(rng._node_stream(draw)) for draw in range(20)}
+    assert len(nodes_of) == 20
+    assert not hops_of & nodes_of
+
+
+def test_seeds_have_all_bits_of_a_key_but_one() -> None:
+    keys = [BatchKey(low, high) for low in (2, 4) for high in (0, 1, 1 << 31)]
+    seeds = {rng.as_seed(key) for key in keys}
+    assert len(seeds) == len(keys)
+    assert max(seeds) < 1 << 63
+    assert max(seeds) >= 1 << 62

@@ -121,7 +121,7 @@ FAULTS = [
         ARRAYS,
         "        self._file.truncate(length)\n",
         "",
-        INTERRUPTED,
+        "tests/unit/files/test_save_and_open.py",
     ),
     Fault(
         "a failed save leaves its folder",
@@ -167,7 +167,7 @@ FAULTS = [
         SAVE,
         "step = max(1, STEP_ROWS_BYTES // row_bytes)",
         "step = max(1, STEP_ROWS_BYTES // row_bytes)\n    order = order[:step]",
-        SAVED,
+        "tests/unit/files/test_save_and_open.py",
     ),
     Fault(
         "factors of rows stay in the order of the user's edges",

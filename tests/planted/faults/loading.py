@@ -51,21 +51,21 @@ FAULTS = [
         PROGRESS,
         "began = (self.base_seed, 0 if self.seed is None else self.epoch, first)",
         "began = (self.base_seed, 0, first)",
-        "tests/loader/test_random_state.py " + RESUMED,
+        "tests/loader/test_epochs.py",
     ),
     Fault(
         "ranks have the same order of seeds in every epoch",
         PROGRESS,
         "key = rng.derive(self.base_seed, self.epoch, 0, rng.ORDER_DOMAIN)",
         "key = rng.derive(self.base_seed, 0, 0, rng.ORDER_DOMAIN)",
-        RANKS,
+        "tests/loader/test_epochs.py",
     ),
     Fault(
         "without a seed ranks draw the same in every epoch",
         PROGRESS,
         "drawn = rng.as_seed(rng.derive(self.base_seed, 0, 0, rng.NEXT_SEED_DOMAIN))",
         "drawn = self.base_seed",
-        RANKS + " tests/integration/test_ranks.py",
+        "tests/loader/test_epochs.py",
     ),
     Fault(
         "resuming leaves torch's generator where the epoch had it",
@@ -93,7 +93,7 @@ FAULTS = [
         PROGRESS,
         "if num_batches is not None and done > num_batches:",
         "if num_batches is not None and done > num_batches + 1:",
-        RESUMED,
+        "tests/loader/test_epochs.py",
     ),
     Fault(
         "recorder: nodes of one type only are counted",
@@ -142,14 +142,14 @@ FAULTS = [
         STATS,
         "found[key] = found.get(key, 0) + value",
         "found[key] = value",
-        COUNTED,
+        "tests/loader/test_epochs.py",
     ),
     Fault(
         "stats of ranks lack the epochs that one rank has more",
         STATS,
         "longest = max(len(stats.epochs) for stats in every)",
         "longest = min(len(stats.epochs) for stats in every)",
-        COUNTED + " tests/integration/test_ranks.py",
+        "tests/loader/test_epochs.py",
     ),
     Fault(
         "an epoch that could not begin is lost",
@@ -170,7 +170,7 @@ FAULTS = [
         BASE,
         'state = {**self.__dict__, "_iterator": None, "_site": site}',
         'state = {**self.__dict__, "_site": site}',
-        PRODUCED,
+        "tests/loader/test_epochs.py",
     ),
     Fault(
         "more producers than a GPU can use are started",
@@ -226,7 +226,7 @@ FAULTS = [
         HASHES,
         "at = torch.arange(count, device=flat.device) * (len(flat) - 1) // max(1, count - 1)",
         "at = torch.arange(count, device=flat.device)",
-        RESUMED,
+        "tests/loader/test_epochs.py",
     ),
     Fault(
         "torch has one thread after a loader worked in a forked child",
@@ -346,7 +346,7 @@ FAULTS = [
         RESUMING,
         '        drawing: dict[str, Any] = {"sampler": type(sampler).__name__}\n',
         "        drawing: dict[str, Any] = {}\n",
-        "tests/unit/loading/test_states.py",
+        "tests/loader/test_epochs.py",
     ),
     Fault(
         "ranks whose first batches differ train on them",
@@ -416,7 +416,7 @@ FAULTS = [
         SITE,
         "    return wanted.index == here.index or None in (wanted.index, here.index)\n",
         "    return True\n",
-        "tests/unit/ops/cuda/test_placer.py tests/loader/test_bad_input.py",
+        "tests/loader/test_epochs.py",
     ),
     Fault(
         "sampling arguments beside a sampler are ignored",

@@ -385,7 +385,7 @@ FAULTS = [
         BUDGET,
         "stream_of_ints(hop, t), *words,",
         "stream_of_ints(hop, 0), *words,",
-        "tests/unit/loaders/test_hgt.py tests/statistics/test_family_laws.py",
+        "tests/loader/test_epochs.py",
     ),
     Fault(
         "HGT: candidates are lost where their list grows",
@@ -399,7 +399,7 @@ FAULTS = [
         BUDGET,
         "        self._stamp += max(self._count)\n",
         "        self._stamp += self._count[0]\n",
-        "tests/unit/loaders/test_hgt.py",
+        "tests/loader/test_epochs.py",
     ),
     Fault(
         "GraphSAINT: a set that an error left is used again",
@@ -413,7 +413,7 @@ FAULTS = [
         INDUCED,
         "            out_at += size\n",
         "            out_at += size - 1\n",
-        "tests/unit/ops/host/test_induced.py tests/unit/loaders/test_saint.py",
+        "tests/unit/ops/host/test_induced.py",
     ),
     Fault(
         "epochs of one seed draw the same",
@@ -441,21 +441,21 @@ FAULTS = [
         KEYS,
         "stream: np.uint64 = np.uint64(255 | draw << 8)",
         "stream: np.uint64 = np.uint64(draw << 8)",
-        "tests/kernels/test_philox.py tests/loader/test_link.py",
+        "tests/kernels/test_philox.py",
     ),
     Fault(
         "seeds above 2^62 come up alike",
         KEYS,
         "return (key.low | key.high << 32) >> 1",
         "return key.low",
-        "tests/kernels/test_philox.py tests/loader/test_random_state.py",
+        "tests/kernels/test_philox.py",
     ),
     Fault(
         "ShaDow: lists in part sorted count as sorted",
         LISTS,
         "if bool(((end[1:] > end[:-1]) | (indices[1:] >= indices[:-1])).all()):",
         "if bool(((end[1:] > end[:-1]) | (indices[1:] >= indices[:-1]))[:4].all()):",
-        "tests/unit/loaders/test_shadow.py tests/unit/ops/host",
+        "tests/unit/ops/host/test_groups.py",
     ),
     Fault(
         "ShaDow: threads write the edges of groups to one place",
@@ -469,7 +469,7 @@ FAULTS = [
         LISTS,
         "for shift in range(0, max(num_nodes - 1, 1).bit_length(), DIGIT_BITS):",
         "for shift in range(0, 1, DIGIT_BITS):",
-        "tests/unit/loaders/test_shadow.py tests/unit/ops/host/test_groups.py",
+        "tests/unit/ops/host/test_groups.py",
     ),
     Fault(
         "seed edges behind the first room are lost",

@@ -18,6 +18,8 @@ from torch_geometric.loader import NeighborLoader as PyGNeighborLoader
 
 import pyg_direct
 from pyg_direct import LinkNeighborLoader, NeighborLoader, NeighborSampler, quantize
+from pyg_direct.files import save as save_module
+from pyg_direct.files.arrays import ArrayWriter
 from pyg_direct.files.directory import NewDirectory
 from pyg_direct.files.generate import PowerLaw, generate
 from pyg_direct.files.header import HEADER
@@ -448,3 +450,26 @@ def test_what_appears_at_the_path_meanwhile_stays(tmp_path: Path, overwrite: boo
         appear()
     assert os.listdir(path) == ["mine"]
     assert os.listdir(tmp_path) == ["graph"]
+
+
+def test_what_lies_behind_the_last_record_is_dropped(tmp_path: Any) -> None:
+    path = tmp_path / "array.bin"
+    with ArrayWriter(path, "int32", (2,)) as writer:
+        writer.write(np.arange(4, dtype=np.int32).reshape(2, 2))
+        written = writer.sync()
+        writer.write(np.ones((5, 2), np.int32))
+    with ArrayWriter(path, "int32", (2,), written) as writer:
+        writer.write(np.array([[7, 8]], np.int32))
+        writer.close()
+    assert np.fromfile(path, np.int32).tolist() == [0, 1, 2, 3, 7, 8]
+
+
+def test_attributes_of_edges_are_saved_some_rows_at_a_time(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(save_module, "STEP_ROWS_BYTES", 40)
+    data = attributed_graph()
+    saved = opened(data, tmp_path)
+    order = by_destination(data)
+    assert len(order.edge_attr) > 40
+    assert torch.equal(saved.edge_attr[:], order.edge_attr)

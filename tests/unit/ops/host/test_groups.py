@@ -6,7 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch_geometric.data import Data
 
+from pyg_direct.graph.from_pyg import graph_of
 from pyg_direct.kernels import groups
 from pyg_direct.ops.host import lists as ordering
 from pyg_direct.ops.host.lists import SortedLists, ego_graphs
@@ -86,3 +88,20 @@ def test_hubs_and_growing_lists(threads: int, size: int, monkeypatch: pytest.Mon
     assert out.edge_index.t().tolist() == [[u, v] for u, v, _ in expected]
     assert lists.perm is not None
     assert out.edge.tolist() == [int(lists.perm[p]) for _, _, p in expected]
+
+
+def test_lists_that_are_not_sorted_at_the_end_are_sorted() -> None:
+    edge_index = torch.tensor([[0, 2, 1, 2, 0, 2, 1], [0, 0, 1, 1, 2, 2, 2]])
+    lists = ordering.sorted_lists(graph_of(Data(num_nodes=3, edge_index=edge_index)).csc)
+    assert lists.indices.tolist() == [0, 2, 1, 2, 0, 1, 2]
+    assert lists.perm is not None
+    assert lists.perm.tolist() == [0, 1, 2, 3, 4, 6, 5]
+
+
+def test_nodes_are_sorted_by_all_digits_of_their_ids() -> None:
+    num_nodes = 10_000  # two digits of 11 bits
+    lists = SortedLists(np.zeros(num_nodes + 1, np.int64), np.empty(0, np.int32), None)
+    node = torch.tensor([9_000, 1, 4_097, 2_049, 8_192, 3])
+    found = ego_graphs(node, torch.zeros(6, dtype=torch.int64), 1, lists)
+    assert found.node.tolist() == sorted(node.tolist())
+    assert found.root.tolist() == [5]

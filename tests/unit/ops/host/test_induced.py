@@ -107,6 +107,17 @@ def test_edges_between_drawn_nodes(
             assert without[2] is None
 
 
+def test_threads_of_a_batch_share_its_edges(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(induced, "MIN_ENTRIES_PER_THREAD", 1)
+    complete = [(u, v) for u in range(6) for v in range(6)]
+    subgraphs = InducedSubgraphs(lists_by_source(complete, 6), torch.int64)
+    for threads in (1, 2, 3, 6):
+        _, edge_index, edge = subgraphs.between(torch.arange(6), threads)
+        assert edge_index.t().tolist() == [list(pair) for pair in complete]
+        assert edge is not None
+        assert edge.tolist() == list(range(36))
+
+
 def test_ids_out_of_range_are_refused() -> None:
     subgraphs = InducedSubgraphs(lists_by_source([(0, 1)], 3), torch.int32)
     for bad in (-1, 3, 1 << 40):
