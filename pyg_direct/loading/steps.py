@@ -60,7 +60,7 @@ class Steps:
             step = list(islice(batches, ranks.world_size))
             if len(kept) < ranks.may_repeat:
                 kept += [indices for indices, _ in step]
-            if len(step) < ranks.world_size:
+            if len(step) < ranks.world_size and self._total is None:  # no batch may be left at all
                 self._total = first + len(step)
             batch = ranks.batch_of(first, len(step))
             if batch is None:

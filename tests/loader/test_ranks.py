@@ -124,6 +124,21 @@ def edges(loader: Any) -> list[Any]:
     return [batch.e_id.tolist() for batch in loader]
 
 
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("tail", TAILS)
+def test_a_state_at_the_end_of_an_epoch(tail: str, num_workers: int) -> None:
+    """Of 9 batches on 2 ranks, of which one lacks a batch in the last step."""
+    options = {"seed": 5, "shuffle": True, "tail": tail, "num_workers": num_workers}
+    for loader, other in zip(
+        ranks_of(node, 2, **options), ranks_of(node, 2, **options), strict=True
+    ):
+        list(loader)
+        state = loader.state_dict()
+        assert state["batch"] <= 9
+        other.load_state_dict(state)
+        assert edges(other) == edges(loader)  # of the next epoch
+
+
 @pytest.mark.parametrize("tail", TAILS)
 def test_the_number_of_ranks_changes_in_the_middle_of_an_epoch(tail: str) -> None:
     """4 -> 2 -> 1 -> 3 ranks, of 25 batches: each once, and the next epoch follows."""
