@@ -374,7 +374,7 @@ class DirectLoader(SerialAfterFork, Recorded, Resuming, torch.utils.data.DataLoa
         )  # fmt: skip
         if exchange is not None:
             running, progress = weakref.ref(epoch), self._progress
-            exchange.works_for(lambda: running() is not None and not progress.finished)
+            exchange.works_for(lambda: running() is not None and not progress.finished, burst)
         return epoch
 
     def check_worker_number_rationality(self) -> None:

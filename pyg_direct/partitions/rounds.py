@@ -18,8 +18,7 @@ from ..ranks.channel import CLOSED, IDLE, LEAVING, WORKING, Channel, ExchangeErr
 from ..sampling.hops import BatchInput, sample_window
 from .source import PartSource
 
-GATHER_SECONDS = 0.002  # how long a window waits for its next batch
-SHORTEST_PAUSE, LONGEST_PAUSE = 0.001, 0.03  # between rounds in which no rank made batches
+SHORTEST_PAUSE, LONGEST_PAUSE = 0.001, 0.03  # that a rank waits for its next batch
 LINGER_SECONDS = 10.0  # how long a process that ends goes on answering ranks that make batches
 
 
@@ -43,10 +42,12 @@ class Rounds:
     """Makes batches in rounds, in each of which every rank makes a window of them or none.
 
     A round begins with an exchange in which each rank says what it does and how many batches it
-    makes, so no rank decides alone what follows: if none makes any, nothing does. A rank without
-    batches to make, since its loop pauses, has ended early or is in another epoch, still takes part
-    and answers. The thread ends when the loaders of all ranks are gone; when one process ends; and
-    when any rank has failed, with its text on all ranks.
+    makes, so no rank decides alone what follows: if none makes any, nothing does. Before it, a rank
+    whose loop needs batches waits for them half as long as the last round took: those that come too
+    late would take a round of their own from all ranks. A rank without batches to make, since its
+    loop pauses, has ended early or is in another epoch, still takes part and answers. The thread
+    ends when the loaders of all ranks are gone; when one process ends; and when any rank has
+    failed, with its text on all ranks.
 
     Args:
         source: of hops and rows; only this thread calls it.
@@ -72,6 +73,7 @@ class Rounds:
         self._failure: str | None = None  # of this rank, to be told to the others
         self._ended: str | None = None  # why no more batches can be made
         self._closed = self._leaving = False
+        self._together, self._patience_seconds = 1, SHORTEST_PAUSE
         self._is_working: Callable[[], bool] = lambda: False
         self._pid = os.getpid()
         self._thread = threading.Thread(target=self._run, name="pyg_direct-exchange", daemon=True)
@@ -141,9 +143,14 @@ class Rounds:
             self._failure = self._failure or f"{type(error).__name__}: {error}"
             self._requests.put(None)
 
-    def works_for(self, is_working: Callable[[], bool]) -> None:
-        """Let others know, by a function, whether a loop of this rank still needs batches."""
-        self._is_working = is_working
+    def works_for(self, is_working: Callable[[], bool], together: int) -> None:
+        """Let others know, by a function, whether a loop of this rank still needs batches.
+
+        Args:
+            is_working: called in any thread.
+            together: how many batches the loop asks for at a time.
+        """
+        self._is_working, self._together = is_working, together
 
     def close(self) -> None:
         """Note that the loader is gone. The thread answers the others until all of theirs are."""
@@ -182,11 +189,16 @@ class Rounds:
                 if offer is not None and all(word.offers for word in every):
                     offer.done.put((self._channel.gather(offer.value), None))
                     self._offers.popleft()
+                elif offer is not None and CLOSED in statuses:  # which offers nothing any more
+                    gone = statuses.index(CLOSED)
+                    offer.done.put(([], f"Rank {gone} has no such loader any more."))
+                    self._offers.popleft()
                 if not any(word.batches for word in every):
                     pause = min(2 * pause, LONGEST_PAUSE)
                     continue
-                pause = SHORTEST_PAUSE
+                pause, begun = SHORTEST_PAUSE, monotonic()
                 self._round(window)
+                self._patience_seconds = min((monotonic() - begun) / 2, LONGEST_PAUSE)
         except ExchangeError as error:
             problem = str(error)
         except OtherRankError:
@@ -222,7 +234,8 @@ class Rounds:
     def _next_window(self, pause: float, room: int) -> list[_Request]:
         """Return the next batches to make, at most `room`; none if nobody asks for any in time."""
         window: list[_Request] = []
-        seconds = pause
+        patience = self._patience_seconds if self._is_working() else 0.0
+        seconds = max(pause, patience)
         while len(window) < room:
             try:
                 request = self._requests.get(timeout=seconds)
@@ -231,7 +244,7 @@ class Rounds:
             if request is None:  # something else is to be told
                 break
             window.append(request)
-            seconds = GATHER_SECONDS
+            seconds = patience if len(window) < self._together else 0.0
         return window
 
     def _round(self, window: list[_Request]) -> None:

@@ -160,10 +160,10 @@ class Exchange:
             return ExchangeTraffic()
         return replace(self.channel.traffic(), **vars(self.source.traffic))
 
-    def works_for(self, is_working: Callable[[], bool]) -> None:
+    def works_for(self, is_working: Callable[[], bool], together: int) -> None:
         """See `Rounds.works_for`."""
         if self._rounds is not None:
-            self._rounds.works_for(is_working)
+            self._rounds.works_for(is_working, together)
 
     def fail(self, error: BaseException) -> None:
         """See `Rounds.fail`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from graphs import assert_same_batch, papers_and_authors
+from graphs import assert_same_batch, load_real_graph, papers_and_authors
 from rank_processes import run_ranks
 from torch.utils.data import Sampler
 from torch_geometric.data import Data
@@ -76,6 +77,34 @@ def test_batches_are_those_of_a_single_process(world_size: int, parts: int, tmp_
 
     for made in run_ranks(world_size, compare, tmp_path):
         assert all(count > 0 for count in made.values())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("world_size", [2, 4])
+@pytest.mark.parametrize("name", ["debian", "debian_hetero", "amazon_photo"])
+def test_real_graphs_in_parts_by_every_method(name: str, world_size: int, tmp_path: Path) -> None:
+    data = load_real_graph(name, tmp_path / "work")
+    kind = data.node_types[0] if name == "debian_hetero" else None
+    seeds = torch.randperm(data[kind].num_nodes if kind else data.num_nodes)[:500]
+    paths = {method: tmp_path / method for method in ("metis", "ldg", "hash")}
+    for method, path in paths.items():
+        pyg_direct.partition(data, path, 4, method)
+
+    def compare(rank: int) -> int:
+        made = 0
+        options = {**OPTIONS, "input_nodes": (kind, seeds) if kind else seeds}
+        for fanouts in ([10, 5], [-1, 3]):
+            whole = NeighborLoader(data, fanouts, rank=rank, world_size=world_size, **options)
+            for path in paths.values():
+                parts = pyg_direct.open(path)
+                ours = NeighborLoader(parts, fanouts, split_by_rank=True, **options)
+                for one, other in zip(ours, whole, strict=True):
+                    assert_same_batch(one, other)
+                    made += 1
+        return made
+
+    batches = -(-500 // OPTIONS["batch_size"])
+    assert run_ranks(world_size, compare, tmp_path) == [6 * (batches // world_size)] * world_size
 
 
 def test_what_ranks_exchanged_is_counted(tmp_path: Path) -> None:
@@ -200,6 +229,30 @@ def test_a_rank_that_begins_an_epoch_learns_of_a_failure(tmp_path: Path) -> None
     for text, seconds in run_ranks(2, loop, tmp_path):
         assert "planted in a sampler" in text
         assert seconds < 20.0  # not the 60 s of the process group
+
+
+def test_an_epoch_that_another_rank_cannot_begin_is_refused_at_once(tmp_path: Path) -> None:
+    path = partitioned(tmp_path, 2)[0]
+
+    def loop(rank: int) -> tuple[int, str]:
+        loader = NeighborLoader(pyg_direct.open(path), [4, 3], split_by_rank=True, **OPTIONS)
+        made = len(list(loader))
+        if rank == 1:
+            del loader
+            gc.collect()
+            return made, ""
+        made += len(list(loader))  # the other answers
+        loader.load_state_dict(loader.state_dict())  # on which all have to agree
+        try:
+            iter(loader)
+        except RuntimeError as error:
+            return made, str(error)
+        return made, "no error"
+
+    (first, text), (second, _) = run_ranks(2, loop, tmp_path)
+    assert (first, second) == (26, 13)
+    assert "Rank 1 has no such loader any more" in text
+    assert "Build it anew on all ranks" in text
 
 
 def test_a_rank_that_does_not_come_is_told(tmp_path: Path) -> None:

@@ -1,0 +1,39 @@
+"""Which batches of a rank travel together."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from pyg_direct.partitions.rounds import Rounds
+
+NOTHING: Any = None
+
+
+@pytest.mark.parametrize(("together", "expected"), [(4, 4), (1, 1)])
+def test_a_round_waits_for_batches_that_come_together(together: int, expected: int) -> None:
+    rounds = Rounds(NOTHING, NOTHING, lambda: NOTHING, hops=1, window=4)
+    rounds.works_for(lambda: True, together)
+    rounds._patience_seconds = 30.0
+
+    request: Any = object()
+
+    def ask() -> None:
+        for _ in range(4):
+            time.sleep(0.05)
+            rounds._requests.put(request)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    assert len(rounds._next_window(0.001, 4)) == expected
+    asking.join()
+
+
+def test_a_rank_whose_loop_pauses_keeps_nobody_waiting() -> None:
+    rounds = Rounds(NOTHING, NOTHING, lambda: NOTHING, hops=1, window=4)
+    rounds.works_for(lambda: False, 4)
+    rounds._patience_seconds = 1e6
+    assert rounds._next_window(0.001, 4) == []
