@@ -23,6 +23,7 @@ OTHERS = (
     "psutil",
     "scipy",
     "tqdm",
+    "nvidia-ml-py",
 )
 
 
