@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..core.lazy_tensor import RowTensor, rows_of
 from ..core.ordered import OrderedTensor
-from ..core.parted import PartedTensor
+from ..core.parted import PartedTensor, rows_kept_with
 from ..core.pyg import index_select
 from ..core.quantized import QuantizedTensor
 from ..core.types import Table, Traffic, maker
@@ -69,11 +69,11 @@ class Gatherer:
     ) -> list[Any]:
         """Return the entries `index` of attributes, each along its dimension, as PyG does.
 
-        Dense rows on the backend's device, or where it can read them, go through its kernels, all
-        in one call; those of a `QuantizedTensor` come as float32. Rows of CSR matrices are selected
-        here. All else is left to PyG: other layouts and dimensions, NumPy arrays and memory maps,
-        `TensorFrame`, tensors elsewhere, and tensors that ask for a gradient (the backend's copy
-        has no backward).
+        Rows that are kept with the ids (`keep_rows`) are handed out. Dense rows on the backend's
+        device, or where it can read them, go through its kernels, all in one call; those of a
+        `QuantizedTensor` come as float32. Rows of CSR matrices are selected here. All else is left
+        to PyG: other layouts and dimensions, NumPy arrays and memory maps, `TensorFrame`, tensors
+        elsewhere, and tensors that ask for a gradient (the backend's copy has no backward).
 
         Args:
             given: the values of the attributes, by name.
@@ -88,8 +88,13 @@ class Gatherer:
             RuntimeError: a tensor whose storage was made smaller than its shape.
         """
         tables, others, ordered = [], [], []
+        found: dict[int, Any] = {}
+        kept = rows_kept_with(index)
         for i, attribute in enumerate(attributes):
             value = given[attribute.name]
+            if kept and attribute.name in kept:
+                found[i] = converted(kept[attribute.name], self.feature_dtype)
+                continue
             if isinstance(value, OrderedTensor):
                 ordered.append(i)
                 continue
@@ -107,7 +112,6 @@ class Gatherer:
             start = perf_counter()
             selected = self.backend.gather(tables, index, end, self.traffic)
             self.gathers.append((start, perf_counter()))
-        found: dict[int, Any] = {}
         for i in others:
             found[i] = self._select(given[attributes[i].name], index, attributes[i].dim)
         if ordered:

@@ -43,7 +43,7 @@ class PartedTensor(LazyTensor):
         Raises:
             RuntimeError: other ids than those that were sampled.
         """
-        rows: Tensor | None = getattr(ids, ROWS, {}).get(self.key)
+        rows = rows_kept_with(ids).get(self.key)
         if rows is None:
             raise RuntimeError(
                 f"{self.key!r} lies in the parts of a graph, and its rows come with the ids that "
@@ -61,5 +61,11 @@ class PartedTensor(LazyTensor):
 
 
 def keep_rows(ids: Tensor, rows: dict[str, Tensor]) -> None:
-    """Keep rows of parted attributes with the ids that they belong to, for `rows_at`."""
+    """Keep rows of attributes, by name, with the ids that they belong to."""
     setattr(ids, ROWS, rows)
+
+
+def rows_kept_with(ids: Tensor) -> dict[str, Tensor]:
+    """Return the rows that are kept with ids, by the name of the attribute; {} for none."""
+    found: dict[str, Tensor] = getattr(ids, ROWS, {})
+    return found

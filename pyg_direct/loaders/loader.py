@@ -125,8 +125,8 @@ class NeighborLoader(DirectLoader, torch_geometric.loader.NeighborLoader):  # ty
             Clusters, and the seeds of each, are in a new random order in each epoch, and every
             batch takes seeds of 128 parts of that order, which mixes their labels. 'proximity'
             takes as clusters 16 seeds in a row of a breadth-first search over in-neighbours.
-            'parts', of a `pyg_direct.partition`: each batch has seeds of one part, and is made by
-            the rank that holds it where the ranks divide the parts.
+            'parts', of a `pyg_direct.partition` or with `owners`: each batch has seeds of one part,
+            and is made by the rank that holds it where the ranks divide the parts.
         **kwargs: of `torch.utils.data.DataLoader`. `num_workers` counts threads over the one copy
             of the data, not processes, so `multiprocessing_context` has nothing to act on.
             `prefetch_factor` is another name for `prefetch`; `worker_init_fn` runs once in each
@@ -140,6 +140,10 @@ class NeighborLoader(DirectLoader, torch_geometric.loader.NeighborLoader):  # ty
             need a `seed`, the same on all ranks.
             Over a `pyg_direct.partition`, ranks exchange hops and rows as well, by gloo in a thread
             of their own; `timeout` bounds the wait for another rank in each exchange (0: 300 s).
+            `share_rows`: with `split_by_rank`, the rank that owns a row of a node attribute loads
+            it once for all batches that ranks make together, and sends it to the others; batches
+            have the same bits, and are made on the CPU. `owners`: 'hash', or integers [num_nodes]
+            in [0, 1024), with node types a dict of such: rank r of W owns the p with p mod W = r.
             `tail`: where the last step lacks batches, ranks make the first batches of the epoch
             again ('pad'), all leave that step out ('drop'), or some end earlier ('uneven'; around
             DDP's training this needs `torch.distributed.algorithms.Join`).

@@ -50,6 +50,7 @@ from .progress import Progress
 from .recorder import Recorded, Recorder
 from .resuming import Resuming
 from .seeds import integers, seeds_at
+from .shared_rows import shared_rows
 from .site import Placing, Site, check_ready_sampler
 from .stages import Handover, Stages
 
@@ -127,6 +128,8 @@ class DirectLoader(SerialAfterFork, Recorded, Resuming, torch.utils.data.DataLoa
                 threads=threads,
             )
 
+        if self._split.share_rows:
+            self._exchange, placing = shared_rows(self, data, placing)
         self._site = Site(data, placing, sampler, make_sampler, self._draws_on_cpu)
         # With a seed, the order of the seeds follows it, unless a generator is to decide.
         self._shuffle_generator: torch.Generator | None = None
@@ -141,7 +144,7 @@ class DirectLoader(SerialAfterFork, Recorded, Resuming, torch.utils.data.DataLoa
         """
         if order is None:
             return
-        check_order(order, options, self._exchange is not None)
+        check_order(order, options, *([] if self._exchange is None else [self._exchange.orders]))
         if self._progress.seed is not None and options.get("generator") is None:
             self._shuffle_generator = options["generator"] = torch.Generator()
         generator = options.get("generator")
@@ -257,6 +260,8 @@ class DirectLoader(SerialAfterFork, Recorded, Resuming, torch.utils.data.DataLoa
         """Gather the attributes of a sampled subgraph, assemble the batch and transform it."""
         recorder, site, transform = self._recorder, self._site, self.transform
         sampled = out if type(out) is Sampled else self._checked(out)
+        if self._exchange is not None:
+            recorder.timed("gathering", lambda: self._exchange.bring_rows(sampled.nodes))
         # Of our own sampler's ids it is known how large they are; others' are looked at.
         ends = site.ends if self.transform_sampler_output is None else None
         ids = getattr(out, COPIES, None) or site.backend.memory.ids(self._host_ids)
@@ -352,7 +357,7 @@ class DirectLoader(SerialAfterFork, Recorded, Resuming, torch.utils.data.DataLoa
         init = self.worker_init_fn if self.num_workers else None
         depth, burst, exchange = self.prefetch * threads, 1, self._exchange
         if exchange is not None:
-            exchange.begin(keyed(self._site.sampler), self._split.group, self.timeout)
+            exchange.begin(self._sampler, backend, self._split.group, self.timeout)
             self._recorder.exchanged = exchange.traffic
             if self.prefetch > 0:  # a producer waits for each batch of a window
                 burst = exchange.window

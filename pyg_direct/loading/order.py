@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -100,13 +100,13 @@ class PartOrder(ClusterOrder):
         return iter(torch.cat([*batches, rest]).tolist())
 
 
-def check_order(order: Any, options: dict[str, Any], is_parted: bool = False) -> None:
+def check_order(order: Any, options: dict[str, Any], names: Sequence[str] = ("proximity",)) -> None:
     """Raise a TypeError or ValueError unless `order` is one, and nothing else orders the seeds.
 
     Args:
         order: as of `NeighborLoader`.
         options: of DataLoader.
-        is_parted: whether the graph is a partition, of which 'parts' may be asked for.
+        names: which orders have one, of 'proximity' and 'parts'.
     """
     if isinstance(order, Tensor):
         if order.dim() != 1 or order.is_floating_point() or order.dtype == torch.bool:
@@ -114,10 +114,12 @@ def check_order(order: Any, options: dict[str, Any], is_parted: bool = False) ->
                 f"order must hold one integer for each seed, its cluster, got {order.dtype} of "
                 f"shape {tuple(order.shape)}."
             )
-    elif isinstance(order, str) and order == "parts":
-        if not is_parted:
-            raise ValueError("order='parts' needs data that was opened from a partition.")
-    elif not (isinstance(order, str) and order == "proximity") or is_parted:
+    elif isinstance(order, str) and order == "parts" and order not in names:
+        raise ValueError(
+            "order='parts' needs data that was opened from a partition, or share_rows=True with "
+            "owners=."
+        )
+    elif not (isinstance(order, str) and order in names):
         given = repr(order) if isinstance(order, (str, int)) else type(order).__name__
         raise ValueError(
             f"order must be 'proximity', a tensor of clusters (integers, one for each seed), "

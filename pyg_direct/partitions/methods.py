@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from torch import Tensor
 
 from ..core.arguments import check_choice
 from ..graph.coo_to_csc import undirected
 from ..graph.from_pyg import Graph
 from ..ops.host.parts import by_greedy_passes, by_hash
+from ..ranks.owners import check_parts
 
 METHODS = ("metis", "ldg", "hash")
 GIVEN = "given"  # what a report calls parts that the user gave
@@ -34,38 +33,14 @@ def parts_of(graph: Graph, parts: int, method: Any) -> list[Ints]:
     """
     csc = graph.csc
     if not isinstance(method, str):
-        return _given(graph, parts, method)
+        names = ", ".join(map(repr, METHODS))
+        counts = graph.csc.num_nodes.tolist()
+        return check_parts(method, "method", graph.node_types, counts, parts, f"one of {names}")
     check_choice("method", method, METHODS)
     if method == "hash":
         return [by_hash(int(count), parts) for count in csc.num_nodes]
     part = by_greedy_passes(csc, parts) if method == "ldg" else _by_metis(graph, parts)
     return [np.ascontiguousarray(p) for p in np.split(part, csc.node_base[1:-1])]
-
-
-def _given(graph: Graph, parts: int, method: Any) -> list[Ints]:
-    typed = list(graph.node_types) != [None]
-    if typed != isinstance(method, Mapping):
-        wanted = "a dict of tensors by node type" if typed else "a tensor"
-        raise TypeError(
-            f"method must be one of {', '.join(map(repr, METHODS))}, or {wanted} with the part of "
-            f"each node, got {type(method).__name__}."
-        )
-    by_type: Mapping[Any, Any] = method if typed else {None: method}
-    if set(by_type) != set(graph.node_types):
-        raise ValueError(f"method must have the node types {graph.node_types}, got {[*by_type]}.")
-    found = []
-    for kind, count in zip(graph.node_types, graph.csc.num_nodes.tolist(), strict=True):
-        part, name = by_type[kind], "method" if kind is None else f"method[{kind!r}]"
-        is_integer = isinstance(part, Tensor) and not (
-            part.is_floating_point() or part.is_complex() or str(part.dtype) == "torch.bool"
-        )
-        if not is_integer or part.shape != (count,):
-            raise ValueError(f"{name} must hold one integer for each of {count} nodes.")
-        low, high = (int(end) for end in part.aminmax()) if count > 0 else (0, 0)
-        if low < 0 or high >= parts:
-            raise ValueError(f"{name} must hold parts in [0, {parts}), got {low} to {high}.")
-        found.append(part.cpu().numpy().astype(np.int16))
-    return found
 
 
 def _by_metis(graph: Graph, parts: int) -> Ints:

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
 
 from ..core.types import BatchKey, Frontier, SamplingPlan, Table
 from ..files.arrays import map_array
@@ -22,9 +21,10 @@ from ..ops.backend import Backend
 from ..ops.buffers import new_array
 from ..ops.cpu import file_pages
 from ..ops.host.parts import Drawn, ids_at
+from ..ranks.channel import Bytes
+from ..ranks.rows import as_bytes
 
 Ints = npt.NDArray[Any]
-Bytes = npt.NDArray[np.uint8]
 
 Items = Sequence[tuple[Ints, Ints]]
 """Of each node type the rows of frontier nodes in the part, and their local ids in the batch."""
@@ -148,11 +148,3 @@ def edge_ends(counts: Ints, items: Sequence[int]) -> list[int]:
     """
     ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])
     return ends[np.cumsum([0, *items])].tolist()  # type: ignore[no-any-return]
-
-
-def as_bytes(table: Tensor) -> Bytes:
-    """Return a dense table [N, ...] as the bytes of its rows, uint8 [N, bytes], in its memory."""
-    row = int(np.prod(table.shape[1:], dtype=np.int64))
-    if table.numel() == 0:  # torch views no such table
-        return np.empty((len(table), row * table.itemsize), np.uint8)
-    return table.view(len(table), row).view(torch.uint8).numpy()

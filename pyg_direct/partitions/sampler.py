@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import pickle
-import weakref
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from datetime import timedelta
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.typing import NodeType
@@ -20,19 +16,14 @@ from ..core.types import SampledGraph
 from ..files.header import checksum_of
 from ..files.parts import PartedGraph, parted_graph
 from ..graph.from_pyg import Graph
+from ..ops.backend import Backend
 from ..ops.devices import HOST, backend_for
-from ..ranks.channel import GROUP_DAYS, Channel, ExchangeError
-from ..ranks.exchange import gathered, gathered_unless_failed
-from ..ranks.traffic import ExchangeTraffic
-from ..sampling.hops import BatchInput
+from ..ranks.batch_exchange import BatchExchange, Maker
+from ..ranks.channel import Channel
+from ..sampling.hops import BatchInput, sample_window
 from ..sampling.keyed import KeyedSampler, Settings
-from ..sampling.sampler import NeighborSampler, NumNeighborsLike
-from .rounds import Rounds
+from ..sampling.sampler import NeighborSampler, NumNeighborsLike, keyed
 from .source import PartSource
-
-WINDOW = 4  # batches of a rank whose requests travel together
-TIMEOUT_SECONDS = 300.0  # of one exchange, unless a loader has a timeout=
-MEETING_SECONDS = 300.0  # that ranks wait for each other, at least, before the first exchange
 
 # What is not exact on parts yet, and its value where it is not asked for.
 REFUSED: dict[str, Any] = {
@@ -62,141 +53,66 @@ REFUSED: dict[str, Any] = {
 }
 
 
-class Exchange:
-    """Makes the batches of a loader over parts; see `Rounds`.
+class Exchange(BatchExchange):
+    """Makes the batches of a loader over parts.
 
     Args:
         graph: the partition.
     """
 
-    window = WINDOW
+    orders = ("parts",)
 
     def __init__(self, graph: PartedGraph) -> None:
+        super().__init__(graph.name)
         self._graph = graph
-        self._rounds: Rounds | None = None
-        self.channel: Channel | None = None
-        self.source: PartSource | None = None
 
-    def begin(self, sampler: KeyedSampler, group: Any, timeout_seconds: float) -> None:
-        """Begin an epoch; at the first one, meet the other ranks: collective then.
+    def _check_world_size(self, size: int) -> None:
+        if size > self._graph.num_parts:
+            raise ValueError(
+                f"{self._graph.name} has {self._graph.num_parts} parts, too few for {size} ranks. "
+                f"Partition the graph into as many."
+            )
 
-        Args:
-            sampler: of the loader.
-            group: the process group of the ranks, None for this process alone.
-            timeout_seconds: of one exchange; 0 for `TIMEOUT_SECONDS`.
+    def _maker(self, channel: Channel, sampler: Any, backend: Backend) -> Maker:
+        """See `BatchExchange`.
 
         Raises:
-            ValueError: more ranks than parts, or another partition on another rank.
             InvalidGraphFileError: a part that this rank holds is missing.
-            RuntimeError: another rank could not begin, or an earlier epoch has failed.
         """
-        if self._rounds is not None:
-            self._rounds.check()
-            return
-        own = None
-        if group is not None and dist.get_world_size(group) > 1:
-            if dist.get_world_size(group) > self._graph.num_parts:
+        csc, plan = keyed(sampler).graph.csc, keyed(sampler).plan
+        source = PartSource(self._graph, channel, backend, plan)
+        works = [backend.workspace(csc, plan) for _ in range(self.window)]
+        hops = len(plan.fanouts)
+
+        def make(batches: list[BatchInput]) -> list[SampledGraph | None]:
+            """Return the batches, whose rows are kept with their ids; see `sample_window`."""
+            made = sample_window(works[: len(batches)], batches, hops, source=source)
+            source.fetch([graph for graph in made if graph is not None])
+            return made
+
+        return Maker(make, source.traffic)
+
+    def _said(self) -> Any:
+        return checksum_of(asdict(self._graph.manifest))
+
+    def _check_same(self, said: Sequence[Any]) -> None:
+        """See `BatchExchange`.
+
+        Raises:
+            ValueError: ranks have opened other partitions.
+        """
+        for rank, checksum in enumerate(said):
+            if checksum != said[0]:
                 raise ValueError(
-                    f"{self._graph.name} has {self._graph.num_parts} parts, too few for "
-                    f"{dist.get_world_size(group)} ranks. Partition the graph into as many."
+                    f"Rank {rank} has opened another partition than rank 0; this rank has opened "
+                    f"{self._graph.name}. Copy to all machines what one call of "
+                    f"pyg_direct.partition wrote."
                 )
-            self._meet(group, max(timeout_seconds, MEETING_SECONDS))
-            own = dist.new_group(
-                dist.get_process_group_ranks(group),
-                timeout=timedelta(days=GROUP_DAYS),
-                backend="gloo",
-                use_local_synchronization=True,
-            )
-        channel = Channel(own, timeout_seconds or TIMEOUT_SECONDS)
-        plan, error = sampler.plan, None
-        try:
-            source = PartSource(self._graph, channel, sampler.backend, plan)
-        except Exception as caught:
-            error = caught
-        if own is not None:
-            checksum = checksum_of(asdict(self._graph.manifest))
-            _check_same(gathered_unless_failed(checksum, error, group, HOST), self._graph.name)
-        elif error is not None:
-            raise error
-        csc, backend = sampler.graph.csc, sampler.backend
-        self._rounds = Rounds(
-            source, channel, lambda: backend.workspace(csc, plan), len(plan.fanouts), WINDOW
-        )
-        self.channel, self.source = channel, source
-        weakref.finalize(self, self._rounds.close).atexit = False
-        self._rounds.start()
-
-    def _meet(self, group: Any, seconds: float) -> None:
-        """Wait until all ranks are here, as making a group waits for ever for those that are not.
-
-        Raises:
-            RuntimeError: some are not, in time.
-        """
-        if dist.get_backend(group) != "gloo":  # whose wait cannot be given up
-            gathered(None, group, HOST)
-            return
-        try:
-            Channel(group, seconds).gather(b"")
-        except ExchangeError as error:
-            raise RuntimeError(
-                f"Not all ranks have begun to iterate a loader over {self._graph.name}, as they "
-                f"must, whose loaders exchange hops and rows. {error}"
-            ) from error
-
-    def gathered(self, value: Any) -> list[Any]:
-        """Return the values of all ranks, by rank, once all have called it in their loops.
-
-        By the thread of the rounds, so that a rank that waits here learns of another's failure.
-
-        Raises:
-            ExchangeError: a rank has failed or is gone.
-        """
-        assert self._rounds is not None  # an epoch has begun
-        return [pickle.loads(found) for found in self._rounds.gather(pickle.dumps(value))]
-
-    def traffic(self) -> ExchangeTraffic:
-        """Return what was exchanged so far."""
-        if self.channel is None or self.source is None:
-            return ExchangeTraffic()
-        return replace(self.channel.traffic(), **vars(self.source.traffic))
-
-    def works_for(self, is_working: Callable[[], bool], together: int) -> None:
-        """See `Rounds.works_for`."""
-        if self._rounds is not None:
-            self._rounds.works_for(is_working, together)
-
-    def fail(self, error: BaseException) -> None:
-        """See `Rounds.fail`."""
-        if self._rounds is not None:
-            self._rounds.fail(error)
-
-    def sample(self, batch: BatchInput) -> SampledGraph | None:
-        """See `Rounds.sample`.
-
-        Raises:
-            RuntimeError: no epoch was begun yet.
-        """
-        if self._rounds is None:
-            raise RuntimeError(
-                "A loader over parts meets the other ranks at its first iteration. Call "
-                "iter(loader) on all of them before loader(positions)."
-            )
-        return self._rounds.sample(batch)
 
     def part_of(self, node_type: NodeType | None, node: Tensor) -> Tensor:
         """Return the part of each node, int64 [n]."""
         part = self._graph.part[self._graph.node_types.index(node_type)]
         return torch.from_numpy(part[node.numpy()]).to(torch.int64)
-
-
-def _check_same(checksums: Sequence[int], name: str) -> None:
-    """Raise a ValueError, on all ranks, if their partitions differ."""
-    for rank, checksum in enumerate(checksums):
-        if checksum != checksums[0]:
-            raise ValueError(
-                f"Rank {rank} has opened another partition than rank 0; this rank has opened "
-                f"{name}. Copy to all machines what one call of pyg_direct.partition wrote."
-            )
 
 
 @dataclass(frozen=True)
@@ -206,14 +122,8 @@ class PartedKeyedSampler(KeyedSampler):
     exchange: Any = field(default=None)
 
     def _drawn(self, batch: BatchInput) -> SampledGraph | None:
-        found: SampledGraph | None = self.exchange.sample(batch)
+        found: SampledGraph | None = self.exchange.made(batch)
         return found
-
-    def __reduce__(self) -> Any:
-        raise TypeError(
-            "A loader over parts cannot be sent to another process, as it answers other ranks. "
-            "Build it in the process of each rank."
-        )
 
 
 class PartedSampler(NeighborSampler):

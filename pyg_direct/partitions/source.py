@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
-from torch import Tensor
 
 from ..core.parted import keep_rows
 from ..core.types import BatchKey, SampledGraph, SamplingPlan
 from ..files.parts import PartedGraph, RowFormat
 from ..graph.coo_to_csc import narrow
 from ..ops.backend import Backend
-from ..ops.buffers import shared_pool
-from ..ops.host.parts import Drawn, RowNumbers, gather_of_parts, merged, split_by_part
-from ..ranks.channel import Bytes, Channel, Message, OtherRankError, packed
+from ..ops.host.parts import Drawn, merged, split_by_part
+from ..ranks.channel import Bytes, Channel, Message, packed
+from ..ranks.rows import (
+    AskedRows,
+    Blocks,
+    Ownership,
+    RowFetcher,
+    RowLayout,
+    RowTraffic,
+)
 from ..sampling.hops import BatchInProgress
-from .part import Answer, Ints, Part, as_bytes, edge_ends
-
-ROW_HEADER = 1  # word of a message of rows: 1 if they are there, 0 if reading them failed
+from .part import Answer, Ints, Part, edge_ends
 
 
 class RequestedLists(NamedTuple):
@@ -30,14 +33,6 @@ class RequestedLists(NamedTuple):
 
     keys: list[BatchKey]
     items: list[list[list[tuple[Ints, Ints]]]]  # by batch, part of the other rank, node type
-
-
-class RowTraffic:
-    """How many rows and frontier nodes batches needed, and how many of them other ranks gave."""
-
-    def __init__(self) -> None:
-        self.rows = self.remote_rows = self.fetched_rows = 0
-        self.requests = self.remote_requests = 0
 
 
 class PartSource:
@@ -67,11 +62,6 @@ class PartSource:
         self._row_dtype = np.result_type(*(row.dtype for row in graph.row))
         most_edges = max((edges.num_edges for edges in graph.manifest.edges), default=0)
         self._edge_dtype = narrow(most_edges)
-        mine = np.isin(np.arange(graph.num_parts), self._parts_of[channel.rank])
-        self._numbers = [
-            RowNumbers(nodes.num_nodes if nodes.parted else 0, row, mine)
-            for nodes, row in zip(graph.manifest.nodes, graph.row, strict=True)
-        ]
         self._widths = [  # of the attributes of edges, relation by relation
             (r, rows.num_bytes)
             for r, edges in enumerate(graph.manifest.edges)
@@ -79,6 +69,12 @@ class PartSource:
         ]
         self._columns: list[list[list[Bytes]]] = []  # by batch and attribute of edges, by hop
         self.traffic = RowTraffic()
+        formats = [
+            {name: layout_of(rows) for name, rows in nodes.parted.items()}
+            for nodes in graph.manifest.nodes
+        ]
+        owners = Ownership(self._parts_of, graph.part, graph.row)
+        self._rows = RowFetcher(channel, owners, formats, self, self.traffic)
 
     def hop(self, window: Sequence[BatchInProgress], hop: int) -> None:
         """Do one hop of each batch; see `HopSource`."""
@@ -254,116 +250,33 @@ class PartSource:
         self._columns = []
         for graph, columns in zip(graphs, of_edges, strict=True):
             self._keep_edges(graph, columns)
-        owners, refs, wanted = self._number(graphs)
-        ranks, me = self._channel.size, self._channel.rank
-        requests = [
-            self._row_request([[w[p] for w in wanted] for p in parts]) if r != me else []
-            for r, parts in enumerate(self._parts_of)
-        ]
-        came = self._channel.exchange(requests)
-        replies, error = list[list[Bytes]](), None
-        for r, message in enumerate(came):
-            reply, failure = self._rows_for(message) if r != me else ([], None)
-            replies.append(reply)
-            error = error or failure
-        coming = [0] * ranks
-        for r, parts in enumerate(self._parts_of):
-            if r != me:
-                blocks = [len(w[p]) * width for p in parts for w, width in self._blocks(wanted)]
-                coming[r] = 8 * ROW_HEADER + sum(size + -size % 8 for size in blocks)
-        found = self._channel.send(replies, coming)
-        if error is not None:
-            raise error
-        tables = self._tables(found, wanted)
-        for b, graph in enumerate(graphs):
-            for t in range(self._types):
-                if self._graph.manifest.nodes[t].parted:
-                    self._keep_nodes(t, graph.node[t], owners[t][b], refs[t][b], tables)
+        nodes = [[node.numpy() for node in graph.node] for graph in graphs]
+        for graph, found in zip(graphs, self._rows.fetch(nodes), strict=True):
+            for node, rows in zip(graph.node, found, strict=True):
+                if rows:
+                    keep_rows(node, rows)
 
-    def _number(self, graphs: Sequence[SampledGraph]) -> tuple[Any, Any, list[list[Ints]]]:
-        """Return by type and batch the owners and references; by type and part the rows wanted."""
-        graph, wanted = self._graph, list[list[Ints]]()
-        owners, refs = list[list[Ints]](), list[list[Ints]]()
-        for t, numbers in enumerate(self._numbers):
-            nodes = [g.node[t].numpy() for g in graphs]
-            if not graph.manifest.nodes[t].parted:
-                owners.append([])
-                refs.append([])
-                wanted.append([np.empty(0, self._row_dtype)] * graph.num_parts)
-                continue
-            owners.append([graph.part[t][node] for node in nodes])
-            found, rows, elsewhere = numbers.of_window(list(zip(nodes, owners[t], strict=True)))
-            refs.append(found)
-            wanted.append(rows)
-            self.traffic.rows += sum(map(len, nodes))
-            self.traffic.remote_rows += elsewhere
-            self.traffic.fetched_rows += sum(map(len, rows))
-        return owners, refs, wanted
+    def tables(self) -> list[list[list[Bytes]]]:
+        """Return the tables of each own part; see `RowHolder`."""
+        return [part.rows for part in self._own.values()]
 
-    def _row_request(self, wanted: list[list[Ints]]) -> list[Bytes]:
-        """Return the message that asks a rank for rows, by part and node type."""
-        flat = [rows for by_type in wanted for rows in by_type]
-        sizes = np.array([len(rows) for rows in flat], np.int64)
-        return packed([sizes, np.concatenate([np.empty(0, self._row_dtype), *flat])])
-
-    def _rows_for(self, message: Message) -> tuple[list[Bytes], Exception | None]:
-        """Return the message with the rows that a rank asks for; its size follows from these."""
-        sizes = message.take(np.int64, len(self._own) * self._types)
-        ends = np.cumsum(sizes)
-        asked = np.split(message.take(self._row_dtype, int(sizes.sum())), ends[:-1])
-        blocks: list[npt.NDArray[Any]] = [np.ones(ROW_HEADER, np.int64)]
-        error = None
-        for i, (part, t) in enumerate(
-            (p, t) for p in self._own.values() for t in range(self._types)
-        ):
-            try:
-                blocks += part.gather(t, asked[i])
-            except Exception as caught:  # the message must have the size that is known
-                error, blocks[0][:] = caught, 0
-                blocks += [np.empty((len(asked[i]), x.shape[1]), np.uint8) for x in part.rows[t]]
-        return packed(blocks), error
-
-    def _blocks(self, wanted: list[list[Ints]]) -> list[tuple[list[Ints], int]]:
-        """Return for each attribute of nodes what is wanted of its type by part, and its width."""
+    def answer(self, asked: Sequence[AskedRows]) -> list[Blocks]:
+        """Return the rows that each rank asks for; see `RowHolder`."""
         return [
-            (wanted[t], rows.num_bytes)
-            for t, nodes in enumerate(self._graph.manifest.nodes)
-            for rows in nodes.parted.values()
+            [
+                [part.gather(t, rows) for t, rows in enumerate(by_type)]
+                for part, by_type in zip(self._own.values(), by_part, strict=True)
+            ]
+            for by_part in asked
         ]
 
-    def _tables(
-        self, found: Sequence[Message], wanted: list[list[Ints]]
-    ) -> dict[int, list[list[Bytes]]]:
-        """Return the rows that are at hand, by part, node type and attribute."""
-        tables = {p: part.rows for p, part in self._own.items()}
-        for r, parts in enumerate(self._parts_of):
-            if r == self._channel.rank:
-                continue
-            if not found[r].take(np.int64, ROW_HEADER)[0]:
-                raise OtherRankError(f"Rank {r} could not read the rows that it was asked for.")
-            for p in parts:
-                tables[p] = [
-                    [
-                        found[r]
-                        .take(np.uint8, len(wanted[t][p]) * rows.num_bytes)
-                        .reshape(-1, rows.num_bytes)
-                        for rows in nodes.parted.values()
-                    ]
-                    for t, nodes in enumerate(self._graph.manifest.nodes)
-                ]
-        return tables
-
-    def _keep_nodes(self, t: int, node: Tensor, owner: Ints, ref: Ints, tables: Any) -> None:
-        """Put the rows of the nodes of a batch together, and keep them with their ids."""
-        made = {}
+    @contextlib.contextmanager
+    def reading(self, t: int, owner: Ints, rows: Ints) -> Iterator[None]:
+        """Ask for the pages of rows of own parts in files; see `RowHolder`."""
         with contextlib.ExitStack() as pages:
             for part in self._own.values():
-                pages.enter_context(part.reading(t, owner, ref))
-            for i, (name, rows) in enumerate(self._graph.manifest.nodes[t].parted.items()):
-                made[name], out = _new_rows(rows, len(node))
-                of_parts = [tables[p][t][i] for p in range(self._graph.num_parts)]
-                gather_of_parts(of_parts, owner, ref, out)
-        keep_rows(node, made)
+                pages.enter_context(part.reading(t, owner, rows))
+            yield
 
     def _keep_edges(self, graph: SampledGraph, columns: list[list[Bytes]]) -> None:
         """Keep the attributes of the edges of a batch with their ids."""
@@ -371,14 +284,13 @@ class PartSource:
         for r, edges in enumerate(self._graph.manifest.edges):
             made = {}
             for name, rows in edges.parted.items():
-                made[name], out = _new_rows(rows, len(graph.edge[r]))
+                made[name], out = layout_of(rows).new(len(graph.edge[r]))
                 if by_hop := next(found):
                     out[...] = np.concatenate(by_hop)
             if made:
                 keep_rows(graph.edge[r], made)
 
 
-def _new_rows(rows: RowFormat, count: int) -> tuple[Tensor, Bytes]:
-    """Return a new tensor of so many rows, and its bytes."""
-    tensor = shared_pool().empty((count, *rows.shape), getattr(torch, rows.dtype))
-    return tensor, as_bytes(tensor)
+def layout_of(rows: RowFormat) -> RowLayout:
+    """Return what the rows of an attribute are, as a manifest says it."""
+    return RowLayout(getattr(torch, rows.dtype), tuple(rows.shape))

@@ -7,11 +7,12 @@ from typing import Any, NamedTuple
 import torch.distributed as dist
 from torch.utils.data import DistributedSampler
 
-from ..core.arguments import check_choice, check_count
+from ..core.arguments import check_choice, check_count, check_flag
 from .exchange import check_split, default_group
 
-NAMES = ("split_by_rank", "rank", "world_size", "tail")
+NAMES = ("split_by_rank", "rank", "world_size", "tail", "share_rows", "owners")
 TAILS = ("pad", "drop", "uneven")
+HASH = "hash"
 
 
 class Split(NamedTuple):
@@ -20,6 +21,8 @@ class Split(NamedTuple):
     by: Any = None  # a process group, True for the default one, or None
     numbers: tuple[int, int] | None = None  # rank and world size, if the user gave them
     tail: str = "pad"
+    share_rows: bool = False
+    owners: Any = HASH  # of rows that ranks share, or integers [N], a dict of such by node type
 
     @property
     def is_given(self) -> bool:
@@ -62,7 +65,9 @@ def take_split(options: dict[str, Any], seed: int | None) -> Split:
     check_split(by)
     numbers = _numbers(given.get("rank"), given.get("world_size"), bool(by), seed)
     tail = check_choice("tail", given.get("tail", "pad"), TAILS)
-    split = Split(by or None, numbers, tail)
+    shares = check_flag("share_rows", given.get("share_rows", False))
+    split = Split(by or None, numbers, tail, shares, given.get("owners", HASH))
+    _check_sharing(split, "owners" in given)
     if split.is_given:
         _refuse_other_orders(options)
     elif tail != "pad":
@@ -71,6 +76,15 @@ def take_split(options: dict[str, Any], seed: int | None) -> Split:
             f"world_size=."
         )
     return split
+
+
+def _check_sharing(split: Split, owners_given: bool) -> None:
+    if split.share_rows and split.by is None:
+        raise ValueError(
+            "share_rows=True needs the other ranks: pass split_by_rank=True, or a process group."
+        )
+    if owners_given and not split.share_rows:
+        raise ValueError("owners= has no meaning without share_rows=True.")
 
 
 def _numbers(rank: Any, world_size: Any, has_group: bool, seed: int | None) -> Any:

@@ -21,7 +21,7 @@ class ExchangeTraffic:
     """
 
     collectives: int = 0  # that this rank took part in, except those of idle rounds
-    idle_rounds: int = 0  # in which no rank made batches: one collective of 16 bytes a rank each
+    idle_rounds: int = 0  # in which no rank made batches: one collective of 32 bytes a rank each
     sent_bytes: Sequence[int] = ()
     received_bytes: Sequence[int] = ()
     messages: Sequence[int] = ()  # sent
@@ -33,6 +33,7 @@ class ExchangeTraffic:
     rows: int = 0  # nodes of this rank's batches whose attributes lie in parts
     remote_rows: int = 0  # of these, whose rows other ranks have
     fetched_rows: int = 0  # that came: once for the batches that are made together
+    loaded_rows: int = 0  # that this rank read of its tables, for its own batches and for others
 
     @property
     def remote_row_share(self) -> float:
@@ -47,10 +48,14 @@ class ExchangeTraffic:
     def line(self, batches: int) -> str:
         """Return what so many batches exchanged, in one line."""
         each = max(1, batches)
+        frontiers = (
+            f" and {self.remote_request_share:.0%} of the frontiers" if self.requests else ""
+        )
         return (
             f"{sum(self.received_bytes) / each / 1e6:.3f} MB a batch from other ranks in "
             f"{self.collectives / each:.1f} collectives, which have {self.remote_row_share:.0%} "
-            f"of the rows and {self.remote_request_share:.0%} of the frontiers; ranks waited "
+            f"of the rows{frontiers}; {self.loaded_rows:,} rows loaded where {self.rows:,} were "
+            f"needed; ranks waited "
             f"{', '.join(f'{seconds:.2f}' for seconds in self.waiting_seconds)} s"
         )
 

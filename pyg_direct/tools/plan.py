@@ -5,6 +5,7 @@
     pyg-direct plan --graph typed.pt --seed-type paper --fanout 10,5 --cache-dtype int8
     pyg-direct plan --degrees in_degrees.npy --fanout 10,10 --features 768 --dtype float16
     pyg-direct plan --nodes 2400000 --edges 62000000 --plot plan.svg
+    pyg-direct plan --graph data.pt --fanout 10,10,10 --ranks 4
 
 Some batches are sampled on the CPU: of the graph, if it is given (``torch.save(data, ...)``), else
 of a random graph with its degrees, or with degrees by a power law. So counts are those of the graph
@@ -34,6 +35,7 @@ from ..sampling.sampler import NeighborSampler
 from .command import parser_of
 from .plan_orders import layer_costs, orders_text
 from .plan_plot import PICTURES, draw
+from .plan_ranks import ranks_text, step_of_ranks
 
 LINE_BYTES = 128  # of a read over PCIe
 WIDTHS = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}
@@ -374,10 +376,13 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--machine", choices=MACHINES, default="pcie4-24gb")
     parser.add_argument("--gpu-bytes", type=int, help="instead of the machine's")
     parser.add_argument("--link-bytes-per-s", type=float, help="instead of the machine's")
+    parser.add_argument("--ranks", type=int, default=1, help="that make a batch each in a step")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="picture (.svg, .png, .pdf)")
     args = parser.parse_args(argv)
     if args.plot is not None and args.plot.suffix not in PICTURES:
         parser.error(f"--plot must end in one of {', '.join(PICTURES)}, got {args.plot}")
+    if args.ranks < 1:
+        parser.error(f"--ranks must be at least 1, got {args.ranks}")
     machine = MACHINES[args.machine]
     if args.gpu_bytes:
         machine = machine._replace(gpu_bytes=args.gpu_bytes)
@@ -393,6 +398,9 @@ def main(argv: list[str] | None = None) -> None:
     print(report(plan))
     costs = layer_costs(data, fanout, question.batch_size, question.seed_type)
     print(orders_text(costs))
+    if args.ranks > 1:
+        wide, kind = question.row_bytes, question.seed_type
+        print(ranks_text(step_of_ranks(data, fanout, args.batch_size, wide, args.ranks, kind)))
     if args.plot is not None:
         traffic = plan.lines * LINE_BYTES * (1 - plan.caches.hits)
         parts = plan.topology_bytes, plan.feature_bytes

@@ -67,6 +67,7 @@ PYG = {
     "tools.audit_checks",
     "tools.plan",
     "tools.plan_orders",
+    "tools.plan_ranks",
     "tools.compiling",
     "files",
     "ranks",

@@ -19,7 +19,7 @@ from torch_geometric.data import Data
 import pyg_direct
 from pyg_direct import LinkNeighborLoader, NeighborLoader
 from pyg_direct.files.parts import parted_graph
-from pyg_direct.partitions import sampler as partition_sampler
+from pyg_direct.ranks import batch_exchange
 
 TIMEOUT_SECONDS = 5.0
 
@@ -263,7 +263,7 @@ def test_a_rank_that_does_not_come_is_told(tmp_path: Path) -> None:
         if rank == 1:
             time.sleep(3.0)
             return ""
-        partition_sampler.MEETING_SECONDS = 1.0
+        batch_exchange.MEETING_SECONDS = 1.0
         options = {**OPTIONS, "split_by_rank": group, "timeout": 1.0}
         try:
             iter(NeighborLoader(pyg_direct.open(path), [4], **options))

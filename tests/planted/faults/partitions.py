@@ -6,6 +6,7 @@ from ..fault import Fault
 
 PARTITION = "pyg_direct/partitions/partition.py"
 METHODS = "pyg_direct/partitions/methods.py"
+OWNERS = "pyg_direct/ranks/owners.py"
 WRITE = "pyg_direct/partitions/write.py"
 REPORT = "pyg_direct/partitions/report.py"
 PART = "pyg_direct/partitions/part.py"
@@ -14,7 +15,10 @@ HOST_PARTS = "pyg_direct/ops/host/parts.py"
 OF_FILES = "pyg_direct/files/parts.py"
 ORDER = "pyg_direct/loading/order.py"
 
+SHARED_ROWS = "pyg_direct/loading/shared_rows.py"
+
 PARTED = "tests/unit/partitions/test_partition.py"
+SHARED = "tests/integration/test_shared_rows.py"
 
 FAULTS: list[Fault] = [
     Fault(
@@ -47,14 +51,14 @@ FAULTS: list[Fault] = [
     ),
     Fault(
         "parts are given that are not there",
-        METHODS,
+        OWNERS,
         "if low < 0 or high >= parts:",
         "if low < 0:",
         PARTED,
     ),
     Fault(
         "parts are given as floating-point numbers",
-        METHODS,
+        OWNERS,
         "part.is_floating_point() or part.is_complex()",
         "part.is_complex()",
         PARTED,
@@ -177,5 +181,19 @@ FAULTS: list[Fault] = [
         "at = at - first[p] - begin[p] + (np.cumsum(each) - each)[p]",
         "at = at - first[p] - begin[p]",
         PARTED,
+    ),
+    Fault(
+        "all rows that ranks share are the first rank's",
+        OWNERS,
+        "(part % world_size)",
+        "(part % 1)",
+        SHARED,
+    ),
+    Fault(
+        "quantized rows that ranks share are decoded by the factors of other rows",
+        SHARED_ROWS,
+        "decode(value, rows.get(name + SCALE, stored.scale))",
+        "decode(value, stored.scale if stored.scale.dim() == 1 else stored.scale[: len(value)])",
+        SHARED,
     ),
 ]

@@ -19,7 +19,7 @@ from pyg_direct.files.parts import EDGE_IDS, parted_graph
 from pyg_direct.loading.order import PartOrder
 from pyg_direct.ops.cpu import file_pages
 from pyg_direct.partitions import partition as partition_module
-from pyg_direct.partitions import source
+from pyg_direct.ranks import rows
 from tests.support.memory_maps import reads_alone
 
 
@@ -319,8 +319,8 @@ def test_a_missing_page_is_read_alone_while_rows_are_copied(
         seen.extend(reads_alone(torch.from_numpy(table)) for table in tables)
         copy(tables, *arguments)
 
-    copy = source.gather_of_parts
-    monkeypatch.setattr(source, "gather_of_parts", watched)
+    copy = rows.gather_of_parts
+    monkeypatch.setattr(rows, "gather_of_parts", watched)
     data = opened(DATA, tmp_path)
     batch = next(iter(pyg_direct.NeighborLoader(data, [4], torch.arange(50), batch_size=50)))
     assert torch.equal(batch.x, DATA.x[batch.n_id])

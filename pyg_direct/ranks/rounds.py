@@ -11,12 +11,9 @@ from collections import deque
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from time import monotonic
+from typing import Any
 
-from ..core.types import SampledGraph
-from ..ops.backend import Workspace
-from ..ranks.channel import CLOSED, IDLE, LEAVING, WORKING, Channel, ExchangeError, OtherRankError
-from ..sampling.hops import BatchInput, sample_window
-from .source import PartSource
+from .channel import CLOSED, IDLE, LEAVING, WORKING, Channel, ExchangeError, OtherRankError
 
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.001, 0.03  # that a rank waits for its next batch
 LINGER_SECONDS = 10.0  # how long a process that ends goes on answering ranks that make batches
@@ -25,9 +22,9 @@ LINGER_SECONDS = 10.0  # how long a process that ends goes on answering ranks th
 class _Request:
     """A batch that a producer thread waits for."""
 
-    def __init__(self, batch: BatchInput) -> None:
-        self.batch = batch
-        self.done: SimpleQueue[tuple[SampledGraph | None, str | None]] = SimpleQueue()
+    def __init__(self, asked: Any) -> None:
+        self.asked = asked
+        self.done: SimpleQueue[tuple[Any, str | None]] = SimpleQueue()
 
 
 class _Offer:
@@ -50,23 +47,16 @@ class Rounds:
     failed, with its text on all ranks.
 
     Args:
-        source: of hops and rows; only this thread calls it.
-        channel: of the source.
-        make_workspace: returns a new workspace for a batch of the whole graph.
-        hops: of the plan, the same on all ranks.
+        channel: to the other ranks; only this thread calls it.
+        make: makes some batches, given what was asked for of each, perhaps none; collective, as it
+            is called in every round in which any rank makes batches.
         window: most batches of this rank in a round.
     """
 
     def __init__(
-        self,
-        source: PartSource,
-        channel: Channel,
-        make_workspace: Callable[[], Workspace],
-        hops: int,
-        window: int,
+        self, channel: Channel, make: Callable[[list[Any]], list[Any]], window: int
     ) -> None:
-        self._source, self._channel, self._hops = source, channel, hops
-        self._works = [make_workspace() for _ in range(window)]
+        self._channel, self._make, self._window = channel, make, window
         self._requests: SimpleQueue[_Request | None] = SimpleQueue()
         self._offers: deque[_Offer] = deque()
         self._lock = threading.Lock()
@@ -90,15 +80,15 @@ class Rounds:
         weakref.finalize(self._thread, leaving.cancel).atexit = False
         self._thread.start()
 
-    def sample(self, batch: BatchInput) -> SampledGraph | None:
-        """Return a batch, whose rows are kept with its ids; None if a seed is not a node.
+    def made(self, asked: Any) -> Any:
+        """Return what `make` makes of one batch, in any thread but that of the rounds.
 
-        Waits for a round. In any thread but that of the rounds.
+        Waits for a round.
 
         Raises:
             ExchangeError: a rank has failed or is gone; the message has its text.
         """
-        request = _Request(batch)
+        request = _Request(asked)
         with self._lock:
             self._check()
             self._requests.put(request)
@@ -172,7 +162,7 @@ class Rounds:
             pause, leaving_at = SHORTEST_PAUSE, None
             others_work = True
             while True:
-                window += self._next_window(pause, len(self._works) - len(window))
+                window += self._next_window(pause, self._window - len(window))
                 if self._leaving and leaving_at is None:
                     raised = hasattr(sys, "last_value")
                     leaving_at = monotonic() + (0.0 if raised else LINGER_SECONDS)
@@ -249,13 +239,11 @@ class Rounds:
 
     def _round(self, window: list[_Request]) -> None:
         """Make the batches of a window, and take them out of it; the others do the same."""
-        batches = [request.batch for request in window]
-        made = sample_window(self._works[: len(batches)], batches, self._hops, source=self._source)
-        self._source.fetch([graph for graph in made if graph is not None])
+        made = self._make([request.asked for request in window])
         done = list(zip(window, made, strict=True))
         window.clear()
-        for request, graph in done:
-            request.done.put((graph, None))
+        for request, batch in done:
+            request.done.put((batch, None))
 
 
 def _no_more(problem: str) -> ExchangeError:

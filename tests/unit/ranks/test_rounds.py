@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from pyg_direct.partitions.rounds import Rounds
+from pyg_direct.ranks.rounds import Rounds
 
 NOTHING: Any = None
 
 
 @pytest.mark.parametrize(("together", "expected"), [(4, 4), (1, 1)])
 def test_a_round_waits_for_batches_that_come_together(together: int, expected: int) -> None:
-    rounds = Rounds(NOTHING, NOTHING, lambda: NOTHING, hops=1, window=4)
+    rounds = Rounds(NOTHING, lambda asked: asked, window=4)
     rounds.works_for(lambda: True, together)
     rounds._patience_seconds = 30.0
 
@@ -33,7 +33,7 @@ def test_a_round_waits_for_batches_that_come_together(together: int, expected: i
 
 
 def test_a_rank_whose_loop_pauses_keeps_nobody_waiting() -> None:
-    rounds = Rounds(NOTHING, NOTHING, lambda: NOTHING, hops=1, window=4)
+    rounds = Rounds(NOTHING, lambda asked: asked, window=4)
     rounds.works_for(lambda: False, 4)
     rounds._patience_seconds = 1e6
     assert rounds._next_window(0.001, 4) == []

@@ -1,0 +1,296 @@
+"""Rows of node attributes that ranks load in common: each by the rank that owns it."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch_geometric.data import Data, HeteroData
+
+from ..batch.gather import Gatherer, tables_in
+from ..batch.narrow import dtype_in_batch
+from ..batch.roles import KnownRoles
+from ..batch.sampled import NodesOfType
+from ..core.arguments import check_ids
+from ..core.config import resolve_device
+from ..core.ordered import OrderedTensor
+from ..core.parted import keep_rows
+from ..core.pyg import fields_of, stores_of
+from ..core.quantized import QuantizedTensor, decode
+from ..ops.backend import Backend
+from ..ops.devices import HOST
+from ..ops.host.parts import RowNumbers
+from ..ranks.batch_exchange import BatchExchange, Maker
+from ..ranks.channel import Channel
+from ..ranks.owners import Ints, check_parts, ranks_of
+from ..ranks.rows import (
+    AskedRows,
+    Blocks,
+    Ownership,
+    RowFetcher,
+    RowLayout,
+    RowTraffic,
+    as_bytes,
+    rows_of_blocks,
+)
+from ..ranks.split import HASH, Split
+from .site import Placing
+
+MOST_PARTS = 1024
+SCALE = " scale"  # behind the name of an attribute, of the factors of its rows
+
+
+class _Table(NamedTuple):
+    """Rows that travel: an attribute, or the factors of a quantized one."""
+
+    name: str
+    rows: Tensor
+    positions: Tensor | None  # at which of the rows each node is; None for its id
+
+    @property
+    def layout(self) -> RowLayout:
+        return RowLayout(self.rows.dtype, tuple(self.rows.shape[1:]))
+
+
+def tables_to_share(store: Any, roles: KnownRoles, key: Any) -> list[_Table]:
+    """Return what of the node attributes of a store travels: more than one number a node.
+
+    Labels and masks have one number a node, and all ranks have them. What no backend gathers, such
+    as tensors that ask for a gradient or NumPy's arrays, is read on each rank, too.
+    """
+    found, fields = list[_Table](), fields_of(store)
+    for attribute in roles.of(key, store).node:
+        value = fields[attribute.name]
+        if attribute.dim != 0 or not tables_in(value) or value.dim() < 2:
+            continue
+        positions = value.positions if isinstance(value, OrderedTensor) else None
+        stored = value.stored if isinstance(value, OrderedTensor) else value
+        if isinstance(stored, QuantizedTensor):
+            found.append(_Table(attribute.name, stored.stored, positions))
+            if stored.scale is not None and stored.scale.dim() == 2:
+                found.append(_Table(attribute.name + SCALE, stored.scale, positions))
+        else:
+            found.append(_Table(attribute.name, tables_in(stored)[0], positions))
+    return found
+
+
+class _OwnRows:
+    """The rows that this rank owns, for `RowFetcher`: each is read once for all that ask for it.
+
+    Args:
+        data: read anew for each round, so it may be changed in between, but not what its rows are.
+        backend: gathers.
+        formats: T x the rows that travel, by name.
+        rows: T x [N_t], the ids of all nodes.
+        traffic: counts.
+    """
+
+    def __init__(
+        self,
+        data: Any,
+        backend: Backend,
+        formats: Sequence[Mapping[str, RowLayout]],
+        rows: Sequence[Ints],
+        traffic: RowTraffic,
+    ) -> None:
+        self._data, self._backend, self._formats, self._traffic = data, backend, formats, traffic
+        self._roles = KnownRoles()
+        none = np.zeros(1, np.bool_)
+        self._numbers = [
+            RowNumbers(len(ids) if of_type else 0, ids, none)
+            for ids, of_type in zip(rows, formats, strict=True)
+        ]
+
+    def tables(self) -> None:
+        """Return None: this rank's own rows are read beside those that others ask for."""
+
+    def reading(self, t: int, owner: Ints, rows: Ints) -> Any:
+        """Return a context that does nothing: the rows are in memory then."""
+        return contextlib.nullcontext()
+
+    def answer(self, asked: Sequence[AskedRows]) -> list[Blocks]:
+        """Return the rows that each rank asks for."""
+        blocks: list[list[Any]] = [[] for _ in asked]
+        for t, numbers in enumerate(self._numbers):
+            of_ranks = [by_part[0][t] for by_part in asked]
+            one_part = [(ids, np.zeros(len(ids), np.int16)) for ids in of_ranks]
+            refs, (union,), _ = numbers.of_window(one_part)
+            tables = list(map(as_bytes, self._read(t, torch.from_numpy(union).long())))
+            self._traffic.loaded_rows += len(union) if tables else 0
+            for of_rank, ref in zip(blocks, refs, strict=True):
+                of_rank.append(rows_of_blocks(tables, ref))
+        return [[of_rank] for of_rank in blocks]
+
+    def _read(self, t: int, ids: Tensor) -> list[Tensor]:
+        """Return the rows of nodes of one type.
+
+        Raises:
+            ValueError: an attribute is not what it was when the ranks met.
+        """
+        formats = self._formats[t]
+        if not formats:
+            return []
+        key, _ = types_of(self._data)[t]
+        tables = tables_to_share(stores_of(self._data)[key], self._roles, key)
+        if {table.name: table.layout for table in tables} != formats:
+            raise ValueError(
+                f"The attributes {list(formats)} that ranks share rows of have changed since the "
+                f"loader was first iterated. Build a new loader over them on all ranks."
+            )
+        gatherer = Gatherer(self._backend)
+        at = {id(p): gatherer.rows(p, ids) for _, _, p in tables if p is not None}
+        return [
+            gatherer.rows(rows, ids if positions is None else at[id(positions)])
+            for _, rows, positions in tables
+        ]
+
+
+class RowsInCommon(BatchExchange):
+    """Exchanges the rows of node attributes with the other ranks of a step.
+
+    Args:
+        data: the graph.
+        split: among ranks.
+        feature_dtype: of narrow attributes in batches; see `Gatherer`.
+
+    Raises:
+        ValueError, TypeError: arguments that do not fit it.
+    """
+
+    def __init__(self, data: Any, split: Split, feature_dtype: torch.dtype | None) -> None:
+        super().__init__("rows that ranks share")
+        if not isinstance(data, (Data, HeteroData)):
+            raise ValueError(
+                "share_rows=True needs a Data or a HeteroData: a FeatureStore decides itself where "
+                "its rows come from."
+            )
+        self._data, self._feature_dtype = data, feature_dtype
+        self._roles = KnownRoles()
+        self._kinds = [kind for kind, _ in types_of(data)]
+        self._counts = [count for _, count in types_of(data)]
+        self._parts: list[Ints] | None = None
+        if isinstance(split.owners, str) and split.owners != HASH:
+            raise ValueError(
+                f"owners must be {HASH!r}, or a tensor with the part of each node (with node "
+                f"types, a dict of such), got {split.owners!r}."
+            )
+        if not isinstance(split.owners, str):
+            self._parts = check_parts(
+                split.owners, "owners", self._kinds, self._counts, MOST_PARTS, repr(HASH)
+            )
+            self.orders = ("proximity", "parts")
+        if not any(self._formats()):
+            raise ValueError(
+                "share_rows=True would have no effect: no node attribute is a dense tensor with "
+                "more than one number a node."
+            )
+
+    def _formats(self) -> list[dict[str, RowLayout]]:
+        stores = stores_of(self._data)
+        return [
+            {t.name: t.layout for t in tables_to_share(stores[kind], self._roles, kind)}
+            for kind in self._kinds
+        ]
+
+    def _maker(self, channel: Channel, sampler: Any, backend: Backend) -> Maker:
+        """See `BatchExchange`."""
+        formats = self._formats()
+        owners = ranks_of(self._parts, self._counts, channel.size)
+        traffic = RowTraffic()
+        dtype = np.int32 if max(self._counts) < 1 << 31 else np.int64
+        rows = [np.arange(count, dtype=dtype) for count in self._counts]
+        holder = _OwnRows(self._data, backend, formats, rows, traffic)
+        ownership = Ownership([[r] for r in range(channel.size)], owners, rows)
+        return Maker(RowFetcher(channel, ownership, formats, holder, traffic).fetch, traffic)
+
+    def _said(self) -> dict[str, str]:
+        parts = None if self._parts is None else b"".join(map(bytes, self._parts))
+        owners = HASH if parts is None else hashlib.sha256(parts).hexdigest()
+        return {"attributes": str(self._formats()), "nodes": str(self._counts), "owners": owners}
+
+    def _check_same(self, said: Sequence[Any]) -> None:
+        """See `BatchExchange`.
+
+        Raises:
+            ValueError: ranks have other rows, or other owners of them.
+        """
+        for rank, there in enumerate(said):
+            for name, here in said[0].items():
+                if there[name] != here:
+                    raise ValueError(
+                        f"share_rows=True needs the same {name} on all ranks: rank {rank} has "
+                        f"{there[name]}, and rank 0 {here}."
+                    )
+
+    def bring_rows(self, nodes: Mapping[Any, NodesOfType]) -> None:
+        """Fetch the rows of the nodes of one batch, and keep them with their ids.
+
+        Raises:
+            IndexError: an id that is none of a node.
+        """
+        ids = [nodes[kind].node if kind in nodes else None for kind in self._kinds]
+        for node, count in zip(ids, self._counts, strict=True):
+            if node is not None:
+                check_ids(node, count, "ids of a batch")
+        found = self.made([None if node is None else node.numpy() for node in ids])
+        stores = stores_of(self._data)
+        for kind, node, rows in zip(self._kinds, ids, found, strict=True):
+            if node is not None and rows:
+                keep_rows(node, self._in_batch(fields_of(stores[kind]), rows))
+
+    def _in_batch(self, given: Mapping[str, Any], rows: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return the rows of attributes as batches have them."""
+        made = {}
+        for name, value in rows.items():
+            if name.endswith(SCALE):
+                continue
+            attribute = given[name]
+            stored = attribute.stored if isinstance(attribute, OrderedTensor) else attribute
+            if isinstance(stored, QuantizedTensor):
+                value = decode(value, rows.get(name + SCALE, stored.scale))
+            made[name] = value.to(dtype_in_batch(attribute, self._feature_dtype))
+        return made
+
+    def part_of(self, node_type: Any, node: Tensor) -> Tensor:
+        """Return the part of each node, int64 [n]."""
+        assert self._parts is not None  # 'parts' is among `orders`
+        part = self._parts[self._kinds.index(node_type)]
+        return torch.from_numpy(part[node.numpy()]).to(torch.int64)
+
+
+def shared_rows(loader: Any, data: Any, placing: Placing) -> tuple[RowsInCommon, Placing]:
+    """Return what exchanges the rows of a `DirectLoader`'s batches, and where these are made then.
+
+    Raises:
+        ValueError, TypeError: arguments of the loader that do not fit it.
+    """
+    if loader._gives_whole_subgraphs:
+        raise ValueError(
+            f"share_rows=True cannot be used with {type(loader).__name__}: it is for "
+            f"NeighborLoader, LinkNeighborLoader and HGTLoader."
+        )
+    if loader._exchange is not None:
+        raise ValueError(
+            "share_rows=True cannot be used with a partitioned graph, whose ranks exchange rows "
+            "already. Leave it out."
+        )
+    device = resolve_device(placing.device)
+    if device not in (None, HOST):
+        raise ValueError(
+            f"device={str(device)!r}: batches are made on the CPU where ranks share rows. Leave it "
+            f"out, and move each batch by batch.to(device); or leave out share_rows=True."
+        )
+    exchange = RowsInCommon(data, loader._split, loader._feature_dtype)
+    return exchange, placing._replace(device=HOST)
+
+
+def types_of(data: Data | HeteroData) -> list[tuple[Any, int]]:
+    """Return the node types of a graph, [None] if it is homogeneous, and their numbers of nodes."""
+    if isinstance(data, HeteroData):
+        return [(kind, int(data[kind].num_nodes)) for kind in data.node_types]
+    return [(None, int(data.num_nodes or 0))]

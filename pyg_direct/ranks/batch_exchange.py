@@ -1,0 +1,183 @@
+"""What the loaders of several ranks exchange to make their batches: from meeting to ending."""
+
+from __future__ import annotations
+
+import pickle
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+import torch.distributed as dist
+from torch import Tensor
+
+from ..ops.backend import Backend
+from ..ops.devices import HOST
+from .channel import GROUP_DAYS, Channel, ExchangeError
+from .exchange import gathered, gathered_unless_failed
+from .rounds import Rounds
+from .rows import RowTraffic
+from .traffic import ExchangeTraffic
+
+WINDOW = 4  # batches of a rank whose requests travel together
+TIMEOUT_SECONDS = 300.0  # of one exchange, unless a loader has a timeout=
+MEETING_SECONDS = 300.0  # that ranks wait for each other, at least, before the first exchange
+
+
+class Maker(NamedTuple):
+    """Makes batches in the rounds of all ranks."""
+
+    make: Callable[[list[Any]], list[Any]]  # see `Rounds`
+    traffic: RowTraffic
+
+
+class BatchExchange:
+    """Makes batches, or parts of them, together with the other ranks; see `Rounds`.
+
+    Args:
+        name: what the loaders are over, for messages: "a loader over ...".
+    """
+
+    window = WINDOW
+    orders: tuple[str, ...] = ("proximity",)  # of seeds by name that there may be beside it
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._rounds: Rounds | None = None
+        self.channel: Channel | None = None
+        self._counted: RowTraffic | None = None
+
+    def _maker(self, channel: Channel, sampler: Any, backend: Backend) -> Maker:
+        """Return what makes batches; the ranks have met, and all of them call it.
+
+        Raises:
+            Exception: this rank cannot begin, which the others learn.
+        """
+        raise NotImplementedError
+
+    def _check_world_size(self, size: int) -> None:
+        """Raise a ValueError if so many ranks cannot work together, which all of them know."""
+
+    def _said(self) -> Any:
+        """Return what the ranks compare when they have met."""
+
+    def _check_same(self, said: Sequence[Any]) -> None:
+        """Raise a ValueError if what the ranks said differs in what must not, on all of them."""
+
+    def begin(self, sampler: Any, backend: Backend, group: Any, timeout_seconds: float) -> None:
+        """Begin an epoch; at the first one, meet the other ranks: collective then.
+
+        Args:
+            sampler: of the loader.
+            backend: of the loader.
+            group: the process group of the ranks, None for this process alone.
+            timeout_seconds: of one exchange; 0 for `TIMEOUT_SECONDS`.
+
+        Raises:
+            ValueError: so many ranks, or ranks with other data, cannot work together.
+            RuntimeError: another rank could not begin, or an earlier epoch has failed.
+            Exception: see `_maker`.
+        """
+        if self._rounds is not None:
+            self._rounds.check()
+            return
+        own = None
+        if group is not None and dist.get_world_size(group) > 1:
+            self._check_world_size(dist.get_world_size(group))
+            self._meet(group, max(timeout_seconds, MEETING_SECONDS))
+            own = dist.new_group(
+                dist.get_process_group_ranks(group),
+                timeout=timedelta(days=GROUP_DAYS),
+                backend="gloo",
+                use_local_synchronization=True,
+            )
+        channel = Channel(own, timeout_seconds or TIMEOUT_SECONDS)
+        maker, error = None, None
+        try:
+            maker = self._maker(channel, sampler, backend)
+        except Exception as caught:
+            error = caught
+        if own is not None:
+            self._check_same(gathered_unless_failed(self._said(), error, group, HOST))
+        elif error is not None:
+            raise error
+        assert maker is not None  # else there was an error
+        self._rounds = Rounds(channel, maker.make, WINDOW)
+        self.channel, self._counted = channel, maker.traffic
+        weakref.finalize(self, self._rounds.close).atexit = False
+        self._rounds.start()
+
+    def _meet(self, group: Any, seconds: float) -> None:
+        """Wait until all ranks are here, as making a group waits for ever for those that are not.
+
+        Raises:
+            RuntimeError: some are not, in time.
+        """
+        if dist.get_backend(group) != "gloo":  # whose wait cannot be given up
+            gathered(None, group, HOST)
+            return
+        try:
+            Channel(group, seconds).gather(b"")
+        except ExchangeError as error:
+            raise RuntimeError(
+                f"Not all ranks have begun to iterate a loader over {self._name}, as they must, "
+                f"whose loaders exchange hops and rows. {error}"
+            ) from error
+
+    def gathered(self, value: Any) -> list[Any]:
+        """Return the values of all ranks, by rank, once all have called it in their loops.
+
+        By the thread of the rounds, so that a rank that waits here learns of another's failure.
+
+        Raises:
+            ExchangeError: a rank has failed or is gone.
+        """
+        assert self._rounds is not None  # an epoch has begun
+        return [pickle.loads(found) for found in self._rounds.gather(pickle.dumps(value))]
+
+    def traffic(self) -> ExchangeTraffic:
+        """Return what was exchanged so far."""
+        if self.channel is None or self._counted is None:
+            return ExchangeTraffic()
+        return replace(self.channel.traffic(), **vars(self._counted))
+
+    def works_for(self, is_working: Callable[[], bool], together: int) -> None:
+        """See `Rounds.works_for`."""
+        if self._rounds is not None:
+            self._rounds.works_for(is_working, together)
+
+    def fail(self, error: BaseException) -> None:
+        """See `Rounds.fail`."""
+        if self._rounds is not None:
+            self._rounds.fail(error)
+
+    def made(self, asked: Any) -> Any:
+        """See `Rounds.made`.
+
+        Raises:
+            RuntimeError: no epoch was begun yet.
+        """
+        if self._rounds is None:
+            raise RuntimeError(
+                f"A loader over {self._name} meets the other ranks at its first iteration. Call "
+                f"iter(loader) on all of them before loader(positions)."
+            )
+        return self._rounds.made(asked)
+
+    def bring_rows(self, nodes: Mapping[Any, Any]) -> None:
+        """Keep the rows of a batch with its ids, unless they came with these.
+
+        Args:
+            nodes: of the batch, by type.
+        """
+
+    def part_of(self, node_type: Any, node: Tensor) -> Tensor:
+        """Return the part of each node, int64 [n]; only where 'parts' is among `orders`."""
+        raise NotImplementedError
+
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            f"A loader over {self._name} cannot be sent to another process, as it answers other "
+            f"ranks. Build it in the process of each rank."
+        )
