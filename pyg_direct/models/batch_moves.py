@@ -93,6 +93,29 @@ def _scatter(run: Any, known: Any, args: Any, kwargs: Any) -> Any:
     return scatter(run, known.name, bound(known.func, args, kwargs))
 
 
+def _index_put(run: Any, known: Any, args: Any, kwargs: Any) -> Any:
+    """Add rows up where a list says: the gradient of rows that were picked by ``x[list]``."""
+    given = bound(known.func, args, kwargs)
+    used = [(d, v) for d, v in enumerate(given["indices"]) if v is not None]
+    if not given["accumulate"] or len(used) != 1:
+        return None
+    ((dim, index),) = used
+    if index.dim() != 1 or index.dtype not in (torch.int32, torch.int64):
+        return None
+    rows = {"self": given["self"], "source": given["values"], "index": index, "dim": dim}
+    return scatter(run, "index_add", rows)
+
+
+def _expand(run: Any, known: Any, args: Any, kwargs: Any) -> Any:
+    """Return the value itself where no dimension grows, as in the backward of `index_add`."""
+    table, size = args[0], [*args[1]]
+    plain = not _has_rows(table, table.node.dim) if isinstance(table, TableTensor) else True
+    if plain or len(size) != table.dim():
+        return None
+    same = all(s in (-1, known) for s, known in zip(size, table.shape, strict=True))
+    return table.node if same else None
+
+
 def _one_list(run: Any, index: Tensor, shape: Any, dim: int) -> Tensor | None:
     """Return the row that each message goes to, if all its elements go to the same one."""
     if isinstance(index, TableTensor):
@@ -268,6 +291,7 @@ def _norm_backward(run: Any, known: Any, args: Any, kwargs: Any) -> Any:
 
 DEFERRED: dict[str, Callable[[Any, Any, Any, Any], Any]] = {
     **dict.fromkeys(FILLS, _fill), **dict.fromkeys(SCATTERS, _scatter),
+    "index_put": _index_put, "expand": _expand,
     "index_select": _index_select, "embedding": _embedding, "index": _index, "gather": _gather,
     "slice": _slice, "split": _split, "split_with_sizes": _split, "slice_backward": _slice_backward,
     "native_batch_norm": _norm, "native_batch_norm_backward": _norm_backward,

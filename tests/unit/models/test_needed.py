@@ -55,6 +55,13 @@ OPERATIONS = {
     "summed up twice": lambda g, x: x.index_add(0, INDEX, g[INDEX], alpha=2),
     "summed up by order": lambda g, x: scattered(x[SORTED], INDEX.flip(0)),
     "summed onto rows": lambda g, x: (x + 0).index_add(0, INDEX, x[INDEX]),
+    "put": lambda g, x: x.new_zeros(ROWS, COLUMNS).index_put((INDEX,), g[INDEX], accumulate=True),
+    "put onto rows": lambda g, x: (x + 0).index_put((SORTED,), x[INDEX], accumulate=True),
+    "put from the end": lambda g, x: x.new_zeros(ROWS, COLUMNS).index_put(
+        (INDEX - ROWS,), x[INDEX], accumulate=True
+    ),
+    "overwritten": lambda g, x: x.new_zeros(ROWS, COLUMNS).index_put((INDEX[:3],), x[4:7]),
+    "expanded": lambda g, x: x[INDEX].expand(-1, COLUMNS) + x[INDEX][:, :1].expand(12, COLUMNS),
     "summed by column": lambda g, x: x.new_zeros(ROWS, COLUMNS).scatter_add(
         0, (INDEX.view(-1, 1) + torch.arange(COLUMNS)) % ROWS, x[INDEX]
     ),
@@ -190,6 +197,20 @@ def test_gradients_of_weights_are_those_of_their_own_lists() -> None:
         rows = leave(out, 4) if ours else out[:4]
         assert len(run.lists.late) == (2 if ours else 0)
         found.append(torch.autograd.grad(rows.sin().sum(), weights)[0])
+    torch.testing.assert_close(*found)
+
+
+def test_layers_that_pick_rows_by_brackets_run_on_the_needed_ones() -> None:
+    found = []
+    for ours in (True, False):
+        run = BatchRun(torch.device("cpu"))
+        weight = torch.linspace(0, 1, 24).double().view(6, COLUMNS).requires_grad_()
+        x = run.enter(X.clone()) if ours else X
+        h = x @ weight.t()
+        out = x.new_zeros(ROWS, 6).index_add(0, SORTED, h[INDEX])
+        rows = leave(out, 4) if ours else out[:4]
+        found.append(torch.autograd.grad(rows.sin().sum(), weight)[0])
+        assert run.whole_calls == {}
     torch.testing.assert_close(*found)
 
 
