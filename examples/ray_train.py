@@ -1,9 +1,11 @@
 """Train under Ray Train, which starts the workers again after a crash, in the middle of an epoch.
 
     python examples/ray_train.py --storage /tmp/runs  # needs the extra `ray`
+    python examples/ray_train.py --storage /tmp/runs --parts parts  # that partitioned.py wrote
 
 Ray makes the process group, so `split_by_rank=True` is all that the loader needs. The reported
 checkpoint holds the state of the loader: a worker group of any size goes on with what was left.
+With `--parts`, each worker reads its own parts of a graph.
 """
 
 from __future__ import annotations
@@ -34,7 +36,11 @@ def train(config: dict[str, Any]) -> None:
 
     torch.manual_seed(config["seed"])
     torch.set_num_threads(1)
-    data = power_law_graph(config["num_nodes"], 10 * config["num_nodes"], seed=config["seed"])
+    data: Any
+    if config["parts"] is None:
+        data = power_law_graph(config["num_nodes"], 10 * config["num_nodes"], seed=config["seed"])
+    else:
+        data = pyg_direct.open(config["parts"])
     loader = pyg_direct.NeighborLoader(
         data,
         [10, 5],
@@ -90,6 +96,9 @@ def main(argv: list[str] | None = None) -> None:
     made.add_argument("--every", type=int, default=10, help="steps between two checkpoints")
     made.add_argument("--storage", type=Path, default=Path("runs"), help="for checkpoints")
     made.add_argument("--num-nodes", type=int, default=20_000, help="size of the generated graph")
+    made.add_argument(
+        "--parts", type=os.path.abspath, help="of a graph, in place of a generated one"
+    )
     made.add_argument("--kill-at", type=int, default=0, help="kill a worker after so many steps")
     args = made.parse_args(argv)
     root = str(Path(__file__).resolve().parents[1])

@@ -94,7 +94,8 @@ def test_real_graphs_in_parts_by_every_method(name: str, world_size: int, tmp_pa
         made = 0
         options = {**OPTIONS, "input_nodes": (kind, seeds) if kind else seeds}
         for fanouts in ([10, 5], [-1, 3]):
-            whole = NeighborLoader(data, fanouts, rank=rank, world_size=world_size, **options)
+            alone = NeighborLoader(data, fanouts, rank=rank, world_size=world_size, **options)
+            whole = list(alone)
             for path in paths.values():
                 parts = pyg_direct.open(path)
                 ours = NeighborLoader(parts, fanouts, split_by_rank=True, **options)
