@@ -144,11 +144,13 @@ def run_rank(spec: dict[str, Any]) -> None:
     os._exit(0)
 
 
-def measure(spec: dict[str, Any], quick: bool) -> list[dict[str, Any]]:
-    """Return what each rank measured."""
+def measure(
+    spec: dict[str, Any], quick: bool, module: str = "benchmarks.partitions", ranks: int = RANKS
+) -> list[dict[str, Any]]:
+    """Return what each rank measured, each a process of a benchmark with `--child`."""
     with tempfile.TemporaryDirectory() as meeting:
-        command = [*child.PYTHON, "-m", "benchmarks.partitions", "--child"]
-        specs = [{**spec, "meeting": f"{meeting}/file", "rank": rank} for rank in range(RANKS)]
+        command = [*child.PYTHON, "-m", module, "--child"]
+        specs = [{**spec, "meeting": f"{meeting}/file", "rank": rank} for rank in range(ranks)]
         processes = [
             child.start([*command, json.dumps(of_rank)], quick, stdout=subprocess.PIPE)
             for of_rank in specs
@@ -158,7 +160,7 @@ def measure(spec: dict[str, Any], quick: bool) -> list[dict[str, Any]]:
             assert process.stdout is not None
             lines = process.stdout.read().splitlines()
             if process.wait() != 0 or not lines:
-                raise RuntimeError(f"A rank of {RANKS} failed.")
+                raise RuntimeError(f"A rank of {ranks} failed.")
             read.append(json.loads(lines[-1]))
     return read
 

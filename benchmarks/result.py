@@ -69,6 +69,7 @@ COMMANDS = {
         Command("large_graphs", "benchmarks.large_graphs", "graphs in files of growing size"),
         Command("beyond_memory", "benchmarks.beyond_memory", "features of four times the memory"),
         Command("partitions", "benchmarks.partitions", "loading over parts that ranks exchange"),
+        Command("shared_rows", "benchmarks.shared_rows", "rows that ranks load in common"),
         Command("row_order", "benchmarks.row_order", "rows in files by expected visits"),
         Command(
             "parts_accuracy", "benchmarks.parts_accuracy", "accuracy with seeds of one part a batch"
