@@ -287,8 +287,7 @@ class Computer:
         messages: dict[Order, set[Node]] = {}
         for node in nodes:
             if isinstance(node, ScatterNode):
-                found = messages.setdefault(node.order, set())
-                found.update([] if node.product is not None else cone(node.inputs[1]))
+                messages.setdefault(node.order, set()).update(node.by_message())
         for order, own in messages.items():
             total += order.indptr * (sum(n.row_bytes for n in own) or 16)
         bounds, first = total.numpy(), 0

@@ -76,11 +76,10 @@ def _take(run: Any, table: TableTensor, dim: int, index: Tensor) -> Any:
     if isinstance(index, TableTensor):
         index = index.whole()
     index, rows = index.detach(), table.node.num_rows
-    if index.numel() > 0:
-        least, most = int(index.min()), int(index.max())
-        if least < -rows or most >= rows:
-            raise IndexError(f"index {most if most >= rows else least} is out of range: {rows}")
-        index = index % rows if least < 0 else index
+    _, least, most = run.computer.orders.narrowed(index)
+    if least < -rows or most >= rows:
+        raise IndexError(f"index {most if most >= rows else least} is out of range: {rows}")
+    index = index % rows if least < 0 else index
     size = list(table.shape)
     size[dim] = index.numel()
     run.computer.complete(table.node, narrow=True)

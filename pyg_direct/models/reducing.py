@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..core.lazy_tensor import RowTensor
+from ..ops.attention import can_sum_by_heads, sum_by_heads
 from ..ops.products import Adjacency, aggregate, can_aggregate, on_host
 from .orders import Order
 from .tables import ConstantTensor, FillNode, LeafNode, Node, OperationNode, RowSelection, TakeNode
@@ -32,61 +33,92 @@ class ScatterNode(Node):
     def __init__(self, base: Node, source: Node, order: Order, reduce: str, include: bool) -> None:
         super().__init__(base.meta, base.dim, (base, source))
         self.reduce, self.include, self.order = reduce, include, order
-        self.product: Callable[[int, int], Tensor] | None = None
+        self.product: Callable[[RowSelection], Tensor] | None = None
+        self.weight: Node | None = None  # of a product, where it is computed message by message
 
     def prepare(self) -> None:
         """Choose how rows are computed, once all that they are taken from is there."""
         self.product = self._product()
 
-    def _product(self) -> Callable[[int, int], Tensor] | None:
+    def _product(self) -> Callable[[RowSelection], Tensor] | None:
         """Return what computes some rows as a product of a sparse matrix with a table, or None.
 
         That is the sum of [weight x] gathered rows, or their largest or smallest, where the base is
-        0 and a row without messages gets 0.
+        0 and a row without messages gets 0; of rows by heads, that of weight and head x rows.
         """
         base = self.inputs[0]
         source: Any = self.inputs[1]
-        weight = None
-        if isinstance(source, OperationNode) and source.is_product():
+        weight = by_heads = None
+        if isinstance(source, OperationNode) and source.is_call_of(torch.ops.aten.mul.Tensor):
             pair = sorted(source.call[2], key=lambda v: isinstance(v, TakeNode))
-            if (
-                isinstance(pair[0], LeafNode)
-                and pair[0].meta.shape[1:] == (1,)
-                and pair[0].dim == 0
-            ):
-                weight, source = pair[0].table, pair[1]
+            both = all(isinstance(v, Node) for v in pair)
+            if both and pair[0].dim == 0 and pair[0].meta.shape[1:] == (*self.meta.shape[1:-1], 1):
+                if self.meta.dim() == 3:
+                    by_heads, source = pair
+                elif isinstance(pair[0], LeafNode):
+                    weight, source = pair[0].table, pair[1]
         table = source.inputs[0].table if isinstance(source, TakeNode) and source.inputs else None
         zero = isinstance(base, FillNode) and base.value == 0 and base.dim == 0
         kind = {"sum": "sum", "amax": "max", "amin": "min"}.get(self.reduce)
         if kind is None or table is None or not zero or (kind == "sum") != self.include:
             return None
         index = source.index.tensor if isinstance(source.index, ConstantTensor) else None
-        dtypes = {table.dtype, self.meta.dtype, self.meta.dtype if weight is None else weight.dtype}
+        other = weight if by_heads is None else by_heads.meta
+        dtypes = {table.dtype, self.meta.dtype, self.meta.dtype if other is None else other.dtype}
         fits = len(dtypes) == 1 and table.dtype in (torch.float32, torch.float64)
         if index is None or source.dim != 0 or not fits or not _is_plain(table):
             return None
-        weight = None if weight is None else weight.view(-1)
-        if not (on_host(table, index) and can_aggregate(table, weight, kind)):
+        if not on_host(table, index):
             return None
-        order = self.order
-        sources, factors = order.sorted(index), None if weight is None else order.sorted(weight)
+        if by_heads is not None:
+            if kind == "sum" and can_sum_by_heads(table.shape, table.dtype, table.device):
+                return self._sum_by_heads(table, index, by_heads)
+            return None
+        weight = None if weight is None else weight.view(-1)
+        if not can_aggregate(table, weight, kind):
+            return None
+        factors = None if weight is None else self.order.sorted(weight)
+        sources = self.order.sorted(index)
 
-        def rows(first: int, last: int) -> Tensor:
-            begin, end = order.span(first, last)
-            indptr = order.indptr[first : last + 1] - begin
-            part = None if factors is None else factors[begin:end]
-            matrix = Adjacency(indptr, sources[begin:end], table.size(0))
-            return aggregate(matrix, table, part, kind)
+        def product(rows: RowSelection) -> Tensor:
+            matrix, span = self._matrix(rows, sources, len(table))
+            return aggregate(matrix, table, None if factors is None else factors[span], kind)
 
-        return rows
+        return product
+
+    def _sum_by_heads(
+        self, table: Tensor, index: Tensor, weight: Node
+    ) -> Callable[[RowSelection], Tensor]:
+        sources, self.weight = self.order.sorted(index), weight
+
+        def product(rows: RowSelection) -> Tensor:
+            matrix, span = self._matrix(rows, sources, len(table))
+            values = weight.read(rows.messages(self.order, span.start, span.stop))
+            return sum_by_heads(matrix, None, table, values.squeeze(2))
+
+        return product
+
+    def _matrix(self, rows: RowSelection, sources: Tensor, num_sources: int) -> Any:
+        """Return the messages to a run of rows as a matrix, and where they are in the order."""
+        begin, end = self.order.span(rows.first, rows.last)
+        indptr = self.order.indptr[rows.first : rows.last + 1] - begin
+        return Adjacency(indptr, sources[begin:end], num_sources), slice(begin, end)
+
+    def by_message(self) -> list[Node]:
+        """Return the nodes that are computed for each message."""
+        if self.product is None:
+            return [] if self._counts() else cone(self.inputs[1])
+        return [] if self.weight is None else cone(self.weight)
 
     def compute(self, rows: RowSelection) -> Tensor:
         """Return a run of rows."""
         assert rows.index is None, "all rows are computed before some are taken by a list"
-        if self.product is not None:
-            return self.product(rows.first, rows.last)
+        if self.product is not None and not self._is_hub(rows):
+            return self.product(rows)
         base, source = self.inputs
         degree = self.order.indptr[rows.first : rows.last + 1].diff().to(rows.backend.device)
+        if self._counts():
+            return degree.to(self.meta.dtype)
         shape = [1] * self.meta.dim()
         shape[self.dim] = -1
         out = base.read(rows).clone()
@@ -108,9 +140,28 @@ class ScatterNode(Node):
         result: Tensor = out
         return result
 
+    def _counts(self) -> bool:
+        """Whether it tells how many messages there are to a row."""
+        base, source = self.inputs
+        if (
+            not isinstance(base, FillNode)
+            or not isinstance(source, FillNode)
+            or self.meta.dim() != 1
+        ):
+            return False
+        fits = self.reduce == "sum" and self.meta.dtype in (torch.float32, torch.float64)
+        return fits and base.value == 0 and source.value == 1
+
+    def _is_hub(self, rows: RowSelection) -> bool:
+        """Whether a row has so many messages that what they need is computed part by part."""
+        if self.weight is None or len(rows) > 1:
+            return False
+        begin, end = self.order.span(rows.first, rows.last)
+        return (end - begin) * sum(n.row_bytes for n in self.by_message()) > HUB_BYTES
+
     def release(self) -> None:
         """Let go of the edges."""
-        self.product = None
+        self.product = self.weight = None
         del self.order
 
     def described(self) -> list[Any]:

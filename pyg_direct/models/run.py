@@ -14,6 +14,7 @@ from ..core.private_torch import overload_of, schema_of, storage_of, to_copy, tr
 from ..ops.products import on_host
 from .computing import MANY_BYTES, Computer
 from .moving import FILLS, MOVES, SCATTERS, fill, scatter, seen
+from .projecting import projected_first
 from .rules import bound, keeps_rows, on_meta
 from .table_tensor import TableTensor, Token, plain_of, written
 from .tables import ConstantTensor, FillNode, LeafNode, Node, OperationNode, PickNode, meta_of
@@ -72,6 +73,7 @@ class Run:
         for tensor in changing:
             if isinstance(tensor, TableTensor) or tensor.layout != torch.strided:
                 continue
+            self.computer.orders.forget(storage_of(tensor))
             for reader in self._readers.pop(storage_of(tensor), ()):
                 name = "table" if isinstance(reader, LeafNode) else "tensor"
                 setattr(reader, name, getattr(reader, name).clone())
@@ -132,6 +134,8 @@ class Run:
         found = MOVES[name](self, given) if name in MOVES else None
         if found is None and name in SCATTERS:
             found = scatter(self, name, given)
+        if name in ("mm", "addmm"):
+            found = projected_first(self, args, kwargs)
         return found if found is not None else self.row_wise(func, args, kwargs)
 
     def row_wise(self, func: Any, args: Any, kwargs: Any) -> Any:

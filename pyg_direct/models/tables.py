@@ -197,11 +197,9 @@ class OperationNode(Node):
         self.call: Any = (apart, func, args, kwargs)
         self.costly = schema_of(func).name.split("::")[1] in COSTLY
 
-    def is_product(self) -> bool:
-        """Whether it multiplies two nodes, and is not computed yet."""
-        if self.call is None or self.call[1] is not torch.ops.aten.mul.Tensor:
-            return False
-        return all(isinstance(v, Node) for v in self.call[2])
+    def is_call_of(self, func: Any) -> bool:
+        """Whether it calls an operation, and is not computed yet."""
+        return self.call is not None and self.call[1] is func
 
     def compute(self, rows: RowSelection) -> Any:
         """Call the operation on some rows."""

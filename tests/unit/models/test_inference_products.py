@@ -1,0 +1,144 @@
+"""Inference without messages: sums by heads, products that come before sums, counts, lists."""
+
+import pytest
+import torch
+from models import OUT, WIDTH, assert_close, basic, forward, graph_inputs
+from torch import nn
+from torch_geometric.data import Data
+from torch_geometric.nn import GAT, GATv2Conv, GraphConv, GraphSAGE, SAGEConv, TransformerConv
+
+from pyg_direct import inference
+from pyg_direct.core.private_torch import storage_of
+from pyg_direct.models import computing, reducing
+from pyg_direct.models.orders import Orders
+
+
+@pytest.fixture
+def summed(monkeypatch) -> list[torch.Size]:
+    """Shapes of the tables whose rows are summed without messages, as that is done."""
+    made: list[torch.Size] = []
+
+    def noting(name, place):
+        original = getattr(reducing, name)
+        return lambda *given: (made.append(given[place].shape), original(*given))[1]
+
+    monkeypatch.setattr(reducing, "sum_by_heads", noting("sum_by_heads", 2))
+    monkeypatch.setattr(reducing, "aggregate", noting("aggregate", 1))
+    return made
+
+
+def check(model, inputs=None, **options):
+    inputs = inputs or graph_inputs()
+    found = inference(model, Data(**inputs), tuple(inputs), **options)
+    assert_close(found, forward(model, inputs))
+
+
+class One(nn.Module):
+    def __init__(self, conv) -> None:
+        super().__init__()
+        self.conv = conv
+
+    def forward(self, x, edge_index):
+        return self.conv(x, edge_index)
+
+
+BY_HEADS = {
+    "GAT": lambda: GAT(WIDTH, 8, 2, OUT, heads=2),
+    "no self-loops": lambda: GAT(WIDTH, 8, 2, OUT, heads=2, add_self_loops=False),
+    "GATv2Conv": lambda: One(GATv2Conv(WIDTH, 5, heads=3)),
+    "TransformerConv": lambda: One(TransformerConv(WIDTH, 5, heads=3)),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("kind", BY_HEADS)
+def test_attention_writes_no_messages(kind, dtype, summed, monkeypatch) -> None:
+    monkeypatch.setattr(computing, "BLOCK_BYTES", 4096)
+    inputs = graph_inputs()
+    inputs["x"] = inputs["x"].to(dtype)
+    check(BY_HEADS[kind]().to(dtype), inputs, num_workers=2)
+    assert {len(shape) for shape in summed} == {3}
+
+
+def test_messages_to_a_hub_are_computed_part_by_part(summed, monkeypatch) -> None:
+    inputs = graph_inputs()
+    inputs["edge_index"][1] = 5
+    monkeypatch.setattr(reducing, "HUB_BYTES", 1024)
+    monkeypatch.setattr(computing, "BLOCK_BYTES", 1024)
+    check(One(GATv2Conv(WIDTH, 5, heads=3, add_self_loops=False)), inputs)
+    assert len(summed) < len(inputs["x"])
+
+
+@pytest.mark.parametrize("aggr", ["mean", "sum"])
+@pytest.mark.parametrize(("out", "width"), [(WIDTH // 2, WIDTH // 2), (2 * WIDTH, WIDTH)])
+@pytest.mark.parametrize("kind", [SAGEConv, GraphConv])
+def test_the_shorter_rows_are_summed(kind, out, width, aggr, summed) -> None:
+    check(One(kind(WIDTH, out, aggr=aggr)))
+    assert {shape[1] for shape in summed} == {width}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_layers_of_any_dtype_with_fewer_columns(dtype) -> None:
+    inputs = graph_inputs()
+    model = basic(GraphSAGE)()
+    found = inference(model, Data(**inputs), tuple(inputs), dtype=dtype)
+    bound = 1e-5 if dtype == torch.float32 else 0.05
+    assert torch.allclose(found, forward(model, inputs), atol=bound)
+
+
+class Halved(nn.Module):
+    """Means that are used twice, once divided by something else than their number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.lin = GraphConv(WIDTH, WIDTH), nn.Linear(WIDTH, 3)
+
+    def forward(self, x, edge_index):
+        sums = x.new_zeros(x.shape).index_add(0, edge_index[1], x[edge_index[0]])
+        each = 1 + x.abs()
+        return self.lin(sums / each) + self.lin(sums / 2) + self.lin(sums) + sums[:, :3]
+
+
+def test_what_does_not_commute_is_computed_as_written() -> None:
+    check(Halved())
+
+
+class Turned(nn.Module):
+    """Layers between which the edges change in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = SAGEConv(WIDTH, WIDTH), SAGEConv(WIDTH, OUT)
+
+    def forward(self, x, edge_index):
+        edge_index = edge_index.clone()
+        x = self.first(x, edge_index)
+        edge_index.copy_(edge_index.flip(0).clone())
+        return self.second(x, edge_index)
+
+
+def test_edges_that_change_in_place() -> None:
+    check(Turned())
+
+
+def test_a_list_is_read_once_until_it_changes() -> None:
+    lists, index = Orders(), torch.tensor([[3, 1, 2], [0, 0, 7]])
+    first = lists.narrowed(index[0])
+    assert lists.narrowed(index[0]) is first
+    assert first.values.tolist() == [3, 1, 2]
+    assert (first.low, first.high) == (1, 3)
+    index[0, 1] = 9
+    lists.forget(storage_of(index))
+    assert lists.narrowed(index[0]).values.tolist() == [3, 9, 2]
+    assert lists.narrowed(index[1]).values.tolist() == [0, 0, 7]
+    assert lists.of(index[1], 8).indptr.tolist() == [0, 2, 2, 2, 2, 2, 2, 2, 3]
+    with pytest.raises(IndexError, match="names row 9, but there are 9 rows"):
+        lists.of(index[0], 9)
+
+
+def test_lists_in_the_memory_of_numpy_are_read_each_time() -> None:
+    array = torch.tensor([3, 1]).numpy().copy()
+    lists, index = Orders(), torch.from_numpy(array)
+    assert lists.narrowed(index).high == 3
+    array[0] = 8
+    assert lists.narrowed(index).high == 8
