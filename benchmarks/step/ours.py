@@ -24,8 +24,9 @@ Work = Callable[[], "dict[str, float] | None"]
 
 def graph_of(folder: Path) -> Data:
     """Return the graph that the parent has written."""
-    arrays = {path.stem: torch.from_numpy(np.load(path)) for path in sorted(folder.glob("*.npy"))}
-    return Data(**arrays)
+    files = sorted(folder.glob("*.npy"))
+    # Copied, as torch counts no writes to NumPy's memory, and users' tensors are its own.
+    return Data(**{path.stem: torch.from_numpy(np.load(path)).clone() for path in files})
 
 
 def model_of(spec: dict[str, Any], data: Data) -> torch.nn.Module:
@@ -75,7 +76,7 @@ def inference(spec: dict[str, Any], data: Data) -> Work:
     model = model_of(spec, data).eval()
 
     def layer_by_layer() -> None:
-        pyg_direct.inference(model, data)
+        pyg_direct.inference(model, data, num_workers=spec["threads"])
 
     @torch.no_grad()
     def whole() -> None:

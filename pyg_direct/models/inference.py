@@ -55,8 +55,8 @@ def inference(
 
     Numbers: a node's sum over its in-edges is taken in the order of the edges, whatever the block
     or the number of threads. Matrix products of torch may round differently for blocks of other
-    sizes, and PyG's full batch sums in another order: expect differences of 1e-6, relative to the
-    largest value.
+    sizes, a layer's product comes before its sums where that makes rows shorter, and PyG's full
+    batch sums in another order: expect differences of 1e-6, relative to the largest value.
 
     Args:
         model: a PyG model for whole graphs, with initialised parameters. Operations that need all
