@@ -107,7 +107,7 @@ class ScatterNode(Node):
     def by_message(self) -> list[Node]:
         """Return the nodes that are computed for each message."""
         if self.product is None:
-            return [] if self._counts() else cone(self.inputs[1])
+            return cone(self.inputs[1])
         return [] if self.weight is None else cone(self.weight)
 
     def compute(self, rows: RowSelection) -> Tensor:
