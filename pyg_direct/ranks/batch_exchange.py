@@ -24,6 +24,9 @@ WINDOW = 4  # batches of a rank whose requests travel together
 TIMEOUT_SECONDS = 300.0  # of one exchange, unless a loader has a timeout=
 MEETING_SECONDS = 300.0  # that ranks wait for each other, at least, before the first exchange
 
+_channels: weakref.WeakKeyDictionary[Any, list[Channel]] = weakref.WeakKeyDictionary()
+"""By process group of the user: the channels that loaders have had to its ranks."""
+
 
 class Maker(NamedTuple):
     """Makes batches in the rounds of all ranks."""
@@ -85,14 +88,10 @@ class BatchExchange:
         own = None
         if group is not None and dist.get_world_size(group) > 1:
             self._check_world_size(dist.get_world_size(group))
-            self._meet(group, max(timeout_seconds, MEETING_SECONDS))
-            own = dist.new_group(
-                dist.get_process_group_ranks(group),
-                timeout=timedelta(days=GROUP_DAYS),
-                backend="gloo",
-                use_local_synchronization=True,
-            )
+            own = self._group_for(group, max(timeout_seconds, MEETING_SECONDS))
         channel = Channel(own, timeout_seconds or TIMEOUT_SECONDS)
+        if own is not None:
+            _channels.setdefault(group, []).append(channel)
         maker, error = None, None
         try:
             maker = self._maker(channel, sampler, backend)
@@ -108,17 +107,43 @@ class BatchExchange:
         weakref.finalize(self, self._rounds.close).atexit = False
         self._rounds.start()
 
-    def _meet(self, group: Any, seconds: float) -> None:
-        """Wait until all ranks are here, as making a group waits for ever for those that are not.
+    def _group_for(self, group: Any, seconds: float) -> Any:
+        """Return a group of our own of the same ranks, once all of them are here.
+
+        It is one whose exchange has ended on all ranks, if there is any: each has threads and
+        connections, and ranks may build many loaders one after another.
+
+        Raises:
+            RuntimeError: some ranks are not here in time.
+        """
+        channels = _channels.get(group, [])
+        free = {channel.group.group_name: channel for channel in channels if channel.ended}
+        common = set.intersection(*map(set, self._meet(group, seconds, list(free))))
+        if common:
+            channel = free[min(common)]
+            channels.remove(channel)
+            return channel.group
+        return dist.new_group(
+            dist.get_process_group_ranks(group),
+            timeout=timedelta(days=GROUP_DAYS),
+            backend="gloo",
+            use_local_synchronization=True,
+        )
+
+    def _meet(self, group: Any, seconds: float, value: Any) -> list[Any]:
+        """Return the values of all ranks, by rank, once all are here.
+
+        Making a group would wait for ever for those that are not.
 
         Raises:
             RuntimeError: some are not, in time.
         """
         if dist.get_backend(group) != "gloo":  # whose wait cannot be given up
-            gathered(None, group, HOST)
-            return
+            return gathered(value, group, HOST)
         try:
-            Channel(group, seconds).gather(b"")
+            return [
+                pickle.loads(said) for said in Channel(group, seconds).gather(pickle.dumps(value))
+            ]
         except ExchangeError as error:
             raise RuntimeError(
                 f"Not all ranks have begun to iterate a loader over {self._name}, as they must, "

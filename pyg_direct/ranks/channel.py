@@ -88,7 +88,8 @@ class Channel:
     """
 
     def __init__(self, group: Any, timeout_seconds: float) -> None:
-        self._group, self._timeout_seconds = group, timeout_seconds
+        self.group, self._timeout_seconds = group, timeout_seconds
+        self.ended = False  # on all ranks at the same collective, so that the group is free
         self.rank, self.size = 0, 1
         if group is not None:
             self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
@@ -202,13 +203,13 @@ class Channel:
     def _all_to_all(
         self, came: npt.NDArray[Any], given: npt.NDArray[Any], coming: Any, sizes: Any
     ) -> None:
-        if self._group is None:
+        if self.group is None:
             came[...] = given
             return
         start = perf_counter()
         tensors = [torch.from_numpy(array) for array in (came, given)]
         work: Any = dist.all_to_all_single(
-            tensors[0], tensors[1], list(coming), list(sizes), group=self._group, async_op=True
+            tensors[0], tensors[1], list(coming), list(sizes), group=self.group, async_op=True
         )
         self._wait(work, monotonic() + self._timeout_seconds)
         # Gloo's own thread may hold both a moment longer. If that made it free the arrays while the

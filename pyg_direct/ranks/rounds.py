@@ -174,6 +174,7 @@ class Rounds:
                     problem = f"Rank {statuses.index(LEAVING)} has ended its program."
                     return
                 if all(status == CLOSED for status in statuses):
+                    self._channel.ended = True
                     return
                 others_work = WORKING in statuses
                 if offer is not None and all(word.offers for word in every):

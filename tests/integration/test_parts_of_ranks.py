@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -254,6 +255,27 @@ def test_an_epoch_that_another_rank_cannot_begin_is_refused_at_once(tmp_path: Pa
     assert (first, second) == (26, 13)
     assert "Rank 1 has no such loader any more" in text
     assert "Build it anew on all ranks" in text
+
+
+def test_loaders_one_after_another_take_no_more_groups(tmp_path: Path) -> None:
+    path = partitioned(tmp_path, 2)[0]
+
+    def loop(rank: int) -> tuple[set[str], list[int]]:
+        groups, made = set(), []
+        for _ in range(3):
+            loader = NeighborLoader(pyg_direct.open(path), [4], split_by_rank=True, **OPTIONS)
+            made.append(len(list(loader)))
+            groups.add(loader._exchange.channel.group.group_name)
+            del loader
+            gc.collect()
+            while any(thread.name == "pyg_direct-exchange" for thread in threading.enumerate()):
+                time.sleep(0.01)  # until the other rank has dropped its loader
+            dist.barrier()
+        return groups, made
+
+    for groups, made in run_ranks(2, loop, tmp_path):
+        assert len(groups) == 1
+        assert made == [13, 13, 13]
 
 
 def test_a_rank_that_does_not_come_is_told(tmp_path: Path) -> None:
