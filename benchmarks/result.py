@@ -60,6 +60,7 @@ COMMANDS = {
         Command(
             "step", "benchmarks.step.run", "steps and inference against DGL, memory kept or not"
         ),
+        Command("reuse", "benchmarks.reuse.run", "rows of the first layer from earlier steps"),
         Command("orders", "benchmarks.training.orders", "accuracy by order of the fan-outs"),
         Command("stats_cost", "benchmarks.stats_cost", "what the statistics of a loader cost"),
         Command("plan_accuracy", "benchmarks.plan_accuracy", "how far plans are off"),

@@ -1,0 +1,1 @@
+"""Reuse of first-layer rows."""

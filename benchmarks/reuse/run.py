@@ -1,0 +1,284 @@
+"""Training that reuses rows of the first layer: what a step saves, and what models learn.
+
+NeutronOrch (Ai et al., PVLDB 17(8)) and DistGNN-MB (Vasimuddin et al., arXiv 2211.06385) reuse rows
+of hot nodes for a bounded number of steps. Here rows are those that earlier steps computed.
+
+    python -m benchmarks reuse
+"""
+
+from __future__ import annotations
+
+from time import process_time
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import pyg_direct
+from benchmarks import result
+from benchmarks.labor.graphs import community_graph, graph
+from benchmarks.reuse.rows import Reuse, with_reuse
+from benchmarks.statistics import compare
+from examples.training import make_sage
+
+TITLE = "Reuse of first-layer rows"
+MASKS = ("val_mask", "test_mask")
+
+
+class Case(NamedTuple):
+    """A graph and how to train on it."""
+
+    name: str
+    nodes: int
+    batch_size: int
+    hidden: int
+    epochs: int = 0
+    lr: float = 0.003
+
+
+FANOUTS = [15, 10, 5]
+STEPS = [Case("debian", 0, 1024, 128), Case("community", 200_000, 1024, 128)]
+LEARNING = [Case("debian", 0, 1024, 64, 5, 0.01), Case("community", 50_000, 256, 64, 1)]
+FEWER = [15, 10, 2]  # what a user may do instead
+QUICK = Case("community", 2_000, 64, 16, 2)
+COLUMNS, DEGREE = 100, 25  # of the community graph
+REFRESHED = 0.1
+BELOW = 0.01  # how far the accuracy that is waited for lies below the last one of fresh rows
+SEEDS = 5
+ROUNDS = {"debian": 74, "community": 20}
+SHARES = (0.05, 0.1, 0.2, 0.4, 1.0)
+KINDS: dict[str, dict[str, float] | None] = {
+    "fresh": None,
+    "20 %, staleness 0, none": {"share": 0.2, "staleness": 0},
+    "20 %, staleness 0, refresh": {"share": 0.2, "staleness": 0, "refresh": REFRESHED},
+    "20 %, staleness 16, none": {"share": 0.2, "staleness": 16},
+    "20 %, staleness 16, refresh": {"share": 0.2, "staleness": 16, "refresh": REFRESHED},
+    "all, staleness 16, none": {"share": 1.0, "staleness": 16},
+    "fresh, fewer": {"fewer": 1.0},
+}
+
+
+def data_of(case: Case) -> Any:
+    """Return a graph, and the visits of its nodes."""
+    if case.name == "debian":
+        data = graph("debian", None, False)
+    else:
+        data = community_graph(case.nodes, DEGREE * case.nodes, COLUMNS)
+    loader = pyg_direct.NeighborLoader(data, FANOUTS, data.train_mask, batch_size=case.batch_size)
+    return data, pyg_direct.expected_visits(loader)
+
+
+class Training:
+    """A model and its loader.
+
+    Args:
+        options: of the reuse; None for none.
+    """
+
+    def __init__(
+        self, case: Case, data: Any, visits: Tensor, options: dict[str, float] | None, seed: int
+    ) -> None:
+        torch.manual_seed(seed)
+        fanouts = FEWER if options is not None and "fewer" in options else FANOUTS
+        self.loader = pyg_direct.NeighborLoader(
+            data, fanouts, data.train_mask, batch_size=case.batch_size, shuffle=True, seed=seed,
+            device="cpu", prefetch=0,
+        )  # fmt: skip
+        self.plain = make_sage(data, int(data.y.max()) + 1, case.hidden, len(FANOUTS))
+        self.model = pyg_direct.accelerate(self.plain, self.loader, certify=False)
+        self.optimizer = torch.optim.Adam(self.plain.parameters(), lr=case.lr)
+        self.reuse: Reuse | None = None
+        self._batches: Any = None
+        if options is not None and "share" in options:
+            hot = torch.zeros(data.num_nodes, dtype=torch.bool)
+            hot[visits.topk(int(options["share"] * data.num_nodes)).indices] = True
+            self.reuse = Reuse(hot, int(options["staleness"]), options.get("refresh", 0.0), seed)
+            with_reuse(self.loader, self.model, self.reuse)
+
+    def step(self) -> dict[str, float] | None:
+        """Load a batch and train on it; return what that took, None at the end of an epoch."""
+        begin = process_time()
+        if self._batches is None:
+            self._batches = iter(self.loader)
+            self.model.train()
+        batch = next(self._batches, None)
+        if batch is None:
+            self._batches = None
+            return None
+        table_rows = 0
+        if self.reuse is not None:
+            of_batch = self.reuse.current = self.reuse.batches.popleft()
+            table_rows = len(of_batch.fresh) + len(of_batch.reused_ids)
+        self.optimizer.zero_grad()
+        out = self.model(batch.x, batch.edge_index)[: batch.batch_size]
+        F.cross_entropy(out, batch.y[: batch.batch_size]).backward()
+        self.optimizer.step()
+        hidden = self.plain.hidden_channels
+        return {
+            "cpu_seconds": process_time() - begin,
+            "rows": len(batch.x),
+            "edges": batch.edge_index.size(1),
+            "bytes": 4 * (batch.x.numel() + table_rows * hidden),
+        }
+
+
+def steps(case: Case, rounds: int) -> list[dict[str, Any]]:
+    """Measure steps with each share of nodes in the table, in turn; the first half is left out."""
+    data, visits = data_of(case)
+    kinds: dict[str, Any] = {"none": None, "none, fewer": {"fewer": 1.0}}
+    kinds.update({f"{s:.0%}": {"share": s, "staleness": 16} for s in SHARES})
+    ways = {name: Training(case, data, visits, given, 0) for name, given in kinds.items()}
+    found: dict[str, list[dict[str, float]]] = {name: [] for name in ways}
+    for turn in range(rounds):
+        names = [*ways][turn % len(ways) :] + [*ways][: turn % len(ways)]
+        for name in names:
+            took = ways[name].step() or ways[name].step()
+            assert took is not None
+            found[name].append(took)
+    rows = []
+    for name, way in ways.items():
+        later = found[name][rounds // 2 :]
+        row: dict[str, Any] = {"graph": case.name, "share": name}
+        row |= {key: float(np.median([took[key] for took in later])) for key in later[0]}
+        ratios = [
+            took["cpu_seconds"] / plain["cpu_seconds"]
+            for took, plain in zip(later, found["none"][rounds // 2 :], strict=True)
+        ]
+        row["ratio"] = float(np.median(ratios))
+        reuse = way.reuse
+        row["reused"] = 0.0 if reuse is None else reuse.reused / reuse.frontier
+        row["age"] = 0.0 if reuse is None else reuse.ages / max(1, reuse.reused)
+        row["oldest"] = 0 if reuse is None else reuse.oldest
+        rows.append(row)
+        print(row, flush=True)
+    return rows
+
+
+def learn(case: Case, data: Any, visits: Tensor, kind: str, seed: int) -> list[list[float]]:
+    """Train once; return for each epoch CPU-seconds until then and the accuracies by `MASKS`."""
+    training = Training(case, data, visits, KINDS[kind], seed)
+    seconds, curve = 0.0, []
+    for _ in range(case.epochs):
+        while (took := training.step()) is not None:
+            seconds += took["cpu_seconds"]
+        training.plain.eval()
+        with torch.no_grad():
+            hits = training.plain(data.x, data.edge_index).argmax(1) == data.y
+        curve.append([seconds, *(float(hits[data[m]].float().mean()) for m in MASKS)])
+    print(case.name, kind, seed, [f"{s:.1f} {v:.4f} {t:.4f}" for s, v, t in curve], flush=True)
+    return curve
+
+
+def accuracies(case: Case, seeds: int) -> dict[str, Any]:
+    """Train all kinds with several seeds; compare accuracies, and CPU-seconds to the same one."""
+    data, visits = data_of(case)
+    curves: dict[str, list[Any]] = {kind: [] for kind in KINDS}
+    for seed in range(seeds):
+        for kind in KINDS:
+            curves[kind].append(learn(case, data, visits, kind, seed))
+    return compared(case, curves)
+
+
+def compared(case: Case, curves: dict[str, list[Any]]) -> dict[str, Any]:
+    """Compare the kinds with fresh rows.
+
+    Args:
+        case: that was trained.
+        curves: by kind and seed, for each epoch CPU-seconds until then, validation and test
+            accuracy.
+    """
+    last = {kind: [curve[-1][2] for curve in runs] for kind, runs in curves.items()}
+    target = float(np.mean([curve[-1][1] for curve in curves["fresh"]])) - BELOW
+    rows = {}
+    for kind, runs in curves.items():
+        seconds = [next((s for s, v, _ in curve if v >= target), None) for curve in runs]
+        reached = [s for s in seconds if s is not None]
+        rows[kind] = {
+            **({} if kind == "fresh" else compare(last, kind, "fresh")),
+            "accuracy": last[kind],
+            "seconds_an_epoch": float(np.median([curve[-1][0] / len(curve) for curve in runs])),
+            "seconds_to_target": float(np.median(reached)) if len(reached) == len(runs) else None,
+            "curves": runs,
+        }
+    return {"graph": case.name, **case._asdict(), "target": target, "kinds": rows}
+
+
+def sections(found: dict[str, Any]) -> list[str]:
+    """Return the report."""
+    head = [
+        "graph",
+        "nodes in the table",
+        "reused",
+        "age",
+        "rows",
+        "edges",
+        "MB",
+        "CPU ms",
+        "ratio",
+    ]
+    rows = [
+        [
+            row["graph"], row["share"], f"{row['reused']:.0%}",
+            f"{row['age']:.1f}, at most {row['oldest']}", f"{row['rows']:,.0f}",
+            f"{row['edges']:,.0f}", f"{row['bytes'] / 1e6:.1f}", f"{1e3 * row['cpu_seconds']:.0f}",
+            f"{row['ratio']:.2f}",
+        ]
+        for row in found["steps"]
+    ]  # fmt: skip
+    lines = [
+        "",
+        f"A step (loading, forward, backward, optimizer) of a GraphSAGE of three layers, fan-outs "
+        f"{FANOUTS}, staleness 16, {found['threads']} thread; *fewer* has fan-outs {FEWER} and no "
+        f"table. Nodes with the most expected visits have rows in the table; *reused* is the share "
+        f"of the nodes that the last hop would expand. MB are those of features, and of rows read "
+        f"from or written to the table. CPU time of the process, kinds in turn; medians of the "
+        f"second half of the steps, ratios to the step without a table of the same turn.",
+        "",
+        *result.table(head, rows),
+    ]
+    for case in found["learning"]:
+        lines += ["", *_learned(case)]
+    return lines
+
+
+def _learned(case: dict[str, Any]) -> list[str]:
+    fresh = case["kinds"]["fresh"]
+    rows = []
+    for kind, row in case["kinds"].items():
+        to = row["seconds_to_target"]
+        values = row["accuracy"]
+        cells = [kind, f"{100 * np.mean(values):.2f} ± {100 * np.std(values, ddof=1):.2f}"]
+        other = kind != "fresh"
+        cells += [f"{100 * row['difference']:+.2f}", f"{row['p_value']:.2f}"] if other else ["", ""]
+        cells += [f"{row['seconds_an_epoch']:.1f}", "never" if to is None else f"{to:.1f}"]
+        rows.append(cells)
+    head = ["rows", "test accuracy, %", "difference", "p", "CPU-seconds an epoch", "to the target"]
+    return [
+        f"`{case['graph']}`, {case['hidden']} hidden columns, batches of {case['batch_size']}, "
+        f"{case['epochs']} epochs, {len(fresh['accuracy'])} seeds; p of a permutation test against "
+        f"fresh rows. At staleness 0 rows are computed in the step, and their gradients are those "
+        f"of reused ones: *none*, or *refresh*, where a share of {REFRESHED:.0%} gets one, divided "
+        f"by the share. The target is a validation accuracy of {case['target']:.3f}: {BELOW} below "
+        f"that of fresh rows in the end.",
+        "",
+        *result.table(head, rows),
+    ]
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Measure, and write the results."""
+    args = result.parser(__doc__).parse_args(argv)
+    torch.set_num_threads(1)
+    found = result.new_result("reuse", args.quick, threads=1, steps=[], learning=[])
+    for case in [QUICK] if args.quick else STEPS:
+        found["steps"] += steps(case, 6 if args.quick else ROUNDS[case.name])
+    for case in [QUICK] if args.quick else LEARNING:
+        found["learning"].append(accuracies(case, 2 if args.quick else SEEDS))
+        result.write(found, args.out)
+    print(result.write(found, args.out))
+
+
+if __name__ == "__main__":
+    main()
