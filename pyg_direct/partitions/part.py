@@ -94,7 +94,7 @@ class Part:
         picks = self._work.draw(hop, frontier, key)
         counts, position = picks.counts.numpy(), picks.position
         assert position is not None  # `draw` gives positions
-        ends = self.edges_of_relations(counts, [len(rows) for rows, _ in items])
+        ends = edge_ends(counts, [len(node[t]) for t in self._csc.dst_type.tolist()])
         edge, columns = new_array((len(position),), self._edge_dtype), list[Bytes]()
         for r, (first, last) in enumerate(pairwise(ends)):
             at, base = position.numpy()[first:last], int(self._csc.edge_base[r])
@@ -125,15 +125,6 @@ class Part:
         if not large:
             return contextlib.nullcontext()
         return self._pages.reading(large, rows[owner == self._number].astype(np.int64))
-
-    def edges_of_relations(self, counts: Ints, sizes: Sequence[int]) -> list[int]:
-        """Return where the edges of each relation begin among those drawn, and where they end.
-
-        Args:
-            counts: [items], edges of each item.
-            sizes: T numbers of frontier nodes.
-        """
-        return edge_ends(counts, [sizes[t] for t in self._csc.dst_type.tolist()])
 
 
 def edge_ends(counts: Ints, items: Sequence[int]) -> list[int]:

@@ -52,7 +52,7 @@ class PartSource:
     def __init__(
         self, graph: PartedGraph, channel: Channel, backend: Backend, plan: SamplingPlan
     ) -> None:
-        self._graph, self._channel, self._fanouts = graph, channel, plan.fanouts
+        self._graph, self._channel = graph, channel
         self._parts_of = [
             list(range(r, graph.num_parts, channel.size)) for r in range(channel.size)
         ]
