@@ -60,6 +60,7 @@ class Exchange(BatchExchange):
         graph: the partition.
     """
 
+    _travels = False  # a sampler that is sent has nothing to sample from
     orders = ("parts",)
 
     def __init__(self, graph: PartedGraph) -> None:

@@ -43,6 +43,7 @@ class BatchExchange:
     """
 
     window = WINDOW
+    _travels = True  # to other processes, before ranks have met
     orders: tuple[str, ...] = ("proximity",)  # of seeds by name that there may be beside it
 
     def __init__(self, name: str) -> None:
@@ -201,8 +202,15 @@ class BatchExchange:
         """Return the part of each node, int64 [n]; only where 'parts' is among `orders`."""
         raise NotImplementedError
 
-    def __reduce__(self) -> Any:
-        raise TypeError(
-            f"A loader over {self._name} cannot be sent to another process, as it answers other "
-            f"ranks. Build it in the process of each rank."
-        )
+    def __getstate__(self) -> dict[str, Any]:
+        """Refuse to be copied or sent to another process once ranks have met.
+
+        Raises:
+            TypeError: they have, or such a loader never can.
+        """
+        if self._rounds is not None or not self._travels:
+            raise TypeError(
+                f"A loader over {self._name} cannot be copied or sent to another process, as it "
+                f"answers other ranks. Build it in the process of each rank."
+            )
+        return self.__dict__

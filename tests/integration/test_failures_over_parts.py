@@ -1,4 +1,4 @@
-"""Ranks over parts of which one fails, stops or pauses, many times and at random moments.
+"""Ranks over parts, or that share rows, of which one fails, stops or pauses at random moments.
 
 PYG_DIRECT_FAILURES=20 tries each event 20 times in place of 2, which takes some minutes.
 """
@@ -35,20 +35,26 @@ OPTIONS: dict[str, Any] = {"batch_size": 16, "seed": 4, "shuffle": True, "split_
 BATCHES = 13  # of a rank in an epoch
 
 
-@pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture(scope="module", params=["parts", "whole"])
+def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return where a graph is saved: in parts, or whole, for ranks that share rows."""
     generator = torch.Generator().manual_seed(0)
     data = Data(
         x=torch.randn(400, 12, generator=generator),
         edge_index=torch.randint(400, (2, 4000), generator=generator),
     )
-    folder = tmp_path_factory.mktemp("partition") / "parts"
-    pyg_direct.partition(data, folder, 2, "ldg")
+    folder = tmp_path_factory.mktemp("graph") / request.param
+    if request.param == "parts":
+        pyg_direct.partition(data, folder, 2, "ldg")
+    else:
+        pyg_direct.save(data, folder)
     return folder
 
 
 def loader_of(path: Path, seconds: float, **options: Any) -> Any:
-    return NeighborLoader(pyg_direct.open(path), [4, 3], timeout=seconds, **OPTIONS, **options)
+    rows = {"share_rows": True} if path.name == "whole" else {}
+    data, options = pyg_direct.open(path), {**OPTIONS, **rows, **options}
+    return NeighborLoader(data, [4, 3], timeout=seconds, **options)
 
 
 def endless(loader: Any, seconds: float = 60.0) -> Iterator[Any]:

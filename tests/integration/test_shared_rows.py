@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import time
 from pathlib import Path
@@ -13,7 +14,9 @@ import torch
 import torch.distributed as dist
 from graphs import assert_same_batch, papers_and_authors, remote_stores
 from rank_processes import run_ranks
+from torch.nn.functional import cross_entropy
 from torch_geometric.data import Data, HeteroData
+from torch_geometric.nn import GraphSAGE
 
 import pyg_direct
 from pyg_direct import HGTLoader, LinkNeighborLoader, NeighborLoader, QuantizedTensor
@@ -61,6 +64,7 @@ def loaders_of(data: Data, typed: HeteroData, path: Path, shares: bool, **split:
         return {"share_rows": True, "owners": owners} if shares else {}
 
     rows: dict[str, Any] = {"share_rows": True} if shares else {}
+    of_types = {kind: torch.arange(typed[kind].num_nodes) % 3 for kind in typed.node_types}
     return {
         "node": NeighborLoader(data, [4, 3], **options, **owned(OWNERS)),
         "threads": NeighborLoader(data, [-1, 3], num_workers=2, **options, **rows),
@@ -73,7 +77,7 @@ def loaders_of(data: Data, typed: HeteroData, path: Path, shares: bool, **split:
         ),
         "link": LinkNeighborLoader(data, [3], links, neg_sampling="binary", **options, **rows),
         "typed": NeighborLoader(typed, [3, 2], "author", tail="uneven", **options, **rows),
-        "hgt": HGTLoader(typed, [8, 8], "author", tail="drop", **options, **rows),
+        "hgt": HGTLoader(typed, [8, 8], "author", tail="drop", **options, **owned(of_types)),
         "opened": NeighborLoader(pyg_direct.open(path), [4, 3], **options, **rows),
         "quantized": NeighborLoader(
             quantized(data), [4], feature_dtype=torch.bfloat16, **options, **rows
@@ -161,6 +165,47 @@ def test_ranks_whose_loops_differ_answer_each_other(tmp_path: Path) -> None:
         return steps
 
     assert run_ranks(2, on_rank, tmp_path) == [[13, 13, 13], [2, 13, 13]]
+
+
+def test_ddp_of_an_accelerated_model_learns_the_same(tmp_path: Path) -> None:
+    def on_rank(rank: int) -> list[list[float]]:
+        losses = []
+        for rows in ({}, {"share_rows": True}):
+            torch.manual_seed(0)
+            options = {**OPTIONS, **rows}
+            loader = NeighborLoader(DATA, [4, 3], num_workers=2, split_by_rank=True, **options)
+            model = pyg_direct.accelerate(GraphSAGE(12, 8, 2, 3), loader)
+            ddp = torch.nn.parallel.DistributedDataParallel(model)
+            optimizer = torch.optim.Adam(ddp.parameters(), lr=0.01)
+            found = []
+            for _ in range(2):
+                for batch in loader:
+                    optimizer.zero_grad()
+                    out = ddp(batch.x, batch.edge_index)[: batch.batch_size]
+                    loss = cross_entropy(out, batch.y[: batch.batch_size])
+                    loss.backward()
+                    optimizer.step()
+                    found.append(float(loss.detach()))
+            losses.append(found)
+        return losses
+
+    for alone, in_common in run_ranks(2, on_rank, tmp_path):
+        assert len(alone) == 2 * 13
+        assert alone == pytest.approx(in_common, rel=1e-3)
+
+
+def test_a_loader_can_be_sent_to_a_process_until_ranks_have_met(tmp_path: Path) -> None:
+    def on_rank(rank: int) -> str:
+        loader = NeighborLoader(DATA, [4], split_by_rank=True, share_rows=True, **OPTIONS)
+        sent = pickle.loads(pickle.dumps(loader))
+        for one, other in zip(loader, sent, strict=True):
+            assert_same_batch(one, other)
+        with pytest.raises(TypeError) as caught:
+            pickle.dumps(loader)
+        return str(caught.value)
+
+    for text in run_ranks(2, on_rank, tmp_path):
+        assert "cannot be copied or sent to another process" in text
 
 
 def until_an_error(loader: Any) -> str:
