@@ -82,6 +82,7 @@ COMMANDS = {
         Command(
             "cache_policies", "benchmarks.cache_policies", "rows that caches leave to host memory"
         ),
+        Command("adaptive", "benchmarks.adaptive", "fan-outs that adapt by metapath"),
         Command("labor", "benchmarks.labor.run", "LABOR, dependent batches and orders of seeds"),
         Command("requests", "benchmarks.gather_requests", "PCIe read requests of a gather"),
         Command("gpu", "benchmarks.gpu.run", "all measurements and checks on a GPU"),

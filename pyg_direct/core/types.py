@@ -17,6 +17,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from .mapped_files import MappedFile
+
 Array = Any
 """An array of a backend: a NumPy array (CPU) or a CUDA tensor. Opaque to everything above `ops`."""
 
@@ -151,6 +153,7 @@ class Csc:
     weights: WeightTable | None = None
     verified: bool = True  # False: `indptr` and `indices` may hold anything, as in a damaged file
     file_bytes: int = 0  # of the files of the whole graph that the arrays are mapped to; 0: no such
+    files: tuple[MappedFile, ...] = ()  # these files, as they were when they were mapped
     node_base: IntTable = field(init=False)  # [T + 1], prefix sum of `num_nodes`
 
     def __post_init__(self) -> None:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
+from ..core.mapped_files import files_at
 from ..core.ordered import OrderedTensor
 from ..core.quantized import QuantizedTensor
 from ..core.types import EDGE_TIME, NO_TIME, Csc, TimeTable, WeightTable
@@ -149,6 +150,7 @@ def graph_in(
         num_nodes=num_nodes,
         verified=False,
         file_bytes=sum(array.num_bytes for array in header.arrays()),
+        files=files_at(folder / array.file for array in header.arrays()),
     )
     for r in range(csc.num_relations):
         first, end = int(csc.indptr_base[r]), int(num_nodes[dst_type[r]])

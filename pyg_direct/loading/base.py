@@ -344,6 +344,7 @@ class DirectLoader(SerialAfterFork, Recorded, Resuming, torch.utils.data.DataLoa
 
     def _start(self) -> Any:
         producing.refuse(self)
+        self._site.check_files()
         if self._decide_device():
             self._iterator = None  # persistent producers keep to the device they began on
         fill_cache(self)

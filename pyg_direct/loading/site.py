@@ -13,6 +13,7 @@ from torch_geometric.sampler import BaseSampler
 
 from ..batch.assemble import tables_of
 from ..core.config import DEVICE_VARIABLE, local_rank, resolve_device
+from ..core.mapped_files import check_unchanged
 from ..core.pyg import SubgraphType
 from ..core.types import Ends
 from ..ops.backend import Backend, CacheRequest
@@ -104,6 +105,11 @@ class Site:
                 f"samples on {str(here)!r}. Pass the device to the sampler."
             )
         return keyed(sampler).backend
+
+    def check_files(self) -> None:
+        """Raise a ValueError if files of an opened graph were changed since."""
+        if isinstance(self.sampler, NeighborSampler):
+            check_unchanged(keyed(self.sampler).graph.csc.files)
 
     @property
     def placement(self) -> Placement:

@@ -1,0 +1,46 @@
+"""Files that arrays are mapped to, and whether they are still what was mapped."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+
+class MappedFile(NamedTuple):
+    """A file as it was when it was mapped."""
+
+    path: str
+    identity: tuple[int, int]  # device and inode
+    state: tuple[int, int]  # length in bytes, and time of the last change in nanoseconds
+
+
+def files_at(paths: Iterable[str | Path]) -> tuple[MappedFile, ...]:
+    """Return the files at some paths, without those that are missing or cannot be looked at."""
+    found = []
+    for path in paths:
+        try:
+            now = os.stat(path)
+        except OSError:
+            continue
+        state = now.st_size, now.st_mtime_ns
+        found.append(MappedFile(os.path.abspath(path), (now.st_dev, now.st_ino), state))
+    return tuple(found)
+
+
+def check_unchanged(files: Iterable[MappedFile]) -> None:
+    """Raise a ValueError if one of the files was written to or cut off since it was mapped.
+
+    One that was deleted, or that another one took the place of, is as good as before: the map
+    keeps it. What is changed after the check goes unseen until the next one.
+    """
+    for file in files:
+        for now in files_at([file.path]):
+            if now.identity == file.identity and now.state != file.state:
+                raise ValueError(
+                    f"{file.path} was written to or cut off after it was opened: it has "
+                    f"{now.state[0]} bytes, and had {file.state[0]}. Batches would have wrong "
+                    f"rows. Open the graph again, and let programs that change it save it anew: "
+                    f"pyg_direct.save puts other files in the place of those that are open."
+                )
