@@ -117,7 +117,8 @@ class _OwnRows:
         """Return the rows that each rank asks for."""
         blocks: list[list[Any]] = [[] for _ in asked]
         for t, numbers in enumerate(self._numbers):
-            of_ranks = [by_part[0][t] for by_part in asked]
+            # As those of batches, for which the kernel is compiled.
+            of_ranks = [by_part[0][t].astype(np.int64, copy=False) for by_part in asked]
             one_part = [(ids, np.zeros(len(ids), np.int16)) for ids in of_ranks]
             refs, (union,), _ = numbers.of_window(one_part)
             tables = list(map(as_bytes, self._read(t, torch.from_numpy(union).long())))
