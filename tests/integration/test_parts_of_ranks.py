@@ -121,6 +121,7 @@ def test_what_ranks_exchanged_is_counted(tmp_path: Path) -> None:
                 rows += batch.num_nodes
                 remote += int((of_node[batch.n_id] != rank).sum())
         dist.barrier()  # the other has made its last batches
+        time.sleep(0.5)  # a rank counts what it sent after the other has it
         own = loader.stats()
         return own, loader.stats(all_ranks=True).exchange, rows, remote
 
