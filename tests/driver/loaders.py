@@ -223,6 +223,8 @@ KINDS: dict[str, Kind] = {
     "weighted, with replacement": Kind(node(weight_attr="edge_weight", replace=True), FEW),
     "heterogeneous": Kind(typed(), ALL),
     "heterogeneous, temporal": Kind(typed(time_attr="time"), FEW),
+    "heterogeneous, adaptive": Kind(typed(sampling="adaptive"), FEW),
+    "heterogeneous, adaptive, temporal": Kind(typed(sampling="adaptive", time_attr="time"), FEW),
     "heterogeneous, weighted": Kind(typed(weight_attr="edge_weight"), ("default", "host")),
     "link": Kind(link(), ALL),
     "link, binary negatives": Kind(link(neg_sampling="binary"), FEW),

@@ -20,11 +20,12 @@ from . import standin
 OPERATIONS = {
     "selection": (
         "cat cat.out index.Tensor index_select index_select.out gather masked_select nonzero "
+        "repeat_interleave.Tensor "
         "where.self flip roll tril triu"
     ),
     "writing": (
-        "scatter_.src scatter_.value scatter_add_ index_put_ _index_put_impl_ index_add_ "
-        "index_copy_ index_fill_.int_Scalar"
+        "scatter_.src scatter_.value scatter_add_ scatter_reduce_.two index_put_ _index_put_impl_ "
+        "index_add_ index_copy_ index_fill_.int_Scalar"
     ),
     "order": (
         "sort sort.stable argsort.stable _unique2 unique_dim unique_consecutive bincount cumsum "
@@ -42,7 +43,7 @@ OPERATIONS = {
     "arithmetic": (
         "add.Tensor add_.Tensor add.out sub.Tensor sub_.Tensor sub.out mul.Tensor mul_.Tensor "
         "mul.out div.Tensor div_.Tensor div.Tensor_mode floor_divide remainder.Scalar "
-        "remainder.Tensor clamp clamp_ abs neg"
+        "remainder.Tensor minimum clamp clamp_ abs neg"
     ),
     "products": "mm addmm",  # by cuBLAS, which needs more of a driver
     "new values": (
