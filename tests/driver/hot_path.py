@@ -14,7 +14,13 @@ UNWANTED = (
     "wait of the host: event, spinning",
     "torch's kernel",
 )
+ADAPTIVE = (
+    "what the budgets of metapaths leave is found by operations of torch's on integers, and the "
+    "host waits for their sizes a few times a hop"
+)
 REASONS = {
+    "heterogeneous, adaptive": ADAPTIVE,
+    "heterogeneous, adaptive, temporal": ADAPTIVE,
     "node, bidirectional": (
         "edges in both directions are made by torch's `sort` and `index`, as PyG makes them, and "
         "neither waits for the device"
@@ -24,7 +30,7 @@ REASONS = {
         "of torch's for CSR matrices, which waits for nothing"
     ),
 }
-"""Kinds of loaders whose batches launch kernels of torch's, and why."""
+"""Kinds of loaders whose batches launch kernels of torch's, and why; `ADAPTIVE` ones wait, too."""
 
 
 def unwanted(kind: str, numbers: Mapping[str, float]) -> Iterator[str]:
@@ -35,6 +41,7 @@ def unwanted(kind: str, numbers: Mapping[str, float]) -> Iterator[str]:
         numbers: of each counted thing, a batch.
     """
     for name, number in numbers.items():
-        has_reason = kind in REASONS and name.startswith("torch's kernel")
+        reason = REASONS.get(kind, "")
+        has_reason = reason == ADAPTIVE or (reason and name.startswith("torch's kernel"))
         if name.startswith(UNWANTED) and not has_reason:
             yield f"{number:g} a batch: {name}"
