@@ -65,8 +65,10 @@ def on_emulated_device(item: pytest.Item) -> bool:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark slow tests; skip `gpu` tests without a CUDA device, unless a GPU was promised.
 
-    Then they fail.
+    Then they fail. Tests that fork ranks come first, as torch refuses a backward in a fork of a
+    process in which one ran with the emulated device there: its engine has threads from then on.
     """
+    items.sort(key=lambda item: not hasattr(getattr(item, "module", None), "run_ranks"))
     for item in items:
         if on_emulated_device(item) and item.path.stem in EMULATED_IN_SLOW:
             item.add_marker(pytest.mark.slow)
