@@ -79,6 +79,12 @@ def sample_labor(backend: Backend) -> int:
     return len(plans)
 
 
+def sample_adaptive(backend: Backend) -> int:
+    """Check batches whose fan-outs adapt, and return how many."""
+    check_case(backend, homogeneous([5, 4], plan={"adaptive": True}))
+    return 1
+
+
 def sample_attributed(backend: Backend) -> int:
     """Check batches by weight and by time, and return how many."""
     rng = np.random.default_rng(0)
@@ -186,7 +192,8 @@ def main(backend: Backend | None = None) -> None:
     backend = backend or backend_for(torch.device("cuda"))
     assert isinstance(backend, CudaBackend)
     batches = sum(
-        check(backend) for check in (sample, sample_labor, sample_attributed, sample_by_steps)
+        check(backend)
+        for check in (sample, sample_labor, sample_adaptive, sample_attributed, sample_by_steps)
     )
     gathers = gather(backend) + decode(backend) + gather_cached(backend)
     print(f"{batches} batches, {gathers} gathers and {stream(backend)} sums agree with the CPU")

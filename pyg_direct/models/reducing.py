@@ -77,11 +77,12 @@ class ScatterNode(Node):
         weight = None if weight is None else weight.view(-1)
         if not can_aggregate(table, weight, kind):
             return None
-        factors = None if weight is None else self.order.sorted(weight)
-        sources = self.order.sorted(index)
+        order = self.order  # what computes rows must not hold this node, which holds it
+        factors = None if weight is None else order.sorted(weight)
+        sources = order.sorted(index)
 
         def product(rows: RowSelection) -> Tensor:
-            matrix, span = self._matrix(rows, sources, len(table))
+            matrix, span = _matrix(order, rows, sources, len(table))
             return aggregate(matrix, table, None if factors is None else factors[span], kind)
 
         return product
@@ -89,20 +90,15 @@ class ScatterNode(Node):
     def _sum_by_heads(
         self, table: Tensor, index: Tensor, weight: Node
     ) -> Callable[[RowSelection], Tensor]:
-        sources, self.weight = self.order.sorted(index), weight
+        order = self.order
+        sources, self.weight = order.sorted(index), weight
 
         def product(rows: RowSelection) -> Tensor:
-            matrix, span = self._matrix(rows, sources, len(table))
-            values = weight.read(rows.messages(self.order, span.start, span.stop))
+            matrix, span = _matrix(order, rows, sources, len(table))
+            values = weight.read(rows.messages(order, span.start, span.stop))
             return sum_by_heads(matrix, None, table, values.squeeze(2))
 
         return product
-
-    def _matrix(self, rows: RowSelection, sources: Tensor, num_sources: int) -> Any:
-        """Return the messages to a run of rows as a matrix, and where they are in the order."""
-        begin, end = self.order.span(rows.first, rows.last)
-        indptr = self.order.indptr[rows.first : rows.last + 1] - begin
-        return Adjacency(indptr, sources[begin:end], num_sources), slice(begin, end)
 
     def by_message(self) -> list[Node]:
         """Return the nodes that are computed for each message."""
@@ -167,6 +163,15 @@ class ScatterNode(Node):
     def described(self) -> list[Any]:
         """Return how, and where to."""
         return [self.reduce, self.include, self.order.index]
+
+
+def _matrix(
+    order: Order, rows: RowSelection, sources: Tensor, num_sources: int
+) -> tuple[Adjacency, slice]:
+    """Return the messages to a run of rows as a matrix, and where they are in the order."""
+    begin, end = order.span(rows.first, rows.last)
+    indptr = order.indptr[rows.first : rows.last + 1] - begin
+    return Adjacency(indptr, sources[begin:end], num_sources), slice(begin, end)
 
 
 def _is_plain(table: Tensor) -> bool:

@@ -54,7 +54,8 @@ class SharedRows:
         """Write a run of rows. Several threads may do so at a time."""
         if rows.numel() == 0:
             return
-        stored = rows.to("cpu", self._dtype).contiguous().view(-1).view(torch.uint8)
+        stored = rows.to("cpu", self._dtype).contiguous()
+        stored = stored.as_strided((stored.numel(),), (1,)).view(torch.uint8)  # one row: any stride
         with open(self.path, "r+b") as file:
             file.seek(self._begin + first * self._row_bytes)
             file.write(stored.numpy().data)

@@ -1,5 +1,8 @@
 """Inference without messages: sums by heads, products that come before sums, counts, lists."""
 
+import gc
+import weakref
+
 import pytest
 import torch
 from models import OUT, WIDTH, assert_close, basic, forward, graph_inputs
@@ -9,8 +12,10 @@ from torch_geometric.nn import GAT, GATv2Conv, GraphConv, GraphSAGE, SAGEConv, T
 
 from pyg_direct import inference
 from pyg_direct.core.private_torch import storage_of
+from pyg_direct.core.quantized import new_table
 from pyg_direct.models import computing, reducing
 from pyg_direct.models.orders import Orders
+from pyg_direct.models.table_rows import SharedRows
 
 
 @pytest.fixture
@@ -142,3 +147,31 @@ def test_lists_in_the_memory_of_numpy_are_read_each_time() -> None:
     assert lists.narrowed(index).high == 3
     array[0] = 8
     assert lists.narrowed(index).high == 8
+
+
+@pytest.mark.parametrize("kind", [GAT, GraphSAGE])
+def test_layers_are_freed_as_soon_as_nobody_reads_them(kind, monkeypatch) -> None:
+    """And not when garbage is collected, as their memory is a part of `memory_bytes`."""
+    nodes, prepare = [], reducing.ScatterNode.prepare
+
+    def noted(node):
+        prepare(node)
+        nodes.append((weakref.ref(node), node.product is not None))
+
+    monkeypatch.setattr(reducing.ScatterNode, "prepare", noted)
+    gc.collect()
+    gc.disable()
+    try:
+        inference(kind(WIDTH, 8, 3, 4), Data(**graph_inputs()), ("x", "edge_index"))
+        assert any(is_product for _, is_product in nodes)
+        assert not [node for ref, is_product in nodes if (node := ref()) is not None and is_product]
+    finally:
+        gc.enable()
+
+
+def test_one_number_of_any_stride_is_stored(tmp_path) -> None:
+    path = tmp_path / "table.npy"
+    new_table((2, 1), torch.float32, path).zero_()
+    table = SharedRows(path, torch.float32)
+    table.write(1, torch.arange(16.0).view(2, 8)[:1, 3:4])
+    assert table.table()[:].tolist() == [[0.0], [3.0]]
