@@ -28,6 +28,12 @@ extern "C" int posix_memalign(void **out, size_t alignment, size_t size) {
 """
 
 
+@pytest.fixture(autouse=True)
+def nothing_kept() -> None:
+    """Undo what an example of the documentation asked for in this process."""
+    pyg_direct.keep_memory(False)
+
+
 def faults_of_a_block() -> int:
     """Return how many pages are new to the process where a large tensor is made and dropped."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
