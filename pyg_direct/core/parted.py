@@ -11,6 +11,7 @@ from .lazy_tensor import LazyTensor
 from .private_torch import wrapper_tensor
 
 ROWS = "pyg_direct_rows"  # the attribute of a tensor of ids under which its rows are kept
+MOST_PARTS = 1024  # of a graph, and of owners of its rows
 
 
 class PartedTensor(LazyTensor):

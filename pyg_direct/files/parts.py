@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
-from ..core.parted import PartedTensor
+from ..core.parted import MOST_PARTS, PartedTensor
 from ..core.types import Csc
 from ..graph.compressed import CompressedGraph, CscEdgeIndex
 from ..graph.coo_to_csc import narrow
@@ -45,7 +45,6 @@ from .header import (
 MANIFEST = "partition.json"
 FORMAT, VERSION = "pyg_direct partition", 1
 EDGE_IDS = "pyg_direct:edge"
-MOST_PARTS = 1024
 REFUSAL = (
     "is a partition, of which NeighborLoader and LinkNeighborLoader make batches, and nothing else "
     "here: no process holds the whole graph."

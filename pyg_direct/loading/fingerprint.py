@@ -1,4 +1,4 @@
-"""Short fingerprints of large arrays."""
+"""Short fingerprints of the order of the seeds."""
 
 from __future__ import annotations
 
@@ -7,32 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-import torch
 from torch.utils.data import DistributedSampler
-
-SAMPLED_POSITIONS = 1024
-
-
-def fingerprint_of(arrays: Iterable[Any]) -> str:
-    """Return a hash of some arrays: of their dtypes, shapes and SAMPLED_POSITIONS elements of each.
-
-    The positions are spread evenly, so a change of few elements may go unseen.
-
-    Args:
-        arrays: NumPy arrays or tensors on any device, or None.
-    """
-    digest = hashlib.sha256()
-    for array in arrays:
-        if array is None:
-            digest.update(b"None")
-            continue
-        flat = torch.as_tensor(array).detach().reshape(-1)
-        digest.update(f"{flat.dtype}{tuple(array.shape)}".encode())
-        if len(flat) > 0:
-            count = min(SAMPLED_POSITIONS, len(flat))
-            at = torch.arange(count, device=flat.device) * (len(flat) - 1) // max(1, count - 1)
-            digest.update(flat[at].cpu().numpy().tobytes())
-    return digest.hexdigest()[:16]
 
 
 def of_ranks(sampler: Any) -> dict[str, Any]:

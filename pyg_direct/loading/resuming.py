@@ -11,11 +11,12 @@ from torch import Tensor
 from torch.utils.data import DistributedSampler
 
 from ..core.arguments import check_flag
+from ..core.fingerprint import fingerprint_of
 from ..core.private_torch import batches_of
 from ..ranks.exchange import gathered
 from ..ranks.split import Split
 from ..sampling.sampler import NeighborSampler, keyed
-from .fingerprint import fingerprint_of, of_ranks
+from .fingerprint import of_ranks
 from .order import ClusterOrder
 from .progress import Progress, SeedOrder
 from .shares import Ranks

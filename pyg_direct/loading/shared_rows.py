@@ -19,7 +19,7 @@ from ..batch.sampled import NodesOfType
 from ..core.arguments import check_ids
 from ..core.config import resolve_device
 from ..core.ordered import OrderedTensor
-from ..core.parted import keep_rows
+from ..core.parted import MOST_PARTS, keep_rows
 from ..core.pyg import fields_of, stores_of
 from ..core.quantized import QuantizedTensor, decode
 from ..ops.backend import Backend
@@ -41,7 +41,6 @@ from ..ranks.rows import (
 from ..ranks.split import HASH, Split
 from .site import Placing
 
-MOST_PARTS = 1024
 SCALE = " scale"  # behind the name of an attribute, of the factors of its rows
 
 

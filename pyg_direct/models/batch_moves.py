@@ -108,11 +108,10 @@ def _index_put(run: Any, known: Any, args: Any, kwargs: Any) -> Any:
 
 def _expand(run: Any, known: Any, args: Any, kwargs: Any) -> Any:
     """Return the value itself where no dimension grows, as in the backward of `index_add`."""
-    table, size = args[0], [*args[1]]
-    plain = not _has_rows(table, table.node.dim) if isinstance(table, TableTensor) else True
-    if plain or len(size) != table.dim():
+    table, size = args[:2]
+    if not isinstance(table, TableTensor) or table.plain is not None or len(size) != table.dim():
         return None
-    same = all(s in (-1, known) for s, known in zip(size, table.shape, strict=True))
+    same = all(s in (-1, n) for s, n in zip(size, table.shape, strict=True))
     return table.node if same else None
 
 

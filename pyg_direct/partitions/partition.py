@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,6 +15,8 @@ from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
 from ..core.arguments import check_count
+from ..core.fingerprint import fingerprint_of
+from ..core.parted import MOST_PARTS
 from ..core.pyg import N_KEYS, graph_fields_of, store_of
 from ..core.quantized import QuantizedTensor
 from ..files.arrays import dtype_name, map_array, write_array
@@ -23,7 +24,6 @@ from ..files.directory import check_replaceable, publish
 from ..files.header import ArrayFile
 from ..files.open import open_graph
 from ..files.parts import (
-    MOST_PARTS,
     Manifest,
     PartedEdges,
     PartedNodes,
@@ -110,7 +110,7 @@ def partition(
     asked = {
         "parts": parts,
         "method": method if isinstance(method, str) else _digest_of_parts(method),
-        "graph": _digest([torch.from_numpy(array) for _, array in graph.csc.arrays()]),
+        "graph": fingerprint_of((array for _, array in graph.csc.arrays()), LOOKED_AT),
         "attributes": tables.described(),
     }
     journal = PartitionJournal(target.parent / f".{target.name}.unfinished", asked, parts)
@@ -164,9 +164,7 @@ class _Tables:
     def described(self) -> Any:
         """Return what tells these attributes from others, as JSON holds it."""
         groups = [*self.whole, *self.parted, *self.edges]
-        return [
-            [[name, list(v.shape), _digest([v])] for name, v in group.items()] for group in groups
-        ]
+        return [{n: fingerprint_of([v], LOOKED_AT) for n, v in group.items()} for group in groups]
 
 
 def _table(value: Any, name: str, kind: Any, count: int) -> Tensor:
@@ -244,17 +242,6 @@ def _assigned(
     return [map_array(journal.folder, file).numpy() for file in files], files
 
 
-def _digest(tensors: Sequence[Tensor]) -> str:
-    """Return a hash of the dtypes, the lengths and some elements of tensors."""
-    digest = hashlib.sha256()
-    for tensor in tensors:
-        flat = tensor.detach().reshape(-1)
-        at = torch.linspace(0, len(flat) - 1, min(len(flat), LOOKED_AT), dtype=torch.float64).long()
-        digest.update(f"{flat.dtype} {len(flat)}".encode())
-        digest.update(flat[at.to(flat.device)].cpu().view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
-
-
 def _digest_of_parts(method: Any) -> str:
     by_type = method if isinstance(method, dict) else {"": method}
-    return _digest([value for value in by_type.values() if isinstance(value, Tensor)])
+    return fingerprint_of((v for v in by_type.values() if isinstance(v, Tensor)), LOOKED_AT)

@@ -7,7 +7,7 @@ from ..fault import Fault
 BASE = "pyg_direct/loading/base.py"
 KEYS = "pyg_direct/loading/batch_keys.py"
 EPOCH = "pyg_direct/loading/epoch.py"
-HASHES = "pyg_direct/loading/fingerprint.py"
+HASHES = "pyg_direct/core/fingerprint.py"
 FORKED = "pyg_direct/loading/forked.py"
 HOPS = "pyg_direct/loading/hops.py"
 OPTIONS = "pyg_direct/loading/options.py"

@@ -24,8 +24,8 @@ FAULTS: list[Fault] = [
     Fault(
         "a call goes on behind an interrupted one that had other rows",
         PARTITION,
-        "[[name, list(v.shape), _digest([v])] for",
-        "[[name, list(v.shape), str(v.dtype)] for",
+        "{n: fingerprint_of([v], LOOKED_AT) for n, v",
+        "{n: str(v.dtype) for n, v",
         PARTED,
     ),
     Fault(
