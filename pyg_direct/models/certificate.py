@@ -213,7 +213,7 @@ def _largest(value: Tensor | None) -> float:
 
 
 class _NoDropout(TorchFunctionMode):
-    """Makes dropout the identity: the trimmed model draws for fewer rows."""
+    """Makes dropout the identity: an accelerated model draws for the rows that it computes."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in DROPOUTS:
