@@ -18,7 +18,8 @@ from benchmarks.result import new_result, parser, write
 from examples.datasets import load_dataset
 from examples.synthetic import power_law_graph
 from pyg_direct import NeighborLoader
-from pyg_direct.tools import plan
+from pyg_direct.tools.plan import edges_with_degrees
+from pyg_direct.tools.plan_batches import sample
 
 BATCHES = 20
 
@@ -36,10 +37,10 @@ def row(name: str, data: Data, fanout: list[int], batch_size: int) -> dict[str, 
     data = Data(edge_index=data.edge_index, num_nodes=data.num_nodes)
     nodes = measured(data, fanout, batch_size)
     degrees = degree(data.edge_index[1], data.num_nodes, torch.int64)
-    random = Data(edge_index=plan.edges_with_degrees(degrees), num_nodes=data.num_nodes)
+    random = Data(edge_index=edges_with_degrees(degrees), num_nodes=data.num_nodes)
     found = {"graph": name, "fanout": fanout, "batch_size": batch_size, "measured_nodes": nodes}
     for key, graph in (("with_graph", data), ("with_degrees", random)):
-        predicted = plan.sample(graph, fanout, batch_size, BATCHES).nodes
+        predicted = sample(graph, fanout, batch_size, BATCHES).nodes
         found[key] = {"nodes": predicted, "error_percent": 100 * (predicted / nodes - 1)}
     print(found, flush=True)
     return found

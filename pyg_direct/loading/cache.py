@@ -11,10 +11,9 @@ from torch_geometric.sampler import NodeSamplerInput
 
 from ..batch.assemble import node_tables_of
 from ..ops.host import keys as rng
-from ..ops.host.hottest import Candidate
+from ..ops.host.hottest import PRESAMPLED_BATCHES, Candidate
 from ..sampling.sampler import NeighborSampler, keyed
 
-PRESAMPLED_BATCHES = 64  # at most an epoch
 SEEDS_WITHOUT_BATCH_SIZE = 1024  # of a batch, where a batch_sampler decides
 
 

@@ -18,7 +18,6 @@ from __future__ import annotations
 import argparse
 import math
 import os
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,17 +26,18 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
-from torch_geometric.sampler import NodeSamplerInput
 from torch_geometric.typing import NodeType
 
 from ..core.units import blocks_of_row, size_text
-from ..sampling.sampler import NeighborSampler
+from ..ops.host.hottest import LINE_BYTES, PRESAMPLED_BATCHES
+from ..sampling.sampler import NeighborSampler, keyed
 from .command import parser_of
+from .plan_batches import Batches, node_counts, sample
+from .plan_cache import CachedRows, cache_curve, cached_rows, policies_text
 from .plan_orders import layer_costs, orders_text
 from .plan_plot import PICTURES, draw
 from .plan_ranks import ranks_text, step_of_ranks
 
-LINE_BYTES = 128  # of a read over PCIe
 WIDTHS = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}
 MAX_EDGES = 200_000_000  # of a random graph; larger ones need more memory than a plan is worth
 
@@ -60,17 +60,6 @@ MACHINES = {
 }
 
 
-class Batches(NamedTuple):
-    """What sampled batches hold, on average."""
-
-    num_batches: int
-    nodes: float  # of all types
-    nodes_deviation: float  # between batches
-    edges: float
-    sampling_seconds: float  # on this machine, median, one thread
-    node_ids: dict[Any, Tensor]  # by node type, of all batches, one after the other
-
-
 def power_law_edges(num_nodes: int, num_edges: int, skew: float = 3.0, seed: int = 0) -> Tensor:
     """Return random edges int64 [2, num_edges], where node i is an end with density i^(1/skew - 1).
 
@@ -90,109 +79,6 @@ def edges_with_degrees(in_degrees: Tensor, seed: int = 0) -> Tensor:
     return torch.stack([col[order], col])
 
 
-def sample(
-    data: Data | HeteroData,
-    fanout: Sequence[int],
-    batch_size: int,
-    batches: int = 8,
-    seed_type: NodeType | None = None,
-) -> Batches:
-    """Sample some batches of random seeds, and return what they hold.
-
-    Args:
-        data: the graph; only its edges are looked at.
-        fanout: of each hop, and each edge type.
-        batch_size: seeds of a batch.
-        batches: how many to sample.
-        seed_type: node type of the seeds; None in a homogeneous graph.
-    """
-    num_nodes = node_counts(data)[seed_type]
-    sampler = NeighborSampler(data, list(fanout), seed=0)
-    random, found, seconds = np.random.default_rng(1), [], []
-    for _ in range(batches + 1):  # the first one compiles
-        seeds = random.choice(num_nodes, min(batch_size, num_nodes), replace=False)
-        start = time.perf_counter()
-        given = NodeSamplerInput(None, torch.from_numpy(seeds), input_type=seed_type)
-        out: Any = sampler.sample_from_nodes(given)
-        seconds.append(time.perf_counter() - start)
-        typed = isinstance(out.node, dict)
-        node, row = (out.node, out.row) if typed else ({None: out.node}, {None: out.row})
-        found.append((node, sum(edges.numel() for edges in row.values() if edges is not None)))
-    found = found[1:]
-    nodes = np.array([sum(ids.numel() for ids in node.values()) for node, _ in found], float)
-    edges = float(np.mean([count for _, count in found]))
-    ids = {kind: torch.cat([node[kind] for node, _ in found]) for kind in found[0][0]}
-    middle = float(np.median(seconds[1:]))
-    return Batches(batches, float(nodes.mean()), float(nodes.std()), edges, middle, ids)
-
-
-def node_counts(data: Data | HeteroData) -> dict[Any, int]:
-    """Return the number of nodes by type; by None in a homogeneous graph."""
-    if isinstance(data, HeteroData):
-        return {kind: int(data[kind].num_nodes or 0) for kind in data.node_types}
-    return {None: int(data.num_nodes or 0)}
-
-
-def out_degrees(data: Data | HeteroData) -> dict[Any, Tensor]:
-    """Return how many edges leave each node, int64 [nodes] by type."""
-    counts = node_counts(data)
-    found = {kind: torch.zeros(count, dtype=torch.int64) for kind, count in counts.items()}
-    edges: Any = {None: data.edge_index}.items() if None in counts else _edges_by_type(data)
-    for key, edge_index in edges:
-        kind = None if key is None else key[0]
-        found[kind] += torch.bincount(edge_index[0], minlength=counts[kind])
-    return found
-
-
-def _edges_by_type(data: Any) -> Any:
-    return data.edge_index_dict.items()
-
-
-class CacheEstimate(NamedTuple):
-    """Rows of features in GPU memory, those of the nodes with most out-edges for their bytes."""
-
-    rows: int
-    hits: float  # part of the lines of a batch that they save
-
-
-class CacheOrder(NamedTuple):
-    """What caches of all sizes hold and save: the first i + 1 rows by their out-edges a byte."""
-
-    sizes: Tensor  # bytes of those rows, float64 [nodes]
-    hits: Tensor  # part of the lines of a batch that they save, float64 [nodes]
-
-    def of(self, room_bytes: float) -> CacheEstimate:
-        """Return the cache that fits a room."""
-        rows = int(torch.searchsorted(self.sizes, room_bytes, right=True))
-        return CacheEstimate(rows, float(self.hits[rows - 1]) if rows else 0.0)
-
-
-def cache_order(
-    batches: Batches,
-    degrees: Mapping[Any, Tensor],
-    row_bytes: Mapping[Any, int],
-    share: float = 1.0,
-) -> CacheOrder:
-    """Return which rows a cache takes first, and how often they are hit.
-
-    Args:
-        batches: that are gathered.
-        degrees: out-degree of each node, by type.
-        row_bytes: of the features, by type.
-        share: bytes of a cached row, by those of the row.
-    """
-    sizes, values, saved = [], [], []
-    for kind, degree in degrees.items():
-        row = torch.full((len(degree),), row_bytes[kind] * share, dtype=torch.float64)
-        lines = blocks_of_row(row_bytes[kind], LINE_BYTES) if row_bytes[kind] else 0.0
-        sizes.append(row)
-        values.append(degree / row.clamp(min=1e-9))
-        saved.append(lines * torch.bincount(batches.node_ids[kind], minlength=len(degree)))
-    order = torch.cat(values).argsort(descending=True, stable=True)
-    hits = torch.cat(saved)[order].to(torch.float64).cumsum(0)
-    return CacheOrder(torch.cat(sizes)[order].cumsum(0), hits / hits[-1:].clamp(min=1e-9))
-
-
 class Question(NamedTuple):
     """What a plan is asked for."""
 
@@ -204,6 +90,7 @@ class Question(NamedTuple):
     seed_type: NodeType | None = None
     cache_share: float = 1.0  # bytes of a cached row, by those of a row in host memory
     cores: int = 1  # that sample, where there is no GPU
+    doubt: str = ""  # why batches are not like the user's; "" where they are
 
 
 class Plan(NamedTuple):
@@ -219,7 +106,14 @@ class Plan(NamedTuple):
     steps: int  # of an epoch
     gathered_bytes: float
     lines: float  # reads over PCIe without a cache
-    caches: CacheOrder
+    visits: Mapping[Any, Tensor]  # how often batches are expected to visit each node, by type
+    caches: Mapping[str, CachedRows]  # by policy, the loaders' own first
+
+    @property
+    def cache_applies(self) -> bool:
+        """Whether the topology leaves room for some rows, but not for all."""
+        rows = next(iter(self.caches.values())).rows
+        return self.topology_bytes <= self.room_bytes and 0 < rows < self.num_nodes
 
     @property
     def room_bytes(self) -> int:
@@ -231,6 +125,13 @@ class Plan(NamedTuple):
         """What the topology leaves of it for a cache."""
         return max(0, self.room_bytes - self.topology_bytes)
 
+    def cached(self, visits: Mapping[Any, Tensor]) -> CachedRows:
+        """Return what a cache in that room finds of the batches, by a policy's visits."""
+        asked = self.question
+        return cached_rows(
+            self.batches.node_ids, visits, asked.row_bytes, self.cache_bytes, asked.cache_share
+        )
+
     @property
     def link_seconds(self) -> float:
         """Least time of the reads over PCIe, without a cache."""
@@ -239,12 +140,16 @@ class Plan(NamedTuple):
 
 def plan_of(data: Data | HeteroData, question: Question) -> Plan:
     """Sample batches, and return what follows from them."""
-    row_bytes, counts, degrees = question.row_bytes, node_counts(data), out_degrees(data)
+    row_bytes, counts = question.row_bytes, node_counts(data)
+    sampler = keyed(NeighborSampler(data, list(question.fanout)))
+    degrees = sampler.out_degrees()
     num_nodes, num_edges = sum(counts.values()), sum(int(d.sum()) for d in degrees.values())
     batches = sample(data, question.fanout, question.batch_size, seed_type=question.seed_type)
-    means = {kind: ids.numel() / batches.num_batches for kind, ids in batches.node_ids.items()}
-    seeds = counts[question.seed_type] if question.num_seeds is None else question.num_seeds
-    return Plan(
+    means = {kind: sum(map(len, ids)) / len(ids) for kind, ids in batches.node_ids.items()}
+    seeds = torch.arange(counts[question.seed_type])
+    visits = sampler.expected_visits({question.seed_type: seeds}, question.batch_size)
+    num_seeds = len(seeds) if question.num_seeds is None else question.num_seeds
+    plan = Plan(
         question,
         num_nodes,
         num_edges,
@@ -252,15 +157,35 @@ def plan_of(data: Data | HeteroData, question: Question) -> Plan:
         sum(counts[kind] * row_bytes[kind] for kind in counts),
         batches,
         means,
-        math.ceil(seeds / question.batch_size),
+        math.ceil(num_seeds / question.batch_size),
         sum(means[kind] * row_bytes[kind] for kind in counts),
         sum(
             means[kind] * blocks_of_row(row_bytes[kind], LINE_BYTES)
             for kind in counts
             if row_bytes[kind]
         ),
-        cache_order(batches, degrees, row_bytes, question.cache_share),
+        visits,
+        {},
     )
+    caches = {"visits": plan.cached(visits)}
+    plan = plan._replace(caches=caches)
+    if plan.cache_applies:
+        caches["presample"] = plan.cached(presampled_visits(data, question))
+        caches["degree"] = plan.cached(degrees)
+    return plan
+
+
+def presampled_visits(data: Data | HeteroData, question: Question) -> dict[Any, Tensor]:
+    """Return how often batches of an epoch visit each node, as the loaders count them."""
+    counts = node_counts(data)
+    batches = min(PRESAMPLED_BATCHES, max(1, counts[question.seed_type] // question.batch_size))
+    found = sample(
+        data, question.fanout, question.batch_size, batches, question.seed_type, seed=1
+    ).node_ids
+    return {
+        kind: torch.bincount(torch.cat(ids), minlength=counts[kind]).double()
+        for kind, ids in found.items()
+    }
 
 
 def report(plan: Plan) -> str:
@@ -296,6 +221,7 @@ def report(plan: Plan) -> str:
         f"with {size_text(machine.gpu_bytes)} of GPU memory, of which a loader takes half, and "
         f"{machine.link_bytes_per_s / 1e9:.1f} GB/s ({machine.source}; computed, not measured):",
         *_placements(plan),
+        *(policies_text(plan.caches, question.doubt) if plan.cache_applies else []),
     ]
     return "\n".join(lines)
 
@@ -303,14 +229,14 @@ def report(plan: Plan) -> str:
 def _placements(plan: Plan) -> Iterator[str]:
     """Yield a line for each placement."""
     room, link = plan.room_bytes, plan.link_seconds
-    cache = plan.caches.of(plan.cache_bytes)
+    cache = plan.caches["visits"]
     topology_fits = plan.topology_bytes <= room
     for name, fits, seconds in (
         ("all in GPU memory", plan.topology_bytes + plan.feature_bytes <= room, 0.0),
         ("topology in GPU memory, features on the host", topology_fits, link),
         (
-            f"with cache= for {cache.rows:,} rows, by degree ({100 * cache.hits:.0f} % hits)",
-            topology_fits and 0 < cache.rows < plan.num_nodes,
+            f"with cache= for {cache.rows:,} rows ({100 * cache.hits:.0f} % hits)",
+            plan.cache_applies,
             link * (1 - cache.hits),
         ),
         ("all on the host", True, link),
@@ -357,6 +283,13 @@ def _graph_of(args: argparse.Namespace) -> Data | HeteroData:
     return Data(edge_index=edge_index, num_nodes=args.nodes)
 
 
+def _doubt(args: argparse.Namespace) -> str:
+    """Return why the sampled batches are not like the user's, "" if nothing tells."""
+    if args.graph is None:
+        return "of a random graph"
+    return "batches have seeds among all nodes here" if args.seeds is not None else ""
+
+
 def main(argv: list[str] | None = None) -> None:
     """Print a plan."""
     parser = parser_of("plan", __doc__)
@@ -393,6 +326,7 @@ def main(argv: list[str] | None = None) -> None:
     question = Question(
         fanout, args.batch_size, row_bytes_of(data, args.features, width), machine, args.seeds,
         args.seed_type, WIDTHS[args.cache_dtype or args.dtype] / width, max(1, args.cores),
+        _doubt(args),
     )  # fmt: skip
     plan = plan_of(data, question)
     print(report(plan))
@@ -402,9 +336,10 @@ def main(argv: list[str] | None = None) -> None:
         wide, kind = question.row_bytes, question.seed_type
         print(ranks_text(step_of_ranks(data, fanout, args.batch_size, wide, args.ranks, kind)))
     if args.plot is not None:
-        traffic = plan.lines * LINE_BYTES * (1 - plan.caches.hits)
-        parts = plan.topology_bytes, plan.feature_bytes
-        draw(args.plot, parts, plan.room_bytes, plan.cache_bytes, plan.caches.sizes, traffic)
+        ids, share = plan.batches.node_ids, question.cache_share
+        sizes, hits = cache_curve(ids, plan.visits, question.row_bytes, share)
+        parts, traffic = (plan.topology_bytes, plan.feature_bytes), plan.lines * LINE_BYTES
+        draw(args.plot, parts, plan.room_bytes, plan.cache_bytes, sizes, traffic * (1 - hits))
         print(f"picture: {args.plot}")
 
 

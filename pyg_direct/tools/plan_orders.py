@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import permutations
+from itertools import islice, permutations
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import NodeSamplerInput
 from torch_geometric.typing import NodeType
 
 from ..sampling.sampler import NeighborSampler
+from .plan_batches import node_counts, shuffled_seeds
 
 BATCHES = 4  # of each list of fan-outs
 MOST_HOPS = 3  # whose orders are all tried: 6 of them
@@ -64,11 +64,8 @@ def layer_costs(
         batch_size: seeds of a batch.
         seed_type: node type of the seeds; None in a homogeneous graph.
     """
-    num_nodes = int((data if seed_type is None else data[seed_type]).num_nodes or 0)
-    random, size = np.random.default_rng(1), min(batch_size, num_nodes)
-    seeds = [
-        torch.from_numpy(random.choice(num_nodes, size, replace=False)) for _ in range(BATCHES)
-    ]
+    num_nodes = node_counts(data)[seed_type]
+    seeds = list(islice(shuffled_seeds(num_nodes, batch_size, 1), BATCHES))
     costs, samplers = [], []  # which share one copy of the graph as long as one of them lives
     for tried in fanouts_to_try(fanout):
         sampler = NeighborSampler(data, list(tried), seed=0)

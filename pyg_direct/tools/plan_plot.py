@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 from torch import Tensor
 
 PICTURES = (".svg", ".png", ".pdf")
-POINTS = 500  # of the curve
 GRAPH, FEATURES, ROOM = "#0969da", "#2da44e", "#d1242f"
 
 
@@ -55,18 +53,15 @@ def draw(
     )
     memory.set_title(fits, fontsize="medium", loc="left")
     memory.legend(fontsize="small", loc="center right")
-    chosen = np.unique(np.linspace(0, len(sizes) - 1, POINTS).astype(np.int64))
     scale, unit = _unit(float(sizes[-1]))
     link_scale, link_unit = _unit(float(traffic.max()))
-    link.plot(sizes[chosen] / scale, traffic[chosen] / link_scale, color=FEATURES)
+    link.plot(sizes / scale, traffic / link_scale, color=FEATURES)
     if 0 < cache_bytes < sizes[-1]:
         link.axvline(cache_bytes / scale, color=ROOM, label="room that the topology leaves")
         link.legend(fontsize="small")
     link.set(xlabel=f"cache of features in GPU memory, {unit}", ylim=0, xlim=0)
     link.set_ylabel(f"over PCIe, {link_unit} a batch")
-    link.set_title(
-        "what a cache would save (computed; none is built)", fontsize="medium", loc="left"
-    )
+    link.set_title("what a cache would save (computed)", fontsize="medium", loc="left")
     figure.savefig(path)
     pyplot.close(figure)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,6 +14,7 @@ from torch_geometric.typing import NodeType
 
 from ..core.units import size_text
 from ..sampling.sampler import NeighborSampler
+from .plan_batches import node_counts, shuffled_seeds
 
 STEPS = 4
 
@@ -55,12 +57,9 @@ def step_of_ranks(
         ranks: how many make a batch each in a step.
         seed_type: node type of the seeds; None in a homogeneous graph.
     """
-    num_nodes = int((data if seed_type is None else data[seed_type]).num_nodes or 0)
-    sampler, random = NeighborSampler(data, list(fanout), seed=0), np.random.default_rng(1)
-    seeds_of_step = min(ranks * batch_size, num_nodes)
-    sums = np.zeros(4)
-    for _ in range(STEPS):
-        seeds = torch.from_numpy(random.choice(num_nodes, seeds_of_step, replace=False))
+    sampler, sums = NeighborSampler(data, list(fanout), seed=0), np.zeros(4)
+    of_steps = shuffled_seeds(node_counts(data)[seed_type], ranks * batch_size, 1)
+    for seeds in islice(of_steps, STEPS):
         found: dict[Any, list[Any]] = {kind: [] for kind in row_bytes}
         for batch in seeds.tensor_split(ranks):
             out: Any = sampler.sample_from_nodes(

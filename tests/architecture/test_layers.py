@@ -66,6 +66,7 @@ PYG = {
     "tools.audit",
     "tools.audit_checks",
     "tools.plan",
+    "tools.plan_batches",
     "tools.plan_orders",
     "tools.plan_ranks",
     "tools.compiling",

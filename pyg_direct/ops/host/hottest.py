@@ -11,6 +11,7 @@ from torch import Tensor
 from ...core.units import blocks_of_row
 
 LINE_BYTES = 128  # what a read of host memory asks for
+PRESAMPLED_BATCHES = 64  # at most an epoch, whose visits are counted where they tell what is hot
 SLOT_BYTES = 4  # of each row of a table with a cache: where the row is held
 
 

@@ -19,6 +19,7 @@ SHARED = "pyg_direct/ranks/shared_graph.py"
 SPLIT = "pyg_direct/ranks/split.py"
 TOGETHER = "pyg_direct/ranks/together.py"
 PLAN = "pyg_direct/tools/plan.py"
+PLAN_BATCHES = "pyg_direct/tools/plan_batches.py"
 INFO = "pyg_direct/tools/info.py"
 
 BAD = "tests/loader/test_bad_arguments.py tests/loader/test_bad_input.py"
@@ -29,14 +30,14 @@ OF_PLAN = "tests/unit/tools/test_plan.py"
 FAULTS = [
     Fault(
         "plan: the batch that warms up is counted",
-        PLAN,
+        PLAN_BATCHES,
         "    found = found[1:]\n",
         "    found = found[:-1]\n",
         OF_PLAN,
     ),
     Fault(
         "plan: the last batch is left out",
-        PLAN,
+        PLAN_BATCHES,
         "    found = found[1:]\n",
         "    found = found[1:-1]\n",
         OF_PLAN,
@@ -70,17 +71,31 @@ FAULTS = [
         OF_PLAN,
     ),
     Fault(
-        "plan: out-degrees of a second relation of a type are lost",
+        "out-degrees of a second relation of a type are lost",
+        "pyg_direct/graph/visits.py",
+        "found[source] += np.bincount(",
+        "found[source] = np.bincount(",
+        "tests/unit/graph/test_visits.py",
+    ),
+    Fault(
+        "plan: a cache is judged by the batches that it was made of",
         PLAN,
-        "found[kind] += torch.bincount(edge_index[0], minlength=counts[kind])",
-        "found[kind] = torch.bincount(edge_index[0], minlength=counts[kind])",
-        OF_PLAN,
+        "batches, question.seed_type, seed=1",
+        "batches, question.seed_type, seed=0",
+        "tests/unit/tools/test_plan_cache.py",
+    ),
+    Fault(
+        "plan: bytes of a cache are counted as rows",
+        "pyg_direct/tools/plan_cache.py",
+        "torch.tensor([1, width, blocks_of_row(width, LINE_BYTES)]",
+        "torch.tensor([1, 1, blocks_of_row(width, LINE_BYTES)]",
+        "tests/unit/tools/test_plan_cache.py",
     ),
     Fault(
         "plan: the last batch of an epoch that is not full is left out",
         PLAN,
-        "        math.ceil(seeds / question.batch_size),\n",
-        "        max(1, seeds // question.batch_size),\n",
+        "        math.ceil(num_seeds / question.batch_size),\n",
+        "        max(1, num_seeds // question.batch_size),\n",
         OF_PLAN,
     ),
     Fault(
