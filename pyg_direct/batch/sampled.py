@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 
+from ..core.cooperation import Cooperation
 from ..core.private_torch import viewed_by
 from ..core.types import SampledGraph, maker
 
@@ -45,6 +46,7 @@ class Sampled:
     metadata: Any  # what the sampler says of the seeds
     output: SamplerOutput | HeteroSamplerOutput | None = None  # None of a subgraph of our own
     is_typed: bool = False
+    cooperation: Cooperation | None = None  # of a batch that ranks make together
 
     def parts(self) -> tuple[Any, ...]:
         """Return what its tensors are in, for `tensors_of`."""

@@ -59,7 +59,7 @@ class Variates(NamedTuple):
 class DependentKey(BatchKey):
     """The key of a batch that shares variates with the batches around it."""
 
-    variates: Variates
+    variates: Variates | None
 
     @classmethod
     def of(cls, key: BatchKey, variates: Variates) -> DependentKey:
@@ -67,6 +67,22 @@ class DependentKey(BatchKey):
         dependent = cls(*key)
         dependent.variates = variates
         return dependent
+
+
+class StepKey(DependentKey):
+    """The key of a batch that all ranks make together in a step."""
+
+    epoch: int
+    step: int  # in the epoch
+    ticket: int  # of the iterator that asks for it
+
+    @classmethod
+    def at(cls, key: BatchKey, epoch: int, step: int, ticket: int) -> StepKey:
+        """Return a key that knows whose it is."""
+        made = cls(*key)
+        made.variates = getattr(key, "variates", None)
+        made.epoch, made.step, made.ticket = epoch, step, ticket
+        return made
 
 
 class Ends(NamedTuple):

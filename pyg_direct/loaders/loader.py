@@ -144,6 +144,9 @@ class NeighborLoader(DirectLoader, torch_geometric.loader.NeighborLoader):  # ty
             it once for all batches that ranks make together, and sends it to the others; batches
             have the same bits, and are made on the CPU. `owners`: 'hash', or integers [num_nodes]
             in [0, 1024), with node types a dict of such: rank r of W owns the p with p mod W = r.
+            `cooperative`: with `split_by_rank`, all ranks make one batch together in each step, of
+            the seeds of all loops; a rank has the nodes that it owns with their in-edges, and those
+            of others that these come from. See the guide "Batches and rows in common".
             `tail`: where the last step lacks batches, ranks make the first batches of the epoch
             again ('pad'), all leave that step out ('drop'), or some end earlier ('uneven'; around
             DDP's training this needs `torch.distributed.algorithms.Join`).
@@ -164,6 +167,8 @@ class NeighborLoader(DirectLoader, torch_geometric.loader.NeighborLoader):  # ty
         >>> bool((batch.x == data.x[batch.n_id]).all())
         True
     """
+
+    _can_cooperate = True
 
     def __init__(
         self,
@@ -274,6 +279,8 @@ class NeighborLoader(DirectLoader, torch_geometric.loader.NeighborLoader):  # ty
         return self.filter_fn(self._sample(inputs, None))
 
     def _sample(self, inputs: Any, key: BatchKey | None) -> Any:
+        if self._split.cooperative:
+            return self._exchange.sampled(inputs, key)
         if isinstance(self._sampler, NeighborSampler) and key is not None:
             return self._sampler.sample_from_nodes(inputs, key=key)
         return self._sampler.sample_from_nodes(inputs)
@@ -283,6 +290,7 @@ class NeighborLoader(DirectLoader, torch_geometric.loader.NeighborLoader):  # ty
         if (
             not isinstance(sampler, NeighborSampler)
             or type(sampler).sample_from_nodes is not NeighborSampler.sample_from_nodes
+            or self._split.cooperative
             or self.transform_sampler_output is not None
             or type(self)._sample is not NeighborLoader._sample
             or getattr(self.filter_fn, "__func__", None) is not DirectLoader.filter_fn

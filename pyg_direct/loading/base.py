@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import os
-import weakref
 from collections.abc import Callable
 from functools import partial
 from time import perf_counter
@@ -40,17 +39,17 @@ from ..ranks.split import take_split
 from ..sampling.sampler import NeighborSampler, NumNeighborsLike, keyed
 from .batch_keys import batch_keys
 from .cache import fill_cache
+from .cooperative import check_cooperative, exchange_of
 from .description import describe, rebuilding_by_lightning
 from .epoch import BatchTask, Epoch, Producers
 from .forked import SerialAfterFork
 from .options import check_names, check_prefetch, refuse_unused, threads_of_a_batch
 from .order import ClusterOrder, PartOrder, check_order, ranks_among
-from .producing import producing, start_producer, weak_work
+from .producing import producing, start_producer, weak_work, working
 from .progress import Progress
 from .recorder import Recorded, Recorder
 from .resuming import Resuming
 from .seeds import integers, seeds_at
-from .shared_rows import shared_rows
 from .site import Placing, Site, check_ready_sampler
 from .stages import Handover, Stages
 
@@ -70,6 +69,7 @@ class DirectLoader(SerialAfterFork, Recorded, Resuming, torch.utils.data.DataLoa
     filter_per_worker: bool
     custom_cls: Any
     _gives_whole_subgraphs = False  # not what was sampled hop by hop around seeds
+    _can_cooperate = False  # whether ranks can make its batches together
     _hands_out_hops = False  # edges as `SampledEdges`; see `hops.hand_out_hops`
     # Set by PyG's mixins.
     loader_cores: Any
@@ -128,9 +128,10 @@ class DirectLoader(SerialAfterFork, Recorded, Resuming, torch.utils.data.DataLoa
                 threads=threads,
             )
 
-        if self._split.share_rows:
-            self._exchange, placing = shared_rows(self, data, placing)
+        self._exchange, placing = exchange_of(self, data, placing)
         self._site = Site(data, placing, sampler, make_sampler, self._draws_on_cpu)
+        if self._split.cooperative:
+            check_cooperative(self._site.sampler, bool(kwargs.get("transform_sampler_output")))
         # With a seed, the order of the seeds follows it, unless a generator is to decide.
         self._shuffle_generator: torch.Generator | None = None
         if seed is not None and kwargs.get("generator") is None and kwargs.get("shuffle"):
@@ -269,6 +270,8 @@ class DirectLoader(SerialAfterFork, Recorded, Resuming, torch.utils.data.DataLoa
         labels, known = self._labels(sampled), self._roles
         batch = assemble(self.data, sampled, labels, gatherer, self.custom_cls, ends, known)
         recorder.assembled(batch, gatherer)
+        if sampled.cooperation is not None:
+            batch.cooperation = sampled.cooperation
         timed = transform and (lambda b: recorder.timed("transform", lambda: transform(b)))
         if self._hands_out_hops:
             return with_sampled_edges(batch, timed)
@@ -379,8 +382,7 @@ class DirectLoader(SerialAfterFork, Recorded, Resuming, torch.utils.data.DataLoa
             producers, self._num_batches, self._recorder,
         )  # fmt: skip
         if exchange is not None:
-            running, progress = weakref.ref(epoch), self._progress
-            exchange.works_for(lambda: running() is not None and not progress.finished, burst)
+            exchange.works_for(*working(epoch, self._progress), burst)
         return epoch
 
     def check_worker_number_rationality(self) -> None:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DistributedSampler
 
-from ..core.types import BatchKey
+from ..core.types import BatchKey, StepKey
 from ..ops.host import keys as rng
 from .fingerprint import of_positions
 from .positions import positions_of
@@ -195,6 +195,11 @@ class Progress:
         if self.batch_dependency > 1:
             return rng.dependent_keys(*began, self.batch_dependency)
         return rng.keys(*began)
+
+    def keys_of_steps(self, first: int) -> Iterator[BatchKey]:
+        """Return the keys of the batches that all ranks make together, from a step on."""
+        for step, key in enumerate(self.keys(first), first):
+            yield StepKey.at(key, self.epoch, step, self.ticket)
 
     def _seed_shuffle(self, order: SeedOrder) -> None:
         if order.shuffle_generator is not None and self.seed is not None:

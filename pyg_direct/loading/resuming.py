@@ -21,7 +21,7 @@ from .order import ClusterOrder
 from .progress import Progress, SeedOrder
 from .shares import Ranks
 from .site import Site
-from .states import TAIL, difference
+from .states import COOPERATIVE, TAIL, difference
 
 
 class SharedOrder(DistributedSampler[int]):
@@ -76,7 +76,7 @@ class Resuming(torch.utils.data.DataLoader[Any]):
         self.__dict__["sampler"] = sampler
 
     def _ranks(self) -> Ranks:
-        return Ranks(*self._split.place(), self._split.tail)
+        return Ranks(*self._split.place(), self._split.tail, self._split.cooperative)
 
     def __len__(self) -> int:
         """Return the number of steps in an epoch, with `split_by_rank=` those of this rank."""
@@ -129,7 +129,8 @@ class Resuming(torch.utils.data.DataLoader[Any]):
         With `split_by_rank=`, a step counts as done on all ranks when this one has its batch. The
         state holds neither rank nor world size: any rank's serves all of them (with
         ``tail="uneven"`` that of the first rank, whose last step is the last of all), on any number
-        of ranks, and also a loader in a single process.
+        of ranks, and also a loader in a single process. With `cooperative=True` it serves as many
+        ranks as it was taken on, whose seeds make up a batch.
         """
         return self._progress.state_dict(self._fingerprint())
 
@@ -174,6 +175,7 @@ class Resuming(torch.utils.data.DataLoader[Any]):
             "order": "/".join(order),
             "generator": self.generator is not None,
             **({TAIL: self._split.tail} if self._split.is_given else {}),
+            **({COOPERATIVE: self._ranks().world_size} if self._split.cooperative else {}),
             **of_ranks(getattr(batches_of(self), "sampler", None)),
             **clusters,
             "feature_dtype": self._feature_dtype and str(self._feature_dtype),

@@ -162,12 +162,14 @@ class RowsInCommon(BatchExchange):
         ValueError, TypeError: arguments that do not fit it.
     """
 
+    argument = "share_rows=True"  # that the user gave
+
     def __init__(self, data: Any, split: Split, feature_dtype: torch.dtype | None) -> None:
         super().__init__("rows that ranks share")
         if not isinstance(data, (Data, HeteroData)):
             raise ValueError(
-                "share_rows=True needs a Data or a HeteroData: a FeatureStore decides itself where "
-                "its rows come from."
+                f"{self.argument} needs a Data or a HeteroData: a FeatureStore decides itself "
+                f"where its rows come from."
             )
         self._data, self._feature_dtype = data, feature_dtype
         self._roles = KnownRoles()
@@ -184,10 +186,13 @@ class RowsInCommon(BatchExchange):
                 split.owners, "owners", self._kinds, self._counts, MOST_PARTS, repr(HASH)
             )
             self.orders = ("proximity", "parts")
+        self._check_effect()
+
+    def _check_effect(self) -> None:
         if not any(self._formats()):
             raise ValueError(
-                "share_rows=True would have no effect: no node attribute is a dense tensor with "
-                "more than one number a node."
+                f"{self.argument} would have no effect: no node attribute is a dense tensor with "
+                f"more than one number a node."
             )
 
     def _formats(self) -> list[dict[str, RowLayout]]:
@@ -199,14 +204,21 @@ class RowsInCommon(BatchExchange):
 
     def _maker(self, channel: Channel, sampler: Any, backend: Backend) -> Maker:
         """See `BatchExchange`."""
-        formats = self._formats()
-        owners = ranks_of(self._parts, self._counts, channel.size)
-        traffic = RowTraffic()
+        fetcher = self._fetcher(channel, backend, self._owners(channel))
+        return Maker(fetcher.fetch, fetcher.traffic)
+
+    def _owners(self, channel: Channel) -> list[Ints]:
+        """Return the rank that owns each node, int16 [N_t] for each type."""
+        return ranks_of(self._parts, self._counts, channel.size)
+
+    def _fetcher(self, channel: Channel, backend: Backend, owners: list[Ints]) -> RowFetcher:
+        """Return what fetches rows from the ranks that own them."""
+        formats, traffic = self._formats(), RowTraffic()
         dtype = np.int32 if max(self._counts) < 1 << 31 else np.int64
         rows = [np.arange(count, dtype=dtype) for count in self._counts]
         holder = _OwnRows(self._data, backend, formats, rows, traffic)
         ownership = Ownership([[r] for r in range(channel.size)], owners, rows)
-        return Maker(RowFetcher(channel, ownership, formats, holder, traffic).fetch, traffic)
+        return RowFetcher(channel, ownership, formats, holder, traffic)
 
     def _said(self) -> dict[str, str]:
         parts = None if self._parts is None else b"".join(map(bytes, self._parts))
@@ -223,7 +235,7 @@ class RowsInCommon(BatchExchange):
             for name, here in said[0].items():
                 if there[name] != here:
                     raise ValueError(
-                        f"share_rows=True needs the same {name} on all ranks: rank {rank} has "
+                        f"{self.argument} needs the same {name} on all ranks: rank {rank} has "
                         f"{there[name]}, and rank 0 {here}."
                     )
 
@@ -237,7 +249,10 @@ class RowsInCommon(BatchExchange):
         for node, count in zip(ids, self._counts, strict=True):
             if node is not None:
                 check_ids(node, count, "ids of a batch")
-        found = self.made([None if node is None else node.numpy() for node in ids])
+        self._keep(ids, self.made([None if node is None else node.numpy() for node in ids]))
+
+    def _keep(self, ids: Sequence[Tensor | None], found: Sequence[dict[str, Tensor]]) -> None:
+        """Keep rows of nodes that were fetched with their ids; T x both."""
         stores = stores_of(self._data)
         for kind, node, rows in zip(self._kinds, ids, found, strict=True):
             if node is not None and rows:
@@ -274,19 +289,28 @@ def shared_rows(loader: Any, data: Any, placing: Placing) -> tuple[RowsInCommon,
             f"share_rows=True cannot be used with {type(loader).__name__}: it is for "
             f"NeighborLoader, LinkNeighborLoader and HGTLoader."
         )
+    placing = placed_on_cpu(loader, placing, RowsInCommon.argument)
+    return RowsInCommon(data, loader._split, loader._feature_dtype), placing
+
+
+def placed_on_cpu(loader: Any, placing: Placing, argument: str) -> Placing:
+    """Return where batches are made whose rows ranks exchange.
+
+    Raises:
+        ValueError: the data is in parts, or another device is named.
+    """
     if loader._exchange is not None:
         raise ValueError(
-            "share_rows=True cannot be used with a partitioned graph, whose ranks exchange rows "
-            "already. Leave it out."
+            f"{argument} cannot be used with a partitioned graph, whose ranks exchange rows "
+            f"already. Leave it out."
         )
     device = resolve_device(placing.device)
     if device not in (None, HOST):
         raise ValueError(
             f"device={str(device)!r}: batches are made on the CPU where ranks share rows. Leave it "
-            f"out, and move each batch by batch.to(device); or leave out share_rows=True."
+            f"out, and move each batch by batch.to(device); or leave out {argument}."
         )
-    exchange = RowsInCommon(data, loader._split, loader._feature_dtype)
-    return exchange, placing._replace(device=HOST)
+    return placing._replace(device=HOST)
 
 
 def types_of(data: Data | HeteroData) -> list[tuple[Any, int]]:

@@ -19,6 +19,7 @@ class Ranks(NamedTuple):
     rank: int = 0
     world_size: int = 1
     tail: str = "pad"
+    in_common: bool = False  # whether the batches of a step are one, with the key of its number
 
     @property
     def may_repeat(self) -> int:

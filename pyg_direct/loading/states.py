@@ -14,8 +14,12 @@ Fingerprint = Mapping[str, Any]
 """Names and values, numbers or texts, of everything that decides what the batches are."""
 TAIL = "tail"  # the field of what ranks do at the end of an epoch
 
-# Fields that states of loaders with `num_neighbors` lack that version 0.2 saved.
-SINCE_0_2 = {
+COOPERATIVE = "cooperative"  # the field of how many ranks make a batch together
+
+# Fields that states of loaders with `num_neighbors` lack that were saved by version 0.2, or by
+# loaders whose ranks make no batches together.
+SINCE_0_2: dict[str, Any] = {
+    COOPERATIVE: None,
     "sampling": "uniform",
     "layer_dependency": False,
     "batch_dependency": 1,
@@ -34,6 +38,7 @@ CAUSES = {
     "order": "shuffle=, order=, sampler= or batch_sampler= giving",
     "generator": "generator= given:",
     "loader": "class",
+    COOPERATIVE: "cooperative=True on as many ranks as",
     "windows": "input_start_time= and input_end_time= giving",
     "sampler": "neighbor_sampler= of class",
     "input_type": "seeds of type",

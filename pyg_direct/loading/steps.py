@@ -56,6 +56,7 @@ class Steps:
         ranks, start = self._ranks, self._end
         kept = positions.first
         batches = zip(positions.left, self._began.keys(start), strict=False)
+        in_common = self._began.keys_of_steps(start // ranks.world_size)
         for first in count(start, ranks.world_size):
             step = list(islice(batches, ranks.world_size))
             if len(kept) < ranks.may_repeat:
@@ -66,9 +67,10 @@ class Steps:
             if batch is None:
                 return
             if batch >= first:
-                yield first, *step[batch - first]
+                positions_here, key = step[batch - first]
             else:
-                yield first, kept[batch], next(self._began.keys(batch))
+                positions_here, key = kept[batch], next(self._began.keys(batch))
+            yield first, positions_here, next(in_common) if ranks.in_common else key
 
     @property
     def _end(self) -> int:

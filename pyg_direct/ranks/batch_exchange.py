@@ -28,6 +28,10 @@ _channels: weakref.WeakKeyDictionary[Any, list[Channel]] = weakref.WeakKeyDictio
 """By process group of the user: the channels that loaders have had to its ranks."""
 
 
+_for_loops: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+"""By process group of the user: one of the same ranks for the threads that iterate loaders."""
+
+
 class Maker(NamedTuple):
     """Makes batches in the rounds of all ranks."""
 
@@ -43,6 +47,7 @@ class BatchExchange:
     """
 
     window = WINDOW
+    _computes = False  # whether the threads that iterate loaders exchange something, too
     _travels = True  # to other processes, before ranks have met
     orders: tuple[str, ...] = ("proximity",)  # of seeds by name that there may be beside it
 
@@ -50,6 +55,7 @@ class BatchExchange:
         self._name = name
         self._rounds: Rounds | None = None
         self.channel: Channel | None = None
+        self.loop_group: Any = None  # for the threads that iterate loaders, if `_computes`
         self._counted: RowTraffic | None = None
 
     def _maker(self, channel: Channel, sampler: Any, backend: Backend) -> Maker:
@@ -59,6 +65,10 @@ class BatchExchange:
             Exception: this rank cannot begin, which the others learn.
         """
         raise NotImplementedError
+
+    def _rounds_over(self, channel: Channel, maker: Maker) -> Rounds:
+        """Return the rounds in which batches are made; `begin` starts them."""
+        return Rounds(channel, maker.make, self.window)
 
     def _check_world_size(self, size: int) -> None:
         """Raise a ValueError if so many ranks cannot work together, which all of them know."""
@@ -90,6 +100,10 @@ class BatchExchange:
         if group is not None and dist.get_world_size(group) > 1:
             self._check_world_size(dist.get_world_size(group))
             own = self._group_for(group, max(timeout_seconds, MEETING_SECONDS))
+            if self._computes:
+                if group not in _for_loops:
+                    _for_loops[group] = _new_group(group)
+                self.loop_group = _for_loops[group]
         channel = Channel(own, timeout_seconds or TIMEOUT_SECONDS)
         if own is not None:
             _channels.setdefault(group, []).append(channel)
@@ -103,7 +117,7 @@ class BatchExchange:
         elif error is not None:
             raise error
         assert maker is not None  # else there was an error
-        self._rounds = Rounds(channel, maker.make, WINDOW)
+        self._rounds = self._rounds_over(channel, maker)
         self.channel, self._counted = channel, maker.traffic
         weakref.finalize(self, self._rounds.close).atexit = False
         self._rounds.start()
@@ -124,12 +138,7 @@ class BatchExchange:
             channel = free[min(common)]
             channels.remove(channel)
             return channel.group
-        return dist.new_group(
-            dist.get_process_group_ranks(group),
-            timeout=timedelta(days=GROUP_DAYS),
-            backend="gloo",
-            use_local_synchronization=True,
-        )
+        return _new_group(group)
 
     def _meet(self, group: Any, seconds: float, value: Any) -> list[Any]:
         """Return the values of all ranks, by rank, once all are here.
@@ -168,10 +177,12 @@ class BatchExchange:
             return ExchangeTraffic()
         return replace(self.channel.traffic(), **vars(self._counted))
 
-    def works_for(self, is_working: Callable[[], bool], together: int) -> None:
+    def works_for(
+        self, is_working: Callable[[], bool], is_stale: Callable[[int], bool], together: int
+    ) -> None:
         """See `Rounds.works_for`."""
         if self._rounds is not None:
-            self._rounds.works_for(is_working, together)
+            self._rounds.works_for(is_working, is_stale, together)
 
     def fail(self, error: BaseException) -> None:
         """See `Rounds.fail`."""
@@ -214,3 +225,13 @@ class BatchExchange:
                 f"answers other ranks. Build it in the process of each rank."
             )
         return self.__dict__
+
+
+def _new_group(group: Any) -> Any:
+    """Return a group of gloo of the same ranks, all of which call this."""
+    return dist.new_group(
+        dist.get_process_group_ranks(group),
+        timeout=timedelta(days=GROUP_DAYS),
+        backend="gloo",
+        use_local_synchronization=True,
+    )

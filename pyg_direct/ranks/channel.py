@@ -53,6 +53,12 @@ class RankWord(NamedTuple):
     status: int
     batches: int  # that it is to make
     offers: bool  # whether it waits to `gather`
+    step: int  # that these are of, where ranks make the same step together; 0 where they do not
+
+
+def ranks_agree(every: Sequence[RankWord]) -> bool:
+    """Whether the ranks make batches in a round: some do, and all ask for the same step."""
+    return any(word.batches for word in every) and len({word.step for word in every}) == 1
 
 
 class Message:
@@ -88,7 +94,7 @@ class Channel:
     """
 
     def __init__(self, group: Any, timeout_seconds: float) -> None:
-        self.group, self._timeout_seconds = group, timeout_seconds
+        self.group, self.timeout_seconds = group, timeout_seconds
         self.ended = False  # on all ranks at the same collective, so that the group is free
         self.rank, self.size = 0, 1
         if group is not None:
@@ -113,27 +119,29 @@ class Channel:
             waiting_seconds=tuple((self._waits_us / 1e6).tolist()),
         )
 
-    def open(self, status: int, batches: int, offers: bool, failure: str | None) -> list[RankWord]:
+    def open(self, word: RankWord, failure: str | None) -> list[RankWord]:
         """Return what each rank does in a round, at its begin.
 
         Args:
-            status: of this rank.
-            batches: how many it is to make.
-            offers: whether it waits to `gather`.
+            word: of this rank.
             failure: the text of its failure, if it has failed.
 
         Raises:
             ExchangeError: a rank has failed, with its text.
         """
         waited_us, before = int(1e6 * self._waited_seconds), self._waited_seconds
-        words = np.array([FAILED if failure else status, batches, offers, waited_us], np.int64)
+        status = FAILED if failure else word.status
+        words = np.array([status, word.batches, word.offers, word.step, waited_us], np.int64)
         every = self._numbers(np.tile(words, (self.size, 1)))
         self._check(every[:, 0], failure)
-        self._waits_us[:] = every[:, 3]
-        if not every[:, 1].any():
+        self._waits_us[:] = every[:, 4]
+        said = [
+            RankWord(s, count, offers == 1, step) for s, count, offers, step, _ in every.tolist()
+        ]
+        if not ranks_agree(said):
             self._idle_rounds, self._waited_seconds = self._idle_rounds + 1, before
-            self._collectives -= 1
-        return [RankWord(status, count, offers == 1) for status, count, offers, _ in every.tolist()]
+            self._collectives -= self.group is not None
+        return said
 
     def exchange(self, messages: Sequence[Sequence[Bytes]]) -> list[Message]:
         """Send messages[p] to rank p, and return what came from each; two collectives.
@@ -153,6 +161,23 @@ class Channel:
         messages = [[content] if p != self.rank else [] for p in range(self.size)]
         came = self.send(messages, self._sizes(messages)[:, 1].tolist())
         return [value if p == self.rank else came[p].rest() for p in range(self.size)]
+
+    def union(self, bits: Bytes) -> Bytes:
+        """Return fields of bits of all ranks as one; no two ranks may set the same bit.
+
+        One collective. What is sent is counted as in a ring.
+        """
+        if self.group is None or len(bits) == 0:
+            return bits
+        found = torch.from_numpy(bits)
+        start = perf_counter()
+        # A sum is the union then; it is what all backends have.
+        self._complete(dist.all_reduce(found, group=self.group, async_op=True), [found], start)
+        share = 2 * (self.size - 1) * len(bits) // self.size
+        self._sent[(self.rank + 1) % self.size] += share
+        self._received[self.rank - 1] += share
+        self._messages[(self.rank + 1) % self.size] += 1
+        return bits
 
     def _sizes(self, messages: Sequence[Sequence[Bytes]]) -> npt.NDArray[np.int64]:
         """Return the status of each rank, and the bytes that come from it: int64 [ranks, 2]."""
@@ -211,7 +236,11 @@ class Channel:
         work: Any = dist.all_to_all_single(
             tensors[0], tensors[1], list(coming), list(sizes), group=self.group, async_op=True
         )
-        self._wait(work, monotonic() + self._timeout_seconds)
+        self._complete(work, tensors, start)
+
+    def _complete(self, work: Any, tensors: Sequence[Any], start: float) -> None:
+        """Wait for a collective that began at `start`."""
+        self._wait(work, monotonic() + self.timeout_seconds)
         # Gloo's own thread may hold both a moment longer. If that made it free the arrays while the
         # interpreter ends, it would wait for the interpreter, which aborts the process.
         self._last = work, tensors
@@ -240,7 +269,7 @@ class Channel:
                 raise ExchangeError("This process ends.")
             if monotonic() > deadline:
                 raise ExchangeError(
-                    f"Another rank did not answer within {self._timeout_seconds:g} s: it was "
+                    f"Another rank did not answer within {self.timeout_seconds:g} s: it was "
                     f"stopped, or its machine cannot be reached. A rank that only pauses answers "
                     f"from a thread of its own. timeout= sets another limit."
                 )

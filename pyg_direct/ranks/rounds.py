@@ -8,12 +8,22 @@ import sys
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import Any
 
-from .channel import CLOSED, IDLE, LEAVING, WORKING, Channel, ExchangeError, OtherRankError
+from .channel import (
+    CLOSED,
+    IDLE,
+    LEAVING,
+    WORKING,
+    Channel,
+    ExchangeError,
+    OtherRankError,
+    RankWord,
+    ranks_agree,
+)
 
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.001, 0.03  # that a rank waits for its next batch
 LINGER_SECONDS = 10.0  # how long a process that ends goes on answering ranks that make batches
@@ -58,13 +68,16 @@ class Rounds:
     ) -> None:
         self._channel, self._make, self._window = channel, make, window
         self._requests: SimpleQueue[_Request | None] = SimpleQueue()
+        self._held: list[_Request] = []  # that a later round makes
         self._offers: deque[_Offer] = deque()
         self._lock = threading.Lock()
         self._failure: str | None = None  # of this rank, to be told to the others
         self._ended: str | None = None  # why no more batches can be made
         self._closed = self._leaving = False
         self._together, self._patience_seconds = 1, SHORTEST_PAUSE
+        self._linger_seconds = LINGER_SECONDS
         self._is_working: Callable[[], bool] = lambda: False
+        self._is_stale: Callable[[int], bool] = lambda ticket: False
         self._pid = os.getpid()
         self._thread = threading.Thread(target=self._run, name="pyg_direct-exchange", daemon=True)
 
@@ -133,14 +146,20 @@ class Rounds:
             self._failure = self._failure or f"{type(error).__name__}: {error}"
             self._requests.put(None)
 
-    def works_for(self, is_working: Callable[[], bool], together: int) -> None:
+    def works_for(
+        self,
+        is_working: Callable[[], bool],
+        is_stale: Callable[[int], bool],
+        together: int,
+    ) -> None:
         """Let others know, by a function, whether a loop of this rank still needs batches.
 
         Args:
             is_working: called in any thread.
+            is_stale: likewise, with the ticket of an iterator: whether its batches are of no use.
             together: how many batches the loop asks for at a time.
         """
-        self._is_working, self._together = is_working, together
+        self._is_working, self._is_stale, self._together = is_working, is_stale, together
 
     def close(self) -> None:
         """Note that the loader is gone. The thread answers the others until all of theirs are."""
@@ -162,16 +181,18 @@ class Rounds:
             pause, leaving_at = SHORTEST_PAUSE, None
             others_work = True
             while True:
-                window += self._next_window(pause, self._window - len(window))
+                self._fill(window, pause)
                 if self._leaving and leaving_at is None:
                     raised = hasattr(sys, "last_value")
-                    leaving_at = monotonic() + (0.0 if raised else LINGER_SECONDS)
+                    leaving_at = monotonic() + (0.0 if raised else self._linger_seconds)
                 status = self._status(leaving_at, others_work)
                 offer = self._offers[0] if self._offers else None
-                every = self._channel.open(status, len(window), offer is not None, self._failure)
+                word = RankWord(status, len(window), offer is not None, self._step(window))
+                every = self._channel.open(word, self._failure)
                 statuses = [word.status for word in every]
-                if LEAVING in statuses:
-                    problem = f"Rank {statuses.index(LEAVING)} has ended its program."
+                ended = self._end(every)
+                if ended is not None:
+                    problem = ended
                     return
                 if all(status == CLOSED for status in statuses):
                     self._channel.ended = True
@@ -184,7 +205,7 @@ class Rounds:
                     gone = statuses.index(CLOSED)
                     offer.done.put(([], f"Rank {gone} has no such loader any more."))
                     self._offers.popleft()
-                if not any(word.batches for word in every):
+                if not ranks_agree(every):
                     pause = min(2 * pause, LONGEST_PAUSE)
                     continue
                 pause, begun = SHORTEST_PAUSE, monotonic()
@@ -202,7 +223,7 @@ class Rounds:
             while not self._requests.empty():
                 request = self._requests.get()
                 window += [request] if request is not None else []
-            for request in window:
+            for request in window + self._held:
                 request.done.put((None, problem))
             for offer in self._offers:
                 offer.done.put(([], problem))
@@ -222,21 +243,35 @@ class Rounds:
             return CLOSED
         return WORKING if self._is_working() and leaving_at is None else IDLE
 
-    def _next_window(self, pause: float, room: int) -> list[_Request]:
-        """Return the next batches to make, at most `room`; none if nobody asks for any in time."""
-        window: list[_Request] = []
+    def _end(self, every: Sequence[RankWord]) -> str | None:
+        """Return why no rank can go on after what all of them said; None if they can."""
+        statuses = [word.status for word in every]
+        if LEAVING in statuses:
+            return f"Rank {statuses.index(LEAVING)} has ended its program."
+        return None
+
+    def _step(self, window: list[_Request]) -> int:
+        """Return which step a window is of."""
+        return 0
+
+    def _fill(self, window: list[_Request], pause: float) -> None:
+        """Add the next batches to make to a window; none if nobody asks for any in time."""
         patience = self._patience_seconds if self._is_working() else 0.0
-        seconds = max(pause, patience)
-        while len(window) < room:
-            try:
-                request = self._requests.get(timeout=seconds)
-            except Empty:
-                break
-            if request is None:  # something else is to be told
+        seconds, found = max(pause, patience), 0
+        while len(window) < self._window:
+            request = self._next_request(seconds)
+            if request is None:
                 break
             window.append(request)
-            seconds = patience if len(window) < self._together else 0.0
-        return window
+            found += 1
+            seconds = patience if found < self._together else 0.0
+
+    def _next_request(self, seconds: float) -> _Request | None:
+        """Return what is asked for next; None if that is nothing in time, or no batch."""
+        try:
+            return self._requests.get(timeout=seconds)
+        except Empty:
+            return None
 
     def _round(self, window: list[_Request]) -> None:
         """Make the batches of a window, and take them out of it; the others do the same."""

@@ -10,7 +10,7 @@ from torch.utils.data import DistributedSampler
 from ..core.arguments import check_choice, check_count, check_flag
 from .exchange import check_split, default_group
 
-NAMES = ("split_by_rank", "rank", "world_size", "tail", "share_rows", "owners")
+NAMES = ("split_by_rank", "rank", "world_size", "tail", "share_rows", "cooperative", "owners")
 TAILS = ("pad", "drop", "uneven")
 HASH = "hash"
 
@@ -22,7 +22,8 @@ class Split(NamedTuple):
     numbers: tuple[int, int] | None = None  # rank and world size, if the user gave them
     tail: str = "pad"
     share_rows: bool = False
-    owners: Any = HASH  # of rows that ranks share, or integers [N], a dict of such by node type
+    owners: Any = HASH  # of what ranks share, or integers [N], a dict of such by node type
+    cooperative: bool = False  # whether all ranks make one batch together in each step
 
     @property
     def is_given(self) -> bool:
@@ -66,7 +67,8 @@ def take_split(options: dict[str, Any], seed: int | None) -> Split:
     numbers = _numbers(given.get("rank"), given.get("world_size"), bool(by), seed)
     tail = check_choice("tail", given.get("tail", "pad"), TAILS)
     shares = check_flag("share_rows", given.get("share_rows", False))
-    split = Split(by or None, numbers, tail, shares, given.get("owners", HASH))
+    cooperative = check_flag("cooperative", given.get("cooperative", False))
+    split = Split(by or None, numbers, tail, shares, given.get("owners", HASH), cooperative)
     _check_sharing(split, "owners" in given)
     if split.is_given:
         _refuse_other_orders(options)
@@ -79,12 +81,22 @@ def take_split(options: dict[str, Any], seed: int | None) -> Split:
 
 
 def _check_sharing(split: Split, owners_given: bool) -> None:
-    if split.share_rows and split.by is None:
+    for name in ("share_rows", "cooperative"):
+        if getattr(split, name) and split.by is None:
+            raise ValueError(
+                f"{name}=True needs the other ranks: pass split_by_rank=True, or a process group."
+            )
+    if owners_given and not (split.share_rows or split.cooperative):
+        raise ValueError("owners= has no meaning without share_rows=True or cooperative=True.")
+    if split.cooperative and split.share_rows:
         raise ValueError(
-            "share_rows=True needs the other ranks: pass split_by_rank=True, or a process group."
+            "cooperative=True loads each row once for all ranks already. Leave out share_rows=True."
         )
-    if owners_given and not split.share_rows:
-        raise ValueError("owners= has no meaning without share_rows=True.")
+    if split.cooperative and split.tail == "uneven":
+        raise ValueError(
+            "tail='uneven' cannot be used with cooperative=True, as no rank can end before others "
+            "that it makes batches with. Pass 'pad' or 'drop'."
+        )
 
 
 def _numbers(rank: Any, world_size: Any, has_group: bool, seed: int | None) -> Any:

@@ -21,7 +21,7 @@ class ExchangeTraffic:
     """
 
     collectives: int = 0  # that this rank took part in, except those of idle rounds
-    idle_rounds: int = 0  # in which no rank made batches: one collective of 32 bytes a rank each
+    idle_rounds: int = 0  # in which no rank made batches: one collective of 40 bytes a rank each
     sent_bytes: Sequence[int] = ()
     received_bytes: Sequence[int] = ()
     messages: Sequence[int] = ()  # sent

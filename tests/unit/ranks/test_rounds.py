@@ -16,7 +16,7 @@ NOTHING: Any = None
 @pytest.mark.parametrize(("together", "expected"), [(4, 4), (1, 1)])
 def test_a_round_waits_for_batches_that_come_together(together: int, expected: int) -> None:
     rounds = Rounds(NOTHING, lambda asked: asked, window=4)
-    rounds.works_for(lambda: True, together)
+    rounds.works_for(lambda: True, NOTHING, together)
     rounds._patience_seconds = 30.0
 
     request: Any = object()
@@ -28,12 +28,16 @@ def test_a_round_waits_for_batches_that_come_together(together: int, expected: i
 
     asking = threading.Thread(target=ask)
     asking.start()
-    assert len(rounds._next_window(0.001, 4)) == expected
+    window: list[Any] = []
+    rounds._fill(window, 0.001)
+    assert len(window) == expected
     asking.join()
 
 
 def test_a_rank_whose_loop_pauses_keeps_nobody_waiting() -> None:
     rounds = Rounds(NOTHING, lambda asked: asked, window=4)
-    rounds.works_for(lambda: False, 4)
+    rounds.works_for(lambda: False, NOTHING, 4)
     rounds._patience_seconds = 1e6
-    assert rounds._next_window(0.001, 4) == []
+    window: list[Any] = []
+    rounds._fill(window, 0.001)
+    assert window == []

@@ -1,0 +1,298 @@
+"""The hops of a batch that several ranks sample in common, as one of them makes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from ..core.cooperation import Cooperation, NodesInCommon, RowsBetween, SeedOutputs
+from ..core.types import Csc, Frontier, Rules, SampledGraph, SamplingPlan, StepKey
+from ..ops.backend import Backend
+from ..ops.host.in_common import RankNodes, field_of_bits
+from ..ops.host.parts import ids_at
+from ..ranks.channel import Bytes, Channel, Message, packed
+from ..ranks.rows import RowTraffic
+
+Ints = npt.NDArray[Any]
+
+
+class _HopEdges(NamedTuple):
+    """The edges of one relation in one hop."""
+
+    source: Ints  # ids
+    destination: Ints  # int64, numbers among the own nodes
+    position: Ints  # in the CSC
+
+
+class CommonBatches:
+    """Samples the batches that all ranks make together. Every call of `sample` is collective.
+
+    A batch has the seeds of all ranks' loops, in the order of the ranks, and the nodes and edges
+    that one process would draw around them with the same key. The rank that owns a node draws its
+    in-edges, in the hop that found it. Draws depend on a node's local id in the whole batch, and
+    that on the first edge that finds it; so with each id that a rank asks its owner for goes the
+    key of that edge, which orders the edges of a hop over all ranks. Owners keep the least key of
+    each node, and set its bit in a field of bits that all ranks then have; a node's local id is the
+    number of bits before its own (Balin, LaSalle and Catalyurek, "Cooperative Minibatching in
+    Graph Neural Networks", TMLR 2025, have no such order). LABOR's draws do not depend on it.
+
+    Args:
+        csc: the whole graph, on the host.
+        plan: without subgraphs, with fan-outs of 0 or more.
+        owners: T x int16 [N_t], the rank that owns each node.
+        channel: to the other ranks.
+        backend: draws.
+        traffic: counts.
+    """
+
+    def __init__(
+        self,
+        csc: Csc,
+        plan: SamplingPlan,
+        owners: Sequence[Ints],
+        channel: Channel,
+        backend: Backend,
+        traffic: RowTraffic,
+    ) -> None:
+        self.plan, self._csc, self._channel, self._traffic = plan, csc, channel, traffic
+        self._work = backend.workspace(csc, plan)
+        self._nodes = [RankNodes(owner, channel.rank) for owner in owners]
+        self._src, self._dst = csc.src_type.tolist(), csc.dst_type.tolist()
+        self._types, self._hops = range(csc.num_types), len(plan.fanouts)
+
+    def sample(
+        self, seeds: Sequence[Tensor | None], key: StepKey
+    ) -> tuple[SampledGraph, Callable[..., Cooperation]]:
+        """Return what this rank has of a batch, and what makes the record of its ranks.
+
+        Args:
+            seeds: T x int64 [n_t] or None: of this rank's loop, of one type.
+            key: of the batch.
+        """
+        batch = _Batch(self, seeds, key)
+        batch.exchange_seeds()
+        for hop in range(self._hops):
+            batch.hop(hop)
+        return batch.finish()
+
+
+class _Batch:
+    """One batch between its hops."""
+
+    def __init__(self, of: CommonBatches, seeds: Sequence[Tensor | None], key: StepKey) -> None:
+        self._of, self._key, self._channel, self._nodes = of, key, of._channel, of._nodes
+        self._type = next(t for t in of._types if seeds[t] is not None)
+        given = seeds[self._type]
+        assert given is not None
+        self._seeds: Ints = given.numpy()
+        ranks = range(of._channel.size)
+        self._local: list[Ints] = []  # T x local ids of the own nodes that the last hop found
+        self._known = np.zeros(len(of._types), np.int64)  # nodes of the whole batch, of each type
+        self._frontier = self._known.copy()  # of these, those that the next hop expands
+        self._edges: list[list[_HopEdges]] = [[] for _ in of._src]
+        # By type and rank: numbers of rows, hop by hop.
+        self._send: list[list[list[Ints]]] = [[[] for _ in ranks] for _ in of._types]
+        self._receive: list[list[list[Ints]]] = [[[] for _ in ranks] for _ in of._types]
+        self._outputs: tuple[list[Ints], list[Ints]] = [], []
+
+    def exchange_seeds(self) -> None:
+        """Send each seed of the loop to the rank that owns it; own ones begin the batch."""
+        channel, nodes = self._channel, self._nodes[self._type]
+        owner, seeds = nodes.owner[self._seeds], self._seeds
+        places = [np.flatnonzero(owner == p) for p in range(channel.size)]
+        messages = [
+            packed([np.array([len(seeds), len(at)], np.int64), seeds[at], at]) for at in places
+        ]
+        messages[channel.rank] = []
+        came = channel.exchange(messages)
+        first, ids, local, counts = 0, list[Ints](), list[Ints](), list[int]()
+        for p, message in enumerate(came):
+            if p == channel.rank:
+                total, at = len(seeds), places[p]
+                ids.append(seeds[at])
+            else:
+                total, count = message.take(np.int64, 2).tolist()
+                ids.append(message.take(np.int64, count))
+                at = message.take(np.int64, count)
+            local.append(first + at)
+            counts.append(len(at))
+            first += total
+        for t, of_type in enumerate(self._nodes):
+            of_type.begin(np.concatenate(ids) if t == self._type else np.empty(0, np.int64))
+        none = np.empty(0, np.int64)
+        self._local = [np.concatenate(local) if t == self._type else none for t in self._of._types]
+        self._known[self._type] = self._frontier[self._type] = first
+        numbers = np.arange(sum(counts))
+        self._outputs = np.split(numbers, np.cumsum(counts)[:-1]), places
+
+    def hop(self, hop: int) -> None:
+        """Draw the in-edges of the own nodes that the last hop found, and find their sources."""
+        of, channel = self._of, self._channel
+        # What is drawn after the last hop does not depend on anything, and LABOR on no local id.
+        in_order = hop < of._hops - 1 and not of.plan.labor
+        bases = self._draw(hop)
+        asked = [nodes.asked_of(channel.size) for nodes in self._nodes]
+        small = bases[-1] < 1 << 31
+        came = channel.exchange(
+            [
+                self._request([of_type[p][:2] for of_type in asked], small, in_order)
+                if p != channel.rank
+                else []
+                for p in range(channel.size)
+            ]
+        )
+        error: Exception | None = None
+        ids: list[list[Ints]] = []
+        keys: list[Ints] = []
+        try:
+            ids = [
+                self._merge(message, small, in_order) if p != channel.rank else []
+                for p, message in enumerate(came)
+            ]
+            keys = [nodes.number(in_order) for nodes in self._nodes]
+        except Exception as caught:  # the others wait for the bits, and learn of it behind them
+            error, keys = caught, []
+        if in_order:
+            field = field_of_bits(keys, int(bases[-1]))
+            self._number(keys, bases, np.unpackbits(channel.union(field)))
+        if error is not None:
+            raise error
+        if not in_order:
+            self._local = [np.zeros(len(found), np.int64) for found in keys]
+            self._frontier[:] = self._known[:] = 0
+        for t, nodes in enumerate(self._nodes):
+            for p, of_rank in enumerate(ids):
+                self._send[t][p].append(nodes.numbers_of(of_rank[t]) if of_rank else keys[t][:0])
+                self._receive[t][p].append(asked[t][p][2])
+
+    def _draw(self, hop: int) -> Ints:
+        """Draw, and note all sources; return where the keys of each relation begin, with the end.
+
+        Returns:
+            int64 [R + 1].
+        """
+        of, nodes = self._of, self._nodes
+        dtype = of._csc.indices.dtype
+        own = [torch.from_numpy(n.own[hop].astype(dtype)) for n in nodes]
+        local = [torch.from_numpy(at.astype(np.int32)) for at in self._local]
+        rules = Rules(variates=self._key.variates) if of.plan.labor else Rules()
+        picks = of._work.draw(hop, Frontier(own, local, None), self._key, rules)
+        assert picks.position is not None  # `draw` gives positions
+        counts, source, position = (a.numpy() for a in (picks.counts, picks.source, picks.position))
+        items = np.cumsum([0, *(len(own[t]) for t in of._dst)])
+        ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])[items]
+        fanouts = of.plan.fanouts[hop]
+        keys = self._frontier[of._dst] * fanouts
+        bases = np.concatenate([np.zeros(1, np.int64), np.cumsum(keys)])
+        for t, of_type in enumerate(nodes):
+            of_type.begin_hop(
+                sum(int(ends[r + 1] - ends[r]) for r, src in enumerate(of._src) if src == t)
+            )
+        first_item = self._known - self._frontier
+        for r, (src, dst) in enumerate(zip(of._src, of._dst, strict=True)):
+            mine, edges = counts[items[r] : items[r + 1]], slice(*ends[r : r + 2])
+            item = self._local[dst] - first_item[dst]
+            nodes[src].find(source[edges], mine, item, int(fanouts[r]), int(bases[r]))
+            first = sum(map(len, nodes[dst].own[:hop]))
+            destination = np.repeat(np.arange(first, first + len(mine)), mine)
+            self._edges[r].append(_HopEdges(source[edges], destination, position[edges]))
+        return bases
+
+    def _request(
+        self, asked: Sequence[tuple[Ints, Ints]], small: bool, in_order: bool
+    ) -> list[Bytes]:
+        """Return the message that asks a rank for nodes: numbers by type, ids, and keys."""
+        self._of._traffic.remote_requests += sum(len(ids) for ids, _ in asked)
+        sizes = np.array([len(ids) for ids, _ in asked], np.int64)
+        ids, keys = (np.concatenate(columns) for columns in zip(*asked, strict=True))
+        pieces = [sizes, ids.astype(self._of._csc.indices.dtype)]
+        if in_order:
+            pieces.append(keys.astype(np.int32 if small else np.int64))
+        return packed(pieces)
+
+    def _merge(self, message: Message, small: bool, in_order: bool) -> list[Ints]:
+        """Note what another rank asks for; return its ids by type."""
+        sizes = message.take(np.int64, len(self._nodes))
+        total, ends = int(sizes.sum()), np.cumsum(sizes)[:-1]
+        ids = np.split(message.take(self._of._csc.indices.dtype, total), ends)
+        keys = [np.zeros(len(of_type), np.int64) for of_type in ids]
+        if in_order:
+            keys = np.split(message.take(np.int32 if small else np.int64, total), ends)
+        for nodes, of_type, keys_there in zip(self._nodes, ids, keys, strict=True):
+            nodes.merge(of_type, keys_there.astype(np.int64))
+        return ids
+
+    def _number(self, keys: Sequence[Ints], bases: Ints, bits: Ints) -> None:
+        """Set the local ids in the whole batch of the own nodes that a hop found.
+
+        Args:
+            keys: T x [n_t], ascending.
+            bases: int64 [R + 1].
+            bits: uint8, 0 or 1, of all keys.
+        """
+        found = np.flatnonzero(bits[: bases[-1]])
+        relation = np.searchsorted(bases, found, "right") - 1
+        kind = self._of._csc.src_type[relation]
+        for t, own in enumerate(keys):
+            of_type = found[kind == t]
+            self._local[t] = self._known[t] + np.searchsorted(of_type, own)
+            self._frontier[t] = len(of_type)
+            self._known[t] += len(of_type)
+
+    def finish(self) -> tuple[SampledGraph, Callable[..., Cooperation]]:
+        """Hand out the nodes and edges, as rows of this rank, and the record of its ranks."""
+        of, node, described = self._of, list[Tensor](), list[NodesInCommon]()
+        for t, nodes in enumerate(self._nodes):
+            seeds = self._seeds if t == self._type else self._seeds[:0]
+            ids = np.concatenate([seeds, *nodes.own, *nodes.others], dtype=np.int64)
+            node.append(torch.from_numpy(ids))
+            own, others = [len(a) for a in nodes.own], [0, *(len(a) for a in nodes.others)]
+            send, receive = rows_between(self._send[t]), rows_between(self._receive[t])
+            described.append(NodesInCommon(len(seeds), own, others, send, receive))
+            self._of._traffic.requests += sum(own) + sum(others)
+        edge_index, edge = [], []
+        for r, (src, dst) in enumerate(zip(of._src, of._dst, strict=True)):
+            index, column = self._edges_of(r, described[src], described[dst].num_seeds)
+            edge_index.append(index)
+            edge.append(column)
+        counts = [[len(edges.source) for edges in hops] for hops in self._edges]
+        no_counts: Any = [None] * len(node)  # no first nodes are those of some hops
+        graph = SampledGraph(node, None, edge_index, edge, no_counts, counts)
+        outputs = SeedOutputs(*([torch.from_numpy(a) for a in lists] for lists in self._outputs))
+        rank, size, step = self._channel.rank, self._channel.size, self._key.step
+
+        def describe(kinds: Sequence[Any], group: Any, timeout_seconds: float) -> Cooperation:
+            nodes = dict(zip(kinds, described, strict=True))
+            input_type = kinds[self._type]
+            return Cooperation(rank, size, step, group, timeout_seconds, nodes, input_type, outputs)
+
+        return graph, describe
+
+    def _edges_of(self, r: int, sources: NodesInCommon, first: int) -> tuple[Tensor, Tensor]:
+        """Return the edges of a relation, [2, e], and their columns in the user's `edge_index`."""
+        csc, hops = self._of._csc, self._edges[r]
+        index = np.empty((2, sum(len(edges.source) for edges in hops)), np.int64)
+        edge = np.empty(index.shape[1], np.int64)
+        first_other = sources.num_seeds + sum(sources.own_by_hop)
+        ends = np.cumsum([0, *(len(edges.source) for edges in hops)])
+        for edges, (begin, end) in zip(hops, pairwise(ends.tolist()), strict=True):
+            nodes, out = self._nodes[self._of._src[r]], index[0, begin:end]
+            nodes.write_rows(edges.source, sources.num_seeds, first_other, out)
+            index[1, begin:end] = first + edges.destination
+            if csc.perm is None:
+                edge[begin:end] = edges.position - csc.edge_base[r]
+            else:
+                ids_at(csc.perm, edges.position, 0, edge[begin:end])
+        return torch.from_numpy(index).to(self._of.plan.id_dtype), torch.from_numpy(edge)
+
+
+def rows_between(lists: Sequence[Sequence[Ints]]) -> RowsBetween:
+    """Return rows of each rank, hop by hop, as one list with the counts, which begin with a 0."""
+    rows = [torch.from_numpy(np.concatenate([np.empty(0, np.int64), *hops])) for hops in lists]
+    return RowsBetween(rows, [[0, *map(len, hops)] for hops in lists])

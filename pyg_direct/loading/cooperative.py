@@ -1,0 +1,169 @@
+"""Batches that all ranks make together: the rank that owns a node samples and loads it."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..batch.sampled import Sampled, of_graph
+from ..core.cooperation import Cooperation
+from ..core.pyg import SubgraphType
+from ..core.types import BatchKey, SampledGraph, StepKey
+from ..ops.backend import Backend
+from ..ranks.batch_exchange import Maker
+from ..ranks.channel import Channel
+from ..ranks.rounds import Rounds
+from ..ranks.split import Split
+from ..ranks.step_rounds import StepRounds
+from ..sampling.keyed import KeyedSampler
+from ..sampling.sampler import NeighborSampler, keyed
+from .common_batch import CommonBatches
+from .shared_rows import RowsInCommon, placed_on_cpu, shared_rows
+from .site import Placing
+
+
+class _Asked(NamedTuple):
+    """What a rank asks for in a step: the batch around its seeds."""
+
+    seeds: list[Tensor | None]  # T x int64 [n_t]
+    key: StepKey
+
+
+class CooperativeBatches(RowsInCommon):
+    """Makes one batch in each step with all other ranks; see `CommonBatches`.
+
+    Args:
+        data, split, feature_dtype: as of `RowsInCommon`.
+    """
+
+    argument = "cooperative=True"
+    window = 1
+    _computes = True
+
+    def __init__(self, data: Any, split: Split, feature_dtype: torch.dtype | None) -> None:
+        super().__init__(data, split, feature_dtype)
+        self._name = "batches that ranks make together"
+        self._sampler: NeighborSampler | None = None
+
+    def _check_effect(self) -> None:
+        """Do nothing: it has one, also without rows to share."""
+
+    def begin(self, sampler: Any, backend: Backend, group: Any, timeout_seconds: float) -> None:
+        """See `BatchExchange`."""
+        super().begin(sampler, backend, group, timeout_seconds)
+        self._sampler = sampler
+
+    def _maker(self, channel: Channel, sampler: Any, backend: Backend) -> Maker:
+        """See `BatchExchange`."""
+        owners, graph = self._owners(channel), keyed(sampler)
+        fetcher = self._fetcher(channel, backend, owners)
+        common = CommonBatches(
+            graph.graph.csc, graph.plan, owners, channel, backend, fetcher.traffic
+        )
+
+        def make(asked: list[_Asked]) -> list[tuple[SampledGraph, Cooperation]]:
+            """Return the batch of a step, whose rows are kept with their ids."""
+            ((seeds, key),) = asked
+            if keyed(sampler).plan is not common.plan:
+                raise ValueError(
+                    "The arguments of sampling have changed since the loader was first iterated, "
+                    "and all ranks must change them together. Build a new loader on all ranks."
+                )
+            made, describe = common.sample(seeds, key)
+            (rows,) = fetcher.fetch([[node.numpy() for node in made.node]])
+            self._keep(made.node, rows)
+            return [(made, describe(self._kinds, self.loop_group, channel.timeout_seconds))]
+
+        return Maker(make, fetcher.traffic)
+
+    def _rounds_over(self, channel: Channel, maker: Maker) -> Rounds:
+        """See `BatchExchange`."""
+        return StepRounds(channel, maker.make)
+
+    def bring_rows(self, nodes: Any) -> None:
+        """Do nothing: rows came with the nodes."""
+
+    def sampled(self, inputs: Any, key: BatchKey | None) -> Sampled:
+        """Return this rank's nodes and edges of the batch of a step; waits for all ranks.
+
+        Args:
+            inputs: the seeds of its loop.
+            key: of the batch.
+
+        Raises:
+            RuntimeError: it is no batch of an epoch, or a second one of the same step.
+            ExchangeError: see `Rounds.made`.
+        """
+        if not isinstance(key, StepKey) or self._sampler is None:
+            raise RuntimeError(
+                "cooperative=True: all ranks make a batch together, once in each step of an epoch. "
+                "Iterate the loader on all of them; for a batch of your own build one without it."
+            )
+        types = self._sampler.node_types
+        seeds = [inputs.node if kind == inputs.input_type else None for kind in types]
+        graph, cooperation = self.made(_Asked(seeds, key))
+        metadata = inputs.input_id, inputs.time
+        sampled = of_graph(graph, types, self._sampler.edge_types, metadata)
+        sampled.cooperation = cooperation
+        return sampled
+
+
+def exchange_of(loader: Any, data: Any, placing: Placing) -> tuple[Any, Placing]:
+    """Return what a loader exchanges with other ranks, if anything, and where batches are made.
+
+    Raises:
+        ValueError, TypeError: arguments of the loader that do not fit it.
+    """
+    if loader._split.share_rows:
+        return shared_rows(loader, data, placing)
+    if not loader._split.cooperative:
+        return loader._exchange, placing
+    if not loader._can_cooperate:
+        raise ValueError(
+            f"cooperative=True cannot be used with {type(loader).__name__}: it is for "
+            f"NeighborLoader. share_rows=True loads rows in common with others, too."
+        )
+    placing = placed_on_cpu(loader, placing, CooperativeBatches.argument)
+    return CooperativeBatches(data, loader._split, loader._feature_dtype), placing
+
+
+def check_cooperative(sampler: Any, changes_output: bool) -> None:
+    """Raise a ValueError if ranks cannot sample in common what a sampler is to sample.
+
+    Args:
+        sampler: of the loader.
+        changes_output: whether there is a `transform_sampler_output`.
+    """
+    if type(sampler) is not NeighborSampler:
+        raise ValueError(
+            f"cooperative=True needs pyg_direct's own NeighborSampler, got "
+            f"neighbor_sampler= of {type(sampler).__name__}."
+        )
+    given: KeyedSampler = keyed(sampler)
+    refused = {
+        "disjoint=True": given.settings.disjoint and "subgraphs of seeds share no nodes",
+        "time_attr=": given.disjoint and "what a node may see depends on the seed it is found from",
+        f"subgraph_type={given.settings.subgraph_type.value!r}": (
+            given.settings.subgraph_type != SubgraphType.directional
+            and "edges between nodes of other ranks are with no rank"
+        ),
+        "sample_direction='backward'": (
+            given.settings.sample_direction != "forward" and "owners have the in-edges of nodes"
+        ),
+        "negative fan-outs": (
+            any(k < 0 for hop in given.fanouts() for k in hop)
+            and "how many edges a node has is known to its owner only"
+        ),
+        "sampling='adaptive'": (
+            given.settings.sampling == "adaptive" and "fan-outs depend on all nodes of a hop"
+        ),
+        "transform_sampler_output=": changes_output and "it would see a part of a batch",
+    }
+    for name, reason in refused.items():
+        if reason:
+            raise ValueError(
+                f"cooperative=True cannot be used with {name}: {reason}. Leave out one of them; "
+                f"share_rows=True loads rows in common with any sampler."
+            )
