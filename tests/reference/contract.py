@@ -1,162 +1,302 @@
-"""What PyG's loader promises of every batch, checked in plain Python, one line per promise."""
+"""What PyG's loaders promise of every batch, checked in plain Python, one line per promise."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 import torch
-from torch_geometric.data import Data
+from torch import Tensor
 
+from .config import Config, ends_of, store_of
 
-class Config(NamedTuple):
-    """A whole configuration; a failing one is printed as a line to paste."""
-
-    nodes: int = 10
-    edges: int = 30
-    seed: int = 0
-    ids: str = "int64"
-    hub: bool = False  # whether half of all edges lead to node 0
-    sorted: bool = False
-    times: str = ""  # "node" or "edge"
-    weighted: bool = False  # with some weights of 0
-    fanouts: tuple[int, ...] = (2, 2)
-    replace: bool = False
-    disjoint: bool = False
-    strategy: str = "uniform"
-    window: int | None = None
-    batch_size: int = 4
-    workers: int = 0
-
-    def graph(self) -> Data:
-        """Return the graph."""
-        random = np.random.default_rng(self.seed)
-        ends = random.integers(0, self.nodes, (2, self.edges))
-        if self.hub:
-            ends[1, ::2] = 0
-        if self.sorted:
-            ends = ends[:, ends[1].argsort(kind="stable")]
-        data = Data(
-            edge_index=torch.from_numpy(ends).to(getattr(torch, self.ids)),
-            num_nodes=self.nodes,
-            x=torch.from_numpy(random.random((self.nodes, 3))),
-            edge_attr=torch.arange(self.edges),
-        )
-        if self.times:
-            count = self.nodes if self.times == "node" else self.edges
-            data.time = torch.from_numpy(random.integers(0, 9, count))
-        if self.weighted:
-            data.weight = torch.from_numpy(random.integers(0, 3, self.edges)).double()
-        return data
-
-    def loader(self, build: Any, data: Data) -> Any:
-        """Return a loader over the graph, with three seeds more than nodes, some twice."""
-        seeds = torch.arange(self.nodes + 3) % self.nodes
-        options: dict[str, Any] = {"replace": self.replace, "disjoint": self.disjoint}
-        if self.times:
-            options["time_attr"] = "time"
-            options["temporal_strategy"] = self.strategy
-            options["time_window"] = self.window
-            options["input_time"] = (seeds * 5 + self.seed) % 11
-        if self.weighted:
-            options["weight_attr"] = "weight"
-        return build(
-            data, list(self.fanouts), input_nodes=seeds, batch_size=self.batch_size,
-            num_workers=self.workers, seed=self.seed, **options,
-        )  # fmt: skip
+MISSING = -1
 
 
 def broken(config: Config, build: Any) -> list[str]:
     """Return which promises the batches of an epoch break."""
     data = config.graph()
-    loader = config.loader(build, data)
+    loader, total = config.loader(build, data), config.seeds(data).size(-1)
     found, first = [], 0
     for batch in loader:
-        size = min(config.batch_size, config.nodes + 3 - first)
-        positions = list(range(first, first + size))
-        found += [f"batch at {first}: {what}" for what in _broken(config, data, batch, positions)]
-        first += size
-    if first != config.nodes + 3:
+        positions = list(range(first, min(first + config.batch_size, total)))
+        checks = _Checks(config, data, batch, positions)
+        found += [f"batch at {first}: {what}" for what in checks.broken()]
+        first += len(positions)
+    if first != total:
         found.append("the epoch is not whole")
     return found
 
 
-def _broken(config: Config, data: Data, batch: Any, positions: list[int]) -> Iterator[str]:
-    n_id, e_id = batch.n_id.tolist(), batch.e_id.tolist()
-    row, col = batch.edge_index.tolist()
-    seeds, apart = [p % config.nodes for p in positions], config.disjoint or bool(config.times)
-    group = batch.batch.tolist() if apart else [0] * len(n_id)
-    if n_id[: len(seeds)] != seeds or batch.batch_size != len(seeds):
-        yield "the seeds do not come first"
-    yield from _wrong_rows(data, batch, positions)
-    if any(group[u] != group[v] for u, v in zip(row, col, strict=True)):
-        yield "an edge between subgraphs"
-    nodes, edges = batch.num_sampled_nodes, batch.num_sampled_edges
-    if sum(nodes) != len(n_id) or sum(edges) != len(e_id) or nodes[0] != len(seeds):
-        yield "num_sampled"
-    # Numbers go by first discovery.
-    known = {(group[i], n_id[i]): i for i in reversed(range(len(seeds)))}
-    for u in row:
-        known.setdefault((group[u], n_id[u]), len(seeds) + len(known) - _distinct(group, seeds))
-        if known[group[u], n_id[u]] != u:
-            yield f"node {u} has another number"
+class _Checks:
+    """The checks of one batch.
+
+    A node is known by its type and its local id. Its tree is the seed that it was found from: 0 of
+    all nodes, unless each seed has a subgraph of its own.
+    """
+
+    def __init__(self, config: Config, data: Any, batch: Any, positions: list[int]) -> None:
+        self.config, self.data, self.batch, self.positions = config, data, batch, positions
+        self.n_id = {kind: store_of(batch, kind).n_id.tolist() for kind in config.kinds}
+        self.e_id = {kind: store_of(batch, kind).e_id.tolist() for kind in config.relations}
+        self.ends = {kind: store_of(batch, kind).edge_index.tolist() for kind in config.relations}
+        self.given = config.seeds(data)
+        self.limit = config.times_of(self.given, data)[positions].tolist()
+        self.tree: dict[Any, list[int]] = {kind: [] for kind in config.kinds}
+        self.sources = len(positions)  # of links, with those of negatives
+
+    def broken(self) -> Iterator[str]:
+        """Yield the promises that are broken, those first without which others mean nothing."""
+        yield from self._rows()
+        try:
+            yield from self._links() if self.config.links else self._nodes()
+            yield from self._induced() if self.config.induced else self._hops()
+        except BrokenError as error:
+            yield str(error)
+
+    def _rows(self) -> Iterator[str]:
+        """Attributes, ids and ends are those of the graph."""
+        for kind, n_id in self.n_id.items():
+            store = store_of(self.batch, kind)
+            if not torch.equal(store.x, store_of(self.data, kind).x[store.n_id]):
+                yield f"x is not that of the nodes {kind or ''}"
+            if len(n_id) != store.num_nodes:
+                yield "num_nodes"
+        for kind, e_id in self.e_id.items():
+            store, (row, col) = store_of(self.batch, kind), self.ends[kind]
+            (source, target), (src, dst) = store_of(self.data, kind).edge_index, ends_of(kind)
+            if not torch.equal(store.edge_attr, store.e_id):
+                yield f"edge_attr is not that of the edges {kind or ''}"
+            if [self.n_id[src][i] for i in row] != source[e_id].tolist():
+                yield f"e_id does not lead from row {kind or ''}"
+            if [self.n_id[dst][i] for i in col] != target[e_id].tolist():
+                yield f"e_id does not lead to col {kind or ''}"
+
+    def _nodes(self) -> Iterator[str]:
+        """Seed nodes come first, as they were given."""
+        kind = self.config.kinds[0]
+        store, seeds = store_of(self.batch, kind), self.given[self.positions].tolist()
+        if store.batch_size != len(seeds) or store.input_id.tolist() != self.positions:
+            yield "batch_size or input_id"
+        yield from self._seeds({kind: seeds}, {kind: list(range(len(seeds)))})
+
+    def _links(self) -> Iterator[str]:
+        """The ends of links come first; negatives are as many as asked for, and named as such."""
+        config, links = self.config, len(self.positions)
+        src, dst = ends_of(config.link_type)
+        store = store_of(self.batch, config.link_type)
+        if store.input_id.tolist() != self.positions:
+            yield "input_id"
+        negatives = 0 if config.links == "plain" else math.ceil(links * config.amount)
+        if config.links == "triplet":
+            negatives = links * math.ceil(config.amount)
+            row, col = store_of(self.batch, src).src_index, store_of(self.batch, dst).dst_pos_index
+            wrong = store_of(self.batch, dst).dst_neg_index
+            shape = (links, negatives // links) if negatives > links else (links,)
+            if wrong.shape != shape:
+                yield f"{tuple(wrong.shape)} negatives"
+            # A column of negatives is one of each link.
+            col = torch.cat([col, wrong.t().reshape(-1)])
+            time = store_of(self.batch, src).get("seed_time")
+        else:
+            row, col = store.edge_label_index
+            labels = torch.tensor(self.positions) % 3 + int(config.links == "binary")
+            if store.edge_label.tolist() != labels.tolist() + [0] * negatives:
+                yield "edge_label"
+            time = store.get("edge_label_time")
+        if config.times and time[:links].tolist() != self.limit:
+            yield "times of the links"
+        self.sources = links if config.links == "triplet" else links + negatives
+        if (len(row), len(col)) != (self.sources, links + negatives):
+            raise BrokenError(f"{len(row)} sources and {len(col)} destinations")
+        rows = [self.n_id[src][i] for i in row.tolist()]
+        cols = [self.n_id[dst][i] for i in col.tolist()]
+        if [rows[:links], cols[:links]] != self.given[:, self.positions].tolist():
+            yield "the links are others"
+        yield from self._ends(src, dst, rows, cols, (row, col))
+
+    def _ends(
+        self, src: Any, dst: Any, rows: list[int], cols: list[int], local: tuple[Tensor, Tensor]
+    ) -> Iterator[str]:
+        """Ends are seeds: those of a type each once, in order; or all, each with its subgraph."""
+        if not self.config.apart:
+            given = {src: rows + cols} if src == dst else {src: rows, dst: cols}
+            seeds = {kind: sorted(set(ids)) for kind, ids in given.items()}
+            yield from self._seeds(seeds, {kind: [0] * len(ids) for kind, ids in seeds.items()})
             return
-    # What each node of a frontier may take.
-    first = at = 0
-    for hop, k in enumerate(config.fanouts):
-        end, taken = first + nodes[hop], {}
-        for i in range(at, at + edges[hop]):
-            taken.setdefault(col[i], []).append(e_id[i])
-        if any(not first <= v < end for v in taken):
-            yield f"hop {hop} leads to no node of its frontier"
-        for v in range(first, end):
-            yield from _of_node(config, data, taken.get(v, []), n_id[v], positions[group[v]], k)
-        first, at = end, at + edges[hop]
+        total = len(rows) + len(cols)
+        if src == dst:
+            first, seeds, trees = len(rows), {src: rows + cols}, {src: list(range(total))}
+        else:
+            first, seeds = 0, {src: rows, dst: cols}
+            trees = {src: list(range(len(rows))), dst: list(range(len(rows), total))}
+        wanted = [list(range(len(rows))), list(range(first, first + len(cols)))]
+        if [part.tolist() for part in local] != wanted:
+            yield "ends of links are not seeds of their own"
+        yield from self._seeds(seeds, trees)
+
+    def _seeds(self, seeds: dict[Any, list[int]], trees: dict[Any, list[int]]) -> Iterator[str]:
+        for kind, n_id in self.n_id.items():
+            mine = seeds.get(kind, [])
+            if n_id[: len(mine)] != mine:
+                yield f"the seeds {kind or ''} do not come first"
+            if not self.config.induced:  # PyG has no counts then
+                counts = self._counts(kind, "num_sampled_nodes", len(n_id))
+                if counts[0] != len(mine):
+                    yield f"num_sampled_nodes: {counts[0]} seeds"
+            self.tree[kind] = trees.get(kind, []) if self.config.apart else [0] * len(mine)
+
+    def _counts(self, kind: Any, name: str, total: int) -> list[int]:
+        counts: list[int] = [int(n) for n in store_of(self.batch, kind)[name]]
+        if sum(counts) != total:
+            raise BrokenError(f"{name} of {kind or 'all'}: {counts}, not {total}")
+        return counts
+
+    def _hops(self) -> Iterator[str]:
+        """Hop by hop: numbers go by first discovery, and each node takes what it may."""
+        config, kinds = self.config, self.config.kinds
+        nodes = {k: self._counts(k, "num_sampled_nodes", len(self.n_id[k])) for k in kinds}
+        edges = {
+            r: self._counts(r, "num_sampled_edges", len(self.e_id[r])) for r in config.relations
+        }
+        known = {kind: dict[tuple[int, int], int]() for kind in kinds}
+        for kind, trees in self.tree.items():
+            for i, tree in enumerate(trees):  # later copies of a seed are the source of no edge
+                known[kind].setdefault((tree, self.n_id[kind][i]), i)
+        past, first = dict.fromkeys(config.relations, 0), dict.fromkeys(kinds, 0)
+        for hop in range(len(config.fanouts)):
+            end = {kind: first[kind] + nodes[kind][hop] for kind in kinds}
+            for relation in config.relations:
+                dst = ends_of(relation)[1]
+                span = range(past[relation], past[relation] + edges[relation][hop])
+                past[relation] = span.stop
+                taken = self._discover(relation, span, known, range(first[dst], end[dst]))
+                for v in range(first[dst], end[dst]):
+                    yield from self._of_node(relation, v, taken.get(v, []), hop)
+            first = end
+            if any(len(self.tree[k]) != first[k] + nodes[k][hop + 1] for k in kinds):
+                raise BrokenError(f"hop {hop} found other nodes than num_sampled_nodes")
+        yield from self._subgraphs()
+
+    def _discover(
+        self, relation: Any, span: range, known: Any, frontier: range
+    ) -> dict[int, list[int]]:
+        """Number the sources of some edges, and return what each destination takes."""
+        (row, col), (src, dst) = self.ends[relation], ends_of(relation)
+        taken = dict[int, list[int]]()
+        if [col[i] for i in span] != sorted(col[i] for i in span):
+            raise BrokenError("edges are not grouped by their node")
+        for i in span:
+            u, v = row[i], col[i]
+            if v not in frontier:
+                raise BrokenError(f"an edge leads to no node of the frontier {frontier}")
+            tree, number = self.tree[dst][v], len(self.tree[src])
+            if known[src].setdefault((tree, self.n_id[src][u]), number) != u:
+                raise BrokenError(
+                    f"node {u} {src or ''} has another number, or is of another subgraph"
+                )
+            if u == number:
+                self.tree[src].append(tree)
+            taken.setdefault(v, []).append(self.e_id[relation][i])
+        return taken
+
+    def _subgraphs(self) -> Iterator[str]:
+        """`batch` tells the seed, or the link, that each node was found from."""
+        if self.config.apart:
+            for kind, trees in self.tree.items():
+                wanted = [self._number_of(tree) for tree in trees]
+                if store_of(self.batch, kind).batch.tolist() != wanted:
+                    yield f"batch {kind or ''}"
+
+    def _number_of(self, tree: int) -> int:
+        """Return which seed node or link of the batch a subgraph belongs to."""
+        return tree % self.sources % len(self.positions)
+
+    def _induced(self) -> Iterator[str]:
+        """All edges between nodes of a subgraph are there, by destination, in their order."""
+        apart = self.config.apart
+        group = {
+            kind: store_of(self.batch, kind).batch.tolist() if apart else [0] * len(n_id)
+            for kind, n_id in self.n_id.items()
+        }
+        for relation in self.config.relations:
+            src, dst = ends_of(relation)
+            local = dict[tuple[int, int], int]()
+            for i, key in enumerate(zip(group[src], self.n_id[src], strict=True)):
+                local.setdefault(key, i)
+            lists = store_of(self.data, relation).edge_index.t().tolist()
+            wanted = [
+                (local[of, source], v, e)
+                for v, (of, node) in enumerate(zip(group[dst], self.n_id[dst], strict=True))
+                for e, (source, target) in enumerate(lists)
+                if target == node and (of, source) in local
+            ]
+            if list(zip(*self.ends[relation], self.e_id[relation], strict=True)) != wanted:
+                yield f"edges {relation or ''} are not those between the nodes"
+
+    def _of_node(self, relation: Any, v: int, taken: list[int], hop: int) -> Iterator[str]:
+        """A node takes as many as the fan-out says of the edges that it may take."""
+        config, store = self.config, store_of(self.data, relation)
+        k, dst = config.fanouts_of(relation)[hop], ends_of(relation)[1]
+        node, link = self.n_id[dst][v], self._number_of(self.tree[dst][v])
+        possible = (store.edge_index[1] == node).nonzero().view(-1).tolist()
+        left_out = self._left_out(relation, link)
+        possible = [e for e in possible if e not in left_out]
+        time = self._times(relation)
+        if time is not None:
+            limit = self.limit[link]
+            least = MISSING if config.window is None else limit - config.window
+            possible = [e for e in possible if least <= time[e] <= limit]
+            possible.sort(key=lambda e: time[e])  # stable
+            if config.strategy == "last" and k >= 0:
+                possible = possible[max(0, len(possible) - k) :]
+        if config.weighted and "weight" in store and k >= 0:
+            possible = [e for e in possible if store.weight[e] > 0]
+        name = f"hop {hop}, node {node} {dst or ''} of {link}, {relation or ''}"
+        if not set(taken) <= set(possible):
+            yield f"{name} takes {taken} of {possible}"
+        if k < 0:
+            if taken != possible:
+                yield f"{name} takes {taken}, not all in order of {possible}"
+        elif config.replace:
+            if len(taken) != (k if possible else 0):
+                yield f"{name} takes {len(taken)} with replacement, not {k}"
+        elif len(taken) != min(k, len(possible)) or len(set(taken)) != len(taken):
+            yield f"{name} takes {taken} of {possible}, not {k}"
+
+    def _times(self, relation: Any) -> list[int] | None:
+        """Return the time of each edge: its own, or that of its source."""
+        store = store_of(self.data, relation)
+        if self.config.times == "edge":
+            return store.edge_time.tolist() if "edge_time" in store else None
+        nodes = store_of(self.data, ends_of(relation)[0])
+        if self.config.times == "node" and "time" in nodes:
+            return nodes.time[store.edge_index[0].long()].tolist()  # type: ignore[no-any-return]
+        return None
+
+    def _left_out(self, relation: Any, link: int) -> set[int]:
+        """Return the edges that are the links of the batch, or the own one of a subgraph."""
+        config = self.config
+        if not config.exclude:
+            return set()
+        back = {
+            None: None,
+            ("a", "to", "a"): ("a", "to", "a"),
+            ("b", "of", "a"): ("a", "rev_of", "b"),
+        }
+        reverse = back[config.link_type] if config.exclude == "reverse" else MISSING
+        left_out, time = set(), self._times(relation) if config.times == "edge" else None
+        edges = store_of(self.data, relation).edge_index.t().tolist()
+        for i in [link] if config.apart else range(len(self.positions)):
+            u, v = self.given[:, self.positions[i]].tolist()
+            pairs = [[u, v]] if relation == config.link_type else []
+            pairs += [[v, u]] if relation == reverse else []
+            for e, pair in enumerate(edges):
+                if pair in pairs and (time is None or time[e] == self.limit[i]):
+                    left_out.add(e)
+        return left_out
 
 
-def _wrong_rows(data: Data, batch: Any, positions: list[int]) -> Iterator[str]:
-    n_id, e_id = batch.n_id.tolist(), batch.e_id.tolist()
-    row, col = batch.edge_index.tolist()
-    source, target = data.edge_index.tolist()
-    if batch.input_id.tolist() != positions:
-        yield "input_id"
-    if not torch.equal(batch.x, data.x[batch.n_id]):
-        yield "x is not that of the nodes"
-    if not torch.equal(batch.edge_attr, batch.e_id):
-        yield "edge_attr is not that of the edges"
-    if [n_id[i] for i in row] != [source[e] for e in e_id]:
-        yield "e_id does not lead from row"
-    if [n_id[i] for i in col] != [target[e] for e in e_id]:
-        yield "e_id does not lead to col"
-
-
-def _distinct(group: list[int], seeds: list[int]) -> int:
-    return len({(group[i], seed) for i, seed in enumerate(seeds)})
-
-
-def _of_node(
-    config: Config, data: Data, taken: list[int], node: int, position: int, k: int
-) -> Iterator[str]:
-    possible = (data.edge_index[1] == node).nonzero().view(-1).tolist()
-    if config.times:
-        times = data.time if config.times == "edge" else data.time[data.edge_index[0].long()]
-        time, limit = times.tolist(), (position % config.nodes * 5 + config.seed) % 11
-        least = -1 if config.window is None else limit - config.window
-        possible = [e for e in possible if least <= time[e] <= limit]
-        possible.sort(key=lambda e: time[e])  # stable
-        if config.strategy == "last" and k >= 0:
-            possible = possible[max(0, len(possible) - k) :]
-    if config.weighted and k >= 0:
-        possible = [e for e in possible if data.weight[e] > 0]
-    name = f"node {node} of seed {position}"
-    if not set(taken) <= set(possible):
-        yield f"{name} takes {taken} of {possible}"
-    if k < 0:
-        if taken != possible:
-            yield f"{name} takes {taken}, not all in order of {possible}"
-    elif config.replace:
-        if len(taken) != (k if possible else 0):
-            yield f"{name} takes {len(taken)} with replacement, not {k}"
-    elif len(taken) != min(k, len(possible)) or len(set(taken)) != len(taken):
-        yield f"{name} takes {taken} of {possible}, not {k}"
+class BrokenError(Exception):
+    """A promise without which the others cannot be looked at."""

@@ -1,4 +1,4 @@
-"""Whole configurations, drawn by hypothesis, against what PyG's loader promises."""
+"""Whole configurations, drawn by hypothesis, against what PyG's loaders promise."""
 
 from typing import Any
 
@@ -6,53 +6,124 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pyg_direct import NeighborLoader
-from pyg_direct.graph import coo_to_csc
-from pyg_direct.ops.cpu import workspace
-from reference.contract import Config, broken
+from pyg_direct import LinkNeighborLoader, NeighborLoader
+from pyg_direct.graph import coo_to_csc, verify, weights
+from pyg_direct.loading import options
+from pyg_direct.ops.cpu import backend, drawing, outputs, workspace
+from pyg_direct.ops.host import induced
+from reference.config import Config
+from reference.contract import broken
 
 # Beside and at what the code treats apart: 32 and 64 draws, whole lists, none.
 FANOUTS = st.sampled_from([-1, 0, 1, 2, 3, 5, 31, 32, 33, 63, 64, 65])
+MANY = 5  # fan-outs above multiply what a batch takes
 
 
 @st.composite
-def configs(draw: Any) -> Config:
+def configs(draw: Any, typed: bool = False, links: bool = False, **given: Any) -> Config:
     """Return any configuration; it shrinks to the defaults of few options."""
     times = draw(st.sampled_from(["", "", "node", "edge"]))
-    return Config(
+    fanouts = draw(st.lists(FANOUTS, min_size=1, max_size=3))
+    config = Config(
         nodes=draw(st.integers(1, 40)),
         edges=draw(st.sampled_from([0, 1, 5, 40, 200, 700])),
+        width=draw(st.sampled_from([1, 3, 8, 16, 17])),
         seed=draw(st.integers(0, 99)),
+        typed=typed,
         ids=draw(st.sampled_from(["int64", "int32"])),
         hub=draw(st.booleans()),
         sorted=draw(st.booleans()),
         times=times,
         weighted=draw(st.booleans()),
-        fanouts=tuple(draw(st.lists(FANOUTS, min_size=1, max_size=3))),
+        partial=typed and draw(st.booleans()),
+        fanouts=tuple(fanouts),
+        by_type=typed and draw(st.booleans()),
         replace=draw(st.booleans()),
         disjoint=draw(st.booleans()),
         strategy=draw(st.sampled_from(["uniform", "last"])) if times else "uniform",
         window=draw(st.sampled_from([None, 0, 3])) if times else None,
         batch_size=draw(st.sampled_from([1, 4, 50])),
         workers=draw(st.sampled_from([0, 0, 0, 2])),
-    )
+    )._replace(**given)
+    if links:
+        config = config._replace(
+            links=draw(st.sampled_from(["plain", "binary", "triplet"])),
+            across=typed and draw(st.booleans()),
+            amount=draw(st.sampled_from([0.4, 1.0, 2.0])),
+            exclude=draw(st.sampled_from(["", "self", "reverse"])),
+        )
+    # Of the two subgraphs around a link, `batch` does not tell which a node is of.
+    if not times and not config.exclude and not (links and config.disjoint):
+        config = config._replace(induced=draw(st.sampled_from([False, False, True])))
+    return small(config)
 
 
-@pytest.fixture(params=["one thread", "several"])
+def small(config: Config) -> Config:
+    """Return a configuration with few enough edges for batches of a few thousand at most."""
+    many = sum(k < 0 or k > MANY for k in config.fanouts)
+    if many > 1 and (config.apart or config.replace):
+        config = config._replace(edges=min(config.edges, 40))
+    if config.replace:
+        largest = config.fanouts.index(max(config.fanouts))
+        config = config._replace(
+            fanouts=tuple(k if i == largest else min(k, MANY) for i, k in enumerate(config.fanouts))
+        )
+    return config
+
+
+@pytest.fixture(params=["small", "large"])
 def limits(request: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Graphs and batches as large ones are treated, where the sizes are no more than these."""
-    if request.param == "several":
-        monkeypatch.setattr(workspace, "MIN_ITEMS_PER_THREAD", 4)
+    if request.param == "large":
+        for module in (drawing, workspace):
+            monkeypatch.setattr(module, "MIN_ITEMS_PER_THREAD", 4)
+        for module in (coo_to_csc, outputs, verify, weights):
+            monkeypatch.setattr(module, "MIN_EDGES_PER_THREAD", 20)
+        monkeypatch.setattr(induced, "MIN_ENTRIES_PER_THREAD", 20)
         monkeypatch.setattr(coo_to_csc, "FEW_EDGES", 20)
-        monkeypatch.setattr(coo_to_csc, "MIN_EDGES_PER_THREAD", 20)
+        monkeypatch.setattr(coo_to_csc, "INT32_END", 30)  # nodes or edges
+        monkeypatch.setattr(backend, "MIN_BYTES_PER_THREAD", 200)
+        for name in ("available_cores", "torch_threads"):
+            monkeypatch.setattr(options, name, lambda: 3)
+
+
+def examples(times: float) -> settings:
+    """Return settings with so many times the examples that others take; `thorough` takes more."""
+    return settings(max_examples=int(times * settings().max_examples))
+
+
+def loader_of(config: Config) -> Any:
+    return LinkNeighborLoader if config.links else NeighborLoader
+
+
+ANY = st.one_of(
+    configs(), configs(typed=True), configs(links=True), configs(typed=True, links=True)
+)
 
 
 @pytest.mark.usefixtures("limits")
-@settings(max_examples=25, deadline=None)
-@given(config=configs())
+@examples(5)
+@given(config=ANY)
 @example(Config(nodes=3, edges=200, hub=True, fanouts=(64, 65)))
 @example(Config(nodes=9, edges=200, times="edge", strategy="last", fanouts=(3, -1), window=3))
 def test_every_batch_keeps_what_is_promised(config: Config) -> None:
-    if sum(k < 0 or k > 5 for k in config.fanouts) > 1 and config.disjoint:
-        config = config._replace(edges=min(config.edges, 40))  # a few thousand edges at most
+    assert broken(config, loader_of(config)) == [], config
+
+
+@examples(5)
+@given(config=configs(typed=True))
+def test_every_typed_batch_keeps_what_is_promised(config: Config) -> None:
     assert broken(config, NeighborLoader) == [], config
+
+
+@examples(5)
+@given(config=st.one_of(configs(links=True), configs(typed=True, links=True)))
+def test_every_batch_of_links_keeps_what_is_promised(config: Config) -> None:
+    assert broken(config, LinkNeighborLoader) == [], config
+
+
+@pytest.mark.usefixtures("emulated_loaders")
+@examples(2)
+@given(config=ANY)
+def test_every_batch_of_the_emulated_device_keeps_what_is_promised(config: Config) -> None:
+    assert broken(config, loader_of(config)) == [], config

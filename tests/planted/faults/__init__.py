@@ -8,6 +8,7 @@ from . import (
     cuda,
     files,
     graph,
+    in_common,
     kernels,
     loaders,
     loading,
@@ -32,5 +33,6 @@ FAULTS: list[Fault] = [
     *loaders.FAULTS,
     *models.FAULTS,
     *partitions.FAULTS,
+    *in_common.FAULTS,
     *rest.FAULTS,
 ]

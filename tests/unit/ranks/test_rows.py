@@ -1,0 +1,138 @@
+"""Rows that ranks fetch from each other: values, counts, and a rank that cannot read its own."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from pyg_direct.ranks.channel import Channel, OtherRankError
+from pyg_direct.ranks.rows import (
+    Ownership,
+    RowFetcher,
+    RowLayout,
+    RowTraffic,
+    as_bytes,
+    rows_of_blocks,
+)
+
+# The first type has two attributes, whose rows are no multiple of 8 bytes; the second has none.
+TABLES = {"x": torch.arange(21.0).view(7, 3), "tag": torch.arange(28).view(7, 2, 2).to(torch.uint8)}
+FORMATS: list[dict[str, RowLayout]] = [
+    {name: RowLayout(table.dtype, tuple(table.shape[1:])) for name, table in TABLES.items()}, {},
+]  # fmt: skip
+# Four parts of two ranks: rank 0 holds the parts 0 and 2, which is not their order in memory.
+PART = np.array([0, 3, 1, 0, 2, 2, 3], np.int16)
+ROW = np.array([0, 0, 0, 1, 0, 1, 1], np.int32)  # in its part
+OWNERS = Ownership([[0, 2], [1, 3]], [PART, np.zeros(3, np.int16)], [ROW, np.arange(3)])
+BATCHES = [
+    [[np.array([6, 0, 4, 6]), np.array([1])], [np.array([0, 1]), None]],
+    [[np.array([5]), np.array([0, 2])], [np.array([1, 2, 5, 3]), None]],
+]
+
+
+class InThreads(Channel):
+    """A channel between threads of this process, one for each rank."""
+
+    def __init__(self, rank: int, size: int, mail: dict[Any, Any], barrier: Any) -> None:
+        super().__init__(None, 10.0)
+        self.rank, self.size, self.mail, self.barrier = rank, size, mail, barrier
+        self._sent = self._received = self._messages = np.zeros(size, np.int64)
+
+    def _all_to_all(self, came: Any, given: Any, coming: Any, sizes: Any) -> None:
+        for to, piece in enumerate(np.split(given, np.cumsum(sizes)[:-1])):
+            self.mail[self.rank, to] = piece
+        self.barrier.wait(10)
+        pieces = [self.mail[of, self.rank] for of in range(self.size)]
+        assert [len(piece) for piece in pieces] == list(coming)
+        came[...] = np.concatenate(pieces)
+        self.barrier.wait(10)
+
+
+class Holder:
+    """Has the rows of one rank, to be copied from its tables or to be asked for."""
+
+    def __init__(self, rank: int, asks: bool, fails: bool) -> None:
+        self.asks, self.fails = asks, fails
+        rows = [np.flatnonzero(part == PART) for part in OWNERS.parts_of[rank]]
+        self.parts = [[[as_bytes(table[at]) for table in TABLES.values()], []] for at in rows]
+
+    def tables(self) -> Any:
+        return None if self.asks else self.parts
+
+    def reading(self, t: int, owner: Any, rows: Any) -> Any:
+        return contextlib.nullcontext()
+
+    def answer(self, asked: Sequence[Any]) -> Any:
+        if self.fails:
+            raise OSError("planted")
+        return [
+            [
+                [rows_of_blocks(tables, rows) for tables, rows in zip(part, of_part, strict=True)]
+                for part, of_part in zip(self.parts, of_rank, strict=True)
+            ]
+            for of_rank in asked
+        ]
+
+
+def on_two_ranks(function: Callable[[RowFetcher, int], Any], asks: bool, fails: int = -1) -> Any:
+    """Return what a function of its fetcher gives on each rank: a value, or the error."""
+    mail, barrier, found = dict[Any, Any](), threading.Barrier(2), [None, None]
+
+    def work(rank: int) -> None:
+        holder = Holder(rank, asks, fails == rank)
+        channel = InThreads(rank, 2, mail, barrier)
+        try:
+            fetcher = RowFetcher(channel, OWNERS, FORMATS, holder, RowTraffic())
+            found[rank] = function(fetcher, rank)
+        except Exception as error:
+            found[rank] = error
+
+    threads = [threading.Thread(target=work, args=(rank,)) for rank in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return found
+
+
+@pytest.mark.parametrize("asks", [False, True], ids=["own tables", "asked for"])
+def test_rows_come_from_their_owners(asks: bool) -> None:
+    def fetch(fetcher: RowFetcher, rank: int) -> Any:
+        return fetcher.fetch(BATCHES[rank]), vars(fetcher.traffic)
+
+    for rank, (batches, traffic) in enumerate(on_two_ranks(fetch, asks)):
+        nodes = [of_batch[0] for of_batch in BATCHES[rank]]
+        for (rows, of_other), at in zip(batches, nodes, strict=True):
+            assert of_other == {}
+            for name, table in TABLES.items():
+                assert torch.equal(rows[name], table[at]), (rank, name)
+        remote = [[6, 6, 1], [5, 5, 3]][rank]  # by node, in all batches
+        counted = {
+            "rows": sum(map(len, nodes)), "remote_rows": 3, "fetched_rows": len(set(remote)),
+            "loaded_rows": 0 if asks else sum(map(len, nodes)) - 3,
+        }  # fmt: skip
+        assert {name: traffic[name] for name in counted} == counted
+
+
+@pytest.mark.parametrize("asks", [False, True], ids=["own tables", "asked for"])
+def test_a_rank_that_cannot_read_tells_the_others(asks: bool) -> None:
+    first, second = on_two_ranks(lambda fetcher, rank: fetcher.fetch(BATCHES[rank]), asks, fails=1)
+    assert isinstance(first, OtherRankError)
+    assert "Rank 1 could not read the rows" in str(first)
+    assert (type(second), str(second)) == (OSError, "planted")
+
+
+def test_bytes_of_rows() -> None:
+    assert [layout.num_bytes for layout in FORMATS[0].values()] == [12, 4]
+    assert RowLayout(torch.float16, ()).num_bytes == 2
+    assert as_bytes(TABLES["tag"]).tolist()[1] == [4, 5, 6, 7]
+    assert as_bytes(torch.empty(0, 3)).shape == (0, 12)
+    assert as_bytes(torch.empty(5, 0)).shape == (5, 0)
+    with pytest.raises(IndexError, match="Row 7 is asked for of a part of 7 rows"):
+        rows_of_blocks([as_bytes(TABLES["x"])], np.array([7]))
