@@ -16,7 +16,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, NamedTuple, Protocol
 
@@ -202,6 +202,53 @@ def start(
         command, stdin=stdin, stdout=stdout, stderr=stderr, cwd=cwd, env=env, text=True,
         preexec_fn=before,
     )  # fmt: skip
+
+
+@contextlib.contextmanager
+def ranks(
+    module: str, spec: Mapping[str, Any], count: int, quick: bool, *, stdin: Stream = None
+) -> Iterator[list[Process]]:
+    """Start the ranks of a benchmark, and end those that still run behind the block.
+
+    Each is ``python -m MODULE --child JSON``, where the JSON is `spec` with "rank", "world_size"
+    and "meeting", a file by which the ranks of `torch.distributed` meet; its stdout is a pipe.
+
+    Args:
+        module: of the benchmark.
+        spec: what all ranks are told.
+        count: how many ranks there are.
+        quick: see `start`.
+        stdin: see `start`.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        told = {**spec, "world_size": count, "meeting": f"{folder}/meeting"}
+        processes: list[Process] = []
+        try:
+            for rank in range(count):
+                command = [*PYTHON, "-m", module, "--child", json.dumps({**told, "rank": rank})]
+                processes.append(start(command, quick, stdin=stdin, stdout=subprocess.PIPE))
+            yield processes
+        finally:
+            for process in processes:
+                process.kill()
+                end(process)
+
+
+def results_of_ranks(module: str, spec: Mapping[str, Any], count: int, quick: bool) -> list[Any]:
+    """Return what the ranks of a benchmark print in their last lines, as JSON; see `ranks`.
+
+    Raises:
+        RuntimeError: a rank failed.
+    """
+    with ranks(module, spec, count, quick) as processes:
+        found = []
+        for process in processes:
+            assert process.stdout is not None
+            lines = process.stdout.read().splitlines()
+            if process.wait() != 0 or not lines:
+                raise RuntimeError(f"A rank of {count} of {module} failed.")
+            found.append(json.loads(lines[-1]))
+    return found
 
 
 def end(process: Process) -> None:

@@ -14,7 +14,6 @@ import argparse
 import json
 import os
 import resource
-import subprocess
 import tempfile
 import time
 from collections.abc import Sequence
@@ -144,27 +143,6 @@ def run_rank(spec: dict[str, Any]) -> None:
     os._exit(0)
 
 
-def measure(
-    spec: dict[str, Any], quick: bool, module: str = "benchmarks.partitions", ranks: int = RANKS
-) -> list[dict[str, Any]]:
-    """Return what each rank measured, each a process of a benchmark with `--child`."""
-    with tempfile.TemporaryDirectory() as meeting:
-        command = [*child.PYTHON, "-m", module, "--child"]
-        specs = [{**spec, "meeting": f"{meeting}/file", "rank": rank} for rank in range(ranks)]
-        processes = [
-            child.start([*command, json.dumps(of_rank)], quick, stdout=subprocess.PIPE)
-            for of_rank in specs
-        ]
-        read = []
-        for process in processes:
-            assert process.stdout is not None
-            lines = process.stdout.read().splitlines()
-            if process.wait() != 0 or not lines:
-                raise RuntimeError(f"A rank of {ranks} failed.")
-            read.append(json.loads(lines[-1]))
-    return read
-
-
 def row_of(every: Sequence[dict[str, Any]], case: Case) -> dict[str, Any]:
     """Return the figures of a case and an order, over the ranks."""
     row: dict[str, Any] = {"batches": case.batches}
@@ -249,7 +227,9 @@ def main(argv: list[str] | None = None) -> None:
     for name in args.graph or GRAPHS:
         with tempfile.TemporaryDirectory() as folder:
             make_graph(name, Path(folder), nodes)
-            every = measure({**spec, "folder": folder}, args.quick)
+            every = child.results_of_ranks(
+                "benchmarks.partitions", {**spec, "folder": folder}, RANKS, args.quick
+            )
         found["graphs"][name] = {
             case_name: {
                 order: row_of([of_rank[case_name][order] for of_rank in every], case)

@@ -83,34 +83,24 @@ def measure(folder: Path, batches: int, limit_bytes: int, quick: bool) -> dict[s
             with path.open("rb") as file:
                 os.fsync(file.fileno())
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-    command = [*child.PYTHON, "-m", "benchmarks.parts_memory", "--child"]
-    with tempfile.TemporaryDirectory() as meeting, contextlib.ExitStack() as stack:
-        spec = {"folder": str(folder), "batches": batches, "meeting": f"{meeting}/file"}
+    spec = {"folder": str(folder), "batches": batches}
+    with contextlib.ExitStack() as stack:
         limits = [
             stack.enter_context(limited(limit_bytes, f"-{rank}"))
             for rank in range(RANKS if limit_bytes else 0)
         ]
-        processes = [
-            child.start(
-                [*command, json.dumps({**spec, "rank": rank})], quick,
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            )
-            for rank in range(RANKS)
-        ]  # fmt: skip
-        try:
-            _told(processes)
-            for process, limit in zip(processes, limits, strict=False):
-                limit.enter(process.pid)
-            _go(processes)
-            told = _told(processes)
-            found = {"accuracy": json.loads(told[0])["accuracy"]}
-            if limits:
-                found |= {"how": limits[0].how, "peak_bytes": [limit.peak() for limit in limits]}
-            _go(processes)
-        finally:
-            for process in processes:
-                process.kill()
-                child.end(process)
+        processes = stack.enter_context(
+            child.ranks("benchmarks.parts_memory", spec, RANKS, quick, stdin=subprocess.PIPE)
+        )
+        _told(processes)
+        for process, limit in zip(processes, limits, strict=False):
+            limit.enter(process.pid)
+        _go(processes)
+        told = _told(processes)
+        found = {"accuracy": json.loads(told[0])["accuracy"]}
+        if limits:
+            found |= {"how": limits[0].how, "peak_bytes": [limit.peak() for limit in limits]}
+        _go(processes)
     return found
 
 

@@ -15,7 +15,6 @@ import gc
 import json
 import os
 import re
-import subprocess
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -82,7 +81,7 @@ def held_bytes(ranks: int) -> int:
 def run_rank(spec: dict[str, Any]) -> None:
     """Be one rank; print the PSS with imports only and after each stage."""
     torch.set_num_threads(1)
-    rank, ranks, folder = spec["rank"], spec["ranks"], Path(spec["folder"])
+    rank, ranks, folder = spec["rank"], spec["world_size"], Path(spec["folder"])
     dist.init_process_group("gloo", f"file://{spec['meeting']}", rank=rank, world_size=ranks)
     toy = Data(x=torch.rand(9, WIDTH), edge_index=torch.randint(9, (2, 30)))
     for _ in pyg_direct.NeighborLoader(toy, FAN_OUT, batch_size=3, seed=0):
@@ -112,23 +111,8 @@ def run_rank(spec: dict[str, Any]) -> None:
 
 def measure(way: str, ranks: int, folder: Path, batches: int, quick: bool) -> dict[str, int]:
     """Return what all ranks hold together after each stage, above what they hold before."""
-    with tempfile.TemporaryDirectory() as meeting:
-        spec = {"way": way, "ranks": ranks, "folder": str(folder), "batches": batches}
-        spec["meeting"] = f"{meeting}/file"
-        command = [*child.PYTHON, "-m", "benchmarks.ranks_memory", "--child"]
-        processes = [
-            child.start(
-                [*command, json.dumps({**spec, "rank": rank})], quick, stdout=subprocess.PIPE
-            )
-            for rank in range(ranks)
-        ]
-        read = []
-        for process in processes:
-            assert process.stdout is not None
-            lines = process.stdout.read().splitlines()
-            if process.wait() != 0 or not lines:
-                raise RuntimeError(f"A rank of {ranks} ({way}) failed.")
-            read.append(json.loads(lines[-1]))
+    spec = {"way": way, "folder": str(folder), "batches": batches}
+    read = child.results_of_ranks("benchmarks.ranks_memory", spec, ranks, quick)
     bare, *stages = (sum(readings) for readings in zip(*read, strict=True))
     return {"imports": bare, **{name: at - bare for name, at in zip(STAGES, stages, strict=True)}}
 

@@ -22,9 +22,9 @@ import torch
 import torch.distributed as dist
 
 import pyg_direct
-from benchmarks import result
+from benchmarks import child, result
 from benchmarks.labor.graphs import community_graph
-from benchmarks.partitions import epoch_of, measure
+from benchmarks.partitions import epoch_of
 from benchmarks.statistics import spread
 from examples.synthetic import power_law_graph
 from pyg_direct.core.units import count_of
@@ -148,11 +148,8 @@ def main(argv: list[str] | None = None) -> None:
             found["graphs"][name] = {}
             for ranks in sizes:
                 plan = step_of_ranks(data, FAN_OUT, size, {None: 4 * WIDTH}, ranks)
-                spec = {
-                    "folder": f"{folder}/whole", "rounds": rounds, "batch_size": size,
-                    "world_size": ranks,
-                }  # fmt: skip
-                every = measure(spec, args.quick, "benchmarks.shared_rows", ranks)
+                spec = {"folder": f"{folder}/whole", "rounds": rounds, "batch_size": size}
+                every = child.results_of_ranks("benchmarks.shared_rows", spec, ranks, args.quick)
                 found["graphs"][name][str(ranks)] = row_of(every, rounds, plan)
                 print(*sections(found)[-2:], sep="\n", flush=True)
     print(result.write(found, args.out))

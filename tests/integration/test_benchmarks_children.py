@@ -152,3 +152,26 @@ def test_the_server_ends_with_its_client() -> None:
         time.sleep(0.05)
     else:
         assert not psutil.pid_exists(server)
+
+
+RANK = """
+import json, sys, time
+told = json.loads(sys.argv[2])
+if told["ends"] == told["rank"]:
+    sys.exit(3)
+if told["ends"] is not None:
+    time.sleep(600)
+print("something else")
+print(json.dumps([told["rank"], told["world_size"], told["asked"], told["meeting"]]))
+"""
+
+
+def test_ranks_of_a_benchmark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "as_rank.py").write_text(RANK)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    told = child.results_of_ranks("as_rank", {"asked": 7, "ends": None}, 3, quick=False)
+    assert [of_rank[:3] for of_rank in told] == [[0, 3, 7], [1, 3, 7], [2, 3, 7]]
+    assert len({of_rank[3] for of_rank in told}) == 1
+    with pytest.raises(RuntimeError, match="A rank of 2 of as_rank failed"):
+        child.results_of_ranks("as_rank", {"asked": 7, "ends": 0}, 2, quick=False)
+    assert not [p for p in psutil.Process().children() if "as_rank" in p.cmdline()]

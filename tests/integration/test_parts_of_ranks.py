@@ -13,7 +13,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from graphs import assert_same_batch, load_real_graph, papers_and_authors
-from rank_processes import run_ranks
+from rank_processes import loop_apart, run_ranks
 from torch.utils.data import Sampler
 from torch_geometric.data import Data
 
@@ -149,17 +149,8 @@ def test_ranks_whose_loops_differ_answer_each_other(tmp_path: Path) -> None:
         loader = NeighborLoader(
             data, [4, 3], split_by_rank=True, timeout=TIMEOUT_SECONDS, **OPTIONS
         )
-        steps = []
-        for epoch in range(3):
-            made = 0
-            for _ in loader:
-                made += 1
-                if rank == 1 and epoch == 0 and made == 2:
-                    break  # and is an epoch ahead of the other
-                if rank == 0 and epoch == 1 and made == 3:
-                    time.sleep(1.5 * TIMEOUT_SECONDS)  # longer than any exchange may take
-            steps.append(made)
-        return steps
+        # Longer than any exchange may take.
+        return loop_apart(loader, rank, 1.5 * TIMEOUT_SECONDS)
 
     assert run_ranks(2, loop, tmp_path) == [[13, 13, 13], [2, 13, 13]]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pickle
 import signal
-import time
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from graphs import assert_same_batch, papers_and_authors, remote_stores
-from rank_processes import run_ranks
+from rank_processes import loop_apart, run_ranks
 from torch.nn.functional import cross_entropy
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.nn import GraphSAGE
@@ -152,17 +151,8 @@ def test_ranks_whose_loops_differ_answer_each_other(tmp_path: Path) -> None:
         loader = NeighborLoader(
             DATA, [4, 3], split_by_rank=True, share_rows=True, timeout=TIMEOUT_SECONDS, **OPTIONS
         )
-        steps = []
-        for epoch in range(3):
-            made = 0
-            for _ in loader:
-                made += 1
-                if rank == 1 and epoch == 0 and made == 2:
-                    break  # and is an epoch ahead of the other
-                if rank == 0 and epoch == 1 and made == 3:
-                    time.sleep(1.2 * TIMEOUT_SECONDS)  # longer than any exchange may take
-            steps.append(made)
-        return steps
+        # Longer than any exchange may take.
+        return loop_apart(loader, rank, 1.2 * TIMEOUT_SECONDS)
 
     assert run_ranks(2, on_rank, tmp_path) == [[13, 13, 13], [2, 13, 13]]
 

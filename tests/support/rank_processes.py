@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import pickle
+import time
 import traceback
 from collections.abc import Callable
 from datetime import timedelta
@@ -53,6 +54,24 @@ def run_ranks(world_size: int, function: Callable[[int], Any], folder: Path) -> 
         values.append(outcome and outcome[1])
     assert not problems, "\n".join(problems)
     return values
+
+
+def loop_apart(loader: Any, rank: int, pause_seconds: float) -> list[int]:
+    """Return how many batches each of three epochs had, of two ranks whose loops differ.
+
+    Rank 1 leaves the first epoch early, so it is one ahead of rank 0, which then pauses.
+    """
+    steps = []
+    for epoch in range(3):
+        made = 0
+        for _ in loader:
+            made += 1
+            if rank == 1 and epoch == 0 and made == 2:
+                break
+            if rank == 0 and epoch == 1 and made == 3:
+                time.sleep(pause_seconds)
+        steps.append(made)
+    return steps
 
 
 def _run(sender: Any, rank: int, world_size: int, function: Any, folder: Path) -> None:
