@@ -45,12 +45,16 @@ class Case(NamedTuple):
     warm_up: int = 4
     nodes: int = 200_000
     edges: int = 5_000_000
+    node_types: int = 1  # each edge type joins two of them, or one with itself
+    fanout: tuple[int, ...] = (15, 10, 5)
 
 
 AGAINST_DGL = ("pyg_direct", "DGL")
 CASES = {
     "SAGE": Case("training"),
     "GAT": Case("training", heads=4),
+    "SAGE, 4 edge types": Case("training", node_types=2, fanout=(8, 5, 3)),
+    "SAGE, 16 edge types": Case("training", node_types=4, fanout=(4, 2, 2)),
     "SAGE, bfloat16": Case("training", contestants=("pyg_direct", "PyG"), bfloat16=True),
     # PyG takes 20 seconds a turn, and 9 GB for GAT; `python -m benchmarks inference` measures it.
     "inference, SAGE": Case("inference", contestants=AGAINST_DGL, warm_up=1),
@@ -60,9 +64,14 @@ CASES = {
         "short epochs", contestants=("pyg_direct",), nodes=2_400_000, edges=62_000_000
     ),
 }
-SIZES = {"fanout": [15, 10, 5], "batch_size": 1024, "hidden": 128}
-QUICK_CASES = ["SAGE", "inference, GAT"]
+SIZES = {"batch_size": 1024, "hidden": 128}
+QUICK_CASES = ["SAGE", "SAGE, 4 edge types", "inference, GAT"]
 QUICK = {"fanout": [3, 2], "batch_size": 16, "hidden": 8}
+
+
+def sizes_of(case: Case, quick: bool) -> dict[str, Any]:
+    """Return the fields of a case and the sizes of its batches and layers."""
+    return {**case._asdict(), **(QUICK if quick else SIZES)}
 
 
 def commands(
@@ -76,7 +85,7 @@ def commands(
         for kept in (False, True):
             spec = {
                 "contestant": name, "threads": threads, "keep_memory": kept,
-                **case._asdict(), **(QUICK if quick else SIZES),
+                **sizes_of(case, quick),
             }  # fmt: skip
             environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
             if name == "DGL":
@@ -133,11 +142,21 @@ def run_case(
 
 
 def write_graph(folder: Path, case: Case, quick: bool) -> None:
-    """Write the arrays of a graph, for interpreters of all kinds."""
+    """Write the arrays of a graph, for interpreters of all kinds.
+
+    Of T node types each has the nodes whose ids have one remainder modulo T.
+    """
     nodes, edges = (300, 2000) if quick else (case.nodes, case.edges)
     data = power_law_graph(nodes, edges, 12 if quick else 100, 47)
-    for name in ("x", "y", "edge_index"):
-        np.save(folder / f"{name}.npy", data[name].numpy())
+    row, col = data.edge_index.numpy()
+    count = case.node_types
+    for t in range(count):
+        for name in ("x", "y"):
+            np.save(folder / f"{name}_{t}.npy", data[name].numpy()[t::count])
+        for other in range(count):
+            joins = (row % count == t) & (col % count == other)
+            of_types = np.stack([row[joins] // count, col[joins] // count])
+            np.save(folder / f"edge_index_{t}_{other}.npy", of_types)
 
 
 def sections(found: dict[str, Any]) -> list[str]:
@@ -202,7 +221,7 @@ def main(argv: list[str] | None = None) -> None:
                 rounds = 1 if args.quick else args.rounds
                 case = run_case(name, threads, rounds, folder, args.dgl, args.quick)
                 if name == "SAGE":
-                    sizes = QUICK if args.quick else SIZES
+                    sizes = sizes_of(CASES[name], args.quick)
                     case["roofline"] = roofline.of(folder, sizes, threads)
                 place = name, threads
                 kept = [c for c in found["cases"] if (c["case"], c["threads"]) != place]

@@ -93,6 +93,8 @@ def extreme_rows(
 ) -> None:
     """Take the largest or the smallest value of each column over each list; 0 over an empty one.
 
+    A list with NaN gives NaN.
+
     Example: x = [[1], [2], [2]] with the list [0, 1, 2] gives [[2]].
     """
     width = np.uint64(x.shape[1])
@@ -105,4 +107,5 @@ def extreme_rows(
             for c in range(width):
                 value, best = x[j, c], out[i, c]
                 better = value > best if largest else value < best
+                better = better or value != value  # NaN, as torch does
                 out[i, c] = value if better else best

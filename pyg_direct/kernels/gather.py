@@ -5,12 +5,22 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from .jit import copy_bytes, helper, light_kernel, load, prefetch_address
+from .jit import copy_bytes, helper, inlined, light_kernel, load, prefetch_address
 
 LINE_BYTES = 64
 PIECE_BYTES = 32  # moved at a time; pieces of a line cost more where rows begin amid lines
 MOST_LINES = 8  # of a row that are prefetched; the processor sees by then that it goes on
 ROWS_AHEAD, SHORT_ROWS_AHEAD = 4, 32  # how far ahead rows are prefetched; short ones are of a line
+
+
+@inlined
+def prefetch_lines(address: int, lines: int) -> None:
+    """Ask for so many cache lines, from an address on.
+
+    Example: 3 lines from address 1000 are those of 1000, 1064 and 1128.
+    """
+    for line in range(lines):
+        prefetch_address(address + line * LINE_BYTES)
 
 
 @helper
@@ -60,10 +70,7 @@ def gather_tables(
         distance = ROWS_AHEAD if lines > 1 else SHORT_ROWS_AHEAD
         for i in range(first, last):
             if i + distance < last:
-                ahead = table + load(index, i + distance) * row_bytes
-                prefetch_address(ahead)
-                for line in range(1, lines):
-                    prefetch_address(ahead + line * LINE_BYTES)
+                prefetch_lines(table + load(index, i + distance) * row_bytes, lines)
             row = load(index, i)
             if row < 0 or row >= num_rows:
                 return t, i

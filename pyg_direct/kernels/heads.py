@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .jit import kernel, prefetch_address
+from .gather import LINE_BYTES, prefetch_lines
+from .jit import kernel
 
 Ints = npt.NDArray[Any]
 Floats = npt.NDArray[Any]
@@ -36,12 +37,14 @@ def sum_by_heads(
     heads, end = np.uint64(weight.shape[1]), np.uint64(indptr[last])
     columns = np.uint64(x.shape[1]) // heads
     address, row_bytes = x.ctypes.data, x.strides[0]
+    # All lines: the loop over a head is too short for the processor to see that the row goes on.
+    lines = (row_bytes + LINE_BYTES - 1) // LINE_BYTES
     for i in range(np.uint64(first), np.uint64(last)):
         for c in range(np.uint64(x.shape[1])):
             out[i, c] = 0
         for at in range(np.uint64(indptr[i]), np.uint64(indptr[i + ONE])):
             if at + PREFETCH_DISTANCE < end:
-                prefetch_address(address + index[at + PREFETCH_DISTANCE] * row_bytes)
+                prefetch_lines(address + index[at + PREFETCH_DISTANCE] * row_bytes, lines)
             e, j = np.uint64(position[at]), np.uint64(index[at])
             for h in range(heads):
                 w, begin = weight[e, h], h * columns
@@ -68,10 +71,11 @@ def dot_by_heads(
     columns = np.uint64(first_rows.shape[1]) // heads
     whole = columns // LANES * LANES
     address, row_bytes = second_rows.ctypes.data, second_rows.strides[0]
+    lines = (row_bytes + LINE_BYTES - 1) // LINE_BYTES
     lanes = np.empty(LANES, first_rows.dtype)
     for e in range(np.uint64(begin), last):
         if e + PREFETCH_DISTANCE < last:
-            prefetch_address(address + second_index[e + PREFETCH_DISTANCE] * row_bytes)
+            prefetch_lines(address + second_index[e + PREFETCH_DISTANCE] * row_bytes, lines)
         i, j = np.uint64(first_index[e]), np.uint64(second_index[e])
         for h in range(heads):
             start = h * columns

@@ -14,8 +14,9 @@ from .gather import (
     ROWS_AHEAD,
     SHORT_ROWS_AHEAD,
     copy_pieces,
+    prefetch_lines,
 )
-from .jit import copy_bytes, kernel, light_kernel, prefetch, prefetch_address
+from .jit import copy_bytes, kernel, light_kernel, prefetch
 
 Ints = npt.NDArray[Any]
 Doubles = npt.NDArray[Any]
@@ -234,9 +235,7 @@ def gather_of_parts(
     distance, n = ROWS_AHEAD if lines > 1 else SHORT_ROWS_AHEAD, rows.shape[0]
     for i in range(n):
         if i + distance < n:
-            ahead = tables[owner[i + distance]] + rows[i + distance] * row_bytes
-            for line in range(lines):
-                prefetch_address(ahead + line * LINE_BYTES)
+            prefetch_lines(tables[owner[i + distance]] + rows[i + distance] * row_bytes, lines)
         p, row = owner[i], np.int64(rows[i])
         if row < 0 or row >= num_rows[p]:
             return i

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .jit import inlined, kernel, prefetch_address, widened
+from .gather import LINE_BYTES, prefetch_lines
+from .jit import inlined, kernel, widened
 
 AHEAD = np.uint64(8)  # prefetch distance, in neighbours
-LINE_BYTES = 64
 MAX_LINES = 8  # of a row that are prefetched; the hardware prefetcher does the rest
 
 SUM, MEAN, MAX, MIN = 0, 1, 2, 3
@@ -62,9 +62,7 @@ def reduce_rows(
         begin, stop = np.uint64(indptr[i]), np.uint64(indptr[i + 1])
         for p in range(begin, stop):
             if p + AHEAD < end:
-                ahead = address + np.int64(indices[p + AHEAD]) * row_bytes
-                for line in range(lines):
-                    prefetch_address(ahead + line * LINE_BYTES)
+                prefetch_lines(address + np.int64(indices[p + AHEAD]) * row_bytes, lines)
             if indices[p] < 0 or indices[p] >= len(table):
                 return np.int64(p)  # type: ignore[no-any-return]
             row = table[np.uint64(indices[p])]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..ops.attention import can_sum_by_heads, dot_by_heads, sum_by_heads
-from ..ops.products import aggregate, can_reduce
+from ..ops.products import aggregate, can_reduce, can_reduce_lists, reduce_lists
 from .message_lists import Lists, MessageOrder
 from .needed import Fill, Leaf, Rows, Value, compute_rows, filled_up, union
 from .needed_rows import Take, to_rows
@@ -51,7 +51,6 @@ class Scatter(Value):
         """Return (gathered rows, weights) where the messages are their product."""
         source: Any = self.messages
         weight = None
-        kind = EXTREMES.get(self.reduce)
         if type(source) is Operation and source.func is aten.mul.Tensor:
             if len(source.inputs) != 2:
                 return None
@@ -59,19 +58,25 @@ class Scatter(Value):
             heads = can_sum_by_heads(self.shape, self.dtype, self.device)
             if tuple(weight.shape[1:]) != ((self.shape[1], 1) if heads else (1,)):
                 return None
-        zero = isinstance(self.base, Fill) and self.base.value == 0
-        if type(source) is not Take or kind is None or not zero:
+        if type(source) is not Take or not self._from_zero:
             return None
         if len(self.shape) != 2 and (weight is None or len(self.shape) != 3):
             return None
         dtypes = {source.dtype, self.dtype, self.dtype if weight is None else weight.dtype}
-        wide = len(dtypes) == 1 and self.dtype in (torch.float32, torch.float64)
-        if not wide or self.dim or source.dim or (kind == "sum") != self.include:
+        if len(dtypes) > 1 or source.dim:
             return None
         if source.support is not None and source.order is None:
             return None
-        fits = kind == "sum" or (weight is None and source.support is None)
-        return (source, weight) if fits and can_reduce(kind, self.device) else None
+        fits = self.reduce == "sum" or (weight is None and source.support is None)
+        fits = fits and can_reduce(EXTREMES[self.reduce], self.device)
+        return (source, weight) if fits else None
+
+    @property
+    def _from_zero(self) -> bool:
+        """Whether it reduces as `aggregate` does: rows without messages are 0."""
+        zero = isinstance(self.base, Fill) and self.base.value == 0 and self.dim == 0
+        known = self.reduce in EXTREMES and (self.reduce == "sum") == self.include
+        return zero and known and self.dtype in (torch.float32, torch.float64)
 
     @property
     def _counts(self) -> bool:
@@ -143,6 +148,10 @@ class Scatter(Value):
             number = cast(Fill, self.messages).value
             return counts if number == 1 else counts.mul_(number)
         part = self.messages.at(messages)
+        if self._from_zero and messages == to_rows(self.order, rows.count):
+            indptr, kind = self.order.indptr[: rows.count + 1], EXTREMES[self.reduce]
+            if can_reduce_lists(part, self.dtype):
+                return reduce_lists(indptr, part, kind)
         index, bound = self.lists.part(self.order.index, messages)
         base = self.base.at(rows)
         out = filled_up(base, self.dim, max(bound, rows.count))

@@ -10,7 +10,14 @@ from torch import Tensor
 
 from ..core.lazy_tensor import RowTensor
 from ..ops.attention import can_sum_by_heads, sum_by_heads
-from ..ops.products import Adjacency, aggregate, can_aggregate, on_host
+from ..ops.products import (
+    Adjacency,
+    aggregate,
+    can_aggregate,
+    can_reduce_lists,
+    on_host,
+    reduce_lists,
+)
 from .orders import Order
 from .tables import ConstantTensor, FillNode, LeafNode, Node, OperationNode, RowSelection, TakeNode
 
@@ -46,7 +53,6 @@ class ScatterNode(Node):
         That is the sum of [weight x] gathered rows, or their largest or smallest, where the base is
         0 and a row without messages gets 0; of rows by heads, that of weight and head x rows.
         """
-        base = self.inputs[0]
         source: Any = self.inputs[1]
         weight = by_heads = None
         if isinstance(source, OperationNode) and source.is_call_of(torch.ops.aten.mul.Tensor):
@@ -58,9 +64,8 @@ class ScatterNode(Node):
                 elif isinstance(pair[0], LeafNode):
                     weight, source = pair[0].table, pair[1]
         table = source.inputs[0].table if isinstance(source, TakeNode) and source.inputs else None
-        zero = isinstance(base, FillNode) and base.value == 0 and base.dim == 0
-        kind = {"sum": "sum", "amax": "max", "amin": "min"}.get(self.reduce)
-        if kind is None or table is None or not zero or (kind == "sum") != self.include:
+        kind = self._kind()
+        if kind is None or table is None:
             return None
         index = source.index.tensor if isinstance(source.index, ConstantTensor) else None
         other = weight if by_heads is None else by_heads.meta
@@ -86,6 +91,13 @@ class ScatterNode(Node):
             return aggregate(matrix, table, None if factors is None else factors[span], kind)
 
         return product
+
+    def _kind(self) -> str | None:
+        """Return how `aggregate` calls this reduction, if rows without messages are 0."""
+        base = self.inputs[0]
+        zero = isinstance(base, FillNode) and base.value == 0 and base.dim == 0
+        fits = zero and (self.reduce == "sum") == self.include
+        return {"sum": "sum", "amax": "max", "amin": "min"}.get(self.reduce) if fits else None
 
     def _sum_by_heads(
         self, table: Tensor, index: Tensor, weight: Node
@@ -122,6 +134,13 @@ class ScatterNode(Node):
             out = torch.where(degree.view(shape) > 0, _neutral(self.reduce, out.dtype), out)
         begin, end = self.order.span(rows.first, rows.last)
         step = max(1, HUB_BYTES // max(1, sum(n.row_bytes for n in cone(source))))
+        kind = self._kind()
+        if kind is not None and 0 < end - begin <= step:
+            part = source.read(rows.messages(self.order, begin, end))
+            if can_reduce_lists(part, out.dtype):
+                return reduce_lists(
+                    self.order.indptr[rows.first : rows.last + 1] - begin, part, kind
+                )
         for a in range(begin, end, step):
             b = min(a + step, end)
             part = source.read(rows.messages(self.order, a, b))

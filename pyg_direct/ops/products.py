@@ -147,6 +147,30 @@ def aggregate(matrix: Adjacency, x: Tensor, weight: Tensor | None, reduce: str) 
     return out.to(dtype)
 
 
+def can_reduce_lists(x: Tensor, dtype: torch.dtype) -> bool:
+    """Whether `reduce_lists` takes x to give a dtype: floats of 32 or 64 bits in host memory."""
+    wide = x.dtype in (torch.float32, torch.float64) and x.dtype == dtype
+    return wide and x.is_cpu and x.dim() > 1 and min(x.shape[1:]) > 0
+
+
+def reduce_lists(indptr: Tensor, x: Tensor, reduce: str) -> Tensor:
+    """Return the sum, the largest or the smallest value of each of some lists of rows.
+
+    torch takes up to ten times as long to do it by a list of rows (`scatter_reduce`).
+
+    Args:
+        indptr: int64 [n + 1], from 0, where the lists begin and end.
+        x: [indptr[n], ...], list by list, as `can_reduce_lists` admits.
+        reduce: as of `aggregate`.
+
+    Returns:
+        [n, ...].
+    """
+    matrix = Adjacency(indptr, torch.arange(x.size(0)), x.size(0))
+    reduced = aggregate(matrix, x.flatten(1), None, reduce)
+    return reduced.view(matrix.num_destinations, *x.shape[1:])
+
+
 def _extreme(x: Tensor, matrix: Adjacency, largest: bool) -> Tensor:
     x = x.contiguous()
     out = x.new_empty(matrix.num_destinations, x.size(1))

@@ -110,8 +110,8 @@ FAULTS: list[Fault] = [
     Fault(
         "extremes are taken with the rows that they are to replace",
         SUMS,
-        'or (kind == "sum") != self.include:',
-        "or False:",
+        'known = self.reduce in EXTREMES and (self.reduce == "sum") == self.include',
+        "known = self.reduce in EXTREMES",
         VALUES,
     ),
     Fault(
@@ -187,8 +187,8 @@ FAULTS: list[Fault] = [
     Fault(
         "sums are added to a base that is left out",
         SUMS,
-        "        zero = isinstance(self.base, Fill) and self.base.value == 0\n        if type(source) is not Take",
-        "        zero = True\n        if type(source) is not Take",
+        "        zero = isinstance(self.base, Fill) and self.base.value == 0 and self.dim == 0\n",
+        "        zero = self.dim == 0\n",
         VALUES,
     ),
     Fault(

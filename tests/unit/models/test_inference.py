@@ -216,7 +216,8 @@ class TestFaultsAreCaught:
 
         self.run(Net(), graph_inputs())
 
-    def test_messages_of_a_hub_that_are_lost(self, monkeypatch, small_blocks):
+    def test_messages_that_come_piece_by_piece_to_other_rows(self, monkeypatch, small_blocks):
+        monkeypatch.setattr(reducing, "HUB_BYTES", 1)
         inputs = graph_inputs("edge_attr")
         inputs["edge_index"][1, :300] = 5
         targets = orders.Order.targets

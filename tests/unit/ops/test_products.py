@@ -8,7 +8,13 @@ from torch import Tensor
 from torch_geometric.utils import scatter
 
 from pyg_direct.ops import products as module
-from pyg_direct.ops.products import Adjacency, aggregate, can_aggregate
+from pyg_direct.ops.products import (
+    Adjacency,
+    aggregate,
+    can_aggregate,
+    can_reduce_lists,
+    reduce_lists,
+)
 
 REDUCTIONS = ("sum", "mean", "max", "min")
 
@@ -50,6 +56,31 @@ def test_equals_messages(reduce, drawn, weighted, ties, spare) -> None:
     ours = aggregate(matrix, x, weight, reduce)
     theirs = reference(edge_index, matrix.num_destinations, x, weight, reduce)
     torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("reduce", ["sum", "max", "min"])
+@given(counts=st.lists(st.integers(0, 4), max_size=5), heads=st.integers(1, 3), data=st.data())
+def test_lists_are_reduced_as_torch_does(reduce, counts, heads, data) -> None:
+    count = sum(counts)
+    x = torch.randn(count, heads, 2)
+    for place in data.draw(st.sets(st.integers(0, max(0, count - 1)), max_size=2)):
+        x[place : place + 1, 0, 0] = float("nan")
+    indptr = torch.tensor([0, *counts]).cumsum(0)
+    assert can_reduce_lists(x, torch.float32)
+    of_list = torch.repeat_interleave(torch.tensor(counts, dtype=torch.int64))
+    index = of_list.view(-1, 1, 1).expand_as(x)
+    found = torch.zeros(len(counts), heads, 2)
+    kind = {"sum": "sum", "max": "amax", "min": "amin"}[reduce]
+    found.scatter_reduce_(0, index, x, kind, include_self=reduce == "sum")
+    ours = reduce_lists(indptr, x, reduce)
+    torch.testing.assert_close(ours, found, rtol=0, atol=0, equal_nan=True)
+
+
+def test_only_wide_floats_are_reduced_by_lists() -> None:
+    assert not can_reduce_lists(torch.ones(2), torch.float32)
+    assert not can_reduce_lists(torch.ones(2, 0), torch.float32)
+    assert not can_reduce_lists(torch.ones(2, 1).half(), torch.float16)
+    assert not can_reduce_lists(torch.ones(2, 1), torch.float64)
 
 
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support:UserWarning")
