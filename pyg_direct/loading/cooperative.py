@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -29,6 +30,14 @@ class _Asked(NamedTuple):
 
     seeds: list[Tensor | None]  # T x int64 [n_t]
     key: StepKey
+
+
+class _Made(NamedTuple):
+    """What a rank has of a batch."""
+
+    graph: SampledGraph
+    describe: Callable[..., Cooperation]  # see `CommonBatches.sample`
+    rows: list[dict[str, Tensor]]  # T x its rows of the attributes that travel
 
 
 class CooperativeBatches(RowsInCommon):
@@ -63,18 +72,17 @@ class CooperativeBatches(RowsInCommon):
             graph.graph.csc, graph.plan, owners, channel, backend, fetcher.traffic
         )
 
-        def make(asked: list[_Asked]) -> list[tuple[SampledGraph, Cooperation]]:
-            """Return the batch of a step, whose rows are kept with their ids."""
+        def make(asked: list[_Asked]) -> list[_Made]:
+            """Return what this rank has of the batch of a step. Must not keep the loader alive."""
             ((seeds, key),) = asked
             if keyed(sampler).plan is not common.plan:
                 raise ValueError(
                     "The arguments of sampling have changed since the loader was first iterated, "
                     "and all ranks must change them together. Build a new loader on all ranks."
                 )
-            made, describe = common.sample(seeds, key)
-            (rows,) = fetcher.fetch([[node.numpy() for node in made.node]])
-            self._keep(made.node, rows)
-            return [(made, describe(self._kinds, self.loop_group, channel.timeout_seconds))]
+            graph, describe = common.sample(seeds, key)
+            (rows,) = fetcher.fetch([[node.numpy() for node in graph.node]])
+            return [_Made(graph, describe, rows)]
 
         return Maker(make, fetcher.traffic)
 
@@ -103,10 +111,12 @@ class CooperativeBatches(RowsInCommon):
             )
         types = self._sampler.node_types
         seeds = [inputs.node if kind == inputs.input_type else None for kind in types]
-        graph, cooperation = self.made(_Asked(seeds, key))
+        graph, describe, rows = self.made(_Asked(seeds, key))
+        self._keep(graph.node, rows)
         metadata = inputs.input_id, inputs.time
         sampled = of_graph(graph, types, self._sampler.edge_types, metadata)
-        sampled.cooperation = cooperation
+        assert self.channel is not None  # an epoch has begun
+        sampled.cooperation = describe(types, self.loop_group, self.channel.timeout_seconds)
         return sampled
 
 

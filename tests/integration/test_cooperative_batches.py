@@ -233,7 +233,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(
     "world_size",
-    [2, 3, pytest.param(1, marks=pytest.mark.slow), pytest.param(4, marks=pytest.mark.slow)],
+    [3, *(pytest.param(size, marks=pytest.mark.slow) for size in (1, 2, 4))],
 )
 def test_the_union_is_the_batch_of_one_process(world_size: int, path: Path, tmp_path: Path) -> None:
     names = list(cases(path))

@@ -18,13 +18,19 @@ import torch.distributed as dist
 GROUP_SECONDS = 60
 
 
-def run_ranks(world_size: int, function: Callable[[int], Any], folder: Path) -> list[Any]:
+def run_ranks(
+    world_size: int,
+    function: Callable[[int], Any],
+    folder: Path,
+    seconds: float = 2 * GROUP_SECONDS,
+) -> list[Any]:
     """Return ``function(rank)`` of every rank, each in a process of its own.
 
     Args:
         world_size: number of ranks.
         function: called where the default process group exists; its value can be pickled.
         folder: an empty one, where the ranks meet.
+        seconds: how long to wait for a rank after the one before it.
 
     Raises:
         AssertionError: a rank raised an exception, or did not end.
@@ -43,7 +49,7 @@ def run_ranks(world_size: int, function: Callable[[int], Any], folder: Path) -> 
     for rank, (pipe, process) in enumerate(zip(pipes, processes, strict=True)):
         outcome = None
         with contextlib.suppress(EOFError):  # it died
-            outcome = pickle.loads(pipe.recv_bytes()) if pipe.poll(2 * GROUP_SECONDS) else None
+            outcome = pickle.loads(pipe.recv_bytes()) if pipe.poll(seconds) else None
         process.join(GROUP_SECONDS if outcome else 0)
         if process.is_alive():
             process.kill()
