@@ -1,4 +1,4 @@
-"""Ranks over parts, or that share rows, of which one fails, stops or pauses at random moments.
+"""Ranks that exchange hops or rows, of which one fails, stops or pauses at random moments.
 
 PYG_DIRECT_FAILURES=20 tries each event 20 times in place of 2, which takes some minutes.
 """
@@ -35,9 +35,9 @@ OPTIONS: dict[str, Any] = {"batch_size": 16, "seed": 4, "shuffle": True, "split_
 BATCHES = 13  # of a rank in an epoch
 
 
-@pytest.fixture(scope="module", params=["parts", "whole"])
+@pytest.fixture(scope="module", params=["parts", "share_rows", "cooperative"])
 def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return where a graph is saved: in parts, or whole, for ranks that share rows."""
+    """Return where a graph is saved: in parts, or whole, for ranks that share rows or batches."""
     generator = torch.Generator().manual_seed(0)
     data = Data(
         x=torch.randn(400, 12, generator=generator),
@@ -52,8 +52,8 @@ def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 def loader_of(path: Path, seconds: float, **options: Any) -> Any:
-    rows = {"share_rows": True} if path.name == "whole" else {}
-    data, options = pyg_direct.open(path), {**OPTIONS, **rows, **options}
+    way = {} if path.name == "parts" else {path.name: True}
+    data, options = pyg_direct.open(path), {**OPTIONS, **way, **options}
     return NeighborLoader(data, [4, 3], timeout=seconds, **options)
 
 
@@ -146,6 +146,7 @@ def test_an_exception_reaches_all_ranks(path: Path, tmp_path: Path) -> None:
             assert seconds < 5.0
 
 
+@pytest.mark.parametrize("path", ["parts", "share_rows"], indirect=True)
 @pytest.mark.parametrize("event", ["break", "pause"])
 def test_a_rank_that_stops_early_or_pauses_harms_nobody(
     event: str, path: Path, tmp_path: Path
@@ -175,3 +176,48 @@ def test_a_rank_that_stops_early_or_pauses_harms_nobody(
         for rank, steps in enumerate(of_ranks):
             first = at if event == "break" and rank == culprit else BATCHES
             assert steps == [first, BATCHES]
+
+
+@pytest.mark.parametrize("path", ["cooperative"], indirect=True)
+@pytest.mark.parametrize("event", ["break", "pause", "end"])
+def test_ranks_that_make_batches_together_are_told_of_one_that_does_not(
+    event: str, path: Path, tmp_path: Path
+) -> None:
+    def loop(rank: int) -> list[tuple[int, str, float]]:
+        moments, found = random.Random(event), []
+        next(iter(loader_of(path, 60.0)))  # compiles
+        for _ in range(TIMES):
+            culprit, at = moments.randrange(2), moments.randrange(1, BATCHES)
+            loader, made, last = loader_of(path, SHORT_SECONDS), 0, time.monotonic()
+            if event == "end" and rank == culprit:
+                for _ in zip(range(at), loader, strict=False):
+                    made += 1
+                found.append((made, "", 0.0))
+                dist.barrier()
+                continue
+            text = ""
+            try:
+                for epoch in range(2):
+                    for _ in loader:
+                        made, last = made + 1, time.monotonic()
+                        if (rank, epoch, made) == (culprit, 0, at):
+                            if event == "break":
+                                break
+                            time.sleep(4 * SHORT_SECONDS)
+                            last = time.monotonic()
+            except RuntimeError as error:
+                text = str(error)
+            found.append((made, text, time.monotonic() - last))
+            dist.barrier()  # both have their errors
+        return found
+
+    told = run_ranks(2, loop, tmp_path)
+    moments = random.Random(event)
+    for of_ranks in zip(*told, strict=True):
+        culprit, at = moments.randrange(2), moments.randrange(1, BATCHES)
+        for rank, (made, text, seconds) in enumerate(of_ranks):
+            assert made >= at or rank != culprit
+            if event == "end" and rank == culprit:
+                continue
+            assert "which all ranks make together, and rank" in text
+            assert seconds < SHORT_SECONDS + 5.0
