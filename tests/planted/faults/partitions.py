@@ -17,8 +17,16 @@ ORDER = "pyg_direct/loading/order.py"
 
 SHARED_ROWS = "pyg_direct/loading/shared_rows.py"
 
+HOST_IN_COMMON = "pyg_direct/ops/host/in_common.py"
+IN_COMMON = "pyg_direct/kernels/in_common.py"
+COMMON_BATCH = "pyg_direct/loading/common_batch.py"
+STEP_ROUNDS = "pyg_direct/ranks/step_rounds.py"
+
 PARTED = "tests/unit/partitions/test_partition.py"
 SHARED = "tests/integration/test_shared_rows.py"
+COOPERATIVE = "tests/integration/test_cooperative_batches.py"
+NUMBERED = "tests/unit/ops/host/test_in_common.py"
+STEPS_OF_RANKS = "tests/unit/ranks/test_step_rounds.py"
 
 FAULTS: list[Fault] = [
     Fault(
@@ -195,5 +203,82 @@ FAULTS: list[Fault] = [
         "decode(value, rows.get(name + SCALE, stored.scale))",
         "decode(value, stored.scale if stored.scale.dim() == 1 else stored.scale[: len(value)])",
         SHARED,
+    ),
+    Fault(
+        "of the edges that find a node of a common batch the last one counts",
+        IN_COMMON,
+        "own[1, at] = min(own[1, at], key[i])",
+        "own[1, at] = key[i]",
+        NUMBERED,
+    ),
+    Fault(
+        "of a seed that comes twice in a common batch the last place counts",
+        HOST_IN_COMMON,
+        "self._table[seeds[::-1]] = np.arange(len(seeds) - 1, -1, -1, dtype=np.int32)",
+        "self._table[seeds] = np.arange(len(seeds), dtype=np.int32)",
+        NUMBERED,
+    ),
+    Fault(
+        "a common batch knows nodes of the one before it",
+        HOST_IN_COMMON,
+        "        for ids in (*self.own, *self.others):",
+        "        for ids in self.own:",
+        NUMBERED,
+    ),
+    Fault(
+        "local ids in a common batch begin anew in each hop",
+        COMMON_BATCH,
+        "self._local[t] = self._known[t] + np.searchsorted(of_type, own)",
+        "self._local[t] = np.searchsorted(of_type, own)",
+        COOPERATIVE,
+    ),
+    Fault(
+        "relations of a common batch share their keys",
+        COMMON_BATCH,
+        "int(fanouts[r]), int(bases[r]))",
+        "int(fanouts[r]), 0)",
+        COOPERATIVE,
+    ),
+    Fault(
+        "the batches that ranks make together have keys of their own",
+        "pyg_direct/loading/steps.py",
+        "next(in_common) if ranks.in_common else key",
+        "key",
+        COOPERATIVE,
+    ),
+    Fault(
+        "a state of common batches serves any number of ranks",
+        "pyg_direct/loading/resuming.py",
+        "{COOPERATIVE: self._ranks().world_size} if self._split.cooperative else {}",
+        "{}",
+        COOPERATIVE,
+    ),
+    Fault(
+        "a rank asks for the step that was asked for first, not for the earliest",
+        STEP_ROUNDS,
+        "min(held, key=_number)",
+        "held[0]",
+        STEPS_OF_RANKS,
+    ),
+    Fault(
+        "what an iterator asked for that is gone is waited for",
+        STEP_ROUNDS,
+        "if self._is_stale(request.asked.key.ticket)",
+        "if False",
+        STEPS_OF_RANKS,
+    ),
+    Fault(
+        "a rank asks for a step for ever",
+        STEP_ROUNDS,
+        "self._failure = self._failure or (",
+        "self._failure = self._failure and (",
+        STEPS_OF_RANKS,
+    ),
+    Fault(
+        "a rank waits for one that has no loader any more",
+        STEP_ROUNDS,
+        "if CLOSED in statuses and asks:",
+        "if False:",
+        STEPS_OF_RANKS,
     ),
 ]
