@@ -324,6 +324,56 @@ def test_batches_can_be_copied_without_the_group(tmp_path: Path) -> None:
     assert run_ranks(2, on_rank, tmp_path) == [[None, 0], [None, 1]]
 
 
+class Marked(NeighborLoader):
+    def collate_fn(self, index: Any) -> Any:
+        batch = super().collate_fn(index)
+        batch.marked = len(index)
+        return batch
+
+
+class Twice(NeighborLoader):
+    def collate_fn(self, index: Any) -> Any:
+        super().collate_fn(index)
+        return super().collate_fn(index)
+
+
+def test_orders_subclasses_and_settings(tmp_path: Path) -> None:
+    options: dict[str, Any] = {
+        "batch_size": SEEDS, "seed": 5, "split_by_rank": True, "cooperative": True, "timeout": 20.0,
+    }  # fmt: skip
+
+    def error_of(loader: Any) -> str:
+        with pytest.raises(RuntimeError) as caught:
+            list(loader)
+        return str(caught.value)
+
+    def on_rank(rank: int) -> list[str]:
+        parts = NeighborLoader(
+            DATA, [4, 3], owners=torch.arange(NODES) % 2, order="parts", tail="drop", **options
+        )
+        own = [len(batch.cooperation.outputs.receive[rank]) for batch in parts]
+        assert own.count(SEEDS) >= len(own) - 3  # what is less than a batch of each comes last
+        bare = Data(edge_index=DATA.edge_index, num_nodes=NODES)
+        for data, fanouts in ((bare, [4]), (DATA, []), (DATA, [2000, 2])):
+            with torch.inference_mode():
+                assert len(list(NeighborLoader(data, fanouts, **options))) == 19
+        loader = pickle.loads(pickle.dumps(Marked(DATA, [4], persistent_workers=True,
+                                                  num_workers=1, **options)))  # fmt: skip
+        for _ in range(2):
+            steps = [(b.marked, b.cooperation.step) for b, _ in zip(loader, range(4), strict=False)]
+            assert steps == [(SEEDS, step) for step in range(4)]
+        texts = [error_of(Twice(DATA, [4], **options))]
+        changed = NeighborLoader(DATA, [4], **options)
+        next(iter(changed))
+        if rank == 1:
+            changed.node_sampler.num_neighbors = [3]
+        return [*texts, error_of(changed)]
+
+    for twice, changed in run_ranks(2, on_rank, tmp_path):
+        assert "once in each step of an epoch" in twice
+        assert "Rank 1 failed: ValueError: The arguments of sampling have changed" in changed
+
+
 @pytest.mark.parametrize(
     ("arguments", "error", "text"),
     [
