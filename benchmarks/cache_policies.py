@@ -18,18 +18,27 @@ import numpy as np
 import torch
 from torch_geometric.data import Data
 
-from benchmarks.labor.graphs import graph
+from benchmarks.labor.graphs import (
+    PRODUCTS_NODES,
+    PRODUCTS_SEEDS,
+    PRODUCTS_VISITED,
+    graph,
+    products_like,
+)
 from benchmarks.labor.sizes import endless, loader_of
 from benchmarks.result import new_result, number, parser, table, write
 from pyg_direct.graph.from_pyg import graph_of
 from pyg_direct.graph.visits import expected_visits, out_degrees
-from pyg_direct.loading.cache import PRESAMPLED_BATCHES
+from pyg_direct.ops.host.hottest import PRESAMPLED_BATCHES, SLOT_BYTES
+from pyg_direct.tools.plan import MACHINES, Question, plan_of, presampled_visits
+from pyg_direct.tools.plan_cache import cached_rows
 
 TITLE = "Rows left to host memory by a cache on the GPU"
-GRAPHS = ("power law", "community", "debian")
+GRAPHS = ("power law", "community", "products", "debian")
+PART = 10  # of ogbn-products that "products" is
 SHARES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5)  # rows that a cache holds, of all
 POLICIES = ("presample", "degree", "visits")
-HELD_OUT = 16  # batches that predict what a cache finds
+ROW_BYTES = 128  # of a row: one read
 NEVER = np.iinfo(np.int64).max
 Trace = Sequence[np.ndarray]
 """The ids of batches, one after another; those of a batch are distinct."""
@@ -92,25 +101,47 @@ def measure(data: Data, size: int, fanouts: list[int], count: int) -> dict[str, 
     trace, visits = trace_of(bare, size, fanouts, count, seed=0), visits_of(bare, size, fanouts)
     read, nodes = sum(map(len, trace)), data.num_nodes
     left: dict[str, list[float]] = {name: [] for name in (*POLICIES, "Belady")}
-    held_out = trace_of(bare, size, fanouts, HELD_OUT, seed=2)
-    predicted, promised = [], []
+    counted = np.sort(visits["presample"])[::-1]
+    promised = []
     for share in SHARES:
         held = int(share * nodes)
         for name in POLICIES:
             left[name].append(static_misses(trace, visits[name], held) / read)
         left["Belady"].append(belady_misses(trace, nodes, held) / read)
-        counted = np.sort(visits["presample"])[::-1]
         promised.append(1 - counted[:held].sum() / counted.sum())
-        predicted.append(
-            static_misses(held_out, visits["presample"], held) / sum(map(len, held_out))
-        )
+    degree = np.bincount(bare.edge_index[0].numpy(), minlength=nodes)
     return {
         "nodes": nodes,
         "edges": data.num_edges,
+        "batch_size": size,
+        "fanouts": fanouts,
+        "degree": {
+            "mean": degree.mean(),
+            "median": np.median(degree),
+            "largest": int(degree.max()),
+        },
         "rows_per_batch": read / count,
         "left": left,
         "promised": promised,
-        "predicted": predicted,
+        "planned": planned(bare, size, fanouts),
+    }
+
+
+def planned(data: Data, size: int, fanouts: list[int]) -> dict[str, list[float]]:
+    """Return the shares of rows that `pyg-direct plan` says are left, by policy."""
+    question = Question(fanouts, size, {None: ROW_BYTES}, next(iter(MACHINES.values())))
+    plan = plan_of(data, question)
+    degrees = torch.bincount(data.edge_index[0], minlength=plan.num_nodes).double()
+    every = {
+        "presample": presampled_visits(data, question),
+        "degree": {None: degrees},
+        "visits": plan.visits,
+    }
+    rooms = [SLOT_BYTES * plan.num_nodes + ROW_BYTES * int(s * plan.num_nodes) for s in SHARES]
+    ids, row_bytes = plan.batches.node_ids, question.row_bytes
+    return {
+        policy: [1 - cached_rows(ids, visits, row_bytes, room).hits for room in rooms]
+        for policy, visits in every.items()
     }
 
 
@@ -118,20 +149,47 @@ def sections(result: dict[str, Any]) -> list[str]:
     """Return the body of the report."""
     lines = [
         "",
-        f"Batches of {result['batch_size']} seeds, fan-outs {result['fanouts']}; "
-        f"{result['batches']} of them are counted.",
+        f"{result['batches']} batches are counted.",
         "Rows read from host memory, in percent of all rows of the batches, where a cache holds",
-        "so many of the rows of the graph, by the values of `cache_policy=`. The last rows are",
-        f"what the {PRESAMPLED_BATCHES} sampled batches promise of `presample` themselves,",
-        f"too much as they met rows by chance, and what {HELD_OUT} other batches predict.",
+        "so many of the rows of the graph, by the values of `cache_policy=`. `promised` is what",
+        f"the {PRESAMPLED_BATCHES} batches of `presample` say of themselves, too little as they",
+        "met rows by chance; the last rows are what `pyg-direct plan` says, from 16 other batches.",
     ]
     head = ["policy", *(f"{share:.0%} cached" for share in SHARES)]
     for name, found in result["graphs"].items():
         rows = [[k, *(f"{100 * v:.1f}" for v in values)] for k, values in found["left"].items()]
-        for row in ("promised", "predicted"):
-            rows.append([row, *(f"{100 * value:.1f}" for value in found[row])])
-        size = f"{number(found['rows_per_batch'])} rows a batch of {found['nodes']:,}"
-        lines += ["", f"## {name}", "", f"{size}, {found['edges']:,} edges.", ""]
+        rows.append(["promised", *(f"{100 * value:.1f}" for value in found["promised"])])
+        for policy, values in found["planned"].items():
+            rows.append([f"{policy}, planned", *(f"{100 * value:.1f}" for value in values)])
+        differences = (
+            abs(plan - counted)
+            for policy, values in found["planned"].items()
+            for plan, counted in zip(values, found["left"][policy], strict=True)
+        )
+        degree = found["degree"]
+        lines += [
+            "",
+            f"## {name}",
+            "",
+            f"Batches of {found['batch_size']} seeds, fan-outs {found['fanouts']}: "
+            f"{number(found['rows_per_batch'])} rows a batch of",
+            f"{found['nodes']:,}; {found['edges']:,} edges, degrees of {degree['mean']:.1f} on "
+            f"average, {degree['median']:.0f} in the middle, {degree['largest']:,} at most.",
+        ]
+        if name == "products":
+            share = found["rows_per_batch"] / found["nodes"]
+            lines += [
+                f"A part of 1 : {PART} of ogbn-products, in nodes, edges and seeds, with its pairs",
+                f"of linked nodes for a node. Batches visit {share:.1%} of the nodes, there "
+                f"{PRODUCTS_VISITED / PRODUCTS_NODES:.1%}",
+                f"({PRODUCTS_VISITED:,} around {PRODUCTS_SEEDS:,} seeds). Degrees are log-normal; "
+                "the share",
+                "of edges within communities was set by these visits.",
+            ]
+        lines += [
+            f"Planned and counted shares differ by {100 * max(differences):.2f} points at most.",
+            "",
+        ]
         lines += table(head, rows)
     return lines
 
@@ -143,7 +201,7 @@ def plot(result: dict[str, Any], path: Path) -> None:
     mpl.use("Agg")
     import matplotlib.pyplot as plt
 
-    figure, every = plt.subplots(1, len(result["graphs"]), figsize=(13, 3.6), sharey=True)
+    figure, every = plt.subplots(1, len(result["graphs"]), figsize=(16, 3.6), sharey=True)
     for axis, (name, found) in zip(every, result["graphs"].items(), strict=True):
         for policy, values in found["left"].items():
             axis.plot(
@@ -162,15 +220,19 @@ def main(argv: list[str] | None = None) -> None:
     arguments = parser(__doc__)
     arguments.add_argument("--root", type=Path, help="of debian/")
     args = arguments.parse_args(argv)
-    names = ("power law", "community") if args.quick else GRAPHS
+    names = GRAPHS[:3] if args.quick else GRAPHS
     size, fanouts, count = (32, [3, 3], 8) if args.quick else (256, [10, 10], 200)
-    result = new_result(
-        "cache_policies", args.quick, batch_size=size, fanouts=fanouts, batches=count, graphs={}
-    )
+    result = new_result("cache_policies", args.quick, batches=count, graphs={})
     torch.set_num_threads(1)
     for name in names:
-        result["graphs"][name] = measure(graph(name, args.root, args.quick), size, fanouts, count)
-        print(name, result["graphs"][name], flush=True)
+        if name == "products":
+            part = 1000 if args.quick else PART
+            data, seeds = products_like(PRODUCTS_NODES // part), PRODUCTS_SEEDS // part
+            found = measure(data, seeds, [10, 10, 10], count)
+        else:
+            found = measure(graph(name, args.root, args.quick), size, fanouts, count)
+        result["graphs"][name] = found
+        print(name, found, flush=True)
     path = write(result, args.out)
     plot(result, path.with_suffix(".png"))
 
