@@ -14,6 +14,7 @@ OF_MAPPED = "tests/unit/core/test_mapped_files.py"
 OF_FINGERPRINT = "tests/unit/core/test_fingerprint.py"
 OF_ROWS = "tests/unit/ranks/test_rows.py"
 OF_OWNERS = "tests/unit/ranks/test_owners.py"
+OF_SHARED_ROWS = "tests/unit/loading/test_shared_rows.py"
 SHARED = "tests/integration/test_shared_rows.py"
 SAME = f"{SHARED}::test_batches_are_those_of_ranks_that_load_alone"
 
@@ -159,7 +160,7 @@ FAULTS = [
         OF_ROWS,
     ),
     Fault(
-        "an attribute without nodes stops the exchange of rows",
+        "an attribute without columns stops the exchange of rows",
         ROWS,
         "    if table.numel() == 0:  # torch views no such table\n",
         "    if len(table) == 0:\n",
@@ -247,14 +248,14 @@ FAULTS = [
         SHARED_ROWS,
         "            self._traffic.loaded_rows += len(union) if tables else 0\n",
         "            self._traffic.loaded_rows += sum(map(len, of_ranks)) if tables else 0\n",
-        f"{SHARED}::test_a_row_is_loaded_once_for_the_batches_that_ranks_make_together",
+        OF_SHARED_ROWS,
     ),
     Fault(
         "the parts of seeds are those of the first node type",
         SHARED_ROWS,
         "part = self._parts[self._kinds.index(node_type)]",
         "part = self._parts[0]",
-        f"{SHARED}::test_batches_of_one_part_are_made_by_the_rank_that_owns_it",
+        OF_SHARED_ROWS,
     ),
     Fault(
         "a device is ignored where ranks share rows",

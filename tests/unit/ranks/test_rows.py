@@ -31,7 +31,7 @@ PART = np.array([0, 3, 1, 0, 2, 2, 3], np.int16)
 ROW = np.array([0, 0, 0, 1, 0, 1, 1], np.int32)  # in its part
 OWNERS = Ownership([[0, 2], [1, 3]], [PART, np.zeros(3, np.int16)], [ROW, np.arange(3)])
 BATCHES = [
-    [[np.array([6, 0, 4, 6]), np.array([1])], [np.array([0, 1]), None]],
+    [[np.array([6, 0, 5, 6]), np.array([1])], [np.array([0, 1]), None]],
     [[np.array([5]), np.array([0, 2])], [np.array([1, 2, 5, 3]), None]],
 ]
 
@@ -133,6 +133,7 @@ def test_bytes_of_rows() -> None:
     assert RowLayout(torch.float16, ()).num_bytes == 2
     assert as_bytes(TABLES["tag"]).tolist()[1] == [4, 5, 6, 7]
     assert as_bytes(torch.empty(0, 3)).shape == (0, 12)
-    assert as_bytes(torch.empty(5, 0)).shape == (5, 0)
+    of_numpy = torch.from_numpy(np.empty((5, 0), np.float32))  # whose strides are 0
+    assert as_bytes(of_numpy).shape == (5, 0)
     with pytest.raises(IndexError, match="Row 7 is asked for of a part of 7 rows"):
         rows_of_blocks([as_bytes(TABLES["x"])], np.array([7]))

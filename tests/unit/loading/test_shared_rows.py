@@ -1,0 +1,63 @@
+"""The rows that a rank owns: what it gives to those that ask, and how many it reads for them."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch_geometric.data import HeteroData
+
+from pyg_direct import quantize
+from pyg_direct.batch.roles import KnownRoles
+from pyg_direct.core.ordered import OrderedTensor
+from pyg_direct.loading.shared_rows import RowsInCommon, _OwnRows, tables_to_share
+from pyg_direct.ops.devices import HOST, backend_for
+from pyg_direct.ranks.rows import RowTraffic
+from pyg_direct.ranks.split import Split
+
+KINDS = ["a", "b", "c"]
+
+
+def typed_data() -> HeteroData:
+    data = HeteroData()
+    data["a"].x, data["a"].y = torch.arange(10.0).view(5, 2), torch.arange(5)
+    data["b"].narrow, data["b"].num_nodes = quantize(torch.eye(3), scale="row"), 3
+    data["b"].moved = OrderedTensor(torch.tensor([[2], [0], [1]]), torch.tensor([1, 2, 0]))
+    data["c"].y = torch.arange(4)  # one number a node: all ranks have it
+    data["c"].num_nodes = 4
+    return data
+
+
+def test_a_row_that_several_ranks_ask_for_is_read_once() -> None:
+    data, roles = typed_data(), KnownRoles()
+    formats = [
+        {t.name: t.layout for t in tables_to_share(data[kind], roles, kind)} for kind in KINDS
+    ]
+    assert [list(of_type) for of_type in formats] == [
+        ["x"],
+        ["narrow", "narrow scale", "moved"],
+        [],
+    ]
+    traffic, ids = RowTraffic(), [np.arange(n, dtype=np.int32) for n in (5, 3, 4)]
+    own = _OwnRows(data, backend_for(HOST), formats, ids, traffic)
+    asked = [[np.array(a), np.array(b), np.empty(0, np.int64)] for a, b in ASKED]
+    answers = own.answer([[of_rank] for of_rank in asked])
+    for (a, b), ((of_a, of_b, of_c),) in zip(ASKED, answers, strict=True):
+        (rows,), (narrow, scale, moved) = of_a, of_b
+        assert torch.equal(torch.from_numpy(rows).view(torch.float32), data["a"].x[a])
+        assert torch.equal(torch.from_numpy(narrow).view(torch.int8), 127 * torch.eye(3).char()[b])
+        assert torch.equal(
+            torch.from_numpy(scale).view(torch.float32), torch.full((len(b), 1), 1 / 127)
+        )
+        assert moved.view(np.int64).tolist() == [[node] for node in b]
+        assert of_c == []
+    assert traffic.loaded_rows == 4 + 3  # of a: 4, 2, 0, 1; of b: 1, 0, 2
+
+
+ASKED = [([4, 2, 0], [1]), ([0, 1, 4], [0, 2, 1])]  # of each rank, the nodes of a and of b
+
+
+def test_the_part_of_a_node_is_that_of_its_type() -> None:
+    owners = {"a": torch.arange(5) % 2, "b": torch.tensor([2, 0, 1]), "c": torch.zeros(4).long()}
+    common = RowsInCommon(typed_data(), Split(None, None, "pad", owners=owners), None)
+    assert common.part_of("b", torch.tensor([2, 0])).tolist() == [1, 2]
+    assert common.part_of("a", torch.tensor([3, 3])).tolist() == [1, 1]
