@@ -220,7 +220,7 @@ FAULTS = [
         SHARED_ROWS,
         "            for kind in self._kinds\n        ]\n\n    def _maker",
         "            for kind in self._kinds[:1] * len(self._kinds)\n        ]\n\n    def _maker",
-        SAME,
+        OF_SHARED_ROWS,
     ),
     Fault(
         "attributes that changed since ranks met are shared as they were",

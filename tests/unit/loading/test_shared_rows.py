@@ -7,9 +7,8 @@ import torch
 from torch_geometric.data import HeteroData
 
 from pyg_direct import quantize
-from pyg_direct.batch.roles import KnownRoles
 from pyg_direct.core.ordered import OrderedTensor
-from pyg_direct.loading.shared_rows import RowsInCommon, _OwnRows, tables_to_share
+from pyg_direct.loading.shared_rows import RowsInCommon, _OwnRows
 from pyg_direct.ops.devices import HOST, backend_for
 from pyg_direct.ranks.rows import RowTraffic
 from pyg_direct.ranks.split import Split
@@ -28,10 +27,8 @@ def typed_data() -> HeteroData:
 
 
 def test_a_row_that_several_ranks_ask_for_is_read_once() -> None:
-    data, roles = typed_data(), KnownRoles()
-    formats = [
-        {t.name: t.layout for t in tables_to_share(data[kind], roles, kind)} for kind in KINDS
-    ]
+    data = typed_data()
+    formats = RowsInCommon(data, Split(None, None, "pad"), None)._formats()
     assert [list(of_type) for of_type in formats] == [
         ["x"],
         ["narrow", "narrow scale", "moved"],
