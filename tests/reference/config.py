@@ -37,6 +37,7 @@ class Config(NamedTuple):
     induced: bool = False
     strategy: str = "uniform"
     window: int | None = None
+    own_times: bool = False  # seed nodes have the times of the nodes
     links: str = ""  # seeds are links: "plain", with "binary" negatives, or with "triplet"
     across: bool = False  # whether links are of an edge type between two node types
     amount: float = 1.0  # of negatives
@@ -111,7 +112,7 @@ class Config(NamedTuple):
         Some are there twice; some links are edges, and the last three may be none.
         """
         if not self.links:
-            return torch.arange(self.nodes + 3) % self.nodes
+            return torch.arange(self.nodes + 3) * 7 % self.nodes
         source, target = (self.size_of(kind) for kind in ends_of(self.link_type))
         others = torch.stack([torch.arange(3) % source, torch.arange(3) * 2 % target])
         edges = store_of(data, self.link_type).edge_index[:, :10].long()
@@ -120,6 +121,8 @@ class Config(NamedTuple):
     def times_of(self, seeds: Tensor, data: Any) -> Tensor:
         """Return the time of each seed, int64 [n]; of links at edges with times, mostly theirs."""
         times = (torch.arange(seeds.size(-1)) * 5 + self.seed) % (LATEST + 2)
+        if self.own_times and self.times == "node" and not self.links:
+            return store_of(data, self.kinds[0]).time[seeds]  # type: ignore[no-any-return]
         store = store_of(data, self.link_type)
         if self.links and "edge_time" in store:
             own = store.edge_time[: seeds.size(1) - 3][: len(times)]
@@ -136,7 +139,9 @@ class Config(NamedTuple):
             options["time_attr"] = "time" if self.times == "node" else "edge_time"
             options["temporal_strategy"] = self.strategy
             options["time_window"] = self.window
-            options["edge_label_time" if self.links else "input_time"] = self.times_of(seeds, data)
+            if self.links or self.times == "edge" or not self.own_times:
+                name = "edge_label_time" if self.links else "input_time"
+                options[name] = self.times_of(seeds, data)
         if self.weighted:
             options["weight_attr"] = "weight"
         if self.links:
@@ -152,7 +157,7 @@ class Config(NamedTuple):
         else:
             options["input_nodes"] = (KINDS[0], seeds) if self.typed else seeds
         if self.by_type and self.typed:
-            fanouts = {relation: list(self.fanouts_of(relation)) for relation in RELATIONS}
+            fanouts = {kind: list(self.fanouts_of(kind)) for kind in reversed(RELATIONS)}
         return build(
             data, fanouts, batch_size=self.batch_size, num_workers=self.workers, seed=self.seed,
             **options,

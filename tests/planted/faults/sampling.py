@@ -38,7 +38,8 @@ FAULTS = [
         KEYED,
         "fanouts, given.replace, disjoint, given.temporal_strategy, given.sampling,",
         "fanouts, given.replace, disjoint, given.temporal_strategy,",
-        TEMPORAL + " " + OBJECT,
+        OBJECT,
+        equivalent="only copies of a sampler share plans, and their law cannot be set",
     ),
     Fault(
         "samplers over one graph use the strategy of the first one",

@@ -1,0 +1,46 @@
+"""Idle workspaces: which are kept, and which are used again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch_geometric.data import Data
+from torch_geometric.sampler import NodeSamplerInput
+
+from pyg_direct import NeighborSampler
+from pyg_direct.sampling import workspaces
+from pyg_direct.sampling.sampler import keyed
+from pyg_direct.sampling.workspaces import WorkspacePool
+
+
+def test_the_kinds_that_were_used_last_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workspaces, "MAX_IDLE_KINDS", 2)
+    pool, made = WorkspacePool(), [object() for _ in range(4)]
+    given: list[tuple[str, Any]] = list(zip("abac", made, strict=True))
+    for kind, work in given:
+        pool.give_back(kind, work)
+    assert pool.take("b") is None
+    assert [pool.take(kind) for kind in "aac"] == [made[2], made[0], made[3]]
+    assert pool.take("a") is None
+
+
+def test_one_that_an_exception_left_is_not_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = Data(edge_index=torch.tensor([[1, 2, 0], [0, 1, 2]]), num_nodes=3)
+    sampler = NeighborSampler(data, [2])
+    seeds, key, used = NodeSamplerInput(None, torch.arange(3)), (1, 2), []
+    sample_window = keyed(sampler).sample.__globals__["sample_window"]
+
+    def failing(works: Any, *rest: Any) -> Any:
+        used.extend(works)
+        sample_window(works, *rest)
+        raise KeyboardInterrupt
+
+    for sample in (failing, failing, sample_window):
+        monkeypatch.setattr("pyg_direct.sampling.keyed.sample_window", sample)
+        if sample is failing:
+            with pytest.raises(KeyboardInterrupt):
+                sampler.sample_from_nodes(seeds, key=key)
+    assert sampler.sample_from_nodes(seeds, key=key).node.tolist() == [0, 1, 2]
+    assert used[0] is not used[1]
