@@ -98,14 +98,14 @@ class _Checks:
                 yield f"{tuple(wrong.shape)} negatives"
             # A column of negatives is one of each link.
             col = torch.cat([col, wrong.t().reshape(-1)])
-            time = store_of(self.batch, src).get("seed_time")
+            times = [store_of(self.batch, kind).get("seed_time") for kind in (src, dst)]
         else:
             row, col = store.edge_label_index
             labels = torch.tensor(self.positions) % 3 + int(config.links == "binary")
             if store.edge_label.tolist() != labels.tolist() + [0] * negatives:
                 yield "edge_label"
-            time = store.get("edge_label_time")
-        if config.times and time[:links].tolist() != self.limit:
+            times = [store.get("edge_label_time")]
+        if config.times and any(t is None or t[:links].tolist() != self.limit for t in times):
             yield "times of the links"
         self.sources = links if config.links == "triplet" else links + negatives
         if (len(row), len(col)) != (self.sources, links + negatives):

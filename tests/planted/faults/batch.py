@@ -32,7 +32,7 @@ FAULTS = [
         ASSEMBLE,
         'labels.setdefault(node_type, {"seed_time": seed_time}).update(fields)',
         "labels.setdefault(node_type, {}).update(fields)",
-        LINK,
+        "tests/reference/test_matrix.py::test_every_batch_of_links_keeps_what_is_promised",
     ),
     Fault(
         "a user's own num_nodes is that of the graph",
@@ -130,7 +130,7 @@ FAULTS = [
         GATHER,
         "selected.insert(i, found[i])",
         "selected.append(found[i])",
-        ASSEMBLED,
+        "tests/unit/batch/test_gather.py",
     ),
     Fault(
         "an attribute along another dimension is selected along the first",
@@ -189,14 +189,14 @@ FAULTS = [
         SAMPLED,
         "if both.is_contiguous() and (row.data_ptr(), col.data_ptr()) == (first, second):",
         "if both.is_contiguous():",
-        "tests/loader/test_transforms.py tests/loader/test_backward.py",
+        "tests/unit/batch/test_sampled.py",
     ),
     Fault(
         "types that a sampler left out get the nodes of others",
         SAMPLED,
         "for key in {**node, **seed_of, **num_nodes}:",
         "for key in node:",
-        "tests/loader/test_small_print.py tests/loader/test_transforms.py",
+        "tests/unit/batch/test_sampled.py",
     ),
     Fault(
         "values of a sparse matrix come in the order of the batch",
@@ -224,7 +224,7 @@ FAULTS = [
         SUBGRAPH,
         "            names[ends.index(size)].append(name)\n",
         "            names[1 - ends[::-1].index(size)].append(name)\n",
-        "tests/unit/loaders/test_saint.py tests/unit/loaders/test_shadow.py",
+        "tests/unit/batch/test_subgraph.py",
     ),
     Fault(
         "tensors in slots are not kept from being written over",
@@ -238,6 +238,6 @@ FAULTS = [
         TENSORS,
         "        out.edge = permutation[out.edge]\n",
         "        pass\n",
-        "tests/loader/test_places.py tests/loader/test_small_print.py tests/loader/test_contract.py",
+        "tests/unit/batch/test_sampled.py",
     ),
 ]

@@ -145,7 +145,7 @@ FAULTS = [
         "pyg_direct/core/threads.py",
         "cuts = [n * i // pieces for i in range(pieces + 1)]",
         "cuts = [(n - 1) * i // pieces for i in range(pieces + 1)]",
-        CPU,
+        "tests/unit/core/test_threads.py",
     ),
     Fault(
         "an error in a thread goes unseen",

@@ -131,7 +131,7 @@ FAULTS = [
         CONFIG,
         "        if not device:\n            return None\n",
         "        if device is None:\n            return None\n",
-        "tests/loader/test_bad_input.py tests/loader/test_places.py",
+        "tests/unit/core/test_config.py",
     ),
     Fault(
         "columns of a quantized table are decoded by their rows' factors",

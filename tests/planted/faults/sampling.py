@@ -81,14 +81,14 @@ FAULTS = [
         finally:
             pool.give_back(kind, work)
 """,
-        "tests/unit/ops/cpu/test_backend.py tests/unit/sampling",
+        "tests/unit/sampling/test_workspaces.py",
     ),
     Fault(
         "times of seeds are those of other nodes",
         KEYED,
         "return torch.from_numpy(own)[seed]",
         "return torch.from_numpy(own)[seed.sort().values]",
-        TEMPORAL,
+        "tests/reference/test_matrix.py::test_every_typed_batch_keeps_what_is_promised",
     ),
     Fault(
         "a graph's fingerprint leaves out its times and weights",
@@ -137,7 +137,7 @@ FAULTS = [
         FANOUTS,
         "by_relation = [values[key] for key in edge_types]",
         "by_relation = list(values.values())",
-        "tests/loader/test_hetero.py tests/loader/test_one_body.py tests/loader/test_hetero_full.py",
+        "tests/unit/sampling/test_fanouts.py",
     ),
     Fault(
         "a huge fan-out overflows",
@@ -193,14 +193,14 @@ FAULTS = [
         NEGATIVES,
         "return picks.clamp_(max=last)",
         "return picks.clamp_(max=len(running) - 1)",
-        LINK,
+        "tests/unit/sampling/test_negatives.py",
     ),
     Fault(
         "negatives of weight 0 are drawn for a draw of 0",
         NEGATIVES,
         "picks = torch.searchsorted(running, target, right=True)",
         "picks = torch.searchsorted(running, target)",
-        LINK,
+        "tests/unit/sampling/test_negatives.py",
     ),
     Fault(
         "the ends of a fractional link are in two subgraphs",
@@ -271,13 +271,13 @@ FAULTS = [
         POOL,
         "oldest = min(self._idle, key=lambda other: self._used.get(other, 0))",
         "oldest = max(self._idle, key=lambda other: self._used.get(other, 0))",
-        "tests/unit/loading/test_producers.py",
+        "tests/unit/sampling/test_workspaces.py",
     ),
     Fault(
         "a pickled sampler takes its workspaces along",
         POOL,
         '        """Workspaces stay in their process."""\n        return WorkspacePool, ()\n',
         '        """Workspaces stay in their process."""\n        return super().__reduce__()\n',
-        "tests/unit/loading/test_epoch.py tests/loader/test_loader_object.py",
+        "tests/unit/sampling/test_workspaces.py",
     ),
 ]

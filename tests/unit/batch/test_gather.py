@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable
+from itertools import permutations
 from typing import Any
 
 import pytest
@@ -11,6 +12,8 @@ from torch_geometric.data import Data
 
 from pyg_direct import NeighborLoader
 from pyg_direct.batch.gather import Gatherer
+from pyg_direct.batch.roles import Attribute
+from pyg_direct.core.ordered import OrderedTensor
 from pyg_direct.core.pyg import shallow_copy
 from pyg_direct.ops.cpu.backend import CpuBackend
 
@@ -34,6 +37,7 @@ CHANGES: dict[str, Callable[[Tensor], Any]] = {
     "columns": lambda x: setattr(x, "data", x.data.view(6, 1, 2)),
     "type": lambda x: setattr(x, "data", x.data.view(torch.int32)),
     "strides": lambda x: x.as_strided_((6, 2), (1, 6)),
+    "sign": lambda x: setattr(x, "data", torch._neg_view(x.data)),
     "type and size": lambda x: setattr(x, "data", x.data.half()),
 }
 
@@ -56,6 +60,26 @@ def test_a_tensor_that_comes_to_ask_for_a_gradient() -> None:
     batch.x.sum().backward()
     assert data.x.grad is not None
     assert data.x.grad.sum() == batch.x.numel()
+
+
+def test_a_view_whose_storage_is_cut_off() -> None:
+    """It has 48 bytes, as the view, which begins at byte 16."""
+    table = torch.zeros(8, 2)[2:]
+    table.untyped_storage().resize_(48)
+    with pytest.raises(RuntimeError, match="needs 64 bytes, but its storage has 48 bytes"):
+        Gatherer(CpuBackend()).rows(table, torch.tensor([0]))
+
+
+def test_attributes_that_are_read_in_several_ways_keep_their_order() -> None:
+    rows, index = torch.arange(12.0).view(6, 2), torch.tensor([4, 0])
+    ordered = OrderedTensor(rows.clone(), torch.arange(6).flip(0))
+    given = {"array": rows.numpy(), "a": rows + 1, "o": ordered, "view": rows.flip(1)[:, ::2]}
+    for names in permutations(given):
+        attributes = [Attribute(name, 0) for name in names]
+        found = Gatherer(CpuBackend()).named_rows(given, attributes, index)
+        wanted = {"array": rows, "a": rows + 1, "o": rows.flip(0), "view": given["view"]}
+        for name, value in zip(names, found, strict=True):
+            assert torch.equal(torch.as_tensor(value), wanted[name][index]), names
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32])

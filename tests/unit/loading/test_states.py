@@ -231,6 +231,19 @@ def test_no_state_at_all(case: str) -> None:
     assert ids(loader) == ids(build())[5:], "the state loaded before still holds"
 
 
+def test_more_nodes_of_a_type_without_lists_are_another_graph() -> None:
+    """No array of the lists has their number."""
+
+    def of(count: int) -> NeighborLoader:
+        data = typed(graph())
+        data["b"].num_nodes = count
+        data["b", "to", "a"].edge_index = torch.zeros(2, 3, dtype=torch.int64)
+        return build(data, input_nodes="a")
+
+    with pytest.raises(ValueError, match=r"num_nodes=.*'b': 5.*'b': 6"):
+        of(6).load_state_dict(saved(of(5)))
+
+
 def same_progress(one: Any, other: Any) -> bool:
     pairs = [(getattr(one, name), getattr(other, name)) for name in vars(one)]
     return all(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import pytest
@@ -24,6 +25,13 @@ def test_the_kinds_that_were_used_last_are_kept(monkeypatch: pytest.MonkeyPatch)
     assert pool.take("b") is None
     assert [pool.take(kind) for kind in "aac"] == [made[2], made[0], made[3]]
     assert pool.take("a") is None
+
+
+def test_they_stay_in_their_process() -> None:
+    pool = WorkspacePool()
+    pool.give_back("a", torch.zeros(1))  # type: ignore[arg-type]
+    assert pickle.loads(pickle.dumps(pool)).take("a") is None
+    assert pool.take("a") is not None
 
 
 def test_one_that_an_exception_left_is_not_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
