@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .private_torch import tree_map_only
+from .private_torch import tree_map_only, wrapper_tensor
 
 
 class LazyTensor(Tensor):
@@ -36,8 +36,10 @@ class LazyTensor(Tensor):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         """Compute on plain tensors."""
-        if func in (torch.ops.aten.detach.default, torch.ops.aten.alias.default):
+        if func is torch.ops.aten.detach.default:
             return args[0]
+        if func is torch.ops.aten.alias.default:  # such as x[:], for which torch refuses x itself
+            return _again(args[0])
         if args and isinstance(args[0], LazyTensor):
             result = args[0].selected(func, args[1:])
             if result is not None:
@@ -56,6 +58,13 @@ class LazyTensor(Tensor):
     def tolist(self) -> Any:
         """Return its elements as lists."""
         return self.dense().tolist()
+
+
+def _again(lazy: LazyTensor) -> LazyTensor:
+    """Return another object that is made of the same."""
+    other: LazyTensor = wrapper_tensor(type(lazy), tuple(lazy.shape), lazy.dtype, lazy.device)
+    other.__dict__.update(lazy.__dict__)
+    return other
 
 
 class RowTensor(LazyTensor):

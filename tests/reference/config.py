@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,6 +11,8 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import NegativeSampling
+
+import pyg_direct
 
 KINDS = ("a", "b")
 RELATIONS = (("a", "to", "a"), ("b", "of", "a"), ("a", "rev_of", "b"))
@@ -30,6 +33,8 @@ class Config(NamedTuple):
     times: str = ""  # of "node" or "edge"
     weighted: bool = False  # with some weights of 0
     partial: bool = False  # whether one type has neither times nor weights
+    saved: str = ""  # opened from files: saved "plain", with its times and weights as "tables", or
+    # also with its rows in another order, "moved"
     fanouts: tuple[int, ...] = (2, 2)
     by_type: bool = False  # whether each relation has fan-outs of its own
     replace: bool = False
@@ -74,8 +79,24 @@ class Config(NamedTuple):
         shift = self.relations.index(relation) % len(self.fanouts) if self.by_type else 0
         return self.fanouts[shift:] + self.fanouts[:shift]
 
-    def graph(self) -> Data | HeteroData:
-        """Return the graph."""
+    def graph(self, folder: Path) -> Data | HeteroData:
+        """Return the graph, opened from a new folder if it is to be saved."""
+        data = self._in_memory()
+        if not self.saved:
+            return data
+        named = {} if self.saved == "plain" else {"time_attr": self.time_attr}
+        if named and self.weighted:
+            named["weight_attr"] = "weight"
+        order = "degree" if self.saved == "moved" else None
+        pyg_direct.save(data, folder / "graph", row_order=order, **named)
+        return pyg_direct.open(folder / "graph")
+
+    @property
+    def time_attr(self) -> str | None:
+        """The name of the times."""
+        return {"": None, "node": "time", "edge": "edge_time"}[self.times]
+
+    def _in_memory(self) -> Data | HeteroData:
         random = np.random.default_rng(self.seed)
         data: Any = HeteroData() if self.typed else Data()
         for kind in self.kinds:
@@ -98,7 +119,10 @@ class Config(NamedTuple):
             ends[:, ::3] = data[RELATIONS[1]].edge_index.flip(0)[:, ::3].numpy()
         if self.sorted:
             ends = ends[:, ends[1].argsort(kind="stable")]
-        store, partial = store_of(data, relation), self.partial and relation == RELATIONS[1]
+        store, partial = (
+            store_of(data, relation),
+            self.partial and relation == RELATIONS[self.seed % 3],
+        )
         store.edge_index = torch.from_numpy(ends).to(getattr(torch, self.ids))
         store.edge_attr = torch.arange(count)
         if self.times == "edge" and not partial:
@@ -136,7 +160,7 @@ class Config(NamedTuple):
         if self.induced:
             options["subgraph_type"] = "induced"
         if self.times:
-            options["time_attr"] = "time" if self.times == "node" else "edge_time"
+            options["time_attr"] = self.time_attr
             options["temporal_strategy"] = self.strategy
             options["time_window"] = self.window
             if self.links or self.times == "edge" or not self.own_times:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,7 +18,11 @@ MISSING = -1
 
 def broken(config: Config, build: Any) -> list[str]:
     """Return which promises the batches of an epoch break."""
-    data = config.graph()
+    with tempfile.TemporaryDirectory() as folder:
+        return _broken(config, build, config.graph(Path(folder)))
+
+
+def _broken(config: Config, build: Any, data: Any) -> list[str]:
     loader, total = config.loader(build, data), config.seeds(data).size(-1)
     found, first = [], 0
     for batch in loader:
@@ -66,7 +72,7 @@ class _Checks:
         for kind, e_id in self.e_id.items():
             store, (row, col) = store_of(self.batch, kind), self.ends[kind]
             (source, target), (src, dst) = store_of(self.data, kind).edge_index, ends_of(kind)
-            if not torch.equal(store.edge_attr, store.e_id):
+            if not torch.equal(store.edge_attr, store_of(self.data, kind).edge_attr[store.e_id]):
                 yield f"edge_attr is not that of the edges {kind or ''}"
             if [self.n_id[src][i] for i in row] != source[e_id].tolist():
                 yield f"e_id does not lead from row {kind or ''}"

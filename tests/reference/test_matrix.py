@@ -36,6 +36,7 @@ def configs(draw: Any, typed: bool = False, links: bool = False, **given: Any) -
         times=times,
         weighted=draw(st.booleans()),
         partial=typed and draw(st.booleans()),
+        saved=draw(st.sampled_from([*[""] * 5, "plain", "tables", "moved"])),
         fanouts=tuple(fanouts),
         by_type=typed and draw(st.booleans()),
         replace=draw(st.booleans()),

@@ -62,14 +62,14 @@ FAULTS: list[Fault] = [
         OWNERS,
         "if low < 0 or high >= parts:",
         "if low < 0:",
-        PARTED,
+        "tests/unit/ranks/test_owners.py",
     ),
     Fault(
         "parts are given as floating-point numbers",
         OWNERS,
         "part.is_floating_point() or part.is_complex()",
         "part.is_complex()",
-        PARTED,
+        "tests/unit/ranks/test_owners.py",
     ),
     Fault(
         "METIS balances nodes without their lists",

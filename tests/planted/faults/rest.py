@@ -163,6 +163,13 @@ FAULTS = [
         NARROW,
     ),
     Fault(
+        "all columns of an opened graph's edges cannot be selected",
+        LAZY,
+        "return _again(args[0])",
+        "return args[0]",
+        NARROW,
+    ),
+    Fault(
         "a shallow copy shares what a batch sets with the graph",
         PYG,
         "_mapping=fields_of(data._store).copy(), _parent=ref(batch))",

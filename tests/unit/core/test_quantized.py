@@ -171,7 +171,8 @@ def test_it_is_an_ordinary_tensor_for_others() -> None:
     assert "QuantizedTensor(size=(300, 33), values=torch.int8)" in repr(stored)
     ids = torch.tensor([3, 1, 3])
     mask = torch.arange(300) % 7 == 0
-    for index in (ids, mask, slice(5, 50, 3), 4, (slice(None), 2), [1, 2], (ids, ids)):
+    everything = (..., slice(None), (slice(None), slice(None)), slice(0, 999))
+    for index in (ids, mask, slice(5, 50, 3), 4, (slice(None), 2), [1, 2], (ids, ids), *everything):
         assert torch.equal(stored[index], dense[index]), index
     assert torch.equal(stored.index_select(0, ids), dense[ids])
     assert torch.equal(stored.index_select(1, ids), dense[:, ids])
