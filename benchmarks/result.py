@@ -71,6 +71,7 @@ COMMANDS = {
         Command("beyond_memory", "benchmarks.beyond_memory", "features of four times the memory"),
         Command("partitions", "benchmarks.partitions", "loading over parts that ranks exchange"),
         Command("shared_rows", "benchmarks.shared_rows", "rows that ranks load in common"),
+        Command("cooperative", "benchmarks.cooperative", "batches that ranks make together"),
         Command("row_order", "benchmarks.row_order", "rows in files by expected visits"),
         Command(
             "parts_accuracy", "benchmarks.parts_accuracy", "accuracy with seeds of one part a batch"
