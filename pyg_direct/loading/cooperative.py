@@ -136,6 +136,8 @@ def exchange_of(loader: Any, data: Any, placing: Placing) -> tuple[Any, Placing]
             f"NeighborLoader. share_rows=True loads rows in common with others, too."
         )
     placing = placed_on_cpu(loader, placing, CooperativeBatches.argument)
+    # So that a model that was accelerated with one loader knows the batches of any other.
+    loader._hands_out_hops = True
     return CooperativeBatches(data, loader._split, loader._feature_dtype), placing
 
 
