@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from graphs import assert_same_batch, example_graph
+from torch_geometric.sampler import SamplerOutput
 
 from pyg_direct import NeighborLoader
 
@@ -95,3 +96,18 @@ def test_a_loader_built_anew_from_its_own_attributes() -> None:
     )  # fmt: skip
     for one, other in zip(loader, again, strict=True):
         assert_same_batch(one, other)
+
+
+class Seeing(NeighborLoader):
+    """Has a `filter_fn` of its own, which looks at what PyG's interface promises."""
+
+    def filter_fn(self, out: Any) -> Any:
+        assert isinstance(out, SamplerOutput)
+        batch = super().filter_fn(out)
+        batch.found = out.node
+        return batch
+
+
+def test_a_subclass_overrides_filter_fn() -> None:
+    for batch in Seeing(example_graph(), [2], **ARGUMENTS):
+        assert torch.equal(batch.found, batch.n_id)

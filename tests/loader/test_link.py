@@ -353,3 +353,12 @@ def test_the_sampler_works_in_pygs_own_loader():
 def test_bad_input(arguments, error, message):
     with pytest.raises(error, match=message):
         next(iter(LinkNeighborLoader(graph(), [2], **arguments)))
+
+
+def test_no_links_have_no_labels_of_their_own():
+    none = torch.empty(2, 0, dtype=torch.int64)
+    loader = LinkNeighborLoader(
+        graph(), [2], edge_label_index=none, edge_label=torch.empty(0, 3), batch_size=2
+    )
+    assert loader.input_data.label.shape == (0, 3)
+    assert list(loader) == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..fault import Fault
 from . import (
     batch,
+    between,
     cuda,
     files,
     graph,
@@ -34,5 +35,6 @@ FAULTS: list[Fault] = [
     *models.FAULTS,
     *partitions.FAULTS,
     *in_common.FAULTS,
+    *between.FAULTS,
     *rest.FAULTS,
 ]

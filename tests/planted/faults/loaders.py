@@ -121,7 +121,7 @@ FAULTS = [
         HGT,
         'return {**arguments, "num_samples": str(sampler.num_samples)}, [seeds.node, seeds.input_id]',
         "return arguments, [seeds.node, seeds.input_id]",
-        "tests/unit/loaders/test_all.py",
+        "tests/unit/loaders/test_hgt.py",
     ),
     Fault(
         "Cluster: edges of a CSR partition are turned around",
@@ -156,7 +156,7 @@ FAULTS = [
         NODE2VEC,
         '("walk_length", "context_size", "walks_per_node", "num_negative_samples", "p", "q")',
         '("walk_length", "context_size", "walks_per_node", "num_negative_samples", "p")',
-        "tests/unit/loaders/test_all.py",
+        "tests/unit/loaders/test_node2vec.py",
     ),
     Fault(
         "a subclass's filter_fn gets a subgraph of our own",
@@ -191,7 +191,7 @@ FAULTS = [
         LINK,
         "            self.input_data.label = edge_label\n",
         "            pass\n",
-        "tests/loader/test_link.py",
+        "tests/loader/test_link.py::test_no_links_have_no_labels_of_their_own",
     ),
     Fault(
         "what others had put in PyG's place is lost after a context",

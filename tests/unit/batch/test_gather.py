@@ -14,6 +14,7 @@ from pyg_direct import NeighborLoader
 from pyg_direct.batch.gather import Gatherer
 from pyg_direct.batch.roles import Attribute
 from pyg_direct.core.ordered import OrderedTensor
+from pyg_direct.core.parted import keep_rows
 from pyg_direct.core.pyg import shallow_copy
 from pyg_direct.ops.cpu.backend import CpuBackend
 
@@ -73,13 +74,30 @@ def test_a_view_whose_storage_is_cut_off() -> None:
 def test_attributes_that_are_read_in_several_ways_keep_their_order() -> None:
     rows, index = torch.arange(12.0).view(6, 2), torch.tensor([4, 0])
     ordered = OrderedTensor(rows.clone(), torch.arange(6).flip(0))
-    given = {"array": rows.numpy(), "a": rows + 1, "o": ordered, "view": rows.flip(1)[:, ::2]}
+    rolled = OrderedTensor(rows.clone(), torch.arange(6).roll(1))
+    given = {"array": rows.numpy(), "o": ordered, "p": rolled, "view": rows.flip(1)[:, ::2]}
     for names in permutations(given):
         attributes = [Attribute(name, 0) for name in names]
         found = Gatherer(CpuBackend()).named_rows(given, attributes, index)
-        wanted = {"array": rows, "a": rows + 1, "o": rows.flip(0), "view": given["view"]}
+        wanted = {"array": rows, "o": rows.flip(0), "p": rows.roll(1, 0), "view": given["view"]}
         for name, value in zip(names, found, strict=True):
             assert torch.equal(torch.as_tensor(value), wanted[name][index]), names
+
+
+def test_rows_kept_with_ids_are_converted() -> None:
+    ids, given = torch.tensor([3, 1]), {"x": torch.empty(6, 1)}
+    keep_rows(ids, {"x": torch.ones(2, 1).half()})
+    gatherer = Gatherer(CpuBackend(), feature_dtype=torch.bfloat16)
+    (rows,) = gatherer.named_rows(given, [Attribute("x", 0)], ids)
+    assert (rows.dtype, rows.tolist()) == (torch.bfloat16, [[1.0], [1.0]])
+
+
+def test_what_was_found_without_gradients_does_not_hold_with_them() -> None:
+    x, attribute = torch.ones(4, 2, requires_grad=True), Attribute("x", 0)
+    for grad in (False, True, False):
+        with torch.set_grad_enabled(grad):
+            (rows,) = Gatherer(CpuBackend()).named_rows({"x": x}, [attribute], torch.tensor([1]))
+        assert rows.requires_grad == grad
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32])

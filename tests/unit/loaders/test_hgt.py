@@ -8,6 +8,7 @@ import torch_geometric.loader
 import torch_geometric.typing
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.loader import NodeLoader
+from torch_geometric.sampler import NodeSamplerInput
 
 from pyg_direct import HGTLoader, HGTSampler
 from pyg_direct.core.types import BatchKey
@@ -147,3 +148,31 @@ def test_what_is_refused(wrong: dict[str, Any], error: type, message: str) -> No
 def test_links_are_refused() -> None:
     with pytest.raises(NotImplementedError, match="around nodes"):
         HGTSampler(typed_graph(), [2]).sample_from_edges(None)
+
+
+def test_budgets_that_an_error_left_are_not_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    sampler = HGTSampler(typed_graph(), [3])
+    seeds = NodeSamplerInput(None, torch.arange(4), None, "paper")
+    used, draw = list[Any](), Budgets.draw
+
+    def failing(budgets: Budgets, *rest: Any) -> Any:
+        used.append(budgets)
+        if len(used) < 3:
+            raise KeyboardInterrupt
+        return draw(budgets, *rest)
+
+    monkeypatch.setattr(Budgets, "draw", failing)
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            sampler.sample_from_nodes(seeds, key=(1, 2))
+    for _ in range(2):
+        sampler.sample_from_nodes(seeds, key=(1, 2))
+    assert len({id(budgets) for budgets in used}) == 3
+    assert used[2] is used[3]
+
+
+def test_a_state_of_other_numbers_of_nodes_is_refused() -> None:
+    one, other = (HGTLoader(typed_graph(), [k], "paper", batch_size=8, seed=0) for k in (3, 4))
+    next(iter(one))
+    with pytest.raises(ValueError, match="num_samples"):
+        other.load_state_dict(one.state_dict())

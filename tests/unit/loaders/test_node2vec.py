@@ -33,6 +33,20 @@ def test_the_loader_goes_over_all_nodes() -> None:
     assert model.loss(*batches[0]).item() > 0
 
 
+@pytest.mark.parametrize(
+    "other",
+    [{"walk_length": 3}, {"context_size": 3}, {"walks_per_node": 2}, {"num_negative_samples": 2},
+     {"p": 2.0}, {"q": 2.0}],
+    ids=str,
+)  # fmt: skip
+def test_a_state_of_other_walks_is_refused(other: dict[str, Any]) -> None:
+    given = {"walk_length": 4, "context_size": 2}
+    loaders = [Node2Vec(EDGES, 8, **{**given, **o}).loader(seed=0) for o in ({}, other)]
+    next(iter(loaders[0]))
+    with pytest.raises(ValueError, match=next(iter(other))):
+        loaders[1].load_state_dict(loaders[0].state_dict())
+
+
 def test_model_is_pygs() -> None:
     model = Node2Vec(EDGES, 8, 4, 2, num_nodes=5, sparse=True)
     assert str(model) == "Node2Vec(5, 8)"

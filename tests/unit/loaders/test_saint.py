@@ -138,8 +138,9 @@ def test_coefficients_are_saved_and_loaded_as_pyg_does(tmp_path: Path) -> None:
         assert torch.equal(saved[1], first.edge_norm)
         again = make(name, data, seed=9, **arguments)
         assert torch.equal(again.node_norm, first.node_norm)
-    with pytest.raises(ValueError, match="holds coefficients of 30 nodes"):
-        make("node", graph(31), **arguments)
+    for other in (graph(31), graph(30, 149)):  # of other nodes, and of other edges
+        with pytest.raises(ValueError, match="holds coefficients of 30 nodes"):
+            make("node", other, **arguments)
 
 
 def test_workers_do_not_change_the_coefficients() -> None:

@@ -1,0 +1,67 @@
+"""Faults between pieces that are right by themselves: files, times and weights, states, models."""
+
+from __future__ import annotations
+
+from ..fault import Fault
+
+CACHE = "pyg_direct/loading/cache.py"
+COMPRESSED = "pyg_direct/graph/compressed.py"
+GATHER = "pyg_direct/batch/gather.py"
+SAVE = "pyg_direct/files/save.py"
+
+OF_CACHE = "tests/unit/loading/test_cache.py"
+OF_COMPRESSED = "tests/unit/graph/test_compressed.py"
+OF_GATHER = "tests/unit/batch/test_gather.py"
+MATRIX = "tests/reference/test_matrix.py"
+
+FAULTS = [
+    Fault(
+        "times of edges of which the first type has none are opened as times of nodes",
+        SAVE,
+        "of_nodes = not (csc.times.base == EDGE_TIME).any()",
+        "of_nodes = csc.times.base[0] != EDGE_TIME",
+        f"{MATRIX}::test_every_typed_batch_keeps_what_is_promised",
+    ),
+    Fault(
+        "edges of another type that took their place in an opened graph are not drawn",
+        COMPRESSED,
+        "        and index.relation == relation\n",
+        "",
+        OF_COMPRESSED,
+    ),
+    Fault(
+        "an adj_t that was set on an opened graph is ignored",
+        COMPRESSED,
+        "        and not others\n",
+        "",
+        OF_COMPRESSED,
+    ),
+    Fault(
+        "rows that parts or ranks gave ignore feature_dtype",
+        GATHER,
+        "converted(kept[attribute.name], self.feature_dtype)",
+        "kept[attribute.name]",
+        OF_GATHER,
+    ),
+    Fault(
+        "ordered attributes with other positions have rows of other nodes",
+        GATHER,
+        "roles = [a for a in attributes if given[a.name].positions is positions]",
+        "roles = list(attributes)",
+        OF_GATHER,
+    ),
+    Fault(
+        "a tensor that asks for a gradient is gathered without one after a batch without gradients",
+        GATHER,
+        "not (value.is_complex() or value.requires_grad)",
+        "not value.is_complex()",
+        OF_GATHER,
+    ),
+    Fault(
+        "rows of a graph in an order are cached by the visits of other nodes",
+        CACHE,
+        "return torch.empty_like(visits).index_copy_(0, positions, visits)",
+        "return visits[positions]",
+        OF_CACHE,
+    ),
+]

@@ -1,0 +1,67 @@
+"""When the lists of a saved graph stand for the data, and when these were changed since."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch_geometric.data import HeteroData
+
+import pyg_direct
+from pyg_direct.graph.compressed import compressed_graph
+
+X, Y = ("a", "x", "a"), ("a", "y", "a")
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Any:
+    data = HeteroData()
+    data["a"].num_nodes, data["a"].time = 4, torch.arange(4)
+    for shift, key in enumerate((X, Y)):
+        data[key].edge_index = torch.tensor([[0, 1, 2], [1 + shift, 2, 3]])
+        data[key].weight, data[key].other = torch.rand(2, 3)
+    pyg_direct.save(data, tmp_path / "graph", time_attr="time", weight_attr="weight")
+    return pyg_direct.open(tmp_path / "graph")
+
+
+def swap(data: Any) -> None:
+    data[X].edge_index, data[Y].edge_index = data[Y].edge_index, data[X].edge_index
+
+
+def add_matrix(data: Any) -> None:
+    data[X].adj_t = torch.eye(4).to_sparse()
+
+
+CHANGES: dict[str, Callable[[Any], Any]] = {
+    "edges change places": swap,
+    "a matrix comes before edge_index": add_matrix,
+    "other edges": lambda data: setattr(data[X], "edge_index", data[X].edge_index.clone()),
+    "another number of nodes": lambda data: setattr(data["a"], "num_nodes", 5),
+    "a time is written": lambda data: data["a"].time.add_(1),
+    "a weight is written": lambda data: data[Y].weight.mul_(2),
+    "other times": lambda data: setattr(data["a"], "time", data["a"].time.clone()),
+    "one weight is missing": lambda data: data[Y].pop("weight"),
+    "another type": lambda data: setattr(data["b"], "num_nodes", 2),
+}
+
+
+def test_it_stands_for_what_was_saved(opened: Any) -> None:
+    for names in (("time", "weight"), ("time", None), (None, "weight"), (None, None)):
+        assert compressed_graph(opened, *names) is opened[X].edge_index.graph
+    for names in (("time", "other"), ("number", None), (None, "other")):
+        assert compressed_graph(opened, *names) is None
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_it_does_not_stand_for_what_changed(opened: Any, name: str) -> None:
+    CHANGES[name](opened)
+    assert compressed_graph(opened, "time", "weight") is None
+
+
+def test_what_nobody_asks_for_may_change(opened: Any) -> None:
+    opened[X].weight.mul_(2)
+    opened["a"].y = torch.arange(4)
+    assert compressed_graph(opened, "time", None) is not None

@@ -1,0 +1,71 @@
+"""Which rows a loader asks its backend to cache."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch_geometric.data import HeteroData
+
+from pyg_direct import LinkNeighborLoader, NeighborLoader
+from pyg_direct.batch.assemble import node_tables_of
+from pyg_direct.core.ordered import OrderedTensor
+from pyg_direct.loading.cache import (
+    _by_row,
+    given_visits,
+    presampled_visits,
+    visits_of_batches,
+)
+
+LINKS = torch.tensor([[0, 1], [0, 1]])
+
+
+def typed() -> Any:
+    data = HeteroData()
+    data["a"].num_nodes = data["b"].num_nodes = 4
+    data["a", "to", "b"].edge_index = torch.tensor([[0, 1, 2], [0, 1, 2]])
+    return data
+
+
+def test_visits_of_rows_in_an_order() -> None:
+    """The rows of nodes 0, 1 and 2 lie at 2, 0 and 1."""
+    positions = torch.tensor([2, 0, 1])
+    assert _by_row(torch.tensor([5.0, 6.0, 7.0]), positions).tolist() == [6, 7, 5]
+    data = HeteroData()
+    data["a"].x = OrderedTensor(torch.randn(3, 1), positions)
+    data["a"].y = torch.arange(3)
+    found = {name: (len(table), by) for _, name, table, by in node_tables_of(data)}
+    assert found["data['a'].y"] == (3, None)
+    tables = [(table, by) for _, name, table, by in node_tables_of(data) if name.endswith("x")]
+    assert [(table is positions, by is positions) for table, by in tables] == [
+        (True, False),  # the positions themselves are read by the ids of nodes
+        (False, True),
+    ]
+
+
+def test_types_without_numbers_are_not_cached() -> None:
+    found = given_visits({"a": torch.tensor([1, 2])}, {"a": 2, "b": 3})
+    assert {kind: visits.tolist() for kind, visits in found.items()} == {
+        "a": [1, 2], "b": [0, 0, 0],
+    }  # fmt: skip
+
+
+def test_both_ends_of_links_are_visited() -> None:
+    """A batch has one of two links, so each end is in every second batch; 0 and 1 more often."""
+    kind = ("a", "to", "b")
+    loader = LinkNeighborLoader(typed(), [1], edge_label_index=(kind, LINKS), batch_size=1)
+    visits = visits_of_batches(loader)
+    assert visits["b"].tolist() == [0.5, 0.5, 0, 0]
+    as_neighbour = 1 - math.exp(-0.5)  # of the other end, in half of the batches
+    either = pytest.approx(1 - (1 - 0.5) * (1 - as_neighbour))
+    assert visits["a"].tolist() == [either, either, 0, 0]
+
+
+def test_sampling_beforehand_draws_from_no_generator() -> None:
+    before = torch.get_rng_state()
+    loader = NeighborLoader(typed(), [1], "b", batch_size=2)
+    visits = presampled_visits(loader, {"a": 4, "b": 4})
+    assert visits["a"].tolist() == [1, 1, 1, 0]
+    assert torch.equal(torch.get_rng_state(), before)
