@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from .models.accelerate import accelerate
     from .models.inference import inference
     from .models.ranking import LinkRanks, rank_links
+    from .models.reuse import Reuse, ReusedRows
     from .ops.placement import Placement
     from .ops.unified import unified
     from .partitions.partition import partition
@@ -62,6 +63,8 @@ __all__ = [
     "Placement",
     "QuantizedTensor",
     "RandomWalker",
+    "Reuse",
+    "ReusedRows",
     "ShaDowKHopSampler",
     "__version__",
     "accelerate",
@@ -104,6 +107,7 @@ _LATER = {
     ".models.accelerate": ("accelerate",),
     ".models.inference": ("inference",),
     ".models.ranking": ("LinkRanks", "rank_links"),
+    ".models.reuse": ("Reuse", "ReusedRows"),
     ".ops.placement": ("Placement",),
     ".ops.unified": ("unified",),
     ".partitions.partition": ("partition",),

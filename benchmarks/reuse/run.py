@@ -1,7 +1,8 @@
 """Training that reuses rows of the first layer: what a step saves, and what models learn.
 
 NeutronOrch (Ai et al., PVLDB 17(8)) and DistGNN-MB (Vasimuddin et al., arXiv 2211.06385) reuse rows
-of hot nodes for a bounded number of steps. Here rows are those that earlier steps computed.
+of hot nodes for a bounded number of steps. `accelerate(reuse=)` does with rows that earlier steps
+computed.
 
     python -m benchmarks reuse
 """
@@ -14,14 +15,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 
 import pyg_direct
 from benchmarks import result
 from benchmarks.labor.graphs import community_graph, graph
-from benchmarks.reuse.rows import Reuse, with_reuse
 from benchmarks.statistics import compare
 from examples.training import make_sage
+from pyg_direct import Reuse
 
 TITLE = "Reuse of first-layer rows"
 MASKS = ("val_mask", "test_mask")
@@ -49,53 +49,46 @@ BELOW = 0.01  # how far the accuracy that is waited for lies below the last one 
 SEEDS = 5
 ROUNDS = {"debian": 74, "community": 20}
 SHARES = (0.05, 0.1, 0.2, 0.4, 1.0)
-KINDS: dict[str, dict[str, float] | None] = {
+FEWER_NEIGHBOURS = "fresh, fewer"
+KINDS: dict[str, Reuse | None] = {
     "fresh": None,
-    "20 %, staleness 0, none": {"share": 0.2, "staleness": 0},
-    "20 %, staleness 0, refresh": {"share": 0.2, "staleness": 0, "refresh": REFRESHED},
-    "20 %, staleness 16, none": {"share": 0.2, "staleness": 16},
-    "20 %, staleness 16, refresh": {"share": 0.2, "staleness": 16, "refresh": REFRESHED},
-    "all, staleness 16, none": {"share": 1.0, "staleness": 16},
-    "fresh, fewer": {"fewer": 1.0},
+    **{
+        f"{name}, staleness {staleness}, {gradient}": Reuse(share, staleness, gradient, REFRESHED)
+        for name, share in (("20 %", 0.2), ("all", 1.0))
+        for staleness in (0, 16)
+        for gradient in ("none", "refresh")
+    },
+    FEWER_NEIGHBOURS: None,
 }
 
 
 def data_of(case: Case) -> Any:
-    """Return a graph, and the visits of its nodes."""
+    """Return a graph."""
     if case.name == "debian":
-        data = graph("debian", None, False)
-    else:
-        data = community_graph(case.nodes, DEGREE * case.nodes, COLUMNS)
-    loader = pyg_direct.NeighborLoader(data, FANOUTS, data.train_mask, batch_size=case.batch_size)
-    return data, pyg_direct.expected_visits(loader)
+        return graph("debian", None, False)
+    return community_graph(case.nodes, DEGREE * case.nodes, COLUMNS)
 
 
 class Training:
     """A model and its loader.
 
     Args:
-        options: of the reuse; None for none.
+        reuse: of rows; None for none.
+        fanouts: of the loader.
     """
 
     def __init__(
-        self, case: Case, data: Any, visits: Tensor, options: dict[str, float] | None, seed: int
+        self, case: Case, data: Any, reuse: Reuse | None, fanouts: list[int], seed: int
     ) -> None:
         torch.manual_seed(seed)
-        fanouts = FEWER if options is not None and "fewer" in options else FANOUTS
         self.loader = pyg_direct.NeighborLoader(
             data, fanouts, data.train_mask, batch_size=case.batch_size, shuffle=True, seed=seed,
             device="cpu", prefetch=0,
         )  # fmt: skip
         self.plain = make_sage(data, int(data.y.max()) + 1, case.hidden, len(FANOUTS))
-        self.model = pyg_direct.accelerate(self.plain, self.loader, certify=False)
+        self.model: Any = pyg_direct.accelerate(self.plain, self.loader, certify=False, reuse=reuse)
         self.optimizer = torch.optim.Adam(self.plain.parameters(), lr=case.lr)
-        self.reuse: Reuse | None = None
         self._batches: Any = None
-        if options is not None and "share" in options:
-            hot = torch.zeros(data.num_nodes, dtype=torch.bool)
-            hot[visits.topk(int(options["share"] * data.num_nodes)).indices] = True
-            self.reuse = Reuse(hot, int(options["staleness"]), options.get("refresh", 0.0), seed)
-            with_reuse(self.loader, self.model, self.reuse)
 
     def step(self) -> dict[str, float] | None:
         """Load a batch and train on it; return what that took, None at the end of an epoch."""
@@ -107,17 +100,15 @@ class Training:
         if batch is None:
             self._batches = None
             return None
-        table_rows = 0
-        if self.reuse is not None:
-            of_batch = self.reuse.current = self.reuse.batches.popleft()
-            table_rows = len(of_batch.fresh) + len(of_batch.reused_ids)
         self.optimizer.zero_grad()
         out = self.model(batch.x, batch.edge_index)[: batch.batch_size]
         F.cross_entropy(out, batch.y[: batch.batch_size]).backward()
         self.optimizer.step()
-        hidden = self.plain.hidden_channels
+        took = process_time() - begin
+        reused, hidden = batch.edge_index.hops.reused, self.plain.hidden_channels
+        table_rows = 0 if reused is None else len(reused.fresh) + len(reused.slots)
         return {
-            "cpu_seconds": process_time() - begin,
+            "cpu_seconds": took,
             "rows": len(batch.x),
             "edges": batch.edge_index.size(1),
             "bytes": 4 * (batch.x.numel() + table_rows * hidden),
@@ -126,10 +117,12 @@ class Training:
 
 def steps(case: Case, rounds: int) -> list[dict[str, Any]]:
     """Measure steps with each share of nodes in the table, in turn; the first half is left out."""
-    data, visits = data_of(case)
-    kinds: dict[str, Any] = {"none": None, "none, fewer": {"fewer": 1.0}}
-    kinds.update({f"{s:.0%}": {"share": s, "staleness": 16} for s in SHARES})
-    ways = {name: Training(case, data, visits, given, 0) for name, given in kinds.items()}
+    data = data_of(case)
+    ways = {
+        "none": Training(case, data, None, FANOUTS, 0),
+        "none, fewer": Training(case, data, None, FEWER, 0),
+        **{f"{s:.0%}": Training(case, data, Reuse(share=s), FANOUTS, 0) for s in SHARES},
+    }
     found: dict[str, list[dict[str, float]]] = {name: [] for name in ways}
     for turn in range(rounds):
         names = [*ways][turn % len(ways) :] + [*ways][: turn % len(ways)]
@@ -147,18 +140,19 @@ def steps(case: Case, rounds: int) -> list[dict[str, Any]]:
             for took, plain in zip(later, found["none"][rounds // 2 :], strict=True)
         ]
         row["ratio"] = float(np.median(ratios))
-        reuse = way.reuse
-        row["reused"] = 0.0 if reuse is None else reuse.reused / reuse.frontier
-        row["age"] = 0.0 if reuse is None else reuse.ages / max(1, reuse.reused)
-        row["oldest"] = 0 if reuse is None else reuse.oldest
+        reused = way.model.acceleration.reused()
+        row["reused"] = 0.0 if reused is None else reused.share
+        row["age"] = 0.0 if reused is None else reused.mean_steps
+        row["oldest"] = 0 if reused is None else reused.oldest_steps
         rows.append(row)
         print(row, flush=True)
     return rows
 
 
-def learn(case: Case, data: Any, visits: Tensor, kind: str, seed: int) -> list[list[float]]:
+def learn(case: Case, data: Any, kind: str, seed: int) -> list[list[float]]:
     """Train once; return for each epoch CPU-seconds until then and the accuracies by `MASKS`."""
-    training = Training(case, data, visits, KINDS[kind], seed)
+    fanouts = FEWER if kind == FEWER_NEIGHBOURS else FANOUTS
+    training = Training(case, data, KINDS[kind], fanouts, seed)
     seconds, curve = 0.0, []
     for _ in range(case.epochs):
         while (took := training.step()) is not None:
@@ -173,11 +167,11 @@ def learn(case: Case, data: Any, visits: Tensor, kind: str, seed: int) -> list[l
 
 def accuracies(case: Case, seeds: int) -> dict[str, Any]:
     """Train all kinds with several seeds; compare accuracies, and CPU-seconds to the same one."""
-    data, visits = data_of(case)
+    data = data_of(case)
     curves: dict[str, list[Any]] = {kind: [] for kind in KINDS}
     for seed in range(seeds):
         for kind in KINDS:
-            curves[kind].append(learn(case, data, visits, kind, seed))
+            curves[kind].append(learn(case, data, kind, seed))
     return compared(case, curves)
 
 

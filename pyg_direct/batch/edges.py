@@ -25,6 +25,7 @@ class HopEnds(NamedTuple):
     source: tuple[int, ...]  # [hops + 1], nodes of the edges' source type
     destination: tuple[int, ...]  # [hops + 1], nodes of their destination type
     edge: tuple[int, ...]  # [hops]
+    reused: Any = None  # rows that a model has from earlier steps; see `loading/reusing.py`
 
 
 class SampledEdges(EdgeIndex):
@@ -105,7 +106,9 @@ class SampledEdges(EdgeIndex):
         return SampledEdges, (self.as_tensor(), hops, cached_indptr(self))
 
 
-def with_sampled_edges(batch: Any, transform: Callable[[Any], Any] | None) -> Any:
+def with_sampled_edges(
+    batch: Any, transform: Callable[[Any], Any] | None, reused: Any = None
+) -> Any:
     """Apply a transform to a batch, then make its sampled edges `SampledEdges`.
 
     Edges that the transform replaced, wrote to, or gave another number of nodes stay as they are.
@@ -113,11 +116,16 @@ def with_sampled_edges(batch: Any, transform: Callable[[Any], Any] | None) -> An
     Args:
         batch: from `assemble`, of a sampler that lists edges hop by hop, by destination.
         transform: the user's, or None. It sees plain tensors.
+        reused: what the edges are to know of rows of earlier steps.
+
+    Raises:
+        RuntimeError: the transform has changed edges that leave out those of reused rows.
     """
     sampled = list(_sampled(batch))
     batch = batch if transform is None else transform(batch)
     if not isinstance(batch, (Data, HeteroData)):
-        return batch
+        sampled = []
+    known = reused is None
     for key, edge_index, version, hops in sampled:
         if key is not None and key not in batch.edge_types:
             continue
@@ -125,7 +133,13 @@ def with_sampled_edges(batch: Any, transform: Callable[[Any], Any] | None) -> An
         same = store.get("edge_index") is edge_index and _version(edge_index) == version
         sizes = (hops.source[-1], hops.destination[-1])
         if same and _num_nodes(batch, key) == sizes:
-            store["edge_index"] = SampledEdges(edge_index, hops)
+            store["edge_index"] = SampledEdges(edge_index, hops._replace(reused=reused))
+            known = True
+    if not known:
+        raise RuntimeError(
+            "transform= has changed the edges of a batch for a model with accelerate(reuse=), "
+            "which leaves out edges. Apply it to the whole graph, or leave reuse= out."
+        )
     return batch
 
 

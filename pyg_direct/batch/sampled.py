@@ -47,10 +47,11 @@ class Sampled:
     output: SamplerOutput | HeteroSamplerOutput | None = None  # None of a subgraph of our own
     is_typed: bool = False
     cooperation: Cooperation | None = None  # of a batch that ranks make together
+    reused: Any = None  # rows that a model has from earlier steps; see `loading/reusing.py`
 
     def parts(self) -> tuple[Any, ...]:
         """Return what its tensors are in, for `tensors_of`."""
-        return tuple(vars(self).values())
+        return (self.nodes, self.edges, self.metadata, self.output)
 
     def nodes_of(self, key: Any, device: torch.device) -> NodesOfType:
         """Return the nodes of a type, which the sampler may not have reached."""

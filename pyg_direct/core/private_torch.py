@@ -52,6 +52,9 @@ overload_of: Callable[[Any], str] = attrgetter("_overloadname")
 # As `__torch_function__` of a class it lets operations pass to `__torch_dispatch__`.
 no_torch_function: Any = torch._C._disabled_torch_function_impl
 
+# A context in which no `TorchFunctionMode` sees what is called.
+WithoutFunctionModes: Any = torch._C.DisableTorchFunction
+
 
 def compiled_in_place(module: torch.nn.Module) -> bool:
     """Whether `compile()` was called on a module itself, and not on its parts."""

@@ -85,6 +85,19 @@ class StepKey(DependentKey):
         return made
 
 
+class SourcedKey(BatchKey):
+    """The key of a batch that has a source of hops of its own; see `sampling/hops.py`."""
+
+    source: Any
+
+    @classmethod
+    def of(cls, key: BatchKey, source: Any) -> SourcedKey:
+        """Return a key with a source."""
+        sourced = cls(*key)
+        sourced.source = source
+        return sourced
+
+
 class Ends(NamedTuple):
     """The numbers of nodes and of edges, by type; a homogeneous graph has the one type None."""
 

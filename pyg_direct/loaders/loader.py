@@ -15,7 +15,7 @@ from ..batch.assemble import node_labels
 from ..batch.sampled import of_graph
 from ..core.arguments import check_ids, check_tensor
 from ..core.pyg import SubgraphType
-from ..core.types import BatchKey
+from ..core.types import BatchKey, SourcedKey
 from ..loading.base import DirectLoader
 from ..loading.options import DEFAULT_PREFETCH, check_dependency, threads_of_a_batch
 from ..loading.seeds import node_seeds, with_windows
@@ -286,18 +286,10 @@ class NeighborLoader(DirectLoader, torch_geometric.loader.NeighborLoader):  # ty
         return self._sampler.sample_from_nodes(inputs)
 
     def _sample_for_batch(self, inputs: Any, key: BatchKey) -> Any:
-        sampler = self._site.sampler
-        if (
-            not isinstance(sampler, NeighborSampler)
-            or type(sampler).sample_from_nodes is not NeighborSampler.sample_from_nodes
-            or self._split.cooperative
-            or self.transform_sampler_output is not None
-            or type(self)._sample is not NeighborLoader._sample
-            or getattr(self.filter_fn, "__func__", None) is not DirectLoader.filter_fn
-            or not isinstance(self.data, (Data, HeteroData))
-            or not (graph := keyed(sampler)).emits_as_drawn
-        ):
+        if not self._samples_directly():
             return self._sample(inputs, key)
+        sampler: Any = self._site.sampler
+        graph = keyed(sampler)
         kind, time = inputs.input_type, inputs.time
         bounds = bounds_of(inputs)
         sampled = graph.sample_around(
@@ -307,7 +299,24 @@ class NeighborLoader(DirectLoader, torch_geometric.loader.NeighborLoader):  # ty
             bounds=None if bounds is NO_BOUNDS else lambda count: bounds,
         )
         metadata = inputs.input_id, time
-        return of_graph(sampled, sampler.node_types, sampler.edge_types, metadata)
+        reused = key.source.arranged(sampled) if type(key) is SourcedKey else None
+        found = of_graph(sampled, sampler.node_types, sampler.edge_types, metadata)
+        found.reused = reused
+        return found
+
+    def _samples_directly(self) -> bool:
+        """Whether batches come from what our sampler draws, and nobody looks at it in between."""
+        sampler = self._site.sampler
+        return (
+            isinstance(sampler, NeighborSampler)
+            and type(sampler).sample_from_nodes is NeighborSampler.sample_from_nodes
+            and not self._split.cooperative
+            and self.transform_sampler_output is None
+            and type(self)._sample is NeighborLoader._sample
+            and getattr(self.filter_fn, "__func__", None) is DirectLoader.filter_fn
+            and isinstance(self.data, (Data, HeteroData))
+            and keyed(sampler).emits_as_drawn
+        )
 
     def _labels(self, out: Any) -> dict[Any, dict[str, Any]]:
         return node_labels(out.metadata, self.input_data.input_type)

@@ -274,7 +274,7 @@ class DirectLoader(SerialAfterFork, Recorded, Resuming, torch.utils.data.DataLoa
             batch.cooperation = sampled.cooperation
         timed = transform and (lambda b: recorder.timed("transform", lambda: transform(b)))
         if self._hands_out_hops:
-            return with_sampled_edges(batch, timed)
+            return with_sampled_edges(batch, timed, sampled.reused)
         return batch if timed is None else timed(batch)
 
     def _checked(self, out: Any) -> Sampled:
@@ -380,6 +380,7 @@ class DirectLoader(SerialAfterFork, Recorded, Resuming, torch.utils.data.DataLoa
         epoch = Epoch(
             weak_work(self, stages), self._complete, self._progress, self._order(), stages,
             producers, self._num_batches, self._recorder,
+            None if self._reusing is None else partial(self._reusing.begin, backend),
         )  # fmt: skip
         if exchange is not None:
             exchange.works_for(*working(epoch, self._progress), burst)
@@ -415,5 +416,5 @@ class DirectLoader(SerialAfterFork, Recorded, Resuming, torch.utils.data.DataLoa
 
     def __getstate__(self) -> dict[str, Any]:
         site = self._site.reopened()
-        state = {**self.__dict__, "_iterator": None, "_site": site}
+        state = {**self.__dict__, "_iterator": None, "_site": site, "_reusing": None}
         return state | {name: site.sampler for name in self._sampler_names()}

@@ -82,7 +82,9 @@ def _seed_nodes(inputs: Any) -> list[tuple[Any, Tensor]]:
     return [(source, inputs.row), (target, inputs.col)]
 
 
-def given_visits(policy: Any, num_nodes: Mapping[Any, int]) -> dict[Any, Tensor]:
+def given_visits(
+    policy: Any, num_nodes: Mapping[Any, int], name: str = "cache_policy"
+) -> dict[Any, Tensor]:
     """Return the user's numbers by node type; types without any are not cached.
 
     Raises:
@@ -93,7 +95,7 @@ def given_visits(policy: Any, num_nodes: Mapping[Any, int]) -> dict[Any, Tensor]
     unknown = [kind for kind in by_type if kind not in num_nodes]
     if unknown:
         raise ValueError(
-            f"cache_policy has numbers for the nodes of {unknown}, but tables of nodes are those "
+            f"{name} has numbers for the nodes of {unknown}, but tables of nodes are those "
             f"of {list(num_nodes)}."
         )
     found = {}
@@ -101,7 +103,7 @@ def given_visits(policy: Any, num_nodes: Mapping[Any, int]) -> dict[Any, Tensor]
         value = by_type.get(kind, torch.zeros(count)).detach().cpu().to(torch.float64)
         if len(value) != count or not bool((value >= 0).all()):
             raise ValueError(
-                f"cache_policy must hold one number for each of {count} nodes, 0 or larger, got "
+                f"{name} must hold one number for each of {count} nodes, 0 or larger, got "
                 f"{len(value)} numbers{'' if len(value) != count else ', of which some are not'}."
             )
         found[kind] = value

@@ -103,6 +103,7 @@ class Epoch:
         producers: the threads.
         num_batches: returns how many batches a whole epoch of all ranks has, or raises a TypeError.
         recorder: adds up the waiting times of loader and consumer.
+        keyed: called whenever batches are asked for anew; returns what changes their keys.
     """
 
     def __init__(
@@ -115,7 +116,9 @@ class Epoch:
         producers: Producers,
         num_batches: Callable[[], int],
         recorder: Recorder,
+        keyed: Callable[[], Callable[[BatchKey], BatchKey]] | None = None,
     ) -> None:
+        self._keyed = keyed
         self._work, self._complete = work, complete
         self._progress, self._order = progress, order
         self._stages, self._producers = stages, producers
@@ -148,6 +151,9 @@ class Epoch:
         """Have batches made, and none of those that were asked for before."""
         self._torn = True  # whether something may be missing if the results are asked for
         ask, modes = self._stages.ask, self._modes
+        if self._keyed is not None:
+            keyed = self._keyed()
+            steps = ((number, index, keyed(key)) for number, index, key in steps)
         self._results.begin(new_task((*step, ask(), *modes)) for step in steps)
         self._torn = False
 

@@ -54,6 +54,7 @@ class Resuming(torch.utils.data.DataLoader[Any]):
     _progress: Progress
     _split: Split
     _exchange: Any = None  # with other ranks, of a partitioned graph
+    _reusing: Any = None  # decides which rows a model has already; see `reusing.Schedule`
     _site: Site
     _feature_dtype: torch.dtype | None
     _shuffle_generator: torch.Generator | None

@@ -20,6 +20,7 @@ from ..core.arguments import check_flag
 from ..core.private_torch import compiled_in_place, in_backward
 from ..loading.base import DirectLoader
 from ..loading.hops import hand_out_hops
+from ..loading.reusing import Reused
 from .arguments import copied_tensors, edges_in, run_plain, tensors_of
 from .batch_run import BatchRun
 from .batch_sizes import BatchSizes, Entered, NotAPrefix
@@ -27,6 +28,8 @@ from .batch_tensor import leave
 from .certificate import Certificate
 from .costs import StepCosts
 from .modes import eagerly
+from .needed_sums import Missing, NotCutError
+from .reuse import OTHER_MODEL, Reuse, ReusedRows, RowTables, check_reuse
 from .row_exchange import Exchanges, Gathered, RowExchange
 
 M = TypeVar("M", bound=torch.nn.Module)
@@ -44,6 +47,7 @@ class Acceleration:
 
     def __init__(self, plain: torch.nn.Module, all_statistics: bool, certify: bool) -> None:
         self.plain = plain
+        self.tables: RowTables | None = None
         self.all_statistics = all_statistics
         self.reason = ""
         self._refuted = False  # numbers differ, or a step failed: plain for all that comes
@@ -58,12 +62,16 @@ class Acceleration:
         """Run the model: on the needed rows where arguments hold sampled edges, else as it is."""
         args, kwargs = self._without_counts(args, kwargs)
         edges = list(edges_in((args, kwargs)))
+        if self.tables is not None:
+            self.tables.check_edges(edges)
         if not edges:
             if any(isinstance(value, (Data, HeteroData)) for value in (*args, *kwargs.values())):
                 self._give_up("its forward takes a whole Data; let it take x and edge_index")
             return self._forward(*args, **kwargs)
         if self.exchange_of is not None:  # for rows that the plain model does not get
             return self._step(BatchSizes(edges), args, kwargs)
+        if any(e.hops is not None and e.hops.reused is not None for _, e in edges):
+            return self._with_tables(BatchSizes(edges), args, kwargs)
         if self._refuted:
             return run_plain(self._forward, args, kwargs)
         try:
@@ -91,18 +99,79 @@ class Acceleration:
         self._give_up(reason)
         return out
 
-    def _step(self, sizes: BatchSizes, args: Any, kwargs: Any) -> Any:
+    def _with_tables(self, sizes: BatchSizes, args: Any, kwargs: Any) -> Any:
+        """Run the model on a batch of which some rows of layer 1 are in its tables.
+
+        Raises:
+            RuntimeError: it cannot be run so. The plain model could not be, either: such a batch
+                leaves out neighbours.
+        """
+        reused: Any = sizes.reused
+        if self.tables is None:
+            raise RuntimeError(OTHER_MODEL)
+        self.tables.begin(reused)
+        reason = self._compared(sizes, args, kwargs) if reused.certified else ""
+        if reason:
+            name = type(self.plain).__name__
+            raise RuntimeError(f"accelerate(reuse=) cannot run {name}: {reason}")
+        try:
+            return self._step(sizes, args, kwargs)
+        except NotCutError:
+            if self._missing_rows_matter(sizes, args, kwargs):
+                raise
+        return self._step(sizes, args, kwargs, shift=0.0)
+
+    def _missing_rows_matter(self, sizes: BatchSizes, args: Any, kwargs: Any) -> bool:
+        """Whether outputs or gradients depend on rows of layer 1 that lack their edges.
+
+        An operation of torch that runs on all rows asks for them, too, and leaves them to be
+        replaced.
+        """
+
+        def step(forward: Any, shift: float) -> Any:
+            new_args, new_kwargs = copied_tensors((args, kwargs))
+            return self._step(sizes, new_args, new_kwargs, shift, forward)
+
+        def shifted(twin: torch.nn.Module) -> Any:
+            return step(twin.forward, 1.0)
+
+        return bool(Certificate().check(self.plain, lambda: step(self._forward, 0.0), shifted))
+
+    def _exchanges(self, sizes: BatchSizes) -> Any:
+        """Return what gives the exchange of each value of a step; None for none."""
+        if sizes.reused is not None and self.tables is not None:
+            return self.tables.exchanges(sizes.reused)
+        return None if self.exchange_of is None else functools.partial(self.exchange_of, sizes)
+
+    @staticmethod
+    def _missing(reused: Reused | None, shift: float | None) -> Missing | None:
+        if reused is None or reused.end == reused.read:
+            return None
+        return Missing(reused.end, reused.read, shift)
+
+    def reused(self) -> ReusedRows | None:
+        """Return what the training has reused so far; None without `reuse=`."""
+        return None if self.tables is None else self.tables.reused()
+
+    def _step(
+        self,
+        sizes: BatchSizes,
+        args: Any,
+        kwargs: Any,
+        shift: float | None = None,
+        forward: Any = None,
+    ) -> Any:
         """Run the forward on tensors that compute needed rows, and return those of the seeds."""
         run = BatchRun(sizes.device, self.all_statistics)
         with ExitStack() as stack:
             if "torch._dynamo" in sys.modules:
                 stack.enter_context(eagerly())
-            if self.exchange_of is not None:
-                exchange_of = functools.partial(self.exchange_of, sizes)
-                stack.enter_context(Exchanges(run, sizes.edges, exchange_of))
+            if (exchange_of := self._exchanges(sizes)) is not None:
+                missing = self._missing(sizes.reused, shift)
+                stack.enter_context(Exchanges(run, sizes.edges, exchange_of, missing))
             entered = Entered(run, sizes)
             given, named = entered.of((args, kwargs))
-            out = sizes.seeds_of(self._forward(*given, **named), leave)
+            out = sizes.seeds_of((forward or self._forward)(*given, **named), leave)
             run.check_kept()
             entered.write_back()
         self._costs.learn(sizes.num_edges, run.entries, run.calls, run.products)
@@ -114,7 +183,7 @@ class Acceleration:
         """Return in what a step differs from the plain model, if that is to be looked at."""
         if self._certificate is None or not self._same_as_plain() or in_backward():
             return ""
-        if not self._certificate.is_due():
+        if not self._certificate.is_due(None if sizes.reused is None else sizes.reused.batch):
             return ""
 
         def accelerated() -> Any:
@@ -168,7 +237,11 @@ class Acceleration:
 
 
 def accelerate(
-    model: M, *loaders: DirectLoader, batch_norm: str = "all", certify: bool = True
+    model: M,
+    *loaders: DirectLoader,
+    batch_norm: str = "all",
+    certify: bool = True,
+    reuse: Reuse | None = None,
 ) -> M:
     """Return a model that trains faster on the batches of our loaders, and gives the same numbers.
 
@@ -202,6 +275,12 @@ def accelerate(
         certify: compare with the plain model, as above. Models with `batch_norm="needed"` are not
             compared in training mode, models that `copy.deepcopy` cannot copy, or that write to
             tensors of their own of 64 MiB or more, never.
+        reuse: take rows of layer 1 from a table of earlier steps, which changes what the model
+            learns from; see `Reuse`. Needs one `NeighborLoader` over a homogeneous graph, on the
+            CPU, with at most one worker: that of the training, whose batches no other model can
+            use. Evaluation takes other loaders. The table is no part of the model's state: it is
+            empty in copies, and after a state was loaded. Batches in which the model is compared
+            with the plain one compute all rows.
 
     Returns:
         A model of the same class with the same signature. On batches of `loaders`, its outputs are
@@ -212,7 +291,11 @@ def accelerate(
     Raises:
         TypeError: not a module, or not a loader of ours.
         ValueError: a model within DistributedDataParallel or `torch.compile`, or one on which or on
-            whose parts `.compile()` was called (accelerate it first), or an unknown `batch_norm`.
+            whose parts `.compile()` was called (accelerate it first), an unknown `batch_norm`, or
+            a loader or a model that `reuse` does not fit.
+        RuntimeError: in the forward, with `reuse`: a batch whose rows are not in the table, or too
+            old; a model that reads rows of layer 1 otherwise than by the sources of edges; or one
+            that is evaluated on a batch of the training.
 
     Example:
         >>> loader = pyg_direct.NeighborLoader(data, [10, 5], batch_size=200)
@@ -226,6 +309,8 @@ def accelerate(
     check_flag("certify", certify)
     if batch_norm not in ("all", "needed"):
         raise ValueError(f"batch_norm must be 'all' or 'needed', got {batch_norm!r}.")
+    if reuse is not None:
+        check_reuse(reuse, plain_of(model), loaders, batch_norm == "all")
     reasons = [hand_out_hops(loader) for loader in loaders]
     for loader, reason in zip(loaders, reasons, strict=True):
         if reason:
@@ -235,6 +320,12 @@ def accelerate(
                 stacklevel=2,
             )
     accelerated = _accelerated(plain_of(model), batch_norm == "all", certify)
+    for loader in loaders:
+        loader._reusing = None
+    if reuse is not None:
+        tables = RowTables(reuse, plain_of(model), loaders[0], certify)
+        tables.loads_into(accelerated)
+        cast(Any, accelerated).acceleration.tables = tables
     if all(reasons):
         cast(Any, accelerated).acceleration.reason = reasons[0]
     return accelerated

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..core.private_torch import in_backward
 from .needed import Fill, Leaf, Rows, Value, compute_rows
 from .needed_rows import First, Longer, NeededNorm, Take
 from .needed_sums import Scatter, dot_of
@@ -83,6 +84,9 @@ def scatter(run: Any, name: str, given: dict[str, Any]) -> Value | None:
         return None
     values = run.operand(base, dim), run.operand(source, dim)
     made = Scatter(run.lists, *values, order, reduce, given.get("include_self", True))
+    if run.exchanges is not None and not in_backward():
+        run.exchanges.check_sum(index, base.size(dim))
+        made.missing = run.exchanges.missing
     if len(made.shape) > 1:
         run.sums.add("messages" if made.product is None else "products")
         run.entries += source.numel()

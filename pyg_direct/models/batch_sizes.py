@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..batch.edges import SampledEdges
 from ..core.private_torch import tree_map
+from ..loading.reusing import Reused
 from .batch_run import BatchRun
 from .batch_tensor import BatchTensor
 
@@ -29,6 +30,7 @@ class BatchSizes:
     Attributes:
         edges, num_edges: the edges with their types, and how many there are.
         device: where they are.
+        reused: which rows of layer 1 a table has; None for none.
 
     Raises:
         NotAPrefix: edges that were written to.
@@ -38,6 +40,7 @@ class BatchSizes:
         self.edges = edges
         self.device = edges[0][1].device
         self.num_edges = 0
+        self.reused: Reused | None = None
         self._seeds: dict[int, set[int]] = {}  # by the number of nodes
         self._of_type: dict[Any, tuple[int, int]] = {}  # rows and seeds of each node type
         self._edge_counts: set[int] = set()
@@ -45,6 +48,7 @@ class BatchSizes:
             hops = sampled.hops
             if hops is None:
                 raise NotAPrefix("the edges were written to")
+            self.reused = self.reused or hops.reused
             types = key[::2] if type(key) is tuple and len(key) == 3 else (None, None)
             for name, counts in zip(types, (hops.source, hops.destination), strict=True):
                 self._seeds.setdefault(counts[-1], set()).add(counts[0])

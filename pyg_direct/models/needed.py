@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ..core.private_torch import WithoutFunctionModes
 from .message_lists import MessageOrder
 
 _serial = count()
@@ -254,7 +255,7 @@ def _compute(value: Value, rows: Rows) -> None:
             elif not source.covers(part):
                 needs[source] = source.wanted(part)
                 heapq.heappush(heap, (-source.serial, source))
-    with torch.no_grad():
+    with torch.no_grad(), WithoutFunctionModes():  # what is called is not the forward's
         for one in reversed(found):
             one.box().fill(one.with_known(one.compute(needs[one]), needs[one]), needs[one])
             one.boxes = None

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
+from ..core.private_torch import in_backward
 from ..ops.attention import can_sum_by_heads, dot_by_heads, sum_by_heads
 from ..ops.products import aggregate, can_reduce, can_reduce_lists, reduce_lists
 from .message_lists import Lists, MessageOrder
@@ -17,12 +18,34 @@ from .step_calls import Operation
 aten = torch.ops.aten
 COST_OF_SUM = 8  # of an element that is summed up, in products of a dense matrix
 EXTREMES = {"sum": "sum", "amax": "max", "amin": "min"}
+NOT_CUT = (
+    "accelerate(reuse=) needs a model that reads rows of layer 1 by the sources of edges alone, of "
+    "nodes whose edges the hops before the last have found. This one reads others: it has more "
+    "layers than the loader has hops, looks at all rows of the batch (as norms over a graph do, or "
+    "self-loops with a mean of edge_attr), sums up by source, or picks some of the edges (as "
+    "RGCNConv does). Leave reuse= out."
+)
+
+
+class NotCutError(RuntimeError):
+    """Rows are asked for whose sums lack edges."""
+
+
+class Missing(NamedTuple):
+    """Rows of nodes of which a batch has no edges, as a table has what they are needed for."""
+
+    first: int
+    end: int
+    shift: float | None = None
+    """Added to their sums, to see whether they matter; None: they cannot be asked for."""
 
 
 class Scatter(Value):
     """Rows that messages are reduced into."""
 
-    __slots__ = ("base", "include", "late", "lists", "messages", "order", "product", "reduce")
+    __slots__ = (
+        "base", "include", "late", "lists", "messages", "missing", "order", "product", "reduce",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -36,6 +59,7 @@ class Scatter(Value):
         super().__init__(base.shape, base.dtype, base.device, base.dim)
         self.lists, self.base, self.messages, self.order = lists, base, messages, order
         self.reduce, self.include = reduce, include
+        self.missing: Missing | None = None
         self.product = self._found_product()
         self.late: tuple[Value, Tensor] | None = None
         if self.product is None:
@@ -140,6 +164,18 @@ class Scatter(Value):
 
     def compute(self, rows: Rows) -> Tensor:
         """Return some rows from those of the sources."""
+        missing = self.missing
+        if missing is None or rows.count <= missing.first or in_backward():
+            return self._computed(rows)
+        if missing.shift is None:
+            raise NotCutError(NOT_CUT)
+        out = self._computed(rows).clone()
+        out.narrow(self.dim, missing.first, min(rows.count, missing.end) - missing.first).add_(
+            missing.shift
+        )
+        return out
+
+    def _computed(self, rows: Rows) -> Tensor:
         messages = self._messages(rows)
         if self.product is not None:
             return self._summed(rows, messages)

@@ -21,10 +21,16 @@ from ..batch.edges import SampledEdges
 from ..core.private_torch import writes_to
 from .batch_tensor import BatchTensor
 from .needed import Rows, Value
+from .needed_sums import NOT_CUT, Missing, NotCutError
 
 # Functions with the arguments (table, dim, index), and those with (table, index).
 BY_DIM = {torch.index_select, Tensor.index_select}
 BY_INDEX = {Tensor.__getitem__}
+# That sum plain tensors up, with the arguments (sums, dim, index).
+SUMS = {
+    torch.scatter_add, Tensor.scatter_add, Tensor.scatter_add_, torch.index_add, Tensor.index_add,
+    Tensor.index_add_, Tensor.scatter_reduce, Tensor.scatter_reduce_,
+}  # fmt: skip
 
 
 class Gathered(NamedTuple):
@@ -35,12 +41,15 @@ class Gathered(NamedTuple):
         layer: how many layers have gathered for it before, on the longest way; 0 for inputs.
         shape: [N, ...], N the nodes of the source type in the batch.
         dtype: of its elements.
+        of_edges: a plain tensor, which the forward has made of the edges alone, such as degrees.
+            Its exchange is called with autograd as it is, and needs no `backward`.
     """
 
     edge_type: Any
     layer: int
     shape: tuple[int, ...]
     dtype: torch.dtype
+    of_edges: bool = False
 
 
 class RowExchange(Protocol):
@@ -104,13 +113,13 @@ class _Exchanged(Value):
 class _ExchangedGradient(Value):
     """The gradient of what an exchange was given; it is computed as a whole."""
 
-    __slots__ = ("of",)
+    __slots__ = ("exchange", "read")
 
     def __init__(self, grad: Value, of: _Exchanged) -> None:
         super().__init__(of.shape, of.dtype, of.device, 0)
-        self.of = of
+        self.exchange, self.read = of.exchange, of.read  # as the forward read it
         self.reads(grad)
-        self.support = Rows(of.exchange.reach(of.read)[1] if of.read else 0)
+        self.support = Rows(self.exchange.reach(self.read)[1] if self.read else 0)
 
     def wanted(self, rows: Rows) -> Rows:
         """Return which rows are to be computed where some are asked for."""
@@ -118,11 +127,11 @@ class _ExchangedGradient(Value):
 
     def sources(self, rows: Rows) -> list[tuple[Value, Rows]]:
         """Return what has to be computed first."""
-        return [(self.inputs[0], Rows(self.of.read))]
+        return [(self.inputs[0], Rows(self.read))]
 
     def compute(self, rows: Rows) -> Tensor:
         """Return some rows from those of the sources."""
-        return self.of.exchange.backward(self.inputs[0].at(Rows(self.of.read)))
+        return self.exchange.backward(self.inputs[0].at(Rows(self.read)))
 
 
 class _Exchange(torch.autograd.Function):
@@ -147,6 +156,7 @@ class Exchanges(TorchFunctionMode):
         edges: of the batch, each with its edge type or None.
         exchange_of: returns the exchange of a gathered value, or None to gather it as it is. It is
             called once for each value, in the order of the forward.
+        missing: rows of nodes that lack edges, with which sums by source are wrong; None for none.
     """
 
     def __init__(
@@ -154,10 +164,13 @@ class Exchanges(TorchFunctionMode):
         run: Any,
         edges: list[tuple[Any, SampledEdges]],
         exchange_of: Callable[[Gathered], RowExchange | None],
+        missing: Missing | None = None,
     ) -> None:
         super().__init__()
+        self.missing = missing
         self._exchange_of = exchange_of
         self._sources: list[tuple[Any, int, Tensor]] = []
+        self._destinations = [sampled.as_tensor()[1] for _, sampled in edges]
         for key, sampled in edges:
             source, destination = sampled.as_tensor()
             lists = [run.lists.one(source)]
@@ -181,34 +194,55 @@ class Exchanges(TorchFunctionMode):
         """Let a gather read exchanged rows."""
         kwargs = kwargs or {}
         table: Any = args[0] if args else None
-        if type(table) is not BatchTensor or func not in BY_DIM | BY_INDEX:
+        if func in SUMS and len(args) > 2 and type(args[2]) is Tensor:
+            self.check_sum(args[2], len(table))
+        if type(table) not in (BatchTensor, Tensor) or func not in BY_DIM | BY_INDEX:
             return func(*args, **kwargs)
         given = [*args[1:], *(kwargs[n] for n in ("dim", "index") if n in kwargs)]
         in_rows = func in BY_INDEX or given[0] in (0, -table.dim())
-        by_sources, edge_type = self._read(table.node, given[-1])
-        if not (in_rows and by_sources):
+        num_rows = table.size(0) if in_rows and table.dim() else -1
+        by_sources, edge_type = self._read(num_rows, given[-1])
+        if not by_sources:
             return func(*args, **kwargs)
+        if type(table) is Tensor:
+            return func(self._of_edges(table, edge_type), *args[1:], **kwargs)
         layer = self._layer(table.node)
         found = func(self._through(table, edge_type, layer), *args[1:], **kwargs)
-        self._layers[found.node] = layer + 1
+        if type(found) is BatchTensor:  # a batch without edges gathers nothing
+            self._layers[found.node] = layer + 1
         return found
+
+    def check_sum(self, index: Tensor, rows: int) -> None:
+        """Raise a RuntimeError if sums would lack edges, as a step has not those of all nodes."""
+        if self.missing is None or len(index) == 0 or not self._read(rows, index)[0]:
+            return
+        if not any(torch.equal(index[: len(ends)], ends) for ends in self._destinations):
+            raise NotCutError(NOT_CUT)
 
     def check(self, value: Value, index: Tensor) -> None:
         """Raise a RuntimeError if a value is gathered by sources in a way that is not seen here."""
-        if value not in self.exchanged and self._read(value, index)[0]:
+        if value not in self.exchanged and self._read(value.num_rows, index)[0]:
             raise RuntimeError(
                 "rows of nodes are gathered by other means than index_select(0, index) or x[index]"
             )
 
-    def _read(self, value: Value, index: Any) -> tuple[bool, Any]:
-        """Return whether a list is one of sources, and of which edge type.
+    def _of_edges(self, table: Tensor, edge_type: Any) -> Tensor:
+        """Return what the forward has made of edges, with its exchanged rows."""
+        if not table.is_floating_point():
+            return table
+        gathered = Gathered(edge_type, 0, tuple(table.shape), table.dtype, of_edges=True)
+        exchange = self._exchange_of(gathered)
+        return table if exchange is None else exchange.forward(table, len(table))
+
+    def _read(self, rows: int, index: Any) -> tuple[bool, Any]:
+        """Return whether a list is one of sources of so many nodes, and of which edge type.
 
         Self-loops may follow the sources, and those of the batch may be left out.
         """
         if type(index) is Tensor and index.dim() == 1 and index.dtype in (torch.int64, torch.int32):
             for edge_type, num_nodes, sources in self._sources:
                 count = len(sources)
-                fits = num_nodes == value.num_rows and count <= len(index)
+                fits = num_nodes == rows and count <= len(index)
                 fits = fits and (count > 0 or len(index) == 0)
                 if fits and torch.equal(index[:count].long(), sources):
                     return True, edge_type

@@ -25,6 +25,7 @@ from ..core.types import (
     Rules,
     SampledGraph,
     SamplingPlan,
+    SourcedKey,
 )
 from ..graph.from_pyg import Graph
 from ..graph.verify import verified
@@ -322,7 +323,8 @@ class KeyedSampler:
         kind, pool = (number, self.backend.streams.stream_id()), self.shared.workspaces
         work = pool.take(kind) or self.backend.workspace(self.graph.csc, plan)
         induced = self.settings.subgraph_type == SubgraphType.induced
-        (sampled,) = sample_window([work], [batch], len(plan.fanouts), induced, self.source)
+        source = batch.key.source.of(self) if type(batch.key) is SourcedKey else self.source
+        (sampled,) = sample_window([work], [batch], len(plan.fanouts), induced, source)
         # Not after an exception: the workspace may be in any state then.
         pool.give_back(kind, work)
         return sampled

@@ -40,6 +40,16 @@ ADDED: dict[str, set[str]] = {
     "Placement": {"add", "budget_bytes", "gpu_arguments", "reason"},
     "QuantizedTensor": {"dense", "rows_at", "selected", "stored_parts"},
     "RandomWalker": {"num_nodes", "walk", "walk_along"},
+    "Reuse": {"gradient", "hot", "refresh", "share", "staleness"},
+    "ReusedRows": {
+        "batches",
+        "edges",
+        "mean_steps",
+        "oldest_steps",
+        "reused_rows",
+        "rows",
+        "share",
+    },
     "ShaDowKHopSampler": SUBGRAPH_LOADER,
 }
 

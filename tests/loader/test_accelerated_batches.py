@@ -375,7 +375,7 @@ def test_rows_that_were_not_sampled() -> None:
     assert len(fast(x, batch.edge_index)) == len(x)
 
 
-def stale(batch, transform):
+def stale(batch, transform, reused):
     """`with_sampled_edges` without a look at what the transform did."""
     sampled = list(edges_module._sampled(batch))
     batch = transform(batch)

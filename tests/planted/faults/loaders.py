@@ -161,8 +161,8 @@ FAULTS = [
     Fault(
         "a subclass's filter_fn gets a subgraph of our own",
         LOADER,
-        'or getattr(self.filter_fn, "__func__", None) is not DirectLoader.filter_fn',
-        "or False",
+        'and getattr(self.filter_fn, "__func__", None) is DirectLoader.filter_fn',
+        "and True",
         "tests/loader/test_collate.py tests/loader/test_transforms.py",
     ),
     Fault(

@@ -168,8 +168,8 @@ FAULTS = [
     Fault(
         "a loader that is pickled takes its producers along",
         BASE,
-        'state = {**self.__dict__, "_iterator": None, "_site": site}',
-        'state = {**self.__dict__, "_site": site}',
+        'state = {**self.__dict__, "_iterator": None, "_site": site, "_reusing": None}',
+        'state = {**self.__dict__, "_site": site, "_reusing": None}',
         "tests/loader/test_epochs.py",
     ),
     Fault(

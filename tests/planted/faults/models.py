@@ -9,6 +9,8 @@ OF_RANKING = "tests/unit/models/test_ranking.py"
 ACCELERATE = "pyg_direct/models/accelerate.py"
 LISTS = "pyg_direct/models/message_lists.py"
 MOVES = "pyg_direct/models/batch_moves.py"
+REUSE = "pyg_direct/models/reuse.py"
+REUSING = "pyg_direct/loading/reusing.py"
 NEEDED = "pyg_direct/models/needed.py"
 RULES = "pyg_direct/models/row_rules.py"
 RUN = "pyg_direct/models/batch_run.py"
@@ -25,11 +27,54 @@ VALUES = "tests/unit/models/test_needed.py"
 MATRIX = "tests/unit/models/test_accelerate_matrix.py"
 LAZY = "tests/unit/models/test_accelerating_lazy_models.py"
 ACCELERATED = "tests/unit/models/test_accelerate.py"
+OF_REUSE = "tests/unit/models/test_reuse.py"
 CERTIFIED = "tests/unit/models/test_certificate.py"
 CHANGING = "tests/unit/models/test_changing_models.py"
 HEADS = "tests/unit/models/test_sums_by_heads.py"
 
 FAULTS: list[Fault] = [
+    Fault(
+        "reuse: rows are used for a batch more than they may be",
+        REUSING,
+        "could &= batch - by <= rule.staleness",
+        "could &= batch - by <= rule.staleness + 1",
+        OF_REUSE,
+    ),
+    Fault(
+        "reuse: an iteration goes by what was planned, not by what was trained",
+        REUSING,
+        "            self._by[:] = rows.numpy()\n",
+        "",
+        OF_REUSE,
+    ),
+    Fault(
+        "reuse: the edges of the last hop keep their destinations",
+        REUSING,
+        "    edges[1, earlier:] = place[edges[1, earlier:]]\n",
+        "",
+        OF_REUSE,
+    ),
+    Fault(
+        "reuse: refreshed rows have their gradient once",
+        REUSE,
+        "/= self._tables.refresh",
+        "/= 1.0",
+        OF_REUSE,
+    ),
+    Fault(
+        "reuse: rows are used whatever steps the optimizer took",
+        REUSE,
+        "if oldest > self._staleness:",
+        "if False:",
+        OF_REUSE,
+    ),
+    Fault(
+        "reuse: degrees are those of the batch with edges left out",
+        REUSE,
+        "if gathered.layer != 1 and not gathered.of_edges:",
+        "if gathered.layer != 1:",
+        OF_REUSE,
+    ),
     Fault(
         "ranks: a link that is known is no candidate itself",
         RANKING,
@@ -404,8 +449,8 @@ FAULTS: list[Fault] = [
     Fault(
         "only the first batch is compared",
         CERTIFICATE,
-        "return self._calls in CALLS or self._calls % EVERY == 0",
-        "return self._calls == 1",
+        "return call in CALLS or call % EVERY == 0",
+        "return call == 1",
         CERTIFIED,
     ),
     Fault(

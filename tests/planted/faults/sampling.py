@@ -72,12 +72,12 @@ FAULTS = [
     Fault(
         "a workspace that an exception left in any state is used again",
         KEYED,
-        """        (sampled,) = sample_window([work], [batch], len(plan.fanouts), induced, self.source)
+        """        (sampled,) = sample_window([work], [batch], len(plan.fanouts), induced, source)
         # Not after an exception: the workspace may be in any state then.
         pool.give_back(kind, work)
 """,
         """        try:
-            (sampled,) = sample_window([work], [batch], len(plan.fanouts), induced, self.source)
+            (sampled,) = sample_window([work], [batch], len(plan.fanouts), induced, source)
         finally:
             pool.give_back(kind, work)
 """,

@@ -17,6 +17,7 @@ import torch_geometric.loader
 import torch_geometric.nn
 from graphs import remote_stores
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 from torch_geometric import EdgeIndex
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import (
@@ -317,6 +318,23 @@ def _() -> None:
     with Watch():
         assert made + 1 == 1
     assert seen[:2] == ["mode", "tensor"]
+
+
+@check("WithoutFunctionModes")
+def _() -> None:
+    seen = []
+
+    class Watch(TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None):
+            seen.append(func)
+            return func(*args, **(kwargs or {}))
+
+    with Watch():
+        with private_torch.WithoutFunctionModes():
+            torch.ones(2).index_select(0, torch.tensor([1]))
+        assert seen == []
+        torch.ones(2)
+    assert seen == [torch.ones]
 
 
 @check("to_copy")
