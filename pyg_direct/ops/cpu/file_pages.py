@@ -8,17 +8,23 @@ A page may be missing all the same: there was no room for it, or it was taken ba
 was copied. While rows are copied such a page is read alone (MADV_RANDOM). Otherwise the system
 reads all around it, up to some megabytes as the disk is set up, in place of pages that are yet to
 be copied, which then are missing in their turn.
+
+Code that takes a page which the disk cannot read, or which lies behind the end of a file that was
+cut off, ends the process by SIGBUS. So the system is told to read some of the pages that were asked
+for before code takes any (MADV_POPULATE_READ), which fails with an error where the disk does. The
+process may still end where the disk fails in between, or where few pages cannot be read.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import mmap
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -29,8 +35,17 @@ from ...kernels import pages
 MIN_TABLE_BYTES = 1 << 26  # of smaller tables every page is in memory soon
 SAMPLED_ROWS = 64  # that tell whether a batch's pages are in memory
 NORMAL, RANDOM = 0, 1  # MADV_NORMAL and MADV_RANDOM of Linux
+POPULATE_READ = 22  # MADV_POPULATE_READ, from Linux 5.14 on
 NOTHING_TO_ASK = contextlib.nullcontext()
 NOT_ON_DISK = ("/dev/shm/", "/memfd:", "/SYSV", "/dev/zero", "[")
+
+
+class PagesAskedFor(NamedTuple):
+    """Pages of a map that were asked for."""
+
+    base: int  # address of page 0
+    runs: int  # how many pieces they were asked for in
+    some: npt.NDArray[np.int64]  # of them, ascending, each once
 
 
 class FilePages:
@@ -47,9 +62,17 @@ class FilePages:
         large = [table for table in tables if table.nbytes >= MIN_TABLE_BYTES]
         if not large or len(index) == 0:
             return NOTHING_TO_ASK
-        for table in large:
-            self.request(table, index)
-        return self.alone(large)
+        asked = [found for table in large if (found := self.request(table, index)) is not None]
+        return self._once_readable(large, asked) if asked else self.alone(large)
+
+    @contextlib.contextmanager
+    def _once_readable(
+        self, tables: Sequence[Tensor], asked: Sequence[PagesAskedFor]
+    ) -> Iterator[None]:
+        with self.alone(tables):
+            for found in asked:
+                _read(found)
+            yield
 
     def alone(self, tables: Sequence[Tensor]) -> contextlib.AbstractContextManager[None]:
         """As a context: a page of the tables that is missing is read without those around it."""
@@ -75,7 +98,7 @@ class FilePages:
                 if not self._readers[span]:
                     _advise(span, NORMAL)
 
-    def request(self, table: Tensor, index: npt.NDArray[np.int64]) -> int:
+    def request(self, table: Tensor, index: npt.NDArray[np.int64]) -> PagesAskedFor | None:
         """Ask for the pages of the rows `index`, if some of them may not be in memory.
 
         Args:
@@ -83,18 +106,19 @@ class FilePages:
             index: int64 [n]; ids out of range are passed over.
 
         Returns:
-            How many runs of pages were asked for.
+            What was asked for; None if nothing was.
         """
         size, rows = table.nbytes, len(index)
         if size < MIN_TABLE_BYTES or rows == 0 or not self._is_mapped(table.data_ptr(), size):
-            return 0
+            return None
         row_bytes, page = size // len(table), mmap.PAGESIZE
         base, phase = table.data_ptr() // page * page, table.data_ptr() % page
         sample = index[:: max(1, rows // SAMPLED_ROWS)]
-        if _in_memory(base, _pages(sample, len(table), row_bytes, phase)):
-            return 0
+        some = _pages(sample, len(table), row_bytes, phase)
+        if _in_memory(base, some):
+            return None
         wanted = np.unique(_pages(index, len(table), row_bytes, phase))
-        return pages.request_pages(base, wanted, page)
+        return PagesAskedFor(base, pages.request_pages(base, wanted, page), np.unique(some))
 
     def _is_mapped(self, address: int, size: int) -> bool:
         key = address, size
@@ -103,6 +127,29 @@ class FilePages:
             # missing, which changes no result.
             self._mapped[key] = is_mapped_to_file(address)
         return self._mapped[key]
+
+
+def _read(asked: PagesAskedFor) -> None:
+    """Wait for some of the pages that were asked for, where the system can.
+
+    Raises:
+        OSError: the disk cannot read one, or the file has none there any more.
+    """
+    library: Any = ctypes.CDLL(None, use_errno=True)
+    for number in asked.some.tolist():
+        address = asked.base + number * mmap.PAGESIZE
+        begin, size = ctypes.c_void_p(address), ctypes.c_size_t(mmap.PAGESIZE)
+        if library.madvise(begin, size, POPULATE_READ) == 0:
+            continue
+        if ctypes.get_errno() == errno.EFAULT:
+            raise OSError(
+                errno.EIO,
+                f"Page {number} of an attribute or of neighbour lists cannot be read: the disk or "
+                f"the network behind it fails, or the file was cut off after it was opened. Put it "
+                f"right, and open the graph again",
+                file_at(address),
+            )
+        return
 
 
 def _advise(span: tuple[int, int], advice: int) -> None:
@@ -124,12 +171,18 @@ def _pages(
 
 def is_mapped_to_file(address: int) -> bool:
     """Tell whether an address of this process lies in a map of a file on disk; only Linux knows."""
+    return bool(file_at(address))
+
+
+def file_at(address: int) -> str:
+    """Return the path of the file on disk that an address is mapped to, "" if there is none."""
     for line in _maps():
-        span, _, _, _, inode, *path = line.split(maxsplit=5)
+        span, _, _, _, inode, *path = line.rstrip("\n").split(maxsplit=5)
         first, last = (int(part, 16) for part in span.split("-"))
         if first <= address < last:
-            return inode != "0" and bool(path) and not path[0].startswith(NOT_ON_DISK)
-    return False
+            on_disk = inode != "0" and bool(path) and not path[0].startswith(NOT_ON_DISK)
+            return path[0] if on_disk else ""
+    return ""
 
 
 def _maps() -> Iterator[str]:

@@ -257,9 +257,16 @@ FAULTS = [
     Fault(
         "memory that only looks like a file is asked for",
         PAGES,
-        'return inode != "0" and bool(path) and not path[0].startswith(NOT_ON_DISK)',
-        'return inode != "0" and bool(path)',
+        'on_disk = inode != "0" and bool(path) and not path[0].startswith(NOT_ON_DISK)',
+        'on_disk = inode != "0" and bool(path)',
         "tests/unit/ops/cpu/test_file_pages.py",
+    ),
+    Fault(
+        "a page that cannot be read ends the process",
+        PAGES,
+        "            for found in asked:\n                _read(found)\n",
+        "",
+        "tests/unit/files/test_changed_files.py",
     ),
     Fault(
         "edges are copied out by threads with a gap",

@@ -75,6 +75,19 @@ def test_runs_of_pages(tmp_path: Path) -> None:
     assert pages.request_pages(base, np.empty(0, np.int64), PAGE) == 0
 
 
+def test_a_page_that_cannot_be_read_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = mapped(tmp_path)
+    os.truncate(tmp_path / "table.npy", 4 * PAGE)
+    index = torch.arange(100, 5000, 10)
+    with pytest.raises(OSError, match=r"Page \d+ of an attribute .* cannot be read.*table\.npy"):
+        CpuBackend().gather([Table(table)], index)
+    monkeypatch.setattr(file_pages, "POPULATE_READ", 9999)  # a system that cannot wait for pages
+    with FilePages().reading([table], index.numpy()):
+        pass
+
+
 def test_what_is_not_in_memory_is_asked_for(tmp_path: Path) -> None:
     table, expected = mapped(tmp_path), np.arange(1_500_000, dtype=np.float32).reshape(5000, 300)
     index = torch.randint(5000, (300,), generator=torch.Generator().manual_seed(0))
@@ -82,10 +95,12 @@ def test_what_is_not_in_memory_is_asked_for(tmp_path: Path) -> None:
     if resident_share(table) > 0.5:
         pytest.skip("this file system keeps its pages in memory")
     wanted = FilePages()
-    assert wanted.request(table, index.numpy()) > 100
+    asked = wanted.request(table, index.numpy())
+    assert asked is not None
+    assert asked.runs > 100
     found = CpuBackend().gather([Table(table)], index)[0]
     assert np.array_equal(found.numpy(), expected[index.numpy()])
-    assert wanted.request(table, index.numpy()) == 0  # all are here now
+    assert wanted.request(table, index.numpy()) is None  # all are here now
     assert resident_share(table) < 0.9  # and no more than that
 
 
@@ -143,10 +158,10 @@ def test_the_last_of_several_readers_withdraws_the_advice(tmp_path: Path) -> Non
 
 
 def test_tables_in_memory_are_left_alone() -> None:
-    assert FilePages().request(torch.zeros(1000, 1000), np.arange(1000)) == 0
+    assert FilePages().request(torch.zeros(1000, 1000), np.arange(1000)) is None
 
 
 def test_small_tables_are_not_looked_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(file_pages, "MIN_TABLE_BYTES", 1 << 26)
     monkeypatch.setattr(file_pages, "is_mapped_to_file", lambda address: pytest.fail("looked up"))
-    assert FilePages().request(mapped(tmp_path), np.arange(10)) == 0
+    assert FilePages().request(mapped(tmp_path), np.arange(10)) is None

@@ -97,9 +97,8 @@ def test_a_missing_page_is_read_alone_where_memory_is_too_small(
 
         return call
 
-    def request(self: FilePages, table: Tensor, index: Any) -> int:
+    def request(self: FilePages, table: Tensor, index: Any) -> None:
         asked.append(table.data_ptr())
-        return 0
 
     monkeypatch.setattr(backend, "usable_bytes", lambda: csc.file_bytes - 1 + room)
     for name in ("plan", "sample_edges"):
