@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 import re
+import sys
 from pathlib import Path
 
 from torch import Tensor
+
+from pyg_direct.ops.cpu.file_pages import POPULATE_READ
 
 
 def reads_alone(table: Tensor) -> bool:
@@ -18,3 +23,13 @@ def reads_alone(table: Tensor) -> bool:
         elif inside and line.startswith("VmFlags:"):
             return "rr" in line.split()
     raise AssertionError("no such address")
+
+
+def waits_for_pages() -> bool:
+    """Tell whether the system reads pages of a map on demand, as Linux does from 5.14 on."""
+    if sys.platform != "linux":
+        return False
+    page = mmap.mmap(-1, mmap.PAGESIZE)
+    address = ctypes.addressof(ctypes.c_char.from_buffer(page))
+    library = ctypes.CDLL(None)
+    return library.madvise(ctypes.c_void_p(address), ctypes.c_size_t(len(page)), POPULATE_READ) == 0

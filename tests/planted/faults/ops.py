@@ -266,7 +266,7 @@ FAULTS = [
         PAGES,
         "            for found in asked:\n                _read(found)\n",
         "",
-        "tests/unit/files/test_changed_files.py",
+        "tests/unit/ops/cpu/test_file_pages.py",
     ),
     Fault(
         "edges are copied out by threads with a gap",

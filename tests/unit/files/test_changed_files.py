@@ -15,7 +15,11 @@ import torch
 from torch_geometric.data import Data
 
 import pyg_direct
+from tests.support.memory_maps import waits_for_pages
 
+on_demand = pytest.mark.skipif(
+    not waits_for_pages(), reason="Linux reads pages on demand from 5.14 on"
+)
 FAILING_DISK = Path(__file__).parents[2] / "support" / "failing_disk.py"
 
 
@@ -106,7 +110,8 @@ def saved(folder: Path) -> Path:
     return path
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="waits for pages on Linux")
+@pytest.mark.slow
+@on_demand
 def test_a_file_that_is_cut_within_an_epoch_ends_it_in_words(tmp_path: Path) -> None:
     path = saved(tmp_path / "graph")
     told = told_by_a_reader(tmp_path / "graph", lambda: os.truncate(path, 4096))
@@ -134,6 +139,7 @@ def disk(tmp_path: Path) -> Iterator[Any]:
 
 
 @pytest.mark.slow
+@on_demand
 def test_a_disk_that_fails_within_an_epoch_ends_it_in_words(disk: Any, tmp_path: Path) -> None:
     def fail() -> None:
         disk.stdin.write("\n")

@@ -17,7 +17,7 @@ from pyg_direct.kernels import pages
 from pyg_direct.ops.cpu import backend, file_pages
 from pyg_direct.ops.cpu.backend import CpuBackend
 from pyg_direct.ops.cpu.file_pages import FilePages, is_mapped_to_file
-from tests.support.memory_maps import reads_alone
+from tests.support.memory_maps import reads_alone, waits_for_pages
 
 PAGE = mmap.PAGESIZE
 
@@ -75,6 +75,7 @@ def test_runs_of_pages(tmp_path: Path) -> None:
     assert pages.request_pages(base, np.empty(0, np.int64), PAGE) == 0
 
 
+@pytest.mark.skipif(not waits_for_pages(), reason="Linux reads pages on demand from 5.14 on")
 def test_a_page_that_cannot_be_read_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
