@@ -64,4 +64,25 @@ FAULTS = [
         "return visits[positions]",
         OF_CACHE,
     ),
+    Fault(
+        "of a table in an order the rows of other nodes are cached",
+        "pyg_direct/batch/assemble.py",
+        "by = None if table is positions else positions",
+        "by = None",
+        OF_CACHE,
+    ),
+    Fault(
+        "batches of links are expected to have half of their ends",
+        CACHE,
+        " * len(ends)\n",
+        "\n",
+        OF_CACHE,
+    ),
+    Fault(
+        "times of edges of an opened graph are taken for times of nodes",
+        COMPRESSED,
+        "if csc.times is not None and not (csc.times.base == EDGE_TIME).any():",
+        "if csc.times is not None:",
+        OF_COMPRESSED,
+    ),
 ]

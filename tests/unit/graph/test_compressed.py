@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch_geometric.data import HeteroData
+from torch_geometric.data import Data, HeteroData
 
 import pyg_direct
 from pyg_direct.graph.compressed import compressed_graph
@@ -65,3 +65,14 @@ def test_what_nobody_asks_for_may_change(opened: Any) -> None:
     opened[X].weight.mul_(2)
     opened["a"].y = torch.arange(4)
     assert compressed_graph(opened, "time", None) is not None
+
+
+def test_times_of_edges_are_not_those_of_nodes(tmp_path: Path) -> None:
+    """Nodes and edges of a graph without types are of the one type None."""
+    edge_index = torch.tensor([[0, 1, 2], [1, 2, 3]])
+    data = Data(edge_index=edge_index, num_nodes=4, edge_time=torch.arange(3), at=torch.arange(4))
+    for name, times in (("edge_time", []), ("at", [[0, 1, 2, 3]])):
+        pyg_direct.save(data, tmp_path / name, time_attr=name)
+        graph = compressed_graph(pyg_direct.open(tmp_path / name), name, None)
+        assert graph is not None
+        assert [of_type.tolist() for of_type in graph.node_times().values()] == times

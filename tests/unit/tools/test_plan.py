@@ -72,6 +72,8 @@ def test_what_fits_where() -> None:
     text = plan.report(plan.plan_of(data, small))
     assert "all in GPU memory: does not" in text
     assert "with cache= for 100 rows (" in text  # and 4 bytes for each of all nodes
+    assert plan.plan_of(data, question).steps == 16  # the last one with 40 seeds
+    assert plan.plan_of(data, question._replace(num_seeds=65)).steps == 2
     narrower = plan.plan_of(data, small._replace(cache_share=0.25))
     assert "with cache= for 400 rows (" in plan.report(narrower)
 
