@@ -177,3 +177,19 @@ def test_backends_share_one_pool_that_goes_with_the_last_of_them(monkeypatch):
     gc.collect()
     assert pool() is None
     assert CpuBackend()._resources.pool.idle_bytes == 0
+
+
+def test_the_smallest_block_that_is_not_much_too_large_is_used():
+    """Of blocks with room for an eighth more than they were made for; twice as large is too much."""
+    pool = BufferPool(idle_factor=2.0)
+    sizes = [SIZE, 4 * SIZE, 2 * SIZE]
+    held = [pool.empty((size,), torch.uint8) for size in sizes]
+    places = {tensor.numel(): tensor.data_ptr() for tensor in held}
+    held.clear()
+    gc.collect()
+    two = pool.empty((2 * SIZE - SIZE // 4,), torch.uint8)
+    assert two.data_ptr() == places[2 * SIZE]
+    one = pool.empty((SIZE,), torch.uint8)
+    assert one.data_ptr() == places[SIZE]
+    other = pool.empty((SIZE,), torch.uint8)  # only the largest is left
+    assert other.data_ptr() not in places.values()
