@@ -7,6 +7,7 @@ from ..fault import Fault
 CACHE = "pyg_direct/loading/cache.py"
 COMPRESSED = "pyg_direct/graph/compressed.py"
 GATHER = "pyg_direct/batch/gather.py"
+PROGRESS = "pyg_direct/loading/progress.py"
 SAVE = "pyg_direct/files/save.py"
 
 OF_CACHE = "tests/unit/loading/test_cache.py"
@@ -84,5 +85,19 @@ FAULTS = [
         "if csc.times is not None and not (csc.times.base == EDGE_TIME).any():",
         "if csc.times is not None:",
         OF_COMPRESSED,
+    ),
+    Fault(
+        "presampling draws from the generator of the user's samplers",
+        CACHE,
+        "with torch.random.fork_rng(devices=[]):",
+        "with torch.no_grad():",
+        OF_CACHE,
+    ),
+    Fault(
+        "a state that is not compared keeps the sampler's epoch",
+        PROGRESS,
+        "self.sampler_epoch = sampler_epoch if strict else None",
+        "self.sampler_epoch = sampler_epoch",
+        "tests/unit/loading/test_states.py::test_the_epoch_of_a_sampler_is_compared_where_a_state_is",
     ),
 ]

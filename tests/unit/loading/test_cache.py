@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch_geometric.data import HeteroData
 
-from pyg_direct import LinkNeighborLoader, NeighborLoader
+from pyg_direct import LinkNeighborLoader, NeighborLoader, NeighborSampler
 from pyg_direct.batch.assemble import node_tables_of
 from pyg_direct.core.ordered import OrderedTensor
 from pyg_direct.loading.cache import (
@@ -63,9 +63,17 @@ def test_both_ends_of_links_are_visited() -> None:
     assert visits["a"].tolist() == [either, either, 0, 0]
 
 
-def test_sampling_beforehand_draws_from_no_generator() -> None:
-    before = torch.get_rng_state()
-    loader = NeighborLoader(typed(), [1], "b", batch_size=2)
+class Drawing(NeighborSampler):
+    """Draws from torch's generator, as samplers of others do."""
+
+    def sample_from_nodes(self, *args: Any, **kwargs: Any) -> Any:
+        torch.rand(1)
+        return super().sample_from_nodes(*args, **kwargs)
+
+
+def test_sampling_beforehand_leaves_torchs_generator_as_it_was() -> None:
+    data, before = typed(), torch.get_rng_state()
+    loader = NeighborLoader(data, [], "b", batch_size=2, neighbor_sampler=Drawing(data, [1]))
     visits = presampled_visits(loader, {"a": 4, "b": 4})
     assert visits["a"].tolist() == [1, 1, 1, 0]
     assert torch.equal(torch.get_rng_state(), before)

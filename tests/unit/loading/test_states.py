@@ -231,6 +231,20 @@ def test_no_state_at_all(case: str) -> None:
     assert ids(loader) == ids(build())[5:], "the state loaded before still holds"
 
 
+def test_the_epoch_of_a_sampler_is_compared_where_a_state_is() -> None:
+    def at(epoch: int) -> NeighborLoader:
+        sampler = DistributedSampler(range(300), 2, 0)  # type: ignore[arg-type]
+        sampler.set_epoch(epoch)
+        return build(sampler=sampler)
+
+    state, loader = saved(at(3)), at(0)
+    loader.load_state_dict(state)
+    with pytest.raises(ValueError, match="from epoch 3 of the DistributedSampler"):
+        iter(loader)
+    loader.load_state_dict(state, strict=False)
+    assert len(ids(loader)) > 0
+
+
 def test_more_nodes_of_a_type_without_lists_are_another_graph() -> None:
     """No array of the lists has their number."""
 

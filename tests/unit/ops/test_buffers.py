@@ -180,7 +180,7 @@ def test_backends_share_one_pool_that_goes_with_the_last_of_them(monkeypatch):
 
 
 def test_the_smallest_block_that_is_not_much_too_large_is_used():
-    """Of blocks with room for an eighth more than they were made for; twice as large is too much."""
+    """Blocks have room for an eighth more; one of twice the size is too large."""
     pool = BufferPool(idle_factor=2.0)
     sizes = [SIZE, 4 * SIZE, 2 * SIZE]
     held = [pool.empty((size,), torch.uint8) for size in sizes]
