@@ -9,6 +9,7 @@ it is computed where it is not zero.
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterable
 from functools import partial
 from typing import Any, cast
 
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor
 
 from ..core.private_torch import (
+    in_backward,
     overload_of,
     to_copy,
     tree_leaves,
@@ -257,6 +259,7 @@ class BatchRun:
         self.whole_calls[str(func)] = self.whole_calls.get(str(func), 0) + 1
         tables = [v for v in tree_leaves((args, kwargs)) if isinstance(v, BatchTensor)]
         counts = {v.node.num_rows for v in tables}
+        made = self._leaves_of(tables)
         new_args, new_kwargs = self._plain((args, kwargs))
         if name.startswith("mkldnn_rnn"):  # reads memory whatever the strides
             new_args = tree_map(lambda v: v.contiguous() if isinstance(v, Tensor) else v, new_args)
@@ -266,12 +269,23 @@ class BatchRun:
 
         def wrapped(v: Any) -> Any:
             fits = isinstance(v, Tensor) and v.dim() > 0 and (view or v.size(0) in counts)
-            return self.wrap(Leaf(v, 0)) if fits and v.layout == torch.strided else v
+            return self.wrap(made(v, 0)) if fits and v.layout == torch.strided else v
 
         found = tree_map(wrapped, found)
         if view:
             self._join(func, args, kwargs, found)
         return found
+
+    def _leaves_of(self, tables: Iterable[BatchTensor]) -> Any:
+        """Return what makes the value of a plain tensor that was computed from some tables."""
+        if self.exchanges is None or in_backward():
+            return Leaf
+        layer = self.exchanges.layer_of([table.node for table in tables])
+
+        def made(tensor: Any, dim: int) -> Leaf:
+            return cast(Leaf, self.exchanges.at_layer(Leaf(tensor, dim), layer))
+
+        return made
 
     def _plain(self, value: Any) -> Any:
         return tree_map(lambda v: self.whole(v) if isinstance(v, BatchTensor) else v, value)
@@ -287,6 +301,7 @@ class BatchRun:
                 target.hold(node)
                 return target
         changing = written(known.func, args, kwargs)
+        made = self._leaves_of(v for v in tree_leaves((args, kwargs)) if isinstance(v, BatchTensor))
         for tensor in changing:
             if isinstance(tensor, BatchTensor):
                 tensor.make_plain()
@@ -294,8 +309,7 @@ class BatchRun:
         found = known.func(*new_args, **new_kwargs)
         for tensor in changing:
             for view in tensor.members() if isinstance(tensor, BatchTensor) else ():
-                made: Any = Leaf(view.made_plain(), view.node.dim)
-                view.hold(made)
+                view.hold(made(view.made_plain(), view.node.dim))
         return changing[0] if isinstance(found, Tensor) and changing else found
 
     def _changed(self, known: Operator, target: Any, args: Any, kwargs: Any) -> Value | None:

@@ -164,7 +164,7 @@ class ReusedValue:
 
     def __init__(self, tables: RowTables, table: _RowTable, batch: Reused, of_edges: bool) -> None:
         self._tables, self._table, self._batch = tables, table, batch
-        self._of_edges, self._noted = of_edges, False
+        self._of_edges = of_edges
 
     def reach(self, count: int) -> tuple[int, int]:
         """See `RowExchange`."""
@@ -190,8 +190,7 @@ class ReusedValue:
                 f"batch, or begin a new iteration of the loader, which goes by what is there."
             )
         steps = self._tables.steps.count - table.step[batch.slots]
-        self._tables.note_ages(steps, again=self._noted or self._of_edges)
-        self._noted = True
+        self._tables.note_ages(steps)
         assert table.rows is not None
         return torch.cat([computed[: batch.end], table.rows[batch.slots], computed[batch.read :]])
 
@@ -212,10 +211,8 @@ class ReusedValue:
     def backward(self, grad: Tensor) -> Tensor:
         """See `RowExchange`."""
         batch = self._batch
-        own = grad[: self.reach(len(grad))[1]]
-        if self._of_edges or (len(batch.refreshed) == 0 and len(batch.cut) == 0):
-            return own
-        own = own.clone()
+        own = grad[: self.reach(len(grad))[1]].clone()
+        own[batch.end : batch.read] = 0  # rows that were replaced
         count = torch.searchsorted
         own[batch.cut[: int(count(batch.cut, len(own)))]] = 0
         own[batch.refreshed[: int(count(batch.refreshed, len(own)))]] /= self._tables.refresh
@@ -238,7 +235,7 @@ class RowTables:
         self.steps = _OptimizerSteps(model)
         self._staleness, self._num_rows = reuse.staleness, len(nodes)
         self._model, self._weights = weakref.ref(model), _versions(model)
-        self._steps_before = self._last = 0
+        self._steps_before, self._last, self._aged = 0, 0, False
         self._tables: dict[int, _RowTable] = {}
         self._counts, self._sum_of_steps = [0, 0, 0, 0], 0
         self._oldest = 0
@@ -306,7 +303,7 @@ class RowTables:
         if weights != self._weights and self.steps.count == self._steps_before:
             self.clear()  # they are of other weights, and not by steps that are counted
         self._weights, self._steps_before = weights, self.steps.count
-        self._last = batch.batch
+        self._last, self._aged = batch.batch, False
         reused = batch.read - batch.end
         for place, count in enumerate((1, batch.read - batch.first, reused, batch.edges)):
             self._counts[place] += count
@@ -325,8 +322,11 @@ class RowTables:
 
         return exchange_of
 
-    def note_ages(self, steps: Tensor, again: bool) -> None:
-        """Check and count the ages of rows that are used, in steps of the optimizer, int64 [n]."""
+    def note_ages(self, steps: Tensor) -> None:
+        """Check the ages of rows that are used, in steps of the optimizer, int64 [n].
+
+        Those of the first value of a step are counted: the others have the same rows.
+        """
         oldest = int(steps.max()) if len(steps) else 0
         if oldest > self._staleness:
             raise RuntimeError(
@@ -335,7 +335,8 @@ class RowTables:
                 f"several steps a batch. Take one a batch, or allow an older one."
             )
         self._oldest = max(self._oldest, oldest)
-        self._sum_of_steps += 0 if again else int(steps.sum())
+        self._sum_of_steps += 0 if self._aged else int(steps.sum())
+        self._aged = True
 
     def reused(self) -> ReusedRows:
         """Return what was reused so far."""

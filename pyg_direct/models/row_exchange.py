@@ -248,6 +248,15 @@ class Exchanges(TorchFunctionMode):
                     return True, edge_type
         return False, None
 
+    def layer_of(self, values: list[Value]) -> int:
+        """Return the layer of what is computed from some values."""
+        return max(map(self._layer, values), default=0)
+
+    def at_layer(self, value: Value, layer: int) -> Value:
+        """Say of which layer a value is whose parents are not known."""
+        self._layers[value] = layer
+        return value
+
     def _layer(self, value: Value) -> int:
         """Return how many gathers by sources a value is made of, one after another."""
         ahead = [value]

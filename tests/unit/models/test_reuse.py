@@ -487,7 +487,29 @@ def test_resuming_begins_with_an_empty_table() -> None:
 
 
 def test_gat_and_gcn_train_with_dropout() -> None:
-    for layer in (GATConv, GCNConv):
+    ages = set()
+    for layer in (SAGEConv, GATConv, GCNConv):  # which gather one value, two, and degrees
         model, loader = TwoLayers(layer, norm=nn.Dropout(0.5)).double(), loader_of((3, 3))
         _, _, fast = trained(model, loader, Reuse(staleness=5), rate=0.01)
-        assert fast.acceleration.reused().share > 0.2
+        reused = fast.acceleration.reused()
+        assert reused.share > 0.2
+        ages.add((reused.mean_steps, reused.oldest_steps))
+    assert len(ages) == 1
+
+
+class OnAllRows(TwoLayers):
+    """Has an operation that runs on all rows, also on those of nodes without edges."""
+
+    def forward(self, x, edge_index):
+        x = torch.renorm(self.first(x, edge_index).relu(), 2, 0, 1e9)  # changes nothing
+        return self.second(x, edge_index)
+
+
+def test_operations_on_all_rows_that_keep_rows_apart() -> None:
+    for reuse in (Reuse(), Reuse(gradient="refresh", refresh=0.5), Reuse(staleness=0)):
+        expected = trained(sage(), loader_of(), reuse, certify=False)
+        torch.manual_seed(0)
+        found = trained(OnAllRows().double(), loader_of(), reuse, certify=False)
+        torch.testing.assert_close(found[:2], expected[:2], rtol=1e-9, atol=1e-12)
+        assert "renorm" in found[2].acceleration.forms()["all rows"]
+        assert found[2].acceleration.reused() == expected[2].acceleration.reused()
