@@ -11,6 +11,7 @@ from torch import Tensor
 from torch_geometric import EdgeIndex
 from torch_geometric.data import Data, HeteroData
 
+from ..core.cooperation import Cooperation
 from ..core.private_torch import COPIES, pointers_of, writes_to
 from ..core.pyg import cached_indptr, edge_index_by_column, store_of, stores_of
 
@@ -26,6 +27,7 @@ class HopEnds(NamedTuple):
     destination: tuple[int, ...]  # [hops + 1], nodes of their destination type
     edge: tuple[int, ...]  # [hops]
     reused: Any = None  # rows that a model has from earlier steps; see `loading/reusing.py`
+    common: Cooperation | None = None  # of a batch of several ranks, whose nodes have other orders
 
 
 class SampledEdges(EdgeIndex):
@@ -71,6 +73,11 @@ class SampledEdges(EdgeIndex):
     def hops(self) -> HopEnds | None:
         """The counts by hop; None after the edges were written to, as they need not hold then."""
         return self._hops if self._versions == self._versions_now() else None
+
+    @property
+    def common(self) -> Cooperation | None:
+        """The ranks that make the batch together; None for one rank's."""
+        return self._hops.common
 
     def _versions_now(self) -> tuple[int, int]:
         # torch does not count writes to tensors made in inference mode: this one, or its numbers.
@@ -120,6 +127,7 @@ def with_sampled_edges(
 
     Raises:
         RuntimeError: the transform has changed edges that leave out those of reused rows.
+        ValueError: it changed edges of a batch that ranks make together.
     """
     sampled = list(_sampled(batch))
     batch = batch if transform is None else transform(batch)
@@ -135,6 +143,12 @@ def with_sampled_edges(
         if same and _num_nodes(batch, key) == sizes:
             store["edge_index"] = SampledEdges(edge_index, hops._replace(reused=reused))
             known = True
+        elif hops.common is not None:
+            raise ValueError(
+                f"transform= changed the edges or the number of nodes of a cooperative batch"
+                f"{'' if key is None else f', of type {key}'}, of which each rank has a part. "
+                f"Change the graph before, or leave cooperative=True out."
+            )
     if not known:
         raise RuntimeError(
             "transform= has changed the edges of a batch for a model with accelerate(reuse=), "
@@ -145,14 +159,19 @@ def with_sampled_edges(
 
 def _sampled(batch: Data | HeteroData) -> Iterator[tuple[Any, Tensor, int, HopEnds]]:
     """Yield the edges that were sampled hop by hop: (edge type, edges, version, hops)."""
+    common: Cooperation | None = getattr(batch, "cooperation", None)
     for key, store in stores_of(batch).items():
         if isinstance(key, str):
             continue
         edge_index, edges = store.get("edge_index"), store.get("num_sampled_edges")
         ends = [store] * 2 if key is None else [store_of(batch, end) for end in key[::2]]
-        nodes = [end.get("num_sampled_nodes") for end in ends]
+        nodes: list[Any] = [end.get("num_sampled_nodes") for end in ends]
+        if common is not None:  # seeds, then all others
+            of_ends = [common.nodes[t] for t in ([None] * 2 if key is None else key[::2])]
+            nodes = [(n.num_seeds, sum(n.own_by_hop) + sum(n.others_by_hop)) for n in of_ends]
         if isinstance(edge_index, Tensor) and edges and None not in nodes:
-            hops = HopEnds(*(tuple(accumulate(counts)) for counts in (*nodes, edges)))
+            source, destination = (tuple(accumulate(counts)) for counts in nodes)
+            hops = HopEnds(source, destination, tuple(accumulate(edges)), common=common)
             if edge_index.size(1) == hops.edge[-1] and edge_index.is_contiguous():
                 yield key, edge_index, _version(edge_index), hops
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
-import sys
 import warnings
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -17,15 +16,17 @@ from torch.nn.parameter import is_lazy
 from torch_geometric.data import Data, HeteroData
 
 from ..core.arguments import check_flag
+from ..core.cooperation import Cooperation
 from ..core.private_torch import compiled_in_place, in_backward
 from ..loading.base import DirectLoader
 from ..loading.hops import hand_out_hops
 from ..loading.reusing import Reused
-from .arguments import copied_tensors, edges_in, run_plain, tensors_of
+from .arguments import common_of, copied_tensors, edges_in, run_plain, tensors_of
 from .batch_run import BatchRun
 from .batch_sizes import BatchSizes, Entered, NotAPrefix
 from .batch_tensor import leave
 from .certificate import Certificate
+from .cooperating import check_not_lazy, run_together
 from .costs import StepCosts
 from .modes import eagerly
 from .needed_sums import Missing, NotCutError
@@ -68,6 +69,9 @@ class Acceleration:
             if any(isinstance(value, (Data, HeteroData)) for value in (*args, *kwargs.values())):
                 self._give_up("its forward takes a whole Data; let it take x and edge_index")
             return self._forward(*args, **kwargs)
+        common = common_of(edges)
+        if common is not None:
+            return self._together(common, edges, args, kwargs)
         if self.exchange_of is not None:  # for rows that the plain model does not get
             return self._step(BatchSizes(edges), args, kwargs)
         if any(e.hops is not None and e.hops.reused is not None for _, e in edges):
@@ -81,6 +85,14 @@ class Acceleration:
         if self._is_lazy() or (self._same_as_plain() and not self._costs.pay(sizes.num_edges)):
             return sizes.seeds_of(run_plain(self._forward, args, kwargs))
         return self._on_needed_rows(sizes, args, kwargs)
+
+    def _together(self, common: Cooperation, edges: Any, args: Any, kwargs: Any) -> Any:
+        """Run the model on this rank's part of a batch that ranks make together."""
+        with eagerly():
+            check_not_lazy(self._is_lazy())
+            out, run = run_together(self._forward, edges, common, args, kwargs)
+        self._forms = run.forms()
+        return out
 
     def _on_needed_rows(self, sizes: BatchSizes, args: Any, kwargs: Any) -> Any:
         """Run the model on the needed rows if that gives its numbers, else as it is."""
@@ -164,8 +176,7 @@ class Acceleration:
         """Run the forward on tensors that compute needed rows, and return those of the seeds."""
         run = BatchRun(sizes.device, self.all_statistics)
         with ExitStack() as stack:
-            if "torch._dynamo" in sys.modules:
-                stack.enter_context(eagerly())
+            stack.enter_context(eagerly())
             if (exchange_of := self._exchanges(sizes)) is not None:
                 missing = self._missing(sizes.reused, shift)
                 stack.enter_context(Exchanges(run, sizes.edges, exchange_of, missing))
@@ -263,6 +274,10 @@ def accelerate(
     less precise dtypes), or a step fails, one warning says in what, and the plain model runs from
     then on.
 
+    On a batch of `cooperative=True` each rank computes the nodes that it owns, and the outputs are
+    those of the seeds of its own loop. All ranks have to run the same model in each step, and the
+    backward of what it returns; a model that mixes rows of different nodes raises a RuntimeError.
+
     Args:
         model: any model; its parameters, state_dict, class and attributes are those of the result,
             which shares them. It can still be used itself.
@@ -274,7 +289,7 @@ def accelerate(
             those "needed", which is faster and gives other numbers.
         certify: compare with the plain model, as above. Models with `batch_norm="needed"` are not
             compared in training mode, models that `copy.deepcopy` cannot copy, or that write to
-            tensors of their own of 64 MiB or more, never.
+            tensors of their own of 64 MiB or more, never; nor is any on a cooperative batch.
         reuse: take rows of layer 1 from a table of earlier steps, which changes what the model
             learns from; see `Reuse`. Needs one `NeighborLoader` over a homogeneous graph, on the
             CPU, with at most one worker: that of the training, whose batches no other model can
@@ -292,7 +307,8 @@ def accelerate(
         TypeError: not a module, or not a loader of ours.
         ValueError: a model within DistributedDataParallel or `torch.compile`, or one on which or on
             whose parts `.compile()` was called (accelerate it first), an unknown `batch_norm`, or
-            a loader or a model that `reuse` does not fit.
+            a loader or a model that `reuse` does not fit, or "needed" with a loader that has
+            `cooperative=True`.
         RuntimeError: in the forward, with `reuse`: a batch whose rows are not in the table, or too
             old; a model that reads rows of layer 1 otherwise than by the sources of edges; or one
             that is evaluated on a batch of the training.
@@ -311,6 +327,11 @@ def accelerate(
         raise ValueError(f"batch_norm must be 'all' or 'needed', got {batch_norm!r}.")
     if reuse is not None:
         check_reuse(reuse, plain_of(model), loaders, batch_norm == "all")
+    if batch_norm == "needed" and any(loader._split.cooperative for loader in loaders):
+        raise ValueError(
+            "batch_norm='needed' cannot be used with a loader that has cooperative=True: no rank "
+            "knows which rows the others need. Leave batch_norm out."
+        )
     reasons = [hand_out_hops(loader) for loader in loaders]
     for loader, reason in zip(loaders, reasons, strict=True):
         if reason:

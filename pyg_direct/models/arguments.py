@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from ..batch.edges import SampledEdges
+from ..core.cooperation import Cooperation
 from ..core.private_torch import tree_leaves, tree_map
 
 
@@ -21,6 +22,12 @@ def edges_in(value: Any, key: Any = None) -> Iterator[tuple[Any, SampledEdges]]:
     elif type(value) in (tuple, list):
         for part in value:
             yield from edges_in(part, key)
+
+
+def common_of(edges: list[tuple[Any, SampledEdges]]) -> Cooperation | None:
+    """Return what edges say of the ranks that make their batch together; None for one rank's."""
+    known = (sampled.common for _, sampled in edges)
+    return next((common for common in known if common is not None), None)
 
 
 def map_edges(value: Any, change: Any) -> Any:

@@ -13,11 +13,12 @@ import torch
 from torch import Tensor
 
 from ..core.private_torch import in_backward
+from ..ops.products import on_host
 from .needed import Fill, Leaf, Rows, Value, compute_rows
-from .needed_rows import First, Longer, NeededNorm, Take
+from .needed_rows import First, Longer, Take
 from .needed_sums import Scatter, dot_of
 from .rules import bound
-from .step_calls import Operation
+from .step_calls import Operation, operator
 from .table_tensor import TableTensor
 
 aten = torch.ops.aten
@@ -257,6 +258,19 @@ def _sum(run: Any, known: Any, args: Any, kwargs: Any) -> Any:
     return known.func(compute_rows(node, node.support), *args[1:], **kwargs)
 
 
+def _where(run: Any, known: Any, args: Any, kwargs: Any) -> Any:
+    """Set elements to zero as by `masked_fill`, as the gradient of `clamp` does: zero rows stay."""
+    if len(args) != 3 or not all(_has_rows(v, 0) for v in args[:2]):
+        return None
+    chosen, x, other = args
+    plain = type(other) is Tensor and other.dim() == 0 and on_host(other)
+    if not plain or float(other) != 0 or x.node.support is None or x.shape != chosen.shape:
+        return None
+    left_out = run.row_wise(operator(aten.logical_not.default), (chosen,), {})
+    filled = operator(aten.masked_fill.Scalar)
+    return None if left_out is None else run.row_wise(filled, (x, run.wrap(left_out), 0), {})
+
+
 def _layer_norm_backward(run: Any, known: Any, args: Any, kwargs: Any) -> Any:
     """Take the rows of which the gradient is not zero."""
     grad, tables = args[0], [v for v in args[:5] if isinstance(v, Tensor)]
@@ -276,7 +290,7 @@ def _norm(run: Any, known: Any, args: Any, kwargs: Any) -> Any:
     x, training = args[0], args[5]
     if run.all_statistics or not training or not _has_rows(x, 0):
         return None
-    made = NeededNorm(known.func, x.node, args[1:])
+    made = run.norm(known.func, x.node, args[1:])
     run.norms[made.mean.data_ptr()] = made
     return made, made.mean, made.scale
 
@@ -288,8 +302,9 @@ def _norm_backward(run: Any, known: Any, args: Any, kwargs: Any) -> Any:
         return None
     rows = made.normalised
     pair = compute_rows(_value(grad), rows), compute_rows(_value(x), rows)
-    found = known.func(*pair, *args[2:])
-    return (Leaf(found[0], 0, grad.node.num_rows), *found[1:])
+    found = made.gradients(known.func, *pair, args[2:])
+    first = None if found[0] is None else Leaf(found[0], 0, grad.node.num_rows)
+    return (first, *found[1:])
 
 
 DEFERRED: dict[str, Callable[[Any, Any, Any, Any], Any]] = {
@@ -298,5 +313,5 @@ DEFERRED: dict[str, Callable[[Any, Any, Any, Any], Any]] = {
     "index_select": _index_select, "embedding": _embedding, "index": _index, "gather": _gather,
     "slice": _slice, "split": _split, "split_with_sizes": _split, "slice_backward": _slice_backward,
     "native_batch_norm": _norm, "native_batch_norm_backward": _norm_backward,
-    "mm": _mm, "sum": _sum, "native_layer_norm_backward": _layer_norm_backward,
+    "mm": _mm, "where": _where, "sum": _sum, "native_layer_norm_backward": _layer_norm_backward,
 }  # fmt: skip

@@ -140,6 +140,10 @@ class BatchRun:
 
     # --- operations ---
 
+    def norm(self, func: Any, x: Value, rest: Any) -> NeededNorm:
+        """Return what is normalised by the statistics of needed rows."""
+        return NeededNorm(func, x, rest)
+
     def call(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Do an operation, or remember that it is to be done on the rows that are needed."""
         known = operator(func)
@@ -336,7 +340,7 @@ class BatchRun:
             if pure is None or torch.Tag.pointwise not in pure.tags:
                 return None
             found = self.row_wise(operator(pure), args, kwargs)
-        if not isinstance(found, Value) or found.dim != node.dim:
+        if not isinstance(found, Value) or (found.dim != node.dim and not isinstance(node, Fill)):
             return None
         if tuple(found.shape) != tuple(node.shape):
             return None

@@ -130,6 +130,8 @@ class Entered:
             return value
         made: Any = self._run.enter(value)
         self._made.append((value, made, made.node))
+        if self._run.exchanges is not None:
+            self._run.exchanges.inputs.add(made.node)
         return made
 
     def write_back(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -34,7 +35,7 @@ def evaluating(module: torch.nn.Module) -> Iterator[None]:
 def eagerly() -> Iterator[None]:
     """Let compiled parts of a model run as they are written."""
     set_stance = getattr(torch.compiler, "set_stance", None)
-    if set_stance is None:  # before torch 2.6
+    if set_stance is None or "torch._dynamo" not in sys.modules:  # before torch 2.6; or none are
         yield
         return
     with set_stance("force_eager"):

@@ -150,6 +150,14 @@ class Value:
         """Return what has to be computed first."""
         return [(value, rows) for value in self.inputs]
 
+    def up_to(self, end: int) -> Rows:
+        """Return which rows messages ask for that read some of the rows up to `end`."""
+        return Rows(end)
+
+    def settled(self, rows: Rows) -> Rows:
+        """Return which rows are to be computed, once all who read them have asked."""
+        return rows
+
     def parents(self) -> tuple[Value, ...]:
         """Return the values that operations made it of; `inputs` may leave some of them out."""
         return self.inputs
@@ -246,6 +254,7 @@ def _compute(value: Value, rows: Rows) -> None:
         wanted, have = needs[one], one.have
         if have is not None:
             wanted = needs[one] = one.wanted(union(wanted, have, one.num_rows) or wanted)
+        wanted = needs[one] = one.settled(wanted)
         if one.boxes is None:
             one.boxes = tuple([source.box() for source in one.inputs])
         found.append(one)

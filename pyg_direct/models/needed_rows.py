@@ -65,7 +65,8 @@ class Take(Value):
 
     def sources(self, rows: Rows) -> list[tuple[Value, Rows]]:
         """Return what has to be computed first."""
-        return [(self.inputs[0], Rows(self.lists.part(self.index, rows)[1]))]
+        source = self.inputs[0]
+        return [(source, source.up_to(self.lists.part(self.index, rows)[1]))]
 
     def compute(self, rows: Rows) -> Tensor:
         """Return some rows from those of the sources."""
@@ -158,7 +159,21 @@ class NeededNorm(Value):
             self.scale.data.copy_(scale)
             self.normalised = rows
             return cast(Tensor, out)
-        weight, bias = rest[:2]
-        out = (x - self.mean) * self.scale
+        return self.scaled(x, *rest[:2])
+
+    def scaled(self, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+        """Return rows normalised by the known statistics."""
+        out: Tensor = (x - self.mean) * self.scale
         out = out if weight is None else out * weight
-        return cast(Tensor, out if bias is None else out + bias)
+        return out if bias is None else out + bias
+
+    def gradients(self, func: Any, grad: Tensor, x: Tensor, rest: Any) -> Any:
+        """Return the gradients of the normalised rows, of weight and bias.
+
+        Args:
+            func: the operation that computes them.
+            grad: of the result's normalised rows.
+            x: these rows.
+            rest: of the operation's arguments.
+        """
+        return func(grad, x, *rest)

@@ -132,7 +132,7 @@ class Scatter(Value):
         if self.product is None:
             return [(self.base, rows), (self.messages, messages)]
         take, weight = self.product
-        part = Rows(self.lists.part(take.index, messages)[1])
+        part = take.source.up_to(self.lists.part(take.index, messages)[1])
         self.late = self._found_late(rows.count, messages.count, part.count)
         source = take.source if self.late is None else self.late[0]
         return [(source, part), *([(weight, messages)] if weight is not None else [])]
@@ -280,7 +280,7 @@ class Dot(Value):
     def sources(self, rows: Rows) -> list[tuple[Value, Rows]]:
         """Return what has to be computed first."""
         pair = self.first, self.second
-        return [(v.source, Rows(v.lists.part(v.index, rows)[1])) for v in pair]
+        return [(v.source, v.source.up_to(v.lists.part(v.index, rows)[1])) for v in pair]
 
     def compute(self, rows: Rows) -> Tensor:
         """Return some rows from those of the sources."""

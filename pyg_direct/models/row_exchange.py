@@ -43,6 +43,7 @@ class Gathered(NamedTuple):
         dtype: of its elements.
         of_edges: a plain tensor, which the forward has made of the edges alone, such as degrees.
             Its exchange is called with autograd as it is, and needs no `backward`.
+        is_input: whether it is an argument of the model, and not made by an operation.
     """
 
     edge_type: Any
@@ -50,6 +51,7 @@ class Gathered(NamedTuple):
     shape: tuple[int, ...]
     dtype: torch.dtype
     of_edges: bool = False
+    is_input: bool = False
 
 
 class RowExchange(Protocol):
@@ -84,14 +86,35 @@ class RowExchange(Protocol):
         """
 
 
+class AgreedExchange(RowExchange):
+    """An exchange of which all ranks read rows of the same hops: the most that one of them needs.
+
+    `reach` gives the same for any number of rows, once that is agreed.
+    """
+
+    def ask(self, end: int) -> bool:
+        """Tell that messages read rows up to `end`; return whether what is agreed covers them."""
+        raise NotImplementedError
+
+    def agree(self) -> None:
+        """Agree with the other ranks; they call it at the same place."""
+        raise NotImplementedError
+
+    def way_back(self) -> Callable[[Tensor], Tensor]:
+        """Return the `backward` of what is agreed now; more rows may be read later."""
+        raise NotImplementedError
+
+
 class _Exchanged(Value):
     """The rows of a value after an exchange."""
 
-    __slots__ = ("exchange", "read")
+    __slots__ = ("computed", "exchange", "read", "way_back")
 
     def __init__(self, source: Value, exchange: RowExchange) -> None:
         super().__init__(source.shape, source.dtype, source.device, 0)
-        self.exchange, self.read = exchange, 0
+        self.exchange: Any = exchange
+        self.read = self.computed = 0
+        self.way_back: Callable[[Tensor], Tensor] = exchange.backward
         self.reads(source)
 
     def wanted(self, rows: Rows) -> Rows:
@@ -105,21 +128,55 @@ class _Exchanged(Value):
 
     def compute(self, rows: Rows) -> Tensor:
         """Return some rows from those of the sources."""
-        self.read = rows.count
-        part = self.inputs[0].at(self.sources(rows)[0][1])
-        return self.exchange.forward(part, rows.count)
+        ((source, part),) = self.sources(rows)
+        self.read, self.computed = rows.count, part.count
+        found: Tensor = self.exchange.forward(source.at(part), rows.count)
+        return found
+
+
+class _Agreed(_Exchanged):
+    """The rows of a value after an exchange in which all ranks read rows of the same hops."""
+
+    __slots__ = ("is_covered",)
+
+    def up_to(self, end: int) -> Rows:
+        """Return which rows messages ask for that read some of the rows up to `end`."""
+        self.is_covered = self.exchange.ask(end)
+        return Rows(end)
+
+    def wanted(self, rows: Rows) -> Rows:
+        """Return which rows are to be computed where some are asked for."""
+        return rows if rows.order is None else Rows(self.num_rows)
+
+    def compute(self, rows: Rows) -> Tensor:
+        """Return some rows from those of the sources."""
+        self.way_back = self.exchange.way_back()
+        return super().compute(rows)
+
+    def covers(self, rows: Rows) -> bool:
+        """Whether rows are computed; as the other ranks have it."""
+        return self.have is not None and self.is_covered
+
+    def settled(self, rows: Rows) -> Rows:
+        """Return which rows are to be computed, once all who read them have asked."""
+        self.exchange.agree()
+        return Rows(self.exchange.reach(rows.count)[0])
+
+    def with_known(self, data: Any, rows: Rows) -> Any:
+        """Return rows as they are: others lie behind gaps."""
+        return data
 
 
 class _ExchangedGradient(Value):
     """The gradient of what an exchange was given; it is computed as a whole."""
 
-    __slots__ = ("exchange", "read")
+    __slots__ = ("read", "way_back")
 
     def __init__(self, grad: Value, of: _Exchanged) -> None:
         super().__init__(of.shape, of.dtype, of.device, 0)
-        self.exchange, self.read = of.exchange, of.read  # as the forward read it
+        self.read, self.way_back = of.read, of.way_back
         self.reads(grad)
-        self.support = Rows(self.exchange.reach(self.read)[1] if self.read else 0)
+        self.support = Rows(of.computed)
 
     def wanted(self, rows: Rows) -> Rows:
         """Return which rows are to be computed where some are asked for."""
@@ -131,14 +188,15 @@ class _ExchangedGradient(Value):
 
     def compute(self, rows: Rows) -> Tensor:
         """Return some rows from those of the sources."""
-        return self.exchange.backward(self.inputs[0].at(Rows(self.read)))
+        return self.way_back(self.inputs[0].at(Rows(self.read)))
 
 
 class _Exchange(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: BatchTensor, exchange: RowExchange) -> Any:
         source: Value = x.run.operand(x, 0)
-        ctx.run, ctx.value = x.run, _Exchanged(source, exchange)
+        kind = _Agreed if isinstance(exchange, AgreedExchange) else _Exchanged
+        ctx.run, ctx.value = x.run, kind(source, exchange)
         return ctx.run.wrap(ctx.value)
 
     @staticmethod
@@ -146,6 +204,12 @@ class _Exchange(torch.autograd.Function):
     def backward(ctx: Any, *grads: Any) -> Any:
         grad: Value = ctx.run.operand(grads[0], 0)
         return ctx.run.wrap(_ExchangedGradient(grad, ctx.value)), None
+
+
+def exchanged(table: BatchTensor, exchange: RowExchange) -> BatchTensor:
+    """Return a tensor with the rows of another one after an exchange."""
+    made: BatchTensor = cast(Any, _Exchange.apply)(table, exchange)
+    return made
 
 
 class Exchanges(TorchFunctionMode):
@@ -182,6 +246,7 @@ class Exchanges(TorchFunctionMode):
         self._layers: dict[Value, int] = {}
         self._made: dict[Any, tuple[Any, Any]] = {}
         self.exchanged: set[Value] = set()
+        self.inputs: set[Value] = set()  # what the arguments of the forward hold
         run.exchanges = self
 
     def __exit__(self, *error: Any) -> None:
@@ -189,6 +254,7 @@ class Exchanges(TorchFunctionMode):
         super().__exit__(*error)  # type: ignore[no-untyped-call]
         self._layers.clear()
         self._made.clear()
+        self.inputs.clear()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Let a gather read exchanged rows."""
@@ -278,8 +344,10 @@ class Exchanges(TorchFunctionMode):
         key = id(table), id(table.node), written, node_type, torch.is_grad_enabled()
         if key not in self._made:
             shape = tuple(table.shape)
-            exchange = self._exchange_of(Gathered(edge_type, layer, shape, table.dtype))
-            made = table if exchange is None else cast(Any, _Exchange.apply)(table, exchange)
+            is_input = table.node in self.inputs
+            gathered = Gathered(edge_type, layer, shape, table.dtype, is_input=is_input)
+            exchange = self._exchange_of(gathered)
+            made = table if exchange is None else exchanged(table, exchange)
             self.exchanged.add(made.node)
             self._made[key] = made, (table, table.node)  # which live on, at these addresses
         return self._made[key][0]

@@ -143,17 +143,37 @@ class Channel:
             self._collectives -= self.group is not None
         return said
 
-    def exchange(self, messages: Sequence[Sequence[Bytes]]) -> list[Message]:
+    def exchange(
+        self, messages: Sequence[Sequence[Bytes]], coming: Sequence[int] | None = None
+    ) -> list[Message]:
         """Send messages[p] to rank p, and return what came from each; two collectives.
 
         The message of a rank to itself must be empty.
 
+        Args:
+            messages: for each rank, in pieces.
+            coming: the bytes that are to come from each rank; None if that is not known.
+
         Raises:
-            OtherRankError: a rank has failed in place of it.
+            ExchangeError: a rank has failed in place of it, or sends something else.
         """
         every = self._sizes(messages)
         self._check(every[:, 0], None)
-        return self.send(messages, every[:, 1].tolist())
+        sizes = every[:, 1].tolist()
+        if coming is not None and sizes != list(coming):
+            raise ExchangeError(f"{sizes} bytes come from the ranks, not {list(coming)}.")
+        return self.send(messages, sizes)
+
+    def compared(self, number: int) -> list[int]:
+        """Return a number of each rank, by rank; one collective.
+
+        Raises:
+            ExchangeError: a rank has failed in place of it, with its text.
+        """
+        every = self._numbers(np.tile(np.array([WORKING, number], np.int64), (self.size, 1)))
+        self._check(every[:, 0], None)
+        found: list[int] = every[:, 1].tolist()
+        return found
 
     def gather(self, value: bytes) -> list[bytes]:
         """Return the values of all ranks, by rank; two collectives."""

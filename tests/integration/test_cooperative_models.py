@@ -1,0 +1,367 @@
+"""Models on batches that ranks make together: the numbers of one process with all their seeds."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from batches import arguments, heterogeneous_graph, homogeneous_graph
+from models import EDGE_WIDTH, HETEROGENEOUS, HOMOGENEOUS, NODES, OUT, WIDTH, to_hetero_sage
+from rank_processes import run_ranks
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch_geometric.data import HeteroData
+from torch_geometric.nn import (
+    ChebConv,
+    GENConv,
+    GraphNorm,
+    GraphSAGE,
+    LayerNorm,
+    MeanSubtractionNorm,
+    PairNorm,
+    SAGEConv,
+    Sequential,
+    TransformerConv,
+)
+from torch_geometric.transforms import ToUndirected
+
+from pyg_direct import NeighborLoader, accelerate
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="forks ranks")
+
+SEEDS = 4  # of each rank
+EDGES, WITH_ATTR = "x, edge_index", "x, edge_index, edge_attr"
+
+
+def transformer() -> nn.Module:
+    return Sequential(
+        WITH_ATTR,
+        [
+            (TransformerConv(WIDTH, 8, heads=2, edge_dim=EDGE_WIDTH), f"{WITH_ATTR} -> x"),
+            nn.ReLU(),
+            (TransformerConv(16, OUT, edge_dim=EDGE_WIDTH, beta=True), f"{WITH_ATTR} -> x"),
+        ],
+    )
+
+
+def gen() -> nn.Module:
+    """Return layers with batch normalisation inside."""
+    return Sequential(
+        WITH_ATTR,
+        [
+            (GENConv(WIDTH, 16, learn_t=True, edge_dim=EDGE_WIDTH), f"{WITH_ATTR} -> x"),
+            nn.ReLU(),
+            (GENConv(16, OUT, edge_dim=EDGE_WIDTH), f"{WITH_ATTR} -> x"),
+        ],
+    )
+
+
+class TwoHeads(nn.Module):
+    """Two outputs, of other depths, of which a loss may use one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = GraphSAGE(WIDTH, 16, 1), GraphSAGE(16, 16, 1, OUT)
+        self.near = nn.Linear(16, OUT)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> tuple[Tensor, Tensor]:
+        x = self.body(x, edge_index).relu()
+        return self.near(x), self.head(x, edge_index)
+
+
+MODELS: dict[str, tuple[Any, tuple[str, ...]]] = {
+    **{n: v for n, v in HOMOGENEOUS.items() if n not in ("relations", "residual", "sage-jk-lstm")},
+    **{n: (make, ()) for n, make in HETEROGENEOUS.items() if n != "hgt"},
+    "transformer": (transformer, ("edge_attr",)),
+    "gen": (gen, ("edge_attr",)),
+    "to-hetero": (to_hetero_sage, ()),
+}
+FEW = ["sage-mean", "gcn", "gat-attr", "gin", "pna", "gen", "hetero-conv"]
+TYPED = {*HETEROGENEOUS, "to-hetero"}
+
+
+def data_of(name: str, dtype: torch.dtype = torch.float64) -> Any:
+    return heterogeneous_graph(dtype) if name in TYPED else homogeneous_graph(dtype)
+
+
+def loaders_of(data: Any, size: int, hops: int = 2, **options: Any) -> tuple[Any, Any]:
+    """Return the loader of a single process, and what makes the one of each rank."""
+    if isinstance(data, HeteroData):
+        options["input_nodes"] = "paper"
+    given = {"num_neighbors": [3, 2, 2][:hops], "seed": 0, "timeout": 20.0, **options}
+    owners = given.pop("owners", "hash")
+    split = {"split_by_rank": True, "cooperative": True, "owners": owners}
+    return NeighborLoader(data, batch_size=size * SEEDS, **given), lambda: NeighborLoader(
+        data, batch_size=SEEDS, **split, **given
+    )
+
+
+def model_of(make: Any, dtype: torch.dtype, training: bool) -> nn.Module:
+    """Return the same model at each call, without dropout."""
+    torch.manual_seed(0)
+    model = make()
+    for module in model.modules():
+        for name in ("p", "dropout"):
+            if isinstance(getattr(module, name, None), float):
+                setattr(module, name, 0.0)
+    return model.to(dtype).train(training)
+
+
+def loss_of(out: Any, count: int) -> Tensor:
+    """Return the mean of a loss over the first rows."""
+    labels = torch.arange(count) % OUT
+    return nn.functional.cross_entropy(out[:count], labels)
+
+
+def step(model: nn.Module, run: nn.Module, batch: Any, extra: Any, count: int) -> Any:
+    """Return outputs, gradients and buffers of a step."""
+    out = run(*arguments(batch, extra).values())
+    out = out["paper"] if isinstance(out, dict) else out
+    loss_of(out, count).backward()
+    grads = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
+    return out[:count].detach(), grads, dict(model.named_buffers())
+
+
+def on_rank(name: str, loader: Any, dtype: torch.dtype, training: bool) -> Any:
+    """Return what a rank has after a step, with the gradients of all of them."""
+    make, extra = MODELS[name]
+    model = model_of(make, dtype, training)
+    fast = accelerate(model, loader)
+    out, grads, buffers = step(model, fast, next(iter(loader)), extra, SEEDS)
+    for grad in grads.values():
+        dist.all_reduce(grad)
+        grad /= dist.get_world_size()
+    return out, grads, buffers
+
+
+def check(
+    names: list[str], size: int, training: bool, dtype: torch.dtype, path: Path, **options: Any
+) -> None:
+    """Compare a step of some ranks with that of a single process."""
+    kinds = {name: loaders_of(data_of(name, dtype), size, **options) for name in names}
+
+    def ranks(rank: int) -> Any:
+        return [on_rank(name, made(), dtype, training) for name, (_, made) in kinds.items()]
+
+    every = run_ranks(size, ranks, path)
+    tolerance = 1e-12 if dtype == torch.float64 else 1e-5
+    for place, (name, (single, _)) in enumerate(kinds.items()):
+        make, extra = MODELS[name]
+        model = model_of(make, dtype, training)
+        batch = next(iter(single))
+        out, grads, buffers = step(model, model, batch, extra, size * SEEDS)
+        found = [of_rank[place] for of_rank in every]
+        _same(torch.cat([outs for outs, _, _ in found]), out, tolerance, name)
+        for _, their_grads, their_buffers in found:
+            assert their_grads.keys() == grads.keys()
+            for part in grads:
+                _same(their_grads[part], grads[part], tolerance, f"{name}: {part}")
+            for part in buffers:
+                _same(their_buffers[part], buffers[part], tolerance, f"{name}: {part}")
+
+
+def _same(found: Tensor, expected: Tensor, tolerance: float, what: str) -> None:
+    def told(text: str) -> str:
+        return f"{what}: {text}"
+
+    torch.testing.assert_close(found, expected, rtol=0, atol=tolerance, msg=told)
+
+
+@pytest.mark.parametrize("training", [True, False], ids=["training", "evaluating"])
+def test_numbers_are_those_of_one_process(training, tmp_path) -> None:
+    check(FEW, 3, training, torch.float64, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("training", [True, False], ids=["training", "evaluating"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+def test_numbers_of_all_models(size, dtype, training, tmp_path) -> None:
+    check(list(MODELS), size, training, dtype, tmp_path)
+    (tmp_path / "deeper").mkdir()
+    check(["sage-jk-cat", "gcn"], size, training, dtype, tmp_path / "deeper", hops=3)
+
+
+def test_one_rank_may_own_all_nodes(tmp_path) -> None:
+    for name in ("gcn", "gat-attr", "to-hetero"):
+        data = data_of(name)
+        owners: Any = torch.zeros(NODES).long()
+        if name in TYPED:
+            owners = {t: torch.zeros(data[t].num_nodes).long() for t in data.node_types}
+        (tmp_path / name).mkdir()
+        check([name], 2, True, torch.float64, tmp_path / name, owners=owners)
+
+
+def outcome(model: nn.Module, loader: Any) -> str:
+    """Return with what a step ends."""
+    try:
+        fast = accelerate(model, loader)
+        batch = next(iter(loader))
+        out = fast(batch.x, batch.edge_index)
+        loss_of(out, SEEDS).backward()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+class Centred(nn.Module):
+    """Layers, and something between them that reads all rows."""
+
+    def __init__(self, between: Any) -> None:
+        super().__init__()
+        self.first, self.second = GraphSAGE(WIDTH, 16, 1), GraphSAGE(16, 16, 1, OUT)
+        self.between = between
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.second(self.between(self.first(x, edge_index)), edge_index)
+
+
+def by_sources(x: Tensor, edge_index: Tensor) -> Tensor:
+    """Sum against the direction of the edges."""
+    return torch.zeros_like(x).index_add(0, edge_index[0], x[edge_index[1]])
+
+
+class Reversed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.out = nn.Linear(WIDTH, OUT)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.out(by_sources(x, edge_index))
+
+
+class Readout(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = GraphSAGE(WIDTH, 16, 2, OUT)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.body(x, edge_index)[edge_index[0]]
+
+
+class Picky(nn.Module):
+    """A model that fails on one rank only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = GraphSAGE(WIDTH, 16, 2, OUT)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        if dist.get_rank() == 1:
+            raise KeyError("of rank 1")
+        return self.body(x, edge_index)
+
+
+REFUSED: dict[str, tuple[Any, str]] = {
+    "graph norm": (lambda: Centred(GraphNorm(16)), "needs all rows|joins|mean"),
+    "pair norm": (lambda: Centred(PairNorm()), "needs all rows"),
+    "layer norm": (lambda: Centred(LayerNorm(16)), "needs all rows|joins"),
+    "mean subtraction": (lambda: Centred(MeanSubtractionNorm()), "needs all rows|summed"),
+    "mean": (lambda: Centred(lambda x: x - x.mean(0)), "aten.mean.dim needs all rows"),
+    "product": (lambda: Centred(lambda x: x @ (x.t() @ x)), "mm multiplies over the rows"),
+    "cheb": (lambda: ChebConv(WIDTH, OUT, 2), "summed by other lists"),
+    "against the edges": (Reversed, "summed by other lists"),
+    "edges out": (Readout, "returns a tensor of shape"),
+    "lazy": (lambda: SAGEConv(-1, OUT), "lazy parameters"),
+    "one fails": (Picky, "Rank 1 failed: KeyError: 'of rank 1'"),
+}
+
+
+def test_what_cannot_run_is_refused_on_all_ranks(tmp_path) -> None:
+    _, made = loaders_of(homogeneous_graph(torch.float32), 2)
+
+    def ranks(rank: int) -> dict[str, str]:
+        loader = made()
+        return {name: outcome(model(), loader) for name, (model, _) in REFUSED.items()}
+
+    for rank, found in enumerate(run_ranks(2, ranks, tmp_path)):
+        for name, (_, text) in REFUSED.items():
+            if name == "one fails" and rank == 1:
+                text = "^KeyError: 'of rank 1'"
+            assert re.search(text, found[name]), f"{name}: {found[name]!r}"
+
+
+def test_arguments_that_cannot_be_used_are_refused(tmp_path) -> None:
+    data = homogeneous_graph(torch.float32)
+
+    def ranks(rank: int) -> None:
+        loader, model = loaders_of(data, 1)[1](), SAGEConv(WIDTH, OUT)
+        with pytest.raises(ValueError, match="batch_norm='needed' cannot be used with"):
+            accelerate(model, loader, batch_norm="needed")
+        fast = accelerate(model, loader)
+        batch = next(iter(loader))
+        batch.edge_index.as_tensor()[0] = 0
+        with pytest.raises(RuntimeError, match="were written to"):
+            fast(batch.x, batch.edge_index)
+        loader = loaders_of(data, 1, transform=ToUndirected())[1]()
+        accelerate(model, loader)
+        with pytest.raises(ValueError, match="transform= changed the edges"):
+            next(iter(loader))
+
+    run_ranks(1, ranks, tmp_path)
+
+
+def test_a_loss_may_leave_outputs_out(tmp_path) -> None:
+    single, made = loaders_of(homogeneous_graph(), 2)
+
+    def gradients(model: nn.Module, near: Tensor, far: Tensor, count: int, use: bool) -> Any:
+        (loss_of(near, count) + (loss_of(far, count) if use else 0.0)).backward()
+        return {n: 0.0 if p.grad is None else p.grad for n, p in model.named_parameters()}
+
+    def ranks(rank: int) -> Any:
+        model, loader = model_of(TwoHeads, torch.float64, True), made()
+        fast = accelerate(model, loader)
+        batch = next(iter(loader))
+        near, far = fast(batch.x, batch.edge_index)
+        return near.detach(), far.detach(), gradients(model, near, far, SEEDS, rank == 0)
+
+    every = run_ranks(2, ranks, tmp_path)
+    model, batch = model_of(TwoHeads, torch.float64, True), next(iter(single))
+    near, far = model(batch.x, batch.edge_index)
+    total = loss_of(near[:SEEDS], SEEDS) + loss_of(near[SEEDS : 2 * SEEDS], SEEDS)
+    (total + loss_of(far[:SEEDS], SEEDS)).backward()
+    _same(torch.cat([n for n, _, _ in every]), near[: 2 * SEEDS], 1e-12, "near")
+    _same(torch.cat([f for _, f, _ in every]), far[: 2 * SEEDS], 1e-12, "far")
+    for name, parameter in model.named_parameters():
+        _same(sum(grads[name] for _, _, grads in every), parameter.grad, 1e-12, name)
+
+
+def curve(model: nn.Module, run: nn.Module, loader: Any, count: int, epochs: int) -> list[float]:
+    """Return the losses of a training."""
+    optimizer, losses = torch.optim.Adam(model.parameters(), 0.01), []
+    for _ in range(epochs):
+        for batch in loader:
+            optimizer.zero_grad()
+            out = run(batch.x, batch.edge_index)[:count]
+            loss = nn.functional.cross_entropy(out, batch.y[:count])
+            loss.backward()
+            optimizer.step()
+            losses.append(float(loss.detach()))
+    return losses
+
+
+def test_a_training_with_ddp_is_that_of_one_process(tmp_path) -> None:
+    data = homogeneous_graph()
+    make = MODELS["sage-norm"][0]
+    options = {"shuffle": True, "input_nodes": torch.arange(7 * 2 * SEEDS)}
+    single, made = loaders_of(data, 2, **options)
+
+    def ranks(rank: int) -> Any:
+        model = model_of(make, torch.float64, True)
+        loader = made()
+        fast = DistributedDataParallel(accelerate(model, loader))
+        return curve(model, fast, loader, SEEDS, 3), dict(model.state_dict())
+
+    every = run_ranks(2, ranks, tmp_path)
+    model = model_of(make, torch.float64, True)
+    losses = curve(model, model, single, 2 * SEEDS, 3)
+    mean = torch.tensor([each for each, _ in every]).mean(0)
+    _same(mean.double(), torch.tensor(losses).double(), 1e-6, "losses")
+    for _, state in every:
+        for name, value in model.state_dict().items():
+            _same(state[name], value, 1e-8, name)
