@@ -7,12 +7,14 @@ from ..fault import Fault
 CACHE = "pyg_direct/loading/cache.py"
 COMPRESSED = "pyg_direct/graph/compressed.py"
 GATHER = "pyg_direct/batch/gather.py"
+LINKS = "pyg_direct/loaders/link_loader.py"
 PROGRESS = "pyg_direct/loading/progress.py"
 SAVE = "pyg_direct/files/save.py"
 
 OF_CACHE = "tests/unit/loading/test_cache.py"
 OF_COMPRESSED = "tests/unit/graph/test_compressed.py"
 OF_GATHER = "tests/unit/batch/test_gather.py"
+STATES = "tests/unit/loading/test_states.py"
 MATRIX = "tests/reference/test_matrix.py"
 
 FAULTS = [
@@ -98,6 +100,20 @@ FAULTS = [
         PROGRESS,
         "self.sampler_epoch = sampler_epoch if strict else None",
         "self.sampler_epoch = sampler_epoch",
-        "tests/unit/loading/test_states.py::test_the_epoch_of_a_sampler_is_compared_where_a_state_is",
+        f"{STATES}::test_the_epoch_of_a_sampler_is_compared_where_a_state_is",
+    ),
+    Fault(
+        "a state of links with other weights of negatives is taken",
+        LINKS,
+        "            tensors += [negatives.src_weight, negatives.dst_weight]\n",
+        "            pass\n",
+        f"{STATES}::test_a_state_of_another_loader",
+    ),
+    Fault(
+        "a state of links with other windows is taken",
+        LINKS,
+        "[*tensors, *bounds]",
+        "[*tensors]",
+        f"{STATES}::test_a_state_of_another_loader",
     ),
 ]

@@ -52,6 +52,11 @@ def links(**arguments: Any) -> LinkNeighborLoader:
     return LinkNeighborLoader(graph(), [4, 3], **arguments)
 
 
+def windows(start: Tensor) -> LinkNeighborLoader:
+    times = torch.full((300,), 50)
+    return links(time_attr="time", edge_label_time=times, input_start_time=start)
+
+
 def saved(loader: Any, batches: int = 3) -> dict[str, Any]:
     """Return the state in mid-epoch, having been to a file and back."""
     iterator = iter(loader)
@@ -151,6 +156,16 @@ OTHERS: dict[str, tuple[Any, Any, str]] = {
         lambda: links(neg_sampling="binary"),
         lambda: links(neg_sampling=NegativeSampling("binary", 2)),
         "neg_sampling='binary 1",
+    ),
+    "weights of negatives": (
+        lambda: links(neg_sampling=NegativeSampling("binary", 1, dst_weight=torch.ones(300))),
+        lambda: links(neg_sampling=NegativeSampling("binary", 1, dst_weight=torch.arange(300.0))),
+        "other seeds .input_nodes= or edge_label_index=",
+    ),
+    "windows of links": (
+        lambda: windows(torch.zeros(300, dtype=torch.int64)),
+        lambda: windows(torch.arange(300) % 50),
+        "other seeds .input_nodes= or edge_label_index=",
     ),
 }
 
