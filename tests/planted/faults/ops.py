@@ -117,7 +117,7 @@ FAULTS = [
         PICKS,
         "if (items.seed_of is not None) != disjoint:",
         "if items.seed_of is not None and not disjoint:",
-        SEAM,
+        "tests/unit/ops/test_picks.py",
     ),
     Fault(
         "picks that are fewer than counted are entered",
