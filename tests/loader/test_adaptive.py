@@ -120,7 +120,7 @@ def test_a_plain_batch_is_not_adapted() -> None:
         check_counts(data, batch, [3, 3, 2], False)
 
 
-def test_the_latest_are_taken() -> None:
+def test_the_latest_are_taken(each_backend: str) -> None:
     data = shop()
     kind = ("order", "of", "user")
     (batch, *_) = adaptive(data, [4], temporal_strategy="last", **TIMES)

@@ -476,7 +476,7 @@ FAULTS = [
         "cuda/picks.cu",
         "      keep_latest(*batch, k, span, excluded);\n",
         "",
-        "tests/loader/test_adaptive.py",
+        "tests/loader/test_adaptive.py::test_the_latest_are_taken",
     ),
     Fault(
         "more picks than there is room for are entered",
