@@ -1,9 +1,11 @@
 """Train with DistributedDataParallel on several processes of one machine, which share one graph.
 
     python examples/ddp.py  # two processes on the CPU, over gloo
+    python examples/ddp.py --cooperative  # which make one batch together in each step
 
 Each process opens the saved graph, whose pages the system shares. In each step the processes train
-on the next batches of one list, each on one: `split_by_rank=True`.
+on the next batches of one list, each on one: `split_by_rank=True`. With `cooperative=True` they
+sample, load and compute the nodes of all these batches once.
 """
 
 from __future__ import annotations
@@ -53,7 +55,9 @@ def train(rank: int, args: Namespace, folder: str) -> None:
             **options,
         )
 
-    loader = loader_of(data.train_mask, shuffle=True, split_by_rank=True)
+    loader = loader_of(
+        data.train_mask, shuffle=True, split_by_rank=True, cooperative=args.cooperative
+    )
     plain = make_sage(data, int(data.y.max()) + 1, 64, 2)
     model = DistributedDataParallel(pyg_direct.accelerate(plain, loader))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
@@ -78,6 +82,9 @@ def main(argv: list[str] | None = None) -> None:
     made = parser(__doc__, epochs=3, batch_size=1024)
     made.add_argument("--processes", type=int, default=2)
     made.add_argument("--num-nodes", type=int, default=40_000, help="size of the generated graph")
+    made.add_argument(
+        "--cooperative", action="store_true", help="make one batch of all processes in each step"
+    )
     args = made.parse_args(argv)
     with tempfile.TemporaryDirectory() as folder:
         data = power_law_graph(args.num_nodes, 10 * args.num_nodes, seed=args.seed)

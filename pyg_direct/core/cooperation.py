@@ -63,7 +63,7 @@ class SeedOutputs(NamedTuple):
     receive: Sequence[Tensor]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Cooperation:
     """What a batch of ``cooperative=True`` says of its ranks, as ``batch.cooperation``.
 
@@ -89,6 +89,9 @@ class Cooperation:
     nodes: Mapping[Any, NodesInCommon]
     input_type: Any
     outputs: SeedOutputs
+
+    def __repr__(self) -> str:
+        return f"Cooperation(rank={self.rank}, size={self.size}, step={self.step})"
 
     def __reduce__(self) -> Any:
         without = replace(self, group=None)

@@ -96,10 +96,11 @@ def facts_of(batch: Any, source: Any) -> dict[str, Any]:
         if "input_id" in store:
             found["input_id"], found["size"] = store.input_id, store.batch_size
     for store, of_graph in zip(batch.edge_stores, source.edge_stores, strict=True):
-        assert bool((store.edge_index[1].diff() >= 0).all())
+        edge_index = store.edge_index.as_tensor()
+        assert bool((edge_index[1].diff() >= 0).all())
         if "edge_attr" in of_graph:
             assert torch.equal(store.edge_attr, of_graph.edge_attr[store.e_id])
-        found["edges"][store._key] = (store.edge_index, store.e_id, store.num_sampled_edges)
+        found["edges"][store._key] = (edge_index, store.e_id, store.num_sampled_edges)
     return found
 
 
@@ -314,6 +315,7 @@ def test_batches_can_be_copied_without_the_group(tmp_path: Path) -> None:
         batch = next(iter(loader))
         assert batch.cooperation.group.size() == 2
         assert batch.to("cpu").cooperation is batch.cooperation
+        assert f"Cooperation(rank={rank}, size=2, step=0)" in repr(batch)
         with pytest.raises(RuntimeError, match="once in each step of an epoch"):
             loader([1, 2])
         traffic = loader.stats().exchange
@@ -322,6 +324,21 @@ def test_batches_can_be_copied_without_the_group(tmp_path: Path) -> None:
         return [pickle.loads(pickle.dumps(batch)).cooperation.group, batch.cooperation.rank]
 
     assert run_ranks(2, on_rank, tmp_path) == [[None, 0], [None, 1]]
+
+
+def test_a_plain_model_is_refused_in_place_of_computing_with_a_part(tmp_path: Path) -> None:
+    def on_rank(rank: int) -> list[str]:
+        batch, texts = next(iter(loader_of(DATA, [4, 3], {}, ranks=2))), []
+        for layer in (SAGEConv(12, 3), GCNConv(12, 3), GATConv(12, 3)):
+            with pytest.raises(RuntimeError) as caught:
+                layer(batch.x, batch.edge_index)
+            texts.append(str(caught.value))
+        edges = pickle.loads(pickle.dumps(batch.clone().to("cpu").edge_index)).as_tensor()
+        assert torch.equal(batch.n_id[edges], DATA.edge_index[:, batch.e_id])
+        return texts
+
+    for texts in run_ranks(2, on_rank, tmp_path):
+        assert all("right numbers only as pyg_direct.accelerate(model" in text for text in texts)
 
 
 class Marked(NeighborLoader):
