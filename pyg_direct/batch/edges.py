@@ -12,7 +12,7 @@ from torch_geometric import EdgeIndex
 from torch_geometric.data import Data, HeteroData
 
 from ..core.cooperation import Cooperation
-from ..core.private_torch import COPIES, pointers_of, writes_to
+from ..core.private_torch import COPIES, pointers_of, tree_leaves, writes_to
 from ..core.pyg import cached_indptr, edge_index_by_column, store_of, stores_of
 
 
@@ -89,7 +89,13 @@ class SampledEdges(EdgeIndex):
     def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        """Run an operation on the edges."""
+        """Run an operation on the edges.
+
+        Raises:
+            RuntimeError: they are one rank's part of a batch, and the operation no copy.
+        """
+        if func not in COPIES and func is not torch.ops.aten.detach.default:
+            _refuse_parts(func, args)
         source = args[0] if func in COPIES else None
         hops = source.hops if isinstance(source, SampledEdges) else None
         out = super().__torch_dispatch__(func, types, args, kwargs)
@@ -111,6 +117,20 @@ class SampledEdges(EdgeIndex):
         if hops is None:
             return EdgeIndex, (self.as_tensor(),)
         return SampledEdges, (self.as_tensor(), hops, cached_indptr(self))
+
+
+def _refuse_parts(func: Any, args: Any) -> None:
+    """Refuse an operation on the edges that a rank has of a batch that ranks make together.
+
+    A plain model would compute wrong numbers with them: others have the in-edges of others' nodes.
+    """
+    for edges in tree_leaves(args):
+        if isinstance(edges, SampledEdges) and edges.common is not None:
+            raise RuntimeError(
+                f"{func} on the edges of a batch of cooperative=True, of which each rank has a "
+                f"part: a model computes right numbers only as pyg_direct.accelerate(model, "
+                f"loader). To look at this rank's edges take edge_index.as_tensor()."
+            )
 
 
 def with_sampled_edges(

@@ -15,6 +15,7 @@ import torch
 from graphs import papers_and_authors, remote_stores
 from rank_processes import run_ranks
 from torch_geometric.data import Data
+from torch_geometric.nn import GATConv, GCNConv, SAGEConv
 
 import pyg_direct
 from pyg_direct import HGTLoader, LinkNeighborLoader, NeighborLoader

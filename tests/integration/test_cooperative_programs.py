@@ -15,6 +15,7 @@ from torch_geometric.data import Data
 from torch_geometric.nn import GraphSAGE
 
 import pyg_direct
+from examples import ddp
 from pyg_direct import NeighborLoader
 
 with warnings.catch_warnings():  # the import of Lightning is not what is tested
@@ -78,7 +79,8 @@ def fit(rank: int | None, folder: Path) -> tuple[list[float], float]:
     trainer = pytorch_lightning.Trainer(
         max_epochs=EPOCHS, accelerator="cpu", devices=1 if rank is None else RANKS,
         strategy="auto" if rank is None else "ddp", logger=False, enable_checkpointing=False,
-        enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0, default_root_dir=folder,
+        enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0,
+        default_root_dir=folder,
     )  # fmt: skip
     module = Classifier(train)
     trainer.fit(module, train, val)
@@ -94,3 +96,11 @@ def test_lightning_learns_what_one_process_learns(tmp_path: Path) -> None:
         assert last == pytest.approx(val, abs=1e-3)
     means = torch.tensor([of_rank for of_rank, _ in ranks]).mean(0)
     assert means.tolist() == pytest.approx(losses, abs=1e-3)
+
+
+def test_the_example_trains(capfd: pytest.CaptureFixture[str]) -> None:
+    sizes = ["--num-nodes", "3000", "--batch-size", "25", "--epochs", "4"]
+    ddp.main([*sizes, "--cooperative"])
+    out, _ = capfd.readouterr()
+    assert "240 batches on 2 ranks" in out
+    assert float(out.rsplit("test accuracy ", 1)[1]) > 0.7
