@@ -116,4 +116,11 @@ FAULTS = [
         "[*tensors]",
         f"{STATES}::test_a_state_of_another_loader",
     ),
+    Fault(
+        "buffers that differ from those of the plain model are not seen",
+        "pyg_direct/models/certificate.py",
+        "    for name, theirs in expected.buffers.items():\n",
+        "    for name, theirs in list(expected.buffers.items())[:0]:\n",
+        "tests/unit/models/test_certificate.py::test_in_what_outcomes_differ",
+    ),
 ]

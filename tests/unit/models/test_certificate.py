@@ -244,3 +244,50 @@ def test_certify_is_a_flag(loader) -> None:
         accelerate(Net(), loader, certify="always")
     again = copy.deepcopy(accelerate(Net(), loader, certify=False))
     assert again.acceleration._certificate is None
+
+
+def outcome(**changes):
+    one = torch.ones(2)
+    given = {
+        "outputs": [one], "gradients": [one], "changed": set(), "buffers": {"mean": one},
+        "drew": set(),
+    }  # fmt: skip
+    return certificate._Outcome(**{**given, **changes})
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({}, ""),
+        ({"outputs": [torch.tensor([1.0, 2.0])]}, "its outputs differ by 1 "),
+        ({"outputs": [torch.ones(3)]}, "its outputs have other shapes"),
+        ({"gradients": [torch.tensor([1.0, 2.0])]}, "gradients of its parameters differ by 1 "),
+        ({"gradients": [None]}, "gradients of its parameters differ by 1 "),
+        ({"buffers": {"mean": torch.tensor([1.0, 2.0])}}, "the buffer 'mean' differs by 1 "),
+        ({"changed": {"step"}}, ""),
+        ({"drew": {"torch"}}, ""),
+    ],
+    ids=str,
+)
+def test_in_what_outcomes_differ(changes, message) -> None:
+    found = certificate._compared(outcome(**changes), outcome())
+    assert message in found
+    assert (found == "") == (message == "")
+
+
+def test_what_the_plain_model_alone_does() -> None:
+    lost = certificate._compared(outcome(), outcome(changed={"step"}))
+    assert lost == "its forward changes 'step', which is not repeated"
+    drawn = certificate._compared(outcome(), outcome(drew={"NumPy"}))
+    assert drawn == "its forward draws random numbers of NumPy, which is not repeated"
+    both = outcome(drew={"torch"}, outputs=[torch.zeros(2)])
+    assert certificate._compared(both, outcome(drew={"torch"})) == "", "numbers are random ones"
+
+
+@pytest.mark.parametrize(("training", "statistics"), [(True, True), (True, False), (False, False)])
+def test_models_are_compared_unless_their_norms_see_fewer_rows(
+    training: bool, statistics: bool
+) -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)).train(training)
+    same = Acceleration(model, statistics, True)._same_as_plain()
+    assert same == (statistics or not training)

@@ -171,6 +171,7 @@ class TestDegrees:
         model, inputs = basic(GCN, cached=True)(), graph_inputs()
         inference(model, Data(**inputs))
         assert all(conv._cached_edge_index is None for conv in model.convs)
+        assert all(conv.cached for conv in model.convs)
 
     def test_of_layers_with_a_normalisation_of_their_own(self, small_blocks):
         class Other(GCNConv):
