@@ -106,15 +106,28 @@ def test_several_threads(monkeypatch: pytest.MonkeyPatch, cores: int, num_nodes:
     assert chunks == [min(cores, 20, 16)] * 3
 
 
-@pytest.mark.parametrize("end", [50, 1000])
-def test_ids_of_64_bits(monkeypatch: pytest.MonkeyPatch, end: int) -> None:
-    """As if `end` were 2^31: of the sources, or of the edges, too."""
+@pytest.mark.parametrize(
+    ("end", "nodes", "edges"), [(50, 900, 900), (1000, 900, 3000), (1000, 2000, 900)]
+)
+def test_ids_of_64_bits(monkeypatch: pytest.MonkeyPatch, end: int, nodes: int, edges: int) -> None:
+    """As if `end` were 2^31: of sources and edges, or of one of the two."""
     monkeypatch.setattr(sorting, "INT32_END", end)
     monkeypatch.setattr(sorting, "EDGES_PER_BUCKET", 16)
-    row, col = np.random.default_rng(0).integers(0, 900, (2, 900))
-    result = compress(row, col, 900, 900, trusted=False)
-    assert_is_csc(result, row, col, 900)
-    assert result.indices.dtype == narrow(900)
+    row, col = np.random.default_rng(0).integers(0, nodes, (2, edges))
+    fill, held = sorting.kernels.fill_buckets, list[np.dtype]()
+
+    def fill_buckets(*args: Any) -> None:
+        held.append(args[-1].dtype)
+        fill(*args)
+
+    monkeypatch.setattr(sorting.kernels, "fill_buckets", fill_buckets)
+    result = compress(row, col, nodes, nodes, trusted=False)
+    assert_is_csc(result, row, col, nodes)
+    assert all(dtype.itemsize >= narrow(edges + 1)().itemsize for dtype in held)
+    assert held, "edges are dealt out by number"
+    assert result.perm is not None
+    wide = [array.dtype == np.int64 for array in (result.indices, result.perm)]
+    assert wide == [nodes > end, edges + 1 > end]
 
 
 @pytest.mark.parametrize("num_src", [pytest.param(1 << 31, marks=pytest.mark.slow), (1 << 31) - 5])
