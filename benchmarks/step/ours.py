@@ -98,7 +98,9 @@ def inference(spec: dict[str, Any], data: Data | HeteroData) -> Work:
     model = model_of(spec, data).eval()
 
     def layer_by_layer() -> None:
-        pyg_direct.inference(model, data, num_workers=spec["threads"])
+        pyg_direct.inference(
+            model, data, num_workers=spec["threads"], memory_bytes=spec["memory_bytes"]
+        )
 
     @torch.no_grad()
     def whole() -> None:

@@ -5,16 +5,17 @@ It imports nothing but the standard library, as the interpreter of another libra
 
 from __future__ import annotations
 
-import contextlib
 import json
 import resource
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-SELF = Path("/proc/self")
+STATUS = Path("/proc/self/status")
+SAMPLE_SECONDS = 0.005
 
 
 def take_turns(work: Callable[[], dict[str, float] | None], warm_up: int) -> None:
@@ -24,21 +25,37 @@ def take_turns(work: Callable[[], dict[str, float] | None], warm_up: int) -> Non
         work: one unit of work; its own figures are added to the answer.
         warm_up: how many calls come first, which are not counted.
     """
-    with contextlib.suppress(OSError):  # where that is not allowed, the peak is that of all time
-        (SELF / "clear_refs").write_text("5")
-    before = memory("VmRSS")
-    for _ in range(warm_up):
-        work()
+    taken = taken_bytes(work, warm_up)
     print("ready", flush=True)
     for _ in sys.stdin:
-        found = measured(work)
-        print(json.dumps({**found, "taken_bytes": memory("VmHWM") - before}), flush=True)
+        print(json.dumps({**measured(work), "taken_bytes": taken}), flush=True)
 
 
-def memory(name: str) -> int:
-    """Return bytes of this process that lie in memory: now ("VmRSS"), or at most ("VmHWM")."""
-    lines = (SELF / "status").read_text().splitlines()
-    (found,) = [line.split()[1] for line in lines if line.startswith(f"{name}:")]
+def taken_bytes(work: Callable[[], dict[str, float] | None], calls: int) -> int:
+    """Return how much anonymous memory the process had in some calls above what it had before.
+
+    Files that are mapped into memory do not count: the system takes their pages back where it needs
+    the memory.
+    """
+    ended, samples = threading.Event(), [anonymous_bytes()]
+
+    def sample() -> None:
+        while not ended.wait(SAMPLE_SECONDS):
+            samples.append(anonymous_bytes())
+
+    sampler = threading.Thread(target=sample)
+    sampler.start()
+    for _ in range(calls):
+        work()
+    ended.set()
+    sampler.join()
+    return max(samples) - samples[0]
+
+
+def anonymous_bytes() -> int:
+    """Return bytes of this process that lie in memory and belong to no file."""
+    lines = STATUS.read_text().splitlines()
+    (found,) = [line.split()[1] for line in lines if line.startswith("RssAnon:")]
     return 1024 * int(found)
 
 
