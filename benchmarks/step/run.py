@@ -170,8 +170,8 @@ def sections(found: dict[str, Any]) -> list[str]:
         "Medians of interleaved rounds, each contestant in a process of its own. *Kept*: memory "
         "that is freed stays with the process, by `pyg_direct.keep_memory()`, for DGL by glibc's "
         "environment variables. CPU time of the process, with what the system does for it; page "
-        "faults of a turn; the peak is that of the whole process, with the graph; taken is the "
-        "most anonymous memory that the first turns had above what there was before. Training is "
+        "faults of a turn; the peak is that of the whole process, with the graph; anonymous is the "
+        "most memory of no file that the first turns had above what there was before. Training is "
         "a step with loading, of an accelerated model for pyg_direct; inference computes all "
         "nodes, DGL and PyG on the whole graph at once.",
     ]
@@ -180,13 +180,13 @@ def sections(found: dict[str, Any]) -> list[str]:
     for case in found["cases"]:
         lines += ["", f"## {case['case']}, {case['threads']} threads, {case['rounds']} rounds", ""]
         head = ["", "CPU ms", "wall ms", "of it loading", "system ms", "page faults"]
-        head += ["peak MB", "taken MB"]
+        head += ["peak MB", "anonymous MB"]
         rows = []
         for who, row in case["rows"].items():
             loading = row.get("loading_cpu_ms")
             cells = [row["cpu_ms"], row["wall_ms"], loading, row["system_ms"], row["faults"]]
             texts = ["" if cell is None else result.number(cell) for cell in cells]
-            for name in ("peak_bytes", "taken_bytes"):
+            for name in ("peak_bytes", "anonymous_bytes"):
                 texts.append(result.number(row[name] / 1e6) if name in row else "")
             rows.append([who, *texts])
         lines += [*result.table(head, rows), *ratios(case["rows"])]

@@ -25,13 +25,13 @@ def take_turns(work: Callable[[], dict[str, float] | None], warm_up: int) -> Non
         work: one unit of work; its own figures are added to the answer.
         warm_up: how many calls come first, which are not counted.
     """
-    taken = taken_bytes(work, warm_up)
+    taken = most_anonymous_bytes(work, warm_up)
     print("ready", flush=True)
     for _ in sys.stdin:
-        print(json.dumps({**measured(work), "taken_bytes": taken}), flush=True)
+        print(json.dumps({**measured(work), "anonymous_bytes": taken}), flush=True)
 
 
-def taken_bytes(work: Callable[[], dict[str, float] | None], calls: int) -> int:
+def most_anonymous_bytes(work: Callable[[], dict[str, float] | None], calls: int) -> int:
     """Return how much anonymous memory the process had in some calls above what it had before.
 
     Files that are mapped into memory do not count: the system takes their pages back where it needs
