@@ -322,3 +322,9 @@ def test_copy_sorted(row: list[int], col: list[int], expected: tuple[int, int]) 
     assert kernels.copy_sorted(row_, col_, 2, 2, indices) == expected
     done = len(row) if expected[0] == kernels.OK else expected[1]
     assert indices[:done].tolist() == row[:done]
+
+
+def test_destinations_behind_the_last_list_have_empty_ones() -> None:
+    given = sorting.Compressed(np.array([0, 1, 3]), np.array([1, 0, 2]), None)
+    indptr, indices, perm = sorting.pad_and_check(given, (3, 4), "data.adj_t")
+    assert (indptr.tolist(), indices.tolist(), perm) == ([0, 1, 3, 3, 3], [1, 0, 2], None)
