@@ -25,7 +25,6 @@ from torch_geometric.nn import (
     MeanSubtractionNorm,
     PairNorm,
     SAGEConv,
-    Sequential,
     TransformerConv,
 )
 from torch_geometric.transforms import ToUndirected
@@ -35,29 +34,30 @@ from pyg_direct import NeighborLoader, accelerate
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="forks ranks")
 
 SEEDS = 4  # of each rank
-EDGES, WITH_ATTR = "x, edge_index", "x, edge_index, edge_attr"
+
+
+class TwoLayers(nn.Module):
+    """Two layers that read attributes of edges."""
+
+    def __init__(self, first: nn.Module, second: nn.Module) -> None:
+        super().__init__()
+        self.first, self.second = first, second
+
+    def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor) -> Tensor:
+        return self.second(self.first(x, edge_index, edge_attr).relu(), edge_index, edge_attr)
 
 
 def transformer() -> nn.Module:
-    return Sequential(
-        WITH_ATTR,
-        [
-            (TransformerConv(WIDTH, 8, heads=2, edge_dim=EDGE_WIDTH), f"{WITH_ATTR} -> x"),
-            nn.ReLU(),
-            (TransformerConv(16, OUT, edge_dim=EDGE_WIDTH, beta=True), f"{WITH_ATTR} -> x"),
-        ],
+    return TwoLayers(
+        TransformerConv(WIDTH, 8, heads=2, edge_dim=EDGE_WIDTH),
+        TransformerConv(16, OUT, edge_dim=EDGE_WIDTH, beta=True),
     )
 
 
 def gen() -> nn.Module:
     """Return layers with batch normalisation inside."""
-    return Sequential(
-        WITH_ATTR,
-        [
-            (GENConv(WIDTH, 16, learn_t=True, edge_dim=EDGE_WIDTH), f"{WITH_ATTR} -> x"),
-            nn.ReLU(),
-            (GENConv(16, OUT, edge_dim=EDGE_WIDTH), f"{WITH_ATTR} -> x"),
-        ],
+    return TwoLayers(
+        GENConv(WIDTH, 16, learn_t=True, edge_dim=EDGE_WIDTH), GENConv(16, OUT, edge_dim=EDGE_WIDTH)
     )
 
 
@@ -75,7 +75,11 @@ class TwoHeads(nn.Module):
 
 
 MODELS: dict[str, tuple[Any, tuple[str, ...]]] = {
-    **{n: v for n, v in HOMOGENEOUS.items() if n not in ("relations", "residual", "sage-jk-lstm")},
+    **{
+        n: v
+        for n, v in HOMOGENEOUS.items()
+        if n not in ("relations", "residual", "sage-jk-lstm", "sequential")
+    },
     **{n: (make, ()) for n, make in HETEROGENEOUS.items() if n != "hgt"},
     "transformer": (transformer, ("edge_attr",)),
     "gen": (gen, ("edge_attr",)),
@@ -120,7 +124,8 @@ def loss_of(out: Any, count: int) -> Tensor:
 
 def step(model: nn.Module, run: nn.Module, batch: Any, extra: Any, count: int) -> Any:
     """Return outputs, gradients and buffers of a step."""
-    out = run(*arguments(batch, extra).values())
+    given = arguments(batch, extra)
+    out = run(*given.values()) if "x_dict" in given else run(**given)
     out = out["paper"] if isinstance(out, dict) else out
     loss_of(out, count).backward()
     grads = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
