@@ -232,6 +232,8 @@ def _mm(run: Any, known: Any, args: Any, kwargs: Any) -> Any:
         found = made.inputs[0].times(b.node)
         if found is not None:
             return found
+    if a.node.support is None and b.node.support is None:
+        return known.func(run.all_rows(a.node), run.all_rows(b.node))
     part = _fewer(a.node, b.node)
     return known.func(compute_rows(a.node, part), compute_rows(b.node, part))
 
@@ -295,11 +297,26 @@ def _norm(run: Any, known: Any, args: Any, kwargs: Any) -> Any:
     return made, made.mean, made.scale
 
 
+def _norm_of_evaluation_backward(run: Any, known: Any, args: Any) -> Any:
+    """Take the rows of which the gradient is not zero; statistics are constant."""
+    grad, x = args[:2]
+    part = _fewer(grad.node)
+    apart = _has_rows(grad, 0) and _has_rows(x, 0) and grad.node.support is not None
+    if not apart or part.order is not None:
+        return None
+    pair = compute_rows(grad.node, part), compute_rows(x.node, part)
+    found = known.func(*pair, *args[2:])
+    first = None if found[0] is None else Leaf(found[0], 0, grad.node.num_rows)
+    return (first, *found[1:])
+
+
 def _norm_backward(run: Any, known: Any, args: Any, kwargs: Any) -> Any:
     grad, x, save_mean = args[0], args[1], args[5]
     made = run.norms.get(save_mean.data_ptr()) if isinstance(save_mean, Tensor) else None
-    if made is None or not isinstance(grad, TableTensor) or not isinstance(x, TableTensor):
+    if not isinstance(grad, TableTensor) or not isinstance(x, TableTensor):
         return None
+    if made is None:
+        return None if args[7] else _norm_of_evaluation_backward(run, known, args)
     rows = made.normalised
     pair = compute_rows(_value(grad), rows), compute_rows(_value(x), rows)
     found = made.gradients(known.func, *pair, args[2:])

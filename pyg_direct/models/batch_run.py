@@ -87,6 +87,10 @@ class BatchRun:
             return enter(x, self)
         return self.wrap(Leaf(x.detach(), 0))
 
+    def all_rows(self, node: Value) -> Tensor:
+        """Return all rows of a value; not to be written to."""
+        return cast(Tensor, compute_rows(node, Rows(node.num_rows)))
+
     def rows_of(self, table: BatchTensor, rows: int) -> Tensor:
         """Return the first rows; not to be written to."""
         if table.plain is not None:
@@ -99,7 +103,7 @@ class BatchRun:
         """Return all rows; not to be written to."""
         if table.plain is not None:
             return table.plain
-        return cast(Tensor, compute_rows(table.node, Rows(table.node.num_rows)))
+        return self.all_rows(table.node)
 
     def kept(self, tensor: Tensor) -> Tensor:
         """Return a plain tensor that will have its numbers when they are read."""

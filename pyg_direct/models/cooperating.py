@@ -125,6 +125,15 @@ class CooperativeRun(BatchRun):
         with telling(self.channel):
             return super().call(func, args, kwargs)
 
+    def all_rows(self, node: Value) -> Tensor:
+        """Return all rows of a value; not to be written to.
+
+        Where a backward asks for them, a rank may have computed all that it has, and others not. So
+        they are computed again on all ranks, which then take part in the same exchanges.
+        """
+        again = not self.is_in_forward and node.support is None
+        return cast(Tensor, compute_rows(node, Rows(node.num_rows), again))
+
     def type_of(self, num_rows: int) -> Any:
         """Return (node type,) of which there are as many rows; () if there is none."""
         found = [t for t, blocks in self._blocks.items() if blocks.num_rows == num_rows]

@@ -237,16 +237,22 @@ def union(first: Rows | None, second: Rows | None, num_rows: int) -> Rows | None
     return Rows(num_rows)
 
 
-def compute_rows(value: Value, rows: Rows) -> Any:
-    """Return some rows of a value; those that it is made of are computed once, for all who ask."""
+def compute_rows(value: Value, rows: Rows, again: bool = False) -> Any:
+    """Return some rows of a value; those that it is made of are computed once, for all who ask.
+
+    Args:
+        value: whose rows they are.
+        rows: which.
+        again: compute what was computed before, too.
+    """
     box = value.box()  # holds them until they are returned
-    if not value.covers(rows):
-        _compute(value, rows)
+    if not value.covers(rows) or (again and value.inputs):
+        _compute(value, rows, again)
     box.shared = True  # by whoever asks
     return value.at(rows)
 
 
-def _compute(value: Value, rows: Rows) -> None:
+def _compute(value: Value, rows: Rows, again: bool) -> None:
     needs, heap = {value: value.wanted(rows)}, [(-value.serial, value)]
     found = []
     while heap:  # from those made last; so all who ask are known before one is asked
@@ -261,7 +267,7 @@ def _compute(value: Value, rows: Rows) -> None:
         for source, part in one.sources(wanted):
             if source in needs:
                 needs[source] = source.wanted(union(needs[source], part, source.num_rows) or part)
-            elif not source.covers(part):
+            elif not source.covers(part) or (again and source.inputs):
                 needs[source] = source.wanted(part)
                 heapq.heappush(heap, (-source.serial, source))
     with torch.no_grad(), WithoutFunctionModes():  # what is called is not the forward's

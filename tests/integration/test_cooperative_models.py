@@ -74,12 +74,14 @@ class TwoHeads(nn.Module):
         return self.near(x), self.head(x, edge_index)
 
 
+LEFT_OUT = (
+    "relations",  # is refused
+    "residual",  # drops out whatever it is told
+    "sage-jk-lstm",  # runs on all rows with float32
+    "sequential",  # writes its forward to a file, the same one for several ranks
+)
 MODELS: dict[str, tuple[Any, tuple[str, ...]]] = {
-    **{
-        n: v
-        for n, v in HOMOGENEOUS.items()
-        if n not in ("relations", "residual", "sage-jk-lstm", "sequential")
-    },
+    **{n: v for n, v in HOMOGENEOUS.items() if n not in LEFT_OUT},
     **{n: (make, ()) for n, make in HETEROGENEOUS.items() if n != "hgt"},
     "transformer": (transformer, ("edge_attr",)),
     "gen": (gen, ("edge_attr",)),
