@@ -155,14 +155,14 @@ FAULTS = [
         PYG,
         "saved = None if backward else compressed_graph(data, time_attr, weight_attr)",
         "saved = compressed_graph(data, time_attr, weight_attr)",
-        FILES,
+        "tests/unit/graph/test_from_pyg.py",
     ),
     Fault(
         "adj_t is taken before adj",
         PYG,
         'for key in ("adj", "adj_t"):  # PyG\'s order of preference',
         'for key in ("adj_t", "adj"):',
-        "tests/unit/batch/test_sparse.py",
+        "tests/unit/graph/test_from_pyg.py",
     ),
     Fault(
         "a graph opened without times is bound by those it was saved with",
