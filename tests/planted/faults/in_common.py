@@ -9,16 +9,40 @@ FINGERPRINT = "pyg_direct/core/fingerprint.py"
 ROWS = "pyg_direct/ranks/rows.py"
 OWNERS = "pyg_direct/ranks/owners.py"
 SHARED_ROWS = "pyg_direct/loading/shared_rows.py"
+COMMON_ROWS = "pyg_direct/models/common_rows.py"
+FILLER = "pyg_direct/models/filler.py"
 
 OF_MAPPED = "tests/unit/core/test_mapped_files.py"
 OF_FINGERPRINT = "tests/unit/core/test_fingerprint.py"
 OF_ROWS = "tests/unit/ranks/test_rows.py"
 OF_OWNERS = "tests/unit/ranks/test_owners.py"
 OF_SHARED_ROWS = "tests/unit/loading/test_shared_rows.py"
+OF_COMMON_ROWS = "tests/unit/models/test_common_rows.py"
 SHARED = "tests/integration/test_shared_rows.py"
 SAME = f"{SHARED}::test_batches_are_those_of_ranks_that_load_alone"
 
 FAULTS = [
+    Fault(
+        "own rows of later hops are not computed where they need no rows of others",
+        COMMON_ROWS,
+        "return bisect_right(self.others, self.others[first]) - 1",
+        "return first",
+        OF_COMMON_ROWS,
+    ),
+    Fault(
+        "messages that read own rows only are taken for those of the hop before",
+        COMMON_ROWS,
+        "return bisect_left(self.own, end)",
+        "return max(0, bisect_left(self.own, end) - 1)",
+        OF_COMMON_ROWS,
+    ),
+    Fault(
+        "two types of a common batch may have equally many rows",
+        FILLER,
+        "            while count + more in taken:\n",
+        "            while False:\n",
+        OF_COMMON_ROWS,
+    ),
     Fault(
         "a graph that was saved anew while it was open is refused",
         MAPPED,

@@ -1,0 +1,60 @@
+"""Where the rows of a common batch lie, and what is added to types of which a rank has few."""
+
+import pytest
+import torch
+
+from pyg_direct.batch.edges import HopEnds, SampledEdges
+from pyg_direct.core.cooperation import Cooperation, NodesInCommon, RowsBetween, SeedOutputs
+from pyg_direct.models.common_rows import RowBlocks
+from pyg_direct.models.filler import FEW_EDGES, Filler
+
+NOBODY = RowsBetween([], [])
+
+
+def nodes(seeds: int, own: list[int], others: list[int]) -> NodesInCommon:
+    return NodesInCommon(seeds, own, others, NOBODY, NOBODY)
+
+
+@pytest.mark.parametrize(
+    ("end", "hop"),
+    [(0, 0), (3, 0), (4, 1), (6, 1), (7, 1), (8, 1), (9, 2), (10, 2)],
+)
+def test_rows_tell_the_hop_of_the_messages_that_read_them(end: int, hop: int) -> None:
+    blocks = RowBlocks(nodes(2, [1, 3, 0], [0, 2, 1]), 4)
+    assert (blocks.own, blocks.others, blocks.num_rows) == ([3, 6, 6], [6, 8, 9], 13)
+    assert blocks.hop(end) == hop
+
+
+def test_of_hops_that_need_no_other_rows_it_is_the_last() -> None:
+    blocks = RowBlocks(nodes(2, [1, 3, 2], [0, 2, 0]), 0)
+    assert blocks.hop(10) == 2  # own rows of the second hop may be read, too
+
+
+def made(size: int, edges: list[list[int]], counts: tuple[int, int]) -> Filler:
+    """Return what a rank adds to authors and papers, with edges from the former to the latter."""
+    authors, papers = counts
+    plan = {"author": nodes(0, [0, authors], [0, 0]), "paper": nodes(1, [papers - 1, 0], [0, 0])}
+    common = Cooperation(0, size, 0, None, 1.0, plan, "paper", SeedOutputs([], []))
+    hops = HopEnds((0, authors), (1, papers), (len(edges[0]),), common=common)
+    sampled = SampledEdges(torch.tensor(edges).reshape(2, -1), hops)
+    return Filler([(("author", "writes", "paper"), sampled)], common)
+
+
+def test_a_type_of_few_edges_gets_more_between_rows_behind_all_others() -> None:
+    filler = made(2, [[0], [1]], (2, 2))
+    (_, sampled), *_ = filler.edges
+    authors, papers = 2 + filler.nodes["author"], 2 + filler.nodes["paper"]
+    assert authors != papers  # by which the types are told apart
+    assert min(filler.nodes.values()) >= 2
+    assert sampled.as_tensor().tolist() == [[0, 3, 3], [1, 2, 2]]
+    assert sampled.sparse_size() == (authors, papers)
+    assert filler.num_edges == {3: 1}
+    x = filler.of({"author": torch.ones(2, 3), "paper": torch.ones(2, 3)})
+    assert [len(rows) for rows in x.values()] == [authors, papers]
+    assert float(x["author"].sum()) == 6.0
+
+
+def test_nothing_is_added_to_many_edges_or_for_one_rank() -> None:
+    many = [list(range(FEW_EDGES)), [20] * FEW_EDGES]
+    for filler in (made(2, many, (FEW_EDGES, 21)), made(1, [[0], [1]], (1, 2))):
+        assert set(filler.nodes.values()) == {0}
