@@ -192,7 +192,7 @@ FAULTS = [
         COMPRESSED,
         "and all(_is_relation(store, graph, r) for r, store in enumerate(stores))",
         "and _is_relation(stores[0], graph, 0)",
-        FILES,
+        "tests/unit/graph/test_compressed.py",
     ),
     Fault(
         "a saved graph of more nodes is sampled as it was",

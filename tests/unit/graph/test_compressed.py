@@ -38,7 +38,7 @@ def add_matrix(data: Any) -> None:
 CHANGES: dict[str, Callable[[Any], Any]] = {
     "edges change places": swap,
     "a matrix comes before edge_index": add_matrix,
-    "other edges": lambda data: setattr(data[X], "edge_index", data[X].edge_index.clone()),
+    "other edges": lambda data: setattr(data[Y], "edge_index", data[Y].edge_index.clone()),
     "another number of nodes": lambda data: setattr(data["a"], "num_nodes", 5),
     "a time is written": lambda data: data["a"].time.add_(1),
     "a weight is written": lambda data: data[Y].weight.mul_(2),
