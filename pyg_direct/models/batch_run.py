@@ -327,12 +327,9 @@ class BatchRun:
         node, func, name = target.node, known.func, known.name
         if name[:-1] in SCATTERS:
             found = scatter(self, name[:-1], bound(func, args, kwargs))
-        elif name in ("zero_", "fill_") and not isinstance(args[-1], Tensor):
-            return Fill(
-                node.shape, node.dtype, self.device, node.dim, args[1] if name == "fill_" else 0
-            )
-        elif name in ("zero_",):
-            return Fill(node.shape, node.dtype, self.device, node.dim, 0)
+        elif name == "zero_" or (name == "fill_" and not isinstance(args[1], Tensor)):
+            value = args[1] if name == "fill_" else 0
+            return Fill(node.shape, node.dtype, self.device, node.dim, value)
         elif name in DRAWS:
             return self._drawn(func, node, args[1:], kwargs)
         elif name == "copy_":
