@@ -418,3 +418,9 @@ def test_seeds_beyond_the_number_of_nodes(case: tuple[torch.Tensor, int]) -> Non
     out = run(workspace(data, [-1, -1]), seeds)
     assert out.node[0].tolist() == expected.n_id
     assert out.edge_index[0].tolist() == [expected.row, expected.col]
+
+
+def test_an_id_out_of_range_is_told_with_the_rows_of_its_table() -> None:
+    tables = [Table(torch.zeros(9, 2)), Table(torch.zeros(4, 2))]
+    with pytest.raises(IndexError, match="row 5 of a tensor with 4 rows"):
+        CpuBackend().gather(tables, torch.tensor([1, 5]))

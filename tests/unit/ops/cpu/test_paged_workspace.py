@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from torch_geometric.data import Data
+from torch_geometric.data import Data, HeteroData
 
 import pyg_direct
 from pyg_direct import NeighborLoader
@@ -111,3 +111,28 @@ def test_a_missing_page_is_read_alone_where_memory_is_too_small(
     expected = 2 * [array.data_ptr() for array in arrays]
     assert [address for address in asked if address in expected] == (expected if room == 0 else [])
     assert not any(map(reads_alone, arrays))
+
+
+def test_the_lists_of_each_relation_are_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(file_pages, "MIN_TABLE_BYTES", 1)
+    data = HeteroData()
+    data["a"].num_nodes = data["b"].num_nodes = 40
+    for source in ("a", "b"):
+        data[source, "to", "b"].edge_index = torch.randint(40, (2, 300))
+    pyg_direct.save(data, tmp_path / "graph")
+    opened: Any = pyg_direct.open(tmp_path / "graph")
+    csc = opened.edge_stores[0].edge_index.graph.csc
+    address, asked = torch.from_numpy(csc.indptr).data_ptr(), []
+
+    def request(self: FilePages, table: Tensor, index: Any) -> None:
+        if table.data_ptr() == address:
+            asked.append(index.tolist())
+
+    monkeypatch.setattr(backend, "usable_bytes", lambda: 1000)
+    monkeypatch.setattr(FilePages, "request", request)
+    seeds = torch.tensor([7, 3, 11])
+    next(iter(NeighborLoader(opened, [2], ("b", seeds), batch_size=3, device="cpu")))
+    expected = [base + seed for base in csc.indptr_base.tolist()[:2] for seed in seeds.tolist()]
+    assert asked == [expected]
