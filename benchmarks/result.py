@@ -73,6 +73,7 @@ COMMANDS = {
         Command("shared_rows", "benchmarks.shared_rows", "rows that ranks load in common"),
         Command("cooperative", "benchmarks.cooperative", "batches that ranks make together"),
         Command("row_order", "benchmarks.row_order", "rows in files by expected visits"),
+        Command("look_ahead", "benchmarks.look_ahead", "pages of files asked for ahead"),
         Command(
             "parts_accuracy", "benchmarks.parts_accuracy", "accuracy with seeds of one part a batch"
         ),

@@ -51,11 +51,12 @@ def make_graphs(folder: Path, nodes: int) -> None:
         pyg_direct.save(data, folder / name, row_order=order)
 
 
-def loader_of(data: Any) -> pyg_direct.NeighborLoader:
+def loader_of(data: Any, num_workers: int = 0) -> pyg_direct.NeighborLoader:
     """Return the loader that is measured."""
     seeds = torch.randperm(data.num_nodes, generator=torch.Generator().manual_seed(1))
     seeds = seeds[: max(BATCH_SIZE, data.num_nodes // SEED_SHARE)]
-    return pyg_direct.NeighborLoader(data, FAN_OUT, seeds, batch_size=BATCH_SIZE, seed=0)
+    options = {"batch_size": BATCH_SIZE, "seed": 0, "num_workers": num_workers}
+    return pyg_direct.NeighborLoader(data, FAN_OUT, seeds, **options)
 
 
 def run_child(spec: dict[str, Any]) -> None:
@@ -87,14 +88,19 @@ def field(path: str, name: str) -> int:
     return int(next(line for line in lines if line.startswith(f"{name}:")).split()[1])
 
 
-def call(spec: dict[str, Any], quick: bool, limit_bytes: int | None) -> tuple[Any, str]:
+def call(
+    spec: dict[str, Any],
+    quick: bool,
+    limit_bytes: int | None,
+    module: str = "benchmarks.row_order",
+) -> tuple[Any, str]:
     """Run a child in a group of this size, or in none; return what it found, and how."""
     for path in Path(spec["path"]).iterdir():
         if limit_bytes is None:
             path.read_bytes()  # so that all of it is in memory
         else:
             forget(path)
-    command = [*child.PYTHON, "-m", "benchmarks.row_order", "--child", json.dumps(spec)]
+    command = [*child.PYTHON, "-m", module, "--child", json.dumps(spec)]
     with contextlib.nullcontext() if limit_bytes is None else limited(limit_bytes) as limit:
         done = child.run(command, quick, enter=None if limit is None else limit.enter)
     return json.loads(done.output.splitlines()[-1]), "" if limit is None else limit.how
