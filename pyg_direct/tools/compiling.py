@@ -8,9 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from ..files.generate import PowerLaw, generate
+from ..ops.host.in_common import RankNodes
 
 NODES, EDGES = 2_000, 70_000  # so many edges that kernels sort them
 TYPES, EDGES_OF_TYPE = ("a", "b"), 3_000
@@ -61,6 +63,7 @@ def compile_kernels() -> None:
             next(iter(loader))
         _run_models(package)
         _use_files(package)
+    _number_nodes_of_ranks()
 
 
 def _graph() -> Any:
@@ -154,3 +157,16 @@ def _use_files(package: Any) -> None:
                 )
                 for _ in loader:  # keys of later batches are made in another way
                     pass
+
+
+def _number_nodes_of_ranks() -> None:
+    """Number the nodes of a batch that two ranks make together: one process has no such loader."""
+    sources, int64 = np.array([1, 2], np.int32), np.int64
+    nodes = RankNodes(np.array([0, 0, 1, 0], np.int16), 0)
+    nodes.begin(np.zeros(1, int64))
+    nodes.begin_hop(len(sources))
+    nodes.find(sources, np.array([2], np.int32), np.zeros(1, int64), 2, 0)
+    nodes.asked_of(2)
+    nodes.merge(np.array([3], np.int32), np.zeros(1, int64))
+    nodes.number(in_order=True)
+    nodes.write_rows(sources, 0, 2, np.empty(len(sources), int64))
