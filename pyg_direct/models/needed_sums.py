@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..core.private_torch import in_backward
 from ..ops.attention import can_sum_by_heads, dot_by_heads, sum_by_heads
-from ..ops.products import aggregate, can_reduce, can_reduce_lists, reduce_lists
+from ..ops.products import OF_SCATTER, aggregate, can_reduce, can_reduce_lists, reduce_lists
 from .message_lists import Lists, MessageOrder
 from .needed import Fill, Leaf, Rows, Value, compute_rows, filled_up, union
 from .needed_rows import Take, to_rows
@@ -17,7 +17,6 @@ from .step_calls import Operation
 
 aten = torch.ops.aten
 COST_OF_SUM = 8  # of an element that is summed up, in products of a dense matrix
-EXTREMES = {"sum": "sum", "amax": "max", "amin": "min"}
 NOT_CUT = (
     "accelerate(reuse=) needs a model that reads rows of layer 1 by the sources of edges alone, of "
     "nodes whose edges the hops before the last have found. This one reads others: it has more "
@@ -92,14 +91,14 @@ class Scatter(Value):
         if source.support is not None and source.order is None:
             return None
         fits = self.reduce == "sum" or (weight is None and source.support is None)
-        fits = fits and can_reduce(EXTREMES[self.reduce], self.device)
+        fits = fits and can_reduce(OF_SCATTER[self.reduce], self.device)
         return (source, weight) if fits else None
 
     @property
     def _from_zero(self) -> bool:
         """Whether it reduces as `aggregate` does: rows without messages are 0."""
         zero = isinstance(self.base, Fill) and self.base.value == 0 and self.dim == 0
-        known = self.reduce in EXTREMES and (self.reduce == "sum") == self.include
+        known = self.reduce in OF_SCATTER and (self.reduce == "sum") == self.include
         return zero and known and self.dtype in (torch.float32, torch.float64)
 
     @property
@@ -185,7 +184,7 @@ class Scatter(Value):
             return counts if number == 1 else counts.mul_(number)
         part = self.messages.at(messages)
         if self._from_zero and messages == to_rows(self.order, rows.count):
-            indptr, kind = self.order.indptr[: rows.count + 1], EXTREMES[self.reduce]
+            indptr, kind = self.order.indptr[: rows.count + 1], OF_SCATTER[self.reduce]
             if can_reduce_lists(part, self.dtype):
                 return reduce_lists(indptr, part, kind)
         index, bound = self.lists.part(self.order.index, messages)
@@ -211,7 +210,7 @@ class Scatter(Value):
             matrix = self.lists.matrix(self.order, take.index, rows.count, messages)
             source = take.source if self.late is None else self.late[0]
             part = source.at(Rows(matrix.num_sources))
-            summed = aggregate(matrix, part, values, EXTREMES[self.reduce])
+            summed = aggregate(matrix, part, values, OF_SCATTER[self.reduce])
             if self.late is None:
                 return summed
             self.lists.late.append((self.order, take.index, _memory(weight), self.late[0], summed))

@@ -11,6 +11,7 @@ from torch import Tensor
 from ..core.lazy_tensor import RowTensor
 from ..ops.attention import can_sum_by_heads, sum_by_heads
 from ..ops.products import (
+    OF_SCATTER,
     Adjacency,
     aggregate,
     can_aggregate,
@@ -97,7 +98,7 @@ class ScatterNode(Node):
         base = self.inputs[0]
         zero = isinstance(base, FillNode) and base.value == 0 and base.dim == 0
         fits = zero and (self.reduce == "sum") == self.include
-        return {"sum": "sum", "amax": "max", "amin": "min"}.get(self.reduce) if fits else None
+        return OF_SCATTER.get(self.reduce) if fits else None
 
     def _sum_by_heads(
         self, table: Tensor, index: Tensor, weight: Node
@@ -127,20 +128,20 @@ class ScatterNode(Node):
         degree = self.order.indptr[rows.first : rows.last + 1].diff().to(rows.backend.device)
         if self._counts():
             return degree.to(self.meta.dtype)
-        shape = [1] * self.meta.dim()
-        shape[self.dim] = -1
-        out = base.read(rows).clone()
-        if not self.include:
-            out = torch.where(degree.view(shape) > 0, _neutral(self.reduce, out.dtype), out)
         begin, end = self.order.span(rows.first, rows.last)
         step = max(1, HUB_BYTES // max(1, sum(n.row_bytes for n in cone(source))))
         kind = self._kind()
         if kind is not None and 0 < end - begin <= step:
             part = source.read(rows.messages(self.order, begin, end))
-            if can_reduce_lists(part, out.dtype):
+            if can_reduce_lists(part, self.meta.dtype):
                 return reduce_lists(
                     self.order.indptr[rows.first : rows.last + 1] - begin, part, kind
                 )
+        shape = [1] * self.meta.dim()
+        shape[self.dim] = -1
+        out = base.read(rows).clone()
+        if not self.include:
+            out = torch.where(degree.view(shape) > 0, _neutral(self.reduce, out.dtype), out)
         for a in range(begin, end, step):
             b = min(a + step, end)
             part = source.read(rows.messages(self.order, a, b))

@@ -20,6 +20,8 @@ from ..kernels import aggregate as kernels
 MIN_BYTES_PER_THREAD = 1 << 18  # of rows that are read
 NO_WEIGHT = np.empty(0, np.float32)
 REDUCTIONS = {"sum": "sum", "add": "sum", "mean": "mean", "max": "max", "min": "min"}
+# What `torch.scatter_reduce` calls those that `aggregate` does in the same way.
+OF_SCATTER = {"sum": "sum", "amax": "max", "amin": "min"}
 
 
 class Adjacency:

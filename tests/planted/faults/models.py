@@ -155,8 +155,8 @@ FAULTS: list[Fault] = [
     Fault(
         "extremes are taken with the rows that they are to replace",
         SUMS,
-        'known = self.reduce in EXTREMES and (self.reduce == "sum") == self.include',
-        "known = self.reduce in EXTREMES",
+        'known = self.reduce in OF_SCATTER and (self.reduce == "sum") == self.include',
+        "known = self.reduce in OF_SCATTER",
         VALUES,
     ),
     Fault(
