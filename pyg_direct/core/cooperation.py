@@ -79,6 +79,7 @@ class Cooperation:
         nodes: by node type; of a homogeneous graph, by None.
         input_type: type of the seeds.
         outputs: where the seeds' rows are computed.
+        channel: of the loader that made the batch, over that group, which counts what is exchanged.
     """
 
     rank: int
@@ -89,10 +90,11 @@ class Cooperation:
     nodes: Mapping[Any, NodesInCommon]
     input_type: Any
     outputs: SeedOutputs
+    channel: Any = None
 
     def __repr__(self) -> str:
         return f"Cooperation(rank={self.rank}, size={self.size}, step={self.step})"
 
     def __reduce__(self) -> Any:
-        without = replace(self, group=None)
+        without = replace(self, group=None, channel=None)
         return Cooperation, tuple(vars(without).values())

@@ -267,10 +267,12 @@ class _Batch:
         outputs = SeedOutputs(*([torch.from_numpy(a) for a in lists] for lists in self._outputs))
         rank, size, step = self._channel.rank, self._channel.size, self._key.step
 
-        def describe(kinds: Sequence[Any], group: Any, timeout_seconds: float) -> Cooperation:
+        def describe(kinds: Sequence[Any], loop: Channel) -> Cooperation:
             nodes = dict(zip(kinds, described, strict=True))
-            input_type = kinds[self._type]
-            return Cooperation(rank, size, step, group, timeout_seconds, nodes, input_type, outputs)
+            return Cooperation(
+                rank, size, step, loop.group, loop.timeout_seconds, nodes, kinds[self._type],
+                outputs, loop,
+            )  # fmt: skip
 
         return graph, describe
 

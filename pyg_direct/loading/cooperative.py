@@ -115,8 +115,7 @@ class CooperativeBatches(RowsInCommon):
         self._keep(graph.node, rows)
         metadata = inputs.input_id, inputs.time
         sampled = of_graph(graph, types, self._sampler.edge_types, metadata)
-        assert self.channel is not None  # an epoch has begun
-        sampled.cooperation = describe(types, self.loop_group, self.channel.timeout_seconds)
+        sampled.cooperation = describe(types, self.loop_channel)
         return sampled
 
 

@@ -8,7 +8,6 @@ the ranks run the same model, and agree in each exchange on how many hops are re
 from __future__ import annotations
 
 import contextlib
-import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, cast
 
@@ -67,20 +66,14 @@ def check_not_lazy(is_lazy: bool) -> None:
         )
 
 
-_channels: weakref.WeakKeyDictionary[Any, Channel] = weakref.WeakKeyDictionary()
-
-
 def channel_of(common: Cooperation) -> Channel:
     """Return the channel of a batch's ranks, for the thread that computes."""
     if common.size > 1 and common.group is None:
         raise RuntimeError(
             "This batch of several ranks was copied from another process, so it cannot be computed."
         )
-    if common.group is None:
-        return Channel(None, common.timeout_seconds)
-    if common.group not in _channels:
-        _channels[common.group] = Channel(common.group, common.timeout_seconds)
-    return _channels[common.group]
+    channel: Channel | None = common.channel
+    return Channel(None, common.timeout_seconds) if channel is None else channel
 
 
 @contextlib.contextmanager

@@ -55,7 +55,7 @@ class BatchExchange:
         self._name = name
         self._rounds: Rounds | None = None
         self.channel: Channel | None = None
-        self.loop_group: Any = None  # for the threads that iterate loaders, if `_computes`
+        self.loop_channel: Channel | None = None  # of the thread that iterates, if `_computes`
         self._counted: RowTraffic | None = None
 
     def _maker(self, channel: Channel, sampler: Any, backend: Backend) -> Maker:
@@ -96,15 +96,17 @@ class BatchExchange:
         if self._rounds is not None:
             self._rounds.check()
             return
-        own = None
+        own = loop = None
         if group is not None and dist.get_world_size(group) > 1:
             self._check_world_size(dist.get_world_size(group))
             own = self._group_for(group, max(timeout_seconds, MEETING_SECONDS))
             if self._computes:
                 if group not in _for_loops:
                     _for_loops[group] = _new_group(group)
-                self.loop_group = _for_loops[group]
+                loop = _for_loops[group]
         channel = Channel(own, timeout_seconds or TIMEOUT_SECONDS)
+        if self._computes:
+            self.loop_channel = Channel(loop, channel.timeout_seconds)
         if own is not None:
             _channels.setdefault(group, []).append(channel)
         maker, error = None, None
@@ -175,7 +177,11 @@ class BatchExchange:
         """Return what was exchanged so far."""
         if self.channel is None or self._counted is None:
             return ExchangeTraffic()
-        return replace(self.channel.traffic(), **vars(self._counted))
+        found = replace(self.channel.traffic(), **vars(self._counted))
+        loop = self.loop_channel
+        if loop is None:
+            return found
+        return found.with_computing(loop.rank, loop.traffic(), loop.waited_seconds)
 
     def works_for(
         self, is_working: Callable[[], bool], is_stale: Callable[[int], bool], together: int

@@ -102,7 +102,7 @@ class Channel:
         self.abandoned = threading.Event()  # set where the process ends, whatever the others do
         self._last: Any = None  # the last collective
         self._collectives = self._idle_rounds = 0
-        self._waited_seconds = 0.0
+        self.waited_seconds = 0.0  # of this rank, blocked in collectives, but for idle rounds
         # By rank; of what they waited each tells in `open`.
         self._waits_us, self._sent, self._received, self._messages = np.zeros(
             (4, self.size), np.int64
@@ -129,7 +129,7 @@ class Channel:
         Raises:
             ExchangeError: a rank has failed, with its text.
         """
-        waited_us, before = int(1e6 * self._waited_seconds), self._waited_seconds
+        waited_us, before = int(1e6 * self.waited_seconds), self.waited_seconds
         status = FAILED if failure else word.status
         words = np.array([status, word.batches, word.offers, word.step, waited_us], np.int64)
         every = self._numbers(np.tile(words, (self.size, 1)))
@@ -139,7 +139,7 @@ class Channel:
             RankWord(s, count, offers == 1, step) for s, count, offers, step, _ in every.tolist()
         ]
         if not ranks_agree(said):
-            self._idle_rounds, self._waited_seconds = self._idle_rounds + 1, before
+            self._idle_rounds, self.waited_seconds = self._idle_rounds + 1, before
             self._collectives -= self.group is not None
         return said
 
@@ -265,7 +265,7 @@ class Channel:
         # interpreter ends, it would wait for the interpreter, which aborts the process.
         self._last = work, tensors
         self._collectives += 1
-        self._waited_seconds += perf_counter() - start
+        self.waited_seconds += perf_counter() - start
 
     def _wait(self, work: Any, deadline: float) -> None:
         """Wait for a collective, by polls, so that the thread can end.

@@ -34,6 +34,13 @@ class ExchangeTraffic:
     remote_rows: int = 0  # of these, whose rows other ranks have
     fetched_rows: int = 0  # that came: once for the batches that are made together
     loaded_rows: int = 0  # that this rank read of its tables, for its own batches and for others
+    # What models exchange that are accelerated over cooperative batches of the loader:
+    computing_collectives: int = 0
+    computing_sent_bytes: Sequence[int] = ()
+    computing_received_bytes: Sequence[int] = ()
+    computing_waiting_seconds: Sequence[float] = ()
+    """How long this rank was blocked in them, and 0 for the others, which do not tell; of all ranks
+    in ``stats(all_ranks=True)``."""
 
     @property
     def remote_row_share(self) -> float:
@@ -51,12 +58,20 @@ class ExchangeTraffic:
         frontiers = (
             f" and {self.remote_request_share:.0%} of the frontiers" if self.requests else ""
         )
+        computing = ""
+        if self.computing_collectives:
+            waited = ", ".join(f"{seconds:.2f}" for seconds in self.computing_waiting_seconds)
+            computing = (
+                f"; models received {sum(self.computing_received_bytes) / each / 1e6:.3f} MB a "
+                f"batch in {self.computing_collectives / each:.1f} collectives, and waited "
+                f"{waited} s"
+            )
         return (
             f"{sum(self.received_bytes) / each / 1e6:.3f} MB a batch from other ranks in "
             f"{self.collectives / each:.1f} collectives, which have {self.remote_row_share:.0%} "
             f"of the rows{frontiers}; {self.loaded_rows:,} rows loaded where {self.rows:,} were "
             f"needed; ranks waited "
-            f"{', '.join(f'{seconds:.2f}' for seconds in self.waiting_seconds)} s"
+            f"{', '.join(f'{seconds:.2f}' for seconds in self.waiting_seconds)} s{computing}"
         )
 
     def as_dict(self) -> dict[str, Any]:
@@ -68,6 +83,19 @@ class ExchangeTraffic:
     def since(self, earlier: ExchangeTraffic) -> ExchangeTraffic:
         """Return what came after `earlier`."""
         return _combined(self, earlier, lambda a, b: a - b)
+
+    def with_computing(
+        self, rank: int, traffic: ExchangeTraffic, waited_seconds: float
+    ) -> ExchangeTraffic:
+        """Return this with what the models of a rank exchanged, and how long it waited there."""
+        waiting = [waited_seconds if p == rank else 0.0 for p in range(len(traffic.sent_bytes))]
+        return replace(
+            self,
+            computing_collectives=traffic.collectives,
+            computing_sent_bytes=traffic.sent_bytes,
+            computing_received_bytes=traffic.received_bytes,
+            computing_waiting_seconds=tuple(waiting),
+        )
 
     def plus(self, other: ExchangeTraffic) -> ExchangeTraffic:
         """Return the sum of two times of one rank."""
