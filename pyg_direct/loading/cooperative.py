@@ -15,12 +15,12 @@ from ..core.types import BatchKey, SampledGraph, StepKey
 from ..ops.backend import Backend
 from ..ranks.batch_exchange import Maker
 from ..ranks.channel import Channel
+from ..ranks.common_batch import CommonBatches
 from ..ranks.rounds import Rounds
 from ..ranks.split import Split
 from ..ranks.step_rounds import StepRounds
 from ..sampling.keyed import KeyedSampler
 from ..sampling.sampler import NeighborSampler, keyed
-from .common_batch import CommonBatches
 from .shared_rows import RowsInCommon, placed_on_cpu, shared_rows
 from .site import Placing
 

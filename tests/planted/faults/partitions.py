@@ -19,7 +19,7 @@ SHARED_ROWS = "pyg_direct/loading/shared_rows.py"
 
 HOST_IN_COMMON = "pyg_direct/ops/host/in_common.py"
 IN_COMMON = "pyg_direct/kernels/in_common.py"
-COMMON_BATCH = "pyg_direct/loading/common_batch.py"
+COMMON_BATCH = "pyg_direct/ranks/common_batch.py"
 STEP_ROUNDS = "pyg_direct/ranks/step_rounds.py"
 
 PARTED = "tests/unit/partitions/test_partition.py"
