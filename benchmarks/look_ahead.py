@@ -3,9 +3,9 @@
 The package asks for the pages of a batch when it copies its rows: all at once, in the order of the
 file. Here the ids of later batches are known beforehand, at no cost, as no program could know them:
 what that does not gain, no look-ahead gains. Each way is a process of its own, in a control group
-that has room for what the process itself needs, the neighbour lists, and a quarter of the rows.
-One epoch goes unmeasured, then bytes read from the disk and time are counted. Rounds are
-interleaved, and the batches are the same bits.
+that has room for what the process itself needs (a producer holds batches that are ready), the
+neighbour lists, and a quarter of the rows. One epoch goes unmeasured, then bytes read from the disk
+and time are counted. Rounds are interleaved, and the batches are the same bits.
 
     python -m benchmarks look_ahead --folder /tmp
 """
@@ -177,13 +177,16 @@ def main(argv: list[str] | None = None) -> None:
     }
     with tempfile.TemporaryDirectory(dir=args.folder) as name:
         make_graphs(Path(name), nodes)
-        spec = {"epochs": epochs, "path": str(Path(name, "ids")), "way": "today"}
-        needed = call(spec, args.quick, 1 << 33, MODULE)[0]["anonymous"]
-        limit = needed + 12 * nodes * DEGREE + table_bytes // SHARE
+        needed = {}
+        for way in ("today", "today, one producer"):
+            spec = {"epochs": epochs, "path": str(Path(name, "ids")), "way": way}
+            needed[WAYS[way][2]] = call(spec, args.quick, 1 << 33, MODULE)[0]["anonymous"]
+        room = 12 * nodes * DEGREE + table_bytes // SHARE
         for _ in range(rounds):
             for order, ways in rows.items():
                 for way, of_way in ways.items():
                     spec = {"epochs": epochs, "path": str(Path(name, order)), "way": way}
+                    limit = needed[WAYS[way][2]] + room
                     row, found["limit"] = call(spec, args.quick, limit, MODULE)
                     of_way.append(row)
                     print(order, way, row, flush=True)
