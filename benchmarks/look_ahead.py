@@ -35,9 +35,9 @@ from benchmarks.row_order import (
     field,
     loader_of,
     make_graphs,
+    medians,
     read_bytes,
 )
-from benchmarks.statistics import spread
 from pyg_direct.batch.assemble import node_tables_of
 from pyg_direct.core.units import count_of, size_text
 from pyg_direct.kernels.pages import pages_of_rows, request_pages
@@ -193,13 +193,7 @@ def main(argv: list[str] | None = None) -> None:
     found["equal"] = (
         len({row["sum"] for ways in rows.values() for of in ways.values() for row in of}) == 1
     )
-    found["orders"] = {
-        order: {
-            way: {key: spread([row[key] for row in of]) for key in ("seconds", "bytes")}
-            for way, of in ways.items()
-        }
-        for order, ways in rows.items()
-    }
+    found["orders"] = {order: medians(ways) for order, ways in rows.items()}
     print(result.write(found, args.out))
 
 

@@ -173,12 +173,17 @@ def main(argv: list[str] | None = None) -> None:
     print(result.write(found, args.out))
 
 
+def medians(ways: dict[str, list[Any]]) -> dict[str, Any]:
+    """Return medians and quartiles of what the rounds of each way found."""
+    return {
+        way: {key: spread([row[key] for row in of]) for key in ("seconds", "bytes")}
+        for way, of in ways.items()
+    }
+
+
 def summary(ways: dict[str, list[Any]]) -> dict[str, Any]:
     """Return medians and quartiles by order, and their ratios to the order of ids."""
-    found: dict[str, Any] = {
-        order: {key: spread([row[key] for row in of]) for key in ("seconds", "bytes")}
-        for order, of in ways.items()
-    }
+    found = medians(ways)
     for row in found.values():
         of_ids = found["ids"]
         row["time_ratio"] = row["seconds"]["median"] / of_ids["seconds"]["median"]
