@@ -136,6 +136,16 @@ def test_a_cache_follows_its_table(backend: CudaBackend) -> None:
     assert hits(traffic) == 0
 
 
+def test_a_cache_is_filled_between_two_waits(backend: CudaBackend) -> None:
+    """For batches that may read the old rows, and for streams that will read the new ones."""
+    table, log = torch.ones(20, 40), []
+    cache = row_cache.RowCache(table, torch.tensor([3, 5]), backend.device)
+    for expected in (["wait", "read", "wait"], []):
+        cache.refresh(table, lambda *_: log.append("read"), lambda: log.append("wait"))
+        assert log == expected
+        log.clear()
+
+
 @pytest.mark.parametrize("fails", [1, 3, 100])
 def test_too_little_memory_gives_one_warning_and_a_smaller_cache(
     backend: CudaBackend, monkeypatch: pytest.MonkeyPatch, fails: int

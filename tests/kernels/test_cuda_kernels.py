@@ -158,6 +158,19 @@ def test_a_workspace_serves_batches_of_any_size(plan: dict[str, object]) -> None
             assert_same(mine.finish(), theirs.finish())
 
 
+def test_seeds_that_just_fit_and_one_more(backend: CudaBackend) -> None:
+    """The piece of memory that a batch is uploaded to is used up to its last word."""
+    case = homogeneous([2])
+    work = backend.workspace(backend.memory.place_graph(case.csc), case.plan)
+    assert work.sample(case.seeds, case.key) is not None
+    room = len(work._state._all) - work._state._fixed
+    for size in (room, room + 1):
+        given = with_seeds(case, make_seeds(np.random.default_rng(size), case.csc, [size]))
+        sampled = work.sample(given.seeds, given.key)
+        assert sampled is not None
+        assert_same(sampled, run(CpuBackend(), given)[0])
+
+
 @pytest.mark.parametrize("plan", PLANS)
 def test_windows_start_again_at_the_top(backend: CudaBackend, plan: dict[str, object]) -> None:
     case = homogeneous([4, 3], plan=plan)
@@ -219,6 +232,8 @@ def test_every_byte_of_the_outputs_is_written(backend: CudaBackend) -> None:
 def test_repeated_seeds_draw_independently(backend: CudaBackend) -> None:
     case = homogeneous([3])
     check_case(backend, with_seeds(case, [torch.tensor([4, 0, 4, 4, 0])]), batches=2)
+    # Many copies of the hub find all other nodes.
+    check_case(backend, with_seeds(homogeneous([30]), [torch.zeros(60, dtype=torch.int64)]))
 
 
 def test_too_many_nodes() -> None:

@@ -251,6 +251,25 @@ def test_what_is_drawn_for_others_changes_nothing(backend: Backend) -> None:
 
 
 @both
+@pytest.mark.parametrize("plan", [*PLANS, {"disjoint": True, "excluding": True}])
+def test_equal_nodes_of_several_batches_draw_alike(
+    backend: Backend, plan: dict[str, object]
+) -> None:
+    """However many they are: together they may have more edges than the graph."""
+    case = homogeneous([4, 40], plan=plan)
+    (work,) = workspaces(backend, case, 1)
+    work.begin(case.seeds, case.key)
+    work.hop(0)
+    items, times = work.frontier(1), 9
+    alone = work.draw(1, items, case.key)
+    repeated = [parts and [part.repeat(times) for part in parts] for parts in items]
+    together = work.draw(1, Frontier(*repeated), case.key)
+    for one, all_of_them in zip(alone[:3], together[:3], strict=True):
+        assert torch.equal(one.repeat(times), all_of_them)
+    assert len(together.source) > 1.5 * len(case.csc.indices)
+
+
+@both
 def test_what_crosses_the_seam_is_checked(backend: Backend) -> None:
     case = homogeneous([4, 3])
     (work,) = workspaces(backend, case, 1)

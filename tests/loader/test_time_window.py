@@ -130,18 +130,22 @@ def test_the_least_times_do_not_wrap() -> None:
 
 
 @pytest.mark.usefixtures("each_backend")
-def test_neighbours_at_the_least_time_of_all() -> None:
-    """As NumPy's "not a time"; they are in a window that reaches so far."""
-    least = torch.iinfo(torch.int64).min
-    data = Data(
-        edge_index=torch.tensor([[1, 2, 3], [0, 0, 0]]), num_nodes=4,
-        time=torch.tensor([least, least + 1, least + 9]),
-    )  # fmt: skip
-    for time, expected in ((least + 3, [0, 1]), (least + 4, [1])):
-        batch = next(iter(NeighborLoader(
-            data, [9], torch.tensor([0]), torch.tensor([time]), time_attr="time", time_window=3
-        )))  # fmt: skip
-        assert sorted(batch.e_id.tolist()) == expected
+@pytest.mark.parametrize("by_edge", [False, True])
+@pytest.mark.parametrize("window", [3, 30, 1000])
+def test_times_from_the_least_one_on_give_the_batches_of_later_ones(
+    by_edge: bool, window: int
+) -> None:
+    """The least is NumPy's "not a time"; windows that reach beyond it are without a begin."""
+    data, seeds, batches = graph(by_edge), torch.arange(NODES), []
+    own = data.time
+    for shift in (torch.iinfo(torch.int64).min, 1000):
+        data.time = own + shift
+        loader = NeighborLoader(
+            data, [5, -1], seeds, 3 * seeds + shift, time_attr="time", time_window=window, seed=0,
+            batch_size=NODES,
+        )  # fmt: skip
+        batches += [(batch.e_id.tolist(), batch.n_id.tolist()) for batch in loader]
+    assert batches[0] == batches[1]
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from ..fault import Fault
 from . import (
     batch,
     between,
+    crossings,
     cuda,
     files,
     graph,
@@ -36,5 +37,6 @@ FAULTS: list[Fault] = [
     *partitions.FAULTS,
     *in_common.FAULTS,
     *between.FAULTS,
+    *crossings.FAULTS,
     *rest.FAULTS,
 ]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from children import in_child
-from emulator import emulated
+from emulator import emulated, pin
 
 from pyg_direct.core.types import Table
 from pyg_direct.graph.coo_to_csc import Compressed
@@ -54,6 +54,21 @@ def test_rows_of_a_table_above_4_gib(kind: str) -> None:
         assert readable is not None
         out = backend.gather([Table(readable)], ids.to(backend.device), len(table))[0]
         assert torch.equal(out.cpu(), expected)
+
+
+def test_rows_of_which_more_than_2_gib_are_cached() -> None:
+    row_bytes = 4096
+    held, table = sparse(3 * GIB).view(-1, row_bytes), torch.ones(2, row_bytes, dtype=torch.uint8)
+    held[-1] = 7
+    with emulated() as backend:
+        device = backend.device
+        out = torch.zeros_like(table).to(device)
+        backend.gather_bytes(
+            pin(backend, table).view(-1), torch.tensor([1, 0]).to(device), out.view(-1), 2,
+            slots=torch.tensor([-1, len(held) - 1], dtype=torch.int32).to(device),
+            held=pin(backend, held).view(-1), found=torch.zeros(1, dtype=torch.int64).to(device),
+        )  # fmt: skip
+    assert out.cpu().unique(dim=1).tolist() == [[7], [1]]
 
 
 def test_the_lock_of_the_pool_held_while_the_process_forks() -> None:

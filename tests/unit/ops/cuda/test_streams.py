@@ -11,16 +11,18 @@ from typing import Any
 import pytest
 import torch
 from device_graphs import assert_equal, graph, heterogeneous_graph
-from emulator import emulated
+from emulator import emulated, pin
 from torch import Tensor
 from two_gpus import Machine
 
 import pyg_direct.loading.site
 import pyg_direct.sampling.sampler
 from pyg_direct import GraphSAINTNodeSampler, HGTLoader, LinkNeighborLoader, NeighborLoader
+from pyg_direct.core.types import Table, Traffic
 from pyg_direct.ops.cuda import streams
 from pyg_direct.ops.cuda.backend import CudaBackend
 from pyg_direct.ops.devices import usable_device
+from pyg_direct.ops.host.hottest import Candidate
 from pyg_direct.sampling.sampler import keyed
 
 
@@ -168,6 +170,28 @@ def loader_of(kind: str) -> Any:
     if kind == "saint":
         return GraphSAINTNodeSampler(graph(), batch_size=9)
     return NeighborLoader(graph(), [4, 3], batch_size=9, transform=tracked)
+
+
+def test_what_a_gather_reads_is_kept() -> None:
+    """Rows, their factors, what is cached of them, and the count of cached rows."""
+    with emulated() as backend:
+        backend.library.compiler.streams = recorder = Recorder()
+        backend = CudaBackend(backend.device, backend.library)
+        index = torch.tensor([3, 0, 19]).to(backend.device)
+        table = torch.ones(20, 40, dtype=torch.int8).to(backend.device)
+        factors = torch.rand(20, 1).to(backend.device)
+        backend.gather([Table(table, torch.float32, factors)], index)
+        assert {table.data_ptr(), factors.data_ptr()} <= recorder.kept()
+        on_host, traffic = pin(backend, torch.rand(20, 40)), Traffic()
+        backend.memory.open_budget(0)
+        hot = Candidate("x", on_host, torch.ones(20).double())
+        backend._caches.fill([hot], 1 << 12, backend.gather_bytes)
+        cache = backend._caches.of(on_host, backend.gather_bytes)
+        assert cache is not None
+        backend.gather([Table(on_host)], index, traffic=traffic)
+        (counter,) = traffic.found.values()
+        kept = recorder.kept()
+        assert {t.data_ptr() for t in (cache.slots, cache.held, counter)} <= kept
 
 
 def test_without_prefetching_there_are_no_streams(recorder: Recorder) -> None:

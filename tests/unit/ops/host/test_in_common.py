@@ -63,10 +63,10 @@ def test_nodes_that_others_find_have_room() -> None:
     nodes.begin(ints())
     nodes.begin_hop(0)
     nodes.asked_of(2)
-    nodes.merge(ints(6, 2), ints(7, 0))
-    nodes.merge(ints(4, 6), ints(5, 3))
-    assert nodes.number(in_order=True).tolist() == [0, 3, 5]
-    assert nodes.own[1].tolist() == [2, 6, 4]
+    nodes.merge(ints(6, 2, 0), ints(7, 0, 4))
+    nodes.merge(ints(4, 6, 0), ints(5, 3, 9))
+    assert nodes.number(in_order=True).tolist() == [0, 3, 4, 5]
+    assert nodes.own[1].tolist() == [2, 6, 0, 4]
 
 
 @pytest.mark.parametrize("ids", [ints(3), ints(8), ints(-2)])

@@ -1,0 +1,73 @@
+"""What a batch sends to the parts of a graph and gets from them, against plain lookups."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyg_direct.ops.host.parts import Drawn, RowNumbers, gather_of_parts, merged, split_by_part
+
+PART = np.array([1, 0, 1, 2, 1, 0, 2, 1], np.int16)
+ROW = np.array([0, 0, 1, 0, 2, 1, 1, 3], np.int32)  # of each node in its part
+nodes = st.lists(st.integers(0, len(PART) - 1), max_size=12).map(
+    lambda ids: np.array(ids, np.int64)
+)
+
+
+@given(node=nodes)
+def test_nodes_by_part(node: np.ndarray) -> None:
+    found = split_by_part(node, PART, ROW, 3)
+    assert found.owner.tolist() == PART[node].tolist()
+    for p, (rows, places) in enumerate(zip(*found.of_parts(), strict=True)):
+        assert places.tolist() == np.flatnonzero(PART[node] == p).tolist()
+        assert rows.tolist() == ROW[node[places]].tolist()
+
+
+@given(
+    windows=st.lists(st.lists(nodes, min_size=1, max_size=3), min_size=1, max_size=3),
+    own=st.lists(st.booleans(), min_size=3, max_size=3).map(np.array),
+)
+def test_a_part_is_asked_for_each_row_once_in_a_window(
+    windows: list[list[np.ndarray]], own: np.ndarray
+) -> None:
+    numbers = RowNumbers(len(PART), ROW, own)
+    for window in windows:
+        refs, wanted, elsewhere = numbers.of_window([(node, PART[node]) for node in window])
+        assert elsewhere == sum(int((~own[PART[node]]).sum()) for node in window)
+        assert all(len(set(rows)) == len(rows) for rows in map(np.ndarray.tolist, wanted))
+        asked = {ROW[v] + 10 * PART[v] for node in window for v in node if not own[PART[v]]}
+        assert asked == {row + 10 * p for p, rows in enumerate(wanted) for row in rows}
+        for node, ref in zip(window, refs, strict=True):
+            rows = [at if own[p] else wanted[p][at] for p, at in zip(PART[node], ref, strict=True)]
+            assert rows == ROW[node].tolist()
+
+
+def test_edges_come_in_the_order_of_their_items() -> None:
+    """Two relations, whose items 0 and 2, 1 belong to the parts 1 and 0."""
+    ints = np.array
+    drawn = [
+        Drawn(ints([2, 1], np.int32), ints([7, 8, 9]), ints([70, 80, 90])),
+        Drawn(ints([1, 0], np.int32), ints([5]), ints([50])),
+    ]
+    picks, origin, ends = merged([ints([1, 0]), ints([0, 1])], drawn, 4)
+    assert picks.counts.tolist() == [1, 2, 1, 0]
+    assert picks.source.tolist() == [5, 7, 8, 9]
+    assert picks.edge is not None
+    assert picks.edge.tolist() == [50, 70, 80, 90]
+    assert (origin.tolist(), ends) == ([3, 0, 1, 2], [0, 3, 4])
+
+
+@pytest.mark.parametrize("row_bytes", [1, 2, 32, 70, 700])
+def test_rows_of_parts(row_bytes: int) -> None:
+    rng = np.random.default_rng(0)
+    tables = [rng.integers(0, 256, (size, row_bytes), np.uint8) for size in (2, 40, 1)]
+    owner = np.array([1, 0, 1, 2, 0], np.int16)
+    rows, out = np.array([39, 1, 0, 0, 0]), np.zeros((5, row_bytes), np.uint8)
+    gather_of_parts(tables, owner, rows, out)
+    assert np.array_equal(out, [tables[p][row] for p, row in zip(owner, rows, strict=True)])
+    for p, size in enumerate(map(len, tables)):
+        for bad in (size, -1):
+            with pytest.raises(IndexError, match=f"Row {bad} .* of a part of {size} rows"):
+                gather_of_parts(tables, np.array([p], np.int16), np.array([bad]), out[:1])
