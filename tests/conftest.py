@@ -20,7 +20,7 @@ import torch_geometric.loader
 import torch_geometric.typing
 from determined_pyg import determine
 from emulator import emulated, give_to_loaders
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 import pyg_direct
 from pyg_direct.ops.cuda.backend import CudaBackend
@@ -39,6 +39,12 @@ settings.register_profile(
 )
 settings.register_profile("thorough", settings.get_profile("fixed"), max_examples=40)
 settings.register_profile("random", settings.get_profile("thorough"), derandomize=False)
+# For planted faults: that an example fails is enough, and a small one takes long to find.
+settings.register_profile(
+    "planted",
+    settings.get_profile("fixed"),
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],
+)
 settings.load_profile("fixed")
 
 FAILED = pytest.StashKey[bool]()

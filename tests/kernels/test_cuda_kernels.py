@@ -236,13 +236,24 @@ def test_repeated_seeds_draw_independently(backend: CudaBackend) -> None:
     check_case(backend, with_seeds(homogeneous([30]), [torch.zeros(60, dtype=torch.int64)]))
 
 
-def test_too_many_nodes() -> None:
+@pytest.mark.parametrize(("nodes", "edges"), [(4, 1 << 31), ((1 << 31) - 9, 9)])
+def test_too_many_nodes(nodes: int, edges: int) -> None:
     case = homogeneous([-1], plan={"disjoint": True})
     bound = forecast.Forecast(case.csc, case.plan)
     bound.begin(np.array([4]))
     assert bound.must_ask(0)
     with pytest.raises(ValueError, match="Use a smaller batch_size"):
-        bound.learn(0, np.array([4]), np.array([1 << 31]))
+        bound.learn(0, np.array([nodes]), np.array([edges]))
+
+
+def test_what_was_counted_takes_the_place_of_what_was_guessed() -> None:
+    """Else hops would have room for nodes that are not there, or be refused for want of it."""
+    case = homogeneous([3, -1, 2])
+    bound = forecast.Forecast(case.csc, case.plan)
+    bound.begin(np.array([4]))
+    assert (bound.nodes.tolist(), bound.must_ask(1)) == ([4 + 12], True)
+    bound.learn(1, np.array([5]), np.array([7]))
+    assert bound.nodes.tolist() == [5 + 7 + 2 * 7]
 
 
 @pytest.mark.slow

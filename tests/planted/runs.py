@@ -96,6 +96,7 @@ def _in_child(
         import pytest
 
         options = ["-x", "-q", "-n", "0", "-p", "no:cacheprovider", "-o", f"timeout={TEST_SECONDS}"]
+        options.append("--hypothesis-profile=planted")
         code = int(pytest.main([*tests, *options, "-m", marks]))
         sys.stdout.flush()
         return code

@@ -189,6 +189,14 @@ def test_reads_of_every_kind_of_table(table, reads) -> None:
     assert traffic.num_bytes >= 32 * traffic.requests
 
 
+def test_rows_in_device_memory_are_not_read_over_the_link() -> None:
+    traffic = Traffic()
+    with emulated() as backend:
+        table = Table(HALVES.to(backend.device))
+        backend.gather([table], torch.tensor([1, 2, 3]).to(backend.device), 8, traffic)
+    assert (traffic.requests, traffic.num_bytes) == (0, 0)
+
+
 def test_a_loop_that_is_broken_off_counts_what_it_did(clock) -> None:
     loader = loader_of()
     for number, _ in enumerate(loader):

@@ -32,6 +32,21 @@ def test_a_broken_file_is_as_none(content: bytes) -> None:
     assert read_json("a.json") == 2
 
 
+def test_a_write_that_breaks_off_leaves_what_was_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor does a process read half of what another one is writing."""
+    write, seen = Path.write_text, []
+
+    def half(self: Path, text: str, **options: str) -> None:
+        write(self, text[: len(text) // 2], **options)
+        seen.append(read_json("a.json"))
+        raise OSError("the disk is full")
+
+    assert write_json("a.json", [1])
+    monkeypatch.setattr(Path, "write_text", half)
+    assert not write_json("a.json", [1, 2, 3])
+    assert [*seen, read_json("a.json")] == [[1], [1]]
+
+
 def test_a_folder_that_cannot_be_written(folder: Path) -> None:
     (folder / "pyg_direct").write_text("")
     assert not write_json("a.json", 1)

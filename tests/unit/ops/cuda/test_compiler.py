@@ -48,6 +48,7 @@ def _pretend(
             r"CuPy 13\.6\.0 is for CUDA 12, .* CUDA 13\.0\. .*"
             r"pip uninstall -y cupy-cuda12x && pip install 'cupy-cuda13x>=13\.\d'",
         ),
+        ({"cupy": 13000}, r"CuPy 13\.6\.0 is for CUDA 13, .* CUDA 12\.8\. .*'cupy-cuda12x>="),
     ],
 )
 def test_errors_say_what_is_missing(
@@ -147,6 +148,33 @@ def test_what_cupy_is_given(monkeypatch: pytest.MonkeyPatch, has_from_external: 
     assert what == "launch"
     assert arguments == (descriptor.placed.data_ptr(), 2)
     assert [type(value) for value in arguments] == [np.uint64, np.int32]
+
+
+def test_what_the_results_of_kernels_depend_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A certificate holds for one GPU, driver, compiler and package."""
+
+    def identity(
+        gpu: str = "H100", minor: int = 0, runtime: int = 12080, driver: str = "570.1",
+        nvrtc: tuple[int, int] = (12, 8), version: str = "13.6.0", kernels: str = "f00",
+    ) -> str:  # fmt: skip
+        cupy = _FakeCupy(True)
+        cupy.__version__ = version
+        cupy.cuda.runtime.driverGetVersion = lambda: runtime
+        cupy.cuda.nvrtc = types.SimpleNamespace(getVersion=lambda: nvrtc)
+        monkeypatch.setitem(sys.modules, "cupy", cupy)
+        properties = types.SimpleNamespace(name=gpu, major=9, minor=minor)
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+        monkeypatch.setattr(compiling, "driver_version", lambda: driver)
+        monkeypatch.setattr(compiling, "sources_digest", lambda: kernels)
+        return compiling.CupyCompiler(CUDA).identity
+
+    _pretend(monkeypatch)
+    found = [
+        identity(), identity(gpu="H200"), identity(minor=1), identity(runtime=13000),
+        identity(driver="575.2"), identity(nvrtc=(12, 9)), identity(version="14.0.0"),
+        identity(kernels="ba5"),
+    ]  # fmt: skip
+    assert len(set(found)) == len(found)
 
 
 def test_a_device_that_does_not_exist(monkeypatch: pytest.MonkeyPatch) -> None:
