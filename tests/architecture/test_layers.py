@@ -1,6 +1,7 @@
 """The architecture as a test: which module may import which."""
 
 import ast
+import functools
 import graphlib
 import subprocess
 import sys
@@ -144,9 +145,13 @@ def circles(imports: dict[str, set[str]]) -> list[list[str]]:
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 
 
-IMPORTS = {
-    module_of(path): {o for o in map(ours, imports_of(path)) if o is not None} for path in SOURCES
-}
+@functools.cache
+def own_imports() -> dict[str, set[str]]:
+    """Return which modules of the package each of them imports."""
+    return {
+        module_of(path): {o for o in map(ours, imports_of(path)) if o is not None}
+        for path in SOURCES
+    }
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(PACKAGE)))
@@ -166,13 +171,13 @@ def test_rooms_import_downwards() -> None:
 
 def test_the_table_has_no_more_than_is_there() -> None:
     used: dict[str, set[str]] = {room: set() for room in ROOMS}
-    for module, imports in IMPORTS.items():
+    for module, imports in own_imports().items():
         used[room_of(module)] |= {room_of(other) for other in imports} - {room_of(module)}
     assert used == ROOMS
 
 
 def test_no_circles_among_modules() -> None:
-    assert circles(IMPORTS) == []
+    assert circles(own_imports()) == []
 
 
 def test_no_circles_among_benchmarks() -> None:
