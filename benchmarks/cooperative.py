@@ -33,7 +33,7 @@ from examples.synthetic import power_law_graph
 from pyg_direct.core.units import count_of
 from pyg_direct.graph.from_pyg import graph_of
 from pyg_direct.ops.host.parts import by_greedy_passes
-from pyg_direct.tools.plan_ranks import step_of_ranks
+from pyg_direct.tools.plan_ranks import RanksAsked, step_of_ranks
 
 TITLE = "Batches that ranks make together"
 GRAPHS = {"power law": ("hash",), "community": ("hash", "ldg")}  # and the owners of their nodes
@@ -185,7 +185,8 @@ def main(argv: list[str] | None = None) -> None:
             torch.save({str(ranks): clusters(data, ranks) for ranks in sizes}, f"{folder}/{OWNERS}")
             found["graphs"][name] = []
             for ranks in sizes:
-                plan = step_of_ranks(data, FAN_OUT, size, {None: 4 * WIDTH}, ranks)
+                asked = RanksAsked(ranks, FAN_OUT, size, {None: 4 * WIDTH})
+                plan = step_of_ranks(data, asked)
                 for owners in all_owners:
                     spec = {"folder": folder, "batch_size": size, "owners": owners}
                     module = "benchmarks.cooperative"
@@ -193,7 +194,7 @@ def main(argv: list[str] | None = None) -> None:
                     for sampling in SAMPLINGS:
                         case = {"ranks": ranks, "owners": owners, "sampling": sampling}
                         if sampling == SAMPLINGS[0]:  # what a plan samples by
-                            case["planned"] = {"alone": plan.alone, "common": plan.common}
+                            case["planned"] = {"alone": plan.alone.rows, "common": plan.common}
                         found["graphs"][name].append(case | row_of(every, sampling))
                         print(*sections(found)[-1:], sep="\n", flush=True)
     print(result.write(found, args.out))

@@ -28,7 +28,7 @@ from benchmarks.partitions import epoch_of
 from benchmarks.statistics import spread
 from examples.synthetic import power_law_graph
 from pyg_direct.core.units import count_of
-from pyg_direct.tools.plan_ranks import step_of_ranks
+from pyg_direct.tools.plan_ranks import RanksAsked, step_of_ranks
 
 TITLE = "Rows that ranks load in common"
 GRAPHS = ("community", "power law")
@@ -82,7 +82,7 @@ def row_of(every: Sequence[dict[str, Any]], rounds: int, plan: Any) -> dict[str,
     }
     row["sent_bytes"] = sum(sum(of_rank["sent_bytes"]) for of_rank in traffic) / steps / ranks
     row["collectives"] = traffic[0]["collectives"] / steps
-    row["planned"] = {"rows": plan.alone, "loaded_rows": plan.common}
+    row["planned"] = {"rows": plan.alone.rows, "loaded_rows": plan.common}
     for way in WAYS:
         rounds_of = zip(*(of_rank[way] for of_rank in every), strict=True)
         row[way] = spread([sum(taken) / ranks for taken in rounds_of])
@@ -147,7 +147,8 @@ def main(argv: list[str] | None = None) -> None:
             pyg_direct.save(data, Path(folder) / "whole")
             found["graphs"][name] = {}
             for ranks in sizes:
-                plan = step_of_ranks(data, FAN_OUT, size, {None: 4 * WIDTH}, ranks)
+                asked = RanksAsked(ranks, FAN_OUT, size, {None: 4 * WIDTH})
+                plan = step_of_ranks(data, asked)
                 spec = {"folder": f"{folder}/whole", "rounds": rounds, "batch_size": size}
                 every = child.results_of_ranks("benchmarks.shared_rows", spec, ranks, args.quick)
                 found["graphs"][name][str(ranks)] = row_of(every, rounds, plan)

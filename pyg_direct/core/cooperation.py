@@ -24,6 +24,10 @@ class RowsBetween(NamedTuple):
     rows: Sequence[Tensor]
     by_hop: Sequence[Sequence[int]]
 
+    def counts_within(self, hop: int) -> list[int]:
+        """Return how many rows of each rank the edges up to a hop read, as `by_hop` numbers it."""
+        return [sum(counts[: hop + 1]) for counts in self.by_hop]
+
 
 class NodesInCommon(NamedTuple):
     """The nodes of one type that a rank has of a batch.

@@ -214,10 +214,8 @@ class RowsInCommon(BatchExchange):
     def _fetcher(self, channel: Channel, backend: Backend, owners: list[Ints]) -> RowFetcher:
         """Return what fetches rows from the ranks that own them."""
         formats, traffic = self._formats(), RowTraffic()
-        dtype = np.int32 if max(self._counts) < 1 << 31 else np.int64
-        rows = [np.arange(count, dtype=dtype) for count in self._counts]
-        holder = _OwnRows(self._data, backend, formats, rows, traffic)
-        ownership = Ownership([[r] for r in range(channel.size)], owners, rows)
+        ownership = Ownership.by_rank(owners, channel.size)
+        holder = _OwnRows(self._data, backend, formats, ownership.row, traffic)
         return RowFetcher(channel, ownership, formats, holder, traffic)
 
     def _said(self) -> dict[str, str]:

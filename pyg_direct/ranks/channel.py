@@ -91,12 +91,13 @@ class Channel:
     Args:
         group: a group of our own of gloo, or None for this process alone.
         timeout_seconds: how long to wait for the other ranks in one exchange.
+        place: rank and number of ranks, where there is no group.
     """
 
-    def __init__(self, group: Any, timeout_seconds: float) -> None:
+    def __init__(self, group: Any, timeout_seconds: float, place: tuple[int, int] = (0, 1)) -> None:
         self.group, self.timeout_seconds = group, timeout_seconds
         self.ended = False  # on all ranks at the same collective, so that the group is free
-        self.rank, self.size = 0, 1
+        self.rank, self.size = place
         if group is not None:
             self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
         self.abandoned = threading.Event()  # set where the process ends, whatever the others do
@@ -193,11 +194,14 @@ class Channel:
         start = perf_counter()
         # A sum is the union then; it is what all backends have.
         self._complete(dist.all_reduce(found, group=self.group, async_op=True), [found], start)
-        share = 2 * (self.size - 1) * len(bits) // self.size
+        self._count_ring(len(bits))
+        return bits
+
+    def _count_ring(self, num_bytes: int) -> None:
+        share = 2 * (self.size - 1) * num_bytes // self.size
         self._sent[(self.rank + 1) % self.size] += share
         self._received[self.rank - 1] += share
         self._messages[(self.rank + 1) % self.size] += 1
-        return bits
 
     def _sizes(self, messages: Sequence[Sequence[Bytes]]) -> npt.NDArray[np.int64]:
         """Return the status of each rank, and the bytes that come from it: int64 [ranks, 2]."""

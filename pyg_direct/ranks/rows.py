@@ -57,6 +57,18 @@ class Ownership(NamedTuple):
     part: Sequence[Ints]  # T x [N_t]
     row: Sequence[Ints]  # T x [N_t]: which row of its part each node is
 
+    @classmethod
+    def by_rank(cls, owners: Sequence[Ints], size: int) -> Ownership:
+        """Return that of whole tables, of which each of some ranks owns rows.
+
+        Args:
+            owners: T x [N_t], the rank that owns each node.
+            size: number of ranks.
+        """
+        dtype = np.int32 if max(map(len, owners)) < 1 << 31 else np.int64
+        rows = [np.arange(len(owner), dtype=dtype) for owner in owners]
+        return cls([[rank] for rank in range(size)], owners, rows)
+
     @property
     def num_parts(self) -> int:
         """Number of parts."""
@@ -129,14 +141,7 @@ class RowFetcher:
         """
         me, parts_of = self._channel.rank, self._owners.parts_of
         owners, refs, wanted = self._number(nodes)
-        by_rank = [[[of_type[p] for of_type in wanted] for p in parts] for parts in parts_of]
-        came = self._channel.exchange(
-            [self._request(rows) if r != me else [] for r, rows in enumerate(by_rank)]
-        )
-        asked = [
-            self._read_request(message) if r != me else by_rank[me]
-            for r, message in enumerate(came)
-        ]
+        by_rank, asked = self._ask(wanted)
         error, answers = None, list[Any]()
         try:
             answers = list(self._holder.answer(asked))
@@ -164,6 +169,31 @@ class RowFetcher:
             ]
             for b in range(len(nodes))
         ]
+
+    def count(self, nodes: Sequence[Sequence[Ints | None]]) -> int:
+        """Ask for the rows of the nodes of some batches, as `fetch` does. Collective.
+
+        Returns:
+            The bytes of the answers that this rank would send, but does not.
+        """
+        _, asked = self._ask(self._number(nodes)[2])
+        me = self._channel.rank
+        return sum(self._reply_bytes(rows) for r, rows in enumerate(asked) if r != me)
+
+    def _ask(self, wanted: list[list[Ints]]) -> tuple[list[AskedRows], list[AskedRows]]:
+        """Return what this rank asks each other one for, and what each asks it for."""
+        me = self._channel.rank
+        by_rank: list[AskedRows] = [
+            [[of_type[p] for of_type in wanted] for p in parts] for parts in self._owners.parts_of
+        ]
+        came = self._channel.exchange(
+            [self._request(rows) if r != me else [] for r, rows in enumerate(by_rank)]
+        )
+        asked: list[AskedRows] = [
+            self._read_request(message) if r != me else by_rank[me]
+            for r, message in enumerate(came)
+        ]
+        return by_rank, asked
 
     def _number(self, nodes: Sequence[Sequence[Ints | None]]) -> tuple[Any, Any, list[list[Ints]]]:
         """Return by type and batch the owners and references; by type and part the rows wanted."""

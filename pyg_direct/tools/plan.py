@@ -5,7 +5,7 @@
     pyg-direct plan --graph typed.pt --seed-type paper --fanout 10,5 --cache-dtype int8
     pyg-direct plan --degrees in_degrees.npy --fanout 10,10 --features 768 --dtype float16
     pyg-direct plan --nodes 2400000 --edges 62000000 --plot plan.svg
-    pyg-direct plan --graph data.pt --fanout 10,10,10 --ranks 4
+    pyg-direct plan --graph data.pt --fanout 10,10,10 --ranks 4 --owners hash ldg --link 25
 
 Some batches are sampled on the CPU: of the graph, if it is given (``torch.save(data, ...)``), else
 of a random graph with its degrees, or with degrees by a power law. So counts are those of the graph
@@ -27,6 +27,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.typing import NodeType
+from torch_geometric.utils import coalesce
 
 from ..core.units import blocks_of_row, size_text
 from ..ops.host.hottest import LINE_BYTES, PRESAMPLED_BATCHES
@@ -34,9 +35,10 @@ from ..sampling.sampler import NeighborSampler, keyed
 from .command import parser_of
 from .plan_batches import Batches, node_counts, sample
 from .plan_cache import CachedRows, cache_curve, cached_rows, policies_text
+from .plan_cooperative import add_arguments, check_arguments, steps_text
 from .plan_orders import layer_costs, orders_text
 from .plan_plot import PICTURES, draw
-from .plan_ranks import ranks_text, step_of_ranks
+from .plan_ranks import RanksAsked
 
 WIDTHS = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}
 MAX_EDGES = 200_000_000  # of a random graph; larger ones need more memory than a plan is worth
@@ -91,6 +93,7 @@ class Question(NamedTuple):
     cache_share: float = 1.0  # bytes of a cached row, by those of a row in host memory
     cores: int = 1  # that sample, where there is no GPU
     doubt: str = ""  # why batches are not like the user's; "" where they are
+    sampling: str = "uniform"
 
 
 class Plan(NamedTuple):
@@ -141,10 +144,16 @@ class Plan(NamedTuple):
 def plan_of(data: Data | HeteroData, question: Question) -> Plan:
     """Sample batches, and return what follows from them."""
     row_bytes, counts = question.row_bytes, node_counts(data)
-    sampler = keyed(NeighborSampler(data, list(question.fanout)))
+    sampler = keyed(NeighborSampler(data, list(question.fanout), sampling=question.sampling))
     degrees = sampler.out_degrees()
     num_nodes, num_edges = sum(counts.values()), sum(int(d.sum()) for d in degrees.values())
-    batches = sample(data, question.fanout, question.batch_size, seed_type=question.seed_type)
+    batches = sample(
+        data,
+        question.fanout,
+        question.batch_size,
+        seed_type=question.seed_type,
+        sampling=question.sampling,
+    )
     means = {kind: sum(map(len, ids)) / len(ids) for kind, ids in batches.node_ids.items()}
     seeds = torch.arange(counts[question.seed_type])
     visits = sampler.expected_visits({question.seed_type: seeds}, question.batch_size)
@@ -180,8 +189,9 @@ def presampled_visits(data: Data | HeteroData, question: Question) -> dict[Any, 
     counts = node_counts(data)
     batches = min(PRESAMPLED_BATCHES, max(1, counts[question.seed_type] // question.batch_size))
     found = sample(
-        data, question.fanout, question.batch_size, batches, question.seed_type, seed=1
-    ).node_ids
+        data, question.fanout, question.batch_size, batches, question.seed_type, seed=1,
+        sampling=question.sampling,
+    ).node_ids  # fmt: skip
     return {
         kind: torch.bincount(torch.cat(ids), minlength=counts[kind]).double()
         for kind, ids in found.items()
@@ -274,13 +284,19 @@ def _graph_of(args: argparse.Namespace) -> Data | HeteroData:
         raise SystemExit("--seed-type needs --graph with node types.")
     if args.degrees is not None:
         degrees = torch.from_numpy(np.load(args.degrees)).view(-1)
-        return Data(edge_index=edges_with_degrees(degrees), num_nodes=len(degrees))
+        edge_index = edges_with_degrees(degrees)
+        return Data(edge_index=_drawn(edge_index, args), num_nodes=len(degrees))
     if not (args.nodes and args.edges):
         raise SystemExit("Give --graph, --degrees, or --nodes and --edges.")
     if args.edges > MAX_EDGES:
         raise SystemExit(f"A random graph may have {MAX_EDGES:,} edges at most here.")
     edge_index = power_law_edges(args.nodes, args.edges, args.skew)
-    return Data(edge_index=edge_index, num_nodes=args.nodes)
+    return Data(edge_index=_drawn(edge_index, args), num_nodes=args.nodes)
+
+
+def _drawn(edge_index: Tensor, args: argparse.Namespace) -> Tensor:
+    """Return edges that were drawn at random, each once where the sampling wants it."""
+    return coalesce(edge_index) if args.sampling == "labor" else edge_index
 
 
 def _doubt(args: argparse.Namespace) -> str:
@@ -290,8 +306,8 @@ def _doubt(args: argparse.Namespace) -> str:
     return "batches have seeds among all nodes here" if args.seeds is not None else ""
 
 
-def main(argv: list[str] | None = None) -> None:
-    """Print a plan."""
+def _asked(argv: list[str] | None) -> argparse.Namespace:
+    """Return what is asked for, checked."""
     parser = parser_of("plan", __doc__)
     parser.add_argument("--graph", type=Path, help="file with a Data, by torch.save")
     parser.add_argument("--degrees", type=Path, help=".npy with the in-degree of each node")
@@ -300,6 +316,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--skew", type=float, default=3.0, help="3: degrees with exponent 2.5")
     parser.add_argument("--fanout", default="15,10,5", help="of each hop")
     parser.add_argument("--batch-size", type=int, default=1024)
+    parser.add_argument("--sampling", choices=("uniform", "labor"), default="uniform")
     parser.add_argument("--features", type=int, default=100, help="columns")
     parser.add_argument("--dtype", choices=WIDTHS, default="float32")
     parser.add_argument("--cache-dtype", choices=WIDTHS, help="of cached rows; --dtype if left out")
@@ -309,32 +326,42 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--machine", choices=MACHINES, default="pcie4-24gb")
     parser.add_argument("--gpu-bytes", type=int, help="instead of the machine's")
     parser.add_argument("--link-bytes-per-s", type=float, help="instead of the machine's")
-    parser.add_argument("--ranks", type=int, default=1, help="that make a batch each in a step")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="picture (.svg, .png, .pdf)")
+    add_arguments(parser)
     args = parser.parse_args(argv)
     if args.plot is not None and args.plot.suffix not in PICTURES:
         parser.error(f"--plot must end in one of {', '.join(PICTURES)}, got {args.plot}")
-    if args.ranks < 1:
-        parser.error(f"--ranks must be at least 1, got {args.ranks}")
+    args.fanout = [int(part) for part in args.fanout.split(",")]
+    check_arguments(parser, args)
+    return args
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Print a plan."""
+    args = _asked(argv)
     machine = MACHINES[args.machine]
     if args.gpu_bytes:
         machine = machine._replace(gpu_bytes=args.gpu_bytes)
     if args.link_bytes_per_s:
         machine = machine._replace(link_bytes_per_s=args.link_bytes_per_s, source="as given")
-    fanout = [int(part) for part in args.fanout.split(",")]
     data, width = _graph_of(args), WIDTHS[args.dtype]
     question = Question(
-        fanout, args.batch_size, row_bytes_of(data, args.features, width), machine, args.seeds,
+        args.fanout, args.batch_size, row_bytes_of(data, args.features, width), machine, args.seeds,
         args.seed_type, WIDTHS[args.cache_dtype or args.dtype] / width, max(1, args.cores),
-        _doubt(args),
+        _doubt(args), args.sampling,
     )  # fmt: skip
     plan = plan_of(data, question)
     print(report(plan))
-    costs = layer_costs(data, fanout, question.batch_size, question.seed_type)
+    costs = layer_costs(
+        data, args.fanout, question.batch_size, question.seed_type, question.sampling
+    )
     print(orders_text(costs))
     if args.ranks > 1:
-        wide, kind = question.row_bytes, question.seed_type
-        print(ranks_text(step_of_ranks(data, fanout, args.batch_size, wide, args.ranks, kind)))
+        asked = RanksAsked(
+            args.ranks, args.fanout, args.batch_size, question.row_bytes, args.seed_type,
+            args.sampling, row_bytes_of(data, args.features, 1), args.widths,
+        )  # fmt: skip
+        print(steps_text(data, asked, machine.link_bytes_per_s, args))
     if args.plot is not None:
         ids, share = plan.batches.node_ids, question.cache_share
         sizes, hits = cache_curve(ids, plan.visits, question.row_bytes, share)

@@ -35,6 +35,7 @@ def sample(
     batches: int = 16,
     seed_type: NodeType | None = None,
     seed: int = 0,
+    sampling: str = "uniform",
 ) -> Batches:
     """Sample some batches of shuffled epochs, and return what they hold.
 
@@ -45,8 +46,9 @@ def sample(
         batches: how many to sample.
         seed_type: node type of the seeds; None in a homogeneous graph.
         seed: of the random numbers.
+        sampling: as of the loaders.
     """
-    sampler = NeighborSampler(data, list(fanout), seed=seed)
+    sampler = NeighborSampler(data, list(fanout), seed=seed, sampling=sampling)
     given = shuffled_seeds(node_counts(data)[seed_type], batch_size, seed + 1)
     found, seconds = [], []
     for seeds in islice(given, batches + 1):  # the first one compiles

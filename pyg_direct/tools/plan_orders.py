@@ -55,6 +55,7 @@ def layer_costs(
     fanout: Sequence[int],
     batch_size: int,
     seed_type: NodeType | None = None,
+    sampling: str = "uniform",
 ) -> list[LayerCosts]:
     """Sample batches with each of the fan-outs to try; return means over the batches.
 
@@ -63,12 +64,13 @@ def layer_costs(
         fanout: of each hop, and each edge type.
         batch_size: seeds of a batch.
         seed_type: node type of the seeds; None in a homogeneous graph.
+        sampling: as of the loaders.
     """
     num_nodes = node_counts(data)[seed_type]
     seeds = list(islice(shuffled_seeds(num_nodes, batch_size, 1), BATCHES))
     costs, samplers = [], []  # which share one copy of the graph as long as one of them lives
     for tried in fanouts_to_try(fanout):
-        sampler = NeighborSampler(data, list(tried), seed=0)
+        sampler = NeighborSampler(data, list(tried), seed=0, sampling=sampling)
         samplers.append(sampler)
         nodes, edges = [], []
         for batch in seeds:

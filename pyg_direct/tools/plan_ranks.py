@@ -1,13 +1,14 @@
-"""What several ranks load in a step: each for itself, and in common (`share_rows=True`)."""
+"""What several ranks do in a step with batches of their own, and with rows that they share."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import NodeSamplerInput
 from torch_geometric.typing import NodeType
@@ -19,72 +20,172 @@ from .plan_batches import node_counts, shuffled_seeds
 STEPS = 4
 
 
+class RanksAsked(NamedTuple):
+    """What is asked about a step of several ranks.
+
+    Attributes:
+        ranks: how many have a loop.
+        fanout: of each hop, and each edge type.
+        batch_size: seeds of each loop in a step.
+        row_bytes: of the features, by node type.
+        seed_type: node type of the seeds; None in a homogeneous graph.
+        sampling: as of the loaders.
+        columns: of the features, by node type; needed with `widths`.
+        widths: columns that each layer of a model writes, first to last, as many as hops; () for
+            no model.
+    """
+
+    ranks: int
+    fanout: Sequence[int]
+    batch_size: int
+    row_bytes: Mapping[Any, int]
+    seed_type: NodeType | None = None
+    sampling: str = "uniform"
+    columns: Mapping[Any, int] = {}
+    widths: Sequence[int] = ()
+
+
+class Work(NamedTuple):
+    """What ranks do in a step, means over some steps, all ranks together.
+
+    Attributes:
+        rows: of features that are loaded.
+        row_bytes: of these.
+        edges: that are sampled.
+        read_edges: that layers read, each edge once in each layer that needs it.
+        flop: of the layers, see `layer_flop`.
+    """
+
+    rows: float
+    row_bytes: float
+    edges: float
+    read_edges: float
+    flop: float
+
+
 class StepOfRanks(NamedTuple):
-    """Rows of features of a step, means over some steps, all ranks together.
+    """A step of ranks with batches of their own, means over some steps, all ranks together.
 
     Attributes:
         ranks: how many make a batch each.
-        alone: rows of their batches, each of which reads its own.
-        common: distinct rows of all of them.
-        alone_bytes, common_bytes: of those rows.
+        alone: where each loads for itself.
+        common: distinct rows of all batches.
+        common_bytes: of these.
         sent_bytes: that leave the ranks where rows have owners by hash: a row goes to each batch
             that needs it, but for that of its owner.
     """
 
     ranks: int
-    alone: float
+    alone: Work
     common: float
-    alone_bytes: float
     common_bytes: float
     sent_bytes: float
 
 
-def step_of_ranks(
-    data: Data | HeteroData,
-    fanout: Sequence[int],
-    batch_size: int,
-    row_bytes: Mapping[Any, int],
-    ranks: int,
-    seed_type: NodeType | None = None,
-) -> StepOfRanks:
-    """Sample the batches of `STEPS` steps, and count their rows.
+def step_of_ranks(data: Data | HeteroData, asked: RanksAsked) -> StepOfRanks:
+    """Sample the batches of `STEPS` steps, and count what they hold.
 
     Args:
         data: the graph; only its edges are looked at.
-        fanout: of each hop, and each edge type.
-        batch_size: seeds of a batch.
-        row_bytes: of the features, by node type.
-        ranks: how many make a batch each in a step.
-        seed_type: node type of the seeds; None in a homogeneous graph.
+        asked: about it.
     """
-    sampler, sums = NeighborSampler(data, list(fanout), seed=0), np.zeros(4)
-    of_steps = shuffled_seeds(node_counts(data)[seed_type], ranks * batch_size, 1)
-    for seeds in islice(of_steps, STEPS):
-        found: dict[Any, list[Any]] = {kind: [] for kind in row_bytes}
-        for batch in seeds.tensor_split(ranks):
-            out: Any = sampler.sample_from_nodes(
-                NodeSamplerInput(None, batch, input_type=seed_type)
-            )
-            for kind, ids in (out.node if isinstance(out.node, dict) else {None: out.node}).items():
+    sampler, sums = sampler_of(data, asked), np.zeros(len(Work._fields) + 2)
+    for seeds in seeds_of_steps(data, asked):
+        found: dict[Any, list[Tensor]] = {kind: [] for kind in asked.row_bytes}
+        for batch in seeds:
+            given = NodeSamplerInput(None, batch, input_type=asked.seed_type)
+            out: Any = sampler.sample_from_nodes(given)
+            for kind, ids in _by_type(out.node).items():
                 found[kind].append(ids)
+            hops = _by_type(out.num_sampled_nodes), _by_type(out.num_sampled_edges)
+            rows = {kind: len(ids) for kind, ids in _by_type(out.node).items()}
+            sums[:-2] += work_of(rows, *hops, asked)
         for kind, batches in found.items():
             if batches:
-                alone, common = sum(map(len, batches)), len(np.unique(torch.cat(batches).numpy()))
-                width = row_bytes[kind]
-                sums += alone, common, alone * width, common * width
-    alone, common, alone_bytes, common_bytes = (sums / STEPS).tolist()
-    sent = alone_bytes * (ranks - 1) / ranks
-    return StepOfRanks(ranks, alone, common, alone_bytes, common_bytes, sent)
+                common = len(np.unique(torch.cat(batches).numpy()))
+                sums[-2:] += common, common * asked.row_bytes[kind]
+    *of_batches, common, common_bytes = (sums / STEPS).tolist()
+    alone = Work(*of_batches)
+    sent = alone.row_bytes * (asked.ranks - 1) / asked.ranks
+    return StepOfRanks(asked.ranks, alone, common, common_bytes, sent)
+
+
+def sampler_of(data: Data | HeteroData, asked: RanksAsked) -> NeighborSampler:
+    """Return what samples for ranks."""
+    return NeighborSampler(data, list(asked.fanout), seed=0, sampling=asked.sampling)
+
+
+def seeds_of_steps(data: Data | HeteroData, asked: RanksAsked) -> Iterator[tuple[Tensor, ...]]:
+    """Yield the seeds of each rank in `STEPS` steps, by rank."""
+    num_seeds = asked.ranks * asked.batch_size
+    of_steps = shuffled_seeds(node_counts(data)[asked.seed_type], num_seeds, 1)
+    for seeds in islice(of_steps, STEPS):
+        yield seeds.tensor_split(asked.ranks)
+
+
+def work_of(
+    rows: Mapping[Any, int],
+    nodes: Mapping[Any, Sequence[int]],
+    edges: Mapping[Any, Sequence[int]],
+    asked: RanksAsked,
+) -> Work:
+    """Return what a batch takes, or a part of it.
+
+    Args:
+        rows: that are loaded, by node type.
+        nodes: by node type, how many each hop found, [hops + 1] with the seeds.
+        edges: by edge type, how many each hop has, [hops].
+        asked: about the ranks.
+    """
+    counts = np.array([list(by_hop) for by_hop in edges.values()])
+    return Work(
+        sum(rows.values()),
+        sum(count * asked.row_bytes[kind] for kind, count in rows.items()),
+        int(counts.sum()),
+        int(counts.cumsum(1).sum()),
+        layer_flop(nodes, edges, asked),
+    )
+
+
+def layer_flop(
+    nodes: Mapping[Any, Sequence[int]], edges: Mapping[Any, Sequence[int]], asked: RanksAsked
+) -> float:
+    """Return additions and multiplications of layers, forward and backward.
+
+    In each layer a row of a destination gets, from each edge type, the mean of its sources' rows
+    by a matrix and its own row by another one, as in `SAGEConv`. The backward takes as much as the
+    forward for the matrices' gradients, and again for those of the rows, but for the features.
+
+    Args:
+        nodes, edges: as of `work_of`.
+        asked: has the layers.
+    """
+    total, columns = 0.0, dict(asked.columns)
+    for layer, width in enumerate(asked.widths):
+        hops, of_features = len(asked.widths) - layer, layer == 0
+        for kind, by_hop in edges.items():
+            source, destination = (None, None) if kind is None else (kind[0], kind[-1])
+            rows = sum(nodes[destination][:hops])
+            products = 2 * rows * (columns[source] + columns[destination]) * width
+            sums = sum(by_hop[:hops]) * columns[source]
+            total += products * (2 if of_features else 3) + sums * (1 if of_features else 2)
+        columns = dict.fromkeys(columns, width)
+    return total
+
+
+def _by_type(values: Any) -> dict[Any, Any]:
+    return values if isinstance(values, dict) else {None: values}
 
 
 def ranks_text(step: StepOfRanks) -> str:
     """Return what ranks load in a step, and what has to be true for sharing rows to pay."""
-    each, saved = step.ranks, step.alone_bytes - step.common_bytes
+    each, alone = step.ranks, step.alone
+    saved = alone.row_bytes - step.common_bytes
     lines = [
-        f"a step of {step.ranks} ranks: {step.alone:,.0f} rows where each loads alone, "
-        f"{size_text(int(step.alone_bytes / each))} a rank; {step.common:,.0f} rows with "
+        f"a step of {step.ranks} ranks: {alone.rows:,.0f} rows where each loads alone, "
+        f"{size_text(int(alone.row_bytes / each))} a rank; {step.common:,.0f} rows with "
         f"share_rows=True, {size_text(int(step.common_bytes / each))} a rank "
-        f"({step.alone / max(1.0, step.common):.2f} times less)",
+        f"({alone.rows / max(1.0, step.common):.2f} times less)",
         f"  each rank sends {size_text(int(step.sent_bytes / each))} a step, owners by hash",
     ]
     if saved > 0:

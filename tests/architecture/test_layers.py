@@ -28,7 +28,7 @@ FLOORS: list[dict[str, set[str]]] = [
     {
         "loading": {"core", "ops", "sampling", "batch", "ranks"},
         "partitions": {"core", "graph", "ops", "files", "sampling", "ranks"},
-        "tools": {"core", "files", "ops", "sampling"},
+        "tools": {"core", "files", "ops", "sampling", "ranks"},
     },
     {
         "loaders": {"core", "graph", "ops", "sampling", "batch", "loading", "partitions"},
@@ -53,7 +53,7 @@ ROOMS = {room: allowed for floor in FLOORS for room, allowed in floor.items()}
 APART = {("ops.cpu", "ops.cuda"), ("ops.cuda", "ops.cpu")}
 
 # What a check counts that every change of the layout has to mind.
-MOST_FLOORS, MOST_ARROWS, NUMBER_OF_ROOMS = 6, 53, 14
+MOST_FLOORS, MOST_ARROWS, NUMBER_OF_ROOMS = 6, 54, 14
 
 PYG = {
     "graph",
@@ -68,6 +68,7 @@ PYG = {
     "tools.audit_checks",
     "tools.plan",
     "tools.plan_batches",
+    "tools.plan_cooperative",
     "tools.plan_orders",
     "tools.plan_ranks",
     "tools.compiling",

@@ -6,13 +6,17 @@ import os
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from graphs import papers_and_authors
 from rank_processes import run_ranks
 from torch_geometric.data import Data
-from torch_geometric.nn import GraphSAGE
+from torch_geometric.nn import GraphSAGE, to_hetero
 
 from pyg_direct import NeighborLoader, accelerate
+from pyg_direct.tools.plan_cooperative import common_step, owners_of
+from pyg_direct.tools.plan_ranks import STEPS, RanksAsked, seeds_of_steps, step_of_ranks
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="forks ranks")
 
@@ -78,3 +82,67 @@ def test_exchanges_of_models_are_counted_with_the_loader_of_the_batches(tmp_path
             found[1][2].computing_waiting_seconds[1],
         )
         assert every.computing_waiting_seconds == waited
+
+
+ALL = 60  # a fan-out above all degrees, so that any draws are the same
+
+
+def planned(data: Any, part: Any, size: int, kind: Any, path: Path) -> tuple[RanksAsked, Any, Any]:
+    """Return what a plan is asked, what it counts alone, and with owners."""
+    columns = {t: data[t].num_features for t in data.node_types} if kind else {None: COLUMNS}
+    wide = {t: 4 * count for t, count in columns.items()}
+    asked = RanksAsked(size, [ALL, ALL], SEEDS, wide, kind, "uniform", columns, (HIDDEN, OUT))
+    torch.save(part, path)
+    return asked, step_of_ranks(data, asked), common_step(data, asked, owners_of(path, data, asked))
+
+
+@pytest.mark.parametrize(
+    ("typed", "size"), [(False, 3), (True, 2), pytest.param(False, 4, marks=pytest.mark.slow)]
+)
+def test_a_plan_counts_what_ranks_do(typed: bool, size: int, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    data: Any = papers_and_authors() if typed else DATA
+    kind, part = None, torch.arange(NODES) // 50
+    if typed:
+        kind = "paper"
+        part = {t: torch.arange(data[t].num_nodes) // 7 for t in data.node_types}
+    asked, alone, common = planned(data, part, size, kind, tmp_path / "part.pt")
+    seeds = torch.cat([torch.cat(of_ranks) for of_ranks in seeds_of_steps(data, asked)])
+    given = {"batch_size": SEEDS, "seed": 1, "split_by_rank": True, "timeout": 20.0}
+    inputs = (kind, seeds) if typed else seeds
+
+    def on_rank(rank: int) -> Any:
+        own = NeighborLoader(data, [ALL, ALL], inputs, **given)
+        together = NeighborLoader(data, [ALL, ALL], inputs, cooperative=True, owners=part, **given)
+        model: Any = GraphSAGE(-1 if typed else COLUMNS, HIDDEN, 2, OUT)
+        if typed:
+            model = to_hetero(model, data.metadata())
+            batch = next(iter(NeighborLoader(data, [2], inputs)))
+            model(batch.x_dict, batch.edge_index_dict)
+        model = accelerate(model, together)
+        for _ in together:  # whose first epoch begins with a meeting
+            pass
+        edges = 0
+        for batch in together:
+            edges += sum(sum(s.num_sampled_edges) for s in batch.edge_stores)
+            if typed:
+                out = model(batch.x_dict, batch.edge_index_dict)[kind]
+            else:
+                out = model(batch.x, batch.edge_index)
+            out[:SEEDS].sum().backward()
+        rows = [sum(s.num_nodes for s in b.node_stores) for b in own]
+        sampled = [sum(s.edge_index.size(1) for s in b.edge_stores) for b in own]
+        read = [np.cumsum([list(s.num_sampled_edges) for s in b.edge_stores], 1).sum() for b in own]
+        sums = sum(rows), sum(sampled), int(sum(read)), edges
+        return np.array(sums), together.stats(all_ranks=True).epochs[-1].exchange
+
+    found = run_ranks(size, on_rank, tmp_path)
+    rows, sampled, read, edges = sum(sums for sums, _ in found) / STEPS
+    traffic = found[0][1]
+    assert (alone.alone.rows, alone.alone.edges, alone.alone.read_edges) == (rows, sampled, read)
+    assert common.work.rows == traffic.loaded_rows / STEPS
+    assert common.work.edges == edges
+    assert common.fetched == traffic.fetched_rows / STEPS
+    assert common.loading_bytes == sum(traffic.sent_bytes) / STEPS
+    assert common.loading_collectives == traffic.collectives / STEPS / size
+    assert 2 * common.layer_bytes == sum(traffic.computing_sent_bytes) / STEPS

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,6 +19,7 @@ from pyg_direct.ranks.rows import (
     as_bytes,
     rows_of_blocks,
 )
+from pyg_direct.ranks.threads import on_threads
 
 # The first type has two attributes, whose rows are no multiple of 8 bytes; the second has none.
 TABLES = {"x": torch.arange(21.0).view(7, 3), "tag": torch.arange(28).view(7, 2, 2).to(torch.uint8)}
@@ -34,24 +34,6 @@ BATCHES = [
     [[np.array([6, 0, 5, 6]), np.array([1])], [np.array([0, 1]), None]],
     [[np.array([5]), np.array([0, 2])], [np.array([1, 2, 5, 3]), None]],
 ]
-
-
-class InThreads(Channel):
-    """A channel between threads of this process, one for each rank."""
-
-    def __init__(self, rank: int, size: int, mail: dict[Any, Any], barrier: Any) -> None:
-        super().__init__(None, 10.0)
-        self.rank, self.size, self.mail, self.barrier = rank, size, mail, barrier
-        self._sent = self._received = self._messages = np.zeros(size, np.int64)
-
-    def _all_to_all(self, came: Any, given: Any, coming: Any, sizes: Any) -> None:
-        for to, piece in enumerate(np.split(given, np.cumsum(sizes)[:-1])):
-            self.mail[self.rank, to] = piece
-        self.barrier.wait(10)
-        pieces = [self.mail[of, self.rank] for of in range(self.size)]
-        assert [len(piece) for piece in pieces] == list(coming)
-        came[...] = np.concatenate(pieces)
-        self.barrier.wait(10)
 
 
 class Holder:
@@ -82,23 +64,16 @@ class Holder:
 
 def on_two_ranks(function: Callable[[RowFetcher, int], Any], asks: bool, fails: int = -1) -> Any:
     """Return what a function of its fetcher gives on each rank: a value, or the error."""
-    mail, barrier, found = dict[Any, Any](), threading.Barrier(2), [None, None]
 
-    def work(rank: int) -> None:
-        holder = Holder(rank, asks, fails == rank)
-        channel = InThreads(rank, 2, mail, barrier)
+    def work(channel: Channel) -> Any:
+        holder = Holder(channel.rank, asks, fails == channel.rank)
         try:
             fetcher = RowFetcher(channel, OWNERS, FORMATS, holder, RowTraffic())
-            found[rank] = function(fetcher, rank)
+            return function(fetcher, channel.rank)
         except Exception as error:
-            found[rank] = error
+            return error
 
-    threads = [threading.Thread(target=work, args=(rank,)) for rank in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return found
+    return on_threads(2, work)
 
 
 @pytest.mark.parametrize("asks", [False, True], ids=["own tables", "asked for"])
@@ -126,6 +101,18 @@ def test_a_rank_that_cannot_read_tells_the_others(asks: bool) -> None:
     assert isinstance(first, OtherRankError)
     assert "Rank 1 could not read the rows" in str(first)
     assert (type(second), str(second)) == (OSError, "planted")
+
+
+def test_rows_can_be_counted_in_place_of_fetched() -> None:
+    def sent(fetcher: RowFetcher, rank: int) -> Any:
+        channel, answered = fetcher._channel, fetcher.count(BATCHES[rank])
+        asked = sum(channel.traffic().sent_bytes)
+        fetcher.fetch(BATCHES[rank])
+        return asked + answered, sum(channel.traffic().sent_bytes) - asked, answered
+
+    for counted, fetched, answered in on_two_ranks(sent, asks=True):
+        assert counted == fetched
+        assert answered >= 8 + 2 * 16  # a word, and the rows of two nodes
 
 
 def test_bytes_of_rows() -> None:

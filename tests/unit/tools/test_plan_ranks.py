@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +12,7 @@ from graphs import papers_and_authors
 from torch_geometric.data import Data
 
 from pyg_direct.tools import plan
-from pyg_direct.tools.plan_ranks import ranks_text, step_of_ranks
+from pyg_direct.tools.plan_ranks import RanksAsked, layer_flop, ranks_text, step_of_ranks
 
 
 def graph() -> Data:
@@ -21,17 +23,17 @@ def graph() -> Data:
 
 def test_all_ranks_load_the_whole_graph_once_where_they_reach_all_of_it() -> None:
     data = graph()
-    step = step_of_ranks(data, [-1] * 6, 20, {None: 8}, 4)
+    step = step_of_ranks(data, RanksAsked(4, [-1] * 6, 20, {None: 8}))
     reached = step.common
     assert 450 < reached <= 500
-    assert step.alone == pytest.approx(4 * reached, rel=0.02)
+    assert step.alone.rows == pytest.approx(4 * reached, rel=0.02)
     assert step.common_bytes == 8 * reached
-    assert step.sent_bytes == 0.75 * step.alone_bytes
+    assert step.sent_bytes == 0.75 * step.alone.row_bytes
 
 
 def test_seeds_alone_are_loaded_by_one_rank_each() -> None:
-    step = step_of_ranks(graph(), [0], 20, {None: 4}, 3)
-    assert (step.alone, step.common) == (60.0, 60.0)
+    step = step_of_ranks(graph(), RanksAsked(3, [0], 20, {None: 4}))
+    assert (step.alone.rows, step.common) == (60.0, 60.0)
     assert "that pays" not in ranks_text(step)
 
 
@@ -39,9 +41,21 @@ def test_types_count_with_their_own_rows() -> None:
     torch.manual_seed(0)
     data: Any = papers_and_authors()
     wide = dict.fromkeys(data.node_types, 0) | {"author": 10}
-    step = step_of_ranks(data, [3], 5, wide, 2, "author")
-    assert step.alone_bytes >= 10 * 10  # the seeds are authors
-    assert step.common_bytes <= step.alone_bytes < 10 * step.alone
+    step = step_of_ranks(data, RanksAsked(2, [3], 5, wide, "author"))
+    assert step.alone.row_bytes >= 10 * 10  # the seeds are authors
+    assert step.common_bytes <= step.alone.row_bytes < 10 * step.alone.rows
+
+
+def test_operations_of_layers() -> None:
+    asked = RanksAsked(2, [2, 2], 1, {None: 12}, columns={None: 3}, widths=(4, 5))
+    # Layer 1: 3 rows by matrices of 3 x 4, twice, and 6 edges; layer 2: 1 row by 4 x 5 and 2 edges.
+    first, second = 2 * (3 * 2 * 2 * 3 * 4) + 6 * 3, 3 * (1 * 2 * 2 * 4 * 5) + 2 * (2 * 4)
+    assert layer_flop({None: [1, 2, 4]}, {None: [2, 4]}, asked) == first + second
+    typed = asked._replace(columns={"a": 3, "b": 2})
+    nodes, edges = {"a": [1, 0, 0], "b": [0, 2, 1]}, {("b", "to", "a"): [2, 0]}
+    found = 2 * (2 * (3 + 2) * 4) + 2 * 2 + 3 * (2 * (4 + 4) * 5) + 2 * (2 * 4)
+    assert layer_flop(nodes, edges, typed) == found
+    assert layer_flop(nodes, edges, typed._replace(widths=())) == 0
 
 
 def test_the_command_prints_it(capsys: pytest.CaptureFixture[str]) -> None:
@@ -50,7 +64,54 @@ def test_the_command_prints_it(capsys: pytest.CaptureFixture[str]) -> None:
     text = capsys.readouterr().out
     assert "a step of 2 ranks: " in text
     assert "each rank sends" in text
+    assert "the same with cooperative=True, one batch of 128 seeds:" in text
+    assert "that write 128/128 in place of" in text
+    assert "  owners by hash: each rank sends " in text
+    assert "sending takes" not in text
     plan.main(sizes)
     assert "ranks" not in capsys.readouterr().out
+    plan.main([*sizes[:4], "--fanout", "5,-1", "--ranks", "2"])
+    assert "cooperative=True takes no negative fan-outs" in capsys.readouterr().out
+
+
+def test_the_command_knows_owners_and_links(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    torch.save(torch.arange(2000) // 1000, path := tmp_path / "part.pt")
+    sizes = ["--nodes", "2000", "--edges", "20000", "--fanout", "5,5", "--batch-size", "64"]
+    given = [*sizes, "--sampling", "labor", "--ranks", "3", "--widths", "16,4"]
+    plan.main([*given, "--link", "1e9", "--owners", "ldg", str(path)])
+    text = capsys.readouterr().out
+    assert "that write 16/4 in place of" in text
+    assert f"  owners by {path}: " in text
+    sent = re.findall(r"owners by .*: each rank sends ([0-9.]+) .* in 10 collectives", text)
+    assert len(sent) == 2
+    assert text.count("at 1e+09 GB/s sending takes 0.00 ms: it pays") == 2
+    plan.main([*given, "--link", "1e-6"])
+    assert "it does not pay" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--ranks", "0"], "--ranks must be at least 1, got 0"),
+        (["--link", "3"], "--owners and --link are about --ranks of at least 2"),
+        (["--ranks", "2", "--link", "0"], "--link must be above 0, got 0.0"),
+        (["--widths", "1,2,3"], "--widths must be one number above 0, or 2 for as many hops"),
+    ],
+)
+def test_what_ranks_cannot_be_is_told(
+    more: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit):
-        plan.main([*sizes, "--ranks", "0"])
+        plan.main(["--nodes", "20", "--edges", "50", "--fanout", "5,5", *more])
+    assert message in capsys.readouterr().err
+
+
+def test_owners_that_are_none_are_told(tmp_path: Path) -> None:
+    torch.save(torch.arange(7), path := tmp_path / "part.pt")
+    given = ["--nodes", "20", "--edges", "50", "--fanout", "2", "--ranks", "2", "--owners"]
+    with pytest.raises(SystemExit, match="one integer for each of 20 nodes"):
+        plan.main([*given, str(path)])
+    with pytest.raises(SystemExit, match=r"--owners nothing: .*No such file"):
+        plan.main([*given, "nothing"])
