@@ -158,6 +158,18 @@ def test_a_workspace_serves_batches_of_any_size(plan: dict[str, object]) -> None
             assert_same(mine.finish(), theirs.finish())
 
 
+def test_as_many_seeds_of_other_types(backend: CudaBackend) -> None:
+    """Two batches of 31 seeds, of which one draws 60 edges and the other 900."""
+    csc = make_csc(np.random.default_rng(0), [40, 40], [(1, 0, 2000), (0, 1, 2000)])
+    plan = uniform_plan(np.array([[30, 1]]))
+    mine = backend.workspace(backend.memory.place_graph(csc), plan)
+    for batch, sizes in enumerate(([1, 30], [30, 1])):
+        seeds = make_seeds(np.random.default_rng(batch), csc, sizes)
+        sampled = mine.sample(seeds, BatchKey(batch, 0))
+        assert sampled is not None
+        assert_same(sampled, run(CpuBackend(), Case(csc, plan, seeds, BatchKey(batch, 0)))[0])
+
+
 def test_seeds_that_just_fit_and_one_more(backend: CudaBackend) -> None:
     """The piece of memory that a batch is uploaded to is used up to its last word."""
     case = homogeneous([2])

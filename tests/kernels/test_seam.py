@@ -304,6 +304,17 @@ def test_what_crosses_the_seam_is_checked(backend: Backend) -> None:
         work.finish(induced=True)
 
 
+@pytest.mark.parametrize("kind", ["emulated"])
+def test_more_picks_than_the_fan_out_allows(backend: Backend) -> None:
+    case = homogeneous([4, 3])
+    (work,) = workspaces(backend, case, 1)
+    work.begin(case.seeds, case.key)
+    picks = work.draw(0, work.frontier(0), case.key)
+    parts = [torch.cat([part, part[:20]]) for part in picks[1:3] if part is not None]
+    with pytest.raises(ValueError, match="Hop 0 has room for 80 edges at most, got"):
+        work.enter(0, Picks(picks.counts + 1, *parts))
+
+
 @pytest.mark.parametrize("kind", ["cpu"])
 def test_a_node_that_is_not_one(backend: Backend) -> None:
     case = homogeneous([4])

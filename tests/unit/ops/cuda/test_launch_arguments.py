@@ -7,9 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 import torch
+from descriptors import filled
 
 from pyg_direct.ops.cuda.launch import Kernel, Launch, type_name
-from pyg_direct.ops.cuda.source import Declaration, declarations
+from pyg_direct.ops.cuda.source import Declaration, declarations, read_source
 
 
 def _kernel(launched: list[object]) -> Kernel:
@@ -85,6 +86,18 @@ def test_the_launcher_refuses_what_is_wrong(
     with pytest.raises(error, match=message):
         _kernel(launched)(grid, **{**RIGHT, **wrong})
     assert launched == []
+
+
+def test_a_struct_of_another_instance_is_refused() -> None:
+    (text,) = (d for d in declarations(read_source("relabel.cu")) if d.name == "mark_first")
+    types = {"P": "i64", "kHashed": "false"}
+    narrow, wide = (
+        Kernel(text, {**types, "I": ids}, lambda *_: lambda _: None, torch.device("cpu"), 32)
+        for ids in ("i32", "i64")
+    )
+    wide.bind(batch=filled(wide.descriptor("batch")), hop=0)
+    with pytest.raises(TypeError, match="mark_first: batch must have the fields of Batch"):
+        wide.bind(batch=filled(narrow.descriptor("batch")), hop=0)
 
 
 def test_an_argument_that_is_missing() -> None:

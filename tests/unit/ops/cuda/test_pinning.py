@@ -169,18 +169,35 @@ def test_memory_that_is_pinned_already_is_left_to_its_owner(runtime: FakeRuntime
     assert runtime.names() == []
 
 
-def test_pages_of_a_neighbour_are_not_ours(runtime: FakeRuntime) -> None:
+@pytest.mark.parametrize("begins", [False, True])
+@pytest.mark.parametrize("ends", [False, True])
+def test_pages_of_a_neighbour_are_not_ours(
+    runtime: FakeRuntime, monkeypatch: pytest.MonkeyPatch, begins: bool, ends: bool
+) -> None:
     """Only the ends are pinned, because other tensors begin and end on these pages."""
     x = table(5000)
-    runtime.foreign[x.data_ptr()] = 8
-    runtime.foreign[x.data_ptr() + x.nbytes - 8] = 8
-    monitored = pinning.PROBE_BYTES
-    try:
-        pinning.PROBE_BYTES = 64 * PAGE_BYTES
+    runtime.foreign |= {x.data_ptr(): 8} if begins else {}
+    runtime.foreign |= {x.data_ptr() + x.nbytes - 8: 8} if ends else {}
+    if begins and ends:
+        monkeypatch.setattr(pinning, "PROBE_BYTES", 64 * PAGE_BYTES)
+    if begins or ends:
         with pytest.raises(PinningError, match="Another library has registered a part of it"):
             Registry(runtime).lease(x, "x")
-    finally:
-        pinning.PROBE_BYTES = monitored
+    else:
+        Registry(runtime).lease(x, "x").close()
+
+
+def test_memory_that_a_storage_has_left(runtime: FakeRuntime) -> None:
+    """What comes to lie there is registered for itself."""
+    memory, registry = np.zeros(100_000, np.uint8), Registry(runtime)
+    x = torch.from_numpy(memory)
+    leases = [registry.lease(x, "x")]
+    x.share_memory_()
+    leases.append(registry.lease(torch.from_numpy(memory), "another"))
+    assert runtime.names() == ["register", "unregister", "register"]
+    for lease in leases:
+        lease.close()
+    assert runtime.ranges == {}
 
 
 def test_large_memory_is_registered_in_chunks(runtime: FakeRuntime) -> None:
@@ -371,7 +388,7 @@ class Watched(torch.Tensor):
         return super().__torch_function__(function, types, args, kwargs)
 
 
-@pytest.mark.parametrize("kind", ["neighbours", "chunks", "conjugate", "strided"])
+@pytest.mark.parametrize("kind", ["neighbours", "chunks", "behind", "conjugate", "strided"])
 def test_no_copy_crosses_the_end_of_a_registration(runtime: FakeRuntime, kind: str) -> None:
     """CUDA may refuse to copy memory of which the parts were registered apart."""
     chunk = 4 * PAGE_BYTES if kind == "chunks" else pinning.CHUNK_BYTES
@@ -379,8 +396,10 @@ def test_no_copy_crosses_the_end_of_a_registration(runtime: FakeRuntime, kind: s
     memory = np.arange(20 * PAGE_BYTES // 8, dtype=np.int64)
     cut = 9 * PAGE_BYTES // 8 + 2  # within a page, at a multiple of 16 bytes
     first, second = torch.from_numpy(memory[:cut]), torch.from_numpy(memory[cut:])
-    leases = [registry.lease(first, "first"), registry.lease(second, "second")]
-    table = second
+    leases = [registry.lease(first, "first")]
+    if kind != "behind":
+        leases.append(registry.lease(second, "second"))
+    table = torch.from_numpy(memory) if kind == "behind" else second
     if kind == "conjugate":
         table = second.view(torch.float64)[: len(second) // 2 * 2].view(torch.complex128).conj()
     if kind == "strided":
@@ -390,7 +409,7 @@ def test_no_copy_crosses_the_end_of_a_registration(runtime: FakeRuntime, kind: s
     registry.copy(target, table)
     assert torch.equal(target.as_subclass(Tensor), table.resolve_conj())
     ends = {end for at, nbytes in runtime.ranges.items() for end in (at, at + nbytes)}
-    if kind in ("neighbours", "chunks"):
+    if kind in ("neighbours", "chunks", "behind"):
         assert len(Watched.copies) > 1
         for address, nbytes in Watched.copies:
             assert not any(address < end < address + nbytes for end in ends)
