@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..ops.backend import Backend
 from ..ops.devices import HOST
-from .channel import GROUP_DAYS, Channel, ExchangeError
+from .channel import GROUP_DAYS, Channel, ExchangeError, is_lost
 from .exchange import gathered, gathered_unless_failed
 from .rounds import Rounds
 from .rows import RowTraffic
@@ -135,7 +135,11 @@ class BatchExchange:
         """
         channels = _channels.get(group, [])
         free = {channel.group.group_name: channel for channel in channels if channel.ended}
-        common = set.intersection(*map(set, self._meet(group, seconds, list(free))))
+        loop_is_lost = is_lost(_for_loops.get(group))
+        said = self._meet(group, seconds, (list(free), loop_is_lost))
+        if any(lost for _, lost in said):  # another one is made then, on all ranks
+            _for_loops.pop(group, None)
+        common = set.intersection(*(set(names) for names, _ in said))
         if common:
             channel = free[min(common)]
             channels.remove(channel)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+import weakref
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from itertools import pairwise
 from time import monotonic, perf_counter
@@ -26,6 +27,10 @@ ALIGNMENT = 8  # of each array in a message
 
 Bytes = npt.NDArray[np.uint8]
 Arrays = Sequence[npt.NDArray[Any]]
+
+
+_lost: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
+"""By group: why its ranks may be at different collectives, so that no more can follow."""
 
 
 class ExchangeError(RuntimeError):
@@ -54,6 +59,11 @@ class RankWord(NamedTuple):
     batches: int  # that it is to make
     offers: bool  # whether it waits to `gather`
     step: int  # that these are of, where ranks make the same step together; 0 where they do not
+
+
+def is_lost(group: Any) -> bool:
+    """Whether a collective of a group was given up on this rank; not of None."""
+    return group is not None and group in _lost
 
 
 def ranks_agree(every: Sequence[RankWord]) -> bool:
@@ -162,7 +172,11 @@ class Channel:
         self._check(every[:, 0], None)
         sizes = every[:, 1].tolist()
         if coming is not None and sizes != list(coming):
-            raise ExchangeError(f"{sizes} bytes come from the ranks, not {list(coming)}.")
+            raise ExchangeError(
+                f"{sizes} bytes come from the ranks, not {list(coming)}: one of them is at another "
+                f"place of its step. Each must call the same model at each step, and run the "
+                f"backward of what it returns."
+            )
         return self.send(messages, sizes)
 
     def compared(self, number: int) -> list[int]:
@@ -191,9 +205,8 @@ class Channel:
         if self.group is None or len(bits) == 0:
             return bits
         found = torch.from_numpy(bits)
-        start = perf_counter()
         # A sum is the union then; it is what all backends have.
-        self._complete(dist.all_reduce(found, group=self.group, async_op=True), [found], start)
+        self._complete(lambda: dist.all_reduce(found, group=self.group, async_op=True), [found])
         self._count_ring(len(bits))
         return bits
 
@@ -255,16 +268,29 @@ class Channel:
         if self.group is None:
             came[...] = given
             return
-        start = perf_counter()
-        tensors = [torch.from_numpy(array) for array in (came, given)]
-        work: Any = dist.all_to_all_single(
-            tensors[0], tensors[1], list(coming), list(sizes), group=self.group, async_op=True
+        into, of = torch.from_numpy(came), torch.from_numpy(given)
+        self._complete(
+            lambda: dist.all_to_all_single(
+                into, of, list(coming), list(sizes), group=self.group, async_op=True
+            ),
+            [into, of],
         )
-        self._complete(work, tensors, start)
 
-    def _complete(self, work: Any, tensors: Sequence[Any], start: float) -> None:
-        """Wait for a collective that began at `start`."""
-        self._wait(work, monotonic() + self.timeout_seconds)
+    def _complete(self, begin: Callable[[], Any], tensors: Sequence[Any]) -> None:
+        """Begin a collective, and wait for it.
+
+        Raises:
+            ExchangeError: it was given up, or one before it.
+        """
+        if self.group in _lost:
+            raise ExchangeError(f"An exchange before this one was given up. {_lost[self.group]}")
+        start = perf_counter()
+        work = begin()
+        try:
+            self._wait(work, monotonic() + self.timeout_seconds)
+        except BaseException as error:  # also where a user interrupts it
+            _lost[self.group] = str(error) or type(error).__name__
+            raise
         # Gloo's own thread may hold both a moment longer. If that made it free the arrays while the
         # interpreter ends, it would wait for the interpreter, which aborts the process.
         self._last = work, tensors

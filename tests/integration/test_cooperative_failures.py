@@ -15,7 +15,9 @@ import torch
 import torch.distributed as dist
 from rank_processes import run_ranks
 from torch_geometric.data import Data
+from torch_geometric.nn import GraphSAGE
 
+import pyg_direct
 from pyg_direct import NeighborLoader
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="forks ranks")
@@ -171,3 +173,50 @@ def test_any_interleaving_of_producers_makes_the_same_batches(tmp_path: Path) ->
     for alone, together in run_ranks(2, on_rank, tmp_path):
         assert len(alone) == 14 * STEPS
         assert all(map(torch.equal, alone, together))
+
+
+@pytest.mark.slow
+def test_loaders_that_take_turns_make_the_batches_of_one_process(tmp_path: Path) -> None:
+    kinds = {"train": (8, True), "validate": (5, False)}  # sizes, and whether they are shuffled
+
+    def on_rank(rank: int) -> list[tuple[str, torch.Tensor, torch.Tensor]]:
+        moments, turns = random.Random(rank), random.Random(0)
+
+        def pause(batch: Data) -> Data:
+            time.sleep(moments.choice([0.0, 0.0, 0.001, 0.01]))
+            return batch
+
+        common = {"num_workers": 2, "prefetch": 3, "transform": pause}
+        loaders = {
+            kind: loader_of(60.0, batch_size=size, shuffle=shuffle, **common)
+            for kind, (size, shuffle) in kinds.items()
+        }
+        epochs = {kind: iter(loader) for kind, loader in loaders.items()}
+        model = pyg_direct.accelerate(GraphSAGE(8, 8, 2, 4), *loaders.values())
+        found = []
+        while len(found) < 200:
+            kind = turns.choice(list(kinds))
+            batch = next(epochs[kind], None)
+            if batch is None:
+                epochs[kind] = iter(loaders[kind])
+                continue
+            found.append((kind, batch.input_id, batch.e_id))
+            out = model(batch.x, batch.edge_index)
+            if kind == "train":
+                out.sum().backward()
+            time.sleep(moments.choice([0.0, 0.002, 0.01]))
+        return found
+
+    alone = {
+        kind: NeighborLoader(DATA, [4, 3], seed=4, shuffle=shuffle, batch_size=2 * size)
+        for kind, (size, shuffle) in kinds.items()
+    }
+    epochs = {kind: iter(loader) for kind, loader in alone.items()}
+    for (kind, *one), (_, *other) in zip(*run_ranks(2, on_rank, tmp_path), strict=True):
+        batch = next(epochs[kind], None)
+        if batch is None:
+            epochs[kind] = iter(alone[kind])
+            batch = next(epochs[kind])
+        seeds, edges = (torch.cat(pair) for pair in zip(one, other, strict=True))
+        assert torch.equal(seeds, batch.input_id)
+        assert torch.equal(edges.sort().values, batch.e_id.sort().values)

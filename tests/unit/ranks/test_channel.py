@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from pyg_direct.ranks import channel as channel_module
-from pyg_direct.ranks.channel import Channel, ExchangeError
+from pyg_direct.ranks.channel import Channel, ExchangeError, is_lost
 
 
 class Work:
@@ -40,3 +40,20 @@ def test_a_lost_connection_is_told() -> None:
 def test_a_rank_that_does_not_answer_is_told() -> None:
     with pytest.raises(ExchangeError, match="did not answer within 2 s"):
         Channel(None, 2.0)._wait(Work(99), channel_module.monotonic() - 1.0)
+
+
+def test_nothing_follows_a_collective_that_was_given_up() -> None:
+    class Group:
+        pass
+
+    one, other = Channel(None, 0.0), Channel(None, 60.0)
+    one.group = other.group = Group()
+    other._complete(lambda: Work(1), [])
+    assert not is_lost(one.group)
+    with pytest.raises(ExchangeError, match="did not answer within 0 s"):
+        one._complete(lambda: Work(99), [])
+    assert is_lost(one.group)
+    begun: list[int] = []
+    with pytest.raises(ExchangeError, match=r"was given up.*did not answer within 0 s"):
+        other._complete(lambda: begun.append(1), [])
+    assert not begun
