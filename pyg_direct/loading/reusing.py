@@ -242,6 +242,8 @@ def refusal(loader: DirectLoader) -> str:
 
     Edges of its batches are `SampledEdges` from now on.
     """
+    if loader._split.cooperative:
+        return "cooperative=True, as no rank has all rows of a batch"
     reason = hand_out_hops(loader)
     if reason:
         return reason

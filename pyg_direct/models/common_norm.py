@@ -40,15 +40,24 @@ class CommonNorm(NeededNorm):
         func, x, rest: see `NeededNorm`.
         channel: of all ranks.
         first, last: where the own rows begin and end.
+
+    Attributes:
+        is_measured: whether the statistics are known.
     """
 
-    __slots__ = ("_channel", "_count", "_first", "_last")
+    __slots__ = ("_channel", "_count", "_first", "_last", "is_measured")
 
     def __init__(
         self, func: Any, x: Value, rest: Any, channel: Channel, first: int, last: int
     ) -> None:
         super().__init__(func, x, rest)
         self._channel, self._first, self._last, self._count = channel, first, last, 0.0
+        self.is_measured = False
+
+    @property
+    def is_learning(self) -> bool:
+        """Whether it changes the running statistics of a module."""
+        return self.call[1][2] is not None
 
     def wanted(self, rows: Rows) -> Rows:
         """Return which rows are to be computed where some are asked for."""
@@ -58,9 +67,9 @@ class CommonNorm(NeededNorm):
         """Return some rows from those of the sources."""
         _, rest = self.call
         x: Tensor = self.inputs[0].at(rows)
-        if self.normalised.count == 0:
+        if not self.is_measured:
             self._measure(x[self._first :], rest)
-            self.normalised = rows
+            self.normalised, self.is_measured = rows, True
         return self.scaled(x, *rest[:2])
 
     def _measure(self, own: Tensor, rest: Any) -> None:

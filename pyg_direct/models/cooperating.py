@@ -15,16 +15,17 @@ import torch
 from torch import Tensor
 
 from ..core.cooperation import Cooperation
-from ..core.private_torch import tree_leaves, writes_to
+from ..core.private_torch import tree_leaves
 from ..ranks.channel import Channel, ExchangeError
 from .batch_run import BatchRun, seen, seen_with_fills
 from .batch_sizes import BatchSizes, Entered, NotAPrefix
 from .batch_tensor import BatchTensor, leave
+from .common_exchanges import CommonExchanges, refusal
 from .common_norm import CommonNorm
 from .common_rows import OutputRows, RowBlocks, SourceRows
 from .filler import Filler
 from .needed import Fill, Leaf, Rows, Value, compute_rows
-from .row_exchange import BY_DIM, BY_INDEX, Exchanges, Gathered, exchanged
+from .row_exchange import Gathered, exchanged
 from .rules import keeps_rows
 from .step_calls import Operator
 
@@ -34,27 +35,7 @@ MOVES = {
     "permute", "reshape", "select", "slice", "split", "split_with_sizes", "squeeze", "stack", "t",
     "transpose", "unbind", "unsqueeze", "view", "_unsafe_view", "where",
 }  # fmt: skip
-SUMS = {
-    getattr(of, name)
-    for of, names in (
-        (torch, ("scatter_add", "scatter_reduce", "index_add", "index_reduce")),
-        (Tensor, ("scatter_add", "scatter_reduce", "index_add", "index_reduce")),
-        (Tensor, ("scatter_add_", "scatter_reduce_", "index_add_", "index_reduce_")),
-    )
-    for name in names
-}
-
-
-class MixedRowsError(RuntimeError):
-    """A model that cannot run on a batch which ranks make together."""
-
-
-def refusal(what: str) -> MixedRowsError:
-    """Return the error of a model that mixes rows."""
-    return MixedRowsError(
-        f"This model cannot run on a cooperative batch, of which each rank has some rows only: "
-        f"{what}. Leave cooperative=True out; share_rows=True shares the loading for any model."
-    )
+PUTS = {"index_copy", "index_put", "scatter"}
 
 
 def check_not_lazy(is_lazy: bool) -> None:
@@ -110,6 +91,7 @@ class CooperativeRun(BatchRun):
         self._num_edges = filler.num_edges
         self._asked = 0
         self._only_moves = False
+        self._norms: list[tuple[CommonNorm, int]] = []  # that change statistics of modules
 
     def call(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Do an operation, or remember that it is to be done on the rows that are needed."""
@@ -176,17 +158,33 @@ class CooperativeRun(BatchRun):
         return found
 
     def _check_places(self, known: Operator, given: Any, found: Any) -> None:
-        """Raise a MixedRowsError if rows of nodes were put where it is not known whose they are."""
+        """Raise a MixedRowsError if rows were put where it is not known whose they are.
+
+        Some of the edges may be picked, but not be put in tables of other sizes: those of layers
+        that pad lists of neighbours are as long as the longest one that this rank has.
+        """
         tables = [v for v in tree_leaves(given) if isinstance(v, BatchTensor)]
-        if any(t.node not in self.exchanges.inputs and self.type_of(t.size(0)) for t in tables):
+        puts = known.name.rstrip("_") in PUTS
+        if any(
+            t.node not in self.exchanges.inputs
+            and (self._has_rows(t) if puts else self.type_of(t.size(0)))
+            for t in tables
+        ):
             for v in tree_leaves(found):
-                rows = v.size(0) if isinstance(v, Tensor) and v.dim() > 0 else 0
-                if not self.type_of(rows) and rows not in self.exchanges.edge_counts:
-                    raise refusal(f"{known.func} joins or reorders rows of nodes")
+                if isinstance(v, Tensor) and not self._has_rows(v):
+                    raise refusal(f"{known.func} joins, pads or reorders rows")
+
+    def _has_rows(self, tensor: Tensor) -> bool:
+        """Whether a tensor has as many rows as there are nodes of some type, or edges."""
+        rows = tensor.size(0) if tensor.dim() > 0 else 0
+        return bool(self.type_of(rows)) or rows in self.exchanges.edge_counts
 
     def _change(self, known: Operator, args: Any, kwargs: Any) -> Any:
         with self._moving(known.name.rstrip("_") in MOVES):
-            return super()._change(known, args, kwargs)
+            found = super()._change(known, args, kwargs)
+        if self.is_in_forward:
+            self._check_places(known, (args, kwargs), found)
+        return found
 
     @contextlib.contextmanager
     def _moving(self, only_moves: bool) -> Iterator[None]:
@@ -213,107 +211,29 @@ class CooperativeRun(BatchRun):
         if found:
             blocks = self._blocks[found[0]]
             first, last = blocks.seeds, blocks.own[-1]
-        return CommonNorm(func, x, rest, self.channel, first, last)
+        norm = CommonNorm(func, x, rest, self.channel, first, last)
+        if norm.is_learning:
+            self._norms.append((norm, last))
+        return norm
 
-
-class CommonExchanges(Exchanges):
-    """Exchanges of a step in which each rank has some rows only.
-
-    Args:
-        run: the step.
-        edges: see `Exchanges`.
-    """
-
-    def __init__(self, run: CooperativeRun, edges: Any) -> None:
-        super().__init__(run, edges, run.exchange_of)
-        self._common, self._ends = run, []
-        self.edge_counts: set[int] = set()  # with and without self-loops
-        for _, sampled in edges:
-            source, destination = sampled.as_tensor()
-            for kept in (destination, destination[source != destination]):
-                rows = cast(int, sampled.sparse_size()[1])
-                self._ends.append((rows, kept))
-                self.edge_counts |= {len(kept), len(kept) + rows}
-        self._known: dict[int, bool] = {}
-        self._entered: dict[tuple[int, int], tuple[Tensor, BatchTensor]] = {}
-
-    def __exit__(self, *error: Any) -> None:
-        """Forget the tensors of the forward."""
-        super().__exit__(*error)
-        self._entered.clear()
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Let a gather read exchanged rows, also of what is computed of the edges alone."""
-        table: Any = args[0] if args else None
-        plain = type(table) in (Tensor, torch.nn.Parameter) and table.dim() > 0
-        if plain and self._common.type_of(len(table)):
-            if func in SUMS:
-                self._check_plain_sum(table, *args[1:], **(kwargs or {}))
-            elif func in BY_DIM | BY_INDEX and self._is_by_sources(table, args, kwargs or {}):
-                args = (self._enter(table), *args[1:])
-        return super().__torch_function__(func, types, args, kwargs)
-
-    def _is_by_sources(self, table: Tensor, args: Any, kwargs: Any) -> bool:
-        index = kwargs.get("index", args[-1])
-        return self._read(len(table), index)[0]
-
-    def _enter(self, table: Tensor) -> BatchTensor:
-        """Return a tensor of the step with the rows of a plain one."""
-        key = id(table), writes_to(table)
-        if key not in self._entered:
-            run = self._common
-            made: Any = run.enter(table if table.requires_grad else run.kept(table))
-            self._entered[key] = table, made
-        return self._entered[key][1]
-
-    def _check_plain_sum(self, table: Tensor, dim: int, index: Any, *_: Any, **__: Any) -> None:
-        if type(index) is Tensor and table.size(dim) > 0:
-            listed = index if index.dim() < 2 else index.movedim(dim, 0).flatten(1)[:, 0]
-            self.check_sum(listed, table.size(dim))
-
-    def check(self, value: Value, index: Tensor) -> None:
-        """Raise a RuntimeError if a value is gathered in a way that would miss rows of others."""
-        super().check(value, index)
-        is_known = value in self.inputs or value in self.exchanged or isinstance(value, Fill)
-        if not self._common.is_in_forward or is_known:
-            return
-        if value.num_rows in self.edge_counts and not self._common.type_of(value.num_rows):
-            return
-        if not self._goes_to(value.num_rows, index):
-            raise refusal("rows are picked neither by sources nor by destinations of edges")
-
-    def check_sum(self, index: Tensor, rows: int) -> None:
-        """Raise a RuntimeError if messages are summed by anything but destinations."""
-        listed = index.dim() == 1 and self._common.is_in_forward
-        if listed and not self._goes_to(rows, index):
-            raise refusal("messages are summed by other lists than the destinations of edges")
-
-    def _goes_to(self, num_rows: int, index: Tensor) -> bool:
-        """Whether a list is one of destinations, behind which self-loops may follow."""
-        index = self._common.lists.one(index)
-        if id(index) not in self._known:
-            self._known[id(index)] = any(
-                rows == num_rows and _is_list(index, listed, rows) for rows, listed in self._ends
-            )
-        return self._known[id(index)]
-
-
-def _is_list(index: Tensor, listed: Tensor, num_rows: int) -> bool:
-    loops = index[len(listed) :]
-    if len(loops) not in (0, num_rows) or not torch.equal(index[: len(listed)], listed.long()):
-        return False
-    return len(loops) == 0 or torch.equal(loops, torch.arange(num_rows, device=loops.device))
+    def unused_norms(self) -> list[tuple[Value, int]]:
+        """Return what was normalised and nobody has read, with its rows that statistics are of."""
+        return [(norm, rows) for norm, rows in self._norms if not norm.is_measured]
 
 
 class _AllAtOnce(Value):
-    """Nothing, for which some rows of several values are computed."""
+    """Nothing, for which some rows of several values are computed.
+
+    Args:
+        read: the values, with the number of rows of each.
+    """
 
     __slots__ = ("_rows",)
 
-    def __init__(self, values: list[Value], rows: list[int]) -> None:
+    def __init__(self, read: list[tuple[Value, int]]) -> None:
         super().__init__((0,), torch.float32, torch.device("cpu"), 0)
-        self._rows = rows
-        self.reads(*values)
+        self._rows = [rows for _, rows in read]
+        self.reads(*(value for value, _ in read))
 
     def sources(self, rows: Rows) -> list[tuple[Value, Rows]]:
         """Return what has to be computed first."""
@@ -381,9 +301,9 @@ def _outputs(run: CooperativeRun, sizes: BatchSizes, out: Any) -> Any:
         return value
 
     sizes.seeds_of(out, see)
-    if len(tables) > 1:
-        values = [table.node for table, _ in tables]
-        compute_rows(_AllAtOnce(values, [rows for _, rows in tables]), Rows(0))
+    read = [*((table.node, rows) for table, rows in tables), *run.unused_norms()]
+    if len(read) > 1:
+        compute_rows(_AllAtOnce(read), Rows(0))
     left: list[Tensor] = [leave(table, rows) for table, rows in tables]
     seeds = [place for place, t in enumerate(left) if t.requires_grad and len(t) > 0]
     if len(seeds) > 1:

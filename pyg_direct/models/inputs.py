@@ -153,10 +153,16 @@ def _edges_in(store: Any, parameter: str) -> Any:
 
 
 def check_data(data: Any) -> None:
-    """Raise TypeError unless `data` is a graph with its attributes in memory."""
+    """Raise a TypeError or ValueError unless `data` is a graph with its attributes in memory."""
     if not isinstance(data, (Data, HeteroData)):
         raise TypeError(
             f"data must be a torch_geometric.data.Data or HeteroData, got {type(data).__name__}. "
             f"Memory-mapped tensors are fine as attributes: torch.from_file, or torch.from_numpy "
             f"of a NumPy memory map."
+        )
+    if "cooperation" in data:
+        raise ValueError(
+            "data is what one rank has of a batch that ranks make together, and lacks in-edges of "
+            "the others' nodes. Pass the whole graph, or call accelerate(model, loader) on the "
+            "batch."
         )

@@ -135,9 +135,20 @@ class _Exchanged(Value):
 
 
 class _Agreed(_Exchanged):
-    """The rows of a value after an exchange in which all ranks read rows of the same hops."""
+    """The rows of a value after an exchange in which all ranks read rows of the same hops.
 
-    __slots__ = ("is_covered",)
+    Args:
+        source: the value before.
+        exchange: of its rows.
+        is_kept: whether the rows live as long as the value. A backward may ask for them again on
+            one rank, whose lists reach further, and not on the others.
+    """
+
+    __slots__ = ("is_covered", "kept")
+
+    def __init__(self, source: Value, exchange: RowExchange, is_kept: bool) -> None:
+        super().__init__(source, exchange)
+        self.kept = self.box() if is_kept else None
 
     def up_to(self, end: int) -> Rows:
         """Return which rows messages ask for that read some of the rows up to `end`."""
@@ -168,15 +179,16 @@ class _Agreed(_Exchanged):
 
 
 class _ExchangedGradient(Value):
-    """The gradient of what an exchange was given; it is computed as a whole."""
+    """The gradient of what an exchange was given; it is computed as a whole, and once."""
 
-    __slots__ = ("read", "way_back")
+    __slots__ = ("kept", "read", "way_back")
 
     def __init__(self, grad: Value, of: _Exchanged) -> None:
         super().__init__(of.shape, of.dtype, of.device, 0)
         self.read, self.way_back = of.read, of.way_back
         self.reads(grad)
         self.support = Rows(of.computed)
+        self.kept = self.box()
 
     def wanted(self, rows: Rows) -> Rows:
         """Return which rows are to be computed where some are asked for."""
@@ -193,22 +205,25 @@ class _ExchangedGradient(Value):
 
 class _Exchange(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: BatchTensor, exchange: RowExchange) -> Any:
+    def forward(ctx: Any, x: BatchTensor, exchange: RowExchange, has_backward: bool) -> Any:
         source: Value = x.run.operand(x, 0)
-        kind = _Agreed if isinstance(exchange, AgreedExchange) else _Exchanged
-        ctx.run, ctx.value = x.run, kind(source, exchange)
+        ctx.run = x.run
+        if isinstance(exchange, AgreedExchange):
+            ctx.value = _Agreed(source, exchange, has_backward)
+        else:
+            ctx.value = _Exchanged(source, exchange)
         return ctx.run.wrap(ctx.value)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Any) -> Any:
         grad: Value = ctx.run.operand(grads[0], 0)
-        return ctx.run.wrap(_ExchangedGradient(grad, ctx.value)), None
+        return ctx.run.wrap(_ExchangedGradient(grad, ctx.value)), None, None
 
 
 def exchanged(table: BatchTensor, exchange: RowExchange) -> BatchTensor:
     """Return a tensor with the rows of another one after an exchange."""
-    made: BatchTensor = cast(Any, _Exchange.apply)(table, exchange)
+    made: BatchTensor = cast(Any, _Exchange.apply)(table, exchange, torch.is_grad_enabled())
     return made
 
 
@@ -288,9 +303,13 @@ class Exchanges(TorchFunctionMode):
     def check(self, value: Value, index: Tensor) -> None:
         """Raise a RuntimeError if a value is gathered by sources in a way that is not seen here."""
         if value not in self.exchanged and self._read(value.num_rows, index)[0]:
-            raise RuntimeError(
+            raise self.refused(
                 "rows of nodes are gathered by other means than index_select(0, index) or x[index]"
             )
+
+    def refused(self, what: str) -> RuntimeError:
+        """Return the error of a model that cannot run with these exchanges."""
+        return RuntimeError(what)
 
     def _of_edges(self, table: Tensor, edge_type: Any) -> Tensor:
         """Return what the forward has made of edges, with its exchanged rows."""

@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import os
 import re
-from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 import torch.distributed as dist
-from batches import arguments, heterogeneous_graph, homogeneous_graph
+from batches import homogeneous_graph
+from cooperative_steps import (
+    SEEDS,
+    Models,
+    check,
+    data_of,
+    is_typed,
+    loaders_of,
+    loss_of,
+    model_of,
+    same,
+)
 from models import EDGE_WIDTH, HETEROGENEOUS, HOMOGENEOUS, NODES, OUT, WIDTH, to_hetero_sage
 from rank_processes import run_ranks
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
-from torch_geometric.data import HeteroData
 from torch_geometric.nn import (
     ChebConv,
     GENConv,
@@ -29,11 +38,9 @@ from torch_geometric.nn import (
 )
 from torch_geometric.transforms import ToUndirected
 
-from pyg_direct import NeighborLoader, accelerate
+from pyg_direct import Reuse, accelerate, inference
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="forks ranks")
-
-SEEDS = 4  # of each rank
 
 
 class TwoLayers(nn.Module):
@@ -80,7 +87,7 @@ LEFT_OUT = (
     "sage-jk-lstm",  # runs on all rows with float32
     "sequential",  # writes its forward to a file, the same one for several ranks
 )
-MODELS: dict[str, tuple[Any, tuple[str, ...]]] = {
+MODELS: Models = {
     **{n: v for n, v in HOMOGENEOUS.items() if n not in LEFT_OUT},
     **{n: (make, ()) for n, make in HETEROGENEOUS.items() if n != "hgt"},
     "transformer": (transformer, ("edge_attr",)),
@@ -88,100 +95,15 @@ MODELS: dict[str, tuple[Any, tuple[str, ...]]] = {
     "to-hetero": (to_hetero_sage, ()),
 }
 FEW = ["sage-mean", "gcn", "gat-attr", "gin", "pna", "gen", "hetero-conv"]
-TYPED = {*HETEROGENEOUS, "to-hetero"}
 
 
-def data_of(name: str, dtype: torch.dtype = torch.float64) -> Any:
-    return heterogeneous_graph(dtype) if name in TYPED else homogeneous_graph(dtype)
-
-
-def loaders_of(data: Any, size: int, hops: int = 2, **options: Any) -> tuple[Any, Any]:
-    """Return the loader of a single process, and what makes the one of each rank."""
-    if isinstance(data, HeteroData):
-        options["input_nodes"] = "paper"
-    given = {"num_neighbors": [3, 2, 2][:hops], "seed": 0, "timeout": 20.0, **options}
-    owners = given.pop("owners", "hash")
-    split = {"split_by_rank": True, "cooperative": True, "owners": owners}
-    return NeighborLoader(data, batch_size=size * SEEDS, **given), lambda: NeighborLoader(
-        data, batch_size=SEEDS, **split, **given
-    )
-
-
-def model_of(make: Any, dtype: torch.dtype, training: bool) -> nn.Module:
-    """Return the same model at each call, without dropout."""
-    torch.manual_seed(0)
-    model = make()
-    for module in model.modules():
-        for name in ("p", "dropout"):
-            if isinstance(getattr(module, name, None), float):
-                setattr(module, name, 0.0)
-    return model.to(dtype).train(training)
-
-
-def loss_of(out: Any, count: int) -> Tensor:
-    """Return the mean of a loss over the first rows."""
-    labels = torch.arange(count) % OUT
-    return nn.functional.cross_entropy(out[:count], labels)
-
-
-def step(model: nn.Module, run: nn.Module, batch: Any, extra: Any, count: int) -> Any:
-    """Return outputs, gradients and buffers of a step."""
-    given = arguments(batch, extra)
-    out = run(*given.values()) if "x_dict" in given else run(**given)
-    out = out["paper"] if isinstance(out, dict) else out
-    loss_of(out, count).backward()
-    grads = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
-    return out[:count].detach(), grads, dict(model.named_buffers())
-
-
-def on_rank(name: str, loader: Any, dtype: torch.dtype, training: bool) -> Any:
-    """Return what a rank has after a step, with the gradients of all of them."""
-    make, extra = MODELS[name]
-    model = model_of(make, dtype, training)
-    fast = accelerate(model, loader)
-    out, grads, buffers = step(model, fast, next(iter(loader)), extra, SEEDS)
-    for grad in grads.values():
-        dist.all_reduce(grad)
-        grad /= dist.get_world_size()
-    return out, grads, buffers
-
-
-def check(
-    names: list[str], size: int, training: bool, dtype: torch.dtype, path: Path, **options: Any
-) -> None:
-    """Compare a step of some ranks with that of a single process."""
-    kinds = {name: loaders_of(data_of(name, dtype), size, **options) for name in names}
-
-    def ranks(rank: int) -> Any:
-        return [on_rank(name, made(), dtype, training) for name, (_, made) in kinds.items()]
-
-    every = run_ranks(size, ranks, path)
-    tolerance = 1e-12 if dtype == torch.float64 else 1e-5
-    for place, (name, (single, _)) in enumerate(kinds.items()):
-        make, extra = MODELS[name]
-        model = model_of(make, dtype, training)
-        batch = next(iter(single))
-        out, grads, buffers = step(model, model, batch, extra, size * SEEDS)
-        found = [of_rank[place] for of_rank in every]
-        _same(torch.cat([outs for outs, _, _ in found]), out, tolerance, name)
-        for _, their_grads, their_buffers in found:
-            assert their_grads.keys() == grads.keys()
-            for part in grads:
-                _same(their_grads[part], grads[part], tolerance, f"{name}: {part}")
-            for part in buffers:
-                _same(their_buffers[part], buffers[part], tolerance, f"{name}: {part}")
-
-
-def _same(found: Tensor, expected: Tensor, tolerance: float, what: str) -> None:
-    def told(text: str) -> str:
-        return f"{what}: {text}"
-
-    torch.testing.assert_close(found, expected, rtol=0, atol=tolerance, msg=told)
+def some(names: list[str]) -> Models:
+    return {name: MODELS[name] for name in names}
 
 
 @pytest.mark.parametrize("training", [True, False], ids=["training", "evaluating"])
 def test_numbers_are_those_of_one_process(training, tmp_path) -> None:
-    check(FEW, 3, training, torch.float64, tmp_path)
+    check(some(FEW), 3, training, tmp_path)
 
 
 @pytest.mark.slow
@@ -189,19 +111,19 @@ def test_numbers_are_those_of_one_process(training, tmp_path) -> None:
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
 def test_numbers_of_all_models(size, dtype, training, tmp_path) -> None:
-    check(list(MODELS), size, training, dtype, tmp_path)
+    check(MODELS, size, training, tmp_path, dtype)
     (tmp_path / "deeper").mkdir()
-    check(["sage-jk-cat", "gcn"], size, training, dtype, tmp_path / "deeper", hops=3)
+    check(some(["sage-jk-cat", "gcn"]), size, training, tmp_path / "deeper", dtype, hops=3)
 
 
 def test_one_rank_may_own_all_nodes(tmp_path) -> None:
     for name in ("gcn", "gat-attr", "to-hetero"):
         data = data_of(name)
         owners: Any = torch.zeros(NODES).long()
-        if name in TYPED:
+        if is_typed(name):
             owners = {t: torch.zeros(data[t].num_nodes).long() for t in data.node_types}
         (tmp_path / name).mkdir()
-        check([name], 2, True, torch.float64, tmp_path / name, owners=owners)
+        check(some([name]), 2, True, tmp_path / name, owners=owners)
 
 
 def outcome(model: nn.Module, loader: Any) -> str:
@@ -300,6 +222,12 @@ def test_arguments_that_cannot_be_used_are_refused(tmp_path) -> None:
         loader, model = loaders_of(data, 1)[1](), SAGEConv(WIDTH, OUT)
         with pytest.raises(ValueError, match="batch_norm='needed' cannot be used with"):
             accelerate(model, loader, batch_norm="needed")
+        with pytest.raises(ValueError, match="cooperative=True, as no rank has all rows"):
+            accelerate(model, loader, reuse=Reuse())
+        with pytest.raises(TypeError, match="data must be a torch_geometric"):
+            inference(model, cast(Any, loader))
+        with pytest.raises(ValueError, match="what one rank has of a batch that ranks make"):
+            inference(model, next(iter(loader)), inputs=("x", "edge_index"))
         fast = accelerate(model, loader)
         batch = next(iter(loader))
         batch.edge_index.as_tensor()[0] = 0
@@ -332,10 +260,10 @@ def test_a_loss_may_leave_outputs_out(tmp_path) -> None:
     near, far = model(batch.x, batch.edge_index)
     total = loss_of(near[:SEEDS], SEEDS) + loss_of(near[SEEDS : 2 * SEEDS], SEEDS)
     (total + loss_of(far[:SEEDS], SEEDS)).backward()
-    _same(torch.cat([n for n, _, _ in every]), near[: 2 * SEEDS], 1e-12, "near")
-    _same(torch.cat([f for _, f, _ in every]), far[: 2 * SEEDS], 1e-12, "far")
+    same(torch.cat([n for n, _, _ in every]), near[: 2 * SEEDS], 1e-12, "near")
+    same(torch.cat([f for _, f, _ in every]), far[: 2 * SEEDS], 1e-12, "far")
     for name, parameter in model.named_parameters():
-        _same(sum(grads[name] for _, _, grads in every), parameter.grad, 1e-12, name)
+        same(sum(grads[name] for _, _, grads in every), parameter.grad, 1e-12, name)
 
 
 def curve(model: nn.Module, run: nn.Module, loader: Any, count: int, epochs: int) -> list[float]:
@@ -368,7 +296,7 @@ def test_a_training_with_ddp_is_that_of_one_process(tmp_path) -> None:
     model = model_of(make, torch.float64, True)
     losses = curve(model, model, single, 2 * SEEDS, 3)
     mean = torch.tensor([each for each, _ in every]).mean(0)
-    _same(mean.double(), torch.tensor(losses).double(), 1e-6, "losses")
+    same(mean.double(), torch.tensor(losses).double(), 1e-6, "losses")
     for _, state in every:
         for name, value in model.state_dict().items():
-            _same(state[name], value, 1e-8, name)
+            same(state[name], value, 1e-8, name)
