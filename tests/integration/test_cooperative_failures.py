@@ -50,23 +50,25 @@ def until_an_error(loader: Any) -> tuple[str, float]:
     return "", 0.0
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_ranks_that_end_at_the_same_step_go_on(workers: int, tmp_path: Path) -> None:
+def test_ranks_that_end_at_the_same_step_go_on(tmp_path: Path) -> None:
     def on_rank(rank: int) -> list[Any]:
-        loader = loader_of(num_workers=workers)
+        loaders = [loader_of(num_workers=workers) for workers in (0, 2)]
         whole = [batch.n_id for batch in loader_of()]
         for at in (2, 5):
-            for made, _ in enumerate(loader):
-                if made == at:
-                    break
+            for loader in loaders:
+                for made, _ in enumerate(loader):
+                    if made == at:
+                        break
             time.sleep(1.5 * SECONDS if rank == at % 2 else SECONDS)
-        loader.load_state_dict(loader_of().state_dict())  # the first epoch again
-        return [whole, [batch.n_id for batch in loader]]
+        for loader in loaders:
+            loader.load_state_dict(loader_of().state_dict())  # the first epoch again
+        return [whole, *([batch.n_id for batch in loader] for loader in loaders)]
 
-    for whole, again in run_ranks(2, on_rank, tmp_path):
+    for whole, *others in run_ranks(2, on_rank, tmp_path):
         assert len(whole) == STEPS
-        assert len(again) == STEPS
-        assert all(map(torch.equal, whole, again))
+        for again in others:
+            assert len(again) == STEPS
+            assert all(map(torch.equal, whole, again))
 
 
 def test_a_rank_that_pauses_makes_the_others_wait(tmp_path: Path) -> None:
@@ -83,7 +85,7 @@ def test_a_rank_that_pauses_makes_the_others_wait(tmp_path: Path) -> None:
             for _ in loader:
                 made += 1
                 if made == 3 and rank == 1:
-                    time.sleep(4 * SECONDS)
+                    time.sleep(2.5 * SECONDS)
         except RuntimeError as error:
             text = str(error)
         return [paused, made, text]
@@ -138,9 +140,12 @@ def test_a_rank_that_is_gone_is_noticed(number: int, tmp_path: Path) -> None:
         loader = loader_of()
         if rank == 1:
             next(iter(loader))
+            (tmp_path / "stopped").write_text(str(os.getpid()))
             os.kill(os.getpid(), number)
         text, seconds = until_an_error(loader)
         (tmp_path / "told").write_text(f"{seconds} {text}")
+        if number == signal.SIGSTOP:  # nobody has to wait for it any longer
+            os.kill(int((tmp_path / "stopped").read_text()), signal.SIGKILL)
         os._exit(0)  # in place of meeting the other
 
     with pytest.raises(AssertionError, match="rank 1 ended with"):

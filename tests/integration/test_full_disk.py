@@ -21,18 +21,13 @@ MOUNT = 'mount -t tmpfs -o size=2m tmpfs "$0" && exec "$@"'
 
 WRITERS = [
     "inference",
-    *(
-        pytest.param(what, marks=pytest.mark.slow)
-        for what in (
-            "resumable inference",
-            "inference by nodes",
-            "inference with layers in files",
-            "quantize",
-            "save",
-            "generate",
-            "convert",
-        )
-    ),
+    "resumable inference",
+    "inference by nodes",
+    "inference with layers in files",
+    "quantize",
+    "save",
+    "generate",
+    "convert",
 ]
 
 
@@ -48,6 +43,7 @@ def on_a_small_disk(folder: Path, *command: str) -> "subprocess.CompletedProcess
     )
 
 
+@pytest.mark.slow  # what an error leaves is looked at below, without a process for each
 @pytest.mark.parametrize("what", WRITERS)
 def test_a_full_disk(tmp_path, what) -> None:
     disk, inputs = tmp_path / "disk", tmp_path / "inputs"

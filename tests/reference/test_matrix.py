@@ -3,7 +3,8 @@
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from few_or_many import examples
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pyg_direct import LinkNeighborLoader, NeighborLoader
@@ -89,11 +90,6 @@ def limits(request: Any, monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.setattr(options, name, lambda: 3)
 
 
-def examples(times: float) -> settings:
-    """Return settings with so many times the examples that others take; `thorough` takes more."""
-    return settings(max_examples=int(times * settings().max_examples))
-
-
 def loader_of(config: Config) -> Any:
     return LinkNeighborLoader if config.links else NeighborLoader
 
@@ -104,7 +100,7 @@ ANY = st.one_of(
 
 
 @pytest.mark.usefixtures("limits")
-@examples(5)
+@examples(60, 200)
 @given(config=ANY)
 @example(Config(nodes=3, edges=200, hub=True, fanouts=(64, 65)))
 @example(Config(nodes=9, edges=200, times="edge", strategy="last", fanouts=(3, -1), window=3))
@@ -112,7 +108,7 @@ def test_every_batch_keeps_what_is_promised(config: Config) -> None:
     assert broken(config, loader_of(config)) == [], config
 
 
-@examples(5)
+@examples(60, 200)
 @given(config=configs(typed=True))
 @example(Config(typed=True, times="edge", partial=True, saved="tables", fanouts=(-1,)))
 @example(Config(typed=True, times="node", partial=True, window=0, fanouts=(-1,)))
@@ -120,14 +116,14 @@ def test_every_typed_batch_keeps_what_is_promised(config: Config) -> None:
     assert broken(config, NeighborLoader) == [], config
 
 
-@examples(5)
+@examples(60, 200)
 @given(config=st.one_of(configs(links=True), configs(typed=True, links=True)))
 def test_every_batch_of_links_keeps_what_is_promised(config: Config) -> None:
     assert broken(config, LinkNeighborLoader) == [], config
 
 
 @pytest.mark.usefixtures("emulated_loaders")
-@examples(2)
+@examples(25, 80)
 @given(config=ANY)
 def test_every_batch_of_the_emulated_device_keeps_what_is_promised(config: Config) -> None:
     assert broken(config, loader_of(config)) == [], config

@@ -17,6 +17,7 @@ from . import (
     models,
     ops,
     ops_cuda,
+    pairs,
     partitions,
     rest,
     sampling,
@@ -37,6 +38,7 @@ FAULTS: list[Fault] = [
     *partitions.FAULTS,
     *in_common.FAULTS,
     *between.FAULTS,
+    *pairs.FAULTS,
     *crossings.FAULTS,
     *rest.FAULTS,
 ]

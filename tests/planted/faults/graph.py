@@ -199,21 +199,21 @@ FAULTS = [
         COMPRESSED,
         "        and num_nodes == graph.csc.num_nodes.tolist()\n",
         "",
-        FILES,
+        "tests/unit/graph/test_compressed.py",
     ),
     Fault(
         "ids of a damaged file are not read where times are found by them",
         COMPRESSED,
         "if not checks_ids or by_node or weight_attr is not None:",
         "if not checks_ids or weight_attr is not None:",
-        "tests/unit/files/test_damaged_graphs.py",
+        "tests/unit/graph/test_compressed.py",
     ),
     Fault(
         "node times of a saved graph are those of the first type",
         COMPRESSED,
         "found[node_type] = csc.times.time[csc.node_base[t] : csc.node_base[t + 1]]",
         "found[node_type] = csc.times.time[: csc.num_nodes[t]]",
-        FILES,
+        "tests/unit/graph/test_compressed.py",
     ),
     Fault(
         "columns of a shared edge_index are in another order",
@@ -227,7 +227,7 @@ FAULTS = [
         ATTRIBUTES,
         "if node and edge:",
         "if node and edge and len(node) > 1:",
-        "tests/loader/test_temporal.py tests/loader/test_bad_arguments.py",
+        "tests/unit/graph/test_attributes.py",
     ),
     Fault(
         "times of nodes follow what the user writes later",
@@ -284,6 +284,8 @@ FAULTS = [
         "return self.tensor() is now.tensor() and np.array_equal(self.digest, now.digest)",
         "return np.array_equal(self.digest, now.digest)",
         KNOWN,
+        equivalent="sums of all entries are compared as well, and of the same entries it is the same "
+        "graph; two tensors would have to agree in all of these sums",
     ),
     Fault(
         "the newer graph of the same tensors is forgotten with the older",
@@ -291,6 +293,8 @@ FAULTS = [
         "if found is not None and found.graph is graph:",
         "if found is not None:",
         KNOWN,
+        equivalent="the entry of a newer graph takes the place of the older one with its weak "
+        "reference, and a reference that is gone calls nothing",
     ),
     Fault(
         "a graph of other weights is taken for known",
@@ -312,35 +316,35 @@ FAULTS = [
         "if indptr[[0, -1]].tolist() != [first, last] or bounds.first_decrease(indptr, 0, nodes) >= 0:",
         "if indptr[[0, -1]].tolist() != [first, last] or "
         "bounds.first_decrease(indptr, 0, nodes - 1) >= 0:",
-        "tests/unit/files/test_damaged_graphs.py tests/unit/files/test_saved_parts.py",
+        "tests/unit/graph/test_verify.py",
     ),
     Fault(
         "ids of a damaged file are compared with the wrong type",
         VERIFY,
         "end = int(csc.num_nodes[csc.src_type[r]])",
         "end = int(csc.num_nodes.max())",
-        "tests/unit/files/test_damaged_graphs.py tests/unit/files/test_saved_parts.py",
+        "tests/unit/graph/test_verify.py",
     ),
     Fault(
         "weights of 0 that are called positive are taken for such",
         VERIFY,
         "if bad or (positive and bool((weight[first:last] <= 0).any())):",
         "if bad:",
-        "tests/unit/files/test_saved_parts.py",
+        "tests/unit/graph/test_verify.py",
     ),
     Fault(
         "alias tables of a damaged file are not looked at",
         VERIFY,
         "if not bad and csc.time_base[r] == NO_TIME and alias is not None:",
         "if not bad and csc.time_base[r] != NO_TIME and alias is not None:",
-        "tests/unit/files/test_saved_parts.py",
+        "tests/unit/graph/test_verify.py",
     ),
     Fault(
         "lists of the last type are not looked at for their times",
         VERIFY,
         "relations = range(csc.num_relations)\n    return next((r for r",
         "relations = range(csc.num_relations - 1)\n    return next((r for r",
-        "tests/unit/files/test_saved_parts.py",
+        "tests/unit/graph/test_verify.py",
     ),
     Fault(
         "alias tables that there are get lost",

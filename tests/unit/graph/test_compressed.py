@@ -67,6 +67,15 @@ def test_what_nobody_asks_for_may_change(opened: Any) -> None:
     assert compressed_graph(opened, "time", None) is not None
 
 
+def test_ids_are_read_and_checked_where_something_is_found_by_them(opened: Any) -> None:
+    graph = opened[X].edge_index.graph
+    for names, checks_ids in (
+        (("time", None), True), ((None, "weight"), True), ((None, None), False),
+    ):  # fmt: skip
+        assert graph.with_attributes(*names, checks_ids).verified
+    assert not graph.with_attributes(None, None, True).verified
+
+
 def test_times_of_edges_are_not_those_of_nodes(tmp_path: Path) -> None:
     """Nodes and edges of a graph without types are of the one type None."""
     edge_index = torch.tensor([[0, 1, 2], [1, 2, 3]])
@@ -76,3 +85,16 @@ def test_times_of_edges_are_not_those_of_nodes(tmp_path: Path) -> None:
         graph = compressed_graph(pyg_direct.open(tmp_path / name), name, None)
         assert graph is not None
         assert [of_type.tolist() for of_type in graph.node_times().values()] == times
+
+
+def test_nodes_have_the_times_of_their_own_type(tmp_path: Path) -> None:
+    data = HeteroData()
+    for kind, times in (("a", torch.arange(3)), ("b", torch.arange(10, 12))):
+        data[kind].num_nodes, data[kind].time = len(times), times
+    data["a", "to", "b"].edge_index = torch.tensor([[0, 1, 2], [0, 1, 1]])
+    data["b", "to", "a"].edge_index = torch.tensor([[0, 1], [2, 0]])
+    pyg_direct.save(data, tmp_path / "graph", time_attr="time")
+    graph = compressed_graph(pyg_direct.open(tmp_path / "graph"), "time", None)
+    assert graph is not None
+    found = {kind: times.tolist() for kind, times in graph.node_times().items()}
+    assert found == {"a": [0, 1, 2], "b": [10, 11]}

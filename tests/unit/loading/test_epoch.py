@@ -265,33 +265,38 @@ data = Data(x=torch.zeros(100, 1), edge_index=torch.randint(100, (2, 500)))
 def slow(batch):
     time.sleep(0.2)
     return batch
-loader = NeighborLoader(data, [3], batch_size=1, num_workers={num_workers}, transform=slow)
-try:
-    for i, batch in enumerate(loader):
-        print("batch", flush=True)
-except KeyboardInterrupt:
-    print("interrupted", flush=True)
+for num_workers in {numbers_of_workers}:
+    loader = NeighborLoader(data, [3], batch_size=1, num_workers=num_workers, transform=slow)
+    try:
+        for i, batch in enumerate(loader):
+            print("batch", flush=True)
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
 """
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_ctrl_c(num_workers):
+def test_ctrl_c():
     process = subprocess.Popen(
-        [sys.executable, "-c", SLOW_EPOCH.format(num_workers=num_workers)],
+        [sys.executable, "-c", SLOW_EPOCH.format(numbers_of_workers=(0, 2))],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
-    assert process.stdout.readline() == "batch\n"
-    process.send_signal(signal.SIGINT)
+    for _ in range(2):
+        assert process.stdout.readline() == "batch\n"
+        process.send_signal(signal.SIGINT)
+        while (line := process.stdout.readline()) == "batch\n":
+            pass
+        assert line == "interrupted\n", process.stderr.read()
     out, err = process.communicate(timeout=240)
-    assert out.endswith("interrupted\n"), err
-    assert process.returncode == 0, err
+    assert (process.returncode, out) == (0, ""), err
 
 
 @pytest.mark.slow
 def test_the_interpreter_exits_in_the_middle_of_an_epoch():
-    program = SLOW_EPOCH.format(num_workers=3).replace('print("batch", flush=True)', "break")
+    program = SLOW_EPOCH.format(numbers_of_workers=(3,)).replace(
+        'print("batch", flush=True)', "break"
+    )
     program += "\nkept = iter(loader); next(kept); print('end')"
     result = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=120

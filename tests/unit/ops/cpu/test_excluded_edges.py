@@ -14,7 +14,8 @@ from conformance import (
     with_excluded_edges,
     with_weights,
 )
-from hypothesis import given, settings
+from few_or_many import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pyg_direct.core.types import Csc, SampledGraph, TimeTable
@@ -45,7 +46,7 @@ def same_draws(got: SampledGraph, expected: SampledGraph) -> None:
             assert a.tolist() == b.tolist(), name
 
 
-@settings(max_examples=200, deadline=None)
+@examples(60, 200)
 @given(case=cases(), seed=st.integers(0, 999), share=st.sampled_from([0.1, 0.5, 1.0]))
 def test_shared_subgraphs(case: Case, seed: int, share: float) -> None:
     """Pick for pick the batch of the graph without the edges, also where all are out."""
@@ -71,7 +72,7 @@ def one_subgraph_only(case: Case) -> Case:
     return replace(case, seeds=seeds, seed_time=time, seed_since=start)
 
 
-@settings(max_examples=200, deadline=None)
+@examples(60, 200)
 @given(case=st.one_of(cases(), attributed_cases()), seed=st.integers(0, 999))
 def test_one_disjoint_subgraph(case: Case, seed: int) -> None:
     """The same with times, windows and strategies."""
@@ -83,7 +84,7 @@ def test_one_disjoint_subgraph(case: Case, seed: int) -> None:
     same_draws(run(CpuBackend(), case)[0], run(CpuBackend(), cut)[0])
 
 
-@settings(max_examples=100, deadline=None)
+@examples(40, 100)
 @given(case=attributed_cases(), seed=st.integers(0, 999))
 def test_disjoint_subgraphs_do_without_their_own_edges(case: Case, seed: int) -> None:
     """Every subgraph, with weights too; where all neighbours are taken, all others are there."""

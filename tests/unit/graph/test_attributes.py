@@ -1,0 +1,39 @@
+"""Times by type: of nodes or of edges, and not of both."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch_geometric.data import HeteroData
+
+from pyg_direct.graph.attributes import TimeAttributes
+
+EDGES = ("a", "to", "b")
+
+
+def graph(*keys: object) -> HeteroData:
+    """Return a graph whose nodes or edges of some types have times."""
+    data = HeteroData()
+    data["a"].num_nodes, data["b"].num_nodes = 3, 2
+    data[EDGES].edge_index = torch.tensor([[0, 1, 2], [0, 1, 1]])
+    for key in keys:
+        data[key].time = torch.arange(2 if key == "b" else 3)
+    return data
+
+
+@pytest.mark.parametrize("keys", [("a", EDGES), ("a", "b", EDGES)])
+def test_times_of_nodes_and_of_edges_are_refused(keys: tuple[object, ...]) -> None:
+    with pytest.raises(ValueError, match="'time' is an attribute of nodes and of edges; rename"):
+        TimeAttributes(graph(*keys), "time")
+
+
+def test_times_of_nothing_are_refused() -> None:
+    with pytest.raises(ValueError, match="'time' is not an attribute of the nodes or of the edges"):
+        TimeAttributes(graph(), "time")
+
+
+def test_times_are_found_by_type() -> None:
+    of_nodes, of_edges = (TimeAttributes(graph(*k), "time") for k in (("a", "b"), (EDGES,)))
+    found = {kind: time.tolist() for kind, time in of_nodes.node.items()}
+    assert (found, of_nodes.edge) == ({"a": [0, 1, 2], "b": [0, 1]}, {})
+    assert (of_edges.node, of_edges.edge[EDGES].tolist()) == ({}, [0, 1, 2])
