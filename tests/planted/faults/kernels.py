@@ -41,7 +41,7 @@ TIMES = (
 )
 LAWS = "tests/kernels/test_philox.py tests/statistics/test_statistics.py"
 SORTING = "tests/unit/graph/test_coo_to_csc.py"
-DAMAGED = "tests/unit/files/test_saved_parts.py tests/unit/files/test_damaged_graphs.py"
+OF_BOUNDS = "tests/kernels/test_bounds.py"
 PUSH = "pyg_direct/kernels/push.py"
 OF_PAGERANK = "tests/unit/loaders/test_pagerank.py"
 
@@ -114,21 +114,21 @@ FAULTS = [
         BOUNDS,
         "if ids[i] < 0 or ids[i] >= end:",
         "if ids[i] < 0 or ids[i] > end:",
-        DAMAGED,
+        OF_BOUNDS,
     ),
     Fault(
         "a list that ends behind its edges is read",
         BOUNDS,
         "degree[item] > end - start[item]:",
         "degree[item] > end:",
-        DAMAGED,
+        OF_BOUNDS,
     ),
     Fault(
         "an alias table that gives edges without weight is taken",
         BOUNDS,
         "if instead >= degree or weight[start + instead] == 0.0:",
         "if instead >= degree:",
-        DAMAGED + " tests/unit/graph/test_weights.py",
+        OF_BOUNDS,
     ),
     Fault(
         "an edge twice in a list is not found",
@@ -251,6 +251,7 @@ FAULTS = [
         "if begin < bounds[1, group] and excluded[begin] < start[i] + degree[i]:",
         "if begin < bounds[1, group] and excluded[begin] <= start[i] + degree[i]:",
         EXCLUDING,
+        equivalent="the search for the end ends where it begins",
     ),
     Fault(
         "parallel seed edges are not all found",

@@ -155,12 +155,17 @@ def test_a_product_is_rounded_once() -> None:
         assert "fmul contract" not in code
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, *DTYPES])
 @pytest.mark.parametrize("bad", [-1, 300])
-def test_ids_are_checked(bad: int) -> None:
+def test_ids_are_checked(bad: int, dtype: torch.dtype) -> None:
+    """Also behind the rows that are rounded at once."""
     stored = quantize(features())
-    table = Table(stored.stored, torch.float32, stored.scale)
-    with pytest.raises(IndexError, match=f"row {bad} of a tensor with 300 rows"):
-        CpuBackend().gather([table], torch.tensor([0, bad]))
+    table, index = Table(stored.stored, dtype, stored.scale), torch.zeros(500, dtype=torch.int64)
+    for at in (1, 499):
+        index[at] = bad
+        with pytest.raises(IndexError, match=f"row {bad} of a tensor with 300 rows"):
+            CpuBackend().gather([table], index)
+        index[at] = 7
 
 
 def test_it_is_an_ordinary_tensor_for_others() -> None:

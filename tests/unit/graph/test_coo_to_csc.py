@@ -28,10 +28,12 @@ def kernels_for_few_edges() -> Iterator[None]:
 
 def assert_is_csc(result: Any, row: Any, col: Any, num_dst: int) -> None:
     order = np.argsort(col, kind="stable")
-    assert result.indptr.tolist() == [0, *np.bincount(col, minlength=num_dst).cumsum()]
-    assert result.indices.tolist() == row[order].tolist()
+    degree = np.bincount(col, minlength=num_dst)
+    assert result.indptr[0] == 0
+    assert np.array_equal(result.indptr[1:], degree.cumsum())
+    assert np.array_equal(result.indices, row[order])
     perm = np.arange(len(row)) if result.perm is None else result.perm
-    assert perm.tolist() == order.tolist()
+    assert np.array_equal(perm, order)
 
 
 @pytest.mark.parametrize("few_edges", [0, 100])
@@ -131,15 +133,16 @@ def test_ids_of_64_bits(monkeypatch: pytest.MonkeyPatch, end: int, nodes: int, e
 
 
 @pytest.mark.parametrize("num_src", [pytest.param(1 << 31, marks=pytest.mark.slow), (1 << 31) - 5])
-def test_ids_that_take_all_bits(monkeypatch: pytest.MonkeyPatch, num_src: int) -> None:
-    """31 bits of a source, 10 of an edge and the rest of a destination are above 64."""
+@pytest.mark.parametrize("bits", [20, 24])
+def test_ids_that_take_all_bits(monkeypatch: pytest.MonkeyPatch, num_src: int, bits: int) -> None:
+    """31 bits of a source, 10 of an edge and the rest of a destination are 61, or above 64."""
     monkeypatch.setattr(sorting, "EDGES_PER_BUCKET", 1 << 40)
     monkeypatch.setattr(sorting, "MAX_BUCKETS", 1)
     random = np.random.default_rng(0)
     row = random.integers(num_src - 900, num_src, 900)
-    col = random.integers(0, 1 << 24, 900)
-    col[0] = (1 << 24) - 1
-    assert_is_csc(compress(row, col, num_src, 1 << 24, trusted=False), row, col, 1 << 24)
+    col = random.integers(0, 1 << bits, 900)
+    col[0] = (1 << bits) - 1
+    assert_is_csc(compress(row, col, num_src, 1 << bits, trusted=False), row, col, 1 << bits)
 
 
 def test_one_destination_takes_all_edges() -> None:
@@ -277,8 +280,12 @@ def test_sort_buckets() -> None:
 @pytest.mark.parametrize("num_dst", [1, 2, 255, 256, 257, 5000])
 @pytest.mark.parametrize("threads", [1, 3])
 def test_buckets_are_no_matter(monkeypatch: pytest.MonkeyPatch, num_dst: int, threads: int) -> None:
-    """Many small ones, empty ones, and one with half of the edges; in parts that threads share."""
+    """Many small ones, empty ones, and one with half of the edges; in parts that threads share.
+
+    The latter is too large to be copied.
+    """
     monkeypatch.setattr(sorting, "EDGES_PER_BUCKET", 8)
+    monkeypatch.setattr(sorting, "LARGEST_COPIED_BUCKET", 1000)
     monkeypatch.setattr(sorting, "MIN_EDGES_PER_THREAD", 100)
     monkeypatch.setattr(sorting, "available_cores", lambda: threads)
     draw = np.random.default_rng(num_dst)

@@ -1,7 +1,9 @@
 """`HGTLoader`: budgets by hand, all edges between what was drawn, and what is refused."""
 
+from collections import Counter
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch_geometric.loader
@@ -12,6 +14,7 @@ from torch_geometric.sampler import NodeSamplerInput
 
 from pyg_direct import HGTLoader, HGTSampler
 from pyg_direct.core.types import BatchKey
+from pyg_direct.kernels.budget import draw_candidates
 from pyg_direct.ops.host import budget as host_budget
 from pyg_direct.ops.host.budget import Budgets
 from pyg_direct.sampling.sampler import keyed
@@ -48,6 +51,20 @@ def test_budgets_by_hand() -> None:
     budget._add(drawn)
     assert budget._node[1][:3].tolist() == [2, 0, 1]
     assert budget._value[1][:3].tolist() == [-1.0, 0.25, 0.5]
+
+
+def test_draws_go_by_the_squares_of_budgets() -> None:
+    """Budgets of 0.5 and 1 beside a node that is taken: the first is drawn 1 time in 5."""
+    words, found = [np.uint64(number) for number in (3, 4)], Counter[int]()
+    for draw in range(2000):
+        budget = np.array([0.5, -1.0, 1.0])
+        node = np.array([8, 9, 4])
+        none = np.empty(0, np.float32), np.empty(0, np.int32)
+        drawn = draw_candidates(node, budget, 3, 1, np.uint64(draw), *words, *none)
+        found.update(drawn.tolist())
+        assert (budget == -1.0).sum() == 2
+    assert set(found) == {8, 4}
+    assert abs(found[8] - 400) < 90  # five standard deviations; as budgets are, it would be 667
 
 
 @pytest.mark.parametrize("seed", range(5))
