@@ -308,7 +308,7 @@ def placed_on_cpu(loader: Any, placing: Placing, argument: str) -> Placing:
             f"device={str(device)!r}: batches are made on the CPU where ranks share rows. Leave it "
             f"out, and move each batch by batch.to(device); or leave out {argument}."
         )
-    return placing._replace(device=HOST)
+    return placing._replace(device=HOST, cpu_for=argument)
 
 
 def types_of(data: Data | HeteroData) -> list[tuple[Any, int]]:

@@ -35,12 +35,14 @@ class Placing(NamedTuple):
     gather_blocks: int | None = None
     cache: str | int | float | None = None
     cache_policy: Any = "visits"
+    cpu_for: str = ""  # the argument for which batches are made on the CPU, not a user's
 
     def given(self) -> tuple[str, ...]:
         """Return the names of the arguments, but for the device, that are not at their defaults."""
-        return tuple(
-            name for name, default in self._field_defaults.items() if getattr(self, name) != default
-        )
+        defaults = {
+            name: value for name, value in self._field_defaults.items() if name != "cpu_for"
+        }
+        return tuple(name for name, value in defaults.items() if getattr(self, name) != value)
 
 
 class Site:
@@ -90,6 +92,8 @@ class Site:
             self.backend.memory.place_tables(tables_of(data), placing.features)
 
     def _named_by(self) -> str:
+        if self._placing.cpu_for:
+            return f"{self._placing.cpu_for} makes batches there"
         return f"{'device=' if self._placing.device is not None else DEVICE_VARIABLE} names it"
 
     def _backend_of(self, sampler: BaseSampler, named: torch.device | None) -> Backend:

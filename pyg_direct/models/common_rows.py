@@ -9,10 +9,10 @@ from functools import partial
 from itertools import accumulate
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from ..core.cooperation import NodesInCommon, RowsBetween, SeedOutputs
+from ..ops.staging import empty_for, lists_on, to_device, to_host
 from ..ranks.channel import ALIGNMENT, Channel, ExchangeError, packed
 from ..ranks.rows import as_bytes
 from .row_exchange import AgreedExchange
@@ -70,7 +70,7 @@ def sent_rows(channel: Channel, parts: Sequence[Tensor], counts: Sequence[int]) 
     if channel.size == 1:
         return [own]
     others = [part if p != channel.rank else part[:0] for p, part in enumerate(parts)]
-    messages = [packed([as_bytes(part.detach().cpu().contiguous())]) for part in others]
+    messages = [packed([as_bytes(part.contiguous())]) for part in to_host(others)]
     each = int(np.prod(own.shape[1:], dtype=np.int64)) * own.element_size()
     sizes = [count * each if p != channel.rank else 0 for p, count in enumerate(counts)]
     came = channel.exchange(messages, [size + -size % ALIGNMENT for size in sizes])
@@ -79,9 +79,9 @@ def sent_rows(channel: Channel, parts: Sequence[Tensor], counts: Sequence[int]) 
         if p == channel.rank:
             found.append(own)
             continue
-        rows = torch.empty(counts[p], *own.shape[1:], dtype=own.dtype)
+        rows = empty_for(own.device, (counts[p], *own.shape[1:]), own.dtype)
         as_bytes(rows).reshape(-1)[:] = message.take(np.uint8, size)
-        found.append(rows.to(own.device))
+        found.append(to_device(rows, own.device))
     return found
 
 
@@ -192,7 +192,7 @@ def _moved(
     channel: Channel, table: Tensor, to: Sequence[Tensor], of: Sequence[Tensor]
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Send rows to[p] of a table to each rank p; yield (of[p], what came from it)."""
-    parts = [table[rows.to(table.device)] for rows in to]
-    came = sent_rows(channel, parts, [len(rows) for rows in of])
-    for rows, part in zip(of, came, strict=True):
-        yield rows.to(table.device), part
+    lists = lists_on(table.device, [*to, *of])
+    to, of = lists[: len(to)], lists[len(to) :]
+    came = sent_rows(channel, [table[rows] for rows in to], [len(rows) for rows in of])
+    yield from zip(of, came, strict=True)

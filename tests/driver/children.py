@@ -6,6 +6,7 @@ LD_PRELOAD=... python -m tests.driver.start tests.driver.children NAME [ARGUMENT
 from __future__ import annotations
 
 import contextlib
+import copy
 import ctypes
 import importlib
 import multiprocessing
@@ -17,11 +18,13 @@ from typing import Any
 from unittest import mock
 
 import torch
+from torch_geometric.nn import GraphSAGE
 
 import pyg_direct
+from pyg_direct.models import common_rows
 
 from . import loaders, standin
-from .batches import Stores, devices_of, difference, epoch
+from .batches import Stores, devices_of, difference, epoch, take
 from .checks.processes import DONE
 
 _kept: list[Any] = []
@@ -137,6 +140,65 @@ def train(rank_text: str, store: str) -> None:
     print(DONE, flush=True)
 
 
+def compute_together(rank_text: str, store: str) -> None:
+    """Compute batches that two ranks make together, each on a device of its own."""
+    rank, size, device = int(rank_text), 24, torch.device("cuda", int(rank_text))
+    warnings.simplefilter("ignore")
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{store}", rank=rank, world_size=2
+    )
+    data, given = loaders.graph(loaders.NODES), {"num_neighbors": [4, 3], "seed": 3}
+    given["input_nodes"] = torch.arange(loaders.SEEDS)
+    loader = pyg_direct.NeighborLoader(
+        data, batch_size=size, split_by_rank=True, cooperative=True, **given
+    )
+    alone = pyg_direct.NeighborLoader(data, batch_size=2 * size, device="cpu", **given)
+    torch.manual_seed(0)
+    plain = GraphSAGE(loaders.FEATURES, 16, 2, 4)
+    model = pyg_direct.accelerate(copy.deepcopy(plain), loader).to(device)
+    waits: list[int] = []
+    with mock.patch.object(common_rows, "sent_rows", _counting_waits(waits)):
+        for batch, whole in zip(loader, alone, strict=True):
+            moved = batch.clone().to(device, non_blocking=True)
+            out = model(moved.x, moved.edge_index)[:size]
+            out.square().mean().backward()
+            expected = plain(whole.x, whole.edge_index)[: 2 * size]
+            expected.square().mean().backward()
+            problem = difference([take(moved)], [take(batch)]) or standin.left_out()
+            if problem:
+                raise AssertionError(problem)
+            torch.testing.assert_close(out.cpu(), expected[rank * size :][:size])
+            for ours, theirs in zip(model.parameters(), plain.parameters(), strict=True):
+                grad = ours.grad.cpu() / 2
+                torch.distributed.all_reduce(grad)
+                torch.testing.assert_close(grad, theirs.grad, rtol=1e-4, atol=1e-5)
+    if len(waits) < 4 * len(loader) or set(waits) != {1}:
+        raise AssertionError(f"{waits} waits of exchanges")
+    if standin.counts().get("wait of the host: device") or standin.contexts() != [rank]:
+        raise AssertionError(f"{standin.counts()}, contexts {standin.contexts()}")
+    torch.distributed.destroy_process_group()
+    print(DONE, flush=True)
+
+
+def _counting_waits(waits: list[int]) -> Any:
+    """Return an exchange of rows that notes for how many things of the device it waits."""
+    exchange = common_rows.sent_rows
+
+    def found(*arguments: Any) -> Any:
+        before = standin.counts()
+        came = exchange(*arguments)
+        waits.append(
+            sum(
+                number - before.get(name, 0)
+                for name, number in standin.counts().items()
+                if name.startswith("wait of the host")
+            )
+        )
+        return came
+
+    return found
+
+
 def run_example(name: str) -> None:
     """Run an example with batches of the CPU, and of a GPU, from where they go to the CPU."""
     example = importlib.import_module(f"examples.{name}")
@@ -186,6 +248,7 @@ CHILDREN = {
         fork_after,
         go_on_after_a_fault,
         train,
+        compute_together,
         run_example,
     )
 }

@@ -43,7 +43,8 @@ OPERATIONS = {
     "arithmetic": (
         "add.Tensor add_.Tensor add.out sub.Tensor sub_.Tensor sub.out mul.Tensor mul_.Tensor "
         "mul.out div.Tensor div_.Tensor div.Tensor_mode floor_divide remainder.Scalar "
-        "remainder.Tensor minimum clamp clamp_ abs neg"
+        "remainder.Tensor minimum clamp clamp_ clamp_min clamp_min_ abs neg relu relu_ "
+        "threshold_backward pow.Tensor_Scalar"
     ),
     "products": "mm addmm",  # by cuBLAS, which needs more of a driver
     "new values": (
@@ -73,6 +74,8 @@ def run_on_host() -> None:
             packet, _, overload = name.partition(".")
             operation = getattr(getattr(torch.ops.aten, packet), overload or "default")
             library.impl(name, _on_host(name, operation), "CUDA")
+        sparse = _on_host("mm of lists of edges", torch.ops.aten.mm.default)  # by cuSPARSE
+        library.impl("mm", sparse, "SparseCsrCUDA")
 
 
 def _on_host(name: str, operation: Any) -> Callable[..., Any]:
@@ -109,6 +112,9 @@ def _device(given: dict[str, Any]) -> torch.device:
 
 
 def _to_host(value: Any) -> Any:
+    if isinstance(value, Tensor) and value.layout == torch.sparse_csr:
+        parts = (value.crow_indices(), value.col_indices(), value.values())
+        return torch.sparse_csr_tensor(*map(_to_host, parts), value.shape)
     if isinstance(value, Tensor) and not value.is_contiguous():  # no kernel of torch's copies it
         memory = value.as_strided(
             (value.untyped_storage().nbytes() // value.element_size(),), (1,), 0

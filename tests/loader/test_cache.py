@@ -180,6 +180,17 @@ def test_on_the_cpu_it_has_no_effect_and_is_named() -> None:
     assert loader.stats().cache_hits == 0
 
 
+@pytest.mark.parametrize("argument", ["share_rows", "cooperative"])
+def test_ranks_that_share_rows_make_batches_on_the_cpu_where_it_has_no_effect(
+    argument: str,
+) -> None:
+    ranks: dict[str, Any] = {"split_by_rank": True, argument: True}
+    placement = NeighborLoader(graph(), [4, 3], cache="auto", **ranks).placement
+    assert placement.device.type == "cpu"
+    assert placement.reason == f"{argument}=True makes batches there"
+    assert placement.gpu_arguments == ("cache",)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -78,11 +78,23 @@ def failed_device(schedule: str) -> Outcomes:
 
 def distributed(schedule: str) -> Outcomes:
     """DDP over gloo: two processes, each with batches on a device of its own."""
+    return _of_two_ranks(schedule, "train")
+
+
+def cooperative(schedule: str) -> Outcomes:
+    """Two processes compute batches that they make together, each on a device of its own.
+
+    Outputs and gradients are those of one process on the CPU. An exchange waits once, for a stream.
+    """
+    return _of_two_ranks(schedule, "compute_together")
+
+
+def _of_two_ranks(schedule: str, child: str) -> Outcomes:
     with tempfile.TemporaryDirectory() as folder:
         store = str(Path(folder) / "store")
-        ranks = children(schedule, *(["train", str(rank), store] for rank in (0, 1)))
+        ranks = children(schedule, *([child, str(rank), store] for rank in (0, 1)))
     for rank, problem in enumerate(ranks):
         yield f"rank {rank}", problem
 
 
-CHECKS = (exit_with_batches_under_way, forks, failed_device, distributed)
+CHECKS = (exit_with_batches_under_way, forks, failed_device, distributed, cooperative)
