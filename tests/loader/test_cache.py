@@ -80,7 +80,8 @@ def test_every_kind_of_table(device: Any, make: str) -> None:
         if make == "typed":
             return NeighborLoader(typed_graph(), input_nodes="paper", **HOST, **cache)
         if make == "links":
-            given = {"neg_sampling": "binary"}
+            links = graph().edge_index[:, :300]
+            given = {"neg_sampling": "binary", "edge_label_index": links}
             return LinkNeighborLoader(graph(), **given, **HOST, **cache)
         if make == "producers":
             return NeighborLoader(graph(), num_workers=2, **HOST, **cache)

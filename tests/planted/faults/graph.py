@@ -358,13 +358,13 @@ FAULTS = [
         WEIGHTS,
         "if ((total > weight_tables.LARGE) | ((total > 0) & (total < weight_tables.SMALL))).any():",
         "if (total > weight_tables.LARGE).any():",
-        "tests/loader/test_weighted.py",
+        "tests/unit/graph/test_weights.py",
     ),
     Fault(
         "the user's weights are rescaled in place",
         WEIGHTS,
         "        weight = weight.copy()\n",
         "",
-        "tests/loader/test_weighted.py",
+        "tests/unit/graph/test_weights.py",
     ),
 ]

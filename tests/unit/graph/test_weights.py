@@ -65,6 +65,19 @@ def test_large_lists_equal_a_plain_reference(aliased, power):
     assert (weight[picks] > 0).all()
 
 
+@pytest.mark.parametrize("unit", [1e-300, 1e308])
+def test_lists_next_to_nothing_and_infinite_ones_are_rescaled(unit):
+    """In a copy, by a power of two for each list; others stay as they are."""
+    given = np.array([unit, unit / 2, unit / 2, 1.0, 3.0])
+    before = given.copy()
+    weight, running = weights.weights_and_sums(np.array([0, 3, 5]), given)
+    assert weight_tables.SMALL <= running[2] <= weight_tables.LARGE
+    assert (weight[:3] / weight[0]).tolist() == [1.0, 0.5, 0.5]
+    assert (running[:3] / running[2]).tolist() == [0.5, 0.75, 1.0]
+    assert (weight[3:].tolist(), running[3:].tolist()) == ([1.0, 3.0], [1.0, 4.0])
+    assert np.array_equal(given, before)
+
+
 @pytest.mark.parametrize("slots", [5, 6, 7])
 def test_draws_come_by_counter(slots):
     """Whatever else is drawn in the same group, a slot has the draw of its own counter."""

@@ -131,15 +131,15 @@ class CupyError(Exception):
     status = 2
 
 
-@pytest.mark.parametrize("place", ["probe", "sampled"])
 @pytest.mark.parametrize(
-    ("error", "raised"),
+    ("place", "error", "raised"),
     [
-        (torch.cuda.OutOfMemoryError("CUDA out of memory"), torch.cuda.OutOfMemoryError),
-        (MemoryError(), MemoryError),
-        (PinningError("Not enough memory can be page-locked"), RuntimeError),
-        (RuntimeError("CUDA error: out of memory"), RuntimeError),
-        (KeyboardInterrupt(), KeyboardInterrupt),
+        ("probe", torch.cuda.OutOfMemoryError("CUDA out of memory"), torch.cuda.OutOfMemoryError),
+        ("probe", MemoryError(), MemoryError),
+        ("probe", PinningError("Not enough memory can be page-locked"), RuntimeError),
+        ("probe", RuntimeError("CUDA error: out of memory"), RuntimeError),
+        ("probe", KeyboardInterrupt(), KeyboardInterrupt),
+        ("sampled", RuntimeError("CUDA error: out of memory"), RuntimeError),
     ],
 )
 def test_what_keeps_the_check_from_its_end_is_not_kept(
