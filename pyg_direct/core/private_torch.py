@@ -49,6 +49,28 @@ batches_of: Callable[[DataLoader[Any]], Sampler[Any]] = attrgetter("_index_sampl
 schema_of: Callable[[Any], Any] = attrgetter("_schema")
 overload_of: Callable[[Any], str] = attrgetter("_overloadname")
 
+
+def is_composite(func: Any) -> bool:
+    """Whether an operation of torch is made of others, which autograd has in its place.
+
+    In inference mode, without autograd, it comes as it is, and `func.decompose` calls the others.
+    """
+    has: Any = torch._C._dispatch_has_kernel_for_dispatch_key
+    return bool(has(func.name(), "CompositeImplicitAutograd"))
+
+
+# Pointwise operations that torch 2.4 does not tag as such.
+_UNTAGGED = {
+    "celu", "elu", "hardshrink", "hardsigmoid", "hardtanh", "leaky_relu", "mish", "selu",
+    "softplus", "softshrink", "threshold",
+}  # fmt: skip
+
+
+def is_pointwise(func: Any) -> bool:
+    """Whether each element of an ATen operation's result depends on those in its place alone."""
+    return torch.Tag.pointwise in func.tags or schema_of(func).name[6:] in _UNTAGGED
+
+
 # As `__torch_function__` of a class it lets operations pass to `__torch_dispatch__`.
 no_torch_function: Any = torch._C._disabled_torch_function_impl
 

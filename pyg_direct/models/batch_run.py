@@ -18,6 +18,7 @@ from torch import Tensor
 
 from ..core.private_torch import (
     in_backward,
+    is_pointwise,
     overload_of,
     to_copy,
     tree_leaves,
@@ -151,6 +152,8 @@ class BatchRun:
     def call(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Do an operation, or remember that it is to be done on the rows that are needed."""
         known = operator(func)
+        if known.is_composite and torch.is_inference_mode_enabled():
+            return func.decompose(*args, **kwargs)
         self.calls += 1
         if known.is_mutable:
             return self._change(known, args, kwargs)
@@ -338,7 +341,7 @@ class BatchRun:
             pure = _NEW_TENSORS.get(func) or getattr(
                 getattr(aten, name[:-1], None), overload_of(func), None
             )
-            if pure is None or torch.Tag.pointwise not in pure.tags:
+            if pure is None or not is_pointwise(pure):
                 return None
             found = self.row_wise(operator(pure), args, kwargs)
         if not isinstance(found, Value) or (found.dim != node.dim and not isinstance(node, Fill)):

@@ -150,6 +150,7 @@ def _open(ranks: Together, folder: Path | None, resume: bool) -> Iterator[None]:
             remove_folder(folder)
 
 
+@torch.inference_mode(False)  # which the threads that compute are not in
 def _forward(
     model: torch.nn.Module,
     data: Any,

@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..core.private_torch import schema_of, tree_leaves, tree_map
+from ..core.private_torch import is_pointwise, schema_of, tree_leaves, tree_map
 from .row_rules import RULES, pointwise
 from .rule_calls import Call, Mixes, Seen, Verdict, listed
 
@@ -86,7 +86,7 @@ def keeps_rows(
     ):
         return None
     name = schema_of(func).name.split("::")[1]
-    rule = pointwise if torch.Tag.pointwise in func.tags else RULES.get(name)
+    rule = pointwise if is_pointwise(func) else RULES.get(name)
     if rule is None:
         return None
     try:

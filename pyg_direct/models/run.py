@@ -10,7 +10,15 @@ import torch
 from torch import Tensor
 
 from ..core.lazy_tensor import RowTensor
-from ..core.private_torch import overload_of, schema_of, storage_of, to_copy, tree_leaves, tree_map
+from ..core.private_torch import (
+    is_pointwise,
+    overload_of,
+    schema_of,
+    storage_of,
+    to_copy,
+    tree_leaves,
+    tree_map,
+)
 from ..ops.products import on_host
 from .computing import MANY_BYTES, Computer
 from .moving import FILLS, MOVES, SCATTERS, fill, scatter, seen
@@ -300,7 +308,7 @@ class Run:
             pure = _NEW_TENSORS.get(func) or getattr(
                 getattr(aten, name[:-1], None), overload_of(func), None
             )
-            if pure is None or torch.Tag.pointwise not in pure.tags:
+            if pure is None or not is_pointwise(pure):
                 return None
             found = self.row_wise(pure, args, kwargs)
         if not isinstance(found, Node) or found.dim != target.node.dim:

@@ -12,7 +12,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from ..core.private_torch import overload_of, schema_of, tree_leaves
+from ..core.private_torch import is_composite, overload_of, schema_of, tree_leaves
 from .needed import ONE_REFERENCE, Fill, Rows, Value, references, union
 from .rules import Apart, call_on_rows
 
@@ -36,16 +36,18 @@ class Operator:
         func: the overload of an ATen operation.
         name: its name, "" if it is none of ATen's.
         is_mutable, is_view: of its schema.
+        is_composite: whether it is made of others.
         names: of its arguments.
     """
 
-    __slots__ = ("func", "is_mutable", "is_view", "name", "names", "plans")
+    __slots__ = ("func", "is_composite", "is_mutable", "is_view", "name", "names", "plans")
 
     def __init__(self, func: Any) -> None:
         schema = schema_of(func)
         self.func = func
         self.name = schema.name[6:] if func.namespace == "aten" else ""
         self.is_mutable, self.is_view = schema.is_mutable, func.is_view
+        self.is_composite = is_composite(func)
         self.names = [a.name for a in schema.arguments]
         self.plans: dict[Any, CallPlan | None] = {}
 

@@ -25,6 +25,9 @@ POLL_SECONDS = 0.25  # how long one wait for other ranks takes, between looks at
 GROUP_DAYS = 365  # of the group's own timeout, which would end it: the deadline here is ours
 ALIGNMENT = 8  # of each array in a message
 
+# Collectives of torch 2.4 write to no tensors that were made within `torch.inference_mode`.
+NOT_INFERRING = torch.inference_mode(False)
+
 Bytes = npt.NDArray[np.uint8]
 Arrays = Sequence[npt.NDArray[Any]]
 
@@ -197,6 +200,7 @@ class Channel:
         came = self.send(messages, self._sizes(messages)[:, 1].tolist())
         return [value if p == self.rank else came[p].rest() for p in range(self.size)]
 
+    @NOT_INFERRING
     def union(self, bits: Bytes) -> Bytes:
         """Return fields of bits of all ranks as one; no two ranks may set the same bit.
 
@@ -262,6 +266,7 @@ class Channel:
         self._all_to_all(came, np.ascontiguousarray(words), each, each)
         return came
 
+    @NOT_INFERRING
     def _all_to_all(
         self, came: npt.NDArray[Any], given: npt.NDArray[Any], coming: Any, sizes: Any
     ) -> None:

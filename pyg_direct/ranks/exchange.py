@@ -33,6 +33,7 @@ def check_split(by: Any) -> None:
         )
 
 
+@torch.inference_mode(False)  # torch 2.4 gathers no tensors that were made in it
 def gathered(value: Any, group: Any, device: torch.device) -> list[Any]:
     """Return the values of all ranks, by rank. Collective: waits for every rank of the group.
 

@@ -6,10 +6,11 @@ import os
 import re
 from typing import Any, cast
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from batches import homogeneous_graph
+from batches import arguments, homogeneous_graph
 from cooperative_steps import (
     SEEDS,
     Models,
@@ -104,6 +105,24 @@ def some(names: list[str]) -> Models:
 @pytest.mark.parametrize("training", [True, False], ids=["training", "evaluating"])
 def test_numbers_are_those_of_one_process(training, tmp_path) -> None:
     check(some(FEW), 3, training, tmp_path)
+
+
+def test_a_model_is_evaluated_without_gradients(tmp_path) -> None:
+    make, extra = MODELS["gat-attr"]
+    single, made = loaders_of(data_of("gat-attr", torch.float64), 2)
+
+    def outputs(loader: Any, model: nn.Module) -> Tensor:
+        with torch.inference_mode():
+            batch = next(iter(loader))
+            return model(**arguments(batch, extra))[: batch.batch_size]
+
+    def ranks(rank: int) -> Tensor:
+        loader = made()
+        return outputs(loader, accelerate(model_of(make, torch.float64, False), loader)).numpy()
+
+    expected = outputs(single, model_of(make, torch.float64, False))
+    for found, part in zip(run_ranks(2, ranks, tmp_path), expected.split(SEEDS), strict=True):
+        assert np.allclose(found, part, rtol=0, atol=1e-12)
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """Accelerated models: outputs and gradients of the plain ones, on sampled batches."""
 
 import pytest
+import torch
 from batches import (
     arguments,
     assert_same_training,
@@ -41,6 +42,25 @@ def test_homogeneous_models(name, training) -> None:
     assert forms["sums"] == "products" or name not in PRODUCTS
     if name in PRODUCTS - ALL_ROWS:
         assert forms.keys() == {"sums"}, forms
+
+
+@pytest.mark.parametrize("name", [n for n in HOMOGENEOUS if n not in ("residual", "sage-jk-lstm")])
+def test_evaluation_in_inference_mode(name) -> None:
+    """Autograd, which takes operations apart, is left out there."""
+    make, extra = HOMOGENEOUS[name]
+    model = make().double().eval()
+    graph, found = homogeneous_graph(), []
+    for mode in (torch.no_grad, torch.inference_mode):
+        loader = loader_of(graph)
+        fast = accelerate(model, loader)
+        with mode():
+            for batch in loader:
+                given = arguments(batch, extra)
+                out = fast(**given)
+                torch.testing.assert_close(out, model(**given)[: len(out)])
+        found.append(fast.acceleration.forms())
+    assert found[0] == found[1]
+    assert fast.acceleration.reason == ""
 
 
 @pytest.mark.parametrize("name", HETEROGENEOUS)

@@ -57,6 +57,20 @@ def test_homogeneous_models(name, small_blocks):
     assert not found.requires_grad
 
 
+@pytest.mark.parametrize("name", ["sage-mean", "gcn", "gat-attr", "gin"])
+def test_in_inference_mode(name, small_blocks, caplog):
+    make, extra = HOMOGENEOUS[name]
+    model, inputs = make(), graph_inputs(*extra)
+    with caplog.at_level("INFO", "pyg_direct"):
+        for mode in (torch.no_grad, torch.inference_mode):
+            with mode():
+                found = inference(model, Data(**inputs), tuple(inputs), num_workers=small_blocks)
+            assert_close(found, forward(model, inputs))
+    whole = [text for text in caplog.messages if text.startswith("Operations on whole tables")]
+    assert len(whole) == 2
+    assert whole[0] == whole[1]
+
+
 class Powers(nn.Module):
     def __init__(self) -> None:
         super().__init__()

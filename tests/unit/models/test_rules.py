@@ -9,6 +9,7 @@ from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+from pyg_direct.core.private_torch import is_pointwise
 from pyg_direct.models import row_rules
 from pyg_direct.models.row_rules import RULES
 from pyg_direct.models.rule_calls import Mixes, Verdict
@@ -68,7 +69,7 @@ def calls_of(op, dtype):
 
 
 def has_rule(func):
-    return torch.Tag.pointwise in func.tags or name_of(func) in RULES
+    return is_pointwise(func) or name_of(func) in RULES
 
 
 def choices_of_rows(args, kwargs):
@@ -166,6 +167,28 @@ def test_a_part_of_the_samples():
     applied = compare_samples(op_db[::40])
     assert len(applied) > 10
     assert sum(applied.values()) > 300
+
+
+ACTIVATIONS = "celu elu hardshrink hardsigmoid hardtanh leaky_relu mish selu softplus softshrink"
+
+
+@pytest.mark.parametrize("name", [*ACTIVATIONS.split(), "threshold"])
+def test_activations_that_torch_2_4_does_not_tag(name):
+    table, numbers = row(6, 3), ((0.5, 0.1) if name == "threshold" else ())
+
+    class Untagged:
+        """The operation, as torch 2.4 has it."""
+
+        tags = ()
+        namespace = "aten"
+
+        def __getattr__(self, attribute):
+            return getattr(getattr(aten, name).default, attribute)
+
+        def __call__(self, *args):
+            return getattr(aten, name)(*args)
+
+    assert compare(Untagged(), (table, *numbers), {}, {0: 0})
 
 
 @pytest.mark.slow
