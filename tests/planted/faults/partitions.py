@@ -21,12 +21,16 @@ HOST_IN_COMMON = "pyg_direct/ops/host/in_common.py"
 IN_COMMON = "pyg_direct/kernels/in_common.py"
 COMMON_BATCH = "pyg_direct/ranks/common_batch.py"
 STEP_ROUNDS = "pyg_direct/ranks/step_rounds.py"
+BATCH_EXCHANGE = "pyg_direct/ranks/batch_exchange.py"
+CHANNEL = "pyg_direct/ranks/channel.py"
 
 PARTED = "tests/unit/partitions/test_partition.py"
 SHARED = "tests/integration/test_shared_rows.py"
 COOPERATIVE = "tests/integration/test_cooperative_batches.py"
 NUMBERED = "tests/unit/ops/host/test_in_common.py"
 STEPS_OF_RANKS = "tests/unit/ranks/test_step_rounds.py"
+CHANNELS = "tests/unit/ranks/test_channel.py"
+WITHIN_STEPS = "tests/integration/test_failures_of_common_steps.py"
 
 FAULTS: list[Fault] = [
     Fault(
@@ -280,5 +284,19 @@ FAULTS: list[Fault] = [
         "if CLOSED in statuses and asks:",
         "if False:",
         STEPS_OF_RANKS,
+    ),
+    Fault(
+        "exchanges go on behind one that was given up",
+        CHANNEL,
+        "        if self.group in _lost:",
+        "        if False:",
+        CHANNELS,
+    ),
+    Fault(
+        "new loaders compute over the exchanges that a rank has given up",
+        BATCH_EXCHANGE,
+        "if any(lost for _, lost in said):",
+        "if False:",
+        WITHIN_STEPS,
     ),
 ]
