@@ -343,6 +343,7 @@ FAULTS = [
         node_ptr[1, t] = num_seeds[t]
 """,
         CPU,
+        equivalent="what any batch enters is below the stamp of the next one",
     ),
     Fault(
         "a seed just behind the nodes is taken for one",

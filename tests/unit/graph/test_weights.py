@@ -78,6 +78,17 @@ def test_lists_next_to_nothing_and_infinite_ones_are_rescaled(unit):
     assert np.array_equal(given, before)
 
 
+def test_what_is_left_beside_a_heavy_edge_is_added_up_afresh():
+    """The running sums round both 2.9 and 1.1 to 2 there."""
+    weight, picked = np.array([2.0**53, 2.9, 1.1, 1.1]), np.array([0])
+    cumulative = np.cumsum(weight)
+    assert (cumulative - weight[0]).tolist() == [0, 2, 4, 6]
+    for draw, expected in ((0.1, 1), (0.45, 1), (0.55, 1), (0.7, 2), (0.9, 3)):
+        assert expected == gaps.pick_from_gaps(
+            picked, 0, 1, 0, 4, weight, cumulative, 0.0, draw
+        )  # fmt: skip
+
+
 @pytest.mark.parametrize("slots", [5, 6, 7])
 def test_draws_come_by_counter(slots):
     """Whatever else is drawn in the same group, a slot has the draw of its own counter."""

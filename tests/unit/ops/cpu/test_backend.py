@@ -89,7 +89,7 @@ def test_seeds_are_entered() -> None:
     assert table[[7, 4]].tolist() == [100, 101]
 
 
-@pytest.mark.parametrize("bad", [1000, -1, -(2**63), 2**32 + 4])
+@pytest.mark.parametrize("bad", [12, 1000, -1, -(2**63), 2**32 + 4])
 def test_what_is_no_node_is_not_entered(bad: int) -> None:
     work = workspace(example_graph(), [2])
     assert work.sample([torch.tensor([4, 7])], KEY) is not None

@@ -10,6 +10,7 @@ from torch_geometric.data import Data
 
 from pyg_direct.graph.from_pyg import graph_of
 from pyg_direct.kernels import groups
+from pyg_direct.kernels.relabel import HASH_MULTIPLIER
 from pyg_direct.ops.host import lists as ordering
 from pyg_direct.ops.host.lists import SortedLists, ego_graphs
 
@@ -35,6 +36,21 @@ def test_edges_of_one_group_by_hand() -> None:
     assert position[:3].tolist() == [1, 2, 3]
     short = ends, row[:4], position[:4]
     assert groups.edges_within(*graph, 0, 1, *scratch(3), 0, *short) == (0, 0, 5)
+
+
+def test_a_node_with_the_bit_of_a_member_is_none() -> None:
+    """Of the 256 bits of a small group."""
+
+    def bit(v: int) -> int:
+        return v * int(HASH_MULTIPLIER) % 2**64 >> 56
+
+    other = next(v for v in range(8, 5000) if bit(v) == bit(5))
+    indptr, indices = np.array([0, 0, 0, 0, 0, 0, 2, 2, 2]), np.array([2, other])
+    graph = np.array([0, 3]), np.array([2, 5, 7]), indptr, indices
+    ends, row, position = np.empty(3, np.int64), np.empty(5, np.int32), np.empty(5, np.int64)
+    out = ends, row, position
+    assert groups.edges_within(*graph, 0, 1, *scratch(3), 0, *out) == (1, 1, 1)
+    assert (row[0], position[0]) == (0, 0)
 
 
 def test_edges_are_placed_by_source() -> None:
