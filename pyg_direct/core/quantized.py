@@ -206,8 +206,8 @@ def factors_of(largest: Tensor) -> Tensor:
 
 def _factors(table: Tensor, dtype: torch.dtype, scale: str) -> Tensor:
     """Return the factors of the columns [F] or rows [N, 1], after checking all elements."""
-    largest = torch.zeros(table.size(1))
-    by_row = torch.zeros((table.size(0), 1) if scale == "row" else (0, 1))
+    largest = torch.zeros(table.size(1), dtype=torch.float32)
+    by_row = largest.new_zeros((table.size(0), 1) if scale == "row" else (0, 1))
     for first, last in _steps(table):
         sizes = magnitudes(table[first:last], dtype, first)
         if scale == "row" and sizes.size(1) > 0:

@@ -130,7 +130,7 @@ class NodeFile:
         if known is not None:
             advance(self._count)
             return torch.tensor(known, dtype=torch.float32)
-        largest, first = torch.zeros(self._rows.row_shape), 0
+        largest, first = torch.zeros(self._rows.row_shape, dtype=torch.float32), 0
         for rows in self._read(0):
             sizes = magnitudes(rows, torch.int8, first)
             largest = torch.maximum(largest, sizes.amax(dim=0))

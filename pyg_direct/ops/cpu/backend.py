@@ -116,7 +116,7 @@ class CpuBackend:
         if scale is not None and scale.dim() == 2:
             kind = decode.INT8_BY_ROW
         source = table if table.dtype == torch.int8 else table.view(torch.uint16)
-        factors = torch.empty(0) if scale is None else scale.reshape(-1)
+        factors = torch.empty(0, dtype=torch.float32) if scale is None else scale.reshape(-1)
         task = partial(
             _decode, source.numpy(), factors.numpy(), kind, ids, NUMBER_KINDS[out.dtype], out
         )

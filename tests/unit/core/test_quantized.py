@@ -88,6 +88,20 @@ def test_threads_share_a_gather(kind: dict[str, Any], threads: int, dtype: torch
     assert torch.equal(found, stored.dense()[index].to(dtype))
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_another_default_dtype_changes_nothing(
+    kind: dict[str, Any], request: pytest.FixtureRequest
+) -> None:
+    x, index = torch.randn(20, 3), torch.tensor([7, 0, 7])
+    expected = quantize(x, **kind)
+    request.addfinalizer(lambda: torch.set_default_dtype(torch.float32))
+    torch.set_default_dtype(torch.float64)
+    found = quantize(x, **kind)
+    assert torch.equal(found.stored, expected.stored)
+    (rows,) = CpuBackend().gather([Table(found.stored, torch.float32, found.scale)], index)
+    assert torch.equal(rows, expected.dense()[index])
+
+
 def test_every_float16_is_decoded_as_by_torch() -> None:
     bits = torch.arange(1 << 16).to(torch.int16).view(256, 256)
     backend, everything = CpuBackend(), torch.arange(256)
