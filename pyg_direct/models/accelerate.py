@@ -28,10 +28,11 @@ from .batch_tensor import leave
 from .certificate import Certificate
 from .cooperating import check_not_lazy, run_together
 from .costs import StepCosts
+from .exchanged_values import RowExchange
 from .modes import eagerly
 from .needed_sums import Missing, NotCutError
 from .reuse import OTHER_MODEL, Reuse, ReusedRows, RowTables, check_reuse
-from .row_exchange import Exchanges, Gathered, RowExchange
+from .row_exchange import Exchanges, Gathered
 
 M = TypeVar("M", bound=torch.nn.Module)
 

@@ -7,27 +7,43 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..ranks.channel import Channel
-from .common_rows import sent_rows
+from .common_messages import Moved, StepMessages
 from .needed import Rows, Value
 from .needed_rows import NeededNorm
 
 
-def summed(channel: Channel, numbers: Tensor) -> Tensor:
-    """Return the sums over all ranks, by rank order: the same bits on each.
+class Statistics:
+    """How ranks exchange what a norm takes of all their rows, and of their gradients.
 
     Args:
-        channel: of all ranks, which call this at the same place.
-        numbers: float64, of the same shape on each.
+        messages: of the step.
+        title: of the norm.
+        columns: of its rows.
     """
-    return torch.stack(of_ranks(channel, numbers)).sum(0)
 
+    asked = 0  # there is nothing to agree on but that it comes
 
-def of_ranks(channel: Channel, numbers: Tensor) -> list[Tensor]:
-    """Return the numbers of all ranks, by rank; see `summed`."""
-    parts = [numbers.cpu()[None]] * channel.size
-    found = sent_rows(channel, parts, [1] * channel.size)
-    return [part[0].to(numbers.device) for part in found]
+    def __init__(self, messages: StepMessages, title: str, columns: int) -> None:
+        self.messages, self.title = messages, title
+        self._columns, self._made = columns, 0
+
+    def take(self) -> None:
+        """See `Agreement`."""
+        self._made = self.messages.made
+        once = [1] * self.messages.size
+        for title, numbers in ((self.title, 3), (f"{self.title}, back", 2)):
+            self.messages.expect(title, 8 * numbers * self._columns, once, once)
+
+    def moved(self, numbers: Tensor, way: str = "") -> Moved:
+        """Return the numbers of this rank, [n, columns], for all ranks."""
+        size = self.messages.size
+        parts = [numbers.double()[None]] * size
+        return Moved(f"{self.title}{way}", self._made, parts, [1] * size)
+
+    def summed(self, numbers: Tensor) -> Tensor:
+        """Return the sums over all ranks, by rank order: the same bits on each."""
+        (parts,) = self.messages.move([self.moved(numbers, ", back")])
+        return torch.cat(parts).sum(0)
 
 
 class CommonNorm(NeededNorm):
@@ -38,21 +54,31 @@ class CommonNorm(NeededNorm):
 
     Args:
         func, x, rest: see `NeededNorm`.
-        channel: of all ranks.
+        exchange: of the statistics.
         first, last: where the own rows begin and end.
 
     Attributes:
         is_measured: whether the statistics are known.
     """
 
-    __slots__ = ("_channel", "_count", "_first", "_last", "is_measured")
+    __slots__ = ("_count", "_exchange", "_first", "_last", "is_measured")
 
     def __init__(
-        self, func: Any, x: Value, rest: Any, channel: Channel, first: int, last: int
+        self, func: Any, x: Value, rest: Any, exchange: Statistics, first: int, last: int
     ) -> None:
         super().__init__(func, x, rest)
-        self._channel, self._first, self._last, self._count = channel, first, last, 0.0
+        self._exchange, self._first, self._last, self._count = exchange, first, last, 0.0
         self.is_measured = False
+
+    @property
+    def ranks(self) -> Any:
+        """See `Value`."""
+        return None if self.is_measured else self._exchange.messages
+
+    @property
+    def agreement(self) -> Any:
+        """See `Value`."""
+        return None if self.is_measured else self._exchange
 
     @property
     def is_learning(self) -> bool:
@@ -65,22 +91,26 @@ class CommonNorm(NeededNorm):
 
     def compute(self, rows: Rows) -> Tensor:
         """Return some rows from those of the sources."""
-        _, rest = self.call
-        x: Tensor = self.inputs[0].at(rows)
-        if not self.is_measured:
-            self._measure(x[self._first :], rest)
-            self.normalised, self.is_measured = rows, True
-        return self.scaled(x, *rest[:2])
+        return self.scaled(self.inputs[0].at(rows), *self.call[1][:2])
 
-    def _measure(self, own: Tensor, rest: Any) -> None:
-        """Exchange the statistics, and update those of the module."""
-        running_mean, running_var, _, momentum, eps = rest[2:7]
-        columns = own.size(1)
-        mean, var = own.new_zeros(2, columns)
+    def gone(self, rows: Rows) -> Moved:
+        """Return the number, the means and the variances of the own rows."""
+        own: Tensor = self.inputs[0].at(rows)[self._first :]
+        mean, var = own.new_zeros(2, own.size(1))
         if len(own) > 0:
             var, mean = torch.var_mean(own, 0, correction=0)
-        count = mean.new_full((columns,), len(own))
-        parts = torch.stack(of_ranks(self._channel, torch.stack([count, mean, var]).double()))
+        count = mean.new_full((own.size(1),), len(own))
+        return self._exchange.moved(torch.stack([count, mean, var]))
+
+    def come(self, rows: Rows, parts: Any) -> Tensor:
+        """Return some rows, normalised by the statistics of all ranks."""
+        self._measure(torch.cat(parts), self.call[1])
+        self.normalised, self.is_measured = rows, True
+        return self.compute(rows)
+
+    def _measure(self, parts: Tensor, rest: Any) -> None:
+        """Put the statistics of the ranks together, and update those of the module."""
+        running_mean, running_var, _, momentum, eps = rest[2:7]
         counts, means, variances = parts.unbind(1)
         total = counts.sum(0)
         mean = (counts * means).sum(0) / total
@@ -102,7 +132,7 @@ class CommonNorm(NeededNorm):
         of_bias, of_weight = sums
         of_x = None
         if mask[0]:
-            means = (summed(self._channel, sums.double()) / self._count).to(x.dtype)
+            means = (self._exchange.summed(sums) / self._count).to(x.dtype)
             scale = self.scale if weight is None else self.scale * weight
             of_x = torch.zeros_like(x)
             of_x[self._first :] = (own - means[0] - normal * means[1]) * scale

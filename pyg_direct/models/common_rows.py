@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import zlib
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Sequence
 from itertools import accumulate
 
-import numpy as np
 from torch import Tensor
 
 from ..core.cooperation import NodesInCommon, RowsBetween, SeedOutputs
-from ..ops.staging import empty_for, lists_on, to_device, to_host
-from ..ranks.channel import ALIGNMENT, Channel, ExchangeError, packed
-from ..ranks.rows import as_bytes
-from .row_exchange import AgreedExchange
+from ..ops.staging import lists_on
+from .common_messages import Moved, StepMessages
+from .exchanged_values import AgreedExchange, WayBack
 
-HOP_BITS = 8  # of the number by which ranks agree; the others tell what they agree about
+Lists = Sequence[Tensor]  # of rows, by rank
 
 
 class RowBlocks:
@@ -55,131 +51,169 @@ class RowBlocks:
         return bisect_right(self.others, self.others[first]) - 1
 
 
-def sent_rows(channel: Channel, parts: Sequence[Tensor], counts: Sequence[int]) -> list[Tensor]:
-    """Send parts[p] to each other rank p, and return its `counts[p]` rows for this one.
+class _Between(AgreedExchange):
+    """Rows that go between ranks, once all agree on how many hops are read.
 
     Args:
-        channel: of all ranks, which call this at the same place.
-        parts: [n_p, ...] for each rank, of one dtype; `parts[rank]` is returned as it is.
-        counts: of the rows that come.
-
-    Raises:
-        ExchangeError: a rank has failed, or sends something else.
+        messages: of the step.
+        blocks: of the node type.
+        title: what the value is; the same on all ranks.
+        row_bytes: of one row.
     """
-    own = parts[channel.rank]
-    if channel.size == 1:
-        return [own]
-    others = [part if p != channel.rank else part[:0] for p, part in enumerate(parts)]
-    messages = [packed([as_bytes(part.contiguous())]) for part in to_host(others)]
-    each = int(np.prod(own.shape[1:], dtype=np.int64)) * own.element_size()
-    sizes = [count * each if p != channel.rank else 0 for p, count in enumerate(counts)]
-    came = channel.exchange(messages, [size + -size % ALIGNMENT for size in sizes])
-    found = []
-    for p, (message, size) in enumerate(zip(came, sizes, strict=True)):
-        if p == channel.rank:
-            found.append(own)
-            continue
-        rows = empty_for(own.device, (counts[p], *own.shape[1:]), own.dtype)
-        as_bytes(rows).reshape(-1)[:] = message.take(np.uint8, size)
-        found.append(to_device(rows, own.device))
-    return found
+
+    def __init__(
+        self, messages: StepMessages, blocks: RowBlocks, title: str, row_bytes: int
+    ) -> None:
+        self.messages, self.title, self.asked = messages, title, 0
+        self._blocks, self._row_bytes = blocks, row_bytes
+        self._made = 0
+
+    def _lists(self) -> tuple[Lists, Lists]:
+        """Return which own rows go to each rank, and which rows come from each."""
+        raise NotImplementedError
+
+    def take(self) -> None:
+        """See `Agreement`."""
+        self._made = self.messages.made
+        sent, coming = ([len(rows) for rows in lists] for lists in self._lists())
+        self.messages.expect(self.title, self._row_bytes, sent, coming)
+        self.messages.expect(_back(self.title), self._row_bytes, coming, sent)
+
+    def gone(self, computed: Tensor) -> Moved:
+        """See `AgreedExchange`."""
+        to, of = self._lists()
+        return _moved(self.title, self._made, computed[self._blocks.seeds :], to, of)
 
 
-class SourceRows(AgreedExchange):
+class SourceRows(_Between):
     """The rows of a value that messages read: own ones, and others' from the ranks that have them.
 
     Args:
-        channel: of all ranks.
-        blocks: of the node type.
-        title: what the value is; the same on all ranks.
+        messages, blocks, title, row_bytes: see `_Between`.
     """
 
-    def __init__(self, channel: Channel, blocks: RowBlocks, title: str) -> None:
-        self._channel, self._blocks, self._title = channel, blocks, title
-        self._asked = self._hop = -1
+    _hop = -1  # up to which the ranks have agreed to read
 
     def ask(self, end: int) -> bool:
         """See `AgreedExchange`."""
         hop = self._blocks.hop(end)
-        self._asked = max(self._asked, hop)
+        self.asked = max(self.asked, hop)
         return hop <= self._hop
 
-    def agree(self) -> None:
-        """See `AgreedExchange`."""
-        tag = zlib.crc32(self._title.encode()) << HOP_BITS
-        every = self._channel.compared(tag | max(0, self._asked))
-        if any(number >> HOP_BITS << HOP_BITS != tag for number in every):
-            raise ExchangeError(
-                f"The ranks do not run the same model on a batch that they make together: this one "
-                f"is at {self._title}. Each must call the same model at each step, and run the "
-                f"backward of what it returns."
-            )
-        self._hop = max(self._hop, *(number - tag for number in every))
+    def take(self) -> None:
+        """See `Agreement`."""
+        self._hop = self.asked
+        super().take()
+
+    def _lists(self) -> tuple[Lists, Lists]:
+        nodes = self._blocks.nodes
+        return _within(self._hop, nodes.send), _within(self._hop, nodes.receive)
 
     def reach(self, count: int) -> tuple[int, int]:
         """See `RowExchange`."""
-        return self._blocks.others[self._hop], self._blocks.own[self._hop]
+        return self._blocks.others[self.asked], self._blocks.own[self.asked]
 
-    def forward(self, computed: Tensor, read: int) -> Tensor:
-        """See `RowExchange`."""
-        blocks = self._blocks
+    def come(self, computed: Tensor, read: int, parts: Lists) -> Tensor:
+        """See `AgreedExchange`."""
+        own = self._blocks.own[-1]
         table = computed.new_empty(read, *computed.shape[1:])
         table[: len(computed)] = computed
-        table[len(computed) : blocks.own[-1]] = 0  # which no message reads
-        to, of = _within(self._hop, blocks.nodes.send), _within(self._hop, blocks.nodes.receive)
-        for rows, part in _moved(self._channel, computed[blocks.seeds :], to, of):
-            table[blocks.own[-1] :][rows] = part
+        table[len(computed) : own] = 0  # which no message reads
+        for rows, part in zip(lists_on(table.device, self._lists()[1]), parts, strict=True):
+            table[own:][rows] = part
         return table
 
-    def backward(self, grad: Tensor) -> Tensor:
-        """See `RowExchange`."""
-        return self._returned(self._hop, grad)
-
-    def way_back(self) -> Callable[[Tensor], Tensor]:
+    def way_back(self) -> WayBack:
         """See `AgreedExchange`."""
-        return partial(self._returned, self._hop)
-
-    def _returned(self, hop: int, grad: Tensor) -> Tensor:
-        """Return the gradient of the own rows within a hop."""
+        to, of = self._lists()
         blocks = self._blocks
-        found = grad[: blocks.own[hop]].clone()
-        to, of = _within(hop, blocks.nodes.receive), _within(hop, blocks.nodes.send)
-        for rows, part in _moved(self._channel, grad[blocks.own[-1] :], to, of):
-            found[blocks.seeds :].index_add_(0, rows, part)
-        return found
+        return _WayBack(self, of, to, (blocks.own[-1], blocks.seeds, blocks.own[self._hop]), True)
 
 
-class OutputRows:
-    """The rows of the loop's seeds, from the ranks that have computed them: a `RowExchange`.
+class OutputRows(_Between):
+    """The rows of the loop's seeds, from the ranks that have computed them.
 
     Args:
-        channel: of all ranks.
-        blocks: of the seeds' node type.
+        messages, blocks, title, row_bytes: see `_Between`.
         outputs: who has which.
     """
 
-    def __init__(self, channel: Channel, blocks: RowBlocks, outputs: SeedOutputs) -> None:
-        self._channel, self._blocks, self._outputs = channel, blocks, outputs
+    def __init__(
+        self,
+        messages: StepMessages,
+        blocks: RowBlocks,
+        title: str,
+        row_bytes: int,
+        outputs: SeedOutputs,
+    ) -> None:
+        super().__init__(messages, blocks, title, row_bytes)
+        self._outputs = outputs
+
+    def ask(self, end: int) -> bool:
+        """See `AgreedExchange`."""
+        return self._made > 0
+
+    def _lists(self) -> tuple[Lists, Lists]:
+        return self._outputs.send, self._outputs.receive
 
     def reach(self, count: int) -> tuple[int, int]:
         """See `RowExchange`."""
         return self._blocks.seeds, self._blocks.own[0]
 
-    def forward(self, computed: Tensor, read: int) -> Tensor:
-        """See `RowExchange`."""
+    def come(self, computed: Tensor, read: int, parts: Lists) -> Tensor:
+        """See `AgreedExchange`."""
         found = computed.new_empty(read, *computed.shape[1:])
-        own, outputs = computed[self._blocks.seeds :], self._outputs
-        for rows, part in _moved(self._channel, own, outputs.send, outputs.receive):
+        for rows, part in zip(lists_on(found.device, self._outputs.receive), parts, strict=True):
             found[rows] = part
         return found
 
-    def backward(self, grad: Tensor) -> Tensor:
-        """See `RowExchange`."""
-        found = grad.new_zeros(self._blocks.own[0], *grad.shape[1:])
-        outputs = self._outputs
-        for rows, part in _moved(self._channel, grad, outputs.receive, outputs.send):
-            found[self._blocks.seeds :].index_add_(0, rows, part)
+    def way_back(self) -> WayBack:
+        """See `AgreedExchange`."""
+        to, of = self._lists()
+        return _WayBack(self, of, to, (0, self._blocks.seeds, self._blocks.own[0]), False)
+
+
+class _WayBack(WayBack):
+    """The way of the gradients of rows to the ranks that have computed them.
+
+    Args:
+        between: how the rows came, as it is agreed now.
+        to: which rows of the others go back to each rank.
+        of: to which own rows what comes from each rank is added.
+        places: where the rows of the others begin, where the own rows do, and where these end.
+        has_own: whether own rows were read in place, so that they have gradients already.
+    """
+
+    def __init__(
+        self,
+        between: _Between,
+        to: Lists,
+        of: Lists,
+        places: tuple[int, int, int],
+        has_own: bool,
+    ) -> None:
+        self.messages, self._title, self._made = between.messages, between.title, between._made
+        self._to, self._of, self._has_own = to, of, has_own
+        self._others, self._first, self._end = places
+
+    def gone(self, grad: Tensor) -> Moved:
+        """See `WayBack`."""
+        table = grad[self._others :]
+        return _moved(_back(self._title), self._made, table, self._to, self._of)
+
+    def come(self, grad: Tensor, parts: Lists) -> Tensor:
+        """See `WayBack`."""
+        if self._has_own:
+            found = grad[: self._end].clone()
+        else:
+            found = grad.new_zeros(self._end, *grad.shape[1:])
+        for rows, part in zip(lists_on(found.device, self._of), parts, strict=True):
+            found[self._first :].index_add_(0, rows, part)
         return found
+
+
+def _back(title: str) -> str:
+    return f"{title}, back"
 
 
 def _within(hop: int, between: RowsBetween) -> list[Tensor]:
@@ -188,11 +222,6 @@ def _within(hop: int, between: RowsBetween) -> list[Tensor]:
     return [rows[: sum(by_hop[: hop + 1])] for rows, by_hop in pairs]
 
 
-def _moved(
-    channel: Channel, table: Tensor, to: Sequence[Tensor], of: Sequence[Tensor]
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Send rows to[p] of a table to each rank p; yield (of[p], what came from it)."""
-    lists = lists_on(table.device, [*to, *of])
-    to, of = lists[: len(to)], lists[len(to) :]
-    came = sent_rows(channel, [table[rows] for rows in to], [len(rows) for rows in of])
-    yield from zip(of, came, strict=True)
+def _moved(title: str, made: int, table: Tensor, to: Lists, of: Lists) -> Moved:
+    parts = [table[rows] for rows in lists_on(table.device, to)]
+    return Moved(title, made, parts, [len(rows) for rows in of])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from math import prod
 from typing import Any, cast
 
 import torch
@@ -21,11 +22,13 @@ from .batch_run import BatchRun, seen, seen_with_fills
 from .batch_sizes import BatchSizes, Entered, NotAPrefix
 from .batch_tensor import BatchTensor, leave
 from .common_exchanges import CommonExchanges, refusal
-from .common_norm import CommonNorm
+from .common_messages import StepMessages
+from .common_norm import CommonNorm, Statistics
 from .common_rows import OutputRows, RowBlocks, SourceRows
+from .exchanged_values import exchanged
 from .filler import Filler
 from .needed import Fill, Leaf, Rows, Value, compute_rows
-from .row_exchange import Gathered, exchanged
+from .row_exchange import Gathered
 from .rules import keeps_rows
 from .step_calls import Operator
 
@@ -67,7 +70,7 @@ def telling(channel: Channel) -> Iterator[None]:
     except Exception as error:
         if channel.size > 1:
             with contextlib.suppress(ExchangeError):
-                channel.fail(f"{type(error).__name__}: {error}")
+                StepMessages(channel).fail(f"{type(error).__name__}: {error}")
         raise
 
 
@@ -86,6 +89,7 @@ class CooperativeRun(BatchRun):
     def __init__(self, filler: Filler, common: Cooperation) -> None:
         super().__init__(filler.edges[0][1].device, all_statistics=False)
         self.channel, self.is_in_forward = channel_of(common), True
+        self._messages = StepMessages(self.channel)
         self._common = common
         self._blocks = {t: RowBlocks(n, filler.nodes[t]) for t, n in common.nodes.items()}
         self._num_edges = filler.num_edges
@@ -122,7 +126,8 @@ class CooperativeRun(BatchRun):
         self._asked += 1
         shape = (*gathered.shape[1:],)
         title = f"value {self._asked} of {node_type or 'the nodes'}, {shape} {gathered.dtype}"
-        return SourceRows(self.channel, self._blocks[node_type], title)
+        each = prod(shape) * gathered.dtype.itemsize
+        return SourceRows(self._messages, self._blocks[node_type], title, each)
 
     def outputs_of(self, out: BatchTensor) -> tuple[BatchTensor, int]:
         """Return an output whose first rows are the loop's seeds, and their number."""
@@ -132,7 +137,12 @@ class CooperativeRun(BatchRun):
         blocks = self._blocks[found[0]]
         if found[0] != self._common.input_type:
             return out, blocks.seeds
-        return exchanged(out, OutputRows(self.channel, blocks, self._common.outputs)), blocks.seeds
+        self._asked += 1
+        shape = (*out.shape[1:],)
+        title = f"output {self._asked}, {shape} {out.dtype}"
+        each = prod(shape) * out.dtype.itemsize
+        way = OutputRows(self._messages, blocks, title, each, self._common.outputs)
+        return exchanged(out, way), blocks.seeds
 
     # --- what mixes rows ---
 
@@ -211,7 +221,9 @@ class CooperativeRun(BatchRun):
         if found:
             blocks = self._blocks[found[0]]
             first, last = blocks.seeds, blocks.own[-1]
-        norm = CommonNorm(func, x, rest, self.channel, first, last)
+        self._asked += 1
+        statistics = Statistics(self._messages, f"norm {self._asked}, {x.shape[1]}", x.shape[1])
+        norm = CommonNorm(func, x, rest, statistics, first, last)
         if norm.is_learning:
             self._norms.append((norm, last))
         return norm

@@ -11,6 +11,7 @@ from __future__ import annotations
 import heapq
 import sys
 import weakref
+from collections.abc import Iterator
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -150,6 +151,24 @@ class Value:
         """Return what has to be computed first."""
         return [(value, rows) for value in self.inputs]
 
+    @property
+    def ranks(self) -> Any:
+        """By which it exchanges rows with other ranks, a `StepMessages`; None if it does not."""
+        return None
+
+    @property
+    def agreement(self) -> Any:
+        """What the ranks have to agree on before, an `Agreement`; None for nothing."""
+        return None
+
+    def gone(self, rows: Rows) -> Any:
+        """Return what goes to other ranks, a `Moved`, before some rows can be computed."""
+        raise NotImplementedError
+
+    def come(self, rows: Rows, parts: Any) -> Any:
+        """Return some rows with what has come, by rank."""
+        raise NotImplementedError
+
     def up_to(self, end: int) -> Rows:
         """Return which rows messages ask for that read some of the rows up to `end`."""
         return Rows(end)
@@ -253,27 +272,72 @@ def compute_rows(value: Value, rows: Rows, again: bool = False) -> Any:
 
 
 def _compute(value: Value, rows: Rows, again: bool) -> None:
-    needs, heap = {value: value.wanted(rows)}, [(-value.serial, value)]
-    found = []
+    asked = {value: rows}
+    while True:
+        needs = _needs(asked, again)
+        exchanging = [one for one in needs if one.ranks is not None]
+        waiting = {one: Rows(0) for one in _waiting(exchanging) if one not in needs}
+        if waiting:
+            asked |= waiting
+            continue
+        agreements = [one.agreement for one in exchanging if one.agreement is not None]
+        if not agreements or agreements[0].messages.agree(agreements):
+            break
+    with torch.no_grad(), WithoutFunctionModes():  # what is called is not the forward's
+        for together in _in_order(list(reversed(needs)), exchanging):
+            found = [one.compute(needs[one]) for one in together if one.ranks is None]
+            if not found:
+                came = together[0].ranks.move([one.gone(needs[one]) for one in together])
+                pairs = zip(together, came, strict=True)
+                found = [one.come(needs[one], parts) for one, parts in pairs]
+            for one, data in zip(together, found, strict=True):
+                one.box().fill(one.with_known(data, needs[one]), needs[one])
+                one.boxes = None
+
+
+def _needs(asked: dict[Value, Rows], again: bool) -> dict[Value, Rows]:
+    """Return which rows of which values are to be computed, those first that read the others."""
+    needs = {value: value.wanted(rows) for value, rows in asked.items()}
+    heap = [(-value.serial, value) for value in asked]
+    heapq.heapify(heap)
+    found = {}
     while heap:  # from those made last; so all who ask are known before one is asked
         one = heapq.heappop(heap)[1]
         wanted, have = needs[one], one.have
         if have is not None:
             wanted = needs[one] = one.wanted(union(wanted, have, one.num_rows) or wanted)
-        wanted = needs[one] = one.settled(wanted)
+        wanted = needs[one] = found[one] = one.settled(wanted)
         if one.boxes is None:
             one.boxes = tuple([source.box() for source in one.inputs])
-        found.append(one)
         for source, part in one.sources(wanted):
             if source in needs:
                 needs[source] = source.wanted(union(needs[source], part, source.num_rows) or part)
             elif not source.covers(part) or (again and source.inputs):
                 needs[source] = source.wanted(part)
                 heapq.heappush(heap, (-source.serial, source))
-    with torch.no_grad(), WithoutFunctionModes():  # what is called is not the forward's
-        for one in reversed(found):
-            one.box().fill(one.with_known(one.compute(needs[one]), needs[one]), needs[one])
-            one.boxes = None
+    return found
+
+
+def _waiting(exchanging: list[Value]) -> list[Value]:
+    """Return what can go to other ranks together with some values, and nobody has asked for."""
+    return [one for value in exchanging for one in getattr(value, "waiting", ())]
+
+
+def _in_order(values: list[Value], exchanging: list[Value]) -> Iterator[list[Value]]:
+    """Yield values in an order in which each can be computed; those that exchange together."""
+    if not exchanging:
+        yield from ([one] for one in values)
+        return
+    stages: dict[Value, int] = {}  # how many exchanges come before
+    for one in values:
+        before = [stages[v] + (v.ranks is not None) for v in one.inputs if v in stages]
+        stages[one] = max(before, default=0)
+    for stage in range(max(stages.values()) + 1):
+        here = [one for one in values if stages[one] == stage]
+        yield from ([one] for one in here if one.ranks is None)
+        together = [one for one in here if one.ranks is not None]
+        if together:
+            yield together
 
 
 class Leaf(Value):

@@ -17,7 +17,8 @@ from ..core.arguments import check_choice, check_count, check_share
 from ..core.private_torch import writes_to
 from ..loading.reusing import NEVER, Reused, Rule, Schedule, hottest, refusal
 from .certificate import is_compared
-from .row_exchange import Gathered, RowExchange
+from .exchanged_values import RowExchange
+from .row_exchange import Gathered
 
 _numbers = itertools.count(1)
 _tables_of: weakref.WeakKeyDictionary[torch.nn.Module, RowTables] = weakref.WeakKeyDictionary()

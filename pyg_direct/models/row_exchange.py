@@ -10,17 +10,17 @@ needed is computed and exchanged.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.overrides import TorchFunctionMode
 
 from ..batch.edges import SampledEdges
 from ..core.private_torch import writes_to
 from .batch_tensor import BatchTensor
-from .needed import Rows, Value
+from .exchanged_values import exchanged
+from .needed import Value
 from .needed_sums import NOT_CUT, Missing, NotCutError
 
 # Functions with the arguments (table, dim, index), and those with (table, index).
@@ -54,187 +54,15 @@ class Gathered(NamedTuple):
     is_input: bool = False
 
 
-class RowExchange(Protocol):
-    """How the rows of one gathered value come, and how their gradient goes back."""
-
-    def reach(self, count: int) -> tuple[int, int]:
-        """Return (read, computed): what is done where the first `count` rows are asked for.
-
-        Args:
-            count: of rows, at most N.
-
-        Returns:
-            How many rows `forward` gives, at least `count` (for `read` itself, the same again); and
-            how many of the layer below have to be computed for that.
-        """
-
-    def forward(self, computed: Tensor, read: int) -> Tensor:
-        """Return the first `read` rows, [read, ...]; gradients are not recorded.
-
-        Args:
-            computed: the first rows of the layer below, [computed, ...]; not to be written to.
-            read: as `reach` said.
-        """
-
-    def backward(self, grad: Tensor) -> Tensor:
-        """Return the gradient of the rows that `forward` was given, [computed, ...].
-
-        Called once for a `forward` whose value needs a gradient, even where that is zero.
-
-        Args:
-            grad: of what `forward` returned, [read, ...]; not to be written to.
-        """
-
-
-class AgreedExchange(RowExchange):
-    """An exchange of which all ranks read rows of the same hops: the most that one of them needs.
-
-    `reach` gives the same for any number of rows, once that is agreed.
-    """
-
-    def ask(self, end: int) -> bool:
-        """Tell that messages read rows up to `end`; return whether what is agreed covers them."""
-        raise NotImplementedError
-
-    def agree(self) -> None:
-        """Agree with the other ranks; they call it at the same place."""
-        raise NotImplementedError
-
-    def way_back(self) -> Callable[[Tensor], Tensor]:
-        """Return the `backward` of what is agreed now; more rows may be read later."""
-        raise NotImplementedError
-
-
-class _Exchanged(Value):
-    """The rows of a value after an exchange."""
-
-    __slots__ = ("computed", "exchange", "read", "way_back")
-
-    def __init__(self, source: Value, exchange: RowExchange) -> None:
-        super().__init__(source.shape, source.dtype, source.device, 0)
-        self.exchange: Any = exchange
-        self.read = self.computed = 0
-        self.way_back: Callable[[Tensor], Tensor] = exchange.backward
-        self.reads(source)
-
-    def wanted(self, rows: Rows) -> Rows:
-        """Return which rows are to be computed where some are asked for."""
-        count = rows.count if rows.order is None else self.num_rows
-        return Rows(self.exchange.reach(count)[0])
-
-    def sources(self, rows: Rows) -> list[tuple[Value, Rows]]:
-        """Return what has to be computed first."""
-        return [(self.inputs[0], Rows(self.exchange.reach(rows.count)[1]))]
-
-    def compute(self, rows: Rows) -> Tensor:
-        """Return some rows from those of the sources."""
-        ((source, part),) = self.sources(rows)
-        self.read, self.computed = rows.count, part.count
-        found: Tensor = self.exchange.forward(source.at(part), rows.count)
-        return found
-
-
-class _Agreed(_Exchanged):
-    """The rows of a value after an exchange in which all ranks read rows of the same hops.
-
-    Args:
-        source: the value before.
-        exchange: of its rows.
-        is_kept: whether the rows live as long as the value. A backward may ask for them again on
-            one rank, whose lists reach further, and not on the others.
-    """
-
-    __slots__ = ("is_covered", "kept")
-
-    def __init__(self, source: Value, exchange: RowExchange, is_kept: bool) -> None:
-        super().__init__(source, exchange)
-        self.kept = self.box() if is_kept else None
-
-    def up_to(self, end: int) -> Rows:
-        """Return which rows messages ask for that read some of the rows up to `end`."""
-        self.is_covered = self.exchange.ask(end)
-        return Rows(end)
-
-    def wanted(self, rows: Rows) -> Rows:
-        """Return which rows are to be computed where some are asked for."""
-        return rows if rows.order is None else Rows(self.num_rows)
-
-    def compute(self, rows: Rows) -> Tensor:
-        """Return some rows from those of the sources."""
-        self.way_back = self.exchange.way_back()
-        return super().compute(rows)
-
-    def covers(self, rows: Rows) -> bool:
-        """Whether rows are computed; as the other ranks have it."""
-        return self.have is not None and self.is_covered
-
-    def settled(self, rows: Rows) -> Rows:
-        """Return which rows are to be computed, once all who read them have asked."""
-        self.exchange.agree()
-        return Rows(self.exchange.reach(rows.count)[0])
-
-    def with_known(self, data: Any, rows: Rows) -> Any:
-        """Return rows as they are: others lie behind gaps."""
-        return data
-
-
-class _ExchangedGradient(Value):
-    """The gradient of what an exchange was given; it is computed as a whole, and once."""
-
-    __slots__ = ("kept", "read", "way_back")
-
-    def __init__(self, grad: Value, of: _Exchanged) -> None:
-        super().__init__(of.shape, of.dtype, of.device, 0)
-        self.read, self.way_back = of.read, of.way_back
-        self.reads(grad)
-        self.support = Rows(of.computed)
-        self.kept = self.box()
-
-    def wanted(self, rows: Rows) -> Rows:
-        """Return which rows are to be computed where some are asked for."""
-        return cast(Rows, self.support)
-
-    def sources(self, rows: Rows) -> list[tuple[Value, Rows]]:
-        """Return what has to be computed first."""
-        return [(self.inputs[0], Rows(self.read))]
-
-    def compute(self, rows: Rows) -> Tensor:
-        """Return some rows from those of the sources."""
-        return self.way_back(self.inputs[0].at(Rows(self.read)))
-
-
-class _Exchange(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: BatchTensor, exchange: RowExchange, has_backward: bool) -> Any:
-        source: Value = x.run.operand(x, 0)
-        ctx.run = x.run
-        if isinstance(exchange, AgreedExchange):
-            ctx.value = _Agreed(source, exchange, has_backward)
-        else:
-            ctx.value = _Exchanged(source, exchange)
-        return ctx.run.wrap(ctx.value)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *grads: Any) -> Any:
-        grad: Value = ctx.run.operand(grads[0], 0)
-        return ctx.run.wrap(_ExchangedGradient(grad, ctx.value)), None, None
-
-
-def exchanged(table: BatchTensor, exchange: RowExchange) -> BatchTensor:
-    """Return a tensor with the rows of another one after an exchange."""
-    made: BatchTensor = cast(Any, _Exchange.apply)(table, exchange, torch.is_grad_enabled())
-    return made
-
-
 class Exchanges(TorchFunctionMode):
     """Puts exchanges into a step, whose forward runs within it.
 
     Args:
         run: the step.
         edges: of the batch, each with its edge type or None.
-        exchange_of: returns the exchange of a gathered value, or None to gather it as it is. It is
-            called once for each value, in the order of the forward.
+        exchange_of: returns the exchange of a gathered value, a `RowExchange` or an
+            `AgreedExchange`, or None to gather it as it is. It is called once for each value, in
+            the order of the forward.
         missing: rows of nodes that lack edges, with which sums by source are wrong; None for none.
     """
 
@@ -242,7 +70,7 @@ class Exchanges(TorchFunctionMode):
         self,
         run: Any,
         edges: list[tuple[Any, SampledEdges]],
-        exchange_of: Callable[[Gathered], RowExchange | None],
+        exchange_of: Callable[[Gathered], Any],
         missing: Missing | None = None,
     ) -> None:
         super().__init__()
@@ -261,6 +89,7 @@ class Exchanges(TorchFunctionMode):
         self._layers: dict[Value, int] = {}
         self._made: dict[Any, tuple[Any, Any]] = {}
         self.exchanged: set[Value] = set()
+        self.waiting: dict[Value, None] = {}  # gradients that are to go to other ranks
         self.inputs: set[Value] = set()  # what the arguments of the forward hold
         run.exchanges = self
 

@@ -146,7 +146,7 @@ class Channel:
         waited_us, before = int(1e6 * self.waited_seconds), self.waited_seconds
         status = FAILED if failure else word.status
         words = np.array([status, word.batches, word.offers, word.step, waited_us], np.int64)
-        every = self._numbers(np.tile(words, (self.size, 1)))
+        every = self.numbers(np.tile(words, (self.size, 1)))
         self._check(every[:, 0], failure)
         self._waits_us[:] = every[:, 4]
         said = [
@@ -188,7 +188,7 @@ class Channel:
         Raises:
             ExchangeError: a rank has failed in place of it, with its text.
         """
-        every = self._numbers(np.tile(np.array([WORKING, number], np.int64), (self.size, 1)))
+        every = self.numbers(np.tile(np.array([WORKING, number], np.int64), (self.size, 1)))
         self._check(every[:, 0], None)
         found: list[int] = every[:, 1].tolist()
         return found
@@ -223,10 +223,15 @@ class Channel:
     def _sizes(self, messages: Sequence[Sequence[Bytes]]) -> npt.NDArray[np.int64]:
         """Return the status of each rank, and the bytes that come from it: int64 [ranks, 2]."""
         sizes = np.array([sum(map(len, pieces)) for pieces in messages], np.int64)
-        return self._numbers(np.stack([np.full(self.size, WORKING), sizes], 1))
+        return self.numbers(np.stack([np.full(self.size, WORKING), sizes], 1))
 
-    def send(self, messages: Sequence[Sequence[Bytes]], coming: Sequence[int]) -> list[Message]:
-        """Send messages of which all ranks know the sizes; `coming` of them from each rank."""
+    def send(
+        self, messages: Sequence[Sequence[Bytes]], coming: Sequence[int], uncounted: int = 0
+    ) -> list[Message]:
+        """Send messages of which all ranks know the sizes; `coming` bytes from each rank.
+
+        So many bytes of each message that is not empty are not counted as traffic.
+        """
         sizes = [sum(map(len, pieces)) for pieces in messages]
         given, came = (new_array((sum(total),), torch.uint8) for total in (sizes, coming))
         at = 0
@@ -234,9 +239,9 @@ class Channel:
             given[at : at + len(piece)] = piece
             at += len(piece)
         self._all_to_all(came, given, coming, sizes)
-        self._sent += sizes
-        self._received += coming
-        self._messages += np.array(sizes) > 0
+        self._sent += [max(0, size - uncounted) for size in sizes]
+        self._received += [max(0, size - uncounted) for size in coming]
+        self._messages += np.array(sizes) > uncounted
         ends = np.cumsum([0, *coming]).tolist()
         return [Message(came[a:b]) for a, b in pairwise(ends)]
 
@@ -246,20 +251,20 @@ class Channel:
         Raises:
             ExchangeError: always, with the texts of all that failed.
         """
-        self._numbers(np.tile(np.array([FAILED, 0], np.int64), (self.size, 1)))
-        self._tell(text)
+        self.numbers(np.tile(np.array([FAILED, 0], np.int64), (self.size, 1)))
+        self.tell(text)
 
     def _check(self, statuses: npt.NDArray[np.int64], failure: str | None) -> None:
         if (statuses == FAILED).any():
-            self._tell(failure or "")
+            self.tell(failure or "")
 
-    def _tell(self, text: str) -> None:
+    def tell(self, text: str) -> None:
         """Exchange the texts of all ranks, and raise them; two collectives."""
         texts = [value.decode() for value in self.gather(text.encode())]
         failed = [f"Rank {p} failed: {text}" for p, text in enumerate(texts) if text]
         raise ExchangeError("\n".join(failed) or "A rank failed.")
 
-    def _numbers(self, words: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    def numbers(self, words: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Send words[p] to rank p, and return those from each rank: int64 [ranks, n] both."""
         came = np.empty_like(words)
         each = [1] * self.size

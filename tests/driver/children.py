@@ -21,7 +21,7 @@ import torch
 from torch_geometric.nn import GraphSAGE
 
 import pyg_direct
-from pyg_direct.models import common_rows
+from pyg_direct.models.common_messages import StepMessages
 
 from . import loaders, standin
 from .batches import Stores, devices_of, difference, epoch, take
@@ -157,7 +157,7 @@ def compute_together(rank_text: str, store: str) -> None:
     plain = GraphSAGE(loaders.FEATURES, 16, 2, 4)
     model = pyg_direct.accelerate(copy.deepcopy(plain), loader).to(device)
     waits: list[int] = []
-    with mock.patch.object(common_rows, "sent_rows", _counting_waits(waits)):
+    with mock.patch.object(StepMessages, "move", _counting_waits(waits)):
         for batch, whole in zip(loader, alone, strict=True):
             moved = batch.clone().to(device, non_blocking=True)
             out = model(moved.x, moved.edge_index)[:size]
@@ -182,7 +182,7 @@ def compute_together(rank_text: str, store: str) -> None:
 
 def _counting_waits(waits: list[int]) -> Any:
     """Return an exchange of rows that notes for how many things of the device it waits."""
-    exchange = common_rows.sent_rows
+    exchange = StepMessages.move
 
     def found(*arguments: Any) -> Any:
         before = standin.counts()
