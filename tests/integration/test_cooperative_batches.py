@@ -288,14 +288,17 @@ def test_an_epoch_goes_on_from_a_state(tmp_path: Path) -> None:
     def on_rank(rank: int) -> list[list[Any]]:
         options: dict[str, Any] = {"input_nodes": TWICE, "shuffle": True}
         whole = loader_of(DATA, [4, 3], options, ranks=2)
-        batches = [[*whole] for _ in range(2)]
+        batches = [*[*whole][3:], *whole]  # of two epochs, the first from a step on
+        expected = [batch.n_id for batch in batches]
+        steps = [batch.cooperation.step for batch in batches]
         loader, ends = loader_of(DATA, [4, 3], {**options, "num_workers": 2}, ranks=2), []
         for _ in zip(range(3), loader, strict=False):
             state = loader.state_dict()
         for other in (loader, loader_of(DATA, [4, 3], options, ranks=2)):
             other.load_state_dict(state)
-            ends.append([batch.n_id for _ in range(2) for batch in other])
-        expected = [batch.n_id for batch in [*batches[0][3:], *batches[1]]]
+            left = [batch for _ in range(2) for batch in other]
+            assert [batch.cooperation.step for batch in left] == steps
+            ends.append([batch.n_id for batch in left])
         with pytest.raises(ValueError, match="cooperative=True on as many ranks as 2 \\(here None"):
             NeighborLoader(
                 DATA, [4, 3], TWICE, batch_size=SEEDS, seed=5, shuffle=True, split_by_rank=True

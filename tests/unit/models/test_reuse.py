@@ -253,12 +253,13 @@ def test_steps_whose_rows_are_missing_fail() -> None:
         step(fast, batches[4])
     for batch in loader:  # goes by what is there
         step(fast, batch, [optimizer])
-    ahead = list(loader)
-    model.load_state_dict(copy.deepcopy(model.state_dict()))
-    with pytest.raises(RuntimeError, match="has been given other weights"):
-        step(fast, ahead[0])
-    for batch in loader:
-        step(fast, batch, [optimizer])
+    for loading in (model, fast):
+        ahead = list(loader)
+        loading.load_state_dict(copy.deepcopy(loading.state_dict()))
+        with pytest.raises(RuntimeError, match="has been given other weights"):
+            step(fast, ahead[0])
+        for batch in loader:
+            step(fast, batch, [optimizer])
     ahead = list(loader)
     step(fast, ahead[0])
     with torch.no_grad():  # not a step of torch.optim

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from emulator import emulated, give_to_loaders
-from torch_geometric.data import Data
+from torch_geometric.data import Data, HeteroData
 
 from pyg_direct import NeighborLoader
 from pyg_direct.ops.host.hottest import SLOT_BYTES
@@ -44,6 +44,8 @@ def test_types_have_rows_of_their_own_width() -> None:
     assert cached.rows == 1  # that of b: 8 visits of 2 lines, where a has 6 and 5 of one
     assert cached.found.tolist() == [[1, 256, 2]]
     assert cached.asked.tolist() == [[3, 512, 4]]
+    larger = cached_rows(ids, visits, wide, 3 * 128 + 3 * SLOT_BYTES)
+    assert (larger.rows, larger.found.tolist()) == (2, [[2, 384, 3]])
 
 
 def test_no_features_at_all() -> None:
@@ -76,6 +78,23 @@ def test_only_what_is_known_is_called_predicted() -> None:
     assert "(an estimate: batches differ much)" in policies_text({"visits": some}, "")[0]
     once = cached_rows({None: [torch.tensor([1])]}, visits, {None: 256}, 300)
     assert "(an estimate: batches differ much)" in policies_text({"visits": once}, "")[0]
+
+
+def test_a_plan_has_room_for_more_rows_where_they_are_narrow_in_the_cache() -> None:
+    ring = torch.stack([torch.arange(100), (torch.arange(100) + 1) % 100])
+    machine = plan.GpuModel(2 * (4 * 201 + 100 * SLOT_BYTES + 10 * 256), 1e9, "as given")
+    asked = plan.Question([1], 10, {None: 1024}, machine, cache_share=0.25)
+    assert plan.plan_of(Data(edge_index=ring, num_nodes=100), asked).caches["visits"].rows == 10
+
+
+def test_presampling_is_of_an_epoch_of_the_seeds() -> None:
+    data = HeteroData()
+    data["a"].num_nodes, data["b"].num_nodes = 8, 100
+    data["b", "to", "a"].edge_index = torch.stack([torch.arange(100), torch.arange(100) % 8])
+    asked = plan.Question([2], 4, {"a": 4, "b": 4}, plan.MACHINES["pcie4-24gb"], seed_type="a")
+    visits = plan.presampled_visits(data, asked)
+    assert visits["a"].sum() == 8
+    assert visits["b"].sum() == 16
 
 
 @pytest.mark.parametrize("policy", ["visits", "presample", "degree"])
