@@ -107,6 +107,19 @@ def test_edges_between_drawn_nodes(
             assert without[2] is None
 
 
+def test_large_sets_follow_one_another() -> None:
+    """Sets of whole words, and of more words than one word of `nonzero` knows."""
+    size = 5000
+    following = [(v, (v + 1) % size) for v in range(size)]
+    subgraphs = InducedSubgraphs(lists_by_source(following, size), torch.int64)
+    for drawn, edges in ((torch.arange(size), size), (torch.arange(4990, size), 9),
+                         (torch.arange(0, size, 2), 0)):  # fmt: skip
+        node, (source, target), _ = subgraphs.between(drawn, 1)
+        assert torch.equal(node, drawn)
+        assert len(source) == edges
+        assert torch.equal(node[target], (node[source] + 1) % size)
+
+
 def test_threads_of_a_batch_share_its_edges(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(induced, "MIN_ENTRIES_PER_THREAD", 1)
     complete = [(u, v) for u in range(6) for v in range(6)]
