@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import re
+import sys
 from typing import Any, cast
 
 import numpy as np
@@ -39,7 +41,8 @@ from torch_geometric.nn import (
 )
 from torch_geometric.transforms import ToUndirected
 
-from pyg_direct import Reuse, accelerate, inference
+import pyg_direct
+from pyg_direct import Reuse, accelerate, inference, keep_memory, save
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="forks ranks")
 
@@ -285,14 +288,18 @@ def test_a_loss_may_leave_outputs_out(tmp_path) -> None:
         same(sum(grads[name] for _, _, grads in every), parameter.grad, 1e-12, name)
 
 
+def loss_of_batch(run: nn.Module, batch: Any, count: int) -> Tensor:
+    out = run(batch.x, batch.edge_index)[:count]
+    return nn.functional.cross_entropy(out, batch.y[:count])
+
+
 def curve(model: nn.Module, run: nn.Module, loader: Any, count: int, epochs: int) -> list[float]:
     """Return the losses of a training."""
     optimizer, losses = torch.optim.Adam(model.parameters(), 0.01), []
     for _ in range(epochs):
         for batch in loader:
             optimizer.zero_grad()
-            out = run(batch.x, batch.edge_index)[:count]
-            loss = nn.functional.cross_entropy(out, batch.y[:count])
+            loss = loss_of_batch(run, batch, count)
             loss.backward()
             optimizer.step()
             losses.append(float(loss.detach()))
@@ -319,3 +326,48 @@ def test_a_training_with_ddp_is_that_of_one_process(tmp_path) -> None:
     for _, state in every:
         for name, value in model.state_dict().items():
             same(state[name], value, 1e-8, name)
+
+
+def test_a_training_over_a_saved_graph_goes_on_from_a_state(tmp_path) -> None:
+    """Workers, a saved graph, kept memory and a state in the middle of an epoch, all at once."""
+    nodes = torch.arange(7 * 2 * SEEDS)
+    options = {"shuffle": True, "input_nodes": nodes}
+    single, _ = loaders_of(homogeneous_graph(), 2, **options)
+    save(homogeneous_graph(), tmp_path / "graph")
+    (tmp_path / "ranks").mkdir()
+
+    def ranks(rank: int) -> Any:
+        if sys.platform == "linux":
+            keep_memory()
+        graph = pyg_direct.open(tmp_path / "graph")
+        loader = loaders_of(graph, 2, num_workers=2, **options)[1]()
+        model = model_of(MODELS["sage-norm"][0], torch.float64, True)
+        optimizer = torch.optim.Adam(model.parameters(), 0.01)
+        losses = some_steps(model, optimizer, loader, 3)
+        states = copy.deepcopy((loader.state_dict(), model.state_dict(), optimizer.state_dict()))
+        again = model_of(MODELS["sage-norm"][0], torch.float64, True)
+        other = torch.optim.Adam(again.parameters(), 0.01)
+        resumed = loaders_of(graph, 2, **options)[1]()
+        for target, state in zip((resumed, again, other), states, strict=True):
+            target.load_state_dict(state)
+        return losses + some_steps(again, other, resumed, 7)
+
+    every = run_ranks(2, ranks, tmp_path / "ranks")
+    model = model_of(MODELS["sage-norm"][0], torch.float64, True)
+    losses = curve(model, model, single, 2 * SEEDS, 1)
+    same(torch.tensor(every).mean(0), torch.tensor(losses), 1e-6, "losses")
+
+
+def some_steps(model: nn.Module, optimizer: Any, loader: Any, most: int) -> list[float]:
+    """Train for some steps, with gradients of all ranks; return the losses."""
+    fast, losses = accelerate(model, loader), []
+    for _, batch in zip(range(most), loader, strict=False):
+        optimizer.zero_grad()
+        loss = loss_of_batch(fast, batch, SEEDS)
+        loss.backward()
+        for parameter in model.parameters():
+            dist.all_reduce(parameter.grad)
+            parameter.grad /= dist.get_world_size()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    return losses
