@@ -68,9 +68,9 @@ class CooperativeBatches(RowsInCommon):
         """See `BatchExchange`."""
         owners, graph = self._owners(channel), keyed(sampler)
         fetcher = self._fetcher(channel, backend, owners)
-        common = CommonBatches(
-            graph.graph.csc, graph.plan, owners, channel, backend, fetcher.traffic
-        )
+        traffic = fetcher.traffic
+        common = CommonBatches(graph.graph.csc, graph.plan, owners, channel, backend, traffic)
+        shared, alone = self._formats(), list[int]()
 
         def make(asked: list[_Asked]) -> list[_Made]:
             """Return what this rank has of the batch of a step. Must not keep the loader alive."""
@@ -80,11 +80,15 @@ class CooperativeBatches(RowsInCommon):
                     "The arguments of sampling have changed since the loader was first iterated, "
                     "and all ranks must change them together. Build a new loader on all ranks."
                 )
+            if not alone:
+                sizes = zip(common.sizes_alone(seeds, key), shared, strict=True)
+                alone.append(sum(size for size, of_type in sizes if of_type))
+            traffic.rows_alone += alone[0]
             graph, describe = common.sample(seeds, key)
             (rows,) = fetcher.fetch([[node.numpy() for node in graph.node]])
             return [_Made(graph, describe, rows)]
 
-        return Maker(make, fetcher.traffic)
+        return Maker(make, traffic)
 
     def _rounds_over(self, channel: Channel, maker: Maker) -> Rounds:
         """See `BatchExchange`."""

@@ -61,10 +61,26 @@ class CommonBatches:
         traffic: RowTraffic,
     ) -> None:
         self.plan, self._csc, self._channel, self._traffic = plan, csc, channel, traffic
-        self._work = backend.workspace(csc, plan)
+        self._backend, self._work = backend, backend.workspace(csc, plan)
         self._nodes = [RankNodes(owner, channel.rank) for owner in owners]
         self._src, self._dst = csc.src_type.tolist(), csc.dst_type.tolist()
         self._types, self._hops = range(csc.num_types), len(plan.fanouts)
+
+    def sizes_alone(self, seeds: Sequence[Tensor | None], key: StepKey) -> list[int]:
+        """Return how many nodes of each type a batch of this rank's own would have. Not collective.
+
+        Its workspace does not stay, as it takes memory for each node of the graph.
+
+        Args:
+            seeds, key: as of `sample`.
+        """
+        work = self._backend.workspace(self._csc, self.plan)
+        sampled = work.sample(list(seeds), key, self.rules(key))
+        return [0 if sampled is None else len(sampled.node[t]) for t in self._types]
+
+    def rules(self, key: StepKey) -> Rules:
+        """Return what the draws of a batch follow beside its key."""
+        return Rules(variates=key.variates) if self.plan.labor else Rules()
 
     def sample(
         self, seeds: Sequence[Tensor | None], key: StepKey
@@ -181,8 +197,7 @@ class _Batch:
         dtype = of._csc.indices.dtype
         own = [torch.from_numpy(n.own[hop].astype(dtype)) for n in nodes]
         local = [torch.from_numpy(at.astype(np.int32)) for at in self._local]
-        rules = Rules(variates=self._key.variates) if of.plan.labor else Rules()
-        picks = of._work.draw(hop, Frontier(own, local, None), self._key, rules)
+        picks = of._work.draw(hop, Frontier(own, local, None), self._key, of.rules(self._key))
         assert picks.position is not None  # `draw` gives positions
         counts, source, position = (a.numpy() for a in (picks.counts, picks.source, picks.position))
         items = np.cumsum([0, *(len(own[t]) for t in of._dst)])

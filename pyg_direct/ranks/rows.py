@@ -46,7 +46,7 @@ class RowTraffic:
     """How many rows and frontier nodes batches needed, and how many of them other ranks gave."""
 
     def __init__(self) -> None:
-        self.rows = self.remote_rows = self.fetched_rows = self.loaded_rows = 0
+        self.rows = self.remote_rows = self.fetched_rows = self.loaded_rows = self.rows_alone = 0
         self.requests = self.remote_requests = 0
 
 

@@ -34,6 +34,9 @@ class ExchangeTraffic:
     remote_rows: int = 0  # of these, whose rows other ranks have
     fetched_rows: int = 0  # that came: once for the batches that are made together
     loaded_rows: int = 0  # that this rank read of its tables, for its own batches and for others
+    rows_alone: int = 0
+    """Of a cooperative loader: rows that batches of the rank's own would have in the same steps, by
+    the first one, which is sampled for that."""
     # What models exchange that are accelerated over cooperative batches of the loader:
     computing_collectives: int = 0
     computing_sent_bytes: Sequence[int] = ()
@@ -66,11 +69,16 @@ class ExchangeTraffic:
                 f"batch in {self.computing_collectives / each:.1f} collectives, and waited "
                 f"{waited} s"
             )
+        needed = (
+            f"batches of its own would have {self.rows_alone:,}"
+            if self.rows_alone
+            else f"{self.rows:,} were needed"
+        )
         return (
             f"{sum(self.received_bytes) / each / 1e6:.3f} MB a batch from other ranks in "
             f"{self.collectives / each:.1f} collectives, which have {self.remote_row_share:.0%} "
-            f"of the rows{frontiers}; {self.loaded_rows:,} rows loaded where {self.rows:,} were "
-            f"needed; ranks waited "
+            f"of the rows{frontiers}; {self.loaded_rows:,} rows loaded where {needed}; "
+            f"ranks waited "
             f"{', '.join(f'{seconds:.2f}' for seconds in self.waiting_seconds)} s{computing}"
         )
 

@@ -27,7 +27,6 @@ from ..ranks.threads import on_threads
 from ..sampling.sampler import NeighborSampler, keyed
 from .plan_batches import node_counts
 from .plan_ranks import (
-    STEPS,
     RanksAsked,
     Work,
     ranks_text,
@@ -78,6 +77,11 @@ class Rates(NamedTuple):
     flop_per_s: float
     link_bytes_per_s: float | None = None
 
+    def seconds_saved(self, alone: Work, together: Work, ranks: int) -> tuple[float, float]:
+        """Return how long a rank loads and computes less in a step."""
+        loading = (alone.row_bytes - together.row_bytes) / ranks / self.loading_bytes_per_s
+        return loading, (alone.flop - together.flop) / ranks / self.flop_per_s
+
 
 def owners_of(name: str, data: Data | HeteroData, asked: RanksAsked) -> list[Ints]:
     """Return the rank that owns each node, int16 [N_t] for each type.
@@ -102,7 +106,7 @@ def owners_of(name: str, data: Data | HeteroData, asked: RanksAsked) -> list[Int
 
 
 def common_step(data: Data | HeteroData, asked: RanksAsked, owners: Sequence[Ints]) -> CommonStep:
-    """Make the batches of `STEPS` steps by ranks that are threads, and count what they did.
+    """Make the batches of some steps by ranks that are threads, and count what they did.
 
     Args:
         data: the graph; only its edges are looked at.
@@ -110,23 +114,23 @@ def common_step(data: Data | HeteroData, asked: RanksAsked, owners: Sequence[Int
         owners: T x int16 [N_t], the rank that owns each node.
     """
     sampler = sampler_of(data, asked)
-    keys = [keyed(sampler).next_key() for _ in range(STEPS)]
+    keys = [keyed(sampler).next_key() for _ in range(asked.steps)]
     seeds, ownership = list(seeds_of_steps(data, asked)), Ownership.by_rank(owners, asked.ranks)
 
     def on_rank(channel: Channel) -> list[float]:
         """Return what a rank did in all steps, in the order of `CommonStep`."""
         rank = _Rank(channel, sampler, asked, ownership)
-        work = [rank.step(n, keys[n], seeds[n]) for n in range(STEPS)]
+        work = [rank.step(n, keys[n], seeds[n]) for n in range(asked.steps)]
         traffic = channel.traffic()
         return [
             *np.sum(work, 0).tolist(),
             rank.fetcher.traffic.fetched_rows,
             sum(traffic.sent_bytes) + rank.answered,
-            traffic.collectives + STEPS,  # and the answers
+            traffic.collectives + asked.steps,  # and the answers
             rank.layer_bytes,
         ]
 
-    of_ranks = np.array(on_threads(asked.ranks, on_rank)) / STEPS
+    of_ranks = np.array(on_threads(asked.ranks, on_rank)) / asked.steps
     edges = of_ranks[:, Work._fields.index("edges")]
     last = len(Work._fields)
     work, (fetched, loading_bytes, _, layer_bytes) = np.split(of_ranks.sum(0), [last])
@@ -298,8 +302,7 @@ def owners_lines(
 ) -> Iterator[str]:
     """Yield what a batch that ranks make together costs with some owners, and when it pays."""
     sent = (step.loading_bytes + 2 * step.layer_bytes) / ranks
-    loading = (alone.row_bytes - step.work.row_bytes) / ranks / rates.loading_bytes_per_s
-    computing = (alone.flop - step.work.flop) / ranks / rates.flop_per_s
+    loading, computing = rates.seconds_saved(alone, step.work, ranks)
     saved = loading + computing
     yield (
         f"  owners by {name}: each rank sends {size_text(int(step.loading_bytes / ranks))} to load "

@@ -33,6 +33,7 @@ class RanksAsked(NamedTuple):
         columns: of the features, by node type; needed with `widths`.
         widths: columns that each layer of a model writes, first to last, as many as hops; () for
             no model.
+        steps: that are looked at, whose means are told.
     """
 
     ranks: int
@@ -43,6 +44,7 @@ class RanksAsked(NamedTuple):
     sampling: str = "uniform"
     columns: Mapping[Any, int] = {}
     widths: Sequence[int] = ()
+    steps: int = STEPS
 
 
 class Work(NamedTuple):
@@ -83,7 +85,7 @@ class StepOfRanks(NamedTuple):
 
 
 def step_of_ranks(data: Data | HeteroData, asked: RanksAsked) -> StepOfRanks:
-    """Sample the batches of `STEPS` steps, and count what they hold.
+    """Sample the batches of some steps, and count what they hold.
 
     Args:
         data: the graph; only its edges are looked at.
@@ -104,7 +106,7 @@ def step_of_ranks(data: Data | HeteroData, asked: RanksAsked) -> StepOfRanks:
             if batches:
                 common = len(np.unique(torch.cat(batches).numpy()))
                 sums[-2:] += common, common * asked.row_bytes[kind]
-    *of_batches, common, common_bytes = (sums / STEPS).tolist()
+    *of_batches, common, common_bytes = (sums / asked.steps).tolist()
     alone = Work(*of_batches)
     sent = alone.row_bytes * (asked.ranks - 1) / asked.ranks
     return StepOfRanks(asked.ranks, alone, common, common_bytes, sent)
@@ -116,10 +118,10 @@ def sampler_of(data: Data | HeteroData, asked: RanksAsked) -> NeighborSampler:
 
 
 def seeds_of_steps(data: Data | HeteroData, asked: RanksAsked) -> Iterator[tuple[Tensor, ...]]:
-    """Yield the seeds of each rank in `STEPS` steps, by rank."""
+    """Yield the seeds of each rank in each step, by rank."""
     num_seeds = asked.ranks * asked.batch_size
     of_steps = shuffled_seeds(node_counts(data)[asked.seed_type], num_seeds, 1)
-    for seeds in islice(of_steps, STEPS):
+    for seeds in islice(of_steps, asked.steps):
         yield seeds.tensor_split(asked.ranks)
 
 

@@ -133,15 +133,18 @@ def test_a_plan_counts_what_ranks_do(typed: bool, size: int, tmp_path: Path) -> 
         rows = [sum(s.num_nodes for s in b.node_stores) for b in own]
         sampled = [sum(s.edge_index.size(1) for s in b.edge_stores) for b in own]
         read = [np.cumsum([list(s.num_sampled_edges) for s in b.edge_stores], 1).sum() for b in own]
-        sums = sum(rows), sum(sampled), int(sum(read)), edges
+        sums = sum(rows), sum(sampled), int(sum(read)), edges, rows[0]
         return np.array(sums), together.stats(all_ranks=True).epochs[-1].exchange
 
     found = run_ranks(size, on_rank, tmp_path)
-    rows, sampled, read, edges = sum(sums for sums, _ in found) / STEPS
+    rows, sampled, read, edges, _ = sum(sums for sums, _ in found) / STEPS
     traffic = found[0][1]
     assert (alone.alone.rows, alone.alone.edges, alone.alone.read_edges) == (rows, sampled, read)
     assert common.work.rows == traffic.loaded_rows / STEPS
     assert common.work.edges == edges
+    firsts = [sums[-1] for sums, _ in found]
+    assert traffic.rows_alone == STEPS * sum(firsts)
+    assert f"batches of its own would have {traffic.rows_alone:,};" in traffic.line(1)
     assert common.fetched == traffic.fetched_rows / STEPS
     assert common.loading_bytes == sum(traffic.sent_bytes) / STEPS
     assert common.loading_collectives == traffic.collectives / STEPS / size
