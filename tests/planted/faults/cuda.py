@@ -40,6 +40,7 @@ FAULTS = [
         "    step::scan_items(*batch, hop);\n    __syncthreads();\n",
         "    step::scan_items(*batch, hop);\n",
         KERNELS + " " + SCHEDULES,
+        equivalent="the scan has a barrier of its own behind all that draws read",
     ),
     Fault(
         "race: sources of a small hop are numbered before all are drawn",

@@ -139,7 +139,7 @@ def test_find_slot_probes_and_wraps_around() -> None:
         assert at % 2 == 0
         assert at not in places
         places.add(at)
-        table[at], table[at + 1] = key, 100 + key
+        table[at], table[at + 1] = key, STAMP  # the least entry of the batch
         assert int(find_slot(np.uint64(key), table, STAMP)) == at
     assert sorted(keys.tolist()) == [0, 3, 8, 11]
     entries[:] = 99  # of an earlier batch: all slots are free again
