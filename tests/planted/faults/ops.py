@@ -388,6 +388,7 @@ FAULTS = [
         "*between, item, size, self._row, self._col, self._position",
         "*between, 0, 0, self._row, self._col, self._position",
         CPU,
+        equivalent="the same edges are found again from the first node on, in more time",
     ),
     Fault(
         "HGT: draws of node types depend on each other",

@@ -78,7 +78,7 @@ FAULTS = [
         REUSING,
         "if sampler.plan.replace and fanout >= 0:",
         "if sampler.plan.replace and fanout < 0:",
-        OF_REUSE,
+        "tests/unit/loading/test_reusing.py",
     ),
     Fault(
         "reuse: a state that the accelerated model loads leaves the rows",
