@@ -272,6 +272,20 @@ def test_steps_whose_rows_are_missing_fail() -> None:
         next(first)
 
 
+def test_older_rows_do_not_stand_for_those_of_a_batch_that_was_left_out() -> None:
+    model, loader = sage(), loader_of(batch_size=5)
+    fast = accelerate(model, loader, reuse=Reuse(staleness=4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(6):  # every node has a row then
+        for batch in loader:
+            step(fast, batch, [optimizer])
+    ahead = list(loader)
+    step(fast, ahead[0], [optimizer])
+    with pytest.raises(RuntimeError, match="are not in the table: the model was not trained on"):
+        for batch in ahead[2:]:
+            step(fast, batch, [optimizer])
+
+
 def test_other_edges_are_refused_in_training() -> None:
     model, loader = sage(), loader_of()
     fast = accelerate(model, loader, reuse=Reuse())
