@@ -281,9 +281,13 @@ def test_older_rows_do_not_stand_for_those_of_a_batch_that_was_left_out() -> Non
             step(fast, batch, [optimizer])
     ahead = list(loader)
     step(fast, ahead[0], [optimizer])
-    with pytest.raises(RuntimeError, match="are not in the table: the model was not trained on"):
-        for batch in ahead[2:]:
+    errors = []
+    for batch in ahead[2:]:
+        try:
             step(fast, batch, [optimizer])
+        except RuntimeError as error:
+            errors.append(str(error))
+    assert "are not in the table: the model was not trained on" in errors[0]
 
 
 def test_other_edges_are_refused_in_training() -> None:
