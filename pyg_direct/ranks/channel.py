@@ -157,41 +157,20 @@ class Channel:
             self._collectives -= self.group is not None
         return said
 
-    def exchange(
-        self, messages: Sequence[Sequence[Bytes]], coming: Sequence[int] | None = None
-    ) -> list[Message]:
+    def exchange(self, messages: Sequence[Sequence[Bytes]]) -> list[Message]:
         """Send messages[p] to rank p, and return what came from each; two collectives.
 
         The message of a rank to itself must be empty.
 
         Args:
             messages: for each rank, in pieces.
-            coming: the bytes that are to come from each rank; None if that is not known.
 
         Raises:
-            ExchangeError: a rank has failed in place of it, or sends something else.
+            ExchangeError: a rank has failed in place of it.
         """
         every = self._sizes(messages)
         self._check(every[:, 0], None)
-        sizes = every[:, 1].tolist()
-        if coming is not None and sizes != list(coming):
-            raise ExchangeError(
-                f"{sizes} bytes come from the ranks, not {list(coming)}: one of them is at another "
-                f"place of its step. Each must call the same model at each step, and run the "
-                f"backward of what it returns."
-            )
-        return self.send(messages, sizes)
-
-    def compared(self, number: int) -> list[int]:
-        """Return a number of each rank, by rank; one collective.
-
-        Raises:
-            ExchangeError: a rank has failed in place of it, with its text.
-        """
-        every = self.numbers(np.tile(np.array([WORKING, number], np.int64), (self.size, 1)))
-        self._check(every[:, 0], None)
-        found: list[int] = every[:, 1].tolist()
-        return found
+        return self.send(messages, every[:, 1].tolist())
 
     def gather(self, value: bytes) -> list[bytes]:
         """Return the values of all ranks, by rank; two collectives."""

@@ -350,7 +350,10 @@ def main(argv: list[str] | None = None) -> None:
         args.seed_type, WIDTHS[args.cache_dtype or args.dtype] / width, max(1, args.cores),
         _doubt(args), args.sampling,
     )  # fmt: skip
-    plan = plan_of(data, question)
+    try:
+        plan = plan_of(data, question)
+    except ValueError as error:  # edges that the sampling cannot take
+        raise SystemExit(str(error)) from error
     print(report(plan))
     costs = layer_costs(
         data, args.fanout, question.batch_size, question.seed_type, question.sampling

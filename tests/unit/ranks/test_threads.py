@@ -34,7 +34,7 @@ def test_an_error_of_one_ends_all() -> None:
     def on_rank(channel: Channel) -> None:
         if channel.rank == 1:
             raise KeyError("of rank 1")
-        channel.compared(3)
+        channel.gather(b"3")
 
     with pytest.raises(KeyError, match="of rank 1"):
         on_threads(3, on_rank)

@@ -180,3 +180,10 @@ def test_a_picture_without_matplotlib(monkeypatch) -> None:
 def test_bad_arguments(arguments, message) -> None:
     with pytest.raises(SystemExit, match=message):
         plan.main(arguments)
+
+
+def test_a_graph_that_the_sampling_cannot_take(tmp_path) -> None:
+    path = tmp_path / "twice.pt"
+    torch.save(Data(edge_index=torch.tensor([[0, 0], [1, 1]]), num_nodes=2), path)
+    with pytest.raises(SystemExit, match="labor' needs a graph without parallel edges"):
+        plan.main(["--graph", str(path), "--fanout", "2", "--sampling", "labor"])
