@@ -276,6 +276,24 @@ def _() -> None:
     assert private_torch.overload_of(function) == "Tensor"
 
 
+@check("is_composite")
+def _() -> None:
+    x, weight = torch.randn(4, 3), torch.randn(2, 3)
+    linear = torch.ops.aten.linear.default
+    assert private_torch.is_composite(linear)
+    assert not private_torch.is_composite(torch.ops.aten.add.Tensor)
+    assert torch.equal(linear.decompose(x, weight), linear(x, weight))
+
+
+@check("is_pointwise", "_UNTAGGED")
+def _() -> None:
+    names = {"add", "relu", *private_torch._UNTAGGED}
+    for name in names:
+        packet = getattr(torch.ops.aten, name)
+        assert private_torch.is_pointwise(getattr(packet, packet.overloads()[0])), name
+    assert not private_torch.is_pointwise(torch.ops.aten.mm.default)
+
+
 @check("storage_of")
 def _() -> None:
     values = torch.zeros(2, 2)

@@ -59,7 +59,7 @@ def test_contexts_are_those_of_a_linear_system(edges: int, seed: int, alpha: flo
         exact = pagerank(data, node, alpha)
         ids = batch.n_id[batch.context[node][batch.context_mask[node]]]
         assert ids[0] == node
-        assert len(ids) == min(k, int((exact > 0).sum()))
+        assert len(ids) == min(k, int((exact > 1e-12).sum()))  # the solution is rounded
         found = scores_of(batch, node, 25)
         torch.testing.assert_close(found[ids], exact[ids], atol=1e-6, rtol=1e-5)
         others = exact.clone()
