@@ -188,7 +188,7 @@ FAULTS = [
         EMIT,
         "key = seed_of[dst_start + i] * total + src_base",
         "key = seed_of[i] * total + src_base",
-        "tests/unit/ops/cpu/test_backend.py",
+        KERNELS,
     ),
     Fault(
         "nodes of a later type do without the excluded edges of other subgraphs",

@@ -95,6 +95,8 @@ FAULTS = [
     }
 """,
         KERNELS + " " + SCHEDULES,
+        equivalent="the lanes meet in the match that follows; the order of memory, which only a GPU "
+        "could show, is all that is lost",
     ),
     Fault(
         "race: a table of picks is used while it is emptied",
@@ -102,6 +104,8 @@ FAULTS = [
         "picks[table + i] = kEmptySlot;\n  __syncwarp(kAllLanes);\n",
         "picks[table + i] = kEmptySlot;\n",
         KERNELS + " " + SCHEDULES,
+        equivalent="the lanes meet in the match that follows; the order of memory, which only a GPU "
+        "could show, is all that is lost",
     ),
     Fault(
         "a hub loses the edges of the tiles behind the first",
