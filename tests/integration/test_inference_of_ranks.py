@@ -104,7 +104,9 @@ def test_results_have_the_bits_of_one_process(ranks: int, tmp_path: Path) -> Non
 @pytest.mark.filterwarnings("ignore")
 def test_all_models(ranks: int, arguments: dict[str, Any], tmp_path: Path) -> None:
     names = [*MODELS, *HETEROGENEOUS]
-    wrong = run_ranks(ranks, lambda rank: differing(names, tmp_path, **arguments), tmp_path)
+    wrong = run_ranks(
+        ranks, lambda rank: differing(names, tmp_path, **arguments), tmp_path, seconds=280
+    )
     assert wrong == [[]] * ranks
 
 
