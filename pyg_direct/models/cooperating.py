@@ -123,10 +123,7 @@ class CooperativeRun(BatchRun):
         if gathered.is_input or self.channel.size == 1:
             return None
         node_type = None if gathered.edge_type is None else gathered.edge_type[0]
-        self._asked += 1
-        shape = (*gathered.shape[1:],)
-        title = f"value {self._asked} of {node_type or 'the nodes'}, {shape} {gathered.dtype}"
-        each = prod(shape) * gathered.dtype.itemsize
+        title, each = self._rows_of(gathered, "value", f" of {node_type or 'the nodes'}")
         return SourceRows(self._messages, self._blocks[node_type], title, each)
 
     def outputs_of(self, out: BatchTensor) -> tuple[BatchTensor, int]:
@@ -137,12 +134,16 @@ class CooperativeRun(BatchRun):
         blocks = self._blocks[found[0]]
         if found[0] != self._common.input_type:
             return out, blocks.seeds
-        self._asked += 1
-        shape = (*out.shape[1:],)
-        title = f"output {self._asked}, {shape} {out.dtype}"
-        each = prod(shape) * out.dtype.itemsize
+        title, each = self._rows_of(out, "output")
         way = OutputRows(self._messages, blocks, title, each, self._common.outputs)
         return exchanged(out, way), blocks.seeds
+
+    def _rows_of(self, value: Gathered | BatchTensor, what: str, of: str = "") -> tuple[str, int]:
+        """Return the title of rows that go between ranks, the same on all, and the bytes of one."""
+        self._asked += 1
+        shape = (*value.shape[1:],)
+        title = f"{what} {self._asked}{of}, {shape} {value.dtype}"
+        return title, prod(shape) * value.dtype.itemsize
 
     # --- what mixes rows ---
 

@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 
 from ..ops.buffers import new_array
+from .exchange import NOT_INFERRING
 from .traffic import ExchangeTraffic
 
 # What a rank says of itself in each exchange of sizes.
@@ -24,9 +25,6 @@ IDLE, WORKING, CLOSED, LEAVING, FAILED = range(5)
 POLL_SECONDS = 0.25  # how long one wait for other ranks takes, between looks at the clock
 GROUP_DAYS = 365  # of the group's own timeout, which would end it: the deadline here is ours
 ALIGNMENT = 8  # of each array in a message
-
-# Collectives of torch 2.4 write to no tensors that were made within `torch.inference_mode`.
-NOT_INFERRING = torch.inference_mode(False)
 
 Bytes = npt.NDArray[np.uint8]
 Arrays = Sequence[npt.NDArray[Any]]

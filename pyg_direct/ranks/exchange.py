@@ -9,6 +9,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+# Collectives of torch 2.4 write to no tensors that were made within `torch.inference_mode`.
+NOT_INFERRING = torch.inference_mode(False)
+
 
 def default_group() -> Any:
     """Return the default process group.
@@ -33,7 +36,7 @@ def check_split(by: Any) -> None:
         )
 
 
-@torch.inference_mode(False)  # torch 2.4 gathers no tensors that were made in it
+@NOT_INFERRING
 def gathered(value: Any, group: Any, device: torch.device) -> list[Any]:
     """Return the values of all ranks, by rank. Collective: waits for every rank of the group.
 
