@@ -169,7 +169,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def fixed_state(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give every test the same random state, whatever ran before, and the CPU as its device."""
-    torch.manual_seed(12345)
+    torch.default_generator.manual_seed(12345)
     monkeypatch.setenv("PYG_DIRECT_DEVICE", "cpu")  # also where there is a GPU
 
 

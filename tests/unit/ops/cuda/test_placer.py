@@ -7,6 +7,7 @@ import gc
 import io
 import logging
 import pickle
+import unittest
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -158,10 +159,11 @@ def test_half_of_the_free_memory_by_default(gpu: Gpu) -> None:
     assert [name for name, place in places(loader).items() if place == ON_DEVICE] == ["indptr"]
 
 
-def test_it_says_what_it_decided(gpu: Gpu, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO, logger="pyg_direct"):
+def test_it_says_what_it_decided(gpu: Gpu) -> None:
+    with unittest.TestCase().assertLogs("pyg_direct", logging.INFO) as logs:
         loader = loader_of(gpu, graph(), features="host")
-    assert "data.x: host memory, registered where it lies (10.6 kB)" in caplog.messages
+    messages = [record.getMessage() for record in logs.records]
+    assert "data.x: host memory, registered where it lies (10.6 kB)" in messages
     text = str(loader.placement)
     first = "batches on privateuseone:0 (PYG_DIRECT_DEVICE names it), at most 549.8 GB of it"
     assert text.splitlines()[0] == first
