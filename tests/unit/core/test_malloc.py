@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import pyg_direct
+import pyg_direct.models.accelerate
 from pyg_direct.core import malloc
 
 BLOCK_BYTES = 64 << 20
@@ -54,7 +55,8 @@ def faults_in_the_end() -> int:
 def keep_and_give_back() -> None:
     ctypes.CDLL(None).prctl(NO_HUGE_PAGES, 1, 0, 0, 0)  # one fault of them is for many pages
     first = faults_of_a_block()
-    assert faults_in_the_end() > first / 2, "glibc maps it anew"
+    # glibc maps it anew: that the package is imported changes nothing.
+    assert faults_in_the_end() > first / 2
     pyg_direct.keep_memory()
     assert faults_in_the_end() < first / 100
     held = resident_bytes()
@@ -85,17 +87,6 @@ def test_giving_back_changes_no_settings_that_were_not_made(monkeypatch) -> None
     monkeypatch.setattr(malloc, "_glibc", lambda: library)
     pyg_direct.keep_memory(False)
     assert library.trimmed == 1
-
-
-def test_importing_the_package_changes_nothing() -> None:
-    program = (
-        "import resource, torch, pyg_direct, pyg_direct.models.accelerate\n"
-        "faults = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_minflt\n"
-        f"make = lambda: torch.full(({BLOCK_BYTES},), 1, dtype=torch.uint8)\n"
-        "make(); before = faults(); make(); print(faults() - before)"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
-    assert int(done.stdout) > 0
 
 
 @pytest.mark.parametrize("keep", [1, None, "yes"])

@@ -1,6 +1,6 @@
 """The command `pyg-direct`."""
 
-import subprocess
+import runpy
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -48,11 +48,14 @@ def test_what_is_no_subcommand_is_refused(
     assert "NAME" in capsys.readouterr().err
 
 
-def test_arguments_reach_the_subcommand(tmp_path: Path) -> None:
+def test_arguments_reach_the_subcommand(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     arguments = ["generate", str(tmp_path / "graph"), "--nodes", "20", "--edges", "40"]
     command.main(arguments)
     assert (tmp_path / "graph").is_dir()
-    module = [sys.executable, "-m", "pyg_direct.generate", str(tmp_path / "graph")]
-    again = subprocess.run(module, capture_output=True, text=True, cwd=ROOT)
-    assert again.returncode == 2
-    assert "usage: pyg-direct generate" in again.stderr
+    monkeypatch.setattr(sys, "argv", ["generate", str(tmp_path / "graph")])
+    with pytest.raises(SystemExit) as stopped:
+        runpy.run_module("pyg_direct.generate", run_name="__main__")
+    assert stopped.value.code == 2
+    assert "usage: pyg-direct generate" in capsys.readouterr().err
