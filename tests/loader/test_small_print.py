@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import unittest
 from typing import Any
 
 import pytest
@@ -71,12 +72,13 @@ def test_get_iterator(loader_class: type) -> None:
 
 
 @pytest.mark.pyg("loader.enable_memory_log")
-def test_memory_log(caplog: pytest.LogCaptureFixture) -> None:
+def test_memory_log() -> None:
     loader = NeighborLoader(example_graph(), [2], batch_size=4, num_workers=2)
-    with caplog.at_level(logging.DEBUG), loader.enable_memory_log():
+    logs = unittest.TestCase().assertLogs(level=logging.DEBUG)
+    with logs as logged, loader.enable_memory_log():
         assert len(list(loader)) == 3
     for worker in range(2):
-        assert any(f"Worker {worker} @ PID" in line for line in caplog.messages)
+        assert any(f"Worker {worker} @ PID" in line for line in logged.output)
 
 
 class Frame(torch_geometric.typing.TensorFrame):

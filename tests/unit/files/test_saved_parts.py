@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import unittest
 import zlib
 from collections.abc import Callable
 from dataclasses import replace
@@ -138,15 +139,16 @@ def test_relations_with_and_without_times(tmp_path: Path, of_nodes: bool, repeat
 
 
 def test_tables_are_built_once_and_large_ones_are_told_of(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = timed_and_weighted()
     pyg_direct.save(data, tmp_path / "graph", time_attr="time", weight_attr="edge_weight")
     opened = pyg_direct.open(tmp_path / "graph")
     monkeypatch.setattr(compressed, "LARGE_BYTES", 3000 * 8)
-    for _ in range(2):
-        NeighborLoader(opened, [2], weight_attr="edge_weight")
-    (message,) = caplog.messages
+    with unittest.TestCase().assertLogs("pyg_direct", "WARNING") as logs:
+        for _ in range(2):
+            NeighborLoader(opened, [2], weight_attr="edge_weight")
+    (message,) = logs.output
     assert "was saved with time_attr='time': to draw by weight_attr='edge_weight'" in message
 
 
