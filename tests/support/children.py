@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import selectors
 import signal
-import sys
 import time
 import traceback
 from collections.abc import Callable
+from multiprocessing.process import BaseProcess
 
 import torch
 
@@ -22,21 +23,19 @@ def in_child(function: Callable[[], None], timeout_seconds: float = 240.0) -> No
         AssertionError: it raised, was killed by a signal, or took too long.
     """
     read, write = os.pipe()
-    sys.stdout.flush()
-    pid = os.fork()
-    if pid == 0:
-        _run(function, write)
+    # Not `os.fork`, after which tensors on a queue would be asked of a thread of this process.
+    process = multiprocessing.get_context("fork").Process(target=_run, args=(function, write))
+    process.start()
     os.close(write)
     try:
-        output, status = _wait(pid, read, timeout_seconds)
+        output, code = _wait(process, read, timeout_seconds)
     finally:
         os.close(read)
     text = output.decode(errors="replace")
-    assert status is not None, f"the process hung for {timeout_seconds} seconds: {text}"
-    if os.WIFSIGNALED(status):
-        name = signal.Signals(os.WTERMSIG(status)).name
-        raise AssertionError(f"the process died of {name}: {text}")
-    assert os.WEXITSTATUS(status) == 0, text
+    assert code is not None, f"the process hung for {timeout_seconds} seconds: {text}"
+    if code < 0:
+        raise AssertionError(f"the process died of {signal.Signals(-code).name}: {text}")
+    assert code == 0, text
 
 
 def _run(function: Callable[[], None], write: int) -> None:
@@ -52,19 +51,18 @@ def _run(function: Callable[[], None], write: int) -> None:
         os._exit(code)
 
 
-def _wait(pid: int, read: int, timeout_seconds: float) -> tuple[bytes, int | None]:
-    """Return what the process wrote, and its wait status; None if it had to be killed."""
+def _wait(process: BaseProcess, read: int, timeout_seconds: float) -> tuple[bytes, int | None]:
+    """Return what the process wrote, and its exit code; None if it had to be killed."""
     output, deadline = b"", time.monotonic() + timeout_seconds
     with selectors.DefaultSelector() as selector:
         selector.register(read, selectors.EVENT_READ)
         while time.monotonic() < deadline:
             if selector.select(POLL_SECONDS):
                 output += os.read(read, 1 << 16)
-            done, status = os.waitpid(pid, os.WNOHANG)
-            if done:
+            if process.exitcode is not None:
                 while selector.select(0) and (rest := os.read(read, 1 << 16)):
                     output += rest
-                return output, status
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
+                return output, process.exitcode
+    process.kill()
+    process.join()
     return output, None
