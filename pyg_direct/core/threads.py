@@ -20,7 +20,7 @@ T = TypeVar("T")
 MIN_EDGES_PER_THREAD = 1 << 18  # of work on a whole graph, when a loader is built
 
 _lock = threading.Lock()
-_executor: tuple[int, ThreadPoolExecutor] | None = None  # (process that made it, executor)
+_executor: ThreadPoolExecutor | None = None
 
 
 def _forget_after_fork() -> None:
@@ -51,8 +51,8 @@ def run_all(tasks: Sequence[Callable[[], T]]) -> list[T]:
         return [task() for task in tasks]
     with _lock:
         if _executor is None:
-            _executor = (os.getpid(), ThreadPoolExecutor(available_cores(), "pyg_direct-cpu"))
-        executor = _executor[1]
+            _executor = ThreadPoolExecutor(available_cores(), "pyg_direct-cpu")
+        executor = _executor
     futures: list[Future[T]] = [executor.submit(task) for task in tasks[1:]]
     try:
         results = [tasks[0]()]

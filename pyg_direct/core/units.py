@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from decimal import Decimal, InvalidOperation
 
 UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
@@ -45,16 +46,22 @@ def blocks_of_row(row_bytes: int, block_bytes: int, address: int = 0) -> float:
 
 
 COUNTS = {"K": 10**3, "M": 10**6, "G": 10**9, "B": 10**9, "T": 10**12}
+COUNTS_END = 1 << 63
 
 
 def count_of(text: str) -> int:
     """Return the whole number that a text such as "1.6B" (of edges) or "6G" (of bytes) stands for.
 
     Raises:
-        ValueError: it stands for none.
+        ValueError: it stands for none, or for one of 2^63 or more.
+
+    Example: "1.003M" is 1_003_000, which it would not be as a product of floats.
     """
     factor = COUNTS.get(text[-1:].upper(), 1)
-    number = float(text[:-1] if factor > 1 else text) * factor
-    if not math.isfinite(number) or number < 0 or number != round(number):
-        raise ValueError(f"{text!r} is not a whole number, as 1000, 24K, 111M or 1.6B are.")
-    return round(number)
+    try:
+        number = Decimal(text[:-1] if factor > 1 else text) * factor
+        if 0 <= number < COUNTS_END and number == int(number):
+            return int(number)
+    except InvalidOperation:  # no number at all
+        pass
+    raise ValueError(f"{text!r} is not a whole number, as 1000, 24K, 111M or 1.6B are.")

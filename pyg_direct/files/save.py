@@ -216,9 +216,10 @@ def _attributes(
             dtype_name(value.dtype)
         except ValueError as error:
             raise ValueError(f"The {label} {key!r} cannot be saved: {error}") from None
-        if num_edges is not None and len(value) != num_edges:
+        if num_edges is not None and value.shape[:1] != (num_edges,):
             raise ValueError(
-                f"The {label} {key!r} has {len(value)} entries, but there are {num_edges} edges."
+                f"The {label} {key!r} cannot be saved: it has the shape {tuple(value.shape)}, and "
+                f"not {num_edges} rows, one for each edge."
             )
         found[key] = _write_table(value, key, names, folder, order)
     return found, rest

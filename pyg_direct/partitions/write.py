@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -42,7 +43,8 @@ class PartitionJournal:
 
     Args:
         folder: the unfinished directory; made if it is not there.
-        asked: what decides all that is written, as JSON holds it. Another one begins anew.
+        asked: what decides all that is written, as JSON holds it. Another one begins anew, in an
+            empty directory.
         parts: how many.
     """
 
@@ -50,13 +52,15 @@ class PartitionJournal:
         self.folder, self._asked = folder, json.loads(json.dumps(asked))
         self.folders = [part_folder(folder, p) for p in range(parts)]
         self._done: dict[str, list[Any]] = {}
-        folder.mkdir(parents=True, exist_ok=True)
-        for part in self.folders:
-            part.mkdir(exist_ok=True)
         if (folder / DONE).exists():
             kept = json.loads((folder / DONE).read_text())
             if kept["asked"] == self._asked:
                 self._done = kept["done"]
+            else:
+                shutil.rmtree(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        for part in self.folders:
+            part.mkdir(exist_ok=True)
         self._names = FileNames()
 
     def files(self, label: str, write: Callable[[str], Sequence[ArrayFile]]) -> list[ArrayFile]:
@@ -164,7 +168,7 @@ class EdgeWriter:
                 ends = counts[:r].sum(0)
                 for p, writer in enumerate(pointers):
                     writer.write(ends[p : p + 1].astype(dtypes[p]))
-                for p, _, degrees, position in self._lists(r, parts):
+                for p, degrees, position in self._lists(r, parts):
                     lists[p].write(csc.indices[position])
                     pointers[p].write((ends[p] + np.cumsum(degrees)).astype(dtypes[p]))
                     ends[p] += len(position)
@@ -182,7 +186,7 @@ class EdgeWriter:
     def _edges_of(self, relation: int, parts: int) -> Ints:
         """Return how many edges of a relation each part has, int64 [K]."""
         count = np.zeros(parts, np.int64)
-        for p, _, _, position in self._lists(relation, parts):
+        for p, _, position in self._lists(relation, parts):
             count[p] += len(position)
         return count
 
@@ -201,7 +205,7 @@ class EdgeWriter:
             dtype = np.dtype(id_dtype).name if value is None else dtype_name(value.dtype)
             shape = () if value is None else tuple(value.shape[1:])
             writers = [ArrayWriter(folder / name, dtype, shape) for folder in journal.folders]
-            for p, _, _, position in self._lists(r, parts):
+            for p, _, position in self._lists(r, parts):
                 edge = columns(position)
                 if value is None:
                     writers[p].write(edge.astype(id_dtype))
@@ -214,8 +218,8 @@ class EdgeWriter:
             for name, value in {EDGE_IDS: None, **self._attributes[r]}.items()
         }
 
-    def _lists(self, relation: int, parts: int) -> Iterator[tuple[int, Ints, Ints, Ints]]:
-        """Yield some lists at a time of each part: part, nodes, degrees, positions of the edges."""
+    def _lists(self, relation: int, parts: int) -> Iterator[tuple[int, Ints, Ints]]:
+        """Yield some lists at a time of each part: part, degrees, positions of the edges."""
         csc, dst = self._csc, int(self._csc.dst_type[relation])
         base, count = int(csc.indptr_base[relation]), int(csc.num_nodes[dst])
         first = 0
@@ -229,7 +233,7 @@ class EdgeWriter:
                 node = np.flatnonzero(owners == p)
                 start, degree = pointers[node], pointers[node + 1] - pointers[node]
                 offset = np.repeat(start - (np.cumsum(degree) - degree), degree)
-                yield p, first + node, degree, offset + np.arange(len(offset))
+                yield p, degree, offset + np.arange(len(offset))
             first = last
 
 

@@ -67,15 +67,27 @@ class CastRows(FileRows):
     def _cast(self, rows: Tensor, first: int) -> Tensor:
         if self._missing is not None and rows.is_floating_point():
             rows = torch.where(rows.isnan(), self._missing, rows)
-        if rows.is_floating_point() and not self.dtype.is_floating_point:
-            bad = (rows != rows.round()) | ~rows.isfinite()
-            if bad.any():
-                at = tuple(bad.nonzero()[0].tolist())
-                raise ValueError(
-                    f"Row {first + at[0]} of {self.name} has {rows[at].item()}, which "
-                    f"{dtype_name(self.dtype)} cannot hold."
-                )
-        return rows.to(self.dtype)
+        stored = rows.to(self.dtype)
+        bad = _is_other(rows, stored)
+        if bad.any():
+            at = tuple(bad.nonzero()[0].tolist())
+            raise ValueError(
+                f"Row {first + at[0]} of {self.name} has {rows[at].item()}, which "
+                f"{dtype_name(self.dtype)} cannot hold."
+            )
+        return stored
+
+
+def _is_other(rows: Tensor, stored: Tensor) -> Tensor:
+    """Return which elements another dtype cannot hold; floats may be rounded, and 2 is true."""
+    if stored.dtype.is_floating_point:
+        return stored.isinf() & ~rows.isinf()
+    if rows.is_floating_point():
+        whole = rows.to(torch.int64) if stored.dtype == torch.bool else stored
+        return whole.to(rows.dtype) != rows
+    wide = rows.to(torch.int64)  # of uint64, too large ones become negative
+    other = (wide < 0) if not rows.dtype.is_signed else torch.zeros_like(wide, dtype=torch.bool)
+    return other if stored.dtype == torch.bool else other | (stored.to(torch.int64) != wide)
 
 
 class MaskRows(FileRows):

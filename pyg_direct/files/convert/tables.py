@@ -31,7 +31,7 @@ class TableRows(FileRows):
         name: of the file, for errors.
         batches: opens the table at its front; yields record batches of only these columns.
         missing: what replaces empty fields; None if they are an error.
-        dtype: of the result; None for what the table has.
+        dtype: of the result, which can hold all elements; None for what the table has.
         width: number of columns.
         length: number of rows, if it is known.
     """
@@ -127,7 +127,6 @@ def open_table(path: Path, kind: str, source: ArraySource, name: str, are_ends: 
         ValueError: there are no such columns, or they hold no numbers.
         ImportError: pyarrow is missing.
     """
-    dtype: torch.dtype | None = None if source.dtype is None else getattr(torch, source.dtype)
     if kind == "parquet":
         parquet = convert_package("pyarrow.parquet")
         try:
@@ -141,33 +140,26 @@ def open_table(path: Path, kind: str, source: ArraySource, name: str, are_ends: 
             for batch in parquet.ParquetFile(path).iter_batches(BATCH_ROWS, columns=columns):
                 yield batch.select(columns)  # in the order that was asked for
 
-        return TableRows(str(path), batches, source.missing, dtype, len(columns), length)
-    return _open_csv(path, "\t" if kind == "tsv" else ",", source, name, are_ends, dtype)
+        return TableRows(str(path), batches, source.missing, None, len(columns), length)
+    return _open_csv(path, "\t" if kind == "tsv" else ",", source, name, are_ends)
 
 
 def _open_csv(
-    path: Path,
-    delimiter: str,
-    source: ArraySource,
-    name: str,
-    are_ends: bool,
-    dtype: torch.dtype | None,
+    path: Path, delimiter: str, source: ArraySource, name: str, are_ends: bool
 ) -> FileRows:
     pa, csv = convert_package("pyarrow"), convert_package("pyarrow.csv")
     packed = path.name.lower().endswith(".gz")
     front = _front(path, delimiter, packed)
     if front is None:  # an empty file, which does not show how many columns it has
-        return TableRows(str(path), lambda: iter(()), None, dtype, 2 if are_ends else 1, 0)
+        return TableRows(str(path), lambda: iter(()), None, None, 2 if are_ends else 1, 0)
     columns = _columns(front.names, source, name, are_ends, path)
     if front.is_empty:
-        return TableRows(str(path), lambda: iter(()), None, dtype, len(columns), 0)
+        return TableRows(str(path), lambda: iter(()), None, None, len(columns), 0)
     types = {}
-    if are_ends or dtype is not None:
-        exact = are_ends or not (dtype and dtype.is_floating_point)
+    if are_ends or source.dtype not in (None, "bool"):
+        exact = are_ends or not getattr(torch, source.dtype or "").is_floating_point
         exact = exact and source.missing is None
         types = {column: pa.int64() if exact else pa.float64() for column in columns}
-        if dtype == torch.bool:
-            types = {}
     reading = csv.ReadOptions(
         block_size=BLOCK_BYTES,
         column_names=front.names,
@@ -187,8 +179,8 @@ def _open_csv(
                 convert_options=converting,
             )
 
-    rows = TableRows(str(path), batches, source.missing, dtype, len(columns), None)
-    if dtype is None and rows.dtype == torch.float64:
+    rows = TableRows(str(path), batches, source.missing, None, len(columns), None)
+    if source.dtype is None and rows.dtype == torch.float64:
         return TableRows(str(path), batches, source.missing, torch.float32, len(columns), None)
     return rows
 

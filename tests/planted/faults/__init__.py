@@ -19,8 +19,11 @@ from . import (
     ops_cuda,
     pairs,
     partitions,
+    ranks,
     rest,
     sampling,
+    saved,
+    tools,
 )
 
 FAULTS: list[Fault] = [
@@ -41,4 +44,7 @@ FAULTS: list[Fault] = [
     *pairs.FAULTS,
     *crossings.FAULTS,
     *rest.FAULTS,
+    *saved.FAULTS,
+    *ranks.FAULTS,
+    *tools.FAULTS,
 ]

@@ -174,7 +174,8 @@ FAULTS = [
         SAVE,
         "by_row = order if scale.dim() == 2 else None",
         "by_row = None",
-        "tests/unit/files/test_save_and_open.py::test_quantized_attributes_stay_quantized",
+        "tests/unit/files/test_save_and_open.py::test_quantized_attributes_stay_quantized "
+        f"{ORDERED_ROWS}",
     ),
     Fault(
         "times of edges are saved as those of nodes",
@@ -370,13 +371,6 @@ FAULTS = [
         "pyg_direct/loading/cache.py",
         "return torch.empty_like(visits).index_copy_(0, positions, visits)",
         "return visits",
-        ORDERED_ROWS,
-    ),
-    Fault(
-        "scales of rows stay in the order of ids",
-        SAVE,
-        "by_row = order if scale.dim() == 2 else None",
-        "by_row = None",
         ORDERED_ROWS,
     ),
 ]

@@ -18,7 +18,6 @@ ORDER = "pyg_direct/loading/order.py"
 SHARED_ROWS = "pyg_direct/loading/shared_rows.py"
 
 HOST_IN_COMMON = "pyg_direct/ops/host/in_common.py"
-IN_COMMON = "pyg_direct/kernels/in_common.py"
 COMMON_BATCH = "pyg_direct/ranks/common_batch.py"
 STEP_ROUNDS = "pyg_direct/ranks/step_rounds.py"
 BATCH_EXCHANGE = "pyg_direct/ranks/batch_exchange.py"
@@ -207,13 +206,6 @@ FAULTS: list[Fault] = [
         "decode(value, rows.get(name + SCALE, stored.scale))",
         "decode(value, stored.scale if stored.scale.dim() == 1 else stored.scale[: len(value)])",
         SHARED,
-    ),
-    Fault(
-        "of the edges that find a node of a common batch the last one counts",
-        IN_COMMON,
-        "own[1, at] = min(own[1, at], key[i])",
-        "own[1, at] = key[i]",
-        NUMBERED,
     ),
     Fault(
         "of a seed that comes twice in a common batch the last place counts",

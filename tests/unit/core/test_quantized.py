@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import errno
+import os
 import pickle
 from typing import Any
 
@@ -209,7 +211,8 @@ def test_selected_rows_alone_are_decoded(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(QuantizedTensor, "dense", lambda self: pytest.fail("all were decoded"))
     assert len(stored[torch.tensor([1, 2])]) == 2
     assert len(stored[10:20]) == 10
-    assert len(stored.index_select(0, torch.tensor([1]))) == 1
+    for dim in (0, -2):
+        assert len(stored.index_select(dim, torch.tensor([1]))) == 1
 
 
 def test_inference_takes_it() -> None:
@@ -272,6 +275,25 @@ def test_in_a_file(tmp_path: Any) -> None:
     assert np.array_equal(array, x.to(torch.float16).numpy())
 
 
+def test_a_disk_that_gives_no_blocks(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is full leaves nothing; a file system that cannot is written to all the same."""
+
+    def failing(code: int) -> None:
+        def allocate(*_: Any) -> None:
+            raise OSError(code, os.strerror(code))
+
+        monkeypatch.setattr(os, "posix_fallocate", allocate, raising=False)
+
+    failing(errno.ENOSPC)
+    with pytest.raises(OSError, match="No space left on device; 9900 bytes are needed for"):
+        quantize(features(), out=tmp_path / "x.npy")
+    assert os.listdir(tmp_path) == []
+    failing(errno.EOPNOTSUPP)
+    assert torch.equal(
+        quantize(features(), out=tmp_path / "x.npy").stored, quantize(features()).stored
+    )
+
+
 def test_steps_make_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
     x = features()
     whole = [quantize(x, **kind) for kind in KINDS]
@@ -296,7 +318,10 @@ def test_steps_make_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"x": torch.tensor([[1e5]]), "dtype": torch.float16}, "above 65504"),
     ],
 )
-def test_what_is_refused(arguments: dict[str, Any], message: str) -> None:
+def test_what_is_refused(
+    arguments: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pyg_direct.core.quantized, "STEP_ELEMENTS", 1)  # a row at a time
     with pytest.raises(ValueError, match=message):
         quantize(**{"x": torch.zeros(3, 2), **arguments})
 

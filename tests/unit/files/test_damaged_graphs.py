@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import random
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,15 @@ def test_another_version(saved: Path) -> None:
         pyg_direct.open(saved)
 
 
+def test_a_header_of_the_first_release(saved: Path) -> None:
+    """It knows no order of rows; what its checksum is of never changes."""
+    edit_header(saved, lambda content: content["nodes"][0].pop("order"))
+    assert torch.equal(pyg_direct.open(saved).x, weighted_graph().x)
+    content = {"b": {"d": 1, "c": [None, "\xe9"]}, "crc32": 7, "a": 2}
+    text = b'{"a": 2, "b": {"c": [null, "\\u00e9"], "d": 1}}'
+    assert checksum_of(content) == zlib.crc32(text)
+
+
 def test_a_changed_header(saved: Path) -> None:
     text = (saved / HEADER).read_text()
     (saved / HEADER).write_text(text.replace('"num_edges": 1000', '"num_edges": 1001'))
@@ -96,6 +106,7 @@ HOSTILE: dict[str, Callable[[dict[str, Any]], None]] = {
     "huge_shape": lambda h: h["indices"].update(shape=[1 << 40, 1 << 40]),
     "short_attribute": lambda h: h["edges"][0]["attributes"]["weight"].update(shape=[10]),
     "longer_x": lambda h: h["nodes"][0]["attributes"]["x"].update(shape=[101, 3]),
+    "more_rows": lambda h: h["nodes"][0]["attributes"]["x"].update(shape=[300, 1]),
     "no_nodes": lambda h: h.update(nodes=[]),
     "no_times": lambda h: h.pop("times"),
     "one_more_relation": lambda h: h["weights"].update(relations=[True, True]),
@@ -121,6 +132,7 @@ COMPLAINTS = {
     "huge_shape": "impossible shape",
     "short_attribute": "edge attribute weight has the shape",
     "longer_x": "takes 1212: it was cut off",
+    "more_rows": "attributes have another number of nodes",
     "no_nodes": "None is not an edge type",
     "no_times": "not valid: 'times'",
     "one_more_relation": "says which edge types have weights",
@@ -173,6 +185,13 @@ def test_files_of_another_length(saved: Path, name: str, length: int) -> None:
         pyg_direct.open(saved)
 
 
+@pytest.fixture
+def several_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read and write files in several steps."""
+    monkeypatch.setattr(arrays, "STEP_BYTES", 1000)
+
+
+@pytest.mark.usefixtures("several_steps")
 def test_every_flipped_bit_is_found_by_verify(saved: Path) -> None:
     for path in sorted(saved.glob("*.bin")):
         content = path.read_bytes()
@@ -209,10 +228,11 @@ def test_lists_that_begin_or_end_elsewhere_are_found_when_opening(saved: Path, a
         pyg_direct.open(saved)
 
 
-def test_verify_reads_scales(tmp_path: Path) -> None:
+def test_verify_reads_scales_and_tables(tmp_path: Path) -> None:
     data = weighted_graph()
     data.x = pyg_direct.quantize(data.x, scale="row")
-    pyg_direct.save(data, tmp_path / "graph")
+    pyg_direct.save(data, tmp_path / "graph", weight_attr="weight")
+    assert [*tmp_path.glob("graph/*_alias.bin")]
     test_every_flipped_bit_is_found_by_verify(tmp_path / "graph")
     assert data.x.scale.nbytes in [path.stat().st_size for path in tmp_path.glob("graph/*.bin")]
 

@@ -135,8 +135,15 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     main(command)
     assert (tmp_path / "graph" / HEADER).is_file()
     assert pyg_direct.open(path).num_edges == 20_000
+    other = ["--seed", "7", "--skew", "1", "--signal", "1", "--dtype", "float16", "--overwrite"]
+    main([*command, *other])
+    generated = pyg_direct.open(path).generated
+    assert [generated[name] for name in ("seed", "skew", "signal", "dtype")] == [7, 1, 1, "float16"]
     with pytest.raises(SystemExit, match=r"^2$"):
         main(command)
     assert "exists" in capsys.readouterr().err
     with pytest.raises(SystemExit, match=r"^2$"):
         main([path + "2", "--nodes", "many"])
+    with pytest.raises(SystemExit, match=r"^2$"):
+        main([path + "2", "--signal", "2"])
+    assert "signal" in capsys.readouterr().err

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from device_graphs import assert_equal, heterogeneous_graph
-from torch_geometric.data import Data
+from torch_geometric.data import Data, HeteroData
 from torch_geometric.nn import GraphSAGE
 
 import pyg_direct
@@ -142,6 +142,7 @@ def test_everything_else_reads_the_order_of_ids(tmp_path: Path) -> None:
     twice = opened(narrow, tmp_path / "twice", row_order="visits")
     assert torch.equal(twice.x.dense(), graph("row").x.dense())
     assert pyg_direct.share(moved) is moved  # files are shared by all who open them
+    assert all(part.is_shared() for part in moved.x.share_memory_().stored_parts().values())
 
 
 @pytest.mark.parametrize("quantized", [None, "row"])
@@ -197,6 +198,24 @@ def test_versions(tmp_path: Path) -> None:
     pyg_direct.save(graph(), tmp_path / "moved", row_order="degree")
     assert f'"version": {PLAIN_VERSION}' in (tmp_path / "plain" / HEADER).read_text()
     assert f'"version": {VERSION}' in (tmp_path / "moved" / HEADER).read_text()
+    pyg_direct.save(two_types(), tmp_path / "typed", row_order="degree")  # only "a" has rows
+    assert f'"version": {VERSION}' in (tmp_path / "typed" / HEADER).read_text()
+
+
+def two_types() -> HeteroData:
+    data = HeteroData()
+    data["a"].x, data["b"].num_nodes = torch.rand(4, 2), 3
+    data["a", "to", "b"].edge_index = torch.tensor([[0, 2, 2], [1, 1, 0]])
+    return data
+
+
+def test_each_type_needs_numbers(tmp_path: Path) -> None:
+    numbers = {"a": torch.arange(4), "b": torch.arange(3)}
+    x = opened(two_types(), tmp_path / "graph", row_order=numbers)["a"].x
+    assert x.positions.tolist() == [3, 2, 1, 0]
+    del numbers["b"]
+    with pytest.raises(ValueError, match=r"or a tensor of each of \['a', 'b'\], in a dict"):
+        pyg_direct.save(two_types(), tmp_path / "other", row_order=numbers)
 
 
 @pytest.mark.parametrize("value", [-1, 300, 1 << 40])

@@ -20,9 +20,9 @@ import pyg_direct
 from pyg_direct import LinkNeighborLoader, NeighborLoader, NeighborSampler, quantize
 from pyg_direct.files import save as save_module
 from pyg_direct.files.arrays import ArrayWriter
-from pyg_direct.files.directory import NewDirectory
+from pyg_direct.files.directory import ARRAY_NAME, FileNames, NewDirectory
 from pyg_direct.files.generate import PowerLaw, generate
-from pyg_direct.files.header import HEADER
+from pyg_direct.files.header import FILE_NAME, HEADER
 from pyg_direct.graph.compressed import CscEdgeIndex
 from pyg_direct.graph.from_pyg import graph_of
 
@@ -96,14 +96,16 @@ def assert_same_epoch(ours: Any, theirs: Any) -> None:
 
 
 def test_attributes_come_back_as_they_were(tmp_path: Any) -> None:
-    data, back = attributed_graph(), opened(attributed_graph(), tmp_path)
-    expected = by_destination(data)
+    data = attributed_graph()
+    data.array = np.arange(200) % 3 == 0
+    back, expected = opened(data, tmp_path), by_destination(data)
     assert back.num_nodes == 200
     assert back.num_edges == 2000
     for key in ("x", "half", "y", "mask", "time", "edge_attr", "weight", "when"):
         assert back[key].dtype == data[key].dtype, key
         assert torch.equal(back[key], expected[key]), key
     assert torch.equal(back.edge_index.dense(), expected.edge_index)
+    assert torch.equal(back.array, torch.from_numpy(data.array))
     assert back.title == "a graph"
     assert back.numbers == [1, 2.5, None]
     assert back.is_edge_attr("edge_attr")
@@ -347,13 +349,25 @@ def pyg_loader(data: Data, sampler: Any) -> Any:
 
 
 def test_what_cannot_be_saved_is_named(tmp_path: Any) -> None:
-    for name, value, message in (
-        ("x", torch.eye(12).to_sparse(), "node attribute 'x' .* not dense"),
-        ("x", torch.zeros(12, dtype=torch.complex64), "node attribute 'x' .* complex64"),
-        ("thing", object(), r"data\.thing .* object.* del data\['thing'\]"),
+    writes = ("author", "writes", "paper")
+    for kind, name, value, message in (
+        (None, "x", torch.eye(12).to_sparse(), "node attribute 'x' .* not dense"),
+        (None, "x", torch.zeros(12, dtype=torch.complex64), "node attribute 'x' .* complex64"),
+        (None, "thing", object(), r"data\.thing .* object.* del data\['thing'\]"),
+        (None, "thing", {1: 2}, r"data\.thing cannot be saved: it is of type dict"),
+        (None, "thing", [(1, 2)], r"data\.thing cannot be saved: it is of type list"),
+        ("paper", "title", "a text", r"data\['paper'\]\.title cannot be saved: .* type str"),
+        (writes, "title", "a text", r"data\[\('author', .*\]\.title cannot be saved: .* type str"),
+        (
+            writes,
+            "number",
+            torch.arange(401),
+            r"shape \(401,\), and not 400 rows, one for each edge",
+        ),
+        (writes, "number", torch.tensor(7), r"it has the shape \(\), and not 400 rows"),
     ):
-        data = example_graph()
-        data[name] = value
+        data: Any = example_graph() if kind is None else typed_graph()
+        (data if kind is None else data[kind])[name] = value
         with pytest.raises(ValueError, match=message):
             pyg_direct.save(data, tmp_path / "graph")
         assert os.listdir(tmp_path) == []
@@ -367,9 +381,32 @@ def test_nothing_is_overwritten_unasked(tmp_path: Any) -> None:
     with pytest.raises(FileExistsError, match="overwrite=True"):
         pyg_direct.save(attributed_graph(), path)
     assert pyg_direct.open(path).num_nodes == 12
-    pyg_direct.save(attributed_graph(), path, overwrite=True)
-    assert pyg_direct.open(path, verify=True).num_nodes == 200
+    data, odd = attributed_graph(), "version 1.0/\xe9"
+    data[odd] = torch.tensor(2.5)
+    for _ in range(2):  # the second one replaces a graph with such a name
+        pyg_direct.save(data, path, overwrite=True)
+    back = pyg_direct.open(path, verify=True)
+    assert (back.num_nodes, back[odd].shape, float(back[odd])) == (200, (), 2.5)
     assert os.listdir(tmp_path) == ["graph"]
+
+
+def test_names_of_many_files() -> None:
+    names = FileNames()
+    for number in range(1, 1002):
+        name = names.new("x" * number)
+        assert ARRAY_NAME.fullmatch(name), name
+        assert FILE_NAME.fullmatch(name), name
+
+
+@pytest.mark.skipif(os.name != "posix", reason="takes a system with permissions")
+def test_others_may_read_what_the_umask_lets_them(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        pyg_direct.save(example_graph(), tmp_path / "graph")
+    finally:
+        after = os.umask(before)
+    assert after == 0o027
+    assert (tmp_path / "graph").stat().st_mode & 0o777 == 0o750
 
 
 def foreign_places(folder: Path) -> dict[str, Path]:

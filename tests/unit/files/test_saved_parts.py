@@ -184,6 +184,9 @@ WRONG_HEADERS: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "fewer_relations": (
         lambda h: h["weights"].update(relations=[True, False, True]), "which edge types have"
     ),
+    "an_edge_type_twice": (
+        lambda h: h["edges"][1].update(type=h["edges"][0]["type"]), "a type occurs twice"
+    ),
     "positive": (lambda h: h["weights"].update(positive="no"), "must be true or false"),
 }  # fmt: skip
 
@@ -199,6 +202,15 @@ def test_headers_that_do_not_fit_their_tables(typed_folder: Path, name: str) -> 
 
     change_header(typed_folder, change)
     with pytest.raises(InvalidGraphFileError, match=message):
+        pyg_direct.open(typed_folder)
+
+
+def test_lists_of_a_later_type_that_begin_elsewhere(typed_folder: Path) -> None:
+    (path,) = typed_folder.glob("*_indptr.bin")
+    indptr = np.fromfile(path, np.int32)
+    indptr[201] += 1  # the first list of the second type
+    indptr.tofile(path)
+    with pytest.raises(InvalidGraphFileError, match=r"lists of edge type .*writes.* go from 3001"):
         pyg_direct.open(typed_folder)
 
 

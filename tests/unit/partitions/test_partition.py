@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from pyg_direct.files.parts import EDGE_IDS, parted_graph
 from pyg_direct.loading.order import PartOrder
 from pyg_direct.ops.cpu import file_pages
 from pyg_direct.partitions import partition as partition_module
+from pyg_direct.partitions import write as write_module
 from pyg_direct.ranks import rows
 from tests.support.memory_maps import reads_alone
 
@@ -59,9 +61,20 @@ def opened(data: Any, folder: Path, parts: int = 3, method: Any = "ldg") -> Any:
     return pyg_direct.open(folder / "parts", verify=True)
 
 
+@pytest.fixture(scope="module")
+def three_parts(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Return a partition that no test changes."""
+    return opened(DATA, tmp_path_factory.mktemp("three"))
+
+
 @pytest.mark.parametrize("method", ["ldg", "metis", "hash"])
 @pytest.mark.parametrize("parts", [1, 4])
-def test_the_parts_hold_the_graph(method: str, parts: int, tmp_path: Path) -> None:
+def test_the_parts_hold_the_graph(
+    method: str, parts: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if parts == 4:  # in several steps, too
+        monkeypatch.setattr(write_module, "STEP_EDGES", 1500)
+        monkeypatch.setattr(write_module, "STEP_BYTES", 1500)
     data = opened(DATA, tmp_path, parts, method)
     whole = parted_graph(data)
     assert whole is not None
@@ -94,6 +107,7 @@ def test_reports_tell_methods_apart(tmp_path: Path) -> None:
     assert reports["ldg"].edge_balance <= 1.15
     assert reports["hash"].cut > 0.6 > 2 * reports["ldg"].cut
     assert reports["ldg"].remote_rows < reports["hash"].remote_rows < 0.75
+    assert reports["ldg"].remote_rows_of_shuffled == pytest.approx(2 / 3)
     assert "3 parts by ldg" in repr(reports["ldg"])
 
 
@@ -114,22 +128,24 @@ def test_the_cut_and_the_edges_are_counted(tmp_path: Path) -> None:
         ([2, 2, 2], {}),
         ([], {}),
         ([4, 3], {"replace": True}),
-        ([4, 3], {"disjoint": True}),
+        ([4, 3], {"disjoint": True, "device": "cpu"}),
         ([-1, 2], {"disjoint": True, "prefetch": 0}),
     ],
 )
-def test_batches_are_those_of_the_whole_graph(fanouts: Any, options: Any, tmp_path: Path) -> None:
+def test_batches_are_those_of_the_whole_graph(fanouts: Any, options: Any, three_parts: Any) -> None:
     options = {"batch_size": 32, "shuffle": True, "seed": 1, **options}
-    data, seeds = opened(DATA, tmp_path), DATA.train_mask
+    data, seeds = three_parts, DATA.train_mask
     ours = pyg_direct.NeighborLoader(data, fanouts, data.train_mask, **options)
     whole = pyg_direct.NeighborLoader(DATA, fanouts, seeds, **options)
     for one, other in zip(ours, whole, strict=True):
         assert_same_batch(one, other)
+    traffic = ours.stats().exchange
+    assert (traffic.requests > 0, traffic.remote_requests) == (len(fanouts) > 0, 0)
 
 
 def test_links_and_a_narrower_feature_dtype(tmp_path: Path) -> None:
     data = DATA.clone()
-    data.x = data.x.half()
+    data.x, data.edge_index = data.x.half(), data.edge_index.int()
     links = DATA.edge_index[:, :100]
     options = {"batch_size": 25, "seed": 2, "feature_dtype": torch.float32, "num_workers": 2}
     ours = pyg_direct.LinkNeighborLoader(opened(data, tmp_path), [3, 2], links, **options)
@@ -137,6 +153,7 @@ def test_links_and_a_narrower_feature_dtype(tmp_path: Path) -> None:
     for one, other in zip(ours, whole, strict=True):
         assert_same_batch(one, other)
         assert one.x.dtype == torch.float32
+        assert one.edge_index.dtype == torch.int32
 
 
 def test_types(tmp_path: Path) -> None:
@@ -147,6 +164,11 @@ def test_types(tmp_path: Path) -> None:
     whole = pyg_direct.NeighborLoader(data, [3, 2], "paper", **options)
     for one, other in zip(ours, whole, strict=True):
         assert_same_batch(one, other)
+    graph = parted_graph(parted)
+    assert graph is not None
+    part = torch.from_numpy(graph.part[graph.node_types.index("author")])
+    first = next(iter(pyg_direct.NeighborLoader(parted, [1], "author", 4, order="parts", seed=0)))
+    assert len(set(part[first["author"].n_id[:4]].tolist())) == 1
 
 
 def test_a_saved_graph_is_partitioned_as_it_is_in_memory(tmp_path: Path) -> None:
@@ -175,16 +197,33 @@ def interrupt(data: Data, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             pyg_direct.partition(data, path, 3, "ldg")
 
 
-def test_an_interrupted_run_begins_anew_with_other_rows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def contents(folder: Path) -> dict[str, bytes]:
+    paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
+
+
+@pytest.mark.parametrize(
+    ("changes", "parts", "method"),
+    [
+        ({"x": DATA.x * 2}, 3, "ldg"),
+        ({"edge_index": DATA.edge_index.flip(0)}, 3, "ldg"),
+        ({"more": DATA.x}, 3, "ldg"),
+        ({}, 3, "hash"),
+        ({}, 2, "ldg"),
+    ],
+    ids=["rows", "edges", "attributes", "method", "parts"],
+)
+def test_an_interrupted_run_begins_anew_with_something_else(
+    changes: Any, parts: int, method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """What it writes has the same files as without the other run."""
     interrupt(DATA, tmp_path / "parts", monkeypatch)
     other = copy.copy(DATA)
-    other.x = DATA.x * 2
-    pyg_direct.partition(other, tmp_path / "parts", 3, "ldg")
-    loader = pyg_direct.NeighborLoader(pyg_direct.open(tmp_path / "parts"), [2], batch_size=50)
-    for batch in loader:
-        assert torch.equal(batch.x, other.x[batch.n_id])
+    for name, value in changes.items():
+        other[name] = value
+    for name in ("parts", "fresh"):
+        pyg_direct.partition(other, tmp_path / name, parts, method)
+    assert contents(tmp_path / "parts") == contents(tmp_path / "fresh")
 
 
 def test_an_interrupted_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,17 +273,18 @@ REFUSED: dict[str, dict[str, Any]] = {
     "order": {"order": "proximity"},
     "input_time": {"input_time": torch.arange(300)},
     "input_end_time": {"input_end_time": torch.arange(300)},
+    "cache": {"cache": 0.5},
 }
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_is_not_there_is_refused_by_name(name: str, tmp_path: Path) -> None:
+def test_what_is_not_there_is_refused_by_name(name: str, three_parts: Any) -> None:
     with pytest.raises(ValueError, match=name):
-        pyg_direct.NeighborLoader(opened(DATA, tmp_path), [2], **REFUSED[name])
+        pyg_direct.NeighborLoader(three_parts, [2], **REFUSED[name])
 
 
-def test_the_data_is_no_whole_graph(tmp_path: Path) -> None:
-    data = opened(DATA, tmp_path)
+def test_the_data_is_no_whole_graph(tmp_path: Path, three_parts: Any) -> None:
+    data = three_parts
     with pytest.raises(RuntimeError, match=r"'x' of shape .300, 5. lies in the parts"):
         data.x + 1
     with pytest.raises(RuntimeError, match="the 6000 edges lie in parts"):
@@ -255,8 +295,12 @@ def test_the_data_is_no_whole_graph(tmp_path: Path) -> None:
         lambda: pyg_direct.LinkNeighborLoader(
             data, [2], torch.zeros(2, 3, dtype=torch.int64), neg_sampling="binary"
         ),
+        lambda: pyg_direct.LinkNeighborLoader(
+            data, [2], torch.zeros(2, 3, dtype=torch.int64), exclude_seed_edges=True
+        ),
     ):
-        with pytest.raises(ValueError, match=r"is a partition|neg_sampling|partition already"):
+        message = r"is a partition|neg_sampling|partition already|exclude_seed_edges cannot be used"
+        with pytest.raises(ValueError, match=message):
             use()
     with pytest.raises(ValueError, match=r"order='parts' needs data that was opened"):
         pyg_direct.NeighborLoader(DATA, [2], order="parts")
@@ -283,9 +327,42 @@ def test_wrong_arguments(tmp_path: Path) -> None:
     quantized.x = pyg_direct.quantize(DATA.x)
     with pytest.raises(ValueError, match=r"data.x cannot be saved in parts: it is quantized"):
         pyg_direct.partition(quantized, path, 2, "hash")
+    more = hetero()
+    more["paper"].extra = torch.zeros(more["paper"].num_nodes + 1, 2)
+    with pytest.raises(ValueError, match=r"data\['paper'\].extra cannot be saved in parts: it has"):
+        pyg_direct.partition(more, path, 2, "hash")
+    whole = DATA.clone()
+    whole.extra = torch.zeros(7)
+    with pytest.raises(ValueError, match=r"data.extra cannot be saved: it is of type Tensor"):
+        pyg_direct.partition(whole, path, 2, "hash")
+    assert not [*tmp_path.iterdir()]
     (tmp_path / "there").mkdir()
     with pytest.raises(FileExistsError, match="there"):
         pyg_direct.partition(DATA, tmp_path / "there", 2, "hash")
+
+
+def test_damage_is_found_by_verify(tmp_path: Path) -> None:
+    opened(DATA, tmp_path, 2, "hash")
+    parts = tmp_path / "parts"
+
+    def damaged(path: Path, change: Callable[[bytes], bytes], message: str) -> None:
+        content = path.read_bytes()
+        path.write_bytes(change(content))
+        with pytest.raises(pyg_direct.InvalidGraphFileError, match=message):
+            pyg_direct.open(parts, verify=True)
+        path.write_bytes(content)
+
+    def flipped(content: bytes) -> bytes:
+        return content[:-1] + bytes([content[-1] ^ 1])
+
+    for name in ("*_row_0.bin", "*_part_0.bin", "*_whole_0_y.bin", "part_001/*_node_0_x.bin"):
+        (path,) = parts.glob(name)
+        damaged(path, flipped, f"{path.name} is damaged")
+    manifest = parts / "partition.json"
+    damaged(manifest, lambda text: text.replace(b'"parts": 2', b'"parts": 3'), "checksum is wrong")
+    damaged(manifest, lambda text: text[:-9], "is not the manifest of a partition")
+    shutil.rmtree(parts / "part_000")  # as on a machine that holds the other one
+    assert pyg_direct.open(parts, verify=True).num_nodes == 300
 
 
 def test_a_missing_part_is_named(tmp_path: Path) -> None:

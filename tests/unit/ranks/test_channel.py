@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+import numpy as np
 import pytest
 
 from pyg_direct.ranks import channel as channel_module
-from pyg_direct.ranks.channel import Channel, ExchangeError, is_lost
+from pyg_direct.ranks.channel import Channel, ExchangeError, Message, is_lost, packed
 
 
 class Work:
@@ -30,6 +31,19 @@ class Work:
 def test_a_collective_that_is_done_as_a_poll_ends_has_not_failed() -> None:
     for polls in range(3):
         Channel(None, 60.0)._wait(Work(polls), channel_module.monotonic() + 60.0)
+
+
+def test_arrays_of_a_message_are_read_as_they_were_packed() -> None:
+    arrays = [np.arange(3, dtype=np.uint8), np.empty(0, np.int64), np.array([-1, 7], np.int64)]
+    content = np.concatenate(packed(arrays))
+    assert len(content) == 24
+    message = Message(content)
+    for array in arrays:
+        assert message.take(array.dtype, len(array)).tolist() == array.tolist()
+    with pytest.raises(ValueError, match="A message of 24 bytes lacks some of 1"):
+        message.take(np.uint8, 1)
+    text = Message(np.frombuffer(b"eleven byte", np.uint8))
+    assert text.rest() == b"eleven byte"
 
 
 def test_a_lost_connection_is_told() -> None:

@@ -144,6 +144,15 @@ def test_all_tensors_are_shared_and_other_values_kept() -> None:
     assert type(data.edge_index) is torch.Tensor, "the user's graph was changed"
 
 
+def test_tensors_of_a_typed_graph_as_a_whole_are_shared() -> None:
+    data = hetero.graph()
+    data.table, data.parts = torch.arange(3), (torch.ones(2), "a text")
+    shared = pyg_direct.share(data)
+    assert torch.equal(shared.table, data.table)
+    assert shared.parts[1] == "a text"
+    assert all(tensor.is_shared() for tensor in (shared.table, shared.parts[0]))
+
+
 def test_a_graph_without_edges() -> None:
     data = Data(x=torch.rand(4, 2), edge_index=torch.empty(2, 0, dtype=torch.int64))
     assert_same(batches(pyg_direct.share(data)), batches(data))

@@ -64,6 +64,19 @@ SEEDED = {"seed": 0, "rank": 0, "world_size": 2}
             "would both split the seeds",
         ),
         ({"split_by_ranks": True}, TypeError, "split_by_rank="),
+        ({**SEEDED, "share_rows": True}, ValueError, "share_rows=True needs the other ranks"),
+        ({**SEEDED, "cooperative": True}, ValueError, "cooperative=True needs the other ranks"),
+        ({"split_by_rank": True, "owners": "hash"}, ValueError, "owners= has no meaning without"),
+        (
+            {"split_by_rank": True, "cooperative": True, "share_rows": True},
+            ValueError,
+            "loads each row once for all ranks already",
+        ),
+        (
+            {"split_by_rank": True, "cooperative": True, "tail": "uneven"},
+            ValueError,
+            "tail='uneven' cannot be used with cooperative=True",
+        ),
     ],
 )
 def test_refused(arguments: dict[str, Any], error: type, message: str) -> None:

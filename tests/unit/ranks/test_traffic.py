@@ -26,3 +26,17 @@ def test_what_each_waited_is_known_to_all() -> None:
     assert of_all.waiting_seconds == (1.5, 2.0)
     assert of_ranks([]) is None
     assert LATE.as_dict()["sent_bytes"] == [0, 9]
+
+
+def test_shares_are_of_rows_and_of_frontiers() -> None:
+    found = ExchangeTraffic(rows=10, remote_rows=3, requests=4, remote_requests=2).as_dict()
+    assert (found["remote_row_share"], found["remote_request_share"]) == (0.3, 0.5)
+    assert ExchangeTraffic().as_dict()["remote_request_share"] == 0.0
+
+
+def test_what_models_wait_is_known_of_one_rank() -> None:
+    models = ExchangeTraffic(collectives=3, sent_bytes=(8, 0), received_bytes=(4, 0))
+    both = LATE.with_computing(1, models, 0.25)
+    assert both.computing_waiting_seconds == (0.0, 0.25)
+    assert (both.computing_collectives, both.computing_sent_bytes) == (3, (8, 0))
+    assert both.sent_bytes == LATE.sent_bytes

@@ -10,7 +10,8 @@ from torch_geometric.data import Data, HeteroData
 
 import pyg_direct
 from pyg_direct import LinkNeighborLoader, NeighborLoader, audit
-from pyg_direct.tools.audit import main
+from pyg_direct.tools import audit as audit_module
+from pyg_direct.tools.audit import Audit, main
 
 NODES, EDGES = 80, 1200
 LATE = "no edge is later than its seed"
@@ -165,6 +166,32 @@ def test_counts_repeats_and_weights() -> None:
     assert set(audit(weighted, repeated).wrong) == {TWICE}
 
 
+def test_weights_that_are_no_numbers_are_found() -> None:
+    data = graph()
+    data.weight[:] = float("nan")
+    result = audit(NeighborLoader(data, [2], batch_size=16), 1, weight_attr="weight")
+    assert result.wrong[WEIGHT] == result.checked[WEIGHT]
+
+
+def chain() -> Data:
+    """Return the edges 2 -> 1 -> 0 and 1 -> 3, and times of the nodes."""
+    edges = torch.tensor([[1, 2, 1], [0, 1, 3]])
+    return Data(edge_index=edges, time=torch.tensor([10, 5, 50, 100]), num_nodes=4)
+
+
+@pytest.mark.parametrize(
+    ("seeds", "batch_size", "wrong"),
+    [([0], 1, 1), ([3], 1, 0), ([0, 3], 2, 1), ([3, 0], 2, 1), ([0, 3, 0], 1, 2)],
+)
+def test_a_message_may_reach_no_seed_that_is_earlier(
+    seeds: list[int], batch_size: int, wrong: int
+) -> None:
+    """Over the last hop: the edge from 2, of time 50, in batches with the seed 0, of time 10."""
+    loader = NeighborLoader(chain(), [1, 1], torch.tensor(seeds), batch_size=batch_size)
+    result = audit(loader, time_attr="time")
+    assert result.wrong.get(LATE, 0) == wrong
+
+
 def test_loaders_of_pyg() -> None:
     loader = torch_geometric.loader.NeighborLoader(graph(False), [5, 3], batch_size=16)
     result = audit(loader, 2)
@@ -208,3 +235,38 @@ def test_the_command(tmp_path: Path, capsys: Any, typed: bool) -> None:
     with pytest.raises(SystemExit) as end:
         main([*given, "--time-attr", "when"])
     assert end.value.code == 2
+
+
+def test_the_command_passes_its_arguments_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    pyg_direct.save(graph(False), tmp_path / "graph")
+    asked: list[Any] = []
+
+    def audited(*arguments: Any, **options: Any) -> Audit:
+        asked.extend([*arguments, options])
+        return Audit(1, {WEIGHT: 9}, {WEIGHT: 2}, {WEIGHT: "edge 7"})
+
+    monkeypatch.setattr(audit_module, "audit", audited)
+    options = ["--time-attr", "time", "--time-window", "30", "--seed-time", "70", "--batches", "2"]
+    more = [
+        "--weight-attr",
+        "weight",
+        "--strategy",
+        "last",
+        "--batch-size",
+        "16",
+        "--fanout",
+        "3,1",
+    ]
+    with pytest.raises(SystemExit) as end:
+        main([str(tmp_path / "graph"), *options, *more])
+    assert end.value.code == 1
+    assert f"FAIL {WEIGHT}: 2 of 9" in capsys.readouterr().out
+    loader, batches, names = asked
+    sampler = loader.node_sampler
+    assert (batches, loader.batch_size) == (2, 16)
+    assert names == {"time_attr": "time", "weight_attr": "weight"}
+    assert (sampler.time_window, sampler.num_neighbors.values) == (30, [3, 1])
+    assert sampler.temporal_strategy == "last"
+    assert loader.input_data.time.tolist() == [70] * NODES

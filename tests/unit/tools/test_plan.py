@@ -67,7 +67,10 @@ def test_what_fits_where() -> None:
     question = plan.Question(FANOUT, 64, {None: 400}, fits, cores=4)
     text = plan.report(plan.plan_of(data, question))
     assert "all in GPU memory: features keep PCIe busy for at least 0.00 ms a batch, 0.0 s" in text
-    assert "s with 4" in text
+    found = plan.plan_of(data, question)
+    slow = found._replace(batches=found.batches._replace(sampling_seconds=1.0))
+    sampling = "16.0 s of sampling on this machine with one core, at least 4.0 s with 4"
+    assert sampling in plan.report(slow)
     small = question._replace(machine=fits._replace(gpu_bytes=2 * (topology + 44_000)))
     text = plan.report(plan.plan_of(data, small))
     assert "all in GPU memory: does not" in text
@@ -112,9 +115,10 @@ def test_features_of_all_types_are_gathered() -> None:
 def test_a_plan_of_a_typed_graph(tmp_path, capsys: pytest.CaptureFixture[str]) -> None:
     path, data = tmp_path / "typed.pt", papers_and_authors()
     torch.save(data, path)
-    plan.main(["--graph", str(path), "--seed-type", "paper", "--fanout", "5,5", "--cores", "3"])
+    arguments = ["--graph", str(path), "--fanout", "5,5", "--cores", "3", "--dtype", "float16"]
+    plan.main([*arguments, "--seed-type", "paper"])
     text = capsys.readouterr().out
-    assert f"{4 * data['paper'].x.size(1)} bytes a paper" in text
+    assert f"{2 * data['paper'].x.size(1)} bytes a paper" in text
     assert " of author\n" in text
     with pytest.raises(SystemExit, match="--seed-type must be one of"):
         plan.main(["--graph", str(path), "--fanout", "5,5"])
@@ -125,7 +129,19 @@ def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     plan.main(arguments.split(" "))
     text = capsys.readouterr().out
     assert "a batch of 64 seeds, fan-out 5/5" in text
+    assert "15.8 GB/s (PCI Express" in text
     assert "computed, not measured" in text
+
+
+def test_the_command_with_degrees_and_a_link(tmp_path, capsys) -> None:
+    np.save(tmp_path / "degrees.npy", np.array([40, 60, 0, 0, 0]))
+    arguments = ["--degrees", str(tmp_path / "degrees.npy"), "--fanout", "2", "--batch-size", "2"]
+    plan.main([*arguments, "--link-bytes-per-s", "2000000000", "--gpu-bytes", "4000000"])
+    text = capsys.readouterr().out
+    assert text.startswith("5 nodes, 100 edges: ")
+    assert (
+        "with 4.0 MB of GPU memory, of which a loader takes half, and 2.0 GB/s (as given;" in text
+    )
 
 
 SMALL = "--nodes 2000 --edges 9000 --fanout 5,5 --batch-size 64"

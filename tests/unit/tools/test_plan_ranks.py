@@ -6,13 +6,22 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from graphs import papers_and_authors
 from torch_geometric.data import Data
 
 from pyg_direct.tools import plan
-from pyg_direct.tools.plan_ranks import RanksAsked, layer_flop, ranks_text, step_of_ranks
+from pyg_direct.tools.plan_cooperative import CommonStep, Rates, common_step, owners_lines
+from pyg_direct.tools.plan_ranks import (
+    RanksAsked,
+    StepOfRanks,
+    Work,
+    layer_flop,
+    ranks_text,
+    step_of_ranks,
+)
 
 
 def graph() -> Data:
@@ -56,6 +65,33 @@ def test_operations_of_layers() -> None:
     found = 2 * (2 * (3 + 2) * 4) + 2 * 2 + 3 * (2 * (4 + 4) * 5) + 2 * (2 * 4)
     assert layer_flop(nodes, edges, typed) == found
     assert layer_flop(nodes, edges, typed._replace(widths=())) == 0
+
+
+def test_when_sharing_rows_pays() -> None:
+    step = StepOfRanks(2, Work(100, 4000, 0, 0, 0), 60, 2400, 2000)
+    assert "1,000 bytes" not in ranks_text(step)
+    assert "each rank sends 1.0 kB a step" in ranks_text(step)
+    assert "that pays where ranks send 1.2 times as fast as they load" in ranks_text(step)
+
+
+@pytest.mark.parametrize(("speed", "pays"), [(5e9, "it pays"), (3.9e9, "it does not pay")])
+def test_when_common_batches_pay(speed: float, pays: str) -> None:
+    """A rank sends 8 GB, of which 4 between layers, and saves a second of each kind."""
+    alone, together = Work(0, 4e9, 0, 0, 5e12), Work(0, 2e9, 0, 0, 3e12)
+    step = CommonStep(together, 0, 8e9, 10, 4e9, 1.25)
+    text = "\n".join(owners_lines("hash", 2, alone, step, Rates(1e9, 1e12, speed)))
+    assert "sends 4.0 GB to load its part, in 10 collectives, and 2.0 GB between layers" in text
+    assert "the largest samples 1.25 times the mean" in text
+    assert "saves 1000.00 ms of loading at 1.0 GB/s and 1000.00 ms of computing" in text
+    assert "sends more than 4.0 GB/s" in text
+    assert f"sending takes {8e12 / speed:.2f} ms: {pays}" in text
+
+
+def test_one_rank_that_owns_all_draws_all() -> None:
+    data, asked = graph(), RanksAsked(2, [2], 20, {None: 8}, widths=(4,), columns={None: 2})
+    step = common_step(data, asked, [np.zeros(500, np.int16)])
+    assert step.largest == 2.0
+    assert step.layer_bytes == 4 * 4 * 20  # float32, of the seeds of the other's loop
 
 
 def test_the_command_prints_it(capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,7 +16,7 @@ from conversions import as_npy, assert_same_files, attributed, typed, write_type
 from torch_geometric.data import Data
 
 import pyg_direct
-from pyg_direct.files.convert import edge_files, edge_table, node_files
+from pyg_direct.files.convert import array_rows, edge_files, edge_table, node_files
 from pyg_direct.files.convert.convert import convert
 from pyg_direct.files.convert.spec import ArraySource, EdgeSpec, GraphSpec, NodeSpec
 from pyg_direct.tools.convert import main
@@ -43,8 +43,11 @@ def save_pt(path: Path, arrays: dict[str, Any]) -> Path:
 
 @pytest.mark.parametrize("write", [save_npz, save_packed_npz, save_pt])
 def test_files_of_several_arrays(
-    tmp_path: Path, write: Callable[[Path, dict[str, Any]], Path]
+    tmp_path: Path,
+    write: Callable[[Path, dict[str, Any]], Path],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(array_rows, "STEP_BYTES", 1000)
     data = attributed()
     arrays = {name: value.numpy() for name, value in data.to_dict().items()}
     source = ArraySource(str(write(tmp_path / "data", arrays)))
@@ -217,12 +220,12 @@ def test_attributes_keep_all_bits(tmp_path: Path, dtype: torch.dtype) -> None:
 
 
 def test_a_heterogeneous_graph(tmp_path: Path) -> None:
-    spec = write_typed(typed(), tmp_path)
-    main([str(tmp_path / "out"), "--spec", str(spec)])
+    spec, out = write_typed(typed(), tmp_path), tmp_path / "it's here"  # a quote of SQL
+    main([str(out), "--spec", str(spec)])
     pyg_direct.save(typed(), tmp_path / "saved")
-    assert_same_files(tmp_path / "out", tmp_path / "saved")
+    assert_same_files(out, tmp_path / "saved")
     loader = pyg_direct.NeighborLoader(
-        pyg_direct.open(tmp_path / "out"), [3, 3], input_nodes="paper", batch_size=10
+        pyg_direct.open(out), [3, 3], input_nodes="paper", batch_size=10
     )
     assert len(list(loader)) == 9
 
@@ -262,7 +265,7 @@ def test_the_layout_of_papers100m(tmp_path: Path) -> None:
     year = torch.randint(1990, 2020, (200, 1), generator=generator)
     np.savez(
         folder / "data.npz", edge_index=data.edge_index, num_nodes_list=[200],
-        num_edges_list=[3000], node_year=year, node_feat=data.x,
+        num_edges_list=[3000], node_year=year, node_feat=data.x, edge_feat=data.edge_attr,
     )  # fmt: skip
     np.savez(folder / "node-label.npz", node_label=label)
     (tmp_path / "split" / "time").mkdir(parents=True)
@@ -275,7 +278,7 @@ def test_the_layout_of_papers100m(tmp_path: Path) -> None:
     for mask, ids in zip(masks, parts.values(), strict=True):
         mask[ids] = True
     labels = torch.where(label.isnan(), -1, label).long().view(-1)
-    expected = Data(x=data.x, edge_index=data.edge_index)
+    expected = Data(x=data.x, edge_index=data.edge_index, edge_feat=data.edge_attr)
     expected.node_year, expected.y = year, labels
     expected.train_mask, expected.val_mask, expected.test_mask = masks
     pyg_direct.save(expected, tmp_path / "saved")
@@ -291,17 +294,23 @@ def test_tables_of_features(tmp_path: Path) -> None:
     (tmp_path / "y.csv").write_text("other,y\n1,\n2,7\n3,8\n4,9\n")
     table = {"z": x.tolist(), "w": pa.array([True, False, True, True])}
     pq.write_table(pa.table(table), tmp_path / "z.parquet")
-    np.save(tmp_path / "e.npy", np.zeros((2, 1), np.int64))
+    np.savez(tmp_path / "e.npz", other=np.zeros(3), ends=np.zeros((2, 1), np.int64))
+    np.save(tmp_path / "v.npy", np.arange(4.0).reshape(4, 1))
+    (tmp_path / "b.csv").write_text("b\ntrue\nfalse\ntrue\ntrue\n")
+    (tmp_path / "ids.csv").write_text("1\n3\n")
     spec = {
         "node": {
             "attributes": {
+                "m": {"file": "ids.csv", "lists_ids": True},
+                "v": {"file": "v.npy", "flat": True},
+                "b": {"file": "b.csv", "dtype": "bool"},
                 "x": "x.csv",
                 "y": {"file": "y.csv", "columns": ["y"], "missing": -1},
                 "z": {"file": "z.parquet", "dtype": "float16"},
                 "w": "z.parquet",
             }
         },
-        "edge": {"file": "e.npy"},
+        "edge": {"file": "e.npz", "key": "ends"},
     }
     (tmp_path / "spec.json").write_text(json.dumps(spec))
     main([str(tmp_path / "out"), "--spec", str(tmp_path / "spec.json")])
@@ -311,4 +320,6 @@ def test_tables_of_features(tmp_path: Path) -> None:
     assert data.y.tolist() == [-1, 7, 8, 9]
     assert data.y.dtype == torch.int64
     assert torch.equal(data.z, torch.from_numpy(x).half())
-    assert data.w.tolist() == [True, False, True, True]
+    assert data.w.tolist() == data.b.tolist() == [True, False, True, True]
+    assert data.m.tolist() == [False, True, False, True]
+    assert data.v.tolist() == [0, 1, 2, 3]

@@ -100,6 +100,12 @@ def timed_types(of_nodes: bool) -> HeteroData:
         data["author", "writes", "paper"].time = torch.randint(30, (400,), generator=generator)
     data["paper", "by", "author"].weight = random_weights(400)
     data["paper", "cites", "paper"].weight = torch.rand(400, generator=generator)
+    # A type without nodes, and edges of which there are none.
+    data["venue"].x, data["venue"].num_nodes = torch.empty(0, 2), 0
+    data["venue", "holds", "paper"].edge_index = torch.empty(2, 0, dtype=torch.int64)
+    data["venue", "holds", "paper"].year = torch.empty(0, dtype=torch.int64)
+    if of_nodes:
+        data["venue"].time = torch.empty(0, dtype=torch.int64)
     return data
 
 
@@ -161,11 +167,12 @@ def test_loaders_take_them_as_they_are(tmp_path: Path, options: dict[str, Any]) 
                 assert torch.equal(one[key], other[key]), key
 
 
-def test_what_cannot_be_a_time_or_a_weight(tmp_path: Path) -> None:
+def test_what_cannot_be_a_time_or_a_weight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = timed()
     data.edge_negative = torch.ones(3000)
     data.edge_negative[2500] = -1
     spec = as_npy(data, tmp_path / "raw")
+    monkeypatch.setattr("pyg_direct.files.convert.convert.PIECE_BYTES", 10**6)  # of 500 edges
     for fields, match in (
         ({"time_attr": "x"}, r"time_attr='x': .*x.npy must hold integer times of one dimension"),
         ({"time_attr": "edge_weight"}, r"edge_weight.npy must hold integer times .* torch.float64"),

@@ -17,6 +17,9 @@ import numpy as np
 import pytest
 import torch
 
+from pyg_direct.files.convert import convert as steps
+from pyg_direct.files.convert import node_files
+from pyg_direct.files.convert.attributes import open_attribute
 from pyg_direct.files.convert.convert import convert
 from pyg_direct.files.convert.spec import ArraySource, EdgeSpec, GraphSpec, NodeSpec, spec_of
 from pyg_direct.files.convert.system_errors import as_os_errors
@@ -68,7 +71,8 @@ def folder(tmp_path: Path) -> Path:
         (np.array([["a", "b"]]), "must hold booleans, integers or floats"),
     ],
 )
-def test_wrong_ends(folder: Path, ids: Any, match: str) -> None:
+def test_wrong_ends(folder: Path, ids: Any, match: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steps, "PIECE_BYTES", 10**9)  # one edge at a time
     np.save(folder / "e.npy", ids)
     refused(folder, match, of(folder, "e.npy"))
 
@@ -235,7 +239,62 @@ def test_wrong_files(folder: Path) -> None:
     refused(folder, "ends 3 bytes early", of(folder, "cut.npy"))
 
 
-def test_elements_that_narrow_features_cannot_hold(folder: Path) -> None:
+@pytest.mark.parametrize(
+    ("values", "dtype", "match"),
+    [
+        ([0, 1, 2, 128], "int8", "Row 3 of .* has 128, which int8 cannot hold"),
+        ([0, -1], "uint8", "Row 1 of .* has -1, which uint8"),
+        (np.array([0, 0, 200], np.uint8), "int8", "Row 2 of .* has 200, which int8"),
+        ([[0.0, 1.0], [0.0, 2.5]], "int32", "Row 1 of .* has 2.5, which int32"),
+        ([0.0, 3e9], "int32", "Row 1 of .* has 3000000000.0, which int32"),
+        ([0.0, np.inf], "int64", "Row 1 of .* has inf, which int64"),
+        ([0.0, np.nan], "int64", "Row 1 of .* has nan, which int64"),
+        ([0.0, 0.5], "bool", "Row 1 of .* has 0.5, which bool"),
+        ([0.0, 1e6], "float16", "Row 1 of .* has 1000000.0, which float16"),
+        ([0, 10**6], "float16", "Row 1 of .* has 1000000, which float16"),
+    ],
+)
+def test_elements_that_a_dtype_cannot_hold(
+    tmp_path: Path, values: Any, dtype: str, match: str
+) -> None:
+    np.save(tmp_path / "x.npy", values)
+    rows = open_attribute(of(tmp_path, "x.npy", dtype=dtype), "x", len(values))
+    with pytest.raises(ValueError, match=match):
+        list(rows.read(0, 1))
+
+
+def test_elements_that_a_dtype_can_hold(tmp_path: Path) -> None:
+    for values, dtype, expected in (
+        (np.array([-128, 127]), "int8", [-128, 127]),
+        (np.array([0, 2], np.uint16), "bool", [False, True]),
+        (np.array([0, 40_000], np.uint16), "int32", [0, 40_000]),
+        (np.array([np.nan, -np.inf, 1e-9]), "float16", [-7.0, -np.inf, 0.0]),
+        (np.array([np.nan, 3.0]), "int64", [-7, 3]),
+    ):
+        np.save(tmp_path / "x.npy", values)
+        rows = open_attribute(of(tmp_path, "x.npy", dtype=dtype, missing=-7.0), "x", None)
+        assert torch.cat([*rows.read(0, 1)]).tolist() == expected
+        assert rows.dtype == getattr(torch, dtype)
+
+
+def test_tables_are_no_exception(tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    pa = pytest.importorskip("pyarrow")
+    (tmp_path / "x.csv").write_text("x,y\n1,1\n,1\n2.5,1\n")
+    parquet.write_table(pa.table({"x": [1.0, 2.0, 2.5]}), tmp_path / "x.parquet")
+    parquet.write_table(pa.table({"x": [1.0, float("nan")]}), tmp_path / "nan.parquet")
+    for name, match in (("x.csv", "Row 2 of .* has 2.5"), ("x.parquet", "Row 2 of .* has 2.5")):
+        source = of(tmp_path, name, columns=("x",), dtype="int64", missing=-1)
+        with pytest.raises(ValueError, match=match):
+            list(open_attribute(source, "x", None).read(0, 2))
+    source = of(tmp_path, "nan.parquet", dtype="int64", missing=-1)
+    assert [rows.tolist() for rows in open_attribute(source, "x", None).read(0, 2)] == [[1, -1]]
+
+
+def test_elements_that_narrow_features_cannot_hold(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node_files, "STEP_BYTES", 16)  # of two rows
     x = np.zeros((10, 2), np.float32)
     x[7, 1] = np.inf
     np.save(folder / "x.npy", x)

@@ -1,0 +1,369 @@
+"""More faults in partitions, among ranks, and in the core: later steps, copies, forks, counts."""
+
+from __future__ import annotations
+
+from ..fault import Fault
+
+PARTS = "pyg_direct/files/parts.py"
+PARTITION = "pyg_direct/partitions/partition.py"
+REPORT = "pyg_direct/partitions/report.py"
+SAMPLER = "pyg_direct/partitions/sampler.py"
+SOURCE = "pyg_direct/partitions/source.py"
+WRITE = "pyg_direct/partitions/write.py"
+CHANNEL = "pyg_direct/ranks/channel.py"
+COMMON = "pyg_direct/ranks/common_batch.py"
+OWNERS = "pyg_direct/ranks/owners.py"
+SHARE = "pyg_direct/ranks/share.py"
+SHARED = "pyg_direct/ranks/shared_graph.py"
+SPLIT = "pyg_direct/ranks/split.py"
+TRAFFIC = "pyg_direct/ranks/traffic.py"
+ARGUMENTS = "pyg_direct/core/arguments.py"
+COOPERATION = "pyg_direct/core/cooperation.py"
+LAZY = "pyg_direct/core/lazy_tensor.py"
+QUANTIZED = "pyg_direct/core/quantized.py"
+THREADS = "pyg_direct/core/threads.py"
+
+PARTED = "tests/unit/partitions/test_partition.py"
+OF_PARTS = "tests/integration/test_parts_of_ranks.py"
+OF_SHARE = "tests/unit/ranks/test_share.py"
+OF_SPLIT = "tests/unit/ranks/test_split.py"
+BAD = "tests/loader/test_bad_arguments.py"
+
+FAULTS: list[Fault] = [
+    Fault(
+        "a partition that was interrupted goes on with another method",
+        PARTITION,
+        '        "method": method if isinstance(method, str) else _digest_of_parts(method),\n',
+        "",
+        PARTED,
+    ),
+    Fault(
+        "a partition that was interrupted goes on with other edges",
+        PARTITION,
+        '        "graph": fingerprint_of((array for _, array in graph.csc.arrays()), LOOKED_AT),\n',
+        "",
+        PARTED,
+    ),
+    Fault(
+        "what a partition cannot hold is told when everything is written",
+        PARTITION,
+        "            if not is_json(value):\n",
+        "            if False:\n",
+        PARTED,
+    ),
+    Fault(
+        "attributes with more rows than a type has nodes are cut",
+        PARTITION,
+        "elif value.dim() == 0 or len(value) != count:",
+        "elif value.dim() == 0 or len(value) < count:",
+        PARTED,
+    ),
+    Fault(
+        "rows behind the first 64 MiB go to the parts of the first nodes",
+        WRITE,
+        "value[first : first + step].detach(), part[first : first + step]",
+        "value[first : first + step].detach(), part[: len(value[first : first + step])]",
+        PARTED,
+    ),
+    Fault(
+        "lists of a part behind the first steps point to its front",
+        WRITE,
+        "                    ends[p] += len(position)\n",
+        "",
+        PARTED,
+    ),
+    Fault(
+        "files of another call that was interrupted stay in a partition",
+        WRITE,
+        "            else:\n                shutil.rmtree(folder)",
+        "            elif False:\n                shutil.rmtree(folder)",
+        PARTED,
+    ),
+    Fault(
+        "damaged places of nodes are not found by verify",
+        PARTS,
+        "[a for n in manifest.nodes for a in (n.part, n.row, *n.whole.values())]",
+        "[a for n in manifest.nodes for a in (n.part, *n.whole.values())]",
+        PARTED,
+    ),
+    Fault(
+        "damaged files of parts are not found by verify",
+        PARTS,
+        "                verify_arrays(part, read_part(part, p, manifest).arrays())\n",
+        "                read_part(part, p, manifest)\n",
+        PARTED,
+    ),
+    Fault(
+        "a machine with some of the parts cannot verify them",
+        PARTS,
+        "            if part.exists():\n",
+        "            if True:\n",
+        PARTED,
+    ),
+    Fault(
+        "a changed manifest is taken as it is",
+        PARTS,
+        '        if content.pop("crc32", None) != checksum_of(content):\n',
+        '        if content.pop("crc32", None) is None:\n',
+        PARTED,
+    ),
+    Fault(
+        "batches of parts have ids of 64 bits where the graph has 32",
+        PARTS,
+        "id_dtype=getattr(torch, manifest.id_dtype),",
+        "id_dtype=torch.int64,",
+        PARTED,
+    ),
+    Fault(
+        "seed edges that loaders over parts are to leave out stay",
+        SAMPLER,
+        '    "exclude_seed_edges": None,\n',
+        "",
+        PARTED,
+    ),
+    Fault(
+        "loaders over parts ignore a cache",
+        SAMPLER,
+        '    "cache": None,\n',
+        "",
+        PARTED,
+    ),
+    Fault(
+        "loaders over parts refuse device='cpu'",
+        SAMPLER,
+        "    if device is not None and torch.device(device) != HOST:\n",
+        "    if device is not None:\n",
+        PARTED,
+    ),
+    Fault(
+        "order='parts' goes by the parts of the first node type",
+        SAMPLER,
+        "part = self._graph.part[self._graph.node_types.index(node_type)]",
+        "part = self._graph.part[0]",
+        PARTED,
+    ),
+    Fault(
+        "more ranks than parts wait for each other",
+        SAMPLER,
+        "        if size > self._graph.num_parts:\n",
+        "        if False:\n",
+        OF_PARTS,
+    ),
+    Fault(
+        "ranks with other partitions exchange rows",
+        SAMPLER,
+        "            if checksum != said[0]:\n",
+        "            if False:\n",
+        OF_PARTS,
+    ),
+    Fault(
+        "lists of own parts count as those of others",
+        SOURCE,
+        "remote = len(rows[p]) if rank != self._channel.rank else 0",
+        "remote = len(rows[p])",
+        PARTED,
+    ),
+    Fault(
+        "the share of remote rows of shuffled seeds is that of the own ones",
+        REPORT,
+        "        1.0 - 1.0 / parts,\n",
+        "        1.0 / parts,\n",
+        PARTED,
+    ),
+    Fault(
+        "edge ids of a later relation count from the first one where edges are sorted",
+        COMMON,
+        "edge[begin:end] = edges.position - csc.edge_base[r]",
+        "edge[begin:end] = edges.position",
+        "tests/integration/test_cooperative_batches.py",
+    ),
+    Fault(
+        "texts that ranks tell each other lose their ends",
+        CHANNEL,
+        "        return self._content[self._at :].tobytes()\n",
+        "        return self._content[self._at : len(self._content) // 8 * 8].tobytes()\n",
+        "tests/unit/ranks/test_threads.py tests/unit/ranks/test_channel.py",
+    ),
+    Fault(
+        "arrays of a message behind one of an odd size are read from between two",
+        CHANNEL,
+        "        self._at = last + -size % ALIGNMENT\n",
+        "        self._at = last\n",
+        "tests/unit/ranks/test_channel.py tests/unit/ranks/test_rows.py",
+    ),
+    Fault(
+        "tensors of a typed graph as a whole are not shared",
+        SHARED,
+        "    if isinstance(data, HeteroData):\n        for name, value in graph_fields_of(data).items():",
+        "    if False:\n        for name, value in graph_fields_of(data).items():",
+        OF_SHARE,
+    ),
+    Fault(
+        "a function's graph with times that was shared already is shared again",
+        SHARED,
+        "        if compressed_graph(data, None, None) is not None:\n",
+        "        if False:\n",
+        OF_SHARE,
+    ),
+    Fault(
+        "ranks that make batches together end at different steps",
+        SPLIT,
+        '    if split.cooperative and split.tail == "uneven":\n',
+        "    if False:\n",
+        OF_SPLIT,
+    ),
+    Fault(
+        "owners are ignored where nothing is shared",
+        SPLIT,
+        "    if owners_given and not (split.share_rows or split.cooperative):\n",
+        "    if False:\n",
+        OF_SPLIT,
+    ),
+    Fault(
+        "a loader that shares rows without other ranks fails in its first batch",
+        SPLIT,
+        "        if getattr(split, name) and split.by is None:\n",
+        "        if getattr(split, name) and not split.is_given:\n",
+        OF_SPLIT,
+    ),
+    Fault(
+        "the DistributedSampler in a batch sampler splits the seeds again",
+        SPLIT,
+        '(options.get("sampler"), batches, getattr(batches, "sampler", None))',
+        '(options.get("sampler"), batches)',
+        OF_SPLIT,
+    ),
+    Fault(
+        "shares of rows and of requests are exchanged for JSON",
+        TRAFFIC,
+        'zip(("remote_row_share", "remote_request_share"), shares, strict=True)',
+        'zip(("remote_request_share", "remote_row_share"), shares, strict=True)',
+        "tests/unit/ranks/test_traffic.py",
+    ),
+    Fault(
+        "what models wait is told of each rank as of this one",
+        TRAFFIC,
+        "waiting = [waited_seconds if p == rank else 0.0 for p in range(len(traffic.sent_bytes))]",
+        "waiting = [waited_seconds for p in range(len(traffic.sent_bytes))]",
+        "tests/unit/ranks/test_traffic.py",
+    ),
+    Fault(
+        "the shares of frontiers that others have are those of rows",
+        TRAFFIC,
+        "return self.remote_requests / self.requests if self.requests else 0.0",
+        "return self.remote_requests / self.rows if self.rows else 0.0",
+        "tests/unit/ranks/test_traffic.py",
+    ),
+    Fault(
+        "a timeout that is not a number waits for ever",
+        ARGUMENTS,
+        "    if not _is_number(timeout) or not timeout >= 0:\n",
+        "    if not _is_number(timeout) or timeout < 0:\n",
+        BAD,
+    ),
+    Fault(
+        "a policy without a cache is ignored",
+        ARGUMENTS,
+        '    if cache is None and not (isinstance(policy, str) and policy == "visits"):\n',
+        "    if False:\n",
+        BAD,
+    ),
+    Fault(
+        "a key of 2^32 is taken for 0",
+        ARGUMENTS,
+        "isinstance(word, (int, np.integer)) and 0 <= word < 1 << 32 for word in words",
+        "isinstance(word, (int, np.integer)) and 0 <= word <= 1 << 32 for word in words",
+        BAD,
+    ),
+    Fault(
+        "False for the edges to leave out is taken for an edge type",
+        ARGUMENTS,
+        "    if value is None or (isinstance(value, (bool, np.bool_)) and not value):\n",
+        "    if value is None or value is False:\n",
+        "tests/loader/test_exclude_seed_edges.py",
+    ),
+    Fault(
+        "a share of 0 is taken",
+        ARGUMENTS,
+        "    if not _is_number(value) or not 0 < value <= 1:\n",
+        "    if not _is_number(value) or not 0 <= value <= 1:\n",
+        BAD,
+    ),
+    Fault(
+        "two graphs are taken for a pair of stores",
+        ARGUMENTS,
+        "    if stores and all(map(_is_graph, data)):\n",
+        "    if False:\n",
+        "tests/loader/test_bad_input.py",
+    ),
+    Fault(
+        "a batch of ranks cannot be sent to another process",
+        COOPERATION,
+        "        without = replace(self, group=None, channel=None)\n",
+        "        without = replace(self, channel=None)\n",
+        "tests/integration/test_cooperative_batches.py",
+    ),
+    Fault(
+        "positions of rows are copied to each process that shares a table",
+        LAZY,
+        "                part.share_memory_()  # type: ignore[no-untyped-call]\n",
+        "                part.share_memory_()  # type: ignore[no-untyped-call]\n                break\n",
+        "tests/unit/files/test_row_order.py tests/unit/core/test_quantized.py",
+    ),
+    Fault(
+        "negative dimensions of an index decode all rows",
+        LAZY,
+        "args[0] in (0, -self.dim()):",
+        "args[0] == 0:",
+        "tests/unit/core/test_quantized.py",
+    ),
+    Fault(
+        "rows that are not finite are named by their places in a step",
+        QUANTIZED,
+        "        row = first + int(bad.nonzero()[0])\n",
+        "        row = int(bad.nonzero()[0])\n",
+        "tests/unit/core/test_quantized.py",
+    ),
+    Fault(
+        "a table in a file that was cut off is made longer, with zeros",
+        QUANTIZED,
+        '    np.load(path, mmap_mode="r")  # "r+" would make a file longer that was cut off\n',
+        "",
+        "tests/unit/models/test_store.py",
+    ),
+    Fault(
+        "a full disk leaves a table that is none",
+        QUANTIZED,
+        "            with contextlib.suppress(OSError):\n                os.unlink(path)\n",
+        "",
+        "tests/unit/core/test_quantized.py",
+    ),
+    Fault(
+        "a file system that cannot give blocks at once is refused",
+        QUANTIZED,
+        "if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):",
+        "if error.errno not in (errno.EINVAL,):",
+        "tests/unit/core/test_quantized.py",
+    ),
+    Fault(
+        "a forked process waits for threads that it does not have",
+        THREADS,
+        "    _lock = threading.Lock()\n    _executor = None\n",
+        "    _lock = threading.Lock()\n",
+        "tests/unit/core/test_threads.py",
+    ),
+    Fault(
+        "a failure in one thread returns while others write",
+        THREADS,
+        "            future.exception()  # wait: the tasks write to memory that the caller owns\n",
+        "            pass\n",
+        "tests/unit/core/test_threads.py",
+    ),
+    Fault(
+        "a failure in another thread than the first is lost",
+        THREADS,
+        "return results + [future.result() for future in futures]",
+        "return results + [future.result() for future in futures if not future.exception()]",
+        "tests/unit/core/test_threads.py",
+    ),
+]

@@ -1,0 +1,336 @@
+"""More faults in saved graphs and conversions: rare names, many files, later types and steps."""
+
+from __future__ import annotations
+
+from ..fault import Fault
+
+ARRAYS = "pyg_direct/files/arrays.py"
+DIRECTORY = "pyg_direct/files/directory.py"
+HEADER = "pyg_direct/files/header.py"
+OPEN = "pyg_direct/files/open.py"
+ORDER = "pyg_direct/files/row_order.py"
+SAVE = "pyg_direct/files/save.py"
+ROWS = "pyg_direct/files/convert/array_rows.py"
+ATTRIBUTES = "pyg_direct/files/convert/attributes.py"
+CONVERT = "pyg_direct/files/convert/convert.py"
+EDGE_FILES = "pyg_direct/files/convert/edge_files.py"
+TABLE = "pyg_direct/files/convert/edge_table.py"
+NODES = "pyg_direct/files/convert/node_files.py"
+SPEC = "pyg_direct/files/convert/spec.py"
+TABLES = "pyg_direct/files/convert/tables.py"
+TIMES = "pyg_direct/files/convert/times.py"
+WORKPLACE = "pyg_direct/files/convert/workplace.py"
+
+SAVED = "tests/unit/files/test_save_and_open.py"
+TYPED = "tests/unit/files/test_saved_parts.py"
+ORDERED = "tests/unit/files/test_row_order.py"
+DAMAGED = "tests/unit/files/test_damaged_graphs.py"
+CHANGES = "tests/unit/files/convert/test_changes.py"
+FORMATS = "tests/unit/files/convert/test_formats.py"
+INTERRUPTED = "tests/unit/files/convert/test_interrupted.py"
+ATTRIBUTED = "tests/unit/files/convert/test_times_and_weights.py"
+WRONG = "tests/unit/files/convert/test_wrong_inputs.py"
+
+FAULTS: list[Fault] = [
+    Fault(
+        "graphs that releases before row_order saved are refused",
+        HEADER,
+        '_order_of(group.get("order")),',
+        '_order_of(group["order"]),',
+        DAMAGED,
+    ),
+    Fault(
+        "checksums of headers are others than those that were saved",
+        HEADER,
+        "    return zlib.crc32(json.dumps(json.loads(text), sort_keys=True).encode())\n",
+        "    return zlib.crc32(json.dumps(json.loads(text)).encode())\n",
+        DAMAGED,
+    ),
+    Fault(
+        "a graph of which one type has an order is opened by releases that know none",
+        HEADER,
+        "plain = all(group.order is None for group in header.nodes)",
+        "plain = any(group.order is None for group in header.nodes)",
+        ORDERED,
+    ),
+    Fault(
+        "alias tables are left out of verify",
+        HEADER,
+        "[a for a in (weights.weight, weights.cumulative, weights.alias) if a]",
+        "[weights.weight, weights.cumulative]",
+        DAMAGED,
+    ),
+    Fault(
+        "a later type that occurs twice is opened",
+        HEADER,
+        "if len({*node_types}) != len(node_types) or len({*edge_types}) != len(edge_types):",
+        "if len({*node_types}) != len(node_types):",
+        TYPED,
+    ),
+    Fault(
+        "of a file in several steps the last one is verified",
+        ARRAYS,
+        "            found = zlib.crc32(piece, found)\n",
+        "            found = zlib.crc32(piece)\n",
+        DAMAGED,
+    ),
+    Fault(
+        "a single number comes back as a list of one",
+        ARRAYS,
+        "    return replace(entry, shape=tuple(tensor.shape))\n",
+        "    return entry\n",
+        SAVED,
+    ),
+    Fault(
+        "a graph with a dot in the name of an attribute cannot be overwritten",
+        DIRECTORY,
+        'plain = re.sub(r"[^A-Za-z0-9_-]", "_", attribute)[:100]',
+        'plain = re.sub(r"[^A-Za-z0-9_.-]", "_", attribute)[:100]',
+        SAVED,
+    ),
+    Fault(
+        "a graph of a thousand arrays cannot be overwritten",
+        DIRECTORY,
+        'ARRAY_NAME = re.compile(r"[0-9]{3,}_',
+        'ARRAY_NAME = re.compile(r"[0-9]{3}_',
+        SAVED,
+    ),
+    Fault(
+        "only who saved a graph may read it",
+        DIRECTORY,
+        "        self._folder.chmod(0o777 & ~_umask())\n",
+        "",
+        SAVED,
+    ),
+    Fault(
+        "files that a program writes behind a save have other permissions",
+        DIRECTORY,
+        "    mask = os.umask(0o022)\n    os.umask(mask)\n",
+        "    mask = os.umask(0o022)\n",
+        SAVED,
+    ),
+    Fault(
+        "attributes of another number of nodes are opened",
+        OPEN,
+        "        elif store.num_nodes != nodes.num_nodes:\n",
+        "        elif store.num_nodes < nodes.num_nodes:\n",
+        DAMAGED,
+    ),
+    Fault(
+        "damaged lists of a later edge type are found in mid-epoch",
+        OPEN,
+        "    for r in range(csc.num_relations):\n",
+        "    for r in range(min(1, csc.num_relations)):\n",
+        TYPED,
+    ),
+    Fault(
+        "NumPy arrays of booleans cannot be saved",
+        SAVE,
+        'if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":',
+        'if isinstance(value, np.ndarray) and value.dtype.kind in "iuf":',
+        SAVED,
+    ),
+    Fault(
+        "edge attributes of a type that are too long are cut",
+        SAVE,
+        "        if num_edges is not None and value.shape[:1] != (num_edges,):\n",
+        "        if num_edges is not None and value.dim() == 0:\n",
+        SAVED,
+    ),
+    Fault(
+        "texts of a node type are left out of a saved graph",
+        SAVE,
+        "        if rest and hetero:\n            raise ValueError(",
+        "        if False:\n            raise ValueError(",
+        SAVED,
+    ),
+    Fault(
+        "texts of an edge type are left out of a saved graph",
+        SAVE,
+        "        if rest:\n            raise ValueError(",
+        "        if rest and not hetero:\n            raise ValueError(",
+        SAVED,
+    ),
+    Fault(
+        "numbers as keys of a dict come back as texts",
+        SAVE,
+        "            isinstance(key, str) and is_json(entry) for key, entry in value.items()\n",
+        "            is_json(entry) for entry in value.values()\n",
+        SAVED,
+    ),
+    Fault(
+        "tuples come back as lists",
+        SAVE,
+        "    if isinstance(value, list):\n",
+        "    if isinstance(value, (list, tuple)):\n",
+        SAVED,
+    ),
+    Fault(
+        "numbers for the rows of some node types only end in a KeyError",
+        ORDER,
+        "set(row_order) != set(kinds):",
+        "not set(row_order) <= set(kinds):",
+        ORDERED,
+    ),
+    Fault(
+        "the key of the edges in a JSON file is refused",
+        SPEC,
+        'for k in ("file", "key", "columns") if k in content',
+        'for k in ("file", "columns") if k in content',
+        f"{FORMATS} {WRONG}",
+    ),
+    Fault(
+        "[N, 1] stays two-dimensional where a JSON file says flat",
+        SPEC,
+        'bool(content.get("flat", False)),',
+        "False,",
+        f"{FORMATS} {WRONG}",
+    ),
+    Fault(
+        "attributes of the edges of an OGB data set are lost",
+        SPEC,
+        "return GraphSpec([NodeSpec(None, None, attributes)], [EdgeSpec(None, ends, edges)])",
+        "return GraphSpec([NodeSpec(None, None, attributes)], [EdgeSpec(None, ends)])",
+        FORMATS,
+    ),
+    Fault(
+        "the destinations of an .npz of more than 1 MiB are read from another place",
+        ROWS,
+        "np.empty(min(STEP_BYTES, position - begin), np.uint8)",
+        "np.empty(min(STEP_BYTES, position), np.uint8)",
+        FORMATS,
+    ),
+    Fault(
+        "numbers that a dtype cannot hold wrap",
+        ATTRIBUTES,
+        "return other if stored.dtype == torch.bool else other | (stored.to(torch.int64) != wide)",
+        "return other",
+        WRONG,
+    ),
+    Fault(
+        "infinity is stored as a whole number",
+        ATTRIBUTES,
+        "        return whole.to(rows.dtype) != rows\n",
+        "        return rows != rows.round()\n",
+        WRONG,
+    ),
+    Fault(
+        "numbers that are too large for float16 become infinite",
+        ATTRIBUTES,
+        "    if stored.dtype.is_floating_point:\n        return stored.isinf() & ~rows.isinf()\n",
+        "    if stored.dtype.is_floating_point:\n        return stored.isinf() & False\n",
+        WRONG,
+    ),
+    Fault(
+        "true and false in a CSV file are no booleans",
+        TABLES,
+        'if are_ends or source.dtype not in (None, "bool"):',
+        "if are_ends or source.dtype is not None:",
+        FORMATS,
+    ),
+    Fault(
+        "wrong entries are named by their places in a step",
+        EDGE_FILES,
+        'found[0][:, i].contiguous(), sizes[i], f"{name}s in {parts[0].name}", at\n',
+        'found[0][:, i].contiguous(), sizes[i], f"{name}s in {parts[0].name}", first\n',
+        WRONG,
+    ),
+    Fault(
+        "wrong rows are named by their places in a step",
+        NODES,
+        "            first += len(rows)\n",
+        "",
+        WRONG,
+    ),
+    Fault(
+        "a conversion that ended in the pointers cannot be gone on with",
+        EDGE_FILES,
+        "        path.unlink(missing_ok=True)\n",
+        "",
+        INTERRUPTED,
+    ),
+    Fault(
+        "a conversion that ended in the times cannot be gone on with",
+        TIMES,
+        "        path.unlink(missing_ok=True)\n",
+        "",
+        INTERRUPTED,
+    ),
+    Fault(
+        "a conversion that ended in the factors cannot be gone on with",
+        NODES,
+        "            path.unlink(missing_ok=True)\n",
+        "",
+        INTERRUPTED,
+    ),
+    Fault(
+        "edges of a type that was finished are converted again",
+        EDGE_FILES,
+        'for number in range(len(state["edges"]), len(self._inputs)):',
+        "for number in range(len(self._inputs)):",
+        INTERRUPTED,
+    ),
+    Fault(
+        "the progress of an earlier run does not count",
+        EDGE_FILES,
+        '            self._advance(edges.given + state["edges"][done])\n',
+        "",
+        INTERRUPTED,
+    ),
+    Fault(
+        "edges that are in the table already are counted as progress twice",
+        EDGE_FILES,
+        "        self._advance(first)\n",
+        "        self._advance(2 * first)\n",
+        INTERRUPTED,
+    ),
+    Fault(
+        "a range has more edges than memory",
+        TABLE,
+        "if (held + count > most or too_wide) and first > cuts[-1]:",
+        "if too_wide and first > cuts[-1]:",
+        ATTRIBUTED,
+    ),
+    Fault(
+        "edges are sorted one node at a time behind the first range",
+        TABLE,
+        "                cuts.append(first)\n                held = 0\n",
+        "                cuts.append(first)\n",
+        ATTRIBUTED,
+    ),
+    Fault(
+        "a quote in the name of the directory ends a conversion",
+        TABLE,
+        '    return str(path).replace("\'", "\'\'")\n',
+        "    return str(path)\n",
+        FORMATS,
+    ),
+    Fault(
+        "a type without nodes ends a conversion with times",
+        TIMES,
+        "        if self._counts[number] == 0:\n            return np.empty(0, np.int64)\n",
+        "",
+        ATTRIBUTED,
+    ),
+    Fault(
+        "a conversion that is nearly finished asks for the room of a new one",
+        WORKPLACE,
+        "missing = needed_bytes - self.used_bytes() - free",
+        "missing = needed_bytes - free",
+        INTERRUPTED,
+    ),
+    Fault(
+        "the room that the tables of edges take is not looked at",
+        CONVERT,
+        "return 16 * lists + edges + max(max(tables), nodes)",
+        "return 16 * lists + edges + nodes",
+        INTERRUPTED,
+    ),
+    Fault(
+        "numbers of nodes are those of a mask",
+        CONVERT,
+        "        if not source.lists_ids:\n",
+        "        if True:\n",
+        FORMATS,
+    ),
+]

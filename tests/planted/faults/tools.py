@@ -1,0 +1,228 @@
+"""Faults in the commands: plans, audits, conversions and generated graphs."""
+
+from __future__ import annotations
+
+from ..fault import Fault
+
+AUDIT = "pyg_direct/tools/audit.py"
+CHECKS = "pyg_direct/tools/audit_checks.py"
+CONVERT = "pyg_direct/tools/convert.py"
+GENERATE = "pyg_direct/tools/generate.py"
+PLAN = "pyg_direct/tools/plan.py"
+COOPERATIVE = "pyg_direct/tools/plan_cooperative.py"
+OF_RANKS = "pyg_direct/tools/plan_ranks.py"
+UNITS = "pyg_direct/core/units.py"
+
+AUDITED = "tests/unit/tools/test_audit.py"
+CONVERTED = "tests/unit/files/convert/test_formats.py tests/unit/files/convert/test_wrong_inputs.py"
+GENERATED = "tests/unit/files/test_generate.py"
+PLANNED = "tests/unit/tools/test_plan.py"
+PLAN_OF_RANKS = "tests/unit/tools/test_plan_ranks.py"
+
+FAULTS: list[Fault] = [
+    Fault(
+        "audit: the command ends with 0 where there are findings",
+        AUDIT,
+        "    sys.exit(0 if result.ok else 1)\n",
+        "    sys.exit(0)\n",
+        AUDITED,
+    ),
+    Fault(
+        "audit: the command ignores --time-window",
+        AUDIT,
+        "time_attr=args.time_attr, time_window=args.time_window,",
+        "time_attr=args.time_attr,",
+        AUDITED,
+    ),
+    Fault(
+        "audit: the command ignores --seed-time",
+        AUDIT,
+        "time = None if args.seed_time is None else torch.full((num_nodes,), args.seed_time)",
+        "time = None",
+        AUDITED,
+    ),
+    Fault(
+        "audit: the command looks at no weights",
+        AUDIT,
+        "result = audit(loader, args.batches, time_attr=args.time_attr, "
+        "weight_attr=args.weight_attr)",
+        "result = audit(loader, args.batches, time_attr=args.time_attr)",
+        AUDITED,
+    ),
+    Fault(
+        "audit: leaks of the last hop are not found",
+        CHECKS,
+        "    for _ in range(hops - 1):\n",
+        "    for _ in range(hops - 2):\n",
+        AUDITED,
+    ),
+    Fault(
+        "audit: the limit of a node is that of the seed that reaches it last",
+        CHECKS,
+        'far.scatter_reduce_(0, part.ends[1], before[part.near][part.ends[0]], "amin")',
+        "far[part.ends[1]] = before[part.near][part.ends[0]]",
+        AUDITED,
+    ),
+    Fault(
+        "audit: weights that are no numbers pass",
+        CHECKS,
+        "                ~(drawn > 0),\n",
+        "                drawn <= 0,\n",
+        AUDITED,
+    ),
+    Fault(
+        "audit: negatives of a link have no limit of their own",
+        CHECKS,
+        "number = torch.arange(len(local)) % count",
+        "number = (torch.arange(len(local)) * 0) % count",
+        AUDITED,
+    ),
+    Fault(
+        "audit: budgets of metapaths that meet in a type are those of the last",
+        CHECKS,
+        "            found[part.far] += budget\n",
+        "            found[part.far] = budget\n",
+        f"{AUDITED} tests/loader/test_adaptive.py",
+    ),
+    Fault(
+        "audit: findings of later batches replace those of the first",
+        AUDIT,
+        "result.wrong[name] = result.wrong.get(name, 0) + found.wrong",
+        "result.wrong[name] = found.wrong",
+        AUDITED,
+    ),
+    Fault(
+        "convert: --symmetrise is ignored beside --ogb",
+        CONVERT,
+        "        edges = [replace(edge, **changes) for edge in spec.edges]\n"
+        "        return replace(spec, edges=edges)\n",
+        "        return spec\n",
+        CONVERTED,
+    ),
+    Fault(
+        "convert: --mask takes the ids for the attribute",
+        CONVERT,
+        "masks = {k: replace(v, lists_ids=True) for k, v in _attributes(args.mask).items()}",
+        "masks = _attributes(args.mask)",
+        CONVERTED,
+    ),
+    Fault(
+        "convert: --feature-scale is ignored",
+        CONVERT,
+        'STORED = ("feature_dtype", "feature_scale", "time_attr", "weight_attr")',
+        'STORED = ("feature_dtype", "time_attr", "weight_attr")',
+        CONVERTED,
+    ),
+    Fault(
+        "convert: columns of a packed table are taken for the key of an array",
+        CONVERT,
+        'TABLES = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet")',
+        'TABLES = (".csv", ".tsv", ".parquet")',
+        CONVERTED,
+    ),
+    Fault(
+        "convert: a file with a colon in its name is not found",
+        CONVERT,
+        "    if not colon or os.path.exists(text):\n",
+        "    if not colon:\n",
+        CONVERTED,
+    ),
+    Fault(
+        "convert: --overwrite is ignored",
+        CONVERT,
+        "                overwrite=args.overwrite,\n",
+        "",
+        CONVERTED,
+    ),
+    Fault(
+        "generate: --seed is ignored",
+        GENERATE,
+        "        seed=args.seed,\n",
+        "",
+        GENERATED,
+    ),
+    Fault(
+        "generate: a wrong argument ends in a traceback",
+        GENERATE,
+        "    except (ValueError, FileExistsError) as error:\n",
+        "    except FileExistsError as error:\n",
+        GENERATED,
+    ),
+    Fault(
+        "plan: --link-bytes-per-s is ignored",
+        PLAN,
+        'machine._replace(link_bytes_per_s=args.link_bytes_per_s, source="as given")',
+        'machine._replace(source="as given")',
+        PLANNED,
+    ),
+    Fault(
+        "plan: nodes behind the last one with in-edges are forgotten",
+        PLAN,
+        "num_nodes=len(degrees))",
+        "num_nodes=None)",
+        PLANNED,
+    ),
+    Fault(
+        "plan: --dtype is ignored for graphs with types",
+        PLAN,
+        "found[kind] = width * (x.size(-1) if isinstance(x, Tensor) else features)",
+        "found[kind] = x.element_size() * x.size(-1) if isinstance(x, Tensor) else width * features",
+        PLANNED,
+    ),
+    Fault(
+        "plan: sampling takes as long with many cores as with one",
+        PLAN,
+        'f"{sampling / question.cores:.1f} s with {question.cores}",',
+        'f"{sampling:.1f} s with {question.cores}",',
+        PLANNED,
+    ),
+    Fault(
+        "plan: what ranks send between layers counts once, not forward and backward",
+        COOPERATIVE,
+        "sent = (step.loading_bytes + 2 * step.layer_bytes) / ranks",
+        "sent = (step.loading_bytes + step.layer_bytes) / ranks",
+        PLAN_OF_RANKS,
+    ),
+    Fault(
+        "plan: layers of ranks send what the layer behind does not read",
+        COOPERATIVE,
+        "        hop = len(widths) - layer\n",
+        "        hop = len(widths) - layer + 1\n",
+        f"{PLAN_OF_RANKS} tests/integration/test_cooperative_counts.py",
+    ),
+    Fault(
+        "plan: the largest rank is the mean one",
+        COOPERATIVE,
+        "float(edges.max() / max(1.0, edges.mean())),",
+        "float(edges.mean() / max(1.0, edges.mean())),",
+        PLAN_OF_RANKS,
+    ),
+    Fault(
+        "plan: link speeds of ranks are read as bytes",
+        COOPERATIVE,
+        "link = None if args.link is None else 1e9 * args.link",
+        "link = args.link",
+        PLAN_OF_RANKS,
+    ),
+    Fault(
+        "plan: what ranks load alone is per rank, what they share of all",
+        OF_RANKS,
+        "saved = alone.row_bytes - step.common_bytes",
+        "saved = alone.row_bytes / each - step.common_bytes",
+        PLAN_OF_RANKS,
+    ),
+    Fault(
+        "small letters are no units of numbers",
+        UNITS,
+        "factor = COUNTS.get(text[-1:].upper(), 1)",
+        "factor = COUNTS.get(text[-1:], 1)",
+        "tests/unit/core/test_units.py",
+    ),
+    Fault(
+        "numbers that are just below a unit have the next one",
+        UNITS,
+        "        if num_bytes >= factor:\n",
+        "        if num_bytes >= factor / 2:\n",
+        "tests/unit/core/test_units.py",
+    ),
+]
