@@ -30,7 +30,7 @@ from ..sampling.fanouts import as_num_neighbors, fanouts_of
 from ..sampling.sampler import NeighborSampler, keyed
 from ..sampling.time_bounds import NO_BOUNDS, bounds_of
 from .audit_checks import Law, checks_of
-from .command import parser_of
+from .command import integers, parser_of
 
 
 @dataclass
@@ -198,7 +198,9 @@ def main(argv: list[str] | None = None) -> None:
     """Audit batches over a saved graph, and exit with 1 where there is a finding."""
     parser = parser_of("audit", __doc__)
     parser.add_argument("path", help="of the saved graph")
-    parser.add_argument("--fanout", default="15,10", help="such as 15,10; -1 for all (default)")
+    parser.add_argument(
+        "--fanout", type=integers, default="15,10", help="such as 15,10 (default); -1 for all"
+    )
     parser.add_argument("--batches", type=count_of, default=100)
     parser.add_argument("--batch-size", type=count_of, default=512)
     parser.add_argument("--seed-type", help="node type of the seeds, of a graph with types")
@@ -213,9 +215,8 @@ def main(argv: list[str] | None = None) -> None:
         data = open_graph(args.path)
         if args.seed_type is None and isinstance(data, HeteroData):
             parser.error(f"--seed-type is needed, one of {data.node_types}")
-        fanouts = [int(part) for part in args.fanout.split(",")]
         sampler = NeighborSampler(
-            data, fanouts, time_attr=args.time_attr, time_window=args.time_window,
+            data, args.fanout, time_attr=args.time_attr, time_window=args.time_window,
             weight_attr=args.weight_attr, temporal_strategy=args.strategy, seed=args.seed,
         )  # fmt: skip
         num_nodes = keyed(sampler).num_nodes_of(args.seed_type)

@@ -41,3 +41,12 @@ def parser_of(name: str, description: str | None) -> argparse.ArgumentParser:
         description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+
+
+def integers(text: str) -> list[int]:
+    """Return the numbers of an argument such as "15,10,5"; a type of argparse.
+
+    Raises:
+        ValueError: something between the commas is none.
+    """
+    return [int(part) for part in text.split(",")]

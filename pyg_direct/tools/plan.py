@@ -32,7 +32,7 @@ from torch_geometric.utils import coalesce
 from ..core.units import blocks_of_row, size_text
 from ..ops.host.hottest import LINE_BYTES, PRESAMPLED_BATCHES
 from ..sampling.sampler import NeighborSampler, keyed
-from .command import parser_of
+from .command import integers, parser_of
 from .plan_batches import Batches, node_counts, sample
 from .plan_cache import CachedRows, cache_curve, cached_rows, policies_text
 from .plan_cooperative import add_arguments, check_arguments, steps_text
@@ -314,7 +314,7 @@ def _asked(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--nodes", type=int, help="of a random graph")
     parser.add_argument("--edges", type=int, help="of a random graph")
     parser.add_argument("--skew", type=float, default=3.0, help="3: degrees with exponent 2.5")
-    parser.add_argument("--fanout", default="15,10,5", help="of each hop")
+    parser.add_argument("--fanout", type=integers, default="15,10,5", help="of each hop")
     parser.add_argument("--batch-size", type=int, default=1024)
     parser.add_argument("--sampling", choices=("uniform", "labor"), default="uniform")
     parser.add_argument("--features", type=int, default=100, help="columns")
@@ -331,7 +331,8 @@ def _asked(argv: list[str] | None) -> argparse.Namespace:
     args = parser.parse_args(argv)
     if args.plot is not None and args.plot.suffix not in PICTURES:
         parser.error(f"--plot must end in one of {', '.join(PICTURES)}, got {args.plot}")
-    args.fanout = [int(part) for part in args.fanout.split(",")]
+    if args.batch_size < 1:
+        parser.error(f"--batch-size must be at least 1, got {args.batch_size}")
     check_arguments(parser, args)
     return args
 

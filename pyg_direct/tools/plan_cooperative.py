@@ -25,6 +25,7 @@ from ..ranks.owners import Ints, check_parts, ranks_of
 from ..ranks.rows import Ownership, RowFetcher, RowLayout, RowTraffic
 from ..ranks.threads import on_threads
 from ..sampling.sampler import NeighborSampler, keyed
+from .command import integers
 from .plan_batches import node_counts
 from .plan_ranks import (
     RanksAsked,
@@ -223,7 +224,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--owners", nargs="+", default=[HASH],
         help=f"of nodes: {HASH}, {LDG} (parts by greedy passes), or a file with the part of each",
     )  # fmt: skip
-    ranks.add_argument("--widths", default="128", help="columns that layers write: one or each")
+    ranks.add_argument(
+        "--widths", type=integers, default="128", help="columns that layers write: one or each"
+    )
     ranks.add_argument("--tflops", type=float, default=10.0, help="of a rank, for its layers")
     ranks.add_argument("--link", type=float, metavar="GB/S", help="at which a rank sends to others")
 
@@ -239,9 +242,7 @@ def check_arguments(parser: argparse.ArgumentParser, args: argparse.Namespace) -
         if value is not None and not value > 0:
             parser.error(f"--{name} must be above 0, got {value}")
     given, hops = args.widths, len(args.fanout)
-    args.widths = [int(part) for part in given.split(",")]
-    if len(args.widths) == 1:
-        args.widths *= hops
+    args.widths = given * hops if len(given) == 1 else given
     if len(args.widths) != hops or min(args.widths) < 1:
         parser.error(f"--widths must be one number above 0, or {hops} for as many hops: {given}")
 

@@ -333,4 +333,11 @@ FAULTS: list[Fault] = [
         "        if True:\n",
         FORMATS,
     ),
+    Fault(
+        "more nodes are in the test mask of a generated graph",
+        "pyg_direct/files/generate.py",
+        "ends = np.cumsum([graph.train_share, graph.train_share / 2, graph.train_share])",
+        "ends = np.cumsum([graph.train_share, graph.train_share / 2, 2 * graph.train_share])",
+        "tests/unit/files/test_generate.py",
+    ),
 ]

@@ -8,6 +8,7 @@ AUDIT = "pyg_direct/tools/audit.py"
 CHECKS = "pyg_direct/tools/audit_checks.py"
 CONVERT = "pyg_direct/tools/convert.py"
 GENERATE = "pyg_direct/tools/generate.py"
+INFO = "pyg_direct/tools/info.py"
 PLAN = "pyg_direct/tools/plan.py"
 COOPERATIVE = "pyg_direct/tools/plan_cooperative.py"
 OF_RANKS = "pyg_direct/tools/plan_ranks.py"
@@ -16,6 +17,7 @@ UNITS = "pyg_direct/core/units.py"
 AUDITED = "tests/unit/tools/test_audit.py"
 CONVERTED = "tests/unit/files/convert/test_formats.py tests/unit/files/convert/test_wrong_inputs.py"
 GENERATED = "tests/unit/files/test_generate.py"
+OF_INFO = "tests/unit/tools/test_info.py"
 PLANNED = "tests/unit/tools/test_plan.py"
 PLAN_OF_RANKS = "tests/unit/tools/test_plan_ranks.py"
 
@@ -224,5 +226,47 @@ FAULTS: list[Fault] = [
         "        if num_bytes >= factor:\n",
         "        if num_bytes >= factor / 2:\n",
         "tests/unit/core/test_units.py",
+    ),
+    Fault(
+        "plan: a wrong list of numbers ends in a traceback",
+        "pyg_direct/tools/plan.py",
+        'parser.add_argument("--fanout", type=integers, default="15,10,5", help="of each hop")',
+        'parser.add_argument("--fanout", type=eval, default="15,10,5", help="of each hop")',
+        PLANNED,
+    ),
+    Fault(
+        "info: a driver of the oldest branch that serves is called too old",
+        INFO,
+        "oldest is not None and _major(driver) < oldest:",
+        "oldest is not None and _major(driver) <= oldest:",
+        OF_INFO,
+    ),
+    Fault(
+        "info: a machine without a limit of page-locked memory is told of one",
+        INFO,
+        "    if UNLIMITED != limit < available:\n",
+        "    if limit < available:\n",
+        OF_INFO,
+    ),
+    Fault(
+        "info: a process that has some of the GPU's cores is told that it has none",
+        INFO,
+        "if gpu.cores and not gpu.cores & facts.cores:",
+        "if gpu.cores and not gpu.cores <= facts.cores:",
+        OF_INFO,
+    ),
+    Fault(
+        "info: --no-bandwidth measures",
+        INFO,
+        "print(report(bandwidth=not args.no_bandwidth))",
+        "print(report())",
+        OF_INFO,
+    ),
+    Fault(
+        "info: what a loader refuses is told twice",
+        INFO,
+        "    if facts.refusal is not None and not explained:\n",
+        "    if facts.refusal is not None:\n",
+        OF_INFO,
     ),
 ]

@@ -167,8 +167,22 @@ def test_types(tmp_path: Path) -> None:
     graph = parted_graph(parted)
     assert graph is not None
     part = torch.from_numpy(graph.part[graph.node_types.index("author")])
-    first = next(iter(pyg_direct.NeighborLoader(parted, [1], "author", 4, order="parts", seed=0)))
+    ours = pyg_direct.NeighborLoader(parted, [1], "author", batch_size=4, order="parts", seed=0)
+    first = next(iter(ours))
     assert len(set(part[first["author"].n_id[:4]].tolist())) == 1
+
+
+def test_parts_and_types_with_nothing_in_them(tmp_path: Path) -> None:
+    data = hetero()
+    data["venue"].x, data["venue"].y = torch.empty(0, 2), torch.empty(0)
+    data["venue", "holds", "paper"].edge_index = torch.empty(2, 0, dtype=torch.int64)
+    data["venue", "holds", "paper"].edge_attr = torch.empty(0, 3)
+    last = {kind: torch.full((data[kind].num_nodes,), 2) for kind in data.node_types}
+    parted = opened(data, tmp_path, 3, last)
+    ours = pyg_direct.NeighborLoader(parted, [3, 2], "paper", batch_size=16, seed=3)
+    whole = pyg_direct.NeighborLoader(data, [3, 2], "paper", batch_size=16, seed=3)
+    for one, other in zip(ours, whole, strict=True):
+        assert_same_batch(one, other)
 
 
 def test_a_saved_graph_is_partitioned_as_it_is_in_memory(tmp_path: Path) -> None:

@@ -191,6 +191,20 @@ def test_a_picture_without_matplotlib(monkeypatch) -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
+    [
+        (["--fanout", "5,x"], "argument --fanout: invalid integers value: '5,x'"),
+        (["--widths", "1,,2"], "argument --widths: invalid integers value: '1,,2'"),
+        (["--batch-size", "0"], "--batch-size must be at least 1, got 0"),
+    ],
+)
+def test_wrong_numbers(arguments, message, capsys) -> None:
+    with pytest.raises(SystemExit, match=r"^2$"):
+        plan.main([*SMALL.split(" "), *arguments])
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
     [([], "Give --graph"), (["--nodes", "10", "--edges", "999999999"], "200,000,000 edges")],
 )
 def test_bad_arguments(arguments, message) -> None:
