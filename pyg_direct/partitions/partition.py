@@ -114,7 +114,11 @@ def partition(
         "attributes": tables.described(),
     }
     journal = PartitionJournal(target.parent / f".{target.name}.unfinished", asked, parts)
-    report = _write(data, graph, tables, journal, parts, method)
+    try:
+        report = _write(data, graph, tables, journal, parts, method)
+    except (ValueError, TypeError, ImportError):
+        journal.discard_if_empty()  # nothing was asked for that can be gone on with
+        raise
     journal.close()
     publish(journal.folder, target, overwrite=False)
     return report

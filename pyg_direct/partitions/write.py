@@ -91,6 +91,11 @@ class PartitionJournal:
         new.write_text(json.dumps({"asked": self._asked, "done": self._done}))
         os.replace(new, self.folder / DONE)
 
+    def discard_if_empty(self) -> None:
+        """Remove the directory, unless a step of it is done."""
+        if not self._done:
+            shutil.rmtree(self.folder)
+
     def close(self) -> None:
         """End: everything is written."""
         (self.folder / DONE).unlink()

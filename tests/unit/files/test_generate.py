@@ -33,6 +33,9 @@ def test_sizes_and_dtypes(tmp_path: Path) -> None:
     assert data.y.bincount().tolist() == pytest.approx([3000 / 16] * 16, abs=1)
     assert not (data.train_mask & data.val_mask).any()
     assert not ((data.train_mask | data.val_mask) & data.test_mask).any()
+    masks = made(tmp_path, train_share=0.3, num_edges=0)
+    counts = [int(masks[f"{name}_mask"].sum()) for name in ("train", "val", "test")]
+    assert counts == pytest.approx([900, 450, 900], abs=90)
     assert data.generated["num_nodes"] == 3000
     assert data.validate()
 
