@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 
 UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
@@ -62,6 +62,6 @@ def count_of(text: str) -> int:
         number = Decimal(text[:-1] if factor > 1 else text) * factor
         if 0 <= number < COUNTS_END and number == int(number):
             return int(number)
-    except InvalidOperation:  # no number at all
+    except ArithmeticError:  # no number at all
         pass
     raise ValueError(f"{text!r} is not a whole number, as 1000, 24K, 111M or 1.6B are.")
