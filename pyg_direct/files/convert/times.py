@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 
 from ...graph.attributes import check_times
-from ..arrays import ArrayWriter
+from ..arrays import ArrayWriter, map_array
 from ..directory import FileNames
 from ..header import ArrayFile
 from .journal import Journal
@@ -75,10 +75,10 @@ class NodeTimes:
             ValueError: another number of times than of nodes.
             OSError: it cannot be read or written.
         """
-        path, total = workplace.graph / self._times.file, sum(self._counts)
+        path = workplace.graph / self._times.file
         known = journal.get(self._times.file)
         if known is not None:
-            return ArrayFile(path.name, "int64", (total,), known)
+            return self._entry(known)
         path.unlink(missing_ok=True)
         with ArrayWriter(path, "int64") as writer:
             for rows, count in zip(self._rows, self._counts, strict=True):
@@ -102,12 +102,9 @@ class NodeTimes:
         """Return the times of a node type, mapped to the file; None if it has none."""
         if self._rows[number] is None:
             return None
-        if self._counts[number] == 0:
-            return np.empty(0, np.int64)
-        return np.memmap(
-            workplace.graph / self._times.file,
-            np.int64,
-            "r",
-            8 * sum(self._counts[:number]),
-            (self._counts[number],),
-        )
+        first = sum(self._counts[:number])
+        times = map_array(workplace.graph, self._entry(0)).numpy()
+        return times[first : first + self._counts[number]]
+
+    def _entry(self, crc32: int) -> ArrayFile:
+        return ArrayFile(self._times.file, "int64", (sum(self._counts),), crc32)

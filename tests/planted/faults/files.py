@@ -306,8 +306,8 @@ FAULTS = [
     Fault(
         "times of a type without any are those of the next",
         TIMES,
-        "            8 * sum(self._counts[:number]),\n",
-        "            8 * sum(self._counts[1:number]),\n",
+        "        first = sum(self._counts[:number])\n",
+        "        first = sum(self._counts[1:number])\n",
         ATTRIBUTED,
     ),
     Fault(

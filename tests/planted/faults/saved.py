@@ -28,7 +28,7 @@ DAMAGED = "tests/unit/files/test_damaged_graphs.py"
 CHANGES = "tests/unit/files/convert/test_changes.py"
 FORMATS = "tests/unit/files/convert/test_formats.py"
 INTERRUPTED = "tests/unit/files/convert/test_interrupted.py"
-ATTRIBUTED = "tests/unit/files/convert/test_times_and_weights.py"
+RANGES = "tests/unit/files/convert/test_ranges.py"
 WRONG = "tests/unit/files/convert/test_wrong_inputs.py"
 
 FAULTS: list[Fault] = [
@@ -289,14 +289,14 @@ FAULTS: list[Fault] = [
         TABLE,
         "if (held + count > most or too_wide) and first > cuts[-1]:",
         "if too_wide and first > cuts[-1]:",
-        ATTRIBUTED,
+        RANGES,
     ),
     Fault(
         "edges are sorted one node at a time behind the first range",
         TABLE,
         "                cuts.append(first)\n                held = 0\n",
         "                cuts.append(first)\n",
-        ATTRIBUTED,
+        RANGES,
     ),
     Fault(
         "a quote in the name of the directory ends a conversion",
@@ -304,13 +304,6 @@ FAULTS: list[Fault] = [
         '    return str(path).replace("\'", "\'\'")\n',
         "    return str(path)\n",
         FORMATS,
-    ),
-    Fault(
-        "a type without nodes ends a conversion with times",
-        TIMES,
-        "        if self._counts[number] == 0:\n            return np.empty(0, np.int64)\n",
-        "",
-        ATTRIBUTED,
     ),
     Fault(
         "a conversion that is nearly finished asks for the room of a new one",
