@@ -51,8 +51,7 @@ __device__ inline Stream stream_of(const Batch &batch, const Hop &hop, const Ite
 
 // The position of the neighbour that a draw from [0, degree) takes.
 __device__ inline i64 place_of(const Batch &batch, const Item &item, i64 pick) {
-  const i64 rank = item.start + pick;
-  return item.excluded.size() == 0 ? rank : position_of(batch, rank, item.excluded);
+  return position_of(batch, item.start + pick, item.excluded);
 }
 
 // Writes edge number `edge` of the hop: the neighbour at position `at`.

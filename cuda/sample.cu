@@ -115,7 +115,6 @@ KERNEL(4) sample_all(Descriptor<Batch> batch, i32 hop) {
   const Hop at = hop_of(*batch, hop);
   const Out<i64> item_ptr = batch->items.item_ptr;
   const i64 relations = batch->graph.num_relations, items = at.item_base[relations];
-  if (items == 0) return;
   const i64 count = item_ptr[items], tiles = ceil_div(count, kTile);
   for (i64 tile = thread_number() / kWarp; tile < tiles; tile += thread_count() / kWarp) {
     const i64 last = minimum(count, (tile + 1) * kTile);

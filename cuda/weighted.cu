@@ -136,7 +136,7 @@ __device__ inline i64 pick_from_gaps(const Weights &item, Out<P> position, i64 f
     const f64 mass = item.before(stop) - before;
     if (target < mass) {
       const i64 chosen = first_above(item.cumulative, gap, stop, before + target);
-      return chosen < stop && item.weight[chosen] > 0.0 ? chosen : -1;
+      return chosen < stop ? chosen : -1;
     }
     if (stop == item.end) return -1;
     target -= mass;
@@ -202,7 +202,6 @@ KERNEL(2) weighted_replace(
     const i64 r = range_of(at.item_base, 0, relations, number);
     if (!batch->graph.weighted[r] || at.fanout[r] < 0) continue;
     const Item item = item_at(*batch, at, number, r);
-    if (item.size == 0) continue;  // no weight, and no `item_low` to go by
     const Stream stream = stream_of(*batch, at, item);
     const Weights weights = weights_of(*batch, item, number);
     const bool cut = item.excluded.size() > 0;
@@ -282,7 +281,6 @@ KERNEL(2) weighted_distinct(Descriptor<Batch> batch, i32 hop) {
     const i64 r = range_of(at.item_base, 0, relations, number);
     if (!batch->graph.weighted[r] || at.fanout[r] < 0) continue;
     const Item item = item_at(*batch, at, number, r);
-    if (item.size == 0) continue;
     const bool whole = item.size == item.degree;
     if (!whole) {
       pick_distinct(weights_of(*batch, item, number), at.position, item.first, item.size,

@@ -119,7 +119,7 @@ def pick_from_gaps(
             mass = (cumulative[stop - 1] if stop > start else low) - before
             if target < mass:
                 chosen = first_above(cumulative, gap, stop, before + target)
-                if chosen == stop or weight[chosen] <= 0.0:
+                if chosen == stop:
                     break  # rounding went past the gap
                 return chosen
             target -= mass

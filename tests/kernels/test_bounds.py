@@ -38,6 +38,14 @@ def test_lists_that_end_before_they_begin(indptr: np.ndarray) -> None:
     assert bounds.first_decrease(indptr, 0, max(0, len(indptr) - 1)) == expected
 
 
+@pytest.mark.parametrize("wrong", [np.inf, np.nan, -1.0])
+def test_weights_that_cannot_be_drawn_from(wrong: float) -> None:
+    weight, indptr = np.array([1.0, 2.0, wrong]), np.array([0, 2, 3])
+    cumulative = np.array([1.0, 3.0, wrong])
+    assert bounds.first_bad_weights(indptr, weight, cumulative, 0, 1) == -1
+    assert bounds.first_bad_weights(indptr, weight, cumulative, 0, 2) == 1
+
+
 def first_bad_alias(keep: list[float], other: list[int]) -> int:
     """Check a table of two edges with the weights 1 and 0."""
     table = np.zeros(2, np.int64)

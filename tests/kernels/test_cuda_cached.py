@@ -169,6 +169,26 @@ def test_too_little_memory_gives_one_warning_and_a_smaller_cache(
     assert (hits(traffic) > 0) == (fails < 100)
 
 
+def test_nothing_stays_of_a_cache_that_does_not_fit(
+    backend: CudaBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Memory is there for the rows of the first table, and then there is none."""
+    tables = [pin(backend, torch.randn(4000, 32)) for _ in range(2)]
+    calls, empty = [0], row_cache.device_memory.empty
+
+    def failing(*arguments: Any) -> Tensor:
+        calls[0] += 1
+        if calls[0] > 1:
+            raise torch.cuda.OutOfMemoryError
+        return empty(*arguments)
+
+    monkeypatch.setattr(row_cache.device_memory, "empty", failing)
+    candidates = [Candidate("x", table, torch.arange(4000.0)) for table in tables]
+    with pytest.warns(RuntimeWarning, match="does not fit into the memory"):
+        backend._caches.fill(candidates, 1 << 20, backend.gather_bytes)
+    assert backend._caches.of(tables[0], backend.gather_bytes) is None
+
+
 def test_no_room_is_no_cache(backend: CudaBackend) -> None:
     table = pin(backend, torch.randn(50, 40))
     candidates = [Candidate("x", table, torch.ones(50).double())]

@@ -10,6 +10,7 @@ from conformance import (
     FANOUTS,
     PALETTES,
     Case,
+    assert_same,
     attributed_cases,
     cases,
     check_case,
@@ -23,6 +24,8 @@ from conformance import (
 from emulator import ORDERS, emulated
 from hypothesis import given
 from hypothesis import strategies as st
+
+from pyg_direct.ops.cpu.backend import CpuBackend
 
 
 @given(
@@ -78,3 +81,18 @@ def test_batches_with_and_without_excluded_edges_share_a_workspace() -> None:
             for hop in range(2):
                 work.hop(hop)
             assert work.finish().edge[0].tolist() == run(backend, variant)[0].edge[0].tolist()
+
+
+def test_excluded_edges_that_outgrow_the_state_of_a_batch() -> None:
+    """The state moves to longer memory while all sizes that launches depend on stay."""
+    case = homogeneous([4, 3])
+    rng = np.random.default_rng(5)
+    variants = [with_excluded_edges(rng, case, share) for share in (0.0, 1.0)]
+    with emulated() as backend:
+        work = backend.workspace(backend.memory.place_graph(case.csc), variants[0].plan)
+        before = len(work._state._all)
+        for variant in (*variants, *variants):
+            sampled = work.sample(variant.seeds, variant.key, variant.rules)
+            assert sampled is not None
+            assert_same(sampled, run(CpuBackend(), variant)[0])
+        assert len(work._state._all) > before > 0

@@ -175,4 +175,5 @@ def test_blocks_that_read_host_memory(
         index = torch.zeros(5000, dtype=torch.int64).to(backend.device)
         out = torch.zeros(5000 * 400, dtype=torch.uint8).to(backend.device)
         backend.gather_bytes(table.view(-1).view(torch.uint8), index, out, 5000)
+        assert backend.__reduce__() == (CudaBackend, (backend.device, None, given))
     assert launched == [blocks]

@@ -207,6 +207,67 @@ def test_hash_table_without_disjoint(
     check_case(backend, homogeneous([5, -1, 2], induced=induced), batches=3)
 
 
+def first_slot(node: int, slots: int) -> int:
+    """Return the slot where `enter_hashed` begins to look for a node, without subgraphs."""
+    mixed = node * 0x9E3779B97F4A7C15 % (1 << 64)
+    return (mixed ^ mixed >> 32) % slots
+
+
+@pytest.mark.parametrize("induced", [False, True])
+def test_a_hash_table_goes_on_at_its_begin(
+    backend: CudaBackend, monkeypatch: pytest.MonkeyPatch, induced: bool
+) -> None:
+    """Three nodes belong into the last of its 16 slots."""
+    monkeypatch.setattr(cuda_table, "DENSE_LIMIT_BYTES", 0)
+    nodes = [v for v in range(200) if first_slot(v, 16) == 15][:3]
+    indptr, indices = np.zeros(201, np.int64), np.array(nodes[1:] + nodes[:1], np.int32)
+    for v in nodes:
+        indptr[v + 1 :] += 1
+    zero = np.zeros(1, np.int64)
+    csc = Csc(indptr, indices, None, zero, zero, zero, np.array([0, 3]), np.array([200]))
+    case = Case(csc, uniform_plan(np.ones((2, 1), np.int64)), [torch.tensor(nodes[:1])],
+                BatchKey(1, 2), induced)  # fmt: skip
+    check_case(backend, case)
+    work = backend.workspace(backend.memory.place_graph(csc), case.plan)
+    sampled = work.sample(case.seeds, case.key)
+    assert sampled is not None
+    assert sorted(sampled.node[0].tolist()) == nodes
+    assert work._table.slots.tolist() == [16]
+
+
+def test_a_node_counts_once_in_each_of_many_subgraphs(backend: CudaBackend) -> None:
+    """Most of what a search in the hash table comes by is the same node of another subgraph."""
+    zero = np.zeros(1, np.int64)
+    csc = Csc(
+        np.array([0, 2, 2]), np.array([0, 1], np.int32), None, zero, zero, zero, np.array([0, 2]),
+        np.array([2]),
+    )  # fmt: skip
+    plan = uniform_plan(np.array([[2]]), disjoint=True)
+    check_case(backend, Case(csc, plan, [torch.zeros(150, dtype=torch.int64)], BatchKey(1, 2)))
+
+
+@pytest.mark.parametrize("labor", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_ids_above_32_bits(backend: CudaBackend, labor: bool) -> None:
+    """Of nodes that are equal in their lower 32 bits, draws and tables tell one from another."""
+    zero, ids = np.zeros(1, np.int64), 7 + (np.arange(20) << 32)
+    csc = Csc(
+        np.array([0, 20]), ids, None, zero, zero + 1, zero, np.array([0, 20]),
+        np.array([1 << 37, 1]),
+    )  # fmt: skip
+    plan = replace_plan(uniform_plan(np.array([[6]]), disjoint=True), labor=labor)
+    seeds = [None, torch.zeros(5, dtype=torch.int64)]
+    check_case(backend, Case(csc, plan, seeds, BatchKey(1, 2)))
+
+
+def test_more_relations_than_threads() -> None:
+    """One block adds up over relations in several rounds: of 32 threads, or of 64."""
+    rng = np.random.default_rng(0)
+    csc = make_csc(rng, [5, 4], [(r % 2, r // 2 % 2, 6) for r in range(70)])
+    plan = uniform_plan(np.tile([[2], [1]], 70))
+    with emulated(block_threads=32) as backend:
+        check_case(backend, Case(csc, plan, make_seeds(rng, csc, [2, 2]), BatchKey(1, 2)))
+
+
 @pytest.mark.parametrize("plan", PLANS)
 def test_hops_above_the_edge_limit_are_counted_first(
     backend: CudaBackend, monkeypatch: pytest.MonkeyPatch, plan: dict[str, object]

@@ -200,6 +200,21 @@ def test_a_descriptor_that_was_not_uploaded() -> None:
         caught(lambda: work.hop(0), "row of the descriptor in device memory is")
 
 
+def test_a_thread_without_end() -> None:
+    plant = ("    at.advance(stride_rows, stride_numbers, pieces);\n", "")
+    caught(lambda: gather(plant), "a thread does not come to an end")
+
+
+def test_a_launch_that_was_prepared_for_memory_that_is_left() -> None:
+    with emulated() as backend:
+        case = homogeneous([3])
+        work = backend.workspace(backend.memory.place_graph(case.csc), case.plan)
+        work.begin(case.seeds, case.key)
+        steps = work._list_seeds(0, 0)
+        work._state._move(len(work._state._all) + 1)
+        caught(lambda: work._launch(steps), "list_seeds was prepared for a descriptor that has")
+
+
 def check_small_fanouts(plant: Plant) -> None:
     with emulated(planted=[plant]) as backend:
         for fanout in (5, 8, 30):

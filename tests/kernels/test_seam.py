@@ -36,12 +36,15 @@ from emulator import EmulatorError, emulated
 from hypothesis import given
 from hypothesis import strategies as st
 from sources import Elsewhere, Exchange, OneByOne, RandomCounts
+from torch import Tensor
 
 from pyg_direct.core.types import BatchKey, Frontier, Picks, SampledGraph
 from pyg_direct.ops.backend import Backend, Workspace
 from pyg_direct.ops.cpu import drawing
 from pyg_direct.ops.cpu.backend import CpuBackend
 from pyg_direct.ops.cuda import bounds
+from pyg_direct.ops.cuda import drawing as cuda_drawing
+from pyg_direct.ops.cuda.arrays import Grids
 from pyg_direct.sampling.hops import BatchInput, HopSource, sample_window
 
 
@@ -146,6 +149,22 @@ def test_hops_that_are_counted_first(
     check_steps(backend, homogeneous([5, 4, 3], plan=plan))
 
 
+@pytest.mark.parametrize("kind", ["emulated"])
+@pytest.mark.parametrize("name", ["uniform", "induced", "weighted", "labor"])
+def test_one_block_that_goes_round(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Loops of kernels over nodes, edges and lists take several rounds of 64 threads."""
+    monkeypatch.setattr(cuda_drawing, "Grids", lambda threads, *_: Grids(threads, 1))
+    fanout = 40 if name in ("uniform", "induced") else 3
+    case = homogeneous([fanout, -1], num_nodes=100, num_edges=800, seeds=70,
+                       induced=name == "induced", plan={"labor": name == "labor"})  # fmt: skip
+    if name == "weighted":
+        csc = with_weights(np.random.default_rng(1), case.csc, PALETTES[0])
+        case = replace(case, csc=csc)
+    check_steps(backend, case, batches=1)
+
+
 @both
 def test_a_window_of_several_batches(backend: Backend) -> None:
     """One source does a hop of all batches; one of them has a seed that is not a node."""
@@ -236,18 +255,28 @@ def test_nodes_that_draw_nothing(backend: Backend, name: str) -> None:
 
 @both
 def test_what_is_drawn_for_others_changes_nothing(backend: Backend) -> None:
-    """A batch goes on as if its workspace had not drawn for another one in between."""
+    """A batch goes on as if its workspace had not drawn for another one in between.
+
+    And what was drawn, and for which nodes, stays what it was.
+    """
     case = homogeneous([4, 3], plan={"disjoint": True})
     work, other = workspaces(backend, case, 2)
     assert other.begin([torch.arange(9)], BatchKey(9, 9))
     assert work.begin(case.seeds, case.key)
+    taken: list[tuple[Tensor, list[int]]] = []
     for hop in range(2):
         other.hop(hop)
-        first = work.draw(hop, other.frontier(hop), BatchKey(9, 9))
+        items = other.frontier(hop)
+        first = work.draw(hop, items, BatchKey(9, 9))
+        taken += [(part, part.tolist()) for part in (*first[:3], items.node[0], items.local[0])]
+        work.draw(hop, items, BatchKey(8, 8))
         work.hop(hop)
         again = work.draw(hop, other.frontier(hop), BatchKey(9, 9))
         assert [a.tolist() for a in first[:3]] == [a.tolist() for a in again[:3]]
     assert_same(work.finish(), run(CpuBackend(), case)[0])
+    assert other.begin([torch.arange(9, 18)], BatchKey(9, 9))
+    other.hop(0)
+    assert all(part.tolist() == values for part, values in taken)
 
 
 @both

@@ -22,6 +22,7 @@ from torch_geometric.utils import coalesce
 import pyg_direct
 from pyg_direct import LinkNeighborLoader, NeighborLoader, NeighborSampler
 from pyg_direct.core.types import BatchKey, DependentKey, Variates
+from pyg_direct.kernels import labor
 from pyg_direct.kernels.philox import philox4x32_of_ints
 from pyg_direct.ops.cuda.backend import CudaBackend
 from pyg_direct.ops.host import keys as rng
@@ -102,6 +103,18 @@ def test_edges_are_those_of_smallest_variates(
         wanted += new
     assert got == wanted
     assert node.tolist() == known
+
+
+@pytest.mark.parametrize("count", [4, labor.ALL_PAIRS, labor.ALL_PAIRS + 1])
+def test_the_smallest_variates_by_hand(count: int) -> None:
+    """Of equal ones the first, whichever way candidates are ordered."""
+    variates = np.full(count, 6, np.uint64)
+    variates[1:3] = 2, 5
+    places, order = 10 + np.arange(count), np.empty(labor.ALL_PAIRS, np.int64)
+    for size, expected in ((2, [11, 12]), (4, [11, 12, 10, 13])):
+        position = np.empty(size, np.int64)
+        labor.take_smallest(position, 0, size, variates, places, count, order)
+        assert position.tolist() == expected
 
 
 @pytest.fixture(params=ORDERS)

@@ -94,7 +94,6 @@ class CudaDrawing:
             ends = zip(self._lists.start.tolist(), parts or [], strict=False)
             for first, part in ends:
                 device_memory.copy(self._arrays[name][first : first + len(part)], part)
-        self._next_window()
         self._state.begin_hop(hop, sizes, key, rules, items.seed_of)
         self._run(self._count_items, hop)
         self._run(self._scan_items, hop)

@@ -23,6 +23,7 @@ from . import (
     rest,
     sampling,
     saved,
+    second_rounds,
     tools,
 )
 
@@ -47,4 +48,5 @@ FAULTS: list[Fault] = [
     *saved.FAULTS,
     *ranks.FAULTS,
     *tools.FAULTS,
+    *second_rounds.FAULTS,
 ]

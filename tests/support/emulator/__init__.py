@@ -38,7 +38,7 @@ from pyg_direct.ops.cuda.source import Declaration
 from pyg_direct.ops.streams import NoStreams
 
 from . import torch_device
-from .arguments import constant, packed
+from .arguments import constant, packed, places_of
 from .library import library_of
 from .memory import EmulatorError, Memory
 from .runtime import FakeRuntime
@@ -135,7 +135,13 @@ class EmulatedDevice:
         kernel = _Kernel(library, number, declaration, constant(declaration))
 
         def prepare(block: int, arguments: Sequence[Any]) -> Launch:
+            places = places_of(arguments)
+
             def launch(grid: Grid) -> None:
+                if places_of(arguments) != places:
+                    raise EmulatorError(
+                        f"{declaration.name} was prepared for a descriptor that has moved since."
+                    )
                 self.launches += 1
                 with _LOCK:
                     self._run(kernel, grid, block, arguments)

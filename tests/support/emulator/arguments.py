@@ -66,6 +66,11 @@ def packed(
     return found
 
 
+def places_of(arguments: Sequence[Any]) -> list[int]:
+    """Return the addresses of the descriptors, which a GPU is given when a launch is prepared."""
+    return [value.placed.data_ptr() for value in arguments if isinstance(value, Descriptor)]
+
+
 def _flat(declaration: Declaration, arguments: Sequence[Any]) -> Flat:
     """Return the arguments of a launch, with the fields of descriptors in their place.
 

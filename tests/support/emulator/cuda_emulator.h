@@ -3,8 +3,9 @@
 //
 // Reported as failures: reads and writes out of range or misaligned, reads of memory that nothing
 // has written, two threads that touch the same element without a barrier, a collective or an atomic
-// in between, and barriers or collectives that not all threads reach. Memory is sequentially
-// consistent: that a GPU may show writes to another block in another order is not emulated.
+// in between, barriers or collectives that not all threads reach, and threads that do not come to an
+// end. Memory is sequentially consistent: that a GPU may show writes to another block in another order
+// is not emulated.
 #pragma once
 #define CUDA_EMULATOR
 
@@ -69,6 +70,7 @@ inline void check_range(const Array &array, long long offset, u64 size, const ch
   if (address(array, offset) % size != 0) {
     fail(std::string("misaligned ") + what + at(array, offset, size));
   }
+  if (++self().accesses > kMostAccesses) fail("a thread does not come to an end");
 }
 
 inline void check_race(Array &array, long long offset, u64 size, bool writes, bool atomic) {

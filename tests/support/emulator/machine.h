@@ -31,6 +31,7 @@ constexpr unsigned kLanes = 32;
 #endif
 constexpr unsigned kMaxArguments = 80;
 constexpr unsigned kResidentBlocks = 4;  // that run at the same time where blocks are interleaved
+constexpr u64 kMostAccesses = 1 << 24;   // of a thread, which no test needs: it does not come to an end
 
 constexpr const char *kDeadlock =
     "deadlock: every thread waits, or a barrier or collective is not reached by all";
@@ -64,6 +65,7 @@ struct Thread {
   u64 warp_epoch = 0;  // of the last warp collective it took part in
   Collective collective;
   Access access;             // while it is at one
+  u64 accesses = 0;          // to memory, so far
   u32 reads[kMaxArguments];  // reads of each recorded array so far
 };
 
@@ -247,6 +249,7 @@ inline void begin_block(unsigned slot, unsigned number) {
   block.alive = static_cast<unsigned>(block.threads.size());
   for (Thread &thread : block.threads) {
     thread.state = State::ready;
+    thread.accesses = 0;
     std::memset(thread.reads, 0, sizeof thread.reads);
     thread.fibre.begin(thread_main);
   }

@@ -10,6 +10,7 @@ from torch_geometric.utils import to_dense_batch, to_undirected
 
 import pyg_direct
 from pyg_direct.kernels.push import FREE, push_contexts
+from pyg_direct.kernels.relabel import HASH_MULTIPLIER
 
 EXACT = 1e-12  # a tolerance at which nothing but rounding is left
 
@@ -114,6 +115,23 @@ def test_the_example_of_the_kernel() -> None:
     )  # fmt: skip
     assert (number.tolist(), context.tolist()) == ([3], [[0, 1, 2]])
     assert score.tolist() == [[0.5, 0.125, 0.125]]
+    assert (keys == FREE).all()
+
+
+def test_a_hash_table_goes_on_at_its_begin_and_is_left_empty() -> None:
+    """A seed and its two neighbours belong into the last of 16 slots; behind it are free ones."""
+    last = [v for v in range(500) if v * int(HASH_MULTIPLIER) % 2**64 >> 60 == 15][:3]
+    indptr = np.zeros(501, int)
+    indptr[last[0] + 1 :] = 2
+    number, context, score = np.zeros(2, int), np.zeros((2, 3), int), np.zeros((2, 3))
+    keys = np.full(64, FREE)
+    push_contexts(
+        indptr, np.array(last[1:]), np.array(last[:2]), 0.5, 0.4, keys[:16], np.zeros(16, int), 60,
+        np.zeros(3, int), np.zeros(3, int), np.zeros((3, 4)), number, context, score,
+    )  # fmt: skip
+    assert number.tolist() == [3, 1]
+    assert context[0].tolist() == last
+    assert context[1, 0] == last[1]
     assert (keys == FREE).all()
 
 

@@ -122,9 +122,11 @@ def test_any_ids(tmp_path: Path, index: list[int], monkeypatch: pytest.MonkeyPat
 def test_every_gather_asks(dtype: torch.dtype | None, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
     monkeypatch.setattr(FilePages, "request", lambda self, table, index: asked.append(table))
+    monkeypatch.setattr(file_pages, "MIN_TABLE_BYTES", 80)
     table = torch.zeros(10, 4, dtype=torch.float16)
-    CpuBackend().gather([Table(table, dtype)], torch.tensor([1]))
-    assert asked[0].data_ptr() == table.data_ptr()
+    small = Table(torch.zeros(10, dtype=torch.int8))  # before and behind it
+    CpuBackend().gather([small, Table(table, dtype), small], torch.tensor([1]))
+    assert [found.data_ptr() for found in asked] == [table.data_ptr()]
 
 
 @pytest.mark.parametrize("dtype", [None, torch.float32])

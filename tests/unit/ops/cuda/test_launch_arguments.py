@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from descriptors import filled
 
-from pyg_direct.ops.cuda.launch import Kernel, Launch, type_name
+from pyg_direct.ops.cuda.launch import Kernel, Launch, Library, type_name
 from pyg_direct.ops.cuda.source import Declaration, declarations, read_source
 
 
@@ -108,3 +109,27 @@ def test_an_argument_that_is_missing() -> None:
 def test_ids_of_other_widths() -> None:
     with pytest.raises(TypeError, match=r"int32 and int64 ids, got torch\.int16"):
         type_name(torch.int16)
+
+
+class Compiler:
+    """Compiles nothing, and keeps what it was asked for."""
+
+    device, block_threads = torch.device("cpu"), 32
+
+    def __init__(self) -> None:
+        self.built: list[Mapping[str, str]] = []
+
+    def build(
+        self, file: str, text: str, types: Mapping[str, str], kernels: Sequence[Declaration]
+    ) -> Any:
+        self.built.append(types)
+        return dict.fromkeys(kernel.name for kernel in kernels)
+
+
+def test_each_combination_of_widths_is_compiled_once() -> None:
+    compiler = Compiler()
+    library = Library(compiler)  # type: ignore[arg-type]
+    for _ in range(2):
+        for ids, positions in (("i32", "i64"), ("i64", "i32")):
+            library.load("relabel.cu", I=ids, P=positions, kHashed="false")
+    assert [types["I"] for types in compiler.built] == ["i32", "i64"]

@@ -152,6 +152,12 @@ def test_the_budget(gpu: Gpu) -> None:
             assert loader.placement.budget_bytes == budget + spare
 
 
+def test_nothing_is_left_of_a_budget_that_is_used_up(gpu: Gpu) -> None:
+    memory = gpu.backend_for(torch.device("cpu")).memory
+    memory.open_budget(0)
+    assert memory.left_bytes() == 0
+
+
 def test_half_of_the_free_memory_by_default(gpu: Gpu) -> None:
     gpu.device.free = 2 * (81 * 4 + 5)
     loader = loader_of(gpu, graph())

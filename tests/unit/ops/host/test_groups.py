@@ -38,12 +38,26 @@ def test_edges_of_one_group_by_hand() -> None:
     assert groups.edges_within(*graph, 0, 1, *scratch(3), 0, *short) == (0, 0, 5)
 
 
+def bit(v: int) -> int:
+    """Return which of the 256 bits of a small group is a node's."""
+    return v * int(HASH_MULTIPLIER) % 2**64 >> 56
+
+
+def test_a_hash_table_goes_on_at_its_begin() -> None:
+    """All nodes of a complete group belong into the last of 16 slots; behind it are free ones."""
+    node = np.array([v for v in range(500) if bit(v) >> 4 == 15][:3])
+    indptr = np.zeros(501, np.int64)
+    for v in node:
+        indptr[v + 1 :] += 3
+    keys, *others = scratch(40)
+    keys[:] = groups.FREE
+    ends, row, position = np.empty(3, np.int64), np.empty(10, np.int32), np.empty(10, np.int64)
+    graph = np.array([0, 3]), node, indptr, np.tile(node, 3)
+    assert groups.edges_within(*graph, 0, 1, keys, *others, 0, ends, row, position) == (1, 9, 4)
+    assert row[:9].tolist() == [0, 1, 2] * 3
+
+
 def test_a_node_with_the_bit_of_a_member_is_none() -> None:
-    """Of the 256 bits of a small group."""
-
-    def bit(v: int) -> int:
-        return v * int(HASH_MULTIPLIER) % 2**64 >> 56
-
     other = next(v for v in range(8, 5000) if bit(v) == bit(5))
     indptr, indices = np.array([0, 0, 0, 0, 0, 0, 2, 2, 2]), np.array([2, other])
     graph = np.array([0, 3]), np.array([2, 5, 7]), indptr, indices
