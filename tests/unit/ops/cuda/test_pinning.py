@@ -307,6 +307,18 @@ def test_leases_that_end_while_another_begins(runtime: FakeRuntime) -> None:
     assert runtime.ranges == {}
 
 
+def test_a_lease_that_ended_while_the_lock_was_held(runtime: FakeRuntime) -> None:
+    """Its memory is unregistered before any of its pages is needed again."""
+    memory, registry = np.zeros(900_000, np.uint8), Registry(runtime)
+    left, right = torch.from_numpy(memory[:600_000]), torch.from_numpy(memory[400_000:])
+    lease = registry.lease(left, "left")
+    with registry._lock:
+        lease.close()
+    registry.lease(right, "right").close()
+    names = [name for name in runtime.names() if name != "synchronize"]
+    assert names == ["register", "unregister"] * 2
+
+
 def test_many_threads(runtime: FakeRuntime) -> None:
     tables, registry, errors = [table() for _ in range(3)], Registry(runtime), []
 
