@@ -33,7 +33,7 @@ from emulator import ORDERS, EmulatorError, emulated
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyg_direct.core.types import BatchKey, Csc, Rules
+from pyg_direct.core.types import EDGE_TIME, BatchKey, Csc, Rules, TimeTable
 from pyg_direct.graph.weights import with_weights as weigh
 from pyg_direct.ops.cpu.backend import CpuBackend
 from pyg_direct.ops.cuda.source import read_source
@@ -155,6 +155,23 @@ def test_the_last_bits_of_a_draw() -> None:
     mistake = ("high >> 5) << 26 | low >> 6", "high >> 5) << 26")
     with emulated(planted=[mistake]) as backend, pytest.raises(AssertionError):
         check_case(backend, case)
+
+
+@pytest.mark.parametrize("replace", [False, True])
+def test_a_part_of_a_list_with_next_to_no_weight(replace: bool) -> None:
+    """Half of the draws are rounded past its one weight, behind which stands a 0."""
+    zero = np.zeros(1, np.int64)
+    csc = Csc(
+        np.array([0, 3]), np.zeros(3, np.int32), None, zero, zero, zero, np.array([0, 3]),
+        np.ones(1, np.int64), times=TimeTable(np.array([1, 1, 5]), zero + EDGE_TIME),
+    )  # fmt: skip
+    csc = weigh(csc, np.array([5e-324, 0.0, 1.0]), np.ones(1, np.bool_))
+    seeds, plan = torch.zeros(9, dtype=torch.int64), uniform_plan(np.array([[2]]), disjoint=True)
+    case = Case(csc, plan._replace(replace=replace), [seeds], BatchKey(1, 2), seed_time=seeds + 2)
+    with emulated() as backend:
+        check_case(backend, case)
+        picks = run(backend, case)[0].edge[0].tolist()
+    assert picks == [0] * (18 if replace else 9)
 
 
 @pytest.mark.parametrize("by_edge", [False, True])

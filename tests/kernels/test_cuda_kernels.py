@@ -236,14 +236,32 @@ def test_a_hash_table_goes_on_at_its_begin(
 
 
 def test_a_node_counts_once_in_each_of_many_subgraphs(backend: CudaBackend) -> None:
-    """Most of what a search in the hash table comes by is the same node of another subgraph."""
+    """Every subgraph has the same 12 nodes, such that searches come by those of others.
+
+    Now and then: six times with the ids of this seed, of which two are seeds.
+    """
+    ids = np.random.default_rng(3).choice(3000, 12, replace=False).astype(np.int32)
+    degree = np.zeros(3000, np.int64)
+    degree[ids] = 12
     zero = np.zeros(1, np.int64)
     csc = Csc(
-        np.array([0, 2, 2]), np.array([0, 1], np.int32), None, zero, zero, zero, np.array([0, 2]),
-        np.array([2]),
+        np.concatenate([zero, np.cumsum(degree)]), np.tile(ids, 12), None, zero, zero, zero,
+        np.array([0, 144]), np.array([3000]),
     )  # fmt: skip
-    plan = uniform_plan(np.array([[2]]), disjoint=True)
-    check_case(backend, Case(csc, plan, [torch.zeros(150, dtype=torch.int64)], BatchKey(1, 2)))
+    seeds = torch.from_numpy(ids[np.arange(100) * 7 % 12].astype(np.int64))
+    check_case(backend, Case(csc, uniform_plan(np.array([[12]]), disjoint=True), [seeds],
+                             BatchKey(1, 2)))  # fmt: skip
+
+
+def test_words_that_are_refused(backend: CudaBackend) -> None:
+    """Of a list as long as this, about one word in a thousand, and six of all that are drawn."""
+    size, zero = (1 << 22) + 1, np.zeros(1, np.int64)
+    csc = Csc(
+        np.array([0, size]), np.zeros(size, np.int32), None, zero, zero, zero, np.array([0, size]),
+        np.ones(1, np.int64),
+    )  # fmt: skip
+    plan = uniform_plan(np.array([[32]]), replace=True)
+    check_case(backend, Case(csc, plan, [torch.zeros(200, dtype=torch.int64)], BatchKey(1, 2)))
 
 
 @pytest.mark.parametrize("labor", [False, pytest.param(True, marks=pytest.mark.slow)])

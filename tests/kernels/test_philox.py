@@ -298,3 +298,11 @@ def test_seeds_have_all_bits_of_a_key_but_one() -> None:
     assert len(seeds) == len(keys)
     assert max(seeds) < 1 << 63
     assert max(seeds) >= 1 << 62
+
+
+def test_uniforms_of_any_number() -> None:
+    """Two come of a counter; what is asked for, and no more, is there."""
+    key = BatchKey(1, 2)
+    eight = rng.uniforms(key, 3, 8)
+    assert len(set(eight.tolist())) == 8
+    assert all(torch.equal(rng.uniforms(key, 3, size), eight[:size]) for size in range(8))

@@ -310,14 +310,14 @@ FAULTS = [
         KEYS,
         "counter = np.arange((size + 1) // 2, dtype=np.uint64)",
         "counter = np.arange(size // 2, dtype=np.uint64)",
-        "tests/kernels/test_philox.py tests/loader/test_link.py",
+        "tests/kernels/test_philox.py::test_uniforms_of_any_number",
     ),
     Fault(
         "PageRank: the neighbours of a hub are more than there is room for",
         PAGERANK,
         "min(num_nodes, largest + int(1 / (alpha * tolerance)) + 2)",
         "min(num_nodes, int(1 / (alpha * tolerance)) + 2)",
-        "tests/unit/loaders/test_pagerank.py",
+        "tests/unit/loaders/test_pagerank.py::test_there_is_room_for_all_that_a_seed_may_reach",
     ),
     Fault(
         "rows of another part that the window before wanted are not asked for again",

@@ -11,6 +11,8 @@ from torch_geometric.utils import to_dense_batch, to_undirected
 import pyg_direct
 from pyg_direct.kernels.push import FREE, push_contexts
 from pyg_direct.kernels.relabel import HASH_MULTIPLIER
+from pyg_direct.ops.host.lists import SortedLists
+from pyg_direct.ops.host.pagerank import _most_reached as most_reached
 
 EXACT = 1e-12  # a tolerance at which nothing but rounding is left
 
@@ -179,6 +181,13 @@ def test_contexts_depend_on_the_graph_alone() -> None:
         masks = torch.cat([batch.context_mask for batch in loader])
         wanted = torch.cat([batch.n_id[batch.context] for batch in expected])
         assert torch.equal(found[masks], wanted[masks])
+
+
+def test_there_is_room_for_all_that_a_seed_may_reach() -> None:
+    """A hub's 50 neighbours and, at 1 / (alpha * tolerance), those of four edges."""
+    for num_nodes, expected in ((3, 3), (1000, 1 + 50 + 4 + 1)):
+        indptr = np.repeat([0, 50], [num_nodes, 1])
+        assert most_reached(SortedLists(indptr, np.zeros(50, int), None), 0.5, 0.5) == expected
 
 
 def test_a_hub_is_read_once_and_ties_go_to_lower_ids() -> None:
