@@ -269,14 +269,25 @@ def test_what_is_drawn_for_others_changes_nothing(backend: Backend) -> None:
         items = other.frontier(hop)
         first = work.draw(hop, items, BatchKey(9, 9))
         taken += [(part, part.tolist()) for part in (*first[:3], items.node[0], items.local[0])]
-        work.draw(hop, items, BatchKey(8, 8))
         work.hop(hop)
         again = work.draw(hop, other.frontier(hop), BatchKey(9, 9))
         assert [a.tolist() for a in first[:3]] == [a.tolist() for a in again[:3]]
+        work.draw(hop, items, BatchKey(8, 8))
+        assert all(part.tolist() == values for part, values in taken)
     assert_same(work.finish(), run(CpuBackend(), case)[0])
     assert other.begin([torch.arange(9, 18)], BatchKey(9, 9))
     other.hop(0)
     assert all(part.tolist() == values for part, values in taken)
+
+
+@both
+def test_copies_of_a_seed_that_find_all_nodes(backend: Backend) -> None:
+    """As many as there are nodes, so that together they outnumber these, before another type."""
+    csc = make_csc(np.random.default_rng(0), [60, 5], [(0, 0, 900), (1, 1, 9)], hub=True)
+    seeds = [torch.zeros(60, dtype=torch.int64), torch.arange(5)]
+    case = Case(csc, uniform_plan(np.full((1, 2), -1)), seeds, BatchKey(1, 2))
+    check_steps(backend, case, batches=1)
+    assert len(run(backend, case)[0].node[0]) == 60 + 59
 
 
 @both

@@ -16,7 +16,6 @@ SAMPLE_CU = "cuda/sample.cu"
 SCAN = "cuda/scan.cuh"
 TABLE_CU = "cuda/table.cuh"
 WEIGHTED_CU = "cuda/weighted.cu"
-ALIAS = "pyg_direct/kernels/alias.py"
 BOUNDS = "pyg_direct/kernels/bounds.py"
 GROUPS = "pyg_direct/kernels/groups.py"
 LABOR = "pyg_direct/kernels/labor.py"
@@ -225,13 +224,6 @@ FAULTS = [
         "tests/unit/ops/cuda/test_pinning.py",
     ),
     Fault(
-        "an alias table names the edge behind its list",
-        ALIAS,
-        "source = heavy if heavy < degree else source",
-        "source = heavy",
-        "tests/unit/graph/test_weights.py",
-    ),
-    Fault(
         "a file with an infinite weight is taken",
         BOUNDS,
         "if not (0.0 <= weight[p] < np.inf) or cumulative[p] != total:",
@@ -245,14 +237,14 @@ FAULTS = [
         "        node_bound[t] = node_ptr[hop + 1, t] + new\n",
         "        bound = node_ptr[hop + 1, t] + node_bound[t]\n"
         "        node_bound[t] = bound if bound < num_nodes[t] else num_nodes[t]\n",
-        CPU,
+        SEAM + "::test_copies_of_a_seed_that_find_all_nodes",
     ),
     Fault(
         "seeds that outnumber the nodes leave no room for what other ranks find",
         CPU_DRAWING,
         "self._node_bound[:] = found + np.minimum(new, self._node_limit)",
         "self._node_bound[:] = np.minimum(found + new, self._node_limit)",
-        SEAM,
+        SEAM + "::test_copies_of_a_seed_that_find_all_nodes",
     ),
     Fault(
         "picks that a rank drew for one batch change with the next draw",
@@ -296,7 +288,7 @@ FAULTS = [
         SCRATCH,
         "        self._ends.fill(0)\n",
         "",
-        CPU,
+        CPU + "::test_growth",
     ),
     Fault(
         "draws for a later hop begin behind the nodes of the hop before",
