@@ -128,7 +128,7 @@ def node_tables_of(data: Any) -> Iterator[tuple[Any, str, Tensor, Tensor | None]
                 continue
             label = "data" if key is None else f"data[{key!r}]"
             for name, value in store.items():
-                if name == "num_nodes" or not store.is_node_attr(name):
+                if not store.is_node_attr(name):
                     continue
                 if cat_dim(store, name, value) == 0:
                     positions = value.positions if isinstance(value, OrderedTensor) else None

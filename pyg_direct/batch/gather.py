@@ -146,7 +146,6 @@ class Gatherer:
 
     def _table_of(self, value: Any, attribute: Attribute) -> Table | None:
         """Return what the backend gathers the rows of an attribute from; None if it cannot."""
-        attribute.checked = None
         if not isinstance(value, Tensor) or isinstance(value, PartedTensor):
             return None
         parts = tables_in(value)

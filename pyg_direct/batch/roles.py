@@ -66,7 +66,7 @@ def roles_in(store: BaseStorage) -> Roles:
     """Return the roles in a store, as PyG tells them."""
     node, edge = [], []
     for name, value in store.items():
-        of_nodes = name != "num_nodes" and store.is_node_attr(name)
+        of_nodes = store.is_node_attr(name)
         of_edges = name not in TOPOLOGY and store.is_edge_attr(name)
         if of_nodes or of_edges:
             dim = cat_dim(store, name, value)

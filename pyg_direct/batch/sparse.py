@@ -120,7 +120,7 @@ def csr_rows(table: Tensor, index: Tensor) -> Tensor:
 
 def _order(major: Tensor, minor: Tensor, num_minor: int) -> Tensor:
     """Return what sorts entries by `major`, then `minor`; equal ones stay as they are."""
-    place = major.to(torch.int64) * max(1, num_minor) + minor  # int32 ids would overflow
+    place = major.to(torch.int64) * num_minor + minor  # int32 ids would overflow
     return place.argsort(stable=True)
 
 

@@ -94,7 +94,7 @@ def named_attributes_of(
     node, edge = bring(node, device), bring(edge, device)
     for name, value in data.items():
         of_nodes = data.is_node_attr(name)
-        if (of_nodes or data.is_edge_attr(name)) and name != "num_nodes":
+        if of_nodes or data.is_edge_attr(name):
             index, end = (node, ends[0]) if of_nodes else (edge, ends[1])
             role = Attribute(name, data.__cat_dim__(name, value))
             yield name, *gatherer.named_rows({name: value}, [role], index, end)

@@ -95,11 +95,6 @@ class ClusterData(PygClusterData):
             data, num_parts, recursive, save_dir, filename, log, keep_inter_cluster_edges,
             sparse_format,
         )  # fmt: skip
-        if self.partition.node_perm.numel() != data.num_nodes:
-            raise ValueError(
-                f"The saved parts are of {self.partition.node_perm.numel()} nodes, but the graph "
-                f"has {data.num_nodes}. Remove the file, or choose another save_dir."
-            )
         self._given = None
 
     def _metis(self, edge_index: Tensor, num_nodes: int) -> Tensor:
@@ -121,7 +116,18 @@ class ClusterData(PygClusterData):
         return torch.tensor(parts, dtype=torch.int64, device=edge_index.device)
 
     def _permute_data(self, data: Any, partition: Partition) -> Any:
-        """Bring attributes into the order of the parts; tables of `quantize` stay as narrow."""
+        """Bring attributes into the order of the parts; tables of `quantize` stay as narrow.
+
+        Raises:
+            ValueError: saved parts of another graph.
+        """
+        nodes, edges = partition.node_perm.numel(), partition.edge_perm.numel()
+        if (nodes, edges) != (data.num_nodes, data.num_edges):
+            raise ValueError(
+                f"The saved parts are of {nodes} nodes and {edges} edges, but the graph has "
+                f"{data.num_nodes} and {data.num_edges}. Remove the file, or choose another "
+                f"save_dir."
+            )
         tables = {k: v for k, v in data.items() if isinstance(v, QuantizedTensor)}
         given = copy.copy(data)
         for name, table in tables.items():

@@ -80,7 +80,7 @@ class EgoLoader(SubgraphLoader):
             batch.edge_index = bring(out.edge_index, self.data.edge_index.device)
         labels = self.data.y if "y" in self.data else None
         ends = self.data.num_nodes, self.data.num_edges
-        of_nodes = isinstance(labels, Tensor) and labels.size(0) == ends[0]
+        of_nodes = isinstance(labels, Tensor) and labels.shape[:1] == ends[:1]
         for name, value in attributes_of(self.data, ends, out.node, out.edge, gatherer):
             if name in UNNAMED:
                 continue

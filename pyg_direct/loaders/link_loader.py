@@ -17,7 +17,7 @@ from ..core.pyg import SubgraphType
 from ..core.types import BatchKey
 from ..loading.base import DirectLoader
 from ..loading.options import DEFAULT_PREFETCH, check_dependency, threads_of_a_batch
-from ..loading.seeds import link_seeds, with_windows
+from ..loading.seeds import link_seeds, own_times, with_windows
 from ..loading.site import Placing
 from ..partitions.sampler import parted_sampler
 from ..sampling.negatives import check_strict, check_weights
@@ -177,7 +177,7 @@ class LinkNeighborLoader(DirectLoader, torch_geometric.loader.LinkNeighborLoader
             link_sampler=sampler,
             edge_label_index=link_seeds(edge_label_index, data, sampler),
             edge_label=None if no_labels else edge_label,
-            edge_label_time=edge_label_time,
+            edge_label_time=own_times(edge_label_time),
             neg_sampling=check_negatives(neg_sampling, neg_sampling_ratio),
             **options,
         )

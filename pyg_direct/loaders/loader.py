@@ -18,7 +18,7 @@ from ..core.pyg import SubgraphType
 from ..core.types import BatchKey, SourcedKey
 from ..loading.base import DirectLoader
 from ..loading.options import DEFAULT_PREFETCH, check_dependency, threads_of_a_batch
-from ..loading.seeds import node_seeds, with_windows
+from ..loading.seeds import integers, node_seeds, own_times, with_windows
 from ..loading.site import Placing
 from ..partitions.sampler import parted_sampler
 from ..sampling.sampler import NeighborSampler, NumNeighborsLike, keyed
@@ -252,7 +252,7 @@ class NeighborLoader(DirectLoader, torch_geometric.loader.NeighborLoader):  # ty
             data,
             node_sampler=sampler,
             input_nodes=node_seeds(input_nodes, options.get("input_id"), data, sampler),
-            input_time=input_time,
+            input_time=own_times(input_time),
             **options,
         )
         seeds = self.input_data
@@ -274,7 +274,7 @@ class NeighborLoader(DirectLoader, torch_geometric.loader.NeighborLoader):  # ty
             return super().__call__(index)
         _check_input_time(input_time, self._sampler, None)
         self._decide_device()
-        inputs = self.input_data[index]
+        inputs = self.input_data[integers(index)]
         inputs.time = input_time
         return self.filter_fn(self._sample(inputs, None))
 

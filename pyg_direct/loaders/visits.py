@@ -9,6 +9,8 @@ from torch import Tensor
 from ..loading.cache import visits_of_batches
 from ..partitions.sampler import PartedSampler
 from ..sampling.sampler import NeighborSampler
+from .link_loader import LinkNeighborLoader
+from .loader import NeighborLoader
 
 
 def expected_visits(loader: Any) -> Tensor | dict[Any, Tensor]:
@@ -32,7 +34,8 @@ def expected_visits(loader: Any) -> Tensor | dict[Any, Tensor]:
         >>> visits = pyg_direct.expected_visits(loader)
         >>> pyg_direct.save(data, "by_visits", row_order=visits)
     """
-    sampler = getattr(loader, "_sampler", None)
+    of_hops = isinstance(loader, (NeighborLoader, LinkNeighborLoader))
+    sampler = loader._sampler if of_hops else None
     if not isinstance(sampler, NeighborSampler):
         raise ValueError(
             f"expected_visits needs a NeighborLoader or LinkNeighborLoader with pyg_direct's own "

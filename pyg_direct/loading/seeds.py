@@ -226,6 +226,11 @@ def with_windows(seeds: Any, start: Any, end: Any, sampler: Any) -> Any:
     return with_bounds(seeds, bounds)
 
 
+def own_times(time: Tensor | None) -> Tensor | None:
+    """Return the times of seeds in memory of our own: PyG keeps the user's, who may write to it."""
+    return None if time is None else time.clone()
+
+
 def integers(index: Any) -> Tensor:
     """Return the positions of a batch's seeds, int64 [n], from one of any shape.
 

@@ -224,6 +224,8 @@ def check_ready_sampler(sampler: Any, sampling: dict[str, Any], placing: Placing
         "sampling": "uniform",
         "directed": True,
         "topology": "auto",
+        "device_bytes": None,  # of this and the next one 0 is a value, and equals False
+        "time_window": None,
     }
     given = [
         name

@@ -17,7 +17,7 @@ from torch.utils.data import (
 )
 
 from ..core.types import BatchKey
-from .order import ClusterOrder
+from .order import ClusterOrder, PartOrder
 from .progress import Positions, Progress, SeedOrder
 
 Step = tuple[int, Any, BatchKey]
@@ -27,7 +27,7 @@ positions in the loader's `input_nodes`, from `positions_of`, and the key of its
 # Samplers that give the same positions again from the same states of torch's generators.
 REPEATABLE = (
     SequentialSampler, RandomSampler, SubsetRandomSampler, WeightedRandomSampler,
-    DistributedSampler, ClusterOrder,
+    DistributedSampler, ClusterOrder, PartOrder,
 )  # fmt: skip
 
 

@@ -77,7 +77,7 @@ class SeedEdges:
 
     def of_batch(
         self, links: EdgeSamplerInput, disjoint: bool, paired: bool
-    ) -> Callable[[int], ExcludedEdges] | None:
+    ) -> Callable[[int], ExcludedEdges]:
         """Return a function from the number of seeds to the edges that a batch leaves out.
 
         Subgraphs that share their nodes leave out all links of the batch; a disjoint one leaves out
@@ -88,8 +88,6 @@ class SeedEdges:
             disjoint: whether each seed has a subgraph of its own.
             paired: whether there are as many sources as destinations among the seeds.
         """
-        if len(links.row) == 0:
-            return None
 
         def left_out(num_seeds: int) -> ExcludedEdges:
             link, position = self._edges_of(links)

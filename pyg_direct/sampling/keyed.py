@@ -306,7 +306,7 @@ class KeyedSampler:
         if torch.is_inference_mode_enabled():  # which a workspace outlives, if it is made there
             with torch.inference_mode(False):
                 return self.sample(seeds, key, rules)
-        if isinstance(key, DependentKey) and self.plan.labor:
+        if isinstance(key, DependentKey):
             rules = rules._replace(variates=key.variates)
         sampled = self._drawn(BatchInput(seeds, key, rules))
         if sampled is None:

@@ -9,7 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conformance import Case, attributed_cases, cases, check_case, replace_plan, with_excluded_edges
+from conformance import (
+    Case,
+    attributed_cases,
+    cases,
+    check_case,
+    homogeneous,
+    replace_plan,
+    with_excluded_edges,
+    with_seed_times,
+    with_times,
+)
 from emulator import ORDERS, emulated
 from hypothesis import given
 from hypothesis import strategies as st
@@ -166,6 +176,15 @@ def test_the_emulated_kernels_give_the_same_batches(
     if case.csc.weights is None:
         with emulated(order=order) as backend:
             check_case(backend, case, batches=2)
+
+
+def test_the_latest_that_excluded_edges_leave() -> None:
+    """Those before the latest are not cut out of what is left of a list again."""
+    rng = np.random.default_rng(0)
+    case = homogeneous([3, 2], plan={"adaptive": True, "recent": True})
+    case = with_seed_times(rng, case, with_times(rng, case.csc, by_edge=True))
+    with emulated() as backend:
+        check_case(backend, with_excluded_edges(rng, case), one_block=(False,))
 
 
 # Beside other arguments ###########################################################################

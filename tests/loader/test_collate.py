@@ -9,7 +9,7 @@ import torch
 from graphs import assert_same_batch, example_graph
 from torch_geometric.sampler import SamplerOutput
 
-from pyg_direct import NeighborLoader
+from pyg_direct import NeighborLoader, NeighborSampler
 
 
 class Marked:
@@ -111,3 +111,25 @@ class Seeing(NeighborLoader):
 def test_a_subclass_overrides_filter_fn() -> None:
     for batch in Seeing(example_graph(), [2], **ARGUMENTS):
         assert torch.equal(batch.found, batch.n_id)
+
+
+class Reversed(NeighborSampler):
+    def sample_from_nodes(self, index: Any, **options: Any) -> Any:
+        return super().sample_from_nodes(index[torch.arange(len(index.node)).flip(0)], **options)
+
+
+class Resampling(NeighborLoader):
+    def _sample(self, inputs: Any, key: Any) -> Any:
+        return super()._sample(inputs[torch.arange(len(inputs.node)).flip(0)], key)
+
+
+@pytest.mark.parametrize(
+    "loader",
+    [
+        lambda data: NeighborLoader(data, [2], neighbor_sampler=Reversed(data, [2]), **ARGUMENTS),
+        lambda data: Resampling(data, [2], **ARGUMENTS),
+    ],
+    ids=["sampler", "loader"],
+)
+def test_a_subclass_overrides_how_it_is_sampled(loader: Any) -> None:
+    assert next(iter(loader(example_graph()))).n_id[:5].tolist() == [4, 3, 2, 1, 0]

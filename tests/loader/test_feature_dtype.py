@@ -198,6 +198,7 @@ def test_remote_stores() -> None:
     for batch in loader:
         assert torch.equal(batch["a"].x.cpu(), data["a"].x[batch["a"].n_id])
         assert torch.equal(batch["b"].x.cpu(), data["b"].x[batch["b"].n_id].float())
+        assert batch["b"].x.dtype == torch.float32  # which `equal` does not look at
 
 
 @pytest.mark.usefixtures("each_backend")
@@ -258,6 +259,13 @@ def test_tables_in_files(tmp_path: Path) -> None:
     opened = pyg_direct.open(tmp_path / "graph")
     assert isinstance(opened.x, QuantizedTensor)
     check(NeighborLoader, opened, torch.float16, num_neighbors=[4, 3])
+
+
+def test_an_array_of_numpys_alone() -> None:
+    data = Data(x=numbers(NODES, WIDTH).half().numpy(), edge_index=edges())
+    batch = next(iter(NeighborLoader(data, [2], batch_size=4, feature_dtype=torch.float32)))
+    assert batch.x.dtype == torch.float32
+    assert batch.x.tolist() == data.x[batch.n_id.numpy()].tolist()
 
 
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support")

@@ -28,6 +28,7 @@ def test_every_batch_is_a_part_of_the_graph(replace, disjoint, subgraph_type):
     )
     for batch in loader:
         check_mapping(data, batch)
+        assert ("num_sampled_nodes" in batch["a"]) == (subgraph_type == "directional")
         if disjoint:
             for key in data.edge_types:
                 row, col = batch[key].edge_index

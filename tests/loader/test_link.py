@@ -272,14 +272,21 @@ def test_temporal(neg_sampling):
             assert torch.equal(batch.edge_label_time, limit.repeat(copies))
 
 
-def test_triplets_have_no_times_of_the_graphs_own_links():
+def test_ends_that_several_edge_types_have_do_not_name_one():
+    data = hetero_graph()
+    data["a", "hates", "b"].edge_index = data["a", "likes", "b"].edge_index
+    with pytest.raises(ValueError, match="edge_label_index must name an edge type"):
+        LinkNeighborLoader(data, [2], edge_label_index=("a", "b"))
+
+
+def test_triplets_have_no_links_and_times_of_the_graphs_own():
     data = graph()
-    data.edge_label_time = torch.arange(400)
+    data.edge_label_time, data.edge_label_index = torch.arange(400), data.edge_index
     loader = LinkNeighborLoader(
         data, [2], edge_label_time=torch.full((400,), 60), time_attr="time",
         neg_sampling="triplet", batch_size=16,
     )  # fmt: skip
-    assert "edge_label_time" not in next(iter(loader))
+    assert not {"edge_label_time", "edge_label_index"} & set(next(iter(loader)).keys())
 
 
 def test_positions_of_any_shape():

@@ -49,7 +49,10 @@ def distance(place: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("count", [SEEDS, 5, 1, LANES, 20 * LANES + 3])
 def test_every_seed_comes_once(count: int) -> None:
-    loader = NeighborLoader(ring(), [2], torch.arange(count), order="proximity", batch_size=100)
+    others = {"shuffle": False, "sampler": None}  # which ask for nothing
+    loader = NeighborLoader(
+        ring(), [2], torch.arange(count), order="proximity", batch_size=100, **others
+    )
     for _ in range(2):
         assert torch.equal(order_of(loader).sort().values, torch.arange(count))
     assert len(loader) == -(-count // 100)

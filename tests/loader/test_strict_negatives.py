@@ -134,3 +134,10 @@ def test_what_is_refused() -> None:
             data, [2], neg_sampling="binary", strict_negatives=True, time_attr="node_time",
             edge_label_time=torch.arange(EDGES),
         )  # fmt: skip
+    typed = graph()
+    typed["item"].node_time = torch.arange(DST)
+    with pytest.raises(ValueError, match="times of the nodes"):
+        LinkNeighborLoader(
+            typed, [2], KEY, neg_sampling="binary", strict_negatives=True, time_attr="node_time",
+            edge_label_time=torch.arange(EDGES),
+        )  # fmt: skip

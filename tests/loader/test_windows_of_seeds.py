@@ -183,12 +183,42 @@ def test_what_is_changed_later_changes_nothing() -> None:
         ({"input_start_time": 3}, TypeError, "input_start_time"),
         ({"input_end_time": TIME + 1}, ValueError, r"input_end_time\[0\] is 91, later"),
         ({"input_start_time": TIME + 1}, ValueError, "no seed would have a neighbour"),
+        ({"input_start_time": END + 1}, ValueError, "no seed would have a neighbour"),
         ({"time_window": 3}, ValueError, "pass one of them"),
     ],
 )
 def test_what_is_refused(wrong: dict[str, Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         windowed(graph(), [2], **wrong)
+
+
+def test_no_seeds_have_no_windows_that_are_wrong() -> None:
+    none = torch.empty(0, dtype=torch.int64)
+    loader = NeighborLoader(
+        graph(), [2], none, none, time_attr="time", input_start_time=none, input_end_time=none
+    )
+    assert list(loader) == []
+
+
+def test_time_window_counts_from_the_seed_also_where_its_window_ends_earlier() -> None:
+    data = graph()
+    loader = windowed(data, [-1], input_start_time=None, time_window=60)
+    taken = torch.cat([batch.time for batch in loader])
+    assert 30 <= int(taken.min()) < 40
+    assert int(taken.max()) <= int(END.max())
+
+
+def test_windows_of_links_are_those_of_both_ends() -> None:
+    """A sampler with times of nodes gives each end its own."""
+    data = HeteroData()
+    for kind, time in (("a", 50), ("b", 10)):
+        data[kind].time, data[kind].num_nodes = torch.full((4,), time), 4
+    data["a", "to", "b"].edge_index = torch.arange(4).repeat(2, 1)
+    with pytest.raises(ValueError, match=r"input_end_time\[0\] is 20, later than the seed itself"):
+        LinkNeighborLoader(
+            data, [2], ("a", "to", "b"), input_end_time=torch.full((4,), 20),
+            neighbor_sampler=NeighborSampler(data, [2], time_attr="time"),
+        )  # fmt: skip
 
 
 def test_what_needs_times() -> None:

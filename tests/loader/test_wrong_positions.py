@@ -23,8 +23,15 @@ LOADERS: dict[str, Any] = {
     "links": lambda **options: LinkNeighborLoader(example_graph(), [2], **options),
     "contexts": lambda **options: PageRankLoader(example_graph(), 3, **options),
     "egos": lambda **options: ShaDowKHopSampler(example_graph(), 1, 2, **options),
+    "times": lambda **options: NeighborLoader(with_times(), [2], time_attr="time", **options),
     "overridden": lambda **options: OwnCollate(example_graph(), [2], **options),
 }
+
+
+def with_times() -> Data:
+    data = example_graph()
+    data.time = torch.arange(12)
+    return data
 
 
 class OwnCollate(NeighborLoader):
@@ -48,7 +55,10 @@ WRONG: dict[str, Any] = {
 @pytest.mark.parametrize("kind", LOADERS)
 def test_positions_that_are_no_integers(kind: str, name: str) -> None:
     loader = LOADERS[kind](batch_sampler=[WRONG[name]])
-    for make in (lambda: list(loader), lambda: loader(WRONG[name])):
+    calls = [lambda: list(loader), lambda: loader(WRONG[name])]
+    if kind == "times":
+        calls.append(lambda: loader(WRONG[name], torch.tensor([1])))
+    for make in calls:
         with pytest.raises(
             TypeError, match=r"(?s)positions, which must be integers, got .*sampler="
         ):

@@ -18,6 +18,7 @@ TENSORS = "pyg_direct/batch/tensors.py"
 ASSEMBLED = "tests/unit/batch/test_assemble.py"
 GATHERED = "tests/unit/batch/test_gather.py"
 LINK = "tests/loader/test_link.py"
+STORES = "tests/unit/graph/test_from_stores.py"
 
 FAULTS = [
     Fault(
@@ -239,5 +240,145 @@ FAULTS = [
         "        out.edge = permutation[out.edge]\n",
         "        pass\n",
         "tests/unit/batch/test_sampled.py",
+    ),
+    Fault(
+        "a user's own batch of a type vanishes",
+        ASSEMBLE,
+        "        elif not self.sampled.is_typed:\n            fields.pop(name, None)\n",
+        "        else:\n            fields.pop(name, None)\n",
+        "tests/unit/batch/test_assemble.py::test_a_users_own_batch_of_a_type_is_filtered",
+    ),
+    Fault(
+        "edges of a store that have no ids get the features of all",
+        ASSEMBLE,
+        "        if edge.get(attr.group_name) is not None\n",
+        "        if attr.group_name in edge\n",
+        STORES,
+    ),
+    Fault(
+        "features of a store are in the dtype that it has",
+        ASSEMBLE,
+        "wanted = converted(value, gatherer.feature_dtype)",
+        "wanted = value",
+        "tests/loader/test_feature_dtype.py::test_remote_stores",
+    ),
+    Fault(
+        "factors of columns are cached as rows of nodes",
+        ASSEMBLE,
+        "if table.dim() > 0 and len(table) == store.num_nodes:",
+        "if table.dim() > 0:",
+        "tests/unit/loading/test_cache.py",
+    ),
+    Fault(
+        "triplets keep the graph's edge_label_index",
+        ASSEMBLE,
+        'removed = {"edge_label_index": None, "edge_label_time": None}',
+        'removed = {"edge_label_time": None}',
+        LINK,
+    ),
+    Fault(
+        "a transform that gives no graph fails on a typed one",
+        EDGES,
+        "    if not isinstance(batch, (Data, HeteroData)):\n        sampled = []\n",
+        "",
+        "tests/unit/batch/test_edges.py",
+    ),
+    Fault(
+        "a transform that leaves out an edge type fails",
+        EDGES,
+        "        if key is not None and key not in batch.edge_types:\n            continue\n",
+        "",
+        "tests/unit/batch/test_edges.py",
+    ),
+    Fault(
+        "edges that were written to are pickled with their hops",
+        EDGES,
+        "        hops = self.hops\n        if hops is None:\n            return EdgeIndex,",
+        "        hops = self._hops\n        if hops is None:\n            return EdgeIndex,",
+        "tests/unit/batch/test_edges.py",
+    ),
+    Fault(
+        "a model that reuses rows trains on edges that a transform changed",
+        EDGES,
+        "    known = reused is None\n",
+        "    known = True\n",
+        "tests/unit/models/test_reuse.py::test_other_edges_are_refused_in_training",
+    ),
+    Fault(
+        "a broadcast attribute whose storage is cut off is read behind its end",
+        GATHER,
+        "            elements = 1 + sum((size - 1) * stride for size, stride in ends)\n",
+        "            elements = 1 + sum(size * stride for size, stride in ends)\n",
+        ASSEMBLED + " " + GATHERED,
+    ),
+    Fault(
+        "types of a sampler without edges have no counts",
+        SAMPLED,
+        "    for key in {**row, **num_edges}:\n",
+        "    for key in row:\n",
+        "tests/unit/batch/test_sampled.py",
+    ),
+    Fault(
+        "rows and columns of different lengths are read behind their end",
+        SAMPLED,
+        "        and size == col.numel()\n",
+        "",
+        "tests/unit/batch/test_sampled.py",
+    ),
+    Fault(
+        "induced subgraphs of types have counts by hop",
+        SAMPLED,
+        "counts = None if num_edges is None else num_nodes[t]",
+        "counts = num_nodes[t]",
+        "tests/unit/batch/test_sampled.py tests/loader/test_hetero.py",
+    ),
+    Fault(
+        "a matrix with int32 ids is sorted by places that overflow",
+        SPARSE,
+        "place = major.to(torch.int64) * num_minor + minor",
+        "place = major * num_minor + minor",
+        "tests/unit/batch/test_sparse.py",
+    ),
+    Fault(
+        "a matrix whose entries are vectors has scalars where ids are not known",
+        SPARSE,
+        "values = torch.ones((len(first), *full.shape[1:]), dtype=full.dtype, device=full.device)",
+        "values = torch.ones(len(first), dtype=full.dtype, device=full.device)",
+        "tests/unit/batch/test_sparse.py",
+    ),
+    Fault(
+        "bytes of a matrix in columns lack its pointers",
+        SPARSE,
+        "return [value.ccol_indices(), value.row_indices(), value.values()]",
+        "return [value.row_indices(), value.values()]",
+        "tests/unit/batch/test_sparse.py",
+    ),
+    Fault(
+        "attributes of clusters along another dimension are selected along the first",
+        SUBGRAPH,
+        "role = Attribute(name, data.__cat_dim__(name, value))",
+        "role = Attribute(name, 0)",
+        "tests/unit/batch/test_subgraph.py",
+    ),
+    Fault(
+        "a number that a graph has as a tensor breaks GraphSAINT and ShaDow",
+        SUBGRAPH,
+        "if isinstance(value, Tensor) and value.dim() > 0 and (size := value.size(0)) in ends:",
+        "if isinstance(value, Tensor) and (size := value.size(0)) in ends:",
+        "tests/unit/batch/test_subgraph.py",
+    ),
+    Fault(
+        "streams keep the graph's own attributes",
+        TENSORS,
+        "        shared |= {id(store), *map(id, store.values())}\n",
+        "        shared |= {id(store)}\n",
+        "tests/unit/batch/test_tensors.py",
+    ),
+    Fault(
+        "a float16 array of NumPy's cannot be decoded",
+        NARROW,
+        "        return bool(value.dtype == np.float16)\n",
+        "        return False\n",
+        "tests/loader/test_feature_dtype.py",
     ),
 ]

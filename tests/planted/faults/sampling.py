@@ -12,10 +12,13 @@ NEGATIVES = "pyg_direct/sampling/negatives.py"
 OUTPUTS = "pyg_direct/sampling/outputs.py"
 SAMPLER = "pyg_direct/sampling/sampler.py"
 POOL = "pyg_direct/sampling/workspaces.py"
+BOUNDS = "pyg_direct/sampling/time_bounds.py"
 EXCLUDING = "tests/loader/test_exclude_seed_edges.py"
 TEMPORAL = "tests/loader/test_temporal.py tests/loader/test_time_window.py"
 OBJECT = "tests/loader/test_loader_object.py tests/unit/loading/test_producers.py"
 LINK = "tests/loader/test_link.py"
+WINDOWS = "tests/loader/test_windows_of_seeds.py"
+STRICT = "tests/loader/test_strict_negatives.py"
 ARGUMENTS = "tests/loader/test_bad_arguments.py tests/loader/test_extreme_arguments.py"
 
 FAULTS = [
@@ -279,5 +282,89 @@ FAULTS = [
         '        """Workspaces stay in their process."""\n        return WorkspacePool, ()\n',
         '        """Workspaces stay in their process."""\n        return super().__reduce__()\n',
         "tests/unit/sampling/test_workspaces.py",
+    ),
+    Fault(
+        "a type is taken for its own reverse between other types",
+        EXCLUSION,
+        "candidates += [link_type] if source == destination else []",
+        "candidates += [link_type]",
+        EXCLUDING,
+    ),
+    Fault(
+        "subgraphs of triplets leave out the links of others",
+        EXCLUSION,
+        "link_of = links_of_seeds(num_seeds, len(links.row), paired)",
+        "link_of = links_of_seeds(num_seeds, len(links.row), True)",
+        EXCLUDING,
+    ),
+    Fault(
+        "with a window, an earlier end of a seed makes it see farther back",
+        BOUNDS,
+        "torch.where(seed_time < LEAST_TIME + window, LEAST_TIME, seed_time - window)",
+        "torch.where(end < LEAST_TIME + window, LEAST_TIME, end - window)",
+        WINDOWS,
+    ),
+    Fault(
+        "no seeds with a start are refused",
+        BOUNDS,
+        "if start is not None and len(start) > 0 and bool((start > last).all()):",
+        "if start is not None and bool((start > last).all()):",
+        WINDOWS,
+    ),
+    Fault(
+        "a start later than an earlier end is taken",
+        BOUNDS,
+        "last = seed_time if end is None else end",
+        "last = seed_time",
+        WINDOWS,
+    ),
+    Fault(
+        "draws that were made again are those of the last round",
+        NEGATIVES,
+        "            redrawn += len(wrong)\n",
+        "            redrawn = len(wrong)\n",
+        STRICT,
+    ),
+    Fault(
+        "strict negatives of destinations with times are drawn",
+        NEGATIVES,
+        "if node_times and any(kind in node_times for kind in ends):",
+        "if node_times and ends[0] in node_times:",
+        STRICT,
+    ),
+    Fault(
+        "strict negatives of disjoint triplets avoid the edges of other sources",
+        NEGATIVES,
+        "return row.repeat(amount) if disjoint else row.repeat_interleave(amount)",
+        "return row.repeat_interleave(amount)",
+        STRICT,
+    ),
+    Fault(
+        "a law that was set beside what it cannot honour is drawn",
+        KEYED,
+        "            self.check_law()\n            check_fanouts(",
+        "            check_fanouts(",
+        "tests/loader/test_labor.py tests/loader/test_adaptive.py",
+    ),
+    Fault(
+        "fan-outs with replacement that was set later are not checked",
+        KEYED,
+        "            check_fanouts(given.num_neighbors, fanouts, given.replace)  # both can be set\n",
+        "",
+        ARGUMENTS,
+    ),
+    Fault(
+        "a seed that is not a node has the time of another",
+        KEYED,
+        '            check_ids(seed, len(own), "seeds")\n            return torch',
+        "            return torch",
+        "tests/unit/sampling/test_seed_times.py",
+    ),
+    Fault(
+        "seeds with times of 32 bits cannot be sampled",
+        KEYED,
+        "        return time.to(torch.int64).contiguous()\n",
+        "        return time.contiguous()\n",
+        "tests/unit/sampling/test_seed_times.py",
     ),
 ]

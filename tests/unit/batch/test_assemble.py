@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 import torch_geometric.typing
-from graphs import assert_same_batch, assert_same_value, example_graph
+from graphs import assert_same_batch, assert_same_value, example_graph, papers_and_authors
 from torch import Tensor
 from torch_geometric import EdgeIndex
 from torch_geometric.data import Batch, Data
@@ -176,6 +176,14 @@ def test_a_users_own_batch_and_seed_time_vanish(loader_class: type) -> None:
     assert "seed_time" not in batch
 
 
+@pytest.mark.pyg("batch.batch")
+def test_a_users_own_batch_of_a_type_is_filtered(loader_class: type) -> None:
+    data = papers_and_authors()
+    data["author"].batch = torch.arange(120) + 7
+    batch = one_batch(loader_class, data, [2], input_nodes=("paper", torch.arange(3)))
+    assert torch.equal(batch["author"].batch, batch["author"].n_id + 7)
+
+
 @pytest.mark.pyg("batch.by_reference")
 def test_the_users_data_is_not_changed(loader_class: type) -> None:
     data = example_graph()
@@ -215,7 +223,9 @@ def test_batch_of_graphs_as_the_graph(loader_class: type) -> None:
 def test_no_grad_holds_wherever_the_batch_is_made(num_workers: int) -> None:
     """Whether gradients are on is a property of a thread, and the consumer's is the one meant."""
     data = bare(x=torch.randn(12, 3, requires_grad=True))
-    loader = NeighborLoader(data, [-1], num_workers=num_workers, batch_size=12)
+    loader = NeighborLoader(
+        data, [-1], num_workers=num_workers, batch_size=12, persistent_workers=num_workers > 0
+    )
     with torch.no_grad():
         (batch,) = loader
     assert not batch.x.requires_grad

@@ -8,7 +8,7 @@ import pytest
 import torch
 from graphs import citations, papers_and_authors
 from torch_geometric import EdgeIndex
-from torch_geometric.data import Data
+from torch_geometric.data import Data, HeteroData
 from torch_geometric.nn import HGTConv
 from torch_geometric.sampler import NeighborSampler as PyGSampler
 from torch_geometric.utils import to_undirected
@@ -154,6 +154,21 @@ def test_types_have_their_own_hops() -> None:
         made.validate()
         assert made.hops.destination[0] == (16 if key[-1] == "paper" else 0)
         assert made.sparse_size() == (batch[key[0]].num_nodes, batch[key[-1]].num_nodes)
+
+
+def test_a_transform_may_leave_out_an_edge_type() -> None:
+    data = papers_and_authors()
+    gone, *others = data.edge_types
+
+    def transform(batch: HeteroData) -> HeteroData:
+        del batch[gone]
+        return batch
+
+    loader = NeighborLoader(data, [2], input_nodes="paper", batch_size=4, transform=transform)
+    assert hand_out_hops(loader) == ""
+    batch = next(iter(loader))
+    assert batch.edge_types == others
+    assert all(isinstance(batch[key].edge_index, SampledEdges) for key in others)
 
 
 def test_link_loaders_hand_them_out() -> None:

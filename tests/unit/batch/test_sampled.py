@@ -36,6 +36,11 @@ def test_rows_and_columns_are_stacked_whatever_they_lie_in(pair: Any) -> None:
     assert torch.equal(_stack(*pair), torch.stack(pair))
 
 
+def test_rows_and_columns_of_different_lengths_are_refused() -> None:
+    with pytest.raises(RuntimeError, match="equal size"):
+        _stack(LINE[2:5], LINE[5:7])
+
+
 def test_types_without_nodes_keep_their_counts() -> None:
     key = ("a", "to", "b")
     out = HeteroSamplerOutput(

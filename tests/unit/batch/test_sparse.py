@@ -13,7 +13,7 @@ from torch_geometric.transforms import ToSparseTensor
 from versions import needs_layouts
 
 from pyg_direct import NeighborLoader, NeighborSampler
-from pyg_direct.batch.sparse import csr_rows, stored_bytes, values_of
+from pyg_direct.batch.sparse import MatrixEntries, csr_rows, stored_bytes, values_of
 from pyg_direct.sampling.sampler import keyed
 
 pytestmark = [  # what torch says once in a process of the matrices that the tests make
@@ -136,6 +136,20 @@ def test_stored_bytes(layout: str) -> None:
     indices = 2 * 18 if layout == "coo" else 18 + NODES + 1
     assert stored_bytes(table) == 18 * 4 + indices * 8
     assert stored_bytes(table.to_dense()) == NODES * NODES * 4
+
+
+def test_int32_ids_whose_places_need_64_bits() -> None:
+    row, col = torch.tensor([[40_000, 1, 0], [1, 0, 69_999]], dtype=torch.int32)
+    full = torch.sparse_coo_tensor(torch.stack([row, col]).long(), torch.ones(3), (80_000, 80_000))
+    made = MatrixEntries(row, col, torch.arange(3)).like("adj", full.to_sparse_csr(), (80_000,) * 2)
+    assert made.col_indices().tolist() == [69_999, 0, 1]
+
+
+def test_entries_that_are_vectors_are_ones_where_edges_have_no_ids() -> None:
+    ends = torch.tensor([[0, 1], [1, 0]])
+    full = torch.sparse_coo_tensor(ends, torch.rand(2, 3), (2, 2, 3))
+    made = MatrixEntries(*ends, None).like("adj_t", full, (2, 2))
+    assert made.to_dense().sum((0, 1)).tolist() == [2, 2, 2]
 
 
 def test_csr_rows() -> None:

@@ -14,7 +14,7 @@ from torch_geometric import EdgeIndex
 from torch_geometric.data import Data
 
 from pyg_direct import NeighborLoader
-from pyg_direct.batch.tensors import tensors_of
+from pyg_direct.batch.tensors import tensors_made, tensors_of
 
 
 class Holder:
@@ -130,3 +130,8 @@ def test_an_edge_index_is_held_by_all_that_it_keeps() -> None:
     assert len(kept) >= 3
     assert {id(tensor) for tensor in kept} <= {id(tensor) for tensor in found}
     assert all(type(tensor) is Tensor for tensor in found)
+
+
+def test_what_a_batch_shares_with_its_graph_is_not_its_own() -> None:
+    shared, own = numbered(2)
+    assert [len(tensor) for tensor in tensors_made(Data(y=shared), Data(y=shared, x=own))] == [2]

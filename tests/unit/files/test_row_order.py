@@ -117,6 +117,9 @@ def test_visits_by_type_and_of_what_they_cannot_be() -> None:
     assert {k: len(v) for k, v in visits.items()} == {k: data[k].num_nodes for k in data.node_types}
     with pytest.raises(ValueError, match=r"needs a NeighborLoader .* got HeteroData"):
         pyg_direct.expected_visits(data)
+    hgt = pyg_direct.HGTLoader(data, [4], kind[0], batch_size=8)
+    with pytest.raises(ValueError, match=r"needs a NeighborLoader .* got HGTLoader"):
+        pyg_direct.expected_visits(hgt)
 
 
 def test_everything_else_reads_the_order_of_ids(tmp_path: Path) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 from torch_geometric.data import HeteroData
+from torch_geometric.testing import MyFeatureStore
 
-from pyg_direct.graph.attributes import TimeAttributes
+from pyg_direct.graph.attributes import TimeAttributes, find
 
 EDGES = ("a", "to", "b")
 
@@ -37,3 +38,13 @@ def test_times_are_found_by_type() -> None:
     found = {kind: time.tolist() for kind, time in of_nodes.node.items()}
     assert (found, of_nodes.edge) == ({"a": [0, 1, 2], "b": [0, 1]}, {})
     assert (of_edges.node, of_edges.edge[EDGES].tolist()) == ({}, [0, 1, 2])
+
+
+def test_times_in_stores_without_types_are_of_nodes_by_their_name() -> None:
+    """As in PyG."""
+    features = MyFeatureStore()
+    for name in ("time", "stamp"):
+        features.put_tensor(torch.arange(3), group_name=None, attr_name=name, index=None)
+    (of_nodes, none), (nothing, of_edges) = (find((features, None), n) for n in ("time", "stamp"))
+    assert list(of_nodes) == list(of_edges) == [None]
+    assert none == nothing == {}

@@ -198,6 +198,9 @@ def test_features_of_edges(loader):
             ends = torch.stack([batch[key[0]].n_id[row], batch[key[2]].n_id[col]], dim=1)
             assert torch.equal(batch[key].ends, ends.float())
             assert torch.equal(batch[key]["from"], ends[:, :1].half())
+    mirrored = {"subgraph_type": "bidirectional", **seeds[loader]}  # whose edges have no ids
+    batch = next(iter(loader((features, edges), [2], **mirrored)))
+    assert "ends" not in batch[KEYS[2]]
 
 
 def test_features_of_edges_without_types_are_refused():

@@ -67,6 +67,8 @@ def test_other_arguments_make_another_graph() -> None:
     graphs = [graph_of(data, **arguments) for arguments in WITH]
     graphs.append(graph_of(data, sample_direction="backward"))
     assert len({id(graph) for graph in graphs}) == 4
+    with pytest.raises(ValueError, match="is_sorted=True, but the edges are not sorted"):
+        graph_of(data, is_sorted=True)
 
 
 @pytest.mark.parametrize("arguments", WITH)

@@ -148,6 +148,9 @@ def test_a_state_of_another_law_is_refused() -> None:
     next(iter(loader))
     with pytest.raises(ValueError, match="walk_length"):
         saint(2).load_state_dict(loader.state_dict())
+    contexts = [pyg_direct.PageRankLoader(graph(), 4, tolerance=t, seed=0) for t in (1e-3, 1e-4)]
+    with pytest.raises(ValueError, match="tolerance"):
+        contexts[0].load_state_dict(contexts[1].state_dict())
 
 
 @pytest.mark.parametrize("name", LOADERS)

@@ -77,8 +77,13 @@ def test_parts_are_saved_and_loaded_as_pyg_does(tmp_path: Path) -> None:
     assert torch.equal(theirs.partition.edge_perm, first.partition.edge_perm)
     with pytest.raises(ValueError, match="would be ignored"):
         ClusterData(graph(), 4, partition=torch.arange(40) % 4, **where)
-    with pytest.raises(ValueError, match="of 40 nodes"):
-        ClusterData(graph(41), 4, **where)
+    for other in (graph(41), graph(39), graph(40, 150)):
+        with pytest.raises(ValueError, match="saved parts are of 40 nodes and "):
+            ClusterData(other, 4, **where)
+    where["recursive"] = True
+    ClusterData(graph(), 4, partition=torch.arange(40) % 4, **where)
+    with pytest.raises(ValueError, match=r"part_4_recursive.* would be ignored"):
+        ClusterData(graph(), 4, partition=torch.arange(40) % 4, **where)
 
 
 def test_metis_is_given_an_undirected_graph() -> None:
@@ -123,6 +128,7 @@ def test_without_pymetis(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"partition": torch.zeros(3, dtype=int)}, ValueError, "40 nodes"),
         ({"partition": torch.zeros(40)}, ValueError, "integer"),
         ({"partition": torch.full((40,), 5)}, ValueError, r"parts in \[0, 5\), got 5 to 5"),
+        ({"partition": torch.arange(40) % 5 - 1}, ValueError, r"parts in \[0, 5\), got -1 to 3"),
         ({"data": HeteroData()}, ValueError, "homogeneous"),
         ({"data": Data(num_nodes=3)}, ValueError, "edge_index"),
     ],

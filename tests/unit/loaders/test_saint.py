@@ -95,6 +95,16 @@ def test_a_filter_fn_of_a_subclass_gets_the_ids_of_edges() -> None:
         assert torch.equal(node[edge_index], data.edge_index[:, edge])
 
 
+def test_a_subclass_overrides_how_a_subgraph_is_made() -> None:
+    class Own(GraphSAINTNodeSampler):
+        def _subgraph(self, key: BatchKey) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+            return torch.tensor([7]), torch.empty(2, 0).long(), torch.empty(0).long()
+
+    data = graph()
+    del data.edge_attr
+    assert [batch.x.tolist() for batch in Own(data, 8, num_steps=2, log=False)] == [[7], [7]]
+
+
 @pytest.mark.skipif(not torch_geometric.typing.WITH_TORCH_SPARSE, reason="PyG's need torch_sparse")
 def test_subgraphs_equal_those_of_torch_sparse() -> None:
     data = graph()

@@ -55,6 +55,7 @@ def test_full_neighbourhoods_equal_pygs(edges: int, depth: int, seed: int, size:
 def test_subgraphs_by_hand() -> None:
     """Of a path 0->1->2->3, depth 1: what leads to each seed, in the order of ids."""
     data = Data(edge_index=torch.tensor([[0, 1, 2], [1, 2, 3]]), num_nodes=4, y=torch.arange(4))
+    data.batch, data.ptr = torch.zeros(4), torch.tensor([0, 4])  # as of a batch of graphs
     batch = next(iter(ShaDowKHopSampler(data, 1, 5, torch.tensor([2, 1]), batch_size=2)))
     assert batch.num_graphs == 2
     assert batch.ptr.tolist() == [0, 2, 4]
@@ -91,6 +92,9 @@ def test_labels_of_edges_stay_those_of_edges() -> None:
     data.y = torch.arange(60) * 3
     batch = next(iter(ShaDowKHopSampler(data, 2, -1, torch.tensor([3, 7]), batch_size=2)))
     assert torch.equal(batch.y, 3 * batch.edge_attr)
+    data.y = torch.tensor(5)  # of the graph
+    batch = next(iter(ShaDowKHopSampler(data, 2, -1, torch.tensor([3, 7]), batch_size=2)))
+    assert batch.y is data.y
 
 
 @needs_torch_sparse

@@ -6,7 +6,7 @@ import pytest
 import torch
 from graphs import assert_same_batch, example_graph
 
-from pyg_direct import NeighborLoader
+from pyg_direct import LinkNeighborLoader, NeighborLoader
 
 
 def loader_of(**arguments: Any) -> NeighborLoader:
@@ -36,6 +36,20 @@ def test_a_call_with_other_times() -> None:
         loader(seeds, [1, 2])
     with pytest.raises(ValueError, match="input_time is set, but time_attr is not"):
         loader_of()(seeds, time)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "seeds"),
+    [(NeighborLoader, "input_time", 12), (LinkNeighborLoader, "edge_label_time", 20)],
+)
+def test_times_of_seeds_that_are_written_to_later_change_nothing(
+    kind: Any, name: str, seeds: int
+) -> None:
+    data, time = example_graph(), torch.full((seeds,), 5)
+    data.time = torch.arange(12)
+    loader = kind(data, [-1], time_attr="time", **{name: time})
+    time += 5
+    assert loader.input_data.time.tolist() == [5] * seeds
 
 
 class Endless:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from torch_geometric.data import HeteroData
+from torch_geometric.data import Data, HeteroData
 
-from pyg_direct import LinkNeighborLoader, NeighborLoader, NeighborSampler
+from pyg_direct import LinkNeighborLoader, NeighborLoader, NeighborSampler, QuantizedTensor
 from pyg_direct.batch.assemble import node_tables_of
 from pyg_direct.core.ordered import OrderedTensor
 from pyg_direct.loading.cache import (
@@ -45,6 +45,14 @@ def test_visits_of_rows_in_an_order() -> None:
     ]
 
 
+def test_factors_of_columns_are_no_rows_of_nodes() -> None:
+    data = HeteroData()
+    stored = torch.ones(3, 2, dtype=torch.int8)
+    data["a"].x = QuantizedTensor(stored, torch.ones(2))
+    data["a"].y = QuantizedTensor(stored, torch.ones(3, 1))
+    assert [name for _, name, _, _ in node_tables_of(data)] == ["data['a'].x"] + ["data['a'].y"] * 2
+
+
 def test_types_without_numbers_are_not_cached() -> None:
     found = given_visits({"a": torch.tensor([1, 2])}, {"a": 2, "b": 3})
     assert {kind: visits.tolist() for kind, visits in found.items()} == {
@@ -61,6 +69,9 @@ def test_both_ends_of_links_are_visited() -> None:
     as_neighbour = 1 - math.exp(-0.5)  # of the other end, in half of the batches
     either = pytest.approx(1 - (1 - 0.5) * (1 - as_neighbour))
     assert visits["a"].tolist() == [either, either, 0, 0]
+    data = Data(num_nodes=2, edge_index=torch.empty(2, 0, dtype=torch.int64))
+    loader = LinkNeighborLoader(data, [1], edge_label_index=torch.tensor([[0], [1]]))
+    assert visits_of_batches(loader)[None].tolist() == [1, 1]
 
 
 class Drawing(NeighborSampler):

@@ -1,15 +1,19 @@
 """A loader goes on in the middle of an epoch, also in another process."""
 
+import copy
 import io
 import subprocess
 import sys
 
 import pytest
 import torch
-from torch.utils.data import WeightedRandomSampler
+from torch.utils.data import BatchSampler, WeightedRandomSampler
 from torch_geometric.data import Data
 
 from pyg_direct import NeighborLoader
+from pyg_direct.loading.order import PartOrder
+from pyg_direct.loading.progress import Progress, SeedOrder
+from pyg_direct.loading.steps import Steps
 
 PROGRAM = """
 import sys, torch
@@ -103,6 +107,23 @@ def test_samplers_that_draw_are_replayed(kind):
     loader = loader_of()
     loader.load_state_dict(through_a_file(state))
     assert edges(loader) == rest
+
+
+def test_an_order_of_parts_is_drawn_again_after_an_interruption():
+    generator = torch.Generator()
+    parts = PartOrder(generator, 4)
+    parts.cluster = torch.arange(30) % 3
+    order = SeedOrder(BatchSampler(parts, 4, drop_last=False), generator, generator)
+
+    def steps():
+        progress = Progress(seed=1)
+        positions = progress.begin(order)
+        return Steps(copy.copy(progress), order, positions)
+
+    one = steps()
+    found = [next(one)]
+    one._drawing = True
+    assert found + list(one) == list(steps())
 
 
 def test_later_epochs_follow_the_seed():

@@ -52,8 +52,8 @@ def links(**arguments: Any) -> LinkNeighborLoader:
     return LinkNeighborLoader(graph(), [4, 3], **arguments)
 
 
-def windows(start: Tensor) -> LinkNeighborLoader:
-    times = torch.full((300,), 50)
+def windows(start: Tensor | None, time: int = 50) -> LinkNeighborLoader:
+    times = torch.full((300,), time)
     return links(time_attr="time", edge_label_time=times, input_start_time=start)
 
 
@@ -149,6 +149,11 @@ OTHERS: dict[str, tuple[Any, Any, str]] = {
     "labels": (
         links,
         lambda: links(edge_label=torch.arange(300)),
+        "other seeds .input_nodes= or edge_label_index=",
+    ),
+    "times of links": (
+        lambda: windows(None),
+        lambda: windows(None, 40),
         "other seeds .input_nodes= or edge_label_index=",
     ),
     "negatives": (links, lambda: links(neg_sampling="binary"), "neg_sampling"),

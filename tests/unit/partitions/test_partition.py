@@ -274,6 +274,9 @@ def test_parts_of_few_seeds_leave_their_turns_to_others() -> None:
     order.cluster = torch.tensor([0, 1, 0, 1, 1, 1])
     batches = torch.tensor(list(order)).view(3, 2)
     assert order.cluster[batches].tolist() == [[0, 0], [1, 1], [1, 1]]
+    order.cluster = torch.arange(40) // 20
+    order.batch_size = 21  # of which no part has enough
+    assert len(set(order.cluster[list(order)][:20].tolist())) == 2
 
 
 REFUSED: dict[str, dict[str, Any]] = {

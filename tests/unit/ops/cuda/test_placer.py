@@ -429,7 +429,8 @@ def test_bad_input(arguments: dict[str, Any], message: str) -> None:
 
 def test_beside_a_ready_sampler() -> None:
     sampler = NeighborSampler(graph(), [3])
-    for arguments in ({"topology": "host"}, {"device_bytes": 5}):
+    zeros = {"device_bytes": 0}, {"time_window": 0}
+    for arguments in ({"topology": "host"}, {"device_bytes": 5}, *zeros):
         with pytest.raises(ValueError, match=f"so {next(iter(arguments))} would be ignored"):
             NeighborLoader(graph(), [3], neighbor_sampler=sampler, **arguments)
     with pytest.raises(ValueError, match="device='cuda' contradicts neighbor_sampler="):
