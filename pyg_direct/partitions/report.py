@@ -98,8 +98,6 @@ def _remote_rows(data: Any, graph: Graph, part: Sequence[Ints], parts: int) -> f
     random = np.random.default_rng(0)
     for p in np.linspace(0, parts - 1, min(parts, TRIED_PARTS)).astype(int).tolist():
         seeds = np.flatnonzero(part[t] == p)
-        if len(seeds) == 0:
-            continue
         chosen = torch.from_numpy(random.permutation(seeds)[:TRIED_SEEDS])
         inputs = NodeSamplerInput(None, chosen, None, graph.node_types[t])
         found: Any = sampler.sample_from_nodes(inputs).node

@@ -107,6 +107,25 @@ def test_another_c_library_is_refused(monkeypatch) -> None:
         pyg_direct.keep_memory()
 
 
+def test_settings_are_taken_back_once(monkeypatch) -> None:
+    asked = []
+
+    class Library:
+        def mallopt(self, parameter, value):
+            asked.append((parameter, value))
+            return 1
+
+        def malloc_trim(self, pad):
+            asked.append("trimmed")
+
+    monkeypatch.setattr(malloc, "_glibc", Library)
+    pyg_direct.keep_memory()
+    for _ in range(2):
+        pyg_direct.keep_memory(False)
+    keeping, giving_back = malloc.KEEPING.items(), malloc.GIVING_BACK.items()
+    assert asked == [*keeping, *giving_back, "trimmed", "trimmed"]
+
+
 def test_a_preloaded_allocator_is_refused(tmp_path) -> None:
     if shutil.which("g++") is None:
         pytest.skip("needs g++")

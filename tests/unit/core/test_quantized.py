@@ -24,6 +24,7 @@ from torch_geometric.nn import (
 
 import pyg_direct
 from pyg_direct import NeighborLoader, QuantizedTensor, quantize
+from pyg_direct.core.quantized import open_table
 from pyg_direct.core.types import Table
 from pyg_direct.kernels import decode
 from pyg_direct.models.store import checksum_of
@@ -273,6 +274,14 @@ def test_in_a_file(tmp_path: Any) -> None:
         assert torch.equal(stored.dense(), quantize(x, **kind).dense())
     array = np.load(tmp_path / "torch.float161.npy")
     assert np.array_equal(array, x.to(torch.float16).numpy())
+
+
+def test_a_file_that_was_cut_off_stays_what_it_is(tmp_path: Any) -> None:
+    quantize(features(), torch.float16, out=tmp_path / "x.npy")
+    os.truncate(tmp_path / "x.npy", 1000)
+    with pytest.raises(ValueError, match="mmap length is greater than file size"):
+        open_table(tmp_path / "x.npy", torch.float16)
+    assert (tmp_path / "x.npy").stat().st_size == 1000
 
 
 def test_a_disk_that_gives_no_blocks(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -154,6 +154,20 @@ def test_links_in_time() -> None:
     assert audit(safe, time_attr="time").ok
 
 
+@pytest.mark.parametrize("negatives", ["binary", "triplet"])
+def test_each_link_and_its_negatives_have_the_window_of_the_link(negatives: str) -> None:
+    data = graph()
+    links, times = data.edge_index[:, :60], data.time[:60]
+    ends = times - torch.arange(60) * 3 % 40
+    options: Any = {"time_attr": "time", "batch_size": 20, "neg_sampling": negatives}
+    options |= {"edge_label_time": times, "input_start_time": ends - 30, "input_end_time": ends}
+    options["exclude_seed_edges"] = True
+    loader = LinkNeighborLoader(data, [5, 3], links, **options)
+    result = audit(loader, time_attr="time")
+    assert result.ok, result
+    assert min(result.checked[LATE], result.checked[EARLY]) > 50
+
+
 def test_counts_repeats_and_weights() -> None:
     data = graph()
     weighted = NeighborLoader(data, [5, 3], weight_attr="weight", batch_size=16)

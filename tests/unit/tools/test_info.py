@@ -402,3 +402,12 @@ def test_gpus_that_only_torch_lists() -> None:
     assert "problems:               none found" in text
     in_sight = info.report(Fake(nvml=NO_NVML, torch_cuda=of_torch, pci_gpus=1))
     assert "problems:               none found" in in_sight
+
+
+@pytest.mark.parametrize(("arguments", "measures"), [([], True), (["--no-bandwidth"], False)])
+def test_the_command_measures_unless_it_is_told_not_to(
+    arguments: list[str], measures: bool, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.setattr(info, "report", lambda bandwidth: f"measured: {bandwidth}")
+    info.main(arguments)
+    assert capsys.readouterr().out == f"measured: {measures}\n"
