@@ -282,12 +282,15 @@ def test_what_is_drawn_for_others_changes_nothing(backend: Backend) -> None:
 
 @both
 def test_copies_of_a_seed_that_find_all_nodes(backend: Backend) -> None:
-    """As many as there are nodes, so that together they outnumber these, before another type."""
+    """As many as there are nodes, and another type's list behind theirs."""
     csc = make_csc(np.random.default_rng(0), [60, 5], [(0, 0, 900), (1, 1, 9)], hub=True)
     seeds = [torch.zeros(60, dtype=torch.int64), torch.arange(5)]
     case = Case(csc, uniform_plan(np.full((1, 2), -1)), seeds, BatchKey(1, 2))
-    check_steps(backend, case, batches=1)
-    assert len(run(backend, case)[0].node[0]) == 60 + 59
+    (expected,) = run(CpuBackend(), case)
+    assert len(expected.node[0]) == 60 + 59
+    for source in (OneByOne(), Elsewhere()):
+        (work,) = workspaces(backend, case, 1)
+        assert_same(sampled_from(work, case, source), expected)
 
 
 @both
