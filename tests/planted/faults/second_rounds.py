@@ -35,7 +35,9 @@ PLACER = "pyg_direct/ops/cuda/placer.py"
 ROW_CACHE = "pyg_direct/ops/cuda/row_cache.py"
 TABLE = "pyg_direct/ops/cuda/table.py"
 WORKSPACE = "pyg_direct/ops/cuda/workspace.py"
+BUDGET = "pyg_direct/ops/host/budget.py"
 KEYS = "pyg_direct/ops/host/keys.py"
+IN_COMMON = "pyg_direct/ops/host/in_common.py"
 PAGERANK = "pyg_direct/ops/host/pagerank.py"
 PARTS = "pyg_direct/ops/host/parts.py"
 
@@ -317,5 +319,75 @@ FAULTS = [
         "        self._stamp += int(count.max(initial=0))\n",
         "        self._stamp += int(count[0])\n",
         "tests/unit/ops/host/test_parts.py",
+    ),
+    Fault(
+        "nodes are known to a window of batches once stamps begin anew",
+        PARTS,
+        "            self._table[:], self._stamp = 0, 1\n",
+        "            self._stamp = 1\n",
+        "tests/unit/ops/host/test_parts.py",
+    ),
+    Fault(
+        "HGT: nodes are known to a batch once stamps begin anew",
+        BUDGET,
+        "            self._table[:] = 0\n",
+        "",
+        "tests/unit/loaders/test_hgt.py",
+    ),
+    Fault(
+        "nodes of other ranks that a later hop finds have the numbers of the first hop's",
+        IN_COMMON,
+        "numbers = np.arange(self._counts[1], self._counts[1] + count)",
+        "numbers = np.arange(count)",
+        "tests/unit/ops/host/test_in_common.py",
+    ),
+    Fault(
+        "nodes that a hop found are lost where other ranks find many",
+        IN_COMMON,
+        "            longer[:, :count] = self._found[:, :count]\n",
+        "",
+        "tests/unit/ops/host/test_in_common.py",
+    ),
+    Fault(
+        "edges of nodes that are placed anew count twice in their part",
+        "pyg_direct/kernels/parts.py",
+        "                edges[part[v]] -= degree\n",
+        "",
+        "tests/unit/partitions/test_partition.py",
+    ),
+    Fault(
+        "ShaDow: edges that were found are lost where the lists grow",
+        "pyg_direct/ops/host/lists.py",
+        "            new.numpy()[:count] = old.numpy()[:count]\n",
+        "            pass\n",
+        "tests/unit/ops/host/test_groups.py",
+    ),
+    Fault(
+        "nodes of the last hop are not entered where the table is a new one",
+        RELABEL_CU,
+        "nodes.node_ptr[(hop + 1) * batch.graph.num_types + type];",
+        "nodes.node_ptr[(hop > 0 ? hop : 1) * batch.graph.num_types + type];",
+        KERNELS,
+    ),
+    Fault(
+        "what torch's cache holds unused is not counted as free",
+        "pyg_direct/ops/cuda/compiler.py",
+        "return torch.cuda.mem_get_info(self.device)[0] + cached",
+        "return torch.cuda.mem_get_info(self.device)[0]",
+        "tests/kernels/test_real_cupy.py tests/unit/ops/cuda/test_compiler.py",
+    ),
+    Fault(
+        "a NaN becomes infinity in bfloat16 on the GPU",
+        "cuda/decode.cuh",
+        "  if ((bits & 0x7FFFFFFF) > 0x7F800000) return bits >> 16 | 0x40;\n",
+        "",
+        "tests/kernels/test_cuda_decode.py",
+    ),
+    Fault(
+        "an infinite float16 is a number on the GPU",
+        "cuda/decode.cuh",
+        "(size < 0x7C00 ? 0x38000000u : 0x70000000u)",
+        "(size <= 0x7C00 ? 0x38000000u : 0x70000000u)",
+        "tests/kernels/test_cuda_decode.py",
     ),
 ]

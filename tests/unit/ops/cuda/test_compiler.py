@@ -177,6 +177,16 @@ def test_what_the_results_of_kernels_depend_on(monkeypatch: pytest.MonkeyPatch) 
     assert len(set(found)) == len(found)
 
 
+def test_free_memory_is_that_of_the_driver_and_of_torchs_cache(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    known = {"mem_get_info": (7, 1000), "memory_reserved": 100, "memory_allocated": 60}
+    for name, value in known.items():
+        monkeypatch.setattr(torch.cuda, name, lambda device, value=value: value)
+    monkeypatch.setattr(compiling, "require_cuda", lambda device: _FakeCupy(True))
+    assert compiling.CupyCompiler(CUDA).free_bytes() == 7 + 40
+
+
 def test_a_device_that_does_not_exist(monkeypatch: pytest.MonkeyPatch) -> None:
     _pretend(monkeypatch)
     assert require_cuda(CUDA) is sys.modules["cupy"]

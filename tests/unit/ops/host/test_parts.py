@@ -71,3 +71,15 @@ def test_rows_of_parts(row_bytes: int) -> None:
         for bad in (size, -1):
             with pytest.raises(IndexError, match=f"Row {bad} .* of a part of {size} rows"):
                 gather_of_parts(tables, np.array([p], np.int16), np.array([bad]), out[:1])
+
+
+def test_stamps_begin_anew_before_they_overflow() -> None:
+    """Over an empty table: what was numbered before is not known."""
+    numbers, node = RowNumbers(len(PART), ROW, np.array([True, False, False])), np.array([0, 3, 4])
+    expected = numbers.of_window([(node, PART[node])])
+    numbers._stamp = (1 << 32) - 2
+    refs, wanted, elsewhere = numbers.of_window([(node, PART[node])])
+    assert numbers._stamp < 10
+    assert elsewhere == expected[2] == 3
+    for found, before in ((refs, expected[0]), (wanted, expected[1])):
+        assert [part.tolist() for part in found] == [part.tolist() for part in before]
