@@ -56,14 +56,19 @@ def test_a_batch_numbers_own_nodes_by_their_keys_and_forgets_the_one_before() ->
         rows = np.zeros(4, np.int64)
         nodes.write_rows(ints(4, 6, 3, 0), 2, 7, rows)
         assert rows.tolist() == [2, 6, 7, 5]
+        nodes.begin_hop(2)
+        nodes.find(ints(1, 5), ints(2, dtype=np.int32), ints(0), 2, 0)
+        _, (ids, _, numbers) = nodes.asked_of(2)
+        assert (ids.tolist(), numbers.tolist()) == ([1, 5], [1, 2])  # node 3 is number 0
 
 
 def test_nodes_that_others_find_have_room() -> None:
     nodes = RankNodes(OWNER, 0)
     nodes.begin(ints())
-    nodes.begin_hop(0)
+    nodes.begin_hop(1)
+    nodes.find(ints(6), ints(1, dtype=np.int32), ints(7), 1, 0)
     nodes.asked_of(2)
-    nodes.merge(ints(6, 2, 0), ints(7, 0, 4))
+    nodes.merge(ints(2, 0), ints(0, 4))
     nodes.merge(ints(4, 6, 0), ints(5, 3, 9))
     assert nodes.number(in_order=True).tolist() == [0, 3, 4, 5]
     assert nodes.own[1].tolist() == [2, 6, 0, 4]
