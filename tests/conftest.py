@@ -61,6 +61,16 @@ EMULATED_IN_SLOW = {
 }  # fmt: skip
 
 
+@pytest.hookimpl(optionalhook=True)  # of pytest-xdist
+def pytest_xdist_auto_num_workers() -> int | None:
+    """Return one worker more than cores for `-n auto`: many tests wait, for ranks and time limits.
+
+    None leaves it to pytest-xdist, whose variable tells another number.
+    """
+    named = "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ
+    return None if named else (os.cpu_count() or 1) + 1
+
+
 def on_emulated_device(item: pytest.Item) -> bool:
     """Whether a test is the case "cuda" of one that runs on each backend."""
     call = getattr(item, "callspec", None)

@@ -301,7 +301,7 @@ def test_all_tools_of_the_sanitizer(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     tool.write_text(FAKE_SANITIZER)
     tool.chmod(tool.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setenv("COMPUTE_SANITIZER", str(tool))
-    given = context(tmp_path, seconds=gpu_checks.MARGIN_SECONDS + 4)
+    given = context(tmp_path, seconds=gpu_checks.MARGIN_SECONDS + 2)
     gpu_checks.sanitize(given)
     found = {name: given.results[name]["status"] for name in gpu_checks.TOOLS}
     assert found == {"memcheck": 0, "racecheck": 9, "initcheck": 0, "synccheck": None}

@@ -22,7 +22,7 @@ from pyg_direct import LinkNeighborLoader, NeighborLoader
 from pyg_direct.files.parts import parted_graph
 from pyg_direct.ranks import batch_exchange
 
-TIMEOUT_SECONDS = 5.0
+TIMEOUT_SECONDS = 3.0
 
 
 def graph(num_nodes: int = 400) -> Data:
@@ -150,7 +150,7 @@ def test_ranks_whose_loops_differ_answer_each_other(tmp_path: Path) -> None:
             data, [4, 3], split_by_rank=True, timeout=TIMEOUT_SECONDS, **OPTIONS
         )
         # Longer than any exchange may take.
-        return loop_apart(loader, rank, 1.5 * TIMEOUT_SECONDS)
+        return loop_apart(loader, rank, 1.2 * TIMEOUT_SECONDS)
 
     assert run_ranks(2, loop, tmp_path) == [[13, 13, 13], [2, 13, 13]]
 

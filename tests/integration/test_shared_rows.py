@@ -22,7 +22,7 @@ from pyg_direct import HGTLoader, LinkNeighborLoader, NeighborLoader, QuantizedT
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="forks ranks")
 
-TIMEOUT_SECONDS = 5.0
+TIMEOUT_SECONDS = 3.0
 OPTIONS: dict[str, Any] = {"batch_size": 16, "seed": 4, "shuffle": True}
 
 
