@@ -200,6 +200,7 @@ def test_a_descriptor_that_was_not_uploaded() -> None:
         caught(lambda: work.hop(0), "row of the descriptor in device memory is")
 
 
+@pytest.mark.slow
 def test_a_thread_without_end() -> None:
     plant = ("    at.advance(stride_rows, stride_numbers, pieces);\n", "")
     caught(lambda: gather(plant), "a thread does not come to an end")
