@@ -22,6 +22,7 @@ EXCLUDE = "pyg_direct/kernels/exclude.py"
 LABOR = "pyg_direct/kernels/labor.py"
 PARTS = "pyg_direct/kernels/parts.py"
 TEMPORAL = "pyg_direct/kernels/temporal.py"
+WEIGHTED = "pyg_direct/kernels/weighted.py"
 
 KERNELS = "tests/kernels/test_cuda_kernels.py"
 ATTRIBUTES = "tests/kernels/test_cuda_attributes.py"
@@ -33,6 +34,7 @@ LARGE = "tests/unit/ops/test_large_ids.py"
 OF_LABOR = "tests/loader/test_labor.py"
 OF_PARTS = "tests/unit/ops/host/test_parts.py"
 SIDE = "tests/unit/ops/cuda/test_cuda_streams.py tests/unit/ops/cuda/test_streams.py"
+NEXT_TO_NONE = ATTRIBUTES + "::test_a_part_of_a_list_with_next_to_no_weight"
 TRAFFIC = "tests/unit/loading/test_stats.py"
 
 FAULTS = [
@@ -231,5 +233,33 @@ FAULTS = [
         "for c in range(start + whole, start + columns):",
         "for c in range(start + whole, columns):",
         "tests/unit/ops/test_attention.py",
+    ),
+    Fault(
+        "times that leave next to no weight: an edge of weight 0 is drawn with replacement",
+        WEIGHTED,
+        "                while weight[p] <= 0.0:\n                    p -= 1\n",
+        "",
+        NEXT_TO_NONE,
+    ),
+    Fault(
+        "times that leave next to no weight: the edge behind the list is drawn",
+        WEIGHTED,
+        "        is_new &= chosen < end  # else rounding went past the last weight\n",
+        "",
+        NEXT_TO_NONE,
+    ),
+    Fault(
+        "times that leave next to no weight: the GPU draws the edge behind the list",
+        "cuda/weighted.cu",
+        "if (is_new && chosen < item.end) position",
+        "if (is_new) position",
+        NEXT_TO_NONE,
+    ),
+    Fault(
+        "many candidates of LABOR are written behind their memory",
+        LABOR,
+        "if chosen.shape[0] < count + BLOCK:",
+        "if chosen.shape[0] < count:",
+        OF_LABOR,
     ),
 ]

@@ -231,7 +231,7 @@ FAULTS = [
         TABLE,
         "return edges.row[edge] == key.node && (!disjoint || edges.group[edge] == key.subgraph);",
         "return edges.row[edge] == key.node;",
-        KERNELS,
+        KERNELS + "::test_a_node_counts_once_in_each_of_many_subgraphs",
     ),
     Fault(
         "the hash table ends at its last slot",
@@ -309,7 +309,7 @@ FAULTS = [
         PHILOX,
         "const u32 threshold = (0u - bound) % bound;",
         "const u32 threshold = 0;",
-        KERNELS,
+        KERNELS + "::test_words_that_are_refused",
     ),
     Fault(
         "picks of later relations belong to other nodes",
@@ -351,7 +351,7 @@ FAULTS = [
         WEIGHTED,
         "for (bool past = pick == weights.end; past; past = weights.weight[pick] <= 0.0) --pick;",
         "if (pick == weights.end) --pick;",
-        ATTRIBUTES,
+        ATTRIBUTES + "::test_a_part_of_a_list_with_next_to_no_weight",
     ),
     Fault(
         "race: LABOR sorts its picks while another lane enters one",
