@@ -192,7 +192,7 @@ def _sampled(batch: Data | HeteroData) -> Iterator[tuple[Any, Tensor, int, HopEn
         if isinstance(edge_index, Tensor) and edges and None not in nodes:
             source, destination = (tuple(accumulate(counts)) for counts in nodes)
             hops = HopEnds(source, destination, tuple(accumulate(edges)), common=common)
-            if edge_index.size(1) == hops.edge[-1] and edge_index.is_contiguous():
+            if edge_index.size(1) == hops.edge[-1]:
                 yield key, edge_index, _version(edge_index), hops
 
 

@@ -141,7 +141,6 @@ class Schedule:
             chosen = self._choose(nodes.numpy(), key)
             self._skip[nodes] = torch.from_numpy(chosen.reused)
             work.hop(hop, [self._skip])
-            self._skip[nodes] = False
             kept = chosen.slots[(chosen.slots >= 0) & ~chosen.reused]
             self._by[kept] = chosen.batch
         return nodes.numpy(), chosen

@@ -54,22 +54,10 @@ from .negatives import (
     triplet_sources,
 )
 from .outputs import Output, in_both_directions, output_of
+from .settings import STRATEGIES, Setting
 from .time_bounds import NO_BOUNDS, TimeBounds, bounds_of
 
 NumNeighborsLike: TypeAlias = NumNeighbors | list[int] | dict[EdgeType, list[int]]
-
-
-class _Setting:
-    """An attribute that is kept in the sampler's `Settings`, and may be set at any time."""
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._name = name
-
-    def __get__(self, sampler: Any, owner: type | None = None) -> Any:
-        return self if sampler is None else getattr(sampler._keyed.settings, self._name)
-
-    def __set__(self, sampler: Any, value: Any) -> None:
-        sampler._keyed = sampler._keyed.with_setting(self._name, value)
 
 
 class NeighborSampler(BaseSampler):
@@ -197,7 +185,7 @@ class NeighborSampler(BaseSampler):
             text = "directed=False is deprecated; use subgraph_type='induced'."
             warnings.warn(text, FutureWarning, stacklevel=2)
         check_choice("sample_direction", sample_direction, ("forward", "backward"))
-        check_choice("temporal_strategy", temporal_strategy, ("uniform", "last"))
+        check_choice("temporal_strategy", temporal_strategy, STRATEGIES)
         check_choice("sampling", sampling, ("uniform", "labor", "adaptive"))
         layer_dependency = check_flag("layer_dependency", layer_dependency)
         if layer_dependency and sampling != "labor":
@@ -235,11 +223,11 @@ class NeighborSampler(BaseSampler):
         self.keep_orig_edges = False
         self.negative_counts = RetryCounts()
 
-    replace: Any = _Setting()
-    subgraph_type: Any = _Setting()
-    temporal_strategy: Any = _Setting()
-    time_window: Any = _Setting()
-    sample_direction: Any = _Setting()
+    replace: Any = Setting()
+    subgraph_type: Any = Setting()
+    temporal_strategy: Any = Setting()
+    time_window: Any = Setting()
+    sample_direction: Any = Setting()
 
     @property
     def num_neighbors(self) -> NumNeighbors:

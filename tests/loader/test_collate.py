@@ -72,6 +72,16 @@ def test_two_calls_for_one_batch_draw_independently() -> None:
     assert pairs() == pairs()
 
 
+def test_a_call_behind_an_epoch_is_no_part_of_it() -> None:
+    kind: Any = type("Loader", (Marked, NeighborLoader), {})
+    loader, drawn = kind(example_graph(), [1, 1], **ARGUMENTS), []
+    list(loader)
+    for _ in range(2):
+        torch.manual_seed(3)
+        drawn.append(loader(list(range(12))).e_id.tolist())
+    assert drawn[0] == drawn[1]
+
+
 def test_a_collate_fn_set_on_the_loader() -> None:
     loader = NeighborLoader(example_graph(), [2], **ARGUMENTS)
     loader.collate_fn = len

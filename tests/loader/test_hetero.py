@@ -76,6 +76,8 @@ def test_bad_fan_outs():
     with pytest.raises(ValueError, match="Missing number of neighbors"):
         NeighborLoader(data, {("a", "to", "a"): [2]}, input_nodes="a")
     fanouts = {key: [2] for key in data.edge_types}
+    with pytest.raises(ValueError, match=r"not in the graph: \['a__no__b'\]"):
+        NeighborLoader(data, {**fanouts, ("a", "no", "b"): [2]}, input_nodes="a")
     fanouts["a", "to", "a"] = [2, 2]
     with pytest.raises(ValueError, match="Number of hops must be the same"):
         NeighborLoader(data, fanouts, input_nodes="a")

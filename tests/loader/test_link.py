@@ -272,6 +272,16 @@ def test_temporal(neg_sampling):
             assert torch.equal(batch.edge_label_time, limit.repeat(copies))
 
 
+def test_a_ready_sampler_has_times_for_those_of_the_links():
+    data = graph()
+    sampler = NeighborSampler(data, [2], time_attr="time")
+    time = torch.full((400,), 3)
+    loader = LinkNeighborLoader(data, [], edge_label_time=time, neighbor_sampler=sampler)
+    batch = next(iter(loader))
+    assert batch.edge_label_time.tolist() == [3]
+    assert bool((batch.time[batch.num_sampled_nodes[0] :] <= 3).all())
+
+
 def test_ends_that_several_edge_types_have_do_not_name_one():
     data = hetero_graph()
     data["a", "hates", "b"].edge_index = data["a", "likes", "b"].edge_index
@@ -349,6 +359,11 @@ def test_the_sampler_works_in_pygs_own_loader():
             {"neg_sampling": NegativeSampling("binary", 1, torch.ones(3), torch.ones(3))},
             ValueError,
             "src_weight of NegativeSampling needs one weight for each of 60",
+        ),
+        (
+            {"neg_sampling": NegativeSampling("triplet", 1, None, torch.ones(61))},
+            ValueError,
+            "dst_weight of NegativeSampling needs one weight for each of 60",
         ),
         (
             {"neg_sampling": NegativeSampling("triplet", 1, None, torch.zeros(60))},

@@ -113,3 +113,29 @@ def test_settings_of_shallow_copies_are_their_own(name: str) -> None:
         got = used.sample_from_nodes(seeds, key=(1, 2))
         expected = NeighborSampler(data, **{**given, name: value})
         assert torch.equal(got.edge, expected.sample_from_nodes(seeds, key=(1, 2)).edge)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("replace", "no", "replace must be"),
+        ("subgraph_type", "whole", "subgraph_type must be one of"),
+        ("subgraph_type", "bidirectional", "pass exclude_seed_edges='reverse'"),
+        ("temporal_strategy", "latest", "temporal_strategy must be"),
+        ("time_window", 3, "no meaning without time_attr"),
+        ("sample_direction", "backward", "cannot be set on a sampler"),
+    ],
+)
+def test_settings_are_checked_when_they_are_set(name: str, value: Any, message: str) -> None:
+    sampler = NeighborSampler(example_graph(), [2], exclude_seed_edges=True)
+    before = getattr(sampler, name)
+    with pytest.raises((ValueError, TypeError), match=message):
+        setattr(sampler, name, value)
+    setattr(sampler, name, before)
+    assert getattr(sampler, name) == before
+
+
+def test_a_subgraph_type_is_set_by_its_name() -> None:
+    sampler = NeighborSampler(example_graph(), [2])
+    sampler.subgraph_type = "induced"
+    assert sampler.subgraph_type == SubgraphType.induced

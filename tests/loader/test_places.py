@@ -88,6 +88,18 @@ def test_construction_asks_nothing(machine: Machine, monkeypatch: pytest.MonkeyP
         iter(loader)
 
 
+def test_what_a_loader_moves_with(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    loader = NeighborLoader(citations(), [2], device_bytes=5, gather_blocks=3)
+    machine.used = machine.gpu(0)
+    with monkeypatch.context() as patch:  # in a process of PyG's loader, which stays on the CPU
+        patch.setattr(torch.utils.data, "get_worker_info", object)
+        loader([0])
+        assert loader._backend.device == HOST
+    loader([0])
+    assert keyed(loader.node_sampler).where == ("auto", 5)
+    assert loader._backend.gather_blocks == 3
+
+
 @pytest.mark.parametrize("ask", [lambda loader: loader([0]), lambda loader: next(iter(loader))])
 def test_a_call_decides_as_an_iteration_does(machine: Machine, ask: Any) -> None:
     machine.used = machine.gpu(0)

@@ -287,7 +287,7 @@ def test_a_type_without_zeros_does_not_hide_those_of_another():
         (torch.ones(3), "one entry for each of 2 edges"),
         (torch.ones(2, 2), "one weight for each edge"),
         (torch.tensor(1.0), "one weight for each edge"),
-        (torch.ones(2, dtype=torch.complex64), "one weight for each edge"),
+        (torch.ones(2, dtype=torch.complex128), "one weight for each edge"),
         (["a", "b"], "one weight for each edge"),
         (None, "weight_attr='weight' is not an attribute"),
     ],

@@ -381,4 +381,25 @@ FAULTS = [
         "        return False\n",
         "tests/loader/test_feature_dtype.py",
     ),
+    Fault(
+        "positions of rows in a damaged file are read wherever they lead",
+        GATHER,
+        "self.named_rows(stored, roles, self.rows(positions, index, end=end))",
+        "self.named_rows(stored, roles, self.rows(positions, index, end=end), end)",
+        GATHERED + " tests/unit/files/test_row_order.py",
+    ),
+    Fault(
+        "rows of a user's subclass of Tensor are read past it",
+        GATHER,
+        "        type(value) in PLAIN_CLASSES\n",
+        "        isinstance(value, Tensor)\n",
+        ASSEMBLED + " " + GATHERED,
+    ),
+    Fault(
+        "edges of another number than the hops have are given as sampled ones",
+        EDGES,
+        "            if edge_index.size(1) == hops.edge[-1]:\n",
+        "            if True:\n",
+        "tests/unit/batch/test_edges.py",
+    ),
 ]

@@ -13,6 +13,7 @@ OUTPUTS = "pyg_direct/sampling/outputs.py"
 SAMPLER = "pyg_direct/sampling/sampler.py"
 POOL = "pyg_direct/sampling/workspaces.py"
 BOUNDS = "pyg_direct/sampling/time_bounds.py"
+SETTINGS = "pyg_direct/sampling/settings.py"
 EXCLUDING = "tests/loader/test_exclude_seed_edges.py"
 TEMPORAL = "tests/loader/test_temporal.py tests/loader/test_time_window.py"
 OBJECT = "tests/loader/test_loader_object.py tests/unit/loading/test_producers.py"
@@ -366,5 +367,47 @@ FAULTS = [
         "        return time.to(torch.int64).contiguous()\n",
         "        return time.contiguous()\n",
         "tests/unit/sampling/test_seed_times.py",
+    ),
+    Fault(
+        "edge types that there are not are ignored where fan-outs name them",
+        FANOUTS,
+        "        if unknown:\n",
+        "        if len(unknown) == len(num_neighbors.values):\n",
+        "tests/loader/test_num_neighbors.py tests/loader/test_hetero.py",
+    ),
+    Fault(
+        "a bidirectional subgraph of a foreign sampler without edge ids fails",
+        OUTPUTS,
+        "both.edge = None if out.edge is None else torch.cat([out.edge, out.edge])[order]",
+        "both.edge = torch.cat([out.edge, out.edge])[order]",
+        "tests/unit/sampling/test_both_directions.py",
+    ),
+    Fault(
+        "weights of negatives are checked by their ratios alone",
+        NEGATIVES,
+        "    if num_nodes is not None and weight.numel() != num_nodes:\n",
+        "    if num_nodes is not None and weight.numel() < num_nodes:\n",
+        LINK,
+    ),
+    Fault(
+        "a subgraph_type that is set by its name is none of them",
+        SETTINGS,
+        "    return kind\n",
+        "    return value\n",
+        "tests/loader/test_loader_object.py",
+    ),
+    Fault(
+        "edges are turned around where sample_direction is set",
+        SETTINGS,
+        "    if value != sampler.sample_direction:\n",
+        '    if value not in ("forward", "backward"):\n',
+        "tests/loader/test_loader_object.py",
+    ),
+    Fault(
+        "a bidirectional subgraph_type that is set brings seed edges back",
+        SETTINGS,
+        "kind == SubgraphType.bidirectional)",
+        "False)",
+        "tests/loader/test_loader_object.py",
     ),
 ]

@@ -3,6 +3,7 @@
 import copy
 import io
 import pickle
+from typing import Any
 
 import pytest
 import torch
@@ -154,6 +155,18 @@ def test_types_have_their_own_hops() -> None:
         made.validate()
         assert made.hops.destination[0] == (16 if key[-1] == "paper" else 0)
         assert made.sparse_size() == (batch[key[0]].num_nodes, batch[key[-1]].num_nodes)
+
+
+class Dropping(NeighborLoader):
+    def filter_fn(self, out: Any) -> Any:
+        out.row, out.col, out.edge = out.row[:-1], out.col[:-1], out.edge[:-1]
+        return super().filter_fn(out)
+
+
+def test_a_subclass_that_drops_edges_has_plain_ones() -> None:
+    loader = Dropping(citations(), [4], batch_size=16)
+    assert hand_out_hops(loader) == ""
+    assert type(next(iter(loader)).edge_index) is torch.Tensor
 
 
 def test_a_transform_may_leave_out_an_edge_type() -> None:

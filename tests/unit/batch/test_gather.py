@@ -50,6 +50,16 @@ def test_a_tensor_that_changes_in_place(name: str) -> None:
     assert torch.equal(batch.x, data.x[batch.n_id])
 
 
+class Marked(Tensor):
+    """A user's own class, of which torch keeps what it selects."""
+
+
+def test_rows_of_a_users_class_are_of_that_class() -> None:
+    data = graph()
+    data.x = data.x.as_subclass(Marked)
+    assert type(next(iter(NeighborLoader(data, [1], batch_size=2))).x) is Marked
+
+
 def test_rows_that_are_cut_off() -> None:
     """The memory is there still."""
     with pytest.raises(IndexError, match="tensor with 3 rows"):

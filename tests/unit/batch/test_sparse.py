@@ -152,6 +152,12 @@ def test_entries_that_are_vectors_are_ones_where_edges_have_no_ids() -> None:
     assert made.to_dense().sum((0, 1)).tolist() == [2, 2, 2]
 
 
+def test_a_graph_whose_entries_are_vectors() -> None:
+    full = torch.sparse_coo_tensor(torch.tensor([[0, 1], [1, 0]]), torch.rand(2, 3), (2, 2, 3))
+    batch = next(iter(NeighborLoader(Data(adj_t=full, num_nodes=2), [-1], batch_size=2)))
+    assert torch.equal(batch.adj_t.to_dense(), full.to_dense())
+
+
 def test_csr_rows() -> None:
     table = torch.tensor([[1.0, 0], [0, 2], [0, 0]]).to_sparse_csr()
     index = torch.tensor([2, 1, 1, 0])

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch_geometric.data import Data, HeteroData
 
 import pyg_direct
-from pyg_direct.graph.compressed import compressed_graph
+from pyg_direct.graph.compressed import CscEdgeIndex, compressed_graph
 
 X, Y = ("a", "x", "a"), ("a", "y", "a")
 
@@ -59,6 +61,14 @@ def test_it_stands_for_what_was_saved(opened: Any) -> None:
 def test_it_does_not_stand_for_what_changed(opened: Any, name: str) -> None:
     CHANGES[name](opened)
     assert compressed_graph(opened, "time", "weight") is None
+
+
+def test_lists_of_more_edges_than_there_are_make_no_edge_index(opened: Any) -> None:
+    index = opened[X].edge_index
+    csc = index.graph.csc
+    damaged = replace(index.graph, csc=replace(csc, indptr=np.array([0, 0, 1, 2, 4, 4, 5, 6])))
+    with pytest.raises(ValueError, match="neighbour lists are not in order"):
+        CscEdgeIndex(damaged, 0).dense()
 
 
 def test_what_nobody_asks_for_may_change(opened: Any) -> None:

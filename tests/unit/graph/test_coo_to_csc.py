@@ -335,3 +335,9 @@ def test_destinations_behind_the_last_list_have_empty_ones() -> None:
     given = sorting.Compressed(np.array([0, 1, 3]), np.array([1, 0, 2]), None)
     indptr, indices, perm = sorting.pad_and_check(given, (3, 4), "data.adj_t")
     assert (indptr.tolist(), indices.tolist(), perm) == ([0, 1, 3, 3, 3], [1, 0, 2], None)
+
+
+def test_more_lists_than_destinations_are_refused() -> None:
+    given = sorting.Compressed(np.array([0, 1, 3, 3]), np.array([1, 0, 2]), None)
+    with pytest.raises(ValueError, match="has 3 destinations, but there are 2 nodes"):
+        sorting.pad_and_check(given, (3, 2), "data.adj_t")

@@ -6,6 +6,7 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.testing import MyFeatureStore, MyGraphStore
 
 from pyg_direct import LinkNeighborLoader, NeighborLoader
+from pyg_direct.graph.from_stores import _check_ids, remote_parts
 
 pytestmark = pytest.mark.usefixtures("each_backend")
 
@@ -210,3 +211,14 @@ def test_features_of_edges_without_types_are_refused():
     edges.put_edge_index(tuple(edge_index), edge_type=None, layout="coo", size=(30, 30))
     with pytest.raises(ValueError, match="'edge_attr' in the feature store has 100 rows, and the"):
         NeighborLoader((features, edges), [-1])
+
+
+def test_sizes_of_stores_are_the_largest_that_are_told():
+    edges, ends = MyGraphStore(), (torch.tensor([0, 2]), torch.tensor([4, 3]))
+    edges.put_edge_index(ends, edge_type=None, layout="coo", size=(3, 5))
+    assert remote_parts(MyFeatureStore(), edges)[2] == [5]
+    edges.put_edge_index(ends, edge_type=None, layout="coo", size=(3, 4))
+    with pytest.raises(ValueError, match="has the destination 4"):
+        _check_ids(edges, 1)
+    edges.meta = {"is_hetero": True}  # then PyG goes by the largest id
+    _check_ids(edges, 1)

@@ -153,6 +153,42 @@ def test_a_state_of_another_law_is_refused() -> None:
         contexts[0].load_state_dict(contexts[1].state_dict())
 
 
+def test_a_state_of_another_loader_its_seeds_or_its_parts_is_refused() -> None:
+    papers = torch.arange(8)
+    parts = [
+        pyg_direct.ClusterData(graph(), 8, log=False, partition=torch.arange(40).clamp(max=k) % 8)
+        for k in (39, 9)
+    ]
+    pairs: list[Any] = [
+        (LOADERS["saint_node"], LOADERS["saint_edge"], "class 'GraphSAINTNodeSampler'"),
+        (
+            lambda **kw: pyg_direct.ShaDowKHopSampler(graph(), 1, 2, papers, **kw),
+            lambda **kw: pyg_direct.ShaDowKHopSampler(graph(), 1, 2, papers.flip(0), **kw),
+            "other seeds",
+        ),
+        (
+            lambda **kw: pyg_direct.HGTLoader(typed_graph(), [2], ("paper", papers), **kw),
+            lambda **kw: pyg_direct.HGTLoader(typed_graph(), [2], ("paper", papers.flip(0)), **kw),
+            "other seeds",
+        ),
+        (
+            lambda **kw: pyg_direct.ClusterLoader(parts[0], **kw),
+            lambda **kw: pyg_direct.ClusterLoader(parts[1], **kw),
+            "other seeds",
+        ),
+    ]
+    for one, other, message in pairs:
+        with pytest.raises(ValueError, match=message):
+            other(seed=3).load_state_dict(one(seed=3).state_dict())
+
+
+def test_a_loader_is_built_anew_from_what_it_has() -> None:
+    """As Lightning does."""
+    loader = LOADERS["saint_edge"](seed=3)
+    again = LOADERS["saint_edge"](seed=3, dataset=loader.dataset, collate_fn=loader.collate_fn)
+    assert epoch(again) == epoch(loader)
+
+
 @pytest.mark.parametrize("name", LOADERS)
 def test_a_batch_can_be_asked_for_alone(name: str) -> None:
     loader = LOADERS[name](**options(name))

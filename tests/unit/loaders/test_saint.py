@@ -181,6 +181,11 @@ def test_progress_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
             ValueError,
             "node_norm exists",
         ),
+        (
+            {"data": Data(edge_index=torch.zeros(2, 1, dtype=int), edge_norm=torch.ones(1))},
+            ValueError,
+            "edge_norm exists",
+        ),
         ({"edge_law": "none"}, ValueError, "edge_law"),
     ],
 )

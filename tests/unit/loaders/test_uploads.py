@@ -102,6 +102,16 @@ def test_pinned_copies_and_no_kernels_of_torch(monkeypatch: pytest.MonkeyPatch, 
     assert watch.found == {"upload": UPLOADS[kind] * number}
 
 
+def test_rows_are_gathered_on_the_device_that_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also of loaders whose sampler stays on the CPU."""
+    with emulated() as backend:
+        gpu = Machine(backend, monkeypatch).gpu(0)
+        monkeypatch.setattr("pyg_direct.loading.site.resolve_device", lambda device: gpu)
+        loader = pyg_direct.ShaDowKHopSampler(graph(), 1, 2, batch_size=20, device="cuda")
+        assert next(iter(loader)).num_graphs == 20
+        assert loader._backend.device == gpu
+
+
 def test_the_watch_sees_what_it_shall() -> None:
     with emulated() as backend, Watch() as watch:
         there = torch.arange(3).to(backend.device)

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from graphs import example_graph
 
+from pyg_direct import NeighborLoader
 from pyg_direct.loading import forked
 
 SCRIPT = """
@@ -109,3 +111,17 @@ def test_one_thread_after_a_fork(monkeypatch: pytest.MonkeyPatch) -> None:
             seen.clear()
     finally:
         torch.set_num_threads(threads)
+
+
+def test_every_entry_of_a_loader_has_one_thread_in_a_child(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also `filter_fn` by itself, of the sampler's output."""
+    threads, seen = torch.get_num_threads(), []
+    loader = NeighborLoader(example_graph(), [2], filter_per_worker=False)
+    loader.transform = lambda batch: seen.append(torch.get_num_threads())
+    torch.set_num_threads(2)
+    try:
+        monkeypatch.setattr(forked, "_forked", True)
+        loader.filter_fn(loader.collate_fn([0]))
+    finally:
+        torch.set_num_threads(threads)
+    assert seen == [1]

@@ -35,6 +35,8 @@ def test_the_edges_as_sampled_are_kept_where_they_are_asked_for() -> None:
     out = in_both_directions(given, True)
     assert (out.orig_row, out.orig_col) == (given.row, given.col)
     assert out.num_sampled_edges == [2]
+    given.edge = None  # as of samplers that know no ids
+    assert in_both_directions(given, True).edge is None
 
 
 def test_ends_whose_product_int32_cannot_hold() -> None:
