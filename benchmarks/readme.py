@@ -120,6 +120,20 @@ def training(folder: Path) -> list[str]:
     )
 
 
+def epochs(folder: Path) -> list[str]:
+    """Return how many times as fast whole epochs are, by loader and by accelerated model."""
+    if not (folder / "end_to_end.json").exists():
+        return ["Whole epochs: `python -m benchmarks end_to_end`; no result is committed."]
+    result = _read(folder, "end_to_end")
+    rows = []
+    for task in result["tasks"]:
+        best = {who: row["wall_s"]["median"] for who, row in best_rows(task).items()}
+        if (theirs := best.get(result["baseline"])) is not None:
+            ratios = (theirs / best[who] for who in (OURS, ACCELERATED))
+            rows.append([task["name"], *map(times, ratios)])
+    return table([f"than {result['baseline']}", "the swap", "and `accelerate`"], rows)
+
+
 def end_to_end(folder: Path) -> list[str]:
     """Return how many times as fast whole epochs are, and with how much less CPU time."""
     if not (folder / "end_to_end.json").exists():
@@ -193,7 +207,7 @@ def gpu(folder: Path) -> list[str]:
 
 
 TABLES: dict[Path, dict[str, Callable[[Path], list[str]]]] = {
-    README: {"speed": speed, "gpu": gpu},
+    README: {"epochs": epochs, "speed": speed, "gpu": gpu},
     GPU: {"gpu": gpu},
     MEASUREMENTS: {
         "others": others,

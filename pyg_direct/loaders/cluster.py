@@ -107,7 +107,7 @@ class ClusterData(PygClusterData):
             import pymetis
         except ImportError as error:
             raise ImportError(
-                "ClusterData partitions by METIS: pip install pymetis (or pyg-direct[cluster]). "
+                "ClusterData partitions by METIS: pip install pymetis. "
                 "Or pass the part of each node as partition=."
             ) from error
         pointers, neighbours = undirected(edge_index.cpu().numpy(), num_nodes)

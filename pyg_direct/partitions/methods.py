@@ -53,7 +53,7 @@ def _by_metis(graph: Graph, parts: int) -> Ints:
         import pymetis
     except ImportError as error:
         raise ImportError(
-            "method='metis' needs pymetis: pip install pymetis (or pyg-direct[cluster]). "
+            "method='metis' needs pymetis: pip install pymetis. "
             "method='ldg' needs nothing, and reads the graph in order, in bounded memory."
         ) from error
     csc = graph.csc

@@ -61,5 +61,5 @@ def test_a_page_without_a_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     page = tmp_path / "page.md"
     page.write_text("# A page")
     monkeypatch.setitem(readme.TABLES, page, readme.TABLES[readme.README])
-    with pytest.raises(ValueError, match="no place for a table: <!-- speed -->"):
+    with pytest.raises(ValueError, match="no place for a table: <!-- epochs -->"):
         readme.filled(page)

@@ -17,5 +17,5 @@ def convert_package(name: str) -> Any:
     except ImportError as error:
         raise ImportError(
             f"A conversion needs {name.split('.')[0]}, which is not installed ({error}). Install "
-            f"it: pip install 'pyg-direct[convert]'"
+            f"what conversions need: pip install duckdb pyarrow"
         ) from error

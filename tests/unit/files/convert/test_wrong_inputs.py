@@ -357,7 +357,7 @@ def test_missing_packages_are_named(
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     spec = GraphSpec([NodeSpec(None, 5)], [EdgeSpec(None, of(folder, "good.npy"))])
-    match = rf"needs {package}, which is not installed .* pip install 'pyg-direct\[convert\]'"
+    match = rf"needs {package}, which is not installed .* pip install duckdb pyarrow"
     with pytest.raises(ImportError, match=match):
         convert(spec, folder / "out")
     assert not (folder / "out.part").exists()
