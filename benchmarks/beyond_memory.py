@@ -10,7 +10,6 @@ one. Rounds are interleaved.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import tempfile
@@ -156,11 +155,8 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=12.0, help="of one run")
     parser.add_argument("--folder", type=Path, help="for the files, 9 GB at 1.4M nodes")
-    parser.add_argument("--child", help=argparse.SUPPRESS)
-    args = parser.parse_args(argv)
-    os.environ["PYG_DIRECT_DEVICE"] = "cpu"
-    if args.child:
-        run_child(json.loads(args.child))
+    args = child.arguments(parser, argv, run_child)
+    if args is None:
         return
     nodes = 3000 if args.quick else int(args.nodes)
     rounds, seconds = (1, 0.5) if args.quick else (args.rounds, args.seconds)

@@ -6,6 +6,7 @@ from a server that has imported torch and PyG, as importing them takes longer th
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import functools
 import json
@@ -202,6 +203,30 @@ def start(
         command, stdin=stdin, stdout=stdout, stderr=stderr, cwd=cwd, env=env, text=True,
         preexec_fn=before,
     )  # fmt: skip
+
+
+def arguments(
+    parser: argparse.ArgumentParser,
+    argv: Sequence[str] | None,
+    run_child: Callable[[dict[str, Any]], None],
+) -> argparse.Namespace | None:
+    """Return the arguments of a benchmark of the CPU, some of whose processes run itself again.
+
+    Args:
+        parser: of the benchmark.
+        argv: the arguments; None for those of this process.
+        run_child: does the part of such a process, with what ``--child JSON`` told it.
+
+    Returns:
+        None in such a process, whose part is done then.
+    """
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    args = parser.parse_args(argv)
+    os.environ["PYG_DIRECT_DEVICE"] = "cpu"
+    if args.child is None:
+        return args
+    run_child(json.loads(args.child))
+    return None
 
 
 @contextlib.contextmanager

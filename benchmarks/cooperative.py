@@ -10,7 +10,6 @@ owners one of batches made together, of the same seeds, on which an accelerated 
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import tempfile
@@ -311,11 +310,8 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--root", type=Path, help="of debian/")
     parser.add_argument("--nodes", type=count_of, default="200k", help="of drawn graphs")
     parser.add_argument("--graphs", nargs="+", choices=GRAPHS, help="others stay as they were")
-    parser.add_argument("--child", help=argparse.SUPPRESS)
-    args = parser.parse_args(argv)
-    os.environ["PYG_DIRECT_DEVICE"] = "cpu"
-    if args.child:
-        run_rank(json.loads(args.child))
+    args = child.arguments(parser, argv, run_rank)
+    if args is None:
         return
     nodes, size, names = int(args.nodes), BATCH_SIZE, GRAPHS
     if args.quick:

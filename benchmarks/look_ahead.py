@@ -12,7 +12,6 @@ and time are counted. Rounds are interleaved, and the batches are the same bits.
 
 from __future__ import annotations
 
-import argparse
 import json
 import mmap
 import os
@@ -26,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 import pyg_direct
-from benchmarks import result
+from benchmarks import child, result
 from benchmarks.row_order import (
     DEGREE,
     SHARE,
@@ -160,11 +159,8 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--order", choices=ORDERS, action="append", help="all unless given")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--folder", type=Path, help="for the files, 0.8 GB at 400k nodes")
-    parser.add_argument("--child", help=argparse.SUPPRESS)
-    args = parser.parse_args(argv)
-    os.environ["PYG_DIRECT_DEVICE"] = "cpu"
-    if args.child:
-        run_child(json.loads(args.child))
+    args = child.arguments(parser, argv, run_child)
+    if args is None:
         return
     nodes = 5000 if args.quick else int(args.nodes)
     rounds, epochs = (1, 1) if args.quick else (args.rounds, 2)

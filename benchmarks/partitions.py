@@ -10,7 +10,6 @@ transport alone is as many collectives with as many bytes, from a group of its o
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import resource
@@ -209,11 +208,8 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--nodes", type=count_of, default="200k")
     parser.add_argument("--graph", choices=GRAPHS, action="append", help="all unless given")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
-    parser.add_argument("--child", help=argparse.SUPPRESS)
-    args = parser.parse_args(argv)
-    os.environ["PYG_DIRECT_DEVICE"] = "cpu"
-    if args.child:
-        run_rank(json.loads(args.child))
+    args = child.arguments(parser, argv, run_rank)
+    if args is None:
         return
     nodes, rounds = (2000, 1) if args.quick else (int(args.nodes), args.rounds)
     cases = {case.name: case for case in ([QUICK] if args.quick else CASES)}

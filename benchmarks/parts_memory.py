@@ -9,7 +9,6 @@ train on the whole graph, with the same batches.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import os
@@ -145,11 +144,8 @@ def main(argv: list[str] | None = None) -> None:
     parser = result.parser(__doc__)
     parser.add_argument("--nodes", type=count_of, default="1.5M")
     parser.add_argument("--folder", type=Path, help="for the files, 2 GB at 1.5M nodes")
-    parser.add_argument("--child", help=argparse.SUPPRESS)
-    args = parser.parse_args(argv)
-    os.environ["PYG_DIRECT_DEVICE"] = "cpu"
-    if args.child:
-        run_rank(json.loads(args.child))
+    args = child.arguments(parser, argv, run_rank)
+    if args is None:
         return
     nodes, batches = (3000, 2) if args.quick else (int(args.nodes), BATCHES)
     with tempfile.TemporaryDirectory(dir=args.folder) as name:

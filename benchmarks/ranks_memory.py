@@ -9,7 +9,6 @@ the kernels of a batch loaded, are subtracted. All ranks wait for each other bef
 
 from __future__ import annotations
 
-import argparse
 import ctypes
 import gc
 import json
@@ -152,11 +151,8 @@ def main(argv: list[str] | None = None) -> None:
     parser = result.parser(__doc__)
     parser.add_argument("--nodes", type=count_of, default="1M")
     parser.add_argument("--folder", type=Path, help="for the files, 1.1 GB at 1M nodes")
-    parser.add_argument("--child", help=argparse.SUPPRESS)
-    args = parser.parse_args(argv)
-    os.environ["PYG_DIRECT_DEVICE"] = "cpu"
-    if args.child:
-        run_rank(json.loads(args.child))
+    args = child.arguments(parser, argv, run_rank)
+    if args is None:
         return
     nodes, batches = (3000, 2) if args.quick else (int(args.nodes), BATCHES)
     numbers = [1, 2] if args.quick else [1, 2, 4]

@@ -13,10 +13,8 @@ Rounds are interleaved.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
-import os
 import tempfile
 import time
 from pathlib import Path
@@ -136,11 +134,8 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--nodes", type=count_of, default="2M")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--folder", type=Path, help="for the files, 3 GB at 2M nodes")
-    parser.add_argument("--child", help=argparse.SUPPRESS)
-    args = parser.parse_args(argv)
-    os.environ["PYG_DIRECT_DEVICE"] = "cpu"
-    if args.child:
-        run_child(json.loads(args.child))
+    args = child.arguments(parser, argv, run_child)
+    if args is None:
         return
     nodes = 5000 if args.quick else int(args.nodes)
     rounds, epochs = (1, 1) if args.quick else (args.rounds, 3)

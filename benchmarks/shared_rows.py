@@ -10,7 +10,6 @@ of each. CPU time is that of all threads of all ranks, whoever else runs.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import tempfile
@@ -124,11 +123,8 @@ def main(argv: list[str] | None = None) -> None:
     parser = result.parser(__doc__)
     parser.add_argument("--nodes", type=count_of, default="200k")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
-    parser.add_argument("--child", help=argparse.SUPPRESS)
-    args = parser.parse_args(argv)
-    os.environ["PYG_DIRECT_DEVICE"] = "cpu"
-    if args.child:
-        run_rank(json.loads(args.child))
+    args = child.arguments(parser, argv, run_rank)
+    if args is None:
         return
     nodes, size, rounds = (int(args.nodes), BATCH_SIZE, args.rounds)
     sizes: Sequence[int] = WORLD_SIZES
