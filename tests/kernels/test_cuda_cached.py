@@ -136,6 +136,17 @@ def test_a_cache_follows_its_table(backend: CudaBackend) -> None:
     assert hits(traffic) == 0
 
 
+def test_a_tensor_in_the_place_of_one_that_is_gone_has_no_cache(backend: CudaBackend) -> None:
+    """It may have its number, its memory, and as many changes as torch knows of."""
+    memory = np.ones((20, 40), np.float32)
+    table = cached(backend, torch.from_numpy(memory), [3, 5])
+    caches = backend._caches._caches
+    cache, other = caches.pop(id(table)), torch.from_numpy(memory)
+    caches[id(other)] = cache
+    assert other.data_ptr() == table.data_ptr()
+    assert backend._caches.of(other, backend.gather_bytes) is None
+
+
 def test_a_cache_is_filled_between_two_waits(backend: CudaBackend) -> None:
     """For batches that may read the old rows, and for streams that will read the new ones."""
     table, log = torch.ones(20, 40), []

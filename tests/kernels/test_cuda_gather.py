@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tables import BASES, least_requests, table_at
 from torch import Tensor
 
-from pyg_direct.core.types import Table
+from pyg_direct.core.types import Table, Traffic
 from pyg_direct.ops.cuda.backend import CudaBackend, blocks_to_fill_link, row_shape
 
 
@@ -91,6 +91,9 @@ def test_nothing_to_gather(backend: CudaBackend) -> None:
     none = torch.empty(0, dtype=torch.int64)
     assert gather(backend, torch.ones(3, 4), none).shape == (0, 4)
     assert gather(backend, torch.ones(3, 0), torch.tensor([1, 2])).shape == (2, 0)
+    no_rows, traffic = Table(torch.empty(0, 4)), Traffic()
+    (got,) = backend.gather([no_rows], none.to(backend.device), traffic=traffic)
+    assert (got.shape, traffic.requests) == ((0, 4), 0)
 
 
 def test_a_parameter_is_gathered_as_its_values(backend: CudaBackend) -> None:

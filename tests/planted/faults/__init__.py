@@ -13,6 +13,7 @@ from . import (
     graph,
     in_common,
     kernels,
+    leftovers,
     loaders,
     loading,
     models,
@@ -51,4 +52,5 @@ FAULTS: list[Fault] = [
     *ranks.FAULTS,
     *tools.FAULTS,
     *second_rounds.FAULTS,
+    *leftovers.FAULTS,
 ]

@@ -53,6 +53,13 @@ def test_a_folder_that_cannot_be_written(folder: Path) -> None:
     assert read_json("a.json") is None
 
 
+def test_a_folder_that_is_not_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty variable names none, as the specification of XDG has it."""
+    monkeypatch.setattr(Path, "home", lambda: folder)
+    monkeypatch.setenv("XDG_CACHE_HOME", "")
+    assert cache_file("a.json") == folder / ".cache" / "pyg_direct" / "a.json"
+
+
 def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
     def home() -> Path:
         raise RuntimeError("Could not determine home directory.")

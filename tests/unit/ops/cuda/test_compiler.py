@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import types
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import torch
 from descriptors import filled
 
 from pyg_direct.ops.cuda import compiler as compiling
+from pyg_direct.ops.cuda import nvrtc
 from pyg_direct.ops.cuda.compiler import require_cuda
 from pyg_direct.ops.cuda.launch import BLOCK_THREADS, STANDARD
 from pyg_direct.ops.devices import backend_for
@@ -175,6 +177,29 @@ def test_what_the_results_of_kernels_depend_on(monkeypatch: pytest.MonkeyPatch) 
         identity(kernels="ba5"),
     ]  # fmt: skip
     assert len(set(found)) == len(found)
+
+
+def test_nvrtc_is_loaded_from_the_first_wheel_that_has_a_whole_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    found, opened = None, []
+
+    def load(name: str, mode: int) -> None:
+        opened.append(name)
+        if "whole" not in name:
+            raise OSError(name)
+
+    monkeypatch.setattr(nvrtc.ctypes, "CDLL", load)
+    monkeypatch.setattr(nvrtc.importlib.util, "find_spec", lambda name: found)
+    assert nvrtc.preload_nvrtc(12) is None, "there is no wheel"
+    for folder in ("broken", "whole"):
+        (tmp_path / folder / "lib").mkdir(parents=True)
+        (tmp_path / folder / "lib" / "libnvrtc.so.12").touch()
+    found = types.SimpleNamespace(submodule_search_locations=[str(tmp_path)])
+    whole = tmp_path / "whole" / "lib" / "libnvrtc.so.12"
+    assert nvrtc.preload_nvrtc(12) == whole
+    assert opened[-1] == str(whole)
+    assert len(opened) == 1 + 3
 
 
 def test_free_memory_is_that_of_the_driver_and_of_torchs_cache(
