@@ -333,4 +333,32 @@ FAULTS: list[Fault] = [
         "ends = np.cumsum([graph.train_share, graph.train_share / 2, 2 * graph.train_share])",
         "tests/unit/files/test_generate.py::test_sizes_and_dtypes",
     ),
+    Fault(
+        "a link in the work folder is written through",
+        WORKPLACE,
+        "if not OURS.fullmatch(n) or p.is_symlink()]",
+        "if not OURS.fullmatch(n)]",
+        INTERRUPTED,
+    ),
+    Fault(
+        "a conversion goes on though attributes of edges have changed",
+        CONVERT,
+        "for source in (edge.ends, *edge.attributes.values()):",
+        "for source in (edge.ends,):",
+        INTERRUPTED,
+    ),
+    Fault(
+        "tables of whole numbers are quantized with the features",
+        NODES,
+        "quantizes = len(rows.row_shape) == 1 and rows.dtype.is_floating_point",
+        "quantizes = len(rows.row_shape) == 1",
+        FORMATS,
+    ),
+    Fault(
+        "generate: edges do not count as progress",
+        "pyg_direct/files/generate.py",
+        "            writer.write(rows)\n            advance(len(rows))\n",
+        "            writer.write(rows)\n",
+        "tests/unit/files/test_generate.py",
+    ),
 ]

@@ -311,6 +311,8 @@ def test_steps_make_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
         assert torch.equal(quantize(x, **kind).stored, one.stored)
     assert torch.equal(quantize(x.numpy()).stored, whole[0].stored)
     assert quantize(x[:0]).shape == (0, 33)
+    # A hundred times the least float32, whose 127th part is rounded: some elements are above it.
+    assert quantize(torch.tensor([[2e-43], [-2e-43]])).stored.tolist() == [[127], [-127]]
     assert quantize(x[:, :0], scale="row").shape == (300, 0)
 
 

@@ -20,7 +20,9 @@ from pyg_direct.tools.generate import main
 def made(tmp_path: Path, **fields: Any) -> Any:
     graph = PowerLaw(**{"num_nodes": 3000, "num_edges": 60_000, "num_features": 20, **fields})
     path = tmp_path / str(len(os.listdir(tmp_path)))
-    generate(graph, path)
+    progress: list[int] = []
+    generate(graph, path, progress=progress.append)
+    assert sum(progress) == graph.num_nodes + graph.num_edges
     return pyg_direct.open(path, verify=True)
 
 

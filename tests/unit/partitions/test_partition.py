@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -17,10 +18,12 @@ from torch_geometric.data import Data, HeteroData
 import pyg_direct
 from pyg_direct.files.open import open_graph
 from pyg_direct.files.parts import EDGE_IDS, parted_graph
+from pyg_direct.graph.from_pyg import graph_of
 from pyg_direct.loading.order import PartOrder
 from pyg_direct.ops.cpu import file_pages
 from pyg_direct.partitions import partition as partition_module
 from pyg_direct.partitions import write as write_module
+from pyg_direct.partitions.methods import parts_of
 from pyg_direct.ranks import rows
 from tests.support.memory_maps import reads_alone
 
@@ -94,6 +97,39 @@ def test_the_parts_hold_the_graph(
         assert torch.equal(edges.edge_attr, DATA.edge_attr[ids])
         seen.append(ids)
     assert torch.cat(seen).sort().values.tolist() == list(range(6000))
+
+
+def two_relations() -> HeteroData:
+    """Return edges among two pairs of "a", and one from the second pair to "b"."""
+    data = HeteroData()
+    data["a"].x, data["b"].x = torch.rand(4, 2), torch.rand(1, 2)
+    data["a", "to", "a"].edge_index = torch.tensor([[0, 1, 2, 3], [1, 0, 3, 2]])
+    data["a", "to", "b"].edge_index = torch.tensor([[2], [0]])
+    return data
+
+
+def test_remote_rows_are_those_of_the_type_with_most_edges(tmp_path: Path) -> None:
+    part = {"a": torch.tensor([0, 0, 1, 1]), "b": torch.tensor([0])}
+    report = pyg_direct.partition(two_relations(), tmp_path / "parts", 2, part)
+    assert (report.remote_rows, report.cut) == (0.0, 0.2)
+
+
+def test_what_metis_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All node types one after another, weighted by the lists of all relations."""
+    pymetis = pytest.importorskip("pymetis")
+    data, asked = two_relations(), list[Any]()
+    data["b", "to", "a"].edge_index = torch.tensor([[0, 0], [1, 2]])
+
+    def part_graph(parts: int, adjacency: Any, vweights: list[int]) -> tuple[int, list[int]]:
+        asked.extend([parts, *(numbers.tolist() for numbers in adjacency), vweights])
+        return 0, [0, 1, 0, 1, 1]
+
+    monkeypatch.setattr(pymetis, "CSRAdjacency", lambda *numbers: numbers)
+    monkeypatch.setattr(pymetis, "part_graph", part_graph)
+    found = parts_of(graph_of(data), 2, "metis")
+    assert [part.tolist() for part in found] == [[0, 1, 0, 1], [1]]
+    # Two edges between 1 and 0, two between 2 and 3; between 1 and 4; two between 2 and 4.
+    assert asked == [2, [0, 1, 3, 5, 6, 8], [1, 0, 4, 3, 4, 2, 1, 2], [2, 3, 3, 2, 2]]
 
 
 def test_reports_tell_methods_apart(tmp_path: Path) -> None:
@@ -322,6 +358,8 @@ def test_the_data_is_no_whole_graph(tmp_path: Path, three_parts: Any) -> None:
     with pytest.raises(ValueError, match=r"order='parts' needs data that was opened"):
         pyg_direct.NeighborLoader(DATA, [2], order="parts")
     loader = pyg_direct.NeighborLoader(data, [2])
+    with pytest.raises(TypeError, match="cannot be copied or sent to another process"):
+        pickle.dumps(loader.node_sampler)
     with pytest.raises(ValueError, match=r"expected_visits goes over all edges"):
         pyg_direct.expected_visits(loader)
     with pytest.raises(RuntimeError, match=r"Call iter.loader. on all of them"):

@@ -9,7 +9,7 @@ import torch_geometric.loader
 from torch_geometric.data import Data, HeteroData
 
 import pyg_direct
-from pyg_direct import LinkNeighborLoader, NeighborLoader, audit
+from pyg_direct import LinkNeighborLoader, NeighborLoader, NeighborSampler, audit
 from pyg_direct.tools import audit as audit_module
 from pyg_direct.tools.audit import Audit, main
 
@@ -154,6 +154,18 @@ def test_links_in_time() -> None:
     assert audit(safe, time_attr="time").ok
 
 
+def test_what_cannot_be_checked_is_told() -> None:
+    windows: Any = {"input_start_time": TIMES - 20, "input_end_time": TIMES - 5}
+    renamed = temporal(graph(), input_id=SEEDS + 7, **windows)
+    (text,) = audit(renamed, time_attr="time").unchecked
+    assert text == "the windows of the seeds, as input_id= renames their positions"
+    seeds, options = OF_TYPE[True], {"batch_size": 16, "subgraph_type": "induced"}
+    induced = NeighborLoader(graph(typed=True), [2, 2], seeds, sampling="adaptive", **options)
+    result = audit(induced, 1)
+    assert result.ok, result
+    assert result.unchecked[0].startswith("fan-outs and weights, as an induced subgraph")
+
+
 @pytest.mark.parametrize("negatives", ["binary", "triplet"])
 def test_each_link_and_its_negatives_have_the_window_of_the_link(negatives: str) -> None:
     data = graph()
@@ -178,6 +190,15 @@ def test_counts_repeats_and_weights() -> None:
     assert set(audit(weighted, plain, weight_attr="weight").wrong) == {COUNT, WEIGHT}
     repeated = list(NeighborLoader(data, [5, 3], batch_size=16, replace=True))
     assert set(audit(weighted, repeated).wrong) == {TWICE}
+
+
+@pytest.mark.pyg("sample_direction")
+def test_neighbours_that_edges_lead_to() -> None:
+    sampler = NeighborSampler(graph(False), [2, 2], sample_direction="backward")
+    loader = torch_geometric.loader.NodeLoader(graph(False), sampler, batch_size=16)
+    result = audit(loader, 2)
+    assert result.ok, result
+    assert result.checked[COUNT] > 50
 
 
 def test_weights_that_are_no_numbers_are_found() -> None:

@@ -21,6 +21,7 @@ from pyg_direct.tools.plan_ranks import (
     layer_flop,
     ranks_text,
     step_of_ranks,
+    work_of,
 )
 
 
@@ -65,6 +66,14 @@ def test_operations_of_layers() -> None:
     found = 2 * (2 * (3 + 2) * 4) + 2 * 2 + 3 * (2 * (4 + 4) * 5) + 2 * (2 * 4)
     assert layer_flop(nodes, edges, typed) == found
     assert layer_flop(nodes, edges, typed._replace(widths=())) == 0
+
+
+def test_edges_are_read_in_each_layer_that_needs_them() -> None:
+    """Those of the first hop in both layers, those of the second in the first one."""
+    asked = RanksAsked(2, [3, 3], 1, {"a": 8, "b": 2}, "a")
+    edges = {("a", "to", "a"): [3, 2], ("b", "to", "a"): [1, 0]}
+    work = work_of({"a": 5, "b": 1}, {"a": [1, 3, 2], "b": [0, 1, 0]}, edges, asked)
+    assert work == Work(6, 42, 6, 3 + 5 + 1 + 1, 0)
 
 
 def test_when_sharing_rows_pays() -> None:

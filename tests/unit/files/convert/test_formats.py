@@ -240,6 +240,7 @@ def test_narrow_features(
     """As `quantize` makes them of the whole table; labels and other arrays stay."""
     data = attributed()
     data.x[3] = 0.0  # the factor of this row is 0
+    data.codes = torch.arange(400).view(200, 2)
     monkeypatch.setattr(node_files, "STEP_BYTES", 100)
     spec = replace(as_npy(data, tmp_path), feature_dtype=dtype, feature_scale=scale)
     convert(spec, tmp_path / "out")

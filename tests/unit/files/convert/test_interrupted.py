@@ -399,6 +399,12 @@ def test_other_inputs_are_refused(case: Case) -> None:
         case.run()
     x.write_bytes(content)
     os.utime(x, ns=(times, times))
+    of_edges = Path(case.spec.edges[0].attributes["edge_attr"].file)
+    times = of_edges.stat().st_mtime_ns
+    os.utime(of_edges, ns=(times, times + 1))
+    with pytest.raises(ValueError, match=r"edge_attr.npy.modified_ns is \d+, and was \d+"):
+        case.run()
+    os.utime(of_edges, ns=(times, times))
     case.run()
     assert_same_files(case.out, case.saved)
 
@@ -470,6 +476,11 @@ def test_a_work_folder_with_other_files_is_refused(case: Case, unfinished: bool)
         if "sub" in name:
             mine.parent.rmdir()
     if unfinished:
+        link = case.part / "graph" / "900_x.bin"  # as a conversion would call it
+        link.symlink_to(case.saved)
+        with pytest.raises(FileExistsError, match=r"out.part.* holds 'graph/900_x\.bin', which no"):
+            case.run()
+        link.unlink()
         case.run()
         assert_same_files(case.out, case.saved)
     else:
