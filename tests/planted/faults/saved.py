@@ -25,7 +25,6 @@ SAVED = "tests/unit/files/test_save_and_open.py"
 TYPED = "tests/unit/files/test_saved_parts.py"
 ORDERED = "tests/unit/files/test_row_order.py"
 DAMAGED = "tests/unit/files/test_damaged_graphs.py"
-CHANGES = "tests/unit/files/convert/test_changes.py"
 FORMATS = "tests/unit/files/convert/test_formats.py"
 INTERRUPTED = "tests/unit/files/convert/test_interrupted.py"
 RANGES = "tests/unit/files/convert/test_ranges.py"
@@ -289,14 +288,14 @@ FAULTS: list[Fault] = [
         TABLE,
         "if (held + count > most or too_wide) and first > cuts[-1]:",
         "if too_wide and first > cuts[-1]:",
-        RANGES,
+        f"{RANGES}::test_ranges_have_no_more_edges_or_nodes_than_are_sorted",
     ),
     Fault(
         "edges are sorted one node at a time behind the first range",
         TABLE,
         "                cuts.append(first)\n                held = 0\n",
         "                cuts.append(first)\n",
-        RANGES,
+        f"{RANGES}::test_ranges_have_no_more_edges_or_nodes_than_are_sorted",
     ),
     Fault(
         "a quote in the name of the directory ends a conversion",
@@ -338,27 +337,27 @@ FAULTS: list[Fault] = [
         WORKPLACE,
         "if not OURS.fullmatch(n) or p.is_symlink()]",
         "if not OURS.fullmatch(n)]",
-        INTERRUPTED,
+        f"{INTERRUPTED}::test_a_work_folder_with_other_files_is_refused",
     ),
     Fault(
         "a conversion goes on though attributes of edges have changed",
         CONVERT,
         "for source in (edge.ends, *edge.attributes.values()):",
         "for source in (edge.ends,):",
-        INTERRUPTED,
+        f"{INTERRUPTED}::test_other_inputs_are_refused",
     ),
     Fault(
         "tables of whole numbers are quantized with the features",
         NODES,
         "quantizes = len(rows.row_shape) == 1 and rows.dtype.is_floating_point",
         "quantizes = len(rows.row_shape) == 1",
-        FORMATS,
+        f"{FORMATS}::test_narrow_features",
     ),
     Fault(
         "generate: edges do not count as progress",
         "pyg_direct/files/generate.py",
         "            writer.write(rows)\n            advance(len(rows))\n",
         "            writer.write(rows)\n",
-        "tests/unit/files/test_generate.py",
+        "tests/unit/files/test_generate.py::test_sizes_and_dtypes",
     ),
 ]
