@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..fault import Fault
 from . import (
+    accelerating,
     batch,
     between,
     crossings,
@@ -12,6 +13,7 @@ from . import (
     files,
     graph,
     in_common,
+    inference,
     kernels,
     leftovers,
     loaders,
@@ -42,6 +44,8 @@ FAULTS: list[Fault] = [
     *epochs.FAULTS,
     *loaders.FAULTS,
     *models.FAULTS,
+    *inference.FAULTS,
+    *accelerating.FAULTS,
     *partitions.FAULTS,
     *in_common.FAULTS,
     *between.FAULTS,

@@ -15,7 +15,7 @@ X = torch.linspace(-1, 2, ROWS * COLUMNS, dtype=torch.float64).view(ROWS, COLUMN
 INDEX = torch.tensor([0, 7, 2, 2, 9, 1, 0, 3, 3, 3, 1, 5])
 SORTED = INDEX.sort().values
 MASK = X > 0
-ROW_MASK = MASK[:, :1]
+ROW_MASK, SQUARE = MASK[:, :1], X[:COLUMNS].clone()
 
 
 def scattered(values, index, reduce="sum", include_self=False):
@@ -49,12 +49,16 @@ OPERATIONS = {
     "power": lambda g, x: g.exp() + g.clamp(min=1) + g.pow(0),
     "joined": lambda g, x: torch.cat([g, x, X], 1),
     "stacked": lambda g, x: torch.stack([x, g]),
+    "two of its rows": lambda g, x: g[1:3].neg(),
     "first rows": lambda g, x: g[:5] + x[2:7],
     "gathered": lambda g, x: g.index_select(0, INDEX) * x[INDEX],
     "summed up": lambda g, x: g.new_zeros(ROWS, COLUMNS).index_add(0, INDEX, g[INDEX]),
     "summed up twice": lambda g, x: x.index_add(0, INDEX, g[INDEX], alpha=2),
     "summed up by order": lambda g, x: scattered(x[SORTED], INDEX.flip(0)),
     "summed onto rows": lambda g, x: (x + 0).index_add(0, INDEX, x[INDEX]),
+    "summed into more rows": lambda g, x: sum(
+        x.new_zeros(rows, COLUMNS).index_add(0, INDEX, x[INDEX])[:ROWS] for rows in (ROWS, ROWS + 2)
+    ),
     "put": lambda g, x: x.new_zeros(ROWS, COLUMNS).index_put((INDEX,), g[INDEX], accumulate=True),
     "put onto rows": lambda g, x: (x + 0).index_put((SORTED,), x[INDEX], accumulate=True),
     "put from the end": lambda g, x: x.new_zeros(ROWS, COLUMNS).index_put(
@@ -70,6 +74,7 @@ OPERATIONS = {
     "weighted": lambda g, x: scattered(x[INDEX] * X[INDEX, :1], SORTED),
     "weighted by a gradient": lambda g, x: scattered(g[INDEX][:, :1] * x[SORTED], INDEX),
     "largest": lambda g, x: scattered(x[INDEX], SORTED, "amax"),
+    "largest of weighted": lambda g, x: scattered(x[INDEX] * X[INDEX, :1], SORTED, "amax"),
     "smallest of messages": lambda g, x: scattered(x[INDEX].sin(), INDEX, "amin"),
     "largest above zero": lambda g, x: scattered(x[INDEX], SORTED, "amax", include_self=True),
     "in two orders": lambda g, x: (lambda m: scattered(m, INDEX)[:4] + m[:4])(x[INDEX].sin()),
@@ -98,6 +103,10 @@ OPERATIONS = {
     "backward of softplus": lambda g, x: aten.softplus_backward(g, x, 1, 20),
     "backward of hard tanh": lambda g, x: aten.hardtanh_backward(g, x, -1, 1),
     "transposed": lambda g, x: g.t().contiguous().t() + x,
+    "by a matrix and its transpose": lambda g, x: (x @ SQUARE) @ SQUARE.t(),
+    "plus a part and all of a table": lambda g, x: x + X[:1] + X,
+    "in place with more digits": lambda g, x: x.float().mul_(X + 1e-9).double(),
+    "drawn": lambda g, x: (x * 0).bernoulli_(0.5, generator=torch.Generator().manual_seed(3)),
     "in place": lambda g, x: (g * 2).add_(1).mul_(x).relu_(),
     "view": lambda g, x: (g + x).view(ROWS, 2, 2).transpose(1, 2).reshape(ROWS, COLUMNS),
     "one after the other": lambda g, x: ((x + 1).relu() - 1).neg().exp() / 3 * x,
