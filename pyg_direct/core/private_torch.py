@@ -150,6 +150,15 @@ def in_backward() -> bool:
     return torch._C._current_graph_task_id() != -1
 
 
+def is_transformed() -> bool:
+    """Whether operations run within `torch.func` or forward-mode AD, of which tensors of other
+    classes know nothing.
+    """
+    functorch: Any = torch._C._functorch
+    in_level = torch.autograd.forward_ad._current_level >= 0
+    return in_level or functorch.peek_interpreter_stack() is not None
+
+
 @contextmanager
 def without_hooks(parameters: list[torch.nn.Parameter]) -> Iterator[None]:
     """Let no hook that was registered on a parameter see the gradients that are computed within."""

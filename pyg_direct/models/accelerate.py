@@ -17,7 +17,7 @@ from torch_geometric.data import Data, HeteroData
 
 from ..core.arguments import check_flag
 from ..core.cooperation import Cooperation
-from ..core.private_torch import compiled_in_place, in_backward
+from ..core.private_torch import compiled_in_place, in_backward, is_transformed
 from ..loading.base import DirectLoader
 from ..loading.hops import hand_out_hops
 from ..loading.reusing import Reused
@@ -54,11 +54,14 @@ class Acceleration:
         self.reason = ""
         self._refuted = False  # numbers differ, or a step failed: plain for all that comes
         self._certificate = Certificate() if certify else None
-        self._forward = plain.forward
         self._may_be_lazy = True
         self._costs = StepCosts()
         self._forms: dict[str, str] = {}
         self.exchange_of: Callable[[BatchSizes, Gathered], RowExchange | None] | None = None
+
+    @property
+    def _forward(self) -> Any:  # which may be replaced later
+        return self.plain.forward
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run the model: on the needed rows where arguments hold sampled edges, else as it is."""
@@ -83,7 +86,8 @@ class Acceleration:
             sizes = BatchSizes(edges)
         except NotAPrefix:  # the user changed what the sampler gave
             return run_plain(self._forward, args, kwargs)
-        if self._is_lazy() or (self._same_as_plain() and not self._costs.pay(sizes.num_edges)):
+        is_cheap = self._same_as_plain() and not self._costs.pay(sizes.num_edges)
+        if is_cheap or is_transformed() or self._is_lazy():
             return sizes.seeds_of(run_plain(self._forward, args, kwargs))
         return self._on_needed_rows(sizes, args, kwargs)
 
@@ -184,7 +188,7 @@ class Acceleration:
             entered = Entered(run, sizes)
             given, named = entered.of((args, kwargs))
             out = sizes.seeds_of((forward or self._forward)(*given, **named), leave)
-            run.check_kept()
+            run.numbers.check()
             entered.write_back()
         self._costs.learn(sizes.num_edges, run.entries, run.calls, run.products)
         if run.sums or not self._forms:  # a batch without edges has none

@@ -50,10 +50,14 @@ def run_plain(forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
 def copied_tensors(value: Any) -> Any:
     """Return arguments with copies of their tensors, which a forward may write to."""
 
+    copies: dict[int, Tensor] = {}  # one for a tensor that is given twice
+
     def copied(leaf: Any) -> Any:
         if type(leaf) is not Tensor:
             return leaf
-        return leaf.detach().clone().requires_grad_(leaf.requires_grad)
+        if id(leaf) not in copies:
+            copies[id(leaf)] = leaf.detach().clone().requires_grad_(leaf.requires_grad)
+        return copies[id(leaf)]
 
     return tree_map(copied, value)
 

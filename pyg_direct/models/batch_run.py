@@ -23,13 +23,13 @@ from ..core.private_torch import (
     to_copy,
     tree_leaves,
     tree_map,
-    writes_to,
 )
 from .batch_moves import DEFERRED, SCATTERS, scatter
 from .batch_tensor import BatchTensor, enter
 from .message_lists import Lists
 from .needed import Fill, Leaf, Rows, Value, compute_rows
 from .needed_rows import Draw, NeededNorm
+from .numbers_kept import Numbers
 from .rules import bound, keeps_rows
 from .step_calls import CallPlan, Operation, Operator, Pick, operator, signature
 from .table_tensor import TableTensor, written
@@ -38,7 +38,6 @@ from .tables import meta_of
 aten = torch.ops.aten
 KNOWN = 4096  # plans that are kept for an operation
 DRAWS = {"bernoulli_"}  # dropout; others have the numbers of the plain model
-COPIED_NUMBERS = 1 << 12  # a plain tensor with more is not copied, but watched for writes
 
 
 class BatchRun:
@@ -57,6 +56,7 @@ class BatchRun:
         products: of the rows with dense matrices, in products of two numbers.
         norms: those of the needed rows, by where their means lie.
         exchanges: of rows with other places; None for none.
+        numbers: of tensors that the forward may write to.
     """
 
     def __init__(self, device: torch.device, all_statistics: bool = True) -> None:
@@ -67,9 +67,8 @@ class BatchRun:
         self.calls = self.entries = self.products = 0
         self.norms: dict[int, NeededNorm] = {}
         self.exchanges: Any = None
+        self.numbers = Numbers()
         self._seed = torch.initial_seed()
-        self._kept: dict[Any, tuple[Tensor, Tensor]] = {}
-        self._watched: list[tuple[Tensor, int]] = []
 
     def forms(self) -> dict[str, str]:
         """Return how sums were computed, and which operations ran on all rows."""
@@ -86,7 +85,7 @@ class BatchRun:
         """Return a plain tensor as one of the step."""
         if x.requires_grad and torch.is_grad_enabled():
             return enter(x, self)
-        return self.wrap(Leaf(x.detach(), 0))
+        return self.wrap(Leaf(x.detach(), 0, watched=True))
 
     def all_rows(self, node: Value) -> Tensor:
         """Return all rows of a value; not to be written to."""
@@ -106,27 +105,6 @@ class BatchRun:
             return table.plain
         return self.all_rows(table.node)
 
-    def kept(self, tensor: Tensor) -> Tensor:
-        """Return a plain tensor that will have its numbers when they are read."""
-        if tensor.is_inference():  # torch counts no writes to it
-            return tensor.clone()
-        if tensor.numel() > COPIED_NUMBERS or tensor.layout != torch.strided:
-            self._watched.append((tensor, writes_to(tensor)))
-            return tensor.detach()
-        place = tensor.data_ptr(), writes_to(tensor), tensor.dtype, tensor.shape, tensor.stride()
-        known = self._kept.get(place)
-        if known is None:  # both live on, at these addresses
-            known = self._kept[place] = tensor, tensor.detach().clone()
-        return known[1]
-
-    def check_kept(self) -> None:
-        """Raise a RuntimeError if a tensor that is not copied was written to after it was used."""
-        for tensor, count in self._watched:
-            if writes_to(tensor) != count:
-                raise RuntimeError(
-                    f"a tensor of shape {tuple(tensor.shape)} was written to after it was used"
-                )
-
     def operand(self, value: Tensor, row: int | None) -> Any:
         """Return the value of a tensor with rows in a dimension; without, the tensor."""
         if isinstance(value, BatchTensor):
@@ -136,11 +114,13 @@ class BatchRun:
                     return node
                 if isinstance(node, Fill):
                     return Fill(node.shape, node.dtype, self.device, row, node.value)
+            if value.plain is not None:
+                return (
+                    value.plain.clone() if row is None else value.run.numbers.leaf(value.plain, row)
+                )
             value = self.whole(value)
-        elif value.requires_grad and value.is_leaf:  # a parameter: autograd sees writes to it
-            value = value.detach()
         else:
-            value = self.kept(value)
+            value = self.numbers.kept(value, row is None)
         return value if row is None else Leaf(value, row)
 
     # --- operations ---
@@ -238,7 +218,8 @@ class BatchRun:
         apart = apart or keeps_rows(known.func, args, kwargs, seen_with_fills)
         if apart is not None and apart.num_rows == num_rows:
             plan = CallPlan(known, apart, args, kwargs)
-            fixed = plan.fixed
+            stated = [v for v in tree_leaves((args, kwargs)) if type(v) is int and v == num_rows]
+            fixed = plan.fixed and len(stated) == len(plan.sizes)  # no other number is one of rows
             unread = known.name == "native_batch_norm"  # which has a rule for evaluation only
             if None in [out[2] for out in plan.outs] and not unread:
                 plan = None  # what only a backward reads has to be computed
@@ -272,7 +253,8 @@ class BatchRun:
         counts = {v.node.num_rows for v in tables}
         made = self._leaves_of(tables)
         new_args, new_kwargs = self._plain((args, kwargs))
-        if name.startswith("mkldnn_rnn"):  # reads memory whatever the strides
+        # They read memory whatever the strides, or have a backward that goes by those of a tensor.
+        if name.startswith(("mkldnn_rnn", "_linalg")):
             new_args = tree_map(lambda v: v.contiguous() if isinstance(v, Tensor) else v, new_args)
         called = aten.reshape.default if func is aten.view.default else func  # for other strides
         found = called(*new_args, **new_kwargs)
@@ -290,11 +272,11 @@ class BatchRun:
     def _leaves_of(self, tables: Iterable[BatchTensor]) -> Any:
         """Return what makes the value of a plain tensor that was computed from some tables."""
         if self.exchanges is None or in_backward():
-            return Leaf
+            return self.numbers.leaf
         layer = self.exchanges.layer_of([table.node for table in tables])
 
         def made(tensor: Any, dim: int) -> Leaf:
-            return cast(Leaf, self.exchanges.at_layer(Leaf(tensor, dim), layer))
+            return cast(Leaf, self.exchanges.at_layer(self.numbers.leaf(tensor, dim), layer))
 
         return made
 
@@ -316,6 +298,7 @@ class BatchRun:
         for tensor in changing:
             if isinstance(tensor, BatchTensor):
                 tensor.make_plain()
+                tensor.run.numbers.protect(cast(Tensor, cast(Any, tensor).plain))
         new_args, new_kwargs = self._plain((args, kwargs))
         found = known.func(*new_args, **new_kwargs)
         for tensor in changing:
@@ -361,7 +344,7 @@ class BatchRun:
         if source.shape != target.shape or source.device != self.device:
             return None
         if not isinstance(source, BatchTensor):
-            return Leaf(self.kept(source.to(target.dtype)), target.node.dim)
+            return Leaf(self.numbers.kept(source.to(target.dtype)), target.node.dim)
         return self._converted(source, target)
 
     def _converted(self, source: BatchTensor, target: Any) -> Any:

@@ -14,7 +14,6 @@ from ..batch.edges import SampledEdges
 from ..core.private_torch import tree_map
 from ..loading.reusing import Reused
 from .batch_run import BatchRun
-from .batch_tensor import BatchTensor
 
 
 class NotAPrefix(Exception):  # noqa: N818 (no error: another way is taken)
@@ -128,6 +127,9 @@ class Entered:
             return value
         if not self._sizes.has_rows(value) or value.device != self._run.device:
             return value
+        known = next((made for given, made, _ in self._made if given is value), None)
+        if known is not None:
+            return known
         made: Any = self._run.enter(value)
         self._made.append((value, made, made.node))
         if self._run.exchanges is not None:
@@ -137,6 +139,7 @@ class Entered:
     def write_back(self) -> None:
         """Write to the arguments what the forward has written to them."""
         for value, made, node in self._made:
-            if isinstance(made, BatchTensor) and (made.node is not node or made.plain is not None):
+            if made.node is not node:
+                node.keep_own()
                 with torch.no_grad():
                     value.copy_(made.whole())

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from ..core.private_torch import tree_leaves, wrapper_tensor
 from .needed import Leaf
-from .step_calls import Operation
 from .table_tensor import TableTensor
 
 
@@ -76,7 +75,7 @@ class Enter(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, run: Any, num_rows: int | None) -> Any:  # noqa: D102
         ctx.run, ctx.rows = run, len(x)
-        return run.wrap(Leaf(x.detach(), 0, num_rows))
+        return run.wrap(Leaf(x.detach(), 0, num_rows, watched=num_rows is None))
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:  # noqa: D102
@@ -92,9 +91,7 @@ class Leave(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: BatchTensor, rows: int) -> Any:  # noqa: D102
         ctx.run, ctx.size = x.run, x.size(0)
-        found = x.run.rows_of(x, rows)
-        own = x.plain is None and isinstance(x.node, Operation)
-        return found.view_as(found) if own else found.clone()
+        return x.run.rows_of(x, rows).clone()  # to which its user may write
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:  # noqa: D102

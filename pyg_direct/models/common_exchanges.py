@@ -85,7 +85,7 @@ class CommonExchanges(Exchanges):
         key = id(table), writes_to(table)
         if key not in self._entered:
             run = self._common
-            made: Any = run.enter(table if table.requires_grad else run.kept(table))
+            made: Any = run.enter(table if table.requires_grad else run.numbers.kept(table))
             self._entered[key] = table, made
         return self._entered[key][1]
 

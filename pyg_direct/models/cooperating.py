@@ -299,7 +299,7 @@ def run_together(
             out = forward(*given, **named)
         run.is_in_forward = False
         out = _outputs(run, sizes, out)
-        run.check_kept()
+        run.numbers.check()
         entered.write_back()
     return out, run
 

@@ -1,9 +1,11 @@
-"""What the modules of a model hold beside their parameters, and whether that has changed."""
+"""What the modules of a model hold, and whether that has changed."""
 
 from __future__ import annotations
 
 import copy
+import itertools
 from collections import OrderedDict
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -19,7 +21,7 @@ LARGE_BYTES = 64 << 20  # tensors that are not copied: they may be the features 
 
 
 class ModelState:
-    """Attributes, containers, buffers and generators of all modules, as they are now.
+    """Attributes, containers, tensors and generators of all modules, as they are now.
 
     Args:
         model: of which they are.
@@ -34,8 +36,10 @@ class ModelState:
             for key, value in attributes.items()
             if type(value) in CONTAINERS
         }
-        self._buffers = [
-            (b, b.detach().clone()) for b in model.buffers() if not (is_lazy(b) or _is_large(b))
+        self._numbers = [
+            (t, t.detach().clone())
+            for t in _tensors_of(model)
+            if t.layout == torch.strided and not (is_lazy(t) or _is_large(t))
         ]
         self._generators = [
             (_joined(name, key), value, value.get_state())
@@ -70,9 +74,9 @@ class ModelState:
                 value.clear()
                 (value.extend if isinstance(value, list) else value.update)(before)
         with torch.no_grad():
-            for buffer, numbers in self._buffers:
-                if not torch.equal(buffer, numbers):  # batch norm changes no version
-                    buffer.copy_(numbers)
+            for tensor, numbers in self._numbers:
+                if not torch.equal(tensor, numbers):  # batch norm changes no version
+                    tensor.copy_(numbers)
         for _, generator, state in self._generators:
             generator.set_state(state)
 
@@ -82,11 +86,10 @@ class ModelState:
         Large tensors, and those with a history, such as losses that the model keeps, are shared,
         too. The mode does not let operations write to large ones.
         """
-        shared: dict[int, Any] = {id(p): p for p in self._model.parameters()}
-        shared.update({id(b): b for b in self._model.buffers()})
+        shared: dict[int, Any] = {id(t): t for t in _tensors_of(self._model)}
         with _Copying() as copying:
             made = copy.deepcopy(self._model, shared)
-        large = [*copying.large, *filter(_is_large, self._model.buffers())]
+        large = [*copying.large, *filter(_is_large, _tensors_of(self._model))]
         return made, KeepShared({storage_of(t) for t in large})
 
 
@@ -117,6 +120,11 @@ class _Copying(TorchFunctionMode):
             self.large += [args[0]] if _is_large(args[0]) else []
             return args[0]
         return func(*args, **(kwargs or {}))
+
+
+def _tensors_of(model: torch.nn.Module) -> Iterator[Tensor]:
+    """Yield parameters and buffers: a forward may write to both."""
+    return itertools.chain(model.parameters(), model.buffers())
 
 
 def _is_large(tensor: Tensor) -> bool:

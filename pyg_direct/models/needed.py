@@ -13,12 +13,12 @@ import sys
 import weakref
 from collections.abc import Iterator
 from itertools import count
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
-from ..core.private_torch import WithoutFunctionModes
+from ..core.private_torch import WithoutFunctionModes, writes_to
 from .message_lists import MessageOrder
 
 _serial = count()
@@ -343,9 +343,11 @@ def _in_order(values: list[Value], exchanging: list[Value]) -> Iterator[list[Val
 class Leaf(Value):
     """A tensor; of a gradient, its first rows, all others being zero."""
 
-    __slots__ = ("kept",)
+    __slots__ = ("_writes", "kept")
 
-    def __init__(self, tensor: Tensor, dim: int, num_rows: int | None = None) -> None:
+    def __init__(
+        self, tensor: Tensor, dim: int, num_rows: int | None = None, watched: bool = False
+    ) -> None:
         shape = tuple(tensor.shape)
         held = shape[dim]
         if num_rows is not None:
@@ -356,6 +358,21 @@ class Leaf(Value):
         self.kept.shared = True
         if num_rows is not None:
             self.support = Rows(held)
+        self._writes = writes_to(tensor) if watched and not tensor.is_inference() else None
+
+    def at(self, rows: Rows) -> Any:
+        """Return rows that are computed; not to be written to."""
+        if self._writes is not None and writes_to(self.kept.data) != self._writes:
+            raise RuntimeError(
+                f"a tensor of shape {tuple(self.shape)} that a model was given was written to "
+                f"before the backward, which needs it"
+            )
+        return super().at(rows)
+
+    def keep_own(self) -> None:
+        """Hold a copy, as the tensor is written to."""
+        self._writes = None
+        self.kept.fill(self.kept.data.clone(), cast(Rows, self.kept.have))
 
     @property
     def tensor(self) -> Tensor:

@@ -213,7 +213,7 @@ class Scatter(Value):
             summed = aggregate(matrix, part, values, OF_SCATTER[self.reduce])
             if self.late is None:
                 return summed
-            self.lists.late.append((self.order, take.index, _memory(weight), self.late[0], summed))
+            self.lists.late.append((self.order, take.index, weight, self.late[0], summed))
             return summed @ self.late[1]
         num = take.source.support.count
         matrix = self.lists.matrix(take.order, self.order.index, num, to_rows(take.order, num))
@@ -245,9 +245,10 @@ class Scatter(Value):
         take: Any
         take, weight = self.product
         rows = take.source.support.count
-        for order, index, memory, given, summed in self.lists.late:
-            same = order is take.order and index is self.order.index and memory == _memory(weight)
-            if same and _memory(given) == _memory(x) and len(summed) >= rows:
+        for order, index, by, given, summed in self.lists.late:
+            same = order is take.order and index is self.order.index
+            same = same and (_memory(by), _memory(given)) == (_memory(weight), _memory(x))
+            if same and len(summed) >= rows:
                 grad: Tensor = compute_rows(take.source, Rows(rows))
                 product: Tensor = grad.t() @ summed[:rows]
                 return product

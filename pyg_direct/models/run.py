@@ -254,9 +254,9 @@ class Run:
             counts.append(part.size(row))
         stacked = torch.stack(parts)
         if scale:
-            share = torch.tensor(counts, dtype=stacked.dtype, device=stacked.device)
+            share = torch.tensor(counts, dtype=torch.float64, device=stacked.device)
             shape = [-1] + [1] * (stacked.dim() - 1)
-            return (stacked * (share / share.sum()).view(shape)).sum(0)
+            return (stacked * (share / share.sum()).view(shape)).sum(0).to(stacked.dtype)
         if name == "sum":
             return stacked.sum(0, dtype=dtype)
         combined = getattr(stacked, {"max": "amax", "min": "amin"}.get(name, name))(dim=0)

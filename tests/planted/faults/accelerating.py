@@ -12,6 +12,7 @@ LISTS = "pyg_direct/models/message_lists.py"
 MESSAGES = "pyg_direct/models/common_messages.py"
 NEEDED_ROWS = "pyg_direct/models/needed_rows.py"
 NORM = "pyg_direct/models/common_norm.py"
+NUMBERS = "pyg_direct/models/numbers_kept.py"
 REUSE = "pyg_direct/models/reuse.py"
 SIZES = "pyg_direct/models/batch_sizes.py"
 STATE = "pyg_direct/models/model_state.py"
@@ -66,14 +67,14 @@ FAULTS = [
     ),
     Fault(
         "a matrix is taken for its transpose",
-        BATCH_RUN,
+        NUMBERS,
         "writes_to(tensor), tensor.dtype, tensor.shape, tensor.stride()",
         "writes_to(tensor), tensor.dtype, tensor.shape",
         VALUES,
     ),
     Fault(
         "the first half of a tensor is taken for all of it",
-        BATCH_RUN,
+        NUMBERS,
         "writes_to(tensor), tensor.dtype, tensor.shape, tensor.stride()",
         "writes_to(tensor), tensor.dtype, tensor.stride()",
         VALUES,
@@ -117,8 +118,8 @@ FAULTS = [
     Fault(
         "the sums of other rows serve for the gradient of a weight",
         SUMS,
-        "if same and _memory(given) == _memory(x) and len(summed) >= rows:",
-        "if same and len(summed) >= rows:",
+        "(_memory(by), _memory(given)) == (_memory(weight), _memory(x))",
+        "_memory(by) == _memory(weight)",
         VALUES,
     ),
     Fault(
@@ -143,13 +144,6 @@ FAULTS = [
         VALUES,
     ),
     Fault(
-        "an argument of integers that a forward writes to stays as it was",
-        SIZES,
-        "            if isinstance(made, BatchTensor) and (made.node is not node or made.plain is not None):",
-        "            if isinstance(made, BatchTensor) and made.node is not node:",
-        CERTIFIED,
-    ),
-    Fault(
         "lists that a model keeps are longer after a comparison",
         STATE,
         "                (value.extend if isinstance(value, list) else value.update)(before)\n",
@@ -166,7 +160,7 @@ FAULTS = [
     Fault(
         "buffers that batch norm has changed stay so after a comparison",
         STATE,
-        "                    buffer.copy_(numbers)\n",
+        "                    tensor.copy_(numbers)\n",
         "                    pass\n",
         CERTIFIED,
     ),

@@ -27,6 +27,11 @@ def test_as_many_columns_as_rows() -> None:
     check(lambda x: x.transpose(0, 1).transpose(0, 1) * 2, (4, 4), (6, 4), (4, 6))
 
 
+def test_columns_that_begin_where_the_rows_end() -> None:
+    for rows in (3, 5):
+        check(lambda x, rows=rows: x[:, rows:] * 2, (rows, 8))
+
+
 def test_numbers_that_are_equal_but_of_other_types() -> None:
     for number in (1, 1.0, True):
         x, run = torch.arange(6).view(3, 2), BatchRun(torch.device("cpu"))
