@@ -86,8 +86,8 @@ class Acceleration:
             sizes = BatchSizes(edges)
         except NotAPrefix:  # the user changed what the sampler gave
             return run_plain(self._forward, args, kwargs)
-        is_cheap = self._same_as_plain() and not self._costs.pay(sizes.num_edges)
-        if is_cheap or is_transformed() or self._is_lazy():
+        as_it_is = self._is_lazy() or is_transformed()
+        if as_it_is or (self._same_as_plain() and not self._costs.pay(sizes.num_edges)):
             return sizes.seeds_of(run_plain(self._forward, args, kwargs))
         return self._on_needed_rows(sizes, args, kwargs)
 
@@ -221,10 +221,10 @@ class Acceleration:
 
     def _same_as_plain(self) -> bool:
         """Whether the numbers are meant to be those of the plain model."""
-        if self.all_statistics:
-            return True
-        modules = self.plain.modules()
-        return not any(m.training and getattr(m, "running_mean", None) is not None for m in modules)
+        measuring = (m for m in self.plain.modules() if m.training)
+        return self.all_statistics or not any(
+            getattr(m, "running_mean", None) is not None for m in measuring
+        )
 
     def forms(self) -> dict[str, str]:
         """Return how the last step on needed rows ran: its sums, and what needed all rows.
@@ -366,7 +366,7 @@ def plain_of(model: M) -> M:
 def _check(model: Any, loaders: tuple[Any, ...]) -> None:
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}.")
-    wrappers = (DistributedDataParallel, torch.nn.DataParallel)
+    wrappers = DistributedDataParallel, torch.nn.DataParallel
     if isinstance(model, wrappers) or hasattr(model, "_orig_mod"):
         raise ValueError(
             f"accelerate() needs the model itself, got a {type(model).__name__} around it. Call "
@@ -417,5 +417,4 @@ def _accelerated(plain: M, all_statistics: bool, certify: bool) -> M:
     made: Any = object.__new__(type(kind.__name__, (kind,), body))
     # One dict, so that modes and attributes that are set on one are those of the other.
     object.__setattr__(made, "__dict__", plain.__dict__)
-    accelerated: M = made
-    return accelerated
+    return cast(M, made)

@@ -155,6 +155,15 @@ class TestSeveralHops:
         assert_close(found, forward(model, inputs))
 
 
+def test_means_over_more_rows_than_half_precision_counts():
+    class Centred(nn.Module):
+        def forward(self, x):
+            return (x * 1).mean(0)
+
+    found = inference(Centred(), Data(x=torch.full((70_000, 1), 3.0, dtype=torch.float16)), ["x"])
+    assert found.tolist() == [3.0]
+
+
 class TestDegrees:
     @pytest.mark.parametrize("options", [{}, {"improved": True}, {"add_self_loops": False}])
     @pytest.mark.parametrize("weighted", [False, True])
