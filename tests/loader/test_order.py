@@ -155,6 +155,11 @@ def test_searches_cross_node_types() -> None:
     assert (rank[[0, 2]].max() < rank[[1, 3]].min()) or (rank[[1, 3]].max() < rank[[0, 2]].min())
     loader = NeighborLoader(data, [2], "paper", order="proximity", batch_size=2)
     assert torch.cat([b["paper"].input_id for b in loader]).sort().values.tolist() == [0, 1, 2, 3]
+    links = LinkNeighborLoader(
+        data, [2], ("author", "wrote", "paper"), order="proximity", batch_size=4
+    )
+    place = rank[wrote[1]].argsort().argsort()  # of the papers, which links lead to
+    assert torch.equal(links.sampler.cluster, place)
 
 
 def test_links_go_by_their_destinations() -> None:

@@ -9,7 +9,7 @@ from laws import THRESHOLD, chi_square
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import NegativeSampling
 
-from pyg_direct import LinkNeighborLoader
+from pyg_direct import LinkNeighborLoader, NeighborSampler
 
 SRC, DST, EDGES = 30, 25, 300
 KEY = ("user", "buys", "item")
@@ -77,6 +77,15 @@ def test_no_negative_is_an_edge(typed: bool, neg: Any, options: dict[str, Any]) 
     plain, unused = negatives(typed, False, neg, **options)
     assert int(are_edges(plain).sum()) > 0  # the check above could fail
     assert unused.drawn == 0
+
+
+def test_no_negative_is_an_edge_of_a_backward_sampler() -> None:
+    data = graph()
+    sampler = NeighborSampler(data, [2], sample_direction="backward", strict_negatives=True)
+    loader = LinkNeighborLoader(
+        data, [2], KEY, neg_sampling="binary", neighbor_sampler=sampler, batch_size=EDGES
+    )
+    assert int(are_edges(pairs_of(next(iter(loader)), True)).sum()) == 0
 
 
 def test_the_law_of_those_that_are_left() -> None:

@@ -242,4 +242,11 @@ FAULTS = [
         "            num_batches = 0\n",
         "tests/unit/loading/test_states.py",
     ),
+    Fault(
+        "an empty list of seeds is refused as floats",
+        SEEDS,
+        "        nodes = nodes.to(torch.int64)  # an empty list has no dtype\n",
+        "        pass\n",
+        "tests/loader/test_input_nodes.py tests/loader/test_bad_input.py",
+    ),
 ]

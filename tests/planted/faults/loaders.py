@@ -424,4 +424,25 @@ FAULTS = [
         'OWN_OPTIONS = ("dataset",)',
         "tests/unit/loaders/test_all.py::test_a_loader_is_built_anew_from_what_it_has",
     ),
+    Fault(
+        "GraphSAINT: a graph with int32 ids is not drawn from",
+        SAINT,
+        "        return found.to(torch.int64)\n",
+        "        return found\n",
+        OF_SAINT,
+    ),
+    Fault(
+        "Cluster: a partition of int32 is not taken",
+        CLUSTER,
+        "            return self._given.to(edge_index.device, torch.int64)\n",
+        "            return self._given.to(edge_index.device)\n",
+        OF_CLUSTER,
+    ),
+    Fault(
+        "typed links in proximity are ordered by nodes of their sources' type",
+        LINK,
+        "links.input_type and links.input_type[-1])",
+        "links.input_type and links.input_type[0])",
+        "tests/loader/test_order.py",
+    ),
 ]

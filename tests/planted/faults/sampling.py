@@ -410,4 +410,18 @@ FAULTS = [
         "False)",
         "tests/loader/test_loader_object.py",
     ),
+    Fault(
+        "strict negatives of a backward sampler avoid the edges of the other direction",
+        EXCLUSION,
+        "            if self._backward:\n                near, far = far, near\n",
+        "",
+        STRICT,
+    ),
+    Fault(
+        "seeds in proximity are ranked by nodes of the first type",
+        KEYED,
+        "return breadth_first_ranks(csc)[self.graph.node_types.index(node_type)]",
+        "return breadth_first_ranks(csc)[0]",
+        "tests/loader/test_order.py",
+    ),
 ]

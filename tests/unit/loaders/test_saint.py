@@ -84,6 +84,16 @@ def test_ids_of_edges_are_looked_up_where_a_batch_needs_them(name: str) -> None:
     assert all(edge is not None for _, _, edge in drawn[4:])
 
 
+@pytest.mark.parametrize("name", ["node", "edge", "walk"])
+def test_a_graph_with_int32_ids(name: str) -> None:
+    wide, narrow = graph(), graph()
+    narrow.edge_index = narrow.edge_index.int()
+    one, other = (next(iter(make(name, data, seed=0))) for data in (wide, narrow))
+    assert other.edge_index.dtype == torch.int32
+    assert torch.equal(one.edge_index, other.edge_index.long())
+    assert torch.equal(one.x, other.x)
+
+
 def test_a_filter_fn_of_a_subclass_gets_the_ids_of_edges() -> None:
     class Own(GraphSAINTNodeSampler):
         def filter_fn(self, out: Any) -> Any:
