@@ -151,7 +151,9 @@ def test_searches_cross_node_types() -> None:
     wrote = torch.tensor([[0, 1, 0, 1], [0, 1, 2, 3]])
     data["author", "wrote", "paper"].edge_index = wrote
     data["paper", "rev_wrote", "author"].edge_index = wrote.flip(0)
-    rank = keyed(NeighborSampler(data, [2])).proximity("paper")
+    sampler = keyed(NeighborSampler(data, [2]))
+    assert [len(sampler.proximity(kind)) for kind in data.node_types] == [4, 2]
+    rank = sampler.proximity("paper")
     assert (rank[[0, 2]].max() < rank[[1, 3]].min()) or (rank[[1, 3]].max() < rank[[0, 2]].min())
     loader = NeighborLoader(data, [2], "paper", order="proximity", batch_size=2)
     assert torch.cat([b["paper"].input_id for b in loader]).sort().values.tolist() == [0, 1, 2, 3]

@@ -425,14 +425,7 @@ FAULTS = [
         "tests/unit/loaders/test_all.py::test_a_loader_is_built_anew_from_what_it_has",
     ),
     Fault(
-        "GraphSAINT: a graph with int32 ids is not drawn from",
-        SAINT,
-        "        return found.to(torch.int64)\n",
-        "        return found\n",
-        OF_SAINT,
-    ),
-    Fault(
-        "Cluster: a partition of int32 is not taken",
+        "Cluster: parts of a partition of int32 are saved in another dtype than PyG's",
         CLUSTER,
         "            return self._given.to(edge_index.device, torch.int64)\n",
         "            return self._given.to(edge_index.device)\n",

@@ -65,6 +65,7 @@ def test_batches_equal_pygs(sparse_format: Any, shuffle: bool) -> None:
 def test_a_partition_of_ones_own() -> None:
     parts = ClusterData(graph(), 3, log=False, partition=torch.arange(40, dtype=torch.int32) % 3)
     assert len(parts) == 3
+    assert parts.partition.partptr.dtype == torch.int64  # as in PyG's files
     assert sorted(parts[1].x[:, 0].tolist()) == [2.0 * node for node in range(1, 40, 3)]
 
 

@@ -159,6 +159,7 @@ def test_a_graph_without_edges() -> None:
 
 
 def test_its_memory_is_freed() -> None:
+    gc.collect()  # of tests before
     before = handles()
     shared = pyg_direct.share(homogeneous())
     arrived = ForkingPickler.loads(bytes(ForkingPickler.dumps(shared)))
