@@ -18,10 +18,6 @@ import pyg_direct
 from examples import ddp
 from pyg_direct import NeighborLoader
 
-with warnings.catch_warnings():  # the import of Lightning is not what is tested
-    warnings.simplefilter("ignore")
-    pytorch_lightning = pytest.importorskip("pytorch_lightning")
-
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not hasattr(os, "fork"), reason="forks ranks"),
@@ -41,27 +37,33 @@ def loader_of(nodes: torch.Tensor, batch_size: int = 12, **options: Any) -> Any:
     return NeighborLoader(DATA, [5, 4], nodes, batch_size=batch_size, seed=3, **options)
 
 
-class Classifier(pytorch_lightning.LightningModule):  # type: ignore[misc]
-    def __init__(self, loader: Any) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.model = pyg_direct.accelerate(GraphSAGE(12, 8, 2, 2), loader)
-        self.losses: list[torch.Tensor] = []
+def classifier_of(loader: Any) -> Any:
+    """Return a model of Lightning, whose import takes seconds."""
+    from pytorch_lightning import LightningModule
 
-    def step(self, batch: Data) -> torch.Tensor:
-        out = self.model(batch.x, batch.edge_index)[: batch.batch_size]
-        return cross_entropy(out, batch.y[: batch.batch_size])
+    class Classifier(LightningModule):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.model = pyg_direct.accelerate(GraphSAGE(12, 8, 2, 2), loader)
+            self.losses: list[torch.Tensor] = []
 
-    def training_step(self, batch: Data, _: int) -> torch.Tensor:
-        loss = self.step(batch)
-        self.losses.append(loss.detach())
-        return loss
+        def step(self, batch: Data) -> torch.Tensor:
+            out = self.model(batch.x, batch.edge_index)[: batch.batch_size]
+            return cross_entropy(out, batch.y[: batch.batch_size])
 
-    def validation_step(self, batch: Data, _: int) -> None:
-        self.log("val", self.step(batch), batch_size=batch.batch_size, sync_dist=True)
+        def training_step(self, batch: Data, _: int) -> torch.Tensor:
+            loss = self.step(batch)
+            self.losses.append(loss.detach())
+            return loss
 
-    def configure_optimizers(self) -> Any:
-        return torch.optim.SGD(self.parameters(), lr=0.1)
+        def validation_step(self, batch: Data, _: int) -> None:
+            self.log("val", self.step(batch), batch_size=batch.batch_size, sync_dist=True)
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    return Classifier()
 
 
 def fit(rank: int | None, folder: Path) -> tuple[list[float], float]:
@@ -76,18 +78,23 @@ def fit(rank: int | None, folder: Path) -> tuple[list[float], float]:
         os.environ["MASTER_PORT"] = "1"
     train = loader_of(torch.arange(600), shuffle=True, num_workers=2, **split)
     val = loader_of(torch.arange(600, 792), **split)
-    trainer = pytorch_lightning.Trainer(
+    from pytorch_lightning import Trainer
+
+    trainer = Trainer(
         max_epochs=EPOCHS, accelerator="cpu", devices=1 if rank is None else RANKS,
         strategy="auto" if rank is None else "ddp", logger=False, enable_checkpointing=False,
         enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0,
         default_root_dir=folder,
     )  # fmt: skip
-    module = Classifier(train)
+    module = classifier_of(train)
     trainer.fit(module, train, val)
     return [float(loss) for loss in module.losses], float(trainer.callback_metrics["val"])
 
 
 def test_lightning_learns_what_one_process_learns(tmp_path: Path) -> None:
+    with warnings.catch_warnings():  # the import of Lightning is not what is tested
+        warnings.simplefilter("ignore")
+        pytest.importorskip("pytorch_lightning")
     ranks = run_ranks(RANKS, lambda rank: fit(rank, tmp_path), tmp_path)
     losses, val = fit(None, tmp_path)
     assert len(losses) == EPOCHS * 25

@@ -1,5 +1,6 @@
 """Lightning's data modules build PyG's own loaders, and take our sampler."""
 
+import importlib
 import warnings
 
 import pytest
@@ -8,16 +9,19 @@ import torch.distributed
 from graphs import papers_and_authors
 from torch.utils.data import DistributedSampler
 from torch_geometric.data import Data
-from torch_geometric.nn import GraphSAGE
 
 from pyg_direct import LinkNeighborLoader, NeighborLoader, NeighborSampler
 
-with warnings.catch_warnings():  # the import of Lightning is not what is tested
-    warnings.simplefilter("ignore")
-    pytorch_lightning = pytest.importorskip("pytorch_lightning")
-    from torch_geometric.data.lightning import LightningLinkData, LightningNodeData
-
 pytestmark = pytest.mark.filterwarnings("ignore:'pin_memory' argument is set as true")
+
+
+@pytest.fixture(scope="module")
+def lightning():
+    """Lightning, PyG's modules for it and models: an import that takes seconds."""
+    with warnings.catch_warnings():  # the import of Lightning is not what is tested
+        warnings.simplefilter("ignore")
+        pytest.importorskip("pytorch_lightning")
+        return importlib.import_module("lightning_models")
 
 
 def graph():
@@ -32,9 +36,9 @@ def graph():
 
 
 @pytest.mark.pyg("with.lightning_node_data")
-def test_node_data_with_other_fan_outs_for_evaluation():
+def test_node_data_with_other_fan_outs_for_evaluation(lightning):
     data = graph()
-    module = LightningNodeData(
+    module = lightning.LightningNodeData(
         data,
         input_train_nodes=data.train_mask,
         input_val_nodes=data.val_mask,
@@ -54,9 +58,9 @@ def test_node_data_with_other_fan_outs_for_evaluation():
     assert list(module.graph_sampler.num_neighbors.values) == [2, 2]
 
 
-def test_node_data_with_types():
+def test_node_data_with_types(lightning):
     data = papers_and_authors()
-    module = LightningNodeData(
+    module = lightning.LightningNodeData(
         data,
         input_train_nodes=("paper", data["paper"].train_mask),
         input_val_nodes="paper",
@@ -72,9 +76,9 @@ def test_node_data_with_types():
         assert torch.equal(batch["author"].x, data["author"].x[batch["author"].n_id])
 
 
-def test_link_data_with_types():
+def test_link_data_with_types(lightning):
     data, key = papers_and_authors(), ("author", "writes", "paper")
-    module = LightningLinkData(
+    module = lightning.LightningLinkData(
         data,
         input_train_edges=(key, data[key].edge_index),
         loader="custom",
@@ -91,37 +95,16 @@ def test_link_data_with_types():
         assert torch.equal(batch["paper"].n_id[batch["paper"].dst_pos_index], ends[1])
 
 
-class Classifier(pytorch_lightning.LightningModule):
-    def __init__(self):
-        super().__init__()
-        self.model = GraphSAGE(4, 8, num_layers=2, out_channels=2)
-        self.seen = {"train": [], "val": []}
-
-    def step(self, batch, stage):
-        self.seen[stage].append(batch.input_id.tolist())
-        out = self.model(batch.x, batch.edge_index)[: batch.batch_size]
-        return torch.nn.functional.cross_entropy(out, batch.y[: batch.batch_size])
-
-    def training_step(self, batch, _):
-        return self.step(batch, "train")
-
-    def validation_step(self, batch, _):
-        self.step(batch, "val")
-
-    def configure_optimizers(self):
-        return torch.optim.Adam(self.parameters(), lr=0.01)
-
-
 @pytest.mark.filterwarnings("ignore")  # Lightning's own
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_a_trainer_takes_our_loaders(num_workers):
+def test_a_trainer_takes_our_loaders(lightning, num_workers):
     data = graph()
     data.y = torch.arange(100) % 2
     common = {"batch_size": 20, "num_workers": num_workers, "persistent_workers": num_workers > 0}
     train = NeighborLoader(data, [4, 4], input_nodes=data.train_mask, shuffle=True, **common)
     val = NeighborLoader(data, [-1, -1], input_nodes=data.val_mask, **common)
-    model = Classifier()
-    trainer = pytorch_lightning.Trainer(
+    model = lightning.Classifier()
+    trainer = lightning.Trainer(
         max_epochs=2, accelerator="cpu", devices=1, logger=False, enable_checkpointing=False,
         enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0,
     )  # fmt: skip
@@ -132,26 +115,15 @@ def test_a_trainer_takes_our_loaders(num_workers):
     assert [i for batch in model.seen["val"] for i in batch] == [*range(60, 100)] * 2
 
 
-class Module(Classifier):
-    """Builds its loader in a hook."""
-
-    def __init__(self, data, **options):
-        super().__init__()
-        self.data, self.options = data, options
-
-    def train_dataloader(self):
-        return loader_of(self.data, **self.options)
-
-
 def loader_of(data, **options):
     arguments = {"input_nodes": data.train_mask, "batch_size": 20, "replace": True, **options}
     return NeighborLoader(data, [4, 4], **arguments)
 
 
 @pytest.fixture
-def ddp():
+def ddp(lightning):
     """A trainer under DDP, which puts samplers of its own into loaders, also for one rank."""
-    yield pytorch_lightning.Trainer(
+    yield lightning.Trainer(
         max_epochs=1, accelerator="cpu", devices=1, strategy="ddp", logger=False,
         enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
     )  # fmt: skip
@@ -172,16 +144,16 @@ WAYS = (
 
 
 @pytest.mark.filterwarnings("ignore")  # Lightning's own
-def test_a_loader_given_to_fit_under_ddp_says_what_to_write(ddp):
+def test_a_loader_given_to_fit_under_ddp_says_what_to_write(lightning, ddp):
     data = labelled()
     with pytest.raises(TypeError, match=WAYS):
-        ddp.fit(Classifier(), loader_of(data))
+        ddp.fit(lightning.Classifier(), loader_of(data))
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_loader_given_to_predict_says_what_to_write():
-    trainer = pytorch_lightning.Trainer(accelerator="cpu", devices=1, logger=False)
-    module = Classifier()
+def test_a_loader_given_to_predict_says_what_to_write(lightning):
+    trainer = lightning.Trainer(accelerator="cpu", devices=1, logger=False)
+    module = lightning.Classifier()
     module.forward = module.predict_step = lambda batch: module.step(batch, "val")
     with pytest.raises(TypeError, match=WAYS):
         trainer.predict(module, loader_of(labelled()))
@@ -189,8 +161,8 @@ def test_a_loader_given_to_predict_says_what_to_write():
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("options", [{}, {"sampler": DistributedSampler(range(60), 1, 0)}])
-def test_the_ways_to_train_under_ddp_that_the_error_names(ddp, options):
-    module = Module(labelled(), **options)
+def test_the_ways_to_train_under_ddp_that_the_error_names(lightning, ddp, options):
+    module = lightning.Module(loader_of, labelled(), **options)
     ddp.fit(module)
     assert sorted(i for batch in module.seen["train"] for i in batch) == [*range(60)]
     assert isinstance(ddp.train_dataloader.sampler, DistributedSampler)
@@ -198,9 +170,9 @@ def test_the_ways_to_train_under_ddp_that_the_error_names(ddp, options):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_split_loader_given_to_fit_under_ddp(ddp):
+def test_a_split_loader_given_to_fit_under_ddp(lightning, ddp):
     """Lightning makes the process group after it was given the loaders."""
-    data, module = labelled(), Classifier()
+    data, module = labelled(), lightning.Classifier()
     train = loader_of(data, split_by_rank=True, seed=1, shuffle=True)
     val = NeighborLoader(data, [-1], input_nodes=data.val_mask, split_by_rank=True, tail="uneven")
     ddp.fit(module, train, val)
@@ -223,9 +195,9 @@ def test_a_loader_rebuilt_from_its_attributes(loader_class):
 
 
 @pytest.mark.pyg("with.lightning_link_data")
-def test_link_data():
+def test_link_data(lightning):
     data = graph()
-    module = LightningLinkData(
+    module = lightning.LightningLinkData(
         data,
         input_train_edges=data.edge_index,
         loader="custom",

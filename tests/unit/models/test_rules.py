@@ -5,7 +5,6 @@ from collections import Counter
 
 import pytest
 import torch
-from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
@@ -111,6 +110,13 @@ def compare(func, args, kwargs, chosen):
     return True
 
 
+def operations():
+    """Return torch's own list, which takes seconds to import."""
+    from torch.testing._internal.common_methods_invocations import op_db
+
+    return op_db
+
+
 def compare_samples(operations):
     """Return how often the rule of each operation applied."""
     applied, seen = Counter(), set()
@@ -171,7 +177,7 @@ def cpu_seeds_alone(monkeypatch):
 @pytest.mark.usefixtures("cpu_seeds_alone")
 def test_a_part_of_the_samples():
     """Every 40th operation of torch's own list."""
-    applied = compare_samples(op_db[::40])
+    applied = compare_samples(operations()[::40])
     assert len(applied) > 10
     assert sum(applied.values()) > 300
 
@@ -203,7 +209,7 @@ def test_activations_that_torch_2_4_does_not_tag(name):
 @WARNINGS
 @pytest.mark.usefixtures("cpu_seeds_alone")
 def test_all_samples_of_torch():
-    applied = compare_samples(op_db)
+    applied = compare_samples(operations())
     own = {name_of(func) for func, _ in OWN}
     assert {n for n in RULES if not applied[n]} <= ON_CUDA | own | {"mkldnn_rnn_layer"}
     assert sum(applied.values()) > 10_000
@@ -271,7 +277,7 @@ def test_a_rule_that_is_too_wide_would_be_noticed(name, monkeypatch):
     wanted = {"view": "reshape", "native_group_norm": "nn.functional.group_norm", "mm": "mm"}
     wanted = {"_softmax": "softmax", **wanted}.get(name, name)
     with pytest.raises((AssertionError, RuntimeError)):
-        compare_samples(op for op in op_db if op.name == wanted)
+        compare_samples(op for op in operations() if op.name == wanted)
 
 
 def test_a_rule_that_is_missing_costs_no_number(monkeypatch):
