@@ -41,3 +41,10 @@ def test_every_argument_of_the_loaders_is_explained() -> None:
     for loader in (pyg_direct.NeighborLoader, pyg_direct.LinkNeighborLoader):
         for name in list(inspect.signature(loader.__init__).parameters)[2:]:
             assert name == "kwargs" or f"`{name}`" in text, name
+
+
+def test_the_readme_has_one_test_command() -> None:
+    """CI takes it from there."""
+    text = (ROOT / "README.md").read_text()
+    blocks = re.findall(r"^To run the tests:\n\n```bash\n(.*)\n```$", text, re.MULTILINE)
+    assert blocks == ['pip install ".[test]" && python -m pytest -n auto']
