@@ -66,9 +66,9 @@ def test_nodes_that_others_find_have_room() -> None:
     nodes = RankNodes(OWNER, 0)
     nodes.begin(ints())
     nodes.begin_hop(1)
-    nodes.find(ints(6), ints(1, dtype=np.int32), ints(7), 1, 0)
+    nodes.find(ints(2), ints(1, dtype=np.int32), ints(0), 1, 0)
     nodes.asked_of(2)
-    nodes.merge(ints(2, 0), ints(0, 4))
+    nodes.merge(ints(6, 0), ints(7, 4))
     nodes.merge(ints(4, 6, 0), ints(5, 3, 9))
     assert nodes.number(in_order=True).tolist() == [0, 3, 4, 5]
     assert nodes.own[1].tolist() == [2, 6, 0, 4]
