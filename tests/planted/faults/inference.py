@@ -6,7 +6,6 @@ from ..fault import Fault
 
 COMPUTING = "pyg_direct/models/computing.py"
 INFERENCE = "pyg_direct/models/inference.py"
-INPUTS = "pyg_direct/models/inputs.py"
 MODES = "pyg_direct/models/modes.py"
 MOVING = "pyg_direct/models/moving.py"
 ORDERS = "pyg_direct/models/orders.py"
@@ -50,28 +49,28 @@ FAULTS = [
         REDUCING,
         "(degree + self.include).clamp_(min=1)",
         "degree.clamp_(min=1)",
-        MATRIX,
+        PRODUCTS,
     ),
     Fault(
         "extremes that include their row pass over it",
         REDUCING,
         'fits = zero and (self.reduce == "sum") == self.include',
         "fits = zero",
-        MATRIX,
+        PRODUCTS,
     ),
     Fault(
         "sums of twos are counts",
         REDUCING,
         "return fits and base.value == 0 and source.value == 1",
         "return fits and base.value == 0 and source.value != 0",
-        MATRIX,
+        PRODUCTS,
     ),
     Fault(
         "sums of ones onto other numbers are counts",
         REDUCING,
         "return fits and base.value == 0 and source.value == 1",
         "return fits and source.value == 1",
-        MATRIX,
+        PRODUCTS,
     ),
     Fault(
         "rows without messages of a product are those of integers",
@@ -85,28 +84,28 @@ FAULTS = [
         MOVING,
         'if base.dtype != source.dtype or given.get("alpha", 1) != 1 or base.size(dim) < 2:',
         "if base.dtype != source.dtype or base.size(dim) < 2:",
-        MATRIX,
+        PRODUCTS,
     ),
     Fault(
         "rows that are named from the end are others",
         MOVING,
         "index = index % rows if least < 0 else index",
         "index = index.clamp(min=0)",
-        MATRIX,
+        PRODUCTS,
     ),
     Fault(
         "rows behind the last are read",
         MOVING,
         "if least < -rows or most >= rows:",
         "if least < -rows:",
-        MATRIX,
+        PRODUCTS,
     ),
     Fault(
         "means of whole numbers are cut off",
         MOVING,
         '    if reduce == "mean" and not base.dtype.is_floating_point:\n        return None\n',
         "",
-        MATRIX,
+        PRODUCTS,
     ),
     Fault(
         "blocks of few rows count as much as others in a mean",
@@ -120,14 +119,14 @@ FAULTS = [
         RUN,
         "return stacked.sum(0, dtype=dtype)",
         "return stacked.sum(0)",
-        MATRIX,
+        PRODUCTS,
     ),
     Fault(
         "a table that is written to gets the dtype of what is written",
         RUN,
         "        if found.meta.dtype != target.dtype:\n",
         "        if False:\n",
-        MATRIX,
+        PRODUCTS,
     ),
     Fault(
         "rows that are read later have the numbers of a write to a plain tensor",
@@ -204,7 +203,7 @@ FAULTS = [
         INFERENCE,
         "return plain.detach().to(run.device, copy=True)",
         "return plain.detach().to(run.device)",
-        OF_INFERENCE,
+        PRODUCTS,
     ),
     Fault(
         "a folder of layers stays when the result is there",
@@ -214,13 +213,6 @@ FAULTS = [
         RESUMING,
     ),
     Fault(
-        "the threads of the user's program are fewer afterwards",
-        INFERENCE,
-        "        torch.set_num_threads(threads)\n",
-        "        pass\n",
-        OF_INFERENCE,
-    ),
-    Fault(
         "layers that keep degrees keep none after an inference",
         MODES,
         '            setattr(m, "cached", True)',
@@ -228,25 +220,18 @@ FAULTS = [
         OF_INFERENCE,
     ),
     Fault(
-        "edges of a damaged saved graph are decoded",
-        INPUTS,
-        "        _ = saved.verified\n",
-        "        pass\n",
-        f"{OF_INFERENCE} {OF_STORE}",
-    ),
-    Fault(
         "what was read before a write has the numbers after it",
         TENSOR,
         "root.plain = root.whole().clone()",
         "root.plain = root.whole()",
-        MATRIX,
+        PRODUCTS,
     ),
     Fault(
         "a tensor that the model keeps is not computed at the end",
         RUN,
         "            self.computer.complete(tables[made].node)\n",
         "            pass\n",
-        MATRIX,
+        PRODUCTS,
     ),
     Fault(
         "rows of a layer that is kept narrow are those of the narrow dtype",

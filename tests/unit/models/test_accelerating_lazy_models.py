@@ -5,6 +5,7 @@ import warnings
 import pytest
 import torch
 from batches import arguments, heterogeneous_graph, homogeneous_graph, loader_of, plain
+from models import WIDTH
 from torch_geometric.nn import HeteroConv, SAGEConv
 
 from pyg_direct import accelerate
@@ -38,6 +39,7 @@ class LazyStatistics(Lazy):
     def __init__(self):
         super().__init__()
         del self.between
+        self.first, self.second = SAGEConv(WIDTH, 16), SAGEConv(16, 4)
         self.norm = torch.nn.LazyBatchNorm1d(affine=False)
 
     def forward(self, x, edge_index):

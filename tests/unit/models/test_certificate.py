@@ -118,6 +118,23 @@ def test_a_step_that_fails_runs_plain(loader, batch, monkeypatch) -> None:
     torch.testing.assert_close(run(fast, batch), reference(model, batch))
 
 
+def test_a_step_that_runs_out_of_memory_says_nothing_of_the_model(
+    loader, batch, monkeypatch
+) -> None:
+    model = Net()
+    fast = accelerate(model, loader, certify=False)
+    with monkeypatch.context() as patched:
+        patched.setattr(Acceleration, "_step", planted_out_of_memory)
+        with pytest.raises(torch.cuda.OutOfMemoryError, match="planted"):
+            run(fast, batch)
+    torch.testing.assert_close(run(fast, batch), reference(model, batch))
+    assert fast.acceleration.forms() != {}
+
+
+def planted_out_of_memory(*args):
+    raise torch.cuda.OutOfMemoryError("planted")
+
+
 def test_numbers_of_random_models_are_not_drawn_for_a_comparison(loader, batch) -> None:
     drawn = []
     for certify in (True, False):
@@ -145,6 +162,20 @@ def test_numbers_that_are_none_are_differences() -> None:
     assert "differ by inf" in certificate._difference("they differ", none, one, 1.0)
     assert "differ by inf" in certificate._difference("they differ", one, none, 1.0)
     assert certificate._difference("they differ", none, none.clone(), 1.0) == ""
+
+
+def test_products_under_autocast_may_round_more() -> None:
+    one = torch.ones(2)
+    assert "differ by" in certificate._difference("they differ", one * 1.01, one, 1.0)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert certificate._difference("they differ", one * 1.01, one, 1.0) == ""
+
+
+def test_lists_that_a_model_keeps_have_what_they_had(loader, batch) -> None:
+    model = Net(lambda net, h: (net.losses.append(2), h)[1])
+    model.losses.append(1)
+    run(accelerate(model, loader), batch)
+    assert model.losses == [1, 2]
 
 
 def test_mistakes_in_the_arguments_are_the_users(loader, batch) -> None:
@@ -242,8 +273,9 @@ def test_without_gradients(context, loader, batch) -> None:
 def test_certify_is_a_flag(loader) -> None:
     with pytest.raises((TypeError, ValueError), match="certify"):
         accelerate(Net(), loader, certify="always")
-    again = copy.deepcopy(accelerate(Net(), loader, certify=False))
+    again = copy.deepcopy(accelerate(Net(), loader, batch_norm="needed", certify=False))
     assert again.acceleration._certificate is None
+    assert not again.acceleration.all_statistics
 
 
 def outcome(**changes):

@@ -108,6 +108,100 @@ def test_what_does_not_commute_is_computed_as_written() -> None:
     check(Halved())
 
 
+def reduced(h, e, reduce, include=True, base=0.0, factor=1.0):
+    index = e[1].view(-1, 1).expand(-1, h.size(1))
+    start = torch.full_like(h, base)
+    return start.scatter_reduce(0, index, h[e[0]] * factor, reduce, include_self=include)
+
+
+def counts(h, e, base, number):
+    found = h.new_full((len(h),), base).index_add(0, e[1], h.new_full((e.size(1),), number))
+    return h / (1 + found).view(-1, 1)
+
+
+def written_between_reads(h):
+    h = h * 1
+    h[0] = 3.0
+    first = h.tanh()
+    h[h > 0.5] = 1.0
+    return h + first
+
+
+def sums(x, e):
+    return x.new_zeros(x.shape).index_add(0, e[1], x[e[0]])
+
+
+BODIES = {
+    "mean with the row": lambda net, x, e: reduced(x, e, "mean", base=2.0),
+    "largest or zero": lambda net, x, e: reduced(x, e, "amax"),
+    "mean of integers": lambda net, x, e: x + reduced((x * 9).long(), e, "mean", factor=1),
+    "counts of twos": lambda net, x, e: counts(x, e, 0.0, 2.0),
+    "counts onto ones": lambda net, x, e: counts(x, e, 1.0, 1.0),
+    "twice": lambda net, x, e: x.index_add(0, e[1] % 9, x[e[0]] * 1, alpha=2),
+    "from the end": lambda net, x, e: (x * 2)[torch.arange(len(x)) - len(x)],
+    "dtype of a sum": lambda net, x, e: (x > 0).int().sum(0, dtype=torch.int32),
+    "in place with more digits": lambda net, x, e: (x * 1).bfloat16().mul_(x + 1 / 3).double(),
+    "part of a bias": lambda net, x, e: torch.addmm(
+        net.bias, sums(x, e), net.weight, beta=0.5, alpha=2.0
+    ),
+    "sums onto ones": lambda net, x, e: x.new_ones(x.shape).index_add(
+        0, e[1], x[e[0]]
+    ) @ net.weight,
+    "divided by column": lambda net, x, e: (sums(x, e) / net.each.expand(len(x), -1)) @ net.weight,
+    "written between reads": lambda net, x, e: written_between_reads(x),
+}  # fmt: skip
+
+
+class Body(nn.Module):
+    def __init__(self, body) -> None:
+        super().__init__()
+        self.body, self.bias = body, nn.Parameter(torch.linspace(0, 1, 3))
+        self.weight = nn.Parameter(torch.linspace(-1, 1, 3 * WIDTH).view(WIDTH, 3))
+        self.each = nn.Parameter(torch.linspace(1, 2, WIDTH).view(1, WIDTH))
+
+    def forward(self, x, edge_index):
+        return self.body(self, x, edge_index)
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_rare_arguments_of_operations(name, monkeypatch) -> None:
+    monkeypatch.setattr(computing, "BLOCK_BYTES", 3000)
+    inputs, model = graph_inputs(), Body(BODIES[name]).double()
+    inputs["x"] = inputs["x"].double()
+    with torch.no_grad():
+        expected = model(**{k: v.clone() for k, v in inputs.items()})
+    found = inference(model, Data(**inputs), tuple(inputs))
+    torch.testing.assert_close(found, expected, check_stride=False)
+
+
+def test_rows_that_are_not_there_are_refused() -> None:
+    body = Body(lambda net, x, e: (x * 1)[torch.arange(len(x)) + 1])
+    with pytest.raises(IndexError, match="index 60 is out of range: 60"):
+        inference(body, Data(**graph_inputs()))
+
+
+class Kept(nn.Module):
+    """Keeps hidden rows, and writes to an argument of the edges."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lin = nn.Linear(WIDTH, 5)
+
+    def forward(self, x, edge_index, edge_weight):
+        edge_weight.mul_(2)
+        self.hidden = self.lin(x)
+        return self.hidden.tanh() * edge_weight.sum()
+
+
+def test_what_a_model_keeps_and_what_it_writes_to() -> None:
+    model, inputs = Kept(), graph_inputs("edge_weight")
+    expected, weight = model.lin(inputs["x"]).detach(), inputs["edge_weight"].clone()
+    inference(model, Data(**inputs), tuple(inputs))
+    nn.init.zeros_(model.lin.weight)
+    torch.testing.assert_close(model.hidden.clone() + 0, expected)
+    assert torch.equal(inputs["edge_weight"], weight)
+
+
 class Turned(nn.Module):
     """Layers between which the edges change in place."""
 
@@ -137,6 +231,8 @@ def test_a_list_is_read_once_until_it_changes() -> None:
     assert lists.narrowed(index[0]).values.tolist() == [3, 9, 2]
     assert lists.narrowed(index[1]).values.tolist() == [0, 0, 7]
     assert lists.of(index[1], 8).indptr.tolist() == [0, 2, 2, 2, 2, 2, 2, 2, 3]
+    assert lists.of(index[1], 9).indptr.tolist() == [0, 2, 2, 2, 2, 2, 2, 2, 3, 3]
+    assert lists.narrowed(index.flatten()[::2]).values.tolist() == [3, 2, 0]
     with pytest.raises(IndexError, match="names row 9, but there are 9 rows"):
         lists.of(index[0], 9)
 

@@ -57,7 +57,8 @@ OPERATIONS = {
     "summed up by order": lambda g, x: scattered(x[SORTED], INDEX.flip(0)),
     "summed onto rows": lambda g, x: (x + 0).index_add(0, INDEX, x[INDEX]),
     "summed into more rows": lambda g, x: sum(
-        x.new_zeros(rows, COLUMNS).index_add(0, INDEX, x[INDEX])[:ROWS] for rows in (ROWS, ROWS + 2)
+        x.new_zeros(rows, COLUMNS).index_add(0, INDEX, x[INDEX])[rows - ROWS :]
+        for rows in (ROWS, ROWS + 2)
     ),
     "put": lambda g, x: x.new_zeros(ROWS, COLUMNS).index_put((INDEX,), g[INDEX], accumulate=True),
     "put onto rows": lambda g, x: (x + 0).index_put((SORTED,), x[INDEX], accumulate=True),
@@ -105,7 +106,7 @@ OPERATIONS = {
     "transposed": lambda g, x: g.t().contiguous().t() + x,
     "by a matrix and its transpose": lambda g, x: (x @ SQUARE) @ SQUARE.t(),
     "plus a part and all of a table": lambda g, x: x + X[:1] + X,
-    "in place with more digits": lambda g, x: x.float().mul_(X + 1e-9).double(),
+    "in place with more digits": lambda g, x: x.bfloat16().mul_(X + 1 / 3).double(),
     "drawn": lambda g, x: (x * 0).bernoulli_(0.5, generator=torch.Generator().manual_seed(3)),
     "in place": lambda g, x: (g * 2).add_(1).mul_(x).relu_(),
     "view": lambda g, x: (g + x).view(ROWS, 2, 2).transpose(1, 2).reshape(ROWS, COLUMNS),
@@ -184,24 +185,32 @@ def test_dropout_differs_by_row_and_step(p) -> None:
 
 def test_rows_that_come_later_are_normalised_like_the_first() -> None:
     run = BatchRun(torch.device("cpu"), all_statistics=False)
-    normal = functional.batch_norm(run.enter(X.clone()), None, None, training=True)
-    some = X[:4]
-    expected = (X - some.mean(0)) / (some.var(0, correction=0) + 1e-5).sqrt()
+    weight, bias, some = X[5], X[6], X[:4]
+    normal = functional.batch_norm(run.enter(X.clone()), None, None, weight, bias, training=True)
+    expected = (X - some.mean(0)) / (some.var(0, correction=0) + 1e-5).sqrt() * weight + bias
     torch.testing.assert_close(run.rows_of(normal, 4), expected[:4])
     torch.testing.assert_close(run.whole(normal), expected)
 
 
-def test_gradients_of_weights_are_those_of_their_own_lists() -> None:
+def test_a_tensor_does_not_grow_in_place() -> None:
+    x = BatchRun(torch.device("cpu")).enter(X.clone())
+    with pytest.raises(RuntimeError, match="doesn't match the broadcast shape"):
+        x[:, :1].clone().add_(x)
+
+
+@pytest.mark.parametrize("other", [X, X.flip(0)], ids=["lists", "rows"])
+def test_gradients_of_weights_are_those_of_their_own(other) -> None:
     """The sums of x for one product are taken for the gradient of its weight, and of no other."""
     found = []
     for ours in (True, False):
         run, weights = BatchRun(torch.device("cpu")), torch.linspace(0, 1, 48).double()
         weights = weights.view(2, 6, COLUMNS).requires_grad_()
-        x = run.enter(X.clone()) if ours else X
+        tables = [run.enter(t.clone()) if ours else t for t in (X, other)]
+        lists = INDEX, INDEX.flip(0) if other is X else INDEX
         to = SORTED.view(-1, 1).expand(-1, 6)  # as PyG scatters messages
         out = sum(
             x.new_zeros(ROWS, 6).scatter_add(0, to, (x @ weight.t()).index_select(0, sources))
-            for weight, sources in zip(weights.unbind(), (INDEX, INDEX.flip(0)), strict=True)
+            for x, weight, sources in zip(tables, weights.unbind(), lists, strict=True)
         )
         rows = leave(out, 4) if ours else out[:4]
         assert len(run.lists.late) == (2 if ours else 0)

@@ -13,6 +13,9 @@ from torch_geometric.nn import GraphConv, SAGEConv
 
 from pyg_direct import inference
 from pyg_direct.models import computing
+from pyg_direct.models.computing import Computer, Limits, key_of
+from pyg_direct.models.run import Run
+from pyg_direct.ops.devices import backend_for
 
 ROOT = Path(__file__).parents[3]
 LARGE = 30  # rows; calls with fewer are trials
@@ -126,6 +129,40 @@ def test_a_function_that_the_forward_calls(tmp_path, monkeypatch) -> None:
     assert_refused_or_right(model(), tmp_path / "out.npy")
 
 
+ROWS = torch.linspace(0, 1, 24).view(12, 2)
+LISTS = torch.arange(12) % 5, torch.arange(12) % 3
+
+
+def reduced(h, index, reduce="amax", include=True):
+    index = index.view(-1, 1).expand(-1, 2)
+    return torch.zeros_like(h).scatter_reduce(0, index, h.sin(), reduce, include_self=include)
+
+
+HOLD = [
+    lambda h: h,
+    lambda h: h + 1,
+    lambda h: torch.aminmax(h, dim=1)[0],
+    lambda h: torch.aminmax(h, dim=1)[1],
+    lambda h: h[1:9],
+    lambda h: h[2:10],
+    lambda h: h[LISTS[0]],
+    lambda h: h[LISTS[1]],
+    lambda h: reduced(h, LISTS[0]),
+    lambda h: reduced(h, LISTS[1]),
+    lambda h: reduced(h, LISTS[0], "amin"),
+    lambda h: reduced(h, LISTS[0], include=False),
+]
+
+
+def test_what_differs_has_another_name() -> None:
+    names = set()
+    for rows in (ROWS, ROWS + 1, ROWS.double()):
+        for make in HOLD:
+            run = Run(Computer(backend_for(torch.device("cpu")), Limits(1)))
+            names.add(key_of(make(run.wrap(run.leaf(rows, 0))).node))
+    assert len(names) == 3 * len(HOLD)
+
+
 def computed(out):
     """Go on, and return how many tables were computed."""
     compute, count = computing.Computer._compute, []
@@ -144,6 +181,7 @@ def test_what_was_computed_is_not_computed_again(tmp_path) -> None:
     assert computed(tmp_path / "other.npy") == 3  # layers, and products before the last sums
     interrupted(tmp_path / "out.npy")
     assert computed(tmp_path / "out.npy") == 1
+    assert not (tmp_path / "out.npy.partial").exists()
 
 
 def test_another_process_goes_on(tmp_path) -> None:

@@ -4,6 +4,7 @@ import copy
 import pickle
 import random
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from torch_geometric.transforms import RemoveDuplicatedEdges
 import pyg_direct
 from pyg_direct import NeighborLoader, Reuse, accelerate
 from pyg_direct.models import certificate
+from pyg_direct.models.reuse import ReusedValue, _RowTable
 
 HIDDEN = 16  # some batches have as many edges, which look like columns
 THREE_LAYERS = {"sage-jk-last", "sage-jk-cat", "sage-jk-max", "gcn"}
@@ -195,6 +197,18 @@ def step(fast, batch, optimizers=(), times=1) -> None:
     fast(batch.x, batch.edge_index)[: batch.batch_size].sum().backward()
     for optimizer in times * [*optimizers]:
         optimizer.step()
+
+
+def test_a_table_has_the_dtype_of_what_is_computed() -> None:
+    batch = SimpleNamespace(
+        fresh=torch.tensor([0]), fresh_slots=torch.tensor([1]), batch=1, end=2, read=3
+    )
+    tables = SimpleNamespace(steps=SimpleNamespace(count=0))
+    table = _RowTable(2)
+    for rows in (torch.ones(2, 3), torch.ones(2, 3, dtype=torch.float64) / 3):
+        ReusedValue(tables, table, batch, False).forward(rows, 2)
+        assert table.rows is not None
+        assert torch.equal(table.rows[1], rows[0])
 
 
 def test_ages_count_steps_of_the_optimizer() -> None:

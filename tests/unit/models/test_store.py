@@ -214,6 +214,7 @@ class TestStore:
         base = checksum_of({"a": table, "b": 1})
         assert checksum_of({"b": 1, "a": table.clone()}) == base
         assert checksum_of({"a": table.view(3, 2), "b": 1}) != base
+        assert checksum_of({"a": table.view(torch.int32), "b": 1}) != base
         assert checksum_of({"a": table, "b": 2}) != base
         assert checksum_of({"a": table.double(), "b": 1}) != base
         assert checksum_of({"a": np.arange(3), "e": torch.empty(0)}) > 0
