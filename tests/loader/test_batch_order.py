@@ -62,6 +62,14 @@ def test_generator_decides_the_order(loader_class: type) -> None:
     assert order(3) != order(4)
 
 
+def test_a_generator_decides_the_order_beside_a_seed() -> None:
+    orders = [
+        seeds_of(make(NeighborLoader, shuffle=True, seed=seed, generator=generator))
+        for seed, generator in [(s, torch.Generator().manual_seed(5)) for s in (3, 4)]
+    ]
+    assert orders[0] == orders[1]
+
+
 @pytest.mark.pyg("sampler", "batch_sampler")
 def test_sampler_and_batch_sampler(loader_class: type) -> None:
     nodes = torch.tensor([9, 8, 7, 6])

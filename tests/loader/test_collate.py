@@ -72,6 +72,13 @@ def test_two_calls_for_one_batch_draw_independently() -> None:
     assert pairs() == pairs()
 
 
+def test_the_batches_of_a_subclass_are_pinned() -> None:
+    kind: Any = type("Loader", (Marked, NeighborLoader), {})
+    loader = kind(example_graph(), [2], pin_memory=True, **ARGUMENTS)
+    loader._pinned = lambda batch: ("pinned", batch)
+    assert [pinned for pinned, _ in loader] == ["pinned"] * 3
+
+
 def test_a_call_behind_an_epoch_is_no_part_of_it() -> None:
     kind: Any = type("Loader", (Marked, NeighborLoader), {})
     loader, drawn = kind(example_graph(), [1, 1], **ARGUMENTS), []

@@ -186,6 +186,8 @@ def test_the_order_follows_the_seed_and_torchs_generator() -> None:
     assert epoch() == first != epoch()
     own = [torch.Generator().manual_seed(5) for _ in range(2)]
     assert epoch(generator=own[0]) == epoch(generator=own[1])
+    own = [torch.Generator().manual_seed(5) for _ in range(2)]
+    assert epoch(generator=own[0], seed=3) == epoch(generator=own[1], seed=4)
 
 
 @pytest.mark.parametrize("given", [{"seed": 4}, {}], ids=str)
@@ -233,6 +235,7 @@ def test_states_name_other_clusters() -> None:
         ({"order": np.zeros(SEEDS, int)}, "is a partition, or None, got ndarray."),
         ({"order": [0] * SEEDS}, "is a partition, or None, got list."),
         ({"order": torch.rand(SEEDS)}, "order must hold one integer for each seed"),
+        ({"order": torch.ones(SEEDS).bool()}, "order must hold one integer for each seed"),
         (
             {"order": torch.zeros(5).long()},
             f"one integer for each of {SEEDS} seeds",

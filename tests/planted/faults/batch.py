@@ -402,4 +402,11 @@ FAULTS = [
         "            if True:\n",
         "tests/unit/batch/test_edges.py",
     ),
+    Fault(
+        "edges as they were sampled are turned around beside their opposites",
+        SAMPLED,
+        "torch.stack([orig_row[key], orig_col[key]])",
+        "torch.stack([orig_col[key], orig_row[key]])",
+        "tests/unit/batch/test_sampled.py tests/unit/sampling/test_both_directions.py",
+    ),
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..fault import Fault
 
+BASE = "pyg_direct/loading/base.py"
 CACHE = "pyg_direct/loading/cache.py"
 COOPERATIVE = "pyg_direct/loading/cooperative.py"
 EPOCH = "pyg_direct/loading/epoch.py"
@@ -248,5 +249,40 @@ FAULTS = [
         "        nodes = nodes.to(torch.int64)  # an empty list has no dtype\n",
         "        pass\n",
         "tests/loader/test_input_nodes.py tests/loader/test_bad_input.py",
+    ),
+    Fault(
+        "batches of an overridden collate_fn are not pinned",
+        BASE,
+        "return self._pinned(batch) if self.filter_per_worker and self.pin_memory else batch",
+        "return batch",
+        "tests/loader/test_collate.py tests/unit/loading/test_stats.py",
+    ),
+    Fault(
+        "with seed= a generator of the user's does not shuffle",
+        BASE,
+        'if seed is not None and kwargs.get("generator") is None and kwargs.get("shuffle"):',
+        'if seed is not None and kwargs.get("shuffle"):',
+        "tests/loader/test_batch_order.py tests/loader/test_random_state.py",
+    ),
+    Fault(
+        "with seed= a generator of the user's does not order clusters",
+        BASE,
+        'if self._progress.seed is not None and options.get("generator") is None:',
+        "if self._progress.seed is not None:",
+        "tests/loader/test_order.py",
+    ),
+    Fault(
+        "a state from before strict_negatives is taken for one with them",
+        STATES,
+        '    "strict_negatives": False,\n',
+        "",
+        "tests/unit/loading/test_states.py",
+    ),
+    Fault(
+        "a mask is taken for clusters",
+        ORDER,
+        "if order.dim() != 1 or order.is_floating_point() or order.dtype == torch.bool:",
+        "if order.dim() != 1 or order.is_floating_point():",
+        "tests/loader/test_order.py",
     ),
 ]

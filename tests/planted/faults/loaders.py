@@ -438,4 +438,11 @@ FAULTS = [
         "links.input_type and links.input_type[0])",
         "tests/loader/test_order.py",
     ),
+    Fault(
+        "HGT: a sampler reads behind its nodes for a seed that is none",
+        HGT,
+        '            check_ids(seeds, self._keyed.num_nodes_of(kind), "seeds")\n',
+        "            pass\n",
+        "tests/unit/loaders/test_hgt.py",
+    ),
 ]

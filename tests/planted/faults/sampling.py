@@ -424,4 +424,18 @@ FAULTS = [
         "return breadth_first_ranks(csc)[0]",
         "tests/loader/test_order.py",
     ),
+    Fault(
+        "a law that cannot be honoured is refused by the first batch only",
+        SAMPLER,
+        "        KeyedSampler(graph, backend, where, None, settings).check_law()\n",
+        "",
+        "tests/loader/test_adaptive.py::test_what_is_refused",
+    ),
+    Fault(
+        "a fan-out of True is 1",
+        FANOUTS,
+        "if isinstance(value, bool) or not isinstance(value, (int, np.integer)):",
+        "if not isinstance(value, (int, np.integer)):",
+        ARGUMENTS,
+    ),
 ]

@@ -54,6 +54,14 @@ def test_types_without_nodes_keep_their_counts() -> None:
     assert (sampled.edges[key].edge_index.shape, sampled.edges[key].num_sampled) == ((2, 0), [0])
 
 
+def test_edges_as_they_were_sampled_keep_their_direction() -> None:
+    node = torch.arange(2)
+    out = SamplerOutput(node, node, node.flip(0), None, orig_row=node[:1], orig_col=node[1:])
+    found = of_output(out, HOST, lambda tensor: tensor).edges[None].original
+    assert found is not None
+    assert found.tolist() == [[0], [1]]
+
+
 def test_positions_become_ids_of_edges() -> None:
     order, node = torch.tensor([2, 0, 1]), torch.arange(2)
     out = SamplerOutput(node, row=node, col=node, edge=torch.tensor([0, 2]))

@@ -193,3 +193,10 @@ def test_a_state_of_other_numbers_of_nodes_is_refused() -> None:
     next(iter(one))
     with pytest.raises(ValueError, match="num_samples"):
         other.load_state_dict(one.state_dict())
+
+
+def test_seeds_of_a_sampler_that_are_no_nodes_are_refused() -> None:
+    with pytest.raises(IndexError, match="seeds must be node ids in"):
+        HGTSampler(typed_graph(), [2]).sample_from_nodes(
+            NodeSamplerInput(None, torch.tensor([10**9]), None, "paper")
+        )

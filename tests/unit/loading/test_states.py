@@ -300,6 +300,14 @@ def test_a_state_of_version_1() -> None:
         build().load_state_dict({k: v for k, v in old.items() if k != "num_seeds"})
 
 
+def test_a_state_from_before_strict_negatives_is_of_none() -> None:
+    state = links(neg_sampling="binary").state_dict()
+    del state["fingerprint"]["strict_negatives"]
+    links(neg_sampling="binary").load_state_dict(state)
+    with pytest.raises(ValueError, match="strict_negatives=False"):
+        links(neg_sampling="binary", strict_negatives=True).load_state_dict(state)
+
+
 def test_a_sampler_that_became_shorter() -> None:
     class Shrinking:
         """Does not know its length."""
