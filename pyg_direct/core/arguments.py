@@ -109,6 +109,14 @@ def check_flag(name: str, value: Any) -> bool:
     raise TypeError(f"{name} must be True or False, got {value!r}.")
 
 
+def check_model(model: Any) -> None:
+    """Raise a TypeError unless `model` is a module of torch, rather than a class of such."""
+    if not isinstance(model, torch.nn.Module):
+        is_class = isinstance(model, type)
+        got = f"the class {model.__name__}; call it" if is_class else type(model).__name__
+        raise TypeError(f"model must be a torch.nn.Module, got {got}.")
+
+
 def check_callable(name: str, value: Any) -> None:
     """Raise a TypeError unless `value` can be called or is None."""
     if value is not None and not callable(value):

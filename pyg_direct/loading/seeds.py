@@ -77,6 +77,8 @@ def _as_nodes(input_nodes: Any, input_id: Any, num_nodes: int | None, local: boo
         ) from error
     if nodes.numel() == 0 and nodes.dim() == 1 and not isinstance(input_nodes, Tensor):
         nodes = nodes.to(torch.int64)  # an empty list has no dtype
+    if nodes.dim() == 2 and nodes.size(1) == 1:
+        nodes = nodes.squeeze(1)  # a column, as `mask.nonzero()` is
     if nodes.dtype not in (torch.bool, *ID_TYPES) or nodes.dim() != 1:
         raise ValueError(
             f"input_nodes must be node ids or a bool mask of one dimension, got {nodes.dtype} of "

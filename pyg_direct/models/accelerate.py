@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parameter import is_lazy
 from torch_geometric.data import Data, HeteroData
 
-from ..core.arguments import check_flag
+from ..core.arguments import check_flag, check_model
 from ..core.cooperation import Cooperation
 from ..core.private_torch import compiled_in_place, in_backward, is_transformed
 from ..loading.base import DirectLoader
@@ -364,8 +364,7 @@ def plain_of(model: M) -> M:
 
 
 def _check(model: Any, loaders: tuple[Any, ...]) -> None:
-    if not isinstance(model, torch.nn.Module):
-        raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}.")
+    check_model(model)
     wrappers = DistributedDataParallel, torch.nn.DataParallel
     if isinstance(model, wrappers) or hasattr(model, "_orig_mod"):
         raise ValueError(

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
-from ..core.arguments import check_bytes, check_count, check_flag
+from ..core.arguments import check_bytes, check_count, check_flag, check_model
 from ..core.lazy_tensor import LazyTensor
 from ..core.private_torch import tree_map
 from ..core.quantized import new_table, open_table
@@ -104,6 +104,7 @@ def inference(
     check_flag("progress", progress)
     if fallback not in (None, "nodes"):
         raise ValueError(f"fallback must be None or 'nodes', got {fallback!r}.")
+    check_model(model)
     ranks = Together(split_by_rank, device_of(model))
     with ranks.telling():
         check_data(data)

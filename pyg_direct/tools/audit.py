@@ -24,13 +24,12 @@ from torch_geometric.sampler import EdgeSamplerInput
 
 from ..core.arguments import check_count
 from ..core.pyg import SubgraphType
-from ..core.units import count_of
 from ..files.open import open_graph
 from ..sampling.fanouts import as_num_neighbors, fanouts_of
 from ..sampling.sampler import NeighborSampler, keyed
 from ..sampling.time_bounds import NO_BOUNDS, bounds_of
 from .audit_checks import Law, checks_of
-from .command import integers, parser_of
+from .command import count, integers, parser_of
 
 
 @dataclass
@@ -201,8 +200,8 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument(
         "--fanout", type=integers, default="15,10", help="such as 15,10 (default); -1 for all"
     )
-    parser.add_argument("--batches", type=count_of, default=100)
-    parser.add_argument("--batch-size", type=count_of, default=512)
+    parser.add_argument("--batches", type=count, default=100)
+    parser.add_argument("--batch-size", type=count, default=512)
     parser.add_argument("--seed-type", help="node type of the seeds, of a graph with types")
     parser.add_argument("--seed-time", type=int, help="of all seeds, in place of their own")
     parser.add_argument("--time-attr")

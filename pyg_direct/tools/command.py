@@ -7,6 +7,8 @@ import importlib
 import sys
 from collections.abc import Sequence
 
+from ..core.units import count_of
+
 SUBCOMMANDS = {
     "info": "what this machine has, and what is misconfigured",
     "plan": "what batches will hold and where things fit, before there is a GPU",
@@ -41,6 +43,20 @@ def parser_of(name: str, description: str | None) -> argparse.ArgumentParser:
         description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+
+
+def count(text: str) -> int:
+    """Return the number of an argument such as "1000" or "24K"; a type of argparse.
+
+    Raises:
+        ArgumentTypeError: it is none; the message says what would be.
+    """
+    try:
+        return count_of(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a whole number, as 1000, 24K, 111M or 1.6B are"
+        ) from error
 
 
 def integers(text: str) -> list[int]:

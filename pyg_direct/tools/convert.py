@@ -20,7 +20,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ..core.units import count_of
 from ..files.convert.convert import convert
 from ..files.convert.spec import (
     FEATURE_DTYPES,
@@ -34,7 +33,7 @@ from ..files.convert.spec import (
     spec_of,
 )
 from ..files.progress import progress_bar
-from .command import parser_of
+from .command import count, parser_of
 
 STORED = ("feature_dtype", "feature_scale", "time_attr", "weight_attr")
 TABLES = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet")
@@ -49,7 +48,7 @@ def main(argv: list[str] | None = None) -> None:
     inputs.add_argument("--ogb", type=Path, metavar="FOLDER", help="as ogbn-papers100M's unpacked")
     inputs.add_argument("--spec", type=Path, metavar="JSON", help="what to convert, in full")
     files = parser.add_argument_group("with --edges")
-    files.add_argument("--num-nodes", type=count_of, help="if no attribute shows it; such as 111M")
+    files.add_argument("--num-nodes", type=count, help="if no attribute shows it; such as 111M")
     files.add_argument("--node", action="append", default=[], metavar="NAME=FILE")
     files.add_argument("--edge", action="append", default=[], metavar="NAME=FILE")
     files.add_argument(
@@ -66,7 +65,7 @@ def main(argv: list[str] | None = None) -> None:
     )
     stored.add_argument("--time-attr", metavar="NAME", help="sort neighbours by this attribute")
     stored.add_argument("--weight-attr", metavar="NAME", help="make tables for weighted draws")
-    parser.add_argument("--memory", type=count_of, default="4G", help="to use (default 4G)")
+    parser.add_argument("--memory", type=count, default="4G", help="to use (default 4G)")
     parser.add_argument("--overwrite", action="store_true", help="replace a saved graph at OUT")
     args = parser.parse_args(argv)
     try:

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..core.units import count_of
 from ..files.generate import DTYPES, ROOTS, PowerLaw, generate
 from ..files.progress import progress_bar
-from .command import parser_of
+from .command import count, parser_of
 
 DEFAULTS = PowerLaw(0, 0)
 
@@ -22,14 +21,12 @@ def main(argv: list[str] | None = None) -> None:
     """Write a graph."""
     parser = parser_of("generate", __doc__)
     parser.add_argument("path", type=Path, help="the new directory")
-    parser.add_argument("--nodes", type=count_of, default="1M", help="such as 111M (default 1M)")
-    parser.add_argument("--edges", type=count_of, default="10M", help="such as 1.6B (default 10M)")
-    parser.add_argument("--features", type=count_of, default=DEFAULTS.num_features)
+    parser.add_argument("--nodes", type=count, default="1M", help="such as 111M (default 1M)")
+    parser.add_argument("--edges", type=count, default="10M", help="such as 1.6B (default 10M)")
+    parser.add_argument("--features", type=count, default=DEFAULTS.num_features)
     parser.add_argument("--dtype", choices=DTYPES, default=DEFAULTS.dtype, help="of the features")
-    parser.add_argument("--classes", type=count_of, default=DEFAULTS.num_classes)
-    parser.add_argument(
-        "--groups", type=count_of, help="communities; as many as classes if left out"
-    )
+    parser.add_argument("--classes", type=count, default=DEFAULTS.num_classes)
+    parser.add_argument("--groups", type=count, help="communities; as many as classes if left out")
     parser.add_argument("--skew", type=int, choices=list(ROOTS), default=DEFAULTS.skew)
     parser.add_argument("--homophily", type=float, default=DEFAULTS.homophily)
     parser.add_argument("--signal", type=float, default=DEFAULTS.signal)

@@ -7,9 +7,10 @@
     pyg-direct plan --nodes 2400000 --edges 62000000 --plot plan.svg
     pyg-direct plan --graph data.pt --fanout 10,10,10 --ranks 4 --owners hash ldg --link 25
 
-Some batches are sampled on the CPU: of the graph, if it is given (``torch.save(data, ...)``), else
-of a random graph with its degrees, or with degrees by a power law. So counts are those of the graph
-within the spread between batches; of a random graph they are off where the graph has communities.
+Some batches are sampled on the CPU: of the graph, if it is given (by ``torch.save`` or
+`pyg_direct.save`), else of a random graph with its degrees, or with degrees by a power law. So
+counts are those of the graph within the spread between batches; of a random graph they are off
+where the graph has communities.
 Times of PCIe are lower limits, computed from its nominal bandwidth: no GPU has been measured.
 """
 
@@ -20,6 +21,7 @@ import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,9 +32,10 @@ from torch_geometric.typing import NodeType
 from torch_geometric.utils import coalesce
 
 from ..core.units import blocks_of_row, size_text
+from ..files.open import open_graph
 from ..ops.host.hottest import LINE_BYTES, PRESAMPLED_BATCHES
 from ..sampling.sampler import NeighborSampler, keyed
-from .command import integers, parser_of
+from .command import count, integers, parser_of
 from .plan_batches import Batches, node_counts, sample
 from .plan_cache import CachedRows, cache_curve, cached_rows, policies_text
 from .plan_cooperative import add_arguments, check_arguments, steps_text
@@ -271,7 +274,7 @@ def row_bytes_of(data: Data | HeteroData, features: int, width: int) -> dict[Any
 
 def _graph_of(args: argparse.Namespace) -> Data | HeteroData:
     if args.graph is not None:
-        data: Data | HeteroData = torch.load(args.graph, weights_only=False)
+        data: Data | HeteroData = _loaded(args.graph)
         graph = isinstance(data, (Data, HeteroData))
         stores: Any = data.edge_stores if graph else []
         if not graph or not all(isinstance(s.get("edge_index"), Tensor) for s in stores):
@@ -294,6 +297,14 @@ def _graph_of(args: argparse.Namespace) -> Data | HeteroData:
     return Data(edge_index=_drawn(edge_index, args), num_nodes=args.nodes)
 
 
+def _loaded(path: Path) -> Any:
+    """Return the graph in a file of torch.save or in a directory of `pyg_direct.save`."""
+    try:
+        return open_graph(path) if path.is_dir() else torch.load(path, weights_only=False)
+    except (OSError, ValueError, EOFError, RuntimeError, UnpicklingError) as error:
+        raise SystemExit(f"--graph {path} cannot be read: {error}") from error
+
+
 def _drawn(edge_index: Tensor, args: argparse.Namespace) -> Tensor:
     """Return edges that were drawn at random, each once where the sampling wants it."""
     return coalesce(edge_index) if args.sampling == "labor" else edge_index
@@ -309,22 +320,22 @@ def _doubt(args: argparse.Namespace) -> str:
 def _asked(argv: list[str] | None) -> argparse.Namespace:
     """Return what is asked for, checked."""
     parser = parser_of("plan", __doc__)
-    parser.add_argument("--graph", type=Path, help="file with a Data, by torch.save")
+    parser.add_argument("--graph", type=Path, help="by torch.save or pyg_direct.save")
     parser.add_argument("--degrees", type=Path, help=".npy with the in-degree of each node")
-    parser.add_argument("--nodes", type=int, help="of a random graph")
-    parser.add_argument("--edges", type=int, help="of a random graph")
+    parser.add_argument("--nodes", type=count, help="of a random graph")
+    parser.add_argument("--edges", type=count, help="of a random graph")
     parser.add_argument("--skew", type=float, default=3.0, help="3: degrees with exponent 2.5")
     parser.add_argument("--fanout", type=integers, default="15,10,5", help="of each hop")
-    parser.add_argument("--batch-size", type=int, default=1024)
+    parser.add_argument("--batch-size", type=count, default=1024)
     parser.add_argument("--sampling", choices=("uniform", "labor"), default="uniform")
-    parser.add_argument("--features", type=int, default=100, help="columns")
+    parser.add_argument("--features", type=count, default=100, help="columns")
     parser.add_argument("--dtype", choices=WIDTHS, default="float32")
     parser.add_argument("--cache-dtype", choices=WIDTHS, help="of cached rows; --dtype if left out")
     parser.add_argument("--seed-type", help="node type of the seeds, of a graph with types")
     parser.add_argument("--cores", type=int, default=os.cpu_count() or 1, help="that sample")
-    parser.add_argument("--seeds", type=int, help="of an epoch; all nodes if left out")
+    parser.add_argument("--seeds", type=count, help="of an epoch; all nodes if left out")
     parser.add_argument("--machine", choices=MACHINES, default="pcie4-24gb")
-    parser.add_argument("--gpu-bytes", type=int, help="instead of the machine's")
+    parser.add_argument("--gpu-bytes", type=count, help="instead of the machine's")
     parser.add_argument("--link-bytes-per-s", type=float, help="instead of the machine's")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="picture (.svg, .png, .pdf)")
     add_arguments(parser)

@@ -11,6 +11,7 @@ from pyg_direct import HGTLoader, NeighborLoader, ShaDowKHopSampler
 INPUT_NODES = {
     "None": (None, list(range(12)), list(range(12))),
     "tensor": (torch.tensor([7, 2, 9]), [7, 2, 9], [0, 1, 2]),
+    "column": (torch.tensor([[7], [2], [9]]), [7, 2, 9], [0, 1, 2]),  # as of `nonzero()`
     "list": ([7, 2, 9], [7, 2, 9], [0, 1, 2]),
     "range": (range(4, 7), [4, 5, 6], [0, 1, 2]),
     # A position for ids, but the node itself for a mask: PyG's contract.

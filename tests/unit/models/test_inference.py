@@ -282,6 +282,10 @@ class TestRefusals:
         with pytest.raises(TypeError, match="HeteroData"):
             inference(basic(GraphSAGE)(), graph_inputs())
 
+    def test_model(self):
+        with pytest.raises(TypeError, match="got the class GraphSAGE; call it"):
+            inference(GraphSAGE, Data(**graph_inputs()))
+
 
 class TestData:
     @pytest.mark.filterwarnings("ignore:Sparse")

@@ -11,7 +11,7 @@ from torch_geometric.sampler import SamplerOutput
 from torch_geometric.utils import degree
 
 from examples.synthetic import power_law_graph
-from pyg_direct import NeighborLoader, NeighborSampler
+from pyg_direct import NeighborLoader, NeighborSampler, save
 from pyg_direct.tools import plan
 from pyg_direct.tools.plan_batches import sample
 
@@ -194,6 +194,7 @@ def test_a_picture_without_matplotlib(monkeypatch) -> None:
     [
         (["--fanout", "5,x"], "argument --fanout: invalid integers value: '5,x'"),
         (["--widths", "1,,2"], "argument --widths: invalid integers value: '1,,2'"),
+        (["--nodes", "2.5"], "argument --nodes: '2.5' is not a whole number, as 1000, 24K"),
         (["--batch-size", "0"], "--batch-size must be at least 1, got 0"),
     ],
 )
@@ -205,11 +206,25 @@ def test_wrong_numbers(arguments, message, capsys) -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [([], "Give --graph"), (["--nodes", "10", "--edges", "999999999"], "200,000,000 edges")],
+    [
+        ([], "Give --graph"),
+        (["--nodes", "10", "--edges", "1B"], "200,000,000 edges"),
+        (["--graph", "nowhere"], "--graph nowhere cannot be read: .*No such file"),
+        (["--graph", "."], r"--graph \. cannot be read: \. is not a saved graph"),
+    ],
 )
 def test_bad_arguments(arguments, message) -> None:
     with pytest.raises(SystemExit, match=message):
         plan.main(arguments)
+
+
+def test_a_saved_graph(tmp_path, capsys) -> None:
+    data = Data(edge_index=torch.arange(20).view(2, 10), num_nodes=20)
+    torch.save(data, tmp_path / "graph.pt")
+    save(data, tmp_path / "graph")
+    for name in ("graph.pt", "graph"):
+        plan.main(["--graph", str(tmp_path / name), "--fanout", "2", "--batch-size", "4"])
+        assert "20 nodes, 10 edges" in capsys.readouterr().out
 
 
 def test_a_graph_that_the_sampling_cannot_take(tmp_path) -> None:
