@@ -41,8 +41,6 @@ REFUSED: dict[str, Any] = {
     "neg_sampling": None,
     "neg_sampling_ratio": None,
     "transform_sampler_output": None,
-    "input_time": None,
-    "edge_label_time": None,
     "directed": True,
     "neighbor_sampler": None,
     "topology": "auto",

@@ -110,9 +110,12 @@ class GraphSpec:
             )
         if not self.edges:
             raise ValueError("There are no edges to convert: name at least one file of them.")
-        node_types = [node.type for node in self.nodes]
+        node_types, seen = [node.type for node in self.nodes], set[Any]()
         for edge in self.edges:
             _check_edge(edge, node_types)
+            if edge.type in seen:
+                raise ValueError(f"The edge type {edge.type} is given twice: bring it to one file.")
+            seen.add(edge.type)
         of_nodes = any(self.time_attr in node.attributes for node in self.nodes)
         of_edges = any(self.time_attr in edge.attributes for edge in self.edges)
         if of_nodes and of_edges:

@@ -12,7 +12,6 @@ INFO = "pyg_direct/tools/info.py"
 PLAN = "pyg_direct/tools/plan.py"
 COOPERATIVE = "pyg_direct/tools/plan_cooperative.py"
 OF_RANKS = "pyg_direct/tools/plan_ranks.py"
-UNITS = "pyg_direct/core/units.py"
 
 AUDITED = "tests/unit/tools/test_audit.py"
 CONVERTED = "tests/unit/tools/test_convert.py"
@@ -212,20 +211,6 @@ FAULTS: list[Fault] = [
         "saved = alone.row_bytes - step.common_bytes",
         "saved = alone.row_bytes / each - step.common_bytes",
         f"{PLAN_OF_RANKS}::test_when_sharing_rows_pays",
-    ),
-    Fault(
-        "small letters are no units of numbers",
-        UNITS,
-        "factor = COUNTS.get(text[-1:].upper(), 1)",
-        "factor = COUNTS.get(text[-1:], 1)",
-        "tests/unit/core/test_units.py::test_counts_are_exact",
-    ),
-    Fault(
-        "numbers that are just below a unit have the next one",
-        UNITS,
-        "        if num_bytes >= factor:\n",
-        "        if num_bytes >= factor / 2:\n",
-        "tests/unit/core/test_units.py::test_sizes_have_the_largest_unit_that_is_not_above_them",
     ),
     Fault(
         "plan: a wrong list of numbers ends in a traceback",

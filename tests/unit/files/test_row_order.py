@@ -247,6 +247,11 @@ def test_positions_that_are_no_permutation(tmp_path: Path) -> None:
     write_header(replace(header, nodes=[replace(nodes, order=wrong)]), folder)
     with pytest.raises(InvalidGraphFileError, match="positions of rows are not a permutation"):
         pyg_direct.open(folder, verify=True)
+    fewer = write_array(path.with_name("999_positions.bin"), torch.arange(299))
+    header_of_fewer = replace(nodes, order=replace(nodes.order, positions=fewer))
+    write_header(replace(header, nodes=[header_of_fewer]), folder)
+    with pytest.raises(InvalidGraphFileError, match=r"positions is int64 \[299\], but must be"):
+        pyg_direct.open(folder)
     wrong = replace(wrong, attributes=("shares",))
     write_header(replace(header, nodes=[replace(nodes, order=wrong)]), folder)
     with pytest.raises(InvalidGraphFileError, match="'shares', which has no row for each node"):

@@ -138,6 +138,20 @@ def test_relations_with_and_without_times(tmp_path: Path, of_nodes: bool, repeat
     in_child(use, 60.0)
 
 
+def test_weights_of_as_many_edges_as_there_are_nodes(tmp_path: Path) -> None:
+    """Which PyG takes for an attribute of the nodes."""
+    edges = torch.tensor([[0, 1, 2, 3], [1, 0, 0, 0]])
+    data = Data(x=torch.rand(4, 1), edge_index=edges, weight=torch.tensor([1.0, 0, 2, 0]))
+    assert not data.is_edge_attr("weight")
+    pyg_direct.save(data, tmp_path / "graph", weight_attr="weight")
+    loaders = [
+        NeighborLoader(graph, [2], weight_attr="weight", batch_size=4)
+        for graph in (data, pyg_direct.open(tmp_path / "graph", verify=True))
+    ]
+    for (batch,) in loaders:
+        assert batch.edge_index.t().tolist() == [[2, 0], [0, 1]]
+
+
 def test_tables_are_built_once_and_large_ones_are_told_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -177,6 +191,9 @@ def change_header(folder: Path, change: Callable[[dict[str, Any]], Any]) -> None
 WRONG_HEADERS: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "no_alias_table": (lambda h: h["weights"].update(alias=None), "no alias table for relation 1"),
     "short_alias_table": (lambda h: h["weights"]["alias"].update(shape=[10]), "alias is int64"),
+    "short_sums": (
+        lambda h: h["weights"]["cumulative"].update(shape=[10]), "cumulative is float64"
+    ),
     "no_times": (lambda h: h.update(times=None), "no alias table"),
     "times_of_nobody": (lambda h: h["times"].update(attribute="x"), "'x', which no edges have"),
     "times_of_nodes": (lambda h: h["times"].update(of_nodes=1), "which no nodes|times is int64"),

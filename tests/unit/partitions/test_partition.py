@@ -154,6 +154,8 @@ def test_the_cut_and_the_edges_are_counted(tmp_path: Path) -> None:
     assert report.cut == pytest.approx((part[row] != part[col]).float().mean().item())
     assert report.in_edges == torch.bincount(part[col], minlength=4).tolist()
     assert report.method == "given"
+    assert report.node_balance == 1.0
+    assert report.edge_balance == pytest.approx(max(report.in_edges) / 1500)
 
 
 @pytest.mark.parametrize(
@@ -351,8 +353,12 @@ def test_the_data_is_no_whole_graph(tmp_path: Path, three_parts: Any) -> None:
         lambda: pyg_direct.LinkNeighborLoader(
             data, [2], torch.zeros(2, 3, dtype=torch.int64), exclude_seed_edges=True
         ),
+        lambda: pyg_direct.LinkNeighborLoader(
+            data, [2], torch.zeros(2, 3, dtype=torch.int64), edge_label_time=torch.zeros(3)
+        ),
     ):
-        message = r"is a partition|neg_sampling|partition already|exclude_seed_edges cannot be used"
+        refused = "(neg_sampling|exclude_seed_edges) cannot be used"
+        message = f"is a partition|partition already|{refused}|'edge_label_time' is set while"
         with pytest.raises(ValueError, match=message):
             use()
     with pytest.raises(ValueError, match=r"order='parts' needs data that was opened"):

@@ -123,3 +123,6 @@ def test_changes_that_are_refused(tmp_path: Path) -> None:
         GraphSpec([NodeSpec(None, 3)], [EdgeSpec(None, source)], "int4")
     with pytest.raises(ValueError, match="no edges"):
         GraphSpec([NodeSpec(None, 3)], [])
+    for nodes, kind in (([NodeSpec(None, 3)], None), (typed, ("a", "to", "b"))):
+        with pytest.raises(ValueError, match=r"edge type .* is given twice: .* one file"):
+            GraphSpec(nodes, [EdgeSpec(kind, source), EdgeSpec(kind, source)])

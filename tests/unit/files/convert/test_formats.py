@@ -176,12 +176,14 @@ def test_ends_of_edges(
 
 
 def test_two_edges_in_an_array_by_columns(tmp_path: Path) -> None:
-    """[2, 2] is [2, E], also where it is stored by columns."""
+    """[2, 2] is [2, E], also where it is stored by columns. Labels alone tell the nodes."""
     edges = torch.tensor([[0, 1], [2, 3]])
     np.save(tmp_path / "e.npy", np.asfortranarray(edges.numpy()))
-    spec = GraphSpec([NodeSpec(None, 4)], [EdgeSpec(None, ArraySource(str(tmp_path / "e.npy")))])
+    np.save(tmp_path / "y.npy", np.arange(4))
+    nodes = NodeSpec(None, None, {"y": ArraySource(str(tmp_path / "y.npy"))})
+    spec = GraphSpec([nodes], [EdgeSpec(None, ArraySource(str(tmp_path / "e.npy")))])
     convert(spec, tmp_path / "out")
-    pyg_direct.save(Data(edge_index=edges, num_nodes=4), tmp_path / "saved")
+    pyg_direct.save(Data(edge_index=edges, y=torch.arange(4), num_nodes=4), tmp_path / "saved")
     assert_same_files(tmp_path / "out", tmp_path / "saved")
 
 

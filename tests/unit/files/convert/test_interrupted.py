@@ -26,7 +26,7 @@ from pyg_direct.files import arrays
 from pyg_direct.files.convert import array_rows, edge_files, edge_table, node_files, times, weights
 from pyg_direct.files.convert import convert as steps
 from pyg_direct.files.convert.convert import convert
-from pyg_direct.files.convert.journal import Journal
+from pyg_direct.files.convert.journal import Journal, difference
 from pyg_direct.files.convert.spec import GraphSpec, spec_of
 from pyg_direct.files.convert.workplace import Workplace
 
@@ -407,6 +407,11 @@ def test_other_inputs_are_refused(case: Case) -> None:
     os.utime(of_edges, ns=(times, times))
     case.run()
     assert_same_files(case.out, case.saved)
+
+
+def test_lists_of_other_lengths_differ() -> None:
+    assert difference({"a": [1, 2]}, {"a": [1]}) == "a is [1, 2], and was [1]"
+    assert difference({"a": [1, {"b": 2}]}, {"a": [1, {"b": 3}]}) == "a[1].b is 2, and was 3"
 
 
 def test_memory_may_change_between_runs(case: Case) -> None:

@@ -260,7 +260,7 @@ def test_elements_that_a_dtype_cannot_hold(
     np.save(tmp_path / "x.npy", values)
     rows = open_attribute(of(tmp_path, "x.npy", dtype=dtype), "x", len(values))
     with pytest.raises(ValueError, match=match):
-        list(rows.read(0, 1))
+        list(rows.read(1, 1))  # as behind an interruption
 
 
 def test_elements_that_a_dtype_can_hold(tmp_path: Path) -> None:
@@ -275,6 +275,12 @@ def test_elements_that_a_dtype_can_hold(tmp_path: Path) -> None:
         rows = open_attribute(of(tmp_path, "x.npy", dtype=dtype, missing=-7.0), "x", None)
         assert torch.cat([*rows.read(0, 1)]).tolist() == expected
         assert rows.dtype == getattr(torch, dtype)
+
+
+def test_lists_of_ids_are_read_from_anywhere(tmp_path: Path) -> None:
+    np.save(tmp_path / "ids.npy", np.array([4, 1]))
+    rows = open_attribute(of(tmp_path, "ids.npy", lists_ids=True), "train", 6)
+    assert [found.tolist() for found in rows.read(3, 2)] == [[False, True], [False]]
 
 
 def test_tables_are_no_exception(tmp_path: Path) -> None:
