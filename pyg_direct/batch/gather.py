@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from time import perf_counter
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -113,6 +114,7 @@ class Gatherer:
             selected = self.backend.gather(tables, index, end, self.traffic)
             self.gathers.append((start, perf_counter()))
         for i in others:
+            check_rows(attributes[i].name, given[attributes[i].name])
             found[i] = self._select(given[attributes[i].name], index, attributes[i].dim)
         if ordered:
             roles = [attributes[i] for i in ordered]
@@ -179,6 +181,17 @@ class Gatherer:
         if rows is None:
             rows = index_select(value, index, dim=dim)
         return self.memory.to_batch(converted(rows, self.feature_dtype), device)
+
+
+def check_rows(name: str, value: Any) -> None:
+    """Raise a ValueError for an attribute that has entries, but none of which a tensor is made."""
+    texts = isinstance(value, np.ndarray) and value.dtype.kind not in "biufc"
+    if texts or isinstance(value, (list, tuple)):
+        kind = f"an array of {value.dtype}" if texts else f"a {type(value).__name__}"
+        raise ValueError(
+            f"data.{name} is {kind} with an entry for each node or edge, which batches cannot "
+            f"hold. Keep it outside of the data, and index it by batch.n_id or batch.e_id."
+        )
 
 
 def facts_of(value: Tensor) -> tuple[Any, ...]:

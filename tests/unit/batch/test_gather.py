@@ -5,6 +5,7 @@ from collections.abc import Callable
 from itertools import permutations
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -146,3 +147,11 @@ def test_a_subclass_is_copied_as_it_wants() -> None:
     loader = NeighborLoader(Counted(**graph().to_dict()), [1], batch_size=3)
     assert {type(batch) for batch in loader} == {Counted}
     assert Counted.copies == 2
+
+
+@pytest.mark.parametrize("kind", [list, tuple, np.array])
+def test_texts_of_nodes_are_refused_by_name(kind: Any) -> None:
+    data = graph()
+    data.names = kind([str(node) for node in range(6)])
+    with pytest.raises(ValueError, match=r"^data\.names is an? .* index it by batch\.n_id"):
+        next(iter(NeighborLoader(data, [1], batch_size=2)))
