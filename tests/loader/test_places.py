@@ -95,15 +95,28 @@ def test_what_a_loader_moves_with(machine: Machine, monkeypatch: pytest.MonkeyPa
         patch.setattr(torch.utils.data, "get_worker_info", object)
         loader([0])
         assert loader._backend.device == HOST
+    threads = loader._backend.threads = 3  # as of a machine with so many cores
+    loader._site._threads = threads
     loader([0])
     assert keyed(loader.node_sampler).where == ("auto", 5)
     assert loader._backend.gather_blocks == 3
+    machine.used = HOST
+    assert pickle.loads(pickle.dumps(loader))._backend.threads == threads
 
 
 @pytest.mark.parametrize("ask", [lambda loader: loader([0]), lambda loader: next(iter(loader))])
 def test_a_call_decides_as_an_iteration_does(machine: Machine, ask: Any) -> None:
     machine.used = machine.gpu(0)
     assert_like_pyg_on_a_gpu(ask(NeighborLoader(citations(), [2])), machine.gpu(0))
+
+
+def test_a_call_with_times_decides_as_well(machine: Machine) -> None:
+    data = citations()
+    data.time = torch.arange(data.num_nodes)
+    loader = NeighborLoader(data, [2], time_attr="time")
+    machine.used = machine.gpu(0)
+    loader([0], torch.tensor([5]))
+    assert loader._backend.device == machine.gpu(0)
 
 
 def test_a_named_device_holds_from_the_beginning(

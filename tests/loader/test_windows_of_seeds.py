@@ -152,9 +152,13 @@ def test_workers_resume_and_pickled_states() -> None:
     again.load_state_dict(loader.state_dict())
     for batch, e_id in zip(again, expected[1:], strict=True):
         assert torch.equal(batch.e_id, e_id)
-    for other in ({"input_start_time": None}, {"input_end_time": END + 1}):
+    none = {"input_start_time": None, "input_end_time": None}
+    one, other = (windowed(data, [3], seed=2, **{**none, name: START}) for name in none)
+    with pytest.raises(ValueError, match="input_start_time= and input_end_time= giving"):
+        other.load_state_dict(one.state_dict())
+    for given in ({"input_start_time": None}, {"input_end_time": END + 1}):
         with pytest.raises(ValueError, match=r"windows=|other seeds"):
-            windowed(data, [3], seed=2, shuffle=True, **other).load_state_dict(loader.state_dict())
+            windowed(data, [3], seed=2, shuffle=True, **given).load_state_dict(loader.state_dict())
 
 
 def test_a_call_with_other_times_keeps_the_windows() -> None:

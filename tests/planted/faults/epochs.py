@@ -285,4 +285,18 @@ FAULTS = [
         "if order.dim() != 1 or order.is_floating_point():",
         "tests/loader/test_order.py",
     ),
+    Fault(
+        "a loader that another process gets names the sampler of this one",
+        BASE,
+        "        return state | {name: site.sampler for name in self._sampler_names()}\n",
+        "        return state\n",
+        "tests/loader/test_places.py",
+    ),
+    Fault(
+        "a loader that another process gets has one thread for a batch",
+        SITE,
+        "        backend.threads = self._threads\n",
+        "",
+        "tests/loader/test_places.py",
+    ),
 ]

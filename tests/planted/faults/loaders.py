@@ -445,4 +445,11 @@ FAULTS = [
         "            pass\n",
         "tests/unit/loaders/test_hgt.py",
     ),
+    Fault(
+        "a call with times of its own stays on the CPU",
+        LOADER,
+        "        self._decide_device()\n        inputs",
+        "        inputs",
+        "tests/loader/test_places.py",
+    ),
 ]

@@ -438,4 +438,18 @@ FAULTS = [
         "if not isinstance(value, (int, np.integer)):",
         ARGUMENTS,
     ),
+    Fault(
+        "a sampler that began in inference mode fails outside of it",
+        KEYED,
+        "        if torch.is_inference_mode_enabled():  # which a workspace",
+        "        if False:  # which a workspace",
+        "tests/unit/sampling/test_workspaces.py",
+    ),
+    Fault(
+        "a state of windows with a start is taken for one with an end",
+        BOUNDS,
+        '({"windows": " ".join(given)} if given else {})',
+        '({"windows": "given"} if given else {})',
+        "tests/unit/loading/test_states.py " + WINDOWS,
+    ),
 ]

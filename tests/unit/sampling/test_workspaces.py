@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 import torch
+from graphs import example_graph
 from torch_geometric.data import Data
 from torch_geometric.sampler import NodeSamplerInput
 
-from pyg_direct import NeighborSampler
+from pyg_direct import NeighborLoader, NeighborSampler
 from pyg_direct.sampling import workspaces
 from pyg_direct.sampling.sampler import keyed
 from pyg_direct.sampling.workspaces import WorkspacePool
@@ -52,3 +53,12 @@ def test_one_that_an_exception_left_is_not_used_again(monkeypatch: pytest.Monkey
                 sampler.sample_from_nodes(seeds, key=key)
     assert sampler.sample_from_nodes(seeds, key=key).node.tolist() == [0, 1, 2]
     assert used[0] is not used[1]
+
+
+@pytest.mark.usefixtures("each_backend")
+def test_one_that_was_made_in_inference_mode_serves_outside_of_it() -> None:
+    loader = NeighborLoader(example_graph(), [2, 2])
+    with torch.inference_mode():
+        loader([0, 1])
+    loader([0, 1]).n_id.add_(1)
+    loader(list(range(12))).n_id.add_(1)
