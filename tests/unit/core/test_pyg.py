@@ -285,6 +285,22 @@ def _() -> None:
     assert torch.equal(linear.decompose(x, weight), linear(x, weight))
 
 
+@check("is_transformed")
+def _() -> None:
+    found: list[bool] = []
+
+    def seen(x: Tensor) -> Tensor:
+        found.append(private_torch.is_transformed())
+        return x.sum()
+
+    seen(torch.ones(2))
+    torch.func.grad(seen)(torch.ones(2))
+    with torch.autograd.forward_ad.dual_level():
+        seen(torch.ones(2))
+    seen(torch.ones(2))
+    assert found == [False, True, True, False]
+
+
 @check("is_pointwise", "_UNTAGGED")
 def _() -> None:
     names = {"add", "relu", *private_torch._UNTAGGED}
