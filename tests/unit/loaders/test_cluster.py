@@ -116,7 +116,7 @@ def test_odd_numbers_of_parts(num_parts: int, recursive: bool) -> None:
 
 def test_without_pymetis(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pymetis", None)
-    with pytest.raises(ImportError, match=r"pip install pymetis .* partition="):
+    with pytest.raises(ImportError, match=r"pip install pymetis\. .* partition="):
         ClusterData(graph(), 3, log=False)
 
 
