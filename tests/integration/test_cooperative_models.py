@@ -72,6 +72,19 @@ def gen() -> nn.Module:
     )
 
 
+class Measured(nn.Module):
+    """A norm whose rows nobody reads, but its statistics."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.norm = GraphSAGE(WIDTH, 16, 2, OUT), nn.BatchNorm1d(OUT)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        x = self.body(x, edge_index)
+        self.norm(x)
+        return x
+
+
 class TwoHeads(nn.Module):
     """Two outputs, of other depths, of which a loss may use one."""
 
@@ -97,8 +110,9 @@ MODELS: Models = {
     "transformer": (transformer, ("edge_attr",)),
     "gen": (gen, ("edge_attr",)),
     "to-hetero": (to_hetero_sage, ()),
+    "measured": (Measured, ()),
 }
-FEW = ["sage-mean", "gcn", "gat-attr", "gin", "pna", "gen", "hetero-conv"]
+FEW = ["sage-mean", "gcn", "gat-attr", "gin", "pna", "gen", "hetero-conv", "measured"]
 
 
 def some(names: list[str]) -> Models:

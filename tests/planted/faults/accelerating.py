@@ -26,7 +26,7 @@ MATRIX = "tests/unit/models/test_accelerate_matrix.py"
 OF_REUSE = "tests/unit/models/test_reuse.py"
 VALUES = "tests/unit/models/test_needed.py"
 COOPERATIVE = "tests/integration/test_cooperative_models.py"
-OF_MESSAGES = "tests/integration/test_cooperative_messages.py"
+OF_COMMON = "tests/unit/models/test_common_rows.py"
 
 FAULTS = [
     Fault(
@@ -203,13 +203,6 @@ FAULTS = [
         MESSAGES,
         "self._say(titles, asked[i : i + NUMBERS]) for i in chunks",
         "self._say(titles, asked[:NUMBERS]) for i in chunks",
-        OF_MESSAGES,
-    ),
-    Fault(
-        "ranks expect the message that followed before one of them failed",
-        MESSAGES,
-        "        if any(of_rank[0] == FAILED for of_rank in heads):\n            self._forget()\n",
-        "        if any(of_rank[0] == FAILED for of_rank in heads):\n",
-        OF_MESSAGES,
+        OF_COMMON,
     ),
 ]

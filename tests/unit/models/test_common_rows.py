@@ -1,12 +1,30 @@
 """Where the rows of a common batch lie, and what is added to types of which a rank has few."""
 
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
 import pytest
 import torch
 
 from pyg_direct.batch.edges import HopEnds, SampledEdges
 from pyg_direct.core.cooperation import Cooperation, NodesInCommon, RowsBetween, SeedOutputs
+from pyg_direct.models.common_messages import NUMBERS, StepMessages
 from pyg_direct.models.common_rows import RowBlocks
 from pyg_direct.models.filler import FEW_EDGES, Filler
+
+
+def test_more_agreements_than_fit_into_a_message() -> None:
+    channel: Any = SimpleNamespace(rank=0, size=2, group=None)
+    messages, asked = StepMessages(channel), list(range(NUMBERS + 5))
+    said: Any = lambda titles, numbers: np.array([numbers, numbers])  # noqa: E731
+    messages._say = said  # type: ignore[method-assign]
+    agreements: Any = [
+        SimpleNamespace(title=str(i), asked=i, take=lambda: None) for i in reversed(asked)
+    ]
+    assert messages.agree(agreements)
+    assert [each.asked for each in agreements] == asked[::-1]
+
 
 NOBODY = RowsBetween([], [])
 

@@ -121,10 +121,11 @@ def counts(h, e, base, number):
 
 def written_between_reads(h):
     h = h * 1
+    first = h.sin()
     h[0] = 3.0
-    first = h.tanh()
+    second = h.tanh()
     h[h > 0.5] = 1.0
-    return h + first
+    return h + first + second
 
 
 def sums(x, e):
@@ -147,7 +148,7 @@ BODIES = {
     "sums onto ones": lambda net, x, e: x.new_ones(x.shape).index_add(
         0, e[1], x[e[0]]
     ) @ net.weight,
-    "divided by column": lambda net, x, e: (sums(x, e) / net.each.expand(len(x), -1)) @ net.weight,
+    "divided by column": lambda net, x, e: (sums(x, e) / x.exp().expand(-1, -1)) @ net.weight,
     "written between reads": lambda net, x, e: written_between_reads(x),
 }  # fmt: skip
 
@@ -157,7 +158,6 @@ class Body(nn.Module):
         super().__init__()
         self.body, self.bias = body, nn.Parameter(torch.linspace(0, 1, 3))
         self.weight = nn.Parameter(torch.linspace(-1, 1, 3 * WIDTH).view(WIDTH, 3))
-        self.each = nn.Parameter(torch.linspace(1, 2, WIDTH).view(1, WIDTH))
 
     def forward(self, x, edge_index):
         return self.body(self, x, edge_index)
@@ -185,19 +185,19 @@ class Kept(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.lin = nn.Linear(WIDTH, 5)
+        self.scale = nn.Parameter(torch.full((WIDTH,), 3.0))
 
     def forward(self, x, edge_index, edge_weight):
         edge_weight.mul_(2)
-        self.hidden = self.lin(x)
+        self.hidden = x * self.scale
         return self.hidden.tanh() * edge_weight.sum()
 
 
 def test_what_a_model_keeps_and_what_it_writes_to() -> None:
     model, inputs = Kept(), graph_inputs("edge_weight")
-    expected, weight = model.lin(inputs["x"]).detach(), inputs["edge_weight"].clone()
+    expected, weight = inputs["x"] * 3.0, inputs["edge_weight"].clone()
     inference(model, Data(**inputs), tuple(inputs))
-    nn.init.zeros_(model.lin.weight)
+    nn.init.zeros_(model.scale)
     torch.testing.assert_close(model.hidden.clone() + 0, expected)
     assert torch.equal(inputs["edge_weight"], weight)
 
