@@ -19,6 +19,7 @@ STATE = "pyg_direct/models/model_state.py"
 SUMS = "pyg_direct/models/needed_sums.py"
 
 ARGUMENTS = "tests/unit/models/test_accelerate_arguments.py"
+AROUND = "tests/unit/models/test_around_steps.py"
 CERTIFIED = "tests/unit/models/test_certificate.py"
 CHANGING = "tests/unit/models/test_changing_models.py"
 LAZY = "tests/unit/models/test_accelerating_lazy_models.py"
@@ -204,5 +205,68 @@ FAULTS = [
         "self._say(titles, asked[i : i + NUMBERS]) for i in chunks",
         "self._say(titles, asked[:NUMBERS]) for i in chunks",
         OF_COMMON,
+    ),
+    Fault(
+        "rows that are read after the optimizer's step are of the weights after it",
+        NUMBERS,
+        "if whole and tensor.requires_grad and tensor.numel() <= COPIED_WEIGHTS:",
+        "if whole and tensor.requires_grad and tensor.is_leaf and tensor.dim() > 2:",
+        AROUND,
+    ),
+    Fault(
+        "rows that were read before a write in place have the numbers after it",
+        NUMBERS,
+        "            box.fill(box.data.clone(), cast(Rows, box.have))\n",
+        "            pass\n",
+        AROUND,
+    ),
+    Fault(
+        "a write by .data between two reads goes unnoticed",
+        NUMBERS,
+        "if known is None or (on_host(tensor) and not torch.equal(known[1], tensor)):",
+        "if known is None:",
+        AROUND,
+    ),
+    Fault(
+        "features that were overwritten are read in the backward",
+        "pyg_direct/models/needed.py",
+        "if self._writes is not None and writes_to(self.kept.data) != self._writes:",
+        "if False:",
+        AROUND,
+    ),
+    Fault(
+        "a tensor that is given twice is two in the forward",
+        SIZES,
+        "        if known is not None:\n            return known\n",
+        "",
+        AROUND,
+    ),
+    Fault(
+        "forward-mode AD loses its tangents",
+        "pyg_direct/core/private_torch.py",
+        "in_level = torch.autograd.forward_ad._current_level >= 0",
+        "in_level = False",
+        AROUND,
+    ),
+    Fault(
+        "what a forward does to its parameters is done three times in a step that is compared",
+        STATE,
+        "return itertools.chain(model.parameters(), model.buffers())",
+        "return iter(model.buffers())",
+        AROUND,
+    ),
+    Fault(
+        "columns that begin at the number of rows are those of another batch",
+        BATCH_RUN,
+        "fixed = plan.fixed and len(stated) == len(plan.sizes)",
+        "fixed = plan.fixed and len(stated) >= len(plan.sizes)",
+        "tests/unit/models/test_step_calls.py",
+    ),
+    Fault(
+        "means of half precision over many rows are none",
+        "pyg_direct/models/run.py",
+        "share = torch.tensor(counts, dtype=torch.float64, device=stacked.device)",
+        "share = torch.tensor(counts, dtype=stacked.dtype, device=stacked.device)",
+        "tests/unit/models/test_inference.py",
     ),
 ]

@@ -9,6 +9,7 @@ from torch import nn
 from torch.autograd import forward_ad
 
 from pyg_direct import accelerate
+from pyg_direct.models import numbers_kept
 from pyg_direct.models.costs import StepCosts
 
 
@@ -51,7 +52,12 @@ def stored(net, h):
     return h @ net.matrix
 
 
-def test_rows_that_are_read_after_the_step_are_of_its_weights(loader, batch) -> None:
+@pytest.mark.parametrize("copied", [0, 1 << 12])
+def test_rows_that_are_read_after_the_step_are_of_its_weights(
+    copied, loader, batch, monkeypatch
+) -> None:
+    monkeypatch.setattr(numbers_kept, "COPIED_NUMBERS", copied)
+
     def program(model, call, batch):
         return trained(model, call, batch, lambda model: model.last.sum(0))
 
@@ -164,9 +170,10 @@ def test_rows_that_a_model_keeps_of_features_that_it_writes_to(loader, batch) ->
         return model.second(model.last, edge_index)
 
     model.forward, fast = forward, accelerate(model, loader, certify=False)
-    fast(batch.x.clone(), batch.edge_index)
-    kept = model.last + 0
-    forward(batch.x.clone(), batch.edge_index.as_tensor())
+    with torch.no_grad():
+        fast(batch.x.clone(), batch.edge_index)
+        kept = model.last + 0
+        forward(batch.x.clone(), batch.edge_index.as_tensor())
     torch.testing.assert_close(kept.tolist(), model.last.tolist())
 
 

@@ -17,6 +17,7 @@ def check(operation, *shapes) -> None:
     for shape in shapes:
         x, run = torch.randn(shape, dtype=torch.float64), BatchRun(torch.device("cpu"))
         found, expected = operation(run.enter(x)), operation(x)
+        assert found.shape == expected.shape
         torch.testing.assert_close(run.rows_of(found, 2), expected[:2])
         torch.testing.assert_close(run.whole(found), expected)
 
