@@ -49,6 +49,7 @@ REFUSED: dict[str, Any] = {
     "gather_blocks": None,
     "cache": None,
 }
+ZERO_IS_A_VALUE = {"time_window", "device_bytes"}  # 0 of the others asks for nothing
 
 
 class Exchange(BatchExchange):
@@ -168,7 +169,8 @@ def parted_sampler(
     for name, default in REFUSED.items():
         value = options.get(name, default)
         is_array = hasattr(value, "shape")
-        if is_array or getattr(value, "value", value) not in (default, None, 0):
+        nothing = (default, None) if name in ZERO_IS_A_VALUE else (default, None, 0)
+        if is_array or getattr(value, "value", value) not in nothing:
             given = "an array" if is_array else repr(value)
             raise ValueError(
                 f"{name} cannot be used with a partitioned graph, got {given}. Leave it out, or "

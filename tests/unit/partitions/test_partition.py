@@ -329,6 +329,8 @@ REFUSED: dict[str, dict[str, Any]] = {
     "input_time": {"input_time": torch.arange(300)},
     "input_end_time": {"input_end_time": torch.arange(300)},
     "cache": {"cache": 0.5},
+    "time_window": {"time_window": 0},
+    "device_bytes": {"device_bytes": 0},
 }
 
 
