@@ -21,6 +21,7 @@ from .spec import ArraySource
 
 BLOCK_BYTES = 8 << 20  # of a CSV file that are parsed at a time
 BATCH_ROWS = 1 << 16  # of a parquet file
+EXACT_END = 2.0**53  # whole numbers below it are float64s
 LIKE_A_NUMBER = re.compile(r"[+-]?\.?[0-9]")  # how a field begins that is hardly a column's name
 
 
@@ -102,6 +103,23 @@ class TableRows(FileRows):
         return tensor if self._dtype is None else tensor.to(self._dtype)
 
 
+class WholeFloats(TableRows):
+    """Whole numbers of a CSV file with empty entries, which may be written as 3 or 3.0.
+
+    Raises:
+        ValueError: one that a float64 does not hold exactly, as some from 2^53 on.
+    """
+
+    def _tensor(self, batch: Any) -> Tensor:
+        rows = super()._tensor(batch)
+        if (rows.isfinite() & (rows.abs() >= EXACT_END)).any():
+            raise ValueError(
+                f'{self.name} has whole numbers of 2^53 or more. With "missing" they are read as '
+                f"float64, where they lose digits: fill the empty entries, and leave it out."
+            )
+        return rows
+
+
 def _values(column: Any, missing: float | None, name: str) -> Any:
     """Return a column of numbers [N], or of lists of numbers [N, F]."""
     pa = convert_package("pyarrow")
@@ -155,10 +173,10 @@ def _open_csv(
     columns = _columns(front.names, source, name, are_ends, path)
     if front.is_empty:
         return TableRows(str(path), lambda: iter(()), None, None, len(columns), 0)
-    types = {}
+    types, exact, are_whole = {}, False, False
     if are_ends or source.dtype not in (None, "bool"):
-        exact = are_ends or not getattr(torch, source.dtype or "").is_floating_point
-        exact = exact and source.missing is None
+        are_whole = are_ends or not getattr(torch, source.dtype or "").is_floating_point
+        exact = are_whole and source.missing is None
         types = {column: pa.int64() if exact else pa.float64() for column in columns}
     reading = csv.ReadOptions(
         block_size=BLOCK_BYTES,
@@ -179,7 +197,8 @@ def _open_csv(
                 convert_options=converting,
             )
 
-    rows = TableRows(str(path), batches, source.missing, None, len(columns), None)
+    kind = WholeFloats if are_whole and not exact else TableRows
+    rows = kind(str(path), batches, source.missing, None, len(columns), None)
     if source.dtype is None and rows.dtype == torch.float64:
         return TableRows(str(path), batches, source.missing, torch.float32, len(columns), None)
     return rows

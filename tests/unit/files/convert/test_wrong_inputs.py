@@ -289,7 +289,12 @@ def test_tables_are_no_exception(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text("x,y\n1,1\n,1\n2.5,1\n")
     parquet.write_table(pa.table({"x": [1.0, 2.0, 2.5]}), tmp_path / "x.parquet")
     parquet.write_table(pa.table({"x": [1.0, float("nan")]}), tmp_path / "nan.parquet")
-    for name, match in (("x.csv", "Row 2 of .* has 2.5"), ("x.parquet", "Row 2 of .* has 2.5")):
+    (tmp_path / "long.csv").write_text(f"x,y\n1,1\n,1\n{2**60 + 1},1\n")
+    for name, match in (
+        ("x.csv", "Row 2 of .* has 2.5"),
+        ("x.parquet", "Row 2 of .* has 2.5"),
+        ("long.csv", r"whole numbers of 2\^53 or more. With \"missing\" they are read as float64"),
+    ):
         source = of(tmp_path, name, columns=("x",), dtype="int64", missing=-1)
         with pytest.raises(ValueError, match=match):
             list(open_attribute(source, "x", None).read(0, 2))
@@ -342,7 +347,10 @@ def test_wrong_json(tmp_path: Path, content: Any, match: str) -> None:
         (["--edges", "{}/good.npy"], "number of nodes is not known"),
         (["--edges", "{}/good.npy", "--num-nodes", "5", "--node", "x"], "NAME=FILE"),
         (["--edges", "{}/good.npy", "--num-nodes", "5", "--memory", "10M"], "at least 1 GB"),
-        (["--edges", "{}/good.npy:key", "--num-nodes", "5", "--memory", "many"], "invalid"),
+        (
+            ["--edges", "{}/good.npy:key", "--num-nodes", "5", "--memory", "many"],
+            "not a whole number",
+        ),
         (["--edges", "{}/good.npy", "--edge", "w={}/w.npy", "--edge", "w={}/w.npy"], "twice"),
         (["--ogb", "{}"], "data.npz is missing"),
         (["--ogb", "{}", "--num-nodes", "5"], "go with --edges"),
