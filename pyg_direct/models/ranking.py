@@ -82,6 +82,11 @@ def rank_links(
     """
     memory_bytes = check_bytes("memory_bytes", memory_bytes) or 0
     check_callable("score", score)
+    if score is None and source.shape[1:] != destination.shape[1:]:
+        raise ValueError(
+            f"Rows of source have the shape {tuple(source.shape[1:])}, and rows of destination "
+            f"{tuple(destination.shape[1:])}. Give rows of one shape, or a score= of both."
+        )
     num_src, num_dst = len(source), len(destination)
     links = _checked(links, "links", num_src, num_dst).to(source.device)
     if links.shape[1] == 0:

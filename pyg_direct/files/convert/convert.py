@@ -265,7 +265,7 @@ def _num_nodes(node: NodeSpec) -> int:
             return open_attribute(source, name, None).counted()
     raise ValueError(
         f"The number of nodes {f'of type {node.type!r} ' if node.type else ''}is not known: give "
-        f"num_nodes, or an attribute of all of them."
+        f"num_nodes (--num-nodes of the command), or an attribute of all of them."
     )
 
 

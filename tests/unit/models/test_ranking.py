@@ -107,6 +107,7 @@ def test_a_block_holds_as_many_links_as_memory_allows() -> None:
         ({"score": lambda a, b: a}, ValueError, "score must return one number for each of 1"),
         ({"source": torch.full((5, 2), torch.nan)}, ValueError, "must be finite"),
         ({"memory_bytes": -1}, ValueError, "memory_bytes"),
+        ({"source": torch.ones(5, 3)}, ValueError, r"source have the shape \(3,\), and .* \(2,\)"),
     ],
 )
 def test_what_is_wrong_is_named(change, error, text) -> None:
