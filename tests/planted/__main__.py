@@ -1,6 +1,6 @@
 """Plant faults one at a time in a copy of the tree, and tell by room what noticed each.
 
-    python -m tests.planted                      # all; takes an hour
+    python -m tests.planted                      # all; takes hours
     python -m tests.planted --room sampling      # those of one room
     python -m tests.planted --share 10 --seed 7  # one in ten, drawn at random
     python -m tests.planted --name "two words"   # those whose name has these words
