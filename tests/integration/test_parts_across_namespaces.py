@@ -112,8 +112,9 @@ def test_batches_and_bytes(joined: None, tmp_path: Path) -> None:
         on_the_link, sent, received, batches = json.loads(out.splitlines()[-1])
         assert batches == 40
         assert sent > 20e6
-        assert sent == pytest.approx(on_the_link["tx"], rel=0.02)
-        assert received == pytest.approx(on_the_link["rx"], rel=0.02)
+        # Headers: 66 bytes a packet, of 1,448 bytes or, where the kernel joins them, many more.
+        assert sent <= on_the_link["tx"] < 1.07 * sent
+        assert received <= on_the_link["rx"] < 1.07 * received
 
 
 if __name__ == "__main__":

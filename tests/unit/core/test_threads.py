@@ -9,7 +9,7 @@ import time
 import pytest
 from children import in_child
 
-from pyg_direct.core.threads import run_all, split
+from pyg_direct.core.threads import available_cores, run_all, split
 
 
 def test_ranges_cover_all_once() -> None:
@@ -50,5 +50,6 @@ def test_a_forked_process_has_threads_of_its_own() -> None:
     def work() -> None:
         assert run_all([lambda: 1, lambda: 2, lambda: 3]) == [1, 2, 3]
 
-    work()
+    count = available_cores() + 1
+    run_all([threading.Barrier(count).wait] * count)  # begins all threads of the pool
     in_child(work, 20.0)
