@@ -151,8 +151,9 @@ def in_backward() -> bool:
 
 
 def is_transformed() -> bool:
-    """Whether operations run within `torch.func` or forward-mode AD, of which tensors of other
-    classes know nothing.
+    """Whether a transform of `torch.func` or forward-mode AD is active.
+
+    Tensor subclasses that compute on demand support neither.
     """
     functorch: Any = torch._C._functorch
     in_level = torch.autograd.forward_ad._current_level >= 0

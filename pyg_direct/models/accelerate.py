@@ -60,7 +60,8 @@ class Acceleration:
         self.exchange_of: Callable[[BatchSizes, Gathered], RowExchange | None] | None = None
 
     @property
-    def _forward(self) -> Any:  # which may be replaced later
+    def _forward(self) -> Any:
+        """The forward of the plain model, which may be replaced at any time."""
         return self.plain.forward
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -21,7 +21,7 @@ COPIED_WEIGHTS = 1 << 20  # likewise of parameters, which optimizers write to be
 
 
 class Numbers:
-    """Those that the values of a step read, as they were when these were made."""
+    """Numbers that the values of a step read, as they were when the values were made."""
 
     def __init__(self) -> None:
         self._kept: dict[Any, tuple[Tensor, Tensor]] = {}

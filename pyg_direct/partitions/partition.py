@@ -117,7 +117,7 @@ def partition(
     try:
         report = _write(data, graph, tables, journal, parts, method)
     except (ValueError, TypeError, ImportError):
-        journal.discard_if_empty()  # nothing was asked for that can be gone on with
+        journal.discard_if_empty()  # there is nothing to resume
         raise
     journal.close()
     publish(journal.folder, target, overwrite=False)

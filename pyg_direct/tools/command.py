@@ -54,9 +54,8 @@ def count(text: str) -> int:
     try:
         return count_of(text)
     except ValueError as error:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not a whole number, as 1000, 24K, 111M or 1.6B are"
-        ) from error
+        # Of other errors argparse shows no message.
+        raise argparse.ArgumentTypeError(str(error).rstrip(".")) from error
 
 
 def integers(text: str) -> list[int]:

@@ -3,32 +3,34 @@
 from __future__ import annotations
 
 from ..fault import Fault
+from .files import (
+    ARRAYS,
+    ATTRIBUTES,
+    CONVERT,
+    DAMAGED,
+    DIRECTORY,
+    EDGE_FILES,
+    FORMATS,
+    HEADER,
+    INTERRUPTED,
+    NODES,
+    OPEN,
+    ROWS,
+    SAVE,
+    TABLE,
+    TABLES,
+    TIMES,
+    WORKPLACE,
+    WRONG,
+)
 
-ARRAYS = "pyg_direct/files/arrays.py"
-DIRECTORY = "pyg_direct/files/directory.py"
-HEADER = "pyg_direct/files/header.py"
-OPEN = "pyg_direct/files/open.py"
 ORDER = "pyg_direct/files/row_order.py"
-SAVE = "pyg_direct/files/save.py"
-ROWS = "pyg_direct/files/convert/array_rows.py"
-ATTRIBUTES = "pyg_direct/files/convert/attributes.py"
-CONVERT = "pyg_direct/files/convert/convert.py"
-EDGE_FILES = "pyg_direct/files/convert/edge_files.py"
-TABLE = "pyg_direct/files/convert/edge_table.py"
-NODES = "pyg_direct/files/convert/node_files.py"
 SPEC = "pyg_direct/files/convert/spec.py"
-TABLES = "pyg_direct/files/convert/tables.py"
-TIMES = "pyg_direct/files/convert/times.py"
-WORKPLACE = "pyg_direct/files/convert/workplace.py"
 
 SAVED = "tests/unit/files/test_save_and_open.py"
 TYPED = "tests/unit/files/test_saved_parts.py"
 ORDERED = "tests/unit/files/test_row_order.py"
-DAMAGED = "tests/unit/files/test_damaged_graphs.py"
-FORMATS = "tests/unit/files/convert/test_formats.py"
-INTERRUPTED = "tests/unit/files/convert/test_interrupted.py"
 RANGES = "tests/unit/files/convert/test_ranges.py"
-WRONG = "tests/unit/files/convert/test_wrong_inputs.py"
 
 FAULTS: list[Fault] = [
     Fault(
