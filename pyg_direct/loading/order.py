@@ -43,7 +43,11 @@ class ClusterOrder(Sampler[int]):
         return len(self.cluster)
 
     def __iter__(self) -> Iterator[int]:
-        """Begin an epoch.
+        """Begin an epoch: iterate over what `draw` returns."""
+        return iter(self.draw().tolist())
+
+    def draw(self) -> Tensor:
+        """Draw the order of an epoch, positions of seeds, int64 [seeds].
 
         Example: clusters [0, 0, 1, 1] in two lanes: 1 may come first with its seeds 3, 2, then 0
         with 0, 1; the lanes are 3, 2 and 0, 1, and the order is 3, 0, 2, 1.
@@ -58,7 +62,7 @@ class ClusterOrder(Sampler[int]):
         order = torch.randperm(count, generator=own)
         order = order[torch.argsort(place[order], stable=True)]
         lanes = torch.arange(-(-count // LANES) * LANES).view(LANES, -1).t().reshape(-1)
-        return iter(order[lanes[lanes < count]].tolist())
+        return order[lanes[lanes < count]]
 
 
 class PartOrder(ClusterOrder):
@@ -78,8 +82,8 @@ class PartOrder(ClusterOrder):
         super().__init__(generator)
         self.batch_size = batch_size
 
-    def __iter__(self) -> Iterator[int]:
-        """Begin an epoch.
+    def draw(self) -> Tensor:
+        """Draw the order of an epoch, positions of seeds, int64 [seeds].
 
         Example: the parts [0, 1, 0, 1, 1, 1] of seeds and a batch size of 2: the batches are of
         part 0, 1 and 1, such as 2, 0 | 3, 5 | 1, 4.
@@ -97,7 +101,7 @@ class PartOrder(ClusterOrder):
             left[p], turn = left[p] - 1, turn + 1
         rest = torch.cat([seeds[len(seeds) // size * size :] for seeds in of_part])
         rest = rest[torch.randperm(len(rest), generator=own)]
-        return iter(torch.cat([*batches, rest]).tolist())
+        return torch.cat([*batches, rest])
 
 
 def check_order(order: Any, options: dict[str, Any], names: Sequence[str] = ("proximity",)) -> None:

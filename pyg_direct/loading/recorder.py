@@ -41,6 +41,7 @@ MADE = {
 
 STRIDED = torch.strided
 MOST_MADE = 64  # batches that wait to be added up
+KEPT_EPOCHS = 16  # whose sums are told one by one; those of earlier ones are added up
 
 
 _Sizes = list[tuple[Any, str, int]]
@@ -62,6 +63,7 @@ class _EpochSums:
         self.made: deque[_Made] = deque()  # batches that are not in the sums yet
         self.events: list[Event] | None = None  # where they are asked for
         self.exchanged = ExchangeTraffic()  # before the epoch
+        self.ended: ExchangeTraffic | None = None  # the same when the next one began
 
     def add_made(self) -> None:
         """Add up the batches made, many at a time, as one alone takes longer."""
@@ -100,6 +102,7 @@ class Recorder:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._epochs = [_EpochSums()]
+        self._earlier = Stats()  # the sum of the epochs that are not kept
         self._finished: dict[int, float] = {}  # number of a batch -> when it was ready
         self._handed: float | None = None  # when the consumer got the last batch
         self.epochs_with_events = 0  # of those that begin from now on
@@ -111,28 +114,42 @@ class Recorder:
     def stats(self) -> Stats:
         """Return what was added up so far."""
         with self._lock:
-            every = [epoch.stats() for epoch in self._epochs]
-            if self.exchanged is not None:
-                ends = [*(epoch.exchanged for epoch in self._epochs[1:]), self.exchanged()]
-                every = [
-                    replace(stats, exchange=end.since(epoch.exchanged))
-                    for stats, epoch, end in zip(every, self._epochs, ends, strict=True)
-                ]
-            epochs = [epoch for epoch in every if epoch.made or epoch.waiting_seconds]
-        return total_of(epochs)
+            epochs = [
+                stats
+                for stats in map(self._stats_of, self._epochs)
+                if stats.made or stats.waiting_seconds
+            ]
+            return replace(total_of([self._earlier, *epochs]), epochs=tuple(epochs))
+
+    def _stats_of(self, epoch: _EpochSums) -> Stats:
+        stats = epoch.stats()
+        if self.exchanged is None:
+            return stats
+        ended = self.exchanged() if epoch.ended is None else epoch.ended
+        return replace(stats, exchange=ended.since(epoch.exchanged))
 
     def begin(self) -> None:
         """Note that an epoch begins."""
         with self._lock:
-            self._epochs.append(_EpochSums())
+            epoch = _EpochSums()
             # What other ranks were answered before the first epoch counts with it.
-            if self.exchanged is not None and len(self._epochs) > 2:
-                self._epochs[-1].exchanged = self.exchanged()
+            if self.exchanged is not None and len(self._epochs) > 1:
+                epoch.exchanged = self.exchanged()
+            self._epochs[-1].ended = epoch.exchanged
+            self._epochs.append(epoch)
             if self.epochs_with_events > 0:
                 self.epochs_with_events -= 1
-                self._epochs[-1].events = []
+                epoch.events = []
             self._finished.clear()
             self._handed = None
+            self._add_up_the_earlier()
+
+    def _add_up_the_earlier(self) -> None:
+        """Keep the last epochs, and those whose events somebody asked for."""
+        plain = [epoch for epoch in self._epochs if epoch.events is None]
+        for epoch in plain[:-KEPT_EPOCHS]:
+            self._earlier = total_of([self._earlier, self._stats_of(epoch)])
+            self._epochs.remove(epoch)
 
     def starting(self, start: Callable[[], R]) -> R:
         """Return what ``iter(loader)`` returns; the consumer waits for it, too."""
@@ -224,7 +241,7 @@ class Recorded:
     _site: Site
 
     def stats(self, all_ranks: bool = False) -> Stats:
-        """Return what the batches so far held and cost, epoch by epoch and in all.
+        """Return what the batches so far held and cost, in all and in each of the last 16 epochs.
 
         Args:
             all_ranks: add up those of all ranks of the process group (that of `split_by_rank=`,

@@ -49,7 +49,8 @@ class Stats:
     pcie_bytes: int = 0  # that came with them
     cache_hits: int = 0  # rows of attributes on the host that were read from a cache on the GPU
     exchange: ExchangeTraffic | None = None  # with other ranks, over a graph in parts
-    epochs: Sequence[Stats] = ()  # the same for each epoch; empty in those
+    epochs: Sequence[Stats] = ()
+    """The same for each of the last 16 epochs and for those with events; empty in these."""
     events: Sequence[Event] = ()  # of an epoch that `loader.record_events()` asked them for
 
     @property
@@ -214,7 +215,7 @@ def _draw_bars(epochs: Sequence[Stats], title: str, axes: Any) -> None:
 
 
 def total_of(epochs: Sequence[Stats]) -> Stats:
-    """Return the sum of some epochs, with them."""
+    """Return the sum of some epochs."""
 
     def added(name: str) -> dict[str, Any]:
         found: dict[str, Any] = {}
@@ -238,7 +239,6 @@ def total_of(epochs: Sequence[Stats]) -> Stats:
         pcie_bytes=sum(e.pcie_bytes for e in epochs),
         cache_hits=sum(e.cache_hits for e in epochs),
         exchange=sum_of([e.exchange for e in epochs if e.exchange is not None]),
-        epochs=tuple(epochs),
     )
 
 
@@ -246,11 +246,9 @@ def of_all_ranks(every: Sequence[Stats]) -> Stats:
     """Return the sum of what the ranks counted, and of each epoch; times are added up as well."""
     longest = max(len(stats.epochs) for stats in every)
     by_epoch = [[s.epochs[i] for s in every if i < len(s.epochs)] for i in range(longest)]
-    totals = [replace(total_of(epochs), epochs=()) for epochs in by_epoch]
-    exchanged = [[e.exchange for e in epochs if e.exchange is not None] for epochs in by_epoch]
-    return total_of(
-        [
-            replace(total, exchange=of_ranks(traffic))
-            for total, traffic in zip(totals, exchanged, strict=True)
-        ]
-    )
+    return replace(_of_ranks(every), epochs=tuple(map(_of_ranks, by_epoch)))
+
+
+def _of_ranks(every: Sequence[Stats]) -> Stats:
+    exchanged = [stats.exchange for stats in every if stats.exchange is not None]
+    return replace(total_of(every), exchange=of_ranks(exchanged))

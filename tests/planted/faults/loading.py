@@ -288,8 +288,8 @@ FAULTS = [
     Fault(
         "a shuffled epoch draws no random numbers at its end",
         POSITIONS,
-        "    _next(() if is_sequential else order, -1)\n",
-        "",
+        "            piece = EMPTY\n            _end(pieces)\n        yield batch\n",
+        "            piece = EMPTY\n        yield batch\n",
         "tests/unit/loading/test_positions.py tests/loader/test_batch_order.py",
     ),
     Fault(

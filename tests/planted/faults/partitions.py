@@ -168,8 +168,8 @@ FAULTS: list[Fault] = [
     Fault(
         "seeds that are less than a batch of each part are left out",
         ORDER,
-        "return iter(torch.cat([*batches, rest]).tolist())",
-        "return iter(torch.cat([*batches, rest[:0]]).tolist())",
+        "return torch.cat([*batches, rest])",
+        "return torch.cat([*batches, rest[:0]])",
         PARTED,
     ),
     Fault(

@@ -1,5 +1,6 @@
 """`loader.stats()`: counts, times that add up, and the verdict on constructed cases."""
 
+import gc
 import json
 import pickle
 import sys
@@ -19,7 +20,7 @@ from pyg_direct.batch import gather
 from pyg_direct.core.types import Table, Traffic
 from pyg_direct.core.units import seconds_text
 from pyg_direct.loading import base, recorder
-from pyg_direct.loading.recorder import Recorder
+from pyg_direct.loading.recorder import KEPT_EPOCHS, Recorder
 from pyg_direct.loading.stats import STAGES, Stats
 from pyg_direct.loading.timeline import COLOURS, LOOP
 from pyg_direct.ops.cpu.backend import CpuBackend
@@ -135,6 +136,45 @@ def test_epochs_are_told_apart() -> None:
     assert [epoch.batches for epoch in stats.epochs] == [10, 1]
     assert stats.batches == 11
     assert stats.nodes == sum(epoch.nodes for epoch in stats.epochs)
+
+
+@pytest.mark.parametrize("options", [{}, {"num_workers": 1}, WITH_THREADS_THAT_STAY])
+def test_earlier_epochs_are_added_up_and_not_kept(options) -> None:
+    loader = NeighborLoader(citations(), [1], batch_size=200, seed=0, **options)
+    nodes, bytes_of_x = 0, 0
+    for _ in range(KEPT_EPOCHS + 30):
+        for batch in loader:
+            nodes += batch.num_nodes
+            bytes_of_x += batch.x.nbytes
+    stats = loader.stats()
+    assert len(stats.epochs) == KEPT_EPOCHS
+    assert stats.batches == stats.made == 2 * (KEPT_EPOCHS + 30)
+    assert (stats.nodes, stats.gathered_bytes["x"]) == (nodes, bytes_of_x)
+    assert stats.waiting_seconds > sum(epoch.waiting_seconds for epoch in stats.epochs)
+    assert len(loader._recorder._epochs) == KEPT_EPOCHS
+
+
+def test_epochs_whose_events_were_asked_for_are_kept() -> None:
+    loader = NeighborLoader(citations(), [1], batch_size=300, seed=0)
+    loader.record_events()
+    for _ in range(KEPT_EPOCHS + 5):
+        list(loader)
+    epochs = loader.stats().epochs
+    assert len(epochs) == KEPT_EPOCHS + 1
+    assert [bool(epoch.events) for epoch in epochs] == [True] + [False] * KEPT_EPOCHS
+
+
+def test_a_training_of_many_epochs_keeps_no_objects() -> None:
+    data = Data(x=torch.zeros(4, 1), edge_index=torch.tensor([[0, 1, 2, 3], [1, 2, 3, 0]]))
+    loader = NeighborLoader(data, [1], batch_size=4, shuffle=True)
+    counts = []
+    for _ in range(3):
+        for _ in range(2 * KEPT_EPOCHS):
+            for _ in loader:
+                pass
+        gc.collect()
+        counts.append(len(gc.get_objects()))
+    assert counts[2] - counts[1] < KEPT_EPOCHS  # less than one object an epoch
 
 
 def test_the_consumers_timeline_adds_up(clock) -> None:
