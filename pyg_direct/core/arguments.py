@@ -16,6 +16,7 @@ from torch_geometric.sampler import NegativeSampling
 from .pyg import SubgraphType
 
 PLACES = ("auto", "host", "device")
+STRATEGIES = ("uniform", "last")
 CACHE_POLICIES = ("visits", "presample", "degree")
 
 MAX_WINDOW = 1 << 62  # so that a time minus a window can be distinguished from the least time
@@ -51,6 +52,23 @@ def _is_graph(value: Any) -> bool:
     )
 
 
+def check_partner(argument: str, partner: str, partner_given: Any) -> None:
+    """Raise a ValueError if an argument is given without the one that its meaning hangs on."""
+    if not partner_given:
+        raise ValueError(f"{argument} has no meaning without {partner}.")
+
+
+def check_strategy(strategy: Any, time_attr: str | None) -> str:
+    """Return `temporal_strategy`.
+
+    Raises:
+        ValueError: none of STRATEGIES; or 'last' without times that tell which neighbours are.
+    """
+    if check_choice("temporal_strategy", strategy, STRATEGIES) == "last":
+        check_partner("temporal_strategy='last'", "time_attr", time_attr)
+    return str(strategy)
+
+
 def check_window(time_window: Any, time_attr: str | None) -> int | None:
     """Return `time_window` as an int, or None.
 
@@ -59,8 +77,7 @@ def check_window(time_window: Any, time_attr: str | None) -> int | None:
     """
     if time_window is None:
         return None
-    if time_attr is None:
-        raise ValueError("time_window has no meaning without time_attr.")
+    check_partner("time_window", "time_attr", time_attr)
     window = check_count("time_window", time_window)
     if window >= MAX_WINDOW:
         raise ValueError(f"time_window must be below 2**62, got {window}.")
@@ -199,8 +216,8 @@ def check_cache(cache: Any, policy: Any) -> None:
             f"cache_policy must be one of {', '.join(CACHE_POLICIES)}, a tensor [num_nodes], or a "
             f"dict of tensors by node type, got {policy!r}."
         )
-    if cache is None and not (isinstance(policy, str) and policy == "visits"):
-        raise ValueError("cache_policy has no meaning without cache=.")
+    if not (isinstance(policy, str) and policy == "visits"):
+        check_partner("cache_policy", "cache=", cache is not None)
 
 
 def check_seed(seed: int | None) -> int | None:
@@ -329,6 +346,9 @@ def check_negatives(neg_sampling: Any, ratio: Any) -> NegativeSampling | None:
         ) from error
     if config is not None and not math.isfinite(config.amount):
         raise ValueError(f"neg_sampling must ask for a finite amount, got {config.amount}.")
+    if config is not None and config.src_weight is not None:
+        # The sources of triplets are those of the links.
+        check_partner("neg_sampling: src_weight", "mode='binary'", config.is_binary())
     return config  # type: ignore[no-any-return]
 
 

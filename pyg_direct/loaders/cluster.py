@@ -12,7 +12,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from ..batch.subgraph import named_attributes_of, swapped_ends
-from ..core.arguments import check_count, check_flag
+from ..core.arguments import check_count, check_flag, check_partner
 from ..core.pyg import Partition, ptr2index
 from ..core.quantized import QuantizedTensor, narrow_rows
 from ..core.types import BatchKey
@@ -79,8 +79,12 @@ class ClusterData(PygClusterData):
         check_flag("keep_inter_cluster_edges", keep_inter_cluster_edges)
         if sparse_format not in ("csr", "csc"):
             raise ValueError(f"sparse_format must be 'csr' or 'csc', got {sparse_format!r}.")
+        if filename is not None:
+            check_partner("filename", "save_dir", save_dir)
         if partition is not None:
             _check_partition(partition, num_parts, data.num_nodes)
+            if recursive:  # beside save_dir it is a part of the file's name
+                check_partner("recursive=True beside partition=", "save_dir", save_dir)
             folder = f"part_{num_parts}{'_recursive' if recursive else ''}"
             path = os.path.join(save_dir or "", folder, filename or "metis.pt")
             if save_dir is not None and os.path.exists(path):

@@ -16,7 +16,7 @@ from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling
 from torch_geometric.typing import NodeType
 
 from ..batch.assemble import node_labels
-from ..core.arguments import check_count, check_ids
+from ..core.arguments import check_count, check_ids, check_partner
 from ..core.types import BatchKey
 from ..graph.verify import verified
 from ..loading.options import DEFAULT_PREFETCH
@@ -192,6 +192,8 @@ class HGTLoader(CpuDrawnLoader, torch_geometric.loader.HGTLoader):  # type: igno
         **kwargs: Any,
     ) -> None:
         sampler = HGTSampler(data, num_samples, is_sorted, seed=seed)
+        if kwargs.get("input_time") is not None:  # which PyG's initialiser takes as well
+            check_partner("input_time", "time_attr, which HGTLoader does not have", False)
         options = {
             "transform": transform,
             "transform_sampler_output": transform_sampler_output,

@@ -12,7 +12,7 @@ from torch_geometric.sampler import BaseSampler, NegativeSampling
 from torch_geometric.typing import EdgeType
 
 from ..batch.assemble import link_labels
-from ..core.arguments import check_ids, check_input_id, check_negatives, check_tensor
+from ..core.arguments import check_ids, check_input_id, check_negatives, check_partner, check_tensor
 from ..core.pyg import SubgraphType
 from ..core.types import BatchKey
 from ..loading.base import DirectLoader
@@ -192,6 +192,9 @@ class LinkNeighborLoader(DirectLoader, torch_geometric.loader.LinkNeighborLoader
     def _check_links(self, sampler: BaseSampler) -> None:
         """Find what is wrong with the seeds here, not in an epoch."""
         links = self.input_data
+        if links.time is not None:
+            times = getattr(sampler, "is_temporal", True)  # a sampler of the user's may use them
+            check_partner("edge_label_time", "time_attr", times)
         for name, value in (("edge_label", links.label), ("edge_label_time", links.time)):
             if value is not None and value.shape[:1] != links.row.shape:
                 raise ValueError(
@@ -209,8 +212,8 @@ class LinkNeighborLoader(DirectLoader, torch_geometric.loader.LinkNeighborLoader
             if graph.seed_edges is not None:
                 graph.seed_edges.relations_of(links.input_type)
             if graph.edges is not None:
-                if self.neg_sampling is None:
-                    raise ValueError("strict_negatives=True has no meaning without neg_sampling.")
+                drawn = self.neg_sampling is not None
+                check_partner("strict_negatives=True", "neg_sampling", drawn)
                 check_strict(links.input_type, graph.graph.node_times)
             if self.neg_sampling is not None:
                 check_weights(self.neg_sampling, counts[0], counts[1])

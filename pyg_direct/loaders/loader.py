@@ -13,7 +13,7 @@ from torch_geometric.sampler import BaseSampler
 
 from ..batch.assemble import node_labels
 from ..batch.sampled import of_graph
-from ..core.arguments import check_ids, check_tensor
+from ..core.arguments import check_ids, check_partner, check_tensor
 from ..core.pyg import SubgraphType
 from ..core.types import BatchKey, SourcedKey
 from ..loading.base import DirectLoader
@@ -260,6 +260,9 @@ class NeighborLoader(DirectLoader, torch_geometric.loader.NeighborLoader):  # ty
         self.input_nodes = input_nodes
         if isinstance(sampler, NeighborSampler):  # find what is wrong here, not in an epoch
             seeds, graph = self.input_data, keyed(sampler)
+            for name in ("exclude_seed_edges", "strict_negatives"):
+                if getattr(graph.settings, name):
+                    check_partner(f"{name} of a sampler", "links: LinkNeighborLoader", False)
             check_ids(seeds.node, graph.num_nodes_of(seeds.input_type), "input_nodes")
             graph.seed_time(seeds.input_type, seeds.node, seeds.time)
         self.input_data = with_windows(seeds, input_start_time, input_end_time, sampler)

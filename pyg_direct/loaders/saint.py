@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..batch.gather import Gatherer
 from ..batch.subgraph import attributes_of, has_rows_of_edges
-from ..core.arguments import check_choice, check_count, check_flag
+from ..core.arguments import check_choice, check_count, check_flag, check_partner
 from ..core.pyg import saint_file_of, torch_load
 from ..core.types import BatchKey
 from ..graph.verify import verified
@@ -95,6 +95,8 @@ class GraphSAINTSampler(SubgraphLoader, torch_geometric.loader.GraphSAINTSampler
         self.num_steps = check_count("num_steps", num_steps, 1)
         self._batch_size = check_count("batch_size", batch_size, 1)
         self.sample_coverage = check_count("sample_coverage", sample_coverage)
+        if save_dir is not None:
+            check_partner("save_dir", "sample_coverage", self.sample_coverage)
         self.save_dir = save_dir
         self.log = check_flag("log", log)
         self.N, self.E = int(data.num_nodes), int(data.num_edges)

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch_geometric.sampler import BaseSampler
 
-from ..core.arguments import check_count
+from ..core.arguments import check_count, check_partner
 from ..core.threads import available_cores
 from ..ranks.split import NAMES as SPLIT_NAMES
 from ..sampling.sampler import NeighborSampler, keyed
@@ -45,8 +45,8 @@ def check_dependency(value: Any, sampler: BaseSampler) -> int:
     """Return `batch_dependency`, which needs a sampler of ours with LABOR if it is above 1."""
     count = check_count("batch_dependency", value, least=1)
     is_labor = isinstance(sampler, NeighborSampler) and keyed(sampler).settings.sampling == "labor"
-    if count > 1 and not is_labor:
-        raise ValueError(f"batch_dependency={count} has no meaning without sampling='labor'.")
+    if count > 1:
+        check_partner(f"batch_dependency={count}", "sampling='labor'", is_labor)
     if count > MOST_DEPENDENT:
         warnings.warn(
             f"batch_dependency={count}: batches that share so many of their draws act like fewer "

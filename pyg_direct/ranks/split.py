@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch.distributed as dist
 from torch.utils.data import DistributedSampler
 
-from ..core.arguments import check_choice, check_count, check_flag
+from ..core.arguments import check_choice, check_count, check_flag, check_partner
 from .exchange import check_split, default_group
 
 NAMES = ("split_by_rank", "rank", "world_size", "tail", "share_rows", "cooperative", "owners")
@@ -73,10 +73,8 @@ def take_split(options: dict[str, Any], seed: int | None) -> Split:
     if split.is_given:
         _refuse_other_orders(options)
     elif tail != "pad":
-        raise ValueError(
-            f"tail={tail!r} has no meaning without ranks: pass split_by_rank=True, or rank= and "
-            f"world_size=."
-        )
+        partner = "ranks: pass split_by_rank=True, or rank= and world_size="
+        check_partner(f"tail={tail!r}", partner, False)
     return split
 
 
@@ -86,8 +84,9 @@ def _check_sharing(split: Split, owners_given: bool) -> None:
             raise ValueError(
                 f"{name}=True needs the other ranks: pass split_by_rank=True, or a process group."
             )
-    if owners_given and not (split.share_rows or split.cooperative):
-        raise ValueError("owners= has no meaning without share_rows=True or cooperative=True.")
+    if owners_given:
+        partner = "share_rows=True or cooperative=True"
+        check_partner("owners=", partner, split.share_rows or split.cooperative)
     if split.cooperative and split.share_rows:
         raise ValueError(
             "cooperative=True loads each row once for all ranks already. Leave out share_rows=True."

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch_geometric.sampler import NumNeighbors
 from torch_geometric.typing import NodeType
 
-from ..core.arguments import check_ids
+from ..core.arguments import check_ids, check_partner
 from ..core.pyg import SubgraphType
 from ..core.types import (
     NO_RULES,
@@ -238,8 +238,7 @@ class KeyedSampler:
                 return None
             check_ids(seed, len(own), "seeds")
             return torch.from_numpy(own)[seed]
-        if times is None:
-            raise ValueError(f"{name} has no meaning without time_attr.")
+        check_partner(name, "time_attr", times is not None)
         if time.shape != seed.shape or time.is_floating_point():
             raise ValueError(
                 f"{name} must hold one integer for each of {len(seed)} seeds, got {time.dtype} "

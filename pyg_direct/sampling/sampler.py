@@ -31,7 +31,9 @@ from ..core.arguments import (
     check_ids,
     check_key,
     check_mode,
+    check_partner,
     check_seed,
+    check_strategy,
     check_subgraph_type,
     check_window,
 )
@@ -54,7 +56,7 @@ from .negatives import (
     triplet_sources,
 )
 from .outputs import Output, in_both_directions, output_of
-from .settings import STRATEGIES, Setting
+from .settings import Setting
 from .time_bounds import NO_BOUNDS, TimeBounds, bounds_of
 
 NumNeighborsLike: TypeAlias = NumNeighbors | list[int] | dict[EdgeType, list[int]]
@@ -93,7 +95,7 @@ class NeighborSampler(BaseSampler):
         replace: sample with replacement.
         disjoint: give every seed a subgraph of its own.
         temporal_strategy: with `time_attr`, 'uniform' draws from all neighbours that are no later
-            than the seed, 'last' takes the latest of them.
+            than the seed, 'last' takes the latest of them; refused without `time_attr`.
         time_attr: integer attribute of nodes or of edges. No neighbour is later than the seed of
             its subgraph, at any hop; makes the sampler disjoint. Node types (or edge types) without
             it are not bound.
@@ -180,21 +182,26 @@ class NeighborSampler(BaseSampler):
         layer_dependency: bool = False,
     ) -> None:
         check_data(data)
+        subgraph_type = check_subgraph_type(subgraph_type)
         if not check_flag("directed", directed):
+            if subgraph_type == SubgraphType.bidirectional:
+                raise ValueError(
+                    "directed=False means subgraph_type='induced', which contradicts "
+                    "subgraph_type='bidirectional'; pass only subgraph_type."
+                )
             subgraph_type = SubgraphType.induced
             text = "directed=False is deprecated; use subgraph_type='induced'."
             warnings.warn(text, FutureWarning, stacklevel=2)
         check_choice("sample_direction", sample_direction, ("forward", "backward"))
-        check_choice("temporal_strategy", temporal_strategy, STRATEGIES)
         check_choice("sampling", sampling, ("uniform", "labor", "adaptive"))
+        temporal_strategy = check_strategy(temporal_strategy, time_attr)
         layer_dependency = check_flag("layer_dependency", layer_dependency)
-        if layer_dependency and sampling != "labor":
-            raise ValueError("layer_dependency=True has no meaning without sampling='labor'.")
+        if layer_dependency:
+            check_partner("layer_dependency=True", "sampling='labor'", sampling == "labor")
         time_window = check_window(time_window, time_attr)
         backward, is_sorted = sample_direction == "backward", check_flag("is_sorted", is_sorted)
         check_flag("share_memory", share_memory)
         replace = check_flag("replace", replace)
-        subgraph_type = check_subgraph_type(subgraph_type)
         disjoint = check_flag("disjoint", disjoint)
         threads = check_count("threads", threads, least=1)
         where = (check_mode("topology", topology), check_bytes("device_bytes", device_bytes))

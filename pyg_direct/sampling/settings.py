@@ -6,15 +6,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..core.arguments import (
-    check_choice,
     check_exclusion,
     check_flag,
+    check_strategy,
     check_subgraph_type,
     check_window,
 )
 from ..core.pyg import SubgraphType
-
-STRATEGIES = ("uniform", "last")
 
 
 class Setting:
@@ -40,6 +38,10 @@ def _subgraph_type(sampler: Any, value: Any) -> SubgraphType:
     return kind
 
 
+def _times_of(sampler: Any) -> str | None:
+    return "time_attr" if sampler.is_temporal else None
+
+
 def _sample_direction(sampler: Any, value: Any) -> Any:
     if value != sampler.sample_direction:
         raise ValueError(
@@ -52,11 +54,7 @@ def _sample_direction(sampler: Any, value: Any) -> Any:
 _CHECKS: Mapping[str, Callable[[Any, Any], Any]] = {
     "replace": lambda sampler, value: check_flag("replace", value),
     "subgraph_type": _subgraph_type,
-    "temporal_strategy": lambda sampler, value: check_choice(
-        "temporal_strategy", value, STRATEGIES
-    ),
-    "time_window": lambda sampler, value: check_window(
-        value, "time_attr" if sampler.is_temporal else None
-    ),
+    "temporal_strategy": lambda sampler, value: check_strategy(value, _times_of(sampler)),
+    "time_window": lambda sampler, value: check_window(value, _times_of(sampler)),
     "sample_direction": _sample_direction,
 }

@@ -23,8 +23,8 @@ FAULTS: list[Fault] = [
     Fault(
         "a policy without a cache is ignored",
         ARGUMENTS,
-        '    if cache is None and not (isinstance(policy, str) and policy == "visits"):\n',
-        "    if False:\n",
+        '        check_partner("cache_policy", "cache=", cache is not None)\n',
+        "        pass\n",
         f"{BAD}::test_the_node_loader_refuses",
     ),
     Fault(
@@ -168,10 +168,24 @@ FAULTS: list[Fault] = [
         f"{BAD}::test_the_link_loader_refuses",
     ),
     Fault(
+        "the last neighbours without times are any, also of the future",
+        ARGUMENTS,
+        '        check_partner("temporal_strategy=\'last\'", "time_attr", time_attr)\n',
+        "        pass\n",
+        "tests/loader/test_partners.py",
+    ),
+    Fault(
+        "weights of the sources of triplets are ignored",
+        ARGUMENTS,
+        "if config is not None and config.src_weight is not None:",
+        "if False:",
+        "tests/loader/test_partners.py",
+    ),
+    Fault(
         "a window without times is ignored",
         ARGUMENTS,
-        "    if time_attr is None:\n        raise ValueError(",
-        "    if False:\n        raise ValueError(",
+        '    check_partner("time_window", "time_attr", time_attr)\n',
+        "",
         "tests/loader/test_time_window.py::test_what_is_refused",
     ),
     Fault(

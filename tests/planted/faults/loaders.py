@@ -245,8 +245,8 @@ FAULTS = [
     Fault(
         "strict_negatives without negatives is ignored",
         LINK,
-        "                if self.neg_sampling is None:\n",
-        "                if False:\n",
+        "                drawn = self.neg_sampling is not None\n",
+        "                drawn = True\n",
         "tests/loader/test_strict_negatives.py",
     ),
     Fault(

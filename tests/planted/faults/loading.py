@@ -253,8 +253,8 @@ FAULTS = [
     Fault(
         "batch_dependency without LABOR is ignored",
         OPTIONS,
-        "    if count > 1 and not is_labor:\n",
-        "    if count > 2 and not is_labor:\n",
+        "    if count > 1:\n",
+        "    if count > 2:\n",
         "tests/loader/test_labor.py::test_what_is_refused",
     ),
     Fault(

@@ -207,7 +207,7 @@ FAULTS: list[Fault] = [
     Fault(
         "owners are ignored where nothing is shared",
         SPLIT,
-        "    if owners_given and not (split.share_rows or split.cooperative):\n",
+        "    if owners_given:\n",
         "    if False:\n",
         f"{OF_SPLIT}::test_refused",
     ),
