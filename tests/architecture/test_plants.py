@@ -4,7 +4,7 @@ from pathlib import Path
 
 from driver.plants import PLANTS, Plant
 
-from tests.planted.faults import FAULTS
+from tests.planted.fault import FAULTS
 
 ROOT = Path(__file__).parents[2]
 
@@ -19,7 +19,7 @@ def times_there(plant: Plant) -> int:
 
 
 def test_a_fault_has_something_to_replace() -> None:
-    """Where a file changed, its fault in `tests/planted/faults` gets the new text, or goes."""
+    """Where a file changed, its fault in `planted/faults/*.toml` gets the new text, or goes."""
     problems = {fault.name: fault.problem() for fault in FAULTS}
     assert {name: problem for name, problem in problems.items() if problem} == {}
     near = {test.partition("::")[0] for fault in FAULTS for test in fault.near.split()}

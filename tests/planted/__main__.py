@@ -22,8 +22,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from .copies import Copy
-from .fault import Fault
-from .faults import FAULTS
+from .fault import FAULTS, Fault
 from .rooms import ROOMS
 from .runs import Outcome, prepare, run
 

@@ -1,9 +1,26 @@
-"""One fault, and what it replaces."""
+"""One fault, and what it replaces; the list of all, which `faults/*.toml` hold by room.
+
+A table is about one file of the tree, and names its nearest tests. Each other entry is a fault:
+what stands in the file once, what comes in its place, and, where it has some, its own nearest tests
+(`near`), whether they are in the slow set (`slow`), and why no test notices it (`equivalent`)::
+
+    ['pyg_direct/batch/ids.py']
+    near = 'tests/unit/batch/test_ids.py'
+    'ids of an empty batch are those of all nodes' = [
+        'if len(ids) == 0:',
+        'if False:']
+"""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import NamedTuple
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib  # which pytest needs there as well
 
 ROOT = Path(__file__).parents[2]
 
@@ -40,3 +57,17 @@ class Fault(NamedTuple):
             return "it changes nothing"
         count = path.read_text(encoding="utf-8").count(self.old)
         return "" if count == 1 else f"its text is {count} times in {self.file}"
+
+
+def read(folder: Path = Path(__file__).parent / "faults") -> list[Fault]:
+    """Return the faults of all rooms, those of a file together."""
+    found = []
+    for path in sorted(folder.glob("*.toml")):
+        for file, entries in tomllib.loads(path.read_text(encoding="utf-8")).items():
+            near = {"near": entries.pop("near")}
+            for name, (old, new, *more) in entries.items():
+                found.append(Fault(name, file, old, new, **(near | dict(*more))))
+    return found
+
+
+FAULTS = read()
