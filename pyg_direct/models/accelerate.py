@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import itertools
 import warnings
 from collections.abc import Callable
@@ -11,17 +10,24 @@ from contextlib import ExitStack
 from typing import Any, TypeVar, cast
 
 import torch
-from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parameter import is_lazy
 from torch_geometric.data import Data, HeteroData
 
-from ..core.arguments import check_flag, check_model
+from ..core.arguments import check_flag
 from ..core.cooperation import Cooperation
-from ..core.private_torch import compiled_in_place, in_backward, is_transformed
+from ..core.private_torch import in_backward, is_transformed
 from ..loading.base import DirectLoader
 from ..loading.hops import hand_out_hops
 from ..loading.reusing import Reused
-from .arguments import common_of, copied_tensors, edges_in, run_plain, tensors_of
+from .arguments import (
+    check_accelerable,
+    common_of,
+    copied_tensors,
+    edges_in,
+    run_plain,
+    tensors_of,
+    without_counts,
+)
 from .batch_run import BatchRun
 from .batch_sizes import BatchSizes, Entered, NotAPrefix
 from .batch_tensor import leave
@@ -35,6 +41,10 @@ from .reuse import OTHER_MODEL, Reuse, ReusedRows, RowTables, check_reuse
 from .row_exchange import Exchanges, Gathered
 
 M = TypeVar("M", bound=torch.nn.Module)
+UNKNOWN_EDGES = (
+    "its edges are not those of a loader that was given to accelerate(), or were changed since, as "
+    "by transform="
+)
 
 
 class Acceleration:
@@ -42,7 +52,8 @@ class Acceleration:
 
     Attributes:
         plain: the model as it was given; it shares everything with the accelerated one.
-        reason: why the model runs as it is, "" if it does not.
+        reason: why the last call ran the model as it is, "" if it ran on the needed rows; before
+            the first call, why batches of loaders will.
         exchange_of: returns how rows of a gathered value enter a step from elsewhere, given the
             sizes of the batch and the value; None where all rows are those of the layer below.
     """
@@ -52,7 +63,9 @@ class Acceleration:
         self.tables: RowTables | None = None
         self.all_statistics = all_statistics
         self.reason = ""
-        self._refuted = False  # numbers differ, or a step failed: plain for all that comes
+        self.refused: list[str] = []  # why batches of some loaders cannot be told
+        self._refuted = ""  # numbers differ, or a step failed: plain for all that comes
+        self._warned: set[str] = set()
         self._certificate = Certificate() if certify else None
         self._may_be_lazy = True
         self._costs = StepCosts()
@@ -66,14 +79,13 @@ class Acceleration:
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run the model: on the needed rows where arguments hold sampled edges, else as it is."""
-        args, kwargs = self._without_counts(args, kwargs)
+        kwargs = without_counts(self._forward, kwargs)
         edges = list(edges_in((args, kwargs)))
         if self.tables is not None:
             self.tables.check_edges(edges)
         if not edges:
-            if any(isinstance(value, (Data, HeteroData)) for value in (*args, *kwargs.values())):
-                self._give_up("its forward takes a whole Data; let it take x and edge_index")
-            return self._forward(*args, **kwargs)
+            reason, warn = self._unknown_edges((*args, *kwargs.values()))
+            return self._as_it_is(reason, args, kwargs, warn)
         common = common_of(edges)
         if common is not None:
             return self._together(common, edges, args, kwargs)
@@ -82,22 +94,50 @@ class Acceleration:
         if any(e.hops is not None and e.hops.reused is not None for _, e in edges):
             return self._with_tables(BatchSizes(edges), args, kwargs)
         if self._refuted:
-            return run_plain(self._forward, args, kwargs)
+            return self._as_it_is(self._refuted, args, kwargs)
         try:
             sizes = BatchSizes(edges)
-        except NotAPrefix:  # the user changed what the sampler gave
-            return run_plain(self._forward, args, kwargs)
-        as_it_is = self._is_lazy() or is_transformed()
-        if as_it_is or (self._same_as_plain() and not self._costs.pay(sizes.num_edges)):
-            return sizes.seeds_of(run_plain(self._forward, args, kwargs))
+        except NotAPrefix as changed:  # the user changed what the sampler gave
+            return self._as_it_is(str(changed), args, kwargs)
+        reason = self._unfit(sizes)
+        if reason:
+            return sizes.seeds_of(self._as_it_is(reason, args, kwargs))
         return self._on_needed_rows(sizes, args, kwargs)
+
+    def _as_it_is(self, reason: str, args: Any, kwargs: Any, warn: bool = False) -> Any:
+        """Run the plain model, and say why: in `reason`, and in one warning if that is wanted."""
+        out = run_plain(self._forward, args, kwargs)  # raises what is a mistake in the arguments
+        self.reason = reason
+        if warn and reason not in self._warned:
+            self._warned.add(reason)
+            warnings.warn(
+                f"pyg_direct.accelerate runs {type(self.plain).__name__} as it is: {reason}",
+                stacklevel=6,
+            )
+        return out
+
+    def _unknown_edges(self, arguments: tuple[Any, ...]) -> tuple[str, bool]:
+        """Return why there are no sampled edges in some arguments, and whether to warn of it."""
+        if any(isinstance(value, (Data, HeteroData)) for value in arguments):
+            return "its forward takes a whole Data; let it take x and edge_index", True
+        return UNKNOWN_EDGES + "".join(f" ({reason})" for reason in self.refused), False
+
+    def _unfit(self, sizes: BatchSizes) -> str:
+        """Return why a batch is one for the plain model, "" if it is not."""
+        if self._is_lazy():
+            return "it has lazy parameters, which get their shapes from a batch"
+        if is_transformed():
+            return "a transform of torch.func or forward-mode AD is active"
+        if self._same_as_plain() and not self._costs.pay(sizes.num_edges):
+            return f"a batch of {sizes.num_edges} edges is expected to be faster so"
+        return ""
 
     def _together(self, common: Cooperation, edges: Any, args: Any, kwargs: Any) -> Any:
         """Run the model on this rank's part of a batch that ranks make together."""
         with eagerly():
             check_not_lazy(self._is_lazy())
             out, run = run_together(self._forward, edges, common, args, kwargs)
-        self._forms = run.forms()
+        self._forms, self.reason = run.forms(), ""
         return out
 
     def _on_needed_rows(self, sizes: BatchSizes, args: Any, kwargs: Any) -> Any:
@@ -112,9 +152,8 @@ class Acceleration:
             if in_backward():  # a checkpoint ends what it computes again by an exception
                 raise
             reason = f"it fails on some of the rows ({type(error).__name__}: {error})"
-        out = run_plain(self._forward, args, kwargs)  # raises what is a mistake in the arguments
-        self._refuted, self.reason = True, ""
-        self._give_up(reason)
+        out = self._as_it_is(reason, args, kwargs, warn=True)
+        self._refuted = reason
         return out
 
     def _with_tables(self, sizes: BatchSizes, args: Any, kwargs: Any) -> Any:
@@ -191,6 +230,7 @@ class Acceleration:
             out = sizes.seeds_of((forward or self._forward)(*given, **named), leave)
             run.numbers.check()
             entered.write_back()
+        self.reason = ""
         self._costs.learn(sizes.num_edges, run.entries, run.calls, run.products)
         if run.sums or not self._forms:  # a batch without edges has none
             self._forms = run.forms()
@@ -231,26 +271,10 @@ class Acceleration:
         """Return how the last step on needed rows ran: its sums, and what needed all rows.
 
         `sums` are ``products`` with a sparse matrix, ``messages`` that are written down, or both;
-        `all rows` names the operations of torch that ran on all rows of the batch.
+        `all rows` names the operations of torch that ran on all rows of the batch; `as it is` says
+        why the last call ran the plain model.
         """
-        return dict(self._forms)
-
-    def _without_counts(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
-        """Leave out the counts that `trim_to_layer` of PyG takes: rows are left out already."""
-        if any(name.startswith("num_sampled_") for name in kwargs):
-            parameters = inspect.signature(self._forward).parameters
-            for name in [n for n in kwargs if n.startswith("num_sampled_")]:
-                if name in parameters and parameters[name].default is None:
-                    kwargs = {k: v for k, v in kwargs.items() if k != name}
-        return args, kwargs
-
-    def _give_up(self, reason: str) -> None:
-        if not self.reason:
-            self.reason = reason
-            warnings.warn(
-                f"pyg_direct.accelerate runs {type(self.plain).__name__} as it is: {reason}",
-                stacklevel=6,
-            )
+        return {**self._forms, "as it is": self.reason} if self.reason else dict(self._forms)
 
 
 def accelerate(
@@ -327,7 +351,7 @@ def accelerate(
         >>> out.shape
         torch.Size([100, 4])
     """
-    _check(model, loaders)
+    check_accelerable(model, loaders)
     check_flag("certify", certify)
     if batch_norm not in ("all", "needed"):
         raise ValueError(f"batch_norm must be 'all' or 'needed', got {batch_norm!r}.")
@@ -349,12 +373,12 @@ def accelerate(
     accelerated = _accelerated(plain_of(model), batch_norm == "all", certify)
     for loader in loaders:
         loader._reusing = None
+    state: Acceleration = cast(Any, accelerated).acceleration
+    state.refused = [reason for reason in reasons if reason]
+    state.reason = "; ".join(state.refused)
     if reuse is not None:
-        tables = RowTables(reuse, plain_of(model), loaders[0], certify)
-        tables.loads_into(accelerated)
-        cast(Any, accelerated).acceleration.tables = tables
-    if all(reasons):
-        cast(Any, accelerated).acceleration.reason = reasons[0]
+        state.tables = RowTables(reuse, plain_of(model), loaders[0], certify)
+        state.tables.loads_into(accelerated)
     return accelerated
 
 
@@ -362,31 +386,6 @@ def plain_of(model: M) -> M:
     """Return the model that an accelerated one was made from; any other model as it is."""
     known = getattr(model, "acceleration", None)
     return cast(M, known.plain) if isinstance(known, Acceleration) else model
-
-
-def _check(model: Any, loaders: tuple[Any, ...]) -> None:
-    check_model(model)
-    wrappers = DistributedDataParallel, torch.nn.DataParallel
-    if isinstance(model, wrappers) or hasattr(model, "_orig_mod"):
-        raise ValueError(
-            f"accelerate() needs the model itself, got a {type(model).__name__} around it. Call "
-            f"accelerate first and wrap its result."
-        )
-    compiled = [name for name, part in model.named_modules() if compiled_in_place(part)]
-    if compiled:
-        which = f"its part {compiled[0]!r}" if compiled[0] else "the model"
-        raise ValueError(
-            f"accelerate() needs a model that is not compiled, but .compile() was called on "
-            f"{which}. Call accelerate first and compile its result."
-        )
-    if not loaders:
-        raise TypeError("accelerate() needs the loaders whose batches the model will see.")
-    for loader in loaders:
-        if not isinstance(loader, DirectLoader):
-            raise TypeError(
-                f"accelerate() needs loaders of pyg_direct (NeighborLoader, LinkNeighborLoader), "
-                f"got {type(loader).__module__}.{type(loader).__name__}."
-            )
 
 
 def _accelerated(plain: M, all_statistics: bool, certify: bool) -> M:

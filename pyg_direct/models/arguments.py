@@ -1,15 +1,20 @@
-"""Arguments of an accelerated model: containers with sampled edges in them."""
+"""Arguments of `accelerate`, and of an accelerated model: containers with sampled edges in them."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
 
 from ..batch.edges import SampledEdges
+from ..core.arguments import check_model
 from ..core.cooperation import Cooperation
-from ..core.private_torch import tree_leaves, tree_map
+from ..core.private_torch import compiled_in_place, tree_leaves, tree_map
+from ..loading.base import DirectLoader
 
 
 def edges_in(value: Any, key: Any = None) -> Iterator[tuple[Any, SampledEdges]]:
@@ -30,6 +35,16 @@ def common_of(edges: list[tuple[Any, SampledEdges]]) -> Cooperation | None:
     return next((common for common in known if common is not None), None)
 
 
+def without_counts(forward: Callable[..., Any], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Leave out the counts that `trim_to_layer` of PyG takes: rows are left out already."""
+    counts = [name for name in kwargs if name.startswith("num_sampled_")]
+    if not counts:
+        return kwargs
+    parameters = inspect.signature(forward).parameters
+    options = {name for name, p in parameters.items() if p.default is None}
+    return {k: v for k, v in kwargs.items() if k not in counts or k not in options}
+
+
 def map_edges(value: Any, change: Any) -> Any:
     """Return containers with each `SampledEdges` in them changed."""
     if isinstance(value, SampledEdges):
@@ -43,6 +58,8 @@ def map_edges(value: Any, change: Any) -> Any:
 
 def run_plain(forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """Call a forward with plain tensors for the edges."""
+    if next(edges_in((args, kwargs)), None) is None:
+        return forward(*args, **kwargs)
     tensors, named = map_edges((args, kwargs), SampledEdges.as_tensor)
     return forward(*tensors, **named)
 
@@ -65,3 +82,29 @@ def copied_tensors(value: Any) -> Any:
 def tensors_of(value: Any) -> list[Tensor]:
     """Return the tensors among arguments, beside edges: a forward may have written to them."""
     return [leaf.detach() for leaf in tree_leaves(value) if type(leaf) is Tensor]
+
+
+def check_accelerable(model: Any, loaders: tuple[Any, ...]) -> None:
+    """Raise a TypeError or ValueError for what `accelerate` cannot be given."""
+    check_model(model)
+    wrappers = DistributedDataParallel, torch.nn.DataParallel
+    if isinstance(model, wrappers) or hasattr(model, "_orig_mod"):
+        raise ValueError(
+            f"accelerate() needs the model itself, got a {type(model).__name__} around it. Call "
+            f"accelerate first and wrap its result."
+        )
+    compiled = [name for name, part in model.named_modules() if compiled_in_place(part)]
+    if compiled:
+        which = f"its part {compiled[0]!r}" if compiled[0] else "the model"
+        raise ValueError(
+            f"accelerate() needs a model that is not compiled, but .compile() was called on "
+            f"{which}. Call accelerate first and compile its result."
+        )
+    if not loaders:
+        raise TypeError("accelerate() needs the loaders whose batches the model will see.")
+    for loader in loaders:
+        if not isinstance(loader, DirectLoader):
+            raise TypeError(
+                f"accelerate() needs loaders of pyg_direct (NeighborLoader, LinkNeighborLoader), "
+                f"got {type(loader).__module__}.{type(loader).__name__}."
+            )

@@ -17,7 +17,7 @@ from torch_geometric.nn import GCN, BatchNorm, GraphNorm, GraphSAGE, SAGEConv, S
 
 from pyg_direct import NeighborLoader, accelerate
 from pyg_direct.loading.hops import hand_out_hops
-from pyg_direct.models.accelerate import Acceleration
+from pyg_direct.models.arguments import without_counts
 
 SEEDS = 7
 
@@ -95,12 +95,11 @@ def test_counts_for_trimming_are_not_needed(loader, batch) -> None:
 
 
 def test_counts_that_a_model_asks_for_are_left_to_it() -> None:
-    class Counting(torch.nn.Module):
-        def forward(self, x, num_sampled_nodes, num_sampled_edges=None, num_sampled_x=(2,)):
-            return x
+    def forward(x, num_sampled_nodes, num_sampled_edges=None, num_sampled_x=(2,)):
+        return x
 
     given = {"num_sampled_nodes": [1], "num_sampled_edges": [3], "num_sampled_x": [4], "y": 5}
-    left = Acceleration(Counting(), True, True)._without_counts((), given)[1]
+    left = without_counts(forward, given)
     assert list(left) == ["num_sampled_nodes", "num_sampled_x", "y"]
 
 
