@@ -14,6 +14,27 @@ __device__ inline void keep_latest(const Batch &batch, i64 k, Span &span, Exclud
   excluded.first += span.start - rank;
 }
 
+// Leaves the edges of a list from the last k of positive weight on, or all if there are fewer. Those
+// of weight 0 between them stay: no draw takes them.
+//
+// Example: k = 2 of the weights 1, 2, 0, 3, 0 at position 10 leaves the positions 11 to 14.
+__device__ inline void keep_latest_drawable(const Batch &batch, i64 k, Span &span,
+                                            Excluded &excluded) {
+  Span kept{span.start + span.degree + excluded.size(), 0};
+  i64 out = excluded.last;
+  for (i64 found = 0; found < k && kept.start > span.start;) {
+    --kept.start;
+    if (out > excluded.first && batch.nodes.excluded[out - 1] == kept.start) {
+      --out;
+    } else {
+      ++kept.degree;
+      found += batch.graph.weight[kept.start] > 0.0;
+    }
+  }
+  span = kept;
+  excluded.first = out;
+}
+
 // What an item is, read by all lanes that work on it.
 struct Item {
   i64 relation, local;      // local: local id of the destination

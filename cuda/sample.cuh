@@ -33,8 +33,8 @@ __device__ inline i64 count_positive(const Batch &batch, i64 start, i64 degree, 
 // Counts the edges of every item of a hop, and returns the sum over the items of the thread.
 //
 // With times, an item holds the edges that are no later than the seed of its node, or with `recent`
-// the last fan-out ones of those. Excluded edges are no part of it. With weights, only edges of
-// positive weight can be drawn.
+// those from the last fan-out ones on that can be drawn. Excluded edges are no part of it. With
+// weights, only edges of positive weight can be drawn.
 //
 // Example: fan-out 2 and frontier nodes of degree 3, 0 and 1 give item_ptr = [2, 0, 1, .]. If the
 // first one's list begins at 10 with the times 3, 5, 9, and its seed has the time 6, its item has
@@ -64,7 +64,11 @@ __device__ inline i64 plan_items(const Batch &batch, const Hop &hop) {
       span.degree -= excluded.size();
     }
     if (timed && graph.recent && k >= 0 && k < span.degree) {
-      keep_latest(batch, k, span, excluded);
+      if (graph.weighted[r]) {
+        keep_latest_drawable(batch, k, span, excluded);
+      } else {
+        keep_latest(batch, k, span, excluded);
+      }
     }
     i64 edges = span.degree;
     if (k >= 0) {

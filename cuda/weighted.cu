@@ -187,8 +187,9 @@ __device__ inline i64 pick_left(const Weights &item, Out<P> position, i64 first,
 
 // Draws for the items of weighted relations with a fan-out k >= 0 with replacement: slot j takes a
 // position with probability weight / sum of weights. Slots are independent, so a sub-warp shares an
-// item as in `sample_replace`. An item that begins inside its list is short, its fan-out at most,
-// and its share of the running sums may be lost in rounding, so its weights are added up afresh.
+// item as in `sample_replace`. An item that begins inside its list is short, of positive weight its
+// fan-out at most, and its share of the running sums may be lost in rounding, so its weights are
+// added up afresh.
 //
 // Example: weights 1, 5, 2 and draws 0.5, 0 mean 4 and 0 of 8, so they take the 5 and the 1.
 KERNEL(2) weighted_replace(

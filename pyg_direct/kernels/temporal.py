@@ -155,10 +155,37 @@ def cut_items(
 
 
 @kernel
+def latest_drawable(
+    k: int, start: int, degree: int, weight: Doubles, excluded: Ints, begin: int, end: int
+) -> tuple[int, int, int]:
+    """Return where the last k of a list's positive weights begin, or all if there are fewer.
+
+    The list has `degree` edges beside the excluded ones, excluded[begin:end].
+
+    Returns:
+        The position, how many edges there are from there on, and which excluded one is the first.
+
+    Example: weights 1, 2, 0, 3, 0 from position 10 on and a k of 2 give position 11 and 4 edges; if
+    13 is excluded, position 10 and 4 edges.
+    """
+    position, left, found = start + degree + end - begin, 0, 0
+    while found < k and position > start:
+        position -= 1
+        if begin < end and excluded[end - 1] == position:
+            end -= 1
+        else:
+            left += 1
+            found += weight[position] > 0.0
+    return position, left, end
+
+
+@kernel
 def keep_latest(
     most: Ints,  # [items]: neighbours to keep; all of a negative number
     time_base: Ints,  # [R]: NO_TIME where all neighbours are kept
     weighted: npt.NDArray[np.bool_],  # [R]
+    all_positive: bool,  # whether no weight is 0
+    weight: Doubles,  # [E]; [0] without weights
     cumulative: Doubles,  # [E]; [0] without weights
     excluded: Ints,  # positions that no item may take
     item_excluded: Ints,  # [2, items] in and out: those of each item; [2, 0] where no item has any
@@ -167,7 +194,9 @@ def keep_latest(
     item_degree: Ints,  # [items] in and out: how many positions may be taken
     item_low: Doubles,  # [items] in and out: cumulative weight before the item; [0] without weights
 ) -> None:
-    """Keep of each item, whose list is sorted by time, only the last neighbours.
+    """Keep of each item, whose list is sorted by time, only the last neighbours that may be drawn.
+
+    Those of weight 0, which no draw takes, do not count; they stay between the others.
 
     Example: times 3, 5, 5 and `most` of 2 leave 5, 5; if the last one is excluded, 3, 5.
     """
@@ -179,15 +208,22 @@ def keep_latest(
             dropped = item_degree[item] - k
             if k < 0 or dropped <= 0:
                 continue
-            start = item_start[item] + dropped
+            start, left = item_start[item] + dropped, k
             begin, end = excluded_of(item, item_excluded)
-            if begin < end:
+            first = begin
+            if weighted[r] and not all_positive:
+                start, left, first = latest_drawable(
+                    k, item_start[item], item_degree[item], weight, excluded, begin, end
+                )
+            elif begin < end:
                 start = position_of(start, excluded, begin, end)
-                item_excluded[0, item] = begin + start - item_start[item] - dropped
-            item_start[item] = start
-            item_degree[item] = k
-            if weighted[r]:
+                first = begin + start - item_start[item] - dropped
+            if begin < end:
+                item_excluded[0, item] = first
+            if weighted[r] and start > item_start[item]:
                 item_low[item] = cumulative[start - 1]
+            item_start[item] = start
+            item_degree[item] = left
 
 
 @kernel

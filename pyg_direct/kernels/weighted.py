@@ -133,8 +133,9 @@ def pick_with_replacement(
 ) -> None:  # fmt: skip
     """Write k independent draws, each with probability weight / sum of weights.
 
-    An item that begins inside its list is short (the latest neighbours, k at most), and its share
-    of the running sums may be lost in rounding: so its weights are added up afresh.
+    An item that begins inside its list is short (the latest neighbours, of positive weight k at
+    most), and its share of the running sums may be lost in rounding: so its weights are added up
+    afresh.
 
     Example: weights 1, 5, 2 and draws 0.5, 0 mean 4 and 0 of 8, so they take the 5 and the 1.
     """

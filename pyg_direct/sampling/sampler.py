@@ -95,7 +95,8 @@ class NeighborSampler(BaseSampler):
         replace: sample with replacement.
         disjoint: give every seed a subgraph of its own.
         temporal_strategy: with `time_attr`, 'uniform' draws from all neighbours that are no later
-            than the seed, 'last' takes the latest of them; refused without `time_attr`.
+            than the seed, 'last' takes the latest of them, with `weight_attr` the latest of
+            positive weight; refused without `time_attr`.
         time_attr: integer attribute of nodes or of edges. No neighbour is later than the seed of
             its subgraph, at any hop; makes the sampler disjoint. Node types (or edge types) without
             it are not bound.

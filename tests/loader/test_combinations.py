@@ -123,10 +123,10 @@ def allowed(graph: Store, node: int, limit: int | None) -> list[int]:
 def candidates(graph: Store, law: Law, node: int, limit: int | None, k: int) -> list[int]:
     """Return the edges that may be drawn around a node."""
     edges = allowed(graph, node, limit)
-    if graph.time is not None and law.temporal_strategy == "last" and 0 <= k < len(edges):
-        edges = sorted(edges, key=lambda e: int(graph.time[e]))[len(edges) - k :]
     if graph.weight is not None and k >= 0:
         edges = [e for e in edges if graph.weight[e] > 0]
+    if graph.time is not None and law.temporal_strategy == "last" and 0 <= k < len(edges):
+        edges = sorted(edges, key=lambda e: int(graph.time[e]))[len(edges) - k :]
     return edges
 
 

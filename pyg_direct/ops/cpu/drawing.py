@@ -134,7 +134,8 @@ class CpuDrawing(Scratch):
         if csc.times is not None and self._plan.recent:
             temporal.keep_latest(
                 np.repeat(fanout, np.diff(self._item_base)) if most is None else most,
-                self._time_base, self._weighted, self._cumulative,
+                self._time_base,
+                self._weighted, self._positive, self._weight, self._cumulative,
                 self._excluded, self._item_excluded, *lists, self._item_low,
             )  # fmt: skip
         if most is not None:
