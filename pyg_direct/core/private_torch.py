@@ -35,6 +35,13 @@ COPIES = {
     torch.ops.aten.alias.default,
 }
 
+# Views that are a bit of the tensor, which nothing sees that a subclass calls for an operation, and
+# what computes their numbers.
+WITHOUT_BITS: dict[Any, Any] = {
+    torch.ops.aten._conj.default: torch.ops.aten.conj_physical.default,
+    torch.ops.aten._neg_view.default: torch.ops.aten.neg.default,
+}
+
 # How often a tensor was written to in place; autograd's own count.
 writes_to: Callable[[Tensor], int] = attrgetter("_version")
 
@@ -73,6 +80,10 @@ def is_pointwise(func: Any) -> bool:
 
 # As `__torch_function__` of a class it lets operations pass to `__torch_dispatch__`.
 no_torch_function: Any = torch._C._disabled_torch_function_impl
+
+# A context in which operations on tensors of a subclass change the tensors themselves, as their
+# shapes, and not what they stand for.
+WithoutDispatch: Any = torch._C._DisableTorchDispatch
 
 # A context in which no `TorchFunctionMode` sees what is called.
 WithoutFunctionModes: Any = torch._C.DisableTorchFunction

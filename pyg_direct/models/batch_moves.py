@@ -34,7 +34,8 @@ REDUCTIONS = {"sum", "amax", "amin", "prod", "mean"}
 
 def _has_rows(value: Any, dim: int) -> bool:
     """Whether it is a tensor of the step with its rows in a dimension, and no memory of its own."""
-    return isinstance(value, TableTensor) and value.node.dim == dim and value.plain is None
+    known = isinstance(value, TableTensor) and value.plain is None and value.dim() > 0
+    return known and value.node.dim == dim
 
 
 def _value(tensor: Any) -> Value:

@@ -9,7 +9,7 @@ it is computed where it is not zero.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable
 from functools import partial
 from typing import Any, cast
 
@@ -18,8 +18,6 @@ from torch import Tensor
 
 from ..core.private_torch import (
     in_backward,
-    is_pointwise,
-    overload_of,
     to_copy,
     tree_leaves,
     tree_map,
@@ -30,9 +28,9 @@ from .message_lists import Lists
 from .needed import Fill, Leaf, Rows, Value, compute_rows
 from .needed_rows import Draw, NeededNorm
 from .numbers_kept import Numbers
-from .rules import bound, keeps_rows
+from .rules import bound, keeps_rows, without_writing
 from .step_calls import CallPlan, Operation, Operator, Pick, operator, signature
-from .table_tensor import TableTensor, written
+from .table_tensor import TableTensor, result_of, written
 from .tables import meta_of
 
 aten = torch.ops.aten
@@ -249,33 +247,46 @@ class BatchRun:
         """Run an operation on all rows, as torch does."""
         func, name = known.func, known.name
         self.whole_calls[str(func)] = self.whole_calls.get(str(func), 0) + 1
-        tables = [v for v in tree_leaves((args, kwargs)) if isinstance(v, BatchTensor)]
-        counts = {v.node.num_rows for v in tables}
-        made = self._leaves_of(tables)
+        view = (known.is_view or name == "view") and isinstance(args[0], BatchTensor)
+        if name == "as_strided" and view:  # its numbers are places in memory
+            args[0].make_plain()
+        new = self._new(args, kwargs, view)
         new_args, new_kwargs = self._plain((args, kwargs))
         # They read memory whatever the strides, or have a backward that goes by those of a tensor.
         if name.startswith(("mkldnn_rnn", "_linalg")):
             new_args = tree_map(lambda v: v.contiguous() if isinstance(v, Tensor) else v, new_args)
         called = aten.reshape.default if func is aten.view.default else func  # for other strides
-        found = called(*new_args, **new_kwargs)
-        view = (known.is_view or name == "view") and isinstance(args[0], BatchTensor)
-
-        def wrapped(v: Any) -> Any:
-            fits = isinstance(v, Tensor) and v.dim() > 0 and (view or v.size(0) in counts)
-            return self.wrap(made(v, 0)) if fits and v.layout == torch.strided else v
-
-        found = tree_map(wrapped, found)
+        found = tree_map(new, called(*new_args, **new_kwargs))
         if view:
             self._join(func, args, kwargs, found)
         return found
 
-    def _leaves_of(self, tables: Iterable[BatchTensor]) -> Any:
-        """Return what makes the value of a plain tensor that was computed from some tables."""
+    def _new(self, args: Any, kwargs: Any, view: bool = False) -> Callable[[Any], Any]:
+        """Return what makes a tensor of the step of one that has as many rows as the arguments.
+
+        Args:
+            args, kwargs: of the operation that computes it.
+            view: whether it is one of the first argument, whose rows may be others.
+        """
+        counts = {
+            v.node.num_rows for v in tree_leaves((args, kwargs)) if isinstance(v, BatchTensor)
+        }
+        made = self._leaves_of(args, kwargs)
+
+        def wrapped(v: Any) -> Any:
+            fits = isinstance(v, Tensor) and (view or (v.dim() > 0 and v.size(0) in counts))
+            return self.wrap(made(v, 0)) if fits and v.layout == torch.strided else v
+
+        return wrapped
+
+    def _leaves_of(self, args: Any, kwargs: Any) -> Callable[[Tensor, int], Leaf]:
+        """Return what makes the value of a plain tensor that was computed from some arguments."""
+        tables = [v for v in tree_leaves((args, kwargs)) if isinstance(v, BatchTensor)]
         if self.exchanges is None or in_backward():
             return self.numbers.leaf
         layer = self.exchanges.layer_of([table.node for table in tables])
 
-        def made(tensor: Any, dim: int) -> Leaf:
+        def made(tensor: Tensor, dim: int) -> Leaf:
             return cast(Leaf, self.exchanges.at_layer(self.numbers.leaf(tensor, dim), layer))
 
         return made
@@ -294,7 +305,7 @@ class BatchRun:
                 target.hold(node)
                 return target
         changing = written(known.func, args, kwargs)
-        made = self._leaves_of(v for v in tree_leaves((args, kwargs)) if isinstance(v, BatchTensor))
+        made, new = self._leaves_of(args, kwargs), self._new(args, kwargs)
         for tensor in changing:
             if isinstance(tensor, BatchTensor):
                 tensor.make_plain()
@@ -303,8 +314,8 @@ class BatchRun:
         found = known.func(*new_args, **new_kwargs)
         for tensor in changing:
             for view in tensor.members() if isinstance(tensor, BatchTensor) else ():
-                view.hold(made(view.made_plain(), view.node.dim))
-        return changing[0] if isinstance(found, Tensor) and changing else found
+                view.hold_plain(made)
+        return result_of(known.func, args, kwargs, found, new)
 
     def _changed(self, known: Operator, target: Any, args: Any, kwargs: Any) -> Value | None:
         """Return what a tensor holds after an operation in place; None if that is not deferred."""
@@ -321,10 +332,8 @@ class BatchRun:
         elif name == "copy_":
             found = self._copied(args[1], target)
         else:
-            pure = _NEW_TENSORS.get(func) or getattr(
-                getattr(aten, name[:-1], None), overload_of(func), None
-            )
-            if pure is None or not is_pointwise(pure):
+            pure = without_writing(func)
+            if pure is None:
                 return None
             found = self.row_wise(operator(pure), args, kwargs)
         if not isinstance(found, Value) or (found.dim != node.dim and not isinstance(node, Fill)):
@@ -351,17 +360,13 @@ class BatchRun:
         return self.row_wise(operator(to_copy), (source,), {"dtype": target.dtype})
 
 
-# Where the operation that writes to no argument has another overload name.
-_NEW_TENSORS = {aten.pow_.Scalar: aten.pow.Tensor_Scalar, aten.pow_.Tensor: aten.pow.Tensor_Tensor}
-
-
 def _num_rows(values: Any) -> int:
     """Return the number of rows of the first tensor of a step; 0 if there is none."""
     filled = 0
     for value in values:
         if type(value) is BatchTensor:
-            rows: int = value.node.num_rows
-            if type(value.node) is not Fill:
+            rows: int = value.node.num_rows if value.node.shape else 0
+            if rows and type(value.node) is not Fill:
                 return rows
             filled = filled or rows
         elif type(value) is list or type(value) is tuple:
@@ -374,14 +379,15 @@ def _num_rows(values: Any) -> int:
 def seen(value: Tensor) -> tuple[Tensor, int | None]:
     """Return a meta tensor, and where its rows are; those of one number follow the others."""
     if isinstance(value, BatchTensor):
-        return value.node.meta, None if isinstance(value.node, Fill) else value.node.dim
+        follows = isinstance(value.node, Fill) or not value.node.shape
+        return value.node.meta, None if follows else value.node.dim
     return meta_of(value), None
 
 
 def seen_with_fills(value: Tensor) -> tuple[Tensor, int | None]:
     """Return a meta tensor, and where its rows are."""
     if isinstance(value, BatchTensor):
-        return value.node.meta, value.node.dim
+        return value.node.meta, value.node.dim if value.node.shape else None
     return meta_of(value), None
 
 

@@ -52,6 +52,19 @@ class BatchTensor(TableTensor):
         run = next(a.run for a in tree_leaves((args, kwargs)) if isinstance(a, BatchTensor))
         return run.call(func, args, kwargs or {})
 
+    def contiguous(self, memory_format: torch.memory_format = torch.contiguous_format) -> Tensor:
+        """Return it, or a copy where torch makes one; its own strides are those of any shape."""
+        if self.origin is None or self._layout().is_contiguous(memory_format=memory_format):
+            return super().contiguous(memory_format=memory_format)
+        return self.clone(memory_format=memory_format)
+
+    def _layout(self) -> Tensor:
+        """Return a meta tensor with the strides that torch gives to it."""
+        if self.origin is None:
+            return torch.empty(self.shape, dtype=self.dtype, device="meta")
+        parent, function = self.origin
+        return cast(Tensor, function(parent._layout()))
+
     def hold(self, node: Any) -> None:
         """Hold another value from now on."""
         self.node, self.box = node, node.box()
@@ -90,12 +103,14 @@ class Leave(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: BatchTensor, rows: int) -> Any:  # noqa: D102
-        ctx.run, ctx.size = x.run, x.size(0)
+        ctx.run, ctx.size = x.run, x.size(0) if x.dim() else None
+        if ctx.size is None:
+            return x.whole().clone()
         return x.run.rows_of(x, rows).clone()  # to which its user may write
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:  # noqa: D102
-        return _enter(grads[0], ctx.run, ctx.size), None
+        return grads[0] if ctx.size is None else _enter(grads[0], ctx.run, ctx.size), None
 
 
 # The classes' `apply` has no types.

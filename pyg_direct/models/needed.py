@@ -87,7 +87,7 @@ class Value:
         self, shape: Any, dtype: torch.dtype, device: Any, dim: int, kind: Any = None
     ) -> None:
         self.shape, self.dtype, self.device, self.dim = shape, dtype, device, dim
-        self.num_rows = shape[dim]
+        self.num_rows = shape[dim] if shape else 1
         self.serial = next(_serial)
         self.support: Rows | None = None
         self.inputs: tuple[Value, ...] = ()
@@ -114,7 +114,8 @@ class Value:
         """What it has in common with values of other batches: all but the number of rows."""
         if self._kind is None:
             shape = tuple(self.shape)
-            self._kind = self.dim, self.dtype, shape[: self.dim], shape[self.dim + 1 :]
+            rest = (shape[: self.dim], shape[self.dim + 1 :]) if shape else (None, None)
+            self._kind = (self.dim, self.dtype, *rest)
         return self._kind
 
     @property
@@ -349,7 +350,7 @@ class Leaf(Value):
         self, tensor: Tensor, dim: int, num_rows: int | None = None, watched: bool = False
     ) -> None:
         shape = tuple(tensor.shape)
-        held = shape[dim]
+        held = shape[dim] if shape else 1
         if num_rows is not None:
             shape = (*shape[:dim], num_rows, *shape[dim + 1 :])
         super().__init__(shape, tensor.dtype, tensor.device, dim)

@@ -343,7 +343,7 @@ RULES: dict[str, Callable[[Call], Verdict]] = {
     **_with(_cell, "_thnn_fused_gru_cell _thnn_fused_lstm_cell"),
     **_with(_recurrent, "mkldnn_rnn_layer"),
     **_with(_same, "alias detach lift_fresh _to_copy view_as_complex view_as_real"),
-    **_with(_same, "_conj"),
+    **_with(_same, "_conj _neg_view"),
     **_with(pointwise, "leaky_relu_backward softplus_backward hardtanh_backward"),
     **_with(pointwise, "softshrink_backward log_sigmoid_backward rrelu_with_noise_backward"),
     **_with(_along, "_softmax_backward_data _log_softmax_backward_data"),

@@ -32,7 +32,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..core.private_torch import is_pointwise, schema_of, tree_leaves, tree_map
+from ..core.private_torch import (
+    WITHOUT_BITS,
+    is_pointwise,
+    overload_of,
+    schema_of,
+    tree_leaves,
+    tree_map,
+)
 from .row_rules import RULES, pointwise
 from .rule_calls import Call, Mixes, Seen, Verdict, listed
 
@@ -145,13 +152,31 @@ def call_on_rows(apart: Apart, func: Any, args: tuple[Any, ...]) -> tuple[Any, l
     if func is aten.squeeze.default:
         shape, row = getattr(args[0], "meta", args[0]).shape, apart.given["self"]
         return aten.squeeze.dims, [[d for d, n in enumerate(shape) if d != row and n == 1]]
-    return _ANY_STRIDES.get(func, func), []
+    return _OF_ROWS.get(func, func), []
 
 
-_ANY_STRIDES = {
-    aten.view.default: aten.reshape.default,
+_OF_ROWS = {
+    aten.view.default: aten.reshape.default,  # for other strides
     aten._unsafe_view.default: aten.reshape.default,
+    **WITHOUT_BITS,
 }
+
+
+def without_writing(func: Any) -> Any:
+    """Return the pointwise operation that gives what another one writes to its first argument.
+
+    None if there is none of the same arguments, as for `polygamma_`.
+    """
+    name = schema_of(func).name.split("::")[1].removesuffix("_")
+    found = _NEW_TENSORS.get(func) or getattr(getattr(aten, name, None), overload_of(func), None)
+    if found is None or found is func or not is_pointwise(found):
+        return None
+    same = _signature(found)[0] == _signature(func)[0]
+    return found if same else None
+
+
+# Where the operation that writes to no argument has another overload name.
+_NEW_TENSORS = {aten.pow_.Scalar: aten.pow.Tensor_Scalar, aten.pow_.Tensor: aten.pow.Tensor_Tensor}
 
 
 def bound(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -180,7 +205,7 @@ def on_meta(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], seen: S
         return torch.device("meta") if isinstance(value, torch.device) else value
 
     new_args, new_kwargs = tree_map(meta, (args, dict(kwargs)))
-    return func(*new_args, **new_kwargs)
+    return WITHOUT_BITS.get(func, func)(*new_args, **new_kwargs)
 
 
 def _checked(call: Call, verdict: Verdict) -> Apart:

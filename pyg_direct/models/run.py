@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
 
@@ -11,8 +12,6 @@ from torch import Tensor
 
 from ..core.lazy_tensor import RowTensor
 from ..core.private_torch import (
-    is_pointwise,
-    overload_of,
     schema_of,
     storage_of,
     to_copy,
@@ -23,16 +22,12 @@ from ..ops.products import on_host
 from .computing import MANY_BYTES, Computer
 from .moving import FILLS, MOVES, SCATTERS, fill, scatter, seen
 from .projecting import projected_first
-from .rules import bound, keeps_rows, on_meta
-from .table_tensor import TableTensor, Token, plain_of, written
+from .rules import bound, keeps_rows, on_meta, without_writing
+from .table_tensor import TableTensor, Token, plain_of, result_of, written
 from .tables import ConstantTensor, FillNode, LeafNode, Node, OperationNode, PickNode, meta_of
 
 aten = torch.ops.aten
 STREAMED = {"sum", "mean", "amax", "amin", "max", "min", "any", "all"}
-
-
-# Where the operation that writes to no argument has another overload name.
-_NEW_TENSORS = {aten.pow_.Scalar: aten.pow.Tensor_Scalar, aten.pow_.Tensor: aten.pow.Tensor_Tensor}
 
 R = TypeVar("R", LeafNode, ConstantTensor)
 
@@ -202,16 +197,21 @@ class Run:
             return streamed
         self.computer.whole[str(func)] = self.computer.whole.get(str(func), 0) + 1
         self._afford(func, args, kwargs)
+        if name == "as_strided":  # its numbers are places in memory
+            args[0].make_plain()
         new_args, new_kwargs = plain_of((args, kwargs))
         found = func(*new_args, **new_kwargs)
         if func.is_view and isinstance(args[0], TableTensor):
             found = tree_map(lambda v: self._wrapped(v) if isinstance(v, Tensor) else v, found)
             self._join(func, args, kwargs, found)
             return found
-        counts = {
-            v.node.num_rows for v in tree_leaves((args, kwargs)) if isinstance(v, TableTensor)
-        }
-        return tree_map(lambda v: self._wrapped(v) if _is_large(v, counts) else v, found)
+        return tree_map(self._new(args, kwargs), found)
+
+    def _new(self, args: Any, kwargs: Any) -> Callable[[Any], Any]:
+        """Return what makes a table of a new tensor that has as many rows as the arguments."""
+        tables = [v for v in tree_leaves((args, kwargs)) if isinstance(v, TableTensor)]
+        counts = {table.node.num_rows for table in tables}
+        return lambda v: self._wrapped(v) if _is_large(v, counts) else v
 
     def _wrapped(self, tensor: Tensor) -> Tensor:
         """Return a table of a plain tensor."""
@@ -284,11 +284,12 @@ class Run:
         self._afford(func, args, kwargs)
         new_args, new_kwargs = plain_of((args, kwargs))
         self.protect(written(func, new_args, new_kwargs))
+        new = self._new(args, kwargs)
         found = func(*new_args, **new_kwargs)
         for tensor in changing:
             for view in tensor.members() if isinstance(tensor, TableTensor) else ():
-                view.hold(self.leaf(view.made_plain(), view.node.dim, own=True))
-        return target if isinstance(found, Tensor) and target is not None else found
+                view.hold_plain(partial(self.leaf, own=True))
+        return result_of(func, args, kwargs, found, new)
 
     def _changed(self, func: Any, target: TableTensor, args: Any, kwargs: Any) -> Node | None:
         """Return the new value of a table that shares no memory, if the change can be deferred."""
@@ -305,10 +306,8 @@ class Run:
         elif name == "copy_":
             found = self._copied(given["src"], target)
         else:
-            pure = _NEW_TENSORS.get(func) or getattr(
-                getattr(aten, name[:-1], None), overload_of(func), None
-            )
-            if pure is None or not is_pointwise(pure):
+            pure = without_writing(func)
+            if pure is None:
                 return None
             found = self.row_wise(pure, args, kwargs)
         if not isinstance(found, Node) or found.dim != target.node.dim:

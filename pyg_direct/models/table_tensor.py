@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ..core.private_torch import (
     TorchDispatchMode,
+    WithoutDispatch,
     no_torch_function,
     schema_of,
     tree_leaves,
@@ -152,7 +153,21 @@ class TableTensor(Tensor):
             assert self.origin is not None
             parent, function = self.origin
             self.plain = function(parent.made_plain())
+        if self.plain.is_conj() or self.plain.is_neg():  # operations of a step do not see the bits
+            raise NotImplementedError("the memory of conjugated or negated numbers is written to")
         return self.plain
+
+    def hold_plain(self, made: Callable[[Tensor, int], Any]) -> None:
+        """Hold what its memory has now, in the shape that it has now.
+
+        Args:
+            made: returns the node of a tensor with rows in a dimension.
+        """
+        plain = self.made_plain()
+        if plain.shape != self.shape:
+            with WithoutDispatch():
+                self.resize_(plain.shape).as_strided_(plain.shape, plain.stride(), 0)
+        self.hold(made(plain, min(self.node.dim, max(0, plain.dim() - 1))))
 
 
 class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -185,6 +200,34 @@ def written(func: Any, args: Any, kwargs: Any) -> list[Tensor]:
         if argument.alias_info is not None and argument.alias_info.is_write:
             found += tree_leaves(given.get(argument.name))
     return [value for value in found if isinstance(value, Tensor)]
+
+
+def result_of(func: Any, args: Any, kwargs: Any, found: Any, made: Callable[[Any], Any]) -> Any:
+    """Return the result of an operation that writes to arguments: those that it returns, or others.
+
+    Args:
+        func, args, kwargs: the call.
+        found: what it gave for the memory of the arguments.
+        made: returns what stands for a new tensor, which shares no memory with what is written to.
+    """
+    given, schema = bound(func, args, kwargs), schema_of(func)
+    sets = {_alias_set(argument): argument.name for argument in schema.arguments}
+    sets.pop(None, None)
+
+    def one(declared: Any, value: Any) -> Any:
+        name = sets.get(_alias_set(declared))
+        return tree_map(made, value) if name is None else given[name]
+
+    if len(schema.returns) == 1:
+        return one(schema.returns[0], found)
+    values = zip(schema.returns, found or (), strict=True)
+    return found and tuple(one(declared, value) for declared, value in values)
+
+
+def _alias_set(declared: Any) -> Any:
+    """Return which memory a schema says that an argument or a result has; None for its own."""
+    known = declared.alias_info
+    return frozenset(known.before_set) or None if known is not None and known.is_write else None
 
 
 def plain_of(value: Any) -> Any:

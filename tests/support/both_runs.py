@@ -1,0 +1,35 @@
+"""Tensors of the two engines, those of a training step and those of `inference`."""
+
+import torch
+from torch.utils._pytree import tree_map
+
+from pyg_direct.models.batch_run import BatchRun
+from pyg_direct.models.computing import Computer, Limits
+from pyg_direct.models.run import Run
+from pyg_direct.models.table_tensor import TableTensor
+from pyg_direct.ops.devices import backend_for
+from pyg_direct.ranks.together import Together
+
+CPU = torch.device("cpu")
+
+
+def of_step():
+    """Return what makes a tensor of a training step."""
+    run = BatchRun(CPU)
+    return lambda t: run.enter(t.clone()).clone()
+
+
+def of_inference():
+    """Return what makes a tensor of `inference`."""
+    together = Together(False, CPU)
+    computer = Computer(backend_for(CPU), Limits(1, None, None), None, False, None, together)
+    run = Run(computer)
+    return lambda t: run.wrap(run.leaf(t.clone(), 0, own=True)).clone()
+
+
+ENGINES = {"step": of_step, "inference": of_inference}
+
+
+def plain(value):
+    """Return results with plain tensors."""
+    return tree_map(lambda v: v.whole() if isinstance(v, TableTensor) else v, value)
