@@ -174,6 +174,8 @@ def signature(args: Any, kwargs: Any, num_rows: int, table: type) -> tuple[Any, 
                 (Fill, node.dtype, _normal(node.shape, num_rows))
                 if type(node) is Fill
                 else node.kind
+                if node.num_rows == num_rows
+                else (node.kind, node.num_rows)
             )
         elif isinstance(value, Tensor):
             found.append(value.dtype)

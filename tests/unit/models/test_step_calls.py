@@ -47,6 +47,13 @@ def test_weights_with_as_many_rows() -> None:
     check(lambda x: x * torch.ones(len(x), 1).double() + bias, (4, 4), (7, 4))
 
 
+def test_tables_with_another_number_of_rows() -> None:
+    """Calls with tables of one number of rows say nothing of those with a table of one row."""
+    check(lambda x: x + x.tanh(), (4, 3))
+    check(lambda x: x + x[:1], (4, 3), (6, 3))
+    check(lambda x: x[:1] * x, (6, 3))
+
+
 def test_rules_are_asked_once(monkeypatch) -> None:
     asked = []
     from pyg_direct.models import batch_run
