@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from numbers import Real
 from typing import Any
@@ -346,9 +347,14 @@ def check_negatives(neg_sampling: Any, ratio: Any) -> NegativeSampling | None:
         ) from error
     if config is not None and not math.isfinite(config.amount):
         raise ValueError(f"neg_sampling must ask for a finite amount, got {config.amount}.")
-    if config is not None and config.src_weight is not None:
-        # The sources of triplets are those of the links.
-        check_partner("neg_sampling: src_weight", "mode='binary'", config.is_binary())
+    if config is not None and config.is_triplet() and config.src_weight is not None:
+        # PyG's own programs pass both weights, so it is no error.
+        warnings.warn(
+            "neg_sampling: src_weight has no effect with mode='triplet', where sources are those "
+            "of the links.",
+            UserWarning,
+            stacklevel=3,
+        )
     return config  # type: ignore[no-any-return]
 
 

@@ -22,6 +22,8 @@ from .from_matrix import from_matrix
 from .from_stores import Relation, remote_parts
 from .weights import with_weights
 
+NO_EDGES = Compressed(np.zeros(1, np.int64), np.empty(0, np.int64), None)
+
 
 @dataclass(frozen=True)
 class Graph:
@@ -72,7 +74,7 @@ def graph_of(
         return Graph(csc, saved.node_types, saved.edge_types, saved.id_dtype, node_times)
     if isinstance(data, Data):
         node_types: list[NodeType | None] = [None]
-        edges: list[Relation] = [Relation(None, store_of(data, None), 0, 0)]
+        edges: list[Relation] = [Relation(None, _edges_of(data), 0, 0)]
         num_nodes = [_num_nodes(data, "data")]
     elif isinstance(data, HeteroData):
         node_types, edges, num_nodes = _hetero_parts(data)
@@ -109,6 +111,15 @@ def graph_of(
         csc = _with_weights(csc, weights, edge_types)
     id_dtype = torch.int32 if dtypes == {torch.int32} else torch.int64
     return Graph(csc, node_types, edge_types, id_dtype, None if times is None else times.node)
+
+
+def _edges_of(data: Data) -> Any:
+    """Return what holds the edges of a homogeneous graph; one of nodes alone has none, as in PyG.
+
+    Where there are attributes of edges, the edges themselves have been forgotten.
+    """
+    given = any(key in data for key in ("edge_index", "adj", "adj_t"))
+    return store_of(data, None) if given or data.num_edges > 0 else NO_EDGES
 
 
 def _hetero_parts(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -43,7 +44,7 @@ def remote_parts(
         ]
         if not sizes:
             raise ValueError("The graph store does not tell its size; set it with put_edge_index.")
-        _check_rows(feature_store, max(sizes))
+        _check_rows(feature_store, max(sizes), len(row))
         return [None], [Relation(None, _compressed(ptr, row, perm), 0, 0)], [max(sizes)]
     row_dict, ptr_dict, perm_dict = _by_destination(graph_store, backward)
     groups = [attr.group_name for attr in feature_store.get_all_tensor_attrs()]
@@ -64,20 +65,26 @@ def remote_parts(
     return list(node_types), relations, num_nodes
 
 
-def _check_rows(feature_store: Any, num_nodes: int) -> None:
-    """Raise a ValueError if a tensor of a homogeneous store has not one row for each node.
+def _check_rows(feature_store: Any, num_nodes: int, num_edges: int) -> None:
+    """Raise a ValueError if a tensor of a homogeneous store has not a row for each node.
 
-    PyG selects its rows by node ids, whatever they are: a store without types does not tell what a
-    tensor is of.
+    PyG selects rows by node ids, whatever a tensor is of, which a store without types does not
+    tell. So there may be more rows than nodes, which no batch has, with a warning where there are
+    as many as edges.
     """
     for attr in feature_store.get_all_tensor_attrs():
         size = feature_store.get_tensor_size(attr)
-        if size is not None and size[0] != num_nodes:
-            raise ValueError(
-                f"{attr.attr_name!r} in the feature store has {size[0]} rows, and the graph "
-                f"{num_nodes} nodes. Without types all tensors are of nodes: put features of edges "
-                f"into stores with node and edge types, under their edge type."
-            )
+        if size is None or size[0] == num_nodes:
+            continue
+        text = (
+            f"{attr.attr_name!r} in the feature store has {size[0]} rows, and the graph "
+            f"{num_nodes} nodes and {num_edges} edges. Without types all tensors are of nodes: put "
+            f"features of edges into stores with node and edge types, under their edge type."
+        )
+        if size[0] < num_nodes:
+            raise ValueError(text)
+        if size[0] == num_edges:
+            warnings.warn(text, UserWarning, stacklevel=2)
 
 
 def _by_destination(graph_store: Any, backward: bool) -> tuple[Any, Any, Any]:

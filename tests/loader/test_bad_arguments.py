@@ -173,7 +173,7 @@ LINK: dict[str, Iterable[Any]] = {
                      {"mode": "binary", "amount": NAN}, {"mode": "binary", "amount": INF},
                      weights("binary", torch.ones(3), None),
                      weights("binary", None, torch.ones(13)),
-                     weights("triplet", torch.ones(3), ONES), weights("triplet", None, ONES * NAN),
+                     weights("binary", torch.ones(3), ONES), weights("triplet", None, ONES * NAN),
                      weights("triplet", None, ONES * INF), weights("triplet", None, -ONES),
                      weights("triplet", None, ONES * 0), weights("binary", [1] * NODES, None),
                      Row("triplet", neg_sampling_ratio=1.0)),

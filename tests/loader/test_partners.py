@@ -50,14 +50,6 @@ ALONE: dict[str, tuple[Any, Any, dict[str, Any]]] = {
         NeighborLoader, "temporal_strategy='last'",
         {"data": typed(), "input_nodes": "a", "temporal_strategy": "last"},
     ),
-    "src_weight": (
-        LinkNeighborLoader, "src_weight",
-        {"neg_sampling": NegativeSampling("triplet", 1, torch.ones(NODES))},
-    ),
-    "src_weight in a dict": (
-        LinkNeighborLoader, "src_weight",
-        {"neg_sampling": {"mode": "triplet", "src_weight": torch.ones(NODES)}},
-    ),
     "strict_negatives": (LinkNeighborLoader, "strict_negatives=True", {"strict_negatives": True}),
     "no ratio": (
         LinkNeighborLoader, "strict_negatives=True",
@@ -136,6 +128,14 @@ def test_a_sampler_without_times_is_not_set_to_the_last() -> None:
     with pytest.raises(ValueError, match="temporal_strategy='last' has no meaning without"):
         sampler.temporal_strategy = "last"
     sampler.temporal_strategy = "uniform"
+
+
+@pytest.mark.parametrize("as_dict", [False, True])
+def test_weights_of_the_sources_of_triplets_are_said_to_have_no_effect(as_dict: bool) -> None:
+    """They are those of the links. PyG's own programs pass both weights."""
+    given = {"mode": "triplet", "src_weight": torch.ones(NODES), "dst_weight": torch.ones(NODES)}
+    with pytest.warns(UserWarning, match="src_weight has no effect with mode='triplet'"):
+        hops(LinkNeighborLoader, neg_sampling=given if as_dict else NegativeSampling(**given))
 
 
 def test_what_is_given_beside_its_partner_is_taken() -> None:

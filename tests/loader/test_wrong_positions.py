@@ -102,10 +102,12 @@ def test_two_graphs_are_no_stores(kind: Any, pair: Any) -> None:
                 loader(pair(graphs), [2])
 
 
-def test_graphs_without_edges() -> None:
+def test_graphs_whose_edges_were_forgotten() -> None:
+    """Attributes of edges say that there should be some."""
     data = HeteroData()
     data["a"].x, data["a", "to", "a"].edge_attr = torch.ones(2, 1), torch.ones(2, 1)
-    for graph, name in ((Data(x=torch.ones(3, 1)), "data"), (data, r"data\[\('a', 'to', 'a'\)\]")):
+    plain = Data(x=torch.ones(3, 1), edge_weight=torch.ones(4))
+    for graph, name in ((plain, "data"), (data, r"data\[\('a', 'to', 'a'\)\]")):
         with pytest.raises(ValueError, match=rf"{name} has no edges: set {name}.edge_index"):
             NeighborSampler(graph, [2])
     empty = Data(x=torch.ones(3, 1), edge_index=torch.empty(2, 0, dtype=torch.int64))

@@ -204,13 +204,36 @@ def test_features_of_edges(loader):
     assert "ends" not in batch[KEYS[2]]
 
 
-def test_features_of_edges_without_types_are_refused():
+def stores_without_types(rows, size=(30, 30)):
+    """Return 100 edges between 30 nodes, and a table of so many rows."""
     features, edges = MyFeatureStore(), MyGraphStore()
-    features.put_tensor(torch.rand(100, 2), group_name=None, attr_name="edge_attr", index=None)
+    table = torch.rand(rows, 2)
+    features.put_tensor(table, group_name=None, attr_name="table", index=None)
     edge_index = torch.randint(30, (2, 100))
-    edges.put_edge_index(tuple(edge_index), edge_type=None, layout="coo", size=(30, 30))
-    with pytest.raises(ValueError, match="'edge_attr' in the feature store has 100 rows, and the"):
-        NeighborLoader((features, edges), [-1])
+    edges.put_edge_index(tuple(edge_index), edge_type=None, layout="coo", size=size)
+    return (features, edges), table
+
+
+@pytest.mark.parametrize("loader", [NeighborLoader, LinkNeighborLoader])
+@pytest.mark.parametrize("rows", [30, 31, 500])
+def test_tables_of_more_rows_than_nodes_without_types_are_taken(loader, rows):
+    """PyG selects their rows by node ids; those behind the last node are in no batch."""
+    data, table = stores_without_types(rows)
+    seeds = torch.arange(30) if loader is NeighborLoader else torch.randint(30, (2, 40))
+    for batch in loader(data, [2, 2], seeds, batch_size=8):
+        assert torch.equal(batch.table, table[batch.n_id])
+
+
+def test_tables_of_fewer_rows_than_nodes_without_types_are_refused():
+    data, _ = stores_without_types(29)
+    with pytest.raises(ValueError, match="'table' in the feature store has 29 rows, and the"):
+        NeighborLoader(data, [-1])
+
+
+def test_tables_of_as_many_rows_as_edges_without_types_are_warned_of():
+    data, _ = stores_without_types(100)
+    with pytest.warns(UserWarning, match="has 100 rows, and .* 30 nodes and 100 edges"):
+        NeighborLoader(data, [-1])
 
 
 def test_sizes_of_stores_are_the_largest_that_are_told():

@@ -237,7 +237,7 @@ def changed(**attributes):
         (changed(a={"b": torch.eye(3).to_sparse()}), ValueError, r"data\.a\['b'\] cannot"),
         ((None, None), TypeError, "got tuple"),
         (lambda: None, TypeError, "must return a Data or HeteroData, got NoneType"),
-        (Data(x=torch.ones(2, 1)), ValueError, "has no edges"),
+        (Data(x=torch.ones(2, 1), edge_attr=torch.ones(2, 1)), ValueError, "has no edges"),
     ],
 )
 def test_what_cannot_be_shared_is_refused(data, error, text) -> None:
