@@ -6,6 +6,24 @@ from importlib.metadata import version as _version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    # isort: off
+    from torch_geometric.loader import (
+        AffinityMixin as AffinityMixin,
+        CachedLoader as CachedLoader,
+        DataListLoader as DataListLoader,
+        DataLoader as DataLoader,
+        DenseDataLoader as DenseDataLoader,
+        DynamicBatchSampler as DynamicBatchSampler,
+        ImbalancedSampler as ImbalancedSampler,
+        LinkLoader as LinkLoader,
+        NodeLoader as NodeLoader,
+        PrefetchLoader as PrefetchLoader,
+        RandomNodeLoader as RandomNodeLoader,
+        TemporalDataLoader as TemporalDataLoader,
+        ZipLoader as ZipLoader,
+    )
+    # isort: on
+
     from .core.malloc import keep_memory
     from .core.quantized import QuantizedTensor, quantize
     from .files.header import InvalidGraphFileError
@@ -121,13 +139,35 @@ _LATER = {
 _NAMED_THERE = {"open": "open_graph"}
 
 
-def __getattr__(name: str) -> Any:
-    for module, names in _LATER.items():
-        if name in names:
-            home = _import_module(module, __name__)
-            value = globals()[name] = getattr(home, _NAMED_THERE.get(name, name))
-            return value
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+# PyG's own, which take our samplers or need no replacement: an import line of a program that names
+# them beside loaders that are replaced can be changed as a whole.
+_FROM_PYG = (
+    "AffinityMixin",
+    "CachedLoader",
+    "DataListLoader",
+    "DataLoader",
+    "DenseDataLoader",
+    "DynamicBatchSampler",
+    "ImbalancedSampler",
+    "LinkLoader",
+    "NodeLoader",
+    "PrefetchLoader",
+    "RandomNodeLoader",
+    "TemporalDataLoader",
+    "ZipLoader",
+)
+
+if not TYPE_CHECKING:  # type checkers then know which names there are
+
+    def __getattr__(name: str) -> Any:
+        for module, names in _LATER.items():
+            if name in names:
+                home = _import_module(module, __name__)
+                value = globals()[name] = getattr(home, _NAMED_THERE.get(name, name))
+                return value
+        if name in _FROM_PYG:
+            return getattr(_import_module("torch_geometric.loader"), name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..core.arguments import shown
 from ..core.ordered import OrderedTensor
 from ..core.quantized import QuantizedTensor
 
@@ -58,7 +59,9 @@ def check_feature_dtype(
         return None
     if not isinstance(feature_dtype, torch.dtype) or feature_dtype not in FEATURE_DTYPES:
         names = ", ".join(map(str, FEATURE_DTYPES))
-        raise ValueError(f"feature_dtype must be None or one of {names}, got {feature_dtype!r}.")
+        raise ValueError(
+            f"feature_dtype must be None or one of {names}, got {shown(feature_dtype)}."
+        )
     given = None if attributes is None else list(attributes)
     if given is not None and not any(is_narrow(value) for _, value in given):
         stored = ", ".join(

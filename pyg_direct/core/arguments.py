@@ -20,6 +20,7 @@ PLACES = ("auto", "host", "device")
 STRATEGIES = ("uniform", "last")
 CACHE_POLICIES = ("visits", "presample", "degree")
 
+SHOWN_CHARACTERS, SHOWN_ENTRIES = 200, 8  # of a value in an error
 MAX_WINDOW = 1 << 62  # so that a time minus a window can be distinguished from the least time
 
 
@@ -111,9 +112,30 @@ def check_exclusion(value: Any, edge_types: Sequence[Any], mirrored: bool) -> An
     if named is None or named not in edge_types:
         raise ValueError(
             f"exclude_seed_edges must be True or 'self', 'reverse', or the edge type that holds "
-            f"the reverse edges, of {list(edge_types)}, got {value!r}."
+            f"the reverse edges, of {list(edge_types)}, got {shown(value)}."
         )
     return named
+
+
+def shown(value: Any) -> str:
+    """Return a value for an error: of tensors and arrays dtype and shape, of long texts the begin.
+
+    Example: ``('paper', mask)`` is ``('paper', torch.bool of shape (100,))``.
+    """
+    if isinstance(value, (Tensor, np.ndarray)):
+        return f"{value.dtype} of shape {tuple(value.shape)}"
+    if isinstance(value, (tuple, list)) and any(map(_is_long, value)):
+        inner = ", ".join(map(shown, value[:SHOWN_ENTRIES]))
+        inner += ", ..." if len(value) > SHOWN_ENTRIES else ""
+        return f"[{inner}]" if isinstance(value, list) else f"({inner})"
+    if isinstance(value, dict) and any(map(_is_long, value.values())):
+        return f"{{{', '.join(f'{key!r}: {shown(entry)}' for key, entry in value.items())}}}"
+    text = repr(value)
+    return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}..."
+
+
+def _is_long(value: Any) -> bool:
+    return isinstance(value, (Tensor, np.ndarray, tuple, list, dict))
 
 
 def check_flag(name: str, value: Any) -> bool:
@@ -124,7 +146,7 @@ def check_flag(name: str, value: Any) -> bool:
     """
     if isinstance(value, (bool, np.bool_)) or (type(value) is int and value in (0, 1)):
         return bool(value)
-    raise TypeError(f"{name} must be True or False, got {value!r}.")
+    raise TypeError(f"{name} must be True or False, got {shown(value)}.")
 
 
 def check_model(model: Any) -> None:
@@ -138,7 +160,7 @@ def check_model(model: Any) -> None:
 def check_callable(name: str, value: Any) -> None:
     """Raise a TypeError unless `value` can be called or is None."""
     if value is not None and not callable(value):
-        raise TypeError(f"{name} must be a function or None, got {value!r}.")
+        raise TypeError(f"{name} must be a function or None, got {shown(value)}.")
 
 
 def check_count(name: str, value: Any, least: int = 0) -> int:
@@ -149,7 +171,7 @@ def check_count(name: str, value: Any, least: int = 0) -> int:
     """
     integer = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
     if not integer or value < least:
-        raise ValueError(f"{name} must be an int of {least} or more, got {value!r}.")
+        raise ValueError(f"{name} must be an int of {least} or more, got {shown(value)}.")
     return int(value)
 
 
@@ -160,7 +182,7 @@ def check_share(name: str, value: Any) -> float:
         ValueError: not a number in (0, 1].
     """
     if not _is_number(value) or not 0 < value <= 1:
-        raise ValueError(f"{name} must be a number in (0, 1], got {value!r}.")
+        raise ValueError(f"{name} must be a number in (0, 1], got {shown(value)}.")
     return float(value)
 
 
@@ -180,7 +202,9 @@ def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> str:
         ValueError: it is not.
     """
     if not isinstance(value, str) or value not in choices:
-        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}.")
+        raise ValueError(
+            f"{name} must be one of {', '.join(map(repr, choices))}, got {shown(value)}."
+        )
     return value
 
 
@@ -191,7 +215,9 @@ def check_bytes(name: str, value: Any) -> int | None:
         ValueError: neither None nor an int of 0 or more.
     """
     if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
-        raise ValueError(f"{name} must be None or a number of bytes of 0 or more, got {value!r}.")
+        raise ValueError(
+            f"{name} must be None or a number of bytes of 0 or more, got {shown(value)}."
+        )
     return value
 
 
@@ -207,7 +233,7 @@ def check_cache(cache: Any, policy: Any) -> None:
     if not sizes or (isinstance(cache, float) and not cache <= 1):
         raise ValueError(
             f"cache must be None, 'auto', a number of bytes (int), or a share of the tables in "
-            f"host memory (a float in [0, 1]), got {cache!r}."
+            f"host memory (a float in [0, 1]), got {shown(cache)}."
         )
     named = policy.values() if isinstance(policy, Mapping) else [policy]
     if not (isinstance(policy, str) and policy in CACHE_POLICIES) and not all(
@@ -215,7 +241,7 @@ def check_cache(cache: Any, policy: Any) -> None:
     ):
         raise ValueError(
             f"cache_policy must be one of {', '.join(CACHE_POLICIES)}, a tensor [num_nodes], or a "
-            f"dict of tensors by node type, got {policy!r}."
+            f"dict of tensors by node type, got {shown(policy)}."
         )
     if not (isinstance(policy, str) and policy == "visits"):
         check_partner("cache_policy", "cache=", cache is not None)
@@ -247,7 +273,9 @@ def check_key(key: Any) -> tuple[int, int]:
     if len(words) != 2 or not all(
         isinstance(word, (int, np.integer)) and 0 <= word < 1 << 32 for word in words
     ):
-        raise ValueError(f"key must be two integers in [0, 2**32), such as (1, 2), got {key!r}.")
+        raise ValueError(
+            f"key must be two integers in [0, 2**32), such as (1, 2), got {shown(key)}."
+        )
     return int(words[0]), int(words[1])
 
 
@@ -271,7 +299,7 @@ def check_subgraph_type(value: Any) -> SubgraphType:
         return SubgraphType(value)
     except ValueError:
         kinds = ", ".join(repr(kind.value) for kind in SubgraphType)
-        raise ValueError(f"subgraph_type must be one of {kinds}, got {value!r}.") from None
+        raise ValueError(f"subgraph_type must be one of {kinds}, got {shown(value)}.") from None
 
 
 def check_loader_options(options: dict[str, Any], data: Any) -> None:
@@ -286,7 +314,7 @@ def check_loader_options(options: dict[str, Any], data: Any) -> None:
         check_count("num_workers", options["num_workers"])
     timeout = options.get("timeout", 0)
     if not _is_number(timeout) or not timeout >= 0:
-        raise ValueError(f"timeout must be a number of seconds, 0 or more, got {timeout!r}.")
+        raise ValueError(f"timeout must be a number of seconds, 0 or more, got {shown(timeout)}.")
     for name in ("filter_per_worker", "shuffle", "pin_memory", "persistent_workers", "in_order"):
         if options.get(name) is not None:
             check_flag(name, options[name])
@@ -295,11 +323,11 @@ def check_loader_options(options: dict[str, Any], data: Any) -> None:
     check_tensor("input_id", options.get("input_id"))
     generator = options.get("generator")
     if generator is not None and not isinstance(generator, torch.Generator):
-        raise TypeError(f"generator must be a torch.Generator or None, got {generator!r}.")
+        raise TypeError(f"generator must be a torch.Generator or None, got {shown(generator)}.")
     for name in ("sampler", "batch_sampler"):
         value = options.get(name)
         if value is not None and (isinstance(value, str) or not isinstance(value, Iterable)):
-            raise TypeError(f"{name} must be a sampler or another iterable, got {value!r}.")
+            raise TypeError(f"{name} must be a sampler or another iterable, got {shown(value)}.")
     if options.get("custom_cls") is not None and isinstance(data, (Data, HeteroData)):
         raise ValueError(
             f"custom_cls names the class of batches from remote stores, got "
@@ -328,9 +356,11 @@ def check_negatives(neg_sampling: Any, ratio: Any) -> NegativeSampling | None:
     """
     if ratio is not None:
         if not _is_number(ratio):
-            raise TypeError(f"neg_sampling_ratio must be a number or None, got {ratio!r}.")
+            raise TypeError(f"neg_sampling_ratio must be a number or None, got {shown(ratio)}.")
         if not 0 <= ratio < math.inf:
-            raise ValueError(f"neg_sampling_ratio must be 0 or more, and finite, got {ratio!r}.")
+            raise ValueError(
+                f"neg_sampling_ratio must be 0 or more, and finite, got {shown(ratio)}."
+            )
         if ratio > 0 and neg_sampling is not None:
             raise ValueError(
                 f"neg_sampling={neg_sampling!r} and neg_sampling_ratio={ratio!r} contradict each "
@@ -343,7 +373,7 @@ def check_negatives(neg_sampling: Any, ratio: Any) -> NegativeSampling | None:
     except (TypeError, ValueError) as error:
         raise ValueError(
             f"neg_sampling must be 'binary', 'triplet', a NegativeSampling or a dict of its "
-            f"arguments, got {neg_sampling!r}: {error}"
+            f"arguments, got {shown(neg_sampling)}: {error}"
         ) from error
     if config is not None and not math.isfinite(config.amount):
         raise ValueError(f"neg_sampling must ask for a finite amount, got {config.amount}.")

@@ -10,14 +10,15 @@ import torch
 import torch_geometric.loader
 from torch import Tensor
 from torch_geometric.data import Data
+from typing_extensions import Unpack
 
 from ..batch.subgraph import named_attributes_of, swapped_ends
-from ..core.arguments import check_count, check_flag, check_partner
+from ..core.arguments import check_count, check_flag, check_partner, shown
 from ..core.pyg import Partition, ptr2index
 from ..core.quantized import QuantizedTensor, narrow_rows
 from ..core.types import BatchKey
 from ..graph.coo_to_csc import undirected
-from ..loading.options import DEFAULT_PREFETCH
+from ..loading.options import DEFAULT_PREFETCH, LoaderOptions, as_dict
 from ..loading.site import Placing
 from ..sampling.sampler import NeighborSampler, keyed
 from .base import SubgraphLoader, check_homogeneous
@@ -78,7 +79,7 @@ class ClusterData(PygClusterData):
             check_flag(name, flag)
         check_flag("keep_inter_cluster_edges", keep_inter_cluster_edges)
         if sparse_format not in ("csr", "csc"):
-            raise ValueError(f"sparse_format must be 'csr' or 'csc', got {sparse_format!r}.")
+            raise ValueError(f"sparse_format must be 'csr' or 'csc', got {shown(sparse_format)}.")
         if filename is not None:
             check_partner("filename", "save_dir", save_dir)
         if partition is not None:
@@ -150,7 +151,8 @@ def _check_partition(partition: Any, num_parts: int, num_nodes: int) -> None:
     )
     if not integers or partition.shape != (num_nodes,):
         raise ValueError(
-            f"partition must hold one integer for each of {num_nodes} nodes, got {partition!r}."
+            f"partition must hold one integer for each of {num_nodes} nodes, got "
+            f"{shown(partition)}."
         )
     low, high = (int(part) for part in partition.aminmax()) if num_nodes > 0 else (0, 0)
     if low < 0 or high >= num_parts:
@@ -190,7 +192,7 @@ class ClusterLoader(SubgraphLoader, torch_geometric.loader.ClusterLoader):
         feature_dtype: torch.dtype | None = None,
         seed: int | None = None,
         prefetch: int = DEFAULT_PREFETCH,
-        **kwargs: Any,
+        **kwargs: Unpack[LoaderOptions],
     ) -> None:
         if not isinstance(cluster_data, PygClusterData):
             raise TypeError(
@@ -215,7 +217,9 @@ class ClusterLoader(SubgraphLoader, torch_geometric.loader.ClusterLoader):
         )
         self._bounds = parts.partptr.cpu()
         placing, steps = Placing(device, ids=ids), len(cluster_data)
-        self._begin(self.data, sampler, steps, placing, seed, prefetch, kwargs, feature_dtype)
+        self._begin(
+            self.data, sampler, steps, placing, seed, prefetch, as_dict(kwargs), feature_dtype
+        )
 
     def _seed_parts(self) -> tuple[dict[str, Any], list[Tensor | None]]:
         return {"loader": type(self).__name__}, [self._bounds]

@@ -14,12 +14,13 @@ from torch import Tensor
 from torch_geometric.data import HeteroData
 from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling
 from torch_geometric.typing import NodeType
+from typing_extensions import Unpack
 
 from ..batch.assemble import node_labels
-from ..core.arguments import check_count, check_ids, check_partner
+from ..core.arguments import check_count, check_ids, check_partner, shown
 from ..core.types import BatchKey
 from ..graph.verify import verified
-from ..loading.options import DEFAULT_PREFETCH
+from ..loading.options import DEFAULT_PREFETCH, LoaderOptions, as_dict
 from ..loading.seeds import node_seeds
 from ..loading.site import Placing
 from ..ops.host.budget import Budgets
@@ -126,14 +127,14 @@ def _counts(num_samples: Any, node_types: Sequence[Any]) -> Any:
         if kind not in by_type or not isinstance(by_type[kind], (list, tuple)):
             raise ValueError(
                 f"num_samples must be a list with a number for each hop, or a dict with such a "
-                f"list for each node type of {list(node_types)}, got {num_samples!r}."
+                f"list for each node type of {list(node_types)}, got {shown(num_samples)}."
             )
         lists.append([check_count("num_samples", value) for value in by_type[kind]])
     unknown = sorted(set(by_type) - set(node_types))
     if unknown or len({len(values) for values in lists}) > 1:
         raise ValueError(
             f"num_samples needs lists of one length, for the node types {list(node_types)} alone, "
-            f"got {num_samples!r}."
+            f"got {shown(num_samples)}."
         )
     return np.array(lists, np.int64).T.reshape(-1, len(node_types))
 
@@ -189,7 +190,7 @@ class HGTLoader(CpuDrawnLoader, torch_geometric.loader.HGTLoader):  # type: igno
         feature_dtype: torch.dtype | None = None,
         seed: int | None = None,
         prefetch: int = DEFAULT_PREFETCH,
-        **kwargs: Any,
+        **kwargs: Unpack[LoaderOptions],
     ) -> None:
         sampler = HGTSampler(data, num_samples, is_sorted, seed=seed)
         if kwargs.get("input_time") is not None:  # which PyG's initialiser takes as well
@@ -198,7 +199,7 @@ class HGTLoader(CpuDrawnLoader, torch_geometric.loader.HGTLoader):  # type: igno
             "transform": transform,
             "transform_sampler_output": transform_sampler_output,
             "filter_per_worker": filter_per_worker,
-            **kwargs,
+            **as_dict(kwargs),
         }
         placing = Placing(device, ids=ids)
         self._prepare(data, [], {}, sampler, placing, seed, prefetch, options, feature_dtype)

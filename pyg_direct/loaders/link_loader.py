@@ -10,13 +10,20 @@ import torch_geometric.loader
 from torch import Tensor
 from torch_geometric.sampler import BaseSampler, NegativeSampling
 from torch_geometric.typing import EdgeType
+from typing_extensions import Unpack
 
 from ..batch.assemble import link_labels
 from ..core.arguments import check_ids, check_input_id, check_negatives, check_partner, check_tensor
 from ..core.pyg import SubgraphType
 from ..core.types import BatchKey
 from ..loading.base import DirectLoader
-from ..loading.options import DEFAULT_PREFETCH, check_dependency, threads_of_a_batch
+from ..loading.options import (
+    DEFAULT_PREFETCH,
+    LoaderOptions,
+    as_dict,
+    check_dependency,
+    threads_of_a_batch,
+)
 from ..loading.seeds import link_seeds, own_times, with_windows
 from ..loading.site import Placing
 from ..partitions.sampler import parted_sampler
@@ -123,7 +130,7 @@ class LinkNeighborLoader(DirectLoader, torch_geometric.loader.LinkNeighborLoader
         layer_dependency: bool = False,
         batch_dependency: int = 1,
         order: Tensor | str | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[LoaderOptions],
     ) -> None:
         if neighbor_sampler is None:
             _check_both(edge_label_time, time_attr)
@@ -146,7 +153,7 @@ class LinkNeighborLoader(DirectLoader, torch_geometric.loader.LinkNeighborLoader
             "transform": transform,
             "transform_sampler_output": transform_sampler_output,
             "filter_per_worker": filter_per_worker,
-            **kwargs,
+            **as_dict(kwargs),
         }
         placing = Placing(
             device, topology, features, device_bytes, ids, gather_blocks, cache, cache_policy
@@ -168,6 +175,7 @@ class LinkNeighborLoader(DirectLoader, torch_geometric.loader.LinkNeighborLoader
         self._begin_order(order, options)
         check_tensor("edge_label", edge_label)
         check_tensor("edge_label_time", edge_label_time)
+        self.edge_label_index = edge_label_index
         # PyG asks for the smallest label, also of none.
         no_labels = edge_label is not None and edge_label.numel() == 0
         # Past the initialiser of PyG's LinkNeighborLoader, which would build a sampler of its own.
@@ -183,7 +191,6 @@ class LinkNeighborLoader(DirectLoader, torch_geometric.loader.LinkNeighborLoader
         )
         links = self.input_data
         self._finish_order(order, links.col, links.input_type and links.input_type[-1])
-        self.edge_label_index = edge_label_index
         if no_labels:
             self.input_data.label = edge_label
         self._check_links(sampler)

@@ -10,6 +10,7 @@ import torch_geometric.loader
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import BaseSampler
+from typing_extensions import Unpack
 
 from ..batch.assemble import node_labels
 from ..batch.sampled import of_graph
@@ -17,7 +18,13 @@ from ..core.arguments import check_ids, check_partner, check_tensor
 from ..core.pyg import SubgraphType
 from ..core.types import BatchKey, SourcedKey
 from ..loading.base import DirectLoader
-from ..loading.options import DEFAULT_PREFETCH, check_dependency, threads_of_a_batch
+from ..loading.options import (
+    DEFAULT_PREFETCH,
+    LoaderOptions,
+    as_dict,
+    check_dependency,
+    threads_of_a_batch,
+)
 from ..loading.seeds import integers, node_seeds, own_times, with_windows
 from ..loading.site import Placing
 from ..partitions.sampler import parted_sampler
@@ -207,7 +214,7 @@ class NeighborLoader(DirectLoader, torch_geometric.loader.NeighborLoader):  # ty
         layer_dependency: bool = False,
         batch_dependency: int = 1,
         order: Tensor | str | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[LoaderOptions],
     ) -> None:
         arguments = {
             "subgraph_type": subgraph_type,
@@ -226,7 +233,7 @@ class NeighborLoader(DirectLoader, torch_geometric.loader.NeighborLoader):  # ty
             "transform": transform,
             "transform_sampler_output": transform_sampler_output,
             "filter_per_worker": filter_per_worker,
-            **kwargs,
+            **as_dict(kwargs),
         }
         placing = Placing(
             device, topology, features, device_bytes, ids, gather_blocks, cache, cache_policy
@@ -246,6 +253,7 @@ class NeighborLoader(DirectLoader, torch_geometric.loader.NeighborLoader):  # ty
         self._progress.batch_dependency = check_dependency(batch_dependency, sampler)
         self._begin_order(order, options)
         _check_input_time(input_time, sampler, time_attr)
+        self.input_nodes = input_nodes
         # Past the initialiser of PyG's NeighborLoader, which would build a sampler of its own.
         torch_geometric.loader.NodeLoader.__init__(
             self,
@@ -257,7 +265,6 @@ class NeighborLoader(DirectLoader, torch_geometric.loader.NeighborLoader):  # ty
         )
         seeds = self.input_data
         self._finish_order(order, seeds.node, seeds.input_type)
-        self.input_nodes = input_nodes
         if isinstance(sampler, NeighborSampler):  # find what is wrong here, not in an epoch
             seeds, graph = self.input_data, keyed(sampler)
             for name in ("exclude_seed_edges", "strict_negatives"):

@@ -7,10 +7,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
+from typing_extensions import Unpack
 
-from ..core.arguments import check_count, check_share
+from ..core.arguments import check_count, check_share, shown
 from ..core.types import BatchKey
-from ..loading.options import DEFAULT_PREFETCH
+from ..loading.options import DEFAULT_PREFETCH, LoaderOptions, as_dict
 from ..loading.site import Placing
 from ..ops.host.lists import EgoGraphs, SortedLists, ego_graphs
 from ..ops.host.pagerank import Contexts, contexts_of
@@ -92,17 +93,19 @@ class PageRankLoader(EgoLoader):
         feature_dtype: torch.dtype | None = None,
         seed: int | None = None,
         prefetch: int = DEFAULT_PREFETCH,
-        **kwargs: Any,
+        **kwargs: Unpack[LoaderOptions],
     ) -> None:
         self.k = check_count("k", k, least=1)
         self.alpha = check_share("alpha", alpha)
         self.tolerance = check_share("tolerance", tolerance)
         if self.tolerance < LEAST_TOLERANCE:
-            raise ValueError(f"tolerance must be {LEAST_TOLERANCE} or more, got {tolerance!r}.")
+            raise ValueError(
+                f"tolerance must be {LEAST_TOLERANCE} or more, got {shown(tolerance)}."
+            )
         if not LEAST_ALPHA <= self.alpha < 1:
-            raise ValueError(f"alpha must be in [{LEAST_ALPHA}, 1), got {alpha!r}.")
+            raise ValueError(f"alpha must be in [{LEAST_ALPHA}, 1), got {shown(alpha)}.")
         self._begin_around(
-            data, node_idx, [], False, Placing(device, ids=ids), seed, prefetch, kwargs,
+            data, node_idx, [], False, Placing(device, ids=ids), seed, prefetch, as_dict(kwargs),
             feature_dtype,
         )  # fmt: skip
 

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import torch
 import torch_geometric.loader
 from torch import Tensor
+from typing_extensions import Unpack
 
 from ..batch.gather import Gatherer
 from ..batch.subgraph import attributes_of, has_rows_of_edges
@@ -16,7 +17,7 @@ from ..core.pyg import saint_file_of, torch_load
 from ..core.types import BatchKey
 from ..graph.verify import verified
 from ..graph.weights import alias_table_of
-from ..loading.options import DEFAULT_PREFETCH, threads_of_a_batch
+from ..loading.options import DEFAULT_PREFETCH, CommonOptions, as_dict, threads_of_a_batch
 from ..loading.prefetcher import Prefetcher
 from ..loading.site import Placing
 from ..ops.host import keys as rng
@@ -82,7 +83,7 @@ class GraphSAINTSampler(SubgraphLoader, torch_geometric.loader.GraphSAINTSampler
         feature_dtype: torch.dtype | None = None,
         seed: int | None = None,
         prefetch: int = DEFAULT_PREFETCH,
-        **kwargs: Any,
+        **kwargs: Unpack[CommonOptions],
     ) -> None:
         check_homogeneous(data, type(self).__name__)
         if "edge_index" not in data:
@@ -112,7 +113,7 @@ class GraphSAINTSampler(SubgraphLoader, torch_geometric.loader.GraphSAINTSampler
         # What is drawn does not depend on the order of the lists.
         self._induced = InducedSubgraphs(sorted_lists(verified(graph.csc)), graph.id_dtype)
         placing, steps = Placing(device, ids=ids), self.num_steps
-        self._begin(data, sampler, steps, placing, seed, prefetch, kwargs, feature_dtype)
+        self._begin(data, sampler, steps, placing, seed, prefetch, as_dict(kwargs), feature_dtype)
         if self.sample_coverage > 0:
             self.node_norm, self.edge_norm = self._norms()
 
@@ -290,7 +291,7 @@ class GraphSAINTEdgeSampler(GraphSAINTSampler, torch_geometric.loader.GraphSAINT
         batch_size: int,
         *args: Any,
         edge_law: Literal["pyg", "paper"] = "pyg",
-        **kwargs: Any,
+        **kwargs: Unpack[CommonOptions],
     ) -> None:
         self.edge_law = check_choice("edge_law", edge_law, ("pyg", "paper"))
         super().__init__(data, batch_size, *args, **kwargs)

@@ -7,10 +7,11 @@ from typing import Any
 import torch
 import torch_geometric.loader
 from torch import Tensor
+from typing_extensions import Unpack
 
 from ..core.arguments import check_count, check_flag
 from ..core.types import BatchKey
-from ..loading.options import DEFAULT_PREFETCH
+from ..loading.options import DEFAULT_PREFETCH, LoaderOptions, as_dict
 from ..loading.site import Placing
 from ..ops.host.lists import EgoGraphs, ego_graphs
 from ..sampling.sampler import keyed
@@ -73,14 +74,14 @@ class ShaDowKHopSampler(EgoLoader, torch_geometric.loader.ShaDowKHopSampler):
         feature_dtype: torch.dtype | None = None,
         seed: int | None = None,
         prefetch: int = DEFAULT_PREFETCH,
-        **kwargs: Any,
+        **kwargs: Unpack[LoaderOptions],
     ) -> None:
         self.depth = check_count("depth", depth)
         self.num_neighbors = num_neighbors
         self.replace = check_flag("replace", replace)
         self._begin_around(
             data, node_idx, [num_neighbors] * depth, self.replace, Placing(device, ids=ids), seed,
-            prefetch, kwargs, feature_dtype,
+            prefetch, as_dict(kwargs), feature_dtype,
         )  # fmt: skip
 
     def _sample(self, inputs: Tensor, key: BatchKey | None) -> EgoGraphs:

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.typing import EdgeType
 
-from ..core.arguments import check_count, check_ids, check_seed
+from ..core.arguments import check_count, check_ids, check_seed, shown
 from ..core.threads import available_cores
 from ..core.types import BatchKey
 from ..graph.from_pyg import Graph, graph_of
@@ -101,7 +101,7 @@ class RandomWalker:
         path: list[Any] = [tuple(step) for step in metapath]
         for step in path:
             if step not in types:
-                raise ValueError(f"metapath must name edge types of {types}, got {step!r}.")
+                raise ValueError(f"metapath must name edge types of {types}, got {shown(step)}.")
         for one, two in pairwise(path):
             if one[-1] != two[0]:
                 raise ValueError(
@@ -127,7 +127,7 @@ def check_law(p: Any, q: Any) -> None:
     for name, value in (("p", p), ("q", q)):
         number = isinstance(value, (int, float)) and not isinstance(value, bool)
         if not number or not 0.0 < value < math.inf:
-            raise ValueError(f"{name} must be a finite number above 0, got {value!r}.")
+            raise ValueError(f"{name} must be a finite number above 0, got {shown(value)}.")
 
 
 def random_walk(
@@ -202,7 +202,9 @@ def _starts(start: Any, num_nodes: int) -> Any:
         or start.is_floating_point()
         or (start.dtype == torch.bool)
     ):
-        raise ValueError(f"start must be a tensor of node ids of one dimension, got {start!r}.")
+        raise ValueError(
+            f"start must be a tensor of node ids of one dimension, got {shown(start)}."
+        )
     check_ids(start, num_nodes, "start")
     return start.to("cpu", torch.int64).contiguous().numpy()
 

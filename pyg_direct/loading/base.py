@@ -43,7 +43,14 @@ from .cooperative import check_cooperative, exchange_of
 from .description import describe, rebuilding_by_lightning
 from .epoch import BatchTask, Epoch, Producers
 from .forked import SerialAfterFork
-from .options import check_names, check_prefetch, refuse_unused, threads_of_a_batch
+from .options import (
+    PACKAGE,
+    check_assignment,
+    check_names,
+    check_prefetch,
+    refuse_unused,
+    threads_of_a_batch,
+)
 from .order import ClusterOrder, PartOrder, check_order, ranks_among
 from .producing import producing, start_producer, weak_work, working
 from .progress import Progress
@@ -75,6 +82,22 @@ class DirectLoader(SerialAfterFork, Recorded, Resuming, torch.utils.data.DataLoa
     loader_cores: Any
     _worker_threads: int
     _old_worker_init_fn: Callable[[int], None]
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        """Look at the names of all arguments first: a wrong one may leave another one missing."""
+        if cls.__init__.__module__.startswith(PACKAGE):  # not a user's, which may take others
+            check_names(kwargs, cls)
+        return super().__new__(cls)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Refuse to change arguments that are not read again, in a loader of this package."""
+        if (
+            name[0] != "_"
+            and "dataset" in self.__dict__
+            and type(self).__module__.startswith(PACKAGE)
+        ):
+            check_assignment(self, name)
+        super().__setattr__(name, value)
 
     def _prepare(
         self,

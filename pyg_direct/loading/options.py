@@ -5,9 +5,14 @@ from __future__ import annotations
 import difflib
 import inspect
 import warnings
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import torch
+from torch import Tensor
+from torch.utils.data import Sampler
 from torch_geometric.sampler import BaseSampler
+from typing_extensions import TypedDict
 
 from ..core.arguments import check_count, check_partner
 from ..core.threads import available_cores
@@ -15,30 +20,101 @@ from ..ranks.split import NAMES as SPLIT_NAMES
 from ..sampling.sampler import NeighborSampler, keyed
 from .forked import torch_threads
 
+PACKAGE = __name__.partition(".")[0] + "."
 DEFAULT_PREFETCH = 2
 MOST_DEPENDENT = 256  # of `batch_dependency`, without a warning
 
 OURS_TO_GIVE = {"self", "args", "kwargs", "node_sampler", "link_sampler"}
+# Arguments that a loader shows as attributes, and that it has read when it was built.
+READ_ONCE = {
+    "input_nodes", "input_time", "input_id", "edge_label_index", "node_idx", "depth",
+    "num_neighbors", "replace", "num_steps", "sample_coverage",
+}  # fmt: skip
+
+
+def arguments_of(loader: type, package: str = "") -> frozenset[str]:
+    """Return the arguments of a class and of those above it, or of those in one package."""
+    return frozenset(
+        name
+        for base in loader.__mro__[:-1]
+        if "__init__" in vars(base) and base.__module__.startswith(package)
+        for name in inspect.signature(vars(base)["__init__"]).parameters
+    )
+
+
+class CommonOptions(TypedDict, total=False):
+    """Keyword arguments that all loaders take beside their own, for type checkers."""
+
+    # Of `torch.utils.data.DataLoader`:
+    shuffle: bool | None
+    sampler: Sampler[Any] | Iterable[Any] | None
+    batch_sampler: Sampler[list[Any]] | Iterable[Any] | None
+    num_workers: int
+    pin_memory: bool
+    drop_last: bool
+    timeout: float
+    worker_init_fn: Callable[[int], None] | None
+    multiprocessing_context: Any
+    generator: torch.Generator | None
+    prefetch_factor: int | None
+    persistent_workers: bool
+    pin_memory_device: str
+    in_order: bool
+    # Of PyG's loaders:
+    custom_cls: type[Any] | None
+    input_id: Tensor | None
+    # For several ranks; see `pyg_direct.NeighborLoader`:
+    split_by_rank: bool | torch.distributed.ProcessGroup
+    rank: int | None
+    world_size: int | None
+    share_rows: bool
+    owners: Any
+    cooperative: bool
+    tail: str
+    # What Lightning passes again when it builds a loader anew:
+    dataset: Any
+    collate_fn: Any
+
+
+class LoaderOptions(CommonOptions, total=False):
+    """The same of loaders whose batch size is DataLoader's."""
+
+    batch_size: int | None
+
+
+def as_dict(options: CommonOptions) -> dict[str, Any]:
+    """Return keyword arguments as a dict of its own, which may be changed."""
+    return dict[str, Any](options)
 
 
 def check_names(options: dict[str, Any], loader: type) -> None:
     """Raise a TypeError, which names the loader, unless it or a class above it takes each option.
 
     Args:
-        options: keyword arguments that are not parameters of the loader itself.
+        options: keyword arguments.
         loader: its class, perhaps a user's subclass.
     """
-    known = {*SPLIT_NAMES} | {
-        name
-        for base in loader.__mro__[:-1]
-        if "__init__" in vars(base)
-        for name in inspect.signature(vars(base)["__init__"]).parameters
-    } - OURS_TO_GIVE
+    known = {*SPLIT_NAMES, *arguments_of(loader)} - OURS_TO_GIVE
     for name in options:
         if name not in known:
             near = difflib.get_close_matches(name, sorted(known), n=1)
             hint = f" Did you mean {near[0]}=?" if near else ""
             raise TypeError(f"{loader.__name__} has no argument {name}=.{hint}")
+
+
+def check_assignment(loader: Any, name: str) -> None:
+    """Raise an AttributeError if an argument is assigned to that a built loader reads no more."""
+    if name not in arguments_of(type(loader), PACKAGE) - LoaderOptions.__annotations__.keys():
+        return  # DataLoader itself refuses to have some of its own assigned to
+    if name not in READ_ONCE and hasattr(loader, name):
+        return
+    sampler = next((n for n in ("node_sampler", "link_sampler") if hasattr(loader, n)), None)
+    settable = sampler and isinstance(getattr(type(getattr(loader, sampler)), name, None), property)
+    instead = f"Assign to loader.{sampler}.{name}, or build" if settable else "Build"
+    raise AttributeError(
+        f"{name} of a {type(loader).__name__} is read when the loader is built, so that assigning "
+        f"to it would change nothing. {instead} a new loader."
+    )
 
 
 def check_dependency(value: Any, sampler: BaseSampler) -> int:
@@ -92,7 +168,7 @@ def check_prefetch(prefetch: int, kwargs: dict[str, Any]) -> int:
     return check_count("prefetch", prefetch)
 
 
-def threads_of_a_batch(options: dict[str, Any]) -> int:
+def threads_of_a_batch(options: Mapping[str, Any]) -> int:
     """Return how many CPU threads share one batch: with several producers, batches run in parallel.
 
     Args:

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import EdgeSamplerInput, NodeSamplerInput
 
-from ..core.arguments import check_input_id
+from ..core.arguments import check_input_id, shown
 from ..core.pyg import DEFAULT_REL
 from ..sampling.sampler import NeighborSampler, keyed
 from ..sampling.time_bounds import check_bounds, check_windows, with_bounds
@@ -43,7 +43,7 @@ def node_seeds(input_nodes: Any, input_id: Any, data: Any, sampler: Any) -> Any:
         kinds = "" if counts is None else f" of {list(counts)}"
         raise ValueError(
             f"input_nodes must name a node type{kinds}, alone or as (type, nodes), got "
-            f"{input_nodes!r}."
+            f"{shown(input_nodes)}."
         )
     count = None if counts is None else counts[pair[0]]
     return pair[0], _as_nodes(pair[1], input_id, count, local)
@@ -73,7 +73,8 @@ def _as_nodes(input_nodes: Any, input_id: Any, num_nodes: int | None, local: boo
         nodes = input_nodes if isinstance(input_nodes, Tensor) else torch.as_tensor(input_nodes)
     except (TypeError, ValueError, RuntimeError) as error:
         raise ValueError(
-            f"input_nodes must be node ids or a bool mask of one dimension, got {input_nodes!r}."
+            f"input_nodes must be node ids or a bool mask of one dimension, got "
+            f"{shown(input_nodes)}."
         ) from error
     if nodes.numel() == 0 and nodes.dim() == 1 and not isinstance(input_nodes, Tensor):
         nodes = nodes.to(torch.int64)  # an empty list has no dtype
@@ -138,7 +139,7 @@ def link_seeds(edge_label_index: Any, data: Any, sampler: Any) -> Any:
     if not set(ends) <= set(node_types) or (links is None and key not in edge_types):
         raise ValueError(
             f"edge_label_index must name an edge type of {edge_types}, alone or as (type, links), "
-            f"got {edge_label_index!r}."
+            f"got {shown(edge_label_index)}."
         )
     if links is not None:
         return key, _as_links(links)
@@ -167,7 +168,7 @@ def _typed_links(given: Any) -> tuple[Any, Any]:
                 return key, links
     raise ValueError(
         f"edge_label_index must name an edge type, alone or as (type, links), as the graph has "
-        f"edge types, got {given!r}."
+        f"edge types, got {shown(given)}."
     )
 
 
@@ -180,7 +181,7 @@ def _edges(store: Any, name: str) -> Tensor:
 def _as_links(links: Any) -> Tensor:
     if not isinstance(links, Tensor):
         raise TypeError(
-            f"edge_label_index must be a tensor of shape [2, num_links], got {links!r}."
+            f"edge_label_index must be a tensor of shape [2, num_links], got {shown(links)}."
         )
     if links.dtype not in ID_TYPES or links.dim() != 2 or links.size(0) != 2:
         raise ValueError(
@@ -244,8 +245,8 @@ def integers(index: Any) -> Tensor:
     if len(index) > 0 and dtype.removeprefix("torch.").rstrip("0123456789") not in ("int", "uint"):
         raise TypeError(
             f"The seeds of a batch are named by their positions, which must be integers, got "
-            f"{dtype}: {index!r}. They come from sampler=, batch_sampler= or loader(positions); of "
-            f"a mask, pass mask.nonzero().view(-1)."
+            f"{dtype}: {shown(index)}. They come from sampler=, batch_sampler= or "
+            f"loader(positions); of a mask, pass mask.nonzero().view(-1)."
         )
     return torch.as_tensor(positions, dtype=torch.int64).view(-1)
 

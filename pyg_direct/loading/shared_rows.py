@@ -16,7 +16,7 @@ from ..batch.gather import Gatherer, tables_in
 from ..batch.narrow import dtype_in_batch
 from ..batch.roles import KnownRoles
 from ..batch.sampled import NodesOfType
-from ..core.arguments import check_ids
+from ..core.arguments import check_ids, shown
 from ..core.config import resolve_device
 from ..core.ordered import OrderedTensor
 from ..core.parted import MOST_PARTS, keep_rows
@@ -179,7 +179,7 @@ class RowsInCommon(BatchExchange):
         if isinstance(split.owners, str) and split.owners != HASH:
             raise ValueError(
                 f"owners must be {HASH!r}, or a tensor with the part of each node (with node "
-                f"types, a dict of such), got {split.owners!r}."
+                f"types, a dict of such), got {shown(split.owners)}."
             )
         if not isinstance(split.owners, str):
             self._parts = check_parts(

@@ -12,6 +12,7 @@ import torch.utils.data
 from torch_geometric.sampler import BaseSampler
 
 from ..batch.assemble import tables_of
+from ..core.arguments import shown
 from ..core.config import DEVICE_VARIABLE, local_rank, resolve_device
 from ..core.mapped_files import check_unchanged
 from ..core.pyg import SubgraphType
@@ -215,7 +216,7 @@ def check_ready_sampler(sampler: Any, sampling: dict[str, Any], placing: Placing
     if not isinstance(sampler, BaseSampler):
         raise TypeError(
             f"neighbor_sampler must be a sampler such as pyg_direct.NeighborSampler, got "
-            f"{sampler!r}."
+            f"{shown(sampler)}."
         )
     placed = {"topology": placing.topology, "device_bytes": placing.device_bytes}
     defaults = {

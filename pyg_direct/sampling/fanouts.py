@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from torch_geometric.sampler import NumNeighbors
 
+from ..core.arguments import shown
 from ..core.pyg import EdgeTypeStr
 from ..core.types import IntTable
 
@@ -30,12 +31,12 @@ def as_num_neighbors(value: Any) -> NumNeighbors:
     if not all(isinstance(fanouts, (list, tuple)) for fanouts in lists):
         raise ValueError(
             f"num_neighbors must be a list with one fan-out for each hop, such as [15, 10], or, "
-            f"with edge types, a dict of such lists, got {given!r}."
+            f"with edge types, a dict of such lists, got {shown(given)}."
         )
     try:
         return value if isinstance(value, NumNeighbors) else NumNeighbors(value)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"num_neighbors={value!r} names no edge types: {error}") from error
+        raise ValueError(f"num_neighbors={shown(value)} names no edge types: {error}") from error
 
 
 def fanouts_of(num_neighbors: NumNeighbors, edge_types: Sequence[Any], is_hetero: bool) -> Fanouts:
@@ -56,7 +57,7 @@ def fanouts_of(num_neighbors: NumNeighbors, edge_types: Sequence[Any], is_hetero
     try:
         values: Any = num_neighbors.get_values(types)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"num_neighbors={num_neighbors.values!r}: {error}") from error
+        raise ValueError(f"num_neighbors={shown(num_neighbors.values)}: {error}") from error
     if is_hetero:
         by_relation = [values[key] for key in edge_types]
     elif isinstance(values, (list, tuple)):
@@ -64,7 +65,7 @@ def fanouts_of(num_neighbors: NumNeighbors, edge_types: Sequence[Any], is_hetero
     else:
         raise ValueError(
             f"num_neighbors must be a list with one fan-out for each hop, as the graph is "
-            f"homogeneous, got {values!r}."
+            f"homogeneous, got {shown(values)}."
         )
     return tuple(zip(*by_relation, strict=True))
 
@@ -74,8 +75,8 @@ def check_fanouts(num_neighbors: NumNeighbors, fanouts: Fanouts, replace: bool) 
     for value in (value for hop in fanouts for value in hop):
         if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
             raise ValueError(
-                f"num_neighbors must hold integers (negative for all neighbours), got {value!r} in "
-                f"{num_neighbors.values!r}."
+                f"num_neighbors must hold integers (negative for all neighbours), got "
+                f"{shown(value)} in {shown(num_neighbors.values)}."
             )
         if value > (MAX_DRAWS if replace else MAX_FANOUT):
             limit = f"{MAX_DRAWS} at most with replace=True" if replace else f"{MAX_FANOUT} at most"

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch_geometric.sampler import NumNeighbors
 from torch_geometric.typing import NodeType
 
-from ..core.arguments import check_ids, check_partner
+from ..core.arguments import check_ids, check_partner, shown
 from ..core.pyg import SubgraphType
 from ..core.types import (
     NO_RULES,
@@ -187,7 +187,7 @@ class KeyedSampler:
         """
         types = self.graph.node_types
         if node_type not in types:
-            raise ValueError(f"node type must be one of {types}, got {node_type!r}.")
+            raise ValueError(f"node type must be one of {types}, got {shown(node_type)}.")
         return int(self.graph.csc.num_nodes[types.index(node_type)])
 
     def proximity(self, node_type: NodeType | None) -> Tensor:

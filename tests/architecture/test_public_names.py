@@ -4,6 +4,7 @@ import inspect
 from typing import Any
 
 import pytest
+import torch_geometric.loader
 from graphs import example_graph
 
 import pyg_direct
@@ -91,3 +92,12 @@ def test_names_that_are_added_are_seen() -> None:
 
     Larger.__module__ = "pyg_direct.larger"
     assert added(Larger) == ADDED["NeighborSampler"] | {"graph"}
+
+
+def test_every_loader_of_pyg_can_be_imported_from_here() -> None:
+    """Those that need no replacement are PyG's own, so that a whole import line can be changed."""
+    for name in torch_geometric.loader.__all__:
+        found, theirs = getattr(pyg_direct, name), getattr(torch_geometric.loader, name)
+        assert (found is theirs) == (name not in pyg_direct.__all__), name
+    with pytest.raises(AttributeError, match="no attribute 'acelerate'"):
+        _ = pyg_direct.acelerate  # type: ignore[attr-defined]

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
+import typing
 from typing import Any
 
 import pytest
 import torch
-from graphs import citations
+from graphs import citations, papers_and_authors
+from typing_extensions import Unpack
 
 import pyg_direct
-from pyg_direct.loading.options import check_names
+from pyg_direct.loading.options import LoaderOptions, check_names
+from pyg_direct.ranks.split import NAMES as SPLIT_NAMES
 
 LOADERS = {
     pyg_direct.NeighborLoader: ([5],),
@@ -39,6 +43,84 @@ def test_an_unknown_argument_is_named_with_the_loader(
     expected = f"{loader.__name__} has no argument {name}=."
     assert str(caught.value).startswith(expected if hint is None else expected + hint)
     assert hint != "" or str(caught.value) == expected
+
+
+@pytest.mark.parametrize(
+    ("loader", "given", "wrong", "right"),
+    [
+        (pyg_direct.NeighborLoader, {}, "num_neighbours", "num_neighbors"),
+        (pyg_direct.LinkNeighborLoader, {}, "num_neighbours", "num_neighbors"),
+        (pyg_direct.HGTLoader, {"input_nodes": "a"}, "num_sample", "num_samples"),
+        (pyg_direct.ShaDowKHopSampler, {"num_neighbors": 2}, "dept", "depth"),
+        (pyg_direct.GraphSAINTRandomWalkSampler, {"batch_size": 2}, "walk_lenght", "walk_length"),
+    ],
+)
+def test_a_misspelt_argument_that_is_needed_is_named_as_it_was_given(
+    loader: Any, given: dict[str, Any], wrong: str, right: str
+) -> None:
+    with pytest.raises(TypeError, match=f"no argument {wrong}=. Did you mean {right}="):
+        loader(citations(), **given, **{wrong: 2})
+
+
+def test_an_argument_that_is_left_out_is_named_by_python() -> None:
+    with pytest.raises(TypeError, match=r"missing .* argument: 'num_neighbors'"):
+        pyg_direct.NeighborLoader(citations())  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+@pytest.mark.parametrize(
+    "name", ["num_neighbors", "seed", "shuffle_nothing", "input_nodes", "edge_label_index", "depth"]
+)
+def test_an_argument_cannot_be_assigned_to_a_built_loader(loader: Any, name: str) -> None:
+    built = loader(citations(), *LOADERS[loader])
+    if name not in inspect.signature(loader.__init__).parameters:
+        setattr(built, name, [1])  # a name of the user's own
+        assert getattr(built, name) == [1]
+        return
+    with pytest.raises(AttributeError, match=f"{name} of a {loader.__name__} is read when"):
+        setattr(built, name, [1])
+
+
+def test_the_fan_outs_of_a_sampler_can_be_assigned() -> None:
+    loader = pyg_direct.NeighborLoader(citations(), [5], batch_size=50)
+    with pytest.raises(AttributeError, match=r"Assign to loader.node_sampler.num_neighbors, or"):
+        loader.num_neighbors = [1]
+    loader.node_sampler.num_neighbors = [1]
+    assert len(next(iter(loader)).num_sampled_edges) == 1
+
+
+def test_what_a_loader_reads_at_each_batch_can_be_assigned() -> None:
+    loader = pyg_direct.NeighborLoader(citations(), [5], batch_size=50)
+    loader.transform = lambda batch: batch.num_nodes  # type: ignore[assignment]
+    loader.prefetch = 0
+    assert isinstance(next(iter(loader)), int)
+    mine = Mine(citations(), [5])
+    mine.num_neighbors = [5]  # a subclass of the user's may note what it likes
+    assert mine.num_neighbors == [5]
+
+
+def test_type_checkers_know_all_options() -> None:
+    of_torch = {*inspect.signature(torch.utils.data.DataLoader.__init__).parameters}
+    known = {*typing.get_type_hints(LoaderOptions)}
+    assert known == (of_torch | {"custom_cls", "input_id", *SPLIT_NAMES, "in_order"}) - {"self"}
+    for loader in (*LOADERS, pyg_direct.HGTLoader, pyg_direct.ClusterLoader):
+        assert typing.get_type_hints(loader.__init__)["kwargs"] == Unpack[LoaderOptions]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [("a", torch.zeros(2000).bool()), torch.ones(2000), [[1] * 2000], "a" * 2000],
+)
+def test_an_error_shows_no_long_values(given: Any) -> None:
+    data = papers_and_authors()
+    with pytest.raises(ValueError, match="input_nodes") as caught:
+        pyg_direct.NeighborLoader(data, [5], input_nodes=given)
+    assert len(str(caught.value)) < 500
+    with pytest.raises((ValueError, TypeError)) as caught:
+        pyg_direct.NeighborLoader(citations(), [5], replace=given)
+    assert len(str(caught.value)) < 500
+    if isinstance(given, torch.Tensor):
+        assert "torch.float32 of shape (2000,)" in str(caught.value)
 
 
 def test_names_that_a_class_above_takes() -> None:
