@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from ..core.pyg import BaseStorage, cat_dim, fields_of
+from ..core.pyg import BaseStorage, cat_dim, fields_of, store_of, with_counts
 
 SPARSE = ("adj", "adj_t")
 TOPOLOGY = ("edge_index", *SPARSE)
@@ -40,10 +40,14 @@ class KnownRoles:
 
     PyG tells them from names, shapes and the class of the graph, which for a small batch takes as
     long as to gather it. Values are compared by identity, and not kept alive.
+
+    Args:
+        counts: how many nodes and edges a homogeneous graph has, which it may not tell itself.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, counts: tuple[int, int] | None = None) -> None:
         self._known: dict[Any, _Known] = {}
+        self._counts = counts
 
     def of(self, key: Any, store: BaseStorage) -> Roles:
         """Return the roles in the store of a type; None is the type of a homogeneous graph."""
@@ -54,20 +58,27 @@ class KnownRoles:
                     break
             else:
                 return known.roles
-        roles = roles_in(store)
+        roles = roles_in(store, self._counts)
         self._known[key] = _Known(list(fields), list(map(_reference, fields.values())), roles)
         return roles
 
     def __reduce__(self) -> Any:
-        return KnownRoles, ()
+        return KnownRoles, (self._counts,)
 
 
-def roles_in(store: BaseStorage) -> Roles:
-    """Return the roles in a store, as PyG tells them."""
+def roles_in(store: BaseStorage, counts: tuple[int, int] | None = None) -> Roles:
+    """Return the roles in a store, as PyG tells them; `counts` as of `KnownRoles`."""
     node, edge = [], []
+    if counts is not None:
+        counted = with_counts(store, *counts)
+        store = store_of(counted, None)  # of which `counted` has to live
     for name, value in store.items():
         of_nodes = store.is_node_attr(name)
         of_edges = name not in TOPOLOGY and store.is_edge_attr(name)
+        if of_nodes and isinstance(value, (list, tuple)) and "edge" in name:
+            # Of as many edges as nodes; PyG looks at the names of tensors and arrays alone.
+            of_edges = len(value) == getattr(store, "num_edges", None)
+            of_nodes = not of_edges
         if of_nodes or of_edges:
             dim = cat_dim(store, name, value)
             node += [Attribute(name, dim)] * of_nodes

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch_geometric.data import Data
+from torch_geometric.utils import select
 
 from .gather import Gatherer
-from .roles import Attribute
+from .roles import Attribute, Roles
+
+NOT_ATTRIBUTES = ("edge_index", "adj_t", "num_nodes")
 
 
 def swapped_ends(edge_index: Tensor) -> Tensor:
@@ -25,77 +28,68 @@ def swapped_ends(edge_index: Tensor) -> Tensor:
 
 def attributes_of(
     data: Data,
-    ends: tuple[int | None, int | None],
+    roles: Roles,
+    ends: tuple[int, int],
     node: Tensor,
     edge: Tensor | Callable[[], Tensor],
     gatherer: Gatherer,
 ) -> Iterator[tuple[str, Any]]:
     """Yield the attributes of a subgraph, by name, without its edges and its number of nodes.
 
-    As in PyG's GraphSAINT and ShaDow samplers, a tensor with one row for each node is of nodes, one
-    with a row for each edge is of edges, and all else is passed on by reference.
-
     Args:
         data: the full graph.
+        roles: its attributes of nodes and edges; all others are passed on by reference.
         ends: its numbers of nodes and of edges.
         node: int64 [n], ids of the subgraph's nodes.
         edge: int64 [e], ids of its edges; or what returns them, called if they are needed.
         gatherer: gathers the rows.
     """
-    values = _attributes(data)
-    for names, end, index in zip(_names_by_size(values, ends), ends, (node, edge), strict=True):
-        if not names:
-            continue
-        roles = [Attribute(name, 0) for name in names]
-        chosen = index if isinstance(index, Tensor) else index()
-        chosen = gatherer.memory.to_batch(chosen, gatherer.backend.device)
-        values.update(zip(names, gatherer.named_rows(values, roles, chosen, end), strict=True))
+    values = {n: v for n, v in data.items() if n not in NOT_ATTRIBUTES}
+    for attributes, end, index in zip(roles, ends, (node, edge), strict=True):
+        if attributes:
+            chosen = index if isinstance(index, Tensor) else index()
+            values.update(rows_of_each(values, attributes, chosen, end, gatherer))
     yield from values.items()
     gatherer.ids.wait()
 
 
-def has_rows_of_edges(data: Data, ends: tuple[int | None, int | None]) -> bool:
-    """Whether `attributes_of` picks anything by the ids of edges."""
-    return bool(_names_by_size(_attributes(data), ends)[1])
-
-
-def _attributes(data: Data) -> dict[str, Any]:
-    return {n: v for n, v in data.items() if n not in ("edge_index", "adj_t", "num_nodes")}
-
-
-def _names_by_size(
-    values: dict[str, Any], ends: tuple[int | None, int | None]
-) -> tuple[list[str], list[str]]:
-    """Return which tensors have one row for each node, and which for each edge."""
-    names: tuple[list[str], list[str]] = [], []
-    for name, value in values.items():
-        if isinstance(value, Tensor) and value.dim() > 0 and (size := value.size(0)) in ends:
-            names[ends.index(size)].append(name)
-    return names
-
-
-def named_attributes_of(
-    data: Data,
-    ends: tuple[int, int],
-    node: Tensor,
-    edge: Tensor,
+def rows_of_each(
+    values: Mapping[str, Any],
+    attributes: Sequence[Attribute],
+    index: Tensor,
+    end: int,
     gatherer: Gatherer,
-) -> Iterator[tuple[str, Any]]:
-    """Yield the attributes of nodes and edges, by name, as PyG's `Data` tells them apart.
+) -> dict[str, Any]:
+    """Return the entries of attributes by name; of a list, or an array of texts, one of its kind.
 
     Args:
-        data: the full graph; `edge_index` need not be there.
-        ends: its numbers of nodes and of edges, which all ids are below.
-        node: int64 [n], ids of the subgraph's nodes.
-        edge: int64 [e], ids of its edges.
+        values: the attributes of the graph.
+        attributes: those that entries are selected of.
+        index: int64 [n] on the host, ids.
+        end: what they are below.
         gatherer: gathers the rows.
     """
-    bring, device = gatherer.memory.to_batch, gatherer.backend.device
-    node, edge = bring(node, device), bring(edge, device)
-    for name, value in data.items():
-        of_nodes = data.is_node_attr(name)
-        if of_nodes or data.is_edge_attr(name):
-            index, end = (node, ends[0]) if of_nodes else (edge, ends[1])
-            role = Attribute(name, data.__cat_dim__(name, value))
-            yield name, *gatherer.named_rows({name: value}, [role], index, end)
-    gatherer.ids.wait()
+    found = {
+        attribute.name: entries_of(values[attribute.name], index, attribute.dim)
+        for attribute in attributes
+        if not _makes_a_tensor(values[attribute.name])
+    }
+    gathered = [attribute for attribute in attributes if attribute.name not in found]
+    if gathered:
+        chosen = gatherer.memory.to_batch(index, gatherer.backend.device)
+        rows = gatherer.named_rows(values, gathered, chosen, end)
+        found.update(zip((attribute.name for attribute in gathered), rows, strict=True))
+    return found
+
+
+def entries_of(value: Any, index: Tensor, dim: int) -> Any:
+    """Return the entries `index` of an attribute, as an object of its kind."""
+    if isinstance(value, np.ndarray):
+        return value.take(index.cpu().numpy(), axis=dim)
+    return select(value, index, dim)
+
+
+def _makes_a_tensor(value: Any) -> bool:
+    if isinstance(value, np.ndarray):
+        return value.dtype.kind in "biufc"
+    return not isinstance(value, (list, tuple))

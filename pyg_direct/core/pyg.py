@@ -14,6 +14,7 @@ from operator import attrgetter
 from typing import Any
 from weakref import ref
 
+import torch
 from torch import Tensor
 from torch_geometric import EdgeIndex
 from torch_geometric.data import Data, HeteroData
@@ -108,6 +109,17 @@ def cat_dim(store: BaseStorage, name: str, value: Any) -> int:
     """
     dim: int = store._parent().__cat_dim__(name, value, store)
     return dim
+
+
+def with_counts(store: BaseStorage, num_nodes: int, num_edges: int) -> Data:
+    """Return a copy of the graph of a store that says so many nodes and edges, whatever it tells.
+
+    Of the edges nothing but the number is there.
+    """
+    counted: Data = shallow_copy(store._parent())
+    edges = torch.zeros(2, 1, dtype=torch.int64).expand(2, num_edges)
+    fields_of(store_of(counted, None)).update(num_nodes=num_nodes, edge_index=edges)
+    return counted
 
 
 def shallow_copy(data: Data | HeteroData) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -10,6 +11,9 @@ from torch_geometric.data import Data
 from torch_geometric.sampler import BaseSampler
 
 from ..batch.gather import Gatherer
+from ..batch.roles import KnownRoles, Roles
+from ..batch.subgraph import attributes_of
+from ..core.pyg import store_of
 from ..core.types import BatchKey
 from ..loading.base import DirectLoader
 from ..loading.seeds import integers
@@ -85,6 +89,20 @@ class SubgraphLoader(CpuDrawnLoader):
     def __call__(self, index: Tensor | list[int]) -> Any:
         """Return the batch of the items at positions `index`."""
         return self.collate_fn(index)
+
+    def _tell_roles(self, num_nodes: int, num_edges: int) -> None:
+        """Say how many nodes and edges the graph has, which tells what its attributes are of."""
+        self._counts = (num_nodes, num_edges)
+        self._roles = KnownRoles(self._counts)
+
+    def _roles_there(self) -> Roles:
+        return self._roles.of(None, store_of(self.data, None))
+
+    def _attributes(
+        self, node: Tensor, edge: Tensor | Callable[[], Tensor], gatherer: Gatherer
+    ) -> Iterator[tuple[str, Any]]:
+        """Yield the attributes of a subgraph; see `attributes_of`."""
+        yield from attributes_of(self.data, self._roles_there(), self._counts, node, edge, gatherer)
 
     def _gatherer(self) -> Gatherer:
         """Return what gathers the rows of one batch."""

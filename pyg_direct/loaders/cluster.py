@@ -12,9 +12,10 @@ from torch import Tensor
 from torch_geometric.data import Data
 from typing_extensions import Unpack
 
-from ..batch.subgraph import named_attributes_of, swapped_ends
+from ..batch.roles import roles_in
+from ..batch.subgraph import entries_of, swapped_ends
 from ..core.arguments import check_count, check_flag, check_partner, shown
-from ..core.pyg import Partition, ptr2index
+from ..core.pyg import Partition, ptr2index, store_of
 from ..core.quantized import QuantizedTensor, narrow_rows
 from ..core.types import BatchKey
 from ..graph.coo_to_csc import undirected
@@ -133,16 +134,47 @@ class ClusterData(PygClusterData):
                 f"{data.num_nodes} and {data.num_edges}. Remove the file, or choose another "
                 f"save_dir."
             )
-        tables = {k: v for k, v in data.items() if isinstance(v, QuantizedTensor)}
-        given = copy.copy(data)
-        for name, table in tables.items():
-            given[name] = table.stored  # which would be decoded
-        out = super()._permute_data(given, partition)
-        for name, table in tables.items():
-            of_nodes, of_edges = data.is_node_attr(name), data.is_edge_attr(name)
-            order = partition.node_perm if of_nodes else partition.edge_perm
-            out[name] = narrow_rows(table, order) if of_nodes or of_edges else table
+        out = _with_entries(data, partition.node_perm, partition.edge_perm, (nodes, edges))
+        out.edge_index = None  # as in PyG: `partition` has them
         return out
+
+    def __getitem__(self, idx: int) -> Data:
+        """Return one part with the edges within it; with `keep_inter_cluster_edges`, those of it.
+
+        PyG tells attributes of edges by their names here, as the edges are no part of `data`.
+        """
+        parts = self.partition
+        first, last = int(parts.partptr[idx]), int(parts.partptr[idx + 1])
+        begin, end = int(parts.indptr[first]), int(parts.indptr[last])
+        owner = ptr2index(parts.indptr[first : last + 1] - begin)
+        other, edge = parts.index[begin:end], torch.arange(begin, end, device=parts.index.device)
+        if not self.keep_inter_cluster_edges:
+            inside = (other >= first) & (other < last)
+            owner, other, edge = owner[inside], other[inside] - first, edge[inside]
+        node = torch.arange(first, last, device=edge.device)
+        out: Data = _with_entries(self.data, node, edge, _counts(parts))
+        if "num_nodes" in out:
+            out.num_nodes = last - first
+        ends = (owner, other) if parts.sparse_format == "csr" else (other, owner)
+        out.edge_index = torch.stack(ends)
+        return out
+
+
+def _counts(parts: Partition) -> tuple[int, int]:
+    """Return the numbers of nodes and edges of a graph in parts."""
+    return parts.node_perm.numel(), parts.index.numel()
+
+
+def _with_entries(data: Data, node: Tensor, edge: Tensor, counts: tuple[int, int]) -> Any:
+    """Return a copy of a graph of so many nodes and edges with the entries of some of them."""
+    out, roles = copy.copy(data), roles_in(store_of(data, None), counts)
+    for attributes, index in zip(roles, (node, edge), strict=True):
+        for role in attributes:
+            value = data[role.name]
+            narrow = isinstance(value, QuantizedTensor)
+            chosen = narrow_rows(value, index) if narrow else entries_of(value, index, role.dim)
+            out[role.name] = chosen
+    return out
 
 
 def _check_partition(partition: Any, num_parts: int, num_nodes: int) -> None:
@@ -220,6 +252,7 @@ class ClusterLoader(SubgraphLoader, torch_geometric.loader.ClusterLoader):
         self._begin(
             self.data, sampler, steps, placing, seed, prefetch, as_dict(kwargs), feature_dtype
         )
+        self._tell_roles(*_counts(parts))
 
     def _seed_parts(self) -> tuple[dict[str, Any], list[Tensor | None]]:
         return {"loader": type(self).__name__}, [self._bounds]
@@ -238,8 +271,7 @@ class ClusterLoader(SubgraphLoader, torch_geometric.loader.ClusterLoader):
             ends = swapped_ends(ends)
         batch: Data = copy.copy(self.data)
         gatherer = self._gatherer()
-        sizes = partition.node_perm.numel(), partition.index.numel()
-        for name, value in named_attributes_of(self.data, sizes, node, found.edge[0], gatherer):
+        for name, value in self._attributes(node, found.edge[0], gatherer):
             batch[name] = value
         if "num_nodes" in self.data:
             batch.num_nodes = len(node)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Batch
 
-from ..batch.subgraph import attributes_of
+from ..batch.subgraph import rows_of_each
 from ..core.arguments import check_ids
 from ..core.pyg import SparseTensor
 from ..graph.verify import verified
@@ -63,6 +63,7 @@ class EgoLoader(SubgraphLoader):
         self.node_idx = seeds
         self._lists = sorted_lists(verified(keyed(sampler).graph.csc))
         self._begin(self.data, sampler, len(seeds), placing, seed, prefetch, options, feature_dtype)
+        self._tell_roles(sampler.num_nodes, keyed(sampler).ends.edge[None])
 
     def _seed_parts(self) -> tuple[dict[str, Any], list[Tensor | None]]:
         return {"loader": type(self).__name__, **self._law()}, [self.node_idx]
@@ -78,16 +79,13 @@ class EgoLoader(SubgraphLoader):
             batch.adj_t = bring(_adjacency(self.data.adj_t, out), home)
         else:
             batch.edge_index = bring(out.edge_index, self.data.edge_index.device)
-        labels = self.data.y if "y" in self.data else None
-        ends = self.data.num_nodes, self.data.num_edges
-        of_nodes = isinstance(labels, Tensor) and labels.shape[:1] == ends[:1]
-        for name, value in attributes_of(self.data, ends, out.node, out.edge, gatherer):
-            if name in UNNAMED:
-                continue
-            if name == "y" and of_nodes:  # only of the seeds
-                roots = bring(out.node[out.root], self._backend.device)
-                value = gatherer.rows(labels, roots, 0, ends[0])
-            batch[name] = value
+        for name, value in self._attributes(out.node, out.edge, gatherer):
+            if name not in UNNAMED:
+                batch[name] = value
+        labels = [attribute for attribute in self._roles_there().node if attribute.name == "y"]
+        if labels:  # only of the seeds
+            roots, given = out.node[out.root], {"y": self.data.y}
+            batch.y = rows_of_each(given, labels, roots, self._counts[0], gatherer)["y"]
         self._recorder.assembled(batch, gatherer)
         return batch
 

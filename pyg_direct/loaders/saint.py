@@ -11,7 +11,6 @@ from torch import Tensor
 from typing_extensions import Unpack
 
 from ..batch.gather import Gatherer
-from ..batch.subgraph import attributes_of, has_rows_of_edges
 from ..core.arguments import check_choice, check_count, check_flag, check_partner
 from ..core.pyg import saint_file_of, torch_load
 from ..core.types import BatchKey
@@ -114,6 +113,7 @@ class GraphSAINTSampler(SubgraphLoader, torch_geometric.loader.GraphSAINTSampler
         self._induced = InducedSubgraphs(sorted_lists(verified(graph.csc)), graph.id_dtype)
         placing, steps = Placing(device, ids=ids), self.num_steps
         self._begin(data, sampler, steps, placing, seed, prefetch, as_dict(kwargs), feature_dtype)
+        self._tell_roles(self.N, self.E)
         if self.sample_coverage > 0:
             self.node_norm, self.edge_norm = self._norms()
 
@@ -137,7 +137,7 @@ class GraphSAINTSampler(SubgraphLoader, torch_geometric.loader.GraphSAINTSampler
         return self._induced.between(drawn, threads, with_ids)
 
     def _reads_edge_ids(self) -> bool:
-        return self.sample_coverage > 0 or has_rows_of_edges(self.data, (self.N, self.E))
+        return self.sample_coverage > 0 or bool(self._roles_there().edge)
 
     def _ends(self, side: int, edge: Tensor) -> Tensor:
         """Return the sources (0) or destinations (1) of some edges, int64."""
@@ -171,7 +171,7 @@ class GraphSAINTSampler(SubgraphLoader, torch_geometric.loader.GraphSAINTSampler
         batch.edge_index = self._backend.memory.to_batch(edge_index, self.data.edge_index.device)
         # `data` may have got attributes of edges since the batch was drawn without ids.
         ids = (lambda: self._between(node)[2]) if edge is None else edge
-        for name, value in attributes_of(self.data, (self.N, self.E), node, ids, gatherer):
+        for name, value in self._attributes(node, ids, gatherer):
             batch[name] = value
         if self.sample_coverage > 0:
             for name, value, index in (

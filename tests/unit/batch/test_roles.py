@@ -36,7 +36,7 @@ def test_a_graph_may_name_another_dimension() -> None:
 
 def test_they_are_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
-    monkeypatch.setattr(roles, "roles_in", lambda store: asked.append(store) or Roles((), ()))
+    monkeypatch.setattr(roles, "roles_in", lambda store, _: asked.append(store) or Roles((), ()))
     known, data = KnownRoles(), HeteroData({"a": {"x": torch.zeros(3)}, "b": {"x": torch.ones(3)}})
     for _ in range(3):
         for key in ("a", "b"):

@@ -106,6 +106,17 @@ def _() -> None:
     assert vars(batch).keys() == vars(data).keys()
 
 
+@check("with_counts")
+def _() -> None:
+    data = Data(x=torch.zeros(3, 1), cost=torch.zeros(7), edge_index=None)
+    assert not data.is_edge_attr("cost")
+    counted = pyg.with_counts(pyg.store_of(data, None), 3, 7)
+    assert (counted.num_nodes, counted.num_edges) == (3, 7)
+    assert counted.is_edge_attr("cost")
+    assert counted.is_node_attr("x")
+    assert data.edge_index is None
+
+
 @check("N_KEYS")
 def _() -> None:
     assert {"x", "batch"} <= set(pyg.N_KEYS)
