@@ -7,7 +7,7 @@ value of the result, several of them, or plain tensors; None if it is not deferr
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -228,7 +228,7 @@ def _mm(run: Any, known: Any, args: Any, kwargs: Any) -> Any:
     a, b = args
     if not (_has_rows(a, 1) and _has_rows(b, 0)):
         return None
-    made = a.node
+    made = a.node if known.name == "mm" else None
     if type(made) is Operation and made.func is aten.t.default and type(made.inputs[0]) is Scatter:
         found = made.inputs[0].times(b.node)
         if found is not None:
@@ -262,30 +262,88 @@ def _sum(run: Any, known: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _where(run: Any, known: Any, args: Any, kwargs: Any) -> Any:
-    """Set elements to zero as by `masked_fill`, as the gradient of `clamp` does: zero rows stay."""
-    if len(args) != 3 or not all(_has_rows(v, 0) for v in args[:2]):
+    """Choose between a tensor and zero, as gradients do: a table of zeros, so zero rows stay."""
+    if len(args) != 3:
         return None
-    chosen, x, other = args
-    plain = type(other) is Tensor and other.dim() == 0 and on_host(other)
-    if not plain or float(other) != 0 or x.node.support is None or x.shape != chosen.shape:
+    chosen, *pair = args
+    zero = [i for i, v in enumerate(pair) if _is_zero(v)]
+    if len(zero) != 1:
         return None
-    left_out = run.row_wise(operator(aten.logical_not.default), (chosen,), {})
-    filled = operator(aten.masked_fill.Scalar)
-    return None if left_out is None else run.row_wise(filled, (x, run.wrap(left_out), 0), {})
+    number, other = pair[zero[0]], pair[1 - zero[0]]
+    same = number.dtype == other.dtype or (
+        other.dtype.is_floating_point and not number.dtype.is_complex
+    )
+    if not same or not isinstance(other, TableTensor) or not _has_rows(other, other.node.dim):
+        return None
+    pair[zero[0]] = run.wrap(Fill(other.shape, other.dtype, run.device, other.node.dim, 0))
+    return run.row_wise(known, (chosen, *pair), {})
 
 
-def _layer_norm_backward(run: Any, known: Any, args: Any, kwargs: Any) -> Any:
+FILLED = {
+    aten.masked_fill.Tensor: aten.masked_fill.Scalar,
+    aten.index_fill.int_Tensor: aten.index_fill.int_Scalar,
+}
+
+
+def _filled(run: Any, known: Any, args: Any, kwargs: Any) -> Any:
+    """Fill with zero as with the number, so zero rows stay."""
+    if known.func not in FILLED or kwargs or not _is_zero(args[-1]):
+        return None
+    return run.row_wise(operator(FILLED[known.func]), (*args[:-1], 0), {})
+
+
+def _joined(run: Any, known: Any, args: Any, kwargs: Any) -> Any:
+    """Join with zeros, as the backward of `split` and `unbind` does for parts that nobody used."""
+    parts = args[0]
+    ours = next((v.node.dim for v in parts if isinstance(v, TableTensor)), None)
+    plain = [type(v) is Tensor and v.dim() > 0 and not v.any() for v in parts if in_backward()]
+    if ours is None or not any(plain):
+        return None
+    new = [
+        run.wrap(Fill(v.shape, v.dtype, run.device, ours, 0)) if zero else v
+        for v, zero in zip(parts, plain, strict=True)
+    ]
+    return run.row_wise(known, (new, *args[1:]), kwargs)
+
+
+def _is_zero(value: Any) -> bool:
+    plain = type(value) is Tensor and value.dim() == 0 and on_host(value)
+    return plain and not value.is_complex() and float(value) == 0
+
+
+class Summed(NamedTuple):
+    """A backward that gives a gradient by row, and such of weights, which are sums over rows.
+
+    Attributes:
+        tables: the arguments with a row for each row of the gradient, which is the first of them.
+        rows: the place of the argument that is their number; None if there is none.
+    """
+
+    tables: int
+    rows: int | None = None
+
+
+SUMMED = {
+    "native_layer_norm_backward": Summed(5), "native_group_norm_backward": Summed(4, 5),
+    "_fused_rms_norm_backward": Summed(4), "convolution_backward": Summed(2),
+}  # fmt: skip
+
+
+def _summed_backward(run: Any, known: Any, args: Any, kwargs: Any) -> Any:
     """Take the rows of which the gradient is not zero."""
-    grad, tables = args[0], [v for v in args[:5] if isinstance(v, Tensor)]
-    if not all(_has_rows(v, 0) for v in tables):
+    grad, first = args[0], SUMMED[known.name]
+    tables = [v for v in args[: first.tables] if isinstance(v, Tensor)]
+    if not all(_has_rows(v, 0) and len(v) == len(grad) for v in tables):
         return None
     part = _fewer(grad.node)
     if part.order is not None:
         return None
     new = [compute_rows(_value(v), part) if isinstance(v, TableTensor) else v for v in args]
+    if first.rows is not None:
+        new[first.rows] = part.count
     found = known.func(*new, **kwargs)
-    first = None if found[0] is None or not args[-1][0] else Leaf(found[0], 0, grad.node.num_rows)
-    return (first, *found[1:])
+    wanted = found[0] is not None and args[-1][0]
+    return (Leaf(found[0], 0, grad.node.num_rows) if wanted else None, *found[1:])
 
 
 def _norm(run: Any, known: Any, args: Any, kwargs: Any) -> Any:
@@ -331,5 +389,6 @@ DEFERRED: dict[str, Callable[[Any, Any, Any, Any], Any]] = {
     "index_select": _index_select, "embedding": _embedding, "index": _index, "gather": _gather,
     "slice": _slice, "split": _split, "split_with_sizes": _split, "slice_backward": _slice_backward,
     "native_batch_norm": _norm, "native_batch_norm_backward": _norm_backward,
-    "mm": _mm, "where": _where, "sum": _sum, "native_layer_norm_backward": _layer_norm_backward,
+    "cat": _joined, "stack": _joined, "mm": _mm, "mv": _mm, "where": _where, "sum": _sum,
+    "masked_fill": _filled, "index_fill": _filled, **dict.fromkeys(SUMMED, _summed_backward),
 }  # fmt: skip

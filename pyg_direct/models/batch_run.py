@@ -22,13 +22,13 @@ from ..core.private_torch import (
     tree_leaves,
     tree_map,
 )
-from .batch_moves import DEFERRED, SCATTERS, scatter
+from .batch_moves import DEFERRED
 from .batch_tensor import BatchTensor, enter
 from .message_lists import Lists
 from .needed import Fill, Leaf, Rows, Value, compute_rows
 from .needed_rows import Draw, NeededNorm
 from .numbers_kept import Numbers
-from .rules import bound, keeps_rows, without_writing
+from .rules import keeps_rows, without_writing
 from .step_calls import CallPlan, Operation, Operator, Pick, operator, signature
 from .table_tensor import TableTensor, result_of, written
 from .tables import meta_of
@@ -169,6 +169,8 @@ class BatchRun:
     def row_wise(self, known: Operator, args: Any, kwargs: Any) -> Any:
         """Return the value of an operation with a rule, or several; None if no rule says so."""
         num_rows = _num_rows(args) or _num_rows(kwargs.values())
+        if num_rows < 2:  # which no rule is for
+            return None
         key = signature(args, kwargs, num_rows, BatchTensor)
         try:
             plan = known.plans[key]
@@ -246,7 +248,7 @@ class BatchRun:
     def _on_whole(self, known: Operator, args: Any, kwargs: Any) -> Any:
         """Run an operation on all rows, as torch does."""
         func, name = known.func, known.name
-        self.whole_calls[str(func)] = self.whole_calls.get(str(func), 0) + 1
+        self._count(known)
         view = (known.is_view or name == "view") and isinstance(args[0], BatchTensor)
         if name == "as_strided" and view:  # its numbers are places in memory
             args[0].make_plain()
@@ -260,6 +262,11 @@ class BatchRun:
         if view:
             self._join(func, args, kwargs, found)
         return found
+
+    def _count(self, known: Operator) -> None:
+        """Count an operation that runs on all rows."""
+        name = str(known.func)
+        self.whole_calls[name] = self.whole_calls.get(name, 0) + 1
 
     def _new(self, args: Any, kwargs: Any, view: bool = False) -> Callable[[Any], Any]:
         """Return what makes a tensor of the step of one that has as many rows as the arguments.
@@ -304,6 +311,7 @@ class BatchRun:
             if node is not None:
                 target.hold(node)
                 return target
+        self._count(known)
         changing = written(known.func, args, kwargs)
         made, new = self._leaves_of(args, kwargs), self._new(args, kwargs)
         for tensor in changing:
@@ -322,9 +330,7 @@ class BatchRun:
         if target.plain is not None or len(target.members()) > 1:
             return None
         node, func, name = target.node, known.func, known.name
-        if name[:-1] in SCATTERS:
-            found = scatter(self, name[:-1], bound(func, args, kwargs))
-        elif name == "zero_" or (name == "fill_" and not isinstance(args[1], Tensor)):
+        if name == "zero_" or (name == "fill_" and not isinstance(args[1], Tensor)):
             value = args[1] if name == "fill_" else 0
             return Fill(node.shape, node.dtype, self.device, node.dim, value)
         elif name in DRAWS:
@@ -335,7 +341,7 @@ class BatchRun:
             pure = without_writing(func)
             if pure is None:
                 return None
-            found = self.row_wise(operator(pure), args, kwargs)
+            found = self.deferred(operator(pure), args, kwargs)
         if not isinstance(found, Value) or (found.dim != node.dim and not isinstance(node, Fill)):
             return None
         if tuple(found.shape) != tuple(node.shape):

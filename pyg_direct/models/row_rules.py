@@ -209,6 +209,15 @@ def _gathered(call: Call) -> Verdict:
     return Verdict(row, {n: row for n, _ in call.tensors()})
 
 
+def _added(call: Call) -> Verdict:
+    """Add or write at places along another dimension, which are the same for all rows."""
+    rows = set(call.rows.values())
+    row = rows.pop()
+    if rows or "index" in call.rows or call["dim"] % call.first.dim() == row:
+        raise Mixes
+    return Verdict(row, {"self": row, "source": row})
+
+
 def _indexed(call: Call) -> Verdict:
     """Read by one list of indices along another dimension."""
     if set(call.rows) != {"self"}:
@@ -277,12 +286,12 @@ def _recurrent(call: Call) -> Verdict:
 
 
 def _along(call: Call) -> Verdict:
-    """Compute along another dimension of tensors of one shape."""
+    """Compute along another dimension of tensors that have the same dimensions."""
     rows = set(call.rows.values())
     row = rows.pop()
     if rows or row == call["dim"] % call.first.dim():
         raise Mixes
-    return Verdict(row, {"grad_output": row, "output": row})
+    return Verdict(row, {name: row for name, _ in call.tensors()})
 
 
 def _into(call: Call) -> Verdict:
@@ -291,9 +300,44 @@ def _into(call: Call) -> Verdict:
     rank = len(call["input_sizes"])
     dim = call["dim"] % rank
     row += rank > table.dim() and dim <= row
-    if dim == row:
+    if dim == row or row >= rank:  # the latter: the windows of `unfold`
         raise Mixes
     return Verdict(row, sizes=(("input_sizes", row),))
+
+
+def _onto_diagonal(call: Call) -> Verdict:
+    """Put rows onto a diagonal of two other dimensions, which is their last dimension."""
+    table, row = call.only()
+    rank = len(call["input_sizes"])
+    pair = [call["dim1"] % rank, call["dim2"] % rank]
+    if row == table.dim() - 1:
+        raise Mixes
+    row = [d for d in range(rank) if d not in pair][row]
+    return Verdict(row, sizes=(("input_sizes", row),))
+
+
+def _put(call: Call) -> Verdict:
+    """Write by one list of indices along another dimension."""
+    if not set(call.rows) <= {"self", "values"}:
+        raise Mixes
+    used = [(d, v) for d, v in enumerate(call["indices"]) if v is not None]
+    if len(used) != 1 or used[0][1].dtype in (torch.bool, torch.uint8):
+        raise Mixes
+    dim, rank = used[0][0], used[0][1].dim()
+    others = [d for d in range(call["self"].dim()) if d != dim]
+    places = {d: d if d < dim else d + rank - 1 for d in others}  # in the values
+    rows = [d for d in others if call.rows.get("values", places[d]) == places[d]]
+    row = call.rows.get("self", rows[0] if rows else dim)
+    if row not in rows or call["values"].dim() != call["self"].dim() + rank - 1:
+        raise Mixes
+    return Verdict(row, {"self": row, "values": places[row]})
+
+
+def _unreduced(call: Call) -> Verdict:
+    """Compute a loss of each element."""
+    if call["reduction"] != 0:
+        raise Mixes
+    return pointwise(call)
 
 
 def _same(call: Call) -> Verdict:
@@ -314,7 +358,7 @@ RULES: dict[str, Callable[[Call], Verdict]] = {
     **_with(_within, "sort topk _fft_r2c _fft_c2c _fft_c2r"),
     **_with(_within, "flip roll", name="dims"),
     **_with(_within, "unfold", name="dimension"),
-    **_with(_selected, "index_select"),
+    **_with(_selected, "index_select index_fill"),
     **_with(_reshaped, "view _unsafe_view"),
     **_with(_expanded, "expand"),
     **_with(_repeated, "repeat"),
@@ -328,6 +372,8 @@ RULES: dict[str, Callable[[Call], Verdict]] = {
     **_with(_matmul, "mm bmm", left="self", right="mat2"),
     **_with(_matmul, "addmm", left="mat1", right="mat2", added="self"),
     **_with(_matmul, "baddbmm", left="batch1", right="batch2", added="self"),
+    **_with(_matmul, "mv", left="self", right="vec"),
+    **_with(_matmul, "addmv", left="mat", right="vec", added="self"),
     **_with(_layer_norm, "native_layer_norm _fused_rms_norm"),
     **_with(_batch_norm, "native_batch_norm cudnn_batch_norm"),
     **_with(_group_norm, "native_group_norm"),
@@ -337,6 +383,7 @@ RULES: dict[str, Callable[[Call], Verdict]] = {
     **_with(_looked_up, "isin", name="elements"),
     **_with(_looked_up, "bucketize", name="self"),
     **_with(_gathered, "gather scatter scatter_add scatter_reduce"),
+    **_with(_added, "index_add index_copy index_reduce"),
     **_with(_indexed, "index"),
     **_with(_crossed, "linalg_cross"),
     **_with(_trilinear, "_trilinear"),
@@ -344,8 +391,18 @@ RULES: dict[str, Callable[[Call], Verdict]] = {
     **_with(_recurrent, "mkldnn_rnn_layer"),
     **_with(_same, "alias detach lift_fresh _to_copy view_as_complex view_as_real"),
     **_with(_same, "_conj _neg_view"),
+    **_with(
+        pointwise, "_prelu_kernel hardswish log_sigmoid_forward polar complex floor_divide rsub"
+    ),
     **_with(pointwise, "leaky_relu_backward softplus_backward hardtanh_backward"),
     **_with(pointwise, "softshrink_backward log_sigmoid_backward rrelu_with_noise_backward"),
-    **_with(_along, "_softmax_backward_data _log_softmax_backward_data"),
-    **_with(_into, "slice_backward select_backward"),
+    **_with(pointwise, "elu_backward hardshrink_backward hardsigmoid_backward hardswish_backward"),
+    **_with(pointwise, "mish_backward _prelu_kernel_backward"),
+    **_with(_along, "_softmax_backward_data _log_softmax_backward_data glu_backward"),
+    **_with(_into, "slice_backward select_backward unfold_backward"),
+    **_with(_onto_diagonal, "diagonal_backward"),
+    **_with(_put, "index_put"),
+    **_with(_unreduced, "mse_loss smooth_l1_loss huber_loss soft_margin_loss binary_cross_entropy"),
+    **_with(_unreduced, "mse_loss_backward smooth_l1_loss_backward huber_loss_backward"),
+    **_with(_unreduced, "soft_margin_loss_backward binary_cross_entropy_backward"),
 }

@@ -163,13 +163,13 @@ _OF_ROWS = {
 
 
 def without_writing(func: Any) -> Any:
-    """Return the pointwise operation that gives what another one writes to its first argument.
+    """Return the operation with a rule that gives what another one writes to its first argument.
 
     None if there is none of the same arguments, as for `polygamma_`.
     """
     name = schema_of(func).name.split("::")[1].removesuffix("_")
     found = _NEW_TENSORS.get(func) or getattr(getattr(aten, name, None), overload_of(func), None)
-    if found is None or found is func or not is_pointwise(found):
+    if found is None or found is func or not (is_pointwise(found) or name in RULES):
         return None
     same = _signature(found)[0] == _signature(func)[0]
     return found if same else None

@@ -301,15 +301,13 @@ class Run:
             return FillNode(target.node.meta, target.node.dim, given.get("value", 0))
         if not name.endswith("_"):
             return None
-        if name[:-1] in SCATTERS:
-            found = scatter(self, name[:-1], given)
-        elif name == "copy_":
+        if name == "copy_":
             found = self._copied(given["src"], target)
         else:
             pure = without_writing(func)
             if pure is None:
                 return None
-            found = self.row_wise(pure, args, kwargs)
+            found = self._deferred(pure, name[:-1], args, kwargs)
         if not isinstance(found, Node) or found.dim != target.node.dim:
             return None
         if found.meta.shape != target.shape:

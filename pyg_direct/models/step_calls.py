@@ -15,16 +15,10 @@ from torch import Tensor
 from ..core.private_torch import is_composite, overload_of, schema_of, tree_leaves
 from .needed import ONE_REFERENCE, Fill, Rows, Value, references, union
 from .rules import Apart, call_on_rows
+from .zero_rules import zero_where
 
 aten = torch.ops.aten
 ROWS = "rows"  # in a signature in place of their number
-# Zero where all operands are, where one of them is, or where the first one is.
-ADDING = {
-    "add", "sub", "cat", "stack", "neg", "view", "expand", "permute", "transpose", "t", "unsqueeze",
-    "squeeze", "select", "slice", "alias", "detach", "_to_copy", "clone", "_unsafe_view", "split",
-    "split_with_sizes", "unbind", "sum", "mean", "index_select", "lift_fresh",
-}  # fmt: skip
-FIRST = {"div", "mm", "bmm"}
 # That may overwrite their first operand where nobody else reads it.
 IN_PLACE = {"add", "sub", "mul", "div", "relu", "leaky_relu", "exp", "neg", "clamp"}
 
@@ -75,7 +69,8 @@ class CallPlan:
         outs: of each result shape, dtype, dimension of the rows, and kind.
         container: of several results; None if there is one.
         products: of two numbers for each row, by a matrix that is read as it is.
-        zero: where a result is zero: "all", "any" or "first" of the operands; "" if unknown.
+        zero: results are zero where "all" or "one" of `zero_of` are; "" if that is not known.
+        zero_of: places in `tables`.
     """
 
     def __init__(self, known: Operator, apart: Apart, args: Any, kwargs: Any) -> None:
@@ -85,9 +80,8 @@ class CallPlan:
         self.whole: list[tuple[Any, Any]] = []
         given = [*zip(range(len(args)), known.names, args, strict=False)]
         given += [(name, name, value) for name, value in kwargs.items()]
-        places = {}
+        places = {name: position for position, name, _ in given}
         for position, name, value in given:
-            places[name] = position
             rows = apart.given.get(name)
             if isinstance(value, (list, tuple)):
                 each = rows if isinstance(rows, list) else [rows] * len(value)
@@ -111,7 +105,7 @@ class CallPlan:
             kind = row, meta.dtype, before, after
             self.outs.append((shape, meta.dtype, row, kind))
         self.first = next((out for out in self.outs if out[2] is not None), None)
-        self.zero = self._zero(known.name, given)
+        self.zero, self.zero_of = self._zero(known.name, given)
         self.may_share = known.is_view or self.func is not known.func
         self.in_place = self._in_place(known)
         weights = [args[p].numel() for p, place in self.whole if type(p) is int and place is None]
@@ -131,35 +125,26 @@ class CallPlan:
             else:
                 self.tables.append((position, place, row))
 
-    def _zero(self, name: str, given: list[Any]) -> str:
-        first = bool(self.tables) and self.tables[0][:2] == (0, None)
-        if name == "mul":
-            return "any"
-        if name in ("add", "sub"):
-            return "all" if len(self.tables) == 2 else ""
-        if name in ADDING:
-            return "all"
-        if (name in FIRST and first) or (name == "masked_fill" and first and given[-1][2] == 0):
-            return "first"
-        if name.endswith("backward") and first and given[0][1].startswith("grad"):
-            return "first"
-        return ""
+    def _zero(self, name: str, given: list[Any]) -> tuple[str, list[int]]:
+        known = zero_where(name, {name: value for _, name, value in given})
+        if known is None:
+            return "", []
+        counts = {p for p, name, _ in given if known.names is None or name in known.names}
+        chosen = [place for place, (p, *_) in enumerate(self.tables) if p in counts]
+        if not chosen or (not known.one and any(p in counts for p, _ in self.whole)):
+            return "", []
+        return "one" if known.one else "all", chosen
 
     def support(self, values: list[Value]) -> Rows | None:
         """Return outside of which rows the results are zero."""
-        if self.zero == "first":
-            return values[0].support
-        if self.zero == "any":
-            known = [v.support for v in values if v.support is not None]
-            return min(known, key=lambda rows: rows.count) if known else None
-        if not self.zero:
-            return None
-        found = values[0].support
-        for v in values[1:]:
-            if found is None:
-                return None
-            found = union(found, v.support, v.num_rows)
-        return found
+        known = [values[place].support for place in self.zero_of]
+        if self.zero == "one":
+            found = [rows for rows in known if rows is not None]
+            return min(found, key=lambda rows: rows.count) if found else None
+        first, *rest = known
+        for place, rows in zip(self.zero_of[1:], rest, strict=True):
+            first = union(first, rows, values[place].num_rows)
+        return first
 
 
 def signature(args: Any, kwargs: Any, num_rows: int, table: type) -> tuple[Any, ...]:
@@ -170,13 +155,12 @@ def signature(args: Any, kwargs: Any, num_rows: int, table: type) -> tuple[Any, 
         kind = type(value)
         if kind is table:
             node = value.node
-            found.append(
-                (Fill, node.dtype, _normal(node.shape, num_rows))
-                if type(node) is Fill
-                else node.kind
-                if node.num_rows == num_rows
-                else (node.kind, node.num_rows)
-            )
+            if type(node) is Fill:
+                found.append((Fill, node.dtype, _normal(node.shape, num_rows)))
+            elif node.num_rows == num_rows:
+                found.append(node.kind)
+            else:
+                found.append((node.kind, node.num_rows))
         elif isinstance(value, Tensor):
             found.append(value.dtype)
             found.append(_normal(value.shape, num_rows))

@@ -54,6 +54,13 @@ def test_tables_with_another_number_of_rows() -> None:
     check(lambda x: x[:1] * x, (6, 3))
 
 
+def test_a_table_of_one_row_says_nothing_of_others() -> None:
+    for rows in (1, 4):
+        run = BatchRun(torch.device("cpu"))
+        run.whole(run.enter(torch.randn(rows, 3)) * 2)
+    assert run.whole_calls == {}
+
+
 def test_rules_are_asked_once(monkeypatch) -> None:
     asked = []
     from pyg_direct.models import batch_run
