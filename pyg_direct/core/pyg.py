@@ -17,17 +17,20 @@ from weakref import ref
 import torch
 from torch import Tensor
 from torch_geometric import EdgeIndex
-from torch_geometric.data import Data, HeteroData
+from torch_geometric.data import Data, EdgeAttr, EdgeLayout, HeteroData, TensorAttr
 
 # How many nodes a type of remote stores has, as PyG counts them: a module for PyG's own use.
 from torch_geometric.data import remote_backend_utils as remote_backend_utils
+
+# What a pickled `Data` consists of, beside its stores.
+from torch_geometric.data.data import DataEdgeAttr, DataTensorAttr
 
 # Where PyG looks for the number of nodes: what is saved depends on whether it would find it.
 from torch_geometric.data.storage import N_KEYS as N_KEYS
 
 # The class of `Data.stores` and the others; exported by no package.
 from torch_geometric.data.storage import BaseStorage as BaseStorage
-from torch_geometric.data.storage import GlobalStorage
+from torch_geometric.data.storage import EdgeStorage, GlobalStorage, NodeStorage
 
 # From the pointers of a CSC to the ids of a COO; `torch_geometric.utils` has no such function.
 from torch_geometric.index import ptr2index as ptr2index
@@ -95,6 +98,14 @@ def store_of(data: Data | HeteroData, key: Any) -> BaseStorage:
     """Return the store of a type, made if there is none yet; the one store of a `Data` by None."""
     store: BaseStorage = data._store if key is None else data[key]
     return store
+
+
+def graph_classes() -> list[type]:
+    """Return the classes that a pickled graph consists of."""
+    return [
+        Data, HeteroData, DataEdgeAttr, DataTensorAttr, EdgeAttr, TensorAttr, EdgeLayout,
+        BaseStorage, NodeStorage, EdgeStorage, GlobalStorage,
+    ]  # fmt: skip
 
 
 def graph_fields_of(data: HeteroData) -> dict[str, Any]:

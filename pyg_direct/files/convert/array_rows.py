@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import re
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -13,7 +15,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+from torch_geometric.data import Data, HeteroData
 
+from ...core.pyg import graph_classes
 from .rows import FileRows
 
 STEP_BYTES = 1 << 20  # that are read over at a time
@@ -167,24 +171,87 @@ def open_npz(path: Path, key: str | None, wanted: str, are_ends: bool) -> FileRo
 
 def open_pt(path: Path, key: str | None, wanted: str, are_ends: bool) -> FileRows:
     """Look into a ``.pt`` file; `wanted` is the tensor without a `key`, if it is there."""
-    try:
-        content = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
-    except OSError:
-        raise
-    except Exception as error:  # whatever pickle, zip or torch raise
-        raise ValueError(
-            f"{path} must hold a tensor or a dict of tensors, as torch.save writes it. (Of PyG's "
-            f"Data: pyg_direct.save(data, path).) {error}"
-        ) from None
+    content = tensors_of(load(path))
     name = str(path)
     if isinstance(content, dict):
         found = _chosen([k for k in content if isinstance(k, str)], key, wanted, path)
         content, name = content[found], f"{found} of {path}"
     if not isinstance(content, Tensor) or content.dim() == 0 or content.layout != torch.strided:
-        raise ValueError(f"{name} must be a dense tensor of rows, got {type(content).__name__}.")
+        found = getattr(content, "layout", type(content).__name__)
+        raise ValueError(f"{name} must be a dense tensor of rows, got {found}.")
     if are_ends and content.dim() == 2 and content.size(0) == 2:
         content = content.t()
     return TensorRows(name, content)
+
+
+def load(path: Path) -> Any:
+    """Return what a ``.pt`` file holds, mapped into memory where its format allows that.
+
+    Raises:
+        ValueError: it is no such file, or holds more than tensors and graphs of PyG.
+    """
+    allowed = getattr(torch.serialization, "safe_globals", None)  # from torch 2.5 on
+    try:
+        with contextlib.nullcontext() if allowed is None else allowed(graph_classes()):
+            try:
+                return torch.load(path, map_location="cpu", mmap=True, weights_only=True)
+            except RuntimeError:  # a file of torch before 1.6, which cannot be mapped
+                return torch.load(path, map_location="cpu", weights_only=True)
+    except OSError:
+        raise
+    except Exception as error:  # whatever pickle, zip or torch raise
+        other = re.search(r"GLOBAL ([\w.]+)", str(error))
+        told = f"It holds a {other[1]}" if other else str(error).partition("\n")[0]
+        raise ValueError(
+            f"{path} must hold a tensor, a dict of tensors, or a graph of PyG, as torch.save "
+            f"writes it, and nothing that may run code when it is read (weights_only=True). Load "
+            f"it where you trust it, and pyg_direct.save(data, path). {told}."
+        ) from None
+
+
+def tensors_of(content: Any) -> Any:
+    """Return the tensors of a graph of PyG by name, or "TYPE/name"; other contents as they are."""
+    if isinstance(content, (Data, HeteroData, tuple)):
+        content = graph_of_file(content).to_dict()
+    if not isinstance(content, dict):
+        return content
+    found = {}
+    for key, value in content.items():
+        if isinstance(value, dict):
+            kind = key if isinstance(key, str) else "/".join(map(str, key))
+            found.update({f"{kind}/{name}": tensor for name, tensor in value.items()})
+        else:
+            found[key] = value
+    return found
+
+
+def graph_of_file(content: Any) -> Any:
+    """Return the graph of a file, which may be that of PyG's `InMemoryDataset`.
+
+    Raises:
+        ValueError: there are several graphs, or none.
+    """
+    if isinstance(content, tuple) and 2 <= len(content) <= 3:
+        data, slices = content[:2]
+        counts = [len(ends) - 1 for ends in _leaves(slices)]
+        if max(counts, default=1) > 1:
+            raise ValueError(
+                f"the file is a data set of {max(counts)} graphs. Convert one graph: "
+                f"pyg_direct.save(dataset[0], path), or all of them joined by PyG's Batch."
+            )
+        kind = content[2] if len(content) == 3 else Data
+        content = kind.from_dict(data) if isinstance(data, dict) else data
+    if not isinstance(content, (Data, HeteroData)):
+        raise ValueError(f"the file holds no graph of PyG, but a {type(content).__name__}.")
+    return content
+
+
+def _leaves(slices: Any) -> Iterator[Any]:
+    if isinstance(slices, dict):
+        for part in slices.values():
+            yield from _leaves(part)
+    elif slices is not None:
+        yield slices
 
 
 def _chosen(keys: Sequence[str], key: str | None, wanted: str, path: Path) -> str:

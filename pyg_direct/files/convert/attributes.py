@@ -9,28 +9,31 @@ import torch
 from torch import Tensor
 
 from ..arrays import dtype_name
-from .opening import open_rows
+from .ids import HINT
+from .opening import open_ids, open_rows
 from .rows import FileRows
 from .spec import ArraySource
+from .table_rows import WantedRows
 
 
-def open_attribute(source: ArraySource, name: str, count: int | None) -> FileRows:
+def open_attribute(source: ArraySource, asked: WantedRows) -> FileRows:
     """Look into a file of an attribute.
 
     Args:
         source: where it is.
-        name: of the attribute.
-        count: of the nodes or edges, if it is known.
+        asked: what is known of it.
 
     Raises:
-        ValueError: no such array, one that cannot be stored, or of another length than `count`.
+        ValueError: no such array, one that cannot be stored, or of another length than there are
+            nodes or edges.
         OSError: the file cannot be opened.
     """
-    rows = open_rows(source, name)
+    name, count = asked.name, asked.size
     if source.lists_ids:
         if count is None:
             raise ValueError(f"{name} lists ids of nodes, whose number is not known: give it.")
-        return MaskRows(rows, count)
+        return MaskRows(open_ids(source, name, asked.ids, count), count)
+    rows = open_rows(source, asked)
     if source.dtype is not None or source.missing is not None or source.flat:
         rows = CastRows(rows, source)
     try:
@@ -42,8 +45,11 @@ def open_attribute(source: ArraySource, name: str, count: int | None) -> FileRow
     if math.prod(rows.row_shape) == 0:
         raise ValueError(f"{rows.name} has rows of no elements.")
     if count is not None and rows.length not in (None, count):
+        near = rows.length is not None and abs(rows.length - count) == 1
+        hint = " Is the first line of text names of its columns? --header or --no-header."
         raise ValueError(
             f"The attribute {name!r} needs {count} entries, but {rows.name} has {rows.length}."
+            f"{hint * near}"
         )
     return rows
 
@@ -91,24 +97,59 @@ def _is_other(rows: Tensor, stored: Tensor) -> Tensor:
 
 
 class MaskRows(FileRows):
-    """Bool [count], True for the ids that a file lists; holds a byte a node in memory."""
+    """Bool [count], True for the ids that a file lists; holds two bytes a node in memory.
+
+    A file of as many booleans, or zeros and ones, as there are nodes is a mask itself.
+    """
 
     def __init__(self, ids: FileRows, count: int) -> None:
         super().__init__(ids.name, torch.bool, (), count)
         self._ids = ids
+        if ids.row_shape not in ((), (1,)):
+            raise ValueError(
+                f"{ids.name} has {math.prod(ids.row_shape)} columns, where one of ids, or of zeros "
+                f"and ones, is wanted: name it, FILE:COLUMN."
+            )
 
     def read(self, first: int, step: int) -> Iterator[Tensor]:
-        """Yield rows."""
-        assert self.length is not None
-        mask = torch.zeros(self.length, dtype=torch.bool)
-        for ids in self._ids.read(0, 1 << 20):
-            mask[check_range(ids.reshape(-1), self.length, self.name, 0)] = True
-        for a in range(first, self.length, step):
+        """Yield rows.
+
+        Raises:
+            ValueError: neither ids nor a mask, or what could be both.
+        """
+        count = self.length or 0
+        listed, given = torch.zeros(2, count, dtype=torch.bool)
+        at, is_mask, bad = 0, True, None
+        for rows in self._ids.read(0, 1 << 20):
+            ids = rows.reshape(-1)
+            is_mask = is_mask and bool(((ids == 0) | (ids == 1)).all())
+            if is_mask and at + len(ids) <= count:
+                given[at : at + len(ids)] = ids == 1
+            if bad is None:
+                try:
+                    found = check_range(ids, count, self.name, at, self._ids.first_ids[0])
+                    listed[found] = True
+                except ValueError as error:
+                    bad = error
+            at += len(ids)
+        whole = is_mask and at == count
+        if whole and (count > 2 or bad is not None):
+            mask = given
+        elif is_mask and (at > 2 or (whole and at == 2)):
+            raise ValueError(
+                f"{self.name} has {at} zeros and ones, which are hardly ids, and there are {count} "
+                f"nodes: a mask has one entry for each node, a list of ids each id once."
+            )
+        elif bad is not None:
+            raise bad
+        else:
+            mask = listed
+        for a in range(first, count, step):
             yield mask[a : a + step]
 
 
-def check_range(ids: Tensor, end: int, name: str, first: int) -> Tensor:
-    """Return ids as int64, if they are in [0, end).
+def check_range(ids: Tensor, end: int, name: str, first: int, first_id: int = 0) -> Tensor:
+    """Return ids as int64 from 0 on, if they are in [first_id, first_id + end).
 
     Raises:
         ValueError: one is not, or they are not integers; the entry is named, from `first` on.
@@ -116,9 +157,11 @@ def check_range(ids: Tensor, end: int, name: str, first: int) -> Tensor:
     if ids.is_floating_point() or ids.dtype == torch.bool:
         raise ValueError(f"{name} must hold ids, which are integers, got {ids.dtype}.")
     wide = ids.to(torch.int64)  # of uint64, too large ids become negative
-    if len(wide) > 0 and (int(wide.min()) < 0 or int(wide.max()) >= end):
-        at = int(((wide < 0) | (wide >= end)).nonzero()[0])
+    last = first_id + end
+    if len(wide) > 0 and (int(wide.min()) < first_id or int(wide.max()) >= last):
+        at = int(((wide < first_id) | (wide >= last)).nonzero()[0])
         raise ValueError(
-            f"Entry {first + at} of {name} is {ids[at].item()}, but ids must be in [0, {end})."
+            f"Entry {first + at} of {name} is {ids[at].item()}, but ids must be in [{first_id}, "
+            f"{last}). {HINT}"
         )
-    return wide
+    return wide if first_id == 0 else wide - first_id

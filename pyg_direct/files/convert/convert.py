@@ -21,15 +21,14 @@ from ..header import (
     write_header,
 )
 from ..progress import Advance
-from .attributes import open_attribute
 from .edge_files import EdgeFiles, EdgeInput
 from .edge_table import SOURCE_TIME, Column, EdgeTableLayout
+from .inputs import NodeInputs, check_maps, open_edges, states_of, write_maps
 from .journal import Journal
 from .node_files import NodeFile
-from .opening import open_rows
 from .packages import convert_package
 from .rows import FileRows
-from .spec import ArraySource, EdgeSpec, GraphSpec, NodeSpec
+from .spec import EdgeSpec, GraphSpec
 from .system_errors import as_os_errors
 from .times import Ints, NodeTimes, check_time_rows, times_of
 from .weights import WeightTables
@@ -51,6 +50,8 @@ def convert(
     progress: Callable[[int | None], Advance] | None = None,
 ) -> None:
     """Write a graph for `pyg_direct.open` from files of edges and features.
+
+    Ids that are names are numbered; ``OUT.ids.csv`` (``OUT.TYPE.ids.csv``) says how.
 
     The result has the same bits as `pyg_direct.save` of the same graph. A conversion that was
     interrupted, at any moment and by anything, goes on when it is called again; until it is
@@ -81,15 +82,18 @@ def convert(
     convert_package("duckdb")
     convert_package("pyarrow")
     with as_os_errors():
-        inputs = {"graph": spec.description(), "files": _files(spec)}
+        inputs = {"graph": spec.description(), "files": states_of(spec)}
         plan, workplace = _Conversion(spec, memory_bytes), Workplace(Path(out), overwrite)
-        _run(plan, workplace, inputs, progress or (lambda total: lambda count: None))
+        maps = plan.maps(workplace.out)
+        check_maps(maps, overwrite)
+        _run(plan, workplace, inputs, maps, progress or (lambda total: lambda count: None))
 
 
 def _run(
     plan: _Conversion,
     workplace: Workplace,
     inputs: object,
+    maps: dict[Path, str],
     progress: Callable[[int | None], Advance],
 ) -> None:
     with workplace:
@@ -98,6 +102,7 @@ def _run(
         if journal.get("finished") is None:
             header = plan.write(workplace, journal, progress(plan.num_rows))
             write_header(header, workplace.graph)
+        write_maps(maps)
         workplace.publish(journal)
 
 
@@ -107,12 +112,12 @@ class _Conversion:
     def __init__(self, spec: GraphSpec, memory_bytes: int) -> None:
         names = self._names = FileNames()
         self._spec, beyond = spec, memory_bytes - PROGRAM_BYTES
-        self._num_nodes: dict[str | None, int] = {}
+        self._nodes = NodeInputs(spec)
+        self._num_nodes = self._nodes.counts
         self._node_files: dict[tuple[str | None, str], NodeFile] = {}
         node_times: list[FileRows | None] = []
         for node in spec.nodes:
-            count = self._num_nodes[node.type] = _num_nodes(node)
-            rows = {k: open_attribute(v, k, count) for k, v in node.attributes.items()}
+            count, rows = self._num_nodes[node.type], self._nodes.rows[node.type]
             check_time_rows(rows, spec.time_attr)
             node_times.append(rows.get(spec.time_attr or ""))
             for name, found in rows.items():
@@ -138,11 +143,7 @@ class _Conversion:
             )
 
     def _edge_input(self, spec: EdgeSpec, memory_bytes: int) -> EdgeInput:
-        ends = open_rows(spec.ends, "edge_index", are_ends=True)
-        attributes = {
-            name: open_attribute(source, name, ends.length)
-            for name, source in spec.attributes.items()
-        }
+        spec, ends, attributes = open_edges(spec, self._nodes)
         check_time_rows(attributes, self._spec.time_attr)
         src, dst = (spec.type[0], spec.type[2]) if spec.type else (None, None)
         layout = EdgeTableLayout(
@@ -154,7 +155,7 @@ class _Conversion:
             self._sorted_by(spec),
         )
         edge_bytes = PIECE_BYTES + COPIES * layout.row_bytes
-        piece = int(memory_bytes * SHARE_OF_A_PIECE) // (edge_bytes * (1 + spec.symmetrise))
+        piece = int(memory_bytes * SHARE_OF_A_PIECE) // (edge_bytes * (1 + bool(spec.symmetrise)))
         files = {name: self._names.new(name) for name in attributes}
         return EdgeInput(
             spec, ends, attributes, files, layout, max(1, piece), self._spec.weight_attr
@@ -230,6 +231,10 @@ class _Conversion:
         pointers = torch.split(map_array(workplace.graph, indptr), lists)
         return self._weights.write(edges, pointers, workplace, journal, advance)
 
+    def maps(self, out: Path) -> dict[Path, str]:
+        """Return the files of the names of nodes, and their texts."""
+        return self._nodes.maps(out)
+
     @property
     def disk_bytes(self) -> int:
         """Most bytes that are on disk at a time: those of the result, and of one table."""
@@ -254,37 +259,3 @@ class _Conversion:
         passes = 2 if self._weights is not None else 1
         edges = sum(edges.given + passes * edges.most for edges in self._edges)
         return edges + sum(file.num_rows for file in self._node_files.values())
-
-
-def _num_nodes(node: NodeSpec) -> int:
-    """Return the number of nodes of a type."""
-    if node.num_nodes is not None:
-        return node.num_nodes
-    for name, source in node.attributes.items():
-        if not source.lists_ids:
-            return open_attribute(source, name, None).counted()
-    raise ValueError(
-        f"The number of nodes {f'of type {node.type!r} ' if node.type else ''}is not known: give "
-        f"num_nodes (--num-nodes of the command), or an attribute of all of them."
-    )
-
-
-def _files(spec: GraphSpec) -> dict[str, dict[str, int]]:
-    """Return what shows whether an input file was changed.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-    """
-    found: dict[str, dict[str, int]] = {}
-
-    def look(source: ArraySource) -> None:
-        status = os.stat(source.file)
-        found[source.file] = {"bytes": status.st_size, "modified_ns": status.st_mtime_ns}
-
-    for node in spec.nodes:
-        for source in node.attributes.values():
-            look(source)
-    for edge in spec.edges:
-        for source in (edge.ends, *edge.attributes.values()):
-            look(source)
-    return found

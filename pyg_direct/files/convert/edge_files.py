@@ -29,7 +29,6 @@ Ints = npt.NDArray[Any]
 
 STEP_EDGES = 1 << 20  # that are written at a time
 SORTED = "sorted"
-CSV_EDGE_BYTES = {True: 3, False: 8}  # of a file, packed or not, which at least an edge may take
 
 
 @dataclass(frozen=True)
@@ -57,10 +56,7 @@ class EdgeInput:
     @property
     def given(self) -> int:
         """How many edges there are in the file, or about how many."""
-        if self.ends.length is not None:
-            return self.ends.length
-        file = Path(self.spec.ends.file)
-        return file.stat().st_size // CSV_EDGE_BYTES[file.name.endswith(".gz")]
+        return self.ends.about
 
     @property
     def most(self) -> int:
@@ -89,7 +85,11 @@ class EdgeInput:
             sizes = (self.layout.num_src, self.layout.num_dst)
             ids = [
                 check_range(
-                    found[0][:, i].contiguous(), sizes[i], f"{name}s in {parts[0].name}", at
+                    found[0][:, i].contiguous(),
+                    sizes[i],
+                    f"{name}s in {parts[0].name}",
+                    at,
+                    self.ends.first_ids[i],
                 )
                 for i, name in enumerate(("source", "destination"))
             ]

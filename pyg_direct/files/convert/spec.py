@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -11,10 +10,12 @@ from typing import Any
 
 from ...core.arguments import check_choice, check_count
 from ..header import ITEM_BYTES
+from .cells import UNITS
 
 SELF_LOOPS = ("keep", "remove", "add")
 FEATURE_DTYPES = ("int8", "float16", "bfloat16")
 SCALES = ("column", "row")
+IDS = ("numbers", "names")
 
 
 @dataclass(frozen=True)
@@ -22,15 +23,23 @@ class ArraySource:
     """Where one array is read from.
 
     Args:
-        file: ``.npy``, ``.npz``, ``.pt``, ``.csv``, ``.tsv`` (both also ``.gz``) or ``.parquet``.
+        file: ``.npy``, ``.npz``, ``.pt``, ``.parquet`` or text such as CSV (also ``.gz``), or a
+            folder of parts of one table.
         key: of an ``.npz`` or of a dict in a ``.pt``; None for the only array, or the one that is
-            called as the attribute (edges: ``edge_index``).
+            called as the attribute (edges: ``edge_index``). Of a table of nodes, the column that
+            has the id of each row's node; "" if rows are in the order of the nodes, whatever
+            columns are called; None if no column seems to be one of ids, or one that is 0 to N-1.
         columns: of a table, by name or by position; None for the one that is called as the
-            attribute, or else for all of them (edges: the first two).
-        dtype: to store instead of the file's own, as torch names it. Floats of CSV become float32.
+            attribute, or else for all but those of ids (edges: those that are called as ends are,
+            or the only two).
+        dtype: to store instead of the file's own, as torch names it. Floats of text become float32,
+            or float64 where that would change large numbers.
         missing: what replaces NaN and empty fields; without it they stay NaN, or are an error.
         flat: [N, 1] becomes [N].
-        lists_ids: the array is bool [N], True for the ids that the file lists.
+        lists_ids: the array is bool [N], True for the ids that the file lists, or a mask of as many
+            zeros and ones as there are nodes.
+        header: whether text begins with the names of its columns; None to find out.
+        unit: of dates and times, which become whole numbers of it since 1970 (UTC).
     """
 
     file: str
@@ -40,15 +49,28 @@ class ArraySource:
     missing: float | None = None
     flat: bool = False
     lists_ids: bool = False
+    header: bool | None = None
+    unit: str = "s"
 
 
 @dataclass(frozen=True)
 class NodeSpec:
-    """The nodes of one type; `num_nodes` None means as many as the first attribute has rows."""
+    """The nodes of one type.
+
+    Args:
+        type: None in a homogeneous graph.
+        num_nodes: None for as many as the first attribute has rows, or as there are names.
+        attributes: one row a node.
+        ids: "numbers"; or "names", which are numbered: as they come in the first column that is the
+            `key` of an attribute, or else in the edges.
+        first_id: the number of the first node in files of edges, keys and lists of ids.
+    """
 
     type: str | None
     num_nodes: int | None = None
     attributes: Mapping[str, ArraySource] = field(default_factory=dict)
+    ids: str = "numbers"
+    first_id: int = 0
 
 
 @dataclass(frozen=True)
@@ -60,7 +82,8 @@ class EdgeSpec:
         ends: integers [2, E] or [E, 2], or two columns: source and destination.
         attributes: one entry an edge, in the order of `ends`.
         symmetrise: add the reverse of every edge that is not a self-loop, with the same attributes,
-            behind all edges that are given.
+            behind all edges that are given. None: if the file says that it has each edge once for
+            both directions, as a symmetric matrix does.
         deduplicate: keep the first of the edges that have the same ends.
         self_loops: "keep" them as they are, "remove" them, or "add" one for every node in place of
             those there are (not with attributes, which those would lack).
@@ -69,7 +92,7 @@ class EdgeSpec:
     type: tuple[str, str, str] | None
     ends: ArraySource
     attributes: Mapping[str, ArraySource] = field(default_factory=dict)
-    symmetrise: bool = False
+    symmetrise: bool | None = None
     deduplicate: bool = False
     self_loops: str = "keep"
 
@@ -110,9 +133,14 @@ class GraphSpec:
             )
         if not self.edges:
             raise ValueError("There are no edges to convert: name at least one file of them.")
+        for node in self.nodes:
+            check_choice("ids", node.ids, IDS)
+            check_count("first_id", node.first_id)
+            if node.ids == "names" and node.first_id:
+                raise ValueError(f"first_id={node.first_id} is for ids that are numbers.")
         node_types, seen = [node.type for node in self.nodes], set[Any]()
         for edge in self.edges:
-            _check_edge(edge, node_types)
+            check_edge(edge, node_types)
             if edge.type in seen:
                 raise ValueError(f"The edge type {edge.type} is given twice: bring it to one file.")
             seen.add(edge.type)
@@ -135,7 +163,7 @@ class GraphSpec:
         return json.loads(json.dumps(asdict(self)))
 
 
-def _check_edge(edge: EdgeSpec, node_types: Sequence[str | None]) -> None:
+def check_edge(edge: EdgeSpec, node_types: Sequence[str | None]) -> None:
     """Raise a ValueError where an edge type contradicts itself, or the node types."""
     ends = (edge.type[0], edge.type[2]) if edge.type else (None, None)
     for end in ends:
@@ -196,19 +224,22 @@ def spec_of(path: Path) -> GraphSpec:
 
 
 def _node(node_type: str | None, content: Any, path: Path) -> NodeSpec:
-    _only(content, ("num_nodes", "attributes"))
+    options = ("ids", "first_id")
+    _only(content, ("num_nodes", "attributes", *options))
     num_nodes = content.get("num_nodes")
     return NodeSpec(
         node_type,
         None if num_nodes is None else check_count("num_nodes", num_nodes),
         {k: _source(v, path, None) for k, v in content.get("attributes", {}).items()},
+        **{name: content[name] for name in options if name in content},
     )
 
 
 def _edge(content: Any, path: Path, typed: bool) -> EdgeSpec:
     options = ("symmetrise", "deduplicate", "self_loops")
-    _only(content, ("file", "key", "columns", "attributes", *options, *(["type"] * typed)))
-    ends = _source({k: content[k] for k in ("file", "key", "columns") if k in content}, path, None)
+    ends_fields = ("file", "key", "columns", "header")
+    _only(content, (*ends_fields, "attributes", *options, *(["type"] * typed)))
+    ends = _source({k: content[k] for k in ends_fields if k in content}, path, None)
     edge_type = None
     if typed:
         edge_type = tuple(content["type"])
@@ -229,9 +260,10 @@ def _source(content: Any, path: Path, file: str | None) -> ArraySource:
     name = content.get("file")
     if name is None and file is None:
         raise ValueError(f"{content} names no file")
-    columns, dtype = content.get("columns"), content.get("dtype")
+    columns, dtype, unit = content.get("columns"), content.get("dtype"), content.get("unit", "s")
     if dtype is not None:
         check_choice("dtype", dtype, tuple(ITEM_BYTES))
+    check_choice("unit", unit, tuple(UNITS))
     return ArraySource(
         str(path.parent / name) if name is not None else str(file),
         content.get("key"),
@@ -240,6 +272,8 @@ def _source(content: Any, path: Path, file: str | None) -> ArraySource:
         content.get("missing"),
         bool(content.get("flat", False)),
         bool(content.get("lists_ids", False)),
+        content.get("header"),
+        unit,
     )
 
 
@@ -249,39 +283,3 @@ def _only(content: Any, names: Sequence[str]) -> None:
     for name in content:
         if name not in names:
             raise ValueError(f"{name!r} is none of {', '.join(names)}")
-
-
-def ogb_spec(folder: Path) -> GraphSpec:
-    """Return what to convert of a homogeneous OGB node data set of the binary kind.
-
-    Such are ogbn-papers100M's: ``raw/data.npz`` with `edge_index`, `node_feat` and other ``node_``
-    arrays, ``raw/node-label.npz`` with `node_label` (float, NaN where there is none, which becomes
-    -1 of int64), and ``split/KIND/{train,valid,test}.csv.gz`` with ids.
-
-    Raises:
-        ValueError: ``raw/data.npz`` is missing.
-    """
-    data, labels = folder / "raw" / "data.npz", folder / "raw" / "node-label.npz"
-    if not data.is_file():
-        raise ValueError(f"{folder} is no OGB data set of the binary kind: {data} is missing.")
-    with zipfile.ZipFile(data) as archive:
-        keys = [name.removesuffix(".npy") for name in archive.namelist()]
-    attributes = {
-        {"node_feat": "x"}.get(key, key): ArraySource(str(data), key)
-        for key in sorted(keys, key=lambda key: key != "node_feat")
-        if key.startswith("node_")
-    }
-    if labels.is_file():
-        attributes["y"] = ArraySource(
-            str(labels), "node_label", dtype="int64", missing=-1, flat=True
-        )
-    for split, name in (("train", "train_mask"), ("valid", "val_mask"), ("test", "test_mask")):
-        for file in sorted(folder.glob(f"split/*/{split}.csv.gz"))[:1]:
-            attributes[name] = ArraySource(str(file), lists_ids=True)
-    edges = {
-        key: ArraySource(str(data), key)
-        for key in keys
-        if key.startswith("edge_") and key != "edge_index"
-    }
-    ends = ArraySource(str(data), "edge_index")
-    return GraphSpec([NodeSpec(None, None, attributes)], [EdgeSpec(None, ends, edges)])

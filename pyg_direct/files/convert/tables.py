@@ -1,314 +1,216 @@
-"""CSV and parquet files, read by pyarrow, some rows at a time."""
+"""Text and parquet files as tables, which DuckDB reads, some rows at a time."""
 
 from __future__ import annotations
 
-import csv as text_csv
-import gzip
+import functools
+import os
 import re
-import zlib
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import numpy as np
-import torch
-from torch import Tensor
+from typing import Any
 
 from .packages import convert_package
-from .rows import FileRows
-from .spec import ArraySource
+from .text import KINDS, SPACES, Format, check_archive, format_of, is_packed
 
-BLOCK_BYTES = 8 << 20  # of a CSV file that are parsed at a time
-BATCH_ROWS = 1 << 16  # of a parquet file
-EXACT_END = 2.0**53  # whole numbers below it are float64s
-LIKE_A_NUMBER = re.compile(r"[+-]?\.?[0-9]")  # how a field begins that is hardly a column's name
+BATCH_ROWS = 1 << 16
+MEMORY = "400MB"  # that DuckDB may take to sort or to look at a table
+CSV_ROW_BYTES = {True: 3, False: 8}  # of a file, packed or not, which at least a row may take
+MIXED = (
+    "The CSV Parser state machine reached an invalid state.",
+    "Its lines end in different ways (\\n and \\r\\n), or a quote is not closed.",
+)
+LINES = "header = false, auto_detect = false, allow_quoted_nulls = false"
 
 
-class TableRows(FileRows):
-    """Columns of a table: [N] of one column of numbers, otherwise [N, F].
+class FileTable:
+    """Columns of a file, or of all files of a folder, in the order of their rows.
 
     Args:
-        name: of the file, for errors.
-        batches: opens the table at its front; yields record batches of only these columns.
-        missing: what replaces empty fields; None if they are an error.
-        dtype: of the result, which can hold all elements; None for what the table has.
-        width: number of columns.
-        length: number of rows, if it is known.
+        path: of the file or folder.
+        header: whether text begins with names of columns; None to find out.
+        are_ends: it holds the ends of edges.
+
+    Raises:
+        ValueError: what is there is no table.
+        ImportError: DuckDB or pyarrow is missing.
     """
 
-    def __init__(
-        self,
-        name: str,
-        batches: Callable[[], Iterator[Any]],
-        missing: float | None,
-        dtype: torch.dtype | None,
-        width: int,
-        length: int | None,
-    ) -> None:
-        self._batches, self._missing, self._dtype = batches, missing, dtype
-        super().__init__(name, dtype or torch.int64, () if width == 1 else (width,), length)
-        first = next(self._tensors(), None)
-        if first is None:
-            self.length = 0
+    def __init__(self, path: Path, header: bool | None, are_ends: bool = False) -> None:
+        self.path, self.name = path, str(path)
+        self.files = files_of(path)
+        self.format: Format | None = None
+        self.is_blank = False  # without a line, which would show how many columns there are
+        self.length: int | None = None
+        self.is_text = not all(file.name.lower().endswith(".parquet") for file in self.files)
+        if self.is_text:
+            self._open_text(header, are_ends)
         else:
-            self.dtype, self.row_shape = first.dtype, tuple(first.shape[1:])
+            self._open_parquet()
 
-    def read(self, first: int, step: int) -> Iterator[Tensor]:
-        """Yield rows."""
-        kept: list[Tensor] = []
-        count, skip = 0, first
-        for rows in self._tensors():
-            if skip >= len(rows):
-                skip -= len(rows)
-                continue
-            rows, skip = rows[skip:], 0
-            while count + len(rows) >= step:
-                cut = step - count
-                yield torch.cat([*kept, rows[:cut]])
-                kept, count, rows = [], 0, rows[cut:]
-            if len(rows) > 0:
-                kept.append(rows)
-                count += len(rows)
-        if kept:
-            yield torch.cat(kept)
-
-    def _tensors(self) -> Iterator[Tensor]:
-        pa = convert_package("pyarrow")
-        try:
-            for batch in self._batches():
-                if batch.num_rows > 0:
-                    yield self._tensor(batch)
-        except (pa.ArrowInvalid, pa.ArrowKeyError, pa.ArrowNotImplementedError) as error:
-            raise ValueError(
-                f"{self.name} cannot be read: {error}. (Whole numbers that floats follow need "
-                f'"dtype": "float32" in the JSON file of --spec.)'
-            ) from None
-        except OSError as error:
-            if error.errno is not None:
-                raise
-            raise ValueError(f"{self.name} is damaged: {error}.") from None  # a packed file
-
-    def _tensor(self, batch: Any) -> Tensor:
-        columns = []
-        for column, field in zip(batch.columns, batch.schema, strict=True):
-            if column.null_count > 0 and self._missing is None:
-                raise ValueError(
-                    f"The column {field.name!r} of {self.name} has empty entries. Fill them, or "
-                    f'say what they stand for: "missing" in the JSON file of --spec.'
-                )
-            columns.append(_values(column, self._missing, f"{field.name!r} of {self.name}"))
-        table = columns[0] if len(columns) == 1 else np.stack(columns, axis=1)
-        tensor = torch.from_numpy(np.require(table, requirements=["C", "W"]))
-        return tensor if self._dtype is None else tensor.to(self._dtype)
-
-
-class WholeFloats(TableRows):
-    """Whole numbers of a CSV file with empty entries, which may be written as 3 or 3.0.
-
-    Raises:
-        ValueError: one that a float64 does not hold exactly, as some from 2^53 on.
-    """
-
-    def _tensor(self, batch: Any) -> Tensor:
-        rows = super()._tensor(batch)
-        if (rows.isfinite() & (rows.abs() >= EXACT_END)).any():
-            raise ValueError(
-                f'{self.name} has whole numbers of 2^53 or more. With "missing" they are read as '
-                f"float64, where they lose digits: fill the empty entries, and leave it out."
-            )
-        return rows
-
-
-def _values(column: Any, missing: float | None, name: str) -> Any:
-    """Return a column of numbers [N], or of lists of numbers [N, F]."""
-    pa = convert_package("pyarrow")
-    if pa.types.is_list(column.type) or pa.types.is_fixed_size_list(column.type):
-        values = column.flatten()
-        width = len(values) // len(column)
-        lengths = np.asarray(column.value_lengths())
-        if (lengths != width).any() or values.null_count > 0:
-            raise ValueError(f"The lists in column {name} must all have the same length.")
-        return values.to_numpy(zero_copy_only=False).reshape(len(column), width)
-    kinds = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean)
-    if not any(kind(column.type) for kind in kinds):
-        raise ValueError(f"The column {name} must hold numbers, got {column.type}.")
-    if column.null_count > 0:
-        column = column.fill_null(pa.scalar(missing).cast(column.type))
-    return column.to_numpy(zero_copy_only=False)
-
-
-def open_table(path: Path, kind: str, source: ArraySource, name: str, are_ends: bool) -> FileRows:
-    """Look into a CSV or parquet file and return some of its columns.
-
-    Raises:
-        ValueError: there are no such columns, or they hold no numbers.
-        ImportError: pyarrow is missing.
-    """
-    if kind == "parquet":
+    def _open_parquet(self) -> None:
         parquet = convert_package("pyarrow.parquet")
         try:
-            file = parquet.ParquetFile(path)
+            found = [parquet.ParquetFile(file) for file in self.files]
         except convert_package("pyarrow").ArrowInvalid as error:
-            raise ValueError(f"{path} is not a parquet file: {error}.") from None
-        columns = _columns(file.schema_arrow.names, source, name, are_ends, path)
-        length = file.metadata.num_rows
+            raise ValueError(f"{self.path} is not a parquet file: {error}.") from None
+        schemas = [file.schema_arrow.names for file in found]
+        _check_same(self.files, schemas)
+        self.names, self.is_named = tuple(schemas[0]), True
+        self.length = sum(file.metadata.num_rows for file in found)
+        names = ", ".join(f"c{i}" for i in range(len(self.names)))
+        self.sql = f"(SELECT * FROM read_parquet({_texts(self.files)}) AS files({names}))"
+        self.types = [str(row[1]) for row in self.query(f"DESCRIBE SELECT * FROM {self.sql}")]
+        self.example = ""
 
-        def batches() -> Iterator[Any]:
-            for batch in parquet.ParquetFile(path).iter_batches(BATCH_ROWS, columns=columns):
-                yield batch.select(columns)  # in the order that was asked for
+    def _open_text(self, header: bool | None, are_ends: bool) -> None:
+        convert_package("pyarrow")
+        convert_package("duckdb")
+        formats = [format_of(file, header, are_ends) for file in self.files]
+        found = [form for form in formats if form is not None]
+        form = self.format = found[0] if found else None
+        self.is_blank = form is None
+        self.names = () if form is None else form.names
+        self.is_named = form is not None and form.is_named
+        self.types = ["VARCHAR"] * len(self.names)
+        empty = form is None or not any(f.sample for f in found)
+        self.length = 0 if empty else None
+        self.example = "" if form is None or empty else ", ".join(form.sample[0])
+        self.sql = ""
+        if form is None or empty:
+            return  # and nothing is asked
+        _check_same(self.files, [form.names for form in found])
+        if form.matrix is not None:
+            self.length = form.matrix[2]
+        packed = [is_packed(file) for file in self.files]
+        for file in (f for f, is_one in zip(self.files, packed, strict=True) if is_one):
+            check_archive(file)
+        parts = [
+            _text_sql(file, part, is_one)
+            for file, part, is_one in zip(self.files, formats, packed, strict=True)
+            if part is not None
+        ]
+        self.sql = f"({' UNION ALL '.join(parts)})"
 
-        return TableRows(str(path), batches, source.missing, None, len(columns), length)
-    return _open_csv(path, "\t" if kind == "tsv" else ",", source, name, are_ends)
+    @property
+    def about(self) -> int:
+        """How many rows there are, or about how many."""
+        if self.length is not None:
+            return self.length
+        return sum(f.stat().st_size // CSV_ROW_BYTES[is_packed(f)] for f in self.files)
 
+    def query(self, sql: str, **tables: Any) -> list[tuple[Any, ...]]:
+        """Return all rows of a query.
 
-def _open_csv(
-    path: Path, delimiter: str, source: ArraySource, name: str, are_ends: bool
-) -> FileRows:
-    pa, csv = convert_package("pyarrow"), convert_package("pyarrow.csv")
-    packed = path.name.lower().endswith(".gz")
-    front = _front(path, delimiter, packed)
-    if front is None:  # an empty file, which does not show how many columns it has
-        return TableRows(str(path), lambda: iter(()), None, None, 2 if are_ends else 1, 0)
-    columns = _columns(front.names, source, name, are_ends, path)
-    if front.is_empty:
-        return TableRows(str(path), lambda: iter(()), None, None, len(columns), 0)
-    types, exact, are_whole = {}, False, False
-    if are_ends or source.dtype not in (None, "bool"):
-        are_whole = are_ends or not getattr(torch, source.dtype or "").is_floating_point
-        exact = are_whole and source.missing is None
-        types = {column: pa.int64() if exact else pa.float64() for column in columns}
-    reading = csv.ReadOptions(
-        block_size=BLOCK_BYTES,
-        column_names=front.names,
-        skip_rows=front.skipped_lines,
-        use_threads=False,
-    )
-    converting = csv.ConvertOptions(
-        include_columns=columns, column_types=types, strings_can_be_null=True
-    )
+        Raises:
+            ValueError: the file cannot be read as it seemed to be.
+        """
+        rows: list[tuple[Any, ...]] = []
+        for batch in self.batches(sql, **tables):
+            rows += zip(*(column.to_pylist() for column in batch.columns), strict=True)
+        return rows
 
-    def batches() -> Iterator[Any]:
-        with pa.input_stream(path, compression="gzip" if packed else None) as stream:
-            yield from csv.open_csv(
-                stream,
-                read_options=reading,
-                parse_options=csv.ParseOptions(delimiter=delimiter),
-                convert_options=converting,
-            )
-
-    kind = WholeFloats if are_whole and not exact else TableRows
-    rows = kind(str(path), batches, source.missing, None, len(columns), None)
-    if source.dtype is None and rows.dtype == torch.float64:
-        return TableRows(str(path), batches, source.missing, torch.float32, len(columns), None)
-    return rows
-
-
-class _Front(NamedTuple):
-    """What the first lines of a CSV file say."""
-
-    names: list[str]  # of the columns; f0, f1, ... without a header
-    skipped_lines: int  # before the data
-    is_empty: bool  # no data behind the header
-
-
-def _front(path: Path, delimiter: str, packed: bool) -> _Front | None:
-    """Read the first lines of a CSV file; None if it has none but empty ones.
-
-    Raises:
-        ValueError: text of another encoding, a damaged archive, or a first line that may be names
-            of columns or data.
-    """
-    lines: list[tuple[int, list[str]]] = []
-    try:  # utf-8-sig leaves out a byte-order mark, as pyarrow does
-        with (gzip.open if packed else open)(path, "rt", encoding="utf-8-sig") as file:
-            for number, line in enumerate(file, start=1):
-                if line.strip("\r\n"):
-                    fields = next(text_csv.reader([line], delimiter=delimiter))
-                    lines.append((number, [field.strip() for field in fields]))
-                if len(lines) == 2:
-                    break
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not UTF-8 text: {error}. Convert it first.") from None
-    except (gzip.BadGzipFile, EOFError, zlib.error, text_csv.Error) as error:
-        raise ValueError(f"{path} is damaged: {error}.") from None
-    if not lines:
-        return None
-    (number, first), second = lines[0], lines[1][1] if len(lines) == 2 else []
-    if not _is_header(first, second, path):
-        return _Front([f"f{i}" for i in range(len(first))], 0, False)
-    return _Front(first, number, not second)
+    def batches(self, sql: str, **tables: Any) -> Iterator[Any]:
+        """Yield record batches of a query, in which `tables` are Arrow tables."""
+        duckdb = convert_package("duckdb")
+        with closing(_database(os.getpid()).cursor()) as connection:
+            connection.execute("SET TimeZone = 'UTC'")
+            for name, table in tables.items():
+                connection.register(name, table)
+            try:
+                yield from connection.sql(sql).to_arrow_reader(BATCH_ROWS)
+            except (duckdb.InvalidInputException, duckdb.ConversionException) as error:
+                told = " ".join(str(error).partition("Possible fixes")[0].split())
+                told = told.replace(*MIXED)
+                told = re.sub(r"^(Invalid Input|Conversion) Error: ", "", told)
+                raise ValueError(f"{self.name} cannot be read: {told}.") from None
 
 
-def _is_header(first: Sequence[str], second: Sequence[str], path: Path) -> bool:
-    """Whether the first line has the names of columns, which may also look like numbers.
+@functools.lru_cache(maxsize=1)
+def _database(process: int) -> Any:
+    """Return the empty database that a process reads tables by; to open one takes long."""
+    settings = {
+        "threads": 1,  # rows stay in order, and memory small
+        "memory_limit": MEMORY,
+        "temp_directory": tempfile.gettempdir(),
+    }
+    return convert_package("duckdb").connect(config=settings)
 
-    If only some do, a name above a number in the second line decides.
+
+def files_of(path: Path) -> list[Path]:
+    """Return the file, or the parts in a folder, in the order of the numbers in their names.
 
     Raises:
-        ValueError: none does.
+        ValueError: a folder without parts, or with such of several kinds.
     """
-    if all(map(_is_value, first)):
-        return False
-    is_name = [not _is_value(field) and not LIKE_A_NUMBER.match(field) for field in first]
-    below = [field != "" and _is_value(field) for field in second]
-    if all(is_name) or any(a and b for a, b in zip(is_name, below, strict=False)):
-        return True
-    raise ValueError(
-        f"The first line of {path} has neither numbers nor names of columns: {', '.join(first)!r}. "
-        f"Write numbers as decimals, or names that do not begin with a digit."
-    )
+    if not path.is_dir():
+        return [path]
+    entries = [entry for entry in path.iterdir() if entry.name[0] not in "._"]
+    kinds = {entry.name.lower().removesuffix(".gz").rpartition(".")[2] for entry in entries}
+    if not entries or len(kinds) > 1 or any(not entry.is_file() for entry in entries):
+        raise ValueError(
+            f"{path} is not a regular file, nor a folder of parts of one table, which are .parquet "
+            f"files or text, all of one kind, and nothing else. {KINDS}"
+        )
+    return sorted(entries, key=_natural)
 
 
-def _is_value(text: str) -> bool:
-    """Whether pyarrow reads a field as a number, a boolean or an empty entry."""
-    options = convert_package("pyarrow.csv").ConvertOptions()
-    if text in {*options.null_values, *options.true_values, *options.false_values}:
-        return True
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+def _natural(path: Path) -> list[tuple[int, str]]:
+    """Return a key that has part 10 after part 9."""
+    parts = re.split(r"([0-9]+)", path.name)
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in parts]
 
 
-def _columns(
-    names: Sequence[str], source: ArraySource, name: str, are_ends: bool, path: Path
-) -> list[str]:
-    """Return the names of the columns that are meant, each of one column.
-
-    Raises:
-        ValueError: no such column, several of one name, or one that is named twice.
-    """
-    found = _named_columns(names, source, name, are_ends, path)
-    counts = Counter(names)
-    for column, times in Counter(found).items():
-        if counts[column] > 1:
+def _check_same(files: Sequence[Path], names: Sequence[Sequence[str]]) -> None:
+    for file, found in zip(files, names, strict=False):
+        if list(found) != list(names[0]):
             raise ValueError(
-                f"{path} has {counts[column]} columns that are called {column!r}: rename them."
+                f"{file} has the columns {', '.join(found)}, but {files[0].name} beside it has "
+                f"{', '.join(names[0])}: all parts of a table need the same."
             )
-        if times > 1:
-            raise ValueError(
-                f"The column {column!r} of {path} is named {times} times: name it once."
-            )
+
+
+def _text_sql(path: Path, form: Format, packed: bool) -> str:
+    """Return a SELECT of the columns of a text file, c0, c1, ..., without spaces around them."""
+    width = range(len(form.names))
+    compression = "gzip" if packed else "none"
+    read = (
+        f"read_csv({_text(str(path))}, {LINES}, compression = '{compression}', "
+        f"skip = {form.skipped}"
+    )
+    quoted = any('"' in field for row in form.sample for field in row)
+    if form.delimiter != SPACES and (not form.comment or quoted or len(form.names) == 1):
+        kinds = ", ".join(f"'c{i}': 'VARCHAR'" for i in width)
+        columns = ", ".join(f"trim(c{i}) AS c{i}" for i in width)
+        found = (
+            f"SELECT {columns} FROM {read}, delim = {_text(form.delimiter)}, quote = '\"', "
+            f"escape = '\"', columns = {{{kinds}}})"
+        )
+    else:  # lines as a whole, as comments stand between them, or several spaces
+        parts = (
+            "string_split_regex(trim(line, ' ' || chr(9)), '\\s+')"
+            if form.delimiter == SPACES
+            else f"string_split(line, {_text(form.delimiter)})"
+        )
+        columns = ", ".join(f"trim(parts[{i + 1}]) AS c{i}" for i in width)
+        told = "error('a line has other columns than the first: ' || line)"
+        found = (
+            f"SELECT {columns} FROM (SELECT line, CASE WHEN len({parts}) = {len(form.names)} THEN "
+            f"{parts} ELSE {told} END AS parts FROM {read}, delim = '\x01', quote = '', escape = "
+            f"'', columns = {{'line': 'VARCHAR'}}) WHERE trim(line) <> ''"
+        )
+        noted = f" AND NOT starts_with(ltrim(line), '{form.comment}')" if form.comment else ""
+        return f"{found}{noted})"
+    if form.comment:
+        found += f" WHERE c0 IS NULL OR NOT starts_with(c0, '{form.comment}')"
     return found
 
 
-def _named_columns(
-    names: Sequence[str], source: ArraySource, name: str, are_ends: bool, path: Path
-) -> list[str]:
-    if source.columns is None:
-        if are_ends:
-            if len(names) < 2:
-                raise ValueError(f"{path} must have two columns of ids, got {', '.join(names)}.")
-            return list(names[:2])
-        return [name] if name in names else list(names)
-    found = []
-    for column in source.columns:
-        is_position = column not in names and str(column).isdigit() and int(column) < len(names)
-        if column not in names and not is_position:
-            raise ValueError(
-                f"{path} has no column {column!r}; it has {len(names)}: {', '.join(names)}."
-            )
-        found.append(names[int(column)] if is_position else str(column))
-    return found
+def _text(value: str) -> str:
+    """Return a literal of SQL."""
+    return "'" + value.replace("'", "''") + "'"
+
+
+def _texts(paths: Sequence[Path]) -> str:
+    return f"[{', '.join(_text(str(path)) for path in paths)}]"

@@ -144,7 +144,7 @@ def csv_with_odd_names(folder: Path, edges: torch.Tensor) -> ArraySource:
     last = "7" if edges.numel() > 0 else "w"
     lines = ["", "", f'"from, or to", to,{last}', *(f"{s},{t},9" for s, t in edges.t().tolist())]
     (folder / "e.csv").write_text("\n".join(lines))
-    return ArraySource(str(folder / "e.csv"))
+    return ArraySource(str(folder / "e.csv"), columns=("from, or to", "to"))
 
 
 @ends
