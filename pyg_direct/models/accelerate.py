@@ -6,7 +6,7 @@ import functools
 import itertools
 import warnings
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from typing import Any, TypeVar, cast
 
 import torch
@@ -20,18 +20,18 @@ from ..loading.base import DirectLoader
 from ..loading.hops import hand_out_hops
 from ..loading.reusing import Reused
 from .arguments import (
+    UNKNOWN_EDGES,
     check_accelerable,
     common_of,
     copied_tensors,
     edges_in,
     run_plain,
-    tensors_of,
     without_counts,
 )
 from .batch_run import BatchRun
 from .batch_sizes import BatchSizes, Entered, NotAPrefix
 from .batch_tensor import leave
-from .certificate import Certificate
+from .certificate import Certificate, kind_of_call
 from .cooperating import check_not_lazy, run_together
 from .costs import StepCosts
 from .exchanged_values import RowExchange
@@ -39,12 +39,10 @@ from .modes import eagerly
 from .needed_sums import Missing, NotCutError
 from .reuse import OTHER_MODEL, Reuse, ReusedRows, RowTables, check_reuse
 from .row_exchange import Exchanges, Gathered
+from .undo import undo_of
+from .with_forward import with_forward
 
 M = TypeVar("M", bound=torch.nn.Module)
-UNKNOWN_EDGES = (
-    "its edges are not those of a loader that was given to accelerate(), or were changed since, as "
-    "by transform="
-)
 
 
 class Acceleration:
@@ -185,14 +183,12 @@ class Acceleration:
         replaced.
         """
 
-        def step(forward: Any, shift: float) -> Any:
-            new_args, new_kwargs = copied_tensors((args, kwargs))
-            return self._step(sizes, new_args, new_kwargs, shift, forward)
+        def step(shift: float, twin: torch.nn.Module) -> Any:
+            given = copied_tensors((args, kwargs))
+            return self._step(sizes, given[0], given[1], shift, twin), given
 
-        def shifted(twin: torch.nn.Module) -> Any:
-            return step(twin.forward, 1.0)
-
-        return bool(Certificate().check(self.plain, lambda: step(self._forward, 0.0), shifted))
+        runs = functools.partial(step, 0.0), functools.partial(step, 1.0)
+        return bool(Certificate().check(self.plain, *runs, (args, kwargs)))
 
     def _exchanges(self, sizes: BatchSizes) -> Any:
         """Return what gives the exchange of each value of a step; None for none."""
@@ -216,20 +212,39 @@ class Acceleration:
         args: Any,
         kwargs: Any,
         shift: float | None = None,
-        forward: Any = None,
+        twin: torch.nn.Module | None = None,
     ) -> Any:
-        """Run the forward on tensors that compute needed rows, and return those of the seeds."""
-        run = BatchRun(sizes.device, self.all_statistics)
-        with ExitStack() as stack:
-            stack.enter_context(eagerly())
-            if (exchange_of := self._exchanges(sizes)) is not None:
-                missing = self._missing(sizes.reused, shift)
-                stack.enter_context(Exchanges(run, sizes.edges, exchange_of, missing))
-            entered = Entered(run, sizes)
-            given, named = entered.of((args, kwargs))
-            out = sizes.seeds_of((forward or self._forward)(*given, **named), leave)
-            run.numbers.check()
-            entered.write_back()
+        """Run the forward on tensors that compute needed rows, and return those of the seeds.
+
+        If it fails, all that can be reached from the model is as before.
+
+        Args:
+            sizes: of the batch.
+            args, kwargs: of the forward.
+            shift: what is added to rows of layer 1 that nobody should read.
+            twin: a copy of the model, which is run with the random numbers of the plain one.
+        """
+        run = BatchRun(sizes.device, self.all_statistics, twin is None)
+        # A checkpoint ends what it computes again by an exception, and a copy is used once.
+        once = twin is not None or in_backward()
+        undo = None if once else undo_of(self.plain, sizes, (args, kwargs))
+        try:
+            with ExitStack() as stack:
+                stack.enter_context(eagerly())
+                if (exchange_of := self._exchanges(sizes)) is not None:
+                    missing = self._missing(sizes.reused, shift)
+                    stack.enter_context(Exchanges(run, sizes.edges, exchange_of, missing))
+                entered = Entered(run, sizes)
+                given, named = entered.of((args, kwargs))
+                with nullcontext() if undo is None else undo.watching():
+                    out = (twin or self.plain).forward(*given, **named)
+                out = sizes.seeds_of(out, leave)
+                run.numbers.check()
+        except Exception:
+            if undo is not None:
+                undo.put_back()
+            raise
+        entered.write_back()
         self.reason = ""
         self._costs.learn(sizes.num_edges, run.entries, run.calls, run.products)
         if run.sums or not self._forms:  # a batch without edges has none
@@ -240,18 +255,19 @@ class Acceleration:
         """Return in what a step differs from the plain model, if that is to be looked at."""
         if self._certificate is None or not self._same_as_plain() or in_backward():
             return ""
-        if not self._certificate.is_due(None if sizes.reused is None else sizes.reused.batch):
+        call = None if sizes.reused is None else sizes.reused.batch
+        if not self._certificate.is_due(kind_of_call(self.plain, (args, kwargs)), call):
             return ""
 
-        def accelerated() -> Any:
+        def accelerated(twin: torch.nn.Module) -> Any:
             given = copied_tensors((args, kwargs))
-            return self._step(sizes, *given), tensors_of(given)
+            return self._step(sizes, given[0], given[1], None, twin), given
 
         def plain(twin: torch.nn.Module) -> Any:
             given = copied_tensors((args, kwargs))
-            return sizes.seeds_of(run_plain(twin.forward, *given)), tensors_of(given)
+            return sizes.seeds_of(run_plain(twin.forward, *given)), given
 
-        return self._certificate.check(self.plain, accelerated, plain)
+        return self._certificate.check(self.plain, accelerated, plain, (args, kwargs))
 
     def _is_lazy(self) -> bool:
         """Whether parameters get their shapes from a batch, which has to be a plain one."""
@@ -272,9 +288,11 @@ class Acceleration:
 
         `sums` are ``products`` with a sparse matrix, ``messages`` that are written down, or both;
         `all rows` names the operations of torch that ran on all rows of the batch; `as it is` says
-        why the last call ran the plain model.
+        why the last call ran the plain model, `not compared` why its numbers were not.
         """
-        return {**self._forms, "as it is": self.reason} if self.reason else dict(self._forms)
+        left_out = "" if self._certificate is None else self._certificate.left_out
+        found = {**self._forms, "as it is": self.reason, "not compared": left_out}
+        return {kind: text for kind, text in found.items() if text}
 
 
 def accelerate(
@@ -297,12 +315,12 @@ def accelerate(
     numbers of GCNConv). Small batches, whose steps take the time of Python, run through the plain
     model, which is faster there, as do those that give lazy parameters their shapes.
 
-    Code that takes the memory of a tensor, or asks for its exact type, cannot be served. So the
-    1st, the 64th and each 4,096th step on the needed rows are also computed by the plain model,
-    with dropout left out of both. If outputs, gradients, buffers or what the forward stores differ
-    by more than rounding does (1e-3 of the largest number for float32, 1e-7 for float64, 0.1 for
-    less precise dtypes), or a step fails, one warning says in what, and the plain model runs from
-    then on.
+    Code that takes the memory of a tensor, or asks for its exact type, cannot be served. So before
+    the 1st, the 64th and each 4,096th step on the needed rows, of training and of evaluation, a
+    copy of the model takes it as well, and a copy that is plain, with the same random numbers. If
+    outputs, gradients or what the copies hold differ by more than rounding does (1e-3 of the
+    largest number for float32, 1e-7 for float64, 0.1 for less precise dtypes), or a step fails, one
+    warning says in what, and the plain model runs from then on, from the state before the step.
 
     On a batch of `cooperative=True` each rank computes the nodes that it owns, and the outputs are
     those of the seeds of its own loop. All ranks have to run the same model in each step, and the
@@ -391,29 +409,9 @@ def plain_of(model: M) -> M:
 def _accelerated(plain: M, all_statistics: bool, certify: bool) -> M:
     """Return an object of a subclass of the model's class that shares the model's attributes."""
     state = Acceleration(plain, all_statistics, certify)
-    kind: Any = type(plain)
-
-    uncompiled = torch.compiler.disable(state.run)  # type: ignore[no-untyped-call]
-
-    @functools.wraps(plain.forward)
-    def run(*args: Any, **kwargs: Any) -> Any:
-        # The wrapper of `disable` takes time at each step, so it is entered only where it matters.
-        return (uncompiled if torch.compiler.is_compiling() else state.run)(args, kwargs)
 
     def reduce(self: Any, protocol: Any = None) -> Any:
         return _accelerated, (plain, all_statistics, certify)
 
-    body = {
-        # A property, as some models have a forward among their own attributes (PyG's Sequential).
-        "forward": property(lambda self: run),
-        "acceleration": state,
-        "__reduce__": reduce,
-        "__reduce_ex__": reduce,
-        "__module__": kind.__module__,
-        "__qualname__": kind.__qualname__,
-        "__doc__": kind.__doc__,
-    }
-    made: Any = object.__new__(type(kind.__name__, (kind,), body))
-    # One dict, so that modes and attributes that are set on one are those of the other.
-    object.__setattr__(made, "__dict__", plain.__dict__)
-    return cast(M, made)
+    more = {"acceleration": state, "__reduce__": reduce, "__reduce_ex__": reduce}
+    return with_forward(plain, state.run, more)

@@ -16,6 +16,11 @@ from ..core.cooperation import Cooperation
 from ..core.private_torch import compiled_in_place, tree_leaves, tree_map
 from ..loading.base import DirectLoader
 
+UNKNOWN_EDGES = (
+    "its edges are not those of a loader that was given to accelerate(), or were changed since, as "
+    "by transform="
+)
+
 
 def edges_in(value: Any, key: Any = None) -> Iterator[tuple[Any, SampledEdges]]:
     """Yield the sampled edges in containers, each with the key that it has in a mapping."""
@@ -81,7 +86,7 @@ def copied_tensors(value: Any) -> Any:
 
 def tensors_of(value: Any) -> list[Tensor]:
     """Return the tensors among arguments, beside edges: a forward may have written to them."""
-    return [leaf.detach() for leaf in tree_leaves(value) if type(leaf) is Tensor]
+    return [leaf for leaf in tree_leaves(value) if type(leaf) is Tensor]
 
 
 def check_accelerable(model: Any, loaders: tuple[Any, ...]) -> None:

@@ -44,6 +44,8 @@ class BatchRun:
     Args:
         device: of the tensors.
         all_statistics: whether norms use all rows of the batch.
+        draws_apart: whether dropout draws for the needed rows alone, and so other numbers than the
+            plain model.
 
     Attributes:
         lists: the lists of rows that it has seen.
@@ -57,9 +59,11 @@ class BatchRun:
         numbers: of tensors that the forward may write to.
     """
 
-    def __init__(self, device: torch.device, all_statistics: bool = True) -> None:
+    def __init__(
+        self, device: torch.device, all_statistics: bool = True, draws_apart: bool = True
+    ) -> None:
         self.device, self.lists = device, Lists()
-        self.all_statistics = all_statistics
+        self.all_statistics, self.draws_apart = all_statistics, draws_apart
         self.whole_calls: dict[str, int] = {}
         self.sums: set[str] = set()
         self.calls = self.entries = self.products = 0
@@ -351,7 +355,7 @@ class BatchRun:
     def _drawn(self, func: Any, node: Value, args: Any, kwargs: Any) -> Value | None:
         """Return random numbers for the needed rows, unless the model wants certain ones."""
         seeded = torch.initial_seed() != self._seed or kwargs.get("generator") is not None
-        if seeded or any(isinstance(v, Tensor) for v in args):
+        if seeded or not self.draws_apart or any(isinstance(v, Tensor) for v in args):
             return None
         return Draw(node, func, args, kwargs)
 

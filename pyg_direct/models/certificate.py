@@ -8,19 +8,22 @@ differ; so they are compared where they are used: on the user's batches.
 from __future__ import annotations
 
 import dataclasses
+import logging
+from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Any, cast
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import functional
-from torch.overrides import TorchFunctionMode
 
 from ..core.private_torch import tree_leaves, without_hooks
-from .model_state import ModelState
-from .modes import eagerly, same_generators
+from .arguments import tensors_of
+from .model_state import copied, held_by
+from .modes import Generators, eagerly
+from .undo import NotComparable, Undo
 
+logger = logging.getLogger("pyg_direct")
 CALLS = (1, 64)  # that are compared, counted from 1, and each multiple of EVERY
 EVERY = 4096
 # The largest difference, in parts of the largest number of the plain model, by dtype. Products over
@@ -31,77 +34,104 @@ DIFFERENT_INTEGERS = 0.01  # share that may differ: an argmax turns where two nu
 # A gradient is compared with the largest of its parameter, or with this part of the largest of all:
 # that of a bias before a norm is rounding and nothing else.
 SMALL_GRADIENT = 0.1
-DROPOUTS = {
-    functional.dropout, functional.alpha_dropout, functional.feature_alpha_dropout,
-    functional.dropout1d, functional.dropout2d, functional.dropout3d, torch.dropout,
-}  # fmt: skip
 
 
-@dataclasses.dataclass
-class _Outcome:
-    """What a model has done: its outputs, gradients, and what it has changed."""
+class Outcome(NamedTuple):
+    """What a copy of a model has done.
+
+    Attributes:
+        outputs: what it returned, and the arguments that it may have written to.
+        gradients: under fixed random weights of the outputs, by name.
+        held: what the copy holds afterwards, by place.
+        generators: of random numbers.
+    """
 
     outputs: list[Tensor]
-    gradients: list[Tensor | None]
-    changed: set[str]
-    buffers: dict[str, Tensor]
-    drew: set[str]  # whose random numbers were drawn
+    gradients: dict[str, Tensor | None]
+    held: dict[str, Any]
+    generators: Generators
 
 
 class Certificate:
     """Counts the calls of an accelerated model, and compares some of them with the plain one.
 
-    Dropout is the identity in both. The model's state, the gradients of its parameters and all
-    generators are as before afterwards; hooks of modules run, as they may change numbers. A model
-    that cannot be copied, or writes to a tensor of its own of 64 MiB or more, is not compared, nor
-    are the numbers of one that draws random ones (beside dropout).
+    Two copies of the model take the step, one plain and one accelerated, from the same state with
+    the same random numbers; the model itself does not, and is as before afterwards, with all that
+    can be reached from it. Not compared are a model that cannot be copied, one that writes to a
+    tensor of its own of `LARGE_BYTES` or more, and what the plain model itself does not repeat; the
+    log says so once.
+
+    Attributes:
+        left_out: why the last call that was due was not compared, "" if it was.
     """
 
     def __init__(self) -> None:
-        self._calls = 0
+        self._calls: Counter[Any] = Counter()
+        self._where = ""
+        self.left_out = ""
 
-    def is_due(self, call: int | None = None) -> bool:
-        """Count a call, or be told its number, and return whether it is to be compared."""
-        self._calls = self._calls + 1 if call is None else call
-        return is_compared(self._calls)
+    def is_due(self, kind: Any = None, call: int | None = None) -> bool:
+        """Count a call, or be told its number, and return whether it is to be compared.
+
+        Args:
+            kind: of calls that are counted by themselves, as of training and of evaluation.
+            call: the number of this one, where it is counted elsewhere.
+        """
+        number = self._calls[kind] = self._calls[kind] + 1 if call is None else call
+        self._where = f" (call {number})"
+        return is_compared(number)
 
     def check(
         self,
         model: torch.nn.Module,
-        accelerated: Callable[[], Any],
+        accelerated: Callable[[torch.nn.Module], Any],
         plain: Callable[[torch.nn.Module], Any],
+        arguments: Any = (),
     ) -> str:
         """Return why the accelerated model cannot be used, "" if it can.
 
         Args:
             model: the plain model.
-            accelerated: returns what the accelerated model returns.
-            plain: returns what a copy of `model` returns, of its rows those of the seeds.
+            accelerated: returns what a copy of `model` returns that is accelerated, of its rows
+                those of the seeds, and the arguments that it was given.
+            plain: likewise of a copy that is not.
+            arguments: what both get copies of, as far as they are tensors.
         """
-        state = ModelState(model)
-        parameters = [p for p in model.parameters() if p.requires_grad]
+        undo = Undo(model, arguments, for_copies=True)
+
+        def outcome(run: Callable[[torch.nn.Module], Any]) -> Outcome:
+            try:
+                twin = _copy_of(model, undo)
+                with undo.watching():
+                    return _outcome(run, twin)
+            finally:
+                undo.put_back()
+
         try:
-            with same_generators(parameters):  # a copy may be initialised, as of PyG 2.6's Linear
-                twin, keep_shared = state.copy_of_model()
-        except Exception:  # what a model holds need not be one that can be copied
-            return ""
-        try:
-            with keep_shared:
-                expected = _outcome(lambda: plain(twin), twin, parameters)
+            expected = outcome(plain)
+        except NotComparable as error:
+            return self._leave_out(model, str(error))
         except Exception:  # the call itself will say so
             return ""
-        finally:
-            state.restore()
         try:
-            found = _outcome(accelerated, model, parameters)
+            found = outcome(accelerated)
         except torch.cuda.OutOfMemoryError:  # the call itself takes another way
             return ""
         except Exception as error:
             return f"it fails on some of the rows ({type(error).__name__}: {error})"
-        finally:
-            state.restore()
-        reason = _compared(found, expected)
-        return f"{reason} (call {self._calls})" if reason else ""
+        differing = differences(found, expected)
+        if differing:
+            noise = differences(outcome(plain), expected)
+            differing = {what: text for what, text in differing.items() if what not in noise}
+            if not differing:
+                return self._leave_out(model, f"run twice, {next(iter(noise.values()))}")
+        return next((f"{text}{self._where}" for text in differing.values()), "")
+
+    def _leave_out(self, model: torch.nn.Module, why: str) -> str:
+        if not self.left_out:
+            logger.warning("%s is not compared with the plain model: %s", type(model).__name__, why)
+        self.left_out = why
+        return ""
 
 
 def is_compared(call: int) -> bool:
@@ -109,21 +139,34 @@ def is_compared(call: int) -> bool:
     return call in CALLS or call % EVERY == 0
 
 
-def _outcome(
-    run: Callable[[], Any], model: torch.nn.Module, parameters: list[torch.nn.Parameter]
-) -> _Outcome:
-    before = ModelState(model)
+def kind_of_call(model: torch.nn.Module, arguments: Any) -> Any:
+    """Return what a call has in common with those whose backward is the same."""
+    if not torch.is_grad_enabled():
+        return model.training
+    learning = [t.requires_grad for t in (*model.parameters(), *tensors_of(arguments))]
+    return model.training, tuple(learning)
+
+
+def _copy_of(model: torch.nn.Module, undo: Undo) -> torch.nn.Module:
+    try:
+        return copied(model, undo.state.shared)
+    except Exception as error:  # what a model holds need not be one that can be copied
+        raise NotComparable(f"it cannot be copied ({type(error).__name__}: {error})") from None
+
+
+def _outcome(run: Callable[[torch.nn.Module], Any], twin: torch.nn.Module) -> Outcome:
     with ExitStack() as stack:
-        drew = stack.enter_context(same_generators(parameters))
         # A checkpoint around the model must not count what a comparison saves for its backward.
         stack.enter_context(torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t))
         stack.enter_context(eagerly())
-        with _NoDropout():
-            found = _leaves(run())
-        changed = before.changed()
-        buffers = {name: b.detach().clone() for name, b in model.named_buffers()}
-        gradients = _gradients([t for t in found if t.requires_grad], parameters)
-    return _Outcome([t.detach() for t in found], gradients, changed, buffers, drew)
+        out, given = run(twin)
+        outputs, arguments = _leaves(out), tensors_of(given)
+        wanted: dict[str, Tensor] = {f"parameter {n!r}": p for n, p in twin.named_parameters()}
+        wanted |= {f"argument {i}": t for i, t in enumerate(arguments) if t.is_leaf}
+        gradients = _gradients(outputs, {k: t for k, t in wanted.items() if t.requires_grad})
+        held = held_by(twin)
+    outputs = [t.detach() for t in (*outputs, *arguments)]
+    return Outcome(outputs, gradients, held, Generators(outputs))
 
 
 def _leaves(value: Any) -> list[Tensor]:
@@ -139,55 +182,57 @@ def _leaves(value: Any) -> list[Tensor]:
     return found
 
 
-def _gradients(outputs: list[Tensor], parameters: list[torch.nn.Parameter]) -> list[Tensor | None]:
-    """Return the gradients of the parameters under fixed random weights of the outputs."""
-    outputs = [t for t in outputs if t.is_floating_point()]
-    if not outputs or not parameters:
-        return []
+def _gradients(outputs: list[Tensor], wanted: dict[str, Tensor]) -> dict[str, Tensor | None]:
+    """Return gradients under fixed random weights of the outputs."""
+    outputs = [t for t in outputs if t.requires_grad]
+    if not outputs or not wanted:
+        return {}
     draw = torch.Generator().manual_seed(0)
     weights = [torch.randn(t.shape, generator=draw).to(t) for t in outputs]
-    with without_hooks(parameters):
-        grads = torch.autograd.grad(outputs, parameters, weights, allow_unused=True)
-    return [None if g is None else g.to_dense() if g.is_sparse else g for g in grads]
+    with without_hooks([t for t in wanted.values() if isinstance(t, torch.nn.Parameter)]):
+        grads = torch.autograd.grad(outputs, list(wanted.values()), weights, allow_unused=True)
+    dense = [None if g is None else g.to_dense() if g.is_sparse else g for g in grads]
+    return dict(zip(wanted, dense, strict=True))
 
 
-def _compared(found: _Outcome, expected: _Outcome) -> str:
-    """Return in which way two outcomes differ, "" if they do not."""
-    lost = sorted(expected.changed - found.changed)
-    if lost:
-        return f"its forward changes {', '.join(map(repr, lost))}, which is not repeated"
-    kinds = sorted(expected.drew - found.drew)
-    if kinds:
-        return f"its forward draws random numbers of {' and '.join(kinds)}, which is not repeated"
-    if expected.drew:
-        return ""
+def differences(found: Outcome, expected: Outcome) -> dict[str, str]:
+    """Return in what two outcomes differ, and a text for each."""
     if [t.shape for t in found.outputs] != [t.shape for t in expected.outputs]:
-        return "its outputs have other shapes than those of the plain model"
-    for ours, theirs in zip(found.outputs, expected.outputs, strict=True):
-        reason = _difference("its outputs differ", ours, theirs, _largest(theirs))
-        if reason:
-            return reason
-    for name, theirs in expected.buffers.items():
-        differs = f"the buffer {name!r} differs"
-        reason = _difference(differs, found.buffers[name], theirs, _largest(theirs))
-        if reason:
-            return reason
-    return _different_gradients(found.gradients, expected.gradients)
+        return {"shapes": "its outputs have other shapes than those of the plain model"}
+    texts = {}
+    for i, (ours, theirs) in enumerate(zip(found.outputs, expected.outputs, strict=True)):
+        texts[f"output {i}"] = _difference("its outputs differ", ours, theirs, _largest(theirs))
+    for place in expected.held.keys() | found.held.keys():
+        texts[place] = _different_values(place, found.held.get(place), expected.held.get(place))
+    texts |= _different_gradients(found.gradients, expected.gradients)
+    for kind in found.generators.differing(expected.generators):
+        texts[kind] = f"its forward draws random numbers of {kind}, which is not repeated"
+    return {what: text for what, text in texts.items() if text}
 
 
-def _different_gradients(found: list[Tensor | None], expected: list[Tensor | None]) -> str:
-    """Return in which way gradients differ, "" if they do not."""
-    least = SMALL_GRADIENT * max(map(_largest, expected), default=0.0)
-    for ours, theirs in zip(found, expected, strict=True):
-        if ours is None and theirs is None:
+def _different_values(place: str, ours: Any, theirs: Any) -> str:
+    """Return a text if what lies at a place of two models differs."""
+    tensors = isinstance(ours, Tensor) and isinstance(theirs, Tensor)
+    if tensors and ours.shape == theirs.shape and ours.dtype == theirs.dtype:
+        return _difference(f"what it holds as {place!r} differs", ours, theirs, _largest(theirs))
+    same = not tensors and type(ours) is type(theirs) and ours == theirs
+    return "" if same else f"its forward changes {place!r}, which is not repeated"
+
+
+def _different_gradients(found: dict[str, Any], expected: dict[str, Any]) -> dict[str, str]:
+    """Return in which gradients two outcomes differ, and a text for each."""
+    least = SMALL_GRADIENT * max(map(_largest, expected.values()), default=0.0)
+    texts = {}
+    for name in expected.keys() | found.keys():
+        pair = found.get(name), expected.get(name)
+        like = next((t for t in pair if t is not None), None)
+        if like is None:
             continue
-        like = cast(Tensor, theirs if ours is None else ours)
-        ours, theirs = (torch.zeros_like(like) if t is None else t for t in (ours, theirs))
+        ours, theirs = (torch.zeros_like(like) if t is None else t for t in pair)
         scale = max(_largest(theirs), least)
-        reason = _difference("the gradients of its parameters differ", ours, theirs, scale)
-        if reason:
-            return reason
-    return ""
+        what = f"the gradients of its {name.partition(' ')[0]}s differ"
+        texts[name] = _difference(what, ours, theirs, scale)
+    return texts
 
 
 def _difference(what: str, ours: Tensor, theirs: Tensor, scale: float) -> str:
@@ -215,12 +260,3 @@ def _largest(value: Tensor | None) -> float:
     if value is None or value.numel() == 0 or not (value.is_floating_point() or value.is_complex()):
         return 0.0
     return float(value.abs().nan_to_num(0.0, 0.0, 0.0).max())
-
-
-class _NoDropout(TorchFunctionMode):
-    """Makes dropout the identity: an accelerated model draws for the rows that it computes."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func in DROPOUTS:
-            return args[0] if args else (kwargs or {})["input"]
-        return func(*args, **(kwargs or {}))

@@ -1,145 +1,364 @@
-"""What the modules of a model hold, and whether that has changed."""
+"""What a model holds, wherever it holds it, so that it can be put back as it was.
+
+A forward may change all that it can reach: tensors, containers within containers, arrays,
+generators of random numbers, objects of the user's, variables and globals of functions. What a
+model holds is found by following it from object to object, as `copy.deepcopy` does, but what is put
+back are the objects themselves.
+"""
 
 from __future__ import annotations
 
+import array
 import copy
 import itertools
-from collections import OrderedDict
-from collections.abc import Iterator
-from typing import Any
+import operator
+import random
+import sys
+import types
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from functools import lru_cache, partial
+from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
+from torch_geometric.nn import MessagePassing
 
-from ..core.private_torch import TorchDispatchMode, schema_of, storage_of
-from .table_tensor import written
+LARGE_BYTES = 64 << 20  # of tensors and arrays that are not copied: they may be those of a graph
+MOST_OBJECTS = 20_000  # that are followed: more are no state of a model
 
-CONTAINERS = (list, dict, set, OrderedDict)
-LARGE_BYTES = 64 << 20  # tensors that are not copied: they may be the features of a graph
+OF_LAYERS = vars(cast(Any, MessagePassing)())
+# What cannot change, or is of PyG's layers alone.
+FIXED = {
+    bool, int, float, complex, str, bytes, type(None), type(Ellipsis), range, slice, torch.Size,
+    torch.dtype, torch.device, torch.layout, torch.memory_format, types.ModuleType,
+    type(OF_LAYERS["inspector"]),
+}  # fmt: skip
+LIBRARIES = {"torch", "torch_geometric", "pyg_direct", *sys.stdlib_module_names}
+INSTALLED = ("site-packages", "dist-packages")
+# Attributes of modules that are followed if they hold something, such as hooks.
+OF_MODULES = {*vars(torch.nn.Module()), *OF_LAYERS} - {
+    "_parameters", "_buffers", "_modules", "_user_args", "_fused_user_args", "_edge_user_args",
+}  # fmt: skip
+OF_FUNCTIONS = ("__self__", "__func__", "func", "args", "keywords", "fget", "__wrapped__")
+ITERATORS: tuple[Any, ...] = (
+    itertools.count, itertools.repeat, type(iter([])), type(iter(())), type(iter(range(0))),
+)  # fmt: skip
 
 
 class ModelState:
-    """Attributes, containers, tensors and generators of all modules, as they are now.
+    """All that can be reached from some objects, as it is now.
 
     Args:
-        model: of which they are.
+        roots: the model, and what else a forward may change.
+
+    Attributes:
+        tensors: that were found, each with another one that has its memory.
+        shared: of which no copies are made: tensors and arrays of `LARGE_BYTES` and more, and
+            tensors that compute, such as those of an accelerated step.
     """
 
-    def __init__(self, model: torch.nn.Module) -> None:
-        self._model = model
-        self._attributes = {name: (m, dict(vars(m))) for name, m in model.named_modules()}
-        self._contents = {
-            (name, key): (value, copy.copy(value))
-            for name, (_, attributes) in self._attributes.items()
-            for key, value in attributes.items()
-            if type(value) in CONTAINERS
-        }
-        self._numbers = [
-            (t, t.detach().clone())
-            for t in _tensors_of(model)
-            if t.layout == torch.strided and not (is_lazy(t) or _is_large(t))
-        ]
-        self._generators = [
-            (_joined(name, key), value, value.get_state())
-            for name, (_, attributes) in self._attributes.items()
-            for key, value in attributes.items()
-            if isinstance(value, torch.Generator)
-        ]
+    def __init__(self, *roots: Any) -> None:
+        self.tensors: list[tuple[Tensor, Tensor]] = []
+        self.shared: list[Any] = []
+        self.kept: list[tuple[Callable[[Any, Any], object], Any, Any]] = []
+        self.iterators: dict[int, Any] = {}  # copies, by the numbers of the objects
+        self._next: list[Any] = list(roots)
+        self._seen: dict[int, Any] = {}  # and so they live, with their numbers
+        while self._next and len(self._seen) < MOST_OBJECTS:
+            value = self._next.pop()
+            if id(value) not in self._seen:
+                self._seen[id(value)] = value
+                kind: Any = type(value)
+                for look in _ways(kind):
+                    look(self, value)
 
-    def changed(self) -> set[str]:
-        """Return the names of attributes that are others now, or whose entries are."""
-        found = set()
-        for name, (module, before) in self._attributes.items():
-            now = vars(module)
-            for key in before.keys() | now.keys():
-                if before.get(key, now) is not now.get(key, before):
-                    found.add(_joined(name, key))
-        for (name, key), (value, before) in self._contents.items():
-            if not _same_entries(value, before):
-                found.add(_joined(name, key))
-        for place, generator, state in self._generators:
-            if not torch.equal(generator.get_state(), state):
-                found.add(place)
-        return {name for name in found if not name.endswith("_buffers")}
+    def follow(self, values: Iterable[Any]) -> None:
+        """Look at objects later."""
+        self._next += [v for v in values if type(v) not in FIXED]
 
-    def restore(self) -> None:
-        """Let everything be as it was."""
-        for module, before in self._attributes.values():
-            vars(module).clear()
-            vars(module).update(before)
-        for value, before in self._contents.values():
-            if not _same_entries(value, before):
-                value.clear()
-                (value.extend if isinstance(value, list) else value.update)(before)
-        with torch.no_grad():
-            for tensor, numbers in self._numbers:
-                if not torch.equal(tensor, numbers):  # batch norm changes no version
-                    tensor.copy_(numbers)
-        for _, generator, state in self._generators:
-            generator.set_state(state)
+    def put_back(self) -> None:
+        """Let everything but the elements of tensors be as it was."""
+        for put, value, before in self.kept:
+            put(value, self._as_they_were(before) if self.iterators else before)
+        for tensor, alias in self.tensors:
+            if tensor.data_ptr() != alias.data_ptr() or tensor.shape != alias.shape:
+                tensor.data = alias
 
-    def copy_of_model(self) -> tuple[torch.nn.Module, KeepShared]:
-        """Return a copy that has the model's parameters and buffers, and a mode to run it in.
-
-        Large tensors, and those with a history, such as losses that the model keeps, are shared,
-        too. The mode does not let operations write to large ones.
-        """
-        shared: dict[int, Any] = {id(t): t for t in _tensors_of(self._model)}
-        with _Copying() as copying:
-            made = copy.deepcopy(self._model, shared)
-        large = [*copying.large, *filter(_is_large, _tensors_of(self._model))]
-        return made, KeepShared({storage_of(t) for t in large})
+    def _as_they_were(self, held: Any) -> Any:
+        """Return what an object held with copies of iterators, which cannot go back themselves."""
+        if type(held) is dict:
+            return {key: self.iterators.get(id(v), v) for key, v in held.items()}
+        return [self.iterators.get(id(v), v) for v in held] if type(held) is list else held
 
 
-class KeepShared(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Refuses operations that write to some storages."""
+def copied(model: torch.nn.Module, shared: list[Any]) -> torch.nn.Module:
+    """Return a copy of a model that has nothing in common with it but some tensors and arrays.
 
-    def __init__(self, storages: set[int]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._storages = storages
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        mutable = self._storages and schema_of(func).is_mutable
-        if mutable and any(storage_of(t) in self._storages for t in written(func, args, kwargs)):
-            raise RuntimeError("a large tensor is written to")
-        return func(*args, **kwargs)
+    Tensors with a history, such as losses that the model keeps, are copied with it. Large ones that
+    lie where nobody looked are added to what is shared.
+    """
+    with _Copying(shared):
+        return copy.deepcopy(model, {id(value): value for value in shared})
 
 
 class _Copying(TorchFunctionMode):
-    """Lets `copy.deepcopy` give some tensors as they are."""
+    """Lets `copy.deepcopy` copy tensors that operations have made, and share large ones."""
 
-    def __init__(self) -> None:
+    def __init__(self, shared: list[Any]) -> None:
         super().__init__()
-        self.large: list[Tensor] = []
+        self._shared = shared
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is Tensor.__deepcopy__ and (not args[0].is_leaf or _is_large(args[0])):
-            self.large += [args[0]] if _is_large(args[0]) else []
-            return args[0]
-        return func(*args, **(kwargs or {}))
+        if func is not cast(Any, Tensor).__deepcopy__:
+            return func(*args, **(kwargs or {}))
+        value, memo = args
+        if value.layout == torch.strided and value.nbytes >= LARGE_BYTES:
+            self._shared.append(value)
+            return value
+        if value.is_leaf:
+            return func(value, memo)
+        with torch.enable_grad():
+            return memo.setdefault(id(value), value.clone())
 
 
-def _tensors_of(model: torch.nn.Module) -> Iterator[Tensor]:
-    """Yield parameters and buffers: a forward may write to both."""
-    return itertools.chain(model.parameters(), model.buffers())
+def held_by(model: torch.nn.Module) -> dict[str, Any]:
+    """Return the numbers that a model holds, as tensors, and texts, by their places."""
+    found: dict[str, Any] = {}
+    seen: set[int] = set()
+    for name, module in model.named_modules():
+        for key, value in vars(module).items():
+            if key in ("_parameters", "_buffers"):
+                for own, tensor in value.items():
+                    _place(found, seen, f"{name}.{own}".lstrip("."), tensor)
+            elif key not in OF_MODULES and key != "_modules":
+                _place(found, seen, f"{name}.{key}".lstrip("."), value)
+    return found
 
 
-def _is_large(tensor: Tensor) -> bool:
-    return tensor.layout == torch.strided and not is_lazy(tensor) and tensor.nbytes >= LARGE_BYTES
-
-
-def _same_entries(value: Any, before: Any) -> bool:
-    if len(value) != len(before):
-        return False
+def _place(found: dict[str, Any], seen: set[int], place: str, value: Any) -> None:
+    """Note what lies at a place, and what lies within it."""
+    if isinstance(value, np.ndarray) and value.dtype.kind in "biufc":
+        value = torch.from_numpy(value.copy())
+    if isinstance(value, (Tensor, str, bool, int)):
+        found[place] = value.detach().clone() if isinstance(value, Tensor) else value
+    elif isinstance(value, float):
+        found[place] = torch.tensor(value, dtype=torch.float32)  # which it may come from
+    if type(value) in FIXED or isinstance(value, (Tensor, torch.nn.Module)) or id(value) in seen:
+        return
+    seen.add(id(value))
     if isinstance(value, dict):
-        return all(key in before and value[key] is before[key] for key in value)
-    if isinstance(value, list):
-        return all(a is b for a, b in zip(value, before, strict=True))
-    return bool(value == before)
+        within = {f"{place}[{key!r}]": v for key, v in value.items()}
+    elif isinstance(value, (list, tuple, deque)):
+        within = {f"{place}[{i}]": v for i, v in enumerate(value)}
+    elif _attributes in _ways(cast(Any, type(value))):
+        within = {f"{place}.{key}": v for key, v in vars(value).items()}
+    else:
+        return
+    for name, v in within.items():
+        _place(found, seen, name, v)
 
 
-def _joined(name: str, key: str) -> str:
-    return f"{name}.{key}" if name else key
+# --- each looks at an object of a kind, and says what it holds ---
+
+
+def _tensor(state: ModelState, value: Tensor) -> None:
+    if type(value).__torch_dispatch__ is not Tensor.__torch_dispatch__:
+        state.shared.append(value)
+    elif value.layout == torch.strided and not (value.is_meta or is_lazy(value)):
+        if value.nbytes >= LARGE_BYTES:
+            state.shared.append(value)
+        else:
+            state.tensors.append((value, value.detach()))
+
+
+def _array(state: ModelState, value: Any) -> None:
+    if value.nbytes >= LARGE_BYTES:
+        state.shared.append(value)
+    elif value.flags.writeable:
+        state.kept.append((_put_elements, value, value.copy()))
+        if value.dtype.hasobject:
+            state.follow(value.ravel().tolist())
+
+
+def _mapping(state: ModelState, value: Any) -> None:
+    state.kept.append((_put_entries, value, dict(value)))
+    state.follow(value.values())
+
+
+def _items(state: ModelState, value: Any) -> None:
+    state.kept.append((_put_items, value, list(value)))
+    state.follow(value)
+
+
+def _entries(state: ModelState, value: Any) -> None:
+    state.follow(value)
+
+
+def _module(state: ModelState, value: Any) -> None:
+    held = vars(value)
+    state.kept.append((_put_attributes, value, dict(held)))
+    state.follow([v for name, v in held.items() if name not in OF_MODULES or v])
+    if isinstance(value, torch.jit.ScriptModule):
+        state.follow([*value.parameters(), *value.buffers()])
+
+
+def _attributes(state: ModelState, value: Any) -> None:
+    held = vars(value)
+    state.kept.append((_put_attributes, value, dict(held)))
+    state.follow(held.values())
+
+
+def _slots(names: list[str], state: ModelState, value: Any) -> None:
+    held = {name: getattr(value, name) for name in names if hasattr(value, name)}
+    state.kept.append((partial(_put_slots, names), value, held))
+    state.follow(held.values())
+
+
+def _class(state: ModelState, value: Any) -> None:
+    if not _is_of_library(value.__module__):
+        held = {name: v for name, v in vars(value).items() if not name.startswith("__")}
+        state.kept.append((_put_in_class, value, held))
+        state.follow(held.values())
+
+
+def _function(state: ModelState, value: Any) -> None:
+    for cell in value.__closure__ or ():
+        with suppress(ValueError):  # it is empty
+            state.kept.append((_put_in_cell, cell, [cell.cell_contents]))
+            state.follow([cell.cell_contents])
+    if not _is_of_library(value.__module__):
+        state.follow([value.__defaults__, value.__kwdefaults__, vars(value)])
+        known = value.__globals__
+        held = {name: known[name] for name in value.__code__.co_names if name in known}
+        state.kept.append((dict.update, known, held))
+        state.follow(held.values())
+
+
+def _bound(state: ModelState, value: Any) -> None:
+    state.follow([getattr(value, name, None) for name in OF_FUNCTIONS])
+
+
+def _iterator(state: ModelState, value: Any) -> None:
+    state.iterators[id(value)] = copy.copy(value)
+
+
+def _draws(state: ModelState, value: Any) -> None:
+    if isinstance(value, torch.Generator):
+        state.kept.append((torch.Generator.set_state, value, value.get_state()))
+    elif isinstance(value, random.Random):
+        state.kept.append((random.Random.setstate, value, value.getstate()))
+    elif isinstance(value, np.random.RandomState):
+        state.kept.append((np.random.RandomState.set_state, value, value.get_state()))
+    else:
+        bits = getattr(value, "bit_generator", value)
+        state.kept.append((_put_bits, bits, copy.deepcopy(bits.state)))
+
+
+Look = Callable[[ModelState, Any], None]
+# The first of these that a kind of objects is one of says how to look at it.
+WAYS: list[tuple[Any, Look]] = [
+    (Tensor, _tensor),
+    (torch.nn.Module, _module),
+    (np.ndarray, _array),
+    (dict, _mapping),
+    ((list, deque, set), _items),
+    ((bytearray, array.array), _items),
+    ((tuple, frozenset), _entries),
+    (types.FunctionType, _function),
+    ((types.MethodType, types.BuiltinMethodType, property, staticmethod, classmethod), _bound),
+    (partial, _bound),
+    (type, _class),
+    (ITERATORS, _iterator),
+    ((torch.Generator, random.Random, np.random.RandomState), _draws),
+    ((np.random.Generator, np.random.BitGenerator), _draws),
+    (types.SimpleNamespace, _attributes),
+]
+
+
+@lru_cache(1024)
+def _ways(kind: Any) -> list[Look]:
+    """Return how to look at objects of a kind."""
+    found = [look for kinds, look in WAYS if issubclass(kind, kinds)][:1]
+    own = [k for k in kind.__mro__ if not _is_of_library(k.__module__)]
+    of_user = bool(own) or kind.__module__.startswith("torch_geometric.")
+    if not of_user or issubclass(kind, (type, Tensor)):
+        return found
+    if _module not in found and kind.__dictoffset__:
+        found.append(_attributes)
+    slots = [name for k in own for name in _as_list(vars(k).get("__slots__", ()))]
+    if slots:
+        found.append(partial(_slots, slots))
+    if own:
+        found.append(lambda state, value: state.follow(own))
+    return found
+
+
+def _as_list(names: Any) -> list[str]:
+    return [names] if isinstance(names, str) else [*names]
+
+
+@lru_cache(4096)
+def _is_of_library(module: str | None) -> bool:
+    """Whether functions and classes of a module are no state of a user's: it is installed."""
+    place = getattr(sys.modules.get(module or ""), "__file__", None) or ""
+    return (module or "").partition(".")[0] in LIBRARIES or any(n in place for n in INSTALLED)
+
+
+# --- each puts what an object held into it ---
+
+
+def _put_elements(value: Any, before: Any) -> None:
+    value[...] = before
+
+
+def _put_entries(value: Any, before: dict[Any, Any]) -> None:
+    kind = OrderedDict if isinstance(value, OrderedDict) else dict
+    if [*value] != [*before] or not all(map(operator.is_, value.values(), before.values())):
+        kind.clear(value)
+        kind.update(value, before)
+
+
+def _put_items(value: Any, before: list[Any]) -> None:
+    if len(value) == len(before) and all(map(operator.is_, value, before)):
+        return
+    if isinstance(value, (set, deque)):
+        value.clear()
+        (value.update if isinstance(value, set) else value.extend)(before)
+    elif isinstance(value, array.array):
+        value[:] = array.array(value.typecode, before)
+    else:
+        value[:] = before
+
+
+def _put_attributes(value: Any, before: dict[str, Any]) -> None:
+    _put_entries(vars(value), before)
+
+
+def _put_slots(names: list[str], value: Any, before: dict[str, Any]) -> None:
+    for name in names:
+        if name in before:
+            object.__setattr__(value, name, before[name])
+        elif hasattr(value, name):
+            object.__delattr__(value, name)
+
+
+def _put_in_class(value: Any, before: dict[str, Any]) -> None:
+    now = {name: v for name, v in vars(value).items() if not name.startswith("__")}
+    for name in now.keys() - before.keys():
+        delattr(value, name)
+    for name, v in before.items():
+        if now.get(name, before) is not v:
+            setattr(value, name, v)
+
+
+def _put_in_cell(cell: Any, before: list[Any]) -> None:
+    cell.cell_contents = before[0]
+
+
+def _put_bits(bits: Any, before: Any) -> None:
+    bits.state = before

@@ -6,7 +6,6 @@ import random
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import numpy as np
 import torch
@@ -42,26 +41,33 @@ def eagerly() -> Iterator[None]:
         yield
 
 
-@contextmanager
-def same_generators(tensors: Iterable[Tensor]) -> Iterator[set[str]]:
-    """Put all generators back; the set holds afterwards whose random numbers were drawn."""
-    drew: set[str] = set()
-    devices = sorted({t.device.index for t in tensors if t.device.index is not None})
+class Generators:
+    """The states of all generators of random numbers: of torch on some devices, Python and NumPy.
 
-    def states() -> dict[str, Any]:
-        numbers = np.random.get_state()
-        on_devices = [torch.cuda.get_rng_state(d).numpy().tobytes() for d in devices]
-        return {
-            "torch": (torch.get_rng_state().numpy().tobytes(), *on_devices),
-            "Python": random.getstate(),
-            "NumPy": [n.tobytes() if isinstance(n, np.ndarray) else n for n in numbers],
+    Args:
+        tensors: on whose devices they are, beside the CPU.
+    """
+
+    def __init__(self, tensors: Iterable[Tensor]) -> None:
+        self._devices = sorted({t.device.index for t in tensors if t.device.index is not None})
+        of_devices = [torch.cuda.get_rng_state(d) for d in self._devices]
+        self._torch = [torch.get_rng_state(), *of_devices]
+        self._numpy, self._python = np.random.get_state(), random.getstate()
+
+    def put_back(self) -> None:
+        """Let all generators be as they were."""
+        torch.set_rng_state(self._torch[0])
+        for device, state in zip(self._devices, self._torch[1:], strict=True):
+            torch.cuda.set_rng_state(state, device)
+        np.random.set_state(self._numpy)
+        random.setstate(self._python)
+
+    def differing(self, other: Generators) -> list[str]:
+        """Return whose generators are in another state than those of `other`."""
+        numbers = zip(self._numpy, other._numpy, strict=True)
+        same = {
+            "torch": all(map(torch.equal, self._torch, other._torch)),
+            "Python": self._python == other._python,
+            "NumPy": all(np.array_equal(ours, theirs) for ours, theirs in numbers),
         }
-
-    before, numbers, others = states(), np.random.get_state(), random.getstate()
-    with torch.random.fork_rng(devices):
-        try:
-            yield drew
-        finally:
-            drew |= {kind for kind, state in states().items() if state != before[kind]}
-            np.random.set_state(numbers)
-            random.setstate(others)
+        return [kind for kind, equal in same.items() if not equal]

@@ -11,6 +11,7 @@ import torch
 from between import Net, reference, run
 from models import OUT, WIDTH
 from torch import nn
+from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 from torch_geometric.nn import GraphSAGE
 
@@ -18,6 +19,7 @@ from pyg_direct import accelerate
 from pyg_direct.models import certificate, model_state
 from pyg_direct.models.accelerate import Acceleration
 from pyg_direct.models.certificate import Certificate
+from pyg_direct.models.modes import Generators
 
 
 def test_which_calls_are_compared(monkeypatch) -> None:
@@ -36,7 +38,7 @@ class DrawsWhenCopied(nn.Tanh):
 
 def test_a_comparison_leaves_everything_as_it_was(loader, batch, monkeypatch) -> None:
     monkeypatch.setattr(certificate, "EVERY", 1)
-    model, seen = Net(lambda net, h: nn.functional.dropout(net.norm(h), 0.5, net.training)), []
+    model, seen = Net(lambda net, h: functional.dropout(net.norm(h), 0.5, net.training)), []
     model.act = DrawsWhenCopied()
     twin = copy.deepcopy(model)
     model.bias.register_hook(seen.append)
@@ -135,6 +137,104 @@ def planted_out_of_memory(*args):
     raise torch.cuda.OutOfMemoryError("planted")
 
 
+def backward_fails(net, h):
+    """As that of a GRU before the first layer: of other rows than the forward."""
+    return WrongBackward.apply(h) if h.requires_grad else h
+
+
+class WrongBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, h):
+        return h.view_as(h)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad[: len(grad) - (type(grad) is not torch.Tensor)]
+
+
+def evaluated(net, fast, batch):
+    with torch.no_grad():
+        run(fast.eval(), batch)
+    net.train()
+
+
+def evaluated_with_gradients(net, fast, batch):
+    net.between = lambda net, h: h.detach()
+    run(fast.eval(), batch).sum().backward()
+    net.between = backward_fails
+    net.train()
+
+
+def frozen(net, fast, batch):
+    net.first.requires_grad_(False)
+    run(fast, batch).sum().backward()
+    net.first.requires_grad_(True)
+
+
+def inferred(net, fast, batch):
+    with torch.inference_mode():
+        run(fast, batch)
+
+
+@pytest.mark.parametrize("before", [evaluated, evaluated_with_gradients, frozen, inferred])
+def test_the_first_step_that_learns_is_compared_whatever_came_before(before, loader, batch) -> None:
+    net = Net(backward_fails)
+    fast = accelerate(net, loader)
+    before(net, fast, batch)
+    assert fast.acceleration.reason == ""
+    with pytest.warns(UserWarning, match="fails on some of the rows"):
+        run(fast, batch).sum().backward()
+
+
+def test_the_first_step_whose_arguments_learn_is_compared(loader, batch) -> None:
+    net = Net()
+    net.forward = lambda x, edge_index: net.second(
+        net.first(backward_fails(net, x), edge_index), edge_index
+    )
+    fast = accelerate(net, loader)
+    run(fast, batch).sum().backward()
+    assert fast.acceleration.reason == ""
+    batch.x.requires_grad_()
+    with pytest.warns(UserWarning, match="fails on some of the rows"):
+        run(fast, batch).sum().backward()
+    assert batch.x.grad.shape == batch.x.shape
+
+
+GENERATOR = torch.Generator()
+DRAWS = {
+    "dropout": lambda net, h: functional.dropout(h, 0.5, net.training),
+    "dropout in place": lambda net, h: functional.dropout(h * 1, 0.5, net.training, True),
+    "alpha dropout": lambda net, h: functional.alpha_dropout(h, 0.5, net.training),
+    "rrelu": lambda net, h: functional.rrelu(h, training=net.training),
+    "gumbel": lambda net, h: functional.gumbel_softmax(h, hard=True),
+    "noise": lambda net, h: h + torch.randn_like(h),
+    "noise in place": lambda net, h: h + torch.empty_like(h).normal_(),
+    "bernoulli": lambda net, h: h * torch.bernoulli(h.sigmoid()),
+    "multinomial": lambda net, h: h * torch.multinomial(h.softmax(-1), 1),
+    "order of the rows": lambda net, h: h[torch.randperm(h.size(0))],
+    "branch": lambda net, h: h if torch.rand(()) < 0.5 else -h,
+    "own generator": lambda net, h: h * torch.rand((), generator=net.draws),
+    "other generator": lambda net, h: h * torch.rand((), generator=GENERATOR),
+    "Python": lambda net, h: h * random.random(),
+    "NumPy": lambda net, h: h * float(np.random.rand()),
+    "several": lambda net, h: functional.dropout(h + torch.randn_like(h), 0.2) * random.random(),
+}
+
+
+@pytest.mark.parametrize("name", DRAWS)
+def test_models_that_draw_are_compared_with_the_same_numbers(
+    name, loader, batch, monkeypatch
+) -> None:
+    net = Net(DRAWS[name])
+    fast = accelerate(net, loader)
+    run(fast, batch).sum().backward()
+    assert fast.acceleration.reason == ""
+    assert "not compared" not in fast.acceleration.forms()
+    planted(monkeypatch, lambda t: t * 1.01)
+    with pytest.warns(UserWarning, match="its outputs differ"):
+        run(accelerate(net, loader), batch)
+
+
 def test_numbers_of_random_models_are_not_drawn_for_a_comparison(loader, batch) -> None:
     drawn = []
     for certify in (True, False):
@@ -153,7 +253,7 @@ def stores_plain(net, h):
 
 def test_what_only_the_plain_model_stores_is_noticed(loader, batch) -> None:
     fast = accelerate(Net(stores_plain), loader)
-    with pytest.warns(UserWarning, match="its forward changes 'scale', which is not repeated"):
+    with pytest.warns(UserWarning, match="what it holds as 'scale' differs by"):
         run(fast, batch)
 
 
@@ -188,12 +288,16 @@ def test_mistakes_in_the_arguments_are_the_users(loader, batch) -> None:
     torch.testing.assert_close(run(fast, batch), reference(model, batch))
 
 
-def test_a_model_that_cannot_be_copied_is_not_compared(loader, batch) -> None:
-    model = Net()
+def test_a_model_that_cannot_be_copied_is_not_compared(loader, batch, monkeypatch) -> None:
+    model, said = Net(), []
+    monkeypatch.setattr(certificate.logger, "warning", lambda *args: said.append(args))
     model.lock = threading.Lock()
     fast = accelerate(model, loader)
-    torch.testing.assert_close(run(fast, batch), reference(model, batch))
+    for _ in range(64):
+        torch.testing.assert_close(run(fast, batch), reference(model, batch))
     assert fast.acceleration.reason == ""
+    assert fast.acceleration.forms()["not compared"].startswith("it cannot be copied (TypeError")
+    assert [args[1] for args in said] == ["Net"]
 
 
 def read_table(net, h):
@@ -281,39 +385,47 @@ def test_certify_is_a_flag(loader) -> None:
 def outcome(**changes):
     one = torch.ones(2)
     given = {
-        "outputs": [one], "gradients": [one], "changed": set(), "buffers": {"mean": one},
-        "drew": set(),
+        "outputs": [one], "gradients": {"parameter 'w'": one}, "held": {"mean": one, "step": 1},
+        "generators": Generators([]),
     }  # fmt: skip
-    return certificate._Outcome(**{**given, **changes})
+    return certificate.Outcome(**{**given, **changes})
+
+
+OTHER = torch.tensor([1.0, 2.0])
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({}, ""),
-        ({"outputs": [torch.tensor([1.0, 2.0])]}, "its outputs differ by 1 "),
+        ({"outputs": [OTHER]}, "its outputs differ by 1 "),
         ({"outputs": [torch.ones(3)]}, "its outputs have other shapes"),
-        ({"gradients": [torch.tensor([1.0, 2.0])]}, "gradients of its parameters differ by 1 "),
-        ({"gradients": [None]}, "gradients of its parameters differ by 1 "),
-        ({"buffers": {"mean": torch.tensor([1.0, 2.0])}}, "the buffer 'mean' differs by 1 "),
-        ({"changed": {"step"}}, ""),
-        ({"drew": {"torch"}}, ""),
+        ({"gradients": {"parameter 'w'": OTHER}}, "gradients of its parameters differ by 1 "),
+        ({"gradients": {"parameter 'w'": None}}, "gradients of its parameters differ by 1 "),
+        ({"gradients": {}}, "gradients of its parameters differ by 1 "),
+        ({"held": {"mean": OTHER, "step": 1}}, "what it holds as 'mean' differs by 1 "),
+        ({"held": {"mean": torch.ones(3), "step": 1}}, "its forward changes 'mean'"),
+        ({"held": {"mean": torch.ones(2), "step": 2}}, "its forward changes 'step'"),
+        ({"held": {"mean": torch.ones(2)}}, "its forward changes 'step'"),
+        ({"held": {"mean": torch.ones(2), "step": 1, "x": 1}}, "its forward changes 'x'"),
     ],
     ids=str,
 )
 def test_in_what_outcomes_differ(changes, message) -> None:
-    found = certificate._compared(outcome(**changes), outcome())
-    assert message in found
-    assert (found == "") == (message == "")
+    found = certificate.differences(outcome(**changes), outcome())
+    assert len(found) == bool(message)
+    assert message in next(iter(found.values()), "")
 
 
-def test_what_the_plain_model_alone_does() -> None:
-    lost = certificate._compared(outcome(), outcome(changed={"step"}))
-    assert lost == "its forward changes 'step', which is not repeated"
-    drawn = certificate._compared(outcome(), outcome(drew={"NumPy"}))
-    assert drawn == "its forward draws random numbers of NumPy, which is not repeated"
-    both = outcome(drew={"torch"}, outputs=[torch.zeros(2)])
-    assert certificate._compared(both, outcome(drew={"torch"})) == "", "numbers are random ones"
+@pytest.mark.parametrize(
+    ("kind", "draw"),
+    [("torch", torch.rand), ("NumPy", np.random.rand), ("Python", lambda n: random.random())],
+)
+def test_other_draws_are_differences(kind, draw) -> None:
+    before = outcome()
+    draw(1)
+    found = certificate.differences(outcome(), before)
+    assert found == {kind: f"its forward draws random numbers of {kind}, which is not repeated"}
 
 
 @pytest.mark.parametrize(("training", "statistics"), [(True, True), (True, False), (False, False)])
