@@ -24,6 +24,7 @@ from hypothesis import HealthCheck, Phase, settings
 
 import pyg_direct
 from pyg_direct.ops.cuda.backend import CudaBackend
+from tests.tiers import Tiers
 
 REQUIRE_GPU = "PYG_DIRECT_REQUIRE_GPU"
 PRODUCERS_END_SECONDS = 20.0  # how long a test may take to end the threads of its loaders
@@ -69,6 +70,10 @@ def pytest_xdist_auto_num_workers() -> int | None:
     """
     named = "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ
     return None if named else (os.cpu_count() or 1) + 1
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(Tiers())
 
 
 def on_emulated_device(item: pytest.Item) -> bool:
