@@ -31,6 +31,7 @@ LIST = Path(__file__).with_name("full.txt")
 FOLDER = "PYG_DIRECT_TIERS"  # of the measurements of a run
 BORDER_CPU_SECONDS = 0.2
 BORDER_SECONDS = 2.0  # some tests wait
+EMULATED = {"cuda", "emulated"}  # parts of the names of cases, which need not be listed
 # What Python tells audit hooks of, and what `tests/support/emulator` does.
 NOT_BY_DEFAULT = {
     "os.fork", "os.forkpty", "os.posix_spawn", "os.system", "subprocess.Popen", "tests.emulator",
@@ -54,6 +55,11 @@ class Cost(NamedTuple):
         )
 
 
+def is_emulated(name: str) -> bool:
+    """Whether a test is a case on the emulated device, such as ``a.py::f[cuda-3]``."""
+    return not EMULATED.isdisjoint(name.partition("[")[2].removesuffix("]").split("-"))
+
+
 class Tiers:
     """A plugin of pytest: marks tests, and refuses in default tests what they must not do."""
 
@@ -75,16 +81,21 @@ class Tiers:
                     f"{LIST.relative_to(ROOT)}, as `python -m tests.tiers` does."
                 )
 
-    def is_full(self, name: str) -> bool:
-        """Whether a test is in the list: its file, its function or itself."""
+    def is_full(self, item: pytest.Item) -> bool:
+        """Whether a test is a case on the emulated device, or in the list by any of its names."""
+        name = item.nodeid
         file, _, test = name.partition("::")
-        return not {file, f"{file}::{test.partition('[')[0]}", name}.isdisjoint(self.listed)
+        return is_emulated(name) or not {
+            file,
+            f"{file}::{test.partition('[')[0]}",
+            name,
+        }.isdisjoint(self.listed)
 
     @pytest.hookimpl(tryfirst=True)  # before marks select
     def pytest_collection_modifyitems(self, items: Sequence[pytest.Item]) -> None:
         """Mark the tests of the list."""
         for item in items:
-            if self.is_full(item.nodeid):
+            if self.is_full(item):
                 item.add_marker(pytest.mark.full)
 
     @pytest.hookimpl(wrapper=True)
@@ -130,6 +141,8 @@ def best(first: Mapping[str, Cost], second: Mapping[str, Cost]) -> dict[str, Cos
 def listed(costs: Mapping[str, Cost]) -> list[str]:
     """Return the lines for the full tests: files and functions of which all tests are full.
 
+    Cases on the emulated device are left out, as their names say it.
+
     Example: of `a.py::f[1]`, `a.py::f[2]` and `a.py::g`, the first two being full: `a.py::f`.
     """
     lines = {name for name, cost in costs.items() if cost.is_full}
@@ -140,7 +153,7 @@ def listed(costs: Mapping[str, Cost]) -> list[str]:
         for group, names in groups.items():
             if names <= lines:
                 lines = (lines - names) | {group}
-    return sorted(lines)
+    return sorted(line for line in lines if not is_emulated(line))
 
 
 def measured(arguments: Iterable[str], marks: str, known: dict[str, Cost]) -> dict[str, Cost]:

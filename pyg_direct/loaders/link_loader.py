@@ -175,7 +175,6 @@ class LinkNeighborLoader(DirectLoader, torch_geometric.loader.LinkNeighborLoader
         self._begin_order(order, options)
         check_tensor("edge_label", edge_label)
         check_tensor("edge_label_time", edge_label_time)
-        self.edge_label_index = edge_label_index
         # PyG asks for the smallest label, also of none.
         no_labels = edge_label is not None and edge_label.numel() == 0
         # Past the initialiser of PyG's LinkNeighborLoader, which would build a sampler of its own.
@@ -189,6 +188,8 @@ class LinkNeighborLoader(DirectLoader, torch_geometric.loader.LinkNeighborLoader
             neg_sampling=check_negatives(neg_sampling, neg_sampling_ratio),
             **options,
         )
+        # As it was given, which PyG takes apart.
+        self.__dict__["edge_label_index"] = edge_label_index
         links = self.input_data
         self._finish_order(order, links.col, links.input_type and links.input_type[-1])
         if no_labels:

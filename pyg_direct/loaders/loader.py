@@ -253,7 +253,6 @@ class NeighborLoader(DirectLoader, torch_geometric.loader.NeighborLoader):  # ty
         self._progress.batch_dependency = check_dependency(batch_dependency, sampler)
         self._begin_order(order, options)
         _check_input_time(input_time, sampler, time_attr)
-        self.input_nodes = input_nodes
         # Past the initialiser of PyG's NeighborLoader, which would build a sampler of its own.
         torch_geometric.loader.NodeLoader.__init__(
             self,
@@ -263,6 +262,7 @@ class NeighborLoader(DirectLoader, torch_geometric.loader.NeighborLoader):  # ty
             input_time=own_times(input_time),
             **options,
         )
+        self.__dict__["input_nodes"] = input_nodes  # as it was given, which PyG takes apart
         seeds = self.input_data
         self._finish_order(order, seeds.node, seeds.input_type)
         if isinstance(sampler, NeighborSampler):  # find what is wrong here, not in an epoch

@@ -1,6 +1,7 @@
 """Checks of the suite itself: a missing GPU is noticed, and the stored batches are complete."""
 
 import json
+import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +16,7 @@ from pyg_direct import NeighborLoader, NeighborSampler
 from pyg_direct.ops.cpu.backend import CpuBackend
 from pyg_direct.ops.cuda.backend import CudaBackend
 from pyg_direct.sampling.sampler import keyed
+from tests import tiers
 
 
 class Item:
@@ -62,6 +64,37 @@ def test_products_on_the_emulated_device_are_slow(module: str, case: str, slow: 
     item.path, item.callspec = Path(f"{module}.py"), SimpleNamespace(id=case)  # type: ignore[attr-defined]
     conftest.pytest_collection_modifyitems([item])
     assert ("slow" in item.markers) == slow
+
+
+def test_a_default_test_may_start_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(tiers.FOLDER, raising=False)
+    with pytest.raises(RuntimeError, match=r"does what default tests do not: subprocess.Popen"):
+        subprocess.run(["true"], check=True)
+
+
+def test_cases_on_the_emulated_device_are_full() -> None:
+    assert tiers.is_emulated("a.py::f[3-cuda]")
+    assert tiers.is_emulated("a.py::f[emulated]")
+    assert not tiers.is_emulated("a.py::test_cuda[cpu]")
+
+
+def test_the_list_of_full_tests_is_as_short_as_it_can_be() -> None:
+    quick, busy = tiers.Cost(0.01, 0.01, ""), tiers.Cost(0.5, 0.5, "")
+    waits, forks = tiers.Cost(0.01, 5.0, ""), tiers.Cost(0.01, 0.01, "os.fork")
+    costs = {
+        "a.py::f[1]": busy, "a.py::f[2]": waits, "a.py::g": quick, "a.py::h[1]": quick,
+        "a.py::h[2]": forks, "a.py::h[cuda]": forks, "b.py::f": busy, "b.py::g[1]": forks,
+    }  # fmt: skip
+    assert tiers.listed(costs) == ["a.py::f", "a.py::h[2]", "b.py"]
+    assert tiers.best({"f": busy}, {"f": forks, "g": quick}) == {"f": forks, "g": quick}
+
+
+def test_full_tests_that_are_listed_exist() -> None:
+    lines = tiers.LIST.read_text(encoding="utf-8").splitlines()
+    assert lines == sorted(set(lines))
+    for line in lines:
+        file, _, function = line.partition("[")[0].partition("::")
+        assert f"def {function}" in (tiers.ROOT / file).read_text(encoding="utf-8"), line
 
 
 def test_each_backend_is_the_one_that_samples(each_backend: str) -> None:
