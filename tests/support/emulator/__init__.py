@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import sys
 import threading
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
@@ -94,7 +93,6 @@ class EmulatedDevice:
         registry: Registry | None = None,
         warp_lanes: int = 0,
     ) -> None:
-        sys.audit("tests.emulator")  # `tests/tiers.py` looks for it
         torch_device.load()
         self.device = torch.device(torch_device.TYPE, index)
         self.block_threads, self.order, self.planted = block_threads, order, tuple(planted)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import itertools
+import sys
 import sysconfig
 import types
 from collections.abc import Iterator
@@ -27,13 +28,18 @@ TYPE = "privateuseone"
 SOURCE = Path(__file__).with_name("torch_device.cpp")
 
 
-@functools.cache
 def load() -> types.ModuleType:
     """Register the device with torch, once in a process, and return its module.
 
     The module has the functions of `torch.cuda` that the package uses; `torch.get_device_module`
     finds it.
     """
+    sys.audit("tests.emulator")  # `tests/tiers.py` looks for it
+    return _loaded()
+
+
+@functools.cache
+def _loaded() -> types.ModuleType:
     library = ctypes.CDLL(str(_library()))
     library.emulated_current_stream.restype = ctypes.c_int64
     library.emulated_was_recorded.argtypes = [ctypes.c_void_p, ctypes.c_int64]
