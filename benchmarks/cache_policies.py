@@ -27,6 +27,7 @@ from benchmarks.labor.graphs import (
 )
 from benchmarks.labor.sizes import endless, loader_of
 from benchmarks.result import new_result, number, parser, table, write
+from pyg_direct.core.types import SeedVisits
 from pyg_direct.graph.from_pyg import graph_of
 from pyg_direct.graph.visits import expected_visits, out_degrees
 from pyg_direct.ops.host.hottest import PRESAMPLED_BATCHES, SLOT_BYTES
@@ -56,11 +57,11 @@ def visits_of(data: Data, size: int, fanouts: list[int]) -> dict[str, np.ndarray
     counted = np.zeros(data.num_nodes)
     for ids in trace_of(data, size, fanouts, PRESAMPLED_BATCHES, seed=1):
         counted[ids] += 1
-    every = [np.arange(data.num_nodes)]
+    every = [SeedVisits(np.full(data.num_nodes, min(1.0, size / data.num_nodes)))]
     return {
         "presample": counted,
         "degree": out_degrees(csc)[0],
-        "visits": expected_visits(csc, every, np.array(fanouts)[:, None], size)[0],
+        "visits": expected_visits(csc, every, np.array(fanouts)[:, None])[0],
     }
 
 

@@ -105,6 +105,17 @@ class Ends(NamedTuple):
     edge: Mapping[Any, int]
 
 
+ONCE = np.empty(0)
+
+
+class SeedVisits(NamedTuple):
+    """How often batches have each node of a type among their seeds."""
+
+    share: npt.NDArray[np.float64]  # [N]: probability that a batch has it
+    times: npt.NDArray[np.float64] = ONCE
+    """[N]: how often then, each time with draws of its own; [0] where once."""
+
+
 class Table(NamedTuple):
     """A table that a backend gathers rows of, as `Memory.readable` returned its tensors."""
 

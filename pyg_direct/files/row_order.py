@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from ..core.types import IntTable
+from ..core.types import IntTable, SeedVisits
 from ..graph.from_pyg import Graph
 from ..graph.verify import verified
 from ..graph.visits import Doubles, expected_visits, out_degrees
@@ -36,9 +36,11 @@ def row_orders(graph: Graph, row_order: Any) -> list[IntTable] | None:
         if row_order == "degree":
             numbers = out_degrees(csc)
         else:
-            seeds = [np.arange(count) for count in csc.num_nodes.tolist()]
+            counts = csc.num_nodes.tolist()
+            share = min(1.0, BATCH_SIZE / max(1, sum(counts)))
+            seeds = [SeedVisits(np.full(count, share)) for count in counts]
             fanouts = np.repeat(np.array(FANOUTS)[:, None], csc.num_relations, axis=1)
-            numbers = expected_visits(csc, seeds, fanouts, BATCH_SIZE)
+            numbers = expected_visits(csc, seeds, fanouts)
     else:
         numbers = _given(row_order, graph.node_types, graph.csc.num_nodes.tolist())
     return [np.argsort(-of_type, kind="stable") for of_type in numbers]

@@ -96,7 +96,7 @@ class NeighborLoader(DirectLoader, torch_geometric.loader.NeighborLoader):  # ty
             with any cache, and cached rows follow their tensors as copies do. Where memory is
             short, a smaller cache is made, with a warning. None: no cache.
         cache_policy: which rows: those of nodes that batches visit most by seeds, fan-outs and
-            degrees, 'visits' (of a sampler that is not of this package, 'presample'); those in 64
+            degrees, 'visits' (where `expected_visits` refuses the loader, 'presample'); those in 64
             batches (at most an epoch) that are sampled beforehand, with their weights and times,
             'presample'; those with most edges that leave them, 'degree'; or those with the largest
             numbers in a tensor [num_nodes] of yours, with node types in a dict of such, where 0

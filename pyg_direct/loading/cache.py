@@ -7,14 +7,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch_geometric.sampler import NodeSamplerInput
 
 from ..batch.assemble import node_tables_of
-from ..ops.host import keys as rng
-from ..ops.host.hottest import PRESAMPLED_BATCHES, Candidate
+from ..ops.host.hottest import Candidate
 from ..sampling.sampler import NeighborSampler, keyed
-
-SEEDS_WITHOUT_BATCH_SIZE = 1024  # of a batch, where a batch_sampler decides
+from .visits import presampled, visits_of_batches, why_no_visits
 
 
 def fill_cache(loader: Any) -> None:
@@ -44,27 +41,29 @@ def _visits(loader: Any, policy: Any, num_nodes: Mapping[Any, int]) -> dict[Any,
     """Return how often each node is expected to be visited, float64 [N_t] by type, on any scale."""
     if not isinstance(policy, str):
         return given_visits(policy, num_nodes)
-    ours = isinstance(loader._sampler, NeighborSampler)
-    if policy == "presample" or (policy == "visits" and not ours):
+    if policy == "visits":
+        return likely_visits(loader, num_nodes)
+    if policy == "presample":
         return presampled_visits(loader, num_nodes)
-    if not ours:
+    if not isinstance(loader._sampler, NeighborSampler):
         raise ValueError(
             f"cache_policy='degree' needs pyg_direct's own NeighborSampler, which knows the graph, "
             f"got {type(loader._sampler).__name__}. Use 'presample', or pass a tensor."
         )
-    if policy == "degree":
-        return keyed(loader._sampler).out_degrees()
-    return visits_of_batches(loader)
+    return keyed(loader._sampler).out_degrees()
 
 
-def visits_of_batches(loader: Any) -> dict[Any, Tensor]:
-    """Return how likely each node is in a batch of a loader with a sampler of ours, by type."""
-    ends = _seed_nodes(loader.input_data[torch.arange(loader._num_seeds())])
-    size = (loader.batch_size or SEEDS_WITHOUT_BATCH_SIZE) * len(ends)
-    seeds: dict[Any, Tensor] = {}
-    for kind, ids in ends:
-        seeds[kind] = torch.cat([seeds[kind], ids]) if kind in seeds else ids
-    return keyed(loader._sampler).expected_visits(seeds, size)
+def likely_visits(loader: Any, num_nodes: Mapping[Any, int] | None = None) -> dict[Any, Tensor]:
+    """Return how likely each node is in a batch; counted where it does not follow from arguments.
+
+    Args:
+        loader: of nodes or links.
+        num_nodes: by type; None for those of its sampler, which is ours.
+    """
+    if not why_no_visits(loader):
+        return visits_of_batches(loader)
+    counts = keyed(loader._sampler).ends.node if num_nodes is None else num_nodes
+    return presampled_visits(loader, counts)
 
 
 def _by_row(visits: Tensor, positions: Tensor | None) -> Tensor:
@@ -72,14 +71,6 @@ def _by_row(visits: Tensor, positions: Tensor | None) -> Tensor:
     if positions is None:
         return visits
     return torch.empty_like(visits).index_copy_(0, positions, visits)
-
-
-def _seed_nodes(inputs: Any) -> list[tuple[Any, Tensor]]:
-    """Return the nodes that seeds are, with their types: for links, those of both ends."""
-    if isinstance(inputs, NodeSamplerInput):
-        return [(inputs.input_type, inputs.node)]
-    source, target = (None, None) if inputs.input_type is None else inputs.input_type[::2]
-    return [(source, inputs.row), (target, inputs.col)]
 
 
 def given_visits(
@@ -116,16 +107,10 @@ def presampled_visits(loader: Any, num_nodes: Mapping[Any, int]) -> dict[Any, Te
     Between nodes that are met equally often, those with the lower id come first.
     """
     visits = {kind: torch.zeros(count, dtype=torch.float64) for kind, count in num_nodes.items()}
-    generator = torch.Generator().manual_seed(0)
-    size = loader.batch_size or SEEDS_WITHOUT_BATCH_SIZE
-    parts = torch.split(torch.randperm(loader._num_seeds(), generator=generator), size)
-    with torch.random.fork_rng(devices=[]):  # samplers of others' draw from torch's generator
-        for number, index in enumerate(parts[:PRESAMPLED_BATCHES]):
-            key = rng.derive(loader._progress.seed or 0, 0, number, rng.PRESAMPLE_DOMAIN)
-            out = loader._sample(loader.input_data[index], key)
-            nodes = out.node if isinstance(out.node, dict) else {None: out.node}
-            for kind, ids in nodes.items():
-                if kind in visits and ids is not None:
-                    ids = ids.cpu()
-                    visits[kind].index_add_(0, ids, torch.ones(len(ids), dtype=torch.float64))
+    for out in presampled(loader, loader._sample):
+        nodes = out.node if isinstance(out.node, dict) else {None: out.node}
+        for kind, ids in nodes.items():
+            if kind in visits and ids is not None:
+                ids = ids.cpu()
+                visits[kind].index_add_(0, ids, torch.ones(len(ids), dtype=torch.float64))
     return visits

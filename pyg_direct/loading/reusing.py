@@ -22,7 +22,7 @@ from ..sampling.hops import BatchInProgress
 from ..sampling.keyed import KeyedSampler
 from ..sampling.sampler import NeighborSampler, keyed
 from .base import DirectLoader
-from .cache import given_visits, visits_of_batches
+from .cache import given_visits, likely_visits
 from .hops import hand_out_hops
 
 NEVER = -(1 << 60)  # the batch of a row that was not computed
@@ -285,7 +285,7 @@ def hottest(loader: DirectLoader, by: Any, share: float) -> tuple[Tensor, int]:
     elif share == 1.0:
         return torch.arange(num_nodes), num_nodes
     else:
-        visits = (sampler.out_degrees() if by == "degree" else visits_of_batches(loader))[None]
+        visits = (sampler.out_degrees() if by == "degree" else likely_visits(loader))[None]
     count = max(1, round(share * num_nodes))
     nodes = visits.sort(descending=True, stable=True).indices[:count]
     return nodes[visits[nodes] > 0].sort().values, num_nodes

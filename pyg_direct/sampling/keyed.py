@@ -25,6 +25,7 @@ from ..core.types import (
     Rules,
     SampledGraph,
     SamplingPlan,
+    SeedVisits,
     SourcedKey,
 )
 from ..graph.from_pyg import Graph
@@ -195,16 +196,20 @@ class KeyedSampler:
         csc = verified(self.backend.memory.to_numpy(self.graph.csc))
         return breadth_first_ranks(csc)[self.graph.node_types.index(node_type)]
 
-    def expected_visits(self, seeds: Mapping[Any, Tensor], batch_size: int) -> dict[Any, Tensor]:
+    def expected_visits(
+        self, seeds: Mapping[Any, SeedVisits], found: Mapping[Any, list[float]] | None = None
+    ) -> dict[Any, Tensor]:
         """Return how likely each node is in a batch, float64 [N_t] by node type.
 
         Args:
-            seeds: int64 [n_t] by node type, from which batches take theirs at random.
-            batch_size: seeds of a batch, of all types.
+            seeds: how often batches have each node as a seed, by node type.
+            found: how many new nodes batches find in each hop, by node type; see there.
         """
         csc = verified(self.backend.memory.to_numpy(self.graph.csc))
-        given = [seeds[t].numpy() if t in seeds else None for t in self.graph.node_types]
-        visits = expected_visits(csc, given, self._plan.plan.fanouts, batch_size)
+        given = [seeds.get(kind) for kind in self.graph.node_types]
+        by_hop = None if found is None else np.array([found[k] for k in self.graph.node_types]).T
+        fanouts, replace = self._plan.plan.fanouts, self.settings.replace
+        visits = expected_visits(csc, given, fanouts, replace, by_hop)
         return dict(zip(self.graph.node_types, map(torch.from_numpy, visits), strict=True))
 
     def out_degrees(self) -> dict[Any, Tensor]:

@@ -31,6 +31,7 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.typing import NodeType
 from torch_geometric.utils import coalesce
 
+from ..core.types import SeedVisits
 from ..core.units import blocks_of_row, size_text
 from ..files.open import open_graph
 from ..ops.host.hottest import LINE_BYTES, PRESAMPLED_BATCHES
@@ -158,9 +159,13 @@ def plan_of(data: Data | HeteroData, question: Question) -> Plan:
         sampling=question.sampling,
     )
     means = {kind: sum(map(len, ids)) / len(ids) for kind, ids in batches.node_ids.items()}
-    seeds = torch.arange(counts[question.seed_type])
-    visits = sampler.expected_visits({question.seed_type: seeds}, question.batch_size)
-    num_seeds = len(seeds) if question.num_seeds is None else question.num_seeds
+    seeds = counts[question.seed_type]
+    if question.sampling == "uniform":
+        share = np.full(seeds, min(1.0, question.batch_size / max(1, seeds)))
+        visits = sampler.expected_visits({question.seed_type: SeedVisits(share)})
+    else:  # as loaders do
+        visits = presampled_visits(data, question)
+    num_seeds = seeds if question.num_seeds is None else question.num_seeds
     plan = Plan(
         question,
         num_nodes,
