@@ -1,8 +1,10 @@
 """PyG's results where it leaves them open: one of those that it may give, and always the same.
 
-Without pyg-lib PyG sorts edges with an unstable `torch.sort`, so the order of one node's edges,
-and with it the order of discovery, would be an accident of the sort; here it is stable. Of several
-edges between two nodes `coalesce(reduce="any")` takes any; here it takes the first.
+PyG sorts edges by `index_sort(stable=False)`, which for 17 to 32,767 edges is an unstable
+`torch.sort`, with pyg-lib and without. So the order of one node's edges, and with it the order of
+discovery, is an accident of the sort; here it is stable. What holds without this is tested in
+`tests/loader/test_order_of_pyg.py`. Of several edges between two nodes `coalesce(reduce="any")`
+takes any; here it takes the first.
 """
 
 from __future__ import annotations
