@@ -133,7 +133,13 @@ def wrapper_tensor(
     device: torch.device,
     strides: tuple[int, ...] | None = None,
 ) -> Any:
-    """Return a tensor of a subclass without memory of its own; torch has no public way."""
+    """Return a tensor of a subclass without memory of its own; torch has no public way.
+
+    It is none of inference mode's, as a forward may go on with it outside.
+    """
+    if torch.is_inference_mode_enabled():
+        with torch.inference_mode(False):
+            return wrapper_tensor(cls, shape, dtype, device, strides)
     return Tensor._make_wrapper_subclass(cls, shape, strides, dtype=dtype, device=device)
 
 

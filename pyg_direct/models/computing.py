@@ -19,8 +19,9 @@ from ..core.quantized import new_table, open_table
 from ..core.units import size_text
 from ..ops.backend import Backend
 from ..ranks.together import Together
+from .modes import AsCalled
 from .orders import Order, Orders
-from .reducing import ScatterNode, cone, scatters_of
+from .reducing import ScatterNode, called_otherwise, cone, scatters_of
 from .store import checksum_of
 from .table_rows import OwnRows, Rows, SharedRows
 from .tables import ConstantTensor, Node, OperationNode, RowSelection
@@ -239,10 +240,15 @@ class Computer:
         self._prepare(node)
         nodes = cone(node)
         for first, last in self._blocks(nodes, node.num_rows):
-            yield node.read(RowSelection(self.backend, first, last))
+            with AsCalled() as called:
+                called.take(node.modes)
+                block = node.read(RowSelection(self.backend, first, last))
+            yield block
 
     def _prepare(self, target: Node) -> None:
         """Compute what must be there before a node is computed by blocks."""
+        for node in called_otherwise(target):
+            self.complete(node)
         by_run, by_list = scatters_of(target)
         while by_list:
             self.complete(by_list[0])
@@ -252,11 +258,13 @@ class Computer:
 
     def _compute(self, wanted: list[tuple[Node, Rows]], nodes: list[Node]) -> None:
         """Compute tables by blocks of rows; of shared ones, this rank's."""
+        modes = wanted[0][0].modes
 
         def block(bounds: tuple[int, int]) -> int:
             first, last = bounds
             rows = RowSelection(self.backend, first, last)
-            with torch.no_grad(), torch.autocast("cpu", enabled=False):
+            with AsCalled() as called:  # some modes are those of a thread
+                called.take(modes)
                 for node, table in wanted:
                     table.write(first, node.read(rows))
             return last - first
@@ -265,18 +273,17 @@ class Computer:
         shared = isinstance(wanted[0][1], SharedRows)
         if shared:
             blocks = blocks[self.ranks.rank :: self.ranks.size]
-        done: Any
-        if self._threads == 1 or len(blocks) == 1:
-            done = map(block, blocks)
-        else:
-            if self._pool is None:
-                self._pool = ThreadPoolExecutor(
-                    self._threads, "pyg_direct-inference", torch.set_num_threads, (1,)
-                )
-            done = self._pool.map(block, blocks)
-        for count in done:
-            if self._advance is not None:
-                self._advance(count)
+        in_threads = self._threads > 1 and len(blocks) > 1
+        if in_threads and self._pool is None:
+            self._pool = ThreadPoolExecutor(
+                self._threads, "pyg_direct-inference", torch.set_num_threads, (1,)
+            )
+        with AsCalled() as called:
+            called.take(modes)
+            done: Any = self._pool.map if in_threads and self._pool is not None else map
+            for count in done(block, blocks):
+                if self._advance is not None:
+                    self._advance(count)
         if shared:
             self.ranks.exchange(f"the end of {_title(wanted[0][0])}")
 

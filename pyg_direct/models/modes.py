@@ -1,11 +1,12 @@
-"""Modes in which a model runs for a while: in evaluation, uncompiled, without drawing."""
+"""Modes in which a model runs for a while, and those of torch that an operation depends on."""
 
 from __future__ import annotations
 
 import random
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -39,6 +40,88 @@ def eagerly() -> Iterator[None]:
         return
     with set_stance("force_eager"):
         yield
+
+
+TINY = 5e-324  # a number below the normal ones
+
+
+class Modes(NamedTuple):
+    """Modes of torch that numbers depend on, for operations that are computed later.
+
+    Those of gradients are not among them, as autograd is above what is computed, nor is autocast,
+    which has converted the operands when an operation is called.
+    """
+
+    dtype: torch.dtype  # of numbers and new tensors
+    deterministic: int
+    precision: str | None  # of matrix products; None where it is set by backend
+    flushes: bool  # numbers below the normal ones, in this thread
+
+    def take(self, now: Modes) -> None:
+        """Set what is otherwise now."""
+        if self.dtype != now.dtype:
+            torch.set_default_dtype(self.dtype)
+        if self.deterministic != now.deterministic:
+            torch.set_deterministic_debug_mode(self.deterministic)
+        if self.precision != now.precision and self.precision is not None:
+            torch.set_float32_matmul_precision(self.precision)
+        if self.flushes != now.flushes:
+            torch.set_flush_denormal(self.flushes)
+
+
+_latest: Any = None
+
+
+def modes_now() -> Modes:
+    """Return the modes of torch; the same object as long as they do not change."""
+    global _latest
+    try:
+        precision = torch.get_float32_matmul_precision()
+    except RuntimeError:
+        precision = None
+    deterministic = torch.get_deterministic_debug_mode()
+    found = torch.get_default_dtype(), deterministic, precision, TINY * 1.0 == 0.0
+    known = _latest
+    if found != known:
+        known = _latest = Modes(*found)
+    return cast(Modes, known)
+
+
+class AsCalled:
+    """Lets operations be computed in the modes in which they were called, below autocast."""
+
+    def __enter__(self) -> AsCalled:
+        """Remember the modes that hold."""
+        self._stack = ExitStack()
+        self._before = self._now = modes_now()
+        for device in ("cpu", "cuda"):
+            if torch.is_autocast_enabled(device):
+                self._stack.enter_context(_without_autocast(device))
+        if torch.is_inference_mode_enabled():
+            self._stack.enter_context(torch.inference_mode(False))
+        self._stack.enter_context(torch.no_grad())
+        return self
+
+    def take(self, modes: Modes) -> None:
+        """Set the modes of an operation."""
+        if modes is not self._now:
+            modes.take(self._now)
+            self._now = modes
+
+    def __exit__(self, *error: object) -> None:
+        """Put back the modes that held."""
+        self._before.take(self._now)
+        self._stack.close()
+
+
+@contextmanager
+def _without_autocast(device: str) -> Iterator[None]:
+    """Leave out autocast, and keep what it has cached."""
+    torch.set_autocast_enabled(device, False)
+    try:
+        yield
+    finally:
+        torch.set_autocast_enabled(device, True)
 
 
 class Generators:

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from ..core.private_torch import WithoutFunctionModes, writes_to
 from .message_lists import MessageOrder
+from .modes import AsCalled, modes_now
 
 _serial = count()
 
@@ -76,11 +77,12 @@ class Value:
         inputs: what it is made of.
         boxes: their rows, until this one is computed.
         serial: of what was made first the lowest.
+        modes: of torch, in which it is computed.
     """
 
     __slots__ = (
-        "_kind", "_meta", "_ref", "boxes", "device", "dim", "dtype", "inputs", "num_rows", "serial",
-        "shape", "support",
+        "_kind", "_meta", "_ref", "boxes", "device", "dim", "dtype", "inputs", "modes", "num_rows",
+        "serial", "shape", "support",
     )  # fmt: skip
 
     def __init__(
@@ -88,7 +90,7 @@ class Value:
     ) -> None:
         self.shape, self.dtype, self.device, self.dim = shape, dtype, device, dim
         self.num_rows = shape[dim] if shape else 1
-        self.serial = next(_serial)
+        self.serial, self.modes = next(_serial), modes_now()
         self.support: Rows | None = None
         self.inputs: tuple[Value, ...] = ()
         self.boxes: tuple[Box, ...] | None = ()
@@ -284,8 +286,9 @@ def _compute(value: Value, rows: Rows, again: bool) -> None:
         agreements = [one.agreement for one in exchanging if one.agreement is not None]
         if not agreements or agreements[0].messages.agree(agreements):
             break
-    with torch.no_grad(), WithoutFunctionModes():  # what is called is not the forward's
+    with AsCalled() as called, WithoutFunctionModes():  # what is called is not the forward's
         for together in _in_order(list(reversed(needs)), exchanging):
+            called.take(together[0].modes)
             found = [one.compute(needs[one]) for one in together if one.ranks is None]
             if not found:
                 came = together[0].ranks.move([one.gone(needs[one]) for one in together])

@@ -226,6 +226,19 @@ def cone(target: Node) -> list[Node]:
     return [n for n in found if n.table is None]
 
 
+def called_otherwise(target: Node) -> list[Node]:
+    """Return what a node is computed from that was called in other modes of torch."""
+    found: list[Node] = []
+    seen, ahead = {target}, [target]
+    while ahead:
+        for entry in ahead.pop().inputs:
+            if entry in seen or entry.table is not None or isinstance(entry, FillNode):
+                continue
+            seen.add(entry)
+            (ahead if entry.modes == target.modes else found).append(entry)
+    return found
+
+
 def scatters_of(target: Node) -> tuple[list[ScatterNode], list[ScatterNode]]:
     """Return the scatters that computing a node by runs of rows computes, and those it cannot.
 

@@ -149,7 +149,7 @@ class CallPlan:
 
 def signature(args: Any, kwargs: Any, num_rows: int, table: type) -> tuple[Any, ...]:
     """Return what calls have in common that do the same with rows."""
-    found: list[Any] = []
+    found: list[Any] = [torch.get_default_dtype()]  # of sums with numbers, for example
 
     def add(value: Any) -> None:
         kind = type(value)

@@ -17,6 +17,7 @@ from ..core.lazy_tensor import RowTensor, rows_of
 from ..core.private_torch import schema_of, tree_leaves
 from ..core.types import Table
 from ..ops.backend import Backend
+from .modes import modes_now
 from .orders import Order
 from .rules import Apart, StandIn, on_rows
 
@@ -86,6 +87,7 @@ class Node(StandIn):
         table: all rows, once they are computed; of another dtype if tables are kept narrow.
         users: nodes and users' tensors that still need it.
         costly: not to be computed twice.
+        modes: of torch, in which it is computed.
     """
 
     costly = False
@@ -93,7 +95,7 @@ class Node(StandIn):
     def __init__(self, meta: Any, dim: int, inputs: tuple[Node, ...] = ()) -> None:
         self.meta, self.dim, self.inputs = meta, dim, inputs
         self.table: Tensor | None = None
-        self.key = ""
+        self.key, self.modes = "", modes_now()
         self.users: weakref.WeakSet[Any] = weakref.WeakSet()
         for node in inputs:
             node.users.add(self)
