@@ -1,19 +1,21 @@
-"""Sampled edges that know their order and their hops, as PyG's own `EdgeIndex`."""
+"""Sampled edges that know how many of them each hop has."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
-from torch_geometric import EdgeIndex
 from torch_geometric.data import Data, HeteroData
 
 from ..core.cooperation import Cooperation
-from ..core.private_torch import COPIES, pointers_of, tree_leaves, writes_to
-from ..core.pyg import cached_indptr, edge_index_by_column, store_of, stores_of
+from ..core.private_torch import no_torch_function, writes_to
+from ..core.pyg import store_of, stores_of
+
+IDS = (torch.int64, torch.int32)
 
 
 class HopEnds(NamedTuple):
@@ -30,13 +32,13 @@ class HopEnds(NamedTuple):
     common: Cooperation | None = None  # of a batch of several ranks, whose nodes have other orders
 
 
-class SampledEdges(EdgeIndex):
+class SampledEdges(Tensor):
     """The edges of one type in a sampled batch, int [2, E]: hop by hop, sorted by destination.
 
-    An `EdgeIndex` with sort order ``"col"``, its sparse size (number of sources, number of
-    destinations), its `indptr`, and `hops`. It shares the memory of the tensor it is made of.
-    Copies (`.to()`, `pin_memory`, `clone`, pickling) and `detach` have all this, too; any other
-    operation gives a plain tensor.
+    A tensor like any other, which shares the memory of the one it is made of and knows `hops` in
+    addition: an accelerated model looks for them, and nothing else does. Copies (`.to()`,
+    `pin_memory`, `clone`, pickling) and `detach` have them, too; whatever else is done with it
+    gives plain tensors.
 
     Args:
         edge_index: int64 or int32 [2, E], contiguous. Not checked.
@@ -45,69 +47,45 @@ class SampledEdges(EdgeIndex):
     Example:
         >>> hops = HopEnds((2, 3), (2, 3), (3,))
         >>> edges = SampledEdges(torch.tensor([[2, 0, 1], [0, 1, 1]]), hops)
-        >>> edges.get_indptr()
-        tensor([0, 1, 3, 3])
+        >>> edges.clone().hops.edge, type(edges[:, :2]) is torch.Tensor
+        ((3,), True)
     """
 
+    _tensor: Tensor
     _hops: HopEnds
-    _versions: tuple[int, int]
+    _written: int
+    __torch_function__ = no_torch_function
 
     @staticmethod
-    def __new__(
-        cls: Any, edge_index: Tensor, hops: HopEnds, indptr: Tensor | None = None
-    ) -> SampledEdges:
-        """Make one without copying `edge_index`; `indptr` is counted if it is not given."""
-        size = hops.source[-1], hops.destination[-1]
-        if indptr is None:
-            indptr = pointers_of(edge_index[1], size[1])
-        out = edge_index_by_column(cls, edge_index, size, indptr)
-        out._hops = hops
-        out._versions = out._versions_now()
-        made: SampledEdges = out
-        return made
+    def __new__(cls: Any, edge_index: Tensor, hops: HopEnds) -> SampledEdges:
+        """Make one without copying `edge_index`."""
+        made: Any = edge_index.as_subclass(
+            _PartOfEdges if hops.common is not None else SampledEdges
+        )
+        made._tensor, made._hops, made._written = edge_index, hops, _version(edge_index)
+        return cast(SampledEdges, made)
 
-    def __init__(self, edge_index: Tensor, hops: HopEnds, indptr: Tensor | None = None) -> None:
+    def __init__(self, edge_index: Tensor, hops: HopEnds) -> None:
         pass
+
+    def as_tensor(self) -> Tensor:
+        """Return the tensor that it was made of."""
+        return self._tensor
 
     @property
     def hops(self) -> HopEnds | None:
         """The counts by hop; None after the edges were written to, as they need not hold then."""
-        return self._hops if self._versions == self._versions_now() else None
+        return self._hops if _version(self._tensor) == self._written else None
+
+    @property
+    def num_ends(self) -> tuple[int, int]:
+        """The numbers of nodes of both ends' types, as sampled."""
+        return self._hops.source[-1], self._hops.destination[-1]
 
     @property
     def common(self) -> Cooperation | None:
         """The ranks that make the batch together; None for one rank's."""
         return self._hops.common
-
-    def _versions_now(self) -> tuple[int, int]:
-        # torch does not count writes to tensors made in inference mode: this one, or its numbers.
-        if self.is_inference() or self.as_tensor().is_inference():
-            return 0, 0
-        return writes_to(self), writes_to(self.as_tensor())
-
-    @classmethod
-    def __torch_dispatch__(  # type: ignore[override]
-        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        """Run an operation on the edges.
-
-        Raises:
-            RuntimeError: they are one rank's part of a batch, and the operation no copy.
-        """
-        if func not in COPIES and func is not torch.ops.aten.detach.default:
-            _refuse_parts(func, args)
-        source = args[0] if func in COPIES else None
-        hops = source.hops if isinstance(source, SampledEdges) else None
-        out = super().__torch_dispatch__(func, types, args, kwargs)
-        if func is torch.ops.aten.detach.default and isinstance(args[0], SampledEdges):
-            hops, indptr = args[0].hops, cached_indptr(args[0])  # PyG gives a plain tensor
-            return out if hops is None else SampledEdges(out, hops, indptr)
-        indptr = cached_indptr(out) if isinstance(out, EdgeIndex) else None
-        if hops is None or indptr is None:
-            # An EdgeIndex says how many nodes it is between, which need not hold for what layers
-            # make of edges: HGTConv adds offsets to those of all types and joins them.
-            return out.as_tensor() if isinstance(out, EdgeIndex) and out is not args[0] else out
-        return SampledEdges(out.as_tensor(), hops, indptr)
 
     def __deepcopy__(self, memo: Any) -> Any:
         return self.clone()
@@ -115,22 +93,49 @@ class SampledEdges(EdgeIndex):
     def __reduce_ex__(self, protocol: Any) -> Any:
         hops = self.hops
         if hops is None:
-            return EdgeIndex, (self.as_tensor(),)
-        return SampledEdges, (self.as_tensor(), hops, cached_indptr(self))
+            return self._tensor.__reduce_ex__(protocol)  # type: ignore[no-untyped-call]
+        return SampledEdges, (self._tensor, hops)
 
 
-def _refuse_parts(func: Any, args: Any) -> None:
-    """Refuse an operation on the edges that a rank has of a batch that ranks make together.
+def _copied_by(name: str) -> Callable[..., Tensor]:
+    """Return a method of tensors that keeps the hops."""
+    method = getattr(Tensor, name)
+
+    @functools.wraps(method)
+    def copied(self: SampledEdges, *args: Any, **kwargs: Any) -> Tensor:
+        found: Tensor = method(self._tensor, *args, **kwargs)
+        if found is self._tensor:
+            return self
+        hops = self.hops
+        return found if hops is None or found.dtype not in IDS else SampledEdges(found, hops)
+
+    return copied
+
+
+for _name in ("clone", "detach", "to", "cpu", "cuda", "pin_memory", "int", "long", "contiguous"):
+    setattr(SampledEdges, _name, _copied_by(_name))
+
+
+class _PartOfEdges(SampledEdges):
+    """The edges that a rank has of a batch that ranks make together.
 
     A plain model would compute wrong numbers with them: others have the in-edges of others' nodes.
     """
-    for edges in tree_leaves(args):
-        if isinstance(edges, SampledEdges) and edges.common is not None:
-            raise RuntimeError(
-                f"{func} on the edges of a batch of cooperative=True, of which each rank has a "
-                f"part: a model computes right numbers only as pyg_direct.accelerate(model, "
-                f"loader). To look at this rank's edges take edge_index.as_tensor()."
-            )
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """Refuse whatever is done with them.
+
+        Raises:
+            RuntimeError: always; copies are made of the tensor behind.
+        """
+        raise RuntimeError(
+            f"{func} on the edges of a batch of cooperative=True, of which each rank has a part: a "
+            f"model computes right numbers only as pyg_direct.accelerate(model, loader). To look "
+            f"at this rank's edges take edge_index.as_tensor()."
+        )
 
 
 def with_sampled_edges(

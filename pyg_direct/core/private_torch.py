@@ -26,15 +26,6 @@ from torch.utils.data import DataLoader, Sampler
 # What `.to()` calls.
 to_copy: Any = torch.ops.aten._to_copy.default
 
-# Operations that give the same elements again, elsewhere or in another dtype. Those of `.to()` and
-# `pin_memory()` have private names.
-COPIES = {
-    torch.ops.aten.clone.default,
-    to_copy,
-    torch.ops.aten._pin_memory.default,
-    torch.ops.aten.alias.default,
-}
-
 # Views that are a bit of the tensor, which nothing sees that a subclass calls for an operation, and
 # what computes their numbers.
 WITHOUT_BITS: dict[Any, Any] = {

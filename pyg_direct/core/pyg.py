@@ -15,8 +15,6 @@ from typing import Any
 from weakref import ref
 
 import torch
-from torch import Tensor
-from torch_geometric import EdgeIndex
 from torch_geometric.data import Data, EdgeAttr, EdgeLayout, HeteroData, TensorAttr
 
 # How many nodes a type of remote stores has, as PyG counts them: a module for PyG's own use.
@@ -80,9 +78,6 @@ DATA_MODULES = "torch_geometric.data.lightning.datamodule"
 # costs no frame of Python.
 fields_of: Callable[[BaseStorage], dict[str, Any]] = attrgetter("_mapping")
 
-# The cached pointers of an `EdgeIndex`, or None; `get_indptr()` would compute them.
-cached_indptr: Callable[[EdgeIndex], Tensor | None] = attrgetter("_indptr")
-
 # The name of the file that a GraphSAINT sampler saves its coefficients in.
 saint_file_of: Callable[[Any], str] = attrgetter("_filename")
 
@@ -143,21 +138,3 @@ def shallow_copy(data: Data | HeteroData) -> Any:
     fields.pop("_cached_attr", None)
     vars(batch).update(vars(data), _store=store)
     return batch
-
-
-def edge_index_by_column(
-    cls: type[EdgeIndex], edges: Tensor, size: tuple[int, int], indptr: Tensor
-) -> Any:
-    """Return an `EdgeIndex` of the class `cls`, sorted by column, with the pointers it would count.
-
-    Its constructor takes no pointers.
-
-    Args:
-        cls: the class.
-        edges: int64 or int32 [2, E], sorted by the second row.
-        size: the numbers of sources and destinations.
-        indptr: int64 [destinations + 1].
-    """
-    out: Any = EdgeIndex.__new__(cls, edges, sparse_size=size, sort_order="col")
-    out._indptr = indptr
-    return out

@@ -330,8 +330,8 @@ def accelerate(
         model: any model; its parameters, state_dict, class and attributes are those of the result,
             which shares them. It can still be used itself.
         *loaders: `pyg_direct` loaders whose batches the model will see. From now on their edges
-            are `torch_geometric.EdgeIndex` with all that is known of them. A transform that
-            changes edges gets and gives plain tensors, on which the model runs as it is.
+            know how many of them each hop has; to all else they are plain tensors, and so are those
+            that a transform of the loader changes, on which the model runs as it is.
         batch_norm: modules with statistics over the batch, in training mode: "all" rows of the
             batch, as in the plain model, so that the layers before them run on all rows, too; or
             those "needed", which is faster and gives other numbers.

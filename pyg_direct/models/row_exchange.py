@@ -10,7 +10,7 @@ needed is computed and exchanged.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -82,7 +82,7 @@ class Exchanges(TorchFunctionMode):
             source, destination = sampled.as_tensor()
             lists = [run.lists.one(source)]
             edge_type = key if type(key) is tuple else None  # else the name of an argument
-            num_nodes, num_destinations = cast(Any, sampled.sparse_size())
+            num_nodes, num_destinations = sampled.num_ends
             if num_nodes == num_destinations:
                 lists += [run.lists.one(source[source != destination])]
             self._sources += [(edge_type, num_nodes, v) for v in {id(v): v for v in lists}.values()]

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch_geometric import EdgeIndex
+
+from pyg_direct.batch.edges import SampledEdges
 
 ON_HOST = frozenset(["n_id", "e_id", "input_id"])  # unless ids="device"
 
@@ -66,12 +67,9 @@ def _difference(found: Any, expected: Any) -> str:
         return "" if repr(found) == repr(expected) else f"{found!r}, not {expected!r}"
     if found.shape != expected.shape or found.dtype != expected.dtype:
         return f"{found.dtype} {tuple(found.shape)}, not {expected.dtype} {tuple(expected.shape)}"
-    if isinstance(expected, EdgeIndex):
-        if not isinstance(found, EdgeIndex):
-            return "no EdgeIndex"
-        pointers = _difference(found.get_indptr(), expected.get_indptr())
-        if pointers:
-            return f"pointers: {pointers}"
+    if isinstance(expected, SampledEdges):
+        if not isinstance(found, SampledEdges) or found.hops != expected.hops:
+            return "no hops, or others"
         found, expected = found.as_tensor(), expected.as_tensor()
     ours, theirs = _bytes(found), _bytes(expected)
     wrong = (ours != theirs).nonzero().view(-1)

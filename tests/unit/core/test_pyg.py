@@ -18,7 +18,6 @@ import torch_geometric.nn
 from graphs import remote_stores
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
-from torch_geometric import EdgeIndex
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import (
     BaseSampler,
@@ -121,18 +120,6 @@ def _() -> None:
 def _() -> None:
     assert {"x", "batch"} <= set(pyg.N_KEYS)
     assert Data(x=torch.zeros(2, 1)).num_nodes == 2
-
-
-@check("edge_index_by_column", "cached_indptr")
-def _() -> None:
-    edges, indptr = torch.tensor([[2, 0], [0, 1]]), torch.tensor([0, 1, 2])
-    made = pyg.edge_index_by_column(EdgeIndex, edges, (3, 2), indptr)
-    assert made.is_sorted_by_col
-    assert made.sparse_size() == (3, 2)
-    assert pyg.cached_indptr(made) is indptr
-    assert made.get_indptr() is indptr
-    assert made.as_tensor().data_ptr() == edges.data_ptr()
-    assert pyg.cached_indptr(EdgeIndex(edges, sparse_size=(3, 2), sort_order="col")) is None
 
 
 @check("ptr2index")
@@ -388,22 +375,32 @@ def _() -> None:
     assert found.dtype == torch.float64
 
 
-@check("COPIES")
+class Refusing(torch.Tensor):
+    """Refuses all operations."""
+
+    __torch_function__ = private_torch.no_torch_function
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        raise NotImplementedError
+
+
+@check("WITHOUT_BITS")
 def _() -> None:
-    made = EdgeIndex(torch.tensor([[0], [0]]), sparse_size=(1, 1))
-    seen = []
+    for func, physical in private_torch.WITHOUT_BITS.items():
+        x = torch.tensor([1 + 2j, 3])
+        assert func(x).is_conj() or func(x).is_neg()
+        assert not physical(x).is_conj()
+        assert not physical(x).is_neg()
+        assert torch.equal(physical(x), func(x))
 
-    class Watch(private_torch.TorchDispatchMode):
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None):
-            seen.append(func)
-            return func(*args, **(kwargs or {}))
 
-    with Watch():
-        made.as_tensor().clone()
-        made.as_tensor().to(torch.int32)
-    assert set(seen) <= private_torch.COPIES
-    assert len(seen) == 2
-    assert torch.ops.aten._pin_memory.default in private_torch.COPIES
+@check("WithoutDispatch")
+def _() -> None:
+    made = private_torch.wrapper_tensor(Refusing, (3, 2), torch.float32, torch.device("cpu"))
+    with private_torch.WithoutDispatch():
+        made.resize_(4, 5).as_strided_((4, 5), (1, 4), 0)
+    assert (made.shape, made.stride()) == ((4, 5), (1, 4))
 
 
 @check("compiled_in_place")

@@ -65,7 +65,7 @@ def test_a_type_of_few_edges_gets_more_between_rows_behind_all_others() -> None:
     assert authors != papers  # by which the types are told apart
     assert min(filler.nodes.values()) >= 2
     assert sampled.as_tensor().tolist() == [[0, 3, 3], [1, 2, 2]]
-    assert sampled.sparse_size() == (authors, papers)
+    assert sampled.num_ends == (authors, papers)
     assert filler.num_edges == {3: 1}
     x = filler.of({"author": torch.ones(2, 3), "paper": torch.ones(2, 3)})
     assert [len(rows) for rows in x.values()] == [authors, papers]
