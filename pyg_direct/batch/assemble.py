@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,6 +11,7 @@ from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.typing import EdgeType, NodeType
 
+from ..core.arguments import shown
 from ..core.ordered import OrderedTensor
 from ..core.pyg import (
     BaseStorage,
@@ -25,9 +27,11 @@ from ..core.types import Ends
 from ..ops.ids import HostIds
 from .gather import Gatherer, tables_in
 from .narrow import check_feature_dtype, converted
-from .roles import SPARSE, TOPOLOGY, Attribute, KnownRoles
+from .roles import SPARSE, TOPOLOGY, Attribute, KnownRoles, Roles
 from .sampled import EdgesOfType, NodesOfType, Sampled, of_parts
 from .sparse import ROWS_UNREADABLE, MatrixEntries
+
+HOP_COUNTS = ("num_sampled_nodes", "num_sampled_edges")
 
 Fields = dict[str, Any]
 """The attributes of one store of a batch, by name.
@@ -93,7 +97,36 @@ def assemble(
                 fields.pop(name, None)  # as PyG's stores do
     if not ids.in_place:
         ids.wait()
+    if not known.named and isinstance(data, Data):
+        known.named = True
+        _check_names(data, batch, known.of(None, store_of(data, None)), labels[None])
     return batch
+
+
+def _check_names(data: Data, batch: Data, roles: Roles, labels: dict[str, Any]) -> None:
+    """Warn where a homogeneous graph and its loader mean different things by one name.
+
+    A `Batch` of several graphs has a property `batch_size`, their number, which hides that of the
+    seeds, and an attribute `batch` of its nodes, which the loader takes for that of subgraphs.
+    """
+    fields, texts = fields_of(store_of(batch, None)), []
+    for name in ("n_id", "e_id", *HOP_COUNTS, *labels):
+        seen = getattr(batch, name, None)
+        if name in fields and seen is not fields[name]:
+            texts.append(
+                f"{type(data).__name__} has a property {name} of its own, so batch.{name} is "
+                f"{shown(seen)}. The loader's is batch[{name!r}], here {shown(fields[name])}; or "
+                f"give it plain data: Data.from_dict(data.to_dict())."
+            )
+    made_by_a_loader = "input_id" in data and "n_id" in data
+    own = set() if made_by_a_loader else {"batch", *labels}
+    for name in own & {attribute.name for attribute in roles.node}:
+        texts.append(
+            f"data.{name}, an attribute of the nodes, is in no batch, as {name} is a name of the "
+            f"loader's own there. Rename it: data.my_{name} = data.{name}; del data.{name}."
+        )
+    for text in texts:
+        warnings.warn(text, UserWarning, stacklevel=2)
 
 
 def attributes_of(data: Any) -> Iterator[tuple[str, str, Any, BaseStorage]]:

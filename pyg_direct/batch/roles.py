@@ -48,6 +48,7 @@ class KnownRoles:
     def __init__(self, counts: tuple[int, int] | None = None) -> None:
         self._known: dict[Any, _Known] = {}
         self._counts = counts
+        self.named = False  # whether a batch was looked at by `check_names`
 
     def of(self, key: Any, store: BaseStorage) -> Roles:
         """Return the roles in the store of a type; None is the type of a homogeneous graph."""

@@ -40,9 +40,11 @@ def check_data(data: Any) -> None:
             f"them, as dataset[0]."
         )
     if isinstance(data, (list, tuple)) and any(isinstance(g, (Data, HeteroData)) for g in data):
+        kind = "Data" if any(isinstance(g, Data) for g in data) else "HeteroData"
         raise ValueError(
             f"{wanted}, got a {type(data).__name__} of {len(data)} graphs. Pass one of them, or "
-            f"join them with torch_geometric.data.Batch.from_data_list(data)."
+            f"join them: {kind}.from_dict(Batch.from_data_list(data).to_dict()), both from "
+            f"torch_geometric.data."
         )
     raise ValueError(f"{wanted}, got {type(data).__name__}.")
 

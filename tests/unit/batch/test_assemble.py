@@ -170,6 +170,7 @@ def test_a_users_own_n_id_and_e_id_are_kept_and_filtered(loader_class: type) -> 
 
 
 @pytest.mark.pyg("batch.batch")
+@pytest.mark.filterwarnings("ignore:data.batch, an attribute of the nodes")
 def test_a_users_own_batch_and_seed_time_vanish(loader_class: type) -> None:
     batch = one_batch(loader_class, bare(batch=torch.zeros(12), seed_time=torch.zeros(3)))
     assert "batch" not in batch
@@ -209,6 +210,7 @@ def test_attributes_replaced_under_the_loader_are_seen(loader_class: type) -> No
 
 
 @pytest.mark.pyg("batch.by_reference")
+@pytest.mark.filterwarnings("ignore:DataBatch has a property|data.batch, an attribute")
 def test_batch_of_graphs_as_the_graph(loader_class: type) -> None:
     """Its own `batch` vector goes, as PyG's loader sets that key; `ptr` is graph-level."""
     data = Batch.from_data_list([example_graph(), example_graph()])
