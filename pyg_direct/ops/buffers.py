@@ -4,13 +4,15 @@ The first touch of fresh memory costs as much as writing a batch into it (a page
 so blocks are used again, but only once no tensor refers to them: every tensor handed out lies
 on a NumPy array of its own, which its storage keeps alive, and the block goes back to the pool when
 that array dies. Views, slices, NumPy and DLPack exports and autograd all keep the storage alive, so
-a batch that the user keeps is never overwritten.
+a batch that the user keeps is never overwritten. While a program works on each batch for so long
+that fresh pages cost it next to nothing, blocks are freed with their tensors instead.
 """
 
 from __future__ import annotations
 
 import os
 import threading
+import time
 import weakref
 from collections import deque
 from dataclasses import dataclass
@@ -22,6 +24,9 @@ import torch
 from torch import Tensor
 
 MIN_BYTES = 1 << 16  # below, malloc reuses memory by itself and is quicker
+# Fresh memory is touched at about 4 GB/s. A pause is long in which 20 times the memory in use could
+# be touched: to have it fresh for each batch costs 5 % of such a pause at most.
+TOUCHED_BYTES_PER_SECOND, LONG_PAUSE, LEAST_LONG_SECONDS = 4e9, 20, 0.1
 
 Block = npt.NDArray[np.uint8]
 
@@ -43,8 +48,20 @@ NUMPY_DTYPES: dict[torch.dtype, type[np.generic]] = {
 class _Borrowed(weakref.ref):  # type: ignore[type-arg]
     """A weak reference to an array handed out, which remembers its block."""
 
-    __slots__ = ("block",)
-    block: Block
+    __slots__ = ("block", "size")
+    block: Block | None  # None once it was freed
+    size: int  # of the block
+
+
+class _Returned(deque[_Borrowed]):
+    """Blocks that came back. Destructors fill it, in any thread, so it takes no lock."""
+
+    keeps = True  # whether blocks wait for the next batch
+
+    def take_back(self, lease: _Borrowed) -> None:
+        if not self.keeps:
+            lease.block = None
+        self.append(lease)
 
 
 class BufferPool:
@@ -59,10 +76,10 @@ class BufferPool:
         self._lock = threading.Lock()
         self._idle: list[Block] = []
         self._leases: dict[int, _Borrowed] = {}  # by id: a weak reference hashes like its array
-        # Filled by destructors, which may run at any allocation of any thread, so it takes no lock.
-        self._returned: deque[_Borrowed] = deque()
+        self._returned = _Returned()
         self._idle_bytes = self._in_use_bytes = 0
         self._peak_bytes = 0.0
+        self._last_take, self._pause_seconds = time.monotonic(), 0.0
         self._idle_factor = idle_factor
         self._pid = os.getpid()
 
@@ -100,14 +117,20 @@ class BufferPool:
                 if known is not None
                 else np.ndarray(nbytes, np.uint8, block)
             )
-            lease = _Borrowed(array, self._returned.append)
-            lease.block = block
+            lease = _Borrowed(array, self._returned.take_back)
+            lease.block, lease.size = block, block.nbytes
             self._leases[id(lease)] = lease
         tensor = torch.from_numpy(array)
         return tensor if known is not None else tensor.view(dtype).view(shape)
 
     def _take(self, nbytes: int) -> Block:
         """Return a block, with the lock held."""
+        now = time.monotonic()
+        # The longest of late: a batch is several blocks, with one pause behind the last of them.
+        self._pause_seconds = max(now - self._last_take, 0.9 * self._pause_seconds)
+        self._last_take = now
+        long_seconds = LONG_PAUSE * self._peak_bytes / TOUCHED_BYTES_PER_SECOND
+        self._returned.keeps = self._pause_seconds < max(LEAST_LONG_SECONDS, long_seconds)
         if self._returned:
             self._collect()
         best, least = -1, 2 * nbytes + 1
@@ -129,11 +152,11 @@ class BufferPool:
         while self._returned:
             lease = self._returned.popleft()
             del self._leases[id(lease)]
-            self._idle.append(lease.block)
-            size = lease.block.nbytes
-            self._in_use_bytes -= size
-            self._idle_bytes += size
-        limit = self._idle_factor * self._peak_bytes
+            self._in_use_bytes -= lease.size
+            if lease.block is not None:
+                self._idle.append(lease.block)
+                self._idle_bytes += lease.size
+        limit = self._idle_factor * self._peak_bytes if self._returned.keeps else 0.0
         while self._idle_bytes > limit and self._idle:
             self._idle_bytes -= self._idle.pop(0).nbytes
 

@@ -193,3 +193,42 @@ def test_the_smallest_block_that_is_not_much_too_large_is_used():
     assert one.data_ptr() == places[SIZE]
     other = pool.empty((SIZE,), torch.uint8)  # only the largest is left
     assert other.data_ptr() not in places.values()
+
+
+class Clock:
+    """A clock that only moves when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+def test_blocks_are_freed_with_their_tensors_while_the_loop_pauses_for_long(monkeypatch) -> None:
+    clock = Clock()
+    monkeypatch.setattr(buffers, "time", clock)
+    pool = BufferPool()
+
+    def batch(pause: float) -> list[torch.Tensor]:
+        clock.now += pause
+        return [pool.empty((1 << 20,), torch.float32) for _ in range(3)]  # 13.5 MB with their room
+
+    def idle_after(pauses: list[float]) -> int:
+        held: list[torch.Tensor] = []
+        for pause in pauses:
+            held = batch(pause)
+        del held
+        return pool.idle_bytes
+
+    assert (
+        idle_after([0.0, 0.01, 0.01]) > 0
+    )  # 13.5 MB are touched in 3.4 ms: 20 times that is 68 ms
+    assert idle_after([1.0, 1.0]) == 0
+    assert pool.in_use_bytes == 0
+    assert idle_after([0.01] * 30) > 0  # a fast loop again
+    kept = batch(1.0)
+    kept[0].fill_(7)
+    batch(1.0)
+    assert bool((kept[0] == 7).all())
+    assert pool.in_use_bytes == 3 * kept[0].nbytes * 9 // 8
