@@ -163,10 +163,11 @@ def with_sampled_edges(
         if key is not None and key not in batch.edge_types:
             continue
         store = store_of(batch, key)
-        same = store.get("edge_index") is edge_index and _version(edge_index) == version
+        now = store.get("edge_index")
+        same = _version(edge_index) == version and _are_equal(now, edge_index)
         sizes = (hops.source[-1], hops.destination[-1])
         if same and _num_nodes(batch, key) == sizes:
-            store["edge_index"] = SampledEdges(edge_index, hops._replace(reused=reused))
+            store["edge_index"] = SampledEdges(now, hops._replace(reused=reused))
             known = True
         elif hops.common is not None:
             raise ValueError(
@@ -199,6 +200,14 @@ def _sampled(batch: Data | HeteroData) -> Iterator[tuple[Any, Tensor, int, HopEn
             hops = HopEnds(source, destination, tuple(accumulate(edges)), common=common)
             if edge_index.size(1) == hops.edge[-1]:
                 yield key, edge_index, _version(edge_index), hops
+
+
+def _are_equal(edges: Any, sampled: Tensor) -> bool:
+    """Whether edges are those that were sampled, or a copy, as of ``batch.clone()``."""
+    if edges is sampled:
+        return True
+    like = type(edges) is Tensor and edges.dtype in IDS and edges.is_contiguous()
+    return like and edges.device == sampled.device and torch.equal(edges, sampled.to(edges.dtype))
 
 
 def _num_nodes(batch: Data | HeteroData, key: Any) -> tuple[int | None, int | None]:

@@ -11,7 +11,6 @@ from typing import Any, TypeVar, cast
 
 import torch
 from torch.nn.parameter import is_lazy
-from torch_geometric.data import Data, HeteroData
 
 from ..core.arguments import check_flag
 from ..core.cooperation import Cooperation
@@ -20,12 +19,12 @@ from ..loading.base import DirectLoader
 from ..loading.hops import hand_out_hops
 from ..loading.reusing import Reused
 from .arguments import (
-    UNKNOWN_EDGES,
     check_accelerable,
     common_of,
     copied_tensors,
     edges_in,
     run_plain,
+    why_unknown,
     without_counts,
 )
 from .batch_run import BatchRun
@@ -43,6 +42,7 @@ from .undo import undo_of
 from .with_forward import with_forward
 
 M = TypeVar("M", bound=torch.nn.Module)
+TOLD_AFTER = 3  # calls of the training whose edges are not known
 
 
 class Acceleration:
@@ -64,6 +64,7 @@ class Acceleration:
         self.refused: list[str] = []  # why batches of some loaders cannot be told
         self._refuted = ""  # numbers differ, or a step failed: plain for all that comes
         self._warned: set[str] = set()
+        self._unknown = 0  # calls so far whose edges are not known
         self._certificate = Certificate() if certify else None
         self._may_be_lazy = True
         self._costs = StepCosts()
@@ -82,8 +83,8 @@ class Acceleration:
         if self.tables is not None:
             self.tables.check_edges(edges)
         if not edges:
-            reason, warn = self._unknown_edges((*args, *kwargs.values()))
-            return self._as_it_is(reason, args, kwargs, warn)
+            reason, warn = why_unknown((*args, *kwargs.values()), self.refused)
+            return self._as_it_is(reason, args, kwargs, warn or self._often())
         common = common_of(edges)
         if common is not None:
             return self._together(common, edges, args, kwargs)
@@ -96,7 +97,7 @@ class Acceleration:
         try:
             sizes = BatchSizes(edges)
         except NotAPrefix as changed:  # the user changed what the sampler gave
-            return self._as_it_is(str(changed), args, kwargs)
+            return self._as_it_is(str(changed), args, kwargs, self._often())
         reason = self._unfit(sizes)
         if reason:
             return sizes.seeds_of(self._as_it_is(reason, args, kwargs))
@@ -114,11 +115,13 @@ class Acceleration:
             )
         return out
 
-    def _unknown_edges(self, arguments: tuple[Any, ...]) -> tuple[str, bool]:
-        """Return why there are no sampled edges in some arguments, and whether to warn of it."""
-        if any(isinstance(value, (Data, HeteroData)) for value in arguments):
-            return "its forward takes a whole Data; let it take x and edge_index", True
-        return UNKNOWN_EDGES + "".join(f" ({reason})" for reason in self.refused), False
+    def _often(self) -> bool:
+        """Count a call whose edges are not known; return whether to warn of it.
+
+        In evaluation that may be wanted, as on a whole graph.
+        """
+        self._unknown += self.plain.training and torch.is_grad_enabled()
+        return self._unknown == TOLD_AFTER and not self.refused
 
     def _unfit(self, sizes: BatchSizes) -> str:
         """Return why a batch is one for the plain model, "" if it is not."""

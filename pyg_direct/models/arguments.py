@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
+from torch_geometric.data import Data, HeteroData
 
 from ..batch.edges import SampledEdges
 from ..core.arguments import check_model
@@ -18,7 +19,7 @@ from ..loading.base import DirectLoader
 
 UNKNOWN_EDGES = (
     "its edges are not those of a loader that was given to accelerate(), or were changed since, as "
-    "by transform="
+    "by transform= or in the loop; change them in the whole graph, or in the model's forward"
 )
 
 
@@ -32,6 +33,18 @@ def edges_in(value: Any, key: Any = None) -> Iterator[tuple[Any, SampledEdges]]:
     elif type(value) in (tuple, list):
         for part in value:
             yield from edges_in(part, key)
+
+
+def why_unknown(arguments: tuple[Any, ...], refused: list[str]) -> tuple[str, bool]:
+    """Return why there are no sampled edges in some arguments, and whether that is a fault.
+
+    Args:
+        arguments: of a forward.
+        refused: why the order of the edges is not known in batches of some loaders.
+    """
+    if any(isinstance(value, (Data, HeteroData)) for value in arguments):
+        return "its forward takes a whole Data; let it take x and edge_index", True
+    return UNKNOWN_EDGES + "".join(f" ({reason})" for reason in refused), False
 
 
 def common_of(edges: list[tuple[Any, SampledEdges]]) -> Cooperation | None:

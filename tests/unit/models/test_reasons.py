@@ -1,5 +1,7 @@
 """Why the last call of an accelerated model ran the plain one: `acceleration.reason`."""
 
+import copy
+import pickle
 import warnings
 
 import pytest
@@ -7,6 +9,7 @@ import torch
 from batches import arguments, heterogeneous_graph, homogeneous_graph, loader_of
 from between import Net, reference, run
 from torch import nn
+from torch_geometric import transforms, utils
 from torch_geometric.data import Data
 from torch_geometric.loader import NeighborLoader as PyGLoader
 from torch_geometric.nn import GraphSAGE, SAGEConv, to_hetero
@@ -105,7 +108,7 @@ def test_of_types() -> None:
     batch[key].edge_index.add_(0)
     fast(**arguments(batch))
     assert fast.acceleration.reason == "the edges were written to"
-    fast(**arguments(next(iter(other))))
+    fast.eval()(**arguments(next(iter(other))))
     assert "not those of a loader" in fast.acceleration.reason
 
 
@@ -158,3 +161,85 @@ def test_several_refused_loaders_are_all_named() -> None:
         fast(given.x, given.edge_index)
         assert "whole subgraphs" in fast.acceleration.reason
         assert "'induced'" in fast.acceleration.reason
+
+
+def add_loops(batch):
+    return transforms.AddSelfLoops()(batch)
+
+
+def drop_edges(batch):
+    batch.edge_index, _ = utils.dropout_edge(batch.edge_index, 0.2)
+    return batch
+
+
+CHANGES = {
+    "undirected": transforms.ToUndirected(),
+    "loops": add_loops,
+    "dropped": drop_edges,
+    "mask": lambda b: b.update({"edge_index": b.edge_index[:, b.edge_index[0] > 3]}),
+    "written": lambda b: (b.edge_index.add_(0), b)[1],
+    "one more node": transforms.VirtualNode(),
+}
+
+
+def changing(change, within, width=12):
+    """Return a model, a loader, and a change in the loop: it is made there or in the loader."""
+    options = {"transform": change} if within == "loader" else {}
+    loader = NeighborLoader(GRAPH, [3, 2], batch_size=10, seed=0, **options)
+    fast = accelerate(GraphSAGE(width, 8, 2, 4), loader)
+    return fast, loader, change if within == "loop" else lambda b: b
+
+
+def trained(fast, loader, change):
+    """Train for an epoch; return what was warned of."""
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        for batch in loader:
+            batch = change(batch)
+            fast(batch.x, batch.edge_index)[: batch.batch_size].sum().backward()
+    return [str(w.message) for w in found if "as it is" in str(w.message)]
+
+
+@pytest.mark.parametrize("within", ["loader", "loop"])
+@pytest.mark.parametrize("name", CHANGES)
+def test_changed_edges_are_said_after_the_first_batches(name, within, monkeypatch) -> None:
+    monkeypatch.setattr(StepCosts, "pay", lambda *args: True)
+    fast, loader, change = changing(CHANGES[name], within)
+    (said,) = trained(fast, loader, change)
+    assert "edges" in said
+    assert fast.acceleration.reason in said
+    assert trained(fast, loader, change) == []
+
+
+def halved(batch):
+    batch.x = batch.x / 2
+    return batch
+
+
+KEPT = {
+    "features": transforms.NormalizeFeatures(), "constant": transforms.Constant(), "values": halved,
+    "device": transforms.ToDevice("cpu"), "clone": lambda b: b.clone(), "copy": copy.copy,
+    "several": transforms.Compose([transforms.NormalizeFeatures(), lambda b: b.clone()]),
+    "contiguous": lambda b: b.contiguous(), "moved": lambda b: b.to("cpu"), "deep": copy.deepcopy,
+    "pickled": lambda b: pickle.loads(pickle.dumps(b)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("within", ["loader", "loop"])
+@pytest.mark.parametrize("name", KEPT)
+def test_batches_whose_edges_stay_are_accelerated(name, within, monkeypatch) -> None:
+    monkeypatch.setattr(StepCosts, "pay", lambda *args: True)
+    fast, loader, change = changing(KEPT[name], within, 13 if name == "constant" else 12)
+    assert trained(fast, loader, change) == []
+    assert fast.acceleration.reason == ""
+
+
+def test_evaluation_on_other_graphs_is_not_warned_of(loader) -> None:
+    fast = accelerate(Net(), loader)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(5):
+            fast.eval()(GRAPH.x, GRAPH.edge_index)
+            with torch.no_grad():
+                fast.train()(GRAPH.x, GRAPH.edge_index)
+    assert "not those of a loader" in fast.acceleration.reason
