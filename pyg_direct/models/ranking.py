@@ -8,10 +8,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..core.arguments import check_bytes, check_callable, check_count, check_ids, check_tensor
+from ..core.arguments import (
+    check_bytes,
+    check_callable,
+    check_count,
+    check_ids,
+    shown,
+)
 
 Score = Callable[[Tensor, Tensor], Tensor]
 BYTES_PER_PAIR = 5  # of comparisons, beside the score itself
+ROWS_AT_ONCE = 1 << 14
 
 
 @dataclass(frozen=True)
@@ -66,7 +73,8 @@ def rank_links(
         known: int64 [2, E]: links that are right as well, in any order, also twice; those of
             `links` may be among them. Give the edges of training, validation and test together.
         score: called with the rows of b sources and of all destinations, on their device; returns
-            [b, num_dst], larger for better. None: the inner product.
+            [b, num_dst], larger for better, and the same number for destinations that are to be
+            ties. None: the inner product, in which equal rows are.
         memory_bytes: for scores and their comparisons; at least one link is scored at a time.
 
     Raises:
@@ -82,6 +90,9 @@ def rank_links(
     """
     memory_bytes = check_bytes("memory_bytes", memory_bytes) or 0
     check_callable("score", score)
+    for name, rows in (("source", source), ("destination", destination)):
+        if not isinstance(rows, Tensor) or rows.dim() == 0:
+            raise TypeError(f"{name} must be a tensor with a row for each node, got {shown(rows)}.")
     if score is None and source.shape[1:] != destination.shape[1:]:
         raise ValueError(
             f"Rows of source have the shape {tuple(source.shape[1:])}, and rows of destination "
@@ -95,12 +106,11 @@ def rank_links(
     if known is not None:
         known = _checked(known, "known", num_src, num_dst).to(source.device)
         codes = torch.unique(known[0] * num_dst + known[1])
+    score = _products_with(destination) if score is None else score
     per_link = num_dst * (destination.element_size() + BYTES_PER_PAIR)
     blocks = torch.split(links, max(1, memory_bytes // per_link), dim=1)
     with torch.no_grad():
-        found = [
-            _ranked(source, destination, block, codes, score or _inner_product) for block in blocks
-        ]
+        found = [_ranked(source, destination, block, codes, score) for block in blocks]
     rank, candidates = (torch.cat(part).cpu() for part in zip(*found, strict=True))
     return LinkRanks(rank, candidates)
 
@@ -166,13 +176,43 @@ def _known_to(codes: Tensor, row: Tensor, num_dst: int) -> tuple[Tensor, Tensor]
     return link, codes[position] - row[link] * num_dst
 
 
-def _inner_product(source: Tensor, destination: Tensor) -> Tensor:
-    return source @ destination.T
+def _products_with(destination: Tensor) -> Score:
+    """Return the inner product, which is the same number for equal rows of `destination`.
+
+    Of a matrix product, entries of equal rows may differ in the last digit, by where they stand.
+    """
+    kept, place = _distinct_rows(destination)
+    if len(kept) == len(destination):
+        return lambda source, rows: source @ rows.T
+    return lambda source, rows: (source @ rows[kept].T)[:, place]
+
+
+def _distinct_rows(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Return one place of each different row, int64 [d], and which of these each is, int64 [n].
+
+    Rows are told by 64 bits of each, and compared entry by entry with the one that they go by.
+    """
+    flat = rows.detach().reshape(len(rows), -1)
+    own = torch.Generator().manual_seed(0)
+    odd = torch.randint(1 << 62, (flat.shape[1],), generator=own).to(flat.device) * 2 + 1
+    codes = torch.empty(len(flat), dtype=torch.int64, device=flat.device)
+    for first in range(0, len(flat), ROWS_AT_ONCE):
+        part = slice(first, first + ROWS_AT_ONCE)
+        bits = (flat[part].to(torch.float64) + 0.0).view(torch.int64)  # of -0.0 as of 0.0
+        codes[part] = ((bits ^ (bits >> 31)) * odd).sum(1)
+    distinct, place = torch.unique(codes, return_inverse=True)
+    every = torch.arange(len(flat), device=flat.device)
+    kept = torch.empty_like(distinct).index_copy_(0, place, every)
+    for places in torch.split(every, ROWS_AT_ONCE):
+        if not torch.equal(flat[places], flat[kept[place[places]]]):  # two rows of the same bits
+            return every, every
+    return kept, place
 
 
 def _checked(links: Tensor, name: str, num_src: int, num_dst: int) -> Tensor:
     """Return links as int64."""
-    check_tensor(name, links)
+    if not isinstance(links, Tensor):
+        raise TypeError(f"{name} must be a tensor of shape [2, n], got {shown(links)}.")
     is_integer = not (links.is_floating_point() or links.is_complex() or links.dtype == torch.bool)
     if links.dim() != 2 or len(links) != 2 or not is_integer:
         raise ValueError(

@@ -154,7 +154,7 @@ def _budgets(law: Law, batch: Any, parts: list[_EdgesDrawn]) -> Iterator[Found]:
     """No hop has more edges of a type than the budgets of its metapaths hold together."""
     sizes = {kind: len(at(batch, kind).n_id) for part in parts for kind in part[3:5]}
     most = {kind: int(at(batch, kind).num_sampled_nodes[0]) for kind in sizes}
-    for hop in range(max(map(len, law.fanouts.values()))):
+    for hop in range(max(map(len, law.fanouts.values()), default=0)):
         found = dict.fromkeys(sizes, 0)
         for part in parts:
             budget = most[part.near] * law.fanouts[part.kind][hop]
@@ -237,9 +237,7 @@ def _seeds(law: Law, batch: Any) -> Iterator[tuple[Any, Tensor, Tensor, Tensor |
     if law.links:
         kinds = (None, None) if law.input_type is None else (law.input_type[0], law.input_type[-1])
         count = len(store.input_id)
-        time = store.get("edge_label_time", store.get("seed_time"))
-        if time is None and law.input_type is not None:  # of triplets
-            time = at(batch, kinds[0]).get("seed_time")
+        time = _times_of_links(law, batch)
         for kind, local in _label_ends(law, batch, kinds):
             number = torch.arange(len(local)) % count
             yield from _bounded(law, batch, kind, local, time, store.input_id.cpu()[number])
@@ -266,6 +264,15 @@ def _bounded(
     yield kind, local, time, since if start is None else start[input_id]
 
 
+def _times_of_links(law: Law, batch: Any) -> Tensor | None:
+    """Return the times of seed links, of negatives behind them; of triplets, those of the links."""
+    store = at(batch, law.input_type)
+    time: Tensor | None = store.get("edge_label_time", store.get("seed_time"))
+    if time is None and law.input_type is not None:  # of triplets
+        time = at(batch, law.input_type[0]).get("seed_time")
+    return time
+
+
 def _label_ends(law: Law, batch: Any, kinds: Any) -> Iterator[tuple[Any, Tensor]]:
     """Yield (node type, local ids) of both ends of seed links and negatives, links first."""
     store = at(batch, law.input_type)
@@ -287,7 +294,7 @@ def _label_edges(law: Law, batch: Any, parts: list[_EdgesDrawn]) -> Iterator[Fou
     ends = [local[:count] for _, local in _label_ends(law, batch, kinds)][:2]
     nodes = {kind: at(batch, kind).n_id.cpu() for kind in set(kinds)}
     node = [nodes[kind][local] for kind, local in zip(kinds, ends, strict=True)]
-    time = store.get("edge_label_time", store.get("seed_time"))
+    time = _times_of_links(law, batch)
     for part in parts:
         for is_reverse in (False, True):
             wanted = law.reverse if is_reverse else law.input_type

@@ -123,3 +123,45 @@ def test_hits_needs_a_number() -> None:
     ranks = pyg_direct.rank_links(torch.ones(2, 2), torch.ones(2, 2), torch.tensor([[0], [1]]))
     with pytest.raises(ValueError, match="k must be an int of 1 or more"):
         ranks.hits(0)
+
+
+@pytest.mark.parametrize("columns", [1, 16, 64, 100])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_equal_rows_have_equal_ranks_in_blocks_of_any_size(
+    columns: int, dtype: torch.dtype
+) -> None:
+    """Entries of a matrix product differ in the last digit by where they stand."""
+    generator = torch.Generator().manual_seed(0)
+    row = torch.randn(1, columns, generator=generator).to(dtype)
+    source = torch.randn(37, columns, generator=generator).to(dtype)
+    for num_dst in (17, 1001):
+        ends = torch.arange(37), torch.randint(num_dst, (37,), generator=generator)
+        for memory_bytes in (1, num_dst * 9 * 5, 1 << 28):
+            found = pyg_direct.rank_links(
+                source, row.repeat(num_dst, 1), torch.stack(ends), memory_bytes=memory_bytes
+            )
+            assert found.rank.tolist() == [(num_dst + 1) / 2] * 37
+
+
+def test_some_equal_rows_among_others_are_ties() -> None:
+    """Rows of small whole numbers, whose products are exact, and some of them with -0.0."""
+    generator = torch.Generator().manual_seed(1)
+    kinds = torch.randint(-3, 4, (5, 8), generator=generator).float()
+    destination = kinds[torch.randint(5, (200,), generator=generator)]
+    destination[::2] = torch.where(destination[::2] == 0, -0.0, destination[::2])
+    source = torch.randint(-3, 4, (20, 8), generator=generator).float()
+    links = torch.stack([torch.arange(20), torch.randint(200, (20,), generator=generator)])
+    known = torch.stack([torch.arange(20), torch.randint(200, (20,), generator=generator)])
+    ranks, _ = expected(source @ destination.T, links, known)
+    assert pyg_direct.rank_links(source, destination, links, known).rank.tolist() == ranks
+
+
+@pytest.mark.parametrize("name", ["source", "destination", "links", "known"])
+@pytest.mark.parametrize("wrong", [[[1.0]], None, 3, "rows", torch.tensor(1.0)])
+def test_what_is_no_tensor_of_rows_is_named(name: str, wrong: object) -> None:
+    given = {"source": torch.ones(2, 3), "destination": torch.ones(4, 3),
+             "links": torch.tensor([[0], [1]])}  # fmt: skip
+    if name == "known" and wrong is None:
+        return
+    with pytest.raises((TypeError, ValueError), match=name):
+        pyg_direct.rank_links(**{**given, name: wrong})  # type: ignore[arg-type]

@@ -154,6 +154,47 @@ def test_links_in_time() -> None:
     assert audit(safe, time_attr="time").ok
 
 
+@pytest.mark.parametrize("typed", [False, True])
+@pytest.mark.parametrize("negatives", [None, "binary", {"mode": "triplet", "amount": 2}])
+@pytest.mark.parametrize("fanouts", [[5, 3], [2, 0]])
+def test_no_finding_where_links_with_times_of_edges_are_left_out(
+    typed: bool, negatives: Any, fanouts: list[int]
+) -> None:
+    """Earlier edges between the same ends are history, and stay; of triplets as well."""
+    data = graph(typed=typed)
+    links = torch.randint(4, (2, EDGES), generator=torch.Generator().manual_seed(1))
+    if typed:  # so that there are several edges between most pairs
+        data["user", "buys", "item"].edge_index = links
+        data["item", "rev_buys", "user"].edge_index = links.flip(0)
+    else:
+        data.edge_index = links
+    times = data["user", "buys", "item"].time if typed else data.time
+    loader = LinkNeighborLoader(
+        data, fanouts, (("user", "buys", "item"), links) if typed else links, batch_size=16,
+        edge_label_time=times, time_attr="time", exclude_seed_edges="reverse",
+        neg_sampling=negatives, seed=0,
+    )  # fmt: skip
+    result = audit(loader, 4, time_attr="time")
+    assert result.ok, result
+    assert result.checked[LINK] > 0
+    plain = LinkNeighborLoader(
+        data, [5, 3], (("user", "buys", "item"), links) if typed else links, batch_size=16,
+        edge_label_time=times, time_attr="time", neg_sampling=negatives, seed=0,
+    )  # fmt: skip
+    assert LINK in audit(plain, 4, time_attr="time").wrong
+
+
+@pytest.mark.parametrize("fanouts", [[], [0], [0, 0], [3, 0]])
+@pytest.mark.parametrize("typed", [False, True])
+def test_adaptive_loaders_without_edges_in_some_hops_are_audited(
+    fanouts: list[int], typed: bool
+) -> None:
+    loader = NeighborLoader(
+        graph(typed=typed), fanouts, OF_TYPE[typed], sampling="adaptive", batch_size=16
+    )
+    assert audit(loader).ok
+
+
 def test_what_cannot_be_checked_is_told() -> None:
     windows: Any = {"input_start_time": TIMES - 20, "input_end_time": TIMES - 5}
     renamed = temporal(graph(), input_id=SEEDS + 7, **windows)
