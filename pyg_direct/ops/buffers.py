@@ -26,7 +26,8 @@ from torch import Tensor
 MIN_BYTES = 1 << 16  # below, malloc reuses memory by itself and is quicker
 # Fresh memory is touched at about 4 GB/s. A pause is long in which 20 times the memory in use could
 # be touched: to have it fresh for each batch costs 5 % of such a pause at most.
-TOUCHED_BYTES_PER_SECOND, LONG_PAUSE, LEAST_LONG_SECONDS = 4e9, 20, 0.1
+TOUCHED_BYTES_PER_SECOND, LONG_PAUSE = 4e9, 20
+ALWAYS_KEPT_BYTES = 1 << 24  # of small batches, whose memory nobody misses
 
 Block = npt.NDArray[np.uint8]
 
@@ -130,7 +131,8 @@ class BufferPool:
         self._pause_seconds = max(now - self._last_take, 0.9 * self._pause_seconds)
         self._last_take = now
         long_seconds = LONG_PAUSE * self._peak_bytes / TOUCHED_BYTES_PER_SECOND
-        self._returned.keeps = self._pause_seconds < max(LEAST_LONG_SECONDS, long_seconds)
+        is_small = self._peak_bytes <= ALWAYS_KEPT_BYTES
+        self._returned.keeps = is_small or self._pause_seconds < long_seconds
         if self._returned:
             self._collect()
         best, least = -1, 2 * nbytes + 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import io
 import os
 import sys
 from collections.abc import Callable
@@ -383,6 +384,19 @@ class Refusing(torch.Tensor):
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         raise NotImplementedError
+
+
+@check("graph_classes")
+def _() -> None:
+    typed = HeteroData()
+    typed["a"].x = torch.zeros(2, 1)
+    typed["a", "to", "a"].edge_index = torch.zeros(2, 1, dtype=torch.int64)
+    for graph in (Data(x=torch.zeros(2, 1)), typed):
+        file = io.BytesIO()
+        torch.save(graph, file)
+        file.seek(0)
+        with torch.serialization.safe_globals(pyg.graph_classes()):
+            assert torch.load(file, weights_only=True).num_nodes == 2
 
 
 @check("WITHOUT_BITS")

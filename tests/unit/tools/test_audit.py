@@ -268,8 +268,8 @@ def test_a_message_may_reach_no_seed_that_is_earlier(
     assert result.wrong.get(LATE, 0) == wrong
 
 
-def test_loaders_of_pyg() -> None:
-    loader = torch_geometric.loader.NeighborLoader(graph(False), [5, 3], batch_size=16)
+def test_loaders_of_pyg(pyg_loader: Any) -> None:
+    loader = pyg_loader(graph(False), [5, 3], batch_size=16)
     result = audit(loader, 2)
     assert result.ok
     assert result.batches == 2
