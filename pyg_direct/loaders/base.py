@@ -7,6 +7,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.data import (
+    RandomSampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
 from torch_geometric.data import Data
 from torch_geometric.sampler import BaseSampler
 
@@ -24,10 +30,46 @@ OWN_OPTIONS = ("dataset", "collate_fn")
 
 
 class _Positions:
-    """The input of a loader whose batches are known only by the positions of their seeds."""
+    """The input of a loader whose batches are known only by the positions of their seeds.
+
+    Args:
+        count: how many there are.
+        what: is at each position; "" where a position stands for nothing.
+    """
+
+    def __init__(self, count: int, what: str) -> None:
+        self._count, self._what = count, what
 
     def __getitem__(self, index: Any) -> Tensor:
-        return integers(index)
+        """Return positions as int64 [n], those from the end as those from the begin.
+
+        Raises:
+            IndexError: there are not so many.
+        """
+        positions, count = integers(index), self._count
+        if not self._what:
+            return positions
+        wrong = positions[(positions < -count) | (positions >= count)]
+        if len(wrong) > 0:
+            raise IndexError(
+                f"A batch asks for position {int(wrong[0])}, but there are {count} {self._what}, "
+                f"positions 0 to {count - 1}. Positions come from sampler=, batch_sampler= or a "
+                f"call of the loader, and count {self._what}."
+            )
+        return torch.where(positions < 0, positions + count, positions)
+
+
+def highest_position(sampler: Any) -> int:
+    """Return the highest position that a sampler of torch's, or a list, names; -1 if unknown."""
+    if type(sampler) in (RandomSampler, SequentialSampler):
+        return len(sampler.data_source) - 1
+    if type(sampler) is WeightedRandomSampler:
+        drawn = sampler.weights.nonzero()
+        return int(drawn.max()) if len(drawn) > 0 else -1
+    named = sampler.indices if type(sampler) is SubsetRandomSampler else sampler
+    if not isinstance(named, (list, tuple, range, Tensor)) or len(named) == 0:
+        return -1
+    return max(map(int, named))
 
 
 class CpuDrawnLoader(DirectLoader):
@@ -46,7 +88,8 @@ class SubgraphLoader(CpuDrawnLoader):
     """
 
     _gives_whole_subgraphs = True
-    input_data: Any = _Positions()
+    input_data: Any = None
+    _at_positions = "seeds"  # what an epoch goes over; "" where positions stand for nothing
     transform = None
     transform_sampler_output = None
     filter_per_worker = True
@@ -78,6 +121,14 @@ class SubgraphLoader(CpuDrawnLoader):
         for name in OWN_OPTIONS:
             options.pop(name, None)
         self._num_items = num_items
+        what = self._at_positions
+        self.input_data = _Positions(num_items, what)
+        highest = highest_position(options.get("sampler"))
+        if what and highest >= num_items:
+            raise ValueError(
+                f"sampler= names position {highest}, but {type(self).__name__} has {num_items} "
+                f"{what}, positions 0 to {num_items - 1}."
+            )
         self._prepare(data, [], {}, sampler, placing, seed, prefetch, options, feature_dtype)
         torch.utils.data.DataLoader.__init__(
             self,

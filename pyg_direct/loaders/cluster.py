@@ -215,6 +215,8 @@ class ClusterLoader(SubgraphLoader, torch_geometric.loader.ClusterLoader):
         [60, 60, 60, 60, 60]
     """
 
+    _at_positions = "parts"
+
     def __init__(
         self,
         cluster_data: PygClusterData,

@@ -135,6 +135,8 @@ class Node2Vec(PygNode2Vec):
 class Node2VecLoader(SubgraphLoader):
     """Batches of walks of a `Node2Vec`, made by threads; what `Node2Vec.loader` returns."""
 
+    _at_positions = "nodes"
+
     def __init__(
         self,
         model: Node2Vec,

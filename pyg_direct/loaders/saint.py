@@ -43,7 +43,8 @@ class GraphSAINTSampler(SubgraphLoader, torch_geometric.loader.GraphSAINTSampler
         batch_size: how many nodes, edges or walks a step draws, with replacement.
         num_steps: batches of an epoch.
         sample_coverage: for the coefficients `node_norm` and `edge_norm`: subgraphs are drawn until
-            they hold this many nodes for each node of the graph. 0: no coefficients.
+            they hold this many nodes for each node of the graph. 0: no coefficients. As in PyG,
+            `edge_norm` counts the source of an edge, where the paper has the destination.
         save_dir: folder where the coefficients are saved, and from where they are loaded if the
             file is there. The file's name and contents are PyG's.
         log: show the progress of counting.
@@ -67,6 +68,8 @@ class GraphSAINTSampler(SubgraphLoader, torch_geometric.loader.GraphSAINTSampler
         >>> batch.num_nodes
         10
     """
+
+    _at_positions = ""  # steps draw the same whatever their number
 
     def __init__(
         self,

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 import torch
 from graphs import example_graph
+from torch.utils.data import RandomSampler, SubsetRandomSampler, WeightedRandomSampler
 from torch_geometric.data import Data, HeteroData
 
+import pyg_direct
 from pyg_direct import (
     LinkNeighborLoader,
     NeighborLoader,
@@ -112,3 +114,71 @@ def test_graphs_whose_edges_were_forgotten() -> None:
             NeighborSampler(graph, [2])
     empty = Data(x=torch.ones(3, 1), edge_index=torch.empty(2, 0, dtype=torch.int64))
     assert len(list(NeighborLoader(empty, [2]))) == 3
+
+
+# Loaders over positions ###########################################################################
+
+
+def over_positions(name: str, **options: Any) -> Any:
+    data, nodes = example_graph(), torch.arange(5)
+    parts = torch.arange(12) % 5
+    made = {
+        "shadow": lambda: pyg_direct.ShaDowKHopSampler(data, 1, 2, nodes, **options),
+        "pagerank": lambda: pyg_direct.PageRankLoader(data, 3, nodes, **options),
+        "clusters": lambda: pyg_direct.ClusterLoader(
+            pyg_direct.ClusterData(data, 5, log=False, partition=parts), **options
+        ),
+        "node2vec": lambda: pyg_direct.Node2Vec(
+            torch.tensor([[0, 1], [1, 4]]), 4, walk_length=4, context_size=2
+        ).loader(**options),
+    }
+    return made[name]()
+
+
+OVER_POSITIONS = pytest.mark.parametrize("name", ["shadow", "pagerank", "clusters", "node2vec"])
+
+
+@OVER_POSITIONS
+@pytest.mark.parametrize(
+    "sampler",
+    [
+        range(12),
+        [2, 5],
+        torch.tensor([2, 11]),
+        SubsetRandomSampler(range(12)),
+        RandomSampler(range(12)),
+        WeightedRandomSampler(torch.ones(12), 12),
+    ],
+    ids=lambda sampler: type(sampler).__name__,
+)
+def test_a_sampler_of_too_many_positions_is_refused_when_a_loader_is_built(
+    name: str, sampler: Any
+) -> None:
+    with pytest.raises(ValueError, match=r"sampler= names position \d+, but .* has 5 "):
+        over_positions(name, sampler=sampler)
+
+
+@OVER_POSITIONS
+def test_positions_that_are_not_there_are_named_in_an_epoch_and_in_calls(name: str) -> None:
+    loader = over_positions(name, batch_sampler=[[1], [7]])
+    with pytest.raises(IndexError, match="asks for position 7, but there are 5 "):
+        list(loader)
+    for wrong in (5, -6):
+        with pytest.raises(IndexError, match=f"position {wrong}, but there are 5 .* 0 to 4"):
+            loader([0, wrong])
+
+
+@OVER_POSITIONS
+def test_positions_that_are_there_are_taken_also_from_the_end(name: str) -> None:
+    weights = torch.tensor([1.0, 1, 0, 0, 1, 0, 0])  # of more than there are, but not drawn
+    assert len(list(over_positions(name, sampler=WeightedRandomSampler(weights, 6)))) == 6
+    loader = over_positions(name, seed=1)
+    last, also_last = loader([4]), loader([-1])
+    if name != "node2vec":
+        assert last.num_nodes == also_last.num_nodes
+        assert torch.equal(last.x, also_last.x)
+
+
+def test_steps_of_graph_saint_take_any_sampler_as_in_pyg() -> None:
+    loader = pyg_direct.GraphSAINTNodeSampler(example_graph(), 4, 3, sampler=range(9))
+    assert len(list(loader)) == 9
