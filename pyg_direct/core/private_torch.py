@@ -158,6 +158,12 @@ def in_backward() -> bool:
     return torch._C._current_graph_task_id() != -1
 
 
+# Calls a function at the end of the backward that runs in this thread.
+at_end_of_backward: Callable[[Callable[[], None]], None] = (
+    torch.autograd.Variable._execution_engine.queue_callback
+)
+
+
 def is_transformed() -> bool:
     """Whether a transform of `torch.func` or forward-mode AD is active.
 

@@ -17,7 +17,6 @@ from ..core.cooperation import Cooperation
 from ..core.private_torch import in_backward, is_transformed
 from ..loading.base import DirectLoader
 from ..loading.hops import hand_out_hops
-from ..loading.reusing import Reused
 from .arguments import (
     check_accelerable,
     common_of,
@@ -32,11 +31,12 @@ from .batch_sizes import BatchSizes, Entered, NotAPrefix
 from .batch_tensor import leave
 from .certificate import Certificate, kind_of_call
 from .cooperating import check_not_lazy, run_together
-from .costs import StepCosts
+from .costs import StepCosts, StepTimes
 from .exchanged_values import RowExchange
+from .forms import Forms
 from .modes import eagerly
 from .needed_sums import Missing, NotCutError
-from .reuse import OTHER_MODEL, Reuse, ReusedRows, RowTables, check_reuse
+from .reuse import OTHER_MODEL, Reuse, ReusedRows, RowTables, check_reuse, missing_rows_matter
 from .row_exchange import Exchanges, Gathered
 from .undo import undo_of
 from .with_forward import with_forward
@@ -68,7 +68,8 @@ class Acceleration:
         self._certificate = Certificate() if certify else None
         self._may_be_lazy = True
         self._costs = StepCosts()
-        self._forms: dict[str, str] = {}
+        self._times = StepTimes()
+        self._how = Forms()
         self.exchange_of: Callable[[BatchSizes, Gathered], RowExchange | None] | None = None
 
     @property
@@ -100,7 +101,8 @@ class Acceleration:
             return self._as_it_is(str(changed), args, kwargs, self._often())
         reason = self._unfit(sizes)
         if reason:
-            return sizes.seeds_of(self._as_it_is(reason, args, kwargs))
+            warn = reason in self._times.slower.values()
+            return sizes.seeds_of(self._as_it_is(reason, args, kwargs, warn))
         return self._on_needed_rows(sizes, args, kwargs)
 
     def _as_it_is(self, reason: str, args: Any, kwargs: Any, warn: bool = False) -> Any:
@@ -131,14 +133,29 @@ class Acceleration:
             return "a transform of torch.func or forward-mode AD is active"
         if self._same_as_plain() and not self._costs.pay(sizes.num_edges):
             return f"a batch of {sizes.num_edges} edges is expected to be faster so"
-        return ""
+        return self._times.slower.get(self._kind(), "")
+
+    def _kind(self) -> tuple[bool, bool]:
+        """Return what kind of call it is: those of another one may take another time."""
+        return self.plain.training, torch.is_grad_enabled()
+
+    def _timed(self, sizes: BatchSizes, args: Any, kwargs: Any) -> Any:
+        """Run the model on the needed rows; some of the first calls are of the plain model."""
+        needed = functools.partial(self._step, sizes, args, kwargs)
+        if in_backward() or sizes.device.type != "cpu" or not self._same_as_plain():
+            return needed()
+
+        def plain() -> Any:
+            return sizes.seeds_of(run_plain(self._forward, args, kwargs))
+
+        return self._times.run(self._kind(), sizes.num_edges, needed, plain)
 
     def _together(self, common: Cooperation, edges: Any, args: Any, kwargs: Any) -> Any:
         """Run the model on this rank's part of a batch that ranks make together."""
         with eagerly():
             check_not_lazy(self._is_lazy())
             out, run = run_together(self._forward, edges, common, args, kwargs)
-        self._forms, self.reason = run.forms(), ""
+        self._how, self.reason = run.forms, ""
         return out
 
     def _on_needed_rows(self, sizes: BatchSizes, args: Any, kwargs: Any) -> Any:
@@ -146,7 +163,7 @@ class Acceleration:
         try:
             reason = self._compared(sizes, args, kwargs)
             if not reason:
-                return self._step(sizes, args, kwargs)
+                return self._timed(sizes, args, kwargs)
         except torch.cuda.OutOfMemoryError:
             raise
         except Exception as error:
@@ -175,35 +192,16 @@ class Acceleration:
         try:
             return self._step(sizes, args, kwargs)
         except NotCutError:
-            if self._missing_rows_matter(sizes, args, kwargs):
+            step = functools.partial(self._step, sizes)
+            if missing_rows_matter(self.plain, step, (args, kwargs)):
                 raise
         return self._step(sizes, args, kwargs, shift=0.0)
-
-    def _missing_rows_matter(self, sizes: BatchSizes, args: Any, kwargs: Any) -> bool:
-        """Whether outputs or gradients depend on rows of layer 1 that lack their edges.
-
-        An operation of torch that runs on all rows asks for them, too, and leaves them to be
-        replaced.
-        """
-
-        def step(shift: float, twin: torch.nn.Module) -> Any:
-            given = copied_tensors((args, kwargs))
-            return self._step(sizes, given[0], given[1], shift, twin), given
-
-        runs = functools.partial(step, 0.0), functools.partial(step, 1.0)
-        return bool(Certificate().check(self.plain, *runs, (args, kwargs)))
 
     def _exchanges(self, sizes: BatchSizes) -> Any:
         """Return what gives the exchange of each value of a step; None for none."""
         if sizes.reused is not None and self.tables is not None:
             return self.tables.exchanges(sizes.reused)
         return None if self.exchange_of is None else functools.partial(self.exchange_of, sizes)
-
-    @staticmethod
-    def _missing(reused: Reused | None, shift: float | None) -> Missing | None:
-        if reused is None or reused.end == reused.read:
-            return None
-        return Missing(reused.end, reused.read, shift)
 
     def reused(self) -> ReusedRows | None:
         """Return what the training has reused so far; None without `reuse=`."""
@@ -235,7 +233,7 @@ class Acceleration:
             with ExitStack() as stack:
                 stack.enter_context(eagerly())
                 if (exchange_of := self._exchanges(sizes)) is not None:
-                    missing = self._missing(sizes.reused, shift)
+                    missing = Missing.of(sizes.reused, shift)
                     stack.enter_context(Exchanges(run, sizes.edges, exchange_of, missing))
                 entered = Entered(run, sizes)
                 given, named = entered.of((args, kwargs))
@@ -250,8 +248,8 @@ class Acceleration:
         entered.write_back()
         self.reason = ""
         self._costs.learn(sizes.num_edges, run.entries, run.calls, run.products)
-        if run.sums or not self._forms:  # a batch without edges has none
-            self._forms = run.forms()
+        if run.forms.sums or not self._how.sums:  # a batch without edges has none
+            self._how = run.forms
         return out
 
     def _compared(self, sizes: BatchSizes, args: Any, kwargs: Any) -> str:
@@ -290,11 +288,12 @@ class Acceleration:
         """Return how the last step on needed rows ran: its sums, and what needed all rows.
 
         `sums` are ``products`` with a sparse matrix, ``messages`` that are written down, or both;
-        `all rows` names the operations of torch that ran on all rows of the batch; `as it is` says
-        why the last call ran the plain model, `not compared` why its numbers were not.
+        `all rows` names the operations of torch that ran on all rows of the batch, and `all rows of
+        gradients` those of its backward; `as it is` says why the last call ran the plain model,
+        `not compared` why its numbers were not.
         """
         left_out = "" if self._certificate is None else self._certificate.left_out
-        found = {**self._forms, "as it is": self.reason, "not compared": left_out}
+        found = {**self._how.texts(), "as it is": self.reason, "not compared": left_out}
         return {kind: text for kind, text in found.items() if text}
 
 

@@ -90,7 +90,7 @@ def scatter(run: Any, name: str, given: dict[str, Any]) -> Value | None:
         run.exchanges.check_sum(index, base.size(dim))
         made.missing = run.exchanges.missing
     if len(made.shape) > 1:
-        run.sums.add("messages" if made.product is None else "products")
+        run.forms.sums.add("messages" if made.product is None else "products")
         run.entries += source.numel()
     return made
 

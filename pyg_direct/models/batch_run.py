@@ -24,6 +24,7 @@ from ..core.private_torch import (
 )
 from .batch_moves import DEFERRED
 from .batch_tensor import BatchTensor, enter
+from .forms import Forms
 from .message_lists import Lists
 from .needed import Fill, Leaf, Rows, Value, compute_rows
 from .needed_rows import Draw, NeededNorm
@@ -49,8 +50,7 @@ class BatchRun:
 
     Attributes:
         lists: the lists of rows that it has seen.
-        whole_calls: how often operations ran on all rows, by name.
-        sums: how messages were summed.
+        forms: how it ran.
         calls: how many operations there were.
         entries: of the messages that are summed up.
         products: of the rows with dense matrices, in products of two numbers.
@@ -64,18 +64,12 @@ class BatchRun:
     ) -> None:
         self.device, self.lists = device, Lists()
         self.all_statistics, self.draws_apart = all_statistics, draws_apart
-        self.whole_calls: dict[str, int] = {}
-        self.sums: set[str] = set()
+        self.forms = Forms()
         self.calls = self.entries = self.products = 0
         self.norms: dict[int, NeededNorm] = {}
         self.exchanges: Any = None
         self.numbers = Numbers()
         self._seed = torch.initial_seed()
-
-    def forms(self) -> dict[str, str]:
-        """Return how sums were computed, and which operations ran on all rows."""
-        found = {"sums": ", ".join(sorted(self.sums)), "all rows": ", ".join(self.whole_calls)}
-        return {kind: text for kind, text in found.items() if text}
 
     # --- tensors and values ---
 
@@ -201,17 +195,22 @@ class BatchRun:
             else:
                 given[position] = [*given[position]]
                 given[position][place] = self.operand(given[position][place], None)
+        made = Operation(plan, plan.first, num_rows, self.device, new_args, new_kwargs, values)
+        if not plan.zero and made.dtype.is_floating_point and in_backward():
+            self._count_lost(known, values)
         if plan.container is None:
-            return Operation(
-                plan, plan.outs[0], num_rows, self.device, new_args, new_kwargs, values
-            )
-        several = Operation(plan, plan.first, num_rows, self.device, new_args, new_kwargs, values)
+            return made
         return plan.container(
-            Pick(several, place)
+            Pick(made, place)
             if out[2] is not None
             else torch.empty(0, dtype=out[1], device=self.device)
             for place, out in enumerate(plan.outs)
         )
+
+    def _count_lost(self, known: Operator, values: list[Value]) -> None:
+        """Count an operation on a gradient of some rows, which gives one of all rows."""
+        if any(v.support is not None and 0 < v.support.count < v.num_rows for v in values):
+            self.forms.count(known)
 
     def _planned(
         self, known: Operator, key: Any, args: Any, kwargs: Any, num_rows: int
@@ -252,7 +251,7 @@ class BatchRun:
     def _on_whole(self, known: Operator, args: Any, kwargs: Any) -> Any:
         """Run an operation on all rows, as torch does."""
         func, name = known.func, known.name
-        self._count(known)
+        self.forms.count(known)
         view = (known.is_view or name == "view") and isinstance(args[0], BatchTensor)
         if name == "as_strided" and view:  # its numbers are places in memory
             args[0].make_plain()
@@ -266,11 +265,6 @@ class BatchRun:
         if view:
             self._join(func, args, kwargs, found)
         return found
-
-    def _count(self, known: Operator) -> None:
-        """Count an operation that runs on all rows."""
-        name = str(known.func)
-        self.whole_calls[name] = self.whole_calls.get(name, 0) + 1
 
     def _new(self, args: Any, kwargs: Any, view: bool = False) -> Callable[[Any], Any]:
         """Return what makes a tensor of the step of one that has as many rows as the arguments.
@@ -315,7 +309,7 @@ class BatchRun:
             if node is not None:
                 target.hold(node)
                 return target
-        self._count(known)
+        self.forms.count(known)
         changing = written(known.func, args, kwargs)
         made, new = self._leaves_of(args, kwargs), self._new(args, kwargs)
         for tensor in changing:

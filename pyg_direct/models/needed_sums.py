@@ -38,6 +38,13 @@ class Missing(NamedTuple):
     shift: float | None = None
     """Added to their sums, to see whether they matter; None: they cannot be asked for."""
 
+    @staticmethod
+    def of(reused: Any, shift: float | None) -> Missing | None:
+        """Return those of a batch whose `Reused` is given; None if there are none."""
+        if reused is None or reused.end == reused.read:
+            return None
+        return Missing(reused.end, reused.read, shift)
+
 
 class Scatter(Value):
     """Rows that messages are reduced into."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -16,7 +18,8 @@ from ..batch.edges import SampledEdges
 from ..core.arguments import check_choice, check_count, check_share
 from ..core.private_torch import writes_to
 from ..loading.reusing import NEVER, Reused, Rule, Schedule, hottest, refusal
-from .certificate import is_compared
+from .arguments import copied_tensors
+from .certificate import Certificate, is_compared
 from .exchanged_values import RowExchange
 from .row_exchange import Gathered
 
@@ -381,6 +384,26 @@ def check_reuse(reuse: Any, model: torch.nn.Module, loaders: Any, all_statistics
             f"statistics over all of them. Pass batch_norm='needed', for those over the rows that "
             f"are computed, or use LayerNorm."
         )
+
+
+def missing_rows_matter(
+    model: torch.nn.Module, step: Callable[..., Any], given: tuple[Any, Any]
+) -> bool:
+    """Whether outputs or gradients depend on rows of layer 1 that lack their edges.
+
+    An operation of torch that runs on all rows asks for them, too, and leaves them to be replaced.
+
+    Args:
+        model: the plain model.
+        step: runs a step, given arguments, what is added to these rows, and a copy of the model.
+        given: the arguments of the forward.
+    """
+
+    def shifted(shift: float, twin: torch.nn.Module) -> Any:
+        args, kwargs = copied_tensors(given)
+        return step(args, kwargs, shift, twin), (args, kwargs)
+
+    return bool(Certificate().check(model, partial(shifted, 0.0), partial(shifted, 1.0), given))
 
 
 def _versions(model: torch.nn.Module) -> list[tuple[int, int]]:

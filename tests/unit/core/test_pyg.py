@@ -417,6 +417,15 @@ def _() -> None:
     assert (made.shape, made.stride()) == ((4, 5), (1, 4))
 
 
+@check("at_end_of_backward")
+def _() -> None:
+    seen, x = [], torch.ones((), requires_grad=True)
+    y = x * 2
+    y.register_hook(lambda g: private_torch.at_end_of_backward(lambda: seen.append(x.grad.item())))
+    y.backward()
+    assert seen == [2.0]
+
+
 @check("compiled_in_place")
 def _() -> None:
     layer, other = torch.nn.Linear(1, 1), torch.nn.Linear(1, 1)

@@ -37,8 +37,9 @@ def test_an_accelerated_model(change) -> None:
 
 
 def test_after_training() -> None:
-    fast, model = fast_model()
-    for batch in NeighborLoader(GRAPH, [3, 3], batch_size=10):
+    model, loader = fast_model()[1], NeighborLoader(GRAPH, [3, 3], batch_size=10)
+    fast = accelerate(model, loader)
+    for batch in loader:
         fast(batch.x, batch.edge_index)[: batch.batch_size].sum().backward()
         with torch.no_grad():
             for parameter in fast.parameters():

@@ -243,3 +243,33 @@ def test_evaluation_on_other_graphs_is_not_warned_of(loader) -> None:
             with torch.no_grad():
                 fast.train()(GRAPH.x, GRAPH.edge_index)
     assert "not those of a loader" in fast.acceleration.reason
+
+
+class Exponential(torch.autograd.Function):
+    """Has a backward that is not zero for a gradient of zero."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad.exp() - 1
+
+
+ON_ALL_ROWS = {
+    "unknown": (lambda net, h: Exponential.apply(h), "aten.exp.default"),
+    "mixing": (lambda net, h: h.cumsum(0), "aten.cumsum.default"),
+    "none": (lambda net, h: h.log_softmax(1), ""),
+}
+
+
+@pytest.mark.parametrize("name", ON_ALL_ROWS)
+def test_what_a_backward_ran_on_all_rows_is_named(name, loader, batch) -> None:
+    between, expected = ON_ALL_ROWS[name]
+    fast = accelerate(Net(between), loader)
+    out = run(fast, batch)
+    assert "all rows of gradients" not in fast.acceleration.forms()
+    out.sum().backward()
+    assert expected in fast.acceleration.forms().get("all rows of gradients", "")
+    assert bool(expected) == ("all rows of gradients" in fast.acceleration.forms())

@@ -315,7 +315,7 @@ def test_other_edges_are_refused_in_training() -> None:
     step(fast, batch)
 
     def changed(batch):
-        batch.edge_index = batch.edge_index.clone()
+        batch.edge_index = batch.edge_index.flip(1)
         return batch
 
     loader = loader_of(transform=changed)

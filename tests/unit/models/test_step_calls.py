@@ -58,7 +58,7 @@ def test_a_table_of_one_row_says_nothing_of_others() -> None:
     for rows in (1, 4):
         run = BatchRun(torch.device("cpu"))
         run.whole(run.enter(torch.randn(rows, 3)) * 2)
-    assert run.whole_calls == {}
+    assert run.forms.whole_calls == {}
 
 
 def test_rules_are_asked_once(monkeypatch) -> None:
