@@ -5,10 +5,13 @@ of hot nodes for a bounded number of steps. `accelerate(reuse=)` does with rows 
 computed.
 
     python -m benchmarks reuse
+    python -m benchmarks reuse --graph noisy  # accuracies on this graph alone; keeps the others
 """
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from time import process_time
 from typing import Any, NamedTuple
 
@@ -19,6 +22,7 @@ import torch.nn.functional as F
 import pyg_direct
 from benchmarks import result
 from benchmarks.labor.graphs import community_graph, graph
+from benchmarks.reuse.noisy import noisy_graph
 from benchmarks.statistics import compare
 from examples.training import make_sage
 from pyg_direct import Reuse
@@ -36,17 +40,21 @@ class Case(NamedTuple):
     hidden: int
     epochs: int = 0
     lr: float = 0.003
+    fanouts: tuple[int, ...] = (15, 10, 5)
+    seeds: int = 5
 
 
-FANOUTS = [15, 10, 5]
 STEPS = [Case("debian", 0, 1024, 128), Case("community", 200_000, 1024, 128)]
-LEARNING = [Case("debian", 0, 1024, 64, 5, 0.01), Case("community", 50_000, 256, 64, 1)]
-FEWER = [15, 10, 2]  # what a user may do instead
-QUICK = Case("community", 2_000, 64, 16, 2)
+LEARNING = [
+    Case("debian", 0, 1024, 64, 5, 0.01),
+    Case("community", 50_000, 256, 64, 1),
+    Case("noisy", 4_000, 128, 64, 20, 0.01, (10, 10), 8),
+]
+FEWER = 2  # the last fan-out that a user may take instead
+QUICK = Case("community", 2_000, 64, 16, 2, seeds=2)
 COLUMNS, DEGREE = 100, 25  # of the community graph
 REFRESHED = 0.1
 BELOW = 0.01  # how far the accuracy that is waited for lies below the last one of fresh rows
-SEEDS = 5
 ROUNDS = {"debian": 74, "community": 20}
 SHARES = (0.05, 0.1, 0.2, 0.4, 1.0)
 FEWER_NEIGHBOURS = "fresh, fewer"
@@ -62,8 +70,26 @@ KINDS: dict[str, Reuse | None] = {
 }
 
 
+SHORT = {
+    f"all, staleness 2, {gradient}": Reuse(1.0, 2, gradient, REFRESHED)
+    for gradient in ("none", "refresh")
+}
+
+
+def kinds_of(case: Case) -> dict[str, Reuse | None]:
+    """Return what is compared on a graph."""
+    return KINDS | SHORT if case.name == "noisy" else KINDS
+
+
+def fewer(case: Case) -> list[int]:
+    """Return fan-outs with a smaller last one."""
+    return [*case.fanouts[:-1], FEWER]
+
+
 def data_of(case: Case) -> Any:
     """Return a graph."""
+    if case.name == "noisy":
+        return noisy_graph(case.nodes)
     if case.name == "debian":
         return graph("debian", None, False)
     return community_graph(case.nodes, DEGREE * case.nodes, COLUMNS)
@@ -85,7 +111,7 @@ class Training:
             data, fanouts, data.train_mask, batch_size=case.batch_size, shuffle=True, seed=seed,
             device="cpu", prefetch=0,
         )  # fmt: skip
-        self.plain = make_sage(data, int(data.y.max()) + 1, case.hidden, len(FANOUTS))
+        self.plain = make_sage(data, int(data.y.max()) + 1, case.hidden, len(fanouts))
         self.model: Any = pyg_direct.accelerate(self.plain, self.loader, certify=False, reuse=reuse)
         self.optimizer = torch.optim.Adam(self.plain.parameters(), lr=case.lr)
         self._batches: Any = None
@@ -119,9 +145,9 @@ def steps(case: Case, rounds: int) -> list[dict[str, Any]]:
     """Measure steps with each share of nodes in the table, in turn; the first half is left out."""
     data = data_of(case)
     ways = {
-        "none": Training(case, data, None, FANOUTS, 0),
-        "none, fewer": Training(case, data, None, FEWER, 0),
-        **{f"{s:.0%}": Training(case, data, Reuse(share=s), FANOUTS, 0) for s in SHARES},
+        "none": Training(case, data, None, [*case.fanouts], 0),
+        "none, fewer": Training(case, data, None, fewer(case), 0),
+        **{f"{s:.0%}": Training(case, data, Reuse(share=s), [*case.fanouts], 0) for s in SHARES},
     }
     found: dict[str, list[dict[str, float]]] = {name: [] for name in ways}
     for turn in range(rounds):
@@ -151,8 +177,8 @@ def steps(case: Case, rounds: int) -> list[dict[str, Any]]:
 
 def learn(case: Case, data: Any, kind: str, seed: int) -> list[list[float]]:
     """Train once; return for each epoch CPU-seconds until then and the accuracies by `MASKS`."""
-    fanouts = FEWER if kind == FEWER_NEIGHBOURS else FANOUTS
-    training = Training(case, data, KINDS[kind], fanouts, seed)
+    fanouts = fewer(case) if kind == FEWER_NEIGHBOURS else [*case.fanouts]
+    training = Training(case, data, kinds_of(case)[kind], fanouts, seed)
     seconds, curve = 0.0, []
     for _ in range(case.epochs):
         while (took := training.step()) is not None:
@@ -165,12 +191,12 @@ def learn(case: Case, data: Any, kind: str, seed: int) -> list[list[float]]:
     return curve
 
 
-def accuracies(case: Case, seeds: int) -> dict[str, Any]:
+def accuracies(case: Case) -> dict[str, Any]:
     """Train all kinds with several seeds; compare accuracies, and CPU-seconds to the same one."""
     data = data_of(case)
-    curves: dict[str, list[Any]] = {kind: [] for kind in KINDS}
-    for seed in range(seeds):
-        for kind in KINDS:
+    curves: dict[str, list[Any]] = {kind: [] for kind in kinds_of(case)}
+    for seed in range(case.seeds):
+        for kind in curves:
             curves[kind].append(learn(case, data, kind, seed))
     return compared(case, curves)
 
@@ -224,8 +250,8 @@ def sections(found: dict[str, Any]) -> list[str]:
     lines = [
         "",
         f"A step (loading, forward, backward, optimizer) of a GraphSAGE of three layers, fan-outs "
-        f"{FANOUTS}, staleness 16, {found['threads']} thread; *fewer* has fan-outs {FEWER} and no "
-        f"table. Nodes with the most expected visits have rows in the table; *reused* is the share "
+        f"15/10/5, staleness 16, {found['threads']} thread; *fewer* has fan-outs 15/10/{FEWER} and "
+        f"no table. Nodes with the most expected visits have rows in the table; *reused* is the share "
         f"of the nodes that the last hop would expand. MB are those of features, and of rows read "
         f"from or written to the table. CPU time of the process, kinds in turn; medians of the "
         f"second half of the steps, ratios to the step without a table of the same turn.",
@@ -239,6 +265,8 @@ def sections(found: dict[str, Any]) -> list[str]:
 
 def _learned(case: dict[str, Any]) -> list[str]:
     fresh = case["kinds"]["fresh"]
+    fanouts = case.get("fanouts", (15, 10, 5))
+    measured = f" (at commit {case['commit'][:9]})" if "commit" in case else ""
     rows = []
     for kind, row in case["kinds"].items():
         to = row["seconds_to_target"]
@@ -250,7 +278,8 @@ def _learned(case: dict[str, Any]) -> list[str]:
         rows.append(cells)
     head = ["rows", "test accuracy, %", "difference", "p", "CPU-seconds an epoch", "to the target"]
     return [
-        f"`{case['graph']}`, {case['hidden']} hidden columns, batches of {case['batch_size']}, "
+        f"`{case['graph']}`{measured}, fan-outs {'/'.join(map(str, fanouts))}, "
+        f"{case['hidden']} hidden columns, batches of {case['batch_size']}, "
         f"{case['epochs']} epochs, {len(fresh['accuracy'])} seeds; p of a permutation test against "
         f"fresh rows. At staleness 0 rows are computed in the step, and their gradients are those "
         f"of reused ones: *none*, or *refresh*, where a share of {REFRESHED:.0%} gets one, divided "
@@ -261,15 +290,29 @@ def _learned(case: dict[str, Any]) -> list[str]:
     ]
 
 
+def one_graph(name: str, path: Path) -> None:
+    """Measure what models learn on a graph, and put it into a result that is there."""
+    commit = result.new_result("reuse", False)["commit"]
+    case = next(case for case in LEARNING if case.name == name)
+    measured = {**accuracies(case), "commit": commit}
+    found = json.loads(path.read_text())
+    found["learning"] = [*(c for c in found["learning"] if c["graph"] != name), measured]
+    print(result.write(found, path.parent))
+
+
 def main(argv: list[str] | None = None) -> None:
     """Measure, and write the results."""
-    args = result.parser(__doc__).parse_args(argv)
+    parser = result.parser(__doc__)
+    parser.add_argument("--graph", choices=[case.name for case in LEARNING], help="this one alone")
+    args = parser.parse_args(argv)
     torch.set_num_threads(1)
+    if args.graph is not None:
+        return one_graph(args.graph, args.out / "reuse.json")
     found = result.new_result("reuse", args.quick, threads=1, steps=[], learning=[])
     for case in [QUICK] if args.quick else STEPS:
         found["steps"] += steps(case, 6 if args.quick else ROUNDS[case.name])
     for case in [QUICK] if args.quick else LEARNING:
-        found["learning"].append(accuracies(case, 2 if args.quick else SEEDS))
+        found["learning"].append(accuracies(case))
         result.write(found, args.out)
     print(result.write(found, args.out))
 
