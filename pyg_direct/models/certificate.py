@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ..core.private_torch import tree_leaves, without_hooks
 from .arguments import tensors_of
-from .model_state import copied, held_by
+from .model_state import held_by
 from .modes import Generators, eagerly
 from .undo import NotComparable, Undo
 
@@ -101,7 +101,7 @@ class Certificate:
 
         def outcome(run: Callable[[torch.nn.Module], Any]) -> Outcome:
             try:
-                twin = _copy_of(model, undo)
+                twin = undo.copy_of(model)
                 with undo.watching():
                     return _outcome(run, twin)
             finally:
@@ -147,20 +147,13 @@ def kind_of_call(model: torch.nn.Module, arguments: Any) -> Any:
     return model.training, tuple(learning)
 
 
-def _copy_of(model: torch.nn.Module, undo: Undo) -> torch.nn.Module:
-    try:
-        return copied(model, undo.state.shared)
-    except Exception as error:  # what a model holds need not be one that can be copied
-        raise NotComparable(f"it cannot be copied ({type(error).__name__}: {error})") from None
-
-
 def _outcome(run: Callable[[torch.nn.Module], Any], twin: torch.nn.Module) -> Outcome:
     with ExitStack() as stack:
         # A checkpoint around the model must not count what a comparison saves for its backward.
         stack.enter_context(torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t))
         stack.enter_context(eagerly())
         out, given = run(twin)
-        outputs, arguments = _leaves(out), tensors_of(given)
+        outputs, arguments = leaves_of(out), tensors_of(given)
         wanted: dict[str, Tensor] = {f"parameter {n!r}": p for n, p in twin.named_parameters()}
         wanted |= {f"argument {i}": t for i, t in enumerate(arguments) if t.is_leaf}
         gradients = _gradients(outputs, {k: t for k, t in wanted.items() if t.requires_grad})
@@ -169,7 +162,7 @@ def _outcome(run: Callable[[torch.nn.Module], Any], twin: torch.nn.Module) -> Ou
     return Outcome(outputs, gradients, held, Generators(outputs))
 
 
-def _leaves(value: Any) -> list[Tensor]:
+def leaves_of(value: Any) -> list[Tensor]:
     """Return the tensors and numbers of a result."""
     found: list[Tensor] = []
     for leaf in tree_leaves(value):
@@ -178,7 +171,7 @@ def _leaves(value: Any) -> list[Tensor]:
         elif isinstance(leaf, (bool, int, float)):
             found.append(torch.tensor(leaf))
         elif dataclasses.is_dataclass(leaf) and not isinstance(leaf, type):
-            found += _leaves({f.name: getattr(leaf, f.name) for f in dataclasses.fields(leaf)})
+            found += leaves_of({f.name: getattr(leaf, f.name) for f in dataclasses.fields(leaf)})
     return found
 
 
@@ -195,13 +188,18 @@ def _gradients(outputs: list[Tensor], wanted: dict[str, Tensor]) -> dict[str, Te
     return dict(zip(wanted, dense, strict=True))
 
 
+def different_outputs(found: list[Tensor], expected: list[Tensor], least: float = 0.0) -> str:
+    """Return a text if outputs differ by more than rounding; `least` is allowed in any dtype."""
+    if [t.shape for t in found] != [t.shape for t in expected]:
+        return "its outputs have other shapes than those of the plain model"
+    pairs = zip(found, expected, strict=True)
+    texts = (_difference("its outputs differ", a, b, _largest(b), least) for a, b in pairs)
+    return next(filter(None, texts), "")
+
+
 def differences(found: Outcome, expected: Outcome) -> dict[str, str]:
     """Return in what two outcomes differ, and a text for each."""
-    if [t.shape for t in found.outputs] != [t.shape for t in expected.outputs]:
-        return {"shapes": "its outputs have other shapes than those of the plain model"}
-    texts = {}
-    for i, (ours, theirs) in enumerate(zip(found.outputs, expected.outputs, strict=True)):
-        texts[f"output {i}"] = _difference("its outputs differ", ours, theirs, _largest(theirs))
+    texts = {"outputs": different_outputs(found.outputs, expected.outputs)}
     for place in expected.held.keys() | found.held.keys():
         texts[place] = _different_values(place, found.held.get(place), expected.held.get(place))
     texts |= _different_gradients(found.gradients, expected.gradients)
@@ -235,7 +233,7 @@ def _different_gradients(found: dict[str, Any], expected: dict[str, Any]) -> dic
     return texts
 
 
-def _difference(what: str, ours: Tensor, theirs: Tensor, scale: float) -> str:
+def _difference(what: str, ours: Tensor, theirs: Tensor, scale: float, least: float = 0.0) -> str:
     """Return a text if two tensors of one shape differ by more than rounding."""
     if ours.numel() == 0:
         return ""
@@ -244,7 +242,7 @@ def _difference(what: str, ours: Tensor, theirs: Tensor, scale: float) -> str:
         return f"{what} in {share:.0%} of the numbers" if share > DIFFERENT_INTEGERS else ""
     same = (ours == theirs) | (ours.isnan() & theirs.isnan())
     gap = float((ours - theirs).abs().masked_fill(same, 0.0).nan_to_num(float("inf")).max())
-    allowed = ALLOWED.get(theirs.dtype, ALLOWED_ELSE)
+    allowed = max(least, ALLOWED.get(theirs.dtype, ALLOWED_ELSE))
     mixed = torch.is_autocast_enabled(theirs.device.type)
     allowed = max(allowed, ALLOWED_ELSE) if mixed else allowed
     if gap <= allowed * max(scale, torch.finfo(theirs.dtype).tiny):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -19,9 +20,11 @@ from ..core.lazy_tensor import LazyTensor
 from ..core.private_torch import tree_map
 from ..core.quantized import new_table, open_table
 from ..core.threads import available_cores
+from ..ops.backend import Backend
 from ..ops.devices import backend_for
 from ..ranks.together import Together
 from .computing import Computer, Limits, open_folder, remove_folder
+from .inference_check import Check
 from .inputs import Inputs, arguments_of, check_data, check_rows, edges_of, is_edges
 from .modes import eagerly, evaluating
 from .ranked import check_equal, said_of, same_draws
@@ -29,6 +32,8 @@ from .run import Run
 from .table_tensor import TableTensor, Watch
 
 logger = logging.getLogger("pyg_direct")
+
+BYTES_OF_PART = 1 << 14  # of a block where a part of the graph is compared
 
 
 def inference(
@@ -44,6 +49,7 @@ def inference(
     progress: bool = False,
     split_by_rank: Any = False,
     fallback: str | None = None,
+    certify: bool = True,
 ) -> Any:
     """Compute a model's outputs for all nodes, one layer after another over the whole graph.
 
@@ -82,6 +88,12 @@ def inference(
             ``<out>.partial``, which all must reach. Needs `out`; all ranks return the result.
         fallback: "nodes" or None, as in earlier versions, which refused some models. Every model
             runs on tables now, so that nothing falls back.
+        certify: compare with the model itself, copies of which run: on the whole graph if it has
+            few nodes and edges (32,768, or fewer with `memory_bytes`), else on a part of it, before
+            the run: some nodes, those that they get messages from, and so on. Not compared are
+            models that `copy.deepcopy` cannot copy, or that draw random numbers in evaluation, and
+            large graphs with edges as a sparse matrix or with arguments of neither nodes nor edges;
+            the log says so. The time is that of some batches.
 
     Returns:
         What the forward returns: tensors in host memory, without gradients, in the structure in
@@ -91,7 +103,9 @@ def inference(
         ValueError: arguments that do not fit the data or each other, or an operation that exceeds
             `memory_bytes` because it needs all rows at a time; it is named.
         OSError: files cannot be written, such as on a full disk.
-        RuntimeError: another rank failed, or its forward did something else.
+        RuntimeError: another rank failed, or its forward did something else, or the outputs
+            differ from those of the model itself by more than rounding does (1e-3 of the largest
+            number for float32, 1e-7 for float64, 0.1 for less precise ones).
 
     Example:
         >>> outputs = pyg_direct.inference(model, data)
@@ -102,6 +116,7 @@ def inference(
     """
     check_flag("resume", resume)
     check_flag("progress", progress)
+    check_flag("certify", certify)
     if fallback not in (None, "nodes"):
         raise ValueError(f"fallback must be None or 'nodes', got {fallback!r}.")
     check_model(model)
@@ -123,6 +138,11 @@ def inference(
         if ranks.size > 1:
             options = {"out": out, "resume": resume, **limits._asdict()}
             check_equal(ranks, {**said_of(model, data, arguments), **options})
+        arguments |= {name: edges_of(data, name) for name in arguments if is_edges(name)}
+        check = None
+        if certify:
+            check = Check(model, data, arguments, limits.memory_bytes, limits.dtype is not None)
+            check.of_part(functools.partial(_of_part, backend, limits))
         folder = None if path is None else Path(f"{path}.partial")
         with contextlib.ExitStack() as stack:
             advance = stack.enter_context(_bar(progress and ranks.rank == 0))
@@ -130,7 +150,7 @@ def inference(
             stack.callback(computer.close)
             stack.enter_context(_open(ranks, folder, resume))
             stack.enter_context(same_draws(ranks, backend.device))
-            found = _forward(model, data, arguments, computer, path)
+            found = _forward(model, arguments, computer, path, check)
             ranks.exchange("the end")
     return found
 
@@ -151,20 +171,32 @@ def _open(ranks: Together, folder: Path | None, resume: bool) -> Iterator[None]:
             remove_folder(folder)
 
 
+def _of_part(
+    backend: Backend, limits: Limits, model: torch.nn.Module, arguments: Mapping[str, Any]
+) -> Any:
+    """Compute the outputs for a part of the graph, in blocks of few rows."""
+    computer = Computer(backend, limits)
+    computer.block_bytes = BYTES_OF_PART
+    try:
+        return _forward(model, arguments, computer)
+    finally:
+        computer.close()
+
+
 @torch.inference_mode(False)  # which the threads that compute are not in
 def _forward(
     model: torch.nn.Module,
-    data: Any,
     arguments: Mapping[str, Any],
     computer: Computer,
-    out: Path | None,
+    out: Path | None = None,
+    check: Check | None = None,
 ) -> Any:
     """Run the forward on tables, and return its result with plain tensors."""
     run = Run(computer)
     given = {}
     for name, value in arguments.items():
         if is_edges(name):
-            given[name] = tree_map(lambda v: v.to(run.device), edges_of(data, name))
+            given[name] = tree_map(lambda v: v.to(run.device), value)
         else:
             given[name] = _tables(run, value)
     threads = torch.get_num_threads()
@@ -178,6 +210,8 @@ def _forward(
     finally:
         torch.set_num_threads(threads)
     logger.info("Operations on whole tables: %s", computer.whole or "none")
+    if check is not None:
+        check.of_whole(found)
     return found if out is None else results.in_place(found, out)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import torch
@@ -104,18 +104,25 @@ def _attribute(data: Any, name: str, hetero: bool) -> Any:
     return found or None
 
 
+def rows_in(data: Any, name: str, value: Any) -> Iterator[tuple[Any, Any, bool, int | None]]:
+    """Yield the entries of an argument by type, and how many rows each has to have.
+
+    Yields:
+        Type, entry, whether its rows are of edges, and their number; None where nobody knows.
+    """
+    for key, entry in value.items() if isinstance(value, Mapping) else [(None, value)]:
+        of_edges = isinstance(key, tuple) or (key is None and "edge" in name)
+        store = None if "label" in name else _store(data, key)
+        count = None if store is None else store.num_edges if of_edges else store.num_nodes
+        yield key, entry, of_edges, count
+
+
 def check_rows(data: Any, arguments: Mapping[str, Any]) -> None:
     """Raise ValueError for a tensor whose rows are not as many as the nodes or edges."""
     for name, value in arguments.items():
-        for key, entry in value.items() if isinstance(value, Mapping) else [(None, value)]:
-            if not isinstance(entry, Tensor) or entry.dim() == 0:
-                continue
-            of_edges = isinstance(key, tuple) or (key is None and "edge" in name)
-            store = _store(data, key)
-            if store is None or "label" in name:
-                continue
-            expected = store.num_edges if of_edges else store.num_nodes
-            if expected is not None and len(entry) != expected:
+        for key, entry, of_edges, expected in rows_in(data, name, value):
+            tensor = isinstance(entry, Tensor) and entry.dim() > 0
+            if tensor and expected is not None and len(entry) != expected:
                 full = name if key is None else f"{name}[{key!r}]"
                 kind = "edges" if of_edges else "nodes"
                 raise ValueError(

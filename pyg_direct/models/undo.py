@@ -11,7 +11,7 @@ from torch import Tensor
 from ..batch.edges import SampledEdges
 from ..core.private_torch import TorchDispatchMode, storage_of, tree_leaves
 from .batch_sizes import BatchSizes
-from .model_state import ModelState
+from .model_state import ModelState, copied
 from .modes import Generators
 from .step_calls import operator
 from .table_tensor import written
@@ -48,6 +48,18 @@ class Undo:
             else:
                 self._found.setdefault(storage_of(alias), []).append(alias)
         self._for_copies, self._shared = for_copies, set[int]()
+
+    def copy_of(self, model: torch.nn.Module) -> torch.nn.Module:
+        """Return a copy of the model.
+
+        Raises:
+            NotComparable: there can be none.
+        """
+        try:
+            return copied(model, self.state.shared)
+        except Exception as error:  # of whatever the model holds
+            why = f"it cannot be copied ({type(error).__name__}: {error})"
+            raise NotComparable(why) from None
 
     def watching(self) -> AbstractContextManager[Any]:
         """Return what sees the writes of a forward."""

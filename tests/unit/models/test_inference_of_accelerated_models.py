@@ -36,6 +36,7 @@ def test_an_accelerated_model(change) -> None:
     assert fast.training
 
 
+@pytest.mark.filterwarnings("ignore:pyg_direct.accelerate runs")  # the loader is another one
 def test_after_training() -> None:
     model, loader = fast_model()[1], NeighborLoader(GRAPH, [3, 3], batch_size=10)
     fast = accelerate(model, loader)
