@@ -291,6 +291,19 @@ def check_tensor(name: str, value: Any) -> None:
         raise TypeError(f"{name} must be a tensor, got {type(value).__name__}.")
 
 
+def check_dense(name: str, value: Any) -> None:
+    """Raise a ValueError for a tensor that has not a number in memory for each of its places.
+
+    Args:
+        name: of the argument.
+        value: as the user gave it, alone or behind a type.
+    """
+    for part in value if isinstance(value, (tuple, list)) and len(value) == 2 else [value]:
+        if isinstance(part, Tensor) and (part.is_meta or part.layout != torch.strided):
+            kind = "on the meta device" if part.is_meta else f"of the layout {part.layout}"
+            raise ValueError(f"{name} must be a dense tensor in memory, got one {kind}.")
+
+
 def check_subgraph_type(value: Any) -> SubgraphType:
     """Return the kind of subgraph that `value` names.
 

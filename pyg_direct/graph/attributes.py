@@ -12,6 +12,7 @@ from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.typing import EdgeType, NodeType
 
+from ..core.arguments import check_dense
 from .coo_to_csc import Ints
 
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
@@ -92,6 +93,7 @@ def _integers(found: Named, name: str) -> Ints:
     value, label = found
     if not isinstance(value, Tensor):
         raise ValueError(_no_times(name, label, str(type(value))))
+    check_dense(f"time_attr={name!r}: {label}", value)
     check_times(name, label, value.dtype, tuple(value.shape))
     times: Ints = value.detach().cpu().to(torch.int64).contiguous().numpy()
     return times
@@ -137,6 +139,7 @@ def weights_of(value: Tensor, name: str, label: str, first: int = 0) -> npt.NDAr
     Raises:
         ValueError: more than one number an edge, or negative, infinite or NaN.
     """
+    check_dense(f"weight_attr={name!r}: {label}", value)
     one_each = value.shape.numel() == value.shape[:1].numel()
     if not one_each or value.dim() == 0 or value.is_complex():
         raise ValueError(_no_weights(name, label, str(tuple(value.shape))))

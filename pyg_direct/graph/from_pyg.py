@@ -13,6 +13,7 @@ from torch_geometric import EdgeIndex
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.typing import EdgeType, NodeType
 
+from ..core.arguments import check_dense
 from ..core.pyg import BaseStorage, store_of
 from ..core.types import EDGE_TIME, NO_TIME, Csc, TimeTable
 from .attributes import TimeAttributes, check_length, edge_weights
@@ -210,7 +211,7 @@ def _compressed(
     if isinstance(edge_index, EdgeIndex):
         is_sorted = is_sorted or edge_index.sort_order == ("row" if backward else "col")
         edge_index = edge_index.as_tensor()
-    _check_edge_index(edge_index, f"{name}.edge_index")
+    check_edge_index(edge_index, f"{name}.edge_index")
     ends = (f"{name}.edge_index[0, {{}}]", f"{name}.edge_index[1, {{}}]")
     row, col = (np.ascontiguousarray(part.numpy()) for part in edge_index.detach().cpu())
     if backward:
@@ -218,7 +219,14 @@ def _compressed(
     return compress(row, col, *size, is_sorted, ends), edge_index.dtype
 
 
-def _check_edge_index(edge_index: Any, name: str) -> None:
+def check_edge_index(edge_index: Any, name: str) -> None:
+    """Raise a ValueError unless `edge_index`, `name` in errors, can hold the ends of edges."""
+    if isinstance(edge_index, Tensor) and edge_index.layout != torch.strided:
+        raise ValueError(
+            f"{name} must hold the ends of edges, [2, num_edges], got a matrix of the layout "
+            f"{edge_index.layout}. Set data.adj_t to its transpose, and leave edge_index out."
+        )
+    check_dense(name, edge_index)
     if not isinstance(edge_index, Tensor) or edge_index.dim() != 2 or edge_index.size(0) != 2:
         shape = tuple(edge_index.shape) if isinstance(edge_index, Tensor) else type(edge_index)
         raise ValueError(f"{name} must be a tensor of shape [2, num_edges], got {shape}.")

@@ -125,6 +125,7 @@ def _is_countable(value: Any) -> bool:
     return (
         type(value) is Tensor
         and value.layout == torch.strided
+        and not value.is_meta
         and value.dim() > 0
         and value.element_size() in WORDS
         and not value.is_inference()

@@ -21,6 +21,7 @@ from ..batch.roles import KnownRoles, Roles
 from ..batch.subgraph import attributes_of
 from ..core.pyg import store_of
 from ..core.types import BatchKey
+from ..graph.from_pyg import check_edge_index
 from ..loading.base import DirectLoader
 from ..loading.seeds import integers
 from ..loading.site import Placing
@@ -69,7 +70,10 @@ def highest_position(sampler: Any) -> int:
     named = sampler.indices if type(sampler) is SubsetRandomSampler else sampler
     if not isinstance(named, (list, tuple, range, Tensor)) or len(named) == 0:
         return -1
-    return max(map(int, named))
+    try:
+        return max(map(int, named))
+    except (TypeError, ValueError):
+        return -1
 
 
 class CpuDrawnLoader(DirectLoader):
@@ -181,6 +185,23 @@ class SubgraphLoader(CpuDrawnLoader):
 
 
 def check_homogeneous(data: Any, method: str) -> None:
-    """Raise a ValueError unless `data` is a `Data` with edges in host memory."""
+    """Raise a ValueError unless `data` is a `Data` of a known number of nodes."""
     if not isinstance(data, Data):
         raise ValueError(f"{method} needs a homogeneous graph (a Data), got {type(data).__name__}.")
+    if not isinstance(data.num_nodes, int):
+        raise ValueError("The number of nodes is unknown: set data.num_nodes or data.x.")
+
+
+def check_edges(data: Any, method: str) -> None:
+    """Raise a ValueError unless `data` is a `Data` with edges between its nodes as `edge_index`."""
+    check_homogeneous(data, method)
+    if "edge_index" not in data:
+        raise ValueError(f"{method} needs data.edge_index.")
+    check_edge_index(data.edge_index, "data.edge_index")
+    if data.edge_index.numel() > 0:
+        low, high = (int(bound) for bound in data.edge_index.aminmax())
+        if low < 0 or high >= data.num_nodes:
+            raise ValueError(
+                f"data.edge_index names the node {low if low < 0 else high}, but ids must be in "
+                f"[0, {data.num_nodes}). Check the edges, or set num_nodes."
+            )

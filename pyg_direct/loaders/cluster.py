@@ -22,8 +22,9 @@ from ..graph.coo_to_csc import undirected
 from ..loading.options import DEFAULT_PREFETCH, LoaderOptions, as_dict
 from ..loading.site import Placing
 from ..sampling.sampler import NeighborSampler, keyed
-from .base import SubgraphLoader, check_homogeneous
+from .base import SubgraphLoader, check_edges
 
+MANY_PARTS = 1 << 16  # so many, and empty ones, of any graph
 PygClusterData = torch_geometric.loader.ClusterData  # also while `swapped()` renames it
 
 
@@ -72,10 +73,11 @@ class ClusterData(PygClusterData):
         *,
         partition: Tensor | None = None,
     ) -> None:
-        check_homogeneous(data, "ClusterData")
-        if "edge_index" not in data:
-            raise ValueError("ClusterData needs data.edge_index.")
-        check_count("num_parts", num_parts, 1)
+        check_edges(data, "ClusterData")
+        if check_count("num_parts", num_parts, 1) > max(data.num_nodes, MANY_PARTS):
+            raise ValueError(
+                f"num_parts must be at most the number of nodes, {data.num_nodes}, got {num_parts}."
+            )
         for name, flag in (("recursive", recursive), ("log", log)):
             check_flag(name, flag)
         check_flag("keep_inter_cluster_edges", keep_inter_cluster_edges)

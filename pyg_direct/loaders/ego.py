@@ -10,7 +10,7 @@ from torch import Tensor
 from torch_geometric.data import Batch
 
 from ..batch.subgraph import rows_of_each
-from ..core.arguments import check_ids
+from ..core.arguments import check_dense, check_ids
 from ..core.pyg import SparseTensor
 from ..graph.verify import verified
 from ..loading.options import threads_of_a_batch
@@ -43,8 +43,13 @@ class EgoLoader(SubgraphLoader):
         check_homogeneous(data, name)
         self.data = copy.copy(data)
         self.is_sparse_tensor = "edge_index" not in data
-        if self.is_sparse_tensor and "adj_t" not in data:
-            raise ValueError(f"{name} needs a graph with edges: set data.edge_index.")
+        if self.is_sparse_tensor and not isinstance(data.get("adj_t"), SparseTensor):
+            kind = f", not {type(data.adj_t).__name__}" if "adj_t" in data else ""
+            raise ValueError(
+                f"{name} needs a graph with edges: set data.edge_index, or data.adj_t to a "
+                f"torch_sparse.SparseTensor{kind}."
+            )
+        check_dense("node_idx", node_idx)
         sampler = NeighborSampler(
             data,
             fanouts,

@@ -17,7 +17,7 @@ from torch_geometric.typing import NodeType
 from typing_extensions import Unpack
 
 from ..batch.assemble import node_labels
-from ..core.arguments import check_count, check_ids, check_partner, shown
+from ..core.arguments import check_count, check_dense, check_ids, check_partner, shown
 from ..core.types import BatchKey
 from ..graph.verify import verified
 from ..loading.options import DEFAULT_PREFETCH, LoaderOptions, as_dict
@@ -195,6 +195,7 @@ class HGTLoader(CpuDrawnLoader, torch_geometric.loader.HGTLoader):  # type: igno
         sampler = HGTSampler(data, num_samples, is_sorted, seed=seed)
         if kwargs.get("input_time") is not None:  # which PyG's initialiser takes as well
             check_partner("input_time", "time_attr, which HGTLoader does not have", False)
+        check_dense("input_nodes", input_nodes)
         options = {
             "transform": transform,
             "transform_sampler_output": transform_sampler_output,

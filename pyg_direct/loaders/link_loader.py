@@ -13,7 +13,14 @@ from torch_geometric.typing import EdgeType
 from typing_extensions import Unpack
 
 from ..batch.assemble import link_labels
-from ..core.arguments import check_ids, check_input_id, check_negatives, check_partner, check_tensor
+from ..core.arguments import (
+    check_dense,
+    check_ids,
+    check_input_id,
+    check_negatives,
+    check_partner,
+    check_tensor,
+)
 from ..core.pyg import SubgraphType
 from ..core.types import BatchKey
 from ..loading.base import DirectLoader
@@ -173,8 +180,10 @@ class LinkNeighborLoader(DirectLoader, torch_geometric.loader.LinkNeighborLoader
         )  # fmt: skip
         self._progress.batch_dependency = check_dependency(batch_dependency, sampler)
         self._begin_order(order, options)
-        check_tensor("edge_label", edge_label)
-        check_tensor("edge_label_time", edge_label_time)
+        check_dense("edge_label_index", edge_label_index)
+        for name, value in (("edge_label", edge_label), ("edge_label_time", edge_label_time)):
+            check_tensor(name, value)
+            check_dense(name, value)
         # PyG asks for the smallest label, also of none.
         no_labels = edge_label is not None and edge_label.numel() == 0
         # Past the initialiser of PyG's LinkNeighborLoader, which would build a sampler of its own.

@@ -14,7 +14,7 @@ from typing_extensions import Unpack
 
 from ..batch.assemble import node_labels
 from ..batch.sampled import of_graph
-from ..core.arguments import check_ids, check_partner, check_tensor
+from ..core.arguments import check_dense, check_ids, check_partner, check_tensor
 from ..core.pyg import SubgraphType
 from ..core.types import BatchKey, SourcedKey
 from ..loading.base import DirectLoader
@@ -253,6 +253,7 @@ class NeighborLoader(DirectLoader, torch_geometric.loader.NeighborLoader):  # ty
         self._progress.batch_dependency = check_dependency(batch_dependency, sampler)
         self._begin_order(order, options)
         _check_input_time(input_time, sampler, time_attr)
+        check_dense("input_nodes", input_nodes)
         # Past the initialiser of PyG's NeighborLoader, which would build a sampler of its own.
         torch_geometric.loader.NodeLoader.__init__(
             self,
@@ -344,5 +345,6 @@ class NeighborLoader(DirectLoader, torch_geometric.loader.NeighborLoader):  # ty
 def _check_input_time(input_time: Any, sampler: BaseSampler, time_attr: str | None) -> None:
     temporal = getattr(sampler, "is_temporal", time_attr is not None)
     check_tensor("input_time", input_time)
+    check_dense("input_time", input_time)
     if input_time is not None and not temporal:
         raise ValueError("input_time is set, but time_attr is not: it would have no effect.")

@@ -12,12 +12,13 @@ from torch_geometric.nn.models import Node2Vec as PygNode2Vec
 from ..core.arguments import check_count
 from ..core.pyg import maybe_num_nodes
 from ..core.types import BatchKey
+from ..graph.from_pyg import check_edge_index
 from ..loading.options import DEFAULT_PREFETCH
 from ..loading.site import Placing
 from ..ops.host import keys as rng
 from ..sampling.sampler import NeighborSampler, keyed
 from .base import SubgraphLoader
-from .walks import RandomWalker, check_law
+from .walks import RandomWalker, check_law, check_length
 
 
 class Node2Vec(PygNode2Vec):
@@ -64,7 +65,9 @@ class Node2Vec(PygNode2Vec):
     ) -> None:
         # Past PyG's initialiser, which ends in an ImportError without pyg-lib.
         torch.nn.Module.__init__(self)
-        if check_count("context_size", context_size, 1) > check_count("walk_length", walk_length):
+        check_edge_index(edge_index, "edge_index")
+        walk_length = check_length(walk_length, name="walk_length")
+        if check_count("context_size", context_size, 1) > walk_length:
             raise ValueError(
                 f"context_size must be walk_length at most, got {context_size} and {walk_length}."
             )

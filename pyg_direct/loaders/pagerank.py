@@ -16,8 +16,10 @@ from ..loading.site import Placing
 from ..ops.host.lists import EgoGraphs, SortedLists, ego_graphs
 from ..ops.host.pagerank import Contexts, contexts_of
 from ..sampling.sampler import keyed
+from .base import check_homogeneous
 from .ego import EgoLoader
 
+LARGE_CONTEXT = 1 << 16  # which may be larger than the graph
 LEAST_ALPHA = 0.001  # pushes go on for about log(1 / tolerance) / alpha rounds
 LEAST_TOLERANCE = 1e-15  # below, residuals are what rounding leaves, and may never fall further
 
@@ -104,6 +106,11 @@ class PageRankLoader(EgoLoader):
             )
         if not LEAST_ALPHA <= self.alpha < 1:
             raise ValueError(f"alpha must be in [{LEAST_ALPHA}, 1), got {shown(alpha)}.")
+        check_homogeneous(data, type(self).__name__)
+        if self.k > max(data.num_nodes, LARGE_CONTEXT):
+            raise ValueError(
+                f"k must be at most the number of nodes, {data.num_nodes}, got {self.k}."
+            )
         self._begin_around(
             data, node_idx, [], False, Placing(device, ids=ids), seed, prefetch, as_dict(kwargs),
             feature_dtype,

@@ -24,8 +24,8 @@ from ..ops.host.induced import InducedSubgraphs
 from ..ops.host.lists import sorted_lists
 from ..ops.host.weighted import by_weight
 from ..sampling.sampler import NeighborSampler, keyed
-from .base import SubgraphLoader, check_homogeneous
-from .walks import walker_over
+from .base import SubgraphLoader, check_edges
+from .walks import check_length, walker_over
 
 
 class GraphSAINTSampler(SubgraphLoader, torch_geometric.loader.GraphSAINTSampler):
@@ -87,9 +87,7 @@ class GraphSAINTSampler(SubgraphLoader, torch_geometric.loader.GraphSAINTSampler
         prefetch: int = DEFAULT_PREFETCH,
         **kwargs: Unpack[CommonOptions],
     ) -> None:
-        check_homogeneous(data, type(self).__name__)
-        if "edge_index" not in data:
-            raise ValueError(f"{type(self).__name__} needs data.edge_index.")
+        check_edges(data, type(self).__name__)
         for name in ("node_norm", "edge_norm"):
             if name in data:
                 raise ValueError(f"data.{name} exists; it would be overwritten. Rename it.")
@@ -346,7 +344,7 @@ class GraphSAINTRandomWalkSampler(
     def __init__(
         self, data: Any, batch_size: int, walk_length: int, *args: Any, **kwargs: Any
     ) -> None:
-        self.walk_length = check_count("walk_length", walk_length)
+        self.walk_length = check_length(walk_length, name="walk_length")
         super().__init__(data, batch_size, *args, **kwargs)
 
     def _law(self) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from ..core.types import BatchKey
 from ..loading.options import DEFAULT_PREFETCH, LoaderOptions, as_dict
 from ..loading.site import Placing
 from ..ops.host.lists import EgoGraphs, ego_graphs
+from ..sampling.fanouts import MAX_HOPS
 from ..sampling.sampler import keyed
 from .ego import EgoLoader
 
@@ -77,6 +78,8 @@ class ShaDowKHopSampler(EgoLoader, torch_geometric.loader.ShaDowKHopSampler):
         **kwargs: Unpack[LoaderOptions],
     ) -> None:
         self.depth = check_count("depth", depth)
+        if depth > MAX_HOPS:
+            raise ValueError(f"depth must be {MAX_HOPS} hops at most, got {depth}.")
         self.num_neighbors = num_neighbors
         self.replace = check_flag("replace", replace)
         self._begin_around(

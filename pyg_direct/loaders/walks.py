@@ -64,7 +64,7 @@ class RandomWalker:
         """Walk `length` steps from every node of `start`; see `random_walk`."""
         if self._graph.edge_types != [None]:
             raise ValueError("A graph with edge types is walked along a metapath: use walk_along.")
-        length = _check_length(length)
+        length = check_length(length)
         starts = _starts(start, self.num_nodes)
         check_law(p, q)
         key = _key(seed)
@@ -108,7 +108,7 @@ class RandomWalker:
                     f"metapath goes on from {one} with {two}, which begins at another node type."
                 )
         relations = [types.index(step) for step in path]
-        _check_length(len(path), least=1, name="len(metapath)")
+        check_length(len(path), least=1, name="len(metapath)")
         # Grouped by source, the source type of an edge type is the destination type of the CSC.
         starts = _starts(start, int(csc.num_nodes[csc.dst_type[relations[0]]]))
         base = csc.indptr_base[relations]
@@ -209,7 +209,8 @@ def _starts(start: Any, num_nodes: int) -> Any:
     return start.to("cpu", torch.int64).contiguous().numpy()
 
 
-def _check_length(length: Any, least: int = 0, name: str = "length") -> int:
+def check_length(length: Any, least: int = 0, name: str = "length") -> int:
+    """Return a number of steps that a walk can have."""
     if check_count(name, length, least) >= MAX_STEPS:
         raise ValueError(f"{name} must be below {MAX_STEPS}, got {length}.")
     return int(length)

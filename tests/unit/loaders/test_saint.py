@@ -20,6 +20,8 @@ from pyg_direct.core.types import BatchKey
 from pyg_direct.loading import options
 from pyg_direct.sampling.sampler import keyed
 
+LOOP = torch.zeros(2, 1, dtype=torch.int64)
+
 
 def graph(num_nodes: int = 30, edges: int = 150) -> Data:
     generator = torch.Generator().manual_seed(0)
@@ -192,7 +194,7 @@ def test_progress_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
             "node_norm exists",
         ),
         (
-            {"data": Data(edge_index=torch.zeros(2, 1, dtype=int), edge_norm=torch.ones(1))},
+            {"data": Data(x=torch.ones(1), edge_index=LOOP, edge_norm=torch.ones(1))},
             ValueError,
             "edge_norm exists",
         ),
