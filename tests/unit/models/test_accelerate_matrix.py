@@ -77,7 +77,7 @@ def assert_same(found, expected):
             torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4 * max(1e-3, largest))
 
 
-def check(name, training, batches):
+def check(name, training, certify, batches):
     loader, some = batches
     make, extra = MODELS[name]
     torch.manual_seed(0)
@@ -88,7 +88,7 @@ def check(name, training, batches):
         if isinstance(getattr(module, "dropout", None), float):
             module.dropout = 0.0
     twin = copy.deepcopy(model)
-    fast = accelerate(model, loader)
+    fast = accelerate(model, loader, certify=certify)
     for batch in some:
         count = batch.batch_size
         expected = step(twin, arguments(batch, extra, plain=True), count)
@@ -99,15 +99,17 @@ def check(name, training, batches):
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("certify", [True, False], ids=["compared", "alone"])
 @pytest.mark.parametrize("training", [True, False], ids=["training", "evaluating"])
 @pytest.mark.parametrize("name", DEFAULT)
-def test_models(name, training, batches):
-    check(name, training, batches)
+def test_models(name, training, certify, batches):
+    check(name, training, certify, batches)
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("certify", [True, False], ids=["compared", "alone"])
 @pytest.mark.parametrize("training", [True, False], ids=["training", "evaluating"])
 @pytest.mark.parametrize("name", [name for name in MODELS if name not in DEFAULT])
-def test_all_models(name, training, batches):
-    check(name, training, batches)
+def test_all_models(name, training, certify, batches):
+    check(name, training, certify, batches)

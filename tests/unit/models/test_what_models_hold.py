@@ -18,6 +18,7 @@ import pytest
 import torch
 from between import Net, reference, run
 from torch import nn
+from torch.nn.utils import prune
 
 from pyg_direct import accelerate
 from pyg_direct.models import certificate, model_state, undo
@@ -268,6 +269,79 @@ def test_a_comparison_moves_no_state_on(name, loader, batch, monkeypatch) -> Non
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
     assert acceleration.reason == ""
     assert "not compared" not in acceleration.forms()
+
+
+MORE = {
+    "cycle": (lambda: itertools.cycle([1.0, 2.0, 5.0]), lambda net: next(net.held)),
+    "chain": (lambda: itertools.chain([1.0], [2.0, 5.0]), lambda net: next(net.held)),
+    "map": (lambda: map(float, [1, 2, 5]), lambda net: next(net.held)),
+    "zip": (lambda: zip([1, 2, 5], [3, 1, 4], strict=True), lambda net: sum(next(net.held))),
+    "weak": (lambda: weakref.WeakValueDictionary(), lambda net: held_weakly(net)),
+    "norm by a hook": (
+        lambda: nn.utils.spectral_norm(nn.Linear(2, 2)), lambda net: net.held(torch.ones(2)).sum(),
+    ),
+    "parametrization": (
+        lambda: nn.utils.parametrizations.spectral_norm(nn.Linear(2, 2)),
+        lambda net: net.held(torch.ones(2)).sum(),
+    ),
+    "pruned": (
+        lambda: prune.l1_unstructured(nn.Linear(2, 2), "weight", 1),
+        lambda net: net.held(torch.ones(2)).sum(),
+    ),
+    "script": (lambda: torch.jit.script(Counting()), lambda net: net.held(torch.ones(()))),
+    "state of a recurrent net": (lambda: nn.GRUCell(2, 2), lambda net: recurrent(net)),
+}  # fmt: skip
+
+
+class Counting(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("n", torch.zeros(()))
+
+    def forward(self, x):
+        self.n += 1
+        return x * self.n
+
+
+def held_weakly(net):
+    net.owners = [*getattr(net, "owners", []), Methods()]
+    net.held[len(net.owners)] = net.owners[-1]
+    return len(net.held)
+
+
+def recurrent(net):
+    net.hidden = net.held(torch.ones(1, 2), getattr(net, "hidden", None)).detach()
+    return net.hidden.sum()
+
+
+@pytest.mark.filterwarnings("ignore:.*is deprecated")
+@pytest.mark.parametrize("name", MORE)
+def test_a_comparison_of_what_cannot_be_put_back_moves_nothing_on(
+    name, loader, batch, monkeypatch
+) -> None:
+    monkeypatch.setitem(STATE, name, MORE[name])
+    monkeypatch.setattr(certificate, "EVERY", 1)
+    found, expected, acceleration = both(name, batch, loader)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    assert acceleration.reason == ""
+
+
+def test_objects_that_are_arguments_are_as_one_call_leaves_them(loader, batch) -> None:
+    net = Net()
+
+    def forward(x, edge_index, log, options):
+        log.steps.append(len(log.steps))
+        options["n"] = options.get("n", 0) + 1
+        return net.second(net.first(x, edge_index), edge_index) * len(log.steps) * options["n"]
+
+    net.forward = forward
+    log, options = types.SimpleNamespace(steps=[]), Memory()
+    fast = accelerate(net, loader)
+    out = fast(batch.x, batch.edge_index, log, options)
+    assert log.steps == [0]
+    net.forward = lambda x, edge_index: net.second(net.first(x, edge_index), edge_index)
+    torch.testing.assert_close(out[: batch.batch_size], reference(net, batch))
+    assert fast.acceleration.reason == ""
 
 
 def fails_from(number, monkeypatch):
