@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from ..core.journal import sync_directory
 from .header import HEADER, has_header
 
 ARRAY_NAME = re.compile(r"[0-9]{3,}_[A-Za-z0-9_-]{0,100}\.bin")  # what `FileNames` gives
@@ -126,16 +127,6 @@ def foreign_name(folder: Path) -> str | None:
 def is_plain(path: Path) -> bool:
     """Whether `path` is a regular file itself, rather than a link to one."""
     return stat.S_ISREG(path.lstat().st_mode)
-
-
-def sync_directory(folder: Path) -> None:
-    """Have the names in `folder` on disk, where the system can do that."""
-    if os.name == "posix":
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
 
 
 def _umask() -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import shutil
 import tempfile
 import weakref
 from collections.abc import Callable, Iterator
@@ -15,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..core.journal import Journal, sync_directory, sync_file
 from ..core.quantized import new_table, open_table
 from ..core.units import size_text
 from ..ops.backend import Backend
@@ -30,7 +30,6 @@ BLOCK_BYTES = 8 << 20  # that one thread computes at a time, unless the budget i
 MIN_BLOCK_BYTES = 1 << 18
 RUN_BYTES = 44 << 20  # what threads, the allocator and what it cannot give back hold beside blocks
 TEMPORARIES = 3  # a block takes so many times the bytes of its rows
-MARK = "layers_of_inference"  # a file that a folder of ours has
 MANY_BYTES = 1 << 20  # a plain tensor that is counted
 
 
@@ -112,6 +111,7 @@ class Computer:
         fixed = RUN_BYTES + threads * TEMPORARIES * self.block_bytes
         self.budget = Budget(memory_bytes, fixed)
         self.ranks = ranks or Together(False, backend.device)
+        self.journal: Journal | None = None  # of a run that can be resumed, on the first rank
         self.orders = Orders()
         self._temporary: Any = None
         self._pool: ThreadPoolExecutor | None = None
@@ -166,13 +166,11 @@ class Computer:
         """
         if target.table is not None:
             return target.table
-        marks = None
         if self.resume:
-            path = self.ranks.from_first(
-                f"the name of {_title(target)}", lambda: self._path(target)
+            path, is_done = self.ranks.from_first(
+                f"the name of {_title(target)}", lambda: self._known(target)
             )
-            marks = path.with_suffix(".rows")
-            table = _finished(path, marks, target)
+            table = _finished(path, target) if is_done else None
             if all(self.ranks.exchange(f"opening {_title(target)}", table is not None)):
                 assert table is not None
                 target.settle(table)
@@ -190,14 +188,18 @@ class Computer:
         assert target.table is not None
         if path is not None:
             self.paths[target.table.data_ptr()] = path
-        if marks is not None and self.ranks.rank == 0:
-            marks.touch()
+        if self.journal is not None and path is not None:
+            sync_file(path)
+            sync_directory(path.parent)
+            self.journal.record(path.stem, True)
         return target.table
 
-    def _path(self, target: Node) -> Path:
-        """Return the file of a table of a run that can be resumed."""
+    def _known(self, target: Node) -> tuple[Path, bool]:
+        """Return the file of a table of a run that can be resumed, and whether it is complete."""
         assert self.folder is not None
-        return self.folder / f"{key_of(target)}-{self._narrow}.npy"
+        assert self.journal is not None
+        path = self.folder / f"{key_of(target)}-{self._narrow}.npy"
+        return path, self.journal.get(path.stem) is not None
 
     def _wanted(self, nodes: list[Node]) -> list[Node]:
         """Return the nodes of a cone that are kept: its target, and what is needed again."""
@@ -312,10 +314,8 @@ def _asked_again(node: Node, own: set[Node]) -> bool:
     return any(n.costly for n in cone(node))
 
 
-def _finished(path: Path, marks: Path, target: Node) -> Tensor | None:
-    """Return the table of an earlier run, if it is complete."""
-    if not (marks.exists() and path.exists()):
-        return None
+def _finished(path: Path, target: Node) -> Tensor | None:
+    """Return the table of an earlier run, if it is still there as it was written."""
     try:
         table = open_table(path, target.meta.dtype)
     except (OSError, EOFError, ValueError, RuntimeError):
@@ -358,28 +358,3 @@ def _text(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(map(_text, value))}]"
     return repr(value)
-
-
-def open_folder(folder: Path, resume: bool) -> None:
-    """Make the folder of a run; without `resume`, remove what an earlier run left in it.
-
-    Raises:
-        ValueError: it holds something else than an earlier run.
-    """
-    ours = folder.is_dir() and not folder.is_symlink()
-    if ours:
-        ours = not any(folder.iterdir()) or (folder / MARK).exists()
-    if not ours and (folder.is_symlink() or folder.exists()):
-        raise ValueError(
-            f"{folder} is not from an earlier run of inference(), which would write its layers "
-            f"there. Move it, or give another out=."
-        )
-    if not resume:
-        remove_folder(folder)
-    folder.mkdir(exist_ok=True)
-    (folder / MARK).touch()
-
-
-def remove_folder(folder: Path) -> None:
-    """Remove a folder with the files of a run."""
-    shutil.rmtree(folder, ignore_errors=True)

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
 from ..core.arguments import check_bytes, check_count, check_flag, check_model
+from ..core.journal import Journal, WorkFolder, WorkKind, sync_directory, sync_file
 from ..core.lazy_tensor import LazyTensor
 from ..core.private_torch import tree_map
 from ..core.quantized import new_table, open_table
@@ -23,7 +24,7 @@ from ..core.threads import available_cores
 from ..ops.backend import Backend
 from ..ops.devices import backend_for
 from ..ranks.together import Together
-from .computing import Computer, Limits, open_folder, remove_folder
+from .computing import Computer, Limits
 from .inference_check import Check
 from .inputs import Inputs, arguments_of, check_data, check_rows, edges_of, is_edges
 from .modes import eagerly, evaluating
@@ -34,6 +35,12 @@ from .table_tensor import TableTensor, Watch
 logger = logging.getLogger("pyg_direct")
 
 BYTES_OF_PART = 1 << 14  # of a block where a part of the graph is compared
+LAYERS = WorkKind(
+    "inference",
+    "layers_of_inference",
+    r"[0-9a-f]{32}-[A-Za-z0-9_.]+\.(npy|rows)|(result)?[0-9]+\.npy",
+    "model and data",
+)
 
 
 def inference(
@@ -101,7 +108,9 @@ def inference(
 
     Raises:
         ValueError: arguments that do not fit the data or each other, or an operation that exceeds
-            `memory_bytes` because it needs all rows at a time; it is named.
+            `memory_bytes` because it needs all rows at a time; it is named. Or ``<out>.partial``
+            holds what no run wrote, or a damaged journal.
+        BlockingIOError: another process is computing in ``<out>.partial``.
         OSError: files cannot be written, such as on a full disk.
         RuntimeError: another rank failed, or its forward did something else, or the outputs
             differ from those of the model itself by more than rounding does (1e-3 of the largest
@@ -148,7 +157,7 @@ def inference(
             advance = stack.enter_context(_bar(progress and ranks.rank == 0))
             computer = Computer(backend, limits, folder, resume, advance, ranks)
             stack.callback(computer.close)
-            stack.enter_context(_open(ranks, folder, resume))
+            computer.journal = stack.enter_context(_open(ranks, folder, resume))
             stack.enter_context(same_draws(ranks, backend.device))
             found = _forward(model, arguments, computer, path, check)
             ranks.exchange("the end")
@@ -156,19 +165,42 @@ def inference(
 
 
 @contextlib.contextmanager
-def _open(ranks: Together, folder: Path | None, resume: bool) -> Iterator[None]:
-    """Give a run its folder, which is removed at the end unless it can be resumed."""
+def _open(ranks: Together, folder: Path | None, resume: bool) -> Iterator[Journal | None]:
+    """Give the first rank of a run its folder, which is removed at the end unless it is resumed.
+
+    Raises:
+        ValueError: the folder holds what no earlier run wrote, or a damaged journal.
+        BlockingIOError: another process is computing there.
+    """
     if folder is None:
-        yield
+        yield None
         return
-    ranks.from_first("the folder", lambda: open_folder(folder, resume))
-    done = False
+    work, journals = WorkFolder(folder, LAYERS), list[Journal]()
+
+    def begin() -> None:
+        if problem := work.problem():
+            raise ValueError(
+                f"{folder} is not from an earlier run of inference(), which would write its layers "
+                f"there: it {problem}. Move it, or give another out=."
+            )
+        work.hold()
+        if not resume:
+            work.remove()
+            work.release()
+            work.hold()
+        journals.append(work.journal({}))
+
     try:
-        yield
-        done = True
+        ranks.from_first("the folder", begin)
+        done = False
+        try:
+            yield journals[0] if resume and journals else None
+            done = True
+        finally:
+            if ranks.rank == 0 and (done or not resume):
+                work.remove()
     finally:
-        if ranks.rank == 0 and (done or not resume):
-            remove_folder(folder)
+        work.release()
 
 
 def _of_part(
@@ -271,8 +303,12 @@ class _Results:
         places = {id(tensor): _file_of(out, key) for tensor, key in _named(found)}
 
         def move() -> None:
+            for tensor in places:
+                sync_file(self._paths[tensor])
             for tensor, place in places.items():
                 os.replace(self._paths[tensor], place)
+            for folder in {place.absolute().parent for place in places.values()}:
+                sync_directory(folder)
 
         def opened(value: Any) -> Any:
             return open_table(places[id(value)], value.dtype) if id(value) in places else value

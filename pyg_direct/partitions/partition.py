@@ -20,7 +20,7 @@ from ..core.parted import MOST_PARTS
 from ..core.pyg import N_KEYS, graph_fields_of, store_of
 from ..core.quantized import QuantizedTensor
 from ..files.arrays import dtype_name, map_array, write_array
-from ..files.directory import check_replaceable, publish
+from ..files.directory import check_replaceable
 from ..files.header import ArrayFile
 from ..files.open import open_graph
 from ..files.parts import (
@@ -37,7 +37,7 @@ from .methods import GIVEN, Ints, parts_of
 from .report import PartitionReport, report_of
 from .write import (
     EdgeWriter,
-    PartitionJournal,
+    PartitionFolder,
     described,
     rows_in_parts,
     write_headers,
@@ -62,8 +62,9 @@ def partition(
     attributes. What has one number a node (labels, masks) is not split: it stays in one file that
     all ranks of a machine share, as does the place of each node (5 to 6 bytes).
 
-    The graph is read in order and in bounded memory, but for 'metis'. An interrupted call goes on
-    behind the arrays that it had written when it is called again with the same arguments.
+    The graph is read in order and in bounded memory, but for 'metis'. An interrupted call resumes
+    after the arrays that it had written when it is called again with the same arguments; until
+    then, ``.NAME.unfinished`` beside `path` holds them.
 
     Args:
         data: the graph, or the directory of one that was saved.
@@ -79,8 +80,11 @@ def partition(
         How even the parts are, and the share of rows that batches get from other parts.
 
     Raises:
-        FileExistsError: there is something at `path`.
-        ValueError, TypeError: wrong arguments, or attributes that cannot be saved, named.
+        FileExistsError: there is something at `path`, or in the unfinished directory what no
+            partition wrote.
+        BlockingIOError: another process is making this partition.
+        ValueError, TypeError: wrong arguments, or attributes that cannot be saved, named; an
+            unfinished partition of something else.
         ImportError: 'metis' without `pymetis`.
         OSError: it cannot be written, such as on a full disk.
 
@@ -113,14 +117,9 @@ def partition(
         "graph": fingerprint_of((array for _, array in graph.csc.arrays()), LOOKED_AT),
         "attributes": tables.described(),
     }
-    journal = PartitionJournal(target.parent / f".{target.name}.unfinished", asked, parts)
-    try:
-        report = _write(data, graph, tables, journal, parts, method)
-    except (ValueError, TypeError, ImportError):
-        journal.discard_if_empty()  # there is nothing to resume
-        raise
-    journal.close()
-    publish(journal.folder, target, overwrite=False)
+    with PartitionFolder(target, asked, parts) as folder:
+        report = _write(data, graph, tables, folder, parts, method)
+        folder.publish()
     return report
 
 
@@ -194,7 +193,7 @@ def _table(value: Any, name: str, kind: Any, count: int) -> Tensor:
 
 
 def _write(
-    data: Any, graph: Graph, tables: _Tables, journal: PartitionJournal, parts: int, method: Any
+    data: Any, graph: Graph, tables: _Tables, journal: PartitionFolder, parts: int, method: Any
 ) -> PartitionReport:
     """Write everything that is not there yet, the manifest last."""
     csc, kinds = graph.csc, graph.node_types
@@ -232,7 +231,7 @@ def _write(
 
 
 def _assigned(
-    journal: PartitionJournal, graph: Graph, parts: int, method: Any
+    journal: PartitionFolder, graph: Graph, parts: int, method: Any
 ) -> tuple[list[Ints], list[ArrayFile]]:
     """Return the part of each node, T x int16 [N_t], and their files, perhaps of an earlier run."""
     found: list[Ints] = []

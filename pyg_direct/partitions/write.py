@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
+import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -16,10 +16,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from ..core.journal import LOCK, WorkFolder, WorkKind, sync_directory
 from ..core.types import Csc
 from ..files.arrays import ArrayWriter, dtype_name, write_array
-from ..files.directory import FileNames
+from ..files.directory import ARRAY_NAME, FileNames, publish
 from ..files.header import (
+    HEADER,
     ArrayFile,
     EdgeGroup,
     Header,
@@ -33,35 +35,58 @@ from ..graph.coo_to_csc import narrow
 
 STEP_BYTES = 64 << 20  # of rows that are in memory at a time
 STEP_EDGES = 4 << 20  # about 100 bytes each are in memory at a time
-DONE = f"{MANIFEST}.unfinished"
+ARRAYS = rf"{ARRAY_NAME.pattern}"
+PARTITION = WorkKind(
+    "partition",
+    f"{MANIFEST}.unfinished",
+    rf"{re.escape(MANIFEST)}|{ARRAYS}|part_[0-9]{{3,}}(/({ARRAYS}|{re.escape(HEADER)}))?",
+    "graph and arguments",
+)
 
 Ints = npt.NDArray[Any]
 
 
-class PartitionJournal:
-    """Which arrays are written, so that an interrupted run goes on behind them.
+class PartitionFolder:
+    """``.OUT.unfinished``, where the parts of a graph are written until all are there.
+
+    As a context, it is held for this process only. An error that arguments are to blame for ends
+    the work for good; what else ends it, such as a full disk, leaves what is written.
 
     Args:
-        folder: the unfinished directory; made if it is not there.
-        asked: what decides all that is written, as JSON holds it. Another one begins anew, in an
-            empty directory.
+        target: where the partition is to be.
+        asked: what decides all that is written, as JSON holds it.
         parts: how many.
+
+    Raises:
+        ValueError: the folder has an unfinished partition of something else, or a damaged journal.
+        FileExistsError: the folder holds what no partition wrote.
+        BlockingIOError: another process is at work there.
     """
 
-    def __init__(self, folder: Path, asked: Any, parts: int) -> None:
-        self.folder, self._asked = folder, json.loads(json.dumps(asked))
-        self.folders = [part_folder(folder, p) for p in range(parts)]
-        self._done: dict[str, list[Any]] = {}
-        if (folder / DONE).exists():
-            kept = json.loads((folder / DONE).read_text())
-            if kept["asked"] == self._asked:
-                self._done = kept["done"]
-            else:
-                shutil.rmtree(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        for part in self.folders:
-            part.mkdir(exist_ok=True)
+    def __init__(self, target: Path, asked: Any, parts: int) -> None:
+        self._target, self._asked = target, json.loads(json.dumps(asked))
+        self.folder = target.parent / f".{target.name}.unfinished"
+        self.folders = [part_folder(self.folder, p) for p in range(parts)]
+        self._work = WorkFolder(self.folder, PARTITION)
         self._names = FileNames()
+
+    def __enter__(self) -> PartitionFolder:
+        self._work.hold()
+        try:
+            self._journal = self._work.journal(self._asked)
+            for part in self.folders:
+                part.mkdir(exist_ok=True)
+        except BaseException:
+            self._work.release()
+            raise
+        return self
+
+    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
+        try:
+            if isinstance(error, (ValueError, TypeError, ImportError)):
+                self._work.remove()  # there is nothing to resume
+        finally:
+            self._work.release()
 
     def files(self, label: str, write: Callable[[str], Sequence[ArrayFile]]) -> list[ArrayFile]:
         """Return the files of a step, which are written unless an earlier run did.
@@ -71,37 +96,34 @@ class PartitionJournal:
             write: called with a file name to write to, and perhaps names that begin with it.
         """
         name = self._names.new(label)
-        if label not in self._done:
-            for folder in [self.folder, *self.folders]:
+        if self._journal.get(label) is None:
+            places = [self.folder, *self.folders]
+            for folder in places:
                 for left in folder.glob(f"{name.removesuffix('.bin')}*"):
                     left.unlink()
-            self._done[label] = [asdict(entry) for entry in write(name)]
-            self._keep()
-        return [array_of(entry) for entry in self._done[label]]
+            entries = [asdict(entry) for entry in write(name)]
+            for folder in places:
+                sync_directory(folder)
+            self._journal.record(label, entries)
+        return [array_of(entry) for entry in self._journal.get(label)]
 
     def value(self, label: str, make: Callable[[], Any]) -> Any:
         """Return a value that JSON holds, which is made unless an earlier run did."""
-        if label not in self._done:
-            self._done[label] = make()
-            self._keep()
-        return self._done[label]
+        if self._journal.get(label) is None:
+            self._journal.record(label, make())
+        return self._journal.get(label)
 
-    def _keep(self) -> None:
-        new = self.folder / f"{DONE}.new"
-        new.write_text(json.dumps({"asked": self._asked, "done": self._done}))
-        os.replace(new, self.folder / DONE)
-
-    def discard_if_empty(self) -> None:
-        """Remove the directory, unless a step of it is done."""
-        if not self._done:
-            shutil.rmtree(self.folder)
-
-    def close(self) -> None:
-        """End: everything is written."""
-        (self.folder / DONE).unlink()
+    def publish(self) -> None:
+        """Move the directory to its place: everything is written."""
+        for part in self.folders:
+            sync_directory(part)
+        publish(self.folder, self._target, overwrite=False)
+        for name in (PARTITION.state, LOCK):
+            (self._target / name).unlink(missing_ok=True)
+        sync_directory(self._target)
 
 
-def write_rows(journal: PartitionJournal, label: str, value: Tensor, part: Ints) -> list[ArrayFile]:
+def write_rows(journal: PartitionFolder, label: str, value: Tensor, part: Ints) -> list[ArrayFile]:
     """Write the rows of an attribute [N, ...] to the parts that own them, by ascending id.
 
     Args:
@@ -113,18 +135,31 @@ def write_rows(journal: PartitionJournal, label: str, value: Tensor, part: Ints)
 
     def write(name: str) -> list[ArrayFile]:
         dtype, shape = dtype_name(value.dtype), tuple(value.shape[1:])
-        writers = [ArrayWriter(folder / name, dtype, shape) for folder in journal.folders]
         step = max(1, STEP_BYTES // max(1, value[:1].nbytes))
-        for first in range(0, len(part), step):
-            rows, owners = value[first : first + step].detach(), part[first : first + step]
-            for p, writer in enumerate(writers):
-                writer.write(rows[torch.from_numpy(np.flatnonzero(owners == p))])
-        return [writer.close() for writer in writers]
+        with ExitStack() as stack:
+            writers = _writers(stack, journal, name, [dtype] * len(journal.folders), shape)
+            for first in range(0, len(part), step):
+                rows, owners = value[first : first + step].detach(), part[first : first + step]
+                for p, writer in enumerate(writers):
+                    writer.write(rows[torch.from_numpy(np.flatnonzero(owners == p))])
+            return [writer.close() for writer in writers]
 
     return journal.files(label, write)
 
 
-def write_whole(journal: PartitionJournal, label: str, value: Ints | Tensor) -> ArrayFile:
+def _writers(
+    stack: ExitStack,
+    journal: PartitionFolder,
+    name: str,
+    dtypes: Sequence[str],
+    shape: tuple[int, ...] = (),
+) -> list[ArrayWriter]:
+    """Open a file of that name in each part, until `stack` closes them."""
+    places = zip(journal.folders, dtypes, strict=True)
+    return [stack.enter_context(ArrayWriter(f / name, dtype, shape)) for f, dtype in places]
+
+
+def write_whole(journal: PartitionFolder, label: str, value: Ints | Tensor) -> ArrayFile:
     """Write an array that all ranks read."""
     return journal.files(label, lambda name: [write_array(journal.folder / name, value)])[0]
 
@@ -153,31 +188,27 @@ class EdgeWriter:
     def __init__(self, csc: Csc, part: Sequence[Ints], attributes: Sequence[Any]) -> None:
         self._csc, self._part, self._attributes = csc, part, attributes
 
-    def write(self, journal: PartitionJournal) -> list[tuple[ArrayFile, ArrayFile, list[Any]]]:
+    def write(self, journal: PartitionFolder) -> list[tuple[ArrayFile, ArrayFile, list[Any]]]:
         """Return of each part indptr, indices, and of each relation its attributes by name."""
         parts, csc = len(journal.folders), self._csc
         counts = np.stack([self._edges_of(r, parts) for r in range(csc.num_relations)])
         dtypes = [narrow(int(total) + 1) for total in counts.sum(0)]
 
         def topology(name: str) -> list[ArrayFile]:
-            stem = name.removesuffix(".bin")
-            pointers = [
-                ArrayWriter(folder / f"{stem}_indptr.bin", np.dtype(dtype).name)
-                for folder, dtype in zip(journal.folders, dtypes, strict=True)
-            ]
-            lists = [
-                ArrayWriter(folder / f"{stem}_indices.bin", csc.indices.dtype.name)
-                for folder in journal.folders
-            ]
-            for r in range(csc.num_relations):
-                ends = counts[:r].sum(0)
-                for p, writer in enumerate(pointers):
-                    writer.write(ends[p : p + 1].astype(dtypes[p]))
-                for p, degrees, position in self._lists(r, parts):
-                    lists[p].write(csc.indices[position])
-                    pointers[p].write((ends[p] + np.cumsum(degrees)).astype(dtypes[p]))
-                    ends[p] += len(position)
-            return [writer.close() for writer in [*pointers, *lists]]
+            stem, of_lists = name.removesuffix(".bin"), [csc.indices.dtype.name] * parts
+            of_pointers = [np.dtype(dtype).name for dtype in dtypes]
+            with ExitStack() as stack:
+                pointers = _writers(stack, journal, f"{stem}_indptr.bin", of_pointers)
+                lists = _writers(stack, journal, f"{stem}_indices.bin", of_lists)
+                for r in range(csc.num_relations):
+                    ends = counts[:r].sum(0)
+                    for p, writer in enumerate(pointers):
+                        writer.write(ends[p : p + 1].astype(dtypes[p]))
+                    for p, degrees, position in self._lists(r, parts):
+                        lists[p].write(csc.indices[position])
+                        pointers[p].write((ends[p] + np.cumsum(degrees)).astype(dtypes[p]))
+                        ends[p] += len(position)
+                return [writer.close() for writer in [*pointers, *lists]]
 
         found = journal.files("topology", topology)
         columns = [self._write_columns(journal, r, parts) for r in range(csc.num_relations)]
@@ -196,7 +227,7 @@ class EdgeWriter:
         return count
 
     def _write_columns(
-        self, journal: PartitionJournal, r: int, parts: int
+        self, journal: PartitionFolder, r: int, parts: int
     ) -> dict[str, list[ArrayFile]]:
         """Write the ids of the edges of a relation, and their attributes."""
         csc, (first, last) = self._csc, self._csc.edge_base[r : r + 2].tolist()
@@ -209,14 +240,15 @@ class EdgeWriter:
         def write(value: Tensor | None, name: str) -> list[ArrayFile]:
             dtype = np.dtype(id_dtype).name if value is None else dtype_name(value.dtype)
             shape = () if value is None else tuple(value.shape[1:])
-            writers = [ArrayWriter(folder / name, dtype, shape) for folder in journal.folders]
-            for p, _, position in self._lists(r, parts):
-                edge = columns(position)
-                if value is None:
-                    writers[p].write(edge.astype(id_dtype))
-                else:
-                    writers[p].write(value.detach()[torch.from_numpy(edge.astype(np.int64))])
-            return [writer.close() for writer in writers]
+            with ExitStack() as stack:
+                writers = _writers(stack, journal, name, [dtype] * parts, shape)
+                for p, _, position in self._lists(r, parts):
+                    edge = columns(position)
+                    if value is None:
+                        writers[p].write(edge.astype(id_dtype))
+                    else:
+                        writers[p].write(value.detach()[torch.from_numpy(edge.astype(np.int64))])
+                return [writer.close() for writer in writers]
 
         return {
             name: journal.files(f"edge {r} {name}", partial(write, value))
@@ -243,7 +275,7 @@ class EdgeWriter:
 
 
 def write_headers(
-    journal: PartitionJournal,
+    journal: PartitionFolder,
     types: tuple[Sequence[Any], Sequence[Any]],
     part: Sequence[Ints],
     parted: Sequence[dict[str, list[ArrayFile]]],

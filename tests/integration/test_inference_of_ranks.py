@@ -1,6 +1,7 @@
 """`inference` by several ranks, each of which computes a share of the rows of each layer."""
 
 import copy
+import json
 import os
 import random
 import signal
@@ -274,7 +275,8 @@ def test_a_killed_rank_and_other_ranks_that_go_on(tmp_path: Path) -> None:
         AssertionError, match=r"rank 0: (.|\n)*RuntimeError(.|\n)*rank 1 ended with -9"
     ):
         run_ranks(2, lambda rank: resumed(rank, tmp_path, blocks // 3), meetings[1])
-    assert len(list((tmp_path / "out.npy.partial").glob("*.rows"))) > 1
+    journal = (tmp_path / "out.npy.partial" / "layers_of_inference").read_text()
+    assert len(json.loads(journal)["steps"]) > 1
     rest = run_ranks(3, lambda rank: resumed(rank, tmp_path, None), meetings[2])
     assert 0 < sum(count for count, _ in rest) < blocks / 2
     assert all(same for _, same in [*whole, *rest])

@@ -4,6 +4,7 @@ Arguments: the file of a run that is left alone, and that of the runs that are k
 often a run was killed. Processes are forked before anything has used threads.
 """
 
+import json
 import os
 import signal
 import sys
@@ -46,13 +47,19 @@ def start(out: Path) -> int:
     return child
 
 
+def recorded(folder: Path) -> int:
+    """Return how many layers the journal of a run has."""
+    state = folder / "layers_of_inference"
+    return len(json.loads(state.read_text())["steps"]) if state.exists() else 0
+
+
 def killed(out: Path) -> bool:
     """Start a run, and return whether it was killed before its end."""
     folder = Path(f"{out}.partial")
-    known = len(list(folder.glob("*.rows")))
+    known = recorded(folder)
     child = start(out)
     while os.waitpid(child, os.WNOHANG)[0] == 0:
-        if len(list(folder.glob("*.rows"))) > known:
+        if recorded(folder) > known:
             os.kill(child, signal.SIGKILL)
             return os.WIFSIGNALED(os.waitpid(child, 0)[1])
         time.sleep(0.001)

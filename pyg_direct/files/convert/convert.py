@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from ...core.journal import Journal
 from ...core.pyg import N_KEYS
 from ..arrays import map_array
 from ..directory import FileNames
@@ -24,7 +25,6 @@ from ..progress import Advance
 from .edge_files import EdgeFiles, EdgeInput
 from .edge_table import SOURCE_TIME, Column, EdgeTableLayout
 from .inputs import NodeInputs, check_maps, open_edges, states_of, write_maps
-from .journal import Journal
 from .node_files import NodeFile
 from .packages import convert_package
 from .rows import FileRows

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from ...core.journal import Journal
 from ...graph.attributes import weights_of
 from ...graph.coo_to_csc import narrow
 from ..arrays import ArrayWriter, Written, dtype_name
@@ -20,7 +21,6 @@ from ..header import ArrayFile, EdgeGroup
 from ..progress import Advance
 from .attributes import check_range
 from .edge_table import EdgeTable, EdgeTableLayout
-from .journal import Journal
 from .rows import FileRows
 from .spec import EdgeSpec
 from .workplace import ENDS, Workplace, writer_behind

@@ -10,12 +10,12 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from ...core.journal import Journal
 from ...core.quantized import NARROW, encode, factors_of, magnitudes
 from ..arrays import Written, dtype_name, write_array
 from ..directory import FileNames
 from ..header import ITEM_BYTES, ArrayFile
 from ..progress import Advance
-from .journal import Journal
 from .rows import FileRows
 from .workplace import Workplace, writer_behind
 

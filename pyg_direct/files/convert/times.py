@@ -10,11 +10,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from ...core.journal import Journal
 from ...graph.attributes import check_times
 from ..arrays import ArrayWriter, map_array
 from ..directory import FileNames
 from ..header import ArrayFile
-from .journal import Journal
 from .rows import FileRows
 from .spec import GraphSpec
 from .workplace import Workplace

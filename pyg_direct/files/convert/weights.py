@@ -12,12 +12,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from ...core.journal import Journal
 from ...graph.weights import fill_alias_tables, weights_and_sums
 from ..arrays import Written, map_array
 from ..directory import FileNames
 from ..header import ArrayFile, EdgeGroup, WeightsFile
 from ..progress import Advance
-from .journal import Journal
 from .workplace import Workplace, writer_behind
 
 STEP_EDGES = 1 << 20  # whose tables are made at a time, and whole lists of them

@@ -53,6 +53,17 @@ def hetero() -> HeteroData:
     return data
 
 
+@check("graph_classes")
+def _() -> None:
+    for data in (Data(x=torch.zeros(2, 1)), hetero()):
+        file = io.BytesIO()
+        torch.save(data, file)
+        file.seek(0)
+        with torch.serialization.safe_globals(pyg.graph_classes()):
+            found = torch.load(file, weights_only=True)
+        assert found.to_dict().keys() == data.to_dict().keys()
+
+
 @check("BaseStorage", "stores_of", "store_of")
 def _() -> None:
     data, typed = Data(x=torch.zeros(2, 1)), hetero()

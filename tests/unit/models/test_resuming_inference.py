@@ -208,7 +208,7 @@ def tables(out):
     return [p for p in Path(f"{out}.partial").glob("*.npy") if p.stat().st_size > 4 * 300 * 4]
 
 
-@pytest.mark.parametrize("damage", ["deleted", "cut", "emptied", "other-shape", "no-list"])
+@pytest.mark.parametrize("damage", ["deleted", "cut", "emptied", "other-shape"])
 def test_a_damaged_folder(tmp_path, damage) -> None:
     out = tmp_path / "out.npy"
     interrupted(out)
@@ -223,11 +223,54 @@ def test_a_damaged_folder(tmp_path, damage) -> None:
         elif damage == "other-shape":
             content = path.read_bytes().replace(b"(300, ", b"(150, ", 1)
             path.write_bytes(content)
-    if damage == "no-list":
-        for path in (tmp_path / "out.npy.partial").glob("*.rows"):
-            path.unlink()
     assert_refused_or_right(model(), out)
     assert_right(inference(model(), data(), out=out), model())
+
+
+def test_a_damaged_journal_is_named(tmp_path) -> None:
+    out, journal = tmp_path / "out.npy", tmp_path / "out.npy.partial" / "layers_of_inference"
+    interrupted(out)
+    for text in (journal.read_text()[:-5], "", "[1]"):
+        journal.write_text(text)
+        with pytest.raises(
+            ValueError, match=r"layers_of_inference is damaged .*or remove .*\.part"
+        ):
+            inference(model(), data(), out=out, resume=True)
+    assert_right(inference(model(), data(), out=out), model())  # begins anew
+    assert os.listdir(tmp_path) == ["out.npy"]
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_files_of_others_in_the_folder_of_a_run_stay(tmp_path, resume) -> None:
+    out, folder = tmp_path / "out.npy", tmp_path / "out.npy.partial"
+    interrupted(out)
+    before = {path.name for path in folder.iterdir()}
+    (folder / "thesis.txt").write_text("mine")
+    with pytest.raises(ValueError, match=r"holds 'thesis.txt', which no inference wrote"):
+        inference(model(), data(), out=out, resume=resume)
+    assert {path.name for path in folder.iterdir()} == {*before, "thesis.txt"}
+    (folder / "thesis.txt").unlink()
+    net = model()
+
+    def write(*_) -> None:
+        (folder / "thesis.txt").write_text("mine")
+
+    net.after_second.register_forward_hook(write)
+    assert_right(inference(net, data(), out=out, resume=resume, certify=False), model())
+    assert [path.name for path in folder.iterdir()] == ["thesis.txt"]
+
+
+def test_two_processes_do_not_compute_in_one_folder(tmp_path) -> None:
+    out, net, told = tmp_path / "out.npy", model(), []
+
+    def again(*_) -> None:
+        with pytest.raises(BlockingIOError, match=r"Another process is at work in .*partial"):
+            inference(model(), data(), out=out, resume=True)
+        told.append(True)
+
+    net.after_second.register_forward_hook(again)
+    inference(net, data(), out=out, resume=True, certify=False)
+    assert told
 
 
 @pytest.mark.parametrize("resume", [False, True])

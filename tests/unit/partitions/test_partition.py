@@ -265,14 +265,20 @@ def contents(folder: Path) -> dict[str, bytes]:
     ],
     ids=["rows", "edges", "attributes", "method", "parts"],
 )
-def test_an_interrupted_run_begins_anew_with_something_else(
+def test_an_interrupted_run_is_not_resumed_with_something_else(
     changes: Any, parts: int, method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it writes has the same files as without the other run."""
+    """It is refused, and what was written stays, until the run is resumed or removed."""
     interrupt(DATA, tmp_path / "parts", monkeypatch)
+    kept = contents(tmp_path / ".parts.unfinished")
     other = copy.copy(DATA)
     for name, value in changes.items():
         other[name] = value
+    refused = r"unfinished partition of something else: .*Give the same graph and arguments again"
+    with pytest.raises(ValueError, match=refused):
+        pyg_direct.partition(other, tmp_path / "parts", parts, method)
+    assert contents(tmp_path / ".parts.unfinished") == kept
+    shutil.rmtree(tmp_path / ".parts.unfinished")
     for name in ("parts", "fresh"):
         pyg_direct.partition(other, tmp_path / name, parts, method)
     assert contents(tmp_path / "parts") == contents(tmp_path / "fresh")
