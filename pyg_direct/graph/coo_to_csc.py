@@ -273,9 +273,14 @@ def _complaint(
         )
     at_source = status == kernels.BAD_SOURCE
     name, ids, end = (names[0], row, num_src) if at_source else (names[1], col, num_dst)
+    return out_of_range(name.format(edge), ids[edge], end)
+
+
+def out_of_range(name: str, node: int, end: int) -> str:
+    """Say that an end of an edge is no node."""
     return (
-        f"{name.format(edge)} is {ids[edge]}, but the ids of its node type must be in [0, {end}). "
-        f"Check the edges, or set num_nodes."
+        f"{name} is {node}, but the ids of its node type must be in [0, {end}). Check the edges, "
+        f"or set num_nodes."
     )
 
 

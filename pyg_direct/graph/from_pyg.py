@@ -14,11 +14,20 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.typing import EdgeType, NodeType
 
 from ..core.arguments import check_dense
+from ..core.lazy_tensor import LazyTensor
 from ..core.pyg import BaseStorage, store_of
 from ..core.types import EDGE_TIME, NO_TIME, Csc, TimeTable
 from .attributes import TimeAttributes, check_length, edge_weights
 from .compressed import compressed_graph
-from .coo_to_csc import Compressed, Ints, compress, narrow, pad_and_check, sort_by_time
+from .coo_to_csc import (
+    Compressed,
+    Ints,
+    compress,
+    narrow,
+    out_of_range,
+    pad_and_check,
+    sort_by_time,
+)
 from .from_matrix import from_matrix
 from .from_stores import Relation, remote_parts
 from .weights import with_weights
@@ -232,6 +241,24 @@ def check_edge_index(edge_index: Any, name: str) -> None:
         raise ValueError(f"{name} must be a tensor of shape [2, num_edges], got {shape}.")
     if edge_index.dtype not in (torch.int64, torch.int32):
         raise ValueError(f"{name} must be int64 or int32, got {edge_index.dtype}.")
+
+
+def check_ends(edge_index: Any, size: tuple[int | None, int | None], name: str) -> None:
+    """Raise a ValueError unless edges are two rows of ids below the numbers of nodes.
+
+    Args:
+        edge_index: as the user gives it; that of a saved graph is not looked at.
+        size: the numbers of sources and of destinations; None if one is not known.
+        name: of the edges.
+    """
+    if isinstance(edge_index, LazyTensor):
+        return
+    check_edge_index(edge_index, name)
+    edges = edge_index.as_tensor() if isinstance(edge_index, EdgeIndex) else edge_index.detach()
+    for side, (ids, end) in enumerate(zip(edges, size, strict=True)):
+        if end is not None and ids.numel() and (int(ids.min()) < 0 or int(ids.max()) >= end):
+            at = int(((ids < 0) | (ids >= end)).nonzero()[0])
+            raise ValueError(out_of_range(f"{name}[{side}, {at}]", int(ids[at]), end))
 
 
 def _fuse(

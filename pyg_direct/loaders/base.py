@@ -21,7 +21,7 @@ from ..batch.roles import KnownRoles, Roles
 from ..batch.subgraph import attributes_of
 from ..core.pyg import store_of
 from ..core.types import BatchKey
-from ..graph.from_pyg import check_edge_index
+from ..graph.from_pyg import check_ends
 from ..loading.base import DirectLoader
 from ..loading.seeds import integers
 from ..loading.site import Placing
@@ -197,11 +197,4 @@ def check_edges(data: Any, method: str) -> None:
     check_homogeneous(data, method)
     if "edge_index" not in data:
         raise ValueError(f"{method} needs data.edge_index.")
-    check_edge_index(data.edge_index, "data.edge_index")
-    if data.edge_index.numel() > 0:
-        low, high = (int(bound) for bound in data.edge_index.aminmax())
-        if low < 0 or high >= data.num_nodes:
-            raise ValueError(
-                f"data.edge_index names the node {low if low < 0 else high}, but ids must be in "
-                f"[0, {data.num_nodes}). Check the edges, or set num_nodes."
-            )
+    check_ends(data.edge_index, (data.num_nodes, data.num_nodes), "data.edge_index")

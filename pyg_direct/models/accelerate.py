@@ -22,6 +22,7 @@ from .arguments import (
     common_of,
     copied_tensors,
     edges_in,
+    failure,
     run_plain,
     why_unknown,
     without_counts,
@@ -169,7 +170,7 @@ class Acceleration:
         except Exception as error:
             if in_backward():  # a checkpoint ends what it computes again by an exception
                 raise
-            reason = f"it fails on some of the rows ({type(error).__name__}: {error})"
+            reason = failure(error)
         out = self._as_it_is(reason, args, kwargs, warn=True)
         self._refuted = reason
         return out

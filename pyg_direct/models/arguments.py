@@ -22,6 +22,8 @@ UNKNOWN_EDGES = (
     "by transform= or in the loop; change them in the whole graph, or in the model's forward"
 )
 
+LONGEST_REASON = 200  # characters of an error that are told
+
 
 def edges_in(value: Any, key: Any = None) -> Iterator[tuple[Any, SampledEdges]]:
     """Yield the sampled edges in containers, each with the key that it has in a mapping."""
@@ -98,8 +100,16 @@ def copied_tensors(value: Any) -> Any:
 
 
 def tensors_of(value: Any) -> list[Tensor]:
-    """Return the tensors among arguments, beside edges: a forward may have written to them."""
-    return [leaf for leaf in tree_leaves(value) if type(leaf) is Tensor]
+    """Return the dense tensors among arguments, beside edges: a forward may write to them."""
+    found = (leaf for leaf in tree_leaves(value) if type(leaf) is Tensor)
+    return [leaf for leaf in found if leaf.layout == torch.strided]
+
+
+def failure(error: Exception) -> str:
+    """Say in one line that a step failed; torch's errors may list all its backends."""
+    text = str(error).partition("\n")[0]
+    text = text if len(text) <= LONGEST_REASON else f"{text[:LONGEST_REASON]}..."
+    return f"it fails on some of the rows ({type(error).__name__}: {text})"
 
 
 def check_accelerable(model: Any, loaders: tuple[Any, ...]) -> None:

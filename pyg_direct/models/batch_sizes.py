@@ -66,7 +66,7 @@ class BatchSizes:
 
         Of a tensor in a dict by node type, these are the seeds of the type. Any other is taken for
         one of the node type that has as many nodes. If several do, and have other numbers of seeds,
-        all rows are returned.
+        all rows are returned, as of sparse tensors.
 
         Args:
             out: what a model returned: tensors in dicts, lists, tuples, named tuples, dataclasses.
@@ -74,6 +74,8 @@ class BatchSizes:
         """
         take = take or _first
         if isinstance(out, Tensor):
+            if out.layout != torch.strided:
+                return out
             rows = out.size(0) if out.dim() > 0 else 0
             seeds = self._seeds.get(rows, set())
             return take(out, next(iter(seeds)) if len(seeds) == 1 else rows)

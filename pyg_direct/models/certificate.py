@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from ..core.private_torch import tree_leaves, without_hooks
-from .arguments import tensors_of
+from .arguments import failure, tensors_of
 from .model_state import held_by
 from .modes import Generators, eagerly
 from .undo import NotComparable, Undo
@@ -118,7 +118,7 @@ class Certificate:
         except torch.cuda.OutOfMemoryError:  # the call itself takes another way
             return ""
         except Exception as error:
-            return f"it fails on some of the rows ({type(error).__name__}: {error})"
+            return failure(error)
         differing = differences(found, expected)
         if differing:
             noise = differences(outcome(plain), expected)
@@ -167,7 +167,7 @@ def leaves_of(value: Any) -> list[Tensor]:
     found: list[Tensor] = []
     for leaf in tree_leaves(value):
         if isinstance(leaf, Tensor):
-            found.append(leaf)
+            found.append(leaf if leaf.layout == torch.strided else leaf.to_dense())
         elif isinstance(leaf, (bool, int, float)):
             found.append(torch.tensor(leaf))
         elif dataclasses.is_dataclass(leaf) and not isinstance(leaf, type):

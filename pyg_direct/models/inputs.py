@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
 from ..core.lazy_tensor import LazyTensor
 from ..graph.compressed import compressed_graph
+from ..graph.from_pyg import check_ends
 
 Inputs: TypeAlias = "Sequence[str] | Mapping[str, Any] | None"
 
@@ -78,8 +81,24 @@ def arguments_of(model: torch.nn.Module, data: Any, inputs: Inputs) -> dict[str,
                 f"The forward of {type(model).__name__} takes {parameter!r}, which the data does "
                 f"not have. Pass inputs={{{parameter!r}: ...}} with an attribute's name or a value."
             )
-        found[parameter] = value
+        found[parameter] = _with_tensors(parameter, value)
     return found
+
+
+def _with_tensors(name: str, value: Any) -> Any:
+    """Return an argument with tensors for NumPy arrays, in the same memory."""
+    if isinstance(value, Mapping):
+        return {key: _with_tensors(f"{name}[{key!r}]", entry) for key, entry in value.items()}
+    if not isinstance(value, np.ndarray):
+        return value
+    if value.dtype.kind not in "biufc" or not value.dtype.isnative:
+        raise TypeError(
+            f"{name} is a NumPy array of {value.dtype}, which torch has no tensors of. Convert it "
+            f"to numbers, as by {name}.astype('float32')."
+        )
+    with warnings.catch_warnings():  # nothing writes to a memory map that was opened for reading
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+        return torch.from_numpy(value if min(value.strides, default=0) >= 0 else value.copy())
 
 
 def is_edges(parameter: str) -> bool:
@@ -99,7 +118,7 @@ def _attribute(data: Any, name: str, hetero: bool) -> Any:
     found = {
         key: store[name]
         for key, store in [*data.node_items(), *data.edge_items()]
-        if name in store and isinstance(store[name], Tensor)
+        if name in store and isinstance(store[name], (Tensor, np.ndarray))
     }
     return found or None
 
@@ -145,14 +164,21 @@ def edges_of(data: Any, parameter: str) -> Any:
     if saved is not None:
         _ = saved.verified
     if not isinstance(data, HeteroData):
-        return _edges_in(data, parameter)
-    return {key: _edges_in(data[key], parameter) for key in data.edge_types}
+        return _edges_in(data, parameter, (data.num_nodes, data.num_nodes), "data")
+    return {
+        key: _edges_in(
+            data[key], parameter, (data[key[0]].num_nodes, data[key[2]].num_nodes), f"data[{key!r}]"
+        )
+        for key in data.edge_types
+    }
 
 
-def _edges_in(store: Any, parameter: str) -> Any:
+def _edges_in(store: Any, parameter: str, size: tuple[Any, Any], of: str) -> Any:
     for name in (parameter.removesuffix("_dict"), *EDGE_NAMES):
         if name in store:
             value = store[name]
+            if name == "edge_index":
+                check_ends(value, size, f"{of}.edge_index")
             return value.dense() if isinstance(value, LazyTensor) else value
     raise ValueError(
         f"The forward takes {parameter!r}, but the data has none of {', '.join(EDGE_NAMES)}."

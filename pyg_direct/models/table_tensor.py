@@ -35,6 +35,24 @@ class Token:
         self.tensor = weakref.ref(tensor)
 
 
+class TableMemory:
+    """Stands for the memory of a table: to let go of it, as of what is computed again, is nothing.
+
+    Args:
+        storage: of the table, which has no numbers.
+    """
+
+    def __init__(self, storage: torch.UntypedStorage) -> None:
+        self._storage = storage
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._storage, name)
+
+    def resize_(self, size: int) -> TableMemory:
+        """Do nothing."""
+        return self
+
+
 class TableTensor(Tensor):
     """A tensor whose elements are those of a `Node`.
 
@@ -108,6 +126,10 @@ class TableTensor(Tensor):
             )
         with torch.no_grad():
             self.copy_(value)
+
+    def untyped_storage(self) -> Any:
+        """Return what stands for its memory."""
+        return TableMemory(super().untyped_storage())
 
     def tolist(self) -> Any:
         """Return its elements as lists."""

@@ -27,9 +27,20 @@ def with_forward(plain: M, forward: Callable[[Any, Any], Any], more: dict[str, A
         # The wrapper of `disable` takes time at each step, so it is entered only where it matters.
         return (uncompiled if torch.compiler.is_compiling() else forward)(args, kwargs)
 
+    def forward_of(made: Any) -> Any:
+        names = made._modules.get("parametrizations") or ()
+        missing = [name for name in names if not hasattr(type(plain), name)]
+        if missing:
+            raise RuntimeError(
+                f"A parametrization of {missing[0]!r} was registered on an accelerated model: that "
+                f"changes its class, and not that of the plain one. Register it on the model "
+                f"before accelerate(), or on model.acceleration.plain."
+            )
+        return run
+
     body = {
         # A property, as some models have a forward among their own attributes (PyG's Sequential).
-        "forward": property(lambda self: run),
+        "forward": property(forward_of),
         "__module__": kind.__module__,
         "__qualname__": kind.__qualname__,
         "__doc__": kind.__doc__,
