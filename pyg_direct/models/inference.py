@@ -34,7 +34,7 @@ from .table_tensor import TableTensor, Watch
 
 logger = logging.getLogger("pyg_direct")
 
-BYTES_OF_PART = 1 << 14  # of a block where a part of the graph is compared
+BYTES_OF_PART = 1 << 18  # of a block where a part of the graph is compared
 LAYERS = WorkKind(
     "inference",
     "layers_of_inference",
