@@ -48,6 +48,22 @@ class CompressedGraph:
     id_dtype: torch.dtype = torch.int64  # of `edge_index`: int64 or int32
     refusal: str | None = None  # why nothing but its own loaders can use it
 
+    def has_order_for(self, time_attr: str | None) -> bool:
+        """Whether neighbour lists are in the order that loaders with or without times draw from.
+
+        A graph that was shared with times still has the `edge_index` of the user, in whose order
+        lists are without times. That of a graph in files is in the order of its lists.
+        """
+        same = time_attr == self.time_attr or self.csc.perm is None
+        num_bytes = 2 * self.csc.indices.nbytes
+        if not same and num_bytes >= LARGE_BYTES:
+            logger.warning(
+                "%s has neighbours by time_attr=%r: for loaders without it, lists of about %.1f GB "
+                "are built in memory. Share it without times where no loader asks for them.",
+                self.name, self.time_attr, num_bytes / 1e9,
+            )  # fmt: skip
+        return same
+
     def with_attributes(
         self, time_attr: str | None, weight_attr: str | None, checks_ids: bool
     ) -> Csc:

@@ -78,7 +78,7 @@ def graph_of(
             relation without edges of any of these forms.
     """
     saved = None if backward else compressed_graph(data, time_attr, weight_attr)
-    if saved is not None:
+    if saved is not None and saved.has_order_for(time_attr):
         csc = saved.with_attributes(time_attr, weight_attr, checks_ids)
         node_times = None if time_attr is None else saved.node_times()
         return Graph(csc, saved.node_types, saved.edge_types, saved.id_dtype, node_times)

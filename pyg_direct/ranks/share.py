@@ -48,6 +48,7 @@ def share(
             copied to each process. While it is shared, memory holds both `data` and the copy; of
             the graph that a function returns, each attribute is freed once it was copied.
         time_attr: what loaders will be given as `time_attr=`: neighbours are sorted by it now.
+            Loaders without it build lists of their own, in each process.
         weight_attr: what loaders will be given as `weight_attr=`: its tables, 24 bytes an edge,
             are made now.
 

@@ -91,6 +91,32 @@ def test_batches_are_those_of_the_data(make, names, monkeypatch) -> None:
     assert_same(batches(shared, **names), expected)
 
 
+NAMES = {
+    "plain": {},
+    "times": {"time_attr": "time"},
+    "weights": {"weight_attr": "weight"},
+    "both": {"time_attr": "time", "weight_attr": "weight"},
+}
+
+
+@pytest.mark.parametrize("asked", NAMES)
+@pytest.mark.parametrize("given", NAMES)
+def test_batches_of_loaders_that_ask_for_other_attributes(given, asked) -> None:
+    """The order by time is for those that ask for times."""
+    shared = pyg_direct.share(homogeneous(), **NAMES[given])
+    for more in ({}, {"subgraph_type": "induced"}, {"replace": True}):
+        options = {**NAMES[asked], **more}
+        assert_same(batches(shared, **options), batches(homogeneous(), **options))
+
+
+@pytest.mark.parametrize("given", ["times", "both"])
+def test_a_graph_that_is_shared_with_times_is_saved_in_its_own_order(given, tmp_path) -> None:
+    pyg_direct.save(pyg_direct.share(homogeneous(), **NAMES[given]), tmp_path / "shared")
+    pyg_direct.save(homogeneous(), tmp_path / "whole")
+    for path in (tmp_path / "whole").iterdir():
+        assert (tmp_path / "shared" / path.name).read_bytes() == path.read_bytes()
+
+
 @pytest.mark.parametrize("names", [{}, {"time_attr": "time"}, {"weight_attr": "weight"}])
 def test_a_process_that_gets_it_copies_nothing(names, monkeypatch) -> None:
     """Pickled as for a spawned process: what arrives is the same memory."""
