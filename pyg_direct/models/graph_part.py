@@ -11,7 +11,7 @@ from torch_geometric import EdgeIndex
 from torch_geometric.data import HeteroData
 
 from ..core.lazy_tensor import rows_of
-from .inputs import is_edges, rows_in
+from .inputs import is_edges, num_nodes_of, rows_in
 
 SEEDS, HOPS = 4, 3  # of each node type
 CHUNK = 1 << 20  # edges that are looked at together
@@ -33,7 +33,8 @@ def part_of(data: Any, arguments: Mapping[str, Any], most: int) -> dict[str, Any
     coo = [type(e) in (Tensor, EdgeIndex) and e.layout == torch.strided for e in edges.values()]
     if not coo or not all(coo):
         return None
-    sizes = {t: data[t].num_nodes for t in data.node_types} if typed else {None: data.num_nodes}
+    stores = {t: data[t] for t in data.node_types} if typed else {None: data}
+    sizes = {t: num_nodes_of(store) or 0 for t, store in stores.items()}
     nodes, ids = neighbourhoods(edges, sizes, most)
     local = {}
     for key, taken in ids.items():

@@ -18,6 +18,7 @@ from ..core.lazy_tensor import LazyTensor
 from ..core.private_torch import tree_map
 from .certificate import ALLOWED_ELSE, different_outputs, leaves_of
 from .graph_part import part_of
+from .inputs import num_nodes_of
 from .modes import Generators, eagerly, evaluating
 from .undo import NotComparable, Undo
 
@@ -52,19 +53,16 @@ class Check:
         most = MOST_EDGES
         if memory_bytes is not None:
             most = min(most, memory_bytes // BYTES_OF_EDGE)
-        self._is_whole = max(data.num_nodes, data.num_edges) <= most
+        self._is_whole = max(num_nodes_of(data) or 0, data.num_edges) <= most
+        self._given: Mapping[str, Any] = arguments
         self._expected: Any = None
-        given = arguments if self._is_whole else part_of(data, arguments, most)
-        self._given: Mapping[str, Any] = given or {}
-        if given is None:
-            self._leave_out("its arguments have no rows for nodes and edges")
-            return
-        try:
+        with self._leaving_out():
+            if not self._is_whole:
+                part = part_of(data, arguments, most)
+                if part is None:
+                    raise NotComparable("its arguments have no rows for nodes and edges")
+                self._given = part
             self._expected = leaves_of(self._plain())
-        except NotComparable as error:
-            self._leave_out(str(error))
-        except Exception as error:  # the run will say so, if it is no matter of the part
-            logger.info("The model itself fails: %s", error)
 
     def of_part(self, run: Run) -> None:
         """Compare what a run computes with a copy of the model, if the graph is not small.
@@ -72,9 +70,12 @@ class Check:
         Raises:
             RuntimeError: the outputs differ.
         """
-        if not self._is_whole and self._expected is not None:
-            with self._copy() as twin:
-                found = run(twin, self._given)
+        found: Any = None
+        with self._leaving_out():
+            if not self._is_whole and self._expected is not None:
+                with self._copy() as twin:
+                    found = run(twin, self._given)
+        if found is not None:
             self._compare(found)
 
     def of_whole(self, found: Any) -> None:
@@ -121,6 +122,17 @@ class Check:
                 yield twin
         finally:
             undo.put_back()
+
+    @contextmanager
+    def _leaving_out(self) -> Iterator[None]:
+        """Go on without a comparison where there can be none."""
+        try:
+            yield
+        except NotComparable as error:
+            self._leave_out(str(error))
+        except Exception as error:  # the run will say so, if it is no matter of the part
+            logger.info("inference() is not compared with the model itself: %s", error)
+            self._expected = None
 
     def _leave_out(self, why: str) -> None:
         self._expected = None

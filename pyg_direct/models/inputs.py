@@ -132,7 +132,7 @@ def rows_in(data: Any, name: str, value: Any) -> Iterator[tuple[Any, Any, bool, 
     for key, entry in value.items() if isinstance(value, Mapping) else [(None, value)]:
         of_edges = isinstance(key, tuple) or (key is None and "edge" in name)
         store = None if "label" in name else _store(data, key)
-        count = None if store is None else store.num_edges if of_edges else store.num_nodes
+        count = None if store is None else store.num_edges if of_edges else num_nodes_of(store)
         yield key, entry, of_edges, count
 
 
@@ -164,13 +164,20 @@ def edges_of(data: Any, parameter: str) -> Any:
     if saved is not None:
         _ = saved.verified
     if not isinstance(data, HeteroData):
-        return _edges_in(data, parameter, (data.num_nodes, data.num_nodes), "data")
-    return {
-        key: _edges_in(
-            data[key], parameter, (data[key[0]].num_nodes, data[key[2]].num_nodes), f"data[{key!r}]"
-        )
-        for key in data.edge_types
-    }
+        return _edges_in(data, parameter, (num_nodes_of(data),) * 2, "data")
+    found = {}
+    for key in data.edge_types:
+        size = num_nodes_of(data[key[0]]), num_nodes_of(data[key[2]])
+        found[key] = _edges_in(data[key], parameter, size, f"data[{key!r}]")
+    return found
+
+
+def num_nodes_of(store: Any) -> int | None:
+    """Return the number of nodes, which PyG counts by the edges where nothing else tells it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        count: int | None = store.num_nodes
+    return count
 
 
 def _edges_in(store: Any, parameter: str, size: tuple[Any, Any], of: str) -> Any:

@@ -12,6 +12,7 @@ from models import HETEROGENEOUS, HOMOGENEOUS, LinkPredictor
 from torch_geometric.data import Data
 from torch_geometric.typing import SparseTensor
 
+import pyg_direct
 from pyg_direct import inference
 from pyg_direct.models import graph_part, inference_check
 from pyg_direct.models.graph_part import neighbourhoods
@@ -140,6 +141,52 @@ def test_rows_of_neither_nodes_nor_edges_leave_a_part_out(size, said) -> None:
     labels = {"edge_label_index": torch.tensor([[1, 59], [3, 4]])}
     inference(LinkPredictor(), GRAPH, {**{n: n for n in INPUTS}, **labels})
     assert len(said) == (size == "part")
+
+
+def test_a_model_that_fails_on_a_part_is_not_compared(said, monkeypatch) -> None:
+    def whole_only(net, h):
+        assert h.size(0) == 60
+        return h
+
+    def whole_only_on_tables(net, h):
+        assert h.size(0) == 60 or type(h) is torch.Tensor
+        return h
+
+    monkeypatch.setattr(inference_check, "MOST_EDGES", 30)
+    for between in (whole_only, whole_only_on_tables):
+        assert inference(Net(between), GRAPH).shape == (60, 4)
+    assert said == []
+
+
+def test_graphs_that_say_nothing_of_their_nodes(size, said) -> None:
+    class Embedding(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.emb, self.net = torch.nn.Embedding(60, 12), Net()
+
+        def forward(self, edge_index):
+            return self.net(self.emb.weight, edge_index)
+
+    model = Embedding().eval()
+    with torch.no_grad():
+        expected = model(GRAPH.edge_index)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = inference(model, Data(edge_index=GRAPH.edge_index))
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    assert said == []
+
+
+def test_saved_graphs(size, said, tmp_path) -> None:
+    pyg_direct.save(GRAPH, tmp_path / "graph")
+    saved = pyg_direct.open(tmp_path / "graph")
+    net = Net().eval()
+    with torch.no_grad():
+        expected = net(GRAPH.x, GRAPH.edge_index)
+    torch.testing.assert_close(inference(net, saved), expected, rtol=1e-4, atol=1e-4)
+    assert said == []
+    with pytest.raises(RuntimeError, match="outputs differ by"):
+        inference(Net(by_type), saved)
 
 
 def test_less_memory_takes_a_smaller_part(monkeypatch, said) -> None:
