@@ -81,11 +81,11 @@ SEEDS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("seeds", list(SEEDS))
 @pytest.mark.parametrize("shuffle", [False, True])
-@pytest.mark.parametrize("fanouts", [[], [2], [3, 2]])
+@pytest.mark.parametrize("fanouts", [[], [3, 2]])
 def test_nodes_of_batches_around_nodes(seeds: str, shuffle: bool, fanouts: list[int]) -> None:
     given = {"batch_size": 10, **SEEDS[seeds]}
     loader = NeighborLoader(graph(), fanouts, shuffle=shuffle, seed=1, **given)
-    check(loader, 300, of_seeds=not fanouts)
+    check(loader, 100, of_seeds=not fanouts)
 
 
 @pytest.mark.parametrize("fanouts", [[2], [4, 3], [-1]])
@@ -95,7 +95,7 @@ def test_nodes_of_batches_with_and_without_replacement(fanouts: list[int], repla
         loader: Any = NeighborLoader(
             data, fanouts, seeds, replace=replace, batch_size=5, shuffle=True, seed=1
         )
-        check(loader, 300)
+        check(loader, 60)
 
 
 WEIGHT = torch.cat([torch.full((10,), 20.0), torch.ones(NODES - 20), torch.zeros(10)])
@@ -120,7 +120,7 @@ def test_nodes_of_batches_of_links(negatives: str, by_type: bool, shuffle: bool)
         data, [], (AB, links) if by_type else links, neg_sampling=NEGATIVES[negatives],
         batch_size=6, shuffle=shuffle, seed=1,
     )  # fmt: skip
-    check(loader, 300, of_seeds=True)
+    check(loader, 100, of_seeds=True)
 
 
 def test_a_node_that_ends_every_link_is_in_every_batch() -> None:
@@ -140,7 +140,7 @@ def test_nodes_of_hops_around_links(fanouts: list[int]) -> None:
             data, fanouts, AB if isinstance(data, HeteroData) else None, batch_size=5,
             neg_sampling="binary", shuffle=True, seed=1,
         )  # fmt: skip
-        check(loader, 200)
+        check(loader, 60)
 
 
 def loader_with(name: str) -> Any:
