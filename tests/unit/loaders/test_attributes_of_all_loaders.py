@@ -111,6 +111,16 @@ def test_entries_are_those_of_the_nodes_and_edges_of_a_batch(
     assert found_edges > 0
 
 
+@pytest.mark.parametrize("name", [name for name in LOADERS if "others" not in name])
+def test_edges_whose_attributes_all_lack_the_word_have_theirs(name: str, tmp_path: Path) -> None:
+    """A graph in parts has no `edge_index`, and PyG would count its edges by such names."""
+    whole = graph(EDGES, tmp_path)
+    cost = torch.arange(EDGES)
+    data = Data(number=whole.number, edge_index=whole.edge_index, num_nodes=NODES, cost=cost)
+    for batch in batches(LOADERS[name](data)):
+        assert torch.equal(batch.number[batch.edge_index], data.edge_index[:, batch.cost])
+
+
 @pytest.mark.parametrize("name", ["clusters", "one part"])
 def test_parts_of_pygs_own_class_have_their_entries(name: str, tmp_path: Path) -> None:
     """PyG's `ClusterData` has no edges any more, by whose number they could be told."""

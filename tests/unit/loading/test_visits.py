@@ -129,8 +129,10 @@ def test_a_node_that_ends_every_link_is_in_every_batch() -> None:
     visits: Any = expected_visits(LinkNeighborLoader(data, [0], batch_size=10, shuffle=True))
     assert visits[:2].tolist() == pytest.approx([1.0, 0.1])
     loops = torch.arange(20).repeat(2, 1)  # both ends are one node
-    visits = expected_visits(LinkNeighborLoader(data, [], loops, batch_size=10))
-    assert float(visits.sum()) == pytest.approx(10)
+    for shuffle in (False, True):
+        loader = LinkNeighborLoader(data, [], loops, batch_size=10, shuffle=shuffle)
+        visits = expected_visits(loader)
+        assert float(visits.sum()) == pytest.approx(10)
 
 
 @pytest.mark.parametrize("fanouts", [[2], [3, 2]])
