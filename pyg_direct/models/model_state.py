@@ -117,7 +117,7 @@ class _Copying(TorchFunctionMode):
         if func is not cast(Any, Tensor).__deepcopy__:
             return func(*args, **(kwargs or {}))
         value, memo = args
-        if _is_large(value):
+        if is_large(value):
             self._shared.append(value)
             return value
         if value.is_leaf:
@@ -126,7 +126,7 @@ class _Copying(TorchFunctionMode):
             return memo.setdefault(id(value), value.clone())
 
 
-def _is_large(value: Any) -> bool:
+def is_large(value: Any) -> bool:
     """Whether a tensor or an array is one that is not copied."""
     if isinstance(value, Tensor) and (value.layout != torch.strided or is_lazy(value)):
         return False
@@ -149,7 +149,7 @@ def held_by(model: torch.nn.Module) -> dict[str, Any]:
 
 def _place(found: dict[str, Any], seen: set[int], place: str, value: Any) -> None:
     """Note what lies at a place, and what lies within it, beside large tensors and arrays."""
-    if isinstance(value, (Tensor, np.ndarray)) and _is_large(value):
+    if isinstance(value, (Tensor, np.ndarray)) and is_large(value):
         return
     if isinstance(value, np.ndarray) and value.dtype.kind in "biufc":
         value = torch.from_numpy(value.copy())
@@ -176,14 +176,14 @@ def _place(found: dict[str, Any], seen: set[int], place: str, value: Any) -> Non
 
 
 def _tensor(state: ModelState, value: Tensor) -> None:
-    if type(value).__torch_dispatch__ is not Tensor.__torch_dispatch__ or _is_large(value):
+    if type(value).__torch_dispatch__ is not Tensor.__torch_dispatch__ or is_large(value):
         state.shared.append(value)
     elif value.layout == torch.strided and not (value.is_meta or is_lazy(value)):
         state.tensors.append((value, value.detach()))
 
 
 def _array(state: ModelState, value: Any) -> None:
-    if _is_large(value):
+    if is_large(value):
         state.shared.append(value)
     elif value.flags.writeable:
         state.kept.append((_put_elements, value, value.copy()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -11,10 +12,12 @@ from torch import Tensor
 from ..batch.edges import SampledEdges
 from ..core.private_torch import TorchDispatchMode, storage_of, tree_leaves
 from .batch_sizes import BatchSizes
-from .model_state import ModelState, copied
+from .model_state import ModelState, copied, is_large
 from .modes import Generators
 from .step_calls import operator
-from .table_tensor import written
+from .table_tensor import TableTensor, written
+
+logger = logging.getLogger("pyg_direct")
 
 # Of elements that are copied before the forward. Others are when an operation writes to them, which
 # takes 5 us for each operation; so long takes a copy of 50 kB.
@@ -28,7 +31,8 @@ class NotComparable(Exception):  # noqa: N818 (no error of the user's)
 class Undo:
     """Lets all that can be reached from some objects be as it was when this was made.
 
-    Elements of tensors of `LARGE_BYTES` and more stay as they are.
+    Of tensors of `LARGE_BYTES` and more that are rows that an operation names, and parts that are
+    not as large; the log says what stays as it was written.
 
     Args:
         roots: the model, and what else a forward may change.
@@ -47,7 +51,12 @@ class Undo:
                 self._elements.append((alias, alias.clone()))
             else:
                 self._found.setdefault(storage_of(alias), []).append(alias)
-        self._for_copies, self._shared = for_copies, set[int]()
+        self._for_copies = for_copies
+        self._large: dict[int, Tensor] = {}
+        self._parts: list[
+            tuple[Tensor, Any, Tensor]
+        ] = []  # of large ones: where, and what was there
+        self._lasting: set[tuple[int, ...]] = set()
 
     def copy_of(self, model: torch.nn.Module) -> torch.nn.Module:
         """Return a copy of the model.
@@ -63,26 +72,37 @@ class Undo:
 
     def watching(self) -> AbstractContextManager[Any]:
         """Return what sees the writes of a forward."""
-        if self._for_copies:
-            found = (t for t in self.state.shared if type(t) in (Tensor, torch.nn.Parameter))
-            self._shared = {storage_of(t) for t in found}
-        return _Writes(self) if self._found or self._shared else nullcontext()
+        found = (t for t in self.state.shared if type(t) in (Tensor, torch.nn.Parameter))
+        self._large = {storage_of(t): t.detach() for t in found}
+        return _Writes(self) if self._found or self._large else nullcontext()
 
-    def before_write(self, tensor: Tensor) -> None:
-        """Copy elements that will be written to.
+    def before_write(self, tensor: Tensor, rows: Any) -> None:
+        """Copy elements that will be written to; `rows` says which, None is all.
 
         Raises:
             NotComparable: they are of a large tensor, which copies of the model share.
         """
         storage = storage_of(tensor)
-        if storage in self._shared:
-            raise NotComparable("it writes to a large tensor of its own")
         self._elements += [(alias, alias.clone()) for alias in self._found.pop(storage, ())]
+        if storage not in self._large:
+            return
+        if self._for_copies:
+            raise NotComparable("it writes to a large tensor of its own")
+        if rows is not None or not is_large(tensor):
+            rows = ... if rows is None else rows
+            self._parts.append((tensor.detach(), rows, tensor[rows].clone()))
+        else:
+            self._lasting.add(tuple(tensor.shape))
 
     def put_back(self) -> None:
         """Let everything be as it was."""
         self.state.put_back()
+        if self._lasting:
+            logger.warning("What was written to tensors of shapes %s stays", self._lasting)
         with torch.no_grad():
+            while self._parts:
+                tensor, rows, elements = self._parts.pop()
+                tensor[rows] = elements
             for alias, elements in self._elements:
                 if not torch.equal(alias, elements):  # batch norm changes no version
                     with torch.inference_mode(alias.is_inference()):
@@ -112,5 +132,15 @@ class _Writes(TorchDispatchMode):  # type: ignore[no-untyped-call]
             for tensor in written(func, args, kwargs):
                 own = type(tensor).__torch_dispatch__ is not Tensor.__torch_dispatch__
                 if not own and tensor.layout == torch.strided:
-                    self._undo.before_write(tensor)
+                    self._undo.before_write(tensor, _rows_written(operator(func).name, args))
         return func(*args, **kwargs)
+
+
+def _rows_written(name: str, args: Any) -> Any:
+    """Return which rows of its first argument an operation writes to; None if it does not say."""
+    rows = None
+    if name in ("index_put_", "_index_put_impl_") and len(args[1]) == 1:
+        rows = args[1][0]
+    elif name in ("index_copy_", "index_add_", "index_fill_") and args[1] == 0:
+        rows = args[2]
+    return rows.whole() if isinstance(rows, TableTensor) else rows

@@ -314,6 +314,61 @@ def recurrent(net):
     return net.hidden.sum()
 
 
+def written_rows(net, index):
+    net.held[index] = net.held[index] * 0.5 + 1
+    return net.held[index].sum()
+
+
+def written_twice(net):
+    rows = torch.tensor([3, 1])
+    net.held[rows] += 1
+    net.held[rows[:1]] *= 3
+    return net.held[rows].sum()
+
+
+LARGE = {
+    "rows": lambda net: written_rows(net, torch.tensor([4, 0, 7])),
+    "rows of a mask": lambda net: written_rows(net, torch.arange(600) % 7 == 0),
+    "rows twice": written_twice,
+    "a run of rows": lambda net: written_rows(net, slice(2, 5)),
+    "one row": lambda net: net.held[3].add_(1).sum().clone(),
+    "copied rows": lambda net: net.held.index_copy_(0, torch.tensor([2]), torch.ones(1, 3))[
+        2
+    ].sum(),
+    "added rows": lambda net: net.held.index_add_(0, torch.tensor([2]), torch.ones(1, 3))[2].sum(),
+    "filled rows": lambda net: net.held.index_fill_(0, torch.tensor([2]), 5.0)[2].sum(),
+    "a column": lambda net: net.held[:, 1].add_(1)[0].clone(),
+}
+
+
+@pytest.mark.filterwarnings("ignore:pyg_direct.accelerate runs")
+@pytest.mark.parametrize("name", LARGE)
+def test_parts_of_large_tensors_that_a_failed_step_wrote_are_put_back(
+    name, loader, batch, monkeypatch
+) -> None:
+    monkeypatch.setattr(model_state, "LARGE_BYTES", 4096)
+    monkeypatch.setitem(STATE, name, (lambda: torch.zeros(600, 3), LARGE[name]))
+    fails_from(2, monkeypatch)
+    found, expected, acceleration = both(name, batch, loader, certify=False)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    assert "planted" in acceleration.reason
+
+
+def test_a_large_tensor_that_a_failed_step_wrote_to_as_a_whole_is_named(
+    loader, batch, monkeypatch
+) -> None:
+    said = []
+    monkeypatch.setattr(undo.logger, "warning", lambda *args: said.append(args))
+    monkeypatch.setattr(model_state, "LARGE_BYTES", 4096)
+    fails_from(1, monkeypatch)
+    net = Net(lambda net, h: h + net.held.add_(1)[0, 0].clone())
+    net.held = torch.zeros(600, 3)
+    with pytest.warns(UserWarning, match="planted"):
+        run(accelerate(net, loader, certify=False), batch)
+    assert net.held[0, 0] == 2
+    assert said == [("What was written to tensors of shapes %s stays", {(600, 3)})]
+
+
 @pytest.mark.filterwarnings("ignore:.*is deprecated")
 @pytest.mark.parametrize("name", MORE)
 def test_a_comparison_of_what_cannot_be_put_back_moves_nothing_on(
