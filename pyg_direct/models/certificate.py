@@ -143,8 +143,8 @@ def kind_of_call(model: torch.nn.Module, arguments: Any) -> Any:
     """Return what a call has in common with those whose backward is the same."""
     if not torch.is_grad_enabled():
         return model.training
-    learning = [t.requires_grad for t in (*model.parameters(), *tensors_of(arguments))]
-    return model.training, tuple(learning)
+    learning = tuple([p.requires_grad for p in model.parameters()])
+    return model.training, learning, any(t.requires_grad for t in tensors_of(arguments))
 
 
 def _outcome(run: Callable[[torch.nn.Module], Any], twin: torch.nn.Module) -> Outcome:
