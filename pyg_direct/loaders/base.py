@@ -60,14 +60,31 @@ class _Positions:
         return torch.where(positions < 0, positions + count, positions)
 
 
+def check_sampler(sampler: Any, count: int, what: str) -> None:
+    """Raise a ValueError if a sampler can be seen to name positions that a loader does not have.
+
+    Args:
+        sampler: as of `torch.utils.data.DataLoader`.
+        count: how many positions there are.
+        what: is at each of them.
+    """
+    highest = highest_position(sampler)
+    if highest >= count:
+        raise ValueError(
+            f"sampler= names position {highest}, but there are {count} {what}, positions 0 to "
+            f"{count - 1}. A sampler names places among the {what}."
+        )
+
+
 def highest_position(sampler: Any) -> int:
     """Return the highest position that a sampler of torch's, or a list, names; -1 if unknown."""
-    if type(sampler) in (RandomSampler, SequentialSampler):
+    goes_through = getattr(type(sampler), "__iter__", None)  # of subclasses, unless they have one
+    if goes_through in (RandomSampler.__iter__, SequentialSampler.__iter__):
         return len(sampler.data_source) - 1
-    if type(sampler) is WeightedRandomSampler:
+    if goes_through is WeightedRandomSampler.__iter__:  # as PyG's `ImbalancedSampler`
         drawn = sampler.weights.nonzero()
         return int(drawn.max()) if len(drawn) > 0 else -1
-    named = sampler.indices if type(sampler) is SubsetRandomSampler else sampler
+    named = sampler.indices if goes_through is SubsetRandomSampler.__iter__ else sampler
     if not isinstance(named, (list, tuple, range, Tensor)) or len(named) == 0:
         return -1
     try:
@@ -127,12 +144,8 @@ class SubgraphLoader(CpuDrawnLoader):
         self._num_items = num_items
         what = self._at_positions
         self.input_data = _Positions(num_items, what)
-        highest = highest_position(options.get("sampler"))
-        if what and highest >= num_items:
-            raise ValueError(
-                f"sampler= names position {highest}, but {type(self).__name__} has {num_items} "
-                f"{what}, positions 0 to {num_items - 1}."
-            )
+        if what:
+            check_sampler(options.get("sampler"), num_items, what)
         self._prepare(data, [], {}, sampler, placing, seed, prefetch, options, feature_dtype)
         torch.utils.data.DataLoader.__init__(
             self,

@@ -25,7 +25,7 @@ from ..loading.seeds import node_seeds
 from ..loading.site import Placing
 from ..ops.host.budget import Budgets
 from ..sampling.sampler import NeighborSampler, keyed
-from .base import CpuDrawnLoader
+from .base import CpuDrawnLoader, check_sampler
 
 NumSamples = Sequence[int] | Mapping[NodeType, Sequence[int]]
 
@@ -213,6 +213,7 @@ class HGTLoader(CpuDrawnLoader, torch_geometric.loader.HGTLoader):  # type: igno
             **options,
         )
         seeds = self.input_data
+        check_sampler(kwargs.get("sampler"), len(seeds.node), "seeds")
         check_ids(seeds.node, keyed(sampler).num_nodes_of(seeds.input_type), "input_nodes")
 
     def _sample(self, inputs: Any, key: BatchKey | None) -> Any:

@@ -37,6 +37,7 @@ from ..partitions.sampler import parted_sampler
 from ..sampling.negatives import check_strict, check_weights
 from ..sampling.sampler import NeighborSampler, NumNeighborsLike, keyed
 from ..sampling.time_bounds import bounds_of
+from .base import check_sampler
 
 
 class LinkNeighborLoader(DirectLoader, torch_geometric.loader.LinkNeighborLoader):  # type: ignore[misc]
@@ -200,6 +201,7 @@ class LinkNeighborLoader(DirectLoader, torch_geometric.loader.LinkNeighborLoader
         # As it was given, which PyG takes apart.
         self.__dict__["edge_label_index"] = edge_label_index
         links = self.input_data
+        check_sampler(kwargs.get("sampler"), len(links.row), "links")
         self._finish_order(order, links.col, links.input_type and links.input_type[-1])
         if no_labels:
             self.input_data.label = edge_label

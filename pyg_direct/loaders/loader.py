@@ -30,6 +30,7 @@ from ..loading.site import Placing
 from ..partitions.sampler import parted_sampler
 from ..sampling.sampler import NeighborSampler, NumNeighborsLike, keyed
 from ..sampling.time_bounds import NO_BOUNDS, bounds_of
+from .base import check_sampler
 
 
 class NeighborLoader(DirectLoader, torch_geometric.loader.NeighborLoader):  # type: ignore[misc]
@@ -265,6 +266,7 @@ class NeighborLoader(DirectLoader, torch_geometric.loader.NeighborLoader):  # ty
         )
         self.__dict__["input_nodes"] = input_nodes  # as it was given, which PyG takes apart
         seeds = self.input_data
+        check_sampler(kwargs.get("sampler"), len(seeds.node), "seeds")
         self._finish_order(order, seeds.node, seeds.input_type)
         if isinstance(sampler, NeighborSampler):  # find what is wrong here, not in an epoch
             seeds, graph = self.input_data, keyed(sampler)

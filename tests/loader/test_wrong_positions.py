@@ -10,6 +10,7 @@ import torch
 from graphs import example_graph
 from torch.utils.data import RandomSampler, SubsetRandomSampler, WeightedRandomSampler
 from torch_geometric.data import Data, HeteroData
+from torch_geometric.loader import ImbalancedSampler
 
 import pyg_direct
 from pyg_direct import (
@@ -135,10 +136,25 @@ def over_positions(name: str, **options: Any) -> Any:
     return made[name]()
 
 
+def typed() -> HeteroData:
+    data = HeteroData()
+    data["a"].num_nodes, data["a", "to", "a"].edge_index = 12, example_graph().edge_index
+    return data
+
+
+NODES: Any = torch.arange(5)
+AMONG_SEEDS: dict[str, Any] = {
+    "nodes": lambda **options: NeighborLoader(example_graph(), [2], NODES, **options),
+    "links": lambda **options: LinkNeighborLoader(
+        example_graph(), [2], torch.stack([NODES, NODES]), **options
+    ),
+    "hgt": lambda **options: pyg_direct.HGTLoader(typed(), [2], ("a", NODES), **options),
+    "typed": lambda **options: NeighborLoader(typed(), [2], ("a", NODES), **options),
+}
 OVER_POSITIONS = pytest.mark.parametrize("name", ["shadow", "pagerank", "clusters", "node2vec"])
 
 
-@OVER_POSITIONS
+@pytest.mark.parametrize("name", ["shadow", "pagerank", "clusters", "node2vec", *AMONG_SEEDS])
 @pytest.mark.parametrize(
     "sampler",
     [
@@ -148,14 +164,22 @@ OVER_POSITIONS = pytest.mark.parametrize("name", ["shadow", "pagerank", "cluster
         SubsetRandomSampler(range(12)),
         RandomSampler(range(12)),
         WeightedRandomSampler(torch.ones(12), 12),
+        ImbalancedSampler(torch.arange(12) % 3),
     ],
     ids=lambda sampler: type(sampler).__name__,
 )
 def test_a_sampler_of_too_many_positions_is_refused_when_a_loader_is_built(
     name: str, sampler: Any
 ) -> None:
-    with pytest.raises(ValueError, match=r"sampler= names position \d+, but .* has 5 "):
-        over_positions(name, sampler=sampler)
+    make = AMONG_SEEDS.get(name, lambda **options: over_positions(name, **options))
+    with pytest.raises(ValueError, match=r"sampler= names position \d+, but there are 5 "):
+        make(sampler=sampler)
+
+
+@pytest.mark.parametrize("name", list(AMONG_SEEDS))
+def test_a_sampler_of_places_among_the_seeds_is_taken(name: str) -> None:
+    for sampler in (range(5), [4, 0], WeightedRandomSampler(torch.tensor([0.0, 1, 1, 0, 0, 0]), 2)):
+        assert len(list(AMONG_SEEDS[name](sampler=sampler))) == len(sampler)
 
 
 @OVER_POSITIONS
