@@ -114,6 +114,8 @@ def _copied_by(name: str) -> Callable[..., Tensor]:
 
 for _name in ("clone", "detach", "to", "cpu", "cuda", "pin_memory", "int", "long", "contiguous"):
     setattr(SampledEdges, _name, _copied_by(_name))
+# As plain tensors are, they can be loaded with `weights_only=True`.
+torch.serialization.add_safe_globals([SampledEdges, HopEnds])
 
 
 class _PartOfEdges(SampledEdges):

@@ -292,20 +292,6 @@ def _filled(run: Any, known: Any, args: Any, kwargs: Any) -> Any:
     return run.row_wise(operator(FILLED[known.func]), (*args[:-1], 0), {})
 
 
-def _joined(run: Any, known: Any, args: Any, kwargs: Any) -> Any:
-    """Join with zeros, as the backward of `split` and `unbind` does for parts that nobody used."""
-    parts = args[0]
-    ours = next((v.node.dim for v in parts if isinstance(v, TableTensor)), None)
-    plain = [type(v) is Tensor and v.dim() > 0 and not v.any() for v in parts if in_backward()]
-    if ours is None or not any(plain):
-        return None
-    new = [
-        run.wrap(Fill(v.shape, v.dtype, run.device, ours, 0)) if zero else v
-        for v, zero in zip(parts, plain, strict=True)
-    ]
-    return run.row_wise(known, (new, *args[1:]), kwargs)
-
-
 def _is_zero(value: Any) -> bool:
     plain = type(value) is Tensor and value.dim() == 0 and on_host(value)
     return plain and not value.is_complex() and float(value) == 0
@@ -389,6 +375,6 @@ DEFERRED: dict[str, Callable[[Any, Any, Any, Any], Any]] = {
     "index_select": _index_select, "embedding": _embedding, "index": _index, "gather": _gather,
     "slice": _slice, "split": _split, "split_with_sizes": _split, "slice_backward": _slice_backward,
     "native_batch_norm": _norm, "native_batch_norm_backward": _norm_backward,
-    "cat": _joined, "stack": _joined, "mm": _mm, "mv": _mm, "where": _where, "sum": _sum,
+    "mm": _mm, "mv": _mm, "where": _where, "sum": _sum,
     "masked_fill": _filled, "index_fill": _filled, **dict.fromkeys(SUMMED, _summed_backward),
 }  # fmt: skip

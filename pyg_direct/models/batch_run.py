@@ -184,10 +184,10 @@ class BatchRun:
         for position, place, row in plan.tables:
             given = new_args if type(position) is int else new_kwargs
             if place is None:
-                values.append(self.operand(given[position], row))
+                values.append(self._table(plan, given[position], row))
                 given[position] = None
             else:
-                values.append(self.operand(given[position][place], row))
+                values.append(self._table(plan, given[position][place], row))
         for position, place in plan.whole:
             given = new_args if type(position) is int else new_kwargs
             if place is None:
@@ -206,6 +206,17 @@ class BatchRun:
             else torch.empty(0, dtype=out[1], device=self.device)
             for place, out in enumerate(plan.outs)
         )
+
+    def _table(self, plan: CallPlan, value: Tensor, row: int) -> Any:
+        """Return the value of an argument with rows.
+
+        Backwards fill tensors of zeros that nothing of the step has made, as for a part of `split`
+        that nobody used.
+        """
+        zeros = type(value) is Tensor and plan.zero == "all" and in_backward() and not value.any()
+        if zeros:
+            return Fill(tuple(value.shape), value.dtype, self.device, row, 0)
+        return self.operand(value, row)
 
     def _count_lost(self, known: Operator, values: list[Value]) -> None:
         """Count an operation on a gradient of some rows, which gives one of all rows."""

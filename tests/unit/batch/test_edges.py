@@ -59,6 +59,13 @@ def test_copies_keep_the_hops(name) -> None:
     check(kept, EDGES.to(kept.dtype))
 
 
+def test_saved_edges_are_loaded_as_weights_are() -> None:
+    file = io.BytesIO()
+    torch.save({"edge_index": edges()}, file)
+    file.seek(0)
+    check(torch.load(file, weights_only=True)["edge_index"], EDGES)
+
+
 def test_saved_and_loaded_batches_keep_the_hops() -> None:
     file = io.BytesIO()
     torch.save(Data(edge_index=edges(), num_nodes=6), file)
