@@ -13,7 +13,7 @@ from torch.utils.data import DistributedSampler
 from ..core.arguments import check_flag
 from ..core.fingerprint import fingerprint_of
 from ..core.private_torch import batches_of
-from ..ranks.exchange import gathered
+from ..ranks.channel import meet
 from ..ranks.split import Split
 from ..sampling.sampler import NeighborSampler, keyed
 from .fingerprint import of_ranks
@@ -22,6 +22,8 @@ from .progress import Progress, SeedOrder
 from .shares import Ranks
 from .site import Site
 from .states import COOPERATIVE, TAIL, difference
+
+AGREEING_SECONDS = 1800.0  # that ranks wait for each other to begin, unless a loader has a timeout=
 
 
 class SharedOrder(DistributedSampler[int]):
@@ -106,7 +108,9 @@ class Resuming(torch.utils.data.DataLoader[Any]):
         if self._exchange is not None:
             every = self._exchange.gathered(said)
         else:
-            every = gathered(said, group, self._site.backend.device)
+            seconds = self.timeout or AGREEING_SECONDS
+            way = "batches split by rank, which each rank makes alone"
+            every = meet(group, way, said, seconds, self._site.backend.device)
         for rank, (there, _) in enumerate(every):
             differing = [name for name in {**here, **there} if here.get(name) != there.get(name)]
             if differing:

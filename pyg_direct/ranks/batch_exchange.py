@@ -14,15 +14,15 @@ from torch import Tensor
 
 from ..ops.backend import Backend
 from ..ops.devices import HOST
-from .channel import GROUP_DAYS, Channel, ExchangeError, is_lost
-from .exchange import gathered, gathered_unless_failed
+from .channel import Channel, ExchangeError, is_lost, meet
+from .exchange import gathered_unless_failed
 from .rounds import Rounds
 from .rows import RowTraffic
 from .traffic import ExchangeTraffic
 
 WINDOW = 4  # batches of a rank whose requests travel together
 TIMEOUT_SECONDS = 300.0  # of one exchange, unless a loader has a timeout=
-MEETING_SECONDS = 300.0  # that ranks wait for each other, at least, before the first exchange
+GROUP_MARGIN_SECONDS = 10.0  # of a group's own timeout, beyond those of its exchanges
 
 _channels: weakref.WeakKeyDictionary[Any, list[Channel]] = weakref.WeakKeyDictionary()
 """By process group of the user: the channels that loaders have had to its ranks."""
@@ -30,6 +30,10 @@ _channels: weakref.WeakKeyDictionary[Any, list[Channel]] = weakref.WeakKeyDictio
 
 _for_loops: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 """By process group of the user: one of the same ranks for the threads that iterate loaders."""
+
+
+_allowed_seconds: weakref.WeakKeyDictionary[Any, float] = weakref.WeakKeyDictionary()
+"""By group of our own: how long an exchange may take before the group ends it itself."""
 
 
 class Maker(NamedTuple):
@@ -97,16 +101,17 @@ class BatchExchange:
             self._rounds.check()
             return
         own = loop = None
+        seconds = timeout_seconds or TIMEOUT_SECONDS
         if group is not None and dist.get_world_size(group) > 1:
             self._check_world_size(dist.get_world_size(group))
-            own = self._group_for(group, max(timeout_seconds, MEETING_SECONDS))
+            own = self._group_for(group, seconds)
             if self._computes:
                 if group not in _for_loops:
-                    _for_loops[group] = _new_group(group)
+                    _for_loops[group] = _new_group(group, seconds)
                 loop = _for_loops[group]
-        channel = Channel(own, timeout_seconds or TIMEOUT_SECONDS)
+        channel = Channel(own, seconds)
         if self._computes:
-            self.loop_channel = Channel(loop, channel.timeout_seconds)
+            self.loop_channel = Channel(loop, seconds)
         if own is not None:
             _channels.setdefault(group, []).append(channel)
         maker, error = None, None
@@ -115,11 +120,14 @@ class BatchExchange:
         except Exception as caught:
             error = caught
         if own is not None:
-            self._check_same(gathered_unless_failed(self._said(), error, group, HOST))
+            gather = Channel(own, seconds).values
+            self._check_same(gathered_unless_failed(self._said(), error, gather))
         elif error is not None:
             raise error
         assert maker is not None  # else there was an error
         self._rounds = self._rounds_over(channel, maker)
+        if self.loop_channel is not None:
+            self.loop_channel.watch = self._rounds.check
         self.channel, self._counted = channel, maker.traffic
         weakref.finalize(self, self._rounds.close).atexit = False
         self._rounds.start()
@@ -134,37 +142,29 @@ class BatchExchange:
             RuntimeError: some ranks are not here in time.
         """
         channels = _channels.get(group, [])
-        free = {channel.group.group_name: channel for channel in channels if channel.ended}
-        loop_is_lost = is_lost(_for_loops.get(group))
-        said = self._meet(group, seconds, (list(free), loop_is_lost))
-        if any(lost for _, lost in said):  # another one is made then, on all ranks
+        free = {
+            channel.group.group_name: channel
+            for channel in channels
+            if channel.ended and _allowed_seconds[channel.group] >= seconds
+        }
+        loop = _for_loops.get(group)
+        loop_serves = loop is None or (not is_lost(loop) and _allowed_seconds[loop] >= seconds)
+        way = f"a loader over {self._name}"
+        try:
+            said = meet(group, way, (list(free), loop_serves), seconds, HOST)
+        except ExchangeError as error:
+            raise RuntimeError(
+                f"Not all ranks have begun to iterate {way}, as they must, whose loaders exchange "
+                f"hops and rows. {error}"
+            ) from error
+        if not all(serves for _, serves in said):  # another one is made then, on all ranks
             _for_loops.pop(group, None)
         common = set.intersection(*(set(names) for names, _ in said))
         if common:
             channel = free[min(common)]
             channels.remove(channel)
             return channel.group
-        return _new_group(group)
-
-    def _meet(self, group: Any, seconds: float, value: Any) -> list[Any]:
-        """Return the values of all ranks, by rank, once all are here.
-
-        Making a group would wait for ever for those that are not.
-
-        Raises:
-            RuntimeError: some are not, in time.
-        """
-        if dist.get_backend(group) != "gloo":  # whose wait cannot be given up
-            return gathered(value, group, HOST)
-        try:
-            return [
-                pickle.loads(said) for said in Channel(group, seconds).gather(pickle.dumps(value))
-            ]
-        except ExchangeError as error:
-            raise RuntimeError(
-                f"Not all ranks have begun to iterate a loader over {self._name}, as they must, "
-                f"whose loaders exchange hops and rows. {error}"
-            ) from error
+        return _new_group(group, seconds)
 
     def gathered(self, value: Any) -> list[Any]:
         """Return the values of all ranks, by rank, once all have called it in their loops.
@@ -237,11 +237,24 @@ class BatchExchange:
         return self.__dict__
 
 
-def _new_group(group: Any) -> Any:
-    """Return a group of gloo of the same ranks, all of which call this."""
-    return dist.new_group(
-        dist.get_process_group_ranks(group),
-        timeout=timedelta(days=GROUP_DAYS),
-        backend="gloo",
-        use_local_synchronization=True,
-    )
+def _new_group(group: Any, seconds: float) -> Any:
+    """Return a group of gloo of the same ranks, all of which call this.
+
+    Raises:
+        RuntimeError: a rank ended, or could not be reached, while it was made.
+    """
+    try:
+        made = dist.new_group(
+            dist.get_process_group_ranks(group),
+            timeout=timedelta(seconds=seconds + GROUP_MARGIN_SECONDS),
+            backend="gloo",
+            use_local_synchronization=True,
+        )
+    except Exception as error:
+        raise RuntimeError(
+            f"The ranks could not connect to each other within {seconds:g} s, though all had begun "
+            f"to iterate: one ended, or gloo found no way to its machine. GLOO_SOCKET_IFNAME names "
+            f"the network interface to use. {error}"
+        ) from error
+    _allowed_seconds[made] = seconds
+    return made

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import pickle
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -16,14 +18,13 @@ import torch
 import torch.distributed as dist
 
 from ..ops.buffers import new_array
-from .exchange import NOT_INFERRING
+from .exchange import NOT_INFERRING, gathered
 from .traffic import ExchangeTraffic
 
 # What a rank says of itself in each exchange of sizes.
 IDLE, WORKING, CLOSED, LEAVING, FAILED = range(5)
 
 POLL_SECONDS = 0.25  # how long one wait for other ranks takes, between looks at the clock
-GROUP_DAYS = 365  # of the group's own timeout, which would end it: the deadline here is ours
 ALIGNMENT = 8  # of each array in a message
 
 Bytes = npt.NDArray[np.uint8]
@@ -65,6 +66,45 @@ class RankWord(NamedTuple):
 def is_lost(group: Any) -> bool:
     """Whether a collective of a group was given up on this rank; not of None."""
     return group is not None and group in _lost
+
+
+def give_up(group: Any, reason: str) -> None:
+    """Note that no more collectives of a group can follow, and let the process end without it.
+
+    The destructor of a group of gloo joins a thread that waits for the ranks that do not answer, as
+    long as the group's own timeout. So the group is never destroyed: it keeps one reference.
+    """
+    if group not in _lost:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
+    _lost[group] = reason
+
+
+def meet(group: Any, way: str, value: Any, seconds: float, device: torch.device) -> list[Any]:
+    """Return the values of all ranks, by rank, once all are here: the first exchange of a loader.
+
+    Args:
+        group: a process group, of any backend.
+        way: how this rank's loader works with the others, for messages.
+        value: of this rank; can be pickled.
+        seconds: to wait for the others, where gloo serves the group's tensors on the CPU; other
+            backends wait as long as the group's own timeout says.
+        device: of this rank; see `exchange.gathered`.
+
+    Raises:
+        ExchangeError: not all ranks came in time.
+        ValueError: the ranks' loaders work in different ways; on all ranks.
+    """
+    if "gloo" in dist.get_backend_config(group):
+        said = Channel(group, seconds).values((way, value))
+    else:
+        said = gathered((way, value), group, device)
+    if len({way for way, _ in said}) > 1:
+        ways = "; ".join(f"rank {rank}: {way}" for rank, (way, _) in enumerate(said))
+        raise ValueError(
+            f"The ranks iterate loaders that work together in different ways: {ways}. Build the "
+            f"loaders with the same arguments on all ranks, and iterate them in the same order."
+        )
+    return [value for _, value in said]
 
 
 def ranks_agree(every: Sequence[RankWord]) -> bool:
@@ -112,6 +152,8 @@ class Channel:
         if group is not None:
             self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
         self.abandoned = threading.Event()  # set where the process ends, whatever the others do
+        # Raises what made others give up elsewhere; asked while this thread waits for them.
+        self.watch: Callable[[], None] | None = None
         self._last: Any = None  # the last collective
         self._collectives = self._idle_rounds = 0
         self.waited_seconds = 0.0  # of this rank, blocked in collectives, but for idle rounds
@@ -176,6 +218,10 @@ class Channel:
         messages = [[content] if p != self.rank else [] for p in range(self.size)]
         came = self.send(messages, self._sizes(messages)[:, 1].tolist())
         return [value if p == self.rank else came[p].rest() for p in range(self.size)]
+
+    def values(self, value: Any) -> list[Any]:
+        """Return what `gather` does of values that can be pickled."""
+        return [pickle.loads(came) for came in self.gather(pickle.dumps(value))]
 
     @NOT_INFERRING
     def union(self, bits: Bytes) -> Bytes:
@@ -276,7 +322,7 @@ class Channel:
         try:
             self._wait(work, monotonic() + self.timeout_seconds)
         except BaseException as error:  # also where a user interrupts it
-            _lost[self.group] = str(error) or type(error).__name__
+            give_up(self.group, str(error) or type(error).__name__)
             raise
         # Gloo's own thread may hold both a moment longer. If that made it free the arrays while the
         # interpreter ends, it would wait for the interpreter, which aborts the process.
@@ -302,6 +348,8 @@ class Channel:
                         f"The connection to another rank is lost, whose process may have ended: "
                         f"{error}"
                     ) from error
+            if self.watch is not None:
+                self.watch()
             if self.abandoned.is_set():
                 raise ExchangeError("This process ends.")
             if monotonic() > deadline:

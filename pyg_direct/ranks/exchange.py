@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -11,6 +11,9 @@ import torch.distributed as dist
 
 # Collectives of torch 2.4 write to no tensors that were made within `torch.inference_mode`.
 NOT_INFERRING = torch.inference_mode(False)
+
+Gather = Callable[[Any], list[Any]]
+"""Returns the values of all ranks, by rank, once all have called it."""
 
 
 def default_group() -> Any:
@@ -52,23 +55,20 @@ def gathered(value: Any, group: Any, device: torch.device) -> list[Any]:
     return values
 
 
-def gathered_unless_failed(
-    value: Any, error: Exception | None, group: Any, device: torch.device
-) -> list[Any]:
+def gathered_unless_failed(value: Any, error: Exception | None, gather: Gather) -> list[Any]:
     """Return the values of all ranks, by rank, if nothing failed on any. Collective.
 
     Args:
-        value: see `gathered`.
+        value: of this rank; can be pickled.
         error: what failed on this rank since the last exchange; None for nothing.
-        group: see `gathered`.
-        device: see `gathered`.
+        gather: returns the values of all ranks.
 
     Raises:
         Exception: `error`, if there is one.
         RuntimeError: something failed on another rank.
     """
     text = None if error is None else f"{type(error).__name__}: {error}"
-    said = gathered((value, text), group, device)
+    said = gather((value, text))
     if error is not None:
         raise error
     for rank, (_, text) in enumerate(said):

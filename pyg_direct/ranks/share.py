@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import torch.distributed as dist
 from torch_geometric.data import Data, HeteroData
 
 from ..graph.compressed import compressed_graph
-from .exchange import default_group, gathered_unless_failed, host_group
+from .exchange import Gather, default_group, gathered, gathered_unless_failed, host_group
 from .memory import Block, Offer
 from .shared_graph import Names, SharedData, shared_data_of
 
@@ -123,7 +124,8 @@ def _share_among_ranks(data: Any, names: Names) -> Any:
     except ValueError as caught:
         error = caught
     with host_group(default_group()) as group:
-        said = gathered_unless_failed((_machine(), names, known), error, group, CPU)
+        gather = partial(gathered, group=group, device=CPU)
+        said = gathered_unless_failed((_machine(), names, known), error, gather)
         machines = [machine for machine, _, _ in said]
         if len({names for _, names, _ in said}) > 1:
             raise ValueError(f"Ranks give share other times or weights: {[n for _, n, _ in said]}.")
@@ -135,10 +137,10 @@ def _share_among_ranks(data: Any, names: Names) -> Any:
                 f"Ranks {sharing} give share a graph that is shared or opened already, and the "
                 f"others do not."
             )
-        return _from_first(data, names, group, machines.index(machines[dist.get_rank()]))
+        return _from_first(data, names, gather, machines.index(machines[dist.get_rank()]))
 
 
-def _from_first(data: Any, names: Names, group: Any, first: int) -> Any:
+def _from_first(data: Any, names: Names, gather: Gather, first: int) -> Any:
     """Share the graph of rank `first`, which is on this machine."""
     made: SharedData | None = None
     offered, error = None, None
@@ -149,14 +151,14 @@ def _from_first(data: Any, names: Names, group: Any, first: int) -> Any:
         except Exception as caught:
             error = caught
     del data
-    said = gathered_unless_failed(offered, error, group, CPU)
+    said = gathered_unless_failed(offered, error, gather)
     try:
         made = made or pickle.loads(said[first]).replaced(_accept)
         opened = made.opened()
     except OSError as caught:
         error = caught
     # Until all have mapped it, the first rank keeps what it offers.
-    gathered_unless_failed(None, error, group, CPU)
+    gathered_unless_failed(None, error, gather)
     return opened
 
 

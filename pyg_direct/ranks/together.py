@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 
-from .exchange import check_split, default_group, gathered_unless_failed
+from .exchange import check_split, default_group, gathered, gathered_unless_failed
 
 T = TypeVar("T")
 
@@ -54,7 +55,9 @@ class Together:
                 raise error
             return [value]
         self._ended = True
-        said = gathered_unless_failed((step, value), error, self._group, self._device)
+        said = gathered_unless_failed(
+            (step, value), error, partial(gathered, group=self._group, device=self._device)
+        )
         for rank, (other, _) in enumerate(said):
             if other != step:
                 raise RuntimeError(
