@@ -109,7 +109,7 @@ class Resuming(torch.utils.data.DataLoader[Any]):
             every = self._exchange.gathered(said)
         else:
             seconds = self.timeout or AGREEING_SECONDS
-            way = "batches split by rank, which each rank makes alone"
+            way = "split_by_rank= alone"
             every = meet(group, way, said, seconds, self._site.backend.device)
         for rank, (there, _) in enumerate(every):
             differing = [name for name in {**here, **there} if here.get(name) != there.get(name)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -52,7 +52,7 @@ class CommonExchanges(Exchanges):
         for _, sampled in edges:
             source, destination = sampled.as_tensor()
             for kept in (destination, destination[source != destination]):
-                rows = cast(int, sampled.sparse_size()[1])
+                rows = sampled.num_ends[1]
                 self._ends.append((rows, kept))
                 self.edge_counts |= {len(kept), len(kept) + rows}
         self._known: dict[int, bool] = {}

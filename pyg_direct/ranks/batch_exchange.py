@@ -50,6 +50,7 @@ class BatchExchange:
         name: what the loaders are over, for messages: "a loader over ...".
     """
 
+    argument = "a partition"  # by which ranks came to work together, for messages
     window = WINDOW
     _computes = False  # whether the threads that iterate loaders exchange something, too
     _travels = True  # to other processes, before ranks have met
@@ -149,13 +150,12 @@ class BatchExchange:
         }
         loop = _for_loops.get(group)
         loop_serves = loop is None or (not is_lost(loop) and _allowed_seconds[loop] >= seconds)
-        way = f"a loader over {self._name}"
         try:
-            said = meet(group, way, (list(free), loop_serves), seconds, HOST)
+            said = meet(group, self.argument, (list(free), loop_serves), seconds, HOST)
         except ExchangeError as error:
             raise RuntimeError(
-                f"Not all ranks have begun to iterate {way}, as they must, whose loaders exchange "
-                f"hops and rows. {error}"
+                f"Not all ranks have begun to iterate a loader over {self._name}, as they must, "
+                f"whose loaders exchange hops and rows. {error}"
             ) from error
         if not all(serves for _, serves in said):  # another one is made then, on all ranks
             _for_loops.pop(group, None)
