@@ -20,7 +20,6 @@ from torch_geometric.data import Data
 import pyg_direct
 from pyg_direct import LinkNeighborLoader, NeighborLoader
 from pyg_direct.files.parts import parted_graph
-from pyg_direct.ranks import batch_exchange
 
 TIMEOUT_SECONDS = 3.0
 
@@ -270,15 +269,15 @@ def test_loaders_one_after_another_take_no_more_groups(tmp_path: Path) -> None:
         assert made == [13, 13, 13]
 
 
-def test_a_rank_that_does_not_come_is_told(tmp_path: Path) -> None:
+@pytest.mark.parametrize("backend", ["gloo", "cpu:gloo"])
+def test_a_rank_that_does_not_come_is_told(backend: str, tmp_path: Path) -> None:
     path = partitioned(tmp_path, 2)[0]
 
     def loop(rank: int) -> str:
-        group = dist.new_group()  # of no use once ranks were waited for in vain
+        group = dist.new_group(backend=backend)  # of no use once ranks were waited for in vain
         if rank == 1:
             time.sleep(3.0)
             return ""
-        batch_exchange.MEETING_SECONDS = 1.0
         options = {**OPTIONS, "split_by_rank": group, "timeout": 1.0}
         try:
             iter(NeighborLoader(pyg_direct.open(path), [4], **options))

@@ -1,8 +1,8 @@
 """A server that forks ranks, lets one of them fail at a random moment, and reports how all ended.
 
-Run as a program: each line on stdin is a JSON object with `event`, `after` and `folder`, each line
-on stdout the outcome. The ranks are forked by the main thread of a plain script, so they end as
-programs do, by way of the interpreter's own exit.
+Run as a program: each line on stdin is a JSON object with `event`, `after`, `folder` and, of each
+rank, `options` of its loader; each line on stdout is the outcome. The ranks are forked by the main
+thread of a plain script, so they end as programs do, by way of the interpreter's own exit.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ from torch.nn.parallel import DistributedDataParallel
 from torch_geometric.data import Data
 from torch_geometric.nn.models import GraphSAGE
 
-from pyg_direct import NeighborLoader
+from pyg_direct import NeighborLoader, accelerate
+from pyg_direct.ranks import batch_exchange
 
 WORLD_SIZE, BATCHES, GROUP_SECONDS, LIMIT_SECONDS = 2, 200, 3, 40
 KILLED_BY = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
 
 
-def train(rank: int, event: str, after: float, folder: Path) -> None:
+def train(rank: int, event: str, after: float, folder: Path, options: dict[str, Any]) -> None:
     """Train for at most BATCHES steps of each rank; rank 1 fails `after` so much of them."""
     torch.set_num_threads(1)
     generator = torch.Generator().manual_seed(0)
@@ -53,9 +54,19 @@ def train(rank: int, event: str, after: float, folder: Path) -> None:
         return batch
 
     loader = NeighborLoader(
-        data, [5, 5], batch_size=5, num_workers=2, seed=1, split_by_rank=True, transform=fail
-    )
-    model = DistributedDataParallel(GraphSAGE(16, 16, num_layers=2, out_channels=4))
+        data, [5, 5], batch_size=5, seed=1, split_by_rank=True, transform=fail,
+        **{"num_workers": 2, **options},
+    )  # fmt: skip
+    model: Any = GraphSAGE(16, 16, num_layers=2, out_channels=4)
+    if not options:  # else the exchanges of the loaders alone notice the failure
+        model = DistributedDataParallel(model)
+    if options.get("cooperative"):
+        model = accelerate(model, loader)
+    if event == "absent" and rank == 1:
+        (folder / f"ready{rank}").touch()
+        time.sleep(LIMIT_SECONDS)
+    if event == "group" and rank == 1:
+        batch_exchange._new_group = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
     (folder / f"ready{rank}").touch()
     for step, batch in enumerate(loader):
         if event == "break" and step == failing:
@@ -66,14 +77,14 @@ def train(rank: int, event: str, after: float, folder: Path) -> None:
     dist.barrier()
 
 
-def start(rank: int, event: str, after: float, folder: Path) -> int:
+def start(rank: int, event: str, after: float, folder: Path, options: dict[str, Any]) -> int:
     """Fork a rank; return its process id. In the child, return 0 when it is at its end."""
     pid = os.fork()
     if pid == 0:
         os.setpgid(0, 0)
         with (folder / f"log{rank}").open("w") as log:
             os.dup2(log.fileno(), 2)
-        train(rank, event, after, folder)
+        train(rank, event, after, folder, options)
     return pid
 
 
@@ -91,7 +102,7 @@ def watch(pids: list[int], event: str, after: float, folder: Path) -> dict[str, 
             done, status = (0, 0) if rank in ended else os.waitpid(pid, os.WNOHANG)
             if done:
                 ended[rank] = (time.monotonic() - begun, os.waitstatus_to_exitcode(status))
-        if event == "stop" and 0 in ended and 1 not in ended:
+        if event in ("stop", "absent") and 0 in ended and 1 not in ended:
             os.kill(pids[1], signal.SIGKILL)  # as its launcher would
         time.sleep(0.01)
     left = []
@@ -112,7 +123,8 @@ def serve() -> None:
         given = request["event"], request["after"], Path(request["folder"])
         pids = []
         for rank in range(WORLD_SIZE):
-            pid = start(rank, *given)
+            options = request.get("options", [{}] * WORLD_SIZE)[rank]
+            pid = start(rank, *given, options)
             if pid == 0:
                 return
             pids.append(pid)
