@@ -31,6 +31,7 @@ LIST = Path(__file__).with_name("full.txt")
 FOLDER = "PYG_DIRECT_TIERS"  # of the measurements of a run
 BORDER_CPU_SECONDS = 0.2
 BORDER_SECONDS = 2.0  # some tests wait
+CHEAP = "tests/architecture/"  # default tests whatever they take: every change needs them
 EMULATED = {"cuda", "emulated"}  # parts of the names of cases, which need not be listed
 # What Python tells audit hooks of, and what `tests/support/emulator` does.
 NOT_BY_DEFAULT = {
@@ -145,7 +146,11 @@ def listed(costs: Mapping[str, Cost]) -> list[str]:
 
     Example: of `a.py::f[1]`, `a.py::f[2]` and `a.py::g`, the first two being full: `a.py::f`.
     """
-    lines = {name for name, cost in costs.items() if cost.is_full}
+    lines = {
+        name
+        for name, cost in costs.items()
+        if cost.is_full and not (name.startswith(CHEAP) and cost.needs == "")
+    }
     for separator in ("[", "::"):  # cases to functions, then functions to files
         groups = defaultdict[str, set[str]](set)
         for name in costs if separator == "[" else {name.partition("[")[0] for name in costs}:

@@ -198,8 +198,7 @@ class LinkNeighborLoader(DirectLoader, torch_geometric.loader.LinkNeighborLoader
             neg_sampling=check_negatives(neg_sampling, neg_sampling_ratio),
             **options,
         )
-        # As it was given, which PyG takes apart.
-        self.__dict__["edge_label_index"] = edge_label_index
+        self.__dict__["edge_label_index"] = edge_label_index  # as it was given
         links = self.input_data
         check_sampler(kwargs.get("sampler"), len(links.row), "links")
         self._finish_order(order, links.col, links.input_type and links.input_type[-1])

@@ -17,6 +17,7 @@ from ..core.cooperation import Cooperation
 from ..core.private_torch import in_backward, is_transformed
 from ..loading.base import DirectLoader
 from ..loading.hops import hand_out_hops
+from ..ops.devices import ends_in_call
 from .arguments import (
     check_accelerable,
     common_of,
@@ -143,7 +144,7 @@ class Acceleration:
     def _timed(self, sizes: BatchSizes, args: Any, kwargs: Any) -> Any:
         """Run the model on the needed rows; some of the first calls are of the plain model."""
         needed = functools.partial(self._step, sizes, args, kwargs)
-        if in_backward() or sizes.device.type != "cpu" or not self._same_as_plain():
+        if in_backward() or not ends_in_call(sizes.device) or not self._same_as_plain():
             return needed()
 
         def plain() -> Any:

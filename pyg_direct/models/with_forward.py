@@ -28,7 +28,7 @@ def with_forward(plain: M, forward: Callable[[Any, Any], Any], more: dict[str, A
         return (uncompiled if torch.compiler.is_compiling() else forward)(args, kwargs)
 
     def forward_of(made: Any) -> Any:
-        names = made._modules.get("parametrizations") or ()
+        names = dict(made.named_children()).get("parametrizations", ())
         missing = [name for name in names if not hasattr(type(plain), name)]
         if missing:
             raise RuntimeError(

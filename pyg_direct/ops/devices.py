@@ -21,6 +21,11 @@ class Choice(NamedTuple):
     reason: str
 
 
+def ends_in_call(device: torch.device) -> bool:
+    """Whether operations have ended when their calls return, so that a clock can time them."""
+    return device.type == HOST.type
+
+
 def cuda_available() -> bool:
     """Whether torch finds a CUDA device (and not one of ROCm, which it calls so, too)."""
     return torch.version.cuda is not None and torch.cuda.is_available()
