@@ -181,10 +181,7 @@ class LinkNeighborLoader(DirectLoader, torch_geometric.loader.LinkNeighborLoader
         )  # fmt: skip
         self._progress.batch_dependency = check_dependency(batch_dependency, sampler)
         self._begin_order(order, options)
-        check_dense("edge_label_index", edge_label_index)
-        for name, value in (("edge_label", edge_label), ("edge_label_time", edge_label_time)):
-            check_tensor(name, value)
-            check_dense(name, value)
+        _check_tensors(edge_label_index, edge_label, edge_label_time)
         # PyG asks for the smallest label, also of none.
         no_labels = edge_label is not None and edge_label.numel() == 0
         # Past the initialiser of PyG's LinkNeighborLoader, which would build a sampler of its own.
@@ -261,6 +258,13 @@ class LinkNeighborLoader(DirectLoader, torch_geometric.loader.LinkNeighborLoader
             tensors += [negatives.src_weight, negatives.dst_weight]
         windows, bounds = bounds_of(links).parts()
         return {**arguments, **windows}, [*tensors, *bounds]
+
+
+def _check_tensors(links: Any, label: Any, time: Any) -> None:
+    check_dense("edge_label_index", links)
+    for name, value in (("edge_label", label), ("edge_label_time", time)):
+        check_tensor(name, value)
+        check_dense(name, value)
 
 
 def _check_both(edge_label_time: Tensor | None, time_attr: str | None) -> None:
