@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from .loaders.swap import swapped
     from .loaders.visits import expected_visits
     from .loaders.walks import RandomWalker, metapath_walk, random_walk
-    from .models.accelerate import accelerate
+    from .models.accelerate import accelerate, acceleration
     from .models.inference import inference
     from .models.ranking import LinkRanks, rank_links
     from .models.reuse import Reuse, ReusedRows
@@ -86,6 +86,7 @@ __all__ = [
     "ShaDowKHopSampler",
     "__version__",
     "accelerate",
+    "acceleration",
     "audit",
     "expected_visits",
     "inference",
@@ -122,7 +123,7 @@ _LATER = {
     ".files.save": ("save",),
     ".loaders.link_loader": ("LinkNeighborLoader",),
     ".loaders.loader": ("NeighborLoader",),
-    ".models.accelerate": ("accelerate",),
+    ".models.accelerate": ("accelerate", "acceleration"),
     ".models.inference": ("inference",),
     ".models.ranking": ("LinkRanks", "rank_links"),
     ".models.reuse": ("Reuse", "ReusedRows"),

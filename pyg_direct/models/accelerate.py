@@ -404,6 +404,32 @@ def accelerate(
     return accelerated
 
 
+def acceleration(model: torch.nn.Module) -> Acceleration:
+    """Return what an accelerated model knows of its steps: `model.acceleration`, for type checkers.
+
+    These do not know the attribute, as the model keeps its class.
+
+    Args:
+        model: from `accelerate`.
+
+    Raises:
+        TypeError: another model.
+
+    Example:
+        >>> loader = pyg_direct.NeighborLoader(data, [10, 5], batch_size=200)
+        >>> fast = pyg_direct.accelerate(model, loader)
+        >>> pyg_direct.acceleration(fast).reason
+        ''
+    """
+    known = getattr(model, "acceleration", None)
+    if not isinstance(known, Acceleration):
+        raise TypeError(
+            f"{type(model).__name__} is not an accelerated model: pass what "
+            f"pyg_direct.accelerate(model, loader) returned, not a wrapper around it."
+        )
+    return known
+
+
 def plain_of(model: M) -> M:
     """Return the model that an accelerated one was made from; any other model as it is."""
     known = getattr(model, "acceleration", None)

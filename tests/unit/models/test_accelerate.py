@@ -9,8 +9,10 @@ from batches import (
     homogeneous_graph,
     loader_of,
 )
+from graphs import citations
 from models import HETEROGENEOUS, HOMOGENEOUS
 
+import pyg_direct
 from pyg_direct import accelerate
 
 PRODUCTS = {
@@ -72,3 +74,14 @@ def test_heterogeneous_models(name) -> None:
         assert_same_training(fast, model, arguments(batch), {"paper": batch["paper"].batch_size})
     assert fast.acceleration.reason == ""
     assert ("products" in fast.acceleration.forms().get("sums", "")) == (name != "hgt")
+
+
+def test_what_an_accelerated_model_knows_is_found_by_a_typed_function() -> None:
+    plain = torch.nn.Linear(2, 2)
+    with pytest.raises(TypeError, match="Linear is not an accelerated model"):
+        pyg_direct.acceleration(plain)
+    loader = pyg_direct.NeighborLoader(citations(), [2])
+    fast = pyg_direct.accelerate(plain, loader)
+    assert pyg_direct.acceleration(fast) is fast.acceleration
+    with pytest.raises(TypeError, match="not a wrapper"):
+        pyg_direct.acceleration(torch.nn.Sequential(fast))
