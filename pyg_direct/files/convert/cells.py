@@ -12,6 +12,7 @@ INTS = SMALL | LONG | VAST
 NUMBERS = INTS | POINT | FLOAT | WIDE
 EXACT_FLOAT32, EXACT_FLOAT64 = 1 << 24, 1 << 53  # whole numbers to which each of them has all
 UNITS = {"s": 10**6, "ms": 10**3, "us": 1}  # microseconds
+POINT_TEXT = r"[+-]?[0-9]+\.0+"
 WHOLE_TEXT = r"[+-]?[0-9]+(\.0*)?"
 NUMBER_TEXT = r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|[+-]?(?i:inf|infinity)"
 
@@ -106,6 +107,13 @@ def id_of(v: str, sql_type: str) -> str:
     return f"TRY_CAST({v} AS BIGINT)" if kind_of_type(sql_type) == SMALL else "NULL::BIGINT"
 
 
-def name_of(v: str) -> str:
-    """Return what gives the name of a node, NULL if there is none."""
-    return f"nullif(CAST({v} AS VARCHAR), '')"
+def name_of(v: str, is_float: bool) -> str:
+    """Return what gives the name of a node, NULL if there is none; of a whole float, its digits."""
+    text = f"CAST({v} AS VARCHAR)"
+    digits = f"split_part({text}, '.', 1)"
+    return f"nullif({digits if is_float else text}, '')"
+
+
+def are_floats(v: str) -> str:
+    """Return what tells whether all entries of a column are whole numbers written as floats."""
+    return f"coalesce(bool_and({_matches(f'CAST({v} AS VARCHAR)', POINT_TEXT)}), false)"

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .cells import id_of, name_of
+from .cells import are_floats, id_of, name_of
 from .packages import convert_package
 from .rows import FileRows, in_steps
 from .tables import FileTable
@@ -56,6 +56,15 @@ class NodeIds:
             [("name", "id"), *(self.names or {}).items()]
         )
         return file.getvalue()
+
+
+def name_sql(table: FileTable, column: int) -> str:
+    """Return what gives the names in a column; 3.0 is 3 where all are written so, as pandas does.
+
+    Numbers that were whole become floats in pandas where one of them was missing.
+    """
+    ((is_float,),) = table.query(f"SELECT {are_floats(f'c{column}')} FROM {table.sql}")
+    return name_of(f"c{column}", bool(is_float))
 
 
 class IdRows(FileRows):
@@ -110,7 +119,7 @@ class IdRows(FileRows):
         if table.length == 0:
             return
         values = ", ".join(
-            id_of(f"c{i}", table.types[i]) if part.names is None else name_of(f"c{i}")
+            id_of(f"c{i}", table.types[i]) if part.names is None else name_sql(table, i)
             for i, part in zip(self._columns, self._ids, strict=True)
         )
         at = 0

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from ...core.arguments import check_choice, check_count
+from ...core.arguments import check_choice, check_count, check_flag
 from ..header import ITEM_BYTES
 from .cells import UNITS
 
@@ -260,6 +260,9 @@ def _source(content: Any, path: Path, file: str | None) -> ArraySource:
     name = content.get("file")
     if name is None and file is None:
         raise ValueError(f"{content} names no file")
+    header = content.get("header")
+    if header is not None:
+        check_flag("header", header)
     columns, dtype, unit = content.get("columns"), content.get("dtype"), content.get("unit", "s")
     if dtype is not None:
         check_choice("dtype", dtype, tuple(ITEM_BYTES))
@@ -267,12 +270,12 @@ def _source(content: Any, path: Path, file: str | None) -> ArraySource:
     return ArraySource(
         str(path.parent / name) if name is not None else str(file),
         content.get("key"),
-        None if columns is None else tuple(columns),
+        None if columns is None else (columns,) if isinstance(columns, str) else tuple(columns),
         dtype,
         content.get("missing"),
         bool(content.get("flat", False)),
         bool(content.get("lists_ids", False)),
-        content.get("header"),
+        header,
         unit,
     )
 

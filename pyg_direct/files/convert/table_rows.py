@@ -12,12 +12,13 @@ from torch import Tensor
 
 from . import cells
 from .columns import attribute_of, named
-from .ids import HINT, NodeIds
+from .ids import HINT, NodeIds, name_sql
 from .packages import convert_package
 from .rows import FileRows, in_steps
 from .spec import ArraySource
 from .tables import FileTable
 
+BATCH_BYTES = 16 << 20  # of numbers that are read at a time
 SHOWN = 3  # of the entries that a message names
 
 
@@ -62,7 +63,7 @@ class TableRows(FileRows):
         self._tables: dict[str, Any] = {}
         keyed = source.key and table.length != 0
         self._sql = self._ordered(source.key or "") if keyed else table.sql
-        self._values, self._dtype = self._look() if table.length != 0 else ([], None)
+        self._parts, self._dtype = self._look() if table.length != 0 else ([], None)
         first = next(self._tensors(), None) if table.length != 0 else None
         if first is not None:
             self.dtype, self.row_shape = first.dtype, tuple(first.shape[1:])
@@ -117,7 +118,7 @@ class TableRows(FileRows):
             rows = f"(SELECT {number} - {ids.first} AS k, c{column} AS given, * FROM {table.sql})"
         else:
             self._tables = {"names": ids.table()}
-            name = cells.name_of(f"c{column}")
+            name = name_sql(table, column)
             rows = (
                 f"(SELECT names.id AS k, c{column} AS given, rows.* FROM {table.sql} AS rows LEFT "
                 f"JOIN names ON {name} = names.name)"
@@ -150,8 +151,8 @@ class TableRows(FileRows):
 
     # --- what they hold ---
 
-    def _look(self) -> tuple[list[str], torch.dtype | None]:
-        """Return an expression for each column, and the dtype of all.
+    def _look(self) -> tuple[list[_Reading], torch.dtype | None]:
+        """Return how the columns are read, and the dtype of all.
 
         Raises:
             ValueError: a column has something else than numbers; the first entry is named.
@@ -166,12 +167,19 @@ class TableRows(FileRows):
                         f"The column {table.names[i]!r} of {table.name} must hold numbers, got "
                         f"{sql_type}."
                     )
-            return [self._of_type(f"c{i}", t) for i, t in zip(columns, types, strict=True)], None
-        found = ", ".join(f"bit_or({cells.kind_of_text(f'c{i}')})" for i in columns)
-        (counted,) = table.query(f"SELECT count(*), {found} FROM {table.sql}")
+            return [
+                _Reading((place,), self._of_type(f"c{i}", sql_type))
+                for place, (i, sql_type) in enumerate(zip(columns, types, strict=True))
+            ], None
+        # One expression for all columns: DuckDB takes a minute to plan a thousand of them.
+        entries = f"SELECT unnest({_listed(columns)}) AS v, unnest(range({len(columns)})) AS place"
+        found = table.query(
+            f"SELECT count(*), bit_or({cells.kind_of_text('v')}) FROM ({entries} FROM {table.sql}) "
+            f"GROUP BY place ORDER BY place"
+        )
         if self.length is None:
-            self.length = self.about = int(counted[0])
-        kinds = [int(kind or 0) for kind in counted[1:]]
+            self.length = self.about = int(found[0][0])
+        kinds = [int(kind) for _, kind in found]
         for i, kind in zip(columns, kinds, strict=True):
             self._check_kind(i, kind)
         return self._of_texts(kinds)
@@ -194,7 +202,7 @@ class TableRows(FileRows):
             f"as 2026-01-31 12:30:00, in all rows."
         )
 
-    def _of_texts(self, kinds: Sequence[int]) -> tuple[list[str], torch.dtype | None]:
+    def _of_texts(self, kinds: Sequence[int]) -> tuple[list[_Reading], torch.dtype | None]:
         together, wanted = reduce(int.__or__, kinds), self._source.dtype
         dtype = None if wanted is None else getattr(torch, wanted)
         floats = [bool(kind & (cells.FLOAT | cells.WIDE)) for kind in kinds]
@@ -211,17 +219,28 @@ class TableRows(FileRows):
                 f"floats, where they lose digits. Convert their columns alone, or name a "
                 f'"dtype" of floats in the JSON file of --spec.'
             )
-        values = []
-        for i, kind, as_float in zip(self._columns, kinds, floats, strict=True):
-            value = cells.value_of_text(f"c{i}", kind | cells.FLOAT * as_float)
-            if kind & cells.TIME:
-                unit = self._source.unit
-                value = cells.in_units(value, cells.UNITS[unit], unit)
-            values.append(self._filled(value, "DOUBLE" if as_float else "BIGINT", kind))
+        alike: dict[int, list[int]] = {}
+        for place, (kind, as_float) in enumerate(zip(kinds, floats, strict=True)):
+            kept = kind & (cells.BOOL | cells.TIME) or cells.FLOAT * as_float
+            alike.setdefault(kept, []).append(place)
+        values = [
+            _Reading(tuple(places), self._of_kind(kind, [self._columns[p] for p in places]))
+            for kind, places in alike.items()
+        ]
         if dtype is not None or not any(floats):
             return values, None
         wide = together & (cells.WIDE | cells.LONG)
         return values, torch.float64 if wide else torch.float32
+
+    def _of_kind(self, kind: int, columns: Sequence[int]) -> str:
+        """Return what gives the values of columns of texts of one kind, as a list if of several."""
+        v = "v" if len(columns) > 1 else f"c{columns[0]}"
+        value = cells.value_of_text(v, kind)
+        if kind & cells.TIME:
+            unit = self._source.unit
+            value = cells.in_units(value, cells.UNITS[unit], unit)
+        value = self._filled(value, "DOUBLE" if kind & cells.FLOAT else "BIGINT", kind)
+        return value if len(columns) == 1 else f"[{value} for v in {_listed(columns)}]"
 
     def _of_type(self, v: str, sql_type: str) -> str:
         if cells.kind_of_type(sql_type) == cells.TIME:
@@ -248,39 +267,69 @@ class TableRows(FileRows):
     def _tensors(self) -> Iterator[Tensor]:
         if self._table.length == 0:
             return
-        names = [self._table.names[i] for i in self._columns]
+        width = len(self._columns)
         at = 0
-        query = f"SELECT {', '.join(self._values)} FROM {self._sql}"
-        for batch in self._table.batches(query, **self._tables):
+        query = f"SELECT {', '.join(part.sql for part in self._parts)} FROM {self._sql}"
+        most = max(1, BATCH_BYTES // (8 * width))
+        for batch in self._table.batches(query, most, **self._tables):
             if batch.num_rows == 0:
                 continue
-            columns = [
-                _values(column, f"{name!r} of {self.name}", at)
-                for column, name in zip(batch.columns, names, strict=True)
+            found = [
+                self._values(part, column, at)
+                for part, column in zip(self._parts, batch.columns, strict=True)
             ]
-            rows = columns[0] if len(columns) == 1 else np.stack(columns, axis=1)
+            rows = found[0]
+            if len(found) > 1:
+                rows = np.empty((len(rows), width), np.result_type(*found))
+                for part, values in zip(self._parts, found, strict=True):
+                    rows[:, part.places] = values.reshape(len(rows), -1)
             tensor = torch.from_numpy(np.require(rows, requirements=["C", "W"]))
             yield tensor if self._dtype is None else tensor.to(self._dtype)
             at += batch.num_rows
 
+    def _values(self, part: _Reading, column: Any, at: int) -> Any:
+        """Return a column of numbers [N], or of lists of numbers [N, F].
 
-def _values(column: Any, name: str, at: int) -> Any:
-    """Return a column of numbers [N], or of lists of numbers [N, F]."""
-    pa = convert_package("pyarrow")
-    if column.null_count > 0:
-        row = at + column.is_null().index(True).as_py()
-        raise ValueError(
-            f"The column {name} has empty entries, the first in row {row}. Fill them, or say what "
-            f'they stand for: "missing" in the JSON file of --spec.'
-        )
-    if pa.types.is_list(column.type) or pa.types.is_fixed_size_list(column.type):
-        values = column.flatten()
-        width = len(values) // len(column)
+        Raises:
+            ValueError: an entry is empty, or lists have other lengths than the first.
+        """
+        pa, width = convert_package("pyarrow"), len(part.places)
+        kind = column.type
+        is_list = pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind)
+        values = column.flatten() if is_list else column
+        if width > 1 or column.null_count > 0:
+            self._check_filled(values if width > 1 else column, part.places, at)
+        if not is_list:
+            return values.to_numpy(zero_copy_only=False)
         lengths = np.asarray(column.value_lengths())
+        name = f"column {self._table.names[self._columns[part.places[0]]]!r} of {self.name}"
+        if (lengths != lengths[0]).any() or values.null_count > 0:
+            raise ValueError(f"The lists in {name} must all have the same length.")
         kinds = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean)
-        if (lengths != width).any() or values.null_count > 0:
-            raise ValueError(f"The lists in column {name} must all have the same length.")
         if not any(kind(values.type) for kind in kinds):
-            raise ValueError(f"The lists in column {name} must hold numbers, got {values.type}.")
-        return values.to_numpy(zero_copy_only=False).reshape(len(column), width)
-    return column.to_numpy(zero_copy_only=False)
+            raise ValueError(f"The lists in {name} must hold numbers, got {values.type}.")
+        if width == 1 and len(self._columns) > 1:
+            raise ValueError(f"The {name} has lists, which go with no other column: name it alone.")
+        return values.to_numpy(zero_copy_only=False).reshape(len(column), -1)
+
+    def _check_filled(self, values: Any, places: Sequence[int], at: int) -> None:
+        """Raise a ValueError at an empty one of the entries of some columns, row by row."""
+        if values.null_count > 0:
+            row, place = divmod(values.is_null().index(True).as_py(), len(places))
+            name = self._table.names[self._columns[places[place]]]
+            raise ValueError(
+                f"The column {name!r} of {self.name} has empty entries, the first in row "
+                f'{at + row}. Fill them, or say what they stand for: "missing" in the JSON file '
+                f"of --spec."
+            )
+
+
+class _Reading(NamedTuple):
+    """Columns that are read by one expression: a number, or a list of them."""
+
+    places: tuple[int, ...]  # among the columns of the result
+    sql: str
+
+
+def _listed(columns: Sequence[int]) -> str:
+    return f"[{', '.join(f'c{i}' for i in columns)}]"

@@ -111,7 +111,7 @@ class FileTable:
             rows += zip(*(column.to_pylist() for column in batch.columns), strict=True)
         return rows
 
-    def batches(self, sql: str, **tables: Any) -> Iterator[Any]:
+    def batches(self, sql: str, rows: int = BATCH_ROWS, **tables: Any) -> Iterator[Any]:
         """Yield record batches of a query, in which `tables` are Arrow tables."""
         duckdb = convert_package("duckdb")
         with closing(_database(os.getpid()).cursor()) as connection:
@@ -119,7 +119,7 @@ class FileTable:
             for name, table in tables.items():
                 connection.register(name, table)
             try:
-                yield from connection.sql(sql).to_arrow_reader(BATCH_ROWS)
+                yield from connection.sql(sql).to_arrow_reader(min(rows, BATCH_ROWS))
             except (duckdb.InvalidInputException, duckdb.ConversionException) as error:
                 told = " ".join(str(error).partition("Possible fixes")[0].split())
                 told = told.replace(*MIXED)

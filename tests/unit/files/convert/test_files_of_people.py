@@ -18,8 +18,11 @@ from torch_geometric.data import Data, HeteroData, InMemoryDataset
 
 import pyg_direct
 from pyg_direct.files.convert.array_rows import open_pt
+from pyg_direct.files.convert.attributes import open_attribute
 from pyg_direct.files.convert.convert import convert
+from pyg_direct.files.convert.ids import NodeIds
 from pyg_direct.files.convert.spec import ArraySource, EdgeSpec, GraphSpec, NodeSpec
+from pyg_direct.files.convert.table_rows import WantedRows
 from pyg_direct.tools.convert import main
 
 pa = pytest.importorskip("pyarrow")
@@ -210,6 +213,11 @@ NAMES: dict[str, Case] = {
     "of no node": wrong({"e.csv": "src,dst\na,b\na,z\n", "y.csv": "id,y\na,1\nb,2\n"},
                         "--edges e.csv --ids names --node y=y.csv --key y=id",
                         "Row 1 of column 'dst' of e.csv is 'z', which is the name of no node"),
+    "floats of pandas": Case({"e.csv": "src,dst\n3.0,1\n1.0,4\n"}, "--edges e.csv --ids names",
+                             [(0, 1), (1, 2)]),
+    "key of floats": Case({"e.csv": "src,dst\n3.0,1\n", "y.csv": "id,y\n1,5\n3,6\n"},
+                          "--edges e.csv --ids names --node y=y.csv --key y=id", [(1, 0)],
+                          {"y": [5, 6]}),
     "NA is a name": Case({"e.csv": "src,dst\nNA,null\n"}, "--edges e.csv --ids names", [(0, 1)]),
     "no name": wrong({"e.csv": "src,dst\na,b\n,c\n"}, "--edges e.csv --ids names",
                      "Row 1 of column 'src' of e.csv is empty"),
@@ -570,3 +578,25 @@ def test_large_tables_are_read_in_order(tmp_path: Path) -> None:
     main([str(tmp_path / "g"), "--edges", str(folder), "--num-nodes", "1000"])
     pyg_direct.save(Data(edge_index=pairs.t().contiguous(), num_nodes=1000), tmp_path / "saved")
     assert_same_files(tmp_path / "g", tmp_path / "saved")
+
+
+def test_wide_tables_are_read_by_one_expression(tmp_path: Path) -> None:
+    """Columns of several kinds, more of them than DuckDB plans one by one in reasonable time."""
+    generator = np.random.default_rng(0)
+    x = generator.integers(0, 9, (40, 600)).astype(float)
+    x[:, 7], x[:, 8] = x[:, 7] / 4, 2.0**30 + 1
+    rows = [",".join(f"{v:.0f}" if v.is_integer() else f"{v}" for v in row) for row in x.tolist()]
+    (tmp_path / "x.csv").write_text("\n".join(rows))
+    np.save(tmp_path / "e.npy", E_NPY)
+    arguments = ["--edges", f"{tmp_path}/e.npy", "--node", f"x={tmp_path}/x.csv"]
+    main([str(tmp_path / "g"), *arguments])
+    assert torch.equal(pyg_direct.open(tmp_path / "g").x, torch.from_numpy(x))
+    rows[5] = rows[5].replace("1", "", 1)
+    (tmp_path / "x.csv").write_text("\n".join(rows))
+    column = next(i for i, v in enumerate(rows[5].split(",")) if v == "")
+    with pytest.raises(SystemExit, match="2"):
+        main([str(tmp_path / "h"), *arguments])
+    with pytest.raises(
+        ValueError, match=f"'f{column}' of .* has empty entries, the first in row 5"
+    ):
+        open_attribute(ArraySource(f"{tmp_path}/x.csv"), WantedRows("x", NodeIds(), 40))

@@ -351,6 +351,9 @@ def test_elements_that_narrow_features_cannot_hold(
         ({"nodes": {"a": {}}, "edges": [{"type": ["a", "b", "c"], "file": "e"}]}, "type 'c'"),
         ({"node": {"attributes": {"x": {"file": "x", "dtype": "int4"}}}, "edge": {"file": "e"}},
          "dtype must be one of"),
+        ({"node": {"attributes": {"x": {"file": "x", "header": "no"}}}, "edge": {"file": "e"}},
+         "header must be True or False"),
+        ({"node": {"ids": "texts"}, "edge": {"file": "e"}}, "ids must be one of"),
     ],
 )  # fmt: skip
 def test_wrong_json(tmp_path: Path, content: Any, match: str) -> None:
