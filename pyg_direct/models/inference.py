@@ -26,7 +26,15 @@ from ..ops.devices import backend_for
 from ..ranks.together import Together
 from .computing import Computer, Limits
 from .inference_check import Check
-from .inputs import Inputs, arguments_of, check_data, check_rows, edges_of, is_edges
+from .inputs import (
+    Inputs,
+    arguments_of,
+    check_data,
+    check_rows,
+    edges_of,
+    is_edges,
+    naming_types,
+)
 from .modes import eagerly, evaluating
 from .ranked import check_equal, said_of, same_draws
 from .run import Run
@@ -159,7 +167,8 @@ def inference(
             stack.callback(computer.close)
             computer.journal = stack.enter_context(_open(ranks, folder, resume))
             stack.enter_context(same_draws(ranks, backend.device))
-            found = _forward(model, arguments, computer, path, check)
+            with naming_types(model, data):
+                found = _forward(model, arguments, computer, path, check)
             ranks.exchange("the end")
     return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,6 +10,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import torch
+import torch_geometric.nn
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
@@ -206,3 +208,36 @@ def check_data(data: Any) -> None:
             "the others' nodes. Pass the whole graph, or call accelerate(model, loader) on the "
             "batch."
         )
+
+
+TYPED_LAYERS = torch_geometric.nn.HeteroConv, torch_geometric.nn.HGTConv, torch_geometric.nn.HANConv
+
+
+@contextlib.contextmanager
+def naming_types(model: torch.nn.Module, data: Any) -> Iterator[None]:
+    """Say so where a forward fails that seems to be for a graph without types, or only for types.
+
+    Raises:
+        ValueError: in place of what the forward raised, which is its cause.
+    """
+    try:
+        yield
+    except (TypeError, ValueError, AttributeError, LookupError) as error:
+        name, typed = type(model).__name__, isinstance(data, HeteroData)
+        names = inspect.signature(model.forward).parameters
+        for_types = any(
+            isinstance(part, (*TYPED_LAYERS, torch.fx.GraphModule, torch.nn.ModuleDict))
+            for part in model.modules()
+        ) or any(parameter.endswith("_dict") for parameter in names)
+        if typed == for_types:
+            raise
+        if typed:
+            raise ValueError(
+                f"The forward of {name} failed on a HeteroData, which gives it dicts by type for "
+                f"{', '.join(names)}: {error} Make the model one for types by "
+                f"torch_geometric.nn.to_hetero(model, data.metadata()), or pass a Data."
+            ) from error
+        raise ValueError(
+            f"The forward of {name} failed on a Data, which gives it tensors, and seems to take "
+            f"dicts by type: {error} Pass a HeteroData."
+        ) from error

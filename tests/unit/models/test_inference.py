@@ -5,6 +5,7 @@ import unittest
 
 import pytest
 import torch
+import torch_geometric.nn
 from models import (
     HETEROGENEOUS,
     HOMOGENEOUS,
@@ -20,7 +21,7 @@ from models import (
     to_hetero_sage,
 )
 from torch import nn
-from torch_geometric.data import Data
+from torch_geometric.data import Data, HeteroData
 from torch_geometric.nn import (
     APPNP,
     GCN,
@@ -334,3 +335,17 @@ class TestData:
             assert found.dtype == torch.float32
             assert_close(found, expected, rtol=3e-2)
             assert not torch.equal(found, expected)
+
+
+def test_a_model_for_a_data_without_types_says_so_of_a_heterodata() -> None:
+    typed = HeteroData()
+    typed["a"].x = torch.randn(10, 4)
+    typed["a", "to", "a"].edge_index = torch.randint(10, (2, 30))
+    model = torch_geometric.nn.GraphSAGE(4, 8, num_layers=2, out_channels=3)
+    with pytest.raises(ValueError, match=r"GraphSAGE failed on a HeteroData.*to_hetero\(model"):
+        inference(model, typed)
+    plain = Data(x=typed["a"].x, edge_index=typed["a", "to", "a"].edge_index)
+    for_types = torch_geometric.nn.to_hetero(model, typed.metadata())
+    with pytest.raises(ValueError, match=r"failed on a Data.*Pass a HeteroData"):
+        inference(for_types, plain)
+    assert torch.equal(inference(for_types, typed)["a"], inference(model, plain))
