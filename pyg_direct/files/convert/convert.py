@@ -69,9 +69,10 @@ def convert(
 
     Raises:
         ValueError: files that do not hold what `spec` says, or do not fit each other; an unfinished
-            conversion of other files or options.
+            conversion of other files or options, or a damaged journal of one.
         FileExistsError: there is something at `out`; with `overwrite`, something else than a saved
-            graph or an empty directory. Or ``OUT.part`` holds what no conversion wrote.
+            graph or an empty directory. Or ``OUT.part`` holds what no conversion wrote, or there
+            is another file where names are to be written.
         BlockingIOError: another process is converting to `out`.
         OSError: something cannot be read or written, or there is too little room on the disk, which
             is looked at before anything is written.

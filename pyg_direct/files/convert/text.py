@@ -107,11 +107,22 @@ def format_of(path: Path, header: bool | None, are_ends: bool) -> Format | None:
     if first.startswith(MATRIX_MARKET):
         return _matrix_market(lines, first.split(), path)
     if not lines.data:
+        if comment:
+            raise ValueError(
+                f"All lines of {path} begin with {comment!r}, as comments do. If these are names "
+                f'of nodes, put them in quotes: "{comment}name".'
+            )
         return None
     delimiter = _delimiter(lines.data, path)
     sample = [split(line, delimiter) for line in lines.data]
     width = len(sample[0])
     in_comment = [split(line.lstrip(COMMENTS).strip(), delimiter) for line in lines.comments[-1:]]
+    texts = all(not any(map(_is_value, column)) for column in zip(*sample, strict=False))
+    if any(len(fields) == width for fields in in_comment) and texts and header is None:
+        raise ValueError(
+            f"{path} begins with {lines.comments[-1]!r}, which may be names of columns, or of "
+            f"nodes as those below: put names of nodes in quotes; or {ASK}"
+        )
     named = [f for f in in_comment if len(f) == width and all(map(_is_name, f))]
     if named and header is not True and not all(map(_is_name, sample[0])):
         found = Format(tuple(named[0]), True, delimiter, lines.first - 1, comment, sample)

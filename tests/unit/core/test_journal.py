@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -77,6 +78,11 @@ KINDS = {
     "partition": Kind(partition_to, ".out.unfinished", "out", "partition.json.unfinished", 40),
     "inference": Kind(infer_to, "out.npy.partial", "out.npy", "layers_of_inference", 15),
 }
+
+
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux", reason="what is synced is seen in /proc, and locks are those of Linux"
+)
 
 
 @pytest.fixture(params=KINDS)
