@@ -133,8 +133,8 @@ STATE = {
     "defaultdict": (lambda: collections.defaultdict(int), lambda net: added(net.held)),
     "Counter": (lambda: collections.Counter(a=2), lambda net: added(net.held, "a")),
     "OrderedDict": (
-        lambda: collections.OrderedDict(a=1, b=2, c=3),
-        lambda net: net.held.move_to_end(next(iter(net.held))) or [*net.held.values()][-1],
+        lambda: collections.OrderedDict(a=1, b=1, c=1),
+        lambda net: net.held.move_to_end(next(iter(net.held))) or ord(next(iter(net.held))),
     ),
     "namespace": (lambda: types.SimpleNamespace(n=0), lambda net: counted(net.held)),
     "record": (lambda: Record(0, []), lambda net: grown(net.held.kept)),
