@@ -88,8 +88,7 @@ class Acceleration:
         if not edges:
             reason, warn = why_unknown((*args, *kwargs.values()), self.refused)
             return self._as_it_is(reason, args, kwargs, warn or self._often())
-        common = common_of(edges)
-        if common is not None:
+        if (common := common_of(edges)) is not None:
             return self._together(common, edges, args, kwargs)
         if self.exchange_of is not None:  # for rows that the plain model does not get
             return self._step(BatchSizes(edges), args, kwargs)
@@ -228,6 +227,7 @@ class Acceleration:
             twin: a copy of the model, which is run with the random numbers of the plain one.
         """
         run = BatchRun(sizes.device, self.all_statistics, twin is None)
+        run.numbers.leave_plain((twin or self.plain).parameters())
         # A checkpoint ends what it computes again by an exception, and a copy is used once.
         once = twin is not None or in_backward()
         undo = None if once else undo_of(self.plain, sizes, (args, kwargs))

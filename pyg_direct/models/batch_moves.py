@@ -226,7 +226,7 @@ def _slice_backward(run: Any, known: Any, args: Any, kwargs: Any) -> Any:
 def _mm(run: Any, known: Any, args: Any, kwargs: Any) -> Any:
     """Multiply over the rows, as for the gradient of a weight."""
     a, b = args
-    if not (_has_rows(a, 1) and _has_rows(b, 0)):
+    if not (_has_rows(a, a.dim() - 1) and _has_rows(b, max(0, b.dim() - 2))):
         return None
     made = a.node if known.name == "mm" else None
     if type(made) is Operation and made.func is aten.t.default and type(made.inputs[0]) is Scatter:
@@ -332,6 +332,16 @@ def _summed_backward(run: Any, known: Any, args: Any, kwargs: Any) -> Any:
     return (Leaf(found[0], 0, grad.node.num_rows) if wanted else None, *found[1:])
 
 
+def _embedding_backward(run: Any, known: Any, args: Any, kwargs: Any) -> Any:
+    """Add up the rows of which the gradient is not zero."""
+    grad, index, *rest = args
+    support = grad.node.support if _has_rows(grad, 0) else None
+    if support is None or support.order is not None or rest[-1] or kwargs or index.dim() != 1:
+        return None
+    index = run.rows_of(index, support.count) if isinstance(index, TableTensor) else index
+    return known.func(compute_rows(grad.node, support), index[: support.count], *rest)
+
+
 def _norm(run: Any, known: Any, args: Any, kwargs: Any) -> Any:
     """Normalise by the statistics of the rows that are needed, where the user wants that."""
     x, training = args[0], args[5]
@@ -375,6 +385,7 @@ DEFERRED: dict[str, Callable[[Any, Any, Any, Any], Any]] = {
     "index_select": _index_select, "embedding": _embedding, "index": _index, "gather": _gather,
     "slice": _slice, "split": _split, "split_with_sizes": _split, "slice_backward": _slice_backward,
     "native_batch_norm": _norm, "native_batch_norm_backward": _norm_backward,
-    "mm": _mm, "mv": _mm, "where": _where, "sum": _sum,
+    "mm": _mm, "mv": _mm, "bmm": _mm, "embedding_dense_backward": _embedding_backward,
+    "where": _where, "sum": _sum,
     "masked_fill": _filled, "index_fill": _filled, **dict.fromkeys(SUMMED, _summed_backward),
 }  # fmt: skip

@@ -131,6 +131,7 @@ class BatchRun:
         if known.is_composite and torch.is_inference_mode_enabled():
             return func.decompose(*args, **kwargs)
         self.calls += 1
+        self.numbers.leave_plain(args)
         if known.is_mutable:
             return self._change(known, args, kwargs)
         if known.name in ("detach", "alias"):

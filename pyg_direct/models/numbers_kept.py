@@ -14,10 +14,20 @@ from torch import Tensor
 
 from ..core.private_torch import storage_of, writes_to
 from ..ops.products import on_host
+from .batch_tensor import BatchTensor, leave
 from .needed import Box, Leaf, Rows
 
 COPIED_NUMBERS = 1 << 12  # a plain tensor with more is not copied, but watched for writes
 COPIED_WEIGHTS = 1 << 20  # likewise of parameters, which optimizers write to before rows are read
+
+
+PLAIN = (Tensor, torch.nn.Parameter)
+
+
+def _plain_gradient(grad: Tensor) -> Tensor | None:
+    if not isinstance(grad, BatchTensor):
+        return None
+    return cast(Tensor, leave(grad, grad.size(0) if grad.dim() else 0))
 
 
 class Numbers:
@@ -27,6 +37,8 @@ class Numbers:
         self._kept: dict[Any, tuple[Tensor, Tensor]] = {}
         self._watched: list[tuple[Tensor, int]] = []
         self._readers: dict[int, weakref.WeakSet[Box]] = {}  # of memory to write to, by storage
+        # Tensors whose gradients are plain, by id, and what takes their hooks away.
+        self._learning: dict[int, tuple[weakref.ref[Tensor], Any]] = {}
 
     def kept(self, tensor: Tensor, whole: bool = False) -> Tensor:
         """Return a plain tensor that will have its numbers when they are read.
@@ -48,6 +60,22 @@ class Numbers:
         if known is None or (on_host(tensor) and not torch.equal(known[1], tensor)):
             known = self._kept[place] = tensor, tensor.detach().clone()
         return known[1]
+
+    def leave_plain(self, values: Any) -> None:
+        """Let the gradients of plain tensors among some values be plain, as others read them."""
+        for value in values:
+            if isinstance(value, (list, tuple)):
+                self.leave_plain(value)
+            elif type(value) in PLAIN and value.requires_grad:
+                known = self._learning.get(id(value))
+                if known is None or known[0]() is not value:
+                    handle = value.register_hook(_plain_gradient)
+                    self._learning[id(value)] = weakref.ref(value), handle
+
+    def __del__(self) -> None:
+        """Take the hooks away that parameters have of this step."""
+        for _, handle in self._learning.values():
+            handle.remove()
 
     def check(self) -> None:
         """Raise a RuntimeError if a tensor that is not copied was written to after it was used."""

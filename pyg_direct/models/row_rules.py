@@ -156,6 +156,14 @@ def _matmul(call: Call, left: str, right: str, added: str | None = None) -> Verd
     return Verdict(row, {**given, **(_broadcast(call, row, [added]) if added else {})})
 
 
+def _distances(call: Call) -> Verdict:
+    """Compute the distances of each row from those of another tensor, or its gradient."""
+    ranks = {value.dim() for _, value in call.tensors()}
+    if "x2" in call.rows or set(call.rows.values()) != {0} or ranks != {2}:
+        raise Mixes
+    return Verdict(0, {name: 0 for name, _ in call.tensors() if name != "x2"})
+
+
 def _layer_norm(call: Call) -> Verdict:
     table, row = call.only()
     if "input" not in call.rows or row >= table.dim() - len(call["normalized_shape"]):
@@ -219,14 +227,16 @@ def _added(call: Call) -> Verdict:
 
 
 def _indexed(call: Call) -> Verdict:
-    """Read by one list of indices along another dimension."""
-    if set(call.rows) != {"self"}:
-        raise Mixes
-    row = call.rows["self"]
+    """Read by one list of indices: along another dimension, or of each row one element."""
     used = [(d, v) for d, v in enumerate(call["indices"]) if v is not None]
-    if len(used) != 1 or used[0][0] == row or used[0][1].dtype in (torch.bool, torch.uint8):
+    if len(call.rows) != 1 or len(used) != 1 or used[0][1].dtype in (torch.bool, torch.uint8):
         raise Mixes
     dim, index = used[0]
+    if "indices" in call.rows:
+        return Verdict(dim + call.rows["indices"][dim])
+    row = call.rows["self"]
+    if dim == row:
+        raise Mixes
     return Verdict(row + (index.dim() - 1 if dim < row else 0))
 
 
@@ -374,6 +384,7 @@ RULES: dict[str, Callable[[Call], Verdict]] = {
     **_with(_matmul, "baddbmm", left="batch1", right="batch2", added="self"),
     **_with(_matmul, "mv", left="self", right="vec"),
     **_with(_matmul, "addmv", left="mat", right="vec", added="self"),
+    **_with(_distances, "_euclidean_dist _cdist_forward _cdist_backward"),
     **_with(_layer_norm, "native_layer_norm _fused_rms_norm"),
     **_with(_batch_norm, "native_batch_norm cudnn_batch_norm"),
     **_with(_group_norm, "native_group_norm"),

@@ -215,3 +215,51 @@ def gradients(model, call, batch):
 def test_transforms_of_torch_run_plain(program, loader, batch) -> None:
     reason = "a transform of torch.func or forward-mode AD is active"
     assert_same(program, lambda net, h: (h @ net.matrix).tanh(), loader, batch, reason)
+
+
+class Added(torch.autograd.Function):
+    """Adds rows of a table, with a backward of its own."""
+
+    @staticmethod
+    def forward(ctx, h, table, index):
+        ctx.save_for_backward(table, index)
+        return h + table[index]
+
+    @staticmethod
+    def backward(ctx, grad):
+        table, index = ctx.saved_tensors
+        return grad, torch.zeros_like(table).index_add(0, index, grad), None
+
+
+def places(h):
+    return torch.arange(len(h)) % 8
+
+
+READS = {
+    "index": lambda net, h: h + net.matrix[places(h)],
+    "select": lambda net, h: h + net.matrix.index_select(0, places(h)),
+    "gather": lambda net, h: h + net.matrix.gather(0, places(h).view(-1, 1).expand(-1, 8)),
+    "chosen by rows": lambda net, h: h + net.matrix[h.argmax(1)],
+    "function": lambda net, h: Added.apply(h, net.matrix, places(h)),
+    "embedding": lambda net, h: h + nn.functional.embedding(h.argmax(1), net.matrix),
+    "einsum": lambda net, h: torch.einsum("nd,de->ne", h, net.matrix),
+    "distances": lambda net, h: torch.cdist(h, net.matrix),
+}
+
+
+@pytest.mark.parametrize("name", READS)
+def test_gradients_of_parameters_are_plain_tensors(name, loader, batch) -> None:
+    def program(model, call, batch):
+        found = []
+        for _ in range(2):
+            out = call()
+            grads = torch.autograd.grad(out.sin().sum(), model.matrix, create_graph=True)
+            grads[0].square().sum().backward()
+            assert {type(g) for g in (*grads, model.matrix.grad)} == {torch.Tensor}
+            assert not model.matrix.grad.grad_fn
+            found += [grads[0].detach(), model.matrix.grad.clone()]
+            del out, grads
+        assert not model.matrix._backward_hooks
+        return found
+
+    assert_same(program, READS[name], loader, batch, certify=False)

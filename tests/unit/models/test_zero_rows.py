@@ -57,6 +57,7 @@ FUNCTIONS = {
     "cross": lambda h: torch.linalg.cross(h[:, :3], Y[:, 3:]), "batched": lambda h: torch.bmm(Y.view(ROWS, 2, 3), h.view(ROWS, 3, 2)),
     "unreduced": lambda h: functional.mse_loss(h, Y, reduction="none"), "fft": lambda h: torch.fft.fft(h).abs(),
     "complex": lambda h: torch.polar(h.abs(), Y).conj().real, "stack": lambda h: torch.stack([h, Y], 1).unbind(1)[0],
+    "distances": lambda h: torch.cdist(h, Y[:3]), "einsum": lambda h: torch.einsum("nd,de->ne", h, Y[:6]),
     "part": lambda h: h.chunk(3, 1)[1] * 2, "parts": lambda h: (lambda a, b: a * b.sigmoid())(*h.chunk(2, 1)),
     "attention": lambda h: functional.scaled_dot_product_attention(*[h.view(ROWS, 2, 3)] * 3),
 }  # fmt: skip
