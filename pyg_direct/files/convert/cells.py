@@ -11,6 +11,7 @@ EMPTY, SMALL, LONG, VAST, POINT, FLOAT, WIDE, BOOL, TIME, TEXT = (1 << i for i i
 INTS = SMALL | LONG | VAST
 NUMBERS = INTS | POINT | FLOAT | WIDE
 EXACT_FLOAT32, EXACT_FLOAT64 = 1 << 24, 1 << 53  # whole numbers to which each of them has all
+EXACT_DIGITS = 15  # of decimals that float64 tells apart
 UNITS = {"s": 10**6, "ms": 10**3, "us": 1}  # microseconds
 POINT_TEXT = r"[+-]?[0-9]+\.0+"
 WHOLE_TEXT = r"[+-]?[0-9]+(\.0*)?"
@@ -47,6 +48,7 @@ def kind_of_text(v: str) -> str:
         f"CASE WHEN {_is_empty(v)} THEN {EMPTY} "
         f"WHEN {_matches(v, '[+-]?[0-9]+')} AND {whole} IS NOT NULL THEN {size} "
         f"WHEN {_matches(v, WHOLE_TEXT)} AND {whole} IS NOT NULL THEN {POINT} | {size} "
+        f"WHEN {_matches(v, WHOLE_TEXT)} THEN {VAST | FLOAT} "
         f"WHEN {_matches(v, NUMBER_TEXT)} THEN CASE WHEN {wide} THEN {WIDE} ELSE {FLOAT} END "
         f"WHEN lower({v}) IN ('true', 'false') THEN {BOOL} "
         f"WHEN {times} THEN {TIME} ELSE {TEXT} END"
@@ -57,11 +59,17 @@ def kind_of_type(sql_type: str) -> int:
     """Return the kind of a column of parquet; TEXT for what is no number."""
     if re.fullmatch(r"U?(TINYINT|SMALLINT|INTEGER|BIGINT)", sql_type):
         return SMALL
-    if sql_type in ("FLOAT", "DOUBLE") or sql_type.endswith("]"):
+    if sql_type in ("FLOAT", "DOUBLE") or sql_type.endswith("]") or is_decimal(sql_type):
         return FLOAT
     if sql_type == "BOOLEAN":
         return BOOL
     return TIME if sql_type == "DATE" or sql_type.startswith("TIMESTAMP") else TEXT
+
+
+def is_decimal(sql_type: str) -> bool:
+    """Whether a type of parquet has decimals that float64 tells apart."""
+    found = re.fullmatch(r"DECIMAL\(([0-9]+),[0-9]+\)", sql_type)
+    return found is not None and int(found[1]) <= EXACT_DIGITS
 
 
 def value_of_text(v: str, kind: int) -> str:

@@ -245,6 +245,8 @@ class TableRows(FileRows):
     def _of_type(self, v: str, sql_type: str) -> str:
         if cells.kind_of_type(sql_type) == cells.TIME:
             v, sql_type = cells.time_of_type(v, sql_type, self._source.unit), "BIGINT"
+        if cells.is_decimal(sql_type):
+            v, sql_type = f"CAST({v} AS DOUBLE)", "DOUBLE"
         return v if sql_type.endswith("]") else self._filled(v, sql_type, 0)
 
     def _filled(self, value: str, sql_type: str, kind: int) -> str:

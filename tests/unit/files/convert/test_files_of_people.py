@@ -7,6 +7,7 @@ import json
 import logging
 import re
 from collections.abc import Callable, Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -292,6 +293,17 @@ ATTRIBUTES: dict[str, Case] = {
     "long ints beside floats": wrong({**E, "u.csv": "".join(f"{2**60 + i},.5\n" for i in range(6))},
                                      "--edges e.npy --node u=u.csv",
                                      "whole numbers of 2^53 or more"),
+    "ids of 64 bits": wrong({**E, "u.csv": "".join(f"{2**64 - 1 - i}\n" for i in range(6))},
+                            "--edges e.npy --node u=u.csv", "whole numbers of 2^53 or more"),
+    "whole floats of 16 digits": wrong(
+        {**E, "u.csv": "".join(f"{2**53 + i}.0\n" for i in range(1, 7))},
+        "--edges e.npy --node u=u.csv", "whole numbers of 2^53 or more"),
+    "decimals of parquet": right({**E, "u.parquet": {"u": [Decimal("1.25")] * 6}},
+                                 "--edges e.npy --node u=u.parquet",
+                                 u=torch.full((6,), 1.25, dtype=torch.float64)),
+    "long decimals of parquet": wrong(
+        {**E, "u.parquet": {"u": [Decimal("1.2500000000000000001")] * 6}},
+        "--edges e.npy --node u=u.parquet", "must hold numbers, got DECIMAL(20,19)"),
     "an empty line": wrong({**E, "y.csv": "3\n\n4\n1\n5\n9\n2\n"}, "--edges e.npy --node y=y.csv",
                            "'f0' of y.csv has empty entries, the first in row 1"),
     "a last empty line": wrong({**E, "y.csv": Y6 + "\n"}, "--edges e.npy --node y=y.csv",
