@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from ..core.parted import PartedTensor, rows_kept_with
 from ..core.pyg import index_select
 from ..core.quantized import QuantizedTensor
 from ..core.types import Table, Traffic, maker
+from ..ops import clock
 from ..ops.backend import Backend
 from ..ops.ids import IN_PLACE, Ids
 from ..ops.unified import UnifiedTensor
@@ -55,7 +55,7 @@ class Gatherer:
         self.backend, self.memory, self.ids = backend, backend.memory, ids
         self.feature_dtype, self.traffic = feature_dtype, traffic or Traffic()
         self.gathers: list[tuple[float, float]] = []
-        self.start = perf_counter()
+        self.start = clock.now()
 
     def rows(self, value: Any, index: Tensor, dim: int = 0, end: int | None = None) -> Any:
         """Return the entries of one attribute that has no name; see `named_rows`."""
@@ -110,9 +110,9 @@ class Gatherer:
                 tables.append(table)
         selected: list[Any] = []
         if tables:
-            start = perf_counter()
+            start = clock.now()
             selected = self.backend.gather(tables, index, end, self.traffic)
-            self.gathers.append((start, perf_counter()))
+            self.gathers.append((start, clock.now()))
         for i in others:
             check_rows(attributes[i].name, given[attributes[i].name])
             found[i] = self._select(given[attributes[i].name], index, attributes[i].dim)

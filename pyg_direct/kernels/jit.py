@@ -9,6 +9,7 @@ import logging
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from time import perf_counter
 from typing import Any, TypeVar
 
 import numba
@@ -26,6 +27,47 @@ F = TypeVar("F", bound=Callable[..., Any])
 FOR_ALL: dict[str, Any] = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
 
 
+class Compiling:
+    """How long this process has compiled kernels; one thread does at a time, others wait for it."""
+
+    def __init__(self) -> None:
+        # Seconds that are over, and when what is compiled now began: one value, for other threads.
+        self._state: tuple[float, float | None] = (0.0, None)
+        self._depth = 0  # a kernel compiles the kernels that it calls
+
+    def seconds(self, now: float) -> float:
+        """Return the seconds of compiling until `now`, a time of `perf_counter`."""
+        over, began = self._state
+        return over if began is None else over + max(0.0, now - began)
+
+    def without(self, now: float) -> float:
+        """Return `now` without the seconds of compiling."""
+        return now - self.seconds(now)
+
+    def begin(self) -> bool:
+        """Note that something is compiled; return whether nothing was so far."""
+        self._depth += 1
+        if self._depth == 1:
+            self._state = (self._state[0], perf_counter())
+        return self._depth == 1
+
+    def end(self) -> bool:
+        """Note that it is compiled; return whether nothing is any more."""
+        self._depth -= 1
+        if self._depth == 0:
+            self._state = (self.seconds(perf_counter()), None)
+        return self._depth == 0
+
+    def __enter__(self) -> None:
+        self.begin()
+
+    def __exit__(self, *error: object) -> None:
+        self.end()
+
+
+COMPILING = Compiling()
+
+
 class _Compilation(event.Listener):
     """Says once that a kernel is being compiled, as the user waits for it, and holds the collector.
 
@@ -36,7 +78,6 @@ class _Compilation(event.Listener):
 
     def __init__(self) -> None:
         self.given = False
-        self._depth = 0  # a kernel compiles the kernels that it calls
         self._collected = False
 
     def on_start(self, event: Any) -> None:
@@ -48,8 +89,7 @@ class _Compilation(event.Listener):
             logger.warning(
                 "Compiling CPU kernels, which takes some seconds once; they are cached on disk."
             )
-        self._depth += 1
-        if self._depth == 1:
+        if COMPILING.begin():
             self._collected = gc.isenabled()
             gc.disable()
 
@@ -57,8 +97,7 @@ class _Compilation(event.Listener):
         """Let the collector run again, unless the user had stopped it."""
         if not _is_ours(event):
             return
-        self._depth -= 1
-        if self._depth == 0 and self._collected:
+        if COMPILING.end() and self._collected:
             gc.enable()
 
 

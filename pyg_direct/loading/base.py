@@ -6,7 +6,6 @@ import copy
 import os
 from collections.abc import Callable
 from functools import partial
-from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -32,6 +31,7 @@ from ..core.arguments import (
     check_seed,
 )
 from ..core.types import BatchKey
+from ..ops import clock
 from ..ops.backend import Backend
 from ..ops.placement import Placement
 from ..ops.streams import NoStreams
@@ -332,9 +332,9 @@ class DirectLoader(SerialAfterFork, Recorded, Resuming, torch.utils.data.DataLoa
     def _sampled(self, task: BatchTask) -> Any:
         """Sample, and begin to bring the ids to the host, beside what comes next."""
         inputs = seeds_at(self.input_data, task.index)
-        start = perf_counter()
+        start = clock.now()
         out = self._sample_for_batch(inputs, task.key)
-        self._recorder.add("sampling", start, perf_counter())
+        self._recorder.add("sampling", start, clock.now())
         ids = self._site.backend.memory.ids(self._host_ids)
         if ids.copies:
             self._recorder.timed("copying", lambda: begin_copies(out, ids))

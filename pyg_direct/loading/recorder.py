@@ -6,7 +6,6 @@ import threading
 from collections import defaultdict, deque
 from collections.abc import Callable
 from dataclasses import replace
-from time import perf_counter
 from typing import Any, TypeVar
 
 import torch
@@ -18,6 +17,8 @@ from ..batch.sparse import stored_bytes
 from ..core.arguments import check_count, check_flag
 from ..core.pyg import fields_of, stores_of
 from ..core.types import Traffic
+from ..ops import clock
+from ..ops.devices import ends_in_call
 from ..ranks.exchange import default_group, gathered
 from ..ranks.split import Split
 from ..ranks.traffic import ExchangeTraffic
@@ -62,6 +63,8 @@ class _EpochSums:
         self.waiting = self.working = self.ready = 0.0
         self.made: deque[_Made] = deque()  # batches that are not in the sums yet
         self.events: list[Event] | None = None  # where they are asked for
+        self.compiled = clock.compiled_seconds()  # before the epoch
+        self.compiled_then: float | None = None  # the same when the next one began
         self.exchanged = ExchangeTraffic()  # before the epoch
         self.ended: ExchangeTraffic | None = None  # the same when the next one began
 
@@ -82,6 +85,8 @@ class _EpochSums:
     def stats(self) -> Stats:
         self.add_made()
         batches, made, seeds, nodes, edges = self.counts
+        since = self.compiled_then
+        end = clock.compiled_seconds() if since is None else since
         requests, num_bytes, hits = self.link.requests, self.link.num_bytes, 0
         for (of_row, bytes_of_row), counter in list(self.found.items()):
             count = int(counter)  # waits for the device
@@ -91,6 +96,7 @@ class _EpochSums:
         return Stats(
             batches, made, seeds, nodes, edges, dict(self.bytes), dict(self.seconds),
             self.waiting, self.working, self.ready,
+            compiling_seconds=end - self.compiled,
             pcie_requests=round(requests), pcie_bytes=round(num_bytes), cache_hits=hits,
             events=tuple(self.events or ()),
         )  # fmt: skip
@@ -136,6 +142,7 @@ class Recorder:
             if self.exchanged is not None and len(self._epochs) > 1:
                 epoch.exchanged = self.exchanged()
             self._epochs[-1].ended = epoch.exchanged
+            self._epochs[-1].compiled_then = epoch.compiled
             self._epochs.append(epoch)
             if self.epochs_with_events > 0:
                 self.epochs_with_events -= 1
@@ -153,10 +160,10 @@ class Recorder:
 
     def starting(self, start: Callable[[], R]) -> R:
         """Return what ``iter(loader)`` returns; the consumer waits for it, too."""
-        asked = perf_counter()
+        asked = clock.now()
         started = start()
         with self._lock:
-            now = perf_counter()
+            now = clock.now()
             self._epochs[-1].waiting += now - asked
         self._note("waiting", asked, now, LOOP)
         return started
@@ -175,11 +182,11 @@ class Recorder:
 
     def timed(self, stage: str, function: Callable[[], R]) -> R:
         """Call a function, and add its time to a stage."""
-        start = perf_counter()
+        start = clock.now()
         try:
             return function()
         finally:
-            self.add(stage, start, perf_counter())
+            self.add(stage, start, clock.now())
 
     def assembled(self, batch: Any, gatherer: Gatherer) -> None:
         """Add what a batch holds, before it is transformed, and the times of making it.
@@ -188,7 +195,7 @@ class Recorder:
             batch: from `assemble`.
             gatherer: of its rows, made when assembling began.
         """
-        seconds = perf_counter() - gatherer.start
+        seconds = clock.now() - gatherer.start
         counts, sizes = _contents(batch) if isinstance(batch, (Data, HeteroData)) else (NONE, [])
         made = seconds, gatherer.gathers, gatherer.traffic, counts, sizes
         epoch = self._epochs[-1]
@@ -211,11 +218,11 @@ class Recorder:
     def ready(self, number: int) -> None:
         """Note that a batch is made; in any thread."""
         with self._lock:
-            self._finished[number] = perf_counter()
+            self._finished[number] = clock.now()
 
     def ask(self) -> float:
         """Note that the consumer asks for a batch, and return the time."""
-        now = perf_counter()
+        now = clock.now()
         if self._handed is not None:
             self._epochs[-1].working += now - self._handed
             self._note("training", self._handed, now, LOOP)
@@ -224,7 +231,7 @@ class Recorder:
 
     def hand_over(self, asked: float, number: int | None) -> None:
         """Note that the consumer gets a batch, or None at the end of the epoch."""
-        now, epoch = perf_counter(), self._epochs[-1]
+        now, epoch = clock.now(), self._epochs[-1]
         epoch.waiting += now - asked
         self._note("waiting", asked, now, LOOP)
         if number is not None:
@@ -237,6 +244,8 @@ class Recorded:
     """The part of a loader that shows what was recorded."""
 
     _recorder: Recorder
+    _hands_out_hops: bool
+    _gives_whole_subgraphs: bool
     _split: Split
     _site: Site
 
@@ -254,6 +263,8 @@ class Recorded:
         the bottleneck: a faster loader could save at most 7 %".
         """
         stats = self._recorder.stats()
+        if not (self._hands_out_hops or self._gives_whole_subgraphs):
+            stats = replace(stats, may_accelerate=ends_in_call(self._site.backend.device))
         if not check_flag("all_ranks", all_ranks):
             return stats
         group = self._split.group or default_group()

@@ -10,6 +10,7 @@ from ..ranks.traffic import ExchangeTraffic, of_ranks, sum_of
 from .timeline import COLOURS, Event, draw, headline, lanes_of
 
 STAGES = ("sampling", "gathering", "assembling", "transform", "copying")
+ACCELERATE = "pyg_direct.accelerate(model, loader) makes steps faster"
 TINY_BATCH_SECONDS = 0.002  # of a whole step; below, Python's overhead a batch is what counts
 EVEN = 0.5  # share of waiting from which on the loader is the bottleneck
 
@@ -18,9 +19,10 @@ EVEN = 0.5  # share of waiting from which on the loader is the bottleneck
 class Stats:
     """Counts and times of some epochs, all from the side of the host.
 
-    Times are wall times in seconds. Those of the stages are summed over the producer threads, and
-    on a GPU they are what launching takes. `waiting_seconds` and `working_seconds` add up to the
-    time from ``iter(loader)`` to the last batch that was asked for.
+    Times are wall times in seconds, without those in which kernels were compiled, once in an
+    installation, which are counted by themselves. Those of the stages are summed over the producer
+    threads, and on a GPU they are what launching takes. `waiting_seconds` and `working_seconds` add
+    up to the time from ``iter(loader)`` to the last batch that was asked for.
 
     `pcie_requests` and `pcie_bytes` are computed from the sizes and addresses of the tables, not
     measured, and are those of attributes in host memory whose batches are on a GPU; what sampling
@@ -48,7 +50,11 @@ class Stats:
     pcie_requests: int = 0  # reads of a GPU from host memory to gather attributes, of 128 bytes
     pcie_bytes: int = 0  # that came with them
     cache_hits: int = 0  # rows of attributes on the host that were read from a cache on the GPU
+    compiling_seconds: float = 0.0  # of kernels, by whichever thread; none of the other times
     exchange: ExchangeTraffic | None = None  # with other ranks, over a graph in parts
+    may_accelerate: bool = (
+        False  # whether batches fit `accelerate`, to which no one gave the loader
+    )
     epochs: Sequence[Stats] = ()
     """The same for each of the last 16 epochs and for those with events; empty in these."""
     events: Sequence[Event] = ()  # of an epoch that `loader.record_events()` asked them for
@@ -73,7 +79,8 @@ class Stats:
             )
         share = 100 * self.waiting_share
         if self.waiting_share < EVEN:
-            return f"training is the bottleneck: a faster loader could save at most {share:.0f} %"
+            gain = f"training is the bottleneck: a faster loader could save at most {share:.0f} %"
+            return f"{gain}; {ACCELERATE}" if self.may_accelerate else gain
         made = sum(self.seconds.values())
         stage = max(STAGES, key=lambda name: self.seconds.get(name, 0.0))
         part = 100 * self.seconds.get(stage, 0.0) / made if made else 0.0
@@ -95,6 +102,7 @@ class Stats:
             "waiting_seconds": self.waiting_seconds,
             "working_seconds": self.working_seconds,
             "ready_seconds": self.ready_seconds,
+            "compiling_seconds": self.compiling_seconds,
             "pcie_requests": self.pcie_requests,
             "pcie_bytes": self.pcie_bytes,
             "cache_hits": self.cache_hits,
@@ -182,6 +190,11 @@ class Stats:
             *([] if self.exchange is None else [f"  {self.exchange.line(self.made)}"]),
             f"  waiting for the loader {self.waiting_seconds:.2f} s, training "
             f"{self.working_seconds:.2f} s, finished batches waited {self.ready_seconds:.2f} s",
+            *(
+                [f"  compiling kernels took {self.compiling_seconds:.1f} s, once, beside these"]
+                if self.compiling_seconds >= 0.05
+                else []
+            ),
             f"  {self.verdict}",
         ]
         return "\n".join(lines)
@@ -235,6 +248,8 @@ def total_of(epochs: Sequence[Stats]) -> Stats:
         waiting_seconds=sum(e.waiting_seconds for e in epochs),
         working_seconds=sum(e.working_seconds for e in epochs),
         ready_seconds=sum(e.ready_seconds for e in epochs),
+        compiling_seconds=sum(e.compiling_seconds for e in epochs),
+        may_accelerate=any(e.may_accelerate for e in epochs),
         pcie_requests=sum(e.pcie_requests for e in epochs),
         pcie_bytes=sum(e.pcie_bytes for e in epochs),
         cache_hits=sum(e.cache_hits for e in epochs),

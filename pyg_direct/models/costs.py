@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from statistics import median
-from time import perf_counter
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..core.private_torch import at_end_of_backward, tree_leaves
+from ..ops import clock
 
 # What such a step costs more in Python, for a batch and for each operation of the forward. The unit
 # is what the plain model spends on an entry of a message (edges times columns). From times of steps
@@ -84,9 +84,9 @@ class StepTimes:
         if call > TIMED_CALLS or torch.are_deterministic_algorithms_enabled():
             return needed()
         as_it_is = call in PLAIN_CALLS
-        begin = perf_counter()
+        begin = clock.now()
         out = plain() if as_it_is else needed()
-        forward = perf_counter() - begin
+        forward = clock.now() - begin
 
         def took(backward: float) -> None:
             if call > UNTIMED:
@@ -118,7 +118,7 @@ def _time_backward(out: Any, took: Callable[[float], None]) -> None:
 
     def begin(grad: Tensor) -> None:
         if not begun:
-            begun.append(perf_counter())
-            at_end_of_backward(lambda: took(perf_counter() - begun[0]))
+            begun.append(clock.now())
+            at_end_of_backward(lambda: took(clock.now() - begun[0]))
 
     needing[0].register_hook(begin)  # type: ignore[no-untyped-call]

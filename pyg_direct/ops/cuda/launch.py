@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ...kernels.jit import COMPILING
 from ..streams import Streams
 from .descriptor import Descriptor, check_array, check_value, resolved
 from .pinning import Registry
@@ -240,6 +241,7 @@ class Library:
     def _build(self, file: str, types: Mapping[str, str]) -> Mapping[str, Kernel]:
         text = read_source(file)
         kernels = declarations(text)
-        prepare = self.compiler.build(file, text, types, kernels)
+        with COMPILING:
+            prepare = self.compiler.build(file, text, types, kernels)
         device, threads = self.compiler.device, threads_of(file, self.compiler.block_threads)
         return {d.name: Kernel(d, types, prepare[d.name], device, threads) for d in kernels}

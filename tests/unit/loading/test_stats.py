@@ -15,14 +15,16 @@ from emulator import emulated, give_to_loaders, pin
 from graphs import citations, papers_and_authors
 from torch_geometric.data import Data
 
+import pyg_direct
 from pyg_direct import NeighborLoader
-from pyg_direct.batch import gather
 from pyg_direct.core.types import Table, Traffic
 from pyg_direct.core.units import seconds_text
-from pyg_direct.loading import base, recorder
+from pyg_direct.kernels import jit
+from pyg_direct.loading import recorder
 from pyg_direct.loading.recorder import KEPT_EPOCHS, Recorder
 from pyg_direct.loading.stats import STAGES, Stats
 from pyg_direct.loading.timeline import COLOURS, LOOP
+from pyg_direct.ops import clock as ops_clock
 from pyg_direct.ops.cpu.backend import CpuBackend
 from pyg_direct.ops.cuda.backend import CudaBackend
 
@@ -49,8 +51,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch) -> Clock:
     found = Clock()
-    for module in (recorder, base, gather):
-        monkeypatch.setattr(module, "perf_counter", found)
+    monkeypatch.setattr(ops_clock, "now", found)
     return found
 
 
@@ -279,7 +280,45 @@ def test_batches_that_nobody_took_are_forgotten(clock) -> None:
 def test_verdict_of_a_slow_model(clock) -> None:
     loader = loader_of(transform=lambda batch: clock.spend(0.07) or batch)
     verdict = run(loader, clock, 0.93).verdict
-    assert verdict == "training is the bottleneck: a faster loader could save at most 7 %"
+    wanted = "training is the bottleneck: a faster loader could save at most 7 %"
+    assert verdict == f"{wanted}; pyg_direct.accelerate(model, loader) makes steps faster"
+    pyg_direct.accelerate(torch.nn.Linear(1, 1), loader)
+    assert loader.stats().verdict == wanted
+
+
+def test_compiling_is_counted_by_itself(monkeypatch) -> None:
+    """A transform compiles for 5 s, and samples for 0.2: the rest of 10 s is training."""
+    found = Clock()
+    monkeypatch.setattr(ops_clock, "perf_counter", found)
+    monkeypatch.setattr(jit, "perf_counter", found)
+    monkeypatch.setattr(ops_clock, "COMPILING", jit.Compiling())
+
+    compiled: list[bool] = []
+
+    def transform(batch):
+        if not compiled:
+            compiled.append(True)
+            with ops_clock.COMPILING:
+                found.spend(3)
+                with ops_clock.COMPILING:  # a kernel that the first one calls
+                    found.spend(2)
+        found.spend(0.02)
+        return batch
+
+    loader = loader_of(transform=transform)
+    loader.record_events()
+    stats = run(loader, found, 0.98)
+    assert stats.compiling_seconds == pytest.approx(5.0)
+    assert stats.seconds["transform"] == pytest.approx(10 * 0.02)
+    assert stats.waiting_seconds == pytest.approx(10 * 0.02)
+    assert stats.working_seconds == pytest.approx(10 * 0.98)
+    assert "could save at most 2 %" in stats.verdict
+    assert "compiling kernels took 5.0 s, once" in repr(stats)
+    events = stats.epochs[0].events
+    assert max(e.end for e in events) - min(e.begin for e in events) == pytest.approx(10.0)
+    later = run(loader, found, 0.98)
+    assert later.epochs[1].compiling_seconds == 0
+    assert later.compiling_seconds == pytest.approx(5.0)
 
 
 def test_verdict_of_a_slow_transform(clock) -> None:
