@@ -97,18 +97,36 @@ def assemble(
                 fields.pop(name, None)  # as PyG's stores do
     if not ids.in_place:
         ids.wait()
-    if not known.named and isinstance(data, Data):
+    if not known.named:
         known.named = True
-        _check_names(data, batch, known.of(None, store_of(data, None)), labels[None])
+        _check_names(data, batch, known, labels)
     return batch
 
 
-def _check_names(data: Data, batch: Data, roles: Roles, labels: dict[str, Any]) -> None:
-    """Warn where a homogeneous graph and its loader mean different things by one name.
+def _check_names(
+    data: Any, batch: Any, known: KnownRoles, labels: dict[Any, dict[str, Any]]
+) -> None:
+    """Warn where a graph and its loader mean different things by one name.
 
     A `Batch` of several graphs has a property `batch_size`, their number, which hides that of the
     seeds, and an attribute `batch` of its nodes, which the loader takes for that of subgraphs.
     """
+    texts = []
+    if isinstance(data, Data):
+        texts = _names_of_both(data, batch, known.of(None, store_of(data, None)), labels[None])
+    elif isinstance(data, HeteroData) and hasattr(type(data), "batch_size"):
+        texts = [
+            f"{type(data).__name__} has a property batch_size of its own, so batch.batch_size is "
+            f"{shown(batch.batch_size)}. The loader's is batch[{kind!r}].batch_size, here {size}."
+            for kind, fields in labels.items()
+            if (size := fields.get("batch_size")) is not None
+        ]
+    for text in texts:
+        warnings.warn(text, UserWarning, stacklevel=2)
+
+
+def _names_of_both(data: Data, batch: Data, roles: Roles, labels: dict[str, Any]) -> list[str]:
+    """Return what to say of names that both a homogeneous graph and its loader use."""
     fields, texts = fields_of(store_of(batch, None)), []
     for name in ("n_id", "e_id", *HOP_COUNTS, *labels):
         seen = getattr(batch, name, None)
@@ -125,8 +143,7 @@ def _check_names(data: Data, batch: Data, roles: Roles, labels: dict[str, Any]) 
             f"data.{name}, an attribute of the nodes, is in no batch, as {name} is a name of the "
             f"loader's own there. Rename it: data.my_{name} = data.{name}; del data.{name}."
         )
-    for text in texts:
-        warnings.warn(text, UserWarning, stacklevel=2)
+    return texts
 
 
 def attributes_of(data: Any) -> Iterator[tuple[str, str, Any, BaseStorage]]:

@@ -81,6 +81,20 @@ def test_an_attribute_of_nodes_that_the_loader_replaces_is_named(name: str) -> N
         first(data)
 
 
+def test_a_batch_of_typed_graphs_is_warned_of_with_the_line_that_is_right() -> None:
+    def one() -> HeteroData:
+        data = HeteroData()
+        data["a"].num_nodes, data["a", "to", "a"].edge_index = NODES, graphs()[0].edge_index
+        return data
+
+    joined, seeds = Batch.from_data_list([one(), one()]), ("a", torch.arange(7))
+    with pytest.warns(UserWarning, match=r"batch_size is 2. The loader's is batch\['a'\].* here 7"):
+        batch = first(joined, input_nodes=seeds)
+    assert batch["a"].batch_size == 7
+    assert batch["a"].batch.tolist() == joined["a"].batch[batch["a"].n_id].tolist()
+    assert warned(lambda: first(one(), input_nodes=seeds)) == []
+
+
 def test_what_a_loader_made_and_what_splits_leave_is_taken_without_a_word() -> None:
     data = graphs()[0]
     data.edge_label_index, data.edge_label = data.edge_index, torch.ones(60)
