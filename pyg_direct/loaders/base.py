@@ -48,12 +48,13 @@ class _Positions:
             IndexError: there are not so many.
         """
         positions, count = integers(index), self._count
-        if not self._what:
+        numbers = positions.numpy()  # whose bounds are found sooner
+        if not self._what or len(numbers) == 0 or 0 <= numbers.min() <= numbers.max() < count:
             return positions
-        wrong = positions[(positions < -count) | (positions >= count)]
+        wrong = numbers[(numbers < -count) | (numbers >= count)]
         if len(wrong) > 0:
             raise IndexError(
-                f"A batch asks for position {int(wrong[0])}, but there are {count} {self._what}, "
+                f"A batch asks for position {wrong[0]}, but there are {count} {self._what}, "
                 f"positions 0 to {count - 1}. Positions come from sampler=, batch_sampler= or a "
                 f"call of the loader, and count {self._what}."
             )
