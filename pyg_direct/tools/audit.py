@@ -29,7 +29,7 @@ from ..sampling.fanouts import as_num_neighbors, fanouts_of
 from ..sampling.sampler import NeighborSampler, keyed
 from ..sampling.time_bounds import NO_BOUNDS, bounds_of
 from .audit_checks import Law, checks_of
-from .command import count, integers, parser_of
+from .command import count, integers, parser_of, refuse_unused
 
 
 @dataclass
@@ -62,7 +62,9 @@ class Audit:
         return not self.wrong
 
     def __str__(self) -> str:
-        lines = [f"{self.batches} batches: {'no finding' if self.ok else 'FINDINGS'}"]
+        nothing = "no finding" if any(self.checked.values()) else "nothing was checked"
+        found = nothing if self.ok else "FINDINGS"
+        lines = [f"{self.batches} batches: {found}"]
         for check, number in self.checked.items():
             wrong = self.wrong.get(check, 0)
             lines.append(f"  {'ok  ' if wrong == 0 else 'FAIL'} {check}: {wrong} of {number}")
@@ -194,7 +196,7 @@ def _unchecked(loader: Any, law: Law) -> Iterator[str]:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Audit batches over a saved graph, and exit with 1 where there is a finding."""
+    """Audit batches over a saved graph; exit with 1 where there is a finding, or nothing to check."""
     parser = parser_of("audit", __doc__)
     parser.add_argument("path", help="of the saved graph")
     parser.add_argument(
@@ -212,6 +214,8 @@ def main(argv: list[str] | None = None) -> None:
     args = parser.parse_args(argv)
     try:
         data = open_graph(args.path)
+        if args.time_attr is None:
+            refuse_unused(parser, argv, ("seed_time", "strategy"), "without --time-attr")
         if args.seed_type is None and isinstance(data, HeteroData):
             parser.error(f"--seed-type is needed, one of {data.node_types}")
         sampler = NeighborSampler(
@@ -230,7 +234,7 @@ def main(argv: list[str] | None = None) -> None:
     except (ValueError, TypeError, OSError) as error:
         parser.error(str(error))
     print(result)
-    sys.exit(0 if result.ok else 1)
+    sys.exit(0 if result.ok and any(result.checked.values()) else 1)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from ..core.units import count_of
 
@@ -43,6 +43,25 @@ def parser_of(name: str, description: str | None) -> argparse.ArgumentParser:
         description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+
+
+def refuse_unused(
+    parser: argparse.ArgumentParser, argv: Sequence[str] | None, names: Iterable[str], why: str
+) -> None:
+    """End with an error if some options were given, with whatever value, that have no effect.
+
+    Args:
+        parser: of the arguments.
+        argv: the arguments; None for those of the process.
+        names: of the options, as attributes of what the parser returns.
+        why: they have none.
+    """
+    unset = object()
+    known = vars(parser.parse_args(argv))
+    found = parser.parse_args(argv, argparse.Namespace(**dict.fromkeys(known, unset)))
+    given = [f"--{name.replace('_', '-')}" for name in names if getattr(found, name) is not unset]
+    if given:
+        parser.error(f"{', '.join(given)} would have no effect {why}")
 
 
 def count(text: str) -> int:

@@ -36,10 +36,10 @@ from ..core.units import blocks_of_row, size_text
 from ..files.open import open_graph
 from ..ops.host.hottest import LINE_BYTES, PRESAMPLED_BATCHES
 from ..sampling.sampler import NeighborSampler, keyed
-from .command import count, integers, parser_of
+from .command import count, integers, parser_of, refuse_unused
 from .plan_batches import Batches, node_counts, sample
 from .plan_cache import CachedRows, cache_curve, cached_rows, policies_text
-from .plan_cooperative import add_arguments, check_arguments, steps_text
+from .plan_cooperative import OF_RANKS, add_arguments, check_arguments, steps_text
 from .plan_orders import layer_costs, orders_text
 from .plan_plot import PICTURES, draw
 from .plan_ranks import RanksAsked
@@ -349,6 +349,15 @@ def _asked(argv: list[str] | None) -> argparse.Namespace:
         parser.error(f"--plot must end in one of {', '.join(PICTURES)}, got {args.plot}")
     if args.batch_size < 1:
         parser.error(f"--batch-size must be at least 1, got {args.batch_size}")
+    if args.cores < 1:
+        parser.error(f"--cores must be at least 1, got {args.cores}")
+    random = ("skew", "nodes", "edges")
+    if args.graph is not None:
+        refuse_unused(parser, argv, (*random, "degrees"), "with --graph, which has its own edges")
+    elif args.degrees is not None:
+        refuse_unused(parser, argv, random, "with --degrees, which says what the edges are")
+    if args.ranks == 1:
+        refuse_unused(parser, argv, OF_RANKS, "without --ranks of at least 2")
     check_arguments(parser, args)
     return args
 
@@ -364,7 +373,7 @@ def main(argv: list[str] | None = None) -> None:
     data, width = _graph_of(args), WIDTHS[args.dtype]
     question = Question(
         args.fanout, args.batch_size, row_bytes_of(data, args.features, width), machine, args.seeds,
-        args.seed_type, WIDTHS[args.cache_dtype or args.dtype] / width, max(1, args.cores),
+        args.seed_type, WIDTHS[args.cache_dtype or args.dtype] / width, args.cores,
         _doubt(args), args.sampling,
     )  # fmt: skip
     try:

@@ -216,6 +216,9 @@ def layer_bytes(plan: Cooperation, widths: Sequence[int]) -> float:
     return float(VALUE_BYTES * columns)
 
 
+OF_RANKS = ("owners", "widths", "tflops", "link")  # options that need several of them
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of a plan that are about ranks."""
     ranks = parser.add_argument_group("ranks that take a step together")
@@ -235,8 +238,6 @@ def check_arguments(parser: argparse.ArgumentParser, args: argparse.Namespace) -
     """Check the arguments about ranks, and make `widths` one number for each hop."""
     if args.ranks < 1:
         parser.error(f"--ranks must be at least 1, got {args.ranks}")
-    if args.ranks == 1 and (args.owners != [HASH] or args.link is not None):
-        parser.error("--owners and --link are about --ranks of at least 2")
     for name in ("link", "tflops"):
         value = getattr(args, name)
         if value is not None and not value > 0:

@@ -313,6 +313,25 @@ def test_the_command(tmp_path: Path, capsys: Any, typed: bool) -> None:
     assert end.value.code == 2
 
 
+@pytest.mark.parametrize("option", ["--seed-time 5", "--strategy last", "--strategy uniform"])
+def test_the_command_refuses_an_option_about_times_without_an_attribute_of_times(
+    tmp_path: Path, capsys: Any, option: str
+) -> None:
+    pyg_direct.save(graph(False), tmp_path / "graph")
+    with pytest.raises(SystemExit, match=r"^2$"):
+        main([str(tmp_path / "graph"), *option.split()])
+    assert (
+        f"{option.split()[0]} would have no effect without --time-attr" in capsys.readouterr().err
+    )
+
+
+def test_the_command_fails_where_nothing_was_checked(tmp_path: Path, capsys: Any) -> None:
+    pyg_direct.save(graph(False), tmp_path / "graph")
+    with pytest.raises(SystemExit, match=r"^1$"):
+        main([str(tmp_path / "graph"), "--fanout", "0", "--batches", "2"])
+    assert "2 batches: nothing was checked" in capsys.readouterr().out
+
+
 def test_the_command_passes_its_arguments_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:

@@ -227,6 +227,23 @@ def test_a_saved_graph(tmp_path, capsys) -> None:
         assert "20 nodes, 10 edges" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("option", ["--nodes 5", "--edges 7", "--skew 3", "--degrees missing.npy"])
+def test_an_option_about_other_graphs_is_refused(option, capsys) -> None:
+    with pytest.raises(SystemExit):
+        plan.main(["--graph", "any", *option.split()])
+    assert f"{option.split()[0]} would have no effect with --graph" in capsys.readouterr().err
+    if "degrees" not in option:
+        with pytest.raises(SystemExit):
+            plan.main(["--degrees", "any.npy", *option.split()])
+        assert "would have no effect with --degrees" in capsys.readouterr().err
+
+
+def test_a_number_of_cores_that_cannot_be_is_refused(capsys) -> None:
+    with pytest.raises(SystemExit):
+        plan.main([*SMALL.split(" "), "--cores", "0"])
+    assert "--cores must be at least 1, got 0" in capsys.readouterr().err
+
+
 def test_a_graph_that_the_sampling_cannot_take(tmp_path) -> None:
     path = tmp_path / "twice.pt"
     torch.save(Data(edge_index=torch.tensor([[0, 0], [1, 1]]), num_nodes=2), path)

@@ -140,9 +140,14 @@ def test_the_command_knows_owners_and_links(
     ("more", "message"),
     [
         (["--ranks", "0"], "--ranks must be at least 1, got 0"),
-        (["--link", "3"], "--owners and --link are about --ranks of at least 2"),
+        (["--link", "3"], "--link would have no effect without --ranks of at least 2"),
+        (["--owners", "hash"], "--owners would have no effect"),
+        (["--tflops", "3", "--widths", "128"], "--widths, --tflops would have no effect"),
         (["--ranks", "2", "--link", "0"], "--link must be above 0, got 0.0"),
-        (["--widths", "1,2,3"], "--widths must be one number above 0, or 2 for as many hops"),
+        (
+            ["--ranks", "2", "--widths", "1,2,3"],
+            "--widths must be one number above 0, or 2 for as many hops",
+        ),
     ],
 )
 def test_what_ranks_cannot_be_is_told(
