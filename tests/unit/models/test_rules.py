@@ -135,6 +135,7 @@ def row(*shape):
 
 
 STATISTICS = (row(3), row(3) ** 2)
+TARGET = (row(4, 3) > 0).float()
 
 # What no sample reaches, or only with other arguments.
 OWN = [
@@ -158,6 +159,26 @@ OWN = [
     (aten.softshrink_backward.default, (row(4, 3), row(3, 4).t().clone(), 0.5)),
     (aten.select_backward.default, (row(4, 3), [4, 2, 3], 1, 1)),
     (aten.slice_backward.default, (row(4, 3), [4, 7], 1, 1, 7, 2)),
+    (aten.diagonal_backward.default, (row(4, 2), [4, 3, 2], 0, 1, 2)),
+    (aten.unfold_backward.default, (row(4, 3, 2), [4, 4], 1, 2, 1)),
+    (aten.glu_backward.default, (row(4, 3), 2 * row(4, 6), 1)),
+    (aten.elu_backward.default, (row(4, 3), 1.0, 1.5, 1.0, False, row(3, 4).t().clone())),
+    *(
+        (getattr(aten, f"{name}_backward").default, (row(4, 3), 3 * row(3, 4).t().clone(), *more))
+        for name, more in {
+            "hardsigmoid": (), "hardswish": (), "mish": (), "hardshrink": (0.5,),
+            "_prelu_kernel": (row(1, 3),),
+        }.items()
+    ),
+    *(
+        (getattr(aten, f"{name}_backward").default, (row(4, 3), row(4, 3) ** 2, TARGET, *more))
+        for name, more in {
+            "mse_loss": (0,), "smooth_l1_loss": (0, 1.0), "huber_loss": (0, 1.0),
+            "soft_margin_loss": (0,), "binary_cross_entropy": (None, 0),
+        }.items()
+    ),
+    (aten._cdist_backward.default, (row(4, 5), row(4, 3), 2 * row(5, 3), 2.0, row(4, 5) ** 2 + 1)),
+    (aten._neg_view.default, (row(4, 3),)),
 ]  # fmt: skip
 ON_CUDA = {"cudnn_batch_norm", "_thnn_fused_gru_cell", "_thnn_fused_lstm_cell", "_fused_rms_norm"}
 
