@@ -196,7 +196,7 @@ def _unchecked(loader: Any, law: Law) -> Iterator[str]:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Audit batches over a saved graph; exit with 1 where there is a finding, or nothing to check."""
+    """Audit batches over a saved graph; exit with 1 where something is found, or nothing checked."""
     parser = parser_of("audit", __doc__)
     parser.add_argument("path", help="of the saved graph")
     parser.add_argument(
