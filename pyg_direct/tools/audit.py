@@ -196,7 +196,7 @@ def _unchecked(loader: Any, law: Law) -> Iterator[str]:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Audit batches over a saved graph; exit with 1 where something is found, or nothing checked."""
+    """Audit batches over a saved graph; exit with 1 at a finding, or where nothing was checked."""
     parser = parser_of("audit", __doc__)
     parser.add_argument("path", help="of the saved graph")
     parser.add_argument(
