@@ -41,9 +41,8 @@ FIXED = {
 LIBRARIES = {"torch", "torch_geometric", "pyg_direct", *sys.stdlib_module_names}
 INSTALLED = ("site-packages", "dist-packages")
 # Attributes of modules that are followed if they hold something, such as hooks.
-OF_MODULES = {*vars(torch.nn.Module()), *OF_LAYERS} - {
-    "_parameters", "_buffers", "_modules", "_user_args", "_fused_user_args", "_edge_user_args",
-}  # fmt: skip
+OF_MODULES = {*vars(torch.nn.Module()), *OF_LAYERS} - {"_parameters", "_buffers", "_modules"}
+NAMES = {"_user_args", "_fused_user_args", "_edge_user_args"}  # of arguments of PyG's layers
 OF_FUNCTIONS = ("__self__", "__func__", "func", "args", "keywords", "fget", "__wrapped__")
 ITERATORS: tuple[Any, ...] = (
     itertools.count, itertools.repeat, type(iter([])), type(iter(())), type(iter(range(0))),
@@ -208,7 +207,13 @@ def _entries(state: ModelState, value: Any) -> None:
 def _module(state: ModelState, value: Any) -> None:
     held = vars(value)
     state.kept.append((_put_attributes, value, dict(held)))
-    state.follow([v for name, v in held.items() if name not in OF_MODULES or v])
+    state.follow(
+        [
+            v
+            for name, v in held.items()
+            if type(v) not in FIXED and (name not in OF_MODULES or (v and name not in NAMES))
+        ]
+    )
     if isinstance(value, torch.jit.ScriptModule):
         state.follow([*value.parameters(), *value.buffers()])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -92,14 +92,15 @@ class AsCalled:
 
     def __enter__(self) -> AsCalled:
         """Remember the modes that hold."""
-        self._stack = ExitStack()
         self._before = self._now = modes_now()
-        for device in ("cpu", "cuda"):
-            if torch.is_autocast_enabled(device):
-                self._stack.enter_context(_without_autocast(device))
+        self._autocast = [d for d in ("cpu", "cuda") if torch.is_autocast_enabled(d)]
+        for device in self._autocast:  # what it has cached stays
+            torch.set_autocast_enabled(device, False)
+        self._contexts: list[Any] = [torch.no_grad()]
         if torch.is_inference_mode_enabled():
-            self._stack.enter_context(torch.inference_mode(False))
-        self._stack.enter_context(torch.no_grad())
+            self._contexts.insert(0, torch.inference_mode(False))
+        for context in self._contexts:
+            context.__enter__()
         return self
 
     def take(self, modes: Modes) -> None:
@@ -110,18 +111,12 @@ class AsCalled:
 
     def __exit__(self, *error: object) -> None:
         """Put back the modes that held."""
-        self._before.take(self._now)
-        self._stack.close()
-
-
-@contextmanager
-def _without_autocast(device: str) -> Iterator[None]:
-    """Leave out autocast, and keep what it has cached."""
-    torch.set_autocast_enabled(device, False)
-    try:
-        yield
-    finally:
-        torch.set_autocast_enabled(device, True)
+        for context in reversed(self._contexts):
+            context.__exit__(*error)
+        for device in self._autocast:
+            torch.set_autocast_enabled(device, True)
+        if self._now is not self._before:
+            self._before.take(self._now)
 
 
 class Generators:
