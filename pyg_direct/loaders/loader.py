@@ -25,7 +25,7 @@ from ..loading.options import (
     check_dependency,
     threads_of_a_batch,
 )
-from ..loading.seeds import integers, node_seeds, own_times, with_windows
+from ..loading.seeds import integers, node_seeds, own_times, seeds_at, with_windows
 from ..loading.site import Placing
 from ..partitions.sampler import parted_sampler
 from ..sampling.sampler import NeighborSampler, NumNeighborsLike, keyed
@@ -287,7 +287,7 @@ class NeighborLoader(DirectLoader, torch_geometric.loader.NeighborLoader):  # ty
             return super().__call__(index)
         _check_input_time(input_time, self._sampler, None)
         self._decide_device()
-        inputs = self.input_data[integers(index)]
+        inputs = seeds_at(self.input_data, integers(index))
         inputs.time = input_time
         return self.filter_fn(self._sample(inputs, None))
 

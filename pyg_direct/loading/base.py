@@ -171,11 +171,8 @@ class DirectLoader(SerialAfterFork, Recorded, Resuming, torch.utils.data.DataLoa
         check_order(order, options, *([] if self._exchange is None else [self._exchange.orders]))
         if self._progress.seed is not None and options.get("generator") is None:
             self._shuffle_generator = options["generator"] = torch.Generator()
-        generator = options.get("generator")
-        if isinstance(order, str) and order == "parts":
-            options["sampler"] = PartOrder(generator, options.get("batch_size", 1))
-        else:
-            options["sampler"] = ClusterOrder(generator)
+        kind = PartOrder if isinstance(order, str) and order == "parts" else ClusterOrder
+        options["sampler"] = kind(options.get("generator"), options.get("batch_size", 1))
 
     def _finish_order(self, order: Any, nodes: Tensor, node_type: Any) -> None:
         """Say where the seeds are; comes behind the initialiser.
@@ -276,7 +273,7 @@ class DirectLoader(SerialAfterFork, Recorded, Resuming, torch.utils.data.DataLoa
         if key is None:  # outside of an epoch, at whose beginning it was decided
             self._decide_device()
         # Positions may come in any shape; they are taken one after the other.
-        inputs = self.input_data[integers(index)]
+        inputs = seeds_at(self.input_data, integers(index))
         out = self._sample(inputs, key)
         return self.filter_fn(out) if self.filter_per_worker else out
 

@@ -23,7 +23,9 @@ class ClusterOrder(Sampler[int]):
 
     Clusters come in random order, as do the seeds of a cluster; what that gives is cut into
     `LANES` parts of equal length, of which batches take seeds in turns, so that the labels of a
-    batch are those of several clusters. With ranks in place of clusters, `CHUNK` seeds in a row
+    batch are those of several clusters. Where batches have fewer seeds than that, there are at most
+    as many parts, so that batches in a row take from the same ones, and half as many as clusters,
+    of which a batch has some then. With ranks in place of clusters, `CHUNK` seeds in a row
     are a cluster, from a random place on. This follows Liu et al., "BGL: GPU-Efficient GNN
     Training by Optimizing Graph Data I/O and Preprocessing" (NSDI 2023), which interleaves
     breadth-first sequences with random shifts.
@@ -32,9 +34,11 @@ class ClusterOrder(Sampler[int]):
         cluster: int64 [seeds], the cluster of each seed.
         by_rank: whether it holds ranks, all different, and not clusters.
         generator: from which each epoch draws one number; None for torch's default generator.
+        batch_size: seeds of a batch.
     """
 
-    def __init__(self, generator: torch.Generator | None) -> None:
+    def __init__(self, generator: torch.Generator | None, batch_size: int = LANES) -> None:
+        self.batch_size = batch_size
         self.cluster = torch.empty(0, dtype=torch.int64)
         self.by_rank = False
         self.generator = generator
@@ -61,7 +65,10 @@ class ClusterOrder(Sampler[int]):
         place = torch.randperm(len(numbers), generator=own)[cluster]
         order = torch.randperm(count, generator=own)
         order = order[torch.argsort(place[order], stable=True)]
-        lanes = torch.arange(-(-count // LANES) * LANES).view(LANES, -1).t().reshape(-1)
+        width = LANES
+        if self.batch_size < LANES and not self.by_rank:
+            width = max(1, min(self.batch_size, len(numbers) // 2))
+        lanes = torch.arange(-(-count // width) * width).view(width, -1).t().reshape(-1)
         return order[lanes[lanes < count]]
 
 
@@ -79,8 +86,7 @@ class PartOrder(ClusterOrder):
     """
 
     def __init__(self, generator: torch.Generator | None, batch_size: int) -> None:
-        super().__init__(generator)
-        self.batch_size = batch_size
+        super().__init__(generator, batch_size)
 
     def draw(self) -> Tensor:
         """Draw the order of an epoch, positions of seeds, int64 [seeds].

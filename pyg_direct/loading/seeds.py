@@ -261,6 +261,21 @@ def seeds_at(seeds: Any, index: Any) -> Any:
         seeds: a loader's `input_data`.
         index: positions, from `positions_of`.
     """
+    try:
+        return _seeds_at(seeds, index)
+    except IndexError as error:
+        nodes = getattr(seeds, "node", getattr(seeds, "row", None))
+        if nodes is None:  # of a loader whose positions name themselves
+            raise
+        count = len(nodes)
+        wrong = [at for at in integers(index).tolist() if not -count <= at < count]
+        raise IndexError(
+            f"A batch asks for position {wrong[0] if wrong else index}, but there are {count} "
+            f"seeds, positions 0 to {count - 1}. Positions are places among the seeds, not node ids."
+        ) from error
+
+
+def _seeds_at(seeds: Any, index: Any) -> Any:
     positions = np.array(index) if type(index) is list else index
     if type(positions) is not np.ndarray or positions.dtype != INT64 or positions.ndim != 1:
         return seeds[integers(index)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -61,7 +62,8 @@ def test_every_seed_comes_once(count: int) -> None:
 def test_clusters_come_one_after_another_and_batches_hold_several() -> None:
     count, number = 40 * LANES, 64
     cluster = torch.randint(number, (count,), generator=torch.Generator().manual_seed(2)) * 7 - 60
-    loader = NeighborLoader(ring(), [2], torch.arange(count), order=cluster, batch_size=96, seed=0)
+    seeds = torch.arange(count)
+    loader = NeighborLoader(ring(), [2], seeds, order=cluster, batch_size=LANES, seed=0)
     epochs = [order_of(loader) for _ in range(2)]
     for order in epochs:
         assert torch.equal(order.sort().values, torch.arange(count))
@@ -69,10 +71,25 @@ def test_clusters_come_one_after_another_and_batches_hold_several() -> None:
         assert len(torch.unique_consecutive(cluster[whole])) == number
         inside = whole[cluster[whole] == cluster[0]]
         assert not torch.equal(inside, inside.sort().values)
-        assert all(len(cluster[batch].unique()) > 30 for batch in order.split(96)[:-1])
+        assert all(len(cluster[batch].unique()) > 30 for batch in order.split(LANES)[:-1])
     assert not torch.equal(*epochs)
     first, second = (cluster[torch.cat(parts_of(order))].tolist() for order in epochs)
     assert first != second
+
+
+@pytest.mark.parametrize(("clusters", "batch_size"), [(4, 32), (3, 1), (10, 20), (1, 7), (200, 50)])
+def test_batches_in_a_row_have_clusters_in_common_however_few_or_small(
+    clusters: int, batch_size: int
+) -> None:
+    cluster = torch.arange(SEEDS) % clusters
+    loader = NeighborLoader(ring(), [2], order=cluster, batch_size=batch_size, seed=0)
+    order = order_of(loader)
+    assert torch.equal(order.sort().values, torch.arange(SEEDS))
+    held = [set(cluster[batch].tolist()) for batch in order.split(batch_size)]
+    if clusters > 1:  # a batch takes from some of the clusters, which change slowly
+        assert max(map(len, held[:-1])) <= max(2, min(clusters // 2 + 2, batch_size))
+    shared = sum(len(one & two) / len(one) for one, two in pairwise(held)) / (len(held) - 1)
+    assert shared > 0.7
 
 
 def test_seeds_that_are_near_come_together() -> None:

@@ -206,3 +206,25 @@ def test_positions_that_are_there_are_taken_also_from_the_end(name: str) -> None
 def test_steps_of_graph_saint_take_any_sampler_as_in_pyg() -> None:
     loader = pyg_direct.GraphSAINTNodeSampler(example_graph(), 4, 3, sampler=range(9))
     assert len(list(loader)) == 9
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("kind", ["nodes", "links", "times"])
+def test_a_position_that_no_seed_has_is_named_in_an_epoch_and_outside(
+    kind: str, workers: int
+) -> None:
+    data = Data(edge_index=torch.tensor([[0, 1, 2, 3], [1, 2, 3, 0]]), num_nodes=4)
+    options: dict[str, Any] = {"batch_sampler": [[0, 1], [1, 4]], "num_workers": workers}
+    if kind == "links":
+        loader: Any = LinkNeighborLoader(data, [1], edge_label_index=data.edge_index, **options)
+    elif kind == "times":
+        data.time = torch.arange(4)
+        loader = NeighborLoader(data, [1], time_attr="time", input_time=torch.arange(4), **options)
+    else:
+        loader = NeighborLoader(data, [1], **options)
+    batches = iter(loader)
+    next(batches)
+    with pytest.raises(IndexError, match=r"position 4, but there are 4 seeds, positions 0 to 3"):
+        next(batches)
+    with pytest.raises(IndexError, match="position -5, but there are 4 seeds"):
+        loader(torch.tensor([0, -5]))
