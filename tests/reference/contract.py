@@ -249,6 +249,8 @@ class _Checks:
         possible = (store.edge_index[1] == node).nonzero().view(-1).tolist()
         left_out = self._left_out(relation, link)
         possible = [e for e in possible if e not in left_out]
+        if config.weighted and "weight" in store and k >= 0:
+            possible = [e for e in possible if store.weight[e] > 0]
         time = self._times(relation)
         if time is not None:
             limit = self.limit[link]
@@ -257,8 +259,6 @@ class _Checks:
             possible.sort(key=lambda e: time[e])  # stable
             if config.strategy == "last" and k >= 0:
                 possible = possible[max(0, len(possible) - k) :]
-        if config.weighted and "weight" in store and k >= 0:
-            possible = [e for e in possible if store.weight[e] > 0]
         name = f"hop {hop}, node {node} {dst or ''} of {link}, {relation or ''}"
         if not set(taken) <= set(possible):
             yield f"{name} takes {taken} of {possible}"
