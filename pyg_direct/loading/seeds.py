@@ -271,7 +271,7 @@ def seeds_at(seeds: Any, index: Any) -> Any:
         wrong = [at for at in integers(index).tolist() if not -count <= at < count]
         raise IndexError(
             f"A batch asks for position {wrong[0] if wrong else index}, but there are {count} "
-            f"seeds, positions 0 to {count - 1}. Positions are places among the seeds, not node ids."
+            f"seeds, positions 0 to {count - 1}: places among the seeds, and not node ids."
         ) from error
 
 

@@ -188,12 +188,12 @@ def _gradients(outputs: list[Tensor], wanted: dict[str, Tensor]) -> dict[str, Te
     return dict(zip(wanted, dense, strict=True))
 
 
-def different_outputs(found: list[Tensor], expected: list[Tensor], least: float = 0.0) -> str:
-    """Return a text if outputs differ by more than rounding; `least` is allowed in any dtype."""
+def different_outputs(found: list[Tensor], expected: list[Tensor]) -> str:
+    """Return a text if outputs differ by more than rounding."""
     if [t.shape for t in found] != [t.shape for t in expected]:
         return "its outputs have other shapes than those of the plain model"
     pairs = zip(found, expected, strict=True)
-    texts = (_difference("its outputs differ", a, b, _largest(b), least) for a, b in pairs)
+    texts = (_difference("its outputs differ", a, b, _largest(b)) for a, b in pairs)
     return next(filter(None, texts), "")
 
 
@@ -233,7 +233,7 @@ def _different_gradients(found: dict[str, Any], expected: dict[str, Any]) -> dic
     return texts
 
 
-def _difference(what: str, ours: Tensor, theirs: Tensor, scale: float, least: float = 0.0) -> str:
+def _difference(what: str, ours: Tensor, theirs: Tensor, scale: float) -> str:
     """Return a text if two tensors of one shape differ by more than rounding."""
     if ours.numel() == 0:
         return ""
@@ -242,7 +242,7 @@ def _difference(what: str, ours: Tensor, theirs: Tensor, scale: float, least: fl
         return f"{what} in {share:.0%} of the numbers" if share > DIFFERENT_INTEGERS else ""
     same = (ours == theirs) | (ours.isnan() & theirs.isnan())
     gap = float((ours - theirs).abs().masked_fill(same, 0.0).nan_to_num(float("inf")).max())
-    allowed = max(least, ALLOWED.get(theirs.dtype, ALLOWED_ELSE))
+    allowed = ALLOWED.get(theirs.dtype, ALLOWED_ELSE)
     mixed = torch.is_autocast_enabled(theirs.device.type)
     allowed = max(allowed, ALLOWED_ELSE) if mixed else allowed
     if gap <= allowed * max(scale, torch.finfo(theirs.dtype).tiny):

@@ -105,7 +105,8 @@ def inference(
             runs on tables now, so that nothing falls back.
         certify: compare with the model itself, copies of which run: on the whole graph if it has
             few nodes and edges (32,768, or fewer with `memory_bytes`), else on a part of it, before
-            the run: some nodes, those that they get messages from, and so on. Not compared are
+            the run: some nodes, those that they get messages from, and so on. With `dtype`, what is
+            compared is computed without it, before the run. Not compared are
             models that `copy.deepcopy` cannot copy, or that draw random numbers in evaluation, and
             large graphs with edges as a sparse matrix or with arguments of neither nodes nor edges;
             the log says so. The time is that of some batches.
@@ -159,7 +160,7 @@ def inference(
         check = None
         if certify:
             check = Check(model, data, arguments, limits.memory_bytes, limits.dtype is not None)
-            check.of_part(functools.partial(_of_part, backend, limits))
+            check.of_part(functools.partial(_of_part, backend, limits._replace(dtype=None)))
         folder = None if path is None else Path(f"{path}.partial")
         with contextlib.ExitStack() as stack:
             advance = stack.enter_context(_bar(progress and ranks.rank == 0))

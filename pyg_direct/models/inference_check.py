@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..core.lazy_tensor import LazyTensor
 from ..core.private_torch import tree_map
-from .certificate import ALLOWED_ELSE, different_outputs, leaves_of
+from .certificate import different_outputs, leaves_of
 from .graph_part import part_of
 from .inputs import num_nodes_of
 from .modes import Generators, eagerly, evaluating
@@ -38,7 +38,8 @@ class Check:
         data: the graph.
         arguments: of the forward, with edges.
         memory_bytes: that the run may take; None for any.
-        narrow: whether layers are kept in a narrow dtype.
+        narrow: whether layers are kept in a narrow dtype, which alone may change the outputs by
+            much: what is compared is a run of its own without it then.
     """
 
     def __init__(
@@ -49,11 +50,12 @@ class Check:
         memory_bytes: int | None,
         narrow: bool,
     ) -> None:
-        self._model, self._least = model, ALLOWED_ELSE if narrow else 0.0
+        self._model = model
         most = MOST_EDGES
         if memory_bytes is not None:
             most = min(most, memory_bytes // BYTES_OF_EDGE)
         self._is_whole = max(num_nodes_of(data) or 0, data.num_edges) <= most
+        self._is_apart = narrow or not self._is_whole
         self._given: Mapping[str, Any] = arguments
         self._expected: Any = None
         with self._leaving_out():
@@ -65,33 +67,33 @@ class Check:
             self._expected = leaves_of(self._plain())
 
     def of_part(self, run: Run) -> None:
-        """Compare what a run computes with a copy of the model, if the graph is not small.
+        """Compare what a run computes with a copy of the model, if it is not the whole run that is.
 
         Raises:
             RuntimeError: the outputs differ.
         """
         found: Any = None
         with self._leaving_out():
-            if not self._is_whole and self._expected is not None:
+            if self._is_apart and self._expected is not None:
                 with self._copy() as twin:
                     found = run(twin, self._given)
         if found is not None:
             self._compare(found)
 
     def of_whole(self, found: Any) -> None:
-        """Compare the outputs for the whole graph, if it is small.
+        """Compare the outputs of the run, if the graph is small.
 
         Raises:
             RuntimeError: they differ.
         """
-        if self._is_whole and self._expected is not None:
+        if not self._is_apart and self._expected is not None:
             self._compare(found)
 
     def _compare(self, found: Any) -> None:
-        reason = different_outputs(leaves_of(found), self._expected, self._least)
+        reason = different_outputs(leaves_of(found), self._expected)
         if not reason:
             return
-        if different_outputs(leaves_of(self._plain()), self._expected, self._least):
+        if different_outputs(leaves_of(self._plain()), self._expected):
             self._leave_out("run twice, its outputs differ")
             return
         which = "" if self._is_whole else " for some nodes and those that they get messages from"
