@@ -241,7 +241,7 @@ def test_input_time_needs_what_is_not_there_yet() -> None:
 
 def test_positions_out_of_range_when_called() -> None:
     loader = NeighborLoader(example_graph(), [2], input_nodes=[3, 4])
-    with pytest.raises(IndexError, match="index 2 is out of bounds"):
+    with pytest.raises(IndexError, match="position 2, but there are 2 seeds"):
         loader([2])
 
 

@@ -1,6 +1,7 @@
 """The CPU backend: each kernel by the worked example of its docstring, and the scratch memory."""
 
 import threading
+import warnings
 from functools import partial, partialmethod
 from itertools import pairwise, product
 from typing import Any
@@ -239,7 +240,8 @@ def test_read_only_input(tmp_path: Any) -> None:
         np.save(tmp_path / f"{name}.npy", value.numpy())
         files[name] = np.load(tmp_path / f"{name}.npy", mmap_mode="r")
         assert not files[name].flags.writeable
-    with pytest.warns(UserWarning, match="not writable"):
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*not writable")  # which torch says once
         x, edges, seeds = (torch.from_numpy(a) for a in files.values())
     mapped = Data(x=x, edge_index=edges, num_nodes=12)
     plain = Data(x=data.x, edge_index=data.edge_index, num_nodes=12)
