@@ -22,6 +22,7 @@ from .traffic import ExchangeTraffic
 
 WINDOW = 4  # batches of a rank whose requests travel together
 TIMEOUT_SECONDS = 300.0  # of one exchange, unless a loader has a timeout=
+MEETING_MARGIN_SECONDS = 5.0  # beyond that for ranks to begin, as no thread answers before
 GROUP_MARGIN_SECONDS = 10.0  # of a group's own timeout, beyond those of its exchanges
 
 _channels: weakref.WeakKeyDictionary[Any, list[Channel]] = weakref.WeakKeyDictionary()
@@ -151,7 +152,8 @@ class BatchExchange:
         loop = _for_loops.get(group)
         loop_serves = loop is None or (not is_lost(loop) and _allowed_seconds[loop] >= seconds)
         try:
-            said = meet(group, self.argument, (list(free), loop_serves), seconds, HOST)
+            patience = seconds + MEETING_MARGIN_SECONDS
+            said = meet(group, self.argument, (list(free), loop_serves), patience, HOST)
         except ExchangeError as error:
             raise RuntimeError(
                 f"Not all ranks have begun to iterate a loader over {self._name}, as they must, "

@@ -20,7 +20,7 @@ LATER = {
     "pages.pages_of_rows",
     "pages.request_pages",
     "reduce.reduce_rows",
-    "visits.add_expected_draws",  # of a cache on a GPU
+    "visits.add_log_missed",  # of a cache on a GPU
 }
 
 MISSING = """
