@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import inspect
 import warnings
 from collections.abc import Callable, Iterable, Mapping
@@ -32,7 +33,8 @@ READ_ONCE = {
 }  # fmt: skip
 
 
-def arguments_of(loader: type, package: str = "") -> frozenset[str]:
+@functools.cache
+def arguments_of(loader: Any, package: str = "") -> frozenset[str]:
     """Return the arguments of a class and of those above it, or of those in one package."""
     return frozenset(
         name
@@ -94,7 +96,7 @@ def check_names(options: dict[str, Any], loader: type) -> None:
         options: keyword arguments.
         loader: its class, perhaps a user's subclass.
     """
-    known = {*SPLIT_NAMES, *arguments_of(loader)} - OURS_TO_GIVE
+    known = arguments_of(loader).union(SPLIT_NAMES) - OURS_TO_GIVE
     for name in options:
         if name not in known:
             near = difflib.get_close_matches(name, sorted(known), n=1)
@@ -104,7 +106,8 @@ def check_names(options: dict[str, Any], loader: type) -> None:
 
 def check_assignment(loader: Any, name: str) -> None:
     """Raise an AttributeError if an argument is assigned to that a built loader reads no more."""
-    if name not in arguments_of(type(loader), PACKAGE) - LoaderOptions.__annotations__.keys():
+    kind: Any = type(loader)
+    if name in LoaderOptions.__annotations__ or name not in arguments_of(kind, PACKAGE):
         return  # DataLoader itself refuses to have some of its own assigned to
     if name not in READ_ONCE and hasattr(loader, name):
         return
