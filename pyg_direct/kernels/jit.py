@@ -6,6 +6,7 @@ import contextlib
 import functools
 import gc
 import logging
+import threading
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -28,9 +29,10 @@ FOR_ALL: dict[str, Any] = {"nogil": True, "error_model": "numpy", "no_cfunc_wrap
 
 
 class Compiling:
-    """How long this process has compiled kernels; one thread does at a time, others wait for it."""
+    """How long this process has compiled kernels, in whichever threads."""
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
         # Seconds that are over, and when what is compiled now began: one value, for other threads.
         self._state: tuple[float, float | None] = (0.0, None)
         self._depth = 0  # a kernel compiles the kernels that it calls
@@ -44,25 +46,17 @@ class Compiling:
         """Return `now` without the seconds of compiling."""
         return now - self.seconds(now)
 
-    def begin(self) -> bool:
-        """Note that something is compiled; return whether nothing was so far."""
-        self._depth += 1
-        if self._depth == 1:
-            self._state = (self._state[0], perf_counter())
-        return self._depth == 1
-
-    def end(self) -> bool:
-        """Note that it is compiled; return whether nothing is any more."""
-        self._depth -= 1
-        if self._depth == 0:
-            self._state = (self.seconds(perf_counter()), None)
-        return self._depth == 0
-
     def __enter__(self) -> None:
-        self.begin()
+        with self._lock:
+            self._depth += 1
+            if self._depth == 1:
+                self._state = (self._state[0], perf_counter())
 
     def __exit__(self, *error: object) -> None:
-        self.end()
+        with self._lock:
+            self._depth -= 1
+            if self._depth == 0:
+                self._state = (self.seconds(perf_counter()), None)
 
 
 COMPILING = Compiling()
@@ -78,6 +72,7 @@ class _Compilation(event.Listener):
 
     def __init__(self) -> None:
         self.given = False
+        self._depth = 0  # of numba's, whose compilations are of one thread at a time
         self._collected = False
 
     def on_start(self, event: Any) -> None:
@@ -89,7 +84,9 @@ class _Compilation(event.Listener):
             logger.warning(
                 "Compiling CPU kernels, which takes some seconds once; they are cached on disk."
             )
-        if COMPILING.begin():
+        COMPILING.__enter__()
+        self._depth += 1
+        if self._depth == 1:
             self._collected = gc.isenabled()
             gc.disable()
 
@@ -97,7 +94,9 @@ class _Compilation(event.Listener):
         """Let the collector run again, unless the user had stopped it."""
         if not _is_ours(event):
             return
-        if COMPILING.end() and self._collected:
+        COMPILING.__exit__()
+        self._depth -= 1
+        if self._depth == 0 and self._collected:
             gc.enable()
 
 

@@ -52,9 +52,7 @@ class Stats:
     cache_hits: int = 0  # rows of attributes on the host that were read from a cache on the GPU
     compiling_seconds: float = 0.0  # of kernels, by whichever thread; none of the other times
     exchange: ExchangeTraffic | None = None  # with other ranks, over a graph in parts
-    may_accelerate: bool = (
-        False  # whether batches fit `accelerate`, to which no one gave the loader
-    )
+    may_accelerate: bool = False  # whether `accelerate` takes the loader, and was not given it
     epochs: Sequence[Stats] = ()
     """The same for each of the last 16 epochs and for those with events; empty in these."""
     events: Sequence[Event] = ()  # of an epoch that `loader.record_events()` asked them for

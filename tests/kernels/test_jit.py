@@ -104,6 +104,23 @@ def test_no_garbage_is_collected_while_a_kernel_and_its_helpers_compile():
         gc.enable()
 
 
+def test_the_collector_runs_again_where_a_gpus_kernels_compile_meanwhile():
+    """Of which another thread may begin before numba does, or end after it."""
+    listener = jit._Compilation()
+    listener.given = True
+    event = compilation_of("pyg_direct.kernels.gather")
+    with jit.COMPILING:
+        listener.on_start(event)
+        assert not gc.isenabled()
+        listener.on_end(event)
+        assert gc.isenabled()
+    listener.on_start(event)
+    with jit.COMPILING:
+        listener.on_end(event)
+        assert gc.isenabled()
+    assert jit.COMPILING._state[1] is None
+
+
 def test_a_function_of_no_module_compiles():
     """As one that a user makes by `exec`, while our listener hears of all that numba compiles."""
     names = {}
