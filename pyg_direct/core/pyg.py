@@ -96,11 +96,17 @@ def store_of(data: Data | HeteroData, key: Any) -> BaseStorage:
 
 
 def graph_classes() -> list[type]:
-    """Return the classes that a pickled graph consists of."""
-    return [
+    """Return the classes that a pickled graph consists of, without those that torch loads already.
+
+    PyG registers some, and `torch.serialization.safe_globals` forgets at its end all that it was
+    given.
+    """
+    classes = [
         Data, HeteroData, DataEdgeAttr, DataTensorAttr, EdgeAttr, TensorAttr, EdgeLayout,
         BaseStorage, NodeStorage, EdgeStorage, GlobalStorage,
     ]  # fmt: skip
+    known = torch.serialization.get_safe_globals()
+    return [cls for cls in classes if cls not in known]
 
 
 def graph_fields_of(data: HeteroData) -> dict[str, Any]:

@@ -406,8 +406,10 @@ def _() -> None:
         file = io.BytesIO()
         torch.save(graph, file)
         file.seek(0)
+        known = set(torch.serialization.get_safe_globals())
         with torch.serialization.safe_globals(pyg.graph_classes()):
             assert torch.load(file, weights_only=True).num_nodes == 2
+        assert set(torch.serialization.get_safe_globals()) == known
 
 
 @check("WITHOUT_BITS")
