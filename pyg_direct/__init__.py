@@ -51,10 +51,10 @@ if TYPE_CHECKING:
     from .models.reuse import Reuse, ReusedRows
     from .ops.placement import Placement
     from .ops.unified import unified
-    from .partitions.partition import partition
     from .ranks.share import share
     from .sampling.sampler import NeighborSampler
     from .tools.audit import Audit, audit
+    from .tools.partition import partition
 
 try:
     __version__ = _version("pyg-direct")
@@ -129,7 +129,7 @@ _LATER = {
     ".models.reuse": ("Reuse", "ReusedRows"),
     ".ops.placement": ("Placement",),
     ".ops.unified": ("unified",),
-    ".partitions.partition": ("partition",),
+    ".tools.partition": ("partition",),
     ".ranks.share": ("share",),
     ".core.malloc": ("keep_memory",),
     ".core.quantized": ("QuantizedTensor", "quantize"),

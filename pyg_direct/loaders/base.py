@@ -19,12 +19,16 @@ from torch_geometric.sampler import BaseSampler
 from ..batch.gather import Gatherer
 from ..batch.roles import KnownRoles, Roles
 from ..batch.subgraph import attributes_of
+from ..core.config import resolve_device
+from ..core.placing import Placing
 from ..core.pyg import store_of
 from ..core.types import BatchKey
+from ..exchange.cooperative import CooperativeBatches
+from ..exchange.shared_rows import RowsInCommon
 from ..graph.from_pyg import check_ends
 from ..loading.base import DirectLoader
 from ..loading.seeds import integers
-from ..loading.site import Placing
+from ..ops.devices import HOST
 
 # What DataLoader's `__init__` takes from a loader of ours and a user (or Lightning) may pass again.
 OWN_OPTIONS = ("dataset", "collate_fn")
@@ -94,7 +98,48 @@ def highest_position(sampler: Any) -> int:
         return -1
 
 
-class CpuDrawnLoader(DirectLoader):
+class RankLoader(DirectLoader):
+    """A loader of this package, whose batches ranks may make together."""
+
+    def _exchange_for(self, data: Any, placing: Placing) -> tuple[Any, Placing]:
+        """See `DirectLoader`.
+
+        Raises:
+            ValueError, TypeError: arguments of the loader that do not fit it.
+        """
+        split, name = self._split, type(self).__name__
+        if not (split.share_rows or split.cooperative):
+            return self._exchange, placing
+        if split.share_rows and self._gives_whole_subgraphs:
+            raise ValueError(
+                f"share_rows=True cannot be used with {name}: it is for NeighborLoader, "
+                f"LinkNeighborLoader and HGTLoader."
+            )
+        if split.cooperative and not self._can_cooperate:
+            raise ValueError(
+                f"cooperative=True cannot be used with {name}: it is for NeighborLoader. "
+                f"share_rows=True loads rows in common with others, too."
+            )
+        kind = RowsInCommon if split.share_rows else CooperativeBatches
+        if self._exchange is not None:
+            raise ValueError(
+                f"{kind.argument} cannot be used with a partitioned graph, whose ranks exchange "
+                f"rows already. Leave it out."
+            )
+        device = resolve_device(placing.device)
+        if device not in (None, HOST):
+            raise ValueError(
+                f"device={str(device)!r}: batches are made on the CPU where ranks share rows. "
+                f"Leave it out, and move each batch by batch.to(device); or leave out "
+                f"{kind.argument}."
+            )
+        # So that a model that was accelerated with one loader knows the batches of any other.
+        self._hands_out_hops = self._hands_out_hops or split.cooperative
+        placing = placing._replace(device=HOST, cpu_for=kind.argument)
+        return kind(data, split, self._feature_dtype), placing
+
+
+class CpuDrawnLoader(RankLoader):
     """A loader whose subgraphs are drawn on the CPU, wherever the batches shall be.
 
     On a GPU the attributes are gathered by the GPU's backend, and the batch arrives there.

@@ -15,12 +15,12 @@ from typing_extensions import Unpack
 from ..batch.roles import roles_in
 from ..batch.subgraph import entries_of, swapped_ends
 from ..core.arguments import check_count, check_flag, check_partner, shown
+from ..core.placing import Placing
 from ..core.pyg import Partition, ptr2index, store_of
 from ..core.quantized import QuantizedTensor, narrow_rows
 from ..core.types import BatchKey
 from ..graph.coo_to_csc import undirected
 from ..loading.options import DEFAULT_PREFETCH, LoaderOptions, as_dict
-from ..loading.site import Placing
 from ..sampling.sampler import NeighborSampler, keyed
 from .base import SubgraphLoader, check_edges
 

@@ -11,11 +11,11 @@ from torch_geometric.data import Batch
 
 from ..batch.subgraph import rows_of_each
 from ..core.arguments import check_dense, check_ids
+from ..core.placing import Placing
 from ..core.pyg import SparseTensor
 from ..graph.verify import verified
 from ..loading.options import threads_of_a_batch
 from ..loading.seeds import node_seeds
-from ..loading.site import Placing
 from ..ops.host.lists import EgoGraphs, sorted_lists
 from ..sampling.sampler import NeighborSampler, keyed
 from .base import SubgraphLoader, check_homogeneous

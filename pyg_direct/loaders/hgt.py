@@ -18,11 +18,11 @@ from typing_extensions import Unpack
 
 from ..batch.assemble import node_labels
 from ..core.arguments import check_count, check_dense, check_ids, check_partner, shown
+from ..core.placing import Placing
 from ..core.types import BatchKey
 from ..graph.verify import verified
 from ..loading.options import DEFAULT_PREFETCH, LoaderOptions, as_dict
 from ..loading.seeds import node_seeds
-from ..loading.site import Placing
 from ..ops.host.budget import Budgets
 from ..sampling.sampler import NeighborSampler, keyed
 from .base import CpuDrawnLoader, check_sampler

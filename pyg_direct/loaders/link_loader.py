@@ -21,9 +21,10 @@ from ..core.arguments import (
     check_partner,
     check_tensor,
 )
+from ..core.placing import Placing
 from ..core.pyg import SubgraphType
 from ..core.types import BatchKey
-from ..loading.base import DirectLoader
+from ..exchange.parted_sampler import parted_sampler
 from ..loading.options import (
     DEFAULT_PREFETCH,
     LoaderOptions,
@@ -32,15 +33,13 @@ from ..loading.options import (
     threads_of_a_batch,
 )
 from ..loading.seeds import link_seeds, own_times, with_windows
-from ..loading.site import Placing
-from ..partitions.sampler import parted_sampler
 from ..sampling.negatives import check_strict, check_weights
 from ..sampling.sampler import NeighborSampler, NumNeighborsLike, keyed
 from ..sampling.time_bounds import bounds_of
-from .base import check_sampler
+from .base import RankLoader, check_sampler
 
 
-class LinkNeighborLoader(DirectLoader, torch_geometric.loader.LinkNeighborLoader):  # type: ignore[misc]
+class LinkNeighborLoader(RankLoader, torch_geometric.loader.LinkNeighborLoader):  # type: ignore[misc]
     """Drop-in replacement of `torch_geometric.loader.LinkNeighborLoader`.
 
     A real subclass with PyG's arguments, batches and attributes. Arguments that are not named here

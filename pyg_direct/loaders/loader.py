@@ -15,8 +15,10 @@ from typing_extensions import Unpack
 from ..batch.assemble import node_labels
 from ..batch.sampled import of_graph
 from ..core.arguments import check_dense, check_ids, check_partner, check_tensor
+from ..core.placing import Placing
 from ..core.pyg import SubgraphType
 from ..core.types import BatchKey, SourcedKey
+from ..exchange.parted_sampler import parted_sampler
 from ..loading.base import DirectLoader
 from ..loading.options import (
     DEFAULT_PREFETCH,
@@ -26,14 +28,12 @@ from ..loading.options import (
     threads_of_a_batch,
 )
 from ..loading.seeds import integers, node_seeds, own_times, seeds_at, with_windows
-from ..loading.site import Placing
-from ..partitions.sampler import parted_sampler
 from ..sampling.sampler import NeighborSampler, NumNeighborsLike, keyed
 from ..sampling.time_bounds import NO_BOUNDS, bounds_of
-from .base import check_sampler
+from .base import RankLoader, check_sampler
 
 
-class NeighborLoader(DirectLoader, torch_geometric.loader.NeighborLoader):  # type: ignore[misc]
+class NeighborLoader(RankLoader, torch_geometric.loader.NeighborLoader):  # type: ignore[misc]
     """Drop-in replacement of `torch_geometric.loader.NeighborLoader`.
 
     A real subclass with PyG's arguments, batches and attributes; its class documentation holds

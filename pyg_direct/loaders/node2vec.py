@@ -10,11 +10,11 @@ from torch_geometric.data import Data
 from torch_geometric.nn.models import Node2Vec as PygNode2Vec
 
 from ..core.arguments import check_count
+from ..core.placing import Placing
 from ..core.pyg import maybe_num_nodes
 from ..core.types import BatchKey
 from ..graph.from_pyg import check_edge_index
 from ..loading.options import DEFAULT_PREFETCH
-from ..loading.site import Placing
 from ..ops.host import keys as rng
 from ..sampling.sampler import NeighborSampler, keyed
 from .base import SubgraphLoader

@@ -10,9 +10,9 @@ from torch import Tensor
 from typing_extensions import Unpack
 
 from ..core.arguments import check_count, check_share, shown
+from ..core.placing import Placing
 from ..core.types import BatchKey
 from ..loading.options import DEFAULT_PREFETCH, LoaderOptions, as_dict
-from ..loading.site import Placing
 from ..ops.host.lists import EgoGraphs, SortedLists, ego_graphs
 from ..ops.host.pagerank import Contexts, contexts_of
 from ..sampling.sampler import keyed

@@ -12,13 +12,13 @@ from typing_extensions import Unpack
 
 from ..batch.gather import Gatherer
 from ..core.arguments import check_choice, check_count, check_flag, check_partner
+from ..core.placing import Placing
 from ..core.pyg import saint_file_of, torch_load
 from ..core.types import BatchKey
 from ..graph.verify import verified
 from ..graph.weights import alias_table_of
 from ..loading.options import DEFAULT_PREFETCH, CommonOptions, as_dict, threads_of_a_batch
 from ..loading.prefetcher import Prefetcher
-from ..loading.site import Placing
 from ..ops.host import keys as rng
 from ..ops.host.induced import InducedSubgraphs
 from ..ops.host.lists import sorted_lists

@@ -10,9 +10,9 @@ from torch import Tensor
 from typing_extensions import Unpack
 
 from ..core.arguments import check_count, check_flag
+from ..core.placing import Placing
 from ..core.types import BatchKey
 from ..loading.options import DEFAULT_PREFETCH, LoaderOptions, as_dict
-from ..loading.site import Placing
 from ..ops.host.lists import EgoGraphs, ego_graphs
 from ..sampling.fanouts import MAX_HOPS
 from ..sampling.sampler import keyed

@@ -6,8 +6,8 @@ from typing import Any
 
 from torch import Tensor
 
+from ..exchange.parted_sampler import PartedSampler
 from ..loading.visits import visits_of_batches, why_no_visits
-from ..partitions.sampler import PartedSampler
 from ..sampling.sampler import NeighborSampler
 from .link_loader import LinkNeighborLoader
 from .loader import NeighborLoader

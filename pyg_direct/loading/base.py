@@ -30,6 +30,7 @@ from ..core.arguments import (
     check_mode,
     check_seed,
 )
+from ..core.placing import Placing
 from ..core.types import BatchKey
 from ..ops import clock
 from ..ops.backend import Backend
@@ -39,7 +40,6 @@ from ..ranks.split import take_split
 from ..sampling.sampler import NeighborSampler, NumNeighborsLike, keyed
 from .batch_keys import batch_keys
 from .cache import fill_cache
-from .cooperative import check_cooperative, exchange_of
 from .description import describe, rebuilding_by_lightning
 from .epoch import BatchTask, Epoch, Producers
 from .forked import SerialAfterFork
@@ -57,7 +57,7 @@ from .progress import Progress
 from .recorder import Recorded, Recorder
 from .resuming import Resuming
 from .seeds import integers, seeds_at
-from .site import Placing, Site, check_ready_sampler
+from .site import Site, check_ready_sampler
 from .stages import Handover, Stages
 
 
@@ -151,15 +151,20 @@ class DirectLoader(SerialAfterFork, Recorded, Resuming, torch.utils.data.DataLoa
                 threads=threads,
             )
 
-        self._exchange, placing = exchange_of(self, data, placing)
+        self._exchange, placing = self._exchange_for(data, placing)
         self._site = Site(data, placing, sampler, make_sampler, self._draws_on_cpu)
-        if self._split.cooperative:
-            check_cooperative(self._site.sampler, bool(kwargs.get("transform_sampler_output")))
+        if self._exchange is not None:
+            changes_output = bool(kwargs.get("transform_sampler_output"))
+            self._exchange.check_sampler(self._site.sampler, changes_output)
         # With a seed, the order of the seeds follows it, unless a generator is to decide.
         self._shuffle_generator: torch.Generator | None = None
         if seed is not None and kwargs.get("generator") is None and kwargs.get("shuffle"):
             self._shuffle_generator = kwargs["generator"] = torch.Generator()
         return self._site.sampler
+
+    def _exchange_for(self, data: Any, placing: Placing) -> tuple[Any, Placing]:
+        """Return what a loader exchanges with other ranks, if anything, and where batches are."""
+        return self._exchange, placing
 
     def _begin_order(self, order: Any, options: dict[str, Any]) -> None:
         """Put the sampler of `order` into the options of DataLoader; comes before its initialiser.

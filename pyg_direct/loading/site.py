@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.utils.data
@@ -15,6 +15,7 @@ from ..batch.assemble import tables_of
 from ..core.arguments import shown
 from ..core.config import DEVICE_VARIABLE, local_rank, resolve_device
 from ..core.mapped_files import check_unchanged
+from ..core.placing import Placing
 from ..core.pyg import SubgraphType
 from ..core.types import Ends
 from ..ops.backend import Backend, CacheRequest
@@ -23,27 +24,6 @@ from ..ops.placement import Placement
 from ..sampling.sampler import NeighborSampler, keyed, moved
 
 OPEN = "until the first iteration decides"
-
-
-class Placing(NamedTuple):
-    """Where the user wants things: arguments of both loaders."""
-
-    device: torch.device | str | int | None
-    topology: str = "auto"
-    features: str = "auto"
-    device_bytes: int | None = None
-    ids: str = "host"
-    gather_blocks: int | None = None
-    cache: str | int | float | None = None
-    cache_policy: Any = "visits"
-    cpu_for: str = ""  # the argument for which batches are made on the CPU, not a user's
-
-    def given(self) -> tuple[str, ...]:
-        """Return the names of the arguments, but for the device, that are not at their defaults."""
-        defaults = {
-            name: value for name, value in self._field_defaults.items() if name != "cpu_for"
-        }
-        return tuple(name for name, value in defaults.items() if getattr(self, name) != value)
 
 
 class Site:

@@ -26,9 +26,9 @@ from ..ranks.channel import (
     Channel,
     ExchangeError,
     Message,
+    as_bytes,
     packed,
 )  # fmt: skip
-from ..ranks.rows import as_bytes
 
 HEAD = 2  # numbers: the status of a rank, and what it is at
 NUMBERS = 30  # that a rank says beside these, at a time

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from ..ops.buffers import new_array
 from .exchange import NOT_INFERRING, gathered
@@ -358,3 +359,12 @@ class Channel:
                     f"stopped, or its machine cannot be reached. A rank that only pauses answers "
                     f"from a thread of its own. timeout= sets another limit."
                 )
+
+
+def as_bytes(table: Tensor) -> Bytes:
+    """Return a dense table [N, ...] as the bytes of its rows, uint8 [N, bytes], in its memory."""
+    row = int(np.prod(table.shape[1:], dtype=np.int64))
+    if table.numel() == 0:  # torch views no such table
+        return np.empty((len(table), row * table.itemsize), np.uint8)
+    rows: Bytes = table.view(len(table), row).view(torch.uint8).numpy()
+    return rows

@@ -18,11 +18,11 @@ from torch_geometric.data import Data, HeteroData
 from ..core.cooperation import Cooperation
 from ..core.types import BatchKey, StepKey
 from ..core.units import size_text
+from ..exchange.common_hops import CommonBatches
+from ..exchange.owners import Ints, check_parts, ranks_of
+from ..exchange.rows import Ownership, RowFetcher, RowLayout, RowTraffic
 from ..ops.host.parts import by_greedy_passes
 from ..ranks.channel import WORKING, Channel, RankWord
-from ..ranks.common_batch import CommonBatches
-from ..ranks.owners import Ints, check_parts, ranks_of
-from ..ranks.rows import Ownership, RowFetcher, RowLayout, RowTraffic
 from ..ranks.threads import on_threads
 from ..sampling.sampler import NeighborSampler, keyed
 from .command import integers

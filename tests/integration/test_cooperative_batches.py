@@ -19,7 +19,7 @@ from torch_geometric.nn import GATConv, GCNConv, SAGEConv
 
 import pyg_direct
 from pyg_direct import HGTLoader, LinkNeighborLoader, NeighborLoader
-from pyg_direct.ranks import common_batch
+from pyg_direct.exchange import common_hops as common_batch
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="forks ranks")
 

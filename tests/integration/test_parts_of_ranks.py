@@ -19,8 +19,8 @@ from torch_geometric.data import Data
 
 import pyg_direct
 from pyg_direct import LinkNeighborLoader, NeighborLoader
+from pyg_direct.exchange import batches as batch_exchange
 from pyg_direct.files.parts import parted_graph
-from pyg_direct.ranks import batch_exchange
 
 TIMEOUT_SECONDS = 3.0
 

@@ -56,7 +56,12 @@ ROOMS: Mapping[str, tuple[str, ...]] = {
     "loading": ("tests/unit/loading", "tests/loader"),
     "loaders": ("tests/unit/loaders", "tests/statistics/test_family_laws.py", "tests/loader"),
     "models": ("tests/unit/models", "tests/loader/test_accelerated_batches.py"),
-    "partitions": ("tests/unit/partitions", "tests/integration/test_parts_of_ranks.py"),
+    "exchange": (
+        "tests/unit/partitions",
+        "tests/unit/ranks",
+        "tests/unit/loading/test_shared_rows.py",
+        "tests/integration/test_parts_of_ranks.py",
+    ),
     "ranks": ("tests/unit/ranks", "tests/loader/test_ranks.py", "tests/integration/test_ranks.py"),
     "tools": ("tests/unit/tools",),
 }

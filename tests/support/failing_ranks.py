@@ -24,7 +24,7 @@ from torch_geometric.data import Data
 from torch_geometric.nn.models import GraphSAGE
 
 from pyg_direct import NeighborLoader, accelerate
-from pyg_direct.ranks import batch_exchange
+from pyg_direct.exchange import batches as batch_exchange
 
 WORLD_SIZE, BATCHES, GROUP_SECONDS, LIMIT_SECONDS = 2, 200, 3, 40
 KILLED_BY = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}

@@ -16,15 +16,15 @@ from graphs import assert_same_batch, papers_and_authors
 from torch_geometric.data import Data, HeteroData
 
 import pyg_direct
+from pyg_direct.exchange import rows
+from pyg_direct.files import write_parts as write_module
 from pyg_direct.files.open import open_graph
 from pyg_direct.files.parts import EDGE_IDS, parted_graph
 from pyg_direct.graph.from_pyg import graph_of
 from pyg_direct.loading.order import PartOrder
 from pyg_direct.ops.cpu import file_pages
-from pyg_direct.partitions import partition as partition_module
-from pyg_direct.partitions import write as write_module
-from pyg_direct.partitions.methods import parts_of
-from pyg_direct.ranks import rows
+from pyg_direct.tools import partition as partition_module
+from pyg_direct.tools.partition import parts_of
 from tests.support.memory_maps import reads_alone
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from pyg_direct.ranks.owners import check_parts, ranks_of
+from pyg_direct.exchange.owners import check_parts, ranks_of
 
 TYPED: dict[str, Any] = {"a": torch.tensor([0, 3, 1]), "b": torch.tensor([2, 2])}
 

@@ -10,15 +10,14 @@ import numpy as np
 import pytest
 import torch
 
-from pyg_direct.ranks.channel import Channel, OtherRankError
-from pyg_direct.ranks.rows import (
+from pyg_direct.exchange.rows import (
     Ownership,
     RowFetcher,
     RowLayout,
     RowTraffic,
-    as_bytes,
     rows_of_blocks,
 )
+from pyg_direct.ranks.channel import Channel, OtherRankError, as_bytes
 from pyg_direct.ranks.threads import on_threads
 
 # The first type has two attributes, whose rows are no multiple of 8 bytes; the second has none.

@@ -18,9 +18,10 @@ from torch import Tensor
 
 from ..core.journal import LOCK, WorkFolder, WorkKind, sync_directory
 from ..core.types import Csc
-from ..files.arrays import ArrayWriter, dtype_name, write_array
-from ..files.directory import ARRAY_NAME, FileNames, publish
-from ..files.header import (
+from ..graph.coo_to_csc import narrow
+from .arrays import ArrayWriter, dtype_name, write_array
+from .directory import ARRAY_NAME, FileNames, publish
+from .header import (
     HEADER,
     ArrayFile,
     EdgeGroup,
@@ -30,8 +31,7 @@ from ..files.header import (
     header_checksum,
     write_header,
 )
-from ..files.parts import EDGE_IDS, MANIFEST, RowFormat, all_type, own_type, part_folder
-from ..graph.coo_to_csc import narrow
+from .parts import EDGE_IDS, MANIFEST, RowFormat, all_type, own_type, part_folder
 
 STEP_BYTES = 64 << 20  # of rows that are in memory at a time
 STEP_EDGES = 4 << 20  # about 100 bytes each are in memory at a time

@@ -16,16 +16,9 @@ from ..graph.coo_to_csc import narrow
 from ..ops.backend import Backend
 from ..ops.host.parts import Drawn, merged, split_by_part
 from ..ranks.channel import Bytes, Channel, Message, packed
-from ..ranks.rows import (
-    AskedRows,
-    Blocks,
-    Ownership,
-    RowFetcher,
-    RowLayout,
-    RowTraffic,
-)
 from ..sampling.hops import BatchInProgress
 from .part import Answer, Ints, Part, edge_ends
+from .rows import AskedRows, Blocks, Ownership, RowFetcher, RowLayout, RowTraffic
 
 
 class RequestedLists(NamedTuple):

@@ -14,11 +14,11 @@ from torch import Tensor
 
 from ..ops.backend import Backend
 from ..ops.devices import HOST
-from .channel import Channel, ExchangeError, is_lost, meet
-from .exchange import gathered_unless_failed
-from .rounds import Rounds
+from ..ranks.channel import Channel, ExchangeError, is_lost, meet
+from ..ranks.exchange import gathered_unless_failed
+from ..ranks.rounds import Rounds
+from ..ranks.traffic import ExchangeTraffic
 from .rows import RowTraffic
-from .traffic import ExchangeTraffic
 
 WINDOW = 4  # batches of a rank whose requests travel together
 TIMEOUT_SECONDS = 300.0  # of one exchange, unless a loader has a timeout=
@@ -84,6 +84,14 @@ class BatchExchange:
 
     def _check_same(self, said: Sequence[Any]) -> None:
         """Raise a ValueError if what the ranks said differs in what must not, on all of them."""
+
+    def check_sampler(self, sampler: Any, changes_output: bool) -> None:
+        """Raise a ValueError if ranks cannot make batches of a sampler together.
+
+        Args:
+            sampler: of the loader.
+            changes_output: whether there is a `transform_sampler_output`.
+        """
 
     def begin(self, sampler: Any, backend: Backend, group: Any, timeout_seconds: float) -> None:
         """Begin an epoch; at the first one, meet the other ranks: collective then.

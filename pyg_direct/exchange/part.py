@@ -21,8 +21,7 @@ from ..ops.backend import Backend
 from ..ops.buffers import new_array
 from ..ops.cpu import file_pages
 from ..ops.host.parts import Drawn, ids_at
-from ..ranks.channel import Bytes
-from ..ranks.rows import as_bytes
+from ..ranks.channel import Bytes, as_bytes
 
 Ints = npt.NDArray[Any]
 

@@ -13,16 +13,15 @@ from ..core.cooperation import Cooperation
 from ..core.pyg import SubgraphType
 from ..core.types import BatchKey, SampledGraph, StepKey
 from ..ops.backend import Backend
-from ..ranks.batch_exchange import Maker
 from ..ranks.channel import Channel
-from ..ranks.common_batch import CommonBatches
 from ..ranks.rounds import Rounds
 from ..ranks.split import Split
 from ..ranks.step_rounds import StepRounds
 from ..sampling.keyed import KeyedSampler
 from ..sampling.sampler import NeighborSampler, keyed
-from .shared_rows import RowsInCommon, placed_on_cpu, shared_rows
-from .site import Placing
+from .batches import Maker
+from .common_hops import CommonBatches
+from .shared_rows import RowsInCommon
 
 
 class _Asked(NamedTuple):
@@ -58,6 +57,10 @@ class CooperativeBatches(RowsInCommon):
 
     def _check_effect(self) -> None:
         """Do nothing: it has one, also without rows to share."""
+
+    def check_sampler(self, sampler: Any, changes_output: bool) -> None:
+        """See `BatchExchange`."""
+        check_cooperative(sampler, changes_output)
 
     def begin(self, sampler: Any, backend: Backend, group: Any, timeout_seconds: float) -> None:
         """See `BatchExchange`."""
@@ -121,27 +124,6 @@ class CooperativeBatches(RowsInCommon):
         sampled = of_graph(graph, types, self._sampler.edge_types, metadata)
         sampled.cooperation = describe(types, self.loop_channel)
         return sampled
-
-
-def exchange_of(loader: Any, data: Any, placing: Placing) -> tuple[Any, Placing]:
-    """Return what a loader exchanges with other ranks, if anything, and where batches are made.
-
-    Raises:
-        ValueError, TypeError: arguments of the loader that do not fit it.
-    """
-    if loader._split.share_rows:
-        return shared_rows(loader, data, placing)
-    if not loader._split.cooperative:
-        return loader._exchange, placing
-    if not loader._can_cooperate:
-        raise ValueError(
-            f"cooperative=True cannot be used with {type(loader).__name__}: it is for "
-            f"NeighborLoader. share_rows=True loads rows in common with others, too."
-        )
-    placing = placed_on_cpu(loader, placing, CooperativeBatches.argument)
-    # So that a model that was accelerated with one loader knows the batches of any other.
-    loader._hands_out_hops = True
-    return CooperativeBatches(data, loader._split, loader._feature_dtype), placing
 
 
 def check_cooperative(sampler: Any, changes_output: bool) -> None:

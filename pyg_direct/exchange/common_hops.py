@@ -16,7 +16,7 @@ from ..core.types import Csc, Frontier, Rules, SampledGraph, SamplingPlan, StepK
 from ..ops.backend import Backend
 from ..ops.host.in_common import RankNodes, field_of_bits
 from ..ops.host.parts import ids_at
-from .channel import Bytes, Channel, Message, packed
+from ..ranks.channel import Bytes, Channel, Message, packed
 from .rows import RowTraffic
 
 Ints = npt.NDArray[Any]

@@ -18,12 +18,12 @@ from ..files.parts import PartedGraph, parted_graph
 from ..graph.from_pyg import Graph
 from ..ops.backend import Backend
 from ..ops.devices import HOST, backend_for
-from ..ranks.batch_exchange import BatchExchange, Maker
 from ..ranks.channel import Channel
 from ..sampling.hops import BatchInput, sample_window
 from ..sampling.keyed import KeyedSampler, Settings
 from ..sampling.sampler import NeighborSampler, NumNeighborsLike, keyed
-from .source import PartSource
+from .batches import BatchExchange, Maker
+from .parted_hops import PartSource
 
 # What is not exact on parts yet, and its value where it is not asked for.
 REFUSED: dict[str, Any] = {

@@ -17,29 +17,25 @@ from ..batch.narrow import dtype_in_batch
 from ..batch.roles import KnownRoles
 from ..batch.sampled import NodesOfType
 from ..core.arguments import check_ids, shown
-from ..core.config import resolve_device
 from ..core.ordered import OrderedTensor
 from ..core.parted import MOST_PARTS, keep_rows
 from ..core.pyg import fields_of, stores_of
 from ..core.quantized import QuantizedTensor, decode
 from ..ops.backend import Backend
-from ..ops.devices import HOST
 from ..ops.host.parts import RowNumbers
-from ..ranks.batch_exchange import BatchExchange, Maker
-from ..ranks.channel import Channel
-from ..ranks.owners import Ints, check_parts, ranks_of
-from ..ranks.rows import (
+from ..ranks.channel import Channel, as_bytes
+from ..ranks.split import HASH, Split
+from .batches import BatchExchange, Maker
+from .owners import Ints, check_parts, ranks_of
+from .rows import (
     AskedRows,
     Blocks,
     Ownership,
     RowFetcher,
     RowLayout,
     RowTraffic,
-    as_bytes,
     rows_of_blocks,
 )
-from ..ranks.split import HASH, Split
-from .site import Placing
 
 SCALE = " scale"  # behind the name of an attribute, of the factors of its rows
 
@@ -274,41 +270,6 @@ class RowsInCommon(BatchExchange):
         assert self._parts is not None  # 'parts' is among `orders`
         part = self._parts[self._kinds.index(node_type)]
         return torch.from_numpy(part[node.numpy()]).to(torch.int64)
-
-
-def shared_rows(loader: Any, data: Any, placing: Placing) -> tuple[RowsInCommon, Placing]:
-    """Return what exchanges the rows of a `DirectLoader`'s batches, and where these are made then.
-
-    Raises:
-        ValueError, TypeError: arguments of the loader that do not fit it.
-    """
-    if loader._gives_whole_subgraphs:
-        raise ValueError(
-            f"share_rows=True cannot be used with {type(loader).__name__}: it is for "
-            f"NeighborLoader, LinkNeighborLoader and HGTLoader."
-        )
-    placing = placed_on_cpu(loader, placing, RowsInCommon.argument)
-    return RowsInCommon(data, loader._split, loader._feature_dtype), placing
-
-
-def placed_on_cpu(loader: Any, placing: Placing, argument: str) -> Placing:
-    """Return where batches are made whose rows ranks exchange.
-
-    Raises:
-        ValueError: the data is in parts, or another device is named.
-    """
-    if loader._exchange is not None:
-        raise ValueError(
-            f"{argument} cannot be used with a partitioned graph, whose ranks exchange rows "
-            f"already. Leave it out."
-        )
-    device = resolve_device(placing.device)
-    if device not in (None, HOST):
-        raise ValueError(
-            f"device={str(device)!r}: batches are made on the CPU where ranks share rows. Leave it "
-            f"out, and move each batch by batch.to(device); or leave out {argument}."
-        )
-    return placing._replace(device=HOST, cpu_for=argument)
 
 
 def types_of(data: Data | HeteroData) -> list[tuple[Any, int]]:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..ops.buffers import new_array, shared_pool
 from ..ops.host.parts import RowNumbers, gather_of_parts
-from .channel import ALIGNMENT, Bytes, Channel, Message, OtherRankError, packed
+from ..ranks.channel import ALIGNMENT, Bytes, Channel, Message, OtherRankError, as_bytes, packed
 
 HEADER = 1  # word of a message of rows: 1 if they are there, 0 if reading them failed
 
@@ -283,14 +283,6 @@ class RowFetcher:
                 of_parts = [tables[p][t][i] for p in range(self._owners.num_parts)]
                 gather_of_parts(of_parts, owner, ref, out)
         return made
-
-
-def as_bytes(table: Tensor) -> Bytes:
-    """Return a dense table [N, ...] as the bytes of its rows, uint8 [N, bytes], in its memory."""
-    row = int(np.prod(table.shape[1:], dtype=np.int64))
-    if table.numel() == 0:  # torch views no such table
-        return np.empty((len(table), row * table.itemsize), np.uint8)
-    return table.view(len(table), row).view(torch.uint8).numpy()
 
 
 def rows_of_blocks(tables: Sequence[Bytes], rows: Ints) -> list[Bytes]:

@@ -1,1 +1,0 @@
-"""Graphs that no machine holds: writing them in parts, and sampling from parts on several ranks."""
