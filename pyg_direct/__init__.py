@@ -45,10 +45,10 @@ if TYPE_CHECKING:
     from .loaders.swap import swapped
     from .loaders.visits import expected_visits
     from .loaders.walks import RandomWalker, metapath_walk, random_walk
-    from .models.accelerate import accelerate, acceleration
-    from .models.inference import inference
+    from .models.elsewhere.reuse import Reuse, ReusedRows
     from .models.ranking import LinkRanks, rank_links
-    from .models.reuse import Reuse, ReusedRows
+    from .models.step.accelerate import accelerate, acceleration
+    from .models.whole.inference import inference
     from .ops.placement import Placement
     from .ops.unified import unified
     from .ranks.share import share
@@ -123,10 +123,10 @@ _LATER = {
     ".files.save": ("save",),
     ".loaders.link_loader": ("LinkNeighborLoader",),
     ".loaders.loader": ("NeighborLoader",),
-    ".models.accelerate": ("accelerate", "acceleration"),
-    ".models.inference": ("inference",),
+    ".models.step.accelerate": ("accelerate", "acceleration"),
+    ".models.whole.inference": ("inference",),
     ".models.ranking": ("LinkRanks", "rank_links"),
-    ".models.reuse": ("Reuse", "ReusedRows"),
+    ".models.elsewhere.reuse": ("Reuse", "ReusedRows"),
     ".ops.placement": ("Placement",),
     ".ops.unified": ("unified",),
     ".tools.partition": ("partition",),

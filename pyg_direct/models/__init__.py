@@ -1,1 +1,1 @@
-"""Users' models: cut into one-hop parts (`cutter`), run over all nodes (`inference`)."""
+"""Users' models: in training steps (`step`), over all nodes (`whole`), with rows from elsewhere."""

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch_geometric.nn import GAT, GCN, GraphSAGE, TransformerConv
 
 from pyg_direct import accelerate
-from pyg_direct.models import common_rows
+from pyg_direct.models.elsewhere import common_rows
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="forks ranks")
 

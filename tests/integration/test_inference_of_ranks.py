@@ -23,8 +23,9 @@ from torch_geometric.nn import GraphSAGE
 
 import pyg_direct
 from pyg_direct import inference
-from pyg_direct.models import computing, reducing
-from pyg_direct.models.table_rows import SharedRows
+from pyg_direct.models.lazy import reducing
+from pyg_direct.models.whole import computing
+from pyg_direct.models.whole.computing import SharedRows
 
 MODELS = matrix()
 SOME = ["layer-GAT-attr", "layer-GCN", "layer-PNA", "layer-Cheb", "layer-EG", "layer-GPS"]

@@ -31,11 +31,11 @@ import pyg_direct.loading.base as loading
 from pyg_direct import LinkNeighborLoader, NeighborLoader, accelerate
 from pyg_direct.batch import edges as edges_module
 from pyg_direct.batch.edges import SampledEdges
-from pyg_direct.models import costs
-from pyg_direct.models.accelerate import Acceleration
-from pyg_direct.models.message_lists import Lists
-from pyg_direct.models.needed_rows import Take
-from pyg_direct.models.needed_sums import Scatter
+from pyg_direct.models.lazy.lists import Lists
+from pyg_direct.models.lazy.sums import Scatter
+from pyg_direct.models.lazy.value_rows import Take
+from pyg_direct.models.step import costs
+from pyg_direct.models.step.accelerate import Acceleration
 from pyg_direct.ops.products import Adjacency
 
 

@@ -16,7 +16,8 @@ from torch_geometric.data import Data
 from torch_geometric.nn import GraphSAGE
 
 from pyg_direct import inference
-from pyg_direct.models import computing, tables
+from pyg_direct.models.lazy import tables
+from pyg_direct.models.whole import computing
 
 computing.BLOCK_BYTES = 4096
 read = tables.Node.read

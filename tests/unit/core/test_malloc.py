@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import pyg_direct
-import pyg_direct.models.accelerate
+import pyg_direct.models.step.accelerate
 from pyg_direct.core import malloc
 
 BLOCK_BYTES = 64 << 20

@@ -9,8 +9,8 @@ from torch import nn
 from torch.autograd import forward_ad
 
 from pyg_direct import accelerate
-from pyg_direct.models import numbers_kept
-from pyg_direct.models.costs import StepCosts
+from pyg_direct.models.lazy import numbers_kept
+from pyg_direct.models.step.costs import StepCosts
 
 
 @pytest.fixture(autouse=True)

@@ -16,10 +16,10 @@ from torch.utils.checkpoint import checkpoint
 from torch_geometric.nn import GraphSAGE
 
 from pyg_direct import accelerate
-from pyg_direct.models import certificate, model_state
-from pyg_direct.models.accelerate import Acceleration
-from pyg_direct.models.certificate import Certificate
-from pyg_direct.models.modes import Generators
+from pyg_direct.models.lazy.modes import Generators
+from pyg_direct.models.step import certificate, model_state
+from pyg_direct.models.step.accelerate import Acceleration
+from pyg_direct.models.step.certificate import Certificate
 
 
 def test_which_calls_are_compared(monkeypatch) -> None:

@@ -10,7 +10,7 @@ from between import Net, reference, run
 from torch import nn
 
 from pyg_direct import accelerate
-from pyg_direct.models import numbers_kept
+from pyg_direct.models.lazy import numbers_kept
 
 SCALE = [1.0]
 

@@ -9,9 +9,8 @@ import torch
 
 from pyg_direct.batch.edges import HopEnds, SampledEdges
 from pyg_direct.core.cooperation import Cooperation, NodesInCommon, RowsBetween, SeedOutputs
-from pyg_direct.models.common_messages import NUMBERS, StepMessages
-from pyg_direct.models.common_rows import RowBlocks
-from pyg_direct.models.filler import FEW_EDGES, Filler
+from pyg_direct.models.elsewhere.common_rows import FEW_EDGES, Filler, RowBlocks
+from pyg_direct.models.elsewhere.messages import NUMBERS, StepMessages
 
 
 def test_more_agreements_than_fit_into_a_message() -> None:

@@ -39,7 +39,8 @@ from torch_geometric.nn import (
 from torch_geometric.typing import SparseTensor
 
 from pyg_direct import inference
-from pyg_direct.models import computing, orders, reducing, row_rules
+from pyg_direct.models.lazy import lists, reducing, row_rules
+from pyg_direct.models.whole import computing
 
 
 @pytest.fixture
@@ -222,13 +223,13 @@ class TestFaultsAreCaught:
         self.run(basic(GraphSAGE)(), graph_inputs())
 
     def test_lost_order_of_messages(self, monkeypatch):
-        made = orders.Order.__init__
+        made = lists.Order.__init__
 
         def in_order(self, *arguments):
             made(self, *arguments)
             self.position = self.position.sort().values
 
-        monkeypatch.setattr(orders.Order, "__init__", in_order)
+        monkeypatch.setattr(lists.Order, "__init__", in_order)
         self.run(Residual(), graph_inputs("edge_attr"))
 
     def test_a_rule_too_wide(self, monkeypatch, small_blocks):
@@ -246,9 +247,9 @@ class TestFaultsAreCaught:
         monkeypatch.setattr(reducing, "HUB_BYTES", 1)
         inputs = graph_inputs("edge_attr")
         inputs["edge_index"][1, :300] = 5
-        targets = orders.Order.targets
+        targets = lists.Order.targets
         monkeypatch.setattr(
-            orders.Order, "targets", lambda self, f, x, a, b: targets(self, f, x, a, b) * 0
+            lists.Order, "targets", lambda self, f, x, a, b: targets(self, f, x, a, b) * 0
         )
         self.run(Residual(), inputs)
 

@@ -14,8 +14,9 @@ from torch_geometric.typing import SparseTensor
 
 import pyg_direct
 from pyg_direct import inference
-from pyg_direct.models import graph_part, inference_check
-from pyg_direct.models.graph_part import neighbourhoods
+from pyg_direct.models.whole import inference_check
+from pyg_direct.models.whole import inference_check as graph_part
+from pyg_direct.models.whole.inference_check import neighbourhoods
 
 GRAPH = homogeneous_graph(torch.float32)
 INPUTS = ("x", "edge_index")

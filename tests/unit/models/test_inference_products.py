@@ -13,9 +13,10 @@ from torch_geometric.nn import GAT, GATv2Conv, GraphConv, GraphSAGE, SAGEConv, T
 from pyg_direct import inference
 from pyg_direct.core.private_torch import storage_of
 from pyg_direct.core.quantized import new_table
-from pyg_direct.models import computing, reducing
-from pyg_direct.models.orders import Orders
-from pyg_direct.models.table_rows import SharedRows
+from pyg_direct.models.lazy import reducing
+from pyg_direct.models.lazy.lists import Orders
+from pyg_direct.models.whole import computing
+from pyg_direct.models.whole.computing import SharedRows
 
 
 @pytest.fixture

@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch.nn import functional
 
-from pyg_direct.models import message_lists
-from pyg_direct.models.batch_run import BatchRun
-from pyg_direct.models.batch_tensor import leave
-from pyg_direct.models.needed import Leaf
+from pyg_direct.models.lazy import lists as message_lists
+from pyg_direct.models.lazy.batch_run import BatchRun
+from pyg_direct.models.lazy.tensor import leave
+from pyg_direct.models.lazy.values import Leaf
 
 aten = torch.ops.aten
 ROWS, HELD, COLUMNS = 10, 3, 4

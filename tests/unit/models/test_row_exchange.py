@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from torch_geometric.nn import GraphSAGE, MessagePassing
 
 from pyg_direct import accelerate
-from pyg_direct.models.batch_run import BatchRun
+from pyg_direct.models.lazy.batch_run import BatchRun
 
 # The rows from `OWN` on are those of the first nodes, in place of their own.
 OWN = 12
@@ -171,7 +171,7 @@ def test_a_step_is_freed_without_the_collector(monkeypatch) -> None:
             super().__init__(*args)
             made.append(weakref.ref(self))
 
-    monkeypatch.setattr("pyg_direct.models.accelerate.BatchRun", Run)
+    monkeypatch.setattr("pyg_direct.models.step.accelerate.BatchRun", Run)
     gc.collect()
     gc.disable()
     try:

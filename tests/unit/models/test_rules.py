@@ -9,10 +9,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from pyg_direct.core.private_torch import is_pointwise
-from pyg_direct.models import row_rules
-from pyg_direct.models.row_rules import RULES
-from pyg_direct.models.rule_calls import Mixes, Verdict
-from pyg_direct.models.rules import keeps_rows, on_rows
+from pyg_direct.models.lazy import row_rules
+from pyg_direct.models.lazy.row_rules import RULES
+from pyg_direct.models.lazy.rule_calls import Mixes, Verdict
+from pyg_direct.models.lazy.rules import keeps_rows, on_rows
 
 aten = torch.ops.aten
 DTYPES = (torch.float32, torch.int64, torch.complex64, torch.bool)

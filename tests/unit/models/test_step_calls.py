@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from pyg_direct.models import step_calls
-from pyg_direct.models.batch_run import BatchRun
+from pyg_direct.models.lazy import calls as step_calls
+from pyg_direct.models.lazy.batch_run import BatchRun
 
 
 @pytest.fixture(autouse=True)
@@ -63,7 +63,7 @@ def test_a_table_of_one_row_says_nothing_of_others() -> None:
 
 def test_rules_are_asked_once(monkeypatch) -> None:
     asked = []
-    from pyg_direct.models import batch_run
+    from pyg_direct.models.lazy import batch_run
 
     keeps_rows = batch_run.keeps_rows
     monkeypatch.setattr(

@@ -14,9 +14,9 @@ from torch_geometric.data import Data
 from torch_geometric.nn import GraphSAGE
 
 from pyg_direct import inference
-from pyg_direct.models import computing
-from pyg_direct.models import store as store_module
-from pyg_direct.models.store import checksum_of
+from pyg_direct.models.whole import computing
+from pyg_direct.models.whole import computing as store_module
+from pyg_direct.models.whole.computing import checksum_of
 
 ROOT = Path(__file__).parents[3]
 

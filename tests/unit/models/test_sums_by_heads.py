@@ -7,7 +7,7 @@ from torch import nn
 from torch_geometric.nn import GAT, GATConv, TransformerConv
 
 from pyg_direct import accelerate
-from pyg_direct.models import needed_sums
+from pyg_direct.models.lazy import sums as needed_sums
 
 WIDTH = homogeneous_graph().num_features
 

@@ -21,9 +21,9 @@ from torch import nn
 from torch.nn.utils import prune
 
 from pyg_direct import accelerate
-from pyg_direct.models import certificate, model_state, undo
-from pyg_direct.models.model_state import ModelState
-from pyg_direct.models.numbers_kept import Numbers
+from pyg_direct.models.lazy.numbers_kept import Numbers
+from pyg_direct.models.step import certificate, model_state, undo
+from pyg_direct.models.step.model_state import ModelState
 
 GLOBAL = {"n": 0}
 COUNT = 0

@@ -12,8 +12,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from pyg_direct import accelerate, inference
-from pyg_direct.models import rules
-from pyg_direct.models.costs import StepCosts
+from pyg_direct.models.lazy import rules
+from pyg_direct.models.step.costs import StepCosts
 
 aten = torch.ops.aten
 

@@ -10,9 +10,9 @@ from torch import nn
 from torch.nn import functional
 from torch.utils._pytree import tree_leaves, tree_map
 
-from pyg_direct.models.batch_run import BatchRun
-from pyg_direct.models.batch_tensor import BatchTensor, leave
-from pyg_direct.models.zero_rules import Zero, zero_where
+from pyg_direct.models.lazy.batch_run import BatchRun
+from pyg_direct.models.lazy.calls import Zero, zero_where
+from pyg_direct.models.lazy.tensor import BatchTensor, leave
 
 ROWS, HELD, COLUMNS = 7, 2, 6
 GENERATOR = torch.Generator().manual_seed(0)

@@ -1,0 +1,1 @@
+"""Rows that come from elsewhere: from other ranks, or from earlier batches (`reuse`)."""

@@ -1,0 +1,1 @@
+"""Lazy values: rows of tensors that are computed when somebody reads them."""

@@ -1,0 +1,367 @@
+"""Operations of a training step that keep rows apart: their rules are read once by signature.
+
+`rules.keeps_rows` reads shapes and dtypes alone, so its answer holds for each call whose arguments
+are of the same *signature*: the same numbers, texts and dtypes, and the same shapes but for the
+number of rows. A `CallPlan` holds what is the same for all calls of a signature. The gradient of
+the outputs of a step is zero but in the rows of the seeds; a table by operation tells where a
+result is zero because its arguments are. An operation that the table lacks costs time, never a
+number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch import Tensor
+
+from ...core.private_torch import is_composite, overload_of, schema_of, tree_leaves
+from .rules import Apart, call_on_rows
+from .values import ONE_REFERENCE, Fill, Rows, Value, references, union
+
+aten = torch.ops.aten
+ROWS = "rows"  # in a signature in place of their number
+# That may overwrite their first operand where nobody else reads it.
+IN_PLACE = {"add", "sub", "mul", "div", "relu", "leaky_relu", "exp", "neg", "clamp"}
+
+
+class Operator:
+    """What is known of an operation of torch.
+
+    Attributes:
+        func: the overload of an ATen operation.
+        name: its name, "" if it is none of ATen's.
+        is_mutable, is_view: of its schema.
+        is_composite: whether it is made of others.
+        names: of its arguments.
+    """
+
+    __slots__ = ("func", "is_composite", "is_mutable", "is_view", "name", "names", "plans")
+
+    def __init__(self, func: Any) -> None:
+        schema = schema_of(func)
+        self.func = func
+        self.name = schema.name[6:] if func.namespace == "aten" else ""
+        self.is_mutable, self.is_view = schema.is_mutable, func.is_view
+        self.is_composite = is_composite(func)
+        self.names = [a.name for a in schema.arguments]
+        self.plans: dict[Any, CallPlan | None] = {}
+
+
+_operators: dict[int, Operator] = {}
+
+
+def operator(func: Any) -> Operator:
+    """Return what is known of an operation."""
+    found = _operators.get(id(func))  # their own hash takes longer; each is kept, so its id is too
+    if found is None:
+        found = _operators[id(func)] = Operator(func)
+    return found
+
+
+class CallPlan:
+    """How calls of one signature are made on some rows.
+
+    Attributes:
+        func: that is called.
+        tables: (position, place in a list there or None, dimension of the rows) of arguments whose
+            rows are taken.
+        whole: positions, likewise, of tensors that are read as they are.
+        sizes: (position, place in a list there or None) of numbers of rows.
+        outs: of each result shape, dtype, dimension of the rows, and kind.
+        container: of several results; None if there is one.
+        products: of two numbers for each row, by a matrix that is read as it is.
+        zero: results are zero where "all" or "one" of `zero_of` are; "" if that is not known.
+        zero_of: places in `tables`.
+    """
+
+    def __init__(self, known: Operator, apart: Apart, args: Any, kwargs: Any) -> None:
+        self.func, more = call_on_rows(apart, known.func, args)
+        self.more = more
+        self.tables: list[tuple[Any, Any, int]] = []
+        self.whole: list[tuple[Any, Any]] = []
+        given = [*zip(range(len(args)), known.names, args, strict=False)]
+        given += [(name, name, value) for name, value in kwargs.items()]
+        places = {name: position for position, name, _ in given}
+        for position, name, value in given:
+            rows = apart.given.get(name)
+            if isinstance(value, (list, tuple)):
+                each = rows if isinstance(rows, list) else [rows] * len(value)
+                for place, (v, row) in enumerate(zip(value, each, strict=True)):
+                    self._see(position, place, v, row)
+            else:
+                self._see(position, None, value, rows)
+        self.sizes = [(places[name], place) for name, place in apart.sizes if name in places]
+        metas = [v for v in tree_leaves(apart.out) if isinstance(v, Tensor)]
+        self.container = None if isinstance(apart.out, Tensor) else type(apart.out)
+        self.outs: list[Any] = []
+        self.fixed = True
+        for meta, row in zip(metas, apart.rows, strict=True):
+            shape = tuple(meta.shape)
+            if row is None:
+                self.outs.append((shape, meta.dtype, None, None))
+                self.fixed &= apart.num_rows not in shape
+                continue
+            before, after = shape[:row], shape[row + 1 :]
+            self.fixed &= apart.num_rows not in before + after
+            kind = row, meta.dtype, before, after
+            self.outs.append((shape, meta.dtype, row, kind))
+        self.first = next((out for out in self.outs if out[2] is not None), None)
+        self.zero, self.zero_of = self._zero(known.name, given)
+        self.may_share = known.is_view or self.func is not known.func
+        self.in_place = self._in_place(known)
+        weights = [args[p].numel() for p, place in self.whole if type(p) is int and place is None]
+        self.products = max(weights, default=0) if known.name in ("mm", "addmm") else 0
+        self.contiguous = known.func is aten.mkldnn_rnn_layer.default
+
+    def _in_place(self, known: Operator) -> Any:
+        """Return the operation that writes to its first argument, if it may be used."""
+        if known.name not in IN_PLACE or not self.tables or self.tables[0][:2] != (0, None):
+            return None
+        return getattr(getattr(aten, known.name + "_"), overload_of(known.func), None)
+
+    def _see(self, position: Any, place: Any, value: Any, row: Any) -> None:
+        if isinstance(value, Tensor):
+            if row is None:
+                self.whole.append((position, place))
+            else:
+                self.tables.append((position, place, row))
+
+    def _zero(self, name: str, given: list[Any]) -> tuple[str, list[int]]:
+        known = zero_where(name, {name: value for _, name, value in given})
+        if known is None:
+            return "", []
+        counts = {p for p, name, _ in given if known.names is None or name in known.names}
+        chosen = [place for place, (p, *_) in enumerate(self.tables) if p in counts]
+        if not chosen or (not known.one and any(p in counts for p, _ in self.whole)):
+            return "", []
+        return "one" if known.one else "all", chosen
+
+    def support(self, values: list[Value]) -> Rows | None:
+        """Return outside of which rows the results are zero."""
+        known = [values[place].support for place in self.zero_of]
+        if self.zero == "one":
+            found = [rows for rows in known if rows is not None]
+            return min(found, key=lambda rows: rows.count) if found else None
+        first, *rest = known
+        for place, rows in zip(self.zero_of[1:], rest, strict=True):
+            first = union(first, rows, values[place].num_rows)
+        return first
+
+
+def signature(args: Any, kwargs: Any, num_rows: int, table: type) -> tuple[Any, ...]:
+    """Return what calls have in common that do the same with rows."""
+    found: list[Any] = [torch.get_default_dtype()]  # of sums with numbers, for example
+
+    def add(value: Any) -> None:
+        kind = type(value)
+        if kind is table:
+            node = value.node
+            if type(node) is Fill:
+                found.append((Fill, node.dtype, _normal(node.shape, num_rows)))
+            elif node.num_rows == num_rows:
+                found.append(node.kind)
+            else:
+                found.append((node.kind, node.num_rows))
+        elif isinstance(value, Tensor):
+            found.append(value.dtype)
+            found.append(_normal(value.shape, num_rows))
+        elif kind is int:
+            found.append(ROWS if value == num_rows else value)
+        elif kind is float:  # no rule depends on it, but `_zero` on whether it is 0
+            found.append(kind)
+            found.append(value == 0)
+        elif kind is list or kind is tuple:
+            found.append(len(value))
+            for entry in value:
+                add(entry)
+        else:
+            found.append(kind)
+            found.append(value)
+
+    for value in args:
+        add(value)
+    if kwargs:
+        for name, value in kwargs.items():
+            found.append(name)
+            add(value)
+    return tuple(found)
+
+
+def _normal(shape: Any, num_rows: int) -> Any:
+    return tuple([ROWS if s == num_rows else s for s in shape]) if num_rows in shape else shape
+
+
+class Operation(Value):
+    """An operation that keeps rows apart; `Pick` gives one of several results."""
+
+    __slots__ = ("args", "kwargs", "plan")
+
+    def __init__(
+        self, plan: CallPlan, out: Any, num_rows: int, device: Any, args: list[Any], kwargs: Any,
+        values: list[Value],
+    ) -> None:  # fmt: skip
+        shape, dtype, dim, kind = out
+        if shape[dim] != num_rows:
+            shape = (*shape[:dim], num_rows, *shape[dim + 1 :])
+        super().__init__(shape, dtype, device, dim, kind)
+        self.plan, self.args, self.kwargs = plan, args, kwargs
+        self.reads(*values)
+        if plan.zero:
+            self.support = plan.support(values)
+
+    @property
+    def func(self) -> Any:
+        """The operation of torch."""
+        return self.plan.func
+
+    def compute(self, rows: Rows) -> Any:
+        """Return some rows from those of the sources."""
+        if rows.count == 0:
+            return self._nothing()
+        plan = self.plan
+        if plan.zero == "all" and plan.func is aten.add.Tensor and not self.kwargs:
+            found = self._added(rows)
+            if found is not None:
+                return found
+        args, kwargs = self.args.copy(), self.kwargs
+        if kwargs:
+            kwargs = dict(kwargs)
+        for (position, place, _), value in zip(plan.tables, self.inputs, strict=True):
+            given = args if type(position) is int else kwargs
+            part = value.at(rows)
+            if plan.contiguous:
+                part = part.contiguous()
+            if place is None:
+                given[position] = part
+            else:
+                if given[position] is (self.args if given is args else self.kwargs)[position]:
+                    given[position] = list(given[position])
+                given[position][place] = part
+        for position, place in plan.sizes:
+            given = args if type(position) is int else kwargs
+            if place is None:
+                given[position] = rows.count
+            else:
+                given[position] = [*given[position]]
+                given[position][place] = rows.count
+        if plan.may_share:
+            self.share()
+        elif plan.in_place is not None and self._owns(0, rows):
+            return plan.in_place(*args, **kwargs)
+        return plan.func(*args, *plan.more, **kwargs)
+
+    def _owns(self, place: int, rows: Rows) -> bool:
+        """Whether nobody else reads the rows of an operand, which are like those of the result."""
+        value, boxes = self.inputs[place], cast(Any, self.boxes)
+        box = boxes[place]
+        like = not box.shared and box.have == rows and value.kind == self.kind
+        del box
+        return like and references(boxes, place) == ONE_REFERENCE
+
+    def _added(self, rows: Rows) -> Tensor | None:
+        """Add up, where one operand is zero after its first rows."""
+        have = [cast(Rows, value.have) for value in self.inputs]
+        counts = [h.count for h in have]
+        if rows.order is not None or any(h.order is not None for h in have):
+            return None
+        if max(counts) != rows.count or min(counts) == rows.count:
+            return None
+        if any(value.kind != self.kind for value in self.inputs):
+            return None
+        large = counts.index(rows.count)
+        value, fewer = self.inputs[large], self.inputs[1 - large]
+        first, rest = min(counts), rows.count - min(counts)
+        known: Tensor = value.at(rows)
+        total = known
+        if not self._owns(large, rows):
+            total = torch.empty_like(known)
+            total.narrow(self.dim, first, rest).copy_(known.narrow(self.dim, first, rest))
+        part = known.narrow(self.dim, 0, first), fewer.at(Rows(first))
+        torch.add(*part, out=total.narrow(self.dim, 0, first))
+        return total
+
+    def _nothing(self) -> Any:
+        def empty(out: Any) -> Tensor:
+            shape, dtype, row, _ = out
+            size = list(shape)
+            if row is not None:
+                size[row] = 0
+            return torch.empty(size, dtype=dtype, device=self.device)
+
+        found = [empty(out) for out in self.plan.outs]
+        return found[0] if self.plan.container is None else found
+
+
+class Pick(Value):
+    """One of several results."""
+
+    __slots__ = ("place",)
+
+    def __init__(self, several: Operation, place: int) -> None:
+        shape, dtype, dim, kind = several.plan.outs[place]
+        shape = (*shape[:dim], several.num_rows, *shape[dim + 1 :])
+        super().__init__(shape, dtype, several.device, dim, kind)
+        self.place = place
+        self.reads(several)
+        self.support = several.support
+
+    def compute(self, rows: Rows) -> Tensor:
+        """Return some rows from those of the sources."""
+        self.share()
+        several = self.inputs[0]
+        part: Tensor = several.box().data[self.place]
+        return part if several.have == rows else part.narrow(self.dim, 0, rows.count)
+
+
+class Zero(NamedTuple):
+    """Rows are zero where those of all of some tensor arguments are, or where those of one is.
+
+    Attributes:
+        names: of the arguments; None for all tensors.
+        one: whether it takes one.
+    """
+
+    names: tuple[str, ...] | None = None
+    one: bool = False
+
+
+# Zero where all tensors are: sums, copies, and what is zero for zero.
+_ALL = {
+    "add", "sub", "cat", "stack", "neg", "view", "expand", "permute", "transpose", "t", "unsqueeze",
+    "squeeze", "select", "slice", "alias", "detach", "_to_copy", "clone", "_unsafe_view", "split",
+    "split_with_sizes", "unbind", "sum", "nansum", "mean", "lift_fresh", "flip", "roll", "cumsum",
+    "repeat", "diagonal", "unfold", "constant_pad_nd", "view_as_real", "view_as_complex", "_conj",
+    "_neg_view", "conj_physical", "abs", "sgn", "sign", "relu", "leaky_relu", "sin", "tanh", "asin",
+    "atan", "sinh", "erf", "expm1", "log1p", "sqrt", "nan_to_num", "_fft_r2c", "_fft_c2c",
+    "_fft_c2r",
+}  # fmt: skip
+# Where all of these are.
+_ALL_OF = {
+    "index_select": ("self",), "gather": ("self",), "index": ("self",), "masked_fill": ("self",),
+    "index_fill": ("self",), "div": ("self",), "xlogy": ("self",), "special_xlog1py": ("self",),
+    "scatter": ("self", "src"), "scatter_add": ("self", "src"), "index_add": ("self", "source"),
+    "index_put": ("self", "values"), "where": ("self", "other"), "lerp": ("self", "end"),
+}  # fmt: skip
+# Where one of them is: products.
+_ONE = {"mul", "mm", "bmm", "linalg_cross", "_trilinear"}
+
+
+def zero_where(name: str, given: Mapping[str, Any]) -> Zero | None:
+    """Return where the rows of a result are zero; None if that is not known.
+
+    Args:
+        name: of an ATen operation that keeps rows apart.
+        given: its arguments by name.
+    """
+    if name in _ONE:
+        return Zero(one=True)
+    if name in _ALL or name in _ALL_OF:
+        number = given.get("value", 0 if name == "div" else given.get("other", 0))
+        filled = number != 0 if not isinstance(number, Tensor) else "value" in given
+        return None if filled else Zero(_ALL_OF.get(name))
+    first = next(iter(given), "")
+    if "backward" in name and first.startswith("grad"):  # each is linear in it
+        return Zero((first,))
+    return None

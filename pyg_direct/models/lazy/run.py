@@ -1,0 +1,343 @@
+"""What happens to the operations of one forward: each is deferred, or runs on whole tables."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from ...core.lazy_tensor import RowTensor
+from ...core.private_torch import schema_of, storage_of, to_copy, tree_leaves, tree_map
+from ...ops.products import on_host
+from ..whole.computing import MANY_BYTES, Computer
+from .moving import FILLS, MOVES, SCATTERS, fill, scatter, seen
+from .projecting import projected_first
+from .rules import bound, keeps_rows, on_meta, without_writing
+from .tables import ConstantTensor, FillNode, LeafNode, Node, OperationNode, PickNode, meta_of
+from .tensor import TableTensor, Token, plain_of, result_of, written
+
+aten = torch.ops.aten
+STREAMED = {"sum", "mean", "amax", "amin", "max", "min", "any", "all"}
+
+R = TypeVar("R", LeafNode, ConstantTensor)
+
+
+class Run:
+    """One forward.
+
+    Args:
+        computer: of its tables.
+
+    Attributes:
+        device: where the model computes.
+    """
+
+    def __init__(self, computer: Computer) -> None:
+        self.computer, self.device = computer, computer.backend.device
+        self._readers: dict[int, weakref.WeakSet[Any]] = {}  # of plain tensors, by storage
+        self._tensors: weakref.WeakValueDictionary[int, Token] = weakref.WeakValueDictionary()
+        self._made = 0  # tensors so far
+
+    # --- tensors and nodes ---
+
+    def wrap(self, node: Node) -> TableTensor:
+        """Return a tensor for the user's forward."""
+        found = TableTensor(self, node)
+        self._tensors[self._made] = found.token
+        self._made += 1
+        return found
+
+    def leaf(self, tensor: Tensor, dim: int, own: bool = False) -> LeafNode:
+        """Return a node of a tensor as it is now; `own`: nobody else can write to it."""
+        return self._remembered(LeafNode(tensor if own else _safe(tensor), dim), tensor)
+
+    def constant(self, tensor: Tensor) -> ConstantTensor:
+        """Return a tensor as it is now, for all rows."""
+        return self._remembered(ConstantTensor(_safe(tensor)), tensor)
+
+    def _remembered(self, reader: R, tensor: Tensor) -> R:
+        if tensor.layout == torch.strided and not isinstance(tensor, RowTensor):
+            storage = storage_of(tensor)
+            self._readers.setdefault(storage, weakref.WeakSet()).add(reader)
+        return reader
+
+    def protect(self, changing: list[Tensor]) -> None:
+        """Keep what plain tensors hold for what reads them, before they change."""
+        for tensor in changing:
+            if isinstance(tensor, TableTensor) or tensor.layout != torch.strided:
+                continue
+            self.computer.orders.forget(storage_of(tensor))
+            for reader in self._readers.pop(storage_of(tensor), ()):
+                name = "table" if isinstance(reader, LeafNode) else "tensor"
+                setattr(reader, name, getattr(reader, name).clone())
+
+    def count(self, found: Any) -> None:
+        """Count new plain tensors that are not small.
+
+        Raises:
+            ValueError: they exceed the memory of the run.
+        """
+        for value in tree_leaves(found):
+            counted = type(value) is Tensor and value.layout == torch.strided
+            if counted and on_host(value) and value.nbytes >= MANY_BYTES:
+                self.computer.budget.count(value)
+                self.computer.budget.check(0, "a tensor that the model's forward makes of edges")
+
+    def whole(self, table: TableTensor) -> Tensor:
+        """Return all of a table as a plain tensor, which must not be written to."""
+        if table.plain is not None:
+            return table.plain
+        with torch.no_grad():
+            found = self.computer.complete(table.node)
+            if isinstance(found, RowTensor):
+                found = found.dense()
+            return found.to(self.device, table.dtype)
+
+    def finish(self) -> None:
+        """Compute what the model has kept, as its tensors are used later."""
+        kept = {made: token.tensor() for made, token in self._tensors.items()}
+        tables = {made: table for made, table in kept.items() if table is not None}
+        # What one rank still holds and another does not is garbage that was not collected yet.
+        ranks = self.computer.ranks.exchange("what the model keeps", set(tables))
+        for made in sorted(set.intersection(*ranks)):
+            self.computer.complete(tables[made].node)
+
+    # --- operations ---
+
+    def call(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Return the result of an operation with tables."""
+        if schema_of(func).is_mutable:
+            return self._change(func, args, kwargs)
+        name = schema_of(func).name.split("::")[1] if func.namespace == "aten" else ""
+        found = None
+        if kwargs.get("device") is None or torch.device(kwargs["device"]) == self.device:
+            found = self._deferred(func, name, args, kwargs)
+        if found is None:
+            return self._on_whole_tables(func, name, args, kwargs)
+        found = tree_map(lambda n: self.wrap(n) if isinstance(n, Node) else n, found)
+        if func.is_view or name == "_unsafe_view":
+            self._join(func, args, kwargs, found)
+        return found
+
+    def _deferred(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
+        """Return the node of a result, or several; None if the operation cannot be deferred."""
+        given = bound(func, args, kwargs)
+        if name in FILLS:
+            return fill(self, func, name, given, args, kwargs)
+        found = MOVES[name](self, given) if name in MOVES else None
+        if found is None and name in SCATTERS:
+            found = scatter(self, name, given)
+        if name in ("mm", "addmm"):
+            found = projected_first(self, args, kwargs)
+        return found if found is not None else self.row_wise(func, args, kwargs)
+
+    def row_wise(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Return the node of an operation with a rule."""
+        apart = keeps_rows(func, args, kwargs, seen)
+        if apart is None:
+            apart = keeps_rows(func, args, kwargs, _seen_with_fills)
+        if apart is None:
+            return None
+        given = bound(func, args, kwargs)
+        new: dict[str, Any] = {}
+        for name, value in given.items():
+            rows = apart.given.get(name)
+            many = isinstance(value, (list, tuple))
+            each = rows if isinstance(rows, list) else [rows] * (len(value) if many else 1)
+            read = [
+                self.operand(v, r) if isinstance(v, Tensor) else v
+                for v, r in zip(value if many else [value], each, strict=True)
+            ]
+            new[name] = read if many else read[0]
+        names = [a.name for a in schema_of(func).arguments][: len(args)]
+        node = OperationNode(apart, func, [new[n] for n in names], {n: new[n] for n in kwargs})
+        if isinstance(apart.out, Tensor):
+            return node
+        return type(apart.out)(
+            PickNode(meta, row, node, i) if row is not None else torch.empty(0, device=self.device)
+            for i, (meta, row) in enumerate(zip(apart.out, apart.rows, strict=True))
+        )
+
+    def operand(self, value: Tensor, row: int | None) -> Any:
+        """Return what a deferred operation reads: a node, or a constant for all rows."""
+        if isinstance(value, TableTensor):
+            if row is not None and value.node.dim == row and value.plain is None:
+                return value.node
+            if row is not None and isinstance(value.node, FillNode):
+                return FillNode(value.node.meta, row, value.node.value)
+            value = value.whole()
+        return self.constant(value.detach()) if row is None else self.leaf(value.detach(), row)
+
+    def _join(self, func: Any, args: Any, kwargs: Any, found: Any) -> None:
+        """Remember that views share memory with the first argument."""
+        many = isinstance(found, (list, tuple))
+        rest = plain_of((args[1:], kwargs))
+        for place, view in enumerate(found if many else [found]):
+            if isinstance(view, TableTensor) and isinstance(args[0], TableTensor):
+                function = partial(_view_of, func, rest, place if many else None)
+                view.origin, view.group = (args[0], function), args[0].group
+                view.group.add(view.token)
+
+    # --- whole tables ---
+
+    def _on_whole_tables(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
+        """Run an operation on whole tables, as torch does."""
+        streamed = self._streamed(func, args, kwargs) if name in STREAMED else None
+        if streamed is not None:
+            return streamed
+        self.computer.whole[str(func)] = self.computer.whole.get(str(func), 0) + 1
+        self._afford(func, args, kwargs)
+        if name == "as_strided":  # its numbers are places in memory
+            args[0].make_plain()
+        new_args, new_kwargs = plain_of((args, kwargs))
+        found = func(*new_args, **new_kwargs)
+        if func.is_view and isinstance(args[0], TableTensor):
+            found = tree_map(lambda v: self._wrapped(v) if isinstance(v, Tensor) else v, found)
+            self._join(func, args, kwargs, found)
+            return found
+        return tree_map(self._new(args, kwargs), found)
+
+    def _new(self, args: Any, kwargs: Any) -> Callable[[Any], Any]:
+        """Return what makes a table of a new tensor that has as many rows as the arguments."""
+        tables = [v for v in tree_leaves((args, kwargs)) if isinstance(v, TableTensor)]
+        counts = {table.node.num_rows for table in tables}
+        return lambda v: self._wrapped(v) if _is_large(v, counts) else v
+
+    def _wrapped(self, tensor: Tensor) -> Tensor:
+        """Return a table of a plain tensor."""
+        return self.wrap(self.leaf(tensor, 0, own=True))
+
+    def _afford(self, func: Any, args: Any, kwargs: Any) -> None:
+        """Raise ValueError for an operation on whole tables that exceeds the memory of the run."""
+        if self.computer.budget.limit is None:
+            return
+        tables = {id(v): v for v in tree_leaves((args, kwargs)) if isinstance(v, TableTensor)}
+        try:
+            metas = tree_leaves(on_meta(func, args, kwargs, seen))
+        except (NotImplementedError, RuntimeError):
+            metas = []
+        size = sum(v.nbytes for v in metas if isinstance(v, Tensor))
+        size += sum(v.nbytes for v in tables.values() if v.node.table is None)
+        self.computer.budget.check(size, f"{func}, which needs all rows at a time,")
+
+    def _streamed(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Return a reduction over the rows of a table that is not there, block by block."""
+        table = args[0]
+        named = bound(func, args, kwargs)
+        if not isinstance(table, TableTensor) or table.node.table is not None:
+            return None
+        dim, dtype = named.get("dim"), named.get("dtype")
+        name = schema_of(func).name.split("::")[1]
+        ahead = [v for v in tree_leaves((args[1:], kwargs)) if isinstance(v, TableTensor)]
+        if ahead or table.plain is not None or (dim is not None and name in ("max", "min")):
+            return None
+        row, rank = table.node.dim, table.dim()
+        dims = list(range(rank)) if dim in (None, []) else [dim] if isinstance(dim, int) else dim
+        if row not in [d % rank for d in dims] or table.node.num_rows < 2:
+            return None
+        scale = name == "mean"
+        if scale and not table.dtype.is_floating_point:
+            return None
+        parts, counts = [], []
+        for part in self.computer.blocks_of(table.node):
+            parts.append(func(part, *args[1:], **kwargs))
+            counts.append(part.size(row))
+        stacked = torch.stack(parts)
+        if scale:
+            share = torch.tensor(counts, dtype=torch.float64, device=stacked.device)
+            shape = [-1] + [1] * (stacked.dim() - 1)
+            return (stacked * (share / share.sum()).view(shape)).sum(0).to(stacked.dtype)
+        if name == "sum":
+            return stacked.sum(0, dtype=dtype)
+        combined = getattr(stacked, {"max": "amax", "min": "amin"}.get(name, name))(dim=0)
+        return combined
+
+    # --- in place ---
+
+    def _change(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Run an operation that writes to arguments."""
+        changing = written(func, args, kwargs)
+        target: Any = changing[0] if changing else None
+        if len(changing) == 1 and isinstance(target, TableTensor) and target is args[0]:
+            node = self._changed(func, target, args, kwargs)
+            if node is not None:
+                target.hold(node)
+                return target
+        name = schema_of(func).name.split("::")[1].removesuffix("_")
+        if len(changing) == 1 and not isinstance(target, TableTensor) and name in SCATTERS:
+            node = scatter(self, name, bound(func, args, kwargs))
+            if node is not None:
+                return target.copy_(self.computer.complete(node))
+        for tensor in changing:
+            if isinstance(tensor, TableTensor):
+                tensor.make_plain()
+        self._afford(func, args, kwargs)
+        new_args, new_kwargs = plain_of((args, kwargs))
+        self.protect(written(func, new_args, new_kwargs))
+        new = self._new(args, kwargs)
+        found = func(*new_args, **new_kwargs)
+        for tensor in changing:
+            for view in tensor.members() if isinstance(tensor, TableTensor) else ():
+                view.hold_plain(partial(self.leaf, own=True))
+        return result_of(func, args, kwargs, found, new)
+
+    def _changed(self, func: Any, target: TableTensor, args: Any, kwargs: Any) -> Node | None:
+        """Return the new value of a table that shares no memory, if the change can be deferred."""
+        if len(target.members()) > 1 or target.plain is not None or func.namespace != "aten":
+            return None
+        name = schema_of(func).name.split("::")[1]
+        given = bound(func, args, kwargs)
+        if name in ("zero_", "fill_") and not isinstance(given.get("value", 0), Tensor):
+            return FillNode(target.node.meta, target.node.dim, given.get("value", 0))
+        if not name.endswith("_"):
+            return None
+        if name == "copy_":
+            found = self._copied(given["src"], target)
+        else:
+            pure = without_writing(func)
+            if pure is None:
+                return None
+            found = self._deferred(pure, name[:-1], args, kwargs)
+        if not isinstance(found, Node) or found.dim != target.node.dim:
+            return None
+        if found.meta.shape != target.shape:
+            return None
+        if found.meta.dtype != target.dtype:
+            found = self.row_wise(to_copy, (self.wrap(found),), {"dtype": target.dtype})
+        return found  # type: ignore[no-any-return]
+
+    def _copied(self, source: Tensor, target: TableTensor) -> Any:
+        if source.shape != target.shape or source.device != self.device:
+            return None
+        if isinstance(source, TableTensor):
+            return self.row_wise(to_copy, (source,), {"dtype": target.dtype})
+        return None
+
+
+def _seen_with_fills(value: Tensor) -> tuple[Tensor, int | None]:
+    if isinstance(value, TableTensor):
+        return value.node.meta, None if value.dim() == 0 else value.node.dim
+    return meta_of(value), None
+
+
+def _safe(tensor: Tensor) -> Tensor:
+    """Return a tensor whose changes `Watch` sees: not one in the memory of NumPy."""
+    if tensor.layout != torch.strided or isinstance(tensor, RowTensor):
+        return tensor
+    return tensor if tensor.untyped_storage().resizable() else tensor.clone()
+
+
+def _is_large(value: Any, counts: set[int]) -> bool:
+    if not isinstance(value, Tensor) or value.dim() == 0:
+        return False
+    return value.size(0) in counts and value.nbytes >= MANY_BYTES
+
+
+def _view_of(func: Any, rest: Any, place: int | None, parent: Tensor) -> Tensor:
+    found = func(parent, *rest[0], **rest[1])
+    view: Tensor = found if place is None else found[place]
+    return view

@@ -1,0 +1,321 @@
+"""Rows of a training step that messages are summed into, where it can be without messages."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch import Tensor
+
+from ...core.private_torch import in_backward
+from ...ops.attention import can_sum_by_heads, dot_by_heads, sum_by_heads
+from ...ops.products import OF_SCATTER, aggregate, can_reduce, can_reduce_lists, reduce_lists
+from .calls import Operation
+from .lists import Lists, MessageOrder
+from .value_rows import Take, to_rows
+from .values import Fill, Leaf, Rows, Value, compute_rows, filled_up, union
+
+aten = torch.ops.aten
+COST_OF_SUM = 8  # of an element that is summed up, in products of a dense matrix
+NOT_CUT = (
+    "accelerate(reuse=) needs a model that reads rows of layer 1 by the sources of edges alone, of "
+    "nodes whose edges the hops before the last have found. This one reads others: it has more "
+    "layers than the loader has hops, looks at all rows of the batch (as norms over a graph do, or "
+    "self-loops with a mean of edge_attr), sums up by source, or picks some of the edges (as "
+    "RGCNConv does). Leave reuse= out."
+)
+
+
+class NotCutError(RuntimeError):
+    """Rows are asked for whose sums lack edges."""
+
+
+class Missing(NamedTuple):
+    """Rows of nodes of which a batch has no edges, as a table has what they are needed for."""
+
+    first: int
+    end: int
+    shift: float | None = None
+    """Added to their sums, to see whether they matter; None: they cannot be asked for."""
+
+    @staticmethod
+    def of(reused: Any, shift: float | None) -> Missing | None:
+        """Return those of a batch whose `Reused` is given; None if there are none."""
+        if reused is None or reused.end == reused.read:
+            return None
+        return Missing(reused.end, reused.read, shift)
+
+
+class Scatter(Value):
+    """Rows that messages are reduced into."""
+
+    __slots__ = (
+        "base", "include", "late", "lists", "messages", "missing", "order", "product", "reduce",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        lists: Lists,
+        base: Value,
+        messages: Value,
+        order: MessageOrder,
+        reduce: str,
+        include: bool,
+    ) -> None:
+        super().__init__(base.shape, base.dtype, base.device, base.dim)
+        self.lists, self.base, self.messages, self.order = lists, base, messages, order
+        self.reduce, self.include = reduce, include
+        self.missing: Missing | None = None
+        self.product = self._found_product()
+        self.late: tuple[Value, Tensor] | None = None
+        if self.product is None:
+            self.reads(base, messages)
+        else:
+            take, weight = self.product
+            self.reads(take.source, *([weight] if weight is not None else []))
+        if messages.support is not None and base.support is not None and reduce == "sum":
+            bound = lists.part(order.index, messages.support)[1]
+            self.support = union(base.support, Rows(bound), self.num_rows)
+
+    def _found_product(self) -> tuple[Take, Value | None] | None:
+        """Return (gathered rows, weights) where the messages are their product."""
+        source: Any = self.messages
+        weight = None
+        if type(source) is Operation and source.func is aten.mul.Tensor:
+            if len(source.inputs) != 2:
+                return None
+            weight, source = sorted(source.inputs, key=lambda v: isinstance(v, Take))
+            heads = can_sum_by_heads(self.shape, self.dtype, self.device)
+            if tuple(weight.shape[1:]) != ((self.shape[1], 1) if heads else (1,)):
+                return None
+        if type(source) is not Take or not self._from_zero:
+            return None
+        if len(self.shape) != 2 and (weight is None or len(self.shape) != 3):
+            return None
+        dtypes = {source.dtype, self.dtype, self.dtype if weight is None else weight.dtype}
+        if len(dtypes) > 1 or source.dim:
+            return None
+        if source.support is not None and source.order is None:
+            return None
+        fits = self.reduce == "sum" or (weight is None and source.support is None)
+        fits = fits and can_reduce(OF_SCATTER[self.reduce], self.device)
+        return (source, weight) if fits else None
+
+    @property
+    def _from_zero(self) -> bool:
+        """Whether it reduces as `aggregate` does: rows without messages are 0."""
+        zero = isinstance(self.base, Fill) and self.base.value == 0 and self.dim == 0
+        known = self.reduce in OF_SCATTER and (self.reduce == "sum") == self.include
+        return zero and known and self.dtype in (torch.float32, torch.float64)
+
+    @property
+    def _counts(self) -> bool:
+        """Whether it tells how many messages there are to a row."""
+        ones = isinstance(self.messages, Fill) and self.messages.support is None
+        zero = isinstance(self.base, Fill) and self.base.value == 0
+        return ones and zero and self.reduce == "sum" and len(self.shape) == 1
+
+    def _messages(self, rows: Rows) -> Rows:
+        """Return the messages to some rows, without those that are zero."""
+        support = self.messages.support
+        if support is not None and self.reduce == "sum":
+            return support
+        return to_rows(self.order, rows.count)
+
+    def wanted(self, rows: Rows) -> Rows:
+        """Return which rows are to be computed where some are asked for."""
+        return super().wanted(rows if rows.order is None else Rows(self.num_rows))
+
+    def parents(self) -> tuple[Value, ...]:
+        """Return the values that operations made it of."""
+        return self.base, self.messages
+
+    def sources(self, rows: Rows) -> list[tuple[Value, Rows]]:
+        """Return what has to be computed first."""
+        messages = self._messages(rows)
+        if self._counts:
+            return []
+        if self.product is None:
+            return [(self.base, rows), (self.messages, messages)]
+        take, weight = self.product
+        part = take.source.up_to(self.lists.part(take.index, messages)[1])
+        self.late = self._found_late(rows.count, messages.count, part.count)
+        source = take.source if self.late is None else self.late[0]
+        return [(source, part), *([(weight, messages)] if weight is not None else [])]
+
+    def _found_late(self, rows: int, messages: int, sources: int) -> tuple[Value, Tensor] | None:
+        """Return (x, W) where the rows that are summed are those of x W, to apply W last.
+
+        That is done where it takes less.
+
+        Args:
+            rows, messages, sources: how many there are.
+        """
+        take: Any = self.product and self.product[0]
+        made = take.source
+        if take.support is not None or self.reduce != "sum" or len(self.shape) != 2:
+            return None
+        if type(made) is not Operation or made.have is not None:
+            return None
+        if made.func is not aten.mm.default or len(made.inputs) != 1 or made.plan.tables[0][0] != 0:
+            return None
+        (x,), weight = made.inputs, made.args[1]
+        if not isinstance(x, Leaf) or x.dim != 0:
+            return None
+        # Of both, what the forward and the backward take: the latter then sums nothing up again.
+        before, after = weight.shape
+        first = 2 * sources * before * after + 2 * COST_OF_SUM * messages * after
+        last = 2 * rows * before * after + COST_OF_SUM * messages * before
+        return (x, weight) if last <= first else None
+
+    def compute(self, rows: Rows) -> Tensor:
+        """Return some rows from those of the sources."""
+        missing = self.missing
+        if missing is None or rows.count <= missing.first or in_backward():
+            return self._computed(rows)
+        if missing.shift is None:
+            raise NotCutError(NOT_CUT)
+        out = self._computed(rows).clone()
+        out.narrow(self.dim, missing.first, min(rows.count, missing.end) - missing.first).add_(
+            missing.shift
+        )
+        return out
+
+    def _computed(self, rows: Rows) -> Tensor:
+        messages = self._messages(rows)
+        if self.product is not None:
+            return self._summed(rows, messages)
+        if self._counts:
+            counts = self.order.indptr[: rows.count + 1].diff().to(self.dtype)
+            number = cast(Fill, self.messages).value
+            return counts if number == 1 else counts.mul_(number)
+        part = self.messages.at(messages)
+        if self._from_zero and messages == to_rows(self.order, rows.count):
+            indptr, kind = self.order.indptr[: rows.count + 1], OF_SCATTER[self.reduce]
+            if can_reduce_lists(part, self.dtype):
+                return reduce_lists(indptr, part, kind)
+        index, bound = self.lists.part(self.order.index, messages)
+        base = self.base.at(rows)
+        out = filled_up(base, self.dim, max(bound, rows.count))
+        out = out.clone() if out is base else out
+        if self.reduce == "sum":
+            out.index_add_(self.dim, index, part)
+        else:
+            shape = [1] * out.dim()
+            shape[self.dim] = -1
+            index = index.view(shape).expand_as(part)
+            out.scatter_reduce_(self.dim, index, part, self.reduce, include_self=self.include)
+        return out.narrow(self.dim, 0, rows.count)
+
+    def _summed(self, rows: Rows, messages: Rows) -> Tensor:
+        take: Any
+        take, weight = cast(Any, self.product)
+        if len(self.shape) == 3:
+            return self._summed_by_heads(rows, messages)
+        values = None if weight is None else weight.at(messages).reshape(-1)
+        if take.support is None:
+            matrix = self.lists.matrix(self.order, take.index, rows.count, messages)
+            source = take.source if self.late is None else self.late[0]
+            part = source.at(Rows(matrix.num_sources))
+            summed = aggregate(matrix, part, values, OF_SCATTER[self.reduce])
+            if self.late is None:
+                return summed
+            self.lists.late.append((self.order, take.index, weight, self.late[0], summed))
+            return summed @ self.late[1]
+        num = take.source.support.count
+        matrix = self.lists.matrix(take.order, self.order.index, num, to_rows(take.order, num))
+        transposed, position = matrix.transpose()
+        values = None if values is None else values[position]
+        out = aggregate(transposed, take.source.at(Rows(num)), values, "sum")
+        return filled_up(out, 0, max(len(out), rows.count))[: rows.count]
+
+    def _summed_by_heads(self, rows: Rows, messages: Rows) -> Tensor:
+        take: Any
+        take, weight = cast(Any, self.product)
+        values = weight.at(messages).squeeze(2)
+        if take.support is None:
+            matrix = self.lists.matrix(self.order, take.index, rows.count, messages)
+            return sum_by_heads(matrix, None, self.inputs[0].at(Rows(matrix.num_sources)), values)
+        num = take.source.support.count
+        matrix = self.lists.matrix(take.order, self.order.index, num, to_rows(take.order, num))
+        transposed, position = matrix.transpose()
+        out = sum_by_heads(transposed, position, take.source.at(Rows(num)), values)
+        return filled_up(out, 0, max(len(out), rows.count))[: rows.count]
+
+    def times(self, x: Value) -> Tensor | None:
+        """Return its transpose times x, where it is a gradient of sums that x was summed up for.
+
+        ``(A^T g)^T x = g^T (A x)``, and A x is known.
+        """
+        if self.product is None or self.product[0].support is None:
+            return None
+        take: Any
+        take, weight = self.product
+        rows = take.source.support.count
+        for order, index, by, given, summed in self.lists.late:
+            same = order is take.order and index is self.order.index
+            same = same and (_memory(by), _memory(given)) == (_memory(weight), _memory(x))
+            if same and len(summed) >= rows:
+                grad: Tensor = compute_rows(take.source, Rows(rows))
+                product: Tensor = grad.t() @ summed[:rows]
+                return product
+        return None
+
+
+class Dot(Value):
+    """The sums, by head, of products of the rows at both ends of messages: no product is written.
+
+    Args:
+        first, second: gathered rows, [E, H, C].
+        keepdim: whether it is [E, H, 1], and not [E, H].
+    """
+
+    __slots__ = ("first", "second")
+
+    def __init__(self, first: Take, second: Take, keepdim: bool) -> None:
+        shape = (*first.shape[:2], 1) if keepdim else first.shape[:2]
+        super().__init__(shape, first.dtype, first.device, 0)
+        self.first, self.second = first, second
+        self.reads(first.source, second.source)
+        known = [v.support for v in (first, second) if v.support is not None]
+        self.support = min(known, key=lambda rows: rows.count) if known else None
+
+    def parents(self) -> tuple[Value, ...]:
+        """Return the values that operations made it of."""
+        return self.first, self.second
+
+    def sources(self, rows: Rows) -> list[tuple[Value, Rows]]:
+        """Return what has to be computed first."""
+        pair = self.first, self.second
+        return [(v.source, v.source.up_to(v.lists.part(v.index, rows)[1])) for v in pair]
+
+    def compute(self, rows: Rows) -> Tensor:
+        """Return some rows from those of the sources."""
+        index, parts = [], []
+        for take in (self.first, self.second):
+            taken, bound = take.lists.part(take.index, rows)
+            index.append(taken)
+            parts.append(take.source.at(Rows(bound)))
+        return dot_by_heads(*index, *parts).view(rows.count, *self.shape[1:])
+
+
+def dot_of(products: Value, dims: list[int], keepdim: bool) -> Dot | None:
+    """Return the sum of products over the last dimension, if both factors are gathered rows."""
+    if type(products) is not Operation or products.func is not aten.mul.Tensor:
+        return None
+    if dims != [2] or products.have is not None or products.dim != 0:
+        return None
+    wide = can_sum_by_heads(products.shape, products.dtype, products.device)
+    pair: Any = products.inputs
+    if not wide or len(pair) != 2 or any(type(v) is not Take or v.dim for v in pair):
+        return None
+    same = all(v.dtype == products.dtype and tuple(v.shape) == tuple(products.shape) for v in pair)
+    return Dot(pair[0], pair[1], keepdim) if same else None
+
+
+def _memory(value: Value | None) -> Any:
+    if value is None:
+        return None
+    if isinstance(value, Leaf):
+        return value.tensor.data_ptr(), value.tensor.shape
+    return id(value)

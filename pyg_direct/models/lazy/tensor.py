@@ -1,0 +1,374 @@
+"""The tensors that a user's forward gets: of full shape, computed when somebody reads them.
+
+A wrapper subclass with `__torch_dispatch__` sees every ATen operation, whoever calls it (Python,
+TorchScript, C++, a custom autograd Function), after autograd and autocast. `Run` defers it where
+`rules` says that rows stay apart, and for gathers and scatters; others run on whole tables.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...core.private_torch import (
+    TorchDispatchMode,
+    WithoutDispatch,
+    no_torch_function,
+    schema_of,
+    tree_leaves,
+    tree_map,
+    wrapper_tensor,
+)
+from .rules import bound
+from .tables import Node
+from .values import Leaf
+
+
+class Token:
+    """Stands for a tensor in sets, as tensors compare by value."""
+
+    def __init__(self, tensor: Any) -> None:
+        self.tensor = weakref.ref(tensor)
+
+
+class TableMemory:
+    """Stands for the memory of a table: to let go of it, as of what is computed again, is nothing.
+
+    Args:
+        storage: of the table, which has no numbers.
+    """
+
+    def __init__(self, storage: torch.UntypedStorage) -> None:
+        self._storage = storage
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._storage, name)
+
+    def resize_(self, size: int) -> TableMemory:
+        """Do nothing."""
+        return self
+
+
+class TableTensor(Tensor):
+    """A tensor whose elements are those of a `Node`.
+
+    Attributes:
+        node: what it holds now.
+        run: the run that it belongs to.
+        group: tokens of the tensors that share memory with it: what is written to one is seen by
+            all.
+        origin: (tensor, function): it is a view that the function makes of the tensor; or None.
+        plain: memory of its own, after a write that is not deferred; or None.
+    """
+
+    node: Node
+    run: Any
+    group: weakref.WeakSet[Token]
+    origin: tuple[TableTensor, Callable[[Tensor], Tensor]] | None
+    plain: Tensor | None
+    token: Token
+    __torch_function__ = no_torch_function
+
+    @staticmethod
+    def __new__(cls, run: Any, node: Node) -> TableTensor:
+        """Return a tensor that holds a node."""
+        meta = node.meta
+        self: TableTensor = wrapper_tensor(cls, meta.shape, meta.dtype, run.device, meta.stride())
+        self._begin(run, node)
+        return self
+
+    def _begin(self, run: Any, node: Node) -> None:
+        self.run, self.origin, self.plain = run, None, None
+        self.token = Token(self)
+        self.group = weakref.WeakSet([self.token])
+        self.hold(node)
+
+    def __init__(self, run: Any, node: Node) -> None:
+        pass
+
+    def hold(self, node: Node) -> None:
+        """Hold another node from now on."""
+        known = self.__dict__.get("node")
+        if known is not None:
+            known.users.discard(self.token)
+        self.node = node
+        node.users.add(self.token)
+
+    def whole(self) -> Tensor:
+        """Return all rows as a plain tensor, which must not be written to."""
+        found: Tensor = self.run.whole(self)
+        return found
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """Defer the operation, or run it on whole tables."""
+        leaves = tree_leaves((args, kwargs))
+        run = next(a.run for a in leaves if isinstance(a, TableTensor))
+        return run.call(func, args, kwargs or {})
+
+    @property
+    def data(self) -> Tensor:
+        """The tensor without its history."""
+        return self.detach()
+
+    @data.setter
+    def data(self, value: Tensor) -> None:
+        if value.shape != self.shape or value.dtype != self.dtype:
+            raise ValueError(
+                f"Cannot set .data of a table of {tuple(self.shape)} {self.dtype} to "
+                f"{tuple(value.shape)} {value.dtype}. Give the new tensor a name of its own."
+            )
+        with torch.no_grad():
+            self.copy_(value)
+
+    def untyped_storage(self) -> Any:
+        """Return what stands for its memory."""
+        return TableMemory(super().untyped_storage())
+
+    def tolist(self) -> Any:
+        """Return its elements as lists."""
+        return self.whole().tolist()
+
+    def numpy(self, *, force: bool = False) -> Any:
+        """Return its elements as an array."""
+        return self.whole().numpy(force=force)
+
+    def __array__(self, dtype: Any = None) -> Any:
+        """Return its elements as an array."""
+        return np.asarray(self.whole().numpy(), dtype)
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+        """Show its elements."""
+        return repr(self.whole())
+
+    def __deepcopy__(self, memo: Any) -> Tensor:
+        """Return a copy."""
+        return self.clone()
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Pickle a plain tensor."""
+        return self.whole().clone().__reduce_ex__(protocol)  # type: ignore[no-untyped-call]
+
+    def members(self) -> list[TableTensor]:
+        """Return the tensors that share memory with it."""
+        return [t for t in (token.tensor() for token in list(self.group)) if t is not None]
+
+    def make_plain(self) -> None:
+        """Give it, and the tensors that share memory with it, memory to write to."""
+        root = self
+        while root.origin is not None:
+            root = root.origin[0]
+        if root.plain is None:
+            root.plain = root.whole().clone()
+        for view in root.members():
+            view.made_plain()
+
+    def made_plain(self) -> Tensor:
+        """Return its memory, as a view of the memory of what it is a view of."""
+        if self.plain is None:
+            assert self.origin is not None
+            parent, function = self.origin
+            self.plain = function(parent.made_plain())
+        if self.plain.is_conj() or self.plain.is_neg():  # operations of a step do not see the bits
+            raise NotImplementedError("the memory of conjugated or negated numbers is written to")
+        return self.plain
+
+    def hold_plain(self, made: Callable[[Tensor, int], Any]) -> None:
+        """Hold what its memory has now, in the shape that it has now.
+
+        Args:
+            made: returns the node of a tensor with rows in a dimension.
+        """
+        plain = self.made_plain()
+        if plain.shape != self.shape:
+            with WithoutDispatch():
+                self.resize_(plain.shape).as_strided_(plain.shape, plain.stride(), 0)
+        self.hold(made(plain, min(self.node.dim, max(0, plain.dim() - 1))))
+
+
+class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Sees operations on plain tensors in a forward.
+
+    What is deferred reads tensors as they are when it is called. So a plain tensor that is about to
+    change is copied for it; and new plain tensors are counted.
+    """
+
+    def __init__(self, run: Any) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._run = run
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run the operation."""
+        kwargs = kwargs or {}
+        if schema_of(func).is_mutable:
+            self._run.protect(written(func, args, kwargs))
+        found = func(*args, **kwargs)
+        if not schema_of(func).is_mutable and not func.is_view:
+            self._run.count(found)
+        return found
+
+
+def written(func: Any, args: Any, kwargs: Any) -> list[Tensor]:
+    """Return the arguments that an operation writes to."""
+    given = bound(func, args, kwargs)
+    found = []
+    for argument in schema_of(func).arguments:
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            found += tree_leaves(given.get(argument.name))
+    return [value for value in found if isinstance(value, Tensor)]
+
+
+def result_of(func: Any, args: Any, kwargs: Any, found: Any, made: Callable[[Any], Any]) -> Any:
+    """Return the result of an operation that writes to arguments: those that it returns, or others.
+
+    Args:
+        func, args, kwargs: the call.
+        found: what it gave for the memory of the arguments.
+        made: returns what stands for a new tensor, which shares no memory with what is written to.
+    """
+    given, schema = bound(func, args, kwargs), schema_of(func)
+    sets = {_alias_set(argument): argument.name for argument in schema.arguments}
+    sets.pop(None, None)
+
+    def one(declared: Any, value: Any) -> Any:
+        name = sets.get(_alias_set(declared))
+        return tree_map(made, value) if name is None else given[name]
+
+    if len(schema.returns) == 1:
+        return one(schema.returns[0], found)
+    values = zip(schema.returns, found or (), strict=True)
+    return found and tuple(one(declared, value) for declared, value in values)
+
+
+def _alias_set(declared: Any) -> Any:
+    """Return which memory a schema says that an argument or a result has; None for its own."""
+    known = declared.alias_info
+    return frozenset(known.before_set) or None if known is not None and known.is_write else None
+
+
+def plain_of(value: Any) -> Any:
+    """Return arguments with whole tables in place of tables."""
+    return tree_map(lambda v: v.whole() if isinstance(v, TableTensor) else v, value)
+
+
+class BatchTensor(TableTensor):
+    """A tensor of a step; see `TableTensor` for its attributes.
+
+    Attributes:
+        box: the rows of `node` that are computed.
+    """
+
+    node: Any
+    origin: Any = None
+    plain = None
+    group: Any = None
+
+    @staticmethod
+    def __new__(cls, run: Any, node: Any) -> BatchTensor:
+        """Return a tensor that holds a value."""
+        self: Any = wrapper_tensor(cls, node.shape, node.dtype, run.device)
+        self.run, self.node, self.box = run, node, node.box()
+        return cast(BatchTensor, self)
+
+    def __deepcopy__(self, memo: Any) -> Tensor:
+        """Return a copy, as torch does of tensors that no operation has made."""
+        if not self.is_leaf:
+            raise RuntimeError(
+                "Only Tensors created explicitly by the user support the deepcopy protocol."
+            )
+        return self.clone()
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """Let the step do an operation."""
+        for a in args:
+            if type(a) is BatchTensor:
+                return a.run.call(func, args, kwargs or {})
+        run = next(a.run for a in tree_leaves((args, kwargs)) if isinstance(a, BatchTensor))
+        return run.call(func, args, kwargs or {})
+
+    def contiguous(self, memory_format: torch.memory_format = torch.contiguous_format) -> Tensor:
+        """Return it, or a copy where torch makes one; its own strides are those of any shape."""
+        if self.origin is None or self._layout().is_contiguous(memory_format=memory_format):
+            return super().contiguous(memory_format=memory_format)
+        return self.clone(memory_format=memory_format)
+
+    def _layout(self) -> Tensor:
+        """Return a meta tensor with the strides that torch gives to it."""
+        if self.origin is None:
+            return torch.empty(self.shape, dtype=self.dtype, device="meta")
+        parent, function = self.origin
+        return cast(Tensor, function(parent._layout()))
+
+    def hold(self, node: Any) -> None:
+        """Hold another value from now on."""
+        self.node, self.box = node, node.box()
+
+    def joined(self) -> Any:
+        """Return the group of tensors that share memory with it."""
+        if self.group is None:
+            self.group = [weakref.ref(self)]
+        return self.group
+
+    def members(self) -> list[TableTensor]:
+        """Return the tensors that share memory with it."""
+        if self.group is None:
+            return [self]
+        return [t for t in [ref() for ref in self.group] if t is not None]
+
+
+class Enter(torch.autograd.Function):
+    """Makes a plain tensor one of the step."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, run: Any, num_rows: int | None) -> Any:  # noqa: D102
+        ctx.run, ctx.rows = run, len(x)
+        return run.wrap(Leaf(x.detach(), 0, num_rows, watched=num_rows is None))
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:  # noqa: D102
+        grad = grads[0]
+        if isinstance(grad, BatchTensor):
+            grad = _leave(grad, ctx.rows)
+        return grad[: ctx.rows], None, None
+
+
+class Leave(torch.autograd.Function):
+    """Returns the first rows as a plain tensor."""
+
+    @staticmethod
+    def forward(ctx: Any, x: BatchTensor, rows: int) -> Any:  # noqa: D102
+        ctx.run, ctx.size = x.run, x.size(0) if x.dim() else None
+        if ctx.size is None:
+            return x.whole().clone()
+        return x.run.rows_of(x, rows).clone()  # to which its user may write
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:  # noqa: D102
+        return grads[0] if ctx.size is None else _enter(grads[0], ctx.run, ctx.size), None
+
+
+# The classes' `apply` has no types.
+_enter: Callable[[Tensor, Any, int | None], Any] = Enter.apply
+_leave: Callable[[Any, int], Any] = Leave.apply
+
+
+def enter(x: Tensor, run: Any) -> Tensor:
+    """Return a plain tensor with a gradient as one of the step."""
+    return cast(Tensor, _enter(x, run, None))
+
+
+def leave(value: Any, rows: int) -> Any:
+    """Return the first rows of a tensor of a step as a plain tensor."""
+    if isinstance(value, BatchTensor):
+        return _leave(value, rows)
+    return value[:rows] if value.dim() else value

@@ -1,0 +1,403 @@
+"""Values of a sampled batch of which the rows are computed that somebody needs.
+
+A `Value` stands for all rows of a tensor of a training step; `compute_rows` computes those that are
+asked for, and of what they are made of those that they need. A sampled batch lists nodes and edges
+hop by hop, so these are the first rows, or the messages to the first rows (`Rows`). A gradient
+knows, in addition, outside of which rows it is zero.
+"""
+
+from __future__ import annotations
+
+import heapq
+import sys
+import weakref
+from collections.abc import Iterator
+from itertools import count
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch import Tensor
+
+from ...core.private_torch import WithoutFunctionModes, writes_to
+from .lists import MessageOrder
+from .modes import AsCalled, modes_now
+
+_serial = count()
+
+
+class Rows(NamedTuple):
+    """The first rows of a value, or the first messages in the order of the rows they go to."""
+
+    count: int  # type: ignore[assignment]
+    order: MessageOrder | None = None
+
+
+class Box:
+    """The rows of a value that are computed; it lives as long as somebody may ask for them.
+
+    Tensors hold the boxes of their values, and a value that is not computed yet those of its
+    inputs. So rows are freed when the last one who reads them has done so.
+
+    Attributes:
+        data, have: the rows, and which they are.
+        views: rows of the same value in other orders.
+        shared: whether something else may have the same memory.
+    """
+
+    __slots__ = ("__weakref__", "data", "have", "shared", "views")
+
+    def __init__(self) -> None:
+        self.data: Any = None
+        self.have: Rows | None = None
+        self.views: dict[Rows, Tensor] | None = None
+        self.shared = False
+
+    def fill(self, data: Any, have: Rows) -> None:
+        """Hold some rows."""
+        self.data, self.have, self.views = data, have, None
+
+
+def references(boxes: tuple[Box, ...], place: int) -> int:
+    """Return how many hold one of some boxes, in the counting of this version of Python."""
+    box = boxes[place]
+    return sys.getrefcount(box)
+
+
+ONE_REFERENCE = references((Box(),), 0)  # that of the tuple itself
+
+
+class Value:
+    """All rows of a tensor, some of which are computed.
+
+    Attributes:
+        shape, dtype, device: of the tensor.
+        dim: the dimension of the rows.
+        num_rows: their number.
+        support: outside of these rows it is zero; None if that is not known.
+        inputs: what it is made of.
+        boxes: their rows, until this one is computed.
+        serial: of what was made first the lowest.
+        modes: of torch, in which it is computed.
+    """
+
+    __slots__ = (
+        "_kind", "_meta", "_ref", "boxes", "device", "dim", "dtype", "inputs", "modes", "num_rows",
+        "serial", "shape", "support",
+    )  # fmt: skip
+
+    def __init__(
+        self, shape: Any, dtype: torch.dtype, device: Any, dim: int, kind: Any = None
+    ) -> None:
+        self.shape, self.dtype, self.device, self.dim = shape, dtype, device, dim
+        self.num_rows = shape[dim] if shape else 1
+        self.serial, self.modes = next(_serial), modes_now()
+        self.support: Rows | None = None
+        self.inputs: tuple[Value, ...] = ()
+        self.boxes: tuple[Box, ...] | None = ()
+        self._ref: Any = None
+        self._kind = kind
+        self._meta: Tensor | None = None
+
+    def reads(self, *inputs: Value) -> None:
+        """Remember what it is made of."""
+        self.inputs = inputs
+        self.boxes = tuple([value.box() for value in inputs])
+
+    def box(self) -> Box:
+        """Return where its rows are; whoever holds it keeps them."""
+        found: Box | None = None if self._ref is None else self._ref()
+        if found is None:
+            found = Box()
+            self._ref = weakref.ref(found)
+        return found
+
+    @property
+    def kind(self) -> Any:
+        """What it has in common with values of other batches: all but the number of rows."""
+        if self._kind is None:
+            shape = tuple(self.shape)
+            rest = (shape[: self.dim], shape[self.dim + 1 :]) if shape else (None, None)
+            self._kind = (self.dim, self.dtype, *rest)
+        return self._kind
+
+    @property
+    def meta(self) -> Tensor:
+        """A meta tensor of its shape."""
+        if self._meta is None:
+            self._meta = torch.empty(self.shape, dtype=self.dtype, device="meta")
+        return self._meta
+
+    @property
+    def have(self) -> Rows | None:
+        """Which rows are computed."""
+        box = None if self._ref is None else self._ref()
+        return None if box is None else box.have
+
+    def wanted(self, rows: Rows) -> Rows:
+        """Return which rows are to be computed where some are asked for."""
+        support = self.support
+        if support is None or (support.order is rows.order and rows.count < support.count):
+            return rows
+        return support
+
+    def covers(self, rows: Rows) -> bool:
+        """Whether rows are computed."""
+        have = self.have
+        if have is None:
+            return False
+        rows = self.wanted(rows)
+        return (have.order is rows.order and have.count >= rows.count) or (
+            have.count == self.num_rows
+        )
+
+    def sources(self, rows: Rows) -> list[tuple[Value, Rows]]:
+        """Return what has to be computed first."""
+        return [(value, rows) for value in self.inputs]
+
+    @property
+    def ranks(self) -> Any:
+        """By which it exchanges rows with other ranks, a `StepMessages`; None if it does not."""
+        return None
+
+    @property
+    def agreement(self) -> Any:
+        """What the ranks have to agree on before, an `Agreement`; None for nothing."""
+        return None
+
+    def gone(self, rows: Rows) -> Any:
+        """Return what goes to other ranks, a `Moved`, before some rows can be computed."""
+        raise NotImplementedError
+
+    def come(self, rows: Rows, parts: Any) -> Any:
+        """Return some rows with what has come, by rank."""
+        raise NotImplementedError
+
+    def up_to(self, end: int) -> Rows:
+        """Return which rows messages ask for that read some of the rows up to `end`."""
+        return Rows(end)
+
+    def settled(self, rows: Rows) -> Rows:
+        """Return which rows are to be computed, once all who read them have asked."""
+        return rows
+
+    def parents(self) -> tuple[Value, ...]:
+        """Return the values that operations made it of; `inputs` may leave some of them out."""
+        return self.inputs
+
+    def compute(self, rows: Rows) -> Any:
+        """Return some rows from those of the sources."""
+        raise NotImplementedError
+
+    def share(self) -> None:
+        """Say that its memory, and that of its sources, may be the same."""
+        self.box().shared = True
+        for source in self.inputs:
+            source.box().shared = True
+
+    def with_known(self, data: Any, rows: Rows) -> Any:
+        """Return rows, of which those that were computed before keep their numbers.
+
+        Products with other numbers of rows round differently, and a maximum that was taken of the
+        rows before has to be equal to one of them.
+        """
+        have, box = self.have, self.box()
+        if have is None or have.count == 0 or not isinstance(data, Tensor):
+            return data
+        known = box.data
+        moved = have.order is not rows.order
+        if moved and (have.order is not None or rows.count < self.num_rows):
+            return data
+        first = min(have.count, rows.count)
+        parts = [known.narrow(self.dim, 0, first), data.narrow(self.dim, first, rows.count - first)]
+        return torch.cat(parts, self.dim)
+
+    def at(self, rows: Rows) -> Any:
+        """Return rows that are computed; not to be written to."""
+        box: Box = self._ref()
+        have: Any = box.have
+        if have.order is rows.order:
+            if have.count == rows.count:
+                return box.data
+            if have.count > rows.count:
+                return box.data.narrow(self.dim, 0, rows.count)
+        if box.views is None:
+            box.views = {}
+        if rows not in box.views:
+            box.views[rows] = self._arranged(box.data, have, rows)
+        return box.views[rows]
+
+    def _arranged(self, data: Tensor, have: Any, rows: Any) -> Tensor:
+        if have.order is None and rows.order is None:  # all others are zero
+            return filled_up(data, self.dim, rows.count)
+        if have.order is not None:
+            all_rows = data.new_zeros(self.shape)
+            all_rows.index_copy_(self.dim, have.order.position[: have.count], data)
+        else:
+            all_rows = filled_up(data, self.dim, self.num_rows)
+        if rows.order is None:
+            return all_rows.narrow(self.dim, 0, rows.count)
+        return all_rows.index_select(self.dim, rows.order.position[: rows.count])
+
+
+def filled_up(data: Tensor, dim: int, rows: int) -> Tensor:
+    """Return a tensor with more rows, of zeros."""
+    if data.size(dim) == rows:
+        return data
+    size = list(data.shape)
+    size[dim] = rows
+    out = data.new_zeros(size)
+    out.narrow(dim, 0, data.size(dim)).copy_(data)
+    return out
+
+
+def union(first: Rows | None, second: Rows | None, num_rows: int) -> Rows | None:
+    """Return rows that hold both; None is all of them."""
+    if first is None or second is None:
+        return None
+    if first.order is second.order or first.count == 0 or second.count == 0:
+        return first if first.count >= second.count else second
+    return Rows(num_rows)
+
+
+def compute_rows(value: Value, rows: Rows, again: bool = False) -> Any:
+    """Return some rows of a value; those that it is made of are computed once, for all who ask.
+
+    Args:
+        value: whose rows they are.
+        rows: which.
+        again: compute what was computed before, too.
+    """
+    box = value.box()  # holds them until they are returned
+    if not value.covers(rows) or (again and value.inputs):
+        _compute(value, rows, again)
+    box.shared = True  # by whoever asks
+    return value.at(rows)
+
+
+def _compute(value: Value, rows: Rows, again: bool) -> None:
+    asked = {value: rows}
+    while True:
+        needs = _needs(asked, again)
+        exchanging = [one for one in needs if one.ranks is not None]
+        waiting = {one: Rows(0) for one in _waiting(exchanging) if one not in needs}
+        if waiting:
+            asked |= waiting
+            continue
+        agreements = [one.agreement for one in exchanging if one.agreement is not None]
+        if not agreements or agreements[0].messages.agree(agreements):
+            break
+    with AsCalled() as called, WithoutFunctionModes():  # what is called is not the forward's
+        for together in _in_order(list(reversed(needs)), exchanging):
+            called.take(together[0].modes)
+            found = [one.compute(needs[one]) for one in together if one.ranks is None]
+            if not found:
+                came = together[0].ranks.move([one.gone(needs[one]) for one in together])
+                pairs = zip(together, came, strict=True)
+                found = [one.come(needs[one], parts) for one, parts in pairs]
+            for one, data in zip(together, found, strict=True):
+                one.box().fill(one.with_known(data, needs[one]), needs[one])
+                one.boxes = None
+
+
+def _needs(asked: dict[Value, Rows], again: bool) -> dict[Value, Rows]:
+    """Return which rows of which values are to be computed, those first that read the others."""
+    needs = {value: value.wanted(rows) for value, rows in asked.items()}
+    heap = [(-value.serial, value) for value in asked]
+    heapq.heapify(heap)
+    found = {}
+    while heap:  # from those made last; so all who ask are known before one is asked
+        one = heapq.heappop(heap)[1]
+        wanted, have = needs[one], one.have
+        if have is not None:
+            wanted = needs[one] = one.wanted(union(wanted, have, one.num_rows) or wanted)
+        wanted = needs[one] = found[one] = one.settled(wanted)
+        if one.boxes is None:
+            one.boxes = tuple([source.box() for source in one.inputs])
+        for source, part in one.sources(wanted):
+            if source in needs:
+                needs[source] = source.wanted(union(needs[source], part, source.num_rows) or part)
+            elif not source.covers(part) or (again and source.inputs):
+                needs[source] = source.wanted(part)
+                heapq.heappush(heap, (-source.serial, source))
+    return found
+
+
+def _waiting(exchanging: list[Value]) -> list[Value]:
+    """Return what can go to other ranks together with some values, and nobody has asked for."""
+    return [one for value in exchanging for one in getattr(value, "waiting", ())]
+
+
+def _in_order(values: list[Value], exchanging: list[Value]) -> Iterator[list[Value]]:
+    """Yield values in an order in which each can be computed; those that exchange together."""
+    if not exchanging:
+        yield from ([one] for one in values)
+        return
+    stages: dict[Value, int] = {}  # how many exchanges come before
+    for one in values:
+        before = [stages[v] + (v.ranks is not None) for v in one.inputs if v in stages]
+        stages[one] = max(before, default=0)
+    for stage in range(max(stages.values()) + 1):
+        here = [one for one in values if stages[one] == stage]
+        yield from ([one] for one in here if one.ranks is None)
+        together = [one for one in here if one.ranks is not None]
+        if together:
+            yield together
+
+
+class Leaf(Value):
+    """A tensor; of a gradient, its first rows, all others being zero."""
+
+    __slots__ = ("_writes", "kept")
+
+    def __init__(
+        self, tensor: Tensor, dim: int, num_rows: int | None = None, watched: bool = False
+    ) -> None:
+        shape = tuple(tensor.shape)
+        held = shape[dim] if shape else 1
+        if num_rows is not None:
+            shape = (*shape[:dim], num_rows, *shape[dim + 1 :])
+        super().__init__(shape, tensor.dtype, tensor.device, dim)
+        self.kept = self.box()
+        self.kept.fill(tensor, Rows(held))
+        self.kept.shared = True
+        if num_rows is not None:
+            self.support = Rows(held)
+        self._writes = writes_to(tensor) if watched and not tensor.is_inference() else None
+
+    def at(self, rows: Rows) -> Any:
+        """Return rows that are computed; not to be written to."""
+        if self._writes is not None and writes_to(self.kept.data) != self._writes:
+            raise RuntimeError(
+                f"a tensor of shape {tuple(self.shape)} that a model was given was written to "
+                f"before the backward, which needs it"
+            )
+        return super().at(rows)
+
+    def keep_own(self) -> None:
+        """Hold a copy, as the tensor is written to."""
+        self._writes = None
+        self.kept.fill(self.kept.data.clone(), cast(Rows, self.kept.have))
+
+    @property
+    def tensor(self) -> Tensor:
+        """The rows that it holds."""
+        found: Tensor = self.kept.data
+        return found
+
+
+class Fill(Value):
+    """One number."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, shape: Any, dtype: Any, device: Any, dim: int, value: Any) -> None:
+        super().__init__(shape, dtype, device, dim)
+        self.value = value
+        if value == 0:
+            self.support = Rows(0)
+
+    def compute(self, rows: Rows) -> Tensor:
+        """Return some rows from those of the sources."""
+        size = list(self.shape)
+        size[self.dim] = rows.count
+        return torch.full(size, self.value, dtype=self.dtype, device=self.device)

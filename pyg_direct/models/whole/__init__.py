@@ -1,0 +1,1 @@
+"""Models over all nodes of a graph, layer by layer (`inference`)."""
