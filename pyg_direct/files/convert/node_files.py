@@ -77,7 +77,7 @@ class NodeFile:
         """Write the file, or the rest of it; return its entry in the header.
 
         Raises:
-            ValueError: another number of rows, or elements that cannot be stored.
+            ValueError: elements that cannot be stored.
             OSError: it cannot be read or written.
         """
         factors = self._factors(journal, advance) if self._by_column else None
@@ -102,11 +102,6 @@ class NodeFile:
                 if i % STEPS_A_RECORD == 0:
                     journal.record(self.file, [writer.sync() for writer in writers])
             journal.record(self.file, [writer.sync() for writer in writers])
-            if writers[0].num_rows != self._count:
-                raise ValueError(
-                    f"{self._rows.name} has {writers[0].num_rows} entries, but there are "
-                    f"{self._count} nodes."
-                )
             entry, *scale = [writer.close() for writer in writers]
         if factors is not None:
             path = workplace.graph / (self._scale_file or "")
