@@ -6,6 +6,7 @@ import contextlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 try:
     import resource
@@ -34,18 +35,32 @@ def available_bytes() -> int:
 def usable_bytes() -> int:
     """Return how much memory this process may come to use, cached pages of files with it.
 
-    That is what can be had without swapping, and no more than its control groups allow, of either
-    version. `UNLIMITED` where the system does not say.
+    That is what can be had without swapping, and no more than its control groups, of either
+    version, leave beside what is held in them already. `UNLIMITED` where the system does not say.
     """
     try:
         found = available_bytes()
     except (OSError, ValueError):
         found = UNLIMITED
-    return min(found, *_group_limits())
+    return min(found, *_left_in_groups())
 
 
-def _group_limits() -> Iterator[int]:
-    """Yield the limits of the control groups that this process is in, and `UNLIMITED`."""
+class _Names(NamedTuple):
+    """Files of a control group, and what lies before names in its memory.stat."""
+
+    limit: str
+    usage: str
+    prefix: str  # of sums over the groups below it
+
+
+_NAMES = {
+    1: _Names("memory.limit_in_bytes", "memory.usage_in_bytes", "total_"),
+    2: _Names("memory.max", "memory.current", ""),
+}
+
+
+def _left_in_groups() -> Iterator[int]:
+    """Yield what the control groups of this process leave to it, and `UNLIMITED`."""
     yield UNLIMITED
     try:
         lines = Path(CGROUPS).read_text(encoding="utf-8").splitlines()
@@ -54,9 +69,9 @@ def _group_limits() -> Iterator[int]:
     for line in lines:
         _, controllers, path = line.split(":", 2)
         if controllers == "":
-            root, name = CGROUP_ROOT, "memory.max"
+            root, names = CGROUP_ROOT, _NAMES[2]
         elif "memory" in controllers.split(","):
-            root, name = CGROUP_ROOT / "memory", "memory.limit_in_bytes"
+            root, names = CGROUP_ROOT / "memory", _NAMES[1]
         else:
             continue
         group = root / path.lstrip("/")
@@ -65,7 +80,19 @@ def _group_limits() -> Iterator[int]:
                 break
             # No such file in the root of version 2, and no such folder in some containers.
             with contextlib.suppress(OSError, ValueError):  # ValueError: "max"
-                yield int((folder / name).read_text(encoding="ascii"))
+                limit = int((folder / names.limit).read_text(encoding="ascii"))
+                yield max(0, limit - _held_in(folder, names))
+
+
+def _held_in(group: Path, names: _Names) -> int:
+    """Return what processes of a control group hold, without pages that are kept of files."""
+    try:
+        usage = int((group / names.usage).read_text(encoding="ascii"))
+        stat = (group / "memory.stat").read_text(encoding="ascii")
+    except (OSError, ValueError):
+        return 0
+    kept = re.findall(rf"^{names.prefix}(?:in)?active_file (\d+)$", stat, re.MULTILINE)
+    return max(0, usage - sum(map(int, kept)))
 
 
 def lockable_bytes() -> int | None:

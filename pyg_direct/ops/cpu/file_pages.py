@@ -31,13 +31,13 @@ import numpy.typing as npt
 from torch import Tensor
 
 from ...kernels import pages
+from ..mappings import mappings
 
 MIN_TABLE_BYTES = 1 << 26  # of smaller tables every page is in memory soon
 SAMPLED_ROWS = 64  # that tell whether a batch's pages are in memory
 NORMAL, RANDOM = 0, 1  # MADV_NORMAL and MADV_RANDOM of Linux
 POPULATE_READ = 22  # MADV_POPULATE_READ, from Linux 5.14 on
 NOTHING_TO_ASK = contextlib.nullcontext()
-NOT_ON_DISK = ("/dev/shm/", "/memfd:", "/SYSV", "/dev/zero", "[")
 
 
 class PagesAskedFor(NamedTuple):
@@ -176,18 +176,7 @@ def is_mapped_to_file(address: int) -> bool:
 
 def file_at(address: int) -> str:
     """Return the path of the file on disk that an address is mapped to, "" if there is none."""
-    for line in _maps():
-        span, _, _, _, inode, *path = line.rstrip("\n").split(maxsplit=5)
-        first, last = (int(part, 16) for part in span.split("-"))
-        if first <= address < last:
-            on_disk = inode != "0" and bool(path) and not path[0].startswith(NOT_ON_DISK)
-            return path[0] if on_disk else ""
-    return ""
-
-
-def _maps() -> Iterator[str]:
-    with contextlib.suppress(OSError), open("/proc/self/maps", encoding="utf-8") as file:
-        yield from file
+    return next((m.path for m in mappings(address, address + 1) if m.has_file), "")
 
 
 def _in_memory(base: int, numbers: npt.NDArray[np.int64]) -> bool:

@@ -23,9 +23,9 @@ from torch import Tensor
 
 from ...core.units import size_text
 from ..host_memory import lockable_bytes
+from ..mappings import PAGE_BYTES, bytes_to_come
 
 CHUNK_BYTES = 256 << 30  # drivers were seen to refuse 512 GiB at once
-PAGE_BYTES = 4096
 PROBE_BYTES = 1 << 30  # how densely memory is looked at that others may have registered
 
 INVALID_VALUE, MEMORY_ALLOCATION = 1, 2
@@ -73,7 +73,7 @@ class Runtime(Protocol):
         """Wait until no kernel that was launched so far reads anything any more."""
 
     def available_bytes(self) -> int:
-        """Return how much memory of the host can be had without swapping."""
+        """Return how much memory the process can get more without swapping or being ended."""
 
 
 class _Entry:
@@ -162,8 +162,7 @@ class Registry:
         if nbytes == 0:
             return torch.empty_like(tensor)
         try:
-            if nbytes > self.runtime.available_bytes():
-                raise CudaError(MEMORY_ALLOCATION, "nothing, but there is too little free RAM")
+            self._check_room(nbytes)
             address = self.runtime.allocate(nbytes)
         except CudaError as failure:
             raise PinningError(_message(name, nbytes, "copied to pinned memory", failure)) from None
@@ -248,10 +247,16 @@ class Registry:
                 f"{name} ({size_text(last - first)}) cannot be registered where it lies: this GPU "
                 f"reads registered memory under other addresses."
             )
+        self._check_room(bytes_to_come(first, last))
         for address in range(first, last, self._chunk_bytes):
             end = min(address + self._chunk_bytes, last)
             self.runtime.register(address, end - address)
             entry.owned.append((address, end))
+
+    def _check_room(self, nbytes: int) -> None:
+        """Raise unless so much memory can be had: whoever locks more is ended by the system."""
+        if nbytes > self.runtime.available_bytes():
+            raise CudaError(MEMORY_ALLOCATION, "nothing, but there is too little free RAM")
 
     def _end(self, entry: _Entry, storage: torch.UntypedStorage) -> None:
         if self._pid != os.getpid():

@@ -27,6 +27,7 @@ from ..placement import (
 )
 from ..streams import Streams
 from . import memory as device_memory
+from .file_view import registrable
 from .pinning import Lease, PinningError, Registry
 
 # Smaller tensors may share pages with other objects, so they are copied instead of registered: CUDA
@@ -69,11 +70,18 @@ Copies: TypeAlias = "weakref.WeakValueDictionary[int, Copy]"
 class _Held:
     """One of the user's tensors, and how the GPU gets at it."""
 
-    def __init__(self, source: Tensor, forget: Callable[[object], None]) -> None:
+    def __init__(self, source: Tensor, name: str, forget: Callable[[object], None]) -> None:
         self.source, self.lies = weakref.ref(source, forget), whereabouts(source)
+        self.name = name
         self.copy: Copy | None = None  # read in place of the source
-        self.lease: Lease | None = None  # on the source's own memory
+        self.lease: Lease | None = None  # on the source's own memory, or on its file's pages
         self.staged = False  # the GPU cannot get at it
+        self.row: Row | None = None  # of `Placement`
+
+    @property
+    def reads_file(self) -> bool:
+        """Whether the GPU reads the pages of the source's file, which do not follow it."""
+        return self.copy is not None and self.lease is not None
 
 
 class Placer:
@@ -103,7 +111,7 @@ class Placer:
         self._left: int | None = None  # of the budget
         self._features = "auto"
         self._held: dict[int, _Held] = {}
-        self._leases: list[Lease] = []  # of the topology
+        self._leases: list[Lease] = []  # of the topology, and of files that tables have left
         self._lock = threading.Lock()
 
     def open_budget(self, device_bytes: int | None) -> None:
@@ -200,8 +208,24 @@ class Placer:
         if held.copy is None:
             return table
         if held.copy.version != version_of(table):
+            if held.reads_file:
+                self._leave_file(held)
+                return self.readable(table, held.name)
             held.copy.refresh(table, self._registry)
         return held.copy.tensor
+
+    def _leave_file(self, held: _Held) -> None:
+        """Have a table placed anew that is not as its file any more."""
+        with self._lock:
+            source = held.source()
+            if self._held.get(id(source)) is not held:
+                return  # another thread was faster
+            del self._held[id(source)]
+            # A thread may be about to read the file's pages.
+            assert held.lease is not None
+            self._leases.append(held.lease)
+            if held.row is not None:
+                self.placement.rows.remove(held.row)
 
     def _find(self, table: Tensor) -> _Held | None:
         held = self._held.get(id(table))
@@ -210,7 +234,7 @@ class Placer:
 
     def _place(self, table: Tensor, name: str) -> _Held:
         # Without a reference to `self`, which would keep everything alive until a collection.
-        held = _Held(table, partial(_forget, self._held, id(table)))
+        held = _Held(table, name, partial(_forget, self._held, id(table)))
         held.copy, place = self._on_device(table, name), ON_DEVICE
         if held.copy is None:
             try:
@@ -226,7 +250,8 @@ class Placer:
         # wait for a kernel of its own behind it, as of a copy that changes the layout.
         self._registry.runtime.synchronize()
         self._held[id(table)] = held
-        self.placement.add(Row(name, nbytes_of(table), place))
+        held.row = Row(name, nbytes_of(table), place)
+        self.placement.add(held.row)
         return held
 
     def _on_device(self, table: Tensor, name: str) -> Copy | None:
@@ -267,10 +292,11 @@ class Placer:
         return copy
 
     def _pinned(self, array: Tensor, name: str) -> tuple[Tensor, Lease | None, str]:
-        """Return an array that the GPU reads in host memory, and how it got there."""
+        """Return what the GPU reads in host memory for an array, and how it got there."""
         if nbytes_of(array) >= MIN_REGISTER_BYTES:
             try:
-                return array, self._registry.lease(array, name), REGISTERED
+                readable = registrable(array, name)
+                return readable, self._registry.lease(readable, name), REGISTERED
             except PinningError as error:
                 copy = self._registry.pinned_copy(array, name)
                 _warn(f"{error} A pinned copy was made, which takes that much memory again.")

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ..host_memory import available_bytes
+from ..host_memory import usable_bytes
 from .pinning import INVALID_VALUE, CudaError, tensor_at
 
 # Of `cudaHostRegister` and `cudaHostAlloc`; from the CUDA runtime's headers.
@@ -65,8 +65,8 @@ class CupyRuntime:
             torch.cuda.synchronize(device)
 
     def available_bytes(self) -> int:
-        """Return what Linux says is available."""
-        return available_bytes()
+        """Return what can be had without swapping, and within the limits of a container."""
+        return usable_bytes()
 
     def _call(self, function: Callable[..., Any], *arguments: int) -> Any:
         try:

@@ -18,7 +18,7 @@ from ...ops.cuda.backend import CudaBackend
 from ...ops.cuda.compiler import install_cupy, require_cuda
 from ...ops.cuda.link_file import gpu_key, write_link
 from ...ops.devices import usable_device
-from ...ops.host_memory import available_bytes, lockable_bytes
+from ...ops.host_memory import available_bytes, lockable_bytes, usable_bytes
 from ...ops.placement import FREE_SHARE
 from .bandwidth import HostBandwidth, host_bytes, measure_bandwidth
 from .nvidia import Gpu, Nvidia, by_nvml, by_properties, by_torch
@@ -92,8 +92,8 @@ class Machine:
         return UNLIMITED if lockable is None else lockable
 
     def available_bytes(self) -> int:
-        """Return the bytes that can be had without swapping."""
-        return available_bytes()
+        """Return the bytes that can be had without swapping, within a container's limits."""
+        return min(available_bytes(), usable_bytes())
 
     def cores(self) -> set[int]:
         """Return the cores that this process may use."""

@@ -158,6 +158,8 @@ static Pages pages_of(Address first, Address last) {
   return pages;
 }
 
+constexpr int kPopulateRead = 22, kPopulateWrite = 23;  // MADV_POPULATE_..., from Linux 5.14 on
+
 int register_host(Address address, std::size_t bytes, unsigned flags) {
   State &s = state();
   if (address == 0 || bytes == 0) return kInvalidValue;
@@ -169,7 +171,10 @@ int register_host(Address address, std::size_t bytes, unsigned flags) {
     return kAlreadyRegistered;
   }
   const Pages pages = pages_of(first, last);
-  if (!pages.mapped || (!pages.writable && (flags & kReadOnlyFlag) == 0)) return kInvalidValue;
+  const bool reads = (flags & kReadOnlyFlag) != 0;
+  if (!pages.mapped || (!pages.writable && !reads)) return kInvalidValue;
+  // As locked pages are there, and are the process's own where they lie in a private mapping.
+  madvise(reinterpret_cast<void *>(first), last - first, reads ? kPopulateRead : kPopulateWrite);
   count("host memory: register");
   add(first, last - first, Kind::pinned, flags);
   s.ranges[first].registered = true, s.ranges[first].given = address;

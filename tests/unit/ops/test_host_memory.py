@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from pyg_direct.ops import host_memory
+from pyg_direct.ops.cuda.runtime import CupyRuntime
 from pyg_direct.ops.host_memory import UNLIMITED, usable_bytes
 
 
@@ -55,3 +56,31 @@ def test_a_container_that_hides_the_group(root: Path) -> None:
     (root / "groups").write_text("4:memory:/hidden/one\n")
     limit(root / "fs/memory/memory.limit_in_bytes", "88\n")
     assert usable_bytes() == 88
+
+
+def test_what_a_group_of_version_2_holds_is_taken_off(root: Path) -> None:
+    """But not its pages of files, which can be let go; pages of shared memory cannot."""
+    (root / "groups").write_text("0::/a/b\n")
+    for group, held, limit_ in (("a/b", "90", "max"), ("a", "500", "600")):
+        limit(root / "fs" / group / "memory.max", limit_)
+        limit(root / "fs" / group / "memory.current", held)
+        stat = "anon 100\nfile 400\nshmem 50\ninactive_file 200\nactive_file 150\n"
+        limit(root / "fs" / group / "memory.stat", stat)
+    assert usable_bytes() == 600 - (500 - 350)
+
+
+def test_what_a_group_of_version_1_holds_is_taken_off(root: Path) -> None:
+    (root / "groups").write_text("4:memory:/a\n")
+    limit(root / "fs/memory/a/memory.limit_in_bytes", "100\n")
+    limit(root / "fs/memory/a/memory.usage_in_bytes", "130\n")
+    stat = "inactive_file 1\nactive_file 1\ntotal_inactive_file 40\ntotal_active_file 5\n"
+    limit(root / "fs/memory/a/memory.stat", stat)
+    assert usable_bytes() == 100 - (130 - 45)
+    limit(root / "fs/memory/a/memory.usage_in_bytes", "190\n")
+    assert usable_bytes() == 0
+
+
+def test_page_locked_memory_is_limited_as_the_group_is(root: Path) -> None:
+    (root / "groups").write_text("0::/a\n")
+    limit(root / "fs/a/memory.max", "70")
+    assert CupyRuntime.available_bytes(None) == 70  # type: ignore[arg-type]
