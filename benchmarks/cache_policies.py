@@ -32,7 +32,7 @@ from pyg_direct.graph.from_pyg import graph_of
 from pyg_direct.graph.visits import expected_visits, out_degrees
 from pyg_direct.ops.host.hottest import PRESAMPLED_BATCHES, SLOT_BYTES
 from pyg_direct.tools.plan import MACHINES, Question, plan_of, presampled_visits
-from pyg_direct.tools.plan_cache import cached_rows
+from pyg_direct.tools.plan_orders import cached_rows
 
 TITLE = "Rows left to host memory by a cache on the GPU"
 GRAPHS = ("power law", "community", "products", "debian")

@@ -19,7 +19,7 @@ from examples.datasets import load_dataset
 from examples.synthetic import power_law_graph
 from pyg_direct import NeighborLoader
 from pyg_direct.tools.plan import edges_with_degrees
-from pyg_direct.tools.plan_batches import sample
+from pyg_direct.tools.plan_orders import sample
 
 BATCHES = 20
 

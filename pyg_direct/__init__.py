@@ -30,20 +30,18 @@ if TYPE_CHECKING:
     from .files.open import open_graph as open
     from .files.save import save
     from .loaders.cluster import ClusterData, ClusterLoader
+    from .loaders.ego import PageRankLoader, ShaDowKHopSampler
     from .loaders.hgt import HGTLoader, HGTSampler
     from .loaders.link_loader import LinkNeighborLoader
-    from .loaders.loader import NeighborLoader
+    from .loaders.loader import NeighborLoader, expected_visits
     from .loaders.node2vec import Node2Vec
-    from .loaders.pagerank import PageRankLoader
     from .loaders.saint import (
         GraphSAINTEdgeSampler,
         GraphSAINTNodeSampler,
         GraphSAINTRandomWalkSampler,
         GraphSAINTSampler,
     )
-    from .loaders.shadow import ShaDowKHopSampler
     from .loaders.swap import swapped
-    from .loaders.visits import expected_visits
     from .loaders.walks import RandomWalker, metapath_walk, random_walk
     from .models.elsewhere.reuse import Reuse, ReusedRows
     from .models.ranking import LinkRanks, rank_links
@@ -108,21 +106,19 @@ _LATER = {
     ".loaders.cluster": ("ClusterData", "ClusterLoader"),
     ".loaders.hgt": ("HGTLoader", "HGTSampler"),
     ".loaders.node2vec": ("Node2Vec",),
-    ".loaders.pagerank": ("PageRankLoader",),
     ".loaders.saint": (
         "GraphSAINTEdgeSampler",
         "GraphSAINTNodeSampler",
         "GraphSAINTRandomWalkSampler",
         "GraphSAINTSampler",
     ),
-    ".loaders.shadow": ("ShaDowKHopSampler",),
-    ".loaders.visits": ("expected_visits",),
+    ".loaders.ego": ("PageRankLoader", "ShaDowKHopSampler"),
     ".loaders.walks": ("RandomWalker", "metapath_walk", "random_walk"),
     ".files.header": ("InvalidGraphFileError",),
     ".files.open": ("open",),
     ".files.save": ("save",),
     ".loaders.link_loader": ("LinkNeighborLoader",),
-    ".loaders.loader": ("NeighborLoader",),
+    ".loaders.loader": ("NeighborLoader", "expected_visits"),
     ".models.step.accelerate": ("accelerate", "acceleration"),
     ".models.whole.inference": ("inference",),
     ".models.ranking": ("LinkRanks", "rank_links"),

@@ -12,7 +12,7 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.typing import EdgeType, NodeType
 
 from ..core.arguments import shown
-from ..core.ordered import OrderedTensor
+from ..core.lazy_tensor import OrderedTensor
 from ..core.pyg import (
     BaseStorage,
     cat_dim,
@@ -26,8 +26,7 @@ from ..core.pyg import (
 from ..core.types import Ends
 from ..ops.ids import HostIds
 from .gather import Gatherer, tables_in
-from .narrow import check_feature_dtype, converted
-from .roles import SPARSE, TOPOLOGY, Attribute, KnownRoles, Roles
+from .roles import SPARSE, TOPOLOGY, Attribute, KnownRoles, Roles, check_feature_dtype, converted
 from .sampled import EdgesOfType, NodesOfType, Sampled, of_parts
 from .sparse import ROWS_UNREADABLE, MatrixEntries
 

@@ -9,9 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..core.lazy_tensor import RowTensor, rows_of
-from ..core.ordered import OrderedTensor
-from ..core.parted import PartedTensor, rows_kept_with
+from ..core.lazy_tensor import OrderedTensor, PartedTensor, RowTensor, rows_kept_with, rows_of
 from ..core.pyg import index_select
 from ..core.quantized import QuantizedTensor
 from ..core.types import Table, Traffic, maker
@@ -19,9 +17,8 @@ from ..ops import clock
 from ..ops.backend import Backend
 from ..ops.ids import IN_PLACE, Ids
 from ..ops.unified import UnifiedTensor
-from .ids import NAMES as ID_FIELDS
-from .narrow import converted, dtype_in_batch
-from .roles import Attribute
+from .roles import Attribute, converted, dtype_in_batch
+from .sampled import NAMES as ID_FIELDS
 from .sparse import csr_rows
 
 HOST = torch.device("cpu")

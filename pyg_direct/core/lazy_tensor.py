@@ -1,4 +1,4 @@
-"""Tensors that exist only when something computes with them."""
+"""Tensors that exist only when something computes with them: reordered rows, rows in parts."""
 
 from __future__ import annotations
 
@@ -108,3 +108,108 @@ class RowTensor(LazyTensor):
 def rows_of(table: Tensor, index: Tensor | slice) -> Tensor:
     """Return rows of a table, also of a `RowTensor`; in inference mode, too."""
     return table.rows_at(index) if isinstance(table, RowTensor) else table[index]
+
+
+class OrderedTensor(RowTensor):
+    """An attribute [N, ...] whose row i lies at ``stored[positions[i]]``.
+
+    The loaders look up the positions of a batch's nodes, and gather the rows there. Rows selected
+    by ``x[ids]`` are read the same way; any other computation brings all rows into the order of the
+    ids first, and forgets them afterwards.
+
+    Args:
+        stored: [N, ...], a plain tensor or a `QuantizedTensor`.
+        positions: int64 [N], in [0, N).
+
+    Example: rows that were stored as those of the nodes 2, 0, 1:
+        >>> from pyg_direct.core.ordered import OrderedTensor
+        >>> stored = torch.tensor([[20.0], [0.0], [10.0]])
+        >>> OrderedTensor(stored, torch.tensor([1, 2, 0])).dense()
+        tensor([[ 0.],
+                [10.],
+                [20.]])
+    """
+
+    stored: Tensor
+    positions: Tensor
+
+    @staticmethod
+    def __new__(cls, stored: Tensor, positions: Tensor) -> OrderedTensor:
+        """Return the attribute; it keeps both."""
+        self: OrderedTensor = wrapper_tensor(cls, stored.shape, stored.dtype, stored.device)
+        self.stored, self.positions = stored, positions
+        return self
+
+    def dense(self) -> Tensor:
+        """Return all rows in the order of the ids."""
+        return rows_of(self.stored, self.positions)
+
+    def rows_at(self, index: Any) -> Tensor:
+        """Return the rows that an index of the first dimension selects."""
+        return rows_of(self.stored, self.positions[index])
+
+    def stored_parts(self) -> dict[str, Tensor | None]:
+        """Return what is stored."""
+        return {"stored": self.stored, "positions": self.positions}
+
+
+ROWS = "pyg_direct_rows"  # the attribute of a tensor of ids under which its rows are kept
+MOST_PARTS = 1024  # of a graph, and of owners of its rows
+
+
+class PartedTensor(LazyTensor):
+    """An attribute [N, ...] of a partitioned graph. Only batches of loaders have rows of it."""
+
+    key: str
+
+    @staticmethod
+    def __new__(cls, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> PartedTensor:
+        """Return the attribute `name` of a type."""
+        self: PartedTensor = wrapper_tensor(cls, shape, dtype, torch.device("cpu"))
+        self.key = name
+        return self
+
+    def dense(self) -> Tensor:
+        """Refuse: no process holds all rows.
+
+        Raises:
+            RuntimeError: always.
+        """
+        raise RuntimeError(
+            f"{self.key!r} of shape {tuple(self.shape)} lies in the parts of a graph, each of "
+            f"which one rank holds, so it cannot be computed with as a whole. Batches of "
+            f"NeighborLoader and LinkNeighborLoader have its rows."
+        )
+
+    def rows_at(self, ids: Tensor) -> Tensor:
+        """Return the rows of the ids of a batch, which came with them.
+
+        Raises:
+            RuntimeError: other ids than those that were sampled.
+        """
+        rows = rows_kept_with(ids).get(self.key)
+        if rows is None:
+            raise RuntimeError(
+                f"{self.key!r} lies in the parts of a graph, and its rows come with the ids that "
+                f"were sampled: others, such as a transform_sampler_output gives, have none."
+            )
+        return rows
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> PartedTensor:
+        """Return itself, as it never changes."""
+        return self
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Pickle what it is called."""
+        return PartedTensor, (self.key, tuple(self.shape), self.dtype)
+
+
+def keep_rows(ids: Tensor, rows: dict[str, Tensor]) -> None:
+    """Keep rows of attributes, by name, with the ids that they belong to."""
+    setattr(ids, ROWS, rows)
+
+
+def rows_kept_with(ids: Tensor) -> dict[str, Tensor]:
+    """Return the rows that are kept with ids, by the name of the attribute; {} for none."""
+    found: dict[str, Tensor] = getattr(ids, ROWS, {})
+    return found

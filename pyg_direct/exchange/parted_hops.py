@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from ..core.parted import keep_rows
+from ..core.lazy_tensor import keep_rows
 from ..core.types import BatchKey, SampledGraph, SamplingPlan
 from ..files.parts import PartedGraph, RowFormat
 from ..graph.coo_to_csc import narrow

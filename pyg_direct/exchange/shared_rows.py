@@ -13,12 +13,10 @@ from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
 from ..batch.gather import Gatherer, tables_in
-from ..batch.narrow import dtype_in_batch
-from ..batch.roles import KnownRoles
+from ..batch.roles import KnownRoles, dtype_in_batch
 from ..batch.sampled import NodesOfType
 from ..core.arguments import check_ids, shown
-from ..core.ordered import OrderedTensor
-from ..core.parted import MOST_PARTS, keep_rows
+from ..core.lazy_tensor import MOST_PARTS, OrderedTensor, keep_rows
 from ..core.pyg import fields_of, stores_of
 from ..core.quantized import QuantizedTensor, decode
 from ..ops.backend import Backend

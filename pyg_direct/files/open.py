@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
+from ..core.lazy_tensor import OrderedTensor
 from ..core.mapped_files import files_at
-from ..core.ordered import OrderedTensor
 from ..core.quantized import QuantizedTensor
 from ..core.types import EDGE_TIME, NO_TIME, Csc, TimeTable, WeightTable
 from ..graph.compressed import CompressedGraph, CscEdgeIndex

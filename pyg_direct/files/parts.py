@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
-from ..core.parted import MOST_PARTS, PartedTensor
+from ..core.lazy_tensor import MOST_PARTS, PartedTensor
 from ..core.types import Csc
 from ..graph.compressed import CompressedGraph, CscEdgeIndex
 from ..graph.coo_to_csc import narrow

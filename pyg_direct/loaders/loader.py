@@ -1,4 +1,4 @@
-"""`NeighborLoader`: PyG's signature and semantics over our stages."""
+"""`NeighborLoader`: PyG's signature and semantics; how often each node is in its batches."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..core.arguments import check_dense, check_ids, check_partner, check_tensor
 from ..core.placing import Placing
 from ..core.pyg import SubgraphType
 from ..core.types import BatchKey, SourcedKey
-from ..exchange.parted_sampler import parted_sampler
+from ..exchange.parted_sampler import PartedSampler, parted_sampler
 from ..loading.base import DirectLoader
 from ..loading.options import (
     DEFAULT_PREFETCH,
@@ -28,9 +28,11 @@ from ..loading.options import (
     threads_of_a_batch,
 )
 from ..loading.seeds import integers, node_seeds, own_times, seeds_at, with_windows
+from ..loading.visits import visits_of_batches, why_no_visits
 from ..sampling.sampler import NeighborSampler, NumNeighborsLike, keyed
 from ..sampling.time_bounds import NO_BOUNDS, bounds_of
 from .base import RankLoader, check_sampler
+from .link_loader import LinkNeighborLoader
 
 
 class NeighborLoader(RankLoader, torch_geometric.loader.NeighborLoader):  # type: ignore[misc]
@@ -350,3 +352,54 @@ def _check_input_time(input_time: Any, sampler: BaseSampler, time_attr: str | No
     check_dense("input_time", input_time)
     if input_time is not None and not temporal:
         raise ValueError("input_time is set, but time_attr is not: it would have no effect.")
+
+
+def expected_visits(loader: Any) -> Tensor | dict[Any, Tensor]:
+    """Return how likely each node is in a batch of a loader, by its seeds, fan-outs and degrees.
+
+    What `cache=` of a loader and ``save(..., row_order=)`` go by: one pass over the edges for each
+    hop, in memory of 8 bytes a node and hop. Seeds, ends of links and negatives have the
+    probability that they have. Nodes of the hops count as drawn independently of each other, and
+    how many there are in each hop, which that overstates where several paths lead from one seed to
+    the same node, is taken from 64 batches that are sampled: so the sum over the nodes is
+    that of batches, and of single nodes those near many others are given less than they have.
+    Nothing that the loader draws changes.
+
+    Args:
+        loader: a `NeighborLoader` or `LinkNeighborLoader` whose sampler is this package's own.
+
+    Returns:
+        float64 [N], in [0, 1]; a dict of such by node type if nodes have types.
+
+    Raises:
+        ValueError: something else, a loader with another sampler, or one over a partition; or with
+            `sampler=`, `batch_sampler=`, LABOR or adaptive fan-outs, times, weights, `disjoint`,
+            `exclude_seed_edges`, `strict_negatives`, `transform_sampler_output` or `cooperative`,
+            which decide what is visited and are not looked at.
+
+    Example:
+        >>> loader = pyg_direct.NeighborLoader(data, [10, 5], batch_size=32)
+        >>> visits = pyg_direct.expected_visits(loader)
+        >>> pyg_direct.save(data, "by_visits", row_order=visits)
+    """
+    of_hops = isinstance(loader, (NeighborLoader, LinkNeighborLoader))
+    sampler = loader._sampler if of_hops else None
+    if not isinstance(sampler, NeighborSampler):
+        raise ValueError(
+            f"expected_visits needs a NeighborLoader or LinkNeighborLoader with pyg_direct's own "
+            f"NeighborSampler, got {type(loader).__name__}."
+        )
+    if isinstance(sampler, PartedSampler):
+        raise ValueError(
+            "expected_visits goes over all edges, and those of a partition lie in parts. Give a "
+            "loader over the graph that it was made of."
+        )
+    argument = why_no_visits(loader)
+    if argument:
+        raise ValueError(
+            f"expected_visits does not know what {argument} does to batches. Give a loader without "
+            f"it, or count the nodes of some batches: numbers [num_nodes] of yours are taken as "
+            f"cache_policy= and row_order= as well."
+        )
+    found = visits_of_batches(loader)
+    return found[None] if list(found) == [None] else found

@@ -16,6 +16,7 @@ import torch_geometric.sampler
 from ..core.pyg import DATA_MODULES
 from ..sampling.sampler import NeighborSampler
 from .cluster import ClusterData, ClusterLoader
+from .ego import ShaDowKHopSampler
 from .hgt import HGTLoader, HGTSampler
 from .link_loader import LinkNeighborLoader
 from .loader import NeighborLoader
@@ -26,7 +27,6 @@ from .saint import (
     GraphSAINTRandomWalkSampler,
     GraphSAINTSampler,
 )
-from .shadow import ShaDowKHopSampler
 
 # Ours by the package of PyG that has the class of the same name.
 LOADERS: dict[str, type] = {

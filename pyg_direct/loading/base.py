@@ -17,9 +17,8 @@ from torch_geometric.sampler import BaseSampler, HeteroSamplerOutput, SamplerOut
 from ..batch.assemble import assemble, check_attributes
 from ..batch.edges import with_sampled_edges
 from ..batch.gather import Gatherer
-from ..batch.ids import COPIES, begin_copies
 from ..batch.roles import KnownRoles
-from ..batch.sampled import Sampled, of_output
+from ..batch.sampled import COPIES, Sampled, begin_copies, of_output
 from ..batch.tensors import tensors_made, with_edge_ids
 from ..core.arguments import (
     check_cache,
@@ -31,6 +30,7 @@ from ..core.arguments import (
     check_seed,
 )
 from ..core.placing import Placing
+from ..core.pyg import SubgraphType
 from ..core.types import BatchKey
 from ..ops import clock
 from ..ops.backend import Backend
@@ -38,16 +38,15 @@ from ..ops.placement import Placement
 from ..ops.streams import NoStreams
 from ..ranks.split import take_split
 from ..sampling.sampler import NeighborSampler, NumNeighborsLike, keyed
-from .batch_keys import batch_keys
 from .cache import fill_cache
-from .description import describe, rebuilding_by_lightning
 from .epoch import BatchTask, Epoch, Producers
-from .forked import SerialAfterFork
 from .options import (
     PACKAGE,
     check_assignment,
     check_names,
     check_prefetch,
+    describe,
+    rebuilding_by_lightning,
     refuse_unused,
     threads_of_a_batch,
 )
@@ -58,7 +57,7 @@ from .recorder import Recorded, Recorder
 from .resuming import Resuming
 from .seeds import integers, seeds_at
 from .site import Site, check_ready_sampler
-from .stages import Handover, Stages
+from .stages import Handover, SerialAfterFork, Stages, batch_keys
 
 
 class DirectLoader(SerialAfterFork, Recorded, Resuming, torch.utils.data.DataLoader[Any]):
@@ -443,3 +442,24 @@ class DirectLoader(SerialAfterFork, Recorded, Resuming, torch.utils.data.DataLoa
         site = self._site.reopened()
         state = {**self.__dict__, "_iterator": None, "_site": site, "_reusing": None}
         return state | {name: site.sampler for name in self._sampler_names()}
+
+
+def hand_out_hops(loader: DirectLoader) -> str:
+    """Make the edges of all batches from now on `SampledEdges`; see `pyg_direct.accelerate`.
+
+    Returns:
+        Why the sampler's edges do not come hop by hop, sorted by destination; "" if they do.
+    """
+    if loader._gives_whole_subgraphs:
+        return f"the batches of a {type(loader).__name__} are whole subgraphs"
+    sampler = loader._sampler
+    if not isinstance(sampler, NeighborSampler):
+        return f"neighbor_sampler= is a {type(sampler).__name__}, not pyg_direct's"
+    if sampler.subgraph_type != SubgraphType.directional:
+        return f"subgraph_type is {sampler.subgraph_type.value!r}, not 'directional'"
+    if sampler.sample_direction != "forward":
+        return f"sample_direction is {sampler.sample_direction!r}, not 'forward'"
+    if loader.transform_sampler_output:
+        return "transform_sampler_output= may change the edges"
+    loader._hands_out_hops = True
+    return ""

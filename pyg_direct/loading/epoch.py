@@ -11,11 +11,10 @@ import torch
 
 from ..core.types import BatchKey, maker
 from ..ops.streams import Event
-from .forked import serial_after_fork
 from .prefetcher import Failure, NotReadyError, Prefetcher
 from .progress import Progress, SeedOrder
 from .recorder import Recorder
-from .stages import Handover, Stages
+from .stages import Handover, Stages, serial_after_fork
 from .steps import Step, Steps
 
 

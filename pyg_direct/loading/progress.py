@@ -1,4 +1,4 @@
-"""Starting and resuming epochs, and the state that `state_dict` saves."""
+"""Starting and resuming epochs: the state that `state_dict` saves, and the batches of each rank."""
 
 from __future__ import annotations
 
@@ -8,16 +8,71 @@ from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DistributedSampler
+from torch.utils.data import (
+    BatchSampler,
+    DistributedSampler,
+    RandomSampler,
+    SequentialSampler,
+    WeightedRandomSampler,
+)
 
 from ..core.types import BatchKey, StepKey
 from ..ops.host import keys as rng
-from .fingerprint import of_positions
-from .positions import positions_of
-from .shares import Ranks
-from .states import FIELDS, STATE_VERSION, TAIL, Fingerprint, checked, difference, refusal
+from .order import ClusterOrder, PartOrder
+from .states import (
+    FIELDS,
+    STATE_VERSION,
+    TAIL,
+    Fingerprint,
+    checked,
+    difference,
+    of_positions,
+    refusal,
+)
+
+
+class Ranks(NamedTuple):
+    """The place of a process among the ranks that share the batches of an epoch.
+
+    In each step the ranks take the next `world_size` batches of the epoch, each rank one. At its
+    end fewer may be left. Then, by `tail`, all ranks end before this step ("drop"), those without a
+    batch repeat the first ones of the epoch ("pad"), or they end earlier than others ("uneven").
+
+    Example: of five batches, numbers 0 to 4, three ranks take 0, 1, 2 and then 3, 4 and, with
+    "pad", 0 again.
+    """
+
+    rank: int = 0
+    world_size: int = 1
+    tail: str = "pad"
+    in_common: bool = False  # whether the batches of a step are one, with the key of its number
+
+    @property
+    def may_repeat(self) -> int:
+        """How many of the first batches may be made again."""
+        return self.world_size - 1 if self.tail == "pad" else 0
+
+    def steps(self, num_batches: int) -> int:
+        """Return how many steps this rank makes over so many batches."""
+        steps, left = divmod(num_batches, self.world_size)
+        return steps + {"pad": left > 0, "drop": False, "uneven": self.rank < left}[self.tail]
+
+    def batch_of(self, first: int, size: int) -> int | None:
+        """Return the number of this rank's batch in a step, None if it makes none any more.
+
+        Args:
+            first: number of the step's first batch.
+            size: how many batches are left for the step, at most `world_size`.
+        """
+        if size == self.world_size or (self.rank < size and self.tail != "drop"):
+            return first + self.rank
+        if size == 0 or self.tail != "pad":
+            return None
+        return (self.rank - size) % (first + size)
+
 
 SAMPLER_EPOCH = "sampler_epoch"  # the field of a state's fingerprint that is compared later
 
@@ -254,3 +309,86 @@ class Progress:
         self.sampler_epoch = sampler_epoch if strict else None
         self.resume, self.agreed = not self.finished, False
         self.ticket += 1
+
+
+KNOWN = SequentialSampler, RandomSampler, WeightedRandomSampler, ClusterOrder, PartOrder
+EMPTY = np.empty(0, np.int64)
+PIECE = 1 << 16  # seeds in order that are numbered at a time
+
+
+def positions_of(batches: Iterable[Any]) -> Iterator[Any]:
+    """Iterate over what a batch sampler gives: lists of positions, or other things of the user's.
+
+    For torch's own samplers arrays, int64 [n], of the same positions, cut from one permutation of
+    8 bytes a seed: torch's list of Python integers takes 40, and to make a list for each batch and
+    an array of the list takes longer, of seeds in order eight times as long. Random numbers are
+    drawn when torch would draw them.
+    """
+    if type(batches) is BatchSampler and type(batches.sampler) in KNOWN:
+        return _arrays(batches.sampler, batches.batch_size, batches.drop_last)
+    return map(_kept, batches)
+
+
+def _kept(batch: Any) -> Any:
+    """Return what a batch sampler of the user's gave; of an array, which may change, a copy."""
+    return batch.copy() if isinstance(batch, np.ndarray) else batch
+
+
+def _arrays(sampler: Any, size: int, drop_last: bool) -> Iterator[Any]:
+    left, pieces = len(sampler), map(Tensor.numpy, _drawn_by(sampler))
+    piece = EMPTY
+    while left >= (size if drop_last else 1):
+        missing, found = min(size, left), []
+        left -= missing
+        while missing > 0:
+            if len(piece) == 0:
+                del piece  # before the next one is drawn
+                piece = next(pieces)
+            found.append(piece[:missing])
+            piece = piece[missing:]
+            missing -= len(found[-1])
+        batch = np.concatenate(found)  # a copy: one batch must not keep the whole permutation
+        found.clear()
+        if len(batch) < size:
+            piece = EMPTY
+            _end(pieces)
+        yield batch
+    piece = EMPTY
+    _end(pieces)
+
+
+def _end(pieces: Iterator[Any]) -> None:
+    """Draw what is left: a RandomSampler draws once more at its end."""
+    for _ in pieces:
+        pass
+
+
+def _drawn_by(sampler: Any) -> Iterator[Tensor]:
+    """Yield the positions that a sampler gives, int64, as torch draws them: many at a time.
+
+    Example: of ``RandomSampler(range(3), num_samples=4)`` a permutation of 3 positions, then the
+    first position of another one.
+    """
+    if isinstance(sampler, ClusterOrder):
+        yield sampler.draw()
+    elif type(sampler) is SequentialSampler:
+        for first in range(0, len(sampler), PIECE):
+            yield torch.arange(first, min(first + PIECE, len(sampler)))
+    elif type(sampler) is WeightedRandomSampler:
+        yield torch.multinomial(
+            sampler.weights, sampler.num_samples, sampler.replacement, generator=sampler.generator
+        )
+    elif sampler.replacement:  # draws 32 at a time itself
+        numbers = iter(sampler)
+        while piece := list(islice(numbers, 32)):
+            yield torch.tensor(piece)
+    else:
+        generator = sampler.generator
+        if generator is None:
+            generator = torch.Generator()
+            generator.manual_seed(int(torch.empty((), dtype=torch.int64).random_()))
+        count = len(sampler.data_source)
+        for _ in range(sampler.num_samples // count):
+            yield torch.randperm(count, generator=generator)
+        # Also where nothing of it is needed: the state of a generator of the user's shows it.
+        yield torch.randperm(count, generator=generator)[: sampler.num_samples % count]

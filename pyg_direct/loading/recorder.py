@@ -23,8 +23,7 @@ from ..ranks.exchange import default_group, gathered
 from ..ranks.split import Split
 from ..ranks.traffic import ExchangeTraffic
 from .site import Site
-from .stats import Stats, of_all_ranks, total_of
-from .timeline import LOOP, Event
+from .stats import LOOP, Event, Stats, of_all_ranks, total_of
 
 R = TypeVar("R")
 Counts = tuple[int, int, int, int]

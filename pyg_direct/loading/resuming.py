@@ -11,17 +11,15 @@ from torch import Tensor
 from torch.utils.data import DistributedSampler
 
 from ..core.arguments import check_flag
-from ..core.fingerprint import fingerprint_of
+from ..core.mapped_files import fingerprint_of
 from ..core.private_torch import batches_of
 from ..ranks.channel import meet
 from ..ranks.split import Split
 from ..sampling.sampler import NeighborSampler, keyed
-from .fingerprint import of_ranks
 from .order import ClusterOrder
-from .progress import Progress, SeedOrder
-from .shares import Ranks
+from .progress import Progress, Ranks, SeedOrder
 from .site import Site
-from .states import COOPERATIVE, TAIL, difference
+from .states import COOPERATIVE, TAIL, difference, of_ranks
 
 AGREEING_SECONDS = 1800.0  # that ranks wait for each other to begin, unless a loader has a timeout=
 

@@ -21,9 +21,8 @@ from ..ops.backend import Backend
 from ..sampling.hops import BatchInProgress
 from ..sampling.keyed import KeyedSampler
 from ..sampling.sampler import NeighborSampler, keyed
-from .base import DirectLoader
+from .base import DirectLoader, hand_out_hops
 from .cache import given_visits, likely_visits
-from .hops import hand_out_hops
 
 NEVER = -(1 << 60)  # the batch of a row that was not computed
 

@@ -11,15 +11,26 @@ The consumer's stream waits only for the batch that it asks for. In the other di
 waits before it begins a batch, in the thread that makes it, for what the consumer had
 queued when it asked for that batch. So what the consumer wrote into a table is read by the batches
 it asks for afterwards, and a host that runs ahead of the device does not fill its memory.
+
+In a forked child torch would wait for the threads of OpenMP that the parent had, in any operation
+that it divides among threads. PyTorch's own workers set the number of threads to 1; here that
+holds only while a loader works, so that nothing changes for the user's program.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple, Protocol, TypeVar
+import functools
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple, ParamSpec, Protocol, TypeVar
 
+import torch
 from torch import Tensor
 
+from ..core.threads import after_fork_in_child
+from ..core.types import BatchKey
+from ..ops.host import keys as rng
 from ..ops.streams import Event, Streams
 
 
@@ -94,3 +105,85 @@ class Stages:
     def _receive(self, product: Any, ready: Event) -> None:
         self._streams.wait_event(ready)
         self._streams.record_stream(self._tensors_of(product))
+
+
+class _BatchKeys(threading.local):
+    """The keys of the batch that a thread makes in an epoch."""
+
+    key: BatchKey | None = None
+    calls = 0
+
+    @contextmanager
+    def of(self, key: BatchKey) -> Iterator[None]:
+        """Draw from a key meanwhile."""
+        self.key, self.calls = key, 0
+        try:
+            yield
+        finally:
+            self.key = None
+
+    def next(self) -> BatchKey | None:
+        """Return the key of the batch, at later calls one derived from it; None outside of one."""
+        if self.key is None:
+            return None
+        calls, self.calls = self.calls, self.calls + 1
+        if calls == 0:
+            return self.key
+        return rng.derive(rng.as_seed(self.key), 0, calls, rng.CALL_DOMAIN)
+
+
+batch_keys = _BatchKeys()
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_forked = False  # whether this process is a child of one that had imported this module
+
+
+class _Given(threading.local):
+    threads: int | None = None  # the user's number, while torch has one thread
+
+
+_given = _Given()
+
+
+def _remember() -> None:
+    global _forked
+    _forked = True
+
+
+after_fork_in_child(_remember)
+
+
+def torch_threads() -> int:
+    """Return how many threads the user lets torch have."""
+    return _given.threads or torch.get_num_threads()
+
+
+def serial_after_fork(function: Callable[P, R]) -> Callable[P, R]:
+    """Return `function` such that, in a forked child, torch has one thread while it runs."""
+
+    @functools.wraps(function)
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        if not _forked or _given.threads is not None:
+            return function(*args, **kwargs)
+        _given.threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            torch.set_num_threads(_given.threads)
+            _given.threads = None
+
+    return run
+
+
+class SerialAfterFork:
+    """A base of loaders, of whose subclasses these methods are `serial_after_fork`."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        for name in ("__init__", "__call__", "__iter__", "collate_fn", "filter_fn"):
+            if name in vars(cls):
+                setattr(cls, name, serial_after_fork(vars(cls)[name]))

@@ -1,11 +1,14 @@
-"""The states that `state_dict` saves: what is in them, and how they are checked."""
+"""The states that `state_dict` saves: their contents, their checks, fingerprints of seed orders."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import numpy as np
 import torch
+from torch.utils.data import DistributedSampler
 
 STATE_VERSION = 2
 READABLE_VERSIONS = (1, STATE_VERSION)  # version 1 had three fields of the fingerprint
@@ -121,3 +124,16 @@ def checked(state: Any) -> dict[str, Any]:
         raise refusal(f"'fingerprint' must be a dict, got {saved!r}")
     defaults = SINCE_0_2 if "num_neighbors" in saved else {}
     return {"seed": state["seed"], **defaults, **saved}
+
+
+def of_ranks(sampler: Any) -> dict[str, Any]:
+    """Return what decides which seeds a DistributedSampler gives, but for its rank and epoch."""
+    if not isinstance(sampler, DistributedSampler):
+        return {}
+    return {"num_replicas": sampler.num_replicas, "sampler_seed": sampler.seed}
+
+
+def of_positions(batches: Iterable[Any]) -> str:
+    """Return a hash of what a batch sampler gave, whatever form its batches have."""
+    text = repr([np.asarray(batch).tolist() for batch in batches])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

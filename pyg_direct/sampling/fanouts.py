@@ -1,16 +1,24 @@
-"""PyG's `num_neighbors`, by hop and relation."""
+"""PyG's `num_neighbors`, and the other settings of a sampler: which may be changed or combined."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 from torch_geometric.sampler import NumNeighbors
 
-from ..core.arguments import shown
-from ..core.pyg import EdgeTypeStr
-from ..core.types import IntTable
+from ..core.arguments import (
+    check_exclusion,
+    check_flag,
+    check_strategy,
+    check_subgraph_type,
+    check_window,
+    shown,
+)
+from ..core.pyg import EdgeTypeStr, SubgraphType
+from ..core.types import Csc, IntTable
+from ..graph.verify import parallel_edges
 
 MAX_FANOUT = 2**63 - 1
 MAX_DRAWS = 2**31 - 1  # with replacement, where every fan-out is drawn in full
@@ -104,3 +112,101 @@ def fanout_table(fanouts: Fanouts, num_edges: IntTable, replace: bool) -> IntTab
     whole = [[max(-1, int(value)) for value in hop] for hop in fanouts]
     table = np.array(whole, np.int64).reshape(len(fanouts), len(num_edges))
     return table if replace else np.minimum(table, num_edges)
+
+
+class Setting:
+    """An attribute that is kept in the sampler's `Settings`.
+
+    Setting it raises what the sampler's initialiser would.
+    """
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, sampler: Any, owner: type | None = None) -> Any:
+        return self if sampler is None else getattr(sampler._keyed.settings, self._name)
+
+    def __set__(self, sampler: Any, value: Any) -> None:
+        checked = _CHECKS[self._name](sampler, value)
+        sampler._keyed = sampler._keyed.with_setting(self._name, checked)
+
+
+def _subgraph_type(sampler: Any, value: Any) -> SubgraphType:
+    kind, excluded = check_subgraph_type(value), sampler._keyed.settings.exclude_seed_edges
+    check_exclusion(excluded, sampler.edge_types, kind == SubgraphType.bidirectional)
+    return kind
+
+
+def _times_of(sampler: Any) -> str | None:
+    return "time_attr" if sampler.is_temporal else None
+
+
+def _sample_direction(sampler: Any, value: Any) -> Any:
+    if value != sampler.sample_direction:
+        raise ValueError(
+            f"sample_direction={value!r} cannot be set on a sampler, whose graph is grouped for "
+            f"{sampler.sample_direction!r}. Build a new one."
+        )
+    return value
+
+
+_CHECKS: Mapping[str, Callable[[Any, Any], Any]] = {
+    "replace": lambda sampler, value: check_flag("replace", value),
+    "subgraph_type": _subgraph_type,
+    "temporal_strategy": lambda sampler, value: check_strategy(value, _times_of(sampler)),
+    "time_window": lambda sampler, value: check_window(value, _times_of(sampler)),
+    "sample_direction": _sample_direction,
+}
+
+
+WHY_NOT: Mapping[str, Mapping[str, str]] = {
+    "uniform": {},
+    "labor": {
+        "replace=True": "its lists give the sources of smallest variates, each once",
+        "disjoint=True": "subgraphs of their own share no nodes, which is all that LABOR is for",
+        "time_attr": "it makes subgraphs disjoint, which share no nodes, and that is all LABOR is "
+        "for",
+        "weight_attr": "its variates know no weights",
+    },
+    "adaptive": {
+        "replace=True": "a list would never be too short, so that nothing is left to hand on",
+        "weight_attr": "how many edges of positive weight a list has is not counted",
+        "negative fan-outs": "all neighbours are no number that a budget could be made of",
+    },
+}
+
+
+def check_law(law: str, given: Mapping[str, bool]) -> None:
+    """Raise a ValueError if a law is asked for beside what it cannot honour.
+
+    Args:
+        law: `sampling=`.
+        given: of the names in `WHY_NOT`, whether they are asked for.
+    """
+    for name, reason in WHY_NOT[law].items():
+        if given[name]:
+            raise ValueError(
+                f"sampling={law!r} cannot be combined with {name}: {reason}. Use "
+                f"sampling='uniform', or leave {name} out."
+            )
+
+
+def check_simple(csc: Csc, edge_types: Sequence[Any]) -> None:
+    """Raise a ValueError if a node has two edges from the same source.
+
+    They would have the same variate, so a list would take both or none of them.
+
+    Args:
+        csc: a graph on the host, verified.
+        edge_types: of its relations, for the message.
+    """
+    found = parallel_edges(csc)
+    if found is not None:
+        relation, source, destination = found
+        kind = edge_types[relation]
+        of_type = "" if kind is None else f" of type {kind}"
+        raise ValueError(
+            f"sampling='labor' needs a graph without parallel edges, but there are "
+            f"several{of_type} from node {source} to node {destination}, which would be taken "
+            f"together. Merge them (torch_geometric.utils.coalesce), or use sampling='uniform'."
+        )

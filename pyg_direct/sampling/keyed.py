@@ -35,11 +35,9 @@ from ..ops.backend import Backend
 from ..ops.host import keys as rng
 from ..ops.host.proximity import breadth_first_ranks
 from .exclusion import EdgeLookup, SeedEdges
-from .fanouts import Fanouts, check_fanouts, fanout_table, fanouts_of
-from .hops import BatchInput, HopSource, sample_window
-from .laws import check_law
+from .fanouts import Fanouts, check_fanouts, check_law, fanout_table, fanouts_of
+from .hops import BatchInput, HopSource, WorkspacePool, sample_window
 from .time_bounds import NO_BOUNDS, TimeBounds
-from .workspaces import WorkspacePool
 
 
 class Settings(NamedTuple):

@@ -44,9 +44,8 @@ from ..graph.from_pyg import Graph
 from ..graph.shared import shared_graph_of
 from ..graph.verify import verified
 from ..ops.devices import backend_for
-from .fanouts import as_num_neighbors, check_fanouts, fanouts_of
+from .fanouts import Setting, as_num_neighbors, check_fanouts, check_simple, fanouts_of
 from .keyed import KeyedSampler, Settings
-from .laws import check_simple
 from .negatives import (
     KeyedNegatives,
     RetryCounts,
@@ -56,7 +55,6 @@ from .negatives import (
     triplet_sources,
 )
 from .outputs import Output, in_both_directions, output_of
-from .settings import Setting
 from .time_bounds import NO_BOUNDS, TimeBounds, bounds_of
 
 NumNeighborsLike: TypeAlias = NumNeighbors | list[int] | dict[EdgeType, list[int]]

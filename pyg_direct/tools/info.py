@@ -17,9 +17,7 @@ from ..core.config import DEVICE_VARIABLE
 from ..core.units import size_text
 from .command import parser_of
 from .doctor.bandwidth import HostBandwidth
-from .doctor.facts import PACKAGES, UNLIMITED, Facts, Machine, TorchCuda, find_out
-from .doctor.nvidia import Gpu
-from .doctor.unknown import Unknown
+from .doctor.facts import PACKAGES, UNLIMITED, Facts, Gpu, Machine, TorchCuda, Unknown, find_out
 
 OLDEST_DRIVER = {11: 450, 12: 525, 13: 580}  # CUDA major -> branch of the driver
 TORCH_WITH_CUDA = "pip install --force-reinstall torch"

@@ -17,8 +17,8 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import NodeSamplerInput
 
 from ..core.arguments import check_choice, check_count
-from ..core.fingerprint import fingerprint_of
-from ..core.parted import MOST_PARTS
+from ..core.lazy_tensor import MOST_PARTS
+from ..core.mapped_files import fingerprint_of
 from ..core.pyg import N_KEYS, graph_fields_of, store_of
 from ..core.quantized import QuantizedTensor
 from ..exchange.owners import check_parts

@@ -37,10 +37,18 @@ from ..files.open import open_graph
 from ..ops.host.hottest import LINE_BYTES, PRESAMPLED_BATCHES
 from ..sampling.sampler import NeighborSampler, keyed
 from .command import count, integers, parser_of, refuse_unused
-from .plan_batches import Batches, node_counts, sample
-from .plan_cache import CachedRows, cache_curve, cached_rows, policies_text
 from .plan_cooperative import OF_RANKS, add_arguments, check_arguments, steps_text
-from .plan_orders import layer_costs, orders_text
+from .plan_orders import (
+    Batches,
+    CachedRows,
+    cache_curve,
+    cached_rows,
+    layer_costs,
+    node_counts,
+    orders_text,
+    policies_text,
+    sample,
+)
 from .plan_plot import PICTURES, draw
 from .plan_ranks import RanksAsked
 

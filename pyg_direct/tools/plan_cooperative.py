@@ -26,7 +26,7 @@ from ..ranks.channel import WORKING, Channel, RankWord
 from ..ranks.threads import on_threads
 from ..sampling.sampler import NeighborSampler, keyed
 from .command import integers
-from .plan_batches import node_counts
+from .plan_orders import node_counts
 from .plan_ranks import (
     RanksAsked,
     Work,

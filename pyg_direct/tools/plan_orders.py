@@ -1,18 +1,23 @@
-"""What other orders of the same fan-outs, and fewer hops, would cost a training step."""
+"""Batches that a plan samples: cache hits, other orders of the fan-outs, and fewer hops."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice, permutations
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
+from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import NodeSamplerInput
 from torch_geometric.typing import NodeType
 
+from ..core.units import blocks_of_row, size_text
+from ..ops.host.hottest import LINE_BYTES, SLOT_BYTES, Candidate, hottest_rows
 from ..sampling.sampler import NeighborSampler
-from .plan_batches import node_counts, shuffled_seeds
 
 BATCHES = 4  # of each list of fan-outs
 MOST_HOPS = 3  # whose orders are all tried: 6 of them
@@ -115,3 +120,180 @@ def orders_text(costs: Sequence[LayerCosts]) -> str:
         "  other orders and fewer hops are other samples: compare their accuracy before you choose"
     )
     return "\n".join(lines)
+
+
+class Batches(NamedTuple):
+    """What sampled batches hold, on average."""
+
+    num_batches: int
+    nodes: float  # of all types
+    nodes_deviation: float  # between batches
+    edges: float
+    sampling_seconds: float  # on this machine, median, one thread
+    node_ids: dict[Any, list[Tensor]]  # by node type, of each batch
+
+
+def sample(
+    data: Data | HeteroData,
+    fanout: Sequence[int],
+    batch_size: int,
+    batches: int = 16,
+    seed_type: NodeType | None = None,
+    seed: int = 0,
+    sampling: str = "uniform",
+) -> Batches:
+    """Sample some batches of shuffled epochs, and return what they hold.
+
+    Args:
+        data: the graph; only its edges are looked at.
+        fanout: of each hop, and each edge type.
+        batch_size: seeds of a batch.
+        batches: how many to sample.
+        seed_type: node type of the seeds; None in a homogeneous graph.
+        seed: of the random numbers.
+        sampling: as of the loaders.
+    """
+    sampler = NeighborSampler(data, list(fanout), seed=seed, sampling=sampling)
+    given = shuffled_seeds(node_counts(data)[seed_type], batch_size, seed + 1)
+    found, seconds = [], []
+    for seeds in islice(given, batches + 1):  # the first one compiles
+        start = time.perf_counter()
+        out: Any = sampler.sample_from_nodes(NodeSamplerInput(None, seeds, input_type=seed_type))
+        seconds.append(time.perf_counter() - start)
+        typed = isinstance(out.node, dict)
+        node, row = (out.node, out.row) if typed else ({None: out.node}, {None: out.row})
+        found.append((node, sum(edges.numel() for edges in row.values() if edges is not None)))
+    found = found[1:]
+    nodes = np.array([sum(ids.numel() for ids in node.values()) for node, _ in found], float)
+    edges = float(np.mean([count for _, count in found]))
+    ids = {kind: [node[kind] for node, _ in found] for kind in found[0][0]}
+    middle = float(np.median(seconds[1:]))
+    return Batches(batches, float(nodes.mean()), float(nodes.std()), edges, middle, ids)
+
+
+def shuffled_seeds(num_nodes: int, batch_size: int, seed: int) -> Iterator[Tensor]:
+    """Yield the seeds of full batches of one shuffled epoch after another."""
+    random, size = np.random.default_rng(seed), min(batch_size, num_nodes)
+    while True:
+        order = torch.from_numpy(random.permutation(num_nodes))
+        yield from torch.split(order[: num_nodes // size * size], size)
+
+
+def node_counts(data: Data | HeteroData) -> dict[Any, int]:
+    """Return the number of nodes by type; by None in a homogeneous graph."""
+    if isinstance(data, HeteroData):
+        return {kind: int(data[kind].num_nodes or 0) for kind in data.node_types}
+    return {None: int(data.num_nodes or 0)}
+
+
+POINTS = 20  # of a curve, beside that of no cache
+CERTAIN = 0.01  # standard error of the hits, up to which they are called predicted
+
+NodeIds = Mapping[Any, Sequence[Tensor]]
+"""The ids of batches by node type, a tensor for each batch; those of a batch are distinct."""
+
+
+class CachedRows(NamedTuple):
+    """What a cache holds, and what it finds of some batches.
+
+    Attributes:
+        rows: that it holds.
+        found: float64 [batches, 3], what it finds of each: rows, bytes, and requests of 128 bytes.
+        asked: float64 [batches, 3], what each asks for.
+    """
+
+    rows: int
+    found: Tensor
+    asked: Tensor
+
+    @property
+    def hits(self) -> float:
+        """The share of the requests that it saves."""
+        return float(self.found[:, 2].sum() / self.asked[:, 2].sum().clamp(min=1))
+
+    @property
+    def error(self) -> float:
+        """The standard error of `hits`, from how batches differ."""
+        shares = self.found[:, 2] / self.asked[:, 2].clamp(min=1)
+        return float(shares.std()) / math.sqrt(len(shares)) if len(shares) > 1 else 1.0
+
+
+def cached_rows(
+    node_ids: NodeIds,
+    visits: Mapping[Any, Tensor],
+    row_bytes: Mapping[Any, int],
+    room_bytes: int,
+    share: float = 1.0,
+) -> CachedRows:
+    """Return what a cache finds that takes its rows as those of the loaders do.
+
+    Args:
+        node_ids: of batches, which the policy should not have seen.
+        visits: how often the policy expects each node, float64 [N_t] by type.
+        row_bytes: of the features, by type; 0 for none.
+        room_bytes: GPU memory of the cache.
+        share: bytes of a cached row, by those of the row.
+    """
+    kinds = [kind for kind, values in visits.items() if row_bytes[kind] and len(values)]
+    tables = [
+        Candidate(str(kind), _table(visits[kind], row_bytes[kind] * share), visits[kind])
+        for kind in kinds
+    ]
+    batches = len(next(iter(node_ids.values())))
+    found, asked = torch.zeros(2, batches, 3, dtype=torch.float64)
+    held = 0
+    for kind, rows in zip(kinds, hottest_rows(tables, room_bytes), strict=True):
+        width, held = row_bytes[kind], held + len(rows)
+        costs = torch.tensor([1, width, blocks_of_row(width, LINE_BYTES)], dtype=torch.float64)
+        cached = torch.zeros(len(visits[kind]), dtype=torch.bool)
+        cached[rows] = True
+        for i, ids in enumerate(node_ids[kind]):
+            found[i] += int(cached[ids].sum()) * costs
+            asked[i] += len(ids) * costs
+    return CachedRows(held, found, asked)
+
+
+def _table(visits: Tensor, row_bytes: float) -> Tensor:
+    """Return a tensor without memory that has the size of a table."""
+    shape = (len(visits), max(1, int(row_bytes)))
+    return torch.empty(shape, dtype=torch.uint8, device="meta")
+
+
+def cache_curve(
+    node_ids: NodeIds, visits: Mapping[Any, Tensor], row_bytes: Mapping[Any, int], share: float
+) -> tuple[Tensor, Tensor]:
+    """Return sizes of caches in bytes up to that of all rows, and the hits of each, [points]."""
+    whole = sum(
+        len(values) * (int(row_bytes[kind] * share) + SLOT_BYTES) for kind, values in visits.items()
+    )
+    sizes = torch.linspace(0, whole, POINTS + 1, dtype=torch.float64).ceil()
+    hits = [cached_rows(node_ids, visits, row_bytes, int(n), share).hits for n in sizes.tolist()]
+    return sizes, torch.tensor(hits, dtype=torch.float64)
+
+
+def policies_text(policies: Mapping[str, CachedRows], doubt: str) -> list[str]:
+    """Return a line for each policy, behind one that says what they are.
+
+    Args:
+        policies: what a cache finds, by `cache_policy`.
+        doubt: why these are not predictions for the user's batches; "" if they are.
+    """
+    batches = len(next(iter(policies.values())).found)
+    error = max(cached.error for cached in policies.values())
+    if not doubt and error > CERTAIN:
+        doubt = "batches differ much"
+    what = f"an estimate: {doubt}" if doubt else "predicted for seeds among all nodes"
+    lines = [
+        f"rows of a batch by cache_policy=, of {batches} batches that none was made of ({what}):"
+    ]
+    for policy, cached in policies.items():
+        rows, nbytes, _ = cached.found.mean(0).tolist()
+        all_rows, all_bytes, _ = cached.asked.mean(0).tolist()
+        reads = float((cached.asked - cached.found).mean(0)[2])
+        lines.append(
+            f"  {policy}: {100 * cached.hits:.1f} % hits (+- {200 * cached.error:.1f}), "
+            f"{rows:,.0f} rows and {size_text(int(nbytes))} from GPU memory, "
+            f"{all_rows - rows:,.0f} rows and {size_text(int(all_bytes - nbytes))} "
+            f"in {reads:,.0f} reads over PCIe"
+        )
+    return lines

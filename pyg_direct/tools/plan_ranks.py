@@ -15,7 +15,7 @@ from torch_geometric.typing import NodeType
 
 from ..core.units import size_text
 from ..sampling.sampler import NeighborSampler
-from .plan_batches import node_counts, shuffled_seeds
+from .plan_orders import node_counts, shuffled_seeds
 
 STEPS = 4
 

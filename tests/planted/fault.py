@@ -4,7 +4,7 @@ A table is about one file of the tree, and names its nearest tests. Each other e
 what stands in the file once, what comes in its place, and, where it has some, its own nearest tests
 (`near`), whether they are in the slow set (`slow`), and why no test notices it (`equivalent`)::
 
-    ['pyg_direct/batch/ids.py']
+    ['pyg_direct/batch/sampled.py']
     near = 'tests/unit/batch/test_ids.py'
     'ids of an empty batch are those of all nodes' = [
         'if len(ids) == 0:',

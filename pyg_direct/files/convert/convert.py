@@ -1,9 +1,11 @@
-"""The steps of a conversion."""
+"""The steps of a conversion, and errors of the system that libraries report as their own."""
 
 from __future__ import annotations
 
+import errno
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -29,9 +31,7 @@ from .node_files import NodeFile
 from .packages import convert_package
 from .rows import FileRows
 from .spec import EdgeSpec, GraphSpec
-from .system_errors import as_os_errors
-from .times import Ints, NodeTimes, check_time_rows, times_of
-from .weights import WeightTables
+from .weights import Ints, NodeTimes, WeightTables, check_time_rows, times_of
 from .workplace import Workplace
 
 LEAST_MEMORY_BYTES = 10**9
@@ -260,3 +260,38 @@ class _Conversion:
         passes = 2 if self._weights is not None else 1
         edges = sum(edges.given + passes * edges.most for edges in self._edges)
         return edges + sum(file.num_rows for file in self._node_files.values())
+
+
+NAMED = (errno.ENOSPC, errno.EDQUOT, errno.EACCES)
+
+
+@contextmanager
+def as_os_errors() -> Iterator[None]:
+    """Raise failures to read and write as an OSError, whichever library met them.
+
+    Raises:
+        OSError: in place of DuckDB's IOException, and of whatever says that too many files are
+            open; that names the limit.
+    """
+    try:
+        yield
+    except Exception as error:
+        text = str(error)
+        if os.strerror(errno.EMFILE) in text:
+            raise OSError(errno.EMFILE, _too_many_files(text)) from error
+        if not isinstance(error, convert_package("duckdb").IOException):
+            raise
+        code = next((code for code in NAMED if os.strerror(code) in text), errno.EIO)
+        raise OSError(code, text) from error
+
+
+def _too_many_files(text: str) -> str:
+    limit = "too few files"
+    if os.name == "posix":
+        import resource
+
+        limit = f"at most {resource.getrlimit(resource.RLIMIT_NOFILE)[0]} files"
+    return (
+        f"This process may have {limit} open, and the conversion needs more ({text}). Raise the "
+        f"limit, such as with ulimit -n 4096, and run it again: it goes on from where it was"
+    )

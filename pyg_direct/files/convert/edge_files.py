@@ -19,8 +19,8 @@ from ...graph.coo_to_csc import narrow
 from ..arrays import ArrayWriter, Written, dtype_name
 from ..header import ArrayFile, EdgeGroup
 from ..progress import Advance
-from .attributes import check_range
 from .edge_table import EdgeTable, EdgeTableLayout
+from .node_files import check_range
 from .rows import FileRows
 from .spec import EdgeSpec
 from .workplace import ENDS, Workplace, writer_behind

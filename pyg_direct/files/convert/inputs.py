@@ -8,9 +8,9 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from .attributes import open_attribute
 from .columns import named
 from .ids import IdRows, NodeIds
+from .node_files import open_attribute
 from .opening import is_table, open_ends
 from .rows import FileRows
 from .spec import ArraySource, EdgeSpec, GraphSpec, NodeSpec, check_edge

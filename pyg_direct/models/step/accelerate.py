@@ -15,8 +15,7 @@ from torch.nn.parameter import is_lazy
 from ...core.arguments import check_flag
 from ...core.cooperation import Cooperation
 from ...core.private_torch import in_backward, is_transformed
-from ...loading.base import DirectLoader
-from ...loading.hops import hand_out_hops
+from ...loading.base import DirectLoader, hand_out_hops
 from ...ops.devices import ends_in_call
 from ..elsewhere.cooperative import check_not_lazy, run_together
 from ..elsewhere.gathers import Exchanges, Gathered

@@ -16,7 +16,7 @@ from torch_geometric.utils import to_undirected
 from pyg_direct import LinkNeighborLoader, NeighborLoader
 from pyg_direct.batch.edges import HopEnds, SampledEdges
 from pyg_direct.batch.tensors import tensors_of
-from pyg_direct.loading.hops import hand_out_hops
+from pyg_direct.loading.base import hand_out_hops
 
 EDGES = torch.tensor([[2, 3, 0, 4], [0, 0, 1, 2]])
 HOPS = HopEnds((2, 5, 6), (2, 5, 6), (3, 4))

@@ -14,8 +14,7 @@ from torch_geometric.data import Data
 from pyg_direct import NeighborLoader
 from pyg_direct.batch.gather import Gatherer
 from pyg_direct.batch.roles import Attribute
-from pyg_direct.core.ordered import OrderedTensor
-from pyg_direct.core.parted import keep_rows
+from pyg_direct.core.lazy_tensor import OrderedTensor, keep_rows
 from pyg_direct.core.pyg import shallow_copy
 from pyg_direct.ops.cpu.backend import CpuBackend
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from pyg_direct.core.fingerprint import fingerprint_of
+from pyg_direct.core.mapped_files import fingerprint_of
 
 ARRAY = torch.arange(6)
 

@@ -16,7 +16,7 @@ from torch_geometric.nn import GraphSAGE
 
 import pyg_direct
 from pyg_direct import InvalidGraphFileError, LinkNeighborLoader, NeighborLoader
-from pyg_direct.core.ordered import OrderedTensor
+from pyg_direct.core.lazy_tensor import OrderedTensor
 from pyg_direct.files.arrays import write_array
 from pyg_direct.files.header import HEADER, PLAIN_VERSION, VERSION, read_header, write_header
 

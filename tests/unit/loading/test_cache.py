@@ -10,7 +10,7 @@ from torch_geometric.data import Data, HeteroData
 
 from pyg_direct import LinkNeighborLoader, NeighborLoader, NeighborSampler, QuantizedTensor
 from pyg_direct.batch.assemble import node_tables_of
-from pyg_direct.core.ordered import OrderedTensor
+from pyg_direct.core.lazy_tensor import OrderedTensor
 from pyg_direct.loading.cache import (
     _by_row,
     given_visits,

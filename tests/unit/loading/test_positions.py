@@ -12,7 +12,7 @@ from torch_geometric.data import Data
 
 from pyg_direct import NeighborLoader
 from pyg_direct.loading.order import ClusterOrder, PartOrder
-from pyg_direct.loading.positions import positions_of
+from pyg_direct.loading.progress import positions_of
 
 
 @pytest.mark.parametrize("drop_last", [False, True])

@@ -18,8 +18,8 @@ from torch_geometric.data import Data
 
 from pyg_direct import NeighborLoader
 from pyg_direct.core.types import BatchKey
+from pyg_direct.sampling.hops import MAX_IDLE_KINDS
 from pyg_direct.sampling.sampler import keyed
-from pyg_direct.sampling.workspaces import MAX_IDLE_KINDS
 
 KEY = BatchKey(3, 4)
 

@@ -7,7 +7,7 @@ import torch
 from torch_geometric.data import HeteroData
 
 from pyg_direct import quantize
-from pyg_direct.core.ordered import OrderedTensor
+from pyg_direct.core.lazy_tensor import OrderedTensor
 from pyg_direct.exchange.rows import RowTraffic
 from pyg_direct.exchange.shared_rows import RowsInCommon, _OwnRows
 from pyg_direct.ops.devices import HOST, backend_for

@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from pyg_direct.loading.shares import Ranks
+from pyg_direct.loading.progress import Ranks
 
 CASES = list(product(range(12), range(1, 6), range(12)))  # batches, ranks, batches done before
 

@@ -22,8 +22,7 @@ from pyg_direct.core.units import seconds_text
 from pyg_direct.kernels import jit
 from pyg_direct.loading import recorder
 from pyg_direct.loading.recorder import KEPT_EPOCHS, Recorder
-from pyg_direct.loading.stats import STAGES, Stats
-from pyg_direct.loading.timeline import COLOURS, LOOP
+from pyg_direct.loading.stats import COLOURS, LOOP, STAGES, Stats
 from pyg_direct.ops import clock as ops_clock
 from pyg_direct.ops.cpu.backend import CpuBackend
 from pyg_direct.ops.cuda.backend import CudaBackend

@@ -4,7 +4,7 @@ import pytest
 import torch
 from batches import homogeneous_graph, loader_of
 
-from pyg_direct.loading.hops import hand_out_hops
+from pyg_direct.loading.base import hand_out_hops
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from torch_geometric.nn import GCN, BatchNorm, GraphNorm, GraphSAGE, SAGEConv, SGConv
 
 from pyg_direct import NeighborLoader, accelerate
-from pyg_direct.loading.hops import hand_out_hops
+from pyg_direct.loading.base import hand_out_hops
 from pyg_direct.models.step.batch_sizes import without_counts
 
 SEEDS = 7

@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from pyg_direct import accelerate
-from pyg_direct.loading.hops import hand_out_hops
+from pyg_direct.loading.base import hand_out_hops
 
 MODELS = matrix()
 DEFAULT = [

@@ -13,7 +13,7 @@ from torch_geometric.utils import degree
 from examples.synthetic import power_law_graph
 from pyg_direct import NeighborLoader, NeighborSampler, save
 from pyg_direct.tools import plan
-from pyg_direct.tools.plan_batches import sample
+from pyg_direct.tools.plan_orders import sample
 
 FANOUT = [10, 5]
 

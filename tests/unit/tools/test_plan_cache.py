@@ -12,7 +12,7 @@ from torch_geometric.data import Data, HeteroData
 from pyg_direct import NeighborLoader
 from pyg_direct.ops.host.hottest import SLOT_BYTES
 from pyg_direct.tools import plan
-from pyg_direct.tools.plan_cache import cache_curve, cached_rows, policies_text
+from pyg_direct.tools.plan_orders import cache_curve, cached_rows, policies_text
 
 ONE = {None: [torch.tensor([0, 1]), torch.tensor([1, 2])]}
 

@@ -19,9 +19,9 @@ from torch_geometric.data import Data, HeteroData, InMemoryDataset
 
 import pyg_direct
 from pyg_direct.files.convert.array_rows import open_pt
-from pyg_direct.files.convert.attributes import open_attribute
 from pyg_direct.files.convert.convert import convert
 from pyg_direct.files.convert.ids import NodeIds
+from pyg_direct.files.convert.node_files import open_attribute
 from pyg_direct.files.convert.spec import ArraySource, EdgeSpec, GraphSpec, NodeSpec
 from pyg_direct.files.convert.table_rows import WantedRows
 from pyg_direct.tools.convert import main

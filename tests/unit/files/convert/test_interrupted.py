@@ -24,8 +24,9 @@ from conversions import as_npy, assert_same_files, attributed, typed, write_type
 import pyg_direct
 from pyg_direct.core.journal import Journal, difference
 from pyg_direct.files import arrays
-from pyg_direct.files.convert import array_rows, edge_files, edge_table, node_files, times, weights
+from pyg_direct.files.convert import array_rows, edge_files, edge_table, node_files, weights
 from pyg_direct.files.convert import convert as steps
+from pyg_direct.files.convert import weights as times
 from pyg_direct.files.convert.convert import convert
 from pyg_direct.files.convert.spec import GraphSpec, spec_of
 from pyg_direct.files.convert.workplace import Workplace

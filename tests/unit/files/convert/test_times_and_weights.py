@@ -13,7 +13,8 @@ from conversions import as_npy, assert_same_files, attributed, typed, write_type
 from torch_geometric.data import Data, HeteroData
 
 import pyg_direct
-from pyg_direct.files.convert import edge_files, edge_table, node_files, times, weights
+from pyg_direct.files.convert import edge_files, edge_table, node_files, weights
+from pyg_direct.files.convert import weights as times
 from pyg_direct.files.convert.convert import convert
 from pyg_direct.files.convert.spec import GraphSpec
 from pyg_direct.graph.from_pyg import graph_of

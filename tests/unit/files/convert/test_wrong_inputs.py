@@ -19,11 +19,10 @@ import torch
 
 from pyg_direct.files.convert import convert as steps
 from pyg_direct.files.convert import node_files
-from pyg_direct.files.convert.attributes import open_attribute
-from pyg_direct.files.convert.convert import convert
+from pyg_direct.files.convert.convert import as_os_errors, convert
 from pyg_direct.files.convert.ids import NodeIds
+from pyg_direct.files.convert.node_files import open_attribute
 from pyg_direct.files.convert.spec import ArraySource, EdgeSpec, GraphSpec, NodeSpec, spec_of
-from pyg_direct.files.convert.system_errors import as_os_errors
 from pyg_direct.files.convert.table_rows import WantedRows
 from pyg_direct.tools.convert import main
 

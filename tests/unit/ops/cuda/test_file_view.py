@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import mmap
 import os
 import sys
 from collections.abc import Callable
@@ -222,7 +223,8 @@ def test_more_than_can_be_had_is_neither_registered_nor_copied(
 
 def test_memory_that_is_there_needs_no_more(runtime: PinningRuntime) -> None:
     """Pages that nobody has touched yet do."""
-    there, untouched = torch.ones(1 << 20), torch.from_numpy(np.zeros(1 << 23, np.uint8))
+    there = torch.ones(1 << 20)
+    untouched = torch.from_numpy(np.frombuffer(mmap.mmap(-1, 1 << 23), np.uint8))
     runtime.available = 1 << 20
     registry = Registry(runtime)
     lease = registry.lease(there, "there")
