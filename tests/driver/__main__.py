@@ -5,7 +5,8 @@
 
 Each job is written to RESULT.json and RESULT.md of this folder as it ends.
 
-It makes the environment in PYG_DIRECT_DRIVER_FOLDER (7 GB, once), or takes the one of `--python`.
+It makes the environments in PYG_DIRECT_DRIVER_FOLDER (7 GB for each CUDA, once), or takes the one
+of `--python`, for the one CUDA of `--cuda`.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ class Job(NamedTuple):
 
     name: str  # of a kind of loader, or of a check
     schedules: str
-    cupy: str = environment.CUPY[0]
+    cuda: int = 12
+    cupy: str = ""  # its version, where it is not that of the environment
     variables: Mapping[str, str] = {}
     plant: str = ""
 
@@ -100,25 +102,34 @@ def main() -> None:
     )
     parser.add_argument("jobs", nargs="*", help="loaders, checks, plants, parts of the result")
     parser.add_argument("--folder", type=Path, default=environment.default_folder())
+    parser.add_argument("--cuda", type=int, choices=list(environment.CUPY), help="only this one")
     parser.add_argument("--python", type=Path, help="of an environment that is there already")
     parser.add_argument("--processes", type=int, default=2)
     given = parser.parse_args()
-    place = environment.Environment(given.folder, given.python)
-    place.make()
-    launcher = Launcher(place)
-    known = launcher.ask()
-    facts = {
-        "versions": known["versions"],
-        "gigabytes": round(place.gigabytes(), 1),
-        "counts before": report.known().get("counts before", {}),
-    }
+    if given.python and not given.cuda:
+        parser.error("--python is an environment for one CUDA: pass --cuda, too")
+    before = report.known()
+    facts = {name: before.get(name, {}) for name in ("versions", "gigabytes", report.BEFORE)}
+    launchers = {}
+    for cuda in [given.cuda] if given.cuda else environment.CUPY:
+        place = environment.Environment(given.folder, cuda, given.python)
+        place.make()
+        launchers[cuda] = Launcher(place)
+        known = launchers[cuda].ask()
+        facts["versions"][f"CUDA {cuda}"] = known["versions"]
+        facts["gigabytes"][f"CUDA {cuda}"] = round(place.gigabytes(), 1)
     names, failed = set(given.jobs), False
     parts = _parts(known)
     report.forget_others({p: {j.plant or j.name for j in jobs} for p, jobs in parts.items()})
     with ThreadPoolExecutor(given.processes) as pool:
         for part, jobs in parts.items():
-            chosen = [j for j in jobs if not names or names & {part, j.name, j.plant}]
-            for future in as_completed([pool.submit(launcher.run, job) for job in chosen]):
+            chosen = [
+                job
+                for job in jobs
+                if job.cuda in launchers and (not names or names & {part, job.name, job.plant})
+            ]
+            runs = [pool.submit(launchers[job.cuda].run, job) for job in chosen]
+            for future in as_completed(runs):
                 run = future.result()
                 entry = report.entry_of(part, run)
                 report.write(facts, part, run.plant or run.job, entry)
@@ -129,13 +140,18 @@ def main() -> None:
 
 def _parts(known: Mapping[str, Any]) -> dict[str, list[Job]]:
     """Return the jobs of each part of the result."""
-    other = environment.CUPY[1]
+    _, other = environment.CUPY[12]
     return {
         report.LOADERS: [Job(name, SCHEDULES) for name in known["loaders"]],
         "exact bounds": [Job(n, FEW_SCHEDULES, variables=EXACT) for n in WITH_EXACT_BOUNDS],
         f"CuPy {other}": [Job(n, FEW_SCHEDULES, cupy=other) for n in known["loaders"]],
         "checks": [
             Job(name, schedules, variables=VARIABLES.get(name, {}))
+            for name, schedules in known["checks"].items()
+        ],
+        "CUDA 13": [Job(name, FEW_SCHEDULES, cuda=13) for name in known["loaders"]],
+        "CUDA 13, checks": [
+            Job(name, schedules, cuda=13, variables=VARIABLES.get(name, {}))
             for name, schedules in known["checks"].items()
         ],
         report.PLANTS: [

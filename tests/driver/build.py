@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 SOURCES = Path(__file__).parent / "library"
-# All else is in libcuda.so.1, with which libcudart.so.12 is linked.
+# All else is in libcuda.so.1, with which the runtime is linked.
 RUNTIME_ONLY = {"runtime_api", "graphs_api"}
 
 
@@ -30,10 +30,12 @@ def build(folder: Path) -> None:
         RuntimeError: a source does not compile.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    driver, runtime = folder / "libcuda.so.1", folder / "libcudart.so.12"
-    toolkit = _package_folder("nvidia") / "cuda_runtime"
+    toolkit, name = _toolkit()
+    driver, runtime = folder / "libcuda.so.1", folder / name
     # Headers named crt/ are not in the wheel of the runtime, but in triton's.
     triton = _package_folder("triton") / "backends" / "nvidia"
+    header = (toolkit / "include" / "cuda.h").read_text(errors="replace")
+    (version,) = re.findall(r"^#define CUDA_VERSION (\d+)", header, re.M)
     compile_ = [
         "g++",
         "-std=c++17",
@@ -42,12 +44,12 @@ def build(folder: Path) -> None:
         "-fPIC",
         "-Wall",
         "-Wextra",
+        f"-DSTANDIN_CUDA_VERSION={version}",
         f"-I{folder}",
         f"-I{SOURCES}",
         f"-isystem{toolkit / 'include'}",
         f"-isystem{triton / 'include'}",
     ]
-    header = (toolkit / "include" / "cuda.h").read_text(errors="replace")
     versioned = dict(re.findall(r"^\s*#define (cu[A-Z]\w*)\s+(cu[A-Z]\w*_v\d)\s*$", header, re.M))
     _write_versioned_names(folder / "versioned_names.h", versioned)
     objects: dict[str, Path] = {}
@@ -58,19 +60,21 @@ def build(folder: Path) -> None:
     ours = [path for name, path in objects.items() if name not in RUNTIME_ONLY]
     declared = re.findall(r"CUresult CUDAAPI (cu[A-Z]\w*)\s*\(", header)
     stubs = folder / "driver_stubs.cpp"
-    _write_stubs(stubs, {versioned.get(name, name) for name in declared} - _defined(ours))
+    names = {versioned.get(name, name) for name in declared} - _defined(ours)
+    _write_stubs(stubs, names, "standin::not_supported(#name)")
     _run([*compile_, "-shared", "-Wl,-soname,libcuda.so.1", "-o", driver, *ours, stubs, "-ldl"])
 
     theirs = [path for name, path in objects.items() if name in RUNTIME_ONLY]
-    real, stubs = toolkit / "lib" / "libcudart.so.12", folder / "runtime_stubs.cpp"
-    _write_stubs(stubs, _defined([real], "-D") - _defined(theirs))
+    real, stubs = toolkit / "lib" / name, folder / "runtime_stubs.cpp"
+    names = _defined([real], "-D") - _defined(theirs)
+    _write_stubs(stubs, names, "standin::keep_error(standin::not_supported(#name))")
     versions = folder / "versions.txt"  # the loader checks them
-    versions.write_text("libcudart.so.12 { global: cuda*; __cuda*; local: *; };\n")
+    versions.write_text(f"{name} {{ global: cuda*; __cuda*; local: *; }};\n")
     _run(
         [
             *compile_,
             "-shared",
-            "-Wl,-soname,libcudart.so.12",
+            f"-Wl,-soname,{name}",
             f"-Wl,--version-script={versions}",
             "-o",
             runtime,
@@ -80,6 +84,18 @@ def build(folder: Path) -> None:
             "-Wl,-rpath,$ORIGIN",
         ]
     )
+
+
+def _toolkit() -> tuple[Path, str]:
+    """Return where headers and runtime of CUDA lie, and the runtime's file name.
+
+    Wheels of CUDA 12 have a folder each, those of CUDA 13 share one.
+    """
+    wheels = _package_folder("nvidia")
+    for folder, name in (("cu13", "libcudart.so.13"), ("cuda_runtime", "libcudart.so.12")):
+        if (wheels / folder / "lib" / name).exists():
+            return wheels / folder, name
+    raise RuntimeError(f"No CUDA runtime in {wheels}: the environment needs a torch with CUDA.")
 
 
 def _package_folder(name: str) -> Path:
@@ -97,14 +113,13 @@ def _write_versioned_names(path: Path, versioned: dict[str, str]) -> None:
     )
 
 
-def _write_stubs(path: Path, names: Iterable[str]) -> None:
-    """Write functions that count their call and return "not supported"."""
+def _write_stubs(path: Path, names: Iterable[str], error: str) -> None:
+    """Write functions that count their call and return an error, as C++."""
     path.write_text(
-        "namespace standin { int not_supported(const char *name); }\n"
+        '#include "standin.h"\n'
         "#define STUB(name) \\\n"
         '  extern "C" __attribute__((visibility("default"))) int name() \\\n'
-        "  { return standin::not_supported(#name); }\n"
-        + "".join(f"STUB({name})\n" for name in sorted(names))
+        f"  {{ return {error}; }}\n" + "".join(f"STUB({name})\n" for name in sorted(names))
     )
 
 

@@ -146,8 +146,9 @@ def forget_others(names: Mapping[str, Collection[str]]) -> None:
 def _page(facts: Mapping[str, Any], parts: Mapping[str, Any]) -> Iterator[str]:
     yield "Written by `python -m tests.driver`."
     yield ""
-    yield ", ".join(f"{name} {version}" for name, version in facts["versions"].items()) + "."
-    yield f"The environment takes {facts['gigabytes']} GB."
+    for cuda, versions in facts["versions"].items():
+        named = ", ".join(f"{name} {version}" for name, version in versions.items())
+        yield f"* {cuda}: {named}; the environment takes {facts['gigabytes'][cuda]} GB."
     yield ""
     yield "| part | last run | commit | jobs | minutes | runs as they must be | problems |"
     yield "|---|---|---|---|---|---|---|"

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
 from collections.abc import Callable, Iterator
 
 driver = ctypes.CDLL("libcuda.so.1")
-runtime = ctypes.CDLL("libcudart.so.12")
+# Of the major version that is loaded.
+(_runtime,) = (p for p in os.environ["LD_PRELOAD"].split(":") if "libcudart.so." in p)
+runtime = ctypes.CDLL(_runtime)
 driver.standin_seen.restype = ctypes.c_long
 
 DEVICE_MEMORY, PINNED_MEMORY, REGISTRATION = range(3)  # what can be refused

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import gc
+import tempfile
 import warnings
 from collections.abc import Iterator
 from itertools import pairwise
 
+import numpy as np
 import torch
 
 import pyg_direct
 from pyg_direct.core.types import Table
+from pyg_direct.ops.mappings import own_bytes
+from pyg_direct.ops.placement import REGISTERED
 
 from .. import loaders, standin
 from ..batches import difference, epoch
 
 Outcomes = Iterator[tuple[str, str]]
+FOR_FILES = {"num_neighbors": [3], "batch_size": 500, "input_nodes": torch.arange(2000), "seed": 3}
 OUT_OF_MEMORY = "cudaErrorMemoryAllocation"  # as torch says it of an allocator without a cache
 # Of pools that torch's allocators keep, by device. They grow with the most that were ever in use at
 # the same time, which the first loaders and the first batches do not show.
@@ -200,7 +205,37 @@ def _copies(tensor: torch.Tensor) -> str:
         return str(error).splitlines()[0]
 
 
+def private_mappings(schedule: str) -> Outcomes:
+    """A table in a private mapping of a file is registered uncopied, until it is written to."""
+    with tempfile.TemporaryDirectory() as folder:
+        data = loaders.graph()
+        pyg_direct.save(data, f"{folder}/graph")
+        np.save(f"{folder}/x.npy", data.x.numpy())
+        data.x.numpy().tofile(f"{folder}/x.bin")
+        file = torch.from_file(f"{folder}/x.bin", shared=False, size=data.x.numel())
+        tables = {
+            "opened": pyg_direct.open(f"{folder}/graph").x,
+            "of NumPy": torch.from_numpy(np.load(f"{folder}/x.npy", mmap_mode="c")),
+            "of torch": file.view(data.x.shape),
+        }
+        for name, table in tables.items():
+            mapped = data.clone()
+            mapped.x = table
+            expected = epoch(pyg_direct.NeighborLoader(mapped, device="cpu", **FOR_FILES))
+            loader = pyg_direct.NeighborLoader(mapped, device="cuda", **FOR_FILES, **loaders.HOST)
+            yield name, difference(epoch(loader), expected)
+            own = own_bytes(table.data_ptr(), table.data_ptr() + table.nbytes)
+            yield f"{name}: a copy", f"{own} bytes" if own else ""
+            place = next(row.place for row in loader.placement.rows if row.name == "data.x")
+            yield f"{name}: placement", "" if place == REGISTERED else place
+            table[:] = table + 1
+            expected = epoch(pyg_direct.NeighborLoader(mapped, device="cpu", **FOR_FILES))
+            loader = pyg_direct.NeighborLoader(mapped, device="cuda", **FOR_FILES, **loaders.HOST)
+            yield f"{name}, written to", difference(epoch(loader), expected)
+
+
 CHECKS = (
+    private_mappings,
     nothing_left,
     registered_once,
     a_thousand_batches,

@@ -18,7 +18,7 @@ struct CUgraphExec_st {
 
 template <class Body>
 static cudaError_t call(Body body) {
-  return static_cast<cudaError_t>(guarded(body));
+  return static_cast<cudaError_t>(keep_error(guarded(body)));
 }
 static cudaStreamCaptureStatus status_of(const Stream &stream) {
   if (!stream.capture) return cudaStreamCaptureStatusNone;
@@ -54,8 +54,13 @@ RUNTIME(cudaStreamIsCapturing, cudaStream_t handle, cudaStreamCaptureStatus *sta
     return stream == nullptr ? kInvalidHandle : (*status = status_of(*stream), kOk);
   });
 }
+#if CUDART_VERSION >= 13000
+#define EDGES const cudaGraphEdgeData **,
+#else
+#define EDGES
+#endif
 RUNTIME(cudaStreamGetCaptureInfo, cudaStream_t handle, cudaStreamCaptureStatus *status,
-        unsigned long long *id, cudaGraph_t *, const cudaGraphNode_t **, std::size_t *) {
+        unsigned long long *id, cudaGraph_t *, const cudaGraphNode_t **, EDGES std::size_t *) {
   return call([&]() -> int {
     const Stream *stream = stream_at(handle);
     if (stream == nullptr) return kInvalidHandle;

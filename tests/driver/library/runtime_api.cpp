@@ -1,4 +1,4 @@
-// libcudart.so.12: the calls of the runtime's API that torch and CuPy make, as cuda_runtime_api.h and
+// libcudart.so.12 or 13: calls of the runtime's API that torch and CuPy make, as cuda_runtime_api.h and
 // crt/host_runtime.h document them. All others are stubs that build.py makes.
 #include <cuda_runtime_api.h>
 
@@ -16,7 +16,7 @@ using namespace standin;
 
 template <class Body>
 static cudaError_t call(Body body) {
-  return static_cast<cudaError_t>(guarded(body));
+  return static_cast<cudaError_t>(keep_error(guarded(body)));
 }
 // A call that is about a device. "Absent these calls [cudaSetDevice, cudaInitDevice], the runtime will
 // implicitly use device 0 and self-initialize as needed to process other runtime API requests": so it
@@ -214,7 +214,7 @@ static cudaError_t with_stream(cudaStream_t handle, Body body) {
 }
 RUNTIME(cudaStreamCreateWithPriority, cudaStream_t *stream, unsigned flags, int priority) {
   if ((flags & cudaStreamNonBlocking) == 0) {
-    return static_cast<cudaError_t>(not_supported("streams that wait for the default stream"));
+    return static_cast<cudaError_t>(keep_error(not_supported("streams that wait for the default stream")));
   }
   return call([&] { return *stream = reinterpret_cast<cudaStream_t>(make_stream(flags, priority)), kOk; });
 }
@@ -357,6 +357,14 @@ RUNTIME(cudaLaunchKernel, const void *function, dim3, dim3, void **arguments, st
         cudaStream_t stream) {
   return with_stream(stream, [&](Stream *s) { return launch_torch_kernel(function, arguments, s); });
 }
+// What a launch in angle brackets is from CUDA 13 on, as crt/device_functions.h declares it.
+RUNTIME(__cudaGetKernel, cudaKernel_t *kernel, const void *function) {
+  return give(kernel, static_cast<cudaKernel_t>(const_cast<void *>(function)));
+}
+RUNTIME(__cudaLaunchKernel, cudaKernel_t kernel, dim3 grid, dim3 block, void **arguments,
+        std::size_t shared_bytes, cudaStream_t stream) {
+  return cudaLaunchKernel(kernel, grid, block, arguments, shared_bytes, stream);
+}
 RUNTIME(cudaLaunchKernelExC, const cudaLaunchConfig_t *configuration, const void *function,
         void **arguments) {
   return cudaLaunchKernel(function, {}, {}, arguments, 0, configuration->stream);
@@ -378,8 +386,8 @@ RUNTIME(cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags, int *blocks, con
 // ---- the driver's calls ----
 
 void *entry_point(const char *name);  // of libcuda.so.1
-RUNTIME(cudaGetDriverEntryPoint, const char *name, void **function, unsigned long long,
-        cudaDriverEntryPointQueryResult *status) {
+RUNTIME(cudaGetDriverEntryPointByVersion, const char *name, void **function, unsigned,
+        unsigned long long, cudaDriverEntryPointQueryResult *status) {
   *function = entry_point(name);
   const bool found = *function != nullptr;
   if (status != nullptr) {
@@ -387,11 +395,11 @@ RUNTIME(cudaGetDriverEntryPoint, const char *name, void **function, unsigned lon
   }
   return cudaSuccess;
 }
-RUNTIME(cudaGetDriverEntryPointByVersion, const char *name, void **function, unsigned,
-        unsigned long long flags, cudaDriverEntryPointQueryResult *status) {
-  return cudaGetDriverEntryPoint(name, function, flags, status);
+RUNTIME(cudaGetDriverEntryPoint, const char *name, void **function, unsigned long long flags,
+        cudaDriverEntryPointQueryResult *status) {
+  return cudaGetDriverEntryPointByVersion(name, function, kCudaVersion, flags, status);
 }
 RUNTIME(cudaGetExportTable, const void **table, const cudaUUID_t *) {
   *table = nullptr;
-  return static_cast<cudaError_t>(not_supported("cudaGetExportTable"));
+  return static_cast<cudaError_t>(keep_error(not_supported("cudaGetExportTable")));
 }

@@ -1,4 +1,4 @@
-// Two GPUs over host memory: what the stand-ins for libcuda.so.1 and libcudart.so.12 share.
+// Two GPUs over host memory: what the stand-ins for libcuda.so.1 and libcudart.so.12 or 13 share.
 //
 // All functions but `guarded` are called with the lock of the state held. A thread that holds it never
 // calls Python, so no thread can wait for the interpreter's lock while another waits for this one.
@@ -21,7 +21,7 @@ namespace standin {
 using Address = std::uintptr_t;
 
 constexpr int kDevices = 2;
-constexpr int kCudaVersion = 12080;
+constexpr int kCudaVersion = STANDIN_CUDA_VERSION;  // of the headers, by build.py
 constexpr std::size_t kDeviceBytes = std::size_t{4} << 30;
 constexpr std::size_t kPageBytes = 4096;
 
@@ -200,25 +200,25 @@ void set_current_device(int device);
 void open_context(int device);  // as the first use of a device does
 void count(const std::string &name);
 void set_counting(bool counts);  // of calls in this thread
-int not_supported(const char *name);  // counted
+int not_supported(const char *name);  // counted, and the error
 void fail_device(int device, const std::string &why, int error);
 int keep_error(int error);  // for `last_error` of this thread; returns it
 int last_error(bool clear);
 
 bool is_forked();  // from a process that has used a device: this one cannot use any
 
-// Runs the body of a call of the API under the lock, and returns its error, which `last_error` gives
-// then, too. Of a device that failed every call returns its error: then the body does not run.
+// Runs the body of a call under the lock, and returns its error. Of a device that failed every call
+// returns its error: then the body does not run. Calls of the runtime's API keep theirs, too.
 template <class Body>
 int guarded(Body body) {
   State &s = state();
-  if (is_forked()) return keep_error(kNotInitialized);
+  if (is_forked()) return kNotInitialized;
   std::lock_guard<std::mutex> hold(s.lock);
   const int &sticky = s.devices[current_device()].sticky_error;
   int error = sticky;
   if (error == kOk) error = body();
   if (error == kOk) error = sticky;
-  return keep_error(error);
+  return error;
 }
 
 }  // namespace standin
