@@ -117,6 +117,10 @@ def storage_in(handle: int, num_bytes: int) -> torch.UntypedStorage:
     return storage
 
 
+# What `wrapper_tensor` calls beside inference mode.
+new_wrapper: Callable[..., Any] = Tensor._make_wrapper_subclass
+
+
 def wrapper_tensor(
     cls: type[Tensor],
     shape: tuple[int, ...],
@@ -131,7 +135,7 @@ def wrapper_tensor(
     if torch.is_inference_mode_enabled():
         with torch.inference_mode(False):
             return wrapper_tensor(cls, shape, dtype, device, strides)
-    return Tensor._make_wrapper_subclass(cls, shape, strides, dtype=dtype, device=device)
+    return new_wrapper(cls, shape, strides, dtype=dtype, device=device)
 
 
 def pointers_of(sorted_ids: Tensor, size: int) -> Tensor:

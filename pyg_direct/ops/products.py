@@ -81,7 +81,7 @@ def positions_by_row(index: Tensor, num_rows: int) -> tuple[Tensor, Tensor]:
     indptr = torch.zeros(num_rows + 2, dtype=torch.int64)
     position, unused = torch.empty(edges, dtype=dtype), torch.empty(0, dtype=dtype)
     arrays = (each, index, indptr, position, unused)
-    kernels.transpose_csr(*(array.numpy() for array in arrays))
+    kernels.transpose_csr(*map(Tensor.numpy, arrays))
     return indptr[:-1], position
 
 
@@ -90,7 +90,7 @@ def _transpose_on_host(matrix: Adjacency) -> tuple[Adjacency, Tensor]:
     indptr = torch.zeros(matrix.num_sources + 2, dtype=torch.int64)
     index, position = torch.empty(2, edges, dtype=torch.int64)
     arrays = (matrix.indptr, matrix.index, indptr, index, position)
-    kernels.transpose_csr(*(array.numpy() for array in arrays))
+    kernels.transpose_csr(*map(Tensor.numpy, arrays))
     return Adjacency(indptr[:-1], index, matrix.num_destinations), position
 
 

@@ -22,7 +22,7 @@ from ...ops.staging import lists_on
 from ..lazy.value_rows import NeededNorm
 from ..lazy.values import Rows, Value
 from .messages import Moved, StepMessages
-from .values import AgreedExchange, WayBack
+from .values import AgreedExchange, OfRanks, WayBack
 
 Lists = Sequence[Tensor]  # of rows, by rank
 
@@ -272,7 +272,7 @@ class Statistics:
         return torch.cat(parts).sum(0)
 
 
-class CommonNorm(NeededNorm):
+class CommonNorm(NeededNorm, OfRanks):
     """Rows normalised by the mean and variance of the own rows of all ranks.
 
     Partial variances are put together by the method of Chan, Golub and LeVeque, Updating Formulae
@@ -298,12 +298,12 @@ class CommonNorm(NeededNorm):
 
     @property
     def ranks(self) -> Any:
-        """See `Value`."""
+        """See `OfRanks`."""
         return None if self.is_measured else self._exchange.messages
 
     @property
     def agreement(self) -> Any:
-        """See `Value`."""
+        """See `OfRanks`."""
         return None if self.is_measured else self._exchange
 
     @property

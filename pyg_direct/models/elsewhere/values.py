@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from ...core.private_torch import WithoutFunctionModes
+from ..lazy.modes import AsCalled
 from ..lazy.tensor import BatchTensor
-from ..lazy.values import Rows, Value
+from ..lazy.values import Rows, Value, needed_by
 
 
 class RowExchange(Protocol):
@@ -129,7 +132,87 @@ class _Exchanged(Value):
         return found
 
 
-class _Agreed(_Exchanged):
+class OfRanks(Value):
+    """A value that ranks compute together: rows of it go to others, and come from them."""
+
+    __slots__ = ()
+
+    @property
+    def scheduler(self) -> Any:
+        """See `Value`."""
+        return None if self.ranks is None else compute_with_ranks
+
+    @property
+    def ranks(self) -> Any:
+        """By which it exchanges rows with other ranks, a `StepMessages`; None if it does not."""
+        raise NotImplementedError
+
+    @property
+    def agreement(self) -> Any:
+        """What the ranks have to agree on before, an `Agreement`; None for nothing."""
+        return None
+
+    def gone(self, rows: Rows) -> Any:
+        """Return what goes to other ranks, a `Moved`, before some rows can be computed."""
+        raise NotImplementedError
+
+    def come(self, rows: Rows, parts: Any) -> Any:
+        """Return some rows with what has come, by rank."""
+        raise NotImplementedError
+
+    def settled(self, rows: Rows) -> Rows:
+        """Return which rows are to be computed, once all who read them have asked."""
+        return rows
+
+
+def compute_with_ranks(asked: dict[Value, Rows], needs: dict[Value, Rows], again: bool) -> None:
+    """Compute rows of values, some of which ranks exchange: see `compute_needed`.
+
+    Args:
+        asked: rows that are asked for.
+        needs: what `needed_by` says of them.
+        again: as of `compute_rows`.
+    """
+    while True:
+        exchanging: list[Any] = [one for one in needs if one.scheduler is not None]
+        # What can go to other ranks together with these, and nobody has asked for.
+        of_all = [one for value in exchanging for one in getattr(value, "waiting", ())]
+        waiting = {one: Rows(0) for one in of_all if one not in needs}
+        if not waiting:
+            agreements = [one.agreement for one in exchanging if one.agreement is not None]
+            if not agreements or agreements[0].messages.agree(agreements):
+                break
+        asked |= waiting
+        needs = needed_by(asked, again)
+    needs |= {one: one.settled(needs[one]) for one in exchanging}
+    with AsCalled() as called, WithoutFunctionModes():  # what is called is not the forward's
+        for together in _in_order([*reversed(needs)]):
+            called.take(together[0].modes)
+            if together[0].scheduler is None:
+                found = [one.compute(needs[one]) for one in together]
+            else:
+                came = together[0].ranks.move([one.gone(needs[one]) for one in together])
+                pairs = zip(together, came, strict=True)
+                found = [one.come(needs[one], parts) for one, parts in pairs]
+            for one, data in zip(together, found, strict=True):
+                one.take_rows(data, needs[one])
+
+
+def _in_order(values: list[Any]) -> Iterator[list[Any]]:
+    """Yield values in an order in which each can be computed; those that exchange together."""
+    stages: dict[Value, int] = {}  # how many exchanges come before
+    for one in values:
+        before = [stages[v] + (v.scheduler is not None) for v in one.inputs if v in stages]
+        stages[one] = max(before, default=0)
+    for stage in range(max(stages.values()) + 1):
+        here = [one for one in values if stages[one] == stage]
+        together = [one for one in here if one.scheduler is not None]
+        yield from ([one] for one in here if one.scheduler is None)
+        if together:
+            yield together
+
+
+class _Agreed(_Exchanged, OfRanks):
     """The rows of a value after an exchange in which all ranks read rows of the same hops.
 
     Args:
@@ -140,6 +223,7 @@ class _Agreed(_Exchanged):
     """
 
     __slots__ = ("is_covered", "kept")
+    by_order = False
 
     def __init__(self, source: Value, exchange: AgreedExchange, is_kept: bool) -> None:
         super().__init__(source, exchange)
@@ -148,40 +232,38 @@ class _Agreed(_Exchanged):
 
     @property
     def ranks(self) -> Any:
-        """See `Value`."""
+        """See `OfRanks`."""
         return self.exchange.messages
 
     @property
     def agreement(self) -> Any:
-        """See `Value`."""
+        """See `OfRanks`."""
         return self.exchange
 
     def up_to(self, end: int) -> Rows:
-        """Return which rows messages ask for that read some of the rows up to `end`."""
+        """See `Value`."""
         self.is_covered = self.exchange.ask(end)
         return Rows(end)
 
-    def wanted(self, rows: Rows) -> Rows:
-        """Return which rows are to be computed where some are asked for."""
-        return rows if rows.order is None else Rows(self.num_rows)
+    wanted = Value.wanted
 
-    def covers(self, rows: Rows) -> bool:
-        """Whether rows are computed; as the other ranks have it."""
-        return self.have is not None and self.is_covered
+    def lacking(self, rows: Rows) -> Rows | None:
+        """Return which rows are to be computed; None if they are there, as the other ranks say."""
+        return None if self.have is not None and self.is_covered else self.wanted(rows)
 
     def settled(self, rows: Rows) -> Rows:
-        """Return which rows are to be computed, once all who read them have asked."""
+        """See `OfRanks`."""
         return Rows(self.exchange.reach(rows.count)[0])
 
     def gone(self, rows: Rows) -> Any:
-        """See `Value`."""
+        """See `OfRanks`."""
         ((source, part),) = self.sources(rows)
         self.read, self.computed = rows.count, part.count
         self.way_back = self.exchange.way_back()
         return self.exchange.gone(source.at(part))
 
     def come(self, rows: Rows, parts: list[Tensor]) -> Tensor:
-        """See `Value`."""
+        """See `OfRanks`."""
         found: Tensor = self.exchange.come(
             self.inputs[0].at(Rows(self.computed)), rows.count, parts
         )
@@ -217,7 +299,7 @@ class _ExchangedGradient(Value):
         return found
 
 
-class _AgreedGradient(_ExchangedGradient):
+class _AgreedGradient(_ExchangedGradient, OfRanks):
     """The gradient of what an exchange with other ranks was given; it is computed once.
 
     Args:
@@ -234,16 +316,16 @@ class _AgreedGradient(_ExchangedGradient):
 
     @property
     def ranks(self) -> Any:
-        """See `Value`."""
+        """See `OfRanks`."""
         return self.way_back.messages
 
     def gone(self, rows: Rows) -> Any:
-        """See `Value`."""
+        """See `OfRanks`."""
         self.waiting.pop(self, None)
         return self.way_back.gone(self.inputs[0].at(Rows(self.read)))
 
     def come(self, rows: Rows, parts: list[Tensor]) -> Tensor:
-        """See `Value`."""
+        """See `OfRanks`."""
         found: Tensor = self.way_back.come(self.inputs[0].at(Rows(self.read)), parts)
         return found
 

@@ -117,7 +117,7 @@ def _expand(run: Any, known: Any, args: Any, kwargs: Any) -> Any:
     table, size = args[:2]
     if not isinstance(table, TableTensor) or table.plain is not None or len(size) != table.dim():
         return None
-    same = all(s in (-1, n) for s, n in zip(size, table.shape, strict=True))
+    same = all([s in (-1, n) for s, n in zip(size, table.shape, strict=True)])
     return table.node if same else None
 
 

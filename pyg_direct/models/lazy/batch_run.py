@@ -18,19 +18,20 @@ from torch import Tensor
 
 from ...core.private_torch import in_backward, to_copy, tree_leaves, tree_map
 from .batch_moves import DEFERRED
-from .calls import CallPlan, Operation, Operator, Pick, operator, signature
+from .calls import OPERATORS, CallPlan, Operation, Operator, Pick, operator, signature
 from .forms import Forms
 from .lists import Lists
 from .numbers_kept import Numbers
-from .rules import keeps_rows, without_writing
+from .rules import keeps_rows
 from .tables import meta_of
-from .tensor import BatchTensor, TableTensor, enter, result_of, written
+from .tensor import BatchTensor, TableTensor, enter, result_of, tensor_of, written
 from .value_rows import Draw, NeededNorm
 from .values import Fill, Leaf, Rows, Value, compute_rows
 
 aten = torch.ops.aten
 KNOWN = 4096  # plans that are kept for an operation
 DRAWS = {"bernoulli_"}  # dropout; others have the numbers of the plain model
+NO_TENSORS = {int, float, bool, type(None)}
 
 
 class BatchRun:
@@ -67,9 +68,7 @@ class BatchRun:
 
     # --- tensors and values ---
 
-    def wrap(self, node: Value) -> BatchTensor:
-        """Return a tensor that has a value."""
-        return BatchTensor(self, node)
+    wrap = tensor_of
 
     def enter(self, x: Tensor) -> Tensor:
         """Return a plain tensor as one of the step."""
@@ -121,11 +120,16 @@ class BatchRun:
 
     def call(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Do an operation, or remember that it is to be done on the rows that are needed."""
-        known = operator(func)
+        known = OPERATORS.get(id(func)) or operator(func)
         if known.is_composite and torch.is_inference_mode_enabled():
             return func.decompose(*args, **kwargs)
         self.calls += 1
-        self.numbers.leave_plain(args)
+        for value in args:
+            kind = type(value)
+            if kind is BatchTensor or kind in NO_TENSORS:
+                continue
+            if kind is not list or not value or type(value[0]) not in NO_TENSORS:
+                self.numbers.leave_plain([value])
         if known.is_mutable:
             return self._change(known, args, kwargs)
         if known.name in ("detach", "alias"):
@@ -161,7 +165,11 @@ class BatchRun:
 
     def row_wise(self, known: Operator, args: Any, kwargs: Any) -> Any:
         """Return the value of an operation with a rule, or several; None if no rule says so."""
-        num_rows = _num_rows(args) or _num_rows(kwargs.values())
+        first: Any = args[0] if args else None
+        if type(first) is BatchTensor and first.node.shape and type(first.node) is not Fill:
+            num_rows = first.node.num_rows
+        else:
+            num_rows = _num_rows(args) or _num_rows(kwargs.values())
         if num_rows < 2:  # which no rule is for
             return None
         key = signature(args, kwargs, num_rows, BatchTensor)
@@ -174,23 +182,26 @@ class BatchRun:
         if plan is None:
             return None
         self.products += plan.products * num_rows
-        new_args, values = list(args), []
+        new_args, values, boxes = list(args), [], []
         new_kwargs = dict(kwargs) if kwargs else kwargs
         for position, place, row in plan.tables:
             given = new_args if type(position) is int else new_kwargs
             if place is None:
-                values.append(self._table(plan, given[position], row))
+                table: Any = given[position]
                 given[position] = None
             else:
-                values.append(self._table(plan, given[position][place], row))
-        for position, place in plan.whole:
-            given = new_args if type(position) is int else new_kwargs
-            if place is None:
-                given[position] = self.operand(given[position], None)
+                table = given[position][place]
+            if type(table) is BatchTensor and table.plain is None and table.node.dim == row:
+                values.append(table.node)
+                boxes.append(table.box)
             else:
-                given[position] = [*given[position]]
-                given[position][place] = self.operand(given[position][place], None)
-        made = Operation(plan, plan.first, num_rows, self.device, new_args, new_kwargs, values)
+                values.append(self._table(plan, table, row))
+                boxes.append(values[-1].box())
+        if plan.whole:
+            self._keep_whole(plan, new_args, new_kwargs)
+        made = Operation(
+            plan, plan.first, num_rows, self.device, new_args, new_kwargs, values, boxes
+        )
         if not plan.zero and made.dtype.is_floating_point and in_backward():
             self._count_lost(known, values)
         if plan.container is None:
@@ -201,6 +212,16 @@ class BatchRun:
             else torch.empty(0, dtype=out[1], device=self.device)
             for place, out in enumerate(plan.outs)
         )
+
+    def _keep_whole(self, plan: CallPlan, args: list[Any], kwargs: Any) -> None:
+        """Let arguments that are read for each row have their numbers when they are read."""
+        for position, place in plan.whole:
+            given = args if type(position) is int else kwargs
+            if place is None:
+                given[position] = self.operand(given[position], None)
+            else:
+                given[position] = [*given[position]]
+                given[position][place] = self.operand(given[position][place], None)
 
     def _table(self, plan: CallPlan, value: Tensor, row: int) -> Any:
         """Return the value of an argument with rows.
@@ -228,7 +249,8 @@ class BatchRun:
         if apart is not None and apart.num_rows == num_rows:
             plan = CallPlan(known, apart, args, kwargs)
             stated = [v for v in tree_leaves((args, kwargs)) if type(v) is int and v == num_rows]
-            fixed = plan.fixed and len(stated) == len(plan.sizes)  # no other number is one of rows
+            sizes = [_argument(args, kwargs, *place) for place in plan.sizes]  # -1: as is left
+            fixed = plan.fixed and len(stated) == sizes.count(num_rows)  # no other is of rows
             unread = known.name == "native_batch_norm"  # which has a rule for evaluation only
             if None in [out[2] for out in plan.outs] and not unread:
                 plan = None  # what only a backward reads has to be computed
@@ -251,7 +273,9 @@ class BatchRun:
                 self._share(base, view, partial(_view_of, func, args[1:], kwargs, place))
 
     def _share(self, base: BatchTensor, view: BatchTensor, function: Any) -> None:
-        view.origin, view.group = (base, function), base.joined()
+        if base.group is None:
+            base.group = [weakref.ref(base)]
+        view.origin, view.group = (base, function), base.group
         view.group.append(weakref.ref(view))
 
     def _on_whole(self, known: Operator, args: Any, kwargs: Any) -> Any:
@@ -342,10 +366,9 @@ class BatchRun:
         elif name == "copy_":
             found = self._copied(args[1], target)
         else:
-            pure = without_writing(func)
-            if pure is None:
+            if known.pure is None:
                 return None
-            found = self.deferred(operator(pure), args, kwargs)
+            found = self.deferred(known.pure, args, kwargs)
         if not isinstance(found, Value) or (found.dim != node.dim and not isinstance(node, Fill)):
             return None
         if tuple(found.shape) != tuple(node.shape):
@@ -368,6 +391,11 @@ class BatchRun:
 
     def _converted(self, source: BatchTensor, target: Any) -> Any:
         return self.row_wise(operator(to_copy), (source,), {"dtype": target.dtype})
+
+
+def _argument(args: Any, kwargs: Any, position: Any, place: Any) -> Any:
+    given = (args if type(position) is int else kwargs)[position]
+    return given if place is None else given[place]
 
 
 def _num_rows(values: Any) -> int:

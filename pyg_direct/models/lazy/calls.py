@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from ...core.private_torch import is_composite, overload_of, schema_of, tree_leaves
-from .rules import Apart, call_on_rows
-from .values import ONE_REFERENCE, Fill, Rows, Value, references, union
+from .rules import Apart, call_on_rows, without_writing
+from .values import ONE_REFERENCE, Box, Fill, Rows, Value, references, union
 
 aten = torch.ops.aten
 ROWS = "rows"  # in a signature in place of their number
@@ -34,10 +34,11 @@ class Operator:
         name: its name, "" if it is none of ATen's.
         is_mutable, is_view: of its schema.
         is_composite: whether it is made of others.
+        pure: the operation that gives what this one writes to its first argument, or None.
         names: of its arguments.
     """
 
-    __slots__ = ("func", "is_composite", "is_mutable", "is_view", "name", "names", "plans")
+    __slots__ = ("func", "is_composite", "is_mutable", "is_view", "name", "names", "plans", "pure")
 
     def __init__(self, func: Any) -> None:
         schema = schema_of(func)
@@ -45,18 +46,20 @@ class Operator:
         self.name = schema.name[6:] if func.namespace == "aten" else ""
         self.is_mutable, self.is_view = schema.is_mutable, func.is_view
         self.is_composite = is_composite(func)
+        pure = without_writing(func) if self.is_mutable else None
+        self.pure: Operator | None = None if pure is None else operator(pure)
         self.names = [a.name for a in schema.arguments]
         self.plans: dict[Any, CallPlan | None] = {}
 
 
-_operators: dict[int, Operator] = {}
+OPERATORS: dict[int, Operator] = {}  # by id: their own hash takes longer, and each is kept
 
 
 def operator(func: Any) -> Operator:
     """Return what is known of an operation."""
-    found = _operators.get(id(func))  # their own hash takes longer; each is kept, so its id is too
+    found = OPERATORS.get(id(func))
     if found is None:
-        found = _operators[id(func)] = Operator(func)
+        found = OPERATORS[id(func)] = Operator(func)
     return found
 
 
@@ -140,52 +143,39 @@ class CallPlan:
 
     def support(self, values: list[Value]) -> Rows | None:
         """Return outside of which rows the results are zero."""
-        known = [values[place].support for place in self.zero_of]
-        if self.zero == "one":
-            found = [rows for rows in known if rows is not None]
-            return min(found, key=lambda rows: rows.count) if found else None
-        first, *rest = known
-        for place, rows in zip(self.zero_of[1:], rest, strict=True):
-            first = union(first, rows, values[place].num_rows)
-        return first
+        one, found = self.zero == "one", values[self.zero_of[0]].support
+        for place in self.zero_of[1:]:
+            rows = values[place].support
+            if not one:
+                found = None if found is None else union(found, rows, values[place].num_rows)
+            elif found is None or (rows is not None and rows.count < found.count):
+                found = rows
+        return found
 
 
 def signature(args: Any, kwargs: Any, num_rows: int, table: type) -> tuple[Any, ...]:
     """Return what calls have in common that do the same with rows."""
     found: list[Any] = [torch.get_default_dtype()]  # of sums with numbers, for example
-
-    def add(value: Any) -> None:
+    add = found.append
+    ahead = args if not kwargs else [*args, *kwargs, *kwargs.values()]
+    for value in ahead:
         kind = type(value)
         if kind is table:
             node = value.node
             if type(node) is Fill:
-                found.append((Fill, node.dtype, _normal(node.shape, num_rows)))
-            elif node.num_rows == num_rows:
-                found.append(node.kind)
+                add((Fill, node.dtype, _normal(node.shape, num_rows)))
             else:
-                found.append((node.kind, node.num_rows))
-        elif isinstance(value, Tensor):
-            found.append(value.dtype)
-            found.append(_normal(value.shape, num_rows))
+                add(node.kind if node.num_rows == num_rows else (node.kind, node.num_rows))
         elif kind is int:
-            found.append(ROWS if value == num_rows else value)
+            add(ROWS if value == num_rows else value)
         elif kind is float:  # no rule depends on it, but `_zero` on whether it is 0
-            found.append(kind)
-            found.append(value == 0)
+            add((kind, value == 0))
         elif kind is list or kind is tuple:
-            found.append(len(value))
-            for entry in value:
-                add(entry)
+            add(signature(value, None, num_rows, table))
+        elif isinstance(value, Tensor):
+            add((value.dtype, _normal(value.shape, num_rows)))
         else:
-            found.append(kind)
-            found.append(value)
-
-    for value in args:
-        add(value)
-    if kwargs:
-        for name, value in kwargs.items():
-            found.append(name)
-            add(value)
+            add((kind, value))
     return tuple(found)
 
 
@@ -197,17 +187,18 @@ class Operation(Value):
     """An operation that keeps rows apart; `Pick` gives one of several results."""
 
     __slots__ = ("args", "kwargs", "plan")
+    row_wise = True
 
     def __init__(
         self, plan: CallPlan, out: Any, num_rows: int, device: Any, args: list[Any], kwargs: Any,
-        values: list[Value],
+        values: list[Value], boxes: list[Box],
     ) -> None:  # fmt: skip
         shape, dtype, dim, kind = out
         if shape[dim] != num_rows:
             shape = (*shape[:dim], num_rows, *shape[dim + 1 :])
         super().__init__(shape, dtype, device, dim, kind)
         self.plan, self.args, self.kwargs = plan, args, kwargs
-        self.reads(*values)
+        self.inputs, self.boxes = tuple(values), tuple(boxes)
         if plan.zero:
             self.support = plan.support(values)
 
@@ -262,13 +253,14 @@ class Operation(Value):
 
     def _added(self, rows: Rows) -> Tensor | None:
         """Add up, where one operand is zero after its first rows."""
-        have = [cast(Rows, value.have) for value in self.inputs]
-        counts = [h.count for h in have]
-        if rows.order is not None or any(h.order is not None for h in have):
+        boxes = cast(Any, self.boxes)
+        one, other = boxes[0].have, boxes[-1].have
+        if rows.order is not None or one.order is not None or other.order is not None:
             return None
+        counts = [one.count, other.count]
         if max(counts) != rows.count or min(counts) == rows.count:
             return None
-        if any(value.kind != self.kind for value in self.inputs):
+        if self.inputs[0].kind != self.kind or self.inputs[-1].kind != self.kind:
             return None
         large = counts.index(rows.count)
         value, fewer = self.inputs[large], self.inputs[1 - large]

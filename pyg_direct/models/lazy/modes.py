@@ -43,6 +43,7 @@ def eagerly() -> Iterator[None]:
 
 
 TINY = 5e-324  # a number below the normal ones
+DEVICES = ("cpu", "cuda")  # that autocast is set for
 
 
 class Modes(NamedTuple):
@@ -88,12 +89,16 @@ def modes_now() -> Modes:
 
 
 class AsCalled:
-    """Lets operations be computed in the modes in which they were called, below autocast."""
+    """Lets operations be computed in the modes in which they were called, below autocast.
+
+    Attributes:
+        now: the modes that are set.
+    """
 
     def __enter__(self) -> AsCalled:
         """Remember the modes that hold."""
-        self._before = self._now = modes_now()
-        self._autocast = [d for d in ("cpu", "cuda") if torch.is_autocast_enabled(d)]
+        self._before = self.now = modes_now()
+        self._autocast = [d for d in DEVICES if torch.is_autocast_enabled(d)]
         for device in self._autocast:  # what it has cached stays
             torch.set_autocast_enabled(device, False)
         self._contexts: list[Any] = [torch.no_grad()]
@@ -105,9 +110,9 @@ class AsCalled:
 
     def take(self, modes: Modes) -> None:
         """Set the modes of an operation."""
-        if modes is not self._now:
-            modes.take(self._now)
-            self._now = modes
+        if modes is not self.now:
+            modes.take(self.now)
+            self.now = modes
 
     def __exit__(self, *error: object) -> None:
         """Put back the modes that held."""
@@ -115,8 +120,8 @@ class AsCalled:
             context.__exit__(*error)
         for device in self._autocast:
             torch.set_autocast_enabled(device, True)
-        if self._now is not self._before:
-            self._before.take(self._now)
+        if self.now is not self._before:
+            self._before.take(self.now)
 
 
 class Generators:

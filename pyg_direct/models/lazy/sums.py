@@ -52,6 +52,7 @@ class Scatter(Value):
     __slots__ = (
         "base", "include", "late", "lists", "messages", "missing", "order", "product", "reduce",
     )  # fmt: skip
+    by_order = False
 
     def __init__(
         self,
@@ -121,10 +122,6 @@ class Scatter(Value):
         if support is not None and self.reduce == "sum":
             return support
         return to_rows(self.order, rows.count)
-
-    def wanted(self, rows: Rows) -> Rows:
-        """Return which rows are to be computed where some are asked for."""
-        return super().wanted(rows if rows.order is None else Rows(self.num_rows))
 
     def parents(self) -> tuple[Value, ...]:
         """Return the values that operations made it of."""

@@ -18,6 +18,7 @@ from torch import Tensor
 from ...core.private_torch import (
     TorchDispatchMode,
     WithoutDispatch,
+    new_wrapper,
     no_torch_function,
     schema_of,
     tree_leaves,
@@ -26,7 +27,7 @@ from ...core.private_torch import (
 )
 from .rules import bound
 from .tables import Node
-from .values import Leaf
+from .values import Box, Leaf
 
 
 class Token:
@@ -270,13 +271,6 @@ class BatchTensor(TableTensor):
     plain = None
     group: Any = None
 
-    @staticmethod
-    def __new__(cls, run: Any, node: Any) -> BatchTensor:
-        """Return a tensor that holds a value."""
-        self: Any = wrapper_tensor(cls, node.shape, node.dtype, run.device)
-        self.run, self.node, self.box = run, node, node.box()
-        return cast(BatchTensor, self)
-
     def __deepcopy__(self, memo: Any) -> Tensor:
         """Return a copy, as torch does of tensors that no operation has made."""
         if not self.is_leaf:
@@ -312,12 +306,6 @@ class BatchTensor(TableTensor):
     def hold(self, node: Any) -> None:
         """Hold another value from now on."""
         self.node, self.box = node, node.box()
-
-    def joined(self) -> Any:
-        """Return the group of tensors that share memory with it."""
-        if self.group is None:
-            self.group = [weakref.ref(self)]
-        return self.group
 
     def members(self) -> list[TableTensor]:
         """Return the tensors that share memory with it."""
@@ -365,6 +353,21 @@ _leave: Callable[[Any, int], Any] = Leave.apply
 def enter(x: Tensor, run: Any) -> Tensor:
     """Return a plain tensor with a gradient as one of the step."""
     return cast(Tensor, _enter(x, run, None))
+
+
+def tensor_of(run: Any, node: Any) -> BatchTensor:
+    """Return a tensor of a step that holds a value."""
+    made: Any
+    if torch.is_inference_mode_enabled():
+        made = wrapper_tensor(BatchTensor, node.shape, node.dtype, run.device)
+    else:
+        made = new_wrapper(BatchTensor, node.shape, dtype=node.dtype, device=run.device)
+    box = None if node.ref is None else node.ref()
+    if box is None:
+        box = Box()
+        node.ref = weakref.ref(box)
+    made.run, made.node, made.box = run, node, box
+    return cast(BatchTensor, made)
 
 
 def leave(value: Any, rows: int) -> Any:

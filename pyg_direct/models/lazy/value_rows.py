@@ -17,14 +17,11 @@ class Draw(Value):
     """Random numbers, which depend on the row and on a number drawn when the model asked."""
 
     __slots__ = ("call", "kept", "seed")
+    by_order = False
 
     def __init__(self, target: Value, func: Any, args: Any, kwargs: Any) -> None:
         super().__init__(target.shape, target.dtype, target.device, target.dim)
         self.call, self.seed = (func, args, kwargs), int(torch.randint(1 << 62, ()))
-
-    def wanted(self, rows: Rows) -> Rows:
-        """Return which rows are to be computed where some are asked for."""
-        return rows if rows.order is None else Rows(self.num_rows)
 
     def compute(self, rows: Rows) -> Tensor:
         """Return some rows from those of the sources."""
@@ -42,15 +39,15 @@ class Draw(Value):
 
 
 class Take(Value):
-    """Rows of a value, by a list."""
+    """Rows of a value, `source`, by a list."""
 
-    __slots__ = ("index", "lists", "order")
+    __slots__ = ("index", "lists", "order", "source")
 
     def __init__(self, lists: Any, source: Value, dim: int, index: Tensor) -> None:
         shape = source.shape
         shape = (*shape[:dim], index.numel(), *shape[dim + 1 :])
         super().__init__(shape, source.dtype, source.device, dim)
-        self.lists, self.index = lists, index
+        self.lists, self.index, self.source = lists, index, source
         self.reads(source)
         self.order: MessageOrder | None = None
         if source.support is not None and source.support.order is None:
@@ -58,14 +55,9 @@ class Take(Value):
             if self.order is not None:
                 self.support = to_rows(self.order, source.support.count)
 
-    @property
-    def source(self) -> Value:
-        """Whose rows they are."""
-        return self.inputs[0]
-
     def sources(self, rows: Rows) -> list[tuple[Value, Rows]]:
         """Return what has to be computed first."""
-        source = self.inputs[0]
+        source = self.source
         return [(source, source.up_to(self.lists.part(self.index, rows)[1]))]
 
     def compute(self, rows: Rows) -> Tensor:
@@ -84,6 +76,7 @@ class First(Value):
     """Rows from `start` on of a value."""
 
     __slots__ = ("start",)
+    by_order = False
 
     def __init__(self, source: Value, start: int, num_rows: int) -> None:
         shape, dim = source.shape, source.dim
@@ -94,10 +87,6 @@ class First(Value):
         support = source.support
         if support is not None and support.order is None:
             self.support = Rows(min(num_rows, max(0, support.count - start)))
-
-    def wanted(self, rows: Rows) -> Rows:
-        """Return which rows are to be computed where some are asked for."""
-        return super().wanted(rows if rows.order is None else Rows(self.num_rows))
 
     def sources(self, rows: Rows) -> list[tuple[Value, Rows]]:
         """Return what has to be computed first."""
@@ -138,16 +127,13 @@ class NeededNorm(Value):
     """
 
     __slots__ = ("call", "mean", "normalised", "scale")
+    by_order = False
 
     def __init__(self, func: Any, x: Value, rest: Any) -> None:
         super().__init__(x.shape, x.dtype, x.device, 0)
         self.call, self.normalised = (func, rest), Rows(0)
         self.mean, self.scale = torch.empty(2, x.shape[1], dtype=x.dtype, device=x.device)
         self.reads(x)
-
-    def wanted(self, rows: Rows) -> Rows:
-        """Return which rows are to be computed where some are asked for."""
-        return rows if rows.order is None else Rows(self.num_rows)
 
     def compute(self, rows: Rows) -> Tensor:
         """Return some rows from those of the sources."""

@@ -11,8 +11,8 @@ from __future__ import annotations
 import heapq
 import sys
 import weakref
-from collections.abc import Iterator
-from itertools import count
+from collections.abc import Callable, Iterable
+from itertools import count, repeat
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -44,13 +44,10 @@ class Box:
         shared: whether something else may have the same memory.
     """
 
-    __slots__ = ("__weakref__", "data", "have", "shared", "views")
-
-    def __init__(self) -> None:
-        self.data: Any = None
-        self.have: Rows | None = None
-        self.views: dict[Rows, Tensor] | None = None
-        self.shared = False
+    data: Any = None
+    have: Rows | None = None
+    views: dict[Rows, Tensor] | None = None
+    shared = False
 
     def fill(self, data: Any, have: Rows) -> None:
         """Hold some rows."""
@@ -66,6 +63,18 @@ def references(boxes: tuple[Box, ...], place: int) -> int:
 ONE_REFERENCE = references((Box(),), 0)  # that of the tuple itself
 
 
+def boxes_of(values: Iterable[Value]) -> tuple[Box, ...]:
+    """Return where the rows of values are; whoever holds the boxes keeps them."""
+    found = []
+    for value in values:
+        box = None if value.ref is None else value.ref()
+        if box is None:
+            box = Box()
+            value.ref = weakref.ref(box)
+        found.append(box)
+    return tuple(found)
+
+
 class Value:
     """All rows of a tensor, some of which are computed.
 
@@ -78,12 +87,21 @@ class Value:
         boxes: their rows, until this one is computed.
         serial: of what was made first the lowest.
         modes: of torch, in which it is computed.
+        kind: what it has in common with values of other batches: all but the number of rows.
+        ref: weak reference to the box of its rows, or None.
     """
 
     __slots__ = (
-        "_kind", "_meta", "_ref", "boxes", "device", "dim", "dtype", "inputs", "modes", "num_rows",
+        "_meta", "boxes", "device", "dim", "dtype", "inputs", "kind", "modes", "num_rows", "ref",
         "serial", "shape", "support",
     )  # fmt: skip
+
+    by_order = True  # whether it can be computed for the messages to some rows alone
+    row_wise = False  # whether it reads the same rows of all inputs
+    # What computes it together with all that was asked for, in place of `compute_needed`.
+    scheduler: Any = None
+    # Returns which rows messages ask for that read some of the rows up to one.
+    up_to: Callable[[int], Rows] = Rows
 
     def __init__(
         self, shape: Any, dtype: torch.dtype, device: Any, dim: int, kind: Any = None
@@ -94,31 +112,24 @@ class Value:
         self.support: Rows | None = None
         self.inputs: tuple[Value, ...] = ()
         self.boxes: tuple[Box, ...] | None = ()
-        self._ref: Any = None
-        self._kind = kind
+        self.ref: Any = None
+        if kind is None:
+            whole = tuple(shape)
+            kind = (dim, dtype, whole[:dim], whole[dim + 1 :] if whole else None)
+        self.kind: Any = kind
         self._meta: Tensor | None = None
 
     def reads(self, *inputs: Value) -> None:
         """Remember what it is made of."""
-        self.inputs = inputs
-        self.boxes = tuple([value.box() for value in inputs])
+        self.inputs, self.boxes = inputs, boxes_of(inputs)
 
     def box(self) -> Box:
         """Return where its rows are; whoever holds it keeps them."""
-        found: Box | None = None if self._ref is None else self._ref()
+        found: Box | None = None if self.ref is None else self.ref()
         if found is None:
             found = Box()
-            self._ref = weakref.ref(found)
+            self.ref = weakref.ref(found)
         return found
-
-    @property
-    def kind(self) -> Any:
-        """What it has in common with values of other batches: all but the number of rows."""
-        if self._kind is None:
-            shape = tuple(self.shape)
-            rest = (shape[: self.dim], shape[self.dim + 1 :]) if shape else (None, None)
-            self._kind = (self.dim, self.dtype, *rest)
-        return self._kind
 
     @property
     def meta(self) -> Tensor:
@@ -130,55 +141,31 @@ class Value:
     @property
     def have(self) -> Rows | None:
         """Which rows are computed."""
-        box = None if self._ref is None else self._ref()
+        box = None if self.ref is None else self.ref()
         return None if box is None else box.have
 
     def wanted(self, rows: Rows) -> Rows:
         """Return which rows are to be computed where some are asked for."""
         support = self.support
+        if rows.order is not None and not self.by_order:
+            rows = Rows(self.num_rows)
         if support is None or (support.order is rows.order and rows.count < support.count):
             return rows
         return support
 
-    def covers(self, rows: Rows) -> bool:
-        """Whether rows are computed."""
-        have = self.have
-        if have is None:
-            return False
+    def lacking(self, rows: Rows) -> Rows | None:
+        """Return which rows are to be computed where some are asked for; None if they are there."""
         rows = self.wanted(rows)
-        return (have.order is rows.order and have.count >= rows.count) or (
-            have.count == self.num_rows
-        )
+        box = None if self.ref is None else self.ref()
+        have = None if box is None else box.have
+        if have is None:
+            return rows
+        there = have.order is rows.order and have.count >= rows.count
+        return None if there or have.count == self.num_rows else rows
 
     def sources(self, rows: Rows) -> list[tuple[Value, Rows]]:
         """Return what has to be computed first."""
         return [(value, rows) for value in self.inputs]
-
-    @property
-    def ranks(self) -> Any:
-        """By which it exchanges rows with other ranks, a `StepMessages`; None if it does not."""
-        return None
-
-    @property
-    def agreement(self) -> Any:
-        """What the ranks have to agree on before, an `Agreement`; None for nothing."""
-        return None
-
-    def gone(self, rows: Rows) -> Any:
-        """Return what goes to other ranks, a `Moved`, before some rows can be computed."""
-        raise NotImplementedError
-
-    def come(self, rows: Rows, parts: Any) -> Any:
-        """Return some rows with what has come, by rank."""
-        raise NotImplementedError
-
-    def up_to(self, end: int) -> Rows:
-        """Return which rows messages ask for that read some of the rows up to `end`."""
-        return Rows(end)
-
-    def settled(self, rows: Rows) -> Rows:
-        """Return which rows are to be computed, once all who read them have asked."""
-        return rows
 
     def parents(self) -> tuple[Value, ...]:
         """Return the values that operations made it of; `inputs` may leave some of them out."""
@@ -191,8 +178,8 @@ class Value:
     def share(self) -> None:
         """Say that its memory, and that of its sources, may be the same."""
         self.box().shared = True
-        for source in self.inputs:
-            source.box().shared = True
+        for box in self.boxes or ():
+            box.shared = True
 
     def with_known(self, data: Any, rows: Rows) -> Any:
         """Return rows, of which those that were computed before keep their numbers.
@@ -211,9 +198,17 @@ class Value:
         parts = [known.narrow(self.dim, 0, first), data.narrow(self.dim, first, rows.count - first)]
         return torch.cat(parts, self.dim)
 
+    def take_rows(self, data: Any, rows: Rows) -> None:
+        """Hold rows that are computed, and let go of those of the inputs."""
+        box = self.ref()
+        if box.have is not None:
+            data = self.with_known(data, rows)
+        box.data, box.have, box.views = data, rows, None
+        self.boxes = None
+
     def at(self, rows: Rows) -> Any:
         """Return rows that are computed; not to be written to."""
-        box: Box = self._ref()
+        box: Box = self.ref()
         have: Any = box.have
         if have.order is rows.order:
             if have.count == rows.count:
@@ -268,38 +263,28 @@ def compute_rows(value: Value, rows: Rows, again: bool = False) -> Any:
         again: compute what was computed before, too.
     """
     box = value.box()  # holds them until they are returned
-    if not value.covers(rows) or (again and value.inputs):
-        _compute(value, rows, again)
+    if value.lacking(rows) is not None or (again and value.inputs):
+        asked = {value: rows}
+        needs = needed_by(asked, again)
+        schedulers = [one.scheduler for one in needs if one.scheduler is not None]
+        if schedulers:
+            schedulers[0](asked, needs, again)
+        else:
+            compute_needed(needs)
     box.shared = True  # by whoever asks
     return value.at(rows)
 
 
-def _compute(value: Value, rows: Rows, again: bool) -> None:
-    asked = {value: rows}
-    while True:
-        needs = _needs(asked, again)
-        exchanging = [one for one in needs if one.ranks is not None]
-        waiting = {one: Rows(0) for one in _waiting(exchanging) if one not in needs}
-        if waiting:
-            asked |= waiting
-            continue
-        agreements = [one.agreement for one in exchanging if one.agreement is not None]
-        if not agreements or agreements[0].messages.agree(agreements):
-            break
+def compute_needed(needs: dict[Value, Rows]) -> None:
+    """Compute rows of values, of which `needs` has those first that read the others."""
     with AsCalled() as called, WithoutFunctionModes():  # what is called is not the forward's
-        for together in _in_order(list(reversed(needs)), exchanging):
-            called.take(together[0].modes)
-            found = [one.compute(needs[one]) for one in together if one.ranks is None]
-            if not found:
-                came = together[0].ranks.move([one.gone(needs[one]) for one in together])
-                pairs = zip(together, came, strict=True)
-                found = [one.come(needs[one], parts) for one, parts in pairs]
-            for one, data in zip(together, found, strict=True):
-                one.box().fill(one.with_known(data, needs[one]), needs[one])
-                one.boxes = None
+        for one in reversed(needs):
+            if one.modes is not called.now:
+                called.take(one.modes)
+            one.take_rows(one.compute(needs[one]), needs[one])
 
 
-def _needs(asked: dict[Value, Rows], again: bool) -> dict[Value, Rows]:
+def needed_by(asked: dict[Value, Rows], again: bool) -> dict[Value, Rows]:
     """Return which rows of which values are to be computed, those first that read the others."""
     needs = {value: value.wanted(rows) for value, rows in asked.items()}
     heap = [(-value.serial, value) for value in asked]
@@ -307,41 +292,22 @@ def _needs(asked: dict[Value, Rows], again: bool) -> dict[Value, Rows]:
     found = {}
     while heap:  # from those made last; so all who ask are known before one is asked
         one = heapq.heappop(heap)[1]
-        wanted, have = needs[one], one.have
-        if have is not None:
-            wanted = needs[one] = one.wanted(union(wanted, have, one.num_rows) or wanted)
-        wanted = needs[one] = found[one] = one.settled(wanted)
+        wanted, box = needs[one], None if one.ref is None else one.ref()
+        if box is not None and box.have is not None:
+            wanted = one.wanted(union(wanted, box.have, one.num_rows) or wanted)
+        needs[one] = found[one] = wanted
         if one.boxes is None:
-            one.boxes = tuple([source.box() for source in one.inputs])
-        for source, part in one.sources(wanted):
+            one.boxes = boxes_of(one.inputs)
+        parts = zip(one.inputs, repeat(wanted)) if one.row_wise else one.sources(wanted)
+        for source, part in parts:
             if source in needs:
                 needs[source] = source.wanted(union(needs[source], part, source.num_rows) or part)
-            elif not source.covers(part) or (again and source.inputs):
-                needs[source] = source.wanted(part)
+                continue
+            lacking = source.lacking(part)
+            if lacking is not None or (again and source.inputs):
+                needs[source] = source.wanted(part) if lacking is None else lacking
                 heapq.heappush(heap, (-source.serial, source))
     return found
-
-
-def _waiting(exchanging: list[Value]) -> list[Value]:
-    """Return what can go to other ranks together with some values, and nobody has asked for."""
-    return [one for value in exchanging for one in getattr(value, "waiting", ())]
-
-
-def _in_order(values: list[Value], exchanging: list[Value]) -> Iterator[list[Value]]:
-    """Yield values in an order in which each can be computed; those that exchange together."""
-    if not exchanging:
-        yield from ([one] for one in values)
-        return
-    stages: dict[Value, int] = {}  # how many exchanges come before
-    for one in values:
-        before = [stages[v] + (v.ranks is not None) for v in one.inputs if v in stages]
-        stages[one] = max(before, default=0)
-    for stage in range(max(stages.values()) + 1):
-        here = [one for one in values if stages[one] == stage]
-        yield from ([one] for one in here if one.ranks is None)
-        together = [one for one in here if one.ranks is not None]
-        if together:
-            yield together
 
 
 class Leaf(Value):

@@ -235,10 +235,11 @@ class Acceleration:
             twin: a copy of the model, which is run with the random numbers of the plain one.
         """
         run = BatchRun(sizes.device, self.all_statistics, twin is None)
-        run.numbers.leave_plain((twin or self.plain).parameters())
         # A checkpoint ends what it computes again by an exception, and a copy is used once.
         once = twin is not None or in_backward()
         undo = None if once else undo_of(self.plain, sizes, (args, kwargs))
+        known = None if undo is None else undo.state.all_tensors()  # parameters among them
+        run.numbers.leave_plain(known or (twin or self.plain).parameters())
         try:
             with ExitStack() as stack:
                 stack.enter_context(eagerly())

@@ -66,19 +66,28 @@ class ModelState:
         self.shared: list[Any] = []
         self.kept: list[tuple[Callable[[Any, Any], object], Any, Any]] = []
         self.iterators: dict[int, Any] = {}  # copies, by the numbers of the objects
-        self._next: list[Any] = list(roots)
-        self._seen: dict[int, Any] = {}  # and so they live, with their numbers
-        while self._next and len(self._seen) < MOST_OBJECTS:
-            value = self._next.pop()
-            if id(value) not in self._seen:
-                self._seen[id(value)] = value
-                kind: Any = type(value)
-                for look in _ways(kind):
-                    look(self, value)
+        ahead: list[Any] = list(roots)
+        self.follow: Callable[[Iterable[Any]], None] = ahead.extend  # looks at objects later
+        seen: dict[int, Any] = {}
+        self._seen = seen  # and so they live, with their numbers
+        while ahead and len(seen) < MOST_OBJECTS:
+            value = ahead.pop()
+            kind: Any = type(value)
+            if kind in FIXED or id(value) in seen:
+                continue
+            seen[id(value)] = value
+            if kind is dict:  # most are
+                self.kept.append((_put_entries, value, value.copy()))
+                ahead += value.values()
+                continue
+            for look in _ways(kind):
+                look(self, value)
 
-    def follow(self, values: Iterable[Any]) -> None:
-        """Look at objects later."""
-        self._next += [v for v in values if type(v) not in FIXED]
+    def all_tensors(self) -> list[Tensor] | None:
+        """Return the tensors that were found; None where not all that is there was looked at."""
+        found = [tensor for tensor, _ in self.tensors]
+        found += [value for value in self.shared if isinstance(value, Tensor)]
+        return found if len(self._seen) < MOST_OBJECTS else None
 
     def put_back(self) -> None:
         """Let everything but the elements of tensors be as it was."""
@@ -205,15 +214,11 @@ def _entries(state: ModelState, value: Any) -> None:
 
 
 def _module(state: ModelState, value: Any) -> None:
-    held = vars(value)
-    state.kept.append((_put_attributes, value, dict(held)))
-    state.follow(
-        [
-            v
-            for name, v in held.items()
-            if type(v) not in FIXED and (name not in OF_MODULES or (v and name not in NAMES))
-        ]
-    )
+    held = vars(value).copy()
+    state.kept.append((_put_attributes, value, held))
+    for name, v in held.items():
+        if type(v) not in FIXED and (name not in OF_MODULES or (v and name not in NAMES)):
+            state.follow((v,))
     if isinstance(value, torch.jit.ScriptModule):
         state.follow([*value.parameters(), *value.buffers()])
 

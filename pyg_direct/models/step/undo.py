@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import AbstractContextManager, nullcontext
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -41,11 +42,12 @@ class Undo:
 
     def __init__(self, *roots: Any, for_copies: bool = False) -> None:
         self.state = ModelState(*roots)
-        self._generators = Generators(alias for _, alias in self.state.tensors)
+        aliases = sorted([alias for _, alias in self.state.tensors], key=attrgetter("nbytes"))
+        self._generators = Generators(aliases)
         self._elements: list[tuple[Tensor, Tensor]] = []
         self._found: dict[int, list[Tensor]] = {}
         left = COPIED_BYTES
-        for _, alias in sorted(self.state.tensors, key=lambda pair: pair[1].nbytes):
+        for alias in aliases:
             left -= alias.nbytes
             if left >= 0:
                 self._elements.append((alias, alias.clone()))

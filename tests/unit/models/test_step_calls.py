@@ -1,15 +1,30 @@
 """What is known of an operation from earlier calls holds for calls with other numbers of rows."""
 
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+
 import pytest
 import torch
+from batches import homogeneous_graph
+from torch_geometric.data import Data
+from torch_geometric.nn import GraphSAGE
 
+import pyg_direct
+from pyg_direct import NeighborLoader, accelerate
 from pyg_direct.models.lazy import calls as step_calls
 from pyg_direct.models.lazy.batch_run import BatchRun
 
+PACKAGE = str(Path(pyg_direct.__file__).parent)
+
 
 @pytest.fixture(autouse=True)
-def nothing_known(monkeypatch) -> None:
-    monkeypatch.setattr(step_calls, "_operators", {})
+def nothing_known() -> Iterator[None]:
+    known = {**step_calls.OPERATORS}
+    step_calls.OPERATORS.clear()
+    yield
+    step_calls.OPERATORS.update(known)
 
 
 def check(operation, *shapes) -> None:
@@ -77,3 +92,40 @@ def test_rules_are_asked_once(monkeypatch) -> None:
     assert len(asked) == 1
     for value in (0.0, 1.0, 0.0):
         check(lambda x, value=value: x.masked_fill(torch.ones(()) > 0, value), (4, 3))
+    asked.clear()
+    for rows in (4, 7, 9):  # a size that torch is to find states no number of rows
+        check(lambda x: x.view(-1, 1, 3), (rows, 3))
+    assert len(asked) == 1
+
+
+def test_a_step_of_three_layers_makes_at_most_1800_calls_and_none_for_ranks() -> None:
+    graph = homogeneous_graph(torch.float32)
+    loader = NeighborLoader(graph, [4, 3, 2], batch_size=20, seed=0)
+    net = accelerate(GraphSAGE(graph.x.size(1), 8, 3, 4), loader, certify=False)
+    first, second, *_ = loader
+
+    def step(batch: Data) -> None:
+        net(batch.x, batch.edge_index)[: batch.batch_size].square().sum().backward()
+
+    step(first)  # plans what the others call
+    called = calls_of(lambda: step(second))
+    assert net.acceleration.reason == ""
+    assert len(called) <= 1800
+    assert [name for name in called if "/elsewhere/" in name] == []
+
+
+def calls_of(action: Callable[[], None]) -> list[str]:
+    """Return the files of the package whose functions an action calls, one for each call."""
+    found: list[str] = []
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        file = frame.f_code.co_filename
+        if event == "call" and file.startswith(PACKAGE):
+            found.append(file)
+
+    sys.setprofile(note)
+    try:
+        action()
+    finally:
+        sys.setprofile(None)
+    return found
