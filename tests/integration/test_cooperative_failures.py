@@ -142,6 +142,7 @@ def test_a_rank_that_is_gone_is_noticed(number: int, tmp_path: Path) -> None:
             next(iter(loader))
             (tmp_path / "stopped").write_text(str(os.getpid()))
             os.kill(os.getpid(), number)
+            time.sleep(60.0)  # this thread may go on until another one takes the signal
         text, seconds = until_an_error(loader)
         (tmp_path / "told").write_text(f"{seconds} {text}")
         if number == signal.SIGSTOP:  # nobody has to wait for it any longer

@@ -75,6 +75,7 @@ def die_in_a_loop(rank: int, path: Path, meeting: Path, number: int, after: floa
         for _ in endless(loader):
             if rank == 1 and time.monotonic() > begun + after:
                 os.kill(os.getpid(), number)
+                time.sleep(60.0)  # this thread may go on until another one takes the signal
     except RuntimeError as error:
         (meeting / "text").write_text(f"{time.monotonic() - begun} {error}")
     os._exit(0)

@@ -116,6 +116,25 @@ def watch(pids: list[int], event: str, after: float, folder: Path) -> dict[str, 
     return {"ended": ended, "left": left, "logs": logs}
 
 
+def left_in_shared_memory(before: set[str], pids: list[int]) -> set[str]:
+    """Return the files that ranks which have ended left in shared memory.
+
+    Other programs use it at the same time. Torch names its files after the process; of others,
+    those that stay for two seconds count.
+    """
+    left, until = set(os.listdir("/dev/shm")) - before, time.monotonic() + 2.0
+    left = {name for name in left if not name.startswith("torch_") or owner(name) in pids}
+    while left and time.monotonic() < until:
+        time.sleep(0.1)
+        left &= set(os.listdir("/dev/shm"))
+    return left
+
+
+def owner(name: str) -> int:
+    """Return the process that made a file of torch's in shared memory, 'torch_PID_...'."""
+    return int(name.split("_")[1])
+
+
 def serve() -> None:
     """Answer requests until stdin ends."""
     for line in sys.stdin:
@@ -130,7 +149,7 @@ def serve() -> None:
             pids.append(pid)
         shared = set(os.listdir("/dev/shm"))
         outcome = watch(pids, *given)
-        outcome["shared_memory"] = sorted(set(os.listdir("/dev/shm")) - shared)
+        outcome["shared_memory"] = sorted(left_in_shared_memory(shared, pids))
         print(json.dumps(outcome), flush=True)
 
 
