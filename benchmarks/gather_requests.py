@@ -9,26 +9,46 @@ two are the access patterns of kernels with a thread for each word of 4 bytes:
   the writes, for tables that begin at a line (PyTorch-Direct; only for rows longer than a line that
   are no multiple of it).
 
+Counts as well how many pages of 2 MiB a gather from a large table touches, step by step of its
+warps, with the ids in the order in which a batch finds them and sorted. The table is a mapping that
+takes no memory, and the ids are those of a simulated batch.
+
     python -m benchmarks requests
 """
 
 from __future__ import annotations
 
+import mmap
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from benchmarks import result as results
 from pyg_direct.core.types import Table
+from pyg_direct.ops.cuda import tuning
 
 # Not as `tests.emulator`: other packages bring a `tests` of their own.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
 from emulator import emulated, pin
 
 LINE, SECTOR, WORD, WARP = 128, 32, 4, 32
+BLOCK_THREADS = 256  # as on a GPU, where the order counts in which warps read
+
+
+class Large(NamedTuple):
+    """A table of which a batch reads rows that are far apart."""
+
+    table_bytes: int
+    row_bytes: int
+    picked: int  # rows of a batch
+
+
+# As many rows as a batch of 1,024 seeds with the fan-outs 15, 10, 5 reads of ogbn-papers100M.
+LARGE = Large(16_000_000_000, 512, 650_000)
+LARGE_QUICK = Large(160_000_000, 512, 2_000)
 TITLE = "Read requests of a gather, counted in emulation"
 CASES = (  # bytes of a row, address of the table modulo 128, whose rows these are
     (100, 0, "25 floats"),
@@ -123,6 +143,44 @@ def measure(num_picked: int, num_rows: int) -> list[dict[str, Any]]:
     return records
 
 
+def batch_ids(num_rows: int, picked: int) -> np.ndarray:
+    """Return distinct ids in the order in which a batch finds them.
+
+    Nodes are found by their neighbours, so some are far more popular than others, and where a node
+    is stored says nothing about that.
+    """
+    rng = np.random.default_rng(0)
+    found = np.empty(0, np.int64)
+    while len(found) < picked:
+        rank = (num_rows * rng.random(picked) ** 2).astype(np.int64)
+        found = np.concatenate([found, rank * 2_654_435_761 % num_rows])
+        found = found[np.sort(np.unique(found, return_index=True)[1])]
+    return found[:picked]
+
+
+def large_table(size: Large) -> dict[str, Any]:
+    """Return what a gather from a large table asks for, with ids as they were found and sorted."""
+    num_rows = size.table_bytes // size.row_bytes
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
+    memory = mmap.mmap(-1, num_rows * size.row_bytes, flags=flags)
+    table = torch.frombuffer(memory, dtype=torch.uint8).view(num_rows, size.row_bytes)
+    ids = torch.from_numpy(batch_ids(num_rows, size.picked))
+    record: dict[str, Any] = size._asdict()
+    before = tuning.SORTED_TABLE_BYTES
+    for name, least in (("as_found", size.table_bytes), ("sorted", 0)):
+        with emulated(block_threads=BLOCK_THREADS) as backend:
+            device = backend.library.compiler
+            device.recorded = "table"
+            try:
+                tuning.SORTED_TABLE_BYTES = least
+                backend.gather([Table(pin(backend, table))], ids.to(backend.device))
+            finally:
+                tuning.SORTED_TABLE_BYTES = before
+            counted = device.requests
+        record[name] = {"requests": counted.requests, "pages": counted.pages}
+    return record
+
+
 def sections(result: dict[str, Any]) -> list[str]:
     """Return the body of the report."""
     kernels = ("naive", "circular", "ours", "bound")
@@ -139,6 +197,25 @@ def sections(result: dict[str, Any]) -> list[str]:
         f"random rows of a table of {result['rows_of_table']:,}.",
         "",
         *results.table(["row bytes", "base", "rows of", *kernels], rows),
+        *large_section(result["large"]),
+    ]
+
+
+def large_section(large: dict[str, Any]) -> list[str]:
+    """Return what is reported of the large table."""
+    ways = {"as found": large["as_found"], "sorted": large["sorted"]}
+    rows = [
+        [name, f"{way['requests']:,}", f"{way['pages']:,}", f"{way['pages'] / large['picked']:.3f}"]
+        for name, way in ways.items()
+    ]
+    return [
+        "",
+        f"{large['picked']:,} rows of {large['row_bytes']} bytes, of a table of "
+        f"{large['table_bytes'] / 1e9:g} GB with {large['table_bytes'] >> 21:,} pages of 2 MiB, by "
+        f"the order of the ids (simulated). Pages are counted step by step: those that the reads "
+        f"of all warps touch at a time.",
+        "",
+        *results.table(["ids", "requests", "pages", "pages per row"], rows),
     ]
 
 
@@ -178,6 +255,7 @@ def main(argv: list[str] | None = None) -> None:
     sizes = {"rows_gathered": picked, "rows_of_table": rows}
     result = results.new_result("requests", args.quick, **sizes)
     result["cases"] = measure(picked, rows)
+    result["large"] = large_table(LARGE_QUICK if args.quick else LARGE)
     path = results.write(result, args.out)
     plot(result, path.with_suffix(".png"))
     print("\n".join(sections(result)))

@@ -26,7 +26,8 @@ KERNEL(2) read_stream(
 #pragma unroll
     for (i32 u = 0; u < kReads; ++u) {
       const i64 word = step + u * threads + thread_number();
-      value[u] = load_if<uint4>(word < words, source, word * static_cast<i64>(sizeof(uint4)));
+      value[u] = load_if<uint4>(word < words, source, word * static_cast<i64>(sizeof(uint4)),
+                                uint4{0, 0, 0, 0});
     }
 #pragma unroll
     for (i32 u = 0; u < kReads; ++u) {

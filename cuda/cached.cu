@@ -15,8 +15,11 @@ KERNEL(2) gather_cached_rows(
     In<u8> table,        // [N * row_bytes], at an address that sizeof(V) divides
     In<i32> slots,       // [N]: row of `held`, or -1
     In<u8> held,         // [C * row_bytes], at an address that sizeof(V) divides
-    In<i64> index,       // [rows], each in [0, N)
+    In<i64> index,       // [rows]; these five: see Picked
+    In<i64> place,
     i64 rows,
+    i64 end,
+    Out<u64> wrong,
     i64 row_bytes,       // these four: see RowShape
     i32 lanes,
     i32 line_mask,
@@ -25,7 +28,8 @@ KERNEL(2) gather_cached_rows(
     Out<u64> found       // [1]: grows by the rows that are held
 ) {
   using Source = CachedTable<In<u8>, In<i32>, Out<u64>>;
-  for_each_word<V>(Source{table, slots, held, found}, index, rows,
+  for_each_word<V>(Source{table, slots, held, found},
+                   Picked<In<i64>, Out<u64>>{index, place, rows, end, wrong},
                    RowShape{row_bytes, lanes, line_mask, pieces}, Copy<V>{out});
 }
 
@@ -39,8 +43,11 @@ KERNEL(2) gather_cached_decoded(
     In<u32> scale,       // these three: as in `gather_decoded`
     i32 stored,
     i32 wanted,
-    In<i64> index,       // [rows], each in [0, N)
+    In<i64> index,       // [rows]; these five: see Picked
+    In<i64> place,
     i64 rows,
+    i64 end,
+    Out<u64> wrong,
     i64 row_bytes,       // these four: see RowShape
     i32 lanes,
     i32 line_mask,
@@ -49,7 +56,8 @@ KERNEL(2) gather_cached_decoded(
     Out<u64> found       // [1]: grows by the rows that are held
 ) {
   using Source = CachedTable<In<u8>, In<i32>, Out<u64>>;
-  for_each_word<V>(Source{table, slots, held, found}, index, rows,
+  for_each_word<V>(Source{table, slots, held, found},
+                   Picked<In<i64>, Out<u64>>{index, place, rows, end, wrong},
                    RowShape{row_bytes, lanes, line_mask, pieces},
                    Decoder<V>{scale, stored, wanted, out});
 }

@@ -48,20 +48,30 @@ using Descriptor = const S *__restrict__;
 // The address of byte 0 of `table`.
 __device__ inline u64 address_of(const u8 *table) { return reinterpret_cast<u64>(table); }
 
-// The V at byte `at`, a multiple of sizeof(V) as an address, or zeros where `wanted` is false. A
-// whole warp calls it together, so that the reads of its lanes are one instruction.
+// A word with all bits set: NaN in every floating-point dtype, and -1 in signed integers.
 template <class V>
-__device__ inline V load_if(bool wanted, const u8 *table, i64 at) {
-  return wanted ? *reinterpret_cast<const V *>(table + at) : V{};
+__device__ inline V all_bits() {
+  if constexpr (sizeof(V) == 16) {
+    return V{~0u, ~0u, ~0u, ~0u};
+  } else {
+    return static_cast<V>(~0ull);
+  }
 }
 
-// As `load_if`, at byte `at` of `table` or, where `held` is true, at byte `at_held` of `other`: one
+// The V at byte `at`, a multiple of sizeof(V) as an address, or `other` where `wanted` is false. A
+// whole warp calls it together, so that the reads of its lanes are one instruction.
+template <class V>
+__device__ inline V load_if(bool wanted, const u8 *table, i64 at, V other) {
+  return wanted ? *reinterpret_cast<const V *>(table + at) : other;
+}
+
+// As `load_if`, at byte `at` of `table` or, where `held` is true, at byte `at_held` of `copy`: one
 // instruction, too, whichever a lane reads.
 template <class V>
-__device__ inline V load_either(bool wanted, bool held, const u8 *other, i64 at_held,
-                                const u8 *table, i64 at) {
-  const u8 *place = held ? other + at_held : table + at;
-  return wanted ? __ldg(reinterpret_cast<const V *>(place)) : V{};
+__device__ inline V load_either(bool wanted, bool held, const u8 *copy, i64 at_held,
+                                const u8 *table, i64 at, V other) {
+  const u8 *place = held ? copy + at_held : table + at;
+  return wanted ? __ldg(reinterpret_cast<const V *>(place)) : other;
 }
 
 template <class V>

@@ -17,15 +17,19 @@ KERNEL(2) gather_decoded(
     In<u32> scale,       // bits of float32: [numbers of a row] or [N]; [0] if not of int8
     i32 stored,          // 0: int8 by column, 1: int8 by row, 2: float16, 3: bfloat16
     i32 wanted,          // 4: float32, 2: float16, 3: bfloat16
-    In<i64> index,       // [rows], each in [0, N)
+    In<i64> index,       // [rows]; these five: see Picked
+    In<i64> place,
     i64 rows,
+    i64 end,
+    Out<u64> wrong,
     i64 row_bytes,       // these four: see RowShape
     i32 lanes,
     i32 line_mask,
     i32 pieces,
     Out<u8> out          // [rows * numbers of a row * 4 or 2], at an address that 16 divides
 ) {
-  for_each_word<V>(OneTable<In<u8>>{table}, index, rows,
+  for_each_word<V>(OneTable<In<u8>>{table},
+                   Picked<In<i64>, Out<u64>>{index, place, rows, end, wrong},
                    RowShape{row_bytes, lanes, line_mask, pieces},
                    Decoder<V>{scale, stored, wanted, out});
 }

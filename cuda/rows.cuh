@@ -28,15 +28,52 @@ struct Piece {
   }
 };
 
-// Reads the ids of the rows of kInFlight pieces, -1 behind the last row.
-template <class Index>
-__device__ inline void read_ids(Index index, i64 rows, i32 pieces, Piece at, i64 *id) {
+constexpr bool kPlaced = INSTANCE_kPlaced;  // rows are not read in the order of the output
+
+// Which rows are read, in which order, and where they go.
+//
+// Example: index [1, 3, 5] with place [2, 0, 1] reads the rows 1, 3, 5 and gives those of the index
+// [3, 5, 1]. Rows of a large table in host memory are read by ascending ids, as each page that the
+// GPU has no translation of at hand costs a walk through the page tables.
+template <class Ids, class Wrong>
+struct Picked {
+  Ids index;    // [rows]
+  Ids place;    // [rows]: the row of the output for each id; [0] unless kPlaced
+  i64 rows;
+  i64 end;      // ids in [0, end) are rows of the table
+  Wrong wrong;  // [1]: gets one of the other ids, whose rows get all bits set; [0] without such ids
+
+  // Reads the ids of kInFlight pieces, -1 behind the last row.
+  __device__ void read_ids(i32 pieces, Piece at, i64 *id) const {
 #pragma unroll
-  for (i32 u = 0; u < kInFlight; ++u) {
-    id[u] = at.row < rows ? static_cast<i64>(index[at.row]) : -1;
-    at.advance(0, 1, pieces);
+    for (i32 u = 0; u < kInFlight; ++u) {
+      id[u] = at.row < rows ? static_cast<i64>(index[at.row]) : -1;
+      at.advance(0, 1, pieces);
+    }
   }
-}
+
+  // Puts -1 in the place of ids that are no rows of the table, of the kInFlight pieces from `at` on.
+  __device__ void check_ids(i32 pieces, Piece at, i64 *id) const {
+    i64 found = 0;
+    bool any = false;
+#pragma unroll
+    for (i32 u = 0; u < kInFlight; ++u) {
+      if (static_cast<u64>(id[u]) >= static_cast<u64>(end)) {
+        any = any || at.row < rows;
+        found = at.row < rows ? id[u] : found;
+        id[u] = -1;
+      }
+      at.advance(0, 1, pieces);
+    }
+    if (any) atomicExch(&wrong[0], static_cast<u64>(found));
+  }
+
+  // The row of the output for row `row` of the index.
+  __device__ i64 target(i64 row) const {
+    if constexpr (kPlaced) return place[row];
+    return row;
+  }
+};
 
 // Where rows are read: one table. What is found out about a row before it is read is its `Slot`.
 template <class Table>
@@ -48,7 +85,7 @@ struct OneTable {
   __device__ u64 address(i64 source) const { return address_of(table) + source; }
   template <class V>
   __device__ V load(bool inside, Slot, i64 source, i64 column, i64) const {
-    return load_if<V>(inside, table, source + column);
+    return load_if<V>(inside, table, source + column, all_bits<V>());
   }
   __device__ void count(u32, RowShape, Piece, const Slot *) {}
   __device__ void finish() const {}
@@ -72,7 +109,7 @@ struct CachedTable {
   template <class V>
   __device__ V load(bool inside, Slot slot, i64 source, i64 column, i64 row_bytes) const {
     return load_either<V>(inside, slot >= 0, held, slot * row_bytes + column, table,
-                          source + column);
+                          source + column, all_bits<V>());
   }
   // Counts the rows that begin with one of the pieces from `at` on and are held, in one lane each.
   __device__ void count(u32 lane, RowShape shape, Piece at, const Slot *slot) {
@@ -96,7 +133,7 @@ struct Copy {
   __device__ void put(i64 at, i64, V value, u32) const { store<V>(out, at, value); }
 };
 
-// Reads the rows `index` of `from` as words V, and gives each word to `sink.put(at, column, word,
+// Reads the picked rows of `from` as words V, and gives each word to `sink.put(at, column, word,
 // beside)`: its byte in a table of the picked rows, its byte in the row, and what `sink.beside(id)`
 // read for the row, under way together with the word.
 //
@@ -114,8 +151,9 @@ struct Copy {
 //
 // The arrays come as template types: as `In`, restricted once more, those of a kernel for compute
 // capability 12.0 were read past the read-only cache.
-template <class V, class Source, class Index, class Sink>
-__device__ inline void for_each_word(Source from, Index index, i64 rows, RowShape shape, Sink sink) {
+template <class V, class Source, class Ids, class Wrong, class Sink>
+__device__ inline void for_each_word(Source from, Picked<Ids, Wrong> picked, RowShape shape,
+                                     Sink sink) {
   // Divisions are done once and in 32 bits: a division of 64 bits takes some hundred cycles.
   const i32 pieces = shape.pieces;
   const u32 groups = gridDim.x * blockDim.x / shape.lanes, lane = threadIdx.x % shape.lanes;
@@ -125,13 +163,14 @@ __device__ inline void for_each_word(Source from, Index index, i64 rows, RowShap
   const i32 stride_numbers = static_cast<i32>(stride % static_cast<u32>(pieces));
   Piece at{first / static_cast<u32>(pieces), static_cast<i32>(first % static_cast<u32>(pieces))};
   i64 id[kInFlight];
-  read_ids(index, rows, pieces, at, id);
-  while (at.row < rows) {
+  picked.read_ids(pieces, at, id);
+  while (at.row < picked.rows) {
     V value[kInFlight];
     u32 beside[kInFlight];
     i64 target[kInFlight], in_row[kInFlight];
     typename Source::Slot slot[kInFlight];
     Piece piece = at;
+    picked.check_ids(pieces, at, id);
 #pragma unroll
     for (i32 u = 0; u < kInFlight; ++u) slot[u] = from.slot_of(id[u]);
     from.count(lane, shape, at, slot);
@@ -141,18 +180,20 @@ __device__ inline void for_each_word(Source from, Index index, i64 rows, RowShap
       const i64 column =
           (static_cast<i64>(piece.number) * shape.lanes + lane) * static_cast<i64>(sizeof(V)) -
           static_cast<i64>(from.address(source) & shape.line_mask);
-      const bool inside = id[u] >= 0 && column >= 0 && column < shape.row_bytes;
-      value[u] = from.template load<V>(inside, slot[u], source, column, shape.row_bytes);
-      beside[u] = inside ? sink.beside(id[u]) : 0;
-      target[u] = inside ? piece.row * shape.row_bytes + column : -1;
+      const bool inside = piece.row < picked.rows && column >= 0 && column < shape.row_bytes;
+      const bool wanted = inside && id[u] >= 0;
+      value[u] = from.template load<V>(wanted, slot[u], source, column, shape.row_bytes);
+      beside[u] = wanted ? sink.beside(id[u]) : 0;
+      target[u] = inside ? picked.target(piece.row) : -1;
       in_row[u] = column;
       piece.advance(0, 1, pieces);
     }
     at.advance(stride_rows, stride_numbers, pieces);
-    read_ids(index, rows, pieces, at, id);
+    picked.read_ids(pieces, at, id);
 #pragma unroll
     for (i32 u = 0; u < kInFlight; ++u) {
-      if (target[u] >= 0) sink.put(target[u], in_row[u], value[u], beside[u]);
+      const i64 first = target[u] * shape.row_bytes;
+      if (target[u] >= 0) sink.put(first + in_row[u], in_row[u], value[u], beside[u]);
     }
   }
   from.finish();

@@ -19,7 +19,7 @@ def small_hops(context: Context) -> None:
     """Measure sampling by batch size, with the graph in device memory.
 
     What one block does in a launch takes many blocks some ten launches: one block is better as long
-    as it takes no longer than they do. `ONE_BLOCK_ROUNDS` of `ops.cuda.workspace` must lie where
+    as it takes no longer than they do. `ONE_BLOCK_ROUNDS` of `ops.cuda.tuning` must lie where
     the two meet.
     """
     plan = context.plan

@@ -257,6 +257,7 @@ class Backend(Protocol):
         index: Tensor,
         end: int | None = None,
         traffic: Traffic | None = None,
+        wrong: Tensor | None = None,
     ) -> list[Tensor]:
         """Return the rows `index` of each table, of any dtype and shape.
 
@@ -270,6 +271,9 @@ class Backend(Protocol):
                 checked first, which waits for a GPU.
             traffic: where to add what the rows ask of the link to host memory, as expected over
                 the rows of a table: nothing for those in the device's own memory.
+            wrong: int64 [1] on this backend's device, or None. A GPU writes an id out of range
+                there in place of the error, and nobody waits for it: rows of such ids get all bits
+                set, which is NaN, and -1 as an integer.
 
         Raises:
             IndexError: an id out of range.

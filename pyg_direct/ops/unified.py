@@ -12,8 +12,33 @@ from ..core.config import as_device
 from ..core.lazy_tensor import LazyTensor
 from ..core.private_torch import wrapper_tensor
 from ..core.types import Table
-from .backend import Backend
+from .backend import Backend, row_out_of_range
 from .devices import backend_for, cuda_available, usable_device
+from .staging import empty_for
+
+
+class _Reader:
+    """A GPU that reads a unified tensor, and the ids out of range that it met.
+
+    The GPU writes such an id to `wrong`. A copy of that is put on its way after each selection, so
+    that a later one finds the id in host memory, and nobody waits.
+    """
+
+    def __init__(self, backend: Backend, host: Tensor) -> None:
+        self.backend = backend
+        self.wrong = torch.zeros(1, dtype=torch.int64, device=backend.device)
+        self._arrived = empty_for(backend.device, (1,), torch.int64).zero_()
+        backend.memory.place_tables([("the unified tensor", host)], "host")  # waits for the zero
+
+    def rows(self, table: Tensor, ids: Tensor) -> Tensor:
+        """Return rows of the tensor, as the GPU reads it."""
+        if row := int(self._arrived):
+            self.wrong.zero_().cpu()  # waits: other streams may come next
+            self._arrived = torch.zeros_like(self._arrived)
+            raise row_out_of_range(row, len(table))
+        (found,) = self.backend.gather([Table(table)], ids, wrong=self.wrong)
+        self._arrived.copy_(self.wrong, non_blocking=True)
+        return found
 
 
 class UnifiedTensor(LazyTensor):
@@ -24,21 +49,20 @@ class UnifiedTensor(LazyTensor):
     """
 
     host: Tensor
-    backends: dict[torch.device, Backend]  # of the GPUs that read it
+    readers: dict[torch.device, _Reader]  # of the GPUs that read it
 
     @staticmethod
     def __new__(cls, host: Tensor, *backends: Backend) -> UnifiedTensor:
         """Return the tensor, whose memory these devices can read from now on."""
         self: UnifiedTensor = wrapper_tensor(cls, host.shape, host.dtype, host.device)
-        self.host, self.backends = host, {}
+        self.host, self.readers = host, {}
         for backend in backends:
             self._add(backend)
         return self
 
-    def _add(self, backend: Backend) -> Backend:
-        backend.memory.place_tables([("the unified tensor", self.host)], "host")
-        self.backends[backend.device] = backend
-        return backend
+    def _add(self, backend: Backend) -> _Reader:
+        reader = self.readers[backend.device] = _Reader(backend, self.host)
+        return reader
 
     def dense(self) -> Tensor:
         """Return the tensor in host memory that this one was made of; no copy."""
@@ -74,7 +98,7 @@ class UnifiedTensor(LazyTensor):
 
     def _rows(self, index: Tensor) -> Tensor:
         """Return the rows of an index on a GPU, of any shape, or of a mask [N]."""
-        backend = self.backends.get(index.device) or self._add(backend_for(index.device))
+        reader = self.readers.get(index.device) or self._add(backend_for(index.device))
         if index.dtype in (torch.bool, torch.uint8):
             if index.shape != self.shape[:1]:
                 raise IndexError(
@@ -84,10 +108,10 @@ class UnifiedTensor(LazyTensor):
             index = index.nonzero().view(-1)
         ids = index.to(torch.int64).reshape(-1)
         ids = torch.where(ids < 0, ids + len(self.host), ids)
-        rows = backend.memory.readable(self.host)
+        rows = reader.backend.memory.readable(self.host)
         if rows is None:  # it cannot be page-locked, of which a warning told
             return self.host[index.cpu()].to(index.device)
-        (found,) = backend.gather([Table(rows)], ids)
+        found = reader.rows(rows, ids)
         return found.view(*index.shape, *self.host.shape[1:])
 
     def share_memory_(self) -> UnifiedTensor:
@@ -97,7 +121,7 @@ class UnifiedTensor(LazyTensor):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         """Return a copy of its own."""
-        return UnifiedTensor(self.host.clone(), *self.backends.values())
+        return UnifiedTensor(self.host.clone(), *(r.backend for r in self.readers.values()))
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Pickle the tensor of the host; where there is no GPU, it is loaded as that."""
@@ -125,6 +149,9 @@ def unified(tensor: Tensor, device: torch.device | str | int | None = None) -> T
     selects rows reads the same memory, also in other processes that are given the tensor. Values
     are assigned by ``u[index] = values``, or to the tensor itself; other changes in place are
     refused. Loaders take it as the attribute that it was made of.
+
+    The host waits for nothing but the number of true entries of a mask. So the IndexError of an id
+    out of range is raised by a later selection. Its row is NaN until then, or -1 of integers.
     (Min et al., "PyTorch-Direct: Enabling GPU Centric Data Access for Very Large Graph Neural
     Network Training", arXiv 2101.07956, in two lines: the table, and nothing else.)
 

@@ -87,7 +87,7 @@ PLANTS: dict[str, Plant] = {
     ),
     "a gathered table is not recorded": Plant(
         BACKEND,
-        "        self.streams.record_stream(part for part in (rows, scale) if part is not None)\n",
+        "        self.streams.record_stream(part for part in used if part is not None)\n",
         "",
         "deleted_loader",
     ),

@@ -12,7 +12,7 @@ import torch
 from emulator import ORDERS, emulated, pin
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tables import BASES, least_requests, table_at
+from tables import BASES, least_requests, read_by_id, table_at
 from torch import Tensor
 
 from pyg_direct.core.types import Table, Traffic
@@ -54,13 +54,13 @@ def hits(traffic: Traffic) -> int:
 @settings(max_examples=50, deadline=None)
 @given(
     row_bytes=st.integers(1, 700), base=st.integers(0, 127), rows=st.integers(1, 19),
-    held=st.sets(st.integers(0, 11), min_size=1), seed=st.integers(0, 99),
+    held=st.sets(st.integers(0, 11), min_size=1), seed=st.integers(0, 99), by_id=st.booleans(),
 )  # fmt: skip
 def test_any_row_at_any_address(
-    row_bytes: int, base: int, rows: int, held: set[int], seed: int
+    row_bytes: int, base: int, rows: int, held: set[int], seed: int, by_id: bool
 ) -> None:
     index = torch.from_numpy(np.random.default_rng(seed).integers(0, 12, rows))
-    with emulated() as backend:
+    with emulated() as backend, read_by_id(by_id):
         table = cached(backend, table_at(base, 12, row_bytes), sorted(held))
         traffic = Traffic()
         assert torch.equal(gather(backend, Table(table), index, traffic), table[index])
@@ -79,7 +79,7 @@ def test_decoding(order: int, stored: torch.dtype, dtype: torch.dtype) -> None:
         scale = None
         if stored == torch.int8:
             scale = torch.rand(rows, 1) if by_row else torch.rand(width)
-        with emulated(order=order) as backend:
+        with emulated(order=order) as backend, read_by_id(by_row):
             table = cached(backend, memory.view(stored), [0, 7, 39])
             placed = scale if scale is None or not by_row else pin(backend, scale)
             traffic = Traffic()

@@ -43,7 +43,9 @@ def test_few_instances_cover_every_two_values(file: str) -> None:
 def test_a_file_that_does_not_compile() -> None:
     text = read_source("gather.cu").replace("from.template load<V>", "from.template no_such<V>")
     with pytest.raises(ValueError, match="no_such"):
-        nvrtc.installed().cubin(text, 90, *compile_options(text, {"V": "u32"}, BLOCK_THREADS))
+        nvrtc.installed().cubin(
+            text, 90, *compile_options(text, {"V": "u32", "kPlaced": "false"}, BLOCK_THREADS)
+        )
 
 
 def loose_products(text: str, types: Mapping[str, str], kernel: str) -> list[str]:

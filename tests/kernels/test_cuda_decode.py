@@ -11,7 +11,7 @@ import torch
 from emulator import emulated, pin
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tables import BASES, least_requests, table_at
+from tables import BASES, least_requests, read_by_id, table_at
 from torch import Tensor
 
 from pyg_direct.core.types import Table
@@ -52,14 +52,14 @@ def assert_as_on_the_cpu(
 @settings(max_examples=25, deadline=None)
 @given(
     stored=st.sampled_from(STORED), dtype=st.sampled_from(WANTED), width=st.integers(1, 300),
-    base=st.integers(0, 127), rows=st.integers(1, 9), seed=st.integers(0, 99),
+    base=st.integers(0, 127), rows=st.integers(1, 9), seed=st.integers(0, 99), by_id=st.booleans(),
 )  # fmt: skip
 def test_any_row_at_any_address(
-    stored: str, dtype: torch.dtype, width: int, base: int, rows: int, seed: int
+    stored: str, dtype: torch.dtype, width: int, base: int, rows: int, seed: int, by_id: bool
 ) -> None:
     table, scale = narrow_table(stored, base, 12, width)
     index = torch.from_numpy(np.random.default_rng(seed).integers(0, 12, rows))
-    with emulated() as backend:
+    with emulated() as backend, read_by_id(by_id):
         assert_as_on_the_cpu(backend, table, scale, index, dtype)
 
 
@@ -68,7 +68,7 @@ def test_any_row_at_any_address(
 def test_rows_of_whole_words(stored: str, dtype: torch.dtype) -> None:
     """Words of 16 bytes, of which a lane writes up to 64."""
     table, scale = narrow_table(stored, 64, 20, 48)
-    with emulated() as backend:
+    with emulated() as backend, read_by_id():
         assert_as_on_the_cpu(backend, table, scale, torch.tensor([19, 0, 7, 7, 3]), dtype)
 
 

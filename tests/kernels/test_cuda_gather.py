@@ -10,10 +10,11 @@ import torch
 from emulator import ORDERS, Requests, emulated, pin
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tables import BASES, least_requests, table_at
+from tables import BASES, least_requests, read_by_id, table_at
 from torch import Tensor
 
 from pyg_direct.core.types import Table, Traffic
+from pyg_direct.ops.cuda import tuning
 from pyg_direct.ops.cuda.backend import CudaBackend, blocks_to_fill_link, row_shape
 
 
@@ -76,12 +77,14 @@ def test_every_base(base: int, order: int) -> None:
 @settings(max_examples=60, deadline=None)
 @given(
     row_bytes=st.integers(1, 700), base=st.integers(0, 127), rows=st.integers(1, 9),
-    seed=st.integers(0, 99),
+    seed=st.integers(0, 99), by_id=st.booleans(),
 )  # fmt: skip
-def test_any_row_at_any_address(row_bytes: int, base: int, rows: int, seed: int) -> None:
+def test_any_row_at_any_address(
+    row_bytes: int, base: int, rows: int, seed: int, by_id: bool
+) -> None:
     table = table_at(base, 12, row_bytes)
     index = torch.from_numpy(np.random.default_rng(seed).integers(0, 12, rows))
-    with emulated() as backend:
+    with emulated() as backend, read_by_id(by_id):
         got = gather(backend, table, index)
         assert torch.equal(got.cpu(), table[index])
         backend.library.compiler.memory.assert_written(got, "out")
@@ -143,6 +146,85 @@ def test_short_rows_waste_no_requests(counting: CudaBackend) -> None:
         table = table_at(64, 200, row_bytes)
         index = torch.arange(0, 200, 40)
         assert count_requests(counting, table, index).requests <= least_requests(table, index)
+
+
+def test_rows_of_a_large_table_are_read_page_by_page() -> None:
+    """A step of eight warps touches the pages of 32 rows in a row, which are fewer than eight."""
+    table = torch.zeros(64 << 20, dtype=torch.uint8).view(-1, 512)  # 32 pages, most never touched
+    index = torch.from_numpy(np.random.default_rng(0).permutation(len(table))[:512])
+    table[index, :8] = torch.arange(512).view(-1, 1).view(torch.uint8)
+    pages = {}
+    for by_id in (False, True):
+        with emulated(block_threads=64) as backend, read_by_id(by_id):
+            backend.gather_blocks = 4
+            backend.library.compiler.recorded = "table"
+            counted = count_requests(backend, table, index)
+            assert counted.requests == least_requests(table, index)
+            pages[by_id] = counted.pages
+    steps = len(index) // 8
+    assert pages[False] > 6 * steps
+    assert pages[True] < 4 * steps
+
+
+@pytest.mark.parametrize(
+    ("large", "sorts"),
+    [([True], 1), ([False], 0), ([True, False, True], 1), ([], 0)],
+)
+def test_ids_are_sorted_once_for_all_large_tables(
+    backend: CudaBackend, monkeypatch: pytest.MonkeyPatch, large: list[bool], sorts: int
+) -> None:
+    """Tables on the device, and those in host memory up to the limit, are read as ids come."""
+    tables = [pin(backend, torch.rand(40, 30 if is_large else 3)) for is_large in large]
+    on_device = torch.rand(40, 100).to(backend.device)
+    index = torch.tensor([5, 0, 39, 39, 7])
+    calls: list[int] = []
+    sort = torch.sort
+    monkeypatch.setattr(torch, "sort", lambda ids: calls.append(len(ids)) or sort(ids))
+    monkeypatch.setattr(tuning, "SORTED_TABLE_BYTES", 40 * 29 * 4)
+    launches = backend.library.compiler.launches
+    found = backend.gather([*map(Table, tables), Table(on_device)], index.to(backend.device), 40)
+    assert calls == [len(index)] * sorts
+    assert backend.library.compiler.launches == launches + len(found)
+    for rows, table in zip(found, [*tables, on_device], strict=True):
+        assert torch.equal(rows.cpu(), table.cpu()[index])
+
+
+def test_the_limit_is_not_passed_by_a_table_of_its_size(
+    backend: CudaBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = pin(backend, torch.rand(40, 30))
+    monkeypatch.setattr(tuning, "SORTED_TABLE_BYTES", table.nbytes)
+    assert not backend._is_large(table)
+    monkeypatch.setattr(tuning, "SORTED_TABLE_BYTES", table.nbytes - 1)
+    assert backend._is_large(table)
+
+
+@pytest.mark.parametrize("by_id", [False, True])
+@pytest.mark.parametrize("order", ORDERS)
+def test_ids_out_of_range_are_noted_and_their_rows_are_set(order: int, by_id: bool) -> None:
+    ids = torch.tensor([3, 40, -1, 2**40, 0, 39, -(2**63)])
+    for row_bytes in (1, 12, 100, 400, 2408):
+        with emulated(order=order) as backend, read_by_id(by_id):
+            table = pin(backend, table_at(64, 40, row_bytes).clone())
+            wrong = torch.zeros(1, dtype=torch.int64).to(backend.device)
+            (rows,) = backend.gather([Table(table)], ids.to(backend.device), wrong=wrong)
+            inside = (ids >= 0) & (ids < 40)
+            assert torch.equal(rows.cpu()[inside], table[ids[inside]])
+            assert set(rows.cpu()[~inside].unique().tolist()) == {255}
+            assert int(wrong) in ids[~inside].tolist()
+            backend.library.compiler.memory.assert_written(rows, "out")
+            for row in [*ids[~inside].tolist(), 0]:
+                wrong.zero_()
+                backend.gather([Table(table)], torch.tensor([3, row]).to(wrong.device), wrong=wrong)
+                assert int(wrong) == row
+
+
+def test_no_row_of_a_table_without_rows() -> None:
+    with emulated() as backend:
+        wrong = torch.zeros(1, dtype=torch.int64).to(backend.device)
+        table = torch.empty(0, 4).to(backend.device)
+        with pytest.raises(IndexError, match="row 0 of a tensor with 0 rows"):
+            backend.gather([Table(table)], torch.tensor([0]).to(backend.device), wrong=wrong)
 
 
 def test_row_shape() -> None:

@@ -117,7 +117,7 @@ def test_launches_refuse_arrays_elsewhere(backend: CudaBackend) -> None:
     for arrays in misplaced:
         with pytest.raises(ValueError, match="must be on privateuseone:0"):
             gather(backend, *arrays)
-    kernel = backend.library.load("gather.cu", V="u32")["gather_rows"]
+    kernel = backend.library.load("gather.cu", V="u32", kPlaced="false")["gather_rows"]
     kernel._check = lambda parameter, value: (
         value if isinstance(value, Tensor) else descriptor.check_value("", parameter, value)
     )

@@ -108,8 +108,7 @@ def test_one_word_behind_the_table() -> None:
 
 
 def test_a_write_out_of_bounds() -> None:
-    plant = ("target[u] = inside ? piece.row * shape.row_bytes",
-             "target[u] = inside ? (piece.row + 1) * shape.row_bytes")  # fmt: skip
+    plant = ("picked.target(piece.row)", "picked.target(piece.row) + 1")
     caught(lambda: gather(plant), "out-of-range write of gather_rows: out")
 
 
@@ -183,10 +182,13 @@ def test_reading_what_nothing_wrote() -> None:
 
 def test_an_array_that_is_read_and_written() -> None:
     with emulated() as backend:
-        kernel = backend.library.load("gather.cu", V="u8")["gather_rows"]
+        kernel = backend.library.load("gather.cu", V="u8", kPlaced="false")["gather_rows"]
         memory = torch.zeros(8, dtype=torch.uint8, device=backend.device)
         index = torch.zeros(1, dtype=torch.int64, device=backend.device)
-        arguments = {"rows": 1, "row_bytes": 1, "lanes": 1, "line_mask": 0, "pieces": 1}
+        arguments = {
+            "place": index[:0], "wrong": index[:0], "rows": 1, "end": 1, "row_bytes": 1, "lanes": 1,
+            "line_mask": 0, "pieces": 1,
+        }  # fmt: skip
         launch = kernel.bind(arguments, table=memory, index=index, out=memory[4:])
         caught(lambda: launch(kernel.grid(1)), "table and out overlap")
 

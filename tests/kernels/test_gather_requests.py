@@ -18,11 +18,18 @@ def test_it_runs_at_toy_size(tmp_path: Path) -> None:
     assert (tmp_path / "requests.png").stat().st_size > 1000
     cases = json.loads((tmp_path / "requests.json").read_text())["cases"]
     assert len(cases) == len(gather_requests.CASES)
-    assert (tmp_path / "requests.md").read_text().count("\n| ") == len(cases) + 2
+    assert (tmp_path / "requests.md").read_text().count("\n| ") == len(cases) + 2 + 4
 
 
 def test_the_committed_result() -> None:
-    cases = json.loads((RESULTS / "requests.json").read_text())["cases"]
+    result = json.loads((RESULTS / "requests.json").read_text())
+    cases, large = result["cases"], result["large"]
+    found, by_id = large["as_found"], large["sorted"]
+    assert large["table_bytes"] == 16_000_000_000
+    assert by_id["requests"] == found["requests"]
+    # Nearly each row is on a page of its own, until the ids are sorted.
+    assert found["pages"] > 0.95 * large["picked"]
+    assert by_id["pages"] < found["pages"] / 5
     assert [(c["row_bytes"], c["base"]) for c in cases] == [c[:2] for c in gather_requests.CASES]
     for case in cases:
         bound = case["bound"]["requests_per_row"]
@@ -36,3 +43,11 @@ def test_costs_by_hand() -> None:
     assert gather_requests.cost(addresses) == (2.0, 64.0)
     assert gather_requests.cost(np.array([[0, 100, -1, -1]])) == (1.0, 128.0)
     assert gather_requests.bound(np.array([1]), 400, 64) == (4.0, 32.0 * 13)
+
+
+def test_ids_of_a_simulated_batch() -> None:
+    """They are distinct nodes in the order of discovery, popular ones first."""
+    ids = gather_requests.batch_ids(100_000, 3000)
+    assert len(np.unique(ids)) == len(ids) == 3000
+    assert 0 <= ids.min() < ids.max() < 100_000
+    assert 0.3 < (np.diff(ids) > 0).mean() < 0.7

@@ -26,7 +26,7 @@ from pyg_direct.core.types import (
 from pyg_direct.graph.weights import with_weights as weigh
 from pyg_direct.ops.backend import Backend
 from pyg_direct.ops.cpu.backend import CpuBackend
-from pyg_direct.ops.cuda import workspace as cuda_workspace
+from pyg_direct.ops.cuda import tuning
 
 EPOCH, SPAN = 1 << 40, 20  # times are in [EPOCH, EPOCH + SPAN], so that many are equal
 PALETTES = (  # what the weights of a graph are taken from
@@ -291,7 +291,7 @@ def check_case(
     for wanted in one_block:
         with pytest.MonkeyPatch.context() as patch:
             if not wanted:
-                patch.setattr(cuda_workspace, "ONE_BLOCK_ROUNDS", 0)
+                patch.setattr(tuning, "ONE_BLOCK_ROUNDS", 0)
             for got, want in zip(run(backend, case, batches), expected, strict=True):
                 assert_same(got, want)
 

@@ -74,6 +74,7 @@ class CpuBackend:
         index: Tensor,
         end: int | None = None,
         traffic: Traffic | None = None,
+        wrong: Tensor | None = None,
     ) -> list[Tensor]:
         """Return the rows `index` of each table, in recycled memory. Each id is checked.
 

@@ -25,10 +25,6 @@ from .descriptor import Descriptor
 SCAN_ITEMS_PER_THREAD = 4
 MAX_BLOCKS = 1024
 MAX_SCAN_BLOCKS = 256
-# Of a kernel that reads host memory. With a read of 32 bytes a thread, 32 blocks of 256 threads
-# have 2.5 times as much under way as PCIe 5 x16 needs (64 GB/s * 1.6 us), and leave the rest of the
-# multiprocessors to training.
-HOST_BLOCKS = 32
 
 
 class Grids:

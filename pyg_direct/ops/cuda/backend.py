@@ -15,23 +15,22 @@ from ...kernels import decode
 from ..backend import NUMBER_KINDS, CacheRequest, row_out_of_range
 from ..host.hottest import SLOT_BYTES, Candidate
 from . import memory as device_memory
+from . import tuning
 from .compiler import library_for, require_cuda
-from .launch import Library
+from .launch import Kernel, Library
 from .placer import Placer
 from .row_cache import RowCaches
 from .workspace import CudaWorkspace
 
 LINE_BYTES = 128  # what the link is asked for
 LOADS_IN_FLIGHT = 4  # `kInFlight` of rows.cuh
-# PCIe 5 x16, and the latency of a read of host memory, at the upper end. A slower link is filled by
-# fewer. `python -m pyg_direct.info` measures it, and keeps the result for later processes.
-LINK_BYTES_UNDER_WAY = int(64e9 * 1.6e-6)
 SECTOR_BYTES = 32  # of a line, as it is sent: the least that a read costs
-# A thread has its reads under way for one part in so many of its time, and waits for ids or stores
-# in the others. An estimate; the stage `gather` of the GPU benchmark measures the rate by blocks.
-GATHER_DUTY = 3
 MAX_THREADS_PER_PROCESSOR = 2048
+ANY_ID = (1 << 63) - 1  # the end of ids that are not looked at
 WORDS = {16: "uint4", 8: "u64", 4: "u32", 2: "u16", 1: "u8"}
+
+Reading = dict[str, Tensor]
+"""Arrays of a kernel that gathers, by name, which not every gather has."""
 
 
 class CudaBackend:
@@ -95,20 +94,34 @@ class CudaBackend:
         index: Tensor,
         end: int | None = None,
         traffic: Traffic | None = None,
+        wrong: Tensor | None = None,
     ) -> list[Tensor]:
         """Return the rows `index` of each table, one launch a table.
 
-        A table is on the device, or lies in host memory whose address the device can read.
+        A table is on the device, or lies in host memory whose address the device can read. Rows of
+        tables in host memory above `SORTED_TABLE_BYTES` are read by ascending ids, which are sorted
+        once for all of them, on the current stream.
 
         Raises:
             IndexError: an id out of range.
         """
+        if wrong is None:
+            _check_ids(index, end, tables)
         if traffic is not None:
             for rows, _, scale in tables:
                 self._note_reads(rows, len(index), traffic)
                 if scale is not None and scale.dim() == 2:
                     self._note_reads(scale, len(index), traffic)
-        return [self._rows(table, index, end, traffic) for table in tables]
+        reading = {} if wrong is None else {"wrong": wrong}
+        large = [self._is_large(rows) for rows, _, _ in tables]
+        ids, by_id = index, reading
+        if any(large):
+            ids, place = torch.sort(index)
+            by_id = {**reading, "place": place}
+        return [
+            self._rows(table, *((ids, by_id) if is_large else (index, reading)), traffic)
+            for table, is_large in zip(tables, large, strict=True)
+        ]
 
     def fill_cache(self, tables: Sequence[Candidate], size: str | int | float) -> None:
         """Hold the hottest rows of tables in device memory, of those that lie on the host."""
@@ -126,24 +139,31 @@ class CudaBackend:
             room_bytes = size
         self._caches.fill(on_host, room_bytes, self.gather_bytes)
 
+    def _is_large(self, table: Tensor) -> bool:
+        """Whether the order counts in which rows of a table are read."""
+        return table.device != self.device and table.nbytes > tuning.SORTED_TABLE_BYTES
+
     def _rows(
-        self, table: Table, index: Tensor, end: int | None, traffic: Traffic | None
+        self, table: Table, index: Tensor, reading: Reading, traffic: Traffic | None
     ) -> Tensor:
+        """Return rows of one table, read in the order of `index`."""
         rows, dtype, scale = table
-        _check_ids(index, end, len(rows))
+        if len(rows) == 0 and len(index) > 0:
+            raise row_out_of_range(0, 0)
         shape = (len(index), *rows.shape[1:])
         out = device_memory.empty(math.prod(shape), dtype or rows.dtype, self.device).view(shape)
         if out.numel() == 0:
             return out
-        self.streams.record_stream(part for part in (rows, scale) if part is not None)
-        cached = self._from_cache(rows, traffic)
+        used = (rows, scale, reading.get("wrong"))
+        self.streams.record_stream(part for part in used if part is not None)
+        reading = {**reading, **self._from_cache(rows, traffic)}
         if dtype is None:
-            self.gather_bytes(as_bytes(rows), index, as_bytes(out), len(index), **cached)
+            self.gather_bytes(as_bytes(rows), index, as_bytes(out), len(index), **reading)
         else:
-            self._decode(rows, scale, index, out, cached)
+            self._decode(rows, scale, index, out, reading)
         return out
 
-    def _from_cache(self, table: Tensor, traffic: Traffic | None) -> dict[str, Tensor]:
+    def _from_cache(self, table: Tensor, traffic: Traffic | None) -> Reading:
         """Return what kernels need beside a table of which rows are cached; {} without a cache."""
         cache = self._caches.of(table, self.gather_bytes)
         if cache is None:
@@ -165,7 +185,7 @@ class CudaBackend:
         scale: Tensor | None,
         index: Tensor,
         out: Tensor,
-        cached: dict[str, Tensor],
+        reading: Reading,
     ) -> None:
         """Fill `out` [n, ...] with rows that are decoded by the kernel that reads them."""
         stored = NUMBER_KINDS[table.dtype]
@@ -178,11 +198,10 @@ class CudaBackend:
         row_bytes = table.nbytes // len(table)
         word = math.gcd(16, table.data_ptr(), row_bytes)
         blocks, cut = self._cut(table, row_bytes, word, len(index))
-        file, name = _kernel("decode.cu", "gather_decoded", cached)
-        self.library.load(file, V=WORDS[word])[name](
+        self._kernel("decode.cu", "gather_decoded", word, reading)(
             blocks, table=as_bytes(table), scale=scale.view(-1).view(torch.int32), stored=stored,
-            wanted=NUMBER_KINDS[out.dtype], index=index, rows=len(index), out=as_bytes(out), **cut,
-            **cached,
+            wanted=NUMBER_KINDS[out.dtype], out=as_bytes(out), **cut,
+            **_picked(index, len(table), reading),
         )  # fmt: skip
 
     def _note_reads(self, table: Tensor, rows: int, traffic: Traffic) -> None:
@@ -211,18 +230,26 @@ class CudaBackend:
         return None
 
     def gather_bytes(
-        self, table: Tensor, index: Tensor, out: Tensor, rows: int, **cached: Tensor
+        self, table: Tensor, index: Tensor, out: Tensor, rows: int, **reading: Tensor
     ) -> None:
         """Fill `out` [rows * row_bytes] from `table` [N * row_bytes], both uint8.
 
-        `cached`: the arrays of `gather_cached_rows` that `gather_rows` has not; none without them.
+        `reading`: `place` and `wrong` of the struct `Picked`, where they are wanted, and the arrays
+        of `gather_cached_rows` that `gather_rows` has not.
         """
         row_bytes = len(out) // rows
         word = math.gcd(16, table.data_ptr(), out.data_ptr(), row_bytes)
         blocks, cut = self._cut(table, row_bytes, word, rows)
-        file, name = _kernel("gather.cu", "gather_rows", cached)
-        kernel = self.library.load(file, V=WORDS[word])[name]
-        kernel(blocks, table=table, index=index, rows=rows, out=out, **cut, **cached)
+        kernel = self._kernel("gather.cu", "gather_rows", word, reading)
+        picked = _picked(index, len(table) // row_bytes, reading)
+        kernel(blocks, table=table, out=out, **cut, **picked)
+
+    def _kernel(self, file: str, name: str, word: int, reading: Reading) -> Kernel:
+        """Return a kernel for words of so many bytes, or its twin that reads a cache."""
+        if "held" in reading:
+            file, name = "cached.cu", name.replace("gather_", "gather_cached_")
+        placed = "true" if "place" in reading else "false"
+        return self.library.load(file, V=WORDS[word], kPlaced=placed)[name]
 
     def _cut(
         self, table: Tensor, row_bytes: int, word: int, rows: int
@@ -235,7 +262,7 @@ class CudaBackend:
             most = self.gather_blocks or blocks_to_fill_link(
                 row_bytes // pieces,
                 block // lanes,
-                compiler.link_bytes_under_way or LINK_BYTES_UNDER_WAY,
+                compiler.link_bytes_under_way or tuning.LINK_BYTES_UNDER_WAY,
             )
         groups = -(-rows * pieces // LOADS_IN_FLIGHT)
         blocks = max(1, min(-(-groups * lanes // block), most))
@@ -248,17 +275,21 @@ class CudaBackend:
         return self.library.compiler.block_threads
 
 
-def _check_ids(index: Tensor, end: int | None, num_rows: int) -> None:
-    """Raise an IndexError unless all ids are in [0, num_rows); without `end`, wait for the GPU."""
+def _check_ids(index: Tensor, end: int | None, tables: Sequence[Table]) -> None:
+    """Raise an IndexError unless all ids are rows of all tables. Without `end` it waits."""
     if len(index) > 0:
         low, high = (0, end - 1) if end is not None else map(int, torch.aminmax(index))
-        if low < 0 or high >= num_rows:
-            raise row_out_of_range(low if low < 0 else high, num_rows)
+        for rows, _, _ in tables:
+            if low < 0 or high >= len(rows):
+                raise row_out_of_range(low if low < 0 else high, len(rows))
 
 
-def _kernel(file: str, name: str, cached: dict[str, Tensor]) -> tuple[str, str]:
-    """Return the file and name of a kernel, or of its twin that reads a cache."""
-    return ("cached.cu", name.replace("gather_", "gather_cached_")) if cached else (file, name)
+def _picked(index: Tensor, num_rows: int, reading: Reading) -> dict[str, Tensor | int]:
+    """Return the arguments of a kernel of the struct `Picked` in rows.cuh, and those given."""
+    return {
+        "index": index, "rows": len(index), "place": index[:0], "wrong": index[:0],
+        "end": num_rows if "wrong" in reading else ANY_ID, **reading,
+    }  # fmt: skip
 
 
 def as_bytes(tensor: Tensor) -> Tensor:
@@ -304,4 +335,4 @@ def blocks_to_fill_link(piece_bytes: int, groups: int, bytes_under_way: int) -> 
     time are 4.3 KB, so 102 KB take 24 blocks.
     """
     of_block = groups * LOADS_IN_FLIGHT * max(piece_bytes, SECTOR_BYTES)
-    return -(-bytes_under_way * GATHER_DUTY // of_block)
+    return -(-bytes_under_way * tuning.GATHER_DUTY // of_block)

@@ -12,8 +12,8 @@ from ..backend import ID_LIMIT
 from ..metapaths import MetapathBudgets, check_alone
 from ..picks import check_frontier
 from . import memory as device_memory
+from . import tuning
 from .arrays import (
-    HOST_BLOCKS,
     MAX_BLOCKS,
     MAX_SCAN_BLOCKS,
     Arrays,
@@ -62,7 +62,8 @@ class CudaDrawing:
         self._grids = Grids(threads)
         on_host = any(array.device != device for _, array in csc.arrays())
         # Of kernels that read the graph.
-        self._graph_grids = Grids(threads, HOST_BLOCKS if on_host else MAX_BLOCKS)
+        most = tuning.host_blocks(library.compiler.link_bytes_under_way) if on_host else MAX_BLOCKS
+        self._graph_grids = Grids(threads, most)
         self._kernels = PlanKernels(csc, plan, library)
         self._descriptor = self._kernels.descriptor()
         self._descriptor.set(**graph_fields(csc, plan, device), has_local=int(not enters))

@@ -27,6 +27,7 @@ INSTANCE_VALUES: Mapping[str, tuple[str, ...]] = {
     "O": ("i32", "i64"),  # ids handed out
     "V": ("u8", "u16", "u32", "u64", "uint4"),  # words of a row
     "kHashed": ("false", "true"),
+    "kPlaced": ("false", "true"),
 }
 """The values of each `INSTANCE_` name in `cuda/*.cu`, in any combination."""
 

@@ -84,7 +84,7 @@ class CudaStreams:
 @functools.cache
 def _side_stream(device: torch.device, stage: str) -> Any:
     # Before the kernels of training, of which each fills the device. Ours cannot take it from them:
-    # those that read host memory have few blocks (HOST_BLOCKS, `gather_blocks`).
+    # those that read host memory have few blocks (`tuning.HOST_BLOCKS`, `gather_blocks`).
     return torch.get_device_module(device).Stream(device, priority=-1)
 
 

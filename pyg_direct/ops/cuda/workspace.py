@@ -23,15 +23,11 @@ from ..backend import in_range
 from ..metapaths import MetapathBudgets
 from ..picks import LISTS_ELSEWHERE, check_picks, put_edge_ids
 from . import memory as device_memory
+from . import tuning
 from .drawing import SMALL_FANOUT, CudaDrawing, Steps, lanes_of
 from .emit import Edges, Outputs
 from .launch import Library, threads_of
 from .source import ONE_BLOCK_FILE
-
-# A hop is done by one block if no step of it takes the block's threads more rounds. A round waits
-# for memory, about a microsecond; a launch that is saved is some microseconds of the host. An
-# estimate, which no GPU has measured.
-ONE_BLOCK_ROUNDS = 48
 
 
 class CudaWorkspace(CudaDrawing):
@@ -50,7 +46,7 @@ class CudaWorkspace(CudaDrawing):
         self, csc: Csc, plan: SamplingPlan, library: Library, one_block: bool = True
     ) -> None:
         super().__init__(csc, plan, library)
-        rounds = ONE_BLOCK_ROUNDS if one_block else 0
+        rounds = tuning.ONE_BLOCK_ROUNDS if one_block else 0
         threads = threads_of(ONE_BLOCK_FILE, library.compiler.block_threads)
         self._one_block_limit = rounds * threads
         self._outputs = Outputs(csc, plan, self._kernels, self._descriptor, self._graph_grids)

@@ -51,7 +51,10 @@ _LOCK = threading.Lock()
 
 
 class _Counts(ctypes.Structure):
-    _fields_ = [("requests", ctypes.c_uint64), ("payload_bytes", ctypes.c_uint64)]
+    _fields_ = [
+        ("requests", ctypes.c_uint64), ("payload_bytes", ctypes.c_uint64),
+        ("pages", ctypes.c_uint64),
+    ]  # fmt: skip
 
 
 class _Kernel(NamedTuple):
@@ -67,6 +70,7 @@ class Requests:
 
     requests: int = 0
     payload_bytes: int = 0
+    pages: int = 0
 
 
 class EmulatedDevice:
@@ -163,6 +167,7 @@ class EmulatedDevice:
         )  # fmt: skip
         self.requests.requests += counts.requests
         self.requests.payload_bytes += counts.payload_bytes
+        self.requests.pages += counts.pages
         if failed:
             raise EmulatorError(error.value.decode())
         if self.schedules is not None and exploration is not None:

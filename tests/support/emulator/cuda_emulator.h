@@ -219,21 +219,28 @@ using Descriptor = const S *;
 inline emu::u64 address_of(In<emu::u8> table) { return emu::address(*table.array, 0); }
 
 template <class V>
-V load_if(bool wanted, In<emu::u8> table, long long at) {
+V all_bits() {
+  V word;
+  std::memset(&word, 0xFF, sizeof word);
+  return word;
+}
+
+template <class V>
+V load_if(bool wanted, In<emu::u8> table, long long at, V other) {
   if (wanted) {
     emu::check_read(*table.array, at, sizeof(V));
     return emu::get<V>(*table.array, at);
   }
   ++emu::self().reads[table.array->number];  // the lane takes part in the instruction all the same
-  return V{};
+  return other;
 }
 
 template <class V>
-V load_either(bool wanted, bool held, In<emu::u8> other, long long at_held, In<emu::u8> table,
-              long long at) {
-  const V of_other = load_if<V>(wanted && held, other, at_held);
-  const V of_table = load_if<V>(wanted && !held, table, at);
-  return held ? of_other : of_table;
+V load_either(bool wanted, bool held, In<emu::u8> copy, long long at_held, In<emu::u8> table,
+              long long at, V other) {
+  const V of_copy = load_if<V>(wanted && held, copy, at_held, other);
+  const V of_table = load_if<V>(wanted && !held, table, at, other);
+  return held ? of_copy : of_table;
 }
 
 template <class V>
@@ -282,6 +289,11 @@ inline unsigned atomicMin(emu::Element<unsigned> word, unsigned value) {
 
 inline unsigned atomicCAS(emu::Element<unsigned> word, unsigned expected, unsigned value) {
   return atomic_change(word, [&](unsigned old) { return old == expected ? value : old; });
+}
+
+inline unsigned long long atomicExch(emu::Element<unsigned long long> word,
+                                     unsigned long long value) {
+  return atomic_change(word, [&](unsigned long long) { return value; });
 }
 
 inline unsigned long long atomicAdd(emu::Element<unsigned long long> word,

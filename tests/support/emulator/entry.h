@@ -18,6 +18,9 @@ struct EmulatorArgument {
 struct EmulatorCounts {
   emu::u64 requests;       // lines of 128 bytes that the warps' reads of recorded arrays touch
   emu::u64 payload_bytes;  // of the sectors of 32 bytes between the first and last one of each line
+  // Pages of 2 MiB that each step touches, where the n-th reads of all warps are one step: how many
+  // translations of addresses a GPU needs that has those of a step at hand, and no others.
+  emu::u64 pages;
 };
 
 struct EmulatorExploration {
@@ -39,15 +42,21 @@ static void run_kernel(const EmulatorLaunch &launch);
 namespace emu {
 
 inline EmulatorCounts counts() {
-  EmulatorCounts counts{0, 0};
+  EmulatorCounts counts{0, 0, 0};
+  std::map<std::pair<u64, u64>, std::set<u64>> steps;  // by array and number of the read
   for (const auto &entry : machine().warp_reads) {
     std::map<u64, std::set<u64>> lines;
-    for (u64 address : entry.second) lines[address / 128].insert(address / 32);
+    std::set<u64> &pages = steps[{entry.first[2], entry.first[3]}];
+    for (u64 address : entry.second) {
+      lines[address / 128].insert(address / 32);
+      pages.insert(address >> 21);
+    }
     counts.requests += lines.size();
     for (const auto &line : lines) {
       counts.payload_bytes += 32 * (*line.second.rbegin() - *line.second.begin() + 1);
     }
   }
+  for (const auto &step : steps) counts.pages += step.second.size();
   return counts;
 }
 

@@ -60,8 +60,56 @@ def test_an_index_on_the_device_gives_rows_there(device: Any) -> None:
         assert torch.equal(rows.cpu(), TABLE[INDEX])
     assert torch.equal(u[index.view(2, 2)].cpu(), TABLE[INDEX.view(2, 2)])
     assert u[index[:0]].shape == (0, 70)
-    with pytest.raises(IndexError, match="row 300"):
-        u[torch.tensor([300]).to(device.device)]
+
+
+@pytest.mark.parametrize("row", [300, -301, 2**62, -(2**63)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int64, torch.int8])
+def test_an_id_out_of_range_raises_at_the_next_selection(
+    device: Any, dtype: torch.dtype, row: int
+) -> None:
+    """Nobody waits for the device, so its row is NaN, or -1, until then."""
+    table = (TABLE % 90).to(dtype)
+    u, good = pyg_direct.unified(table), INDEX.to(device.device)
+    rows = u[torch.tensor([7, row, 8]).to(device.device)].cpu()
+    assert torch.equal(rows[[0, 2]], table[[7, 8]])
+    assert bool((rows[1].isnan() if dtype.is_floating_point else rows[1] == -1).all())
+    with pytest.raises(IndexError, match=f"row {row if row > 0 else max(row, -(2**63)) + 300} "):
+        u[good]
+    assert torch.equal(u[good].cpu(), table[INDEX])
+
+
+def test_a_selection_does_not_wait_for_the_device(
+    device: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    u, index = pyg_direct.unified(TABLE.clone()), INDEX.to(device.device)
+    u[index]
+
+    def waits(*_: Any) -> Any:
+        raise AssertionError("the host waits for the device")
+
+    for name in ("__int__", "__bool__", "item", "tolist", "cpu", "numpy"):
+        whole = getattr(torch.Tensor, name)
+        monkeypatch.setattr(
+            torch.Tensor,
+            name,
+            lambda t, *a, whole=whole: (waits if t.device == device.device else whole)(t, *a),
+        )
+    runtime(device).calls.clear()
+    copy_ = torch.Tensor.copy_
+    pinned: list[torch.Tensor] = []
+
+    def watched(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> Any:
+        assert non_blocking or target.device == source.device
+        pinned.append(target)
+        return copy_(target, source, non_blocking)
+
+    monkeypatch.setattr(torch.Tensor, "copy_", watched)
+    rows = u[index]
+    assert [t.device.type for t in pinned] == ["cpu"]
+    assert runtime(device).names() == []
+    assert "synchronize" not in [name for name, _, _ in runtime(device).calls]
+    monkeypatch.undo()
+    assert torch.equal(rows.to("cpu"), TABLE[INDEX])
 
 
 def test_all_else_is_computed_on_the_host(device: Any) -> None:
@@ -132,9 +180,9 @@ def test_copies(device: Any) -> None:
 def test_a_loaded_tensor_belongs_to_no_gpu_before_its_first_index(device: Any) -> None:
     """A spawned process is given the tensor before it chooses its GPU."""
     u = pickle.loads(pickle.dumps(pyg_direct.unified(TABLE.clone())))
-    assert not u.backends
+    assert not u.readers
     u[INDEX.to(device.device)]
-    assert list(u.backends) == [device.device]
+    assert list(u.readers) == [device.device]
 
 
 def test_loaders_take_it(device: Any) -> None:

@@ -127,19 +127,21 @@ def test_what_cupy_is_given(monkeypatch: pytest.MonkeyPatch, has_from_external: 
     assert set(module) == {"code", "options"}  # CuPy's disk cache takes no name expressions
     assert library.load("relabel.cu", **types_) is kernels
 
-    kernel = library.load("gather.cu", V="u32")["gather_rows"]
+    kernel = library.load("gather.cu", V="u32", kPlaced="false")["gather_rows"]
     kernel._device = kernels["mark_first"]._device = torch.device("cpu")
     del cupy.log[:]
     ids, table = torch.zeros(1, dtype=torch.int64), torch.zeros(64, dtype=torch.uint8)
-    named = {"rows": 1, "row_bytes": 32, "lanes": 8, "line_mask": 0, "pieces": 1}
-    kernel(3, table=table, index=ids, out=table.clone(), **named)
+    named = {"rows": 1, "end": 2, "row_bytes": 32, "lanes": 8, "line_mask": 0, "pieces": 1}
+    none = ids[:0]
+    kernel(3, table=table, index=ids, place=none, wrong=none, out=table.clone(), **named)
     stream = ("stream", (0, 4711)) if has_from_external else ("old stream", 4711, 0)
     assert cupy.log[0] == ("enter", 0)  # the thread's device is another one
     _, name, grid, block, arguments, given = cupy.log[1]
     assert (name, grid, block) == ("gather_rows", (3, 1, 1), (BLOCK_THREADS, 1, 1))
     assert given["stream"].arguments == stream
     assert arguments[0] == table.data_ptr()
-    widths = [np.uint64, np.uint64, np.int64, np.int64, np.int32, np.int32, np.int32, np.uint64]
+    array, count, number = np.uint64, np.int64, np.int32
+    widths = [array] * 3 + [count] * 2 + [array, count] + [number] * 3 + [array]
     assert [type(value) for value in arguments] == widths
     cupy.current = 0
     del cupy.log[:]

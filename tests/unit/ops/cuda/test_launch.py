@@ -17,7 +17,7 @@ from torch_geometric.sampler import HeteroSamplerOutput, NodeSamplerInput
 
 from pyg_direct import NeighborSampler
 from pyg_direct.core.types import BatchKey
-from pyg_direct.ops.cuda import workspace
+from pyg_direct.ops.cuda import tuning
 from pyg_direct.ops.cuda.launch import Grid, Kernel, Launch
 
 NODES, EDGES = 60, 2000  # 50 edges for each of 40 types: a fan-out of 40 stays as it is
@@ -93,7 +93,7 @@ def work_of_a_batch(
     inputs = NodeSamplerInput(torch.arange(4), torch.arange(4), input_type="a")
     with monkeypatch.context() as patch, emulated() as backend:
         give_to_loaders(backend, patch)
-        patch.setattr(workspace, "ONE_BLOCK_ROUNDS", rounds)
+        patch.setattr(tuning, "ONE_BLOCK_ROUNDS", rounds)
         work = Work(patch)  # launches are prepared in the first batch
         sampler = NeighborSampler(data, arguments.pop("num_neighbors", [3, 3]), **arguments)
         sampler.sample_from_nodes(inputs, key=BatchKey(1, 2))  # the first batch reserves memory

@@ -27,8 +27,9 @@ def test_all_kernels_and_their_parameters_are_read() -> None:
         assert set(kernels) <= set(found)
         assert "__global__" not in text or file.name == "common.cuh"
     gather = found["gather_rows"]
-    assert [(p.kind, p.type, p.name) for p in gather.parameters[:3]] == [
-        ("In", "u8", "table"), ("In", "i64", "index"), ("value", "i64", "rows"),
+    assert [(p.kind, p.type, p.name) for p in gather.parameters[:4]] == [
+        ("In", "u8", "table"), ("In", "i64", "index"), ("In", "i64", "place"),
+        ("value", "i64", "rows"),
     ]  # fmt: skip
 
 

@@ -173,15 +173,16 @@ def loader_of(kind: str) -> Any:
 
 
 def test_what_a_gather_reads_is_kept() -> None:
-    """Rows, their factors, what is cached of them, and the count of cached rows."""
+    """Rows, their factors, ids out of range, what is cached, and the count of cached rows."""
     with emulated() as backend:
         backend.library.compiler.streams = recorder = Recorder()
         backend = CudaBackend(backend.device, backend.library)
         index = torch.tensor([3, 0, 19]).to(backend.device)
         table = torch.ones(20, 40, dtype=torch.int8).to(backend.device)
         factors = torch.rand(20, 1).to(backend.device)
-        backend.gather([Table(table, torch.float32, factors)], index)
-        assert {table.data_ptr(), factors.data_ptr()} <= recorder.kept()
+        wrong = torch.zeros(1, dtype=torch.int64).to(backend.device)
+        backend.gather([Table(table, torch.float32, factors)], index, wrong=wrong)
+        assert {table.data_ptr(), factors.data_ptr(), wrong.data_ptr()} <= recorder.kept()
         on_host, traffic = pin(backend, torch.rand(20, 40)), Traffic()
         backend.memory.open_budget(0)
         hot = Candidate("x", on_host, torch.ones(20).double())
