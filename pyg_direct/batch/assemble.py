@@ -68,7 +68,7 @@ def assemble(
     """
     ids = gatherer.ids
     known = KnownRoles() if roles is None else roles
-    parts = _Parts(sampled, ends, gatherer)
+    parts, target = _Parts(sampled, ends, gatherer), dict[Any, BaseStorage]()
     if isinstance(data, (Data, HeteroData)):
         batch = shallow_copy(data)
         # A homogeneous graph has one store for nodes and edges, and the one type None.
@@ -84,7 +84,7 @@ def assemble(
     else:
         batch = _from_stores(data, parts, custom_cls)
     for key, labelled in labels.items():
-        fields = fields_of(store_of(batch, key))
+        fields = fields_of(target[key] if key in target else store_of(batch, key))
         for name, value in labelled.items():
             if name == "input_id":
                 value = value if ids.in_place else ids.of_seeds(value)

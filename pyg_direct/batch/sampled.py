@@ -117,14 +117,16 @@ def of_output(
     orig_row, orig_col = by_type("orig_row"), by_type("orig_col")
     result = Sampled({}, {}, out.metadata, out, is_typed)
     for key in {**node, **seed_of, **num_nodes}:
-        found = result.nodes_of(key, device)
-        if node.get(key) is not None:
+        if node.get(key) is None:
+            found = result.nodes_of(key, device)
+        else:
             found = NodesOfType(here(node[key]), node[key])
         seeds = here(seed_of.get(key))
         result.nodes[key] = found._replace(batch=seeds, num_sampled=num_nodes.get(key))
     for key in {**row, **num_edges}:
-        links = result.edges_of(key, device)
-        if row.get(key) is not None:
+        if row.get(key) is None:
+            links = result.edges_of(key, device)
+        else:
             ids = edge.get(key)
             links = EdgesOfType(here(_stack(row[key], col[key])), here(ids), ids)
         if orig_row.get(key) is not None and orig_col.get(key) is not None:

@@ -85,7 +85,7 @@ saint_file_of: Callable[[Any], str] = attrgetter("_filename")
 def stores_of(data: Data | HeteroData) -> dict[Any, BaseStorage]:
     """Return the stores of nodes and edges by type; the one store of a `Data` by None."""
     if isinstance(data, Data):
-        return {None: store_of(data, None)}
+        return {None: data._store}
     return {**dict(data.node_items()), **dict(data.edge_items())}
 
 

@@ -86,7 +86,7 @@ class Exchange(BatchExchange):
 
         def make(batches: list[BatchInput]) -> list[SampledGraph | None]:
             """Return the batches, whose rows are kept with their ids; see `sample_window`."""
-            made = sample_window(works[: len(batches)], batches, hops, source=source)
+            made = sample_window(works[: len(batches)], batches, hops, False, source)
             source.fetch([graph for graph in made if graph is not None])
             return made
 

@@ -34,12 +34,12 @@ class Compiling:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         # Seconds that are over, and when what is compiled now began: one value, for other threads.
-        self._state: tuple[float, float | None] = (0.0, None)
+        self.state: tuple[float, float | None] = (0.0, None)
         self._depth = 0  # a kernel compiles the kernels that it calls
 
     def seconds(self, now: float) -> float:
         """Return the seconds of compiling until `now`, a time of `perf_counter`."""
-        over, began = self._state
+        over, began = self.state
         return over if began is None else over + max(0.0, now - began)
 
     def without(self, now: float) -> float:
@@ -50,13 +50,13 @@ class Compiling:
         with self._lock:
             self._depth += 1
             if self._depth == 1:
-                self._state = (self._state[0], perf_counter())
+                self.state = (self.state[0], perf_counter())
 
     def __exit__(self, *error: object) -> None:
         with self._lock:
             self._depth -= 1
             if self._depth == 0:
-                self._state = (self.seconds(perf_counter()), None)
+                self.state = (self.seconds(perf_counter()), None)
 
 
 COMPILING = Compiling()

@@ -13,11 +13,12 @@ from torch.utils.data import (
     SubsetRandomSampler,
     WeightedRandomSampler,
 )
-from torch_geometric.data import Data
+from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import BaseSampler
 
 from ..batch.gather import Gatherer
 from ..batch.roles import KnownRoles, Roles
+from ..batch.sampled import Sampled
 from ..batch.subgraph import attributes_of
 from ..core.config import resolve_device
 from ..core.placing import Placing
@@ -29,6 +30,7 @@ from ..graph.from_pyg import check_ends
 from ..loading.base import DirectLoader
 from ..loading.seeds import integers
 from ..ops.devices import HOST
+from ..sampling.sampler import NeighborSampler, keyed
 
 # What DataLoader's `__init__` takes from a loader of ours and a user (or Lightning) may pass again.
 OWN_OPTIONS = ("dataset", "collate_fn")
@@ -98,8 +100,36 @@ def highest_position(sampler: Any) -> int:
         return -1
 
 
+UNDECIDED = object()
+
+
 class RankLoader(DirectLoader):
     """A loader of this package, whose batches ranks may make together."""
+
+    _direct_for: Any = UNDECIDED  # the core of the sampler for which `_direct` was decided
+    _direct = False
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Decide anew whether batches are sampled directly, wherever an attribute is set."""
+        super().__setattr__(name, value)
+        if name[0] != "_":
+            self.__dict__["_direct_for"] = UNDECIDED
+
+    def _sample_for_batch(self, inputs: Any, key: BatchKey) -> Any:
+        """As `_sample`; a `Sampled` if nobody looks at it but `filter_fn` of this class."""
+        sampler = self._site.sampler
+        core = keyed(sampler) if isinstance(sampler, NeighborSampler) else None
+        if self._direct_for is not core:
+            self._direct_for, self._direct = core, core is not None and self._samples_directly()
+        return self._sampled_by(core, inputs, key) if self._direct else self._sample(inputs, key)
+
+    def _samples_directly(self) -> bool:
+        """Whether batches come from what our sampler draws, and nobody looks at it in between."""
+        return False
+
+    def _sampled_by(self, core: Any, inputs: Any, key: BatchKey) -> Sampled:
+        """Sample by the core of our sampler, if `_samples_directly`."""
+        raise NotImplementedError
 
     def _exchange_for(self, data: Any, placing: Placing) -> tuple[Any, Placing]:
         """See `DirectLoader`.
@@ -137,6 +167,18 @@ class RankLoader(DirectLoader):
         self._hands_out_hops = self._hands_out_hops or split.cooperative
         placing = placing._replace(device=HOST, cpu_for=kind.argument)
         return kind(data, split, self._feature_dtype), placing
+
+    def _reads_graphs_of(self, method: Any) -> bool:
+        """Whether `filter_fn` alone reads what a method of our sampler draws, as it was drawn."""
+        sampler: Any = self._site.sampler
+        return (
+            getattr(type(sampler), method.__name__, None) is method
+            and type(sampler)._sample is NeighborSampler._sample
+            and self.transform_sampler_output is None
+            and getattr(self.filter_fn, "__func__", None) is DirectLoader.filter_fn
+            and isinstance(self.data, (Data, HeteroData))
+            and keyed(sampler).emits_as_drawn
+        )
 
 
 class CpuDrawnLoader(RankLoader):

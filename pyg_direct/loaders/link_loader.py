@@ -13,6 +13,7 @@ from torch_geometric.typing import EdgeType
 from typing_extensions import Unpack
 
 from ..batch.assemble import link_labels
+from ..batch.sampled import Sampled, of_graph
 from ..core.arguments import (
     check_dense,
     check_ids,
@@ -34,7 +35,7 @@ from ..loading.options import (
 )
 from ..loading.seeds import link_seeds, own_times, with_windows
 from ..sampling.negatives import check_strict, check_weights
-from ..sampling.sampler import NeighborSampler, NumNeighborsLike, keyed
+from ..sampling.sampler import NeighborSampler, NumNeighborsLike, keyed, links_sampled
 from ..sampling.time_bounds import bounds_of
 from .base import RankLoader, check_sampler
 
@@ -236,6 +237,15 @@ class LinkNeighborLoader(RankLoader, torch_geometric.loader.LinkNeighborLoader):
         if isinstance(self._sampler, NeighborSampler) and key is not None:
             return self._sampler.sample_from_edges(inputs, self.neg_sampling, key=key)
         return self._sampler.sample_from_edges(inputs, neg_sampling=self.neg_sampling)
+
+    def _samples_directly(self) -> bool:
+        own = type(self)._sample is LinkNeighborLoader._sample
+        return own and self._reads_graphs_of(NeighborSampler.sample_from_edges)
+
+    def _sampled_by(self, core: Any, inputs: Any, key: BatchKey) -> Sampled:
+        sampler: Any = self._site.sampler
+        sampled, metadata = links_sampled(sampler, inputs, self.neg_sampling, key)
+        return of_graph(sampled, core.graph.node_types, core.graph.edge_types, metadata)
 
     def _labels(self, out: Any) -> dict[Any, dict[str, Any]]:
         triplet = self.neg_sampling is not None and self.neg_sampling.is_triplet()

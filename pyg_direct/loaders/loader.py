@@ -8,18 +8,16 @@ from typing import Any
 import torch
 import torch_geometric.loader
 from torch import Tensor
-from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import BaseSampler
 from typing_extensions import Unpack
 
 from ..batch.assemble import node_labels
-from ..batch.sampled import of_graph
+from ..batch.sampled import Sampled, of_graph
 from ..core.arguments import check_dense, check_ids, check_partner, check_tensor
 from ..core.placing import Placing
 from ..core.pyg import SubgraphType
 from ..core.types import BatchKey, SourcedKey
 from ..exchange.parted_sampler import PartedSampler, parted_sampler
-from ..loading.base import DirectLoader
 from ..loading.options import (
     DEFAULT_PREFETCH,
     LoaderOptions,
@@ -300,14 +298,10 @@ class NeighborLoader(RankLoader, torch_geometric.loader.NeighborLoader):  # type
             return self._sampler.sample_from_nodes(inputs, key=key)
         return self._sampler.sample_from_nodes(inputs)
 
-    def _sample_for_batch(self, inputs: Any, key: BatchKey) -> Any:
-        if not self._samples_directly():
-            return self._sample(inputs, key)
-        sampler: Any = self._site.sampler
-        graph = keyed(sampler)
+    def _sampled_by(self, core: Any, inputs: Any, key: BatchKey) -> Sampled:
         kind, time = inputs.input_type, inputs.time
         bounds = bounds_of(inputs)
-        sampled = graph.sample_around(
+        sampled = core.sample_around(
             {kind: inputs.node},
             {} if time is None else {kind: time},
             key,
@@ -315,23 +309,13 @@ class NeighborLoader(RankLoader, torch_geometric.loader.NeighborLoader):  # type
         )
         metadata = inputs.input_id, time
         reused = key.source.arranged(sampled) if type(key) is SourcedKey else None
-        found = of_graph(sampled, sampler.node_types, sampler.edge_types, metadata)
+        found = of_graph(sampled, core.graph.node_types, core.graph.edge_types, metadata)
         found.reused = reused
         return found
 
     def _samples_directly(self) -> bool:
-        """Whether batches come from what our sampler draws, and nobody looks at it in between."""
-        sampler = self._site.sampler
-        return (
-            isinstance(sampler, NeighborSampler)
-            and type(sampler).sample_from_nodes is NeighborSampler.sample_from_nodes
-            and not self._split.cooperative
-            and self.transform_sampler_output is None
-            and type(self)._sample is NeighborLoader._sample
-            and getattr(self.filter_fn, "__func__", None) is DirectLoader.filter_fn
-            and isinstance(self.data, (Data, HeteroData))
-            and keyed(sampler).emits_as_drawn
-        )
+        own = type(self)._sample is NeighborLoader._sample and not self._split.cooperative
+        return own and self._reads_graphs_of(NeighborSampler.sample_from_nodes)
 
     def _labels(self, out: Any) -> dict[Any, dict[str, Any]]:
         return node_labels(out.metadata, self.input_data.input_type)

@@ -318,17 +318,14 @@ class DirectLoader(SerialAfterFork, Recorded, Resuming, torch.utils.data.DataLoa
     def _work(self, task: BatchTask, stages: Stages) -> Handover:
         """Make one batch; runs in a producer thread where there are any."""
         try:
-            return self._made(task, stages)
+            if getattr(self.collate_fn, "__func__", None) is not DirectLoader.collate_fn:
+                return stages.produce(task, self._collated, None)
+            gather = self._gathered if self.filter_per_worker else None
+            return stages.produce(task, self._sampled, gather)
         except Exception as error:
             if self._exchange is not None:
                 self._exchange.fail(error)
             raise
-
-    def _made(self, task: BatchTask, stages: Stages) -> Handover:
-        if getattr(self.collate_fn, "__func__", None) is not DirectLoader.collate_fn:
-            return stages.produce(task, self._collated, None)
-        gather = self._gathered if self.filter_per_worker else None
-        return stages.produce(task, self._sampled, gather)
 
     def _sampled(self, task: BatchTask) -> Any:
         """Sample, and begin to bring the ids to the host, beside what comes next."""

@@ -14,7 +14,7 @@ from ..ops.streams import Event
 from .prefetcher import Failure, NotReadyError, Prefetcher
 from .progress import Progress, SeedOrder
 from .recorder import Recorder
-from .stages import Handover, Stages, serial_after_fork
+from .stages import CHILD, Handover, Stages, serial_after_fork
 from .steps import Step, Steps
 
 
@@ -172,7 +172,7 @@ class Epoch:
     def __next__(self) -> Any:
         progress, steps, asked = self._progress, self._steps, self._recorder.ask()
         try:
-            made = self._outcome()
+            made = serial_after_fork(self._outcome)() if CHILD.forked else self._outcome()
         except (StopIteration, NotReadyError):
             self._recorder.hand_over(asked, None)
             self._torn = False
@@ -193,7 +193,6 @@ class Epoch:
         self._torn = False
         return made
 
-    @serial_after_fork
     def _outcome(self) -> Any:
         """Return the next batch, or the `Failure` of making it."""
         if self._torn:

@@ -67,6 +67,11 @@ class _EpochSums:
         self.exchanged = ExchangeTraffic()  # before the epoch
         self.ended: ExchangeTraffic | None = None  # the same when the next one began
 
+    def note(self, stage: str, begin: float, end: float, lane: str | None = None) -> None:
+        """Record an event, which were asked for; of this thread unless a lane is given."""
+        if self.events is not None:  # appending needs no lock
+            self.events.append(Event(lane or threading.current_thread().name, stage, begin, end))
+
     def add_made(self) -> None:
         """Add up the batches made, many at a time, as one alone takes longer."""
         while self.made:  # which may grow meanwhile
@@ -162,22 +167,19 @@ class Recorder:
         asked = clock.now()
         started = start()
         with self._lock:
-            now = clock.now()
-            self._epochs[-1].waiting += now - asked
-        self._note("waiting", asked, now, LOOP)
+            now, epoch = clock.now(), self._epochs[-1]
+            epoch.waiting += now - asked
+        if epoch.events is not None:
+            epoch.note("waiting", asked, now, LOOP)
         return started
-
-    def _note(self, stage: str, begin: float, end: float, lane: str | None = None) -> None:
-        """Record an event, where they are asked for; of this thread unless a lane is given."""
-        events = self._epochs[-1].events
-        if events is not None:  # appending needs no lock
-            events.append(Event(lane or threading.current_thread().name, stage, begin, end))
 
     def add(self, stage: str, begin: float, end: float) -> None:
         """Add the time of a stage; in any thread."""
+        epoch = self._epochs[-1]
         with self._lock:
-            self._epochs[-1].seconds[stage] += end - begin
-        self._note(stage, begin, end)
+            epoch.seconds[stage] += end - begin
+        if epoch.events is not None:
+            epoch.note(stage, begin, end)
 
     def timed(self, stage: str, function: Callable[[], R]) -> R:
         """Call a function, and add its time to a stage."""
@@ -201,10 +203,10 @@ class Recorder:
         if epoch.events is not None:
             last = gatherer.start
             for begin, end in gatherer.gathers:
-                self._note("assembling", last, begin)
-                self._note("gathering", begin, end)
+                epoch.note("assembling", last, begin)
+                epoch.note("gathering", begin, end)
                 last = end
-            self._note("assembling", last, gatherer.start + seconds)
+            epoch.note("assembling", last, gatherer.start + seconds)
         epoch.made.append(made)  # needs no lock
         if len(epoch.made) >= MOST_MADE:
             with self._lock:
@@ -223,8 +225,10 @@ class Recorder:
         """Note that the consumer asks for a batch, and return the time."""
         now = clock.now()
         if self._handed is not None:
-            self._epochs[-1].working += now - self._handed
-            self._note("training", self._handed, now, LOOP)
+            epoch = self._epochs[-1]
+            epoch.working += now - self._handed
+            if epoch.events is not None:
+                epoch.note("training", self._handed, now, LOOP)
         self._handed = None
         return now
 
@@ -232,7 +236,8 @@ class Recorder:
         """Note that the consumer gets a batch, or None at the end of the epoch."""
         now, epoch = clock.now(), self._epochs[-1]
         epoch.waiting += now - asked
-        self._note("waiting", asked, now, LOOP)
+        if epoch.events is not None:
+            epoch.note("waiting", asked, now, LOOP)
         if number is not None:
             epoch.counts[0] += 1
             epoch.ready += max(0.0, asked - self._finished.pop(number, asked))

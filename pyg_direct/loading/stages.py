@@ -62,10 +62,8 @@ class Stages:
 
     def __init__(self, streams: Streams, tensors_of: Callable[[Any], Iterable[Tensor]]) -> None:
         self._streams, self._tensors_of = streams, tensors_of
-
-    def ask(self) -> Event:
-        """Return the moment at which the consumer asks for a batch; called in its thread."""
-        return self._streams.record_event()
+        # Returns the moment at which the consumer asks for a batch; called in its thread.
+        self.ask: Callable[[], Event] = streams.record_event
 
     def produce(
         self,
@@ -138,7 +136,19 @@ batch_keys = _BatchKeys()
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_forked = False  # whether this process is a child of one that had imported this module
+
+class _Child:
+    """Whether this process was forked from one that had imported this module."""
+
+    forked = False
+
+    def remember(self) -> None:
+        """Know it from now on."""
+        self.forked = True
+
+
+CHILD = _Child()
+after_fork_in_child(CHILD.remember)
 
 
 class _Given(threading.local):
@@ -146,14 +156,6 @@ class _Given(threading.local):
 
 
 _given = _Given()
-
-
-def _remember() -> None:
-    global _forked
-    _forked = True
-
-
-after_fork_in_child(_remember)
 
 
 def torch_threads() -> int:
@@ -166,7 +168,7 @@ def serial_after_fork(function: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
-        if not _forked or _given.threads is not None:
+        if not CHILD.forked or _given.threads is not None:
             return function(*args, **kwargs)
         _given.threads = torch.get_num_threads()
         torch.set_num_threads(1)

@@ -54,12 +54,12 @@ class Steps:
 
     def _numbered(self, positions: Positions) -> Iterator[Step]:
         ranks, start = self._ranks, self._end
-        kept = positions.first
+        kept, may_repeat = positions.first, ranks.may_repeat
         batches = zip(positions.left, self._began.keys(start), strict=False)
         in_common = self._began.keys_of_steps(start // ranks.world_size)
         for first in count(start, ranks.world_size):
             step = list(islice(batches, ranks.world_size))
-            if len(kept) < ranks.may_repeat:
+            if len(kept) < may_repeat:
                 kept += [indices for indices, _ in step]
             if len(step) < ranks.world_size and self._total is None:  # no batch may be left at all
                 self._total = first + len(step)

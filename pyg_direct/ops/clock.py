@@ -9,7 +9,9 @@ from ..kernels.jit import COMPILING
 
 def now() -> float:
     """Return the seconds of `time.perf_counter` without those of compiling, in any thread."""
-    return COMPILING.without(perf_counter())
+    instant = perf_counter()
+    over, began = COMPILING.state
+    return instant - over if began is None else COMPILING.without(instant)
 
 
 def compiled_seconds() -> float:

@@ -46,23 +46,21 @@ def sample_window(
     works: Sequence[Workspace],
     batches: Sequence[BatchInput],
     hops: int,
-    induced: bool = False,
-    source: HopSource | None = None,
+    induced: bool,
+    source: HopSource,
 ) -> list[SampledGraph | None]:
-    """Sample some batches, hop by hop together where a source is given.
+    """Sample some batches, hop by hop together.
 
     Args:
         works: a workspace for each batch, all of one graph and plan.
         batches: their seeds, keys and rules.
         hops: of the plan.
         induced: as in `Workspace.finish`.
-        source: of hops; None for the draws of each workspace itself, in as few calls as it can.
+        source: of the edges of each hop.
 
     Returns:
         The subgraphs; None for a batch with a seed that is not a node.
     """
-    if source is None:
-        return [w.sample(*batch, induced) for w, batch in zip(works, batches, strict=True)]
     begun = [w.begin(*batch) for w, batch in zip(works, batches, strict=True)]
     window = [
         BatchInProgress(work, batch.key, batch.rules)

@@ -326,7 +326,10 @@ class KeyedSampler:
         work = pool.take(kind) or self.backend.workspace(self.graph.csc, plan)
         induced = self.settings.subgraph_type == SubgraphType.induced
         source = batch.key.source.of(self) if type(batch.key) is SourcedKey else self.source
-        (sampled,) = sample_window([work], [batch], len(plan.fanouts), induced, source)
+        if source is None:
+            sampled = work.sample(*batch, induced)
+        else:
+            (sampled,) = sample_window([work], [batch], len(plan.fanouts), induced, source)
         # Not after an exception: the workspace may be in any state then.
         pool.give_back(kind, work)
         return sampled

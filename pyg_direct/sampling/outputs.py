@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import torch
@@ -14,6 +15,40 @@ from torch_geometric.typing import EdgeType, NodeType
 from ..core.types import SampledGraph
 
 Output: TypeAlias = SamplerOutput | HeteroSamplerOutput
+
+
+@dataclass
+class SampledLinks:
+    """A subgraph around links, as PyG's `edge_sample` takes the output of a sampler.
+
+    That numbers the subgraphs of disjoint samples anew, by link, and sets `metadata`.
+    """
+
+    graph: SampledGraph
+    batch: Any  # int64 [n], the subgraph of each node; a dict by node type; None if not disjoint
+    metadata: Any = None
+
+    @classmethod
+    def of(cls, graph: SampledGraph, node_types: Sequence[NodeType | None]) -> SampledLinks:
+        """Return the subgraph with `batch` in the form of PyG's outputs."""
+        batch: Any = graph.seed_of
+        if batch is not None:
+            batch = (
+                batch[0] if is_untyped(node_types) else dict(zip(node_types, batch, strict=True))
+            )
+        return cls(graph, batch)
+
+    def with_batch(self, node_types: Sequence[NodeType | None]) -> SampledGraph:
+        """Return the subgraph with the numbers that `edge_sample` gave."""
+        if self.batch is None:
+            return self.graph
+        numbers = [self.batch] if is_untyped(node_types) else [self.batch[k] for k in node_types]
+        return self.graph._replace(seed_of=numbers)
+
+
+def is_untyped(node_types: Sequence[NodeType | None]) -> bool:
+    """Whether the types are those of a homogeneous graph: the one type None."""
+    return node_types[0] is None
 
 
 def output_of(
@@ -37,7 +72,7 @@ def output_of(
     node, seed_of, edge_index, edge, counts, num_edges = sampled
     num_nodes = None if num_edges is None else counts
     ends = [both.unbind() for both in edge_index]
-    if list(node_types) == [None]:
+    if is_untyped(node_types):
         return SamplerOutput(
             node=node[0],
             row=ends[0][near],

@@ -7,6 +7,7 @@ import dataclasses
 import warnings
 from collections.abc import Callable
 from functools import partial
+from operator import attrgetter
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -39,7 +40,7 @@ from ..core.arguments import (
 )
 from ..core.config import as_device
 from ..core.pyg import DataType, SubgraphType, edge_sample, node_sample
-from ..core.types import BatchKey, ExcludedEdges
+from ..core.types import BatchKey, ExcludedEdges, SampledGraph
 from ..graph.from_pyg import Graph
 from ..graph.shared import shared_graph_of
 from ..graph.verify import verified
@@ -54,7 +55,7 @@ from .negatives import (
     sample_ends,
     triplet_sources,
 )
-from .outputs import Output, in_both_directions, output_of
+from .outputs import Output, SampledLinks, in_both_directions, output_of
 from .time_bounds import NO_BOUNDS, TimeBounds, bounds_of
 
 NumNeighborsLike: TypeAlias = NumNeighbors | list[int] | dict[EdgeType, list[int]]
@@ -321,30 +322,10 @@ class NeighborSampler(BaseSampler):
             ValueError: `key` is not two words in [0, 2^32).
             IndexError: an end out of range.
         """
-        keyed, key = self._keyed, self._key(key)
-        ends = (None, None) if index.input_type is None else index.input_type[::2]
-        check_ids(index.row, keyed.num_nodes_of(ends[0]), "sources of seed links")
-        check_ids(index.col, keyed.num_nodes_of(ends[1]), "destinations of seed links")
-        times = keyed.graph.node_times
-        node_time: Any = None
-        if times:
-            own = {kind: torch.from_numpy(value) for kind, value in times.items()}
-            node_time = own if self.is_hetero else own[None]
-        negatives = None
-        if neg_sampling is not None:
-            negatives = KeyedNegatives(neg_sampling, key, self._strict(index, neg_sampling))
-        excluded, paired = None, negatives is None or negatives.is_binary()
-        if keyed.seed_edges is not None:
-            excluded = keyed.seed_edges.of_batch(index, self.disjoint, paired)
-        sample = partial(self._sample, key, excluded=excluded)
-        if (bounds := bounds_of(index)) != NO_BOUNDS:
-            num_links = len(index.row)
-            sample = partial(sample, bounds=lambda n: bounds.of_links(n, num_links, paired))
-        if self.disjoint and negatives is not None and negatives.is_binary():
-            sample = partial(sample_ends, sample)
-        return self._in_both_directions(
-            edge_sample(index, sample, self.num_nodes, self.disjoint, node_time, negatives)
-        )
+        sampled, metadata = links_sampled(self, index, neg_sampling, self._key(key))
+        out = self._output_of(sampled)
+        out.metadata = metadata
+        return self._in_both_directions(out)
 
     def _strict(self, index: EdgeSamplerInput, config: NegativeSampling) -> Strict | None:
         """Return how the negatives of a batch avoid edges; None where they need not.
@@ -373,15 +354,27 @@ class NeighborSampler(BaseSampler):
             return in_both_directions(out, self.keep_orig_edges)
         return out
 
-    def _sample(
+    def _sample(self, key: BatchKey, seed: Any, *rules: Any, **of_links: Any) -> Output:
+        """Sample around seeds as PyG's helper passes them, and return an output of PyG's."""
+        return self._output_of(self._around(key, seed, *rules, **of_links))
+
+    def _around_links(self, key: BatchKey, seed: Any, *rules: Any, **of_links: Any) -> SampledLinks:
+        """Sample around the ends of links as PyG's helper passes them."""
+        return SampledLinks.of(self._around(key, seed, *rules, **of_links), self.node_types)
+
+    def _output_of(self, sampled: SampledGraph) -> Output:
+        backward = self.sample_direction == "backward"
+        return output_of(sampled, self.node_types, self.edge_types, backward)
+
+    def _around(
         self,
         key: BatchKey,
         seed: Any,
         seed_time: Any = None,
         excluded: Callable[[int], ExcludedEdges] | None = None,
         bounds: Callable[[int], TimeBounds] | None = None,
-    ) -> Output:
-        """Sample around seeds as PyG's helper passes them: a tensor, or a dict by node type.
+    ) -> SampledGraph:
+        """Sample around seeds: a tensor, or a dict by node type.
 
         `excluded` returns the edges to leave out, and `bounds` the windows, for so many seeds.
         """
@@ -389,15 +382,52 @@ class NeighborSampler(BaseSampler):
         times = seed_time if self.is_hetero else {None: seed_time}
         if seed_time is None or not self.is_temporal:  # then they are for the model alone
             times = {}
-        sampled = self._keyed.sample_around(nodes, times, key, excluded, bounds)
-        backward = self.sample_direction == "backward"
-        return output_of(sampled, self.node_types, self.edge_types, backward)
+        return self._keyed.sample_around(nodes, times, key, excluded, bounds)
 
 
-def keyed(sampler: BaseSampler) -> KeyedSampler:
-    """Return what a `NeighborSampler` is made of, for the loaders of this package."""
-    ours: Any = sampler
-    return ours._keyed  # type: ignore[no-any-return]
+def links_sampled(
+    sampler: NeighborSampler,
+    index: EdgeSamplerInput,
+    neg_sampling: NegativeSampling | None,
+    key: BatchKey,
+) -> tuple[SampledGraph, Any]:
+    """Return the subgraph of links, and what PyG's samplers say of them in `metadata`.
+
+    Args:
+        sampler: which may be of a subclass.
+        index, neg_sampling: as in `sample_from_edges`.
+        key: of all draws.
+    """
+    keyed = sampler._keyed
+    ends = (None, None) if index.input_type is None else index.input_type[::2]
+    check_ids(index.row, keyed.num_nodes_of(ends[0]), "sources of seed links")
+    check_ids(index.col, keyed.num_nodes_of(ends[1]), "destinations of seed links")
+    times = keyed.graph.node_times
+    node_time: Any = None
+    if times:
+        own = {kind: torch.from_numpy(value) for kind, value in times.items()}
+        node_time = own if sampler.is_hetero else own[None]
+    negatives = None
+    if neg_sampling is not None:
+        negatives = KeyedNegatives(neg_sampling, key, sampler._strict(index, neg_sampling))
+    excluded, paired = None, negatives is None or negatives.is_binary()
+    if keyed.seed_edges is not None:
+        excluded = keyed.seed_edges.of_batch(index, sampler.disjoint, paired)
+    sample = partial(sampler._around_links, key, excluded=excluded)
+    if (bounds := bounds_of(index)) != NO_BOUNDS:
+        num_links = len(index.row)
+        sample = partial(sample, bounds=lambda n: bounds.of_links(n, num_links, paired))
+    if sampler.disjoint and negatives is not None and negatives.is_binary():
+        sample = partial(sample_ends, sample)
+    links: Any = edge_sample(
+        index, sample, sampler.num_nodes, sampler.disjoint, node_time, negatives
+    )
+    return links.with_batch(sampler.node_types), links.metadata
+
+
+# What a `NeighborSampler` is made of, for the loaders of this package. Another object after each
+# change of a setting or of the device. A call of it costs no frame of Python.
+keyed: Callable[[BaseSampler], KeyedSampler] = attrgetter("_keyed")
 
 
 def moved(

@@ -9,7 +9,7 @@ import torch
 from graphs import assert_same_batch, example_graph
 from torch_geometric.sampler import SamplerOutput
 
-from pyg_direct import NeighborLoader, NeighborSampler
+from pyg_direct import LinkNeighborLoader, NeighborLoader, NeighborSampler
 
 
 class Marked:
@@ -115,14 +115,18 @@ def test_a_loader_built_anew_from_its_own_attributes() -> None:
         assert_same_batch(one, other)
 
 
-class Seeing(NeighborLoader):
-    """Has a `filter_fn` of its own, which looks at what PyG's interface promises."""
+class SeesOutputs:
+    """Mixed into a loader class: `filter_fn` looks at what PyG's interface promises."""
 
     def filter_fn(self, out: Any) -> Any:
         assert isinstance(out, SamplerOutput)
         batch = super().filter_fn(out)
         batch.found = out.node
         return batch
+
+
+class Seeing(SeesOutputs, NeighborLoader):
+    pass
 
 
 def test_a_subclass_overrides_filter_fn() -> None:
@@ -150,3 +154,38 @@ class Resampling(NeighborLoader):
 )
 def test_a_subclass_overrides_how_it_is_sampled(loader: Any) -> None:
     assert next(iter(loader(example_graph()))).n_id[:5].tolist() == [4, 3, 2, 1, 0]
+
+
+class SeeingLinks(SeesOutputs, LinkNeighborLoader):
+    pass
+
+
+LINKS: dict[str, Any] = {"batch_size": 3, "edge_label_index": torch.tensor([[0, 1, 2], [3, 4, 5]])}
+
+
+@pytest.mark.parametrize("negatives", [None, "binary", "triplet"])
+@pytest.mark.parametrize("disjoint", [False, True])
+def test_a_subclass_of_a_link_loader_sees_outputs_and_gets_the_same_batch(
+    negatives: str | None, disjoint: bool
+) -> None:
+    options = {**LINKS, "neg_sampling": negatives, "disjoint": disjoint, "seed": 1}
+    (seen,) = SeeingLinks(example_graph(), [2, 2], **options)
+    (batch,) = LinkNeighborLoader(example_graph(), [2, 2], **options)
+    assert torch.equal(seen.found, seen.n_id)
+    del seen.found
+    assert_same_batch(batch, seen)
+
+
+@pytest.mark.parametrize("loader_class", [NeighborLoader, LinkNeighborLoader])
+@pytest.mark.parametrize("name", ["filter_fn", "transform_sampler_output"])
+def test_an_attribute_assigned_between_batches_holds_from_the_next_one(
+    loader_class: Any, name: str
+) -> None:
+    arguments = ARGUMENTS if loader_class is NeighborLoader else {**LINKS, "batch_size": 1}
+    loader, seen = loader_class(example_graph(), [2], **arguments), []
+    own = loader.filter_fn if name == "filter_fn" else lambda out: out
+    batches = iter(loader)
+    next(batches)
+    setattr(loader, name, lambda out: (seen.append(type(out)), own(out))[1])
+    next(batches)
+    assert seen == [SamplerOutput]

@@ -12,9 +12,9 @@ from torch_geometric.data import Data
 from torch_geometric.sampler import NodeSamplerInput
 
 from pyg_direct import NeighborLoader, NeighborSampler
+from pyg_direct.ops.cpu.workspace import CpuWorkspace
 from pyg_direct.sampling import hops
 from pyg_direct.sampling.hops import WorkspacePool
-from pyg_direct.sampling.sampler import keyed
 
 
 def test_the_kinds_that_were_used_last_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,16 +39,16 @@ def test_one_that_an_exception_left_is_not_used_again(monkeypatch: pytest.Monkey
     data = Data(edge_index=torch.tensor([[1, 2, 0], [0, 1, 2]]), num_nodes=3)
     sampler = NeighborSampler(data, [2])
     seeds, key, used = NodeSamplerInput(None, torch.arange(3)), (1, 2), []
-    sample_window = keyed(sampler).sample.__globals__["sample_window"]
+    sample = CpuWorkspace.sample
 
-    def failing(works: Any, *rest: Any) -> Any:
-        used.extend(works)
-        sample_window(works, *rest)
+    def failing(work: Any, *given: Any) -> Any:
+        used.append(work)
+        sample(work, *given)
         raise KeyboardInterrupt
 
-    for sample in (failing, failing, sample_window):
-        monkeypatch.setattr("pyg_direct.sampling.keyed.sample_window", sample)
-        if sample is failing:
+    with monkeypatch.context() as patched:
+        patched.setattr(CpuWorkspace, "sample", failing)
+        for _ in range(2):
             with pytest.raises(KeyboardInterrupt):
                 sampler.sample_from_nodes(seeds, key=key)
     assert sampler.sample_from_nodes(seeds, key=key).node.tolist() == [0, 1, 2]
