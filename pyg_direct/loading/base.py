@@ -35,7 +35,6 @@ from ..core.types import BatchKey
 from ..ops import clock
 from ..ops.backend import Backend
 from ..ops.placement import Placement
-from ..ops.streams import NoStreams
 from ..ranks.split import take_split
 from ..sampling.sampler import NeighborSampler, NumNeighborsLike, keyed
 from .cache import fill_cache
@@ -384,7 +383,7 @@ class DirectLoader(SerialAfterFork, Recorded, Resuming, torch.utils.data.DataLoa
         if exchange is not None:
             exchange.begin(self._sampler, backend, self._split.group, self.timeout)
             self._recorder.exchanged = exchange.traffic
-            if self.prefetch > 0:  # a producer waits for each batch of a window
+            if depth > 0:  # a producer waits for each batch of a window
                 burst = exchange.window
                 threads, depth = max(threads, burst), max(depth, 2 * burst)
         producers = Producers(
@@ -395,7 +394,7 @@ class DirectLoader(SerialAfterFork, Recorded, Resuming, torch.utils.data.DataLoa
             self.persistent_workers,
             burst,
         )
-        streams = backend.streams if producers.depth_batches else NoStreams()
+        streams = backend.streams if producers.depth_batches else backend.streams_of_caller
         # Of the loader only the graph: a producer must not keep the loader alive.
         stages = Stages(streams, partial(tensors_made, self.data))
         epoch = Epoch(

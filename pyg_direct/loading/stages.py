@@ -82,7 +82,9 @@ class Stages:
         streams = self._streams
         if streams.in_order:
             product = sample(task)
-            return Handover(product if gather is None else gather(product), None)
+            product = product if gather is None else gather(product)
+            streams.finish()
+            return Handover(product, None)
         streams.synchronize(task.asked)
         with streams.on("sample"):
             product = sample(task)

@@ -237,8 +237,9 @@ class Backend(Protocol):
     device: torch.device
     threads: int  # CPU threads that may share one batch
     default_producers: int  # threads that make batches with num_workers=0
-    most_producers: int  # more threads than that would only take memory
+    most_producers: int  # more threads than that would only take memory; 0: none can be had
     streams: Streams
+    streams_of_caller: Streams  # for batches that are made in the thread that asks for them
 
     @property
     def memory(self) -> Memory:

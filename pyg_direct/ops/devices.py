@@ -60,8 +60,15 @@ def _of_data(data: Iterable[torch.device]) -> Choice | None:
 
 
 def _of_tensors(rank: int | None) -> Choice:
+    from .cuda.compiler import has_foreign_allocator
+
     held: dict[int, int] = {}  # bytes of tensors, by device
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        if has_foreign_allocator():  # which counts no bytes
+            index = torch.cuda.current_device()
+            if index == 0 and rank is not None and rank < torch.cuda.device_count():
+                index = rank
+            return Choice(torch.device("cuda", index), "the process uses it, by its own allocator")
         held = {i: torch.cuda.memory_allocated(i) for i in range(torch.cuda.device_count())}
     used = [index for index, nbytes in held.items() if nbytes > 0]
     if not used:

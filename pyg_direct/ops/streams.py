@@ -42,6 +42,9 @@ class Streams(Protocol):
     def start_thread(self) -> None:
         """Prepare the calling thread, which makes batches only on this device. Called once."""
 
+    def finish(self) -> None:
+        """End a batch that was made on the current stream alone."""
+
 
 class NoStreams:
     """A device without streams: work runs where it is called, in order."""
@@ -70,4 +73,7 @@ class NoStreams:
         return 0
 
     def start_thread(self) -> None:
+        """Do nothing."""
+
+    def finish(self) -> None:
         """Do nothing."""

@@ -8,12 +8,16 @@ from __future__ import annotations
 import contextlib
 import copy
 import ctypes
+import gc
 import importlib
 import multiprocessing
 import os
+import subprocess
 import sys
+import tempfile
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -82,6 +86,39 @@ def fork_after() -> None:
     _same_on("cuda")
     if rest != loaders.SEEDS // loaders.COMMON["batch_size"] - 1:
         raise AssertionError(f"{rest} batches were left in the parent")
+    print(DONE, flush=True)
+
+
+def use_a_foreign_allocator(kind: str) -> None:
+    """Compare batches in all places, on the default stream and on another one.
+
+    Then the loader goes, and new memory is taken, while the last batch may not have been made.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        library = Path(folder) / "pool.so"
+        source = Path(__file__).with_name("pool.cpp")
+        flags = ["-std=c++17", "-O1", "-shared", "-fPIC"]
+        subprocess.run(["g++", *flags, str(source), "-o", str(library)], check=True)
+        pool = torch.cuda.memory.CUDAPluggableAllocator(str(library), "pool_take", "pool_give")
+        torch.cuda.memory.change_current_allocator(pool)
+    expected = epoch(loaders.on_cpu(kind))
+    kept = torch.zeros(3, device="cuda")  # by which device=None finds the GPU
+    for place in loaders.PLACES:
+        for device in (None, "cuda"):
+            for stream in (torch.cuda.current_stream(), torch.cuda.Stream()):
+                loader = loaders.loader(kind, place, device=device)
+                with torch.cuda.stream(stream):
+                    taken = [take(batch) for batch in loader]
+                del loader
+                gc.collect()
+                for size in (30_000, 120_000, 440_008, 880_008, 1_300_000) * 2:
+                    torch.full((size,), 7, dtype=torch.uint8, device="cuda")
+                torch.cuda.synchronize()
+                if devices_of(taken) - {torch.device("cpu")} != {kept.device}:
+                    raise AssertionError(f"{place}: batches on {devices_of(taken)}")
+                problem = difference(taken, expected)
+                if problem:
+                    raise AssertionError(f"{place}, {device}, {stream}: {problem}")
     print(DONE, flush=True)
 
 
@@ -243,6 +280,7 @@ def _batches_to_the_host(seen: list[Stores], device: str) -> Iterator[None]:
 CHILDREN = {
     child.__name__: child
     for child in (
+        use_a_foreign_allocator,
         end_with_batches_under_way,
         fork_before,
         fork_after,

@@ -50,6 +50,7 @@ class CpuBackend:
         self.device = torch.device("cpu")
         self._resources = Resources(threads, shared_pool())
         self.streams: Streams = NoStreams()
+        self.streams_of_caller: Streams = self.streams
         self.memory = CpuMemory()
         self._pages = file_pages.FilePages()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from weakref import WeakValueDictionary
@@ -30,6 +31,8 @@ from .placer import Copies
 from .runtime import CupyRuntime
 from .source import Declaration, sources_digest
 from .streams import CudaStreams
+
+logger = logging.getLogger("pyg_direct")
 
 # As the extras of pyproject.toml have them: a command with the extra's name would look for
 # pyg-direct on a package index, and not where a checkout was installed from.
@@ -120,8 +123,15 @@ class CupyCompiler:
             f"{self._cupy.__version__}, torch {torch.__version__}, kernels {sources_digest()}"
         )
 
+    @functools.cached_property
+    def foreign_allocator(self) -> bool:
+        """Whether device memory comes from an allocator that is not torch's own."""
+        return has_foreign_allocator()
+
     def free_bytes(self) -> int:
         """Return what the driver has free, and what torch's cache holds unused."""
+        if self.foreign_allocator:  # which says nothing of its cache
+            return torch.cuda.mem_get_info(self.device)[0]
         cached = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
         return torch.cuda.mem_get_info(self.device)[0] + cached
 
@@ -185,6 +195,30 @@ class _Handle:
 def _registry(cupy: Any) -> tuple[Registry, CupyRuntime]:
     runtime = CupyRuntime(cupy)
     return Registry(runtime), runtime
+
+
+def has_foreign_allocator() -> bool:
+    """Whether torch was given an allocator, as `rmm.allocators.torch` does, in place of its own.
+
+    It counts no bytes, and need not know which streams use its memory (`record_stream`). None can
+    be given once the device has been used.
+    """
+    try:
+        if torch.cuda.get_allocator_backend() != "pluggable":
+            return False
+    except AttributeError:  # of a torch that was built without CUDA
+        return False
+    _note_foreign_allocator()
+    return True
+
+
+@functools.cache
+def _note_foreign_allocator() -> None:
+    logger.warning(
+        "torch uses a pluggable allocator (such as RMM's), which does not know which streams use "
+        "its memory: batches are made on the consumer's stream when they are asked for, which is "
+        "slower than beside training."
+    )
 
 
 @functools.cache

@@ -90,6 +90,10 @@ class Compiler(Protocol):
         """The streams of the device."""
 
     @property
+    def foreign_allocator(self) -> bool:
+        """Whether device memory comes from an allocator that is not torch's own."""
+
+    @property
     def identity(self) -> str:
         """What the results of kernels depend on, as text: GPU, driver, compiler and package."""
 

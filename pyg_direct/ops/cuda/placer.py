@@ -279,7 +279,7 @@ class Placer:
         try:
             copy = torch.empty(array.shape, dtype=array.dtype, device=self._device)
             self._registry.copy(copy, array)
-        except torch.cuda.OutOfMemoryError as error:
+        except (torch.cuda.OutOfMemoryError, MemoryError) as error:  # MemoryError: RMM's
             if mode == "auto":
                 self._left = 0
                 return None

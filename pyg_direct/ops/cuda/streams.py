@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..streams import Event
+from ..streams import Event, NoStreams
 
 
 class CudaStreams:
@@ -79,6 +79,25 @@ class CudaStreams:
     def stream_id(self) -> int:
         """Return the address of the current stream."""
         return int(self._torch.current_stream(self._device).cuda_stream)
+
+    def finish(self) -> None:
+        """Do nothing: who takes a batch waits for its event."""
+
+
+class CallersStream(NoStreams):
+    """The current stream alone, for an allocator that cannot be told which streams use memory.
+
+    Memory goes back to it when a tensor is deleted, whatever still reads it on another stream than
+    the one of its allocation. So each batch has ended when it is handed over: graph and tables can
+    be deleted at any time.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    def finish(self) -> None:
+        """Wait for the current stream."""
+        torch.get_device_module(self._device).current_stream(self._device).synchronize()
 
 
 @functools.cache

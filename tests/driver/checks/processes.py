@@ -97,4 +97,17 @@ def _of_two_ranks(schedule: str, child: str) -> Outcomes:
         yield f"rank {rank}", problem
 
 
-CHECKS = (exit_with_batches_under_way, forks, failed_device, distributed, cooperative)
+def foreign_allocator(schedule: str) -> Outcomes:
+    """Torch's allocator is another one, which knows nothing of streams, as RMM's."""
+    for kind in ("node", "heterogeneous", "link", "node, quantized"):
+        yield kind, children(schedule, ["use_a_foreign_allocator", kind])[0]
+
+
+CHECKS = (
+    foreign_allocator,
+    exit_with_batches_under_way,
+    forks,
+    failed_device,
+    distributed,
+    cooperative,
+)

@@ -86,7 +86,7 @@ class EmulatedDevice:
         registry: of host memory, which the devices of a process share; None for one of its own.
     """
 
-    processors, link_bytes_under_way = 2, None
+    processors, link_bytes_under_way, foreign_allocator = 2, None, False
 
     def __init__(
         self,

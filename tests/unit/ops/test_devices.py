@@ -87,6 +87,30 @@ def test_several_devices(
     assert why in reason
 
 
+@pytest.mark.parametrize(
+    ("initialised", "current", "rank", "expected"),
+    [
+        (False, 0, None, HOST), (True, 0, None, gpu(0)), (True, 2, None, gpu(2)),
+        (True, 0, 3, gpu(3)), (True, 2, 3, gpu(2)), (True, 0, 9, gpu(0)),
+    ],
+)  # fmt: skip
+def test_an_allocator_that_counts_no_bytes(
+    cuda: FakeCuda,
+    monkeypatch: pytest.MonkeyPatch,
+    initialised: bool,
+    current: int,
+    rank: int | None,
+    expected: torch.device,
+) -> None:
+    def refuses(device: int) -> int:
+        raise RuntimeError("CUDAPluggableAllocator does not yet support getDeviceStats.")
+
+    monkeypatch.setattr(torch.cuda, "memory_allocated", refuses)
+    monkeypatch.setattr(torch.cuda, "get_allocator_backend", lambda: "pluggable")
+    cuda.initialised, cuda.current = initialised, current
+    assert process_device(rank=rank)[0] == expected
+
+
 def test_data_on_a_device_decides(cuda: FakeCuda) -> None:
     cuda.held = [7, 7, 7, 7]
     assert process_device([HOST, gpu(3), gpu(3)]) == (gpu(3), "the data is there")

@@ -214,6 +214,20 @@ def test_free_memory_is_that_of_the_driver_and_of_torchs_cache(
     assert compiling.CupyCompiler(CUDA).free_bytes() == 7 + 40
 
 
+def test_free_memory_beside_a_foreign_allocator_is_that_of_the_driver(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuses(device: torch.device) -> int:
+        raise RuntimeError("CUDAPluggableAllocator does not yet support getDeviceStats.")
+
+    for name in ("memory_reserved", "memory_allocated"):
+        monkeypatch.setattr(torch.cuda, name, refuses)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (7, 1000))
+    monkeypatch.setattr(torch.cuda, "get_allocator_backend", lambda: "pluggable")
+    monkeypatch.setattr(compiling, "require_cuda", lambda device: _FakeCupy(True))
+    assert compiling.CupyCompiler(CUDA).free_bytes() == 7
+
+
 def test_a_device_that_does_not_exist(monkeypatch: pytest.MonkeyPatch) -> None:
     _pretend(monkeypatch)
     assert require_cuda(CUDA) is sys.modules["cupy"]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from device_graphs import graph
+from device_graphs import assert_equal, graph
 from emulator import emulated, give_to_loaders, on_device, torch_device
 
 from pyg_direct import NeighborLoader
@@ -204,3 +204,25 @@ def test_producers_are_capped_on_a_gpu(backend: Any) -> None:
     assert iterator._producers.depth_batches == 4
     iterator._results.close()
     assert sorted(started) == [0, 1]
+
+
+def test_batches_beside_a_foreign_allocator_are_made_and_finished_on_the_consumers_stream(
+    backend: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An allocator such as RMM's does not know which streams read its memory."""
+    expected = [batch.to_dict() for batch in NeighborLoader(graph(), [2], batch_size=9, seed=1)]
+    monkeypatch.setattr(backend.library.compiler, "foreign_allocator", True, raising=False)
+    module, waited, used = torch.get_device_module(backend.device), [], set()
+    stream_id = CudaStreams.stream_id
+    monkeypatch.setattr(
+        CudaStreams, "stream_id", lambda self: used.add(stream_id(self)) or stream_id(self)
+    )
+    monkeypatch.setattr(module.Stream, "synchronize", lambda self: waited.append(self))
+    consumer = module.Stream(backend.device)
+    loader = NeighborLoader(graph(), [2], batch_size=9, seed=1, num_workers=2)
+    with module.stream(consumer):
+        found = [batch.to_dict() for batch in loader]
+    assert used == {consumer.stream_id}
+    assert waited == [consumer] * len(found)
+    for batch, other in zip(found, expected, strict=True):
+        assert_equal(batch, other)
