@@ -28,6 +28,7 @@ from ..exchange.cooperative import CooperativeBatches
 from ..exchange.shared_rows import RowsInCommon
 from ..graph.from_pyg import check_ends
 from ..loading.base import DirectLoader
+from ..loading.options import Given
 from ..loading.seeds import integers
 from ..ops.devices import HOST
 from ..sampling.sampler import NeighborSampler, keyed
@@ -209,11 +210,7 @@ class SubgraphLoader(CpuDrawnLoader):
         data: Any,
         sampler: BaseSampler,
         num_items: int,
-        placing: Placing,
-        seed: int | None,
-        prefetch: int,
-        options: dict[str, Any],
-        feature_dtype: torch.dtype | None = None,
+        given: Given,
     ) -> None:
         """Set up producers and keys, and run torch's initialiser.
 
@@ -221,12 +218,9 @@ class SubgraphLoader(CpuDrawnLoader):
             data: the graph that batches are gathered from.
             sampler: samples on the CPU.
             num_items: over how many positions an epoch goes.
-            placing: where the batches, and the ids in them, shall be.
-            seed: base seed of all draws.
-            prefetch: batches that each producer works ahead.
-            options: of `torch.utils.data.DataLoader`.
-            feature_dtype: what batches get narrow attributes in; see `pyg_direct.NeighborLoader`.
+            given: the keyword arguments of the loader.
         """
+        options = given.passed_on
         for name in OWN_OPTIONS:
             options.pop(name, None)
         self._num_items = num_items
@@ -234,7 +228,7 @@ class SubgraphLoader(CpuDrawnLoader):
         self.input_data = _Positions(num_items, what)
         if what:
             check_sampler(options.get("sampler"), num_items, what)
-        self._prepare(data, [], {}, sampler, placing, seed, prefetch, options, feature_dtype)
+        self._prepare(data, [], {}, sampler, given)
         torch.utils.data.DataLoader.__init__(
             self,
             range(num_items),  # type: ignore[arg-type]

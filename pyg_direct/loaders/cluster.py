@@ -15,12 +15,11 @@ from typing_extensions import Unpack
 from ..batch.roles import roles_in
 from ..batch.subgraph import entries_of, swapped_ends
 from ..core.arguments import check_count, check_flag, check_partner, shown
-from ..core.placing import Placing
 from ..core.pyg import Partition, ptr2index, store_of
 from ..core.quantized import QuantizedTensor, narrow_rows
 from ..core.types import BatchKey
 from ..graph.coo_to_csc import undirected
-from ..loading.options import DEFAULT_PREFETCH, LoaderOptions, as_dict
+from ..loading.options import LoaderOptions, given, takes
 from ..sampling.sampler import NeighborSampler, keyed
 from .base import SubgraphLoader, check_edges
 
@@ -219,15 +218,10 @@ class ClusterLoader(SubgraphLoader, torch_geometric.loader.ClusterLoader):
 
     _at_positions = "parts"
 
+    @takes(LoaderOptions)
     def __init__(
         self,
         cluster_data: PygClusterData,
-        *,
-        device: torch.device | str | int | None = None,
-        ids: str = "host",
-        feature_dtype: torch.dtype | None = None,
-        seed: int | None = None,
-        prefetch: int = DEFAULT_PREFETCH,
         **kwargs: Unpack[LoaderOptions],
     ) -> None:
         if not isinstance(cluster_data, PygClusterData):
@@ -249,13 +243,10 @@ class ClusterLoader(SubgraphLoader, torch_geometric.loader.ClusterLoader):
             subgraph_type="induced",
             sample_direction="backward" if by_source else "forward",
             device="cpu",
-            seed=seed,
+            seed=kwargs.get("seed"),
         )
         self._bounds = parts.partptr.cpu()
-        placing, steps = Placing(device, ids=ids), len(cluster_data)
-        self._begin(
-            self.data, sampler, steps, placing, seed, prefetch, as_dict(kwargs), feature_dtype
-        )
+        self._begin(self.data, sampler, len(cluster_data), given(type(self), kwargs))
         self._tell_roles(*_counts(parts))
 
     def _seed_parts(self) -> tuple[dict[str, Any], list[Tensor | None]]:

@@ -14,11 +14,10 @@ from typing_extensions import Unpack
 
 from ..batch.subgraph import rows_of_each
 from ..core.arguments import check_count, check_dense, check_flag, check_ids, check_share, shown
-from ..core.placing import Placing
 from ..core.pyg import SparseTensor
 from ..core.types import BatchKey
 from ..graph.verify import verified
-from ..loading.options import DEFAULT_PREFETCH, LoaderOptions, as_dict, threads_of_a_batch
+from ..loading.options import Given, LoaderOptions, given, takes, threads_of_a_batch
 from ..loading.seeds import node_seeds
 from ..ops.host.lists import EgoGraphs, SortedLists, ego_graphs, sorted_lists
 from ..ops.host.pagerank import Contexts, contexts_of
@@ -38,11 +37,7 @@ class EgoLoader(SubgraphLoader):
         node_idx: Tensor | None,
         fanouts: list[int],
         replace: bool,
-        placing: Placing,
-        seed: int | None,
-        prefetch: int,
-        options: dict[str, Any],
-        feature_dtype: torch.dtype | None,
+        given: Given,
     ) -> None:
         """Set up the graph and the seeds; the other arguments are those of `_begin`."""
         name = type(self).__name__
@@ -62,8 +57,8 @@ class EgoLoader(SubgraphLoader):
             disjoint=True,
             replace=replace,
             device="cpu",
-            seed=seed,
-            threads=threads_of_a_batch(options),
+            seed=given.seed,
+            threads=threads_of_a_batch(given.passed_on),
         )
         seeds = node_seeds(node_idx, None, data, sampler)
         if seeds is None:
@@ -73,7 +68,7 @@ class EgoLoader(SubgraphLoader):
         check_ids(seeds, sampler.num_nodes, "node_idx")
         self.node_idx = seeds
         self._lists = sorted_lists(verified(keyed(sampler).graph.csc))
-        self._begin(self.data, sampler, len(seeds), placing, seed, prefetch, options, feature_dtype)
+        self._begin(self.data, sampler, len(seeds), given)
         self._tell_roles(sampler.num_nodes, keyed(sampler).ends.edge[None])
 
     def _seed_parts(self) -> tuple[dict[str, Any], list[Tensor | None]]:
@@ -156,6 +151,7 @@ class ShaDowKHopSampler(EgoLoader, torch_geometric.loader.ShaDowKHopSampler):
         torch.Size([64, 4])
     """
 
+    @takes(LoaderOptions)
     def __init__(
         self,
         data: Any,
@@ -163,12 +159,6 @@ class ShaDowKHopSampler(EgoLoader, torch_geometric.loader.ShaDowKHopSampler):
         num_neighbors: int,
         node_idx: Tensor | None = None,
         replace: bool = False,
-        *,
-        device: torch.device | str | int | None = None,
-        ids: str = "host",
-        feature_dtype: torch.dtype | None = None,
-        seed: int | None = None,
-        prefetch: int = DEFAULT_PREFETCH,
         **kwargs: Unpack[LoaderOptions],
     ) -> None:
         self.depth = check_count("depth", depth)
@@ -176,10 +166,8 @@ class ShaDowKHopSampler(EgoLoader, torch_geometric.loader.ShaDowKHopSampler):
             raise ValueError(f"depth must be {MAX_HOPS} hops at most, got {depth}.")
         self.num_neighbors = num_neighbors
         self.replace = check_flag("replace", replace)
-        self._begin_around(
-            data, node_idx, [num_neighbors] * depth, self.replace, Placing(device, ids=ids), seed,
-            prefetch, as_dict(kwargs), feature_dtype,
-        )  # fmt: skip
+        found, fanouts = given(type(self), kwargs), [num_neighbors] * depth
+        self._begin_around(data, node_idx, fanouts, self.replace, found)
 
     def _sample(self, inputs: Tensor, key: BatchKey | None) -> EgoGraphs:
         sampler = keyed(self._sampler)
@@ -256,6 +244,7 @@ class PageRankLoader(EgoLoader):
         torch.Size([32, 16])
     """
 
+    @takes(LoaderOptions)
     def __init__(
         self,
         data: Any,
@@ -263,12 +252,6 @@ class PageRankLoader(EgoLoader):
         node_idx: Tensor | None = None,
         alpha: float = 0.15,
         tolerance: float = 1e-4,
-        *,
-        device: torch.device | str | int | None = None,
-        ids: str = "host",
-        feature_dtype: torch.dtype | None = None,
-        seed: int | None = None,
-        prefetch: int = DEFAULT_PREFETCH,
         **kwargs: Unpack[LoaderOptions],
     ) -> None:
         self.k = check_count("k", k, least=1)
@@ -285,10 +268,7 @@ class PageRankLoader(EgoLoader):
             raise ValueError(
                 f"k must be at most the number of nodes, {data.num_nodes}, got {self.k}."
             )
-        self._begin_around(
-            data, node_idx, [], False, Placing(device, ids=ids), seed, prefetch, as_dict(kwargs),
-            feature_dtype,
-        )  # fmt: skip
+        self._begin_around(data, node_idx, [], False, given(type(self), kwargs))
 
     def _law(self) -> dict[str, Any]:
         return {"k": self.k, "alpha": self.alpha, "tolerance": self.tolerance}

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
-import torch
 import torch_geometric.loader
 import torch_geometric.sampler
 from torch import Tensor
@@ -18,10 +17,9 @@ from typing_extensions import Unpack
 
 from ..batch.assemble import node_labels
 from ..core.arguments import check_count, check_dense, check_ids, check_partner, shown
-from ..core.placing import Placing
 from ..core.types import BatchKey
 from ..graph.verify import verified
-from ..loading.options import DEFAULT_PREFETCH, LoaderOptions, as_dict
+from ..loading.options import LoaderOptions, given, takes
 from ..loading.seeds import node_seeds
 from ..ops.host.budget import Budgets
 from ..sampling.sampler import NeighborSampler, keyed
@@ -175,6 +173,7 @@ class HGTLoader(CpuDrawnLoader, torch_geometric.loader.HGTLoader):  # type: igno
         32
     """
 
+    @takes(LoaderOptions)
     def __init__(
         self,
         data: HeteroData,
@@ -184,33 +183,27 @@ class HGTLoader(CpuDrawnLoader, torch_geometric.loader.HGTLoader):  # type: igno
         transform: Callable[[Any], Any] | None = None,
         transform_sampler_output: Callable[[Any], Any] | None = None,
         filter_per_worker: bool | None = None,
-        *,
-        device: torch.device | str | int | None = None,
-        ids: str = "host",
-        feature_dtype: torch.dtype | None = None,
-        seed: int | None = None,
-        prefetch: int = DEFAULT_PREFETCH,
         **kwargs: Unpack[LoaderOptions],
     ) -> None:
-        sampler = HGTSampler(data, num_samples, is_sorted, seed=seed)
+        sampler = HGTSampler(data, num_samples, is_sorted, seed=kwargs.get("seed"))
         if kwargs.get("input_time") is not None:  # which PyG's initialiser takes as well
             check_partner("input_time", "time_attr, which HGTLoader does not have", False)
         check_dense("input_nodes", input_nodes)
-        options = {
-            "transform": transform,
-            "transform_sampler_output": transform_sampler_output,
-            "filter_per_worker": filter_per_worker,
-            **as_dict(kwargs),
-        }
-        placing = Placing(device, ids=ids)
-        self._prepare(data, [], {}, sampler, placing, seed, prefetch, options, feature_dtype)
+        found = given(
+            type(self),
+            kwargs,
+            transform=transform,
+            transform_sampler_output=transform_sampler_output,
+            filter_per_worker=filter_per_worker,
+        )
+        self._prepare(data, [], {}, sampler, found)
         # Past the initialiser of PyG's HGTLoader, which would build a sampler of its own.
         torch_geometric.loader.NodeLoader.__init__(
             self,
             data,
             node_sampler=sampler,
-            input_nodes=node_seeds(input_nodes, options.get("input_id"), data, sampler),
-            **options,
+            input_nodes=node_seeds(input_nodes, kwargs.get("input_id"), data, sampler),
+            **found.passed_on,
         )
         seeds = self.input_data
         check_sampler(kwargs.get("sampler"), len(seeds.node), "seeds")

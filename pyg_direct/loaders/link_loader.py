@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
 import torch_geometric.loader
 from torch import Tensor
 from torch_geometric.sampler import BaseSampler, NegativeSampling
-from torch_geometric.typing import EdgeType
 from typing_extensions import Unpack
 
 from ..batch.assemble import link_labels
@@ -22,15 +20,15 @@ from ..core.arguments import (
     check_partner,
     check_tensor,
 )
-from ..core.placing import Placing
 from ..core.pyg import SubgraphType
 from ..core.types import BatchKey
 from ..exchange.parted_sampler import parted_sampler
 from ..loading.options import (
-    DEFAULT_PREFETCH,
-    LoaderOptions,
-    as_dict,
+    OF_SAMPLING,
+    LinkOptions,
     check_dependency,
+    given,
+    takes,
     threads_of_a_batch,
 )
 from ..loading.seeds import link_seeds, own_times, with_windows
@@ -96,6 +94,7 @@ class LinkNeighborLoader(RankLoader, torch_geometric.loader.LinkNeighborLoader):
 
     neg_sampling: Any  # NegativeSampling or None: PyG's cast has lost its type
 
+    @takes(LinkOptions)
     def __init__(
         self,
         data: Any,
@@ -117,31 +116,18 @@ class LinkNeighborLoader(RankLoader, torch_geometric.loader.LinkNeighborLoader):
         filter_per_worker: bool | None = None,
         neighbor_sampler: BaseSampler | None = None,
         directed: bool = True,
-        *,
-        device: torch.device | str | int | None = None,
-        topology: str = "auto",
-        features: str = "auto",
-        device_bytes: int | None = None,
-        ids: str = "host",
-        gather_blocks: int | None = None,
-        cache: str | int | float | None = None,
-        cache_policy: Any = "visits",
-        feature_dtype: torch.dtype | None = None,
-        seed: int | None = None,
-        prefetch: int = DEFAULT_PREFETCH,
-        time_window: int | None = None,
-        input_start_time: Tensor | None = None,
-        input_end_time: Tensor | None = None,
-        exclude_seed_edges: bool | str | EdgeType | None = None,
-        strict_negatives: bool = False,
-        sampling: str = "uniform",
-        layer_dependency: bool = False,
-        batch_dependency: int = 1,
-        order: Tensor | str | None = None,
-        **kwargs: Unpack[LoaderOptions],
+        **kwargs: Unpack[LinkOptions],
     ) -> None:
         if neighbor_sampler is None:
             _check_both(edge_label_time, time_attr)
+        found = given(
+            type(self),
+            kwargs,
+            transform=transform,
+            transform_sampler_output=transform_sampler_output,
+            filter_per_worker=filter_per_worker,
+        )
+        own, options = found.own, found.passed_on
         arguments = {
             "subgraph_type": subgraph_type,
             "replace": replace,
@@ -149,38 +135,23 @@ class LinkNeighborLoader(RankLoader, torch_geometric.loader.LinkNeighborLoader):
             "temporal_strategy": temporal_strategy,
             "time_attr": time_attr,
             "weight_attr": weight_attr,
-            "time_window": time_window,
-            "sampling": sampling,
-            "layer_dependency": layer_dependency,
-            "exclude_seed_edges": exclude_seed_edges,
-            "strict_negatives": strict_negatives,
             "is_sorted": is_sorted,
             "directed": directed,
+            "exclude_seed_edges": own["exclude_seed_edges"],
+            "strict_negatives": own["strict_negatives"],
+            **{name: own[name] for name in OF_SAMPLING},
         }
-        options = {
-            "transform": transform,
-            "transform_sampler_output": transform_sampler_output,
-            "filter_per_worker": filter_per_worker,
-            **as_dict(kwargs),
-        }
-        placing = Placing(
-            device, topology, features, device_bytes, ids, gather_blocks, cache, cache_policy
-        )
         asked = {
-            **arguments, **options, **placing._asdict(), "seed": seed,
-            "input_start_time": input_start_time, "input_end_time": input_end_time,
+            **arguments, **options, **own,
             "neg_sampling": neg_sampling, "neg_sampling_ratio": neg_sampling_ratio,
             "neighbor_sampler": neighbor_sampler,
         }  # fmt: skip
         parted = parted_sampler(data, num_neighbors, asked, threads_of_a_batch(kwargs))
         if parted is not None:
             self._exchange, neighbor_sampler, arguments = parted.exchange, parted, {}
-        sampler = self._prepare(
-            data, num_neighbors, arguments, neighbor_sampler, placing, seed, prefetch, options,
-            feature_dtype,
-        )  # fmt: skip
-        self._progress.batch_dependency = check_dependency(batch_dependency, sampler)
-        self._begin_order(order, options)
+        sampler = self._prepare(data, num_neighbors, arguments, neighbor_sampler, found)
+        self._progress.batch_dependency = check_dependency(own["batch_dependency"], sampler)
+        self._begin_order(own["order"], options)
         _check_tensors(edge_label_index, edge_label, edge_label_time)
         # PyG asks for the smallest label, also of none.
         no_labels = edge_label is not None and edge_label.numel() == 0
@@ -198,11 +169,13 @@ class LinkNeighborLoader(RankLoader, torch_geometric.loader.LinkNeighborLoader):
         self.__dict__["edge_label_index"] = edge_label_index  # as it was given
         links = self.input_data
         check_sampler(kwargs.get("sampler"), len(links.row), "links")
-        self._finish_order(order, links.col, links.input_type and links.input_type[-1])
+        self._finish_order(own["order"], links.col, links.input_type and links.input_type[-1])
         if no_labels:
             self.input_data.label = edge_label
         self._check_links(sampler)
-        self.input_data = with_windows(self.input_data, input_start_time, input_end_time, sampler)
+        self.input_data = with_windows(
+            links, own["input_start_time"], own["input_end_time"], sampler
+        )
 
     def _check_links(self, sampler: BaseSampler) -> None:
         """Find what is wrong with the seeds here, not in an epoch."""

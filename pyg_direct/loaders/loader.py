@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
 import torch_geometric.loader
 from torch import Tensor
 from torch_geometric.sampler import BaseSampler
@@ -14,15 +13,15 @@ from typing_extensions import Unpack
 from ..batch.assemble import node_labels
 from ..batch.sampled import Sampled, of_graph
 from ..core.arguments import check_dense, check_ids, check_partner, check_tensor
-from ..core.placing import Placing
 from ..core.pyg import SubgraphType
 from ..core.types import BatchKey, SourcedKey
 from ..exchange.parted_sampler import PartedSampler, parted_sampler
 from ..loading.options import (
-    DEFAULT_PREFETCH,
-    LoaderOptions,
-    as_dict,
+    OF_SAMPLING,
+    NeighborOptions,
     check_dependency,
+    given,
+    takes,
     threads_of_a_batch,
 )
 from ..loading.seeds import integers, node_seeds, own_times, seeds_at, with_windows
@@ -178,6 +177,7 @@ class NeighborLoader(RankLoader, torch_geometric.loader.NeighborLoader):  # type
 
     _can_cooperate = True
 
+    @takes(NeighborOptions)
     def __init__(
         self,
         data: Any,
@@ -196,27 +196,16 @@ class NeighborLoader(RankLoader, torch_geometric.loader.NeighborLoader):  # type
         filter_per_worker: bool | None = None,
         neighbor_sampler: BaseSampler | None = None,
         directed: bool = True,
-        *,
-        device: torch.device | str | int | None = None,
-        topology: str = "auto",
-        features: str = "auto",
-        device_bytes: int | None = None,
-        ids: str = "host",
-        gather_blocks: int | None = None,
-        cache: str | int | float | None = None,
-        cache_policy: Any = "visits",
-        feature_dtype: torch.dtype | None = None,
-        seed: int | None = None,
-        prefetch: int = DEFAULT_PREFETCH,
-        time_window: int | None = None,
-        input_start_time: Tensor | None = None,
-        input_end_time: Tensor | None = None,
-        sampling: str = "uniform",
-        layer_dependency: bool = False,
-        batch_dependency: int = 1,
-        order: Tensor | str | None = None,
-        **kwargs: Unpack[LoaderOptions],
+        **kwargs: Unpack[NeighborOptions],
     ) -> None:
+        found = given(
+            type(self),
+            kwargs,
+            transform=transform,
+            transform_sampler_output=transform_sampler_output,
+            filter_per_worker=filter_per_worker,
+        )
+        own, options = found.own, found.passed_on
         arguments = {
             "subgraph_type": subgraph_type,
             "replace": replace,
@@ -224,35 +213,20 @@ class NeighborLoader(RankLoader, torch_geometric.loader.NeighborLoader):  # type
             "temporal_strategy": temporal_strategy,
             "time_attr": time_attr,
             "weight_attr": weight_attr,
-            "time_window": time_window,
-            "sampling": sampling,
-            "layer_dependency": layer_dependency,
             "is_sorted": is_sorted,
             "directed": directed,
+            **{name: own[name] for name in OF_SAMPLING},
         }
-        options = {
-            "transform": transform,
-            "transform_sampler_output": transform_sampler_output,
-            "filter_per_worker": filter_per_worker,
-            **as_dict(kwargs),
-        }
-        placing = Placing(
-            device, topology, features, device_bytes, ids, gather_blocks, cache, cache_policy
-        )
         asked = {
-            **arguments, **options, **placing._asdict(), "seed": seed,
-            "input_start_time": input_start_time, "input_end_time": input_end_time,
+            **arguments, **options, **own,
             "input_time": input_time, "neighbor_sampler": neighbor_sampler,
         }  # fmt: skip
         parted = parted_sampler(data, num_neighbors, asked, threads_of_a_batch(kwargs))
         if parted is not None:
             self._exchange, neighbor_sampler, arguments = parted.exchange, parted, {}
-        sampler = self._prepare(
-            data, num_neighbors, arguments, neighbor_sampler, placing, seed, prefetch, options,
-            feature_dtype,
-        )  # fmt: skip
-        self._progress.batch_dependency = check_dependency(batch_dependency, sampler)
-        self._begin_order(order, options)
+        sampler = self._prepare(data, num_neighbors, arguments, neighbor_sampler, found)
+        self._progress.batch_dependency = check_dependency(own["batch_dependency"], sampler)
+        self._begin_order(own["order"], options)
         _check_input_time(input_time, sampler, time_attr)
         check_dense("input_nodes", input_nodes)
         # Past the initialiser of PyG's NeighborLoader, which would build a sampler of its own.
@@ -267,7 +241,7 @@ class NeighborLoader(RankLoader, torch_geometric.loader.NeighborLoader):  # type
         self.__dict__["input_nodes"] = input_nodes  # as it was given, which PyG takes apart
         seeds = self.input_data
         check_sampler(kwargs.get("sampler"), len(seeds.node), "seeds")
-        self._finish_order(order, seeds.node, seeds.input_type)
+        self._finish_order(own["order"], seeds.node, seeds.input_type)
         if isinstance(sampler, NeighborSampler):  # find what is wrong here, not in an epoch
             seeds, graph = self.input_data, keyed(sampler)
             for name in ("exclude_seed_edges", "strict_negatives"):
@@ -275,7 +249,9 @@ class NeighborLoader(RankLoader, torch_geometric.loader.NeighborLoader):  # type
                     check_partner(f"{name} of a sampler", "links: LinkNeighborLoader", False)
             check_ids(seeds.node, graph.num_nodes_of(seeds.input_type), "input_nodes")
             graph.seed_time(seeds.input_type, seeds.node, seeds.time)
-        self.input_data = with_windows(seeds, input_start_time, input_end_time, sampler)
+        self.input_data = with_windows(
+            seeds, own["input_start_time"], own["input_end_time"], sampler
+        )
 
     def __call__(self, index: Tensor | list[int], input_time: Tensor | None = None) -> Any:
         """Return the batch of the seeds at positions `index`.

@@ -8,17 +8,23 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.nn.models import Node2Vec as PygNode2Vec
+from typing_extensions import Unpack
 
 from ..core.arguments import check_count
-from ..core.placing import Placing
 from ..core.pyg import maybe_num_nodes
 from ..core.types import BatchKey
 from ..graph.from_pyg import check_edge_index
-from ..loading.options import DEFAULT_PREFETCH
+from ..loading.options import DrawOptions, given, takes
 from ..ops.host import keys as rng
 from ..sampling.sampler import NeighborSampler, keyed
 from .base import SubgraphLoader
 from .walks import RandomWalker, check_law, check_length
+
+
+class WalkOptions(DrawOptions, total=False):
+    """Keyword arguments of `Node2Vec.loader`, for type checkers."""
+
+    batch_size: int | None
 
 
 class Node2Vec(PygNode2Vec):
@@ -86,23 +92,16 @@ class Node2Vec(PygNode2Vec):
         self.embedding = torch.nn.Embedding(self.num_nodes, embedding_dim, sparse=sparse)
         self.embedding.reset_parameters()
 
-    def loader(
-        self,
-        *,
-        device: torch.device | str | int | None = None,
-        seed: int | None = None,
-        prefetch: int = DEFAULT_PREFETCH,
-        **kwargs: Any,
-    ) -> Node2VecLoader:
+    @takes(WalkOptions)
+    def loader(self, **kwargs: Any) -> Node2VecLoader:
         """Return a loader of (positive, negative) walks, int64 [windows, context_size] each.
 
         Args:
-            device: where the walks arrive; see `pyg_direct.NeighborLoader`.
-            seed: base seed of the walks, the negatives and `shuffle`.
-            prefetch: batches that each producer works ahead.
-            **kwargs: of `torch.utils.data.DataLoader`; `num_workers` counts threads.
+            **kwargs: of `torch.utils.data.DataLoader`; `num_workers` counts threads. And `device`,
+                where the walks arrive, `seed`, base seed of the walks, the negatives and `shuffle`,
+                and `prefetch`; see `pyg_direct.NeighborLoader`.
         """
-        return Node2VecLoader(self, device, seed, prefetch, kwargs)
+        return Node2VecLoader(self, **kwargs)
 
     def pos_sample(self, batch: Tensor) -> Tensor:
         """Return the windows of walks from the nodes `batch`."""
@@ -140,19 +139,13 @@ class Node2VecLoader(SubgraphLoader):
 
     _at_positions = "nodes"
 
-    def __init__(
-        self,
-        model: Node2Vec,
-        device: torch.device | str | int | None,
-        seed: int | None,
-        prefetch: int,
-        options: dict[str, Any],
-    ) -> None:
+    @takes(WalkOptions)
+    def __init__(self, model: Node2Vec, **kwargs: Unpack[WalkOptions]) -> None:
         graph = Data(edge_index=torch.empty(2, 0, dtype=torch.int64), num_nodes=model.num_nodes)
         self.data = graph
         self._model = model
-        sampler = NeighborSampler(graph, [], device="cpu", seed=seed)  # only for the keys
-        self._begin(graph, sampler, model.num_nodes, Placing(device), seed, prefetch, options)
+        sampler = NeighborSampler(graph, [], device="cpu", seed=kwargs.get("seed"))  # for the keys
+        self._begin(graph, sampler, model.num_nodes, given(Node2VecLoader, kwargs))
 
     def _law(self) -> dict[str, Any]:
         names = ("walk_length", "context_size", "walks_per_node", "num_negative_samples", "p", "q")

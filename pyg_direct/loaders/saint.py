@@ -12,12 +12,11 @@ from typing_extensions import Unpack
 
 from ..batch.gather import Gatherer
 from ..core.arguments import check_choice, check_count, check_flag, check_partner
-from ..core.placing import Placing
 from ..core.pyg import saint_file_of, torch_load
 from ..core.types import BatchKey
 from ..graph.verify import verified
 from ..graph.weights import alias_table_of
-from ..loading.options import DEFAULT_PREFETCH, CommonOptions, as_dict, threads_of_a_batch
+from ..loading.options import BatchOptions, given, takes, threads_of_a_batch
 from ..loading.prefetcher import Prefetcher
 from ..ops.host import keys as rng
 from ..ops.host.induced import InducedSubgraphs
@@ -71,6 +70,7 @@ class GraphSAINTSampler(SubgraphLoader, torch_geometric.loader.GraphSAINTSampler
 
     _at_positions = ""  # steps draw the same whatever their number
 
+    @takes(BatchOptions)
     def __init__(
         self,
         data: Any,
@@ -79,13 +79,7 @@ class GraphSAINTSampler(SubgraphLoader, torch_geometric.loader.GraphSAINTSampler
         sample_coverage: int = 0,
         save_dir: str | None = None,
         log: bool = True,
-        *,
-        device: torch.device | str | int | None = None,
-        ids: str = "host",
-        feature_dtype: torch.dtype | None = None,
-        seed: int | None = None,
-        prefetch: int = DEFAULT_PREFETCH,
-        **kwargs: Unpack[CommonOptions],
+        **kwargs: Unpack[BatchOptions],
     ) -> None:
         check_edges(data, type(self).__name__)
         for name in ("node_norm", "edge_norm"):
@@ -105,15 +99,14 @@ class GraphSAINTSampler(SubgraphLoader, torch_geometric.loader.GraphSAINTSampler
         self._host_edges = data.edge_index.cpu()  # itself, if it is there
         # Grouped by source, so that a batch has PyG's order of edges.
         sampler = NeighborSampler(
-            data, [], subgraph_type="induced", sample_direction="backward", device="cpu", seed=seed,
-            threads=threads_of_a_batch(kwargs),
+            data, [], subgraph_type="induced", sample_direction="backward", device="cpu",
+            seed=kwargs.get("seed"), threads=threads_of_a_batch(kwargs),
         )  # fmt: skip
         self._prepare_draws(sampler)
         graph = keyed(sampler).graph
         # What is drawn does not depend on the order of the lists.
         self._induced = InducedSubgraphs(sorted_lists(verified(graph.csc)), graph.id_dtype)
-        placing, steps = Placing(device, ids=ids), self.num_steps
-        self._begin(data, sampler, steps, placing, seed, prefetch, as_dict(kwargs), feature_dtype)
+        self._begin(data, sampler, self.num_steps, given(type(self), kwargs))
         self._tell_roles(self.N, self.E)
         if self.sample_coverage > 0:
             self.node_norm, self.edge_norm = self._norms()
@@ -292,7 +285,7 @@ class GraphSAINTEdgeSampler(GraphSAINTSampler, torch_geometric.loader.GraphSAINT
         batch_size: int,
         *args: Any,
         edge_law: Literal["pyg", "paper"] = "pyg",
-        **kwargs: Unpack[CommonOptions],
+        **kwargs: Unpack[BatchOptions],
     ) -> None:
         self.edge_law = check_choice("edge_law", edge_law, ("pyg", "paper"))
         super().__init__(data, batch_size, *args, **kwargs)

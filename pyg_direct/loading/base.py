@@ -41,6 +41,7 @@ from .cache import fill_cache
 from .epoch import BatchTask, Epoch, Producers
 from .options import (
     PACKAGE,
+    Given,
     check_assignment,
     check_names,
     check_prefetch,
@@ -103,21 +104,17 @@ class DirectLoader(SerialAfterFork, Recorded, Resuming, torch.utils.data.DataLoa
         num_neighbors: NumNeighborsLike,
         sampling: dict[str, Any],
         sampler: BaseSampler | None,
-        placing: Placing,
-        seed: int | None,
-        prefetch: int,
-        kwargs: dict[str, Any],
-        feature_dtype: torch.dtype | None = None,
+        given: Given,
     ) -> BaseSampler:
         """Check what both loaders take, and return the sampler: `sampler`, or a new one.
 
-        Must come before the initialiser of PyG's class. May add a generator to `kwargs`, those of
-        DataLoader.
+        Must come before the initialiser of PyG's class. Takes what is for ranks out of
+        `given.passed_on`, and may add a generator.
         """
+        placing, seed, kwargs = given.placing, given.seed, given.passed_on
         check_data(data)
-        self._feature_dtype = check_attributes(data, feature_dtype)
+        self._feature_dtype = check_attributes(data, given.feature_dtype)
         self._split = take_split(kwargs, check_seed(seed))
-        check_names(kwargs, type(self))
         check_loader_options(kwargs, data)
         check_mode("topology", placing.topology)
         check_mode("features", placing.features)
@@ -127,7 +124,7 @@ class DirectLoader(SerialAfterFork, Recorded, Resuming, torch.utils.data.DataLoa
             check_count("gather_blocks", placing.gather_blocks, least=1)
         self._progress = Progress(check_seed(seed))
         self._recorder, self._roles = Recorder(), KnownRoles()
-        self.prefetch = check_prefetch(prefetch, kwargs)
+        self.prefetch = check_prefetch(given.prefetch, kwargs)
         if kwargs.get("batch_size", 1) is None:
             raise ValueError(
                 "batch_size=None (no batching) has no meaning here: pass a size, or batch_sampler=."

@@ -7,15 +7,17 @@ import functools
 import inspect
 import warnings
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
 from torch.utils.data import Sampler
 from torch_geometric.sampler import BaseSampler
+from torch_geometric.typing import EdgeType
 from typing_extensions import TypedDict
 
 from ..core.arguments import check_count, check_partner
+from ..core.placing import Placing
 from ..core.threads import available_cores
 from ..core.types import Ends
 from ..core.units import size_text
@@ -26,6 +28,8 @@ from .stages import torch_threads
 
 PACKAGE = __name__.partition(".")[0] + "."
 DEFAULT_PREFETCH = 2
+P = ParamSpec("P")
+R = TypeVar("R")
 MOST_DEPENDENT = 256  # of `batch_dependency`, without a warning
 
 OURS_TO_GIVE = {"self", "args", "kwargs", "node_sampler", "link_sampler"}
@@ -81,18 +85,135 @@ class CommonOptions(TypedDict, total=False):
     collate_fn: Any
 
 
-class LoaderOptions(CommonOptions, total=False):
+class DrawOptions(CommonOptions, total=False):
+    """The same, with where batches are made and what their draws follow from."""
+
+    device: torch.device | str | int | None
+    seed: int | None
+    prefetch: int
+
+
+class BatchOptions(DrawOptions, total=False):
+    """The same of loaders whose batches have ids and attributes."""
+
+    ids: str
+    feature_dtype: torch.dtype | None
+
+
+class LoaderOptions(BatchOptions, total=False):
     """The same of loaders whose batch size is DataLoader's."""
 
     batch_size: int | None
 
 
-def as_dict(options: CommonOptions) -> dict[str, Any]:
-    """Return keyword arguments as a dict of its own, which may be changed."""
-    return dict[str, Any](options)
+class NeighborOptions(LoaderOptions, total=False):
+    """The same of loaders that sample neighbors, beside the arguments of PyG's."""
+
+    topology: str
+    features: str
+    device_bytes: int | None
+    gather_blocks: int | None
+    cache: str | int | float | None
+    cache_policy: Any
+    time_window: int | None
+    input_start_time: Tensor | None
+    input_end_time: Tensor | None
+    sampling: str
+    layer_dependency: bool
+    batch_dependency: int
+    order: Tensor | str | None
 
 
-def check_names(options: dict[str, Any], loader: type) -> None:
+class LinkOptions(NeighborOptions, total=False):
+    """The same of loaders that sample around links."""
+
+    exclude_seed_edges: bool | str | EdgeType | None
+    strict_negatives: bool
+
+
+# What those of this package are where they are not given.
+DEFAULTS: Mapping[str, Any] = {
+    "device": None,
+    "topology": "auto",
+    "features": "auto",
+    "device_bytes": None,
+    "ids": "host",
+    "gather_blocks": None,
+    "cache": None,
+    "cache_policy": "visits",
+    "feature_dtype": None,
+    "seed": None,
+    "prefetch": DEFAULT_PREFETCH,
+    "time_window": None,
+    "input_start_time": None,
+    "input_end_time": None,
+    "exclude_seed_edges": None,
+    "strict_negatives": False,
+    "sampling": "uniform",
+    "layer_dependency": False,
+    "batch_dependency": 1,
+    "order": None,
+}
+
+
+# Those that the sampler of a loader is built with.
+OF_SAMPLING = ("time_window", "sampling", "layer_dependency")
+
+
+def takes(options: Any) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Let `help()` and `inspect.signature` show the arguments of this package in `**kwargs`.
+
+    Args:
+        options: the `TypedDict` of the keyword arguments.
+    """
+
+    def with_signature(initialise: Callable[P, R]) -> Callable[P, R]:
+        signature = inspect.signature(initialise)
+        *named, rest = signature.parameters.values()
+        own = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default)
+            for name, default in DEFAULTS.items()
+            if name in options.__annotations__
+        ]
+        shown: Any = initialise
+        shown.__signature__ = signature.replace(parameters=[*named, *own, rest])
+        return initialise
+
+    return with_signature
+
+
+class Given(NamedTuple):
+    """The keyword arguments of a loader: those of this package, and what is passed on."""
+
+    own: dict[str, Any]  # the names of `DEFAULTS`
+    passed_on: dict[str, Any]  # to PyG's and torch's classes, and those for ranks; may be changed
+    placing: Placing
+    seed: int | None
+    prefetch: int
+    feature_dtype: torch.dtype | None
+
+
+def given(loader: type, options: Mapping[str, Any], **named: Any) -> Given:
+    """Return the keyword arguments of a loader.
+
+    Args:
+        loader: its class.
+        options: as the user gave them.
+        **named: others that are passed on.
+
+    Raises:
+        TypeError: the loader has no such argument.
+    """
+    check_names(options, loader)
+    own = {name: options.get(name, default) for name, default in DEFAULTS.items()}
+    passed_on = {name: value for name, value in options.items() if name not in DEFAULTS}
+    placing = Placing(**{name: own[name] for name in Placing._fields if name in own})
+    return Given(
+        own, named | passed_on, placing, own["seed"], own["prefetch"], own["feature_dtype"]
+    )
+
+
+def check_names(options: Mapping[str, Any], loader: type) -> None:
     """Raise a TypeError, which names the loader, unless it or a class above it takes each option.
 
     Args:
@@ -110,7 +231,8 @@ def check_names(options: dict[str, Any], loader: type) -> None:
 def check_assignment(loader: Any, name: str) -> None:
     """Raise an AttributeError if an argument is assigned to that a built loader reads no more."""
     kind: Any = type(loader)
-    if name in LoaderOptions.__annotations__ or name not in arguments_of(kind, PACKAGE):
+    passed_on = name not in DEFAULTS and name in LoaderOptions.__annotations__
+    if passed_on or name not in arguments_of(kind, PACKAGE):
         return  # DataLoader itself refuses to have some of its own assigned to
     if name not in READ_ONCE and hasattr(loader, name):
         return

@@ -12,7 +12,14 @@ from graphs import citations, papers_and_authors
 from typing_extensions import Unpack
 
 import pyg_direct
-from pyg_direct.loading.options import LoaderOptions, check_names
+from pyg_direct.loading.options import (
+    DEFAULTS,
+    BatchOptions,
+    LinkOptions,
+    LoaderOptions,
+    NeighborOptions,
+    check_names,
+)
 from pyg_direct.ranks.split import NAMES as SPLIT_NAMES
 
 LOADERS = {
@@ -99,12 +106,43 @@ def test_what_a_loader_reads_at_each_batch_can_be_assigned() -> None:
     assert mine.num_neighbors == [5]
 
 
+KINDS_OF_OPTIONS = {
+    pyg_direct.NeighborLoader: NeighborOptions,
+    pyg_direct.LinkNeighborLoader: LinkOptions,
+    pyg_direct.HGTLoader: LoaderOptions,
+    pyg_direct.ShaDowKHopSampler: LoaderOptions,
+    pyg_direct.PageRankLoader: LoaderOptions,
+    pyg_direct.ClusterLoader: LoaderOptions,
+    pyg_direct.GraphSAINTSampler: BatchOptions,
+}
+
+
 def test_type_checkers_know_all_options() -> None:
     of_torch = {*inspect.signature(torch.utils.data.DataLoader.__init__).parameters}
-    known = {*typing.get_type_hints(LoaderOptions)}
+    known = {*typing.get_type_hints(LoaderOptions)}.difference(DEFAULTS)
     assert known == (of_torch | {"custom_cls", "input_id", *SPLIT_NAMES, "in_order"}) - {"self"}
-    for loader in (*LOADERS, pyg_direct.HGTLoader, pyg_direct.ClusterLoader):
-        assert typing.get_type_hints(loader.__init__)["kwargs"] == Unpack[LoaderOptions]
+    assert {*typing.get_type_hints(LinkOptions)} - known == {*DEFAULTS}
+
+
+@pytest.mark.parametrize("loader", KINDS_OF_OPTIONS)
+def test_the_signature_shows_the_options_of_a_loader_with_their_defaults(loader: type) -> None:
+    kind = KINDS_OF_OPTIONS[loader]
+    init: Any = loader.__init__  # type: ignore[misc]
+    assert typing.get_type_hints(init)["kwargs"] == Unpack[kind]
+    shown = inspect.signature(loader).parameters.values()
+    by_name = {p.name: p.default for p in shown if p.kind == p.KEYWORD_ONLY}
+    names = typing.get_type_hints(kind)
+    assert by_name == {name: value for name, value in DEFAULTS.items() if name in names}
+
+
+@pytest.mark.parametrize("name", ["topology", "cache", "order"])
+def test_a_users_subclass_refuses_options_that_its_loader_does_not_have(name: str) -> None:
+    class Own(pyg_direct.ShaDowKHopSampler):
+        def __init__(self, data: Any, **options: Any) -> None:
+            super().__init__(data, 1, 2, **options)
+
+    with pytest.raises(TypeError, match=f"no argument {name}="):
+        Own(citations(), **{name: "auto"})
 
 
 @pytest.mark.parametrize(
