@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     # isort: on
 
     from .core.malloc import keep_memory
+    from .core.placing import Gpu
     from .core.quantized import QuantizedTensor, quantize
     from .files.header import InvalidGraphFileError
     from .files.open import open_graph as open
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from .ops.placement import Placement
     from .ops.unified import unified
     from .ranks.share import share
+    from .ranks.split import Ranks
     from .sampling.sampler import NeighborSampler
     from .tools.audit import Audit, audit
     from .tools.partition import partition
@@ -63,6 +65,7 @@ __all__ = [
     "Audit",
     "ClusterData",
     "ClusterLoader",
+    "Gpu",
     "GraphSAINTEdgeSampler",
     "GraphSAINTNodeSampler",
     "GraphSAINTRandomWalkSampler",
@@ -79,6 +82,7 @@ __all__ = [
     "Placement",
     "QuantizedTensor",
     "RandomWalker",
+    "Ranks",
     "Reuse",
     "ReusedRows",
     "ShaDowKHopSampler",
@@ -128,6 +132,8 @@ _LATER = {
     ".tools.partition": ("partition",),
     ".ranks.share": ("share",),
     ".core.malloc": ("keep_memory",),
+    ".core.placing": ("Gpu",),
+    ".ranks.split": ("Ranks",),
     ".core.quantized": ("QuantizedTensor", "quantize"),
     ".sampling.sampler": ("NeighborSampler",),
     ".loaders.swap": ("swapped",),

@@ -72,35 +72,9 @@ class NeighborLoader(RankLoader, torch_geometric.loader.NeighborLoader):  # type
             which it holds tensors (its model), of several the current one, or `LOCAL_RANK`'s where
             that was not set; without any, the CPU, until an iteration finds some. On a GPU all that
             a model consumes arrives there: attributes, labels, times, `edge_index`, `batch`.
-            On the CPU the next seven arguments have no effect, so that a script runs on both;
-            topology='device' and features='device' alone are refused there. Those given are named
-            by ``print(loader.placement)``.
-        ids: where `n_id`, `e_id` and `input_id` are: on the 'host', as PyG's, since programs index
-            their own CPU tensors with them; or on the 'device' of the batch, without that copy.
-        topology: where the graph lies for a GPU: 'host', pinned and read over PCIe; 'device';
-            or 'auto', which takes GPU memory for the CSC's indptr first, then for the rest, as far
-            as `device_bytes` go. See ``loader.placement`` for the decision.
-        features: the same for the attributes, which in 'auto' come after the graph, small ones
-            first. Those on the host are registered where they lie and read by the GPU, row by row;
-            what cannot be registered is copied to pinned memory or left to the CPU, with a warning.
-            Loaders share their copies in GPU memory, and a copy follows its tensor when torch
-            changes that in place; what NumPy writes goes unseen.
-        device_bytes: GPU memory that 'auto' may take; None for half of what is free.
-        gather_blocks: blocks of 256 threads that may read attributes on the host at the same time;
-            None takes what keeps PCIe busy, as ``python -m pyg_direct.info`` measured it or for
-            PCIe 5. The fewer, the more of the GPU is left to training.
-        cache: GPU memory for the rows of node attributes on the host that batches visit most, so
-            that they are not read over PCIe: bytes as an int, a share of the attributes on the
-            host as a float in [0, 1], or 'auto' for what graph and attributes left of
-            `device_bytes`. Filled when the loader is first iterated; batches have the same bits
-            with any cache, and cached rows follow their tensors as copies do. Where memory is
-            short, a smaller cache is made, with a warning. None: no cache.
-        cache_policy: which rows: those of nodes that batches visit most by seeds, fan-outs and
-            degrees, 'visits' (where `expected_visits` refuses the loader, 'presample'); those in 64
-            batches (at most an epoch) that are sampled beforehand, with their weights and times,
-            'presample'; those with most edges that leave them, 'degree'; or those with the largest
-            numbers in a tensor [num_nodes] of yours, with node types in a dict of such, where 0
-            stands for nodes that are never cached.
+        gpu: a `pyg_direct.Gpu`: where graph, attributes and ids are stored for a GPU, and a cache
+            of rows in its memory. `topology`, `features`, `device_bytes`, `gather_blocks`, `cache`,
+            `cache_policy` and `ids` may be given as arguments in its place.
         feature_dtype: torch.float32, float16 or bfloat16: what batches get the narrow attributes
             of nodes and edges in, which are those stored as float16, bfloat16 or by
             `pyg_direct.quantize`. They are decoded while they are gathered, and have the bits of
@@ -137,26 +111,12 @@ class NeighborLoader(RankLoader, torch_geometric.loader.NeighborLoader):  # type
         **kwargs: of `torch.utils.data.DataLoader`. `num_workers` counts threads over the one copy
             of the data, not processes, so `multiprocessing_context` has nothing to act on.
             `prefetch_factor` is another name for `prefetch`; `worker_init_fn` runs once in each
-            thread; batches always come in order. And of all loaders here, for several ranks:
-            `split_by_rank`: True, or a `torch.distributed.ProcessGroup`: in each step the ranks of
-            the (default) group take the next batches of one list, each rank one. A batch has the
-            same bits on any number of ranks. With ``seed=None`` the first rank draws the base seed
-            for all. At the first iteration the ranks exchange what decides their batches, and
-            refuse to differ; all of them must begin it.
-            `rank`, `world_size`: the same without a process group, and without that exchange; they
-            need a `seed`, the same on all ranks.
-            Over a `pyg_direct.partition`, ranks exchange hops and rows as well, by gloo in a thread
-            of their own; `timeout` bounds the wait for another rank in each exchange (0: 300 s).
-            `share_rows`: with `split_by_rank`, the rank that owns a row of a node attribute loads
-            it once for all batches that ranks make together, and sends it to the others; batches
-            have the same bits, and are made on the CPU. `owners`: 'hash', or integers [num_nodes]
-            in [0, 1024), with node types a dict of such: rank r of W owns the p with p mod W = r.
-            `cooperative`: with `split_by_rank`, all ranks make one batch together in each step, of
-            the seeds of all loops; a rank has the nodes that it owns with their in-edges, and those
-            of others that these come from. See the guide "Batches and rows in common".
-            `tail`: where the last step lacks batches, ranks make the first batches of the epoch
-            again ('pad'), all leave that step out ('drop'), or some end earlier ('uneven'; around
-            DDP's training this needs `torch.distributed.algorithms.Join`).
+            thread; batches always come in order. And of all loaders here, `ranks`, a
+            `pyg_direct.Ranks`: several processes share the batches of an epoch. `split_by_rank`,
+            `rank`, `world_size`, `tail`, `share_rows`, `owners` and `cooperative` may be given as
+            arguments in its place. Over a `pyg_direct.partition`, ranks exchange hops and rows as
+            well, by gloo in a thread of their own; `timeout` bounds the wait for another rank in
+            each exchange (0: 300 s).
 
     Raises:
         ValueError, TypeError: a wrong argument; the message says which.

@@ -16,13 +16,14 @@ from torch_geometric.sampler import BaseSampler
 from torch_geometric.typing import EdgeType
 from typing_extensions import TypedDict
 
-from ..core.arguments import check_count, check_partner
-from ..core.placing import Placing
+from ..core.arguments import check_count, check_partner, shown
+from ..core.placing import GPU_NAMES, Gpu, Placing
 from ..core.threads import available_cores
 from ..core.types import Ends
 from ..core.units import size_text
 from ..ops.placement import Placement
 from ..ranks.split import NAMES as SPLIT_NAMES
+from ..ranks.split import Ranks, options_of
 from ..sampling.sampler import NeighborSampler, keyed
 from .stages import torch_threads
 
@@ -52,7 +53,10 @@ def arguments_of(loader: Any, package: str = "") -> frozenset[str]:
 
 
 class CommonOptions(TypedDict, total=False):
-    """Keyword arguments that all loaders take beside their own, for type checkers."""
+    """Keyword arguments that all loaders take beside their own, for type checkers.
+
+    `Gpu` and `Ranks` are records of some of them.
+    """
 
     # Of `torch.utils.data.DataLoader`:
     shuffle: bool | None
@@ -80,6 +84,7 @@ class CommonOptions(TypedDict, total=False):
     owners: Any
     cooperative: bool
     tail: str
+    ranks: Ranks | None
     # What Lightning passes again when it builds a loader anew:
     dataset: Any
     collate_fn: Any
@@ -109,6 +114,7 @@ class LoaderOptions(BatchOptions, total=False):
 class NeighborOptions(LoaderOptions, total=False):
     """The same of loaders that sample neighbors, beside the arguments of PyG's."""
 
+    gpu: Gpu | None
     topology: str
     features: str
     device_bytes: int | None
@@ -133,6 +139,7 @@ class LinkOptions(NeighborOptions, total=False):
 
 # What those of this package are where they are not given.
 DEFAULTS: Mapping[str, Any] = {
+    "gpu": None,
     "device": None,
     "topology": "auto",
     "features": "auto",
@@ -175,8 +182,8 @@ def takes(options: Any) -> Callable[[Callable[P, R]], Callable[P, R]]:
             for name, default in DEFAULTS.items()
             if name in options.__annotations__
         ]
-        shown: Any = initialise
-        shown.__signature__ = signature.replace(parameters=[*named, *own, rest])
+        documented: Any = initialise
+        documented.__signature__ = signature.replace(parameters=[*named, *own, rest])
         return initialise
 
     return with_signature
@@ -205,12 +212,37 @@ def given(loader: type, options: Mapping[str, Any], **named: Any) -> Given:
         TypeError: the loader has no such argument.
     """
     check_names(options, loader)
+    options = _unpacked(options)
     own = {name: options.get(name, default) for name, default in DEFAULTS.items()}
     passed_on = {name: value for name, value in options.items() if name not in DEFAULTS}
     placing = Placing(**{name: own[name] for name in Placing._fields if name in own})
     return Given(
         own, named | passed_on, placing, own["seed"], own["prefetch"], own["feature_dtype"]
     )
+
+
+def _unpacked(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keyword arguments of a loader with the fields of `gpu=` and `ranks=`.
+
+    Raises:
+        TypeError: one of the two is something else.
+        ValueError: a field is given as an argument, too.
+    """
+    found = dict(options)
+    for name, kind, names in (("gpu", Gpu, GPU_NAMES), ("ranks", Ranks, SPLIT_NAMES)):
+        record = found.pop(name, None)
+        if record is None:
+            continue
+        if not isinstance(record, kind):
+            raise TypeError(f"{name} must be a pyg_direct.{kind.__name__}, got {shown(record)}.")
+        twice = [other for other in names if other in found]
+        if twice:
+            raise ValueError(
+                f"{name}={kind.__name__}(...) and {twice[0]}= say the same. Pass {twice[0]} as a "
+                f"field of {kind.__name__}, or leave out {name}=."
+            )
+        found.update(options_of(record) if isinstance(record, Ranks) else vars(record))
+    return found
 
 
 def check_names(options: Mapping[str, Any], loader: type) -> None:
@@ -220,7 +252,7 @@ def check_names(options: Mapping[str, Any], loader: type) -> None:
         options: keyword arguments.
         loader: its class, perhaps a user's subclass.
     """
-    known = arguments_of(loader).union(SPLIT_NAMES) - OURS_TO_GIVE
+    known = arguments_of(loader).union(SPLIT_NAMES, ["ranks"]) - OURS_TO_GIVE
     for name in options:
         if name not in known:
             near = difflib.get_close_matches(name, sorted(known), n=1)

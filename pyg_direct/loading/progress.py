@@ -34,7 +34,7 @@ from .states import (
 )
 
 
-class Ranks(NamedTuple):
+class EpochShard(NamedTuple):
     """The place of a process among the ranks that share the batches of an epoch.
 
     In each step the ranks take the next `world_size` batches of the epoch, each rank one. At its
@@ -90,7 +90,7 @@ class SeedOrder(NamedTuple):
     batches: Iterable[Any]  # positions of the seeds of each batch; iterated once an epoch
     generator: torch.Generator | None  # DataLoader's; None for torch's default one
     shuffle_generator: torch.Generator | None  # the same one if the loader's seed is to govern it
-    ranks: Ranks = Ranks()
+    ranks: EpochShard = EpochShard()
     agree: Agree | None = None  # given if batches are split among ranks, also if there is only one
 
     @property

@@ -17,7 +17,7 @@ from ..ranks.channel import meet
 from ..ranks.split import Split
 from ..sampling.sampler import NeighborSampler, keyed
 from .order import ClusterOrder
-from .progress import Progress, Ranks, SeedOrder
+from .progress import EpochShard, Progress, SeedOrder
 from .site import Site
 from .states import COOPERATIVE, TAIL, difference, of_ranks
 
@@ -76,8 +76,8 @@ class Resuming(torch.utils.data.DataLoader[Any]):
     def sampler(self, sampler: Any) -> None:
         self.__dict__["sampler"] = sampler
 
-    def _ranks(self) -> Ranks:
-        return Ranks(*self._split.place(), self._split.tail, self._split.cooperative)
+    def _ranks(self) -> EpochShard:
+        return EpochShard(*self._split.place(), self._split.tail, self._split.cooperative)
 
     def __len__(self) -> int:
         """Return the number of steps in an epoch, with `split_by_rank=` those of this rank."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
 import torch.distributed as dist
@@ -13,6 +14,59 @@ from .exchange import check_split, default_group
 NAMES = ("split_by_rank", "rank", "world_size", "tail", "share_rows", "cooperative", "owners")
 TAILS = ("pad", "drop", "uneven")
 HASH = "hash"
+
+
+@dataclass(frozen=True, eq=False)
+class Ranks:
+    """How several processes share the batches of an epoch.
+
+    Passed as ``NeighborLoader(..., ranks=Ranks())``. Its fields are arguments of the loaders, too
+    (`split` is `split_by_rank` there), and mean the same; one is given in one of the two ways. In
+    each step the ranks take the next batches of one list, each rank one; a batch has the same bits
+    on any number of ranks.
+
+    Args:
+        split: True, or a `torch.distributed.ProcessGroup`: the ranks are those of the (default)
+            group. With ``seed=None`` the first rank draws the base seed for all. At the first
+            iteration the ranks exchange what decides their batches, and refuse to differ; all of
+            them must begin it. False: `rank` and `world_size` say it.
+        rank, world_size: the same without a process group, and without that exchange; they need a
+            `seed`, the same on all ranks.
+        tail: where the last step lacks batches, ranks make the first batches of the epoch again
+            ('pad'), all leave that step out ('drop'), or some end earlier ('uneven'; around DDP's
+            training this needs `torch.distributed.algorithms.Join`).
+        share_rows: the rank that owns a row of a node attribute loads it once for all batches that
+            ranks make together, and sends it to the others; batches have the same bits, and are
+            made on the CPU.
+        owners: of `share_rows` and `cooperative`: 'hash', or integers [num_nodes] in [0, 1024),
+            with node types a dict of such: rank r of W owns the p with p mod W = r.
+        cooperative: all ranks make one batch together in each step, of the seeds of all loops; a
+            rank has the nodes that it owns with their in-edges, and those of others that these
+            come from. See the guide "Batches and rows in common".
+
+    Example:
+        >>> second = pyg_direct.Ranks(split=False, rank=1, world_size=4)
+        >>> loader = pyg_direct.NeighborLoader(data, [5], batch_size=10, seed=0, ranks=second)
+        >>> len(loader)
+        8
+    """
+
+    split: Any = True
+    rank: int | None = None
+    world_size: int | None = None
+    tail: str = "pad"
+    share_rows: bool = False
+    owners: Any = HASH
+    cooperative: bool = False
+
+
+def options_of(ranks: Ranks) -> dict[str, Any]:
+    """Return the arguments of a loader that say the same, without those at their defaults."""
+    names = ("split_by_rank", *(field.name for field in fields(Ranks)[1:]))
+    values = (getattr(ranks, field.name) for field in fields(Ranks))
+    absent = (False, *(field.default for field in fields(Ranks)[1:]))
+    found = zip(names, values, absent, strict=True)
+    return {name: value for name, value, default in found if repr(value) != repr(default)}
 
 
 class Split(NamedTuple):

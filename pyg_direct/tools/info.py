@@ -17,7 +17,16 @@ from ..core.config import DEVICE_VARIABLE
 from ..core.units import size_text
 from .command import parser_of
 from .doctor.bandwidth import HostBandwidth
-from .doctor.facts import PACKAGES, UNLIMITED, Facts, Gpu, Machine, TorchCuda, Unknown, find_out
+from .doctor.facts import (
+    PACKAGES,
+    UNLIMITED,
+    Facts,
+    GpuFacts,
+    Machine,
+    TorchCuda,
+    Unknown,
+    find_out,
+)
 
 OLDEST_DRIVER = {11: 450, 12: 525, 13: 580}  # CUDA major -> branch of the driver
 TORCH_WITH_CUDA = "pip install --force-reinstall torch"
@@ -76,7 +85,7 @@ def rows(facts: Facts) -> Iterator[tuple[str, object]]:
     yield "device=None means", _default_device(facts)
 
 
-def gpu_rows(gpu: Gpu) -> Iterator[tuple[str, object]]:
+def gpu_rows(gpu: GpuFacts) -> Iterator[tuple[str, object]]:
     """Yield what there is to say about one GPU."""
     yield (
         "",

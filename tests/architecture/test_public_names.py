@@ -25,6 +25,15 @@ ADDED: dict[str, set[str]] = {
     "Audit": {"batches", "ok"},
     "ClusterData": set(),
     "ClusterLoader": SUBGRAPH_LOADER,
+    "Gpu": {
+        "cache",
+        "cache_policy",
+        "device_bytes",
+        "features",
+        "gather_blocks",
+        "ids",
+        "topology",
+    },
     "GraphSAINTEdgeSampler": SUBGRAPH_LOADER,
     "GraphSAINTNodeSampler": SUBGRAPH_LOADER,
     "GraphSAINTRandomWalkSampler": SUBGRAPH_LOADER,
@@ -41,6 +50,7 @@ ADDED: dict[str, set[str]] = {
     "Placement": {"add", "budget_bytes", "gpu_arguments", "reason"},
     "QuantizedTensor": {"dense", "rows_at", "selected", "stored_parts"},
     "RandomWalker": {"num_nodes", "walk", "walk_along"},
+    "Ranks": {"cooperative", "owners", "rank", "share_rows", "split", "tail", "world_size"},
     "Reuse": {"gradient", "hot", "refresh", "share", "staleness"},
     "ReusedRows": {
         "batches",

@@ -115,6 +115,7 @@ LOADER: dict[str, Iterable[Any]] = {
     "gather_blocks": (0, -1, 1.5, "2", True, [1]),
     "cache": (-1, 1.5, "all", True, [1], float("nan")),
     "cache_policy": ("lru", 5, None, [1], "degree"),
+    "gpu": ("cuda", 1, {"cache": 1}),
     "feature_dtype": (torch.float64, torch.int8, torch.float32, "float16", 16, [torch.float16]),
     "input_id": ("x", 3, [1, 2], torch.arange(5), torch.ones(EDGES), torch.zeros(2, 2)),
     "custom_cls": (3, "x", HeteroData, Data),

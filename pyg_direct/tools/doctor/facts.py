@@ -145,7 +145,7 @@ class Facts:
     packages: dict[str, str]  # those that are installed
     cupy: dict[str, str]
     driver: str | Unknown | None  # None: there is none
-    gpus: list[Gpu] | Unknown
+    gpus: list[GpuFacts] | Unknown
     memlock: int | Unknown
     available_bytes: int | Unknown
     cores: set[int] | Unknown
@@ -271,7 +271,7 @@ NVML_PACKAGE = "nvidia-ml-py"
 BITS = 64  # of the words in which NVML hands out sets
 
 
-class Gpu(NamedTuple):
+class GpuFacts(NamedTuple):
     """One GPU; of a PCIe link the pair (now, at most)."""
 
     name: str
@@ -288,7 +288,7 @@ class Nvidia(NamedTuple):
     """What there is of NVIDIA's."""
 
     driver: str | Unknown | None  # None: no driver is installed
-    gpus: list[Gpu] | Unknown
+    gpus: list[GpuFacts] | Unknown
 
 
 def by_nvml(nvml: Any) -> Nvidia:
@@ -309,12 +309,12 @@ def by_nvml(nvml: Any) -> Nvidia:
         nvml.nvmlShutdown()
 
 
-def _gpu(nvml: Any, handle: Any) -> Gpu:
+def _gpu(nvml: Any, handle: Any) -> GpuFacts:
     memory = ask(nvml.nvmlDeviceGetMemoryInfo, handle)
     major_minor = ask(nvml.nvmlDeviceGetCudaComputeCapability, handle)
     node = nvml.NVML_AFFINITY_SCOPE_NODE
     words = (os.cpu_count() or 1) // BITS + 1
-    return Gpu(
+    return GpuFacts(
         name=str(ask(nvml.nvmlDeviceGetName, handle)),
         total_bytes=memory if isinstance(memory, Unknown) else int(memory.total),
         free_bytes=memory if isinstance(memory, Unknown) else int(memory.free),
@@ -351,7 +351,7 @@ def by_torch(driver: str | None, listed: str | None) -> Nvidia:
     return Nvidia(driver, [_known_by_name(name) for name in names])
 
 
-def by_properties(properties: Iterable[Any]) -> list[Gpu]:
+def by_properties(properties: Iterable[Any]) -> list[GpuFacts]:
     """Return GPUs that NVML does not list.
 
     Args:
@@ -365,6 +365,6 @@ def by_properties(properties: Iterable[Any]) -> list[Gpu]:
     ]
 
 
-def _known_by_name(name: str) -> Gpu:
+def _known_by_name(name: str) -> GpuFacts:
     more = Unknown(f"pip install {NVML_PACKAGE}")
-    return Gpu(name, more, more, more, (more, more), (more, more), more, more)
+    return GpuFacts(name, more, more, more, (more, more), (more, more), more, more)

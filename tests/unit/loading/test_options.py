@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import typing
 from typing import Any
@@ -120,7 +121,9 @@ KINDS_OF_OPTIONS = {
 def test_type_checkers_know_all_options() -> None:
     of_torch = {*inspect.signature(torch.utils.data.DataLoader.__init__).parameters}
     known = {*typing.get_type_hints(LoaderOptions)}.difference(DEFAULTS)
-    assert known == (of_torch | {"custom_cls", "input_id", *SPLIT_NAMES, "in_order"}) - {"self"}
+    assert known == (of_torch | {"custom_cls", "input_id", *SPLIT_NAMES, "ranks", "in_order"}) - {
+        "self"
+    }
     assert {*typing.get_type_hints(LinkOptions)} - known == {*DEFAULTS}
 
 
@@ -196,3 +199,48 @@ def test_devices_that_there_are_not(device: Any) -> None:
 def test_a_number_means_a_gpu_with_any_torch() -> None:
     with pytest.raises(RuntimeError, match="device='cuda:0' needs"):
         pyg_direct.NeighborLoader(citations(), [5], device=0)
+
+
+def test_records_say_the_same_as_the_arguments_that_they_hold() -> None:
+    gpu = {"topology": "host", "cache": 0.5, "cache_policy": "degree", "ids": "device"}
+    ranks = {"rank": 1, "world_size": 2, "tail": "drop"}
+    data = citations()
+    loader = pyg_direct.NeighborLoader(
+        data, [5], batch_size=50, seed=3,
+        gpu=pyg_direct.Gpu(**gpu), ranks=pyg_direct.Ranks(split=False, **ranks),
+    )  # fmt: skip
+    flat = pyg_direct.NeighborLoader(data, [5], batch_size=50, seed=3, **gpu, **ranks)
+    assert loader._split == flat._split
+    assert loader.placement == flat.placement
+    assert set(loader.placement.gpu_arguments) == set(gpu)
+    for one, other in zip(loader, flat, strict=True):
+        assert torch.equal(one.n_id, other.n_id)
+
+
+def test_the_fields_of_the_records_are_the_arguments() -> None:
+    by_default = {field.name: field.default for field in dataclasses.fields(pyg_direct.Gpu)}
+    assert by_default == {name: DEFAULTS[name] for name in by_default}
+    assert {field.name for field in dataclasses.fields(pyg_direct.Ranks)} == {
+        "split" if name == "split_by_rank" else name for name in SPLIT_NAMES
+    }
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"gpu": pyg_direct.Gpu(), "cache": 1}, r"gpu=Gpu\(...\) and cache= say the same"),
+        ({"gpu": "cuda"}, r"gpu must be a pyg_direct.Gpu, got 'cuda'"),
+        ({"ranks": pyg_direct.Ranks(), "tail": "drop"}, r"ranks=Ranks\(...\) and tail= say"),
+        ({"ranks": 2}, "ranks must be a pyg_direct.Ranks, got 2"),
+        ({"gpu": pyg_direct.Gpu(topology="disk")}, "topology"),
+        ({"ranks": pyg_direct.Ranks(split=False, rank=3, world_size=2)}, "rank must be below"),
+    ],
+)
+def test_wrong_records_are_refused_with_what_they_may_be(given: Any, text: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=text):
+        pyg_direct.NeighborLoader(citations(), [5], seed=0, **given)
+
+
+def test_loaders_without_a_place_for_the_graph_take_no_record_of_it() -> None:
+    with pytest.raises(TypeError, match="has no argument gpu="):
+        pyg_direct.ShaDowKHopSampler(citations(), 1, 2, gpu=pyg_direct.Gpu())  # type: ignore[call-arg]

@@ -6,12 +6,12 @@ from itertools import product
 
 import pytest
 
-from pyg_direct.loading.progress import Ranks
+from pyg_direct.loading.progress import EpochShard
 
 CASES = list(product(range(12), range(1, 6), range(12)))  # batches, ranks, batches done before
 
 
-def taken(num_batches: int, ranks: Ranks, done: int = 0) -> list[int]:
+def taken(num_batches: int, ranks: EpochShard, done: int = 0) -> list[int]:
     """Return the batches that a rank makes, step by step."""
     found = []
     for first in range(done, num_batches + ranks.world_size, ranks.world_size):
@@ -24,7 +24,7 @@ def taken(num_batches: int, ranks: Ranks, done: int = 0) -> list[int]:
 
 
 def of_all(num_batches: int, world_size: int, tail: str, done: int = 0) -> list[list[int]]:
-    return [taken(num_batches, Ranks(r, world_size, tail), done) for r in range(world_size)]
+    return [taken(num_batches, EpochShard(r, world_size, tail), done) for r in range(world_size)]
 
 
 def test_the_example_of_the_docstring() -> None:
@@ -54,5 +54,5 @@ def test_each_batch_once_but_for_the_rule(tail: str) -> None:
 def test_the_number_of_steps(tail: str) -> None:
     for num_batches, world_size, _ in CASES:
         for rank in range(world_size):
-            ranks = Ranks(rank, world_size, tail)
+            ranks = EpochShard(rank, world_size, tail)
             assert ranks.steps(num_batches) == len(taken(num_batches, ranks))
