@@ -101,20 +101,10 @@ def highest_position(sampler: Any) -> int:
         return -1
 
 
-UNDECIDED = object()
-
-
 class RankLoader(DirectLoader):
     """A loader of this package, whose batches ranks may make together."""
 
-    _direct_for: Any = UNDECIDED  # the core of the sampler for which `_direct` was decided
-    _direct = False
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        """Decide anew whether batches are sampled directly, wherever an attribute is set."""
-        super().__setattr__(name, value)
-        if name[0] != "_":
-            self.__dict__["_direct_for"] = UNDECIDED
+    _direct = False  # whether batches are sampled by the core `_direct_for` itself
 
     def _sample_for_batch(self, inputs: Any, key: BatchKey) -> Any:
         """As `_sample`; a `Sampled` if nobody looks at it but `filter_fn` of this class."""

@@ -59,6 +59,8 @@ from .seeds import integers, seeds_at
 from .site import Site, check_ready_sampler
 from .stages import Handover, SerialAfterFork, Stages, batch_keys
 
+UNDECIDED = object()
+
 
 class DirectLoader(SerialAfterFork, Recorded, Resuming, torch.utils.data.DataLoader[Any]):
     """The part of a loader that does not depend on what its seeds are.
@@ -76,6 +78,7 @@ class DirectLoader(SerialAfterFork, Recorded, Resuming, torch.utils.data.DataLoa
     custom_cls: Any
     _gives_whole_subgraphs = False  # not what was sampled hop by hop around seeds
     _can_cooperate = False  # whether ranks can make its batches together
+    _direct_for: Any = UNDECIDED  # what a subclass decided for the sampler; until an assignment
     _hands_out_hops = False  # edges as `SampledEdges`; see `hops.hand_out_hops`
     # Set by PyG's mixins.
     loader_cores: Any
@@ -90,12 +93,11 @@ class DirectLoader(SerialAfterFork, Recorded, Resuming, torch.utils.data.DataLoa
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Refuse to change arguments that are not read again, in a loader of this package."""
-        if (
-            name[0] != "_"
-            and "dataset" in self.__dict__
-            and type(self).__module__.startswith(PACKAGE)
-        ):
-            check_assignment(self, name)
+        if name[0] != "_":
+            fields = self.__dict__
+            if "dataset" in fields and type(self).__module__.startswith(PACKAGE):
+                check_assignment(self, name)
+            fields["_direct_for"] = UNDECIDED
         super().__setattr__(name, value)
 
     def _prepare(
