@@ -81,9 +81,8 @@ class _Compilation(event.Listener):
             return
         if not self.given:
             self.given = True
-            logger.warning(
-                "Compiling CPU kernels, which takes some seconds once; they are cached on disk."
-            )
+            times = "in each process" if _Cache.warned else "once; they are cached on disk"
+            logger.warning("Compiling CPU kernels, which takes some seconds %s.", times)
         COMPILING.__enter__()
         self._depth += 1
         if self._depth == 1:
@@ -216,15 +215,17 @@ class _Cache(caching.FunctionCache):
             self._warn(error)
 
     def _warn(self, error: Exception) -> None:
-        if not _Cache.warned:
-            _Cache.warned = True
-            warnings.warn(
-                f"The compiled CPU kernels in {self.cache_path} cannot be read or written "
-                f"({type(error).__name__}: {error}), so they are compiled again, which takes some "
-                f"seconds. Delete the folder, or set NUMBA_CACHE_DIR to a writable one.",
-                RuntimeWarning,
-                stacklevel=2,
-            )
+        _warn_once(
+            f"The compiled CPU kernels in {self.cache_path} cannot be read or written "
+            f"({type(error).__name__}: {error}), so they are compiled again, which takes some "
+            f"seconds. Delete the folder, or set NUMBA_CACHE_DIR to a writable one."
+        )
+
+
+def _warn_once(message: str) -> None:
+    if not _Cache.warned:
+        _Cache.warned = True
+        warnings.warn(message, RuntimeWarning, stacklevel=3)
 
 
 def _compiled(function: F, **options: Any) -> F:
@@ -239,12 +240,10 @@ def _cached(compiled: Any, function: F) -> F:
     except RuntimeError as error:
         if "no locator available" not in str(error):
             raise
-        warnings.warn(
+        _warn_once(
             "pyg_direct finds no writable folder for its compiled CPU kernels, so each process "
             "compiles them again, which takes some seconds. Set NUMBA_CACHE_DIR to a writable "
-            "folder.",
-            RuntimeWarning,
-            stacklevel=3,
+            "folder."
         )
     return compiled  # type: ignore[no-any-return]
 

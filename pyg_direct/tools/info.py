@@ -81,6 +81,7 @@ def rows(facts: Facts) -> Iterator[tuple[str, object]]:
     yield "may be page-locked", "unlimited" if memlock == UNLIMITED else _size(memlock)
     yield "numba's kernel cache", _cache(facts.kernel_cache, facts.kernel_cache_writable)
     yield "CuPy's kernel cache", _cache(facts.cupy_cache, facts.cupy_cache_writable)
+    yield "pyg_direct's cache", _cache(facts.own_cache, facts.own_cache_writable)
     yield DEVICE_VARIABLE, facts.variable or "not set"
     yield "device=None means", _default_device(facts)
 
@@ -270,9 +271,15 @@ def cache_problems(facts: Facts) -> Iterator[Problem]:
         )
     if facts.cupy and facts.has_gpu and facts.cupy_cache_writable is False:
         yield Problem(
-            f"CuPy cannot keep compiled kernels in {facts.cupy_cache}, so each process compiles "
-            f"them again.",
+            f"CuPy cannot keep compiled kernels in {facts.cupy_cache}: they lie in "
+            f"{facts.own_cache}/cupy, or each process compiles them again.",
             "export CUPY_CACHE_DIR=/a/writable/folder",
+        )
+    if facts.has_gpu and facts.own_cache_writable is not True:
+        yield Problem(
+            f"What is measured and checked of a GPU cannot be kept in {facts.own_cache}, so each "
+            f"process checks it again, and none knows its link.",
+            "export XDG_CACHE_HOME=/a/writable/folder",
         )
 
 

@@ -89,6 +89,12 @@ def fork_after() -> None:
     print(DONE, flush=True)
 
 
+def make_batches() -> None:
+    """Compare an epoch on the GPU with the CPU's."""
+    _same_on("cuda")
+    print(DONE, flush=True)
+
+
 def use_a_foreign_allocator(kind: str) -> None:
     """Compare batches in all places, on the default stream and on another one.
 
@@ -280,6 +286,7 @@ def _batches_to_the_host(seen: list[Stores], device: str) -> Iterator[None]:
 CHILDREN = {
     child.__name__: child
     for child in (
+        make_batches,
         use_a_foreign_allocator,
         end_with_batches_under_way,
         fork_before,

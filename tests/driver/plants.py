@@ -122,8 +122,8 @@ PLANTS: dict[str, Plant] = {
     ),
     "modules are loaded on any device": Plant(
         COMPILER,
-        "        with self._cupy.cuda.Device(self.device.index):\n            module",
-        "        if True:\n            module",
+        "        with self._cupy.cuda.Device(self.device.index):\n            options",
+        "        if True:\n            options",
         "modules_on_their_device",
     ),
     "kernels are launched on any device": Plant(

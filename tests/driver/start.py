@@ -27,6 +27,9 @@ def install() -> None:
     from . import cupy_runtime
 
     cupy_runtime.redirect(str(linked.__file__))
+    from pyg_direct.ops.cuda.cache_file import choose_cupy_folder
+
+    choose_cupy_folder()  # as the package does before it imports CuPy
     import cupy
 
     # Compilers of torch, which the emulator imports, count devices, and torch forbids forks then.

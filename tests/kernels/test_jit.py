@@ -118,7 +118,7 @@ def test_the_collector_runs_again_where_a_gpus_kernels_compile_meanwhile():
     with jit.COMPILING:
         listener.on_end(event)
         assert gc.isenabled()
-    assert jit.COMPILING._state[1] is None
+    assert jit.COMPILING.state[1] is None
 
 
 def test_a_function_of_no_module_compiles():

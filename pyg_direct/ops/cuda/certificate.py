@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -34,6 +35,8 @@ from ...kernels import alias
 from ..backend import Backend, WrongBatchesError
 from .backend import CudaBackend
 from .cache_file import cache_file, read_json, write_json
+
+logger = logging.getLogger("pyg_direct")
 
 SWITCH = "PYG_DIRECT_SELF_CHECK"  # 0 turns the check off
 PASSED = "certificates.json"  # in the folder for caches
@@ -83,7 +86,12 @@ def check(backend: CudaBackend, identity: str) -> str:
             f"Please report this with the output of python -m pyg_direct.info. {SWITCH}=0 skips "
             f"the check."
         )
-    write_json(PASSED, [*_passed(), identity])  # where that fails, it is checked again
+    if not write_json(PASSED, [*_passed(), identity]):
+        logger.warning(
+            "%s cannot be written to pyg_direct's folder for caches, so each process checks %s "
+            "again at its first use, which takes some seconds. Set XDG_CACHE_HOME to a writable "
+            "folder.", PASSED, backend.device,
+        )  # fmt: skip
     return "passed"
 
 

@@ -13,6 +13,7 @@ import torch
 
 from ..host_memory import driver_version
 from ..streams import Streams
+from .cache_file import choose_cupy_folder, keep_cupy_in_memory
 from .launch import (
     BLOCK_THREADS,
     STANDARD,
@@ -97,8 +98,8 @@ class CupyCompiler:
                 cupy.cuda.Device(index),
                 self._stream(torch.cuda.current_stream(index).cuda_stream),
             ):
-                module = cupy.RawModule(code=PROBE, options=(STANDARD,))
-                module.get_function("probe")((1, 1, 1), (1, 1, 1), (np.uint64(out.data_ptr()),))
+                (probe,) = self._compiled(PROBE, (STANDARD,), ["probe"])
+                probe((1, 1, 1), (1, 1, 1), (np.uint64(out.data_ptr()),))
             found = int(out)
         except Exception as error:  # CuPy raises errors of many kinds for what it cannot find
             if getattr(error, "status", None) == MEMORY_ALLOCATION:  # of the runtime or the driver
@@ -144,12 +145,25 @@ class CupyCompiler:
         compiles in every process again.
         """
         with self._cupy.cuda.Device(self.device.index):
-            module = self._cupy.RawModule(
-                code=text,
-                options=compile_options(text, types, threads_of(file, self.block_threads)),
-            )
-            functions = {kernel.name: module.get_function(kernel.name) for kernel in kernels}
-        return {name: self._preparer(function) for name, function in functions.items()}
+            options = compile_options(text, types, threads_of(file, self.block_threads))
+            names = [kernel.name for kernel in kernels]
+            functions = self._compiled(text, options, names)
+        return {
+            name: self._preparer(function) for name, function in zip(names, functions, strict=True)
+        }
+
+    def _compiled(self, text: str, options: tuple[str, ...], names: Sequence[str]) -> list[Any]:
+        """Return kernels of a text, whether or not CuPy can keep them on disk."""
+
+        def compiled() -> list[Any]:
+            module = self._cupy.RawModule(code=text, options=options)
+            return [module.get_function(name) for name in names]
+
+        try:
+            return compiled()
+        except OSError as problem:
+            keep_cupy_in_memory(problem)
+            return compiled()
 
     def _preparer(self, function: Callable[..., None]) -> Prepare:
         cuda, index = self._cupy.cuda, self.device.index
@@ -259,14 +273,16 @@ def require_cuda(device: torch.device) -> Any:
 def _require_cupy(device: torch.device, major: int) -> Any:
     extra = install_cupy(major)
     preload_nvrtc(major)
+    choose_cupy_folder()
     try:
         import cupy
 
         built_for = cupy.cuda.runtime.runtimeGetVersion() // 1000
-    except ImportError as error:
+    except Exception as error:  # of any kind, as of files that it reads and folders that it makes
         raise RuntimeError(
-            f"device={str(device)!r} needs CuPy, which could not be imported ({error}). torch "
-            f"uses CUDA {torch.version.cuda}, so install the wheel for it: {extra}"
+            f"device={str(device)!r} needs CuPy, which could not be imported "
+            f"({type(error).__name__}: {error}). torch uses CUDA {torch.version.cuda}, so install "
+            f"the wheel for it: {extra}"
         ) from error
     if built_for != major:
         raise RuntimeError(

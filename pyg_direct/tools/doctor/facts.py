@@ -17,6 +17,7 @@ from ...core.config import DEVICE_VARIABLE, resolve_device
 from ...ops.cpu.backend import kernel_cache
 from ...ops.cuda import certificate
 from ...ops.cuda.backend import CudaBackend
+from ...ops.cuda.cache_file import cache_file
 from ...ops.cuda.compiler import install_cupy, require_cuda
 from ...ops.cuda.link_file import gpu_key, write_link
 from ...ops.devices import usable_device
@@ -154,6 +155,8 @@ class Facts:
     kernel_cache_writable: bool | Unknown
     cupy_cache: str
     cupy_cache_writable: bool | Unknown
+    own_cache: str | Unknown  # of what was measured and checked
+    own_cache_writable: bool | Unknown
     pci_gpus: int | Unknown
     visible: str | None  # CUDA_VISIBLE_DEVICES
     variable: str | None  # PYG_DIRECT_DEVICE
@@ -198,6 +201,7 @@ def find_out(machine: Machine, bandwidth: bool = True) -> Facts:
     installed = {name: found for name, found in versions.items() if isinstance(found, str)}
     cupy_cache = machine.environ.get("CUPY_CACHE_DIR") or os.path.expanduser("~/.cupy/kernel_cache")
     kernel_cache = ask(machine.kernel_cache)
+    own_cache = ask(lambda: str(cache_file("")))
     pci_gpus = ask(machine.pci_gpus)
     nvidia = ask(_nvidia, machine)
     if isinstance(nvidia, Unknown):
@@ -223,6 +227,8 @@ def find_out(machine: Machine, bandwidth: bool = True) -> Facts:
         kernel_cache_writable=ask(machine.writable, kernel_cache),
         cupy_cache=cupy_cache,
         cupy_cache_writable=ask(machine.writable, cupy_cache),
+        own_cache=own_cache,
+        own_cache_writable=ask(machine.writable, own_cache),
         pci_gpus=pci_gpus,
         visible=machine.environ.get("CUDA_VISIBLE_DEVICES"),
         variable=machine.environ.get(DEVICE_VARIABLE),

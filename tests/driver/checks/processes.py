@@ -25,12 +25,12 @@ def everywhere(schedule: str) -> dict[str, str]:
     }
 
 
-def children(schedule: str, *arguments: list[str]) -> list[str]:
+def children(schedule: str, *arguments: list[str], **variables: str) -> list[str]:
     """Run children at the same time, and return what each ended with, "" if all was well."""
     children = [
         subprocess.Popen(
             [sys.executable, "-m", "tests.driver.start", "tests.driver.children", *each],
-            env=os.environ | {"STANDIN_SCHEDULE": schedule},
+            env=os.environ | {"STANDIN_SCHEDULE": schedule} | variables,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -58,6 +58,13 @@ def exit_with_batches_under_way(schedule: str) -> Outcomes:
     """The interpreter ends while producers work and batches are not taken."""
     for place in ("default", "2 workers", "persistent"):
         yield place, children(schedule, ["end_with_batches_under_way", place])[0]
+
+
+def unwritable_caches(schedule: str) -> Outcomes:
+    """No folder can be made for compiled kernels of CuPy, nor for what the package keeps."""
+    for folder in ("/dev/null/none", "/proc/none"):
+        given = {"CUPY_CACHE_DIR": folder, "XDG_CACHE_HOME": folder, "HOME": folder}
+        yield folder, children(schedule, ["make_batches"], **given)[0]
 
 
 def forks(schedule: str) -> Outcomes:
@@ -105,6 +112,7 @@ def foreign_allocator(schedule: str) -> Outcomes:
 
 CHECKS = (
     foreign_allocator,
+    unwritable_caches,
     exit_with_batches_under_way,
     forks,
     failed_device,

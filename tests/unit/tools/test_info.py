@@ -13,6 +13,7 @@ from typing import Any
 import pynvml
 import pytest
 
+from pyg_direct.ops.cuda.cache_file import cache_file
 from pyg_direct.ops.cuda.compiler import CUPY_WHEELS, NVIDIA_WHEELS
 from pyg_direct.tools import info
 from pyg_direct.tools.doctor.bandwidth import HostBandwidth, Rate
@@ -237,6 +238,7 @@ def test_why_loaders_stay_on_the_cpu(changes: dict[str, Any], meaning: str) -> N
         ({"read_only": ["/home/me/cache"]}, "in /home/me/cache", "NUMBA_CACHE_DIR"),
         ({"environ": {"CUPY_CACHE_DIR": "/opt/c"}, "read_only": ["/opt/c"]}, "CuPy .* in /opt/c",
          "CUPY_CACHE_DIR"),
+        ({"read_only": [str(cache_file(""))]}, "cannot be kept in .*pyg_direct", "XDG_CACHE_HOME"),
         ({"device": ValueError("PYG_DIRECT_DEVICE must"), "environ": {"PYG_DIRECT_DEVICE": "gpu"}},
          "'gpu' names no device", "unset PYG_DIRECT_DEVICE"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import types
 from pathlib import Path
@@ -14,7 +15,7 @@ from descriptors import filled
 from pyg_direct.ops.cuda import compiler as compiling
 from pyg_direct.ops.cuda import nvrtc
 from pyg_direct.ops.cuda.compiler import require_cuda
-from pyg_direct.ops.cuda.launch import BLOCK_THREADS, STANDARD
+from pyg_direct.ops.cuda.launch import BLOCK_THREADS, STANDARD, Library
 from pyg_direct.ops.devices import backend_for
 
 CUDA = torch.device("cuda", 0)
@@ -152,6 +153,45 @@ def test_what_cupy_is_given(monkeypatch: pytest.MonkeyPatch, has_from_external: 
     assert what == "launch"
     assert arguments == (descriptor.placed.data_ptr(), 2)
     assert [type(value) for value in arguments] == [np.uint64, np.int32]
+
+
+def test_kernels_that_cannot_be_kept_are_compiled_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """CuPy writes a file when it compiles, and fails where it cannot."""
+    monkeypatch.setenv("CUPY_CACHE_IN_MEMORY", "")
+    cupy = _FakeCupy(True)
+    get_function = cupy.RawModule.get_function
+
+    def needs_no_disk(module: object, name: str) -> object:
+        if os.environ["CUPY_CACHE_IN_MEMORY"] != "1":
+            raise OSError(28, "No space left on device")
+        return get_function(module, name)
+
+    monkeypatch.setattr(cupy.RawModule, "get_function", needs_no_disk)
+    monkeypatch.setattr(compiling, "require_cuda", lambda device: cupy)
+    library = Library(compiling.CupyCompiler(CUDA))
+    with pytest.warns(RuntimeWarning, match="CuPy cannot keep .*No space left on device"):
+        library.load("gather.cu", V="u32", kPlaced="false")
+    library.load("gather.cu", V="u64", kPlaced="false")  # with another warning the test would fail
+
+
+@pytest.mark.parametrize("error", [PermissionError(13, "/.cupy"), ValueError("of any kind")])
+def test_a_cupy_that_fails_on_import_is_named(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """So that a loader without device= goes on on the CPU, with a warning."""
+    _pretend(monkeypatch)
+
+    def fails(name: str, path: object, target: object = None) -> None:
+        if name == "cupy":
+            raise error
+
+    monkeypatch.delitem(sys.modules, "cupy")
+    finder = types.SimpleNamespace(find_spec=fails)
+    monkeypatch.setattr(sys, "meta_path", [finder, *sys.meta_path])
+    with pytest.raises(RuntimeError, match=f"needs CuPy, .*imported \\({type(error).__name__}"):
+        require_cuda(CUDA)
 
 
 def test_what_the_results_of_kernels_depend_on(monkeypatch: pytest.MonkeyPatch) -> None:
