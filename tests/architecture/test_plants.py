@@ -4,7 +4,8 @@ from pathlib import Path
 
 from driver.plants import PLANTS, Plant
 
-from tests.planted.fault import FAULTS
+from tests.planted.fault import FAULTS, equivalents
+from tests.planted.generated import OPERATORS, calls_changed, changed_lines
 
 ROOT = Path(__file__).parents[2]
 
@@ -38,3 +39,38 @@ def is_there(test: str) -> bool:
 
 def test_faults_have_names_of_their_own() -> None:
     assert len({fault.name for fault in FAULTS}) == len(FAULTS) >= 150
+
+
+def test_changed_lines_are_those_of_the_new_files() -> None:
+    diff = """\
+--- a/kept.py
++++ b/kept.py
+@@ -3 +4,2 @@ def f():
+@@ -9,2 +11,0 @@
+--- a/gone.py
++++ /dev/null
+@@ -1,3 +0,0 @@
+--- /dev/null
++++ b/new.py
+@@ -0,0 +1,3 @@
+"""
+    assert changed_lines(diff) == {"kept.py": {4, 5}, "new.py": {1, 2, 3}}
+
+
+def test_calls_are_dropped_and_their_arguments_swapped_in_the_lines_asked_for() -> None:
+    text = 'def f(a, b):\n    note("ü", a)\n    return g(a, *b) + h(1, b, 2)\n'
+    made = {(line, how): changed for line, how, changed in calls_changed(text, {2, 3})}
+    assert made == {
+        (2, "DroppedCall"): text.replace('note("ü", a)', "..."),
+        (2, "SwappedArguments"): text.replace('note("ü", a)', 'note(a, "ü")'),
+        (3, "SwappedArguments"): text.replace("h(1, b, 2)", "h(b, 1, 2)"),
+    }
+    assert list(calls_changed(text, {1})) == []
+
+
+def test_generated_faults_without_effect_are_of_lines_that_are_there() -> None:
+    known = {name.partition("/")[2] for name in OPERATORS} | {"DroppedCall", "SwappedArguments"}
+    for file, rows in equivalents().items():
+        lines = {line.strip() for line in (ROOT / file).read_text("utf-8").splitlines()}
+        for operator, line, why in rows:
+            assert (operator in known, line in lines, why != "") == (True, True, True), (file, line)

@@ -4,6 +4,7 @@
     python -m tests.planted --room sampling      # those of one room
     python -m tests.planted --share 10 --seed 7  # one in ten, drawn at random
     python -m tests.planted --name "two words"   # those whose name has these words
+    python -m tests.planted --since HEAD~3       # made in the lines that were changed since
 
 The tests nearest to a fault run first, then those of its room, then the slow ones among both. Exits
 with 1 if a fault was noticed by none of them and is not known to change no result.
@@ -23,6 +24,7 @@ from typing import NamedTuple
 
 from .copies import Copy
 from .fault import FAULTS, Fault
+from .generated import generated, since
 from .rooms import ROOMS
 from .runs import Outcome, prepare, run
 
@@ -83,12 +85,14 @@ def missed(findings: Sequence[Finding]) -> list[Finding]:
     return [f for f in findings if f.stage == "" and f.fault.equivalent == ""]
 
 
-def chosen(share: int, seed: int, cheap: bool = False) -> list[Fault]:
+def chosen(
+    share: int, seed: int, cheap: bool = False, listed: Sequence[Fault] = FAULTS
+) -> list[Fault]:
     """Return one in `share` of the faults, drawn at random, those of a file together.
 
     Those are `cheap` whose nearest tests are named one by one, and that compile no kernel.
     """
-    faults = [f for f in FAULTS if not cheap or ("::" in f.near and f.room not in COMPILED)]
+    faults = [f for f in listed if not cheap or ("::" in f.near and f.room not in COMPILED)]
     drawn = random.Random(seed).sample(range(len(faults)), -(-len(faults) // share))
     return [faults[i] for i in sorted(drawn)]
 
@@ -101,6 +105,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )  # fmt: skip
     parser.add_argument("--room", action="append", choices=sorted(ROOMS), help="may be repeated")
     parser.add_argument("--name", default="", help="words in the names of the faults")
+    parser.add_argument("--since", metavar="COMMIT", help="make faults in what changed since then")
     parser.add_argument("--share", type=int, default=1, metavar="N", help="one in so many faults")
     parser.add_argument("--cheap", action="store_true", help="only those that take seconds")
     parser.add_argument("--seed", type=int, help="of the choice; drawn and told if left out")
@@ -111,7 +116,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     seed = random.SystemRandom().randrange(10**6) if args.seed is None else args.seed
     if args.share > 1:
         print(f"one fault in {args.share}, seed {seed}")
-    faults = chosen(args.share, seed, args.cheap)
+    listed = FAULTS if args.since is None else generated(since(args.since))
+    faults = chosen(args.share, seed, args.cheap, listed)
     faults = [f for f in faults if not args.room or f.room in args.room]
     faults = [f for f in faults if args.name in f.name]
     prepare()

@@ -13,6 +13,7 @@ what stands in the file once, what comes in its place, and, where it has some, i
 
 from __future__ import annotations
 
+import functools
 import sys
 from pathlib import Path
 from typing import NamedTuple
@@ -39,6 +40,7 @@ class Fault(NamedTuple):
     near: str  # what pytest is given for the nearest tests
     slow: bool = False  # whether the nearest tests are in the slow set
     equivalent: str = ""
+    near_file: str = ""  # the nearest tests of all faults of its file
 
     @property
     def room(self) -> str:
@@ -59,12 +61,29 @@ class Fault(NamedTuple):
         return "" if count == 1 else f"its text is {count} times in {self.file}"
 
 
-def read(folder: Path = Path(__file__).parent / "faults") -> list[Fault]:
+FOLDER = Path(__file__).parent
+
+
+@functools.cache
+def equivalents() -> dict[str, list[list[str]]]:
+    """Return the generated faults that change no result, by file: operator, line, why."""
+    text = (FOLDER / "equivalent.toml").read_text(encoding="utf-8")
+    found: dict[str, list[list[str]]] = tomllib.loads(text)["equivalent"]
+    return found
+
+
+def known_equivalent(file: str, line: str, operator: str) -> str:
+    """Return why a generated fault in a line of a file changes no result; "" if it may."""
+    rows = equivalents().get(file, [])
+    return next((why for how, text, why in rows if (how, text) == (operator, line)), "")
+
+
+def read(folder: Path = FOLDER / "faults") -> list[Fault]:
     """Return the faults of all rooms, those of a file together."""
     found = []
     for path in sorted(folder.glob("*.toml")):
         for file, entries in tomllib.loads(path.read_text(encoding="utf-8")).items():
-            near = {"near": entries.pop("near")}
+            near = {"near": entries["near"], "near_file": entries.pop("near")}
             for name, (old, new, *more) in entries.items():
                 found.append(Fault(name, file, old, new, **(near | dict(*more))))
     return found
