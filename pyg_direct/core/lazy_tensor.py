@@ -176,7 +176,7 @@ class PartedTensor(LazyTensor):
             RuntimeError: always.
         """
         raise RuntimeError(
-            f"{self.key!r} of shape {tuple(self.shape)} lies in the parts of a graph, each of "
+            f"{self.key!r} of shape {tuple(self.shape)} is stored in the parts of a graph, each of "
             f"which one rank holds, so it cannot be computed with as a whole. Batches of "
             f"NeighborLoader and LinkNeighborLoader have its rows."
         )
@@ -190,8 +190,8 @@ class PartedTensor(LazyTensor):
         rows = rows_kept_with(ids).get(self.key)
         if rows is None:
             raise RuntimeError(
-                f"{self.key!r} lies in the parts of a graph, and its rows come with the ids that "
-                f"were sampled: others, such as a transform_sampler_output gives, have none."
+                f"{self.key!r} is stored in the parts of a graph, and its rows come with the ids "
+                f"that were sampled: others, such as a transform_sampler_output gives, have none."
             )
         return rows
 

@@ -232,7 +232,7 @@ def _content(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         raise InvalidGraphFileError(
             f"{folder} is not a saved graph: it has no {HEADER}. Write one with pyg_direct.save("
-            f"data, path) or python -m pyg_direct.convert; an interrupted conversion goes on when "
+            f"data, path) or python -m pyg_direct.convert; an interrupted conversion continues if "
             f"its command is run again."
         )
     if path.stat().st_size > MAX_HEADER_BYTES:
@@ -240,7 +240,7 @@ def _content(folder: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
-        raise InvalidGraphFileError(f"{path} is no JSON: {error}.") from None
+        raise InvalidGraphFileError(f"{path} is not valid JSON: {error}.") from None
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise InvalidGraphFileError(f"{path} is not a header of a saved graph.")
     return content

@@ -129,8 +129,8 @@ class PartedEdgeIndex(CscEdgeIndex):
             RuntimeError: always.
         """
         raise RuntimeError(
-            f"{self.graph.name}: the {self.shape[1]} edges lie in parts, each of which one rank "
-            f"holds, so there is no edge_index to compute with. NeighborLoader and "
+            f"{self.graph.name}: the {self.shape[1]} edges are stored in parts, each of which one "
+            f"rank holds, so there is no edge_index to compute with. NeighborLoader and "
             f"LinkNeighborLoader sample from the parts."
         )
 

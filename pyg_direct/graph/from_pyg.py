@@ -142,8 +142,8 @@ def _hetero_parts(
         for end in (key[0], key[-1]):
             if end not in node_types:
                 raise ValueError(
-                    f"Edge type {key} refers to the node type {end!r}, of which the data knows "
-                    f"nothing: set data[{end!r}].x or data[{end!r}].num_nodes."
+                    f"Edge type {key} refers to the node type {end!r}, which the data does "
+                    f"not have: set data[{end!r}].x or data[{end!r}].num_nodes."
                 )
         ends = node_types.index(key[0]), node_types.index(key[-1])
         edges.append(Relation(key, data[key], *ends))

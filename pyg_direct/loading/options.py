@@ -285,9 +285,9 @@ def check_dependency(value: Any, sampler: BaseSampler) -> int:
         check_partner(f"batch_dependency={count}", "sampling='labor'", is_labor)
     if count > MOST_DEPENDENT:
         warnings.warn(
-            f"batch_dependency={count}: batches that share so many of their draws act like fewer "
-            f"batches, and models have been seen to lose accuracy above {MOST_DEPENDENT}. Misses "
-            f"of a cache are nearly as rare with 64.",
+            f"batch_dependency={count}: batches that share that many of their draws act like "
+            f"fewer batches, and models have been seen to lose accuracy above {MOST_DEPENDENT}. "
+            f"Cache misses are nearly as rare with 64.",
             UserWarning,
             stacklevel=3,
         )

@@ -199,7 +199,7 @@ class Progress:
         if now is not None and now == self.sampler_epoch and self.finished and sampler.shuffle:
             warnings.warn(
                 f"The DistributedSampler gives the seeds in the order of the epoch before, as it "
-                f"still stands at epoch {now}. Call set_epoch(epoch) of it before each epoch.",
+                f"is still at epoch {now}. Call set_epoch(epoch) of it before each epoch.",
                 RuntimeWarning,
                 stacklevel=2,
             )
@@ -215,7 +215,7 @@ class Progress:
         if None not in (now, self.sampler_epoch) and now != self.sampler_epoch:
             raise ValueError(
                 f"The loaded state is from epoch {self.sampler_epoch} of the DistributedSampler, "
-                f"which stands at epoch {now} and would give other seeds than those that were "
+                f"which is at epoch {now} and would give other seeds than those that were "
                 f"left. Call set_epoch({self.sampler_epoch}) of it first."
             )
 
@@ -298,7 +298,7 @@ class Progress:
             if strict:
                 raise ValueError(
                     f"{message} Build the loader with the same data and arguments, or pass "
-                    f"strict=False to go on with other batches."
+                    f"strict=False to continue with other batches."
                 )
             warnings.warn(message, RuntimeWarning, stacklevel=3)
         done = state["batch"]

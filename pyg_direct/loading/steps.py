@@ -118,7 +118,7 @@ class Steps:
         if type(sampler) not in REPEATABLE or own not in (None, generator):
             raise RuntimeError(
                 f"This iterator was interrupted while a {type(sampler).__name__} gave the seeds, "
-                f"and cannot go on, as that may give others when it is iterated anew. If it gives "
-                f"the same, go on by loader.load_state_dict(loader.state_dict()) and iter(loader)."
+                f"and cannot continue, as that may give others when it is iterated anew. If it "
+                f"gives the same, use loader.load_state_dict(loader.state_dict()) and iter(loader)."
             )
         return self._began.replay(self._order, self._end)

@@ -171,7 +171,7 @@ WHY_NOT: Mapping[str, Mapping[str, str]] = {
     "adaptive": {
         "replace=True": "a list would never be too short, so that nothing is left to hand on",
         "weight_attr": "how many edges of positive weight a list has is not counted",
-        "negative fan-outs": "all neighbours are no number that a budget could be made of",
+        "negative fan-outs": "a fan-out of -1 has no size to share out",
     },
 }
 

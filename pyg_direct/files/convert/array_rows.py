@@ -102,14 +102,14 @@ class _NpyArray:
             except OSError:
                 raise
             except Exception as error:  # whatever zip, or the parser of the header raise
-                raise ValueError(f"{name} is no NumPy array: {error}.") from None
+                raise ValueError(f"{name} is not a NumPy array: {error}.") from None
             self._offset = file.tell()
         if self.dtype.hasobject or self.dtype.kind not in "biuf":
             raise ValueError(f"{name} must hold booleans, integers or floats, got {self.dtype}.")
         if not self.shape:
             raise ValueError(f"{name} is a single number, not an array.")
         if min(self.shape) < 0:
-            raise ValueError(f"{name} is no NumPy array: its header has the shape {self.shape}.")
+            raise ValueError(f"{name} is not a NumPy array: its header has the shape {self.shape}.")
         missing = self._offset + math.prod(self.shape) * self.dtype.itemsize - num_bytes
         if missing > 0:
             raise ValueError(f"{name} ends {missing} bytes early: the file was cut off.")

@@ -46,8 +46,8 @@ def ogb_spec(folder: Path, symmetrise: bool | None = None) -> GraphSpec:
     if (raw / "num-node-dict.csv.gz").is_file():
         return _typed(folder)
     raise ValueError(
-        f"{folder} is no OGB node data set: it has neither {raw / 'data.npz'} nor edge.csv.gz or "
-        f"num-node-dict.csv.gz beside it: data.npz is missing."
+        f"{folder} is not an OGB node data set: it has neither {raw / 'data.npz'} nor edge.csv.gz "
+        f"or num-node-dict.csv.gz beside it: data.npz is missing."
     )
 
 

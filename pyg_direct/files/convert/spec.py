@@ -207,7 +207,7 @@ def spec_of(path: Path) -> GraphSpec:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise ValueError(f"{path} is no JSON: {error}.") from None
+        raise ValueError(f"{path} is not valid JSON: {error}.") from None
     try:
         kinds = set(content) if isinstance(content, dict) else set()
         if kinds == {"node", "edge"}:

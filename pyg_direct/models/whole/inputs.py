@@ -71,7 +71,7 @@ def arguments_of(model: torch.nn.Module, data: Any, inputs: Inputs) -> dict[str,
     for parameter, source in wanted.items():
         if by_name and parameter not in by_name and len(by_name) == len(parameters):
             raise ValueError(
-                f"inputs names {parameter!r}, which is no parameter of the forward: it has "
+                f"inputs names {parameter!r}, which is not a parameter of the forward: it has "
                 f"{', '.join(by_name)}."
             )
         if is_edges(parameter):

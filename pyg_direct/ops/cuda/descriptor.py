@@ -134,7 +134,7 @@ def check_array(owner: str, parameter: Parameter, value: Any, device: torch.devi
         )
     if value.data_ptr() % value.element_size():  # no read on a GPU may be misaligned
         raise ValueError(
-            f"{name} begins at an address that is no multiple of its element size of "
+            f"{name} begins at an address that is not a multiple of its element size of "
             f"{value.element_size()} bytes, as of a buffer read at an odd offset. Pass a copy "
             f"(x.clone())."
         )

@@ -34,7 +34,7 @@ def registrable(tensor: Tensor, name: str) -> Tensor:
         name: what the user calls it, for messages.
 
     Raises:
-        PinningError: it lies in a private mapping of a file, and must be copied.
+        PinningError: it is in a private mapping of a file, and must be copied.
     """
     storage = tensor.untyped_storage()
     first, last = storage.data_ptr(), storage.data_ptr() + storage.nbytes()
@@ -49,7 +49,7 @@ def registrable(tensor: Tensor, name: str) -> Tensor:
             problem = f"cannot be mapped once more ({error})"
     if problem:
         raise PinningError(
-            f"{name} lies in a private mapping of {found[0].path}, which {problem}. To register it "
+            f"{name} is in a private mapping of {found[0].path}, which {problem}. To register it "
             f"would copy it."
         )
     elements = torch.frombuffer(memory, dtype=torch.uint8).view(tensor.dtype)

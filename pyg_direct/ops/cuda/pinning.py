@@ -244,7 +244,7 @@ class Registry:
             return  # by the user, or by another library
         if not self.runtime.same_address:
             raise PinningError(
-                f"{name} ({size_text(last - first)}) cannot be registered where it lies: this GPU "
+                f"{name} ({size_text(last - first)}) cannot be registered in place: this GPU "
                 f"reads registered memory under other addresses."
             )
         self._check_room(bytes_to_come(first, last))

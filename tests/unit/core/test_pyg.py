@@ -483,6 +483,15 @@ def _() -> None:
     assert (indices.tolist(), values.tolist()) == ([[0, 0], [1, 1]], [1.0, 2.0])
 
 
+@check("new_wrapper")
+def _() -> None:
+    class Wrapper(torch.Tensor):
+        """Has a shape and no elements."""
+
+    made = private_torch.new_wrapper(Wrapper, (2, 3), dtype=torch.float16, device="cpu")
+    assert (type(made), made.shape, made.dtype) == (Wrapper, (2, 3), torch.float16)
+
+
 @pytest.mark.parametrize("name", sorted(CHECKS))
 def test_name(name: str) -> None:
     CHECKS[name]()

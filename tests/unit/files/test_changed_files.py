@@ -115,7 +115,7 @@ def saved(folder: Path) -> Path:
 def test_a_file_that_is_cut_within_an_epoch_ends_it_in_words(tmp_path: Path) -> None:
     path = saved(tmp_path / "graph")
     told = told_by_a_reader(tmp_path / "graph", lambda: os.truncate(path, 4096))
-    assert "cannot be read: the disk or the network behind it fails, or the file was cut" in told
+    assert "cannot be read: its disk or network fails, or the file was cut" in told
     assert str(path) in told
 
 
@@ -148,6 +148,6 @@ def test_a_disk_that_fails_within_an_epoch_ends_it_in_words(disk: Any, tmp_path:
 
     told = told_by_a_reader(tmp_path / "mounted", fail)
     assert "[Errno 5] Page" in told
-    assert "cannot be read: the disk or the network behind it fails" in told
+    assert "cannot be read: its disk or network fails" in told
     with pytest.raises(OSError, match="Input/output error"):
         (tmp_path / "mounted" / "graph.json").read_bytes()

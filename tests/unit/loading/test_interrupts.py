@@ -208,7 +208,7 @@ def test_an_interrupted_sampler_of_the_users_is_not_iterated_anew(num_workers: i
                 found.append(ids(batch))
         if not loader.state_dict()["finished"]:
             refused += 1
-            with pytest.raises(RuntimeError, match="while a Ours gave the seeds, and cannot go on"):
+            with pytest.raises(RuntimeError, match="a Ours gave the seeds, and cannot continue"):
                 next(iterator)
             loader.load_state_dict(loader.state_dict())
             found += all_ids(loader)

@@ -436,7 +436,7 @@ def test_resuming_in_another_epoch_of_a_distributed_sampler(num_workers: int) ->
 def test_a_forgotten_set_epoch_is_said() -> None:
     loader = of_rank(2)
     first = ids(loader)
-    with pytest.warns(RuntimeWarning, match=r"still stands at epoch 0. Call set_epoch\(epoch\)"):
+    with pytest.warns(RuntimeWarning, match=r"is still at epoch 0. Call set_epoch\(epoch\)"):
         assert len(ids(loader)) == len(first)
 
 
@@ -457,7 +457,7 @@ def test_a_forgotten_set_epoch_in_a_batch_sampler_is_said() -> None:
     sampler = DistributedSampler(range(300), 2, 0)
     loader = build(batch_sampler=BatchSampler(sampler, 10, drop_last=False), batch_size=1)
     ids(loader)
-    with pytest.warns(RuntimeWarning, match="still stands at epoch 0"):
+    with pytest.warns(RuntimeWarning, match="is still at epoch 0"):
         ids(loader)
     with pytest.raises(ValueError, match=r"num_replicas: 2 .here 3"):
         build(

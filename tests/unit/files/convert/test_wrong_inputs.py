@@ -130,7 +130,7 @@ def test_damaged_numpy_headers(folder: Path, shape: str) -> None:
     with zipfile.ZipFile(folder / "e.npz", "w") as archive:
         archive.writestr("e.npy", content)
     for name in ("e.npy", "e.npz"):
-        refused(folder, f"{name} (is no NumPy array|ends .* bytes early)", of(folder, name))
+        refused(folder, f"{name} (is not a NumPy array|ends .* bytes early)", of(folder, name))
 
 
 def test_a_damaged_archive_of_arrays(folder: Path) -> None:
@@ -236,7 +236,7 @@ def test_wrong_files(folder: Path) -> None:
     refused(folder, "nowhere.npy", of(folder, "nowhere.npy"))
     (folder / "e.gml").write_text("graph [ ]")
     refused(folder, "of no known kind. .Files may be .npy", of(folder, "e.gml"))
-    for kind, match in (("npy", "no NumPy array"), ("npz", "no .npz file"), ("pt", "must hold a"),
+    for kind, match in (("npy", "not a NumPy array"), ("npz", "no .npz file"), ("pt", "must hold a"),
                         ("parquet", "not a parquet file")):  # fmt: skip
         (folder / f"e.{kind}").write_bytes(b"something else")
         refused(folder, match, of(folder, f"e.{kind}"))
@@ -338,7 +338,7 @@ def test_elements_that_narrow_features_cannot_hold(
 @pytest.mark.parametrize(
     ("content", "match"),
     [
-        ("{", "is no JSON"),
+        ("{", "is not valid JSON"),
         ("[]", "must have 'nodes' and 'edges', or 'node' and 'edge'"),
         ({"nodes": {}}, "must have 'nodes' and 'edges'"),
         ({"node": {"size": 1}, "edge": {}}, "'size' is none of num_nodes, attributes"),

@@ -200,7 +200,7 @@ def test_a_file_that_has_gone_is_copied_and_placement_tells_it(
     source: Source, runtime: PinningRuntime, tmp_path: Path
 ) -> None:
     table, memory = source(tmp_path), placer(runtime)
-    with pytest.warns(RuntimeWarning, match=r"x lies in a private mapping of .*once more"):
+    with pytest.warns(RuntimeWarning, match=r"x is in a private mapping of .*once more"):
         memory.place_tables([("x", table)], "host")
     assert torch.equal(memory.readable(table), values())
     assert [row.place for row in memory.placement.rows] == [PINNED_COPY]
