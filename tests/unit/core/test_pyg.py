@@ -488,6 +488,10 @@ def _() -> None:
     class Wrapper(torch.Tensor):
         """Has a shape and no elements."""
 
+        @classmethod
+        def __torch_dispatch__(cls, *call: Any) -> Any:
+            raise NotImplementedError
+
     made = private_torch.new_wrapper(Wrapper, (2, 3), dtype=torch.float16, device="cpu")
     assert (type(made), made.shape, made.dtype) == (Wrapper, (2, 3), torch.float16)
 

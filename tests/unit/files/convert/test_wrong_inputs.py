@@ -236,7 +236,7 @@ def test_wrong_files(folder: Path) -> None:
     refused(folder, "nowhere.npy", of(folder, "nowhere.npy"))
     (folder / "e.gml").write_text("graph [ ]")
     refused(folder, "of no known kind. .Files may be .npy", of(folder, "e.gml"))
-    for kind, match in (("npy", "not a NumPy array"), ("npz", "no .npz file"), ("pt", "must hold a"),
+    for kind, match in (("npy", "not a NumPy"), ("npz", "no .npz file"), ("pt", "must hold a"),
                         ("parquet", "not a parquet file")):  # fmt: skip
         (folder / f"e.{kind}").write_bytes(b"something else")
         refused(folder, match, of(folder, f"e.{kind}"))
