@@ -10,6 +10,7 @@ the tree. Those that are known to change no result are in `equivalent.toml`, by 
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 import subprocess
 import sys
@@ -83,12 +84,13 @@ def since(commit: str, root: Path = ROOT) -> dict[str, set[int]]:
 
 def mutants(text: str, lines: set[int]) -> Iterator[Change]:
     """Yield the faults that can be made in some lines of a file, each of which still compiles."""
+    as_it_is = ast.dump(ast.parse(text))
     for line, operator, changed in (*_of_operators(text, lines), *calls_changed(text, lines)):
         try:
-            ast.parse(changed)
+            compiles = ast.dump(ast.parse(changed)) != as_it_is
         except SyntaxError:
             continue
-        if ast.dump(ast.parse(changed)) != ast.dump(ast.parse(text)):
+        if compiles:
             yield line, operator, changed
 
 
@@ -139,10 +141,8 @@ def calls_changed(text: str, lines: set[int]) -> Iterator[Change]:
 
 def _span(text: str, node: ast.expr | ast.stmt) -> tuple[int, int]:
     """Return where a node begins and ends, in characters."""
-    starts = [0]
-    for line in text.splitlines(keepends=True):
-        starts.append(starts[-1] + len(line))
     rows = text.splitlines(keepends=True)
+    starts = [0, *itertools.accumulate(map(len, rows))]
     assert node.end_lineno is not None
     assert node.end_col_offset is not None
     before = rows[node.lineno - 1].encode()[: node.col_offset].decode()
