@@ -31,7 +31,7 @@ struct Excluded {
 // The excluded edges of the list at [start, start + degree), in a subgraph; 0 unless disjoint.
 //
 // Example: a list of 5 edges from position 10 on and excluded = [3, 11, 14, 20]: those from 1 to 3.
-__device__ inline Excluded excluded_of(const Batch &batch, i32 subgraph, i64 start, i64 degree) {
+__device__ inline Excluded excluded_of(const Batch &batch, i64 subgraph, i64 start, i64 degree) {
   const In<i64> bounds = batch.nodes.excluded_bounds;
   const i64 begin = bounds[2 * subgraph], end = bounds[2 * subgraph + 1];
   const i64 first = first_not_below(batch.nodes.excluded, begin, end, start);

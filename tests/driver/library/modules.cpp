@@ -16,9 +16,13 @@ struct EmulatorArgument {
   unsigned char *written;
   int kind, recorded;
   const char *name;
+  std::uint64_t low;
+};
+struct EmulatorCounts {
+  std::uint64_t requests, payload_bytes, pages;
 };
 using EmulatorLaunch = int (*)(int, const EmulatorArgument *, int, const unsigned *, unsigned, int,
-                               unsigned long long, void *, void *, char *, int);
+                               unsigned long long, void *, EmulatorCounts *, char *, int);
 
 struct Parameter {
   int kind = 0;            // as the emulator's: 0 a value, 1 an array that is read, 2 one that is written
@@ -87,7 +91,7 @@ static int run(const Kernel &kernel, const std::vector<std::uint64_t> &values, i
   State &s = state();
   std::vector<EmulatorArgument> given;
   const auto add = [&](const Parameter &p, std::uint64_t value) {
-    given.push_back({value, 0, nullptr, p.kind, 0, p.name.c_str()});
+    given.push_back({value, 0, nullptr, p.kind, 0, p.name.c_str(), 0});
     if (p.kind == 0 || bound(&given.back(), device)) return true;
     if (s.fault.empty()) s.fault = kernel.name + ": " + p.name + " is not in memory of the device";
     return false;
@@ -111,9 +115,9 @@ static int run(const Kernel &kernel, const std::vector<std::uint64_t> &values, i
   static unsigned long long launches = 0;
   const int order = s.schedule == Schedule::random ? static_cast<int>(launches % 3) : 0;
   char error[400] = "";
-  std::uint64_t counts[2];
+  EmulatorCounts counts;
   const int failed = kernel.run(kernel.number, given.data(), static_cast<int>(given.size()), grid.data(),
-                                block_threads, order, ++launches, nullptr, counts, error, sizeof error);
+                                block_threads, order, ++launches, nullptr, &counts, error, sizeof error);
   if (failed && s.fault.empty()) s.fault = kernel.name + ": " + error;
   return failed ? kIllegalAddress : kOk;
 }

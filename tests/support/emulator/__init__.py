@@ -103,6 +103,10 @@ class EmulatedDevice:
         self.warp_lanes = warp_lanes
         self.schedules: Schedules | None = None  # of some launches, which then run in all of them
         self.memory = Memory()
+        # Elements before the first one of arrays, by name: kernels are given the address that the
+        # array would begin at, so that its indices need more than 32 bits, and nothing else is
+        # there.
+        self.far: dict[str, int] = {}
         self.recorded = ""  # name of the array argument whose reads are counted
         self.requests = Requests()
         self.launches = 0
@@ -156,7 +160,9 @@ class EmulatedDevice:
 
     def _run(self, kernel: _Kernel, grid: Grid, block: int, arguments: Sequence[Any]) -> None:
         library, number, declaration, template = kernel
-        given = packed(declaration, template, arguments, self.device, self.memory, self.recorded)
+        given = packed(
+            declaration, template, arguments, self.device, self.memory, self.recorded, self.far
+        )
         counts, error = _Counts(), ctypes.create_string_buffer(400)
         dimensions = (ctypes.c_uint * 3)(*grid)
         exploration = None if self.schedules is None else self.schedules.begin(declaration.name)

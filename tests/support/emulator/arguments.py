@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from .memory import EmulatorError, Memory
 # `EmulatorArgument` of `entry.h`
 _ARGUMENT = np.dtype(
     [("value", "u8"), ("bytes", "u8"), ("written", "u8"), ("kind", "i4"), ("recorded", "i4"),
-     ("name", "u8")]
+     ("name", "u8"), ("low", "u8")]
 )  # fmt: skip
 
 Flat = list[tuple[Parameter, Any]]  # parameters and arguments, with descriptors' fields
@@ -35,6 +35,7 @@ def packed(
     device: torch.device,
     memory: Memory,
     recorded: str,
+    far: Mapping[str, int],
 ) -> np.ndarray:
     """Return the arguments of a launch as `EmulatorArgument` of `entry.h`.
 
@@ -45,6 +46,7 @@ def packed(
         device: that runs it.
         memory: knows which bytes have been written.
         recorded: name of the array whose reads are counted, or "".
+        far: elements before the first one of arrays, by name: see `EmulatedDevice.far`.
 
     Raises:
         EmulatorError: the device could not reach an array, a written one overlaps another, or
@@ -63,6 +65,15 @@ def packed(
     found["written"] = [0 if array is None else memory.flags_at(*array) for array in ranges]
     if recorded:
         found["recorded"] = [parameter.name == recorded for parameter, _ in flat]
+    names = [parameter.name for parameter, _ in flat]
+    for name in far.keys() & set(names) if far else ():
+        i = names.index(name)  # of a descriptor, if a parameter is called as one of its fields
+        if (value := flat[i][1]).numel() > 0:
+            low = far[name] * value.element_size()
+            found["value"][i] -= np.uint64(low)
+            found["written"][i] -= np.uint64(low if found["written"][i] else 0)
+            found["bytes"][i] += np.uint64(low)
+            found["low"][i] = low
     return found
 
 

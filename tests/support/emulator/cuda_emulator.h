@@ -38,7 +38,7 @@ struct Shadow {
 struct Array {
   std::string name;
   u8 *data = nullptr;
-  u64 bytes = 0;
+  u64 bytes = 0, low = 0;  // up to the last byte, and before the first
   u8 *written = nullptr;  // [bytes]: 0 where nothing was written yet; null: all is
   bool writable = false, recorded = false;
   unsigned number = 0;    // argument of the kernel
@@ -64,7 +64,8 @@ inline u64 address(const Array &array, long long offset) {
 }
 
 inline void check_range(const Array &array, long long offset, u64 size, const char *what) {
-  if (offset < 0 || static_cast<u64>(offset) + size > array.bytes) {
+  const u64 first = static_cast<u64>(offset);
+  if (offset < 0 || first < array.low || first + size > array.bytes) {
     fail(std::string("out-of-range ") + what + at(array, offset, size));
   }
   if (address(array, offset) % size != 0) {

@@ -13,6 +13,7 @@ struct EmulatorArgument {
   int kind;            // 0: scalar, 1: an array that is read, 2: one that is written
   int recorded;        // count its reads
   const char *name;
+  emu::u64 low;        // bytes before the first one that is there: see `EmulatedDevice.far`
 };
 
 struct EmulatorCounts {
@@ -84,6 +85,7 @@ EXPORTED int emulator_launch(int kernel, const EmulatorArgument *arguments, int 
     array.name = a.name;
     array.data = reinterpret_cast<emu::u8 *>(a.value);
     array.bytes = a.bytes;
+    array.low = a.low;
     array.written = a.written;
     array.writable = a.kind == 2;
     array.recorded = a.recorded != 0;

@@ -31,7 +31,7 @@ def library_of(
         kernels: those that can be launched, by their position.
         options: of the compiler.
     """
-    source = _translation_unit(text, dict(types), kernels)
+    source = translation_unit(text, dict(types), kernels)
     flags = [
         *options, "-O1", "-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-unknown-pragmas",
         "-Wno-unused-parameter", "-ffp-contract=off",
@@ -43,7 +43,7 @@ def library_of(
     return library
 
 
-def _translation_unit(text: str, types: Mapping[str, str], kernels: Sequence[Declaration]) -> str:
+def translation_unit(text: str, types: Mapping[str, str], kernels: Sequence[Declaration]) -> str:
     """Return the C++ source: emulator, kernels, and a function that calls each kernel."""
     cases = []
     for number, declaration in enumerate(kernels):
