@@ -1,4 +1,4 @@
-"""Every offset that may need more than 32 bits does: arrays begin 6 G elements before what is there.
+"""Offsets that may need more than 32 bits do: arrays begin 6 G elements before what is there.
 
 Kernels get an address so far below an array that the indices of its elements need 33 bits, and
 whatever is not an element is out of range (`EmulatedDevice.far`). The tables that say where lists,
@@ -32,7 +32,7 @@ from conformance import (
     with_windows,
 )
 from emulator import emulated, pin
-from tables import read_by_id, table_at
+from tables import table_at
 
 from pyg_direct.core.types import BatchKey, Table
 from pyg_direct.ops.cpu.backend import CpuBackend

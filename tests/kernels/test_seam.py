@@ -155,7 +155,7 @@ def test_one_block_that_goes_round(
     backend: Backend, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """Loops of kernels over nodes, edges and lists take several rounds of 64 threads."""
-    monkeypatch.setattr(cuda_drawing, "Grids", lambda threads, *_: Grids(threads, 1))
+    monkeypatch.setattr(cuda_drawing, "Grids", lambda threads, _: Grids(threads, 1))
     fanout = 40 if name in ("uniform", "induced") else 3
     case = homogeneous([fanout, -1], num_nodes=100, num_edges=800, seeds=70,
                        induced=name == "induced", plan={"labor": name == "labor"})  # fmt: skip

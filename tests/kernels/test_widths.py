@@ -55,7 +55,8 @@ CASTS: dict[str, dict[str, str]] = {
     },
     "picks.cu": {"i32 local": LOCAL},
     "relabel.cuh": {
-        "I nodes.seed[first + i]": "a node of the graph", "i32 first + i": SUBGRAPH, "i32 nodes.seed_of[start + i]": SUBGRAPH, "u32 i": LOCAL,
+        "I nodes.seed[first + i]": "a node of the graph",
+        "i32 first + i": SUBGRAPH, "i32 nodes.seed_of[start + i]": SUBGRAPH, "u32 i": LOCAL,
         "u32 e": LOCAL, "i32 edges.group[e]": SUBGRAPH, "u32 local": LOCAL, "i32 local": LOCAL,
     },
     "rows.cuh": {

@@ -20,11 +20,10 @@ from ...core.types import (
     Variates,
 )
 from . import memory as device_memory
+from . import tuning
 from .descriptor import Descriptor
 
 SCAN_ITEMS_PER_THREAD = 4
-MAX_BLOCKS = 1024
-MAX_SCAN_BLOCKS = 256
 
 
 class Grids:
@@ -35,7 +34,7 @@ class Grids:
         most: blocks of a launch, at most.
     """
 
-    def __init__(self, block_threads: int, most: int = MAX_BLOCKS) -> None:
+    def __init__(self, block_threads: int, most: int) -> None:
         self.block_threads, self._most = block_threads, most
 
     def loop(self, threads: int) -> int:
@@ -45,7 +44,7 @@ class Grids:
     def scan(self, elements: int) -> int:
         """Return the number of blocks for a prefix sum of `elements` elements."""
         share = self.block_threads * SCAN_ITEMS_PER_THREAD
-        return max(1, min(-(-elements // share), MAX_SCAN_BLOCKS, self._most))
+        return max(1, min(-(-elements // share), tuning.MAX_SCAN_BLOCKS, self._most))
 
 
 def graph_fields(csc: Csc, plan: SamplingPlan, device: torch.device) -> dict[str, Tensor | int]:

@@ -14,8 +14,6 @@ from ..picks import check_frontier
 from . import memory as device_memory
 from . import tuning
 from .arrays import (
-    MAX_BLOCKS,
-    MAX_SCAN_BLOCKS,
     Arrays,
     BatchState,
     Grids,
@@ -59,11 +57,11 @@ class CudaDrawing:
             plan = plan._replace(fanouts=np.where(plan.fanouts > 0, ID_LIMIT, 0))
         self._csc, self._plan, self._library, self._enters = csc, plan, library, enters
         threads = library.compiler.block_threads
-        self._grids = Grids(threads)
+        self._grids = Grids(threads, tuning.MAX_BLOCKS)
         on_host = any(array.device != device for _, array in csc.arrays())
         # Of kernels that read the graph.
-        most = tuning.host_blocks(library.compiler.link_bytes_under_way) if on_host else MAX_BLOCKS
-        self._graph_grids = Grids(threads, most)
+        on_link = tuning.host_blocks(library.compiler.link_bytes_under_way)
+        self._graph_grids = Grids(threads, on_link if on_host else tuning.MAX_BLOCKS)
         self._kernels = PlanKernels(csc, plan, library)
         self._descriptor = self._kernels.descriptor()
         self._descriptor.set(**graph_fields(csc, plan, device), has_local=int(not enters))
@@ -283,7 +281,7 @@ def _add_arrays(arrays: Arrays, csc: Csc) -> None:
     arrays.add("position", csc.indptr.dtype)
     for name in ("rank_at", "new_ptr", "new_base"):
         arrays.add(name, room=relations + 1)
-    arrays.add("run_sum", room=MAX_SCAN_BLOCKS)
+    arrays.add("run_sum", room=tuning.MAX_SCAN_BLOCKS)
 
 
 def lanes_of(fanouts: IntTable) -> int:

@@ -24,6 +24,10 @@ GATHER_DUTY = 3
 # multiprocessors to training. A link that was measured to need more gets more.
 HOST_BLOCKS = 32
 
+# Blocks of any other kernel of sampling, and of one that computes prefix sums.
+MAX_BLOCKS = 1024
+MAX_SCAN_BLOCKS = 256
+
 # A hop is done by one block if no step of it takes the block's threads more rounds. A round waits
 # for memory, about a microsecond; a launch that is saved is some microseconds of the host.
 ONE_BLOCK_ROUNDS = 48
