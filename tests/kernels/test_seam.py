@@ -173,7 +173,7 @@ def test_a_window_of_several_batches(backend: Backend) -> None:
     seeds = [torch.tensor([1, 5]), torch.tensor([60]), torch.tensor([4, 4, 9])]
     batches = [BatchInput([seed], BatchKey(i, 3)) for i, seed in enumerate(seeds)]
     source = Exchange([owner, works[0]], case.csc)
-    found = sample_window(works, batches, 2, source=source)
+    found = sample_window(works, batches, 2, False, source)
     assert found[1] is None
     for batch, sampled in zip(batches, found, strict=True):
         if sampled is not None:
