@@ -31,8 +31,8 @@ from torch_geometric.nn import GAT, GCN, GIN, GraphSAGE, SAGEConv, to_hetero
 import pyg_direct
 from benchmarks.result import new_result, parser, write
 from benchmarks.statistics import compare
-from examples.datasets import load_dataset
-from examples.synthetic import power_law_graph, random_split
+from examples.support.datasets import load_dataset
+from examples.support.synthetic import power_law_graph, random_split
 
 TITLE = "Training steps of accelerated models"
 MODELS = {"GraphSAGE": GraphSAGE, "GCN": GCN, "GIN": GIN, "GAT": GAT}

@@ -17,7 +17,7 @@ QUICK_SIZES = ((400, 4_000, 4),)
 CHILD = """
 import torch
 from torch_geometric.data import Data
-from examples.synthetic import power_law_graph
+from examples.support.synthetic import power_law_graph
 from pyg_direct import ClusterData
 
 nodes, edges, parts = map(int, sys.argv[1:])

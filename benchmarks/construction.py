@@ -20,7 +20,7 @@ import numpy as np
 from benchmarks.child import measure_in_child
 from benchmarks.machine import REPOSITORY
 from benchmarks.result import new_result, parser, write
-from examples.synthetic import power_law_graph
+from examples.support.synthetic import power_law_graph
 
 ORDERS = ("unsorted", "sorted")  # of the edges; a quick run has the first
 

@@ -27,7 +27,7 @@ from torch_geometric.utils import coalesce
 import pyg_direct
 from benchmarks import child, result
 from benchmarks.labor.graphs import community_graph, graph
-from examples.synthetic import power_law_graph
+from examples.support.synthetic import power_law_graph
 from pyg_direct.core.units import count_of
 from pyg_direct.tools.plan import MACHINES
 from pyg_direct.tools.plan_cooperative import Rates, common_step, owners_of

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.transforms import ToUndirected
 
-from examples.debian import typed_packages
+from examples.support.debian import typed_packages
 
 FILES = {
     "collegemsg": Path("collegemsg", "collegemsg.npz"),

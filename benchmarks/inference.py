@@ -40,7 +40,7 @@ from torch_geometric.nn import GAT, GraphSAGE
 import pyg_direct
 from benchmarks import child, result
 from benchmarks.memory_group import limited
-from examples.synthetic import power_law_graph
+from examples.support.synthetic import power_law_graph
 
 TITLE = "Inference of all nodes"
 WAYS = ("pyg_direct.inference", "whole graph", "batches of nodes", "BasicGNN.inference")

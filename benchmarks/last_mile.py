@@ -24,7 +24,7 @@ from benchmarks import child, construction
 from benchmarks.machine import REPOSITORY
 from benchmarks.result import new_result, number, parser, quartiles, table, write
 from benchmarks.statistics import spread
-from examples.synthetic import power_law_graph
+from examples.support.synthetic import power_law_graph
 
 TITLE = "The CPU path before and after"
 LOADED, FIRST, BUILT = "batches", "first batch", "construction"

@@ -27,7 +27,7 @@ import pyg_direct
 from benchmarks import child, result
 from benchmarks.labor.graphs import community_graph
 from benchmarks.statistics import spread
-from examples.synthetic import power_law_graph
+from examples.support.synthetic import power_law_graph
 from pyg_direct.core.units import count_of
 
 TITLE = "Loading over parts that two ranks exchange"

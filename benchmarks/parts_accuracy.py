@@ -15,7 +15,7 @@ from benchmarks import result
 from benchmarks.labor.graphs import graph
 from benchmarks.labor.learning import CASES, DEVICE, QUICK, Case
 from benchmarks.statistics import compare
-from examples.training import evaluate, make_sage, train_epoch
+from examples.support.training import evaluate, make_sage, train_epoch
 
 TITLE = "Accuracy by the order of seeds over parts"
 PARTS, SEEDS = 4, 5

@@ -27,7 +27,7 @@ import pyg_direct
 from benchmarks import child, result
 from benchmarks.labor.graphs import community_graph
 from benchmarks.memory_group import limited
-from examples.training import evaluate, make_sage, train_epoch
+from examples.support.training import evaluate, make_sage, train_epoch
 from pyg_direct.core.units import count_of, size_text
 
 TITLE = "A graph in parts in a part of its memory"

@@ -15,8 +15,8 @@ from torch_geometric.data import Data
 from torch_geometric.utils import degree
 
 from benchmarks.result import new_result, parser, write
-from examples.datasets import load_dataset
-from examples.synthetic import power_law_graph
+from examples.support.datasets import load_dataset
+from examples.support.synthetic import power_law_graph
 from pyg_direct import NeighborLoader
 from pyg_direct.tools.plan import edges_with_degrees
 from pyg_direct.tools.plan_orders import sample

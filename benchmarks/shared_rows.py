@@ -25,7 +25,7 @@ from benchmarks import child, result
 from benchmarks.labor.graphs import community_graph
 from benchmarks.partitions import epoch_of
 from benchmarks.statistics import spread
-from examples.synthetic import power_law_graph
+from examples.support.synthetic import power_law_graph
 from pyg_direct.core.units import count_of
 from pyg_direct.tools.plan_ranks import RanksAsked, step_of_ranks
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmarks.result import new_result, parser, write
 from benchmarks.statistics import spread
-from examples.synthetic import power_law_graph
+from examples.support.synthetic import power_law_graph
 from pyg_direct import NeighborLoader
 from pyg_direct.batch.gather import Gatherer
 from pyg_direct.loading.recorder import Recorder

@@ -30,7 +30,7 @@ if not __package__:  # run as a script: find the modules beside it as `python -m
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import pyg_direct
-from examples.common import SageEncoder, parser, with_bar
+from examples.support.common import SageEncoder, parser, with_bar
 
 TASTES = 5  # of users, each of whom mostly orders items of one kind
 

@@ -28,9 +28,9 @@ if not __package__:  # run as a script: find the modules beside it as `python -m
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import pyg_direct
-from examples.common import parser
-from examples.synthetic import power_law_graph
-from examples.training import evaluate, make_sage, train_epoch
+from examples.support.common import parser
+from examples.support.synthetic import power_law_graph
+from examples.support.training import evaluate, make_sage, train_epoch
 
 CPU = torch.device("cpu")
 
@@ -62,7 +62,8 @@ def train(rank: int, args: Namespace, folder: str) -> None:
     model = DistributedDataParallel(pyg_direct.accelerate(plain, loader))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     for epoch in range(1, args.epochs + 1):
-        with tqdm(total=len(loader), desc=f"epoch {epoch}", leave=False, disable=rank > 0) as bar:
+        hidden = True if rank > 0 else None  # None: shown on a terminal alone
+        with tqdm(total=len(loader), desc=f"epoch {epoch}", leave=False, disable=hidden) as bar:
             result = train_epoch(model, loader, optimizer, CPU, bar)
         if rank == 0:
             print(f"epoch {epoch}: loss {result.loss:.3f}, accuracy {result.accuracy:.3f}")

@@ -19,8 +19,8 @@ if not __package__:  # run as a script: find the modules beside it as `python -m
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import pyg_direct
-from examples.common import SageEncoder, parser, with_bar
-from examples.debian import typed_packages
+from examples.support.common import SageEncoder, parser, with_bar
+from examples.support.debian import typed_packages
 
 TRAIN, TEST = 0, 2  # values of `split`
 

@@ -24,8 +24,8 @@ if not __package__:  # run as a script: find the modules beside it as `python -m
 from tqdm import tqdm
 
 import pyg_direct
-from examples.common import parser
-from examples.training import make_sage
+from examples.support.common import parser
+from examples.support.training import make_sage
 from pyg_direct.tools import generate
 
 
@@ -71,7 +71,7 @@ def train(args: Namespace, path: Path) -> float:
     correct: list[float] = []
     for epoch in range(1, args.epochs + 1):
         steps = min(args.steps, len(loader))
-        with tqdm(total=steps, desc=f"epoch {epoch}", unit="batch") as bar:
+        with tqdm(total=steps, desc=f"epoch {epoch}", unit="batch", disable=None) as bar:
             for batch in itertools.islice(loader, steps):
                 optimizer.zero_grad()
                 out = model(batch.x, batch.edge_index)[: batch.batch_size]

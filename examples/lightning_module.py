@@ -11,17 +11,21 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from pytorch_lightning import LightningModule, Trainer, seed_everything
 from torch import Tensor
 from torch_geometric.data import Data
+
+try:
+    from pytorch_lightning import LightningModule, Trainer, seed_everything
+except ImportError as error:
+    raise SystemExit("This example needs Lightning: pip install pytorch_lightning") from error
 
 if not __package__:  # run as a script: find the modules beside it as `python -m` would
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import pyg_direct
-from examples.common import parser
-from examples.synthetic import power_law_graph
-from examples.training import make_sage, predict
+from examples.support.common import parser
+from examples.support.synthetic import power_law_graph
+from examples.support.training import make_sage, predict
 from pyg_direct.loaders.lightning import LoaderStats
 
 

@@ -23,10 +23,10 @@ if not __package__:  # run as a script: find the modules beside it as `python -m
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import pyg_direct
-from examples.common import parser, with_bar
-from examples.datasets import load_dataset
-from examples.synthetic import power_law_graph
-from examples.training import evaluate, make_sage, train_epoch
+from examples.support.common import parser, with_bar
+from examples.support.datasets import load_dataset
+from examples.support.synthetic import power_law_graph
+from examples.support.training import evaluate, make_sage, train_epoch
 
 CPU = torch.device("cpu")
 

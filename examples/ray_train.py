@@ -25,8 +25,8 @@ if not __package__:  # run as a script: find the modules beside it as `python -m
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import pyg_direct
-from examples.common import parser
-from examples.synthetic import power_law_graph
+from examples.support.common import parser
+from examples.support.synthetic import power_law_graph
 
 
 def train(config: dict[str, Any]) -> None:
@@ -87,10 +87,6 @@ def train(config: dict[str, Any]) -> None:
 
 def main(argv: list[str] | None = None) -> None:
     """Start Ray on this machine, and train on two workers."""
-    import ray
-    from ray.train import FailureConfig, RunConfig, ScalingConfig
-    from ray.train.torch import TorchTrainer
-
     made = parser(__doc__, epochs=3, batch_size=256)
     made.add_argument("--workers", type=int, default=2)
     made.add_argument("--every", type=int, default=10, help="steps between two checkpoints")
@@ -101,6 +97,12 @@ def main(argv: list[str] | None = None) -> None:
     )
     made.add_argument("--kill-at", type=int, default=0, help="kill a worker after so many steps")
     args = made.parse_args(argv)
+    try:
+        import ray
+        from ray.train import FailureConfig, RunConfig, ScalingConfig
+        from ray.train.torch import TorchTrainer
+    except ImportError as error:
+        raise SystemExit('This example needs Ray Train: pip install ".[ray]"') from error
     root = str(Path(__file__).resolve().parents[1])
     environment = {"env_vars": {"PYTHONPATH": root}}
     ray.init(num_cpus=args.workers, include_dashboard=False, runtime_env=environment)

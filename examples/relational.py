@@ -18,24 +18,28 @@ import numpy as np
 import pandas as pd
 import torch
 import torch.nn.functional as F
-from relbench import metrics
-from relbench.base import Database, Dataset, EntityTask, RecommendationTask, Table, TaskType
-from relbench.modeling.graph import (
-    get_link_train_table_input,
-    get_node_train_table_input,
-    make_pkey_fkey_graph,
-    num_dst_nodes,
-)
-from relbench.modeling.nn import HeteroEncoder, HeteroGraphSAGE, HeteroTemporalEncoder
 from torch import Tensor
-from torch_frame import stype
 from tqdm import tqdm
+
+try:
+    from relbench import metrics
+    from relbench.base import Database, Dataset, EntityTask, RecommendationTask, Table, TaskType
+    from relbench.modeling.graph import (
+        get_link_train_table_input,
+        get_node_train_table_input,
+        make_pkey_fkey_graph,
+        num_dst_nodes,
+    )
+    from relbench.modeling.nn import HeteroEncoder, HeteroGraphSAGE, HeteroTemporalEncoder
+    from torch_frame import stype
+except ImportError as error:
+    raise SystemExit('This example needs RelBench: pip install ".[relbench]"') from error
 
 if not __package__:  # run as a script: find the modules beside it as `python -m` would
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import pyg_direct
-from examples.common import parser, with_bar
+from examples.support.common import parser, with_bar
 
 # In nanoseconds, which RelBench takes times for, where pandas 3 would count microseconds.
 BEGIN, MONTH = pd.Timestamp("2024-01-01").as_unit("ns"), pd.Timedelta(days=30).as_unit("ns")
@@ -206,7 +210,9 @@ def what_is_ordered(shop: Shop, args: Any) -> float:
     optimizer = torch.optim.Adam(model.parameters(), lr=0.005)
     for epoch in range(args.epochs):
         model.train()
-        for customers, right, wrong in tqdm(loader, f"epoch {epoch + 1}", leave=False):
+        for customers, right, wrong in tqdm(
+            loader, f"epoch {epoch + 1}", leave=False, disable=None
+        ):
             optimizer.zero_grad()
             who = model(customers, "customers")
             better, worse = ((who * model(b, "products")).sum(1) for b in (right, wrong))

@@ -24,8 +24,8 @@ if not __package__:  # run as a script: find the modules beside it as `python -m
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import pyg_direct
-from examples.common import parser
-from examples.synthetic import power_law_graph
+from examples.support.common import parser
+from examples.support.synthetic import power_law_graph
 
 GROUP_SECONDS = 60  # how long the ranks wait for one that is stopped
 
@@ -60,6 +60,8 @@ def main(argv: list[str] | None = None) -> None:
     made.add_argument("--every", type=int, default=10, help="steps between two checkpoints")
     made.add_argument("--num-nodes", type=int, default=20_000, help="size of the generated graph")
     args = made.parse_args(argv)
+    if not dist.is_torchelastic_launched():
+        made.error("start it by torchrun, as the text above shows")
     start_group()
     torch.manual_seed(args.seed)
     data = power_law_graph(args.num_nodes, 10 * args.num_nodes, seed=args.seed)

@@ -19,7 +19,7 @@ if not __package__:  # run as a script: find the modules beside it as `python -m
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import pyg_direct
-from examples.common import SageEncoder, auc, parser, purchases, with_bar
+from examples.support.common import SageEncoder, auc, parser, purchases, with_bar
 
 BUYS = ("user", "buys", "item")
 FIRST_TEST_DAY = 300

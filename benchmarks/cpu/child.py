@@ -22,7 +22,7 @@ import torch
 
 from benchmarks.cpu.cases import Case, Contestant
 from benchmarks.cpu.contestants import endless, load_graph, make_loader, sampling_only
-from examples.synthetic import power_law_graph
+from examples.support.synthetic import power_law_graph
 
 IDLE_SHARE = 0.05  # of a core: below it, the workers have nothing left to prepare
 IDLE_STEP_SECONDS = 0.1

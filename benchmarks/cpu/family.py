@@ -22,7 +22,7 @@ from torch_geometric.data import Data
 import pyg_direct
 from benchmarks import result as results
 from benchmarks.graphs import debian_hetero
-from examples.synthetic import power_law_graph
+from examples.support.synthetic import power_law_graph
 
 TITLE = "Speed of the other mini-batch methods"
 NUM_NODES, NUM_EDGES, NUM_FEATURES = 200_000, 5_000_000, 100

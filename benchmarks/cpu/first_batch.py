@@ -18,7 +18,7 @@ def main(loader: str) -> None:
     host_imported = time.perf_counter()
     from benchmarks.cpu.cases import SMALL_CASE, Contestant
     from benchmarks.cpu.contestants import make_loader
-    from examples.synthetic import power_law_graph
+    from examples.support.synthetic import power_law_graph
 
     sizes = SMALL_CASE.num_nodes, SMALL_CASE.num_edges, SMALL_CASE.num_features
     data = power_law_graph(*sizes)

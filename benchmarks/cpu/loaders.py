@@ -31,7 +31,7 @@ from benchmarks.cpu.contestants import save_graph
 from benchmarks.cpu.report import TITLE, plot, sections, text_row
 from benchmarks.result import new_result, parser, write
 from benchmarks.statistics import spread
-from examples.synthetic import power_law_graph
+from examples.support.synthetic import power_law_graph
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 COPY_BYTES = 1 << 29

@@ -31,7 +31,7 @@ from benchmarks.cpu.child import Server
 from benchmarks.cpu.contestants import endless
 from benchmarks.result import new_result, number, parser, quartiles, table, write
 from benchmarks.statistics import spread
-from examples.synthetic import power_law_graph
+from examples.support.synthetic import power_law_graph
 
 # PyG prefers pyg-lib by itself, so that is what is measured where it is installed.
 RIVAL = "pyg+pyg_lib" if available("pyg+pyg_lib") else BASELINE

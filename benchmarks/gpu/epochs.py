@@ -21,7 +21,7 @@ from benchmarks.gpu.training import (
     save_graph,
     useful_bytes,
 )
-from examples.synthetic import power_law_graph
+from examples.support.synthetic import power_law_graph
 
 # Where the topology and the features lie, by what `ours` calls it.
 PLACES = {

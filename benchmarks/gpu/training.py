@@ -19,7 +19,7 @@ from benchmarks.energy import open_meter
 from benchmarks.gpu.device import Context, Device
 from benchmarks.gpu.plan import Plan
 from benchmarks.statistics import spread
-from examples.training import make_sage, predict
+from examples.support.training import make_sage, predict
 from pyg_direct import NeighborLoader
 
 SEED = 0

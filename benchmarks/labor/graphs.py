@@ -9,8 +9,8 @@ import torch
 from torch_geometric.data import Data
 from torch_geometric.utils import coalesce
 
-from examples.datasets import load_dataset
-from examples.synthetic import power_law_graph, random_split
+from examples.support.datasets import load_dataset
+from examples.support.synthetic import power_law_graph, random_split
 
 INSIDE = 0.85  # share of the edges whose source is of the destination's group
 GROUP = 250  # nodes

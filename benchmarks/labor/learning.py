@@ -12,7 +12,7 @@ import torch
 from benchmarks.labor.graphs import community_graph, graph
 from benchmarks.labor.sizes import loader_of
 from benchmarks.statistics import compare, permutation_test
-from examples.training import evaluate, make_sage, train_epoch
+from examples.support.training import evaluate, make_sage, train_epoch
 
 DEVICE = torch.device("cpu")
 BELOW = 0.01  # how far the accuracy that is waited for lies below plain sampling's last one

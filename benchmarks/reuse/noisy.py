@@ -6,7 +6,7 @@ import torch
 from torch_geometric.data import Data
 from torch_geometric.utils import coalesce
 
-from examples.synthetic import random_split
+from examples.support.synthetic import random_split
 
 CLASSES, COLUMNS, DEGREE = 8, 32, 10
 HOMOPHILY = 0.6  # share of the edges whose source is drawn from the nodes of the same class

@@ -24,7 +24,7 @@ from benchmarks import result
 from benchmarks.labor.graphs import community_graph, graph
 from benchmarks.reuse.noisy import noisy_graph
 from benchmarks.statistics import compare
-from examples.training import make_sage
+from examples.support.training import make_sage
 from pyg_direct import Reuse
 
 TITLE = "Reuse of first-layer rows"

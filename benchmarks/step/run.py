@@ -25,7 +25,7 @@ import numpy as np
 
 from benchmarks import child, result
 from benchmarks.step import roofline
-from examples.synthetic import power_law_graph
+from examples.support.synthetic import power_law_graph
 
 TITLE = "Steps and inference on the CPU, against DGL"
 FOLDER = Path(__file__).parent

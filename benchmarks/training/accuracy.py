@@ -20,9 +20,9 @@ from torch_geometric.data import Data
 import pyg_direct
 from benchmarks.result import new_result, parser, percent, table, write
 from benchmarks.statistics import compare
-from examples.datasets import load_dataset
-from examples.synthetic import power_law_graph, random_split
-from examples.training import evaluate, make_sage, train_epoch
+from examples.support.datasets import load_dataset
+from examples.support.synthetic import power_law_graph, random_split
+from examples.support.training import evaluate, make_sage, train_epoch
 
 TITLE = "Test accuracy with either loader"
 LOADERS = {

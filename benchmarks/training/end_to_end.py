@@ -31,8 +31,8 @@ from benchmarks.energy import Meter, open_meter
 from benchmarks.graphs import debian_hetero
 from benchmarks.result import new_result, number, parser, quartiles, table, write
 from benchmarks.statistics import spread
-from examples.common import SageEncoder
-from examples.debian import packages
+from examples.support.common import SageEncoder
+from examples.support.debian import packages
 
 TITLE = "Training, end to end"
 HIDDEN, NUM_WORKERS = 64, (0, 2)

@@ -30,8 +30,8 @@ from benchmarks import result as results
 from benchmarks.graphs import debian_hetero
 from benchmarks.machine import describe, environment
 from benchmarks.statistics import compare
-from examples.datasets import load_dataset
-from examples.synthetic import random_split
+from examples.support.datasets import load_dataset
+from examples.support.synthetic import random_split
 
 TITLE = "Accuracy with the other mini-batch methods"
 LIBRARIES: dict[str, Any] = {"pyg_direct": pyg_direct, "pyg": torch_geometric.loader}

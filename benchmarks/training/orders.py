@@ -22,8 +22,8 @@ from torch_geometric.nn import GraphSAGE
 import pyg_direct
 from benchmarks import result
 from benchmarks.statistics import compare
-from examples.datasets import load_dataset
-from examples.synthetic import power_law_graph, random_split
+from examples.support.datasets import load_dataset
+from examples.support.synthetic import power_law_graph, random_split
 
 TITLE = "Orders of the fan-outs, depths and bfloat16: accuracy and CPU time"
 HIDDEN, BATCH_SIZE = 128, 512

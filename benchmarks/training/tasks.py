@@ -28,8 +28,8 @@ import pyg_direct
 from benchmarks import graphs
 from benchmarks.result import new_result, parser, percent, table, write
 from benchmarks.statistics import compare
-from examples.datasets import load_dataset
-from examples.synthetic import power_law_graph
+from examples.support.datasets import load_dataset
+from examples.support.synthetic import power_law_graph
 
 LIBRARIES = {"pyg_direct": pyg_direct, "pyg": torch_geometric.loader}
 TITLE = "Links, edge types and times: scores with either library"

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import pyg_direct
-from examples.synthetic import power_law_graph
+from examples.support.synthetic import power_law_graph
 
 ROOT = Path(__file__).parents[2]
 LAUNCH = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.loader import NeighborLoader as PygLoader
 
-from examples.debian import packages
+from examples.support.debian import packages
 from pyg_direct import LinkNeighborLoader, NeighborLoader, NeighborSampler
 from pyg_direct.loading.order import CHUNK, LANES, ClusterOrder
 from pyg_direct.sampling.sampler import keyed

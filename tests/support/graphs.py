@@ -18,7 +18,7 @@ from torch_geometric.testing import MyFeatureStore, MyGraphStore
 from torch_geometric.transforms import ToUndirected
 from torch_geometric.typing import SparseTensor
 
-from examples.debian import FILE, typed_packages
+from examples.support.debian import FILE, typed_packages
 
 HOP_COUNTS = {"num_sampled_nodes", "num_sampled_edges"}  # PyG has them with pyg-lib only
 

@@ -99,7 +99,7 @@ class Plugin:
     @pytest.fixture
     def get_dataset(self) -> Callable[..., Any]:
         """PyG's fixture, which would load the data set from the network."""
-        from examples.datasets import load_dataset
+        from examples.support.datasets import load_dataset
 
         def load(name: str) -> Any:
             data = load_dataset(name.lower(), self.root)

@@ -10,7 +10,7 @@ from torch_geometric.data import Data
 from torch_geometric.sampler import SamplerOutput
 from torch_geometric.utils import degree
 
-from examples.synthetic import power_law_graph
+from examples.support.synthetic import power_law_graph
 from pyg_direct import NeighborLoader, NeighborSampler, save
 from pyg_direct.tools import plan
 from pyg_direct.tools.plan_orders import sample

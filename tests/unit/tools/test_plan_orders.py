@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from graphs import papers_and_authors
 
-from examples.synthetic import power_law_graph
+from examples.support.synthetic import power_law_graph
 from pyg_direct import NeighborLoader
 from pyg_direct.tools import plan
 from pyg_direct.tools.plan_orders import LayerCosts, fanouts_to_try, layer_costs, orders_text

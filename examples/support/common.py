@@ -31,7 +31,8 @@ def parser(doc: str | None, epochs: int, batch_size: int) -> argparse.ArgumentPa
 
 def with_bar(loader: Any, text: str) -> Iterator[Any]:
     """Yield the batches of a loader of ours behind a progress bar with its rate."""
-    with tqdm(total=len(loader), desc=text, unit="batch", leave=False) as bar:
+    # On a terminal alone: in a file a bar would be hundreds of lines.
+    with tqdm(total=len(loader), desc=text, unit="batch", leave=False, disable=None) as bar:
         for batch in loader:
             yield batch
             bar.set_postfix(loader.stats().postfix(), refresh=False)

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.utils import to_undirected
 
-FILE = Path(__file__).parent / "data" / "debian_bookworm.npz"
+FILE = Path(__file__).parents[1] / "data" / "debian_bookworm.npz"
 RELATIONS = ("depends", "pre_depends", "recommends", "suggests")
 
 

@@ -11,9 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch_geometric.data import Data
-from torch_geometric.nn import MLP, GraphSAGE
-
-MLP_BATCH_SIZE = 1024
+from torch_geometric.nn import GraphSAGE
 
 
 @dataclass
@@ -110,20 +108,3 @@ def evaluate(model: torch.nn.Module, loader: Iterable[Any], device: torch.device
         correct += int((predict(model, batch).argmax(dim=1) == y).sum())
         total += len(y)
     return correct / total
-
-
-def train_mlp(data: Data, num_classes: int, hidden: int, lr: float, num_epochs: int) -> float:
-    """Train a 2-layer MLP on the features alone, and return its test accuracy."""
-    model = MLP([data.num_features, hidden, num_classes], dropout=0.3, norm=None)
-    optimizer = torch.optim.Adam(model.parameters(), lr=lr)
-    train = data.train_mask.nonzero().view(-1)
-    for _ in range(num_epochs):
-        model.train()
-        for nodes in train[torch.randperm(len(train))].split(MLP_BATCH_SIZE):
-            optimizer.zero_grad()
-            F.cross_entropy(model(data.x[nodes]), data.y[nodes]).backward()
-            optimizer.step()
-    model.eval()
-    with torch.no_grad():
-        predicted = model(data.x[data.test_mask]).argmax(dim=1)
-    return float((predicted == data.y[data.test_mask]).float().mean())
