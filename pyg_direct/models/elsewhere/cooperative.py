@@ -18,8 +18,9 @@ from torch import Tensor
 from ...core.cooperation import Cooperation
 from ...core.private_torch import tree_leaves, writes_to
 from ...ranks.channel import Channel, ExchangeError
-from ..lazy.batch_run import BatchRun, seen, seen_with_fills
+from ..lazy.batch_run import BatchRun
 from ..lazy.calls import Operator
+from ..lazy.moves import seen, seen_with_fills
 from ..lazy.rules import keeps_rows
 from ..lazy.tensor import BatchTensor, leave
 from ..lazy.values import Fill, Leaf, Rows, Value, compute_rows
@@ -97,6 +98,9 @@ class CooperativeRun(BatchRun):
     def call(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Do an operation, or remember that it is to be done on the rows that are needed."""
         if self.is_in_forward:
+            first = args[0] if func is torch.ops.aten.mm.default else None
+            if isinstance(first, BatchTensor) and first.node.dim == 1:
+                raise refusal("mm multiplies over the rows")
             return super().call(func, args, kwargs)
         with telling(self.channel):
             return super().call(func, args, kwargs)
@@ -143,14 +147,6 @@ class CooperativeRun(BatchRun):
         return title, prod(shape) * value.dtype.itemsize
 
     # --- what mixes rows ---
-
-    def deferred(self, known: Operator, args: Any, kwargs: Any) -> Any:
-        """Return the value of an operation, several, or what it gave; None if it needs all rows."""
-        if self.is_in_forward and known.name == "mm":
-            first = args[0]
-            if isinstance(first, BatchTensor) and first.node.dim == 1:
-                raise refusal("mm multiplies over the rows")
-        return super().deferred(known, args, kwargs)
 
     def _on_whole(self, known: Operator, args: Any, kwargs: Any) -> Any:
         if not self.is_in_forward:

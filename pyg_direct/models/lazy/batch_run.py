@@ -21,11 +21,12 @@ from .batch_moves import DEFERRED
 from .calls import OPERATORS, CallPlan, Operation, Operator, Pick, operator, signature
 from .forms import Forms
 from .lists import Lists
+from .moves import named_rows, seen, seen_with_fills
 from .numbers_kept import Numbers
 from .rules import keeps_rows
-from .tables import meta_of
+from .sums import Scatter
 from .tensor import BatchTensor, TableTensor, enter, result_of, tensor_of, written
-from .value_rows import Draw, NeededNorm
+from .value_rows import Draw, First, NeededNorm, Take
 from .values import Fill, Leaf, Rows, Value, compute_rows
 
 aten = torch.ops.aten
@@ -114,6 +115,49 @@ class BatchRun:
 
     # --- operations ---
 
+    def filled(self, call: Any, shape: Any, dim: int, value: Any) -> Fill:
+        """Return a value that is one number, as a call (operation, args, kwargs) makes it."""
+        _, args, kwargs = call
+        return Fill(shape, kwargs.get("dtype") or args[0].dtype, self.device, dim, value)
+
+    def taken(self, table: Any, dim: int, index: Tensor) -> Take:
+        """Return the rows of a table that a list names."""
+        node = table.node
+        if self.exchanges is not None:
+            self.exchanges.check(node, index)
+        index = self.lists.one(index)
+        if named_rows(*self.lists.bounds(index), node.num_rows):
+            index = self.lists.one(index % node.num_rows)
+        return Take(self.lists, node, dim, index)
+
+    def part(self, table: Any, dim: int, run: tuple[int, int], rows: int) -> Value | None:
+        """Return a run (start, step) of rows."""
+        start, step = run
+        if step == 1:
+            return First(table.node, start, rows)
+        if self.exchanges is not None:
+            return None
+        index = torch.arange(start, start + step * rows, step, device=self.device)
+        return Take(self.lists, table.node, dim, self.lists.one(index))
+
+    def scattered(
+        self, base: Tensor, source: Tensor, at: tuple[int, Tensor], reduce: str, include: bool
+    ) -> Scatter | None:
+        """Return rows that messages are reduced into, in a dimension and by a list."""
+        dim, index = at
+        order = self.lists.order(self.lists.one(index), base.size(dim))
+        if order is None:
+            return None
+        values = self.operand(base, dim), self.operand(source, dim)
+        made = Scatter(self.lists, *values, order, reduce, include)
+        if self.exchanges is not None and not in_backward():
+            self.exchanges.check_sum(index, base.size(dim))
+            made.missing = self.exchanges.missing
+        if len(made.shape) > 1:
+            self.forms.sums.add("messages" if made.product is None else "products")
+            self.entries += source.numel()
+        return made
+
     def norm(self, func: Any, x: Value, rest: Any) -> NeededNorm:
         """Return what is normalised by the statistics of needed rows."""
         return NeededNorm(func, x, rest)
@@ -143,7 +187,11 @@ class BatchRun:
             or kwargs.get("device") is None
             or torch.device(kwargs["device"]) == self.device
         ):
-            found = self.deferred(known, args, kwargs)
+            special = DEFERRED.get(known.name)
+            if special is not None:
+                found = special(self, known, args, kwargs)
+            if found is None:
+                found = self.row_wise(known, args, kwargs)
         if found is None:
             return self._on_whole(known, args, kwargs)
         if isinstance(found, Value):
@@ -153,15 +201,6 @@ class BatchRun:
         if known.is_view or known.name == "_unsafe_view":
             self._join(func, args, kwargs, found)
         return found
-
-    def deferred(self, known: Operator, args: Any, kwargs: Any) -> Any:
-        """Return the value of an operation, several, or what it gave; None if it needs all rows."""
-        special = DEFERRED.get(known.name)
-        if special is not None:
-            found = special(self, known, args, kwargs)
-            if found is not None:
-                return found
-        return self.row_wise(known, args, kwargs)
 
     def row_wise(self, known: Operator, args: Any, kwargs: Any) -> Any:
         """Return the value of an operation with a rule, or several; None if no rule says so."""
@@ -368,7 +407,9 @@ class BatchRun:
         else:
             if known.pure is None:
                 return None
-            found = self.deferred(known.pure, args, kwargs)
+            special = DEFERRED.get(known.pure.name)
+            found = None if special is None else special(self, known.pure, args, kwargs)
+            found = self.row_wise(known.pure, args, kwargs) if found is None else found
         if not isinstance(found, Value) or (found.dim != node.dim and not isinstance(node, Fill)):
             return None
         if tuple(found.shape) != tuple(node.shape):
@@ -412,21 +453,6 @@ def _num_rows(values: Any) -> int:
             if found:
                 return found
     return filled
-
-
-def seen(value: Tensor) -> tuple[Tensor, int | None]:
-    """Return a meta tensor, and where its rows are; those of one number follow the others."""
-    if isinstance(value, BatchTensor):
-        follows = isinstance(value.node, Fill) or not value.node.shape
-        return value.node.meta, None if follows else value.node.dim
-    return meta_of(value), None
-
-
-def seen_with_fills(value: Tensor) -> tuple[Tensor, int | None]:
-    """Return a meta tensor, and where its rows are."""
-    if isinstance(value, BatchTensor):
-        return value.node.meta, value.node.dim if value.node.shape else None
-    return meta_of(value), None
 
 
 def _view_of(func: Any, rest: Any, kwargs: Any, place: int | None, parent: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ class Forms:
     Attributes:
         sums: how messages were summed.
         whole_calls: how often operations ran on all rows, by name.
+        by_blocks: operations that read all rows, block by block.
         gradients: likewise operations of the backward, and those behind which it is not known that
             rows of a gradient are zero.
     """
@@ -19,6 +20,7 @@ class Forms:
     def __init__(self) -> None:
         self.sums: set[str] = set()
         self.whole_calls: dict[str, int] = {}
+        self.by_blocks: set[str] = set()
         self.gradients: dict[str, int] = {}
 
     def texts(self) -> dict[str, str]:

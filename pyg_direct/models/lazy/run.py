@@ -14,10 +14,21 @@ from ...core.lazy_tensor import RowTensor
 from ...core.private_torch import schema_of, storage_of, to_copy, tree_leaves, tree_map
 from ...ops.products import on_host
 from ..whole.computing import MANY_BYTES, Computer
-from .moving import FILLS, MOVES, SCATTERS, fill, scatter, seen
+from .calls import Operator, operator
+from .forms import Forms
+from .moves import MOVES, SCATTERS, named_rows, scatter, seen, seen_with_fills
 from .projecting import projected_first
-from .rules import bound, keeps_rows, on_meta, without_writing
-from .tables import ConstantTensor, FillNode, LeafNode, Node, OperationNode, PickNode, meta_of
+from .reducing import ScatterNode
+from .rules import bound, keeps_rows, on_meta
+from .tables import (
+    ConstantTensor,
+    FillNode,
+    LeafNode,
+    Node,
+    OperationNode,
+    PickNode,
+    TakeNode,
+)  # fmt: skip
 from .tensor import TableTensor, Token, plain_of, result_of, written
 
 aten = torch.ops.aten
@@ -34,6 +45,7 @@ class Run:
 
     Attributes:
         device: where the model computes.
+        forms: how it ran.
     """
 
     def __init__(self, computer: Computer) -> None:
@@ -41,6 +53,7 @@ class Run:
         self._readers: dict[int, weakref.WeakSet[Any]] = {}  # of plain tensors, by storage
         self._tensors: weakref.WeakValueDictionary[int, Token] = weakref.WeakValueDictionary()
         self._made = 0  # tensors so far
+        self.forms = Forms()
 
     # --- tensors and nodes ---
 
@@ -110,36 +123,69 @@ class Run:
 
     def call(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Return the result of an operation with tables."""
-        if schema_of(func).is_mutable:
-            return self._change(func, args, kwargs)
-        name = schema_of(func).name.split("::")[1] if func.namespace == "aten" else ""
+        known = operator(func)
+        if known.is_mutable:
+            return self._change(known, args, kwargs)
         found = None
         if kwargs.get("device") is None or torch.device(kwargs["device"]) == self.device:
-            found = self._deferred(func, name, args, kwargs)
+            found = self._deferred(known, args, kwargs)
         if found is None:
-            return self._on_whole_tables(func, name, args, kwargs)
+            return self._on_whole_tables(known, args, kwargs)
         found = tree_map(lambda n: self.wrap(n) if isinstance(n, Node) else n, found)
-        if func.is_view or name == "_unsafe_view":
+        if known.is_view or known.name == "_unsafe_view":
             self._join(func, args, kwargs, found)
         return found
 
-    def _deferred(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
+    def _deferred(self, known: Operator, args: Any, kwargs: Any) -> Any:
         """Return the node of a result, or several; None if the operation cannot be deferred."""
-        given = bound(func, args, kwargs)
-        if name in FILLS:
-            return fill(self, func, name, given, args, kwargs)
-        found = MOVES[name](self, given) if name in MOVES else None
-        if found is None and name in SCATTERS:
-            found = scatter(self, name, given)
-        if name in ("mm", "addmm"):
+        found = None
+        if known.name in MOVES:
+            found = MOVES[known.name](self, known, args, kwargs)
+        elif known.name in ("mm", "addmm"):
             found = projected_first(self, args, kwargs)
-        return found if found is not None else self.row_wise(func, args, kwargs)
+        return found if found is not None else self.row_wise(known.func, args, kwargs)
+
+    def filled(self, call: Any, shape: Any, dim: int, value: Any) -> FillNode:
+        """Return a node that is one number, as a call (operation, args, kwargs) makes it."""
+        func, args, kwargs = call
+        options = {k: v for k, v in kwargs.items() if k not in ("pin_memory", "device")}
+        out = on_meta(func, args, {**options, "device": torch.device("meta")}, seen)
+        return FillNode(out, dim, value)
+
+    def taken(self, table: TableTensor, dim: int, index: Tensor) -> TakeNode:
+        """Return the rows of a table that a list names."""
+        index, rows, size = index.detach(), table.node.num_rows, list(table.shape)
+        _, low, high = self.computer.orders.narrowed(index)
+        index = index % rows if named_rows(low, high, rows) else index
+        size[dim] = index.numel()
+        self.computer.complete(table.node, narrow=True)
+        meta = torch.empty(size, dtype=table.dtype, device="meta")
+        return TakeNode(meta, dim, table.node, self.constant(index.long()))
+
+    def part(self, table: TableTensor, dim: int, run: tuple[int, int], rows: int) -> Any:
+        """Return a run (start, step) of rows."""
+        if rows == table.size(dim):
+            return self.row_wise(aten.alias.default, (table,), {})
+        size, stride = list(table.node.meta.shape), list(table.node.meta.stride())
+        size[dim], stride[dim] = rows, stride[dim] * run[1]
+        meta = torch.empty_strided(size, stride, dtype=table.dtype, device="meta")
+        return TakeNode(meta, dim, table.node, run)
+
+    def scattered(
+        self, base: Tensor, source: Tensor, at: tuple[int, Tensor], reduce: str, include: bool
+    ) -> ScatterNode:
+        """Return rows that messages are reduced into, in a dimension and by a list."""
+        dim, index = at
+        order = self.computer.order_of(index.detach(), base.size(dim))
+        return ScatterNode(
+            self.operand(base, dim), self.operand(source, dim), order, reduce, include
+        )
 
     def row_wise(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Return the node of an operation with a rule."""
         apart = keeps_rows(func, args, kwargs, seen)
         if apart is None:
-            apart = keeps_rows(func, args, kwargs, _seen_with_fills)
+            apart = keeps_rows(func, args, kwargs, seen_with_fills)
         if apart is None:
             return None
         given = bound(func, args, kwargs)
@@ -184,14 +230,16 @@ class Run:
 
     # --- whole tables ---
 
-    def _on_whole_tables(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
+    def _on_whole_tables(self, known: Operator, args: Any, kwargs: Any) -> Any:
         """Run an operation on whole tables, as torch does."""
-        streamed = self._streamed(func, args, kwargs) if name in STREAMED else None
+        func = known.func
+        streamed = self._streamed(known, args, kwargs) if known.name in STREAMED else None
         if streamed is not None:
+            self.forms.by_blocks.add(str(func))
             return streamed
-        self.computer.whole[str(func)] = self.computer.whole.get(str(func), 0) + 1
+        self.forms.count(known)
         self._afford(func, args, kwargs)
-        if name == "as_strided":  # its numbers are places in memory
+        if known.name == "as_strided":  # its numbers are places in memory
             args[0].make_plain()
         new_args, new_kwargs = plain_of((args, kwargs))
         found = func(*new_args, **new_kwargs)
@@ -224,14 +272,13 @@ class Run:
         size += sum(v.nbytes for v in tables.values() if v.node.table is None)
         self.computer.budget.check(size, f"{func}, which needs all rows at a time,")
 
-    def _streamed(self, func: Any, args: Any, kwargs: Any) -> Any:
+    def _streamed(self, known: Operator, args: Any, kwargs: Any) -> Any:
         """Return a reduction over the rows of a table that is not there, block by block."""
-        table = args[0]
+        func, name, table = known.func, known.name, args[0]
         named = bound(func, args, kwargs)
         if not isinstance(table, TableTensor) or table.node.table is not None:
             return None
         dim, dtype = named.get("dim"), named.get("dtype")
-        name = schema_of(func).name.split("::")[1]
         ahead = [v for v in tree_leaves((args[1:], kwargs)) if isinstance(v, TableTensor)]
         if ahead or table.plain is not None or (dim is not None and name in ("max", "min")):
             return None
@@ -258,20 +305,22 @@ class Run:
 
     # --- in place ---
 
-    def _change(self, func: Any, args: Any, kwargs: Any) -> Any:
+    def _change(self, known: Operator, args: Any, kwargs: Any) -> Any:
         """Run an operation that writes to arguments."""
+        func = known.func
         changing = written(func, args, kwargs)
         target: Any = changing[0] if changing else None
         if len(changing) == 1 and isinstance(target, TableTensor) and target is args[0]:
-            node = self._changed(func, target, args, kwargs)
+            node = self._changed(known, target, args, kwargs)
             if node is not None:
                 target.hold(node)
                 return target
-        name = schema_of(func).name.split("::")[1].removesuffix("_")
+        name = known.name.removesuffix("_")
         if len(changing) == 1 and not isinstance(target, TableTensor) and name in SCATTERS:
             node = scatter(self, name, bound(func, args, kwargs))
             if node is not None:
                 return target.copy_(self.computer.complete(node))
+        self.forms.count(known)
         for tensor in changing:
             if isinstance(tensor, TableTensor):
                 tensor.make_plain()
@@ -285,11 +334,11 @@ class Run:
                 view.hold_plain(partial(self.leaf, own=True))
         return result_of(func, args, kwargs, found, new)
 
-    def _changed(self, func: Any, target: TableTensor, args: Any, kwargs: Any) -> Node | None:
+    def _changed(self, known: Operator, target: TableTensor, args: Any, kwargs: Any) -> Node | None:
         """Return the new value of a table that shares no memory, if the change can be deferred."""
-        if len(target.members()) > 1 or target.plain is not None or func.namespace != "aten":
+        func, name = known.func, known.name
+        if len(target.members()) > 1 or target.plain is not None or not name:
             return None
-        name = schema_of(func).name.split("::")[1]
         given = bound(func, args, kwargs)
         if name in ("zero_", "fill_") and not isinstance(given.get("value", 0), Tensor):
             return FillNode(target.node.meta, target.node.dim, given.get("value", 0))
@@ -298,10 +347,9 @@ class Run:
         if name == "copy_":
             found = self._copied(given["src"], target)
         else:
-            pure = without_writing(func)
-            if pure is None:
+            if known.pure is None:
                 return None
-            found = self._deferred(pure, name[:-1], args, kwargs)
+            found = self._deferred(known.pure, args, kwargs)
         if not isinstance(found, Node) or found.dim != target.node.dim:
             return None
         if found.meta.shape != target.shape:
@@ -316,12 +364,6 @@ class Run:
         if isinstance(source, TableTensor):
             return self.row_wise(to_copy, (source,), {"dtype": target.dtype})
         return None
-
-
-def _seen_with_fills(value: Tensor) -> tuple[Tensor, int | None]:
-    if isinstance(value, TableTensor):
-        return value.node.meta, None if value.dim() == 0 else value.node.dim
-    return meta_of(value), None
 
 
 def _safe(tensor: Tensor) -> Tensor:

@@ -87,10 +87,11 @@ class Node(StandIn):
         table: all rows, once they are computed; of another dtype if tables are kept narrow.
         users: nodes and users' tensors that still need it.
         costly: not to be computed twice.
+        is_fill: it is one number, whose rows are where those of others are.
         modes: of torch, in which it is computed.
     """
 
-    costly = False
+    costly = is_fill = False
 
     def __init__(self, meta: Any, dim: int, inputs: tuple[Node, ...] = ()) -> None:
         self.meta, self.dim, self.inputs = meta, dim, inputs
@@ -157,6 +158,8 @@ class LeafNode(Node):
 
 class FillNode(Node):
     """One number."""
+
+    is_fill = True
 
     def __init__(self, meta: Tensor, dim: int, value: Any) -> None:
         super().__init__(meta, dim)

@@ -98,6 +98,7 @@ class Value:
 
     by_order = True  # whether it can be computed for the messages to some rows alone
     row_wise = False  # whether it reads the same rows of all inputs
+    is_fill = False  # whether it is one number, whose rows are where those of others are
     # What computes it together with all that was asked for, in place of `compute_needed`.
     scheduler: Any = None
     # Returns which rows messages ask for that read some of the rows up to one.
@@ -355,6 +356,7 @@ class Fill(Value):
     """One number."""
 
     __slots__ = ("value",)
+    is_fill = True
 
     def __init__(self, shape: Any, dtype: Any, device: Any, dim: int, value: Any) -> None:
         super().__init__(shape, dtype, device, dim)

@@ -116,7 +116,6 @@ class Computer:
         self._temporary: Any = None
         self._pool: ThreadPoolExecutor | None = None
         self.paths: dict[int, Path] = {}  # of tables that lie in files, by address
-        self.whole: dict[str, int] = {}  # operations that ran on whole tables
 
     def close(self) -> None:
         """End the threads, and remove the temporary folder."""

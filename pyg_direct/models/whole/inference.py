@@ -252,7 +252,7 @@ def _forward(
             run.finish()
     finally:
         torch.set_num_threads(threads)
-    logger.info("Operations on whole tables: %s", computer.whole or "none")
+    logger.info("Operations on whole tables: %s", run.forms.whole_calls or "none")
     if check is not None:
         check.of_whole(found)
     return found if out is None else results.in_place(found, out)
