@@ -20,9 +20,8 @@ from ...core.private_torch import tree_leaves, writes_to
 from ...ranks.channel import Channel, ExchangeError
 from ..lazy.batch_run import BatchRun
 from ..lazy.calls import Operator
-from ..lazy.moves import seen, seen_with_fills
 from ..lazy.rules import keeps_rows
-from ..lazy.tensor import BatchTensor, leave
+from ..lazy.tensor import BatchTensor, leave, seen, seen_with_fills
 from ..lazy.values import Fill, Leaf, Rows, Value, compute_rows
 from ..step.batch_sizes import BatchSizes, Entered, NotAPrefix
 from .common_rows import CommonNorm, Filler, OutputRows, RowBlocks, SourceRows, Statistics

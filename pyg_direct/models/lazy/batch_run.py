@@ -8,9 +8,7 @@ it is computed where it is not zero.
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable
-from functools import partial
 from typing import Any, cast
 
 import torch
@@ -18,19 +16,17 @@ from torch import Tensor
 
 from ...core.private_torch import in_backward, to_copy, tree_leaves, tree_map
 from .batch_moves import DEFERRED
-from .calls import OPERATORS, CallPlan, Operation, Operator, Pick, operator, signature
+from .calls import OPERATORS, CallPlan, Operation, Operator, Pick, operator, planned, signature
 from .forms import Forms
 from .lists import Lists
-from .moves import named_rows, seen, seen_with_fills
+from .moves import named_rows
 from .numbers_kept import Numbers
-from .rules import keeps_rows
 from .sums import Scatter
-from .tensor import BatchTensor, TableTensor, enter, result_of, tensor_of, written
+from .tensor import BatchTensor, enter, join_views, result_of, tensor_of, written
 from .value_rows import Draw, First, NeededNorm, Take
 from .values import Fill, Leaf, Rows, Value, compute_rows
 
 aten = torch.ops.aten
-KNOWN = 4096  # plans that are kept for an operation
 DRAWS = {"bernoulli_"}  # dropout; others have the numbers of the plain model
 NO_TENSORS = {int, float, bool, type(None)}
 
@@ -179,7 +175,7 @@ class BatchRun:
         if known.name in ("detach", "alias"):
             same: Any = self.wrap(args[0].node)
             same.plain = args[0].plain
-            self._join(func, args, kwargs, same)
+            join_views(func, args, kwargs, same)
             return same
         found = None
         if (
@@ -199,7 +195,7 @@ class BatchRun:
         elif isinstance(found, (list, tuple)):
             found = type(found)([self.wrap(n) if isinstance(n, Value) else n for n in found])
         if known.is_view or known.name == "_unsafe_view":
-            self._join(func, args, kwargs, found)
+            join_views(func, args, kwargs, found)
         return found
 
     def row_wise(self, known: Operator, args: Any, kwargs: Any) -> Any:
@@ -215,9 +211,9 @@ class BatchRun:
         try:
             plan = known.plans[key]
         except KeyError:
-            plan = self._planned(known, key, args, kwargs, num_rows)
+            plan = planned(known, key, args, kwargs, num_rows)
         except TypeError:  # what cannot be a key
-            plan = self._planned(known, None, args, kwargs, num_rows)
+            plan = planned(known, None, args, kwargs, num_rows)
         if plan is None:
             return None
         self.products += plan.products * num_rows
@@ -278,45 +274,6 @@ class BatchRun:
         if any(v.support is not None and 0 < v.support.count < v.num_rows for v in values):
             self.forms.count(known)
 
-    def _planned(
-        self, known: Operator, key: Any, args: Any, kwargs: Any, num_rows: int
-    ) -> CallPlan | None:
-        """Ask the rules about calls of a signature."""
-        plan, fixed = None, True
-        apart = keeps_rows(known.func, args, kwargs, seen)
-        apart = apart or keeps_rows(known.func, args, kwargs, seen_with_fills)
-        if apart is not None and apart.num_rows == num_rows:
-            plan = CallPlan(known, apart, args, kwargs)
-            stated = [v for v in tree_leaves((args, kwargs)) if type(v) is int and v == num_rows]
-            sizes = [_argument(args, kwargs, *place) for place in plan.sizes]  # -1: as is left
-            fixed = plan.fixed and len(stated) == sizes.count(num_rows)  # no other is of rows
-            unread = known.name == "native_batch_norm"  # which has a rule for evaluation only
-            if None in [out[2] for out in plan.outs] and not unread:
-                plan = None  # what only a backward reads has to be computed
-        if key is not None and fixed:
-            if len(known.plans) >= KNOWN:
-                known.plans.clear()
-            known.plans[key] = plan
-        return plan
-
-    def _join(self, func: Any, args: Any, kwargs: Any, found: Any) -> None:
-        """Remember that results share memory with the first argument."""
-        base = args[0]
-        if not isinstance(base, BatchTensor):
-            return
-        if isinstance(found, BatchTensor):
-            self._share(base, found, partial(_view_of, func, args[1:], kwargs, None))
-            return
-        for place, view in enumerate(found):
-            if isinstance(view, BatchTensor):
-                self._share(base, view, partial(_view_of, func, args[1:], kwargs, place))
-
-    def _share(self, base: BatchTensor, view: BatchTensor, function: Any) -> None:
-        if base.group is None:
-            base.group = [weakref.ref(base)]
-        view.origin, view.group = (base, function), base.group
-        view.group.append(weakref.ref(view))
-
     def _on_whole(self, known: Operator, args: Any, kwargs: Any) -> Any:
         """Run an operation on all rows, as torch does."""
         func, name = known.func, known.name
@@ -332,7 +289,7 @@ class BatchRun:
         called = aten.reshape.default if func is aten.view.default else func  # for other strides
         found = tree_map(new, called(*new_args, **new_kwargs))
         if view:
-            self._join(func, args, kwargs, found)
+            join_views(func, args, kwargs, found)
         return found
 
     def _new(self, args: Any, kwargs: Any, view: bool = False) -> Callable[[Any], Any]:
@@ -434,11 +391,6 @@ class BatchRun:
         return self.row_wise(operator(to_copy), (source,), {"dtype": target.dtype})
 
 
-def _argument(args: Any, kwargs: Any, position: Any, place: Any) -> Any:
-    given = (args if type(position) is int else kwargs)[position]
-    return given if place is None else given[place]
-
-
 def _num_rows(values: Any) -> int:
     """Return the number of rows of the first tensor of a step; 0 if there is none."""
     filled = 0
@@ -453,11 +405,3 @@ def _num_rows(values: Any) -> int:
             if found:
                 return found
     return filled
-
-
-def _view_of(func: Any, rest: Any, kwargs: Any, place: int | None, parent: Tensor) -> Tensor:
-    args, kwargs = tree_map(
-        lambda v: v.whole() if isinstance(v, TableTensor) else v, (rest, kwargs)
-    )
-    found = func(parent, *args, **kwargs)
-    return cast(Tensor, found if place is None else found[place])

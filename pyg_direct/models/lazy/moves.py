@@ -15,7 +15,6 @@ from torch import Tensor
 
 from .calls import Operator
 from .rules import bound
-from .tables import meta_of
 from .tensor import TableTensor
 
 FILLS = {
@@ -26,21 +25,6 @@ SCATTERS = {
     "scatter_add": "sum", "index_add": "sum", "scatter_reduce": None, "index_reduce": None,
 }  # fmt: skip
 REDUCTIONS = {"sum", "amax", "amin", "prod", "mean"}
-
-
-def seen(value: Tensor) -> tuple[Tensor, int | None]:
-    """Return a meta tensor, and the dimension of its rows; those of one number follow others."""
-    if isinstance(value, TableTensor):
-        follows = value.node.is_fill or value.dim() == 0
-        return value.node.meta, None if follows else value.node.dim
-    return meta_of(value), None
-
-
-def seen_with_fills(value: Tensor) -> tuple[Tensor, int | None]:
-    """Return a meta tensor, and the dimension of its rows."""
-    if isinstance(value, TableTensor):
-        return value.node.meta, None if value.dim() == 0 else value.node.dim
-    return meta_of(value), None
 
 
 def has_rows(value: Any, dim: int) -> bool:

@@ -16,7 +16,7 @@ from ...ops.products import on_host
 from ..whole.computing import MANY_BYTES, Computer
 from .calls import Operator, operator
 from .forms import Forms
-from .moves import MOVES, SCATTERS, named_rows, scatter, seen, seen_with_fills
+from .moves import MOVES, SCATTERS, named_rows, scatter
 from .projecting import projected_first
 from .reducing import ScatterNode
 from .rules import bound, keeps_rows, on_meta
@@ -29,7 +29,16 @@ from .tables import (
     PickNode,
     TakeNode,
 )  # fmt: skip
-from .tensor import TableTensor, Token, plain_of, result_of, written
+from .tensor import (
+    TableTensor,
+    Token,
+    join_views,
+    plain_of,
+    result_of,
+    seen,
+    seen_with_fills,
+    written,
+)
 
 aten = torch.ops.aten
 STREAMED = {"sum", "mean", "amax", "amin", "max", "min", "any", "all"}
@@ -133,7 +142,7 @@ class Run:
             return self._on_whole_tables(known, args, kwargs)
         found = tree_map(lambda n: self.wrap(n) if isinstance(n, Node) else n, found)
         if known.is_view or known.name == "_unsafe_view":
-            self._join(func, args, kwargs, found)
+            join_views(func, args, kwargs, found)
         return found
 
     def _deferred(self, known: Operator, args: Any, kwargs: Any) -> Any:
@@ -218,16 +227,6 @@ class Run:
             value = value.whole()
         return self.constant(value.detach()) if row is None else self.leaf(value.detach(), row)
 
-    def _join(self, func: Any, args: Any, kwargs: Any, found: Any) -> None:
-        """Remember that views share memory with the first argument."""
-        many = isinstance(found, (list, tuple))
-        rest = plain_of((args[1:], kwargs))
-        for place, view in enumerate(found if many else [found]):
-            if isinstance(view, TableTensor) and isinstance(args[0], TableTensor):
-                function = partial(_view_of, func, rest, place if many else None)
-                view.origin, view.group = (args[0], function), args[0].group
-                view.group.add(view.token)
-
     # --- whole tables ---
 
     def _on_whole_tables(self, known: Operator, args: Any, kwargs: Any) -> Any:
@@ -245,7 +244,7 @@ class Run:
         found = func(*new_args, **new_kwargs)
         if func.is_view and isinstance(args[0], TableTensor):
             found = tree_map(lambda v: self._wrapped(v) if isinstance(v, Tensor) else v, found)
-            self._join(func, args, kwargs, found)
+            join_views(func, args, kwargs, found)
             return found
         return tree_map(self._new(args, kwargs), found)
 
@@ -377,9 +376,3 @@ def _is_large(value: Any, counts: set[int]) -> bool:
     if not isinstance(value, Tensor) or value.dim() == 0:
         return False
     return value.size(0) in counts and value.nbytes >= MANY_BYTES
-
-
-def _view_of(func: Any, rest: Any, place: int | None, parent: Tensor) -> Tensor:
-    found = func(parent, *rest[0], **rest[1])
-    view: Tensor = found if place is None else found[place]
-    return view

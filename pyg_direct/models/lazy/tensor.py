@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -26,7 +27,7 @@ from ...core.private_torch import (
     wrapper_tensor,
 )
 from .rules import bound
-from .tables import Node
+from .tables import Node, meta_of
 from .values import Box, Leaf
 
 
@@ -61,17 +62,17 @@ class TableTensor(Tensor):
     Attributes:
         node: what it holds now.
         run: the run that it belongs to.
-        group: tokens of the tensors that share memory with it: what is written to one is seen by
-            all.
+        group: the tensors that share memory with it: what is written to one is seen by all; None
+            if there are no others.
         origin: (tensor, function): it is a view that the function makes of the tensor; or None.
         plain: memory of its own, after a write that is not deferred; or None.
     """
 
     node: Node
     run: Any
-    group: weakref.WeakSet[Token]
-    origin: tuple[TableTensor, Callable[[Tensor], Tensor]] | None
-    plain: Tensor | None
+    group: list[weakref.ref[TableTensor]] | None = None
+    origin: tuple[TableTensor, Callable[[Tensor], Tensor]] | None = None
+    plain: Tensor | None = None
     token: Token
     __torch_function__ = no_torch_function
 
@@ -80,14 +81,9 @@ class TableTensor(Tensor):
         """Return a tensor that holds a node."""
         meta = node.meta
         self: TableTensor = wrapper_tensor(cls, meta.shape, meta.dtype, run.device, meta.stride())
-        self._begin(run, node)
-        return self
-
-    def _begin(self, run: Any, node: Node) -> None:
-        self.run, self.origin, self.plain = run, None, None
-        self.token = Token(self)
-        self.group = weakref.WeakSet([self.token])
+        self.run, self.token = run, Token(self)
         self.hold(node)
+        return self
 
     def __init__(self, run: Any, node: Node) -> None:
         pass
@@ -159,7 +155,9 @@ class TableTensor(Tensor):
 
     def members(self) -> list[TableTensor]:
         """Return the tensors that share memory with it."""
-        return [t for t in (token.tensor() for token in list(self.group)) if t is not None]
+        if self.group is None:
+            return [self]
+        return [t for t in [ref() for ref in self.group] if t is not None]
 
     def make_plain(self) -> None:
         """Give it, and the tensors that share memory with it, memory to write to."""
@@ -254,6 +252,39 @@ def _alias_set(declared: Any) -> Any:
     return frozenset(known.before_set) or None if known is not None and known.is_write else None
 
 
+def seen(value: Tensor) -> tuple[Tensor, int | None]:
+    """Return a meta tensor, and the dimension of its rows; those of one number follow others."""
+    if isinstance(value, TableTensor):
+        follows = value.node.is_fill or value.dim() == 0
+        return value.node.meta, None if follows else value.node.dim
+    return meta_of(value), None
+
+
+def seen_with_fills(value: Tensor) -> tuple[Tensor, int | None]:
+    """Return a meta tensor, and the dimension of its rows."""
+    if isinstance(value, TableTensor):
+        return value.node.meta, None if value.dim() == 0 else value.node.dim
+    return meta_of(value), None
+
+
+def join_views(func: Any, args: Any, kwargs: Any, found: Any) -> None:
+    """Remember that the results of an operation share memory with its first argument."""
+    base, many = args[0], isinstance(found, (list, tuple))
+    for place, view in enumerate(found if many else (found,)):
+        if isinstance(base, TableTensor) and isinstance(view, TableTensor):
+            if base.group is None:
+                base.group = [weakref.ref(base)]
+            function = partial(_view_of, func, args[1:], kwargs, place if many else None)
+            view.origin, view.group = (base, function), base.group
+            base.group.append(weakref.ref(view))
+
+
+def _view_of(func: Any, rest: Any, kwargs: Any, place: int | None, parent: Tensor) -> Tensor:
+    args, kwargs = plain_of((rest, kwargs))
+    found = func(parent, *args, **kwargs)
+    return cast(Tensor, found if place is None else found[place])
+
+
 def plain_of(value: Any) -> Any:
     """Return arguments with whole tables in place of tables."""
     return tree_map(lambda v: v.whole() if isinstance(v, TableTensor) else v, value)
@@ -267,9 +298,6 @@ class BatchTensor(TableTensor):
     """
 
     node: Any
-    origin: Any = None
-    plain = None
-    group: Any = None
 
     def __deepcopy__(self, memo: Any) -> Tensor:
         """Return a copy, as torch does of tensors that no operation has made."""
@@ -301,17 +329,11 @@ class BatchTensor(TableTensor):
         if self.origin is None:
             return torch.empty(self.shape, dtype=self.dtype, device="meta")
         parent, function = self.origin
-        return cast(Tensor, function(parent._layout()))
+        return function(cast(BatchTensor, parent)._layout())
 
     def hold(self, node: Any) -> None:
         """Hold another value from now on."""
         self.node, self.box = node, node.box()
-
-    def members(self) -> list[TableTensor]:
-        """Return the tensors that share memory with it."""
-        if self.group is None:
-            return [self]
-        return [t for t in [ref() for ref in self.group] if t is not None]
 
 
 class Enter(torch.autograd.Function):

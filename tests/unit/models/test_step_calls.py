@@ -78,11 +78,9 @@ def test_a_table_of_one_row_says_nothing_of_others() -> None:
 
 def test_rules_are_asked_once(monkeypatch) -> None:
     asked = []
-    from pyg_direct.models.lazy import batch_run
-
-    keeps_rows = batch_run.keeps_rows
+    keeps_rows = step_calls.keeps_rows
     monkeypatch.setattr(
-        batch_run, "keeps_rows", lambda *given: (asked.append(given[0]), keeps_rows(*given))[1]
+        step_calls, "keeps_rows", lambda *given: (asked.append(given[0]), keeps_rows(*given))[1]
     )
     check(lambda x: x.relu(), (4, 3), (7, 3), (9, 3))
     assert len(asked) == 1
