@@ -82,7 +82,7 @@ def loader_of(data: Any, fanouts: Any, arguments: dict[str, Any], ranks: int = 0
     if ranks:
         split = {"split_by_rank": True, "cooperative": True}
         arguments |= split if owners is None else {**split, "owners": owners}
-    return NeighborLoader(data, fanouts, batch_size=SEEDS, seed=5, timeout=20.0, **arguments)
+    return NeighborLoader(data, fanouts, batch_size=SEEDS, seed=5, timeout=120.0, **arguments)
 
 
 def facts_of(batch: Any, source: Any) -> dict[str, Any]:
@@ -361,7 +361,7 @@ class Twice(NeighborLoader):
 
 def test_orders_subclasses_and_settings(tmp_path: Path) -> None:
     options: dict[str, Any] = {
-        "batch_size": SEEDS, "seed": 5, "split_by_rank": True, "cooperative": True, "timeout": 20.0,
+        "batch_size": SEEDS, "seed": 5, "split_by_rank": True, "cooperative": True, "timeout": 120,
     }  # fmt: skip
 
     def error_of(loader: Any) -> str:

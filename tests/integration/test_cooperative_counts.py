@@ -35,7 +35,7 @@ DATA = graph()
 
 def loader_of(seeds: int = NODES, **options: Any) -> Any:
     return NeighborLoader(
-        DATA, FANOUT, torch.arange(seeds), batch_size=SEEDS, seed=3, timeout=20.0,
+        DATA, FANOUT, torch.arange(seeds), batch_size=SEEDS, seed=3, timeout=120.0,
         split_by_rank=True, cooperative=True, **options,
     )  # fmt: skip
 
@@ -108,7 +108,7 @@ def test_a_plan_counts_what_ranks_do(typed: bool, size: int, tmp_path: Path) -> 
         part = {t: torch.arange(data[t].num_nodes) // 7 for t in data.node_types}
     asked, alone, common = planned(data, part, size, kind, tmp_path / "part.pt")
     seeds = torch.cat([torch.cat(of_ranks) for of_ranks in seeds_of_steps(data, asked)])
-    given = {"batch_size": SEEDS, "seed": 1, "split_by_rank": True, "timeout": 20.0}
+    given = {"batch_size": SEEDS, "seed": 1, "split_by_rank": True, "timeout": 120.0}
     inputs = (kind, seeds) if typed else seeds
 
     def on_rank(rank: int) -> Any:

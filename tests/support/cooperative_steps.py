@@ -34,7 +34,7 @@ def loaders_of(data: Any, size: int, hops: int = 2, **options: Any) -> tuple[Any
     """Return the loader of a single process, and what makes the one of each rank."""
     if isinstance(data, HeteroData):
         options["input_nodes"] = "paper"
-    given = {"num_neighbors": [3, 2, 2][:hops], "seed": 0, "timeout": 20.0, **options}
+    given = {"num_neighbors": [3, 2, 2][:hops], "seed": 0, "timeout": 120.0, **options}
     owners = given.pop("owners", "hash")
     split = {"split_by_rank": True, "cooperative": True, "owners": owners}
     return NeighborLoader(data, batch_size=size * SEEDS, **given), lambda: NeighborLoader(

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-GROUP_SECONDS = 60
+GROUP_SECONDS = 120
 
 
 def run_ranks(
