@@ -34,6 +34,11 @@ class Plan(NamedTuple):
     small_edges: int
     small_fanout: list[int]
     small_batch_sizes: list[int]
+    hop_nodes: int  # of the graph of which one hop is sampled
+    hop_edges: int
+    hop_seeds: list[int]
+    host_blocks: list[int]  # that sample from host memory
+    hub_neighbours: int
 
 
 # The graph has the size of ogbn-products, the small one that of Cora.
@@ -45,6 +50,8 @@ FULL = Plan(
     row_bytes=[4, 16, 64, 100, 128, 200, 256, 400, 512, 1024, 1536, 2408, 4096],
     bases=[0, 16, 64], launches=4, repeats=7, pyg_batches=8, pyg_rounds=3,
     small_nodes=2_708, small_edges=10_556, small_fanout=[10, 10], small_batch_sizes=[8, 32, 128],
+    hop_nodes=200_000, hop_edges=5_000_000, hop_seeds=[256, 512, 1024, 2048],
+    host_blocks=[8, 16, 32, 64, 128], hub_neighbours=1_000_000,
 )  # fmt: skip
 # Runs in the emulator of the tests, where a batch takes a second.
 DRY = Plan(
@@ -54,6 +61,7 @@ DRY = Plan(
     bandwidth_bytes=1 << 14, table_bytes=1 << 13, gather_bytes=1 << 11, gather_rows=64,
     row_bytes=[4, 400], bases=[0, 64], launches=1, repeats=2, pyg_batches=2, pyg_rounds=2,
     small_nodes=40, small_edges=160, small_fanout=[3, 2], small_batch_sizes=[2, 4],
+    hop_nodes=40, hop_edges=200, hop_seeds=[4, 9], host_blocks=[1, 2], hub_neighbours=50,
 )  # fmt: skip
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.gpu import constants
 from benchmarks.gpu.device import Context, Device, opened
 from benchmarks.launch_overhead import Case, random_csc, run_batch
 from benchmarks.statistics import spread
@@ -20,7 +21,7 @@ def small_hops(context: Context) -> None:
 
     What one block does in a launch takes many blocks some ten launches: one block is better as long
     as it takes no longer than they do. `ONE_BLOCK_ROUNDS` of `ops.cuda.tuning` must lie where
-    the two meet.
+    the two meet. Other numbers of that table are measured behind it.
     """
     plan = context.plan
     case = Case(
@@ -38,6 +39,7 @@ def small_hops(context: Context) -> None:
                 workspaces[name] = device.backend.workspace(csc, law)
             record = measure_ways(context, device, workspaces, case, size)
             context.keep("by_batch_size", [*context.results["by_batch_size"], record])
+        constants.measure(context, device)
 
 
 def measure_ways(

@@ -85,6 +85,12 @@ PLANTS: dict[str, Plant] = {
         "",
         "deleted_graph",
     ),
+    "a workspace is taken whatever its stream": Plant(
+        "pyg_direct.sampling.keyed",
+        "kind, pool = (number, self.backend.streams.stream_id()),",
+        "kind, pool = (number, 0),",
+        "inline_streams",
+    ),
     "a gathered table is not recorded": Plant(
         BACKEND,
         "        self.streams.record_stream(part for part in used if part is not None)\n",

@@ -30,12 +30,14 @@ from benchmarks.gpu import rivals as gpu_rivals
 from benchmarks.gpu import run as gpu_run
 from benchmarks.gpu import small_run as gpu_small_run
 from benchmarks.gpu import training as gpu_training
+from benchmarks.gpu.constants import MEASURED_BY, WAYS, changed
 from benchmarks.gpu.device import Context, DryDevice
 from benchmarks.gpu.limited import Outcome, run_limited
 from benchmarks.gpu.needs import PYG_SAMPLERS, MissingError
 from benchmarks.gpu.plan import DRY, FULL, STAGES, Stage
 from benchmarks.gpu.small_hops import WAYS as SMALL_WAYS
 from benchmarks.result import QUICK_NOTE
+from pyg_direct.ops.cuda import tuning
 from pyg_direct.ops.cuda.source import FILES, declarations, read_source
 
 NAMES = [stage.name for stage in STAGES]
@@ -92,6 +94,11 @@ def test_what_a_dry_run_holds(dry: Path) -> None:
     small = stages["small_hops"]["by_batch_size"]
     assert [row["batch_size"] for row in small] == DRY.small_batch_sizes
     assert all(row[name]["ms"]["n"] == DRY.rounds for row in small for name in SMALL_WAYS)
+    hops = stages["small_hops"]
+    assert [row["seeds"] for row in hops["first_hop"]] == DRY.hop_seeds
+    assert all(row[way]["ms"]["n"] == DRY.rounds for row in hops["first_hop"] for way in WAYS)
+    assert [row["blocks"] for row in hops["by_host_blocks"]] == DRY.host_blocks
+    assert set(hops["hubs"]) == {"device", "host"}
     assert set(stages["ours"]) == set(gpu_epochs.PLACES)
     for row in [*stages["ours"].values(), stages["in_memory"]["loader"]]:
         for kind in ("trained", "alone"):
@@ -119,6 +126,20 @@ def test_what_a_dry_run_holds(dry: Path) -> None:
     assert QUICK_NOTE in report
     assert "| ours, host |" in report
     assert "| the conventional way |" in report
+
+
+def test_each_number_that_a_gpu_must_set_has_a_stage_that_measures_it() -> None:
+    numbers = {name for name in vars(tuning) if name.isupper()}
+    assert set(MEASURED_BY) == numbers
+    missing = {stage for stage, _ in MEASURED_BY.values()} - {stage.name for stage in STAGES}
+    assert missing <= {"large_tables"}
+
+
+def test_numbers_are_changed_for_a_while() -> None:
+    before = tuning.HOST_BLOCKS
+    with changed(HOST_BLOCKS=before + 1):
+        assert before + 1 == tuning.HOST_BLOCKS
+    assert before == tuning.HOST_BLOCKS
 
 
 class FakeAxis:

@@ -13,6 +13,7 @@ from conformance import homogeneous, run
 import pyg_direct
 from pyg_direct.core.types import Table
 from pyg_direct.ops.cpu.backend import CpuBackend
+from pyg_direct.ops.cuda import tuning
 from pyg_direct.ops.cuda.backend import CudaBackend
 
 from .. import loaders, standin
@@ -23,6 +24,10 @@ Outcomes = Iterator[tuple[str, str]]
 # Whose deletion waits for nothing: host memory that a GPU reads is freed only behind a wait.
 NOTHING_ON_HOST = "ids and all else on the device"
 ALL_ON_DEVICE = {"ids": "device", "features": "device", "topology": "device"}
+BY_ID = {
+    "node": ("host", "cache", "no prefetch", "2 workers"), "heterogeneous": ("host", "cache"),
+    "node, quantized": ("host", "cache"), "link": ("host",), "ShaDow": ("default",),
+}  # fmt: skip
 PRODUCERS = "pyg_direct-producer"  # beginning of the names of their threads
 TIMES_DELETED = 20  # of which a random schedule shows some
 SIZES_OF_ARRAYS = (30_000, 120_000, 240_000, 440_008, 880_008, 1_300_000, 8_800_000, 35_200_000)
@@ -114,6 +119,38 @@ def streams_of_the_consumer(schedule: str) -> Outcomes:
             taken.append(take(next(iterator)))
     torch.cuda.synchronize()
     yield "one of three in turn", difference(taken, expected)
+
+
+def inline_streams(schedule: str) -> Outcomes:
+    """Batches are made on the consumer's stream, which is another one for each of them.
+
+    What one of them is made in waits for no other stream, so no two streams may share it.
+    """
+    expected = epoch(loaders.on_cpu("node"))
+    streams = [torch.cuda.Stream() for _ in range(3)]
+    for where in (ALL_ON_DEVICE, {"ids": "device", **loaders.HOST}):
+        loader = loaders.KINDS["node"].make(device="cuda", prefetch=0, **where)
+        iterator, taken = iter(loader), []
+        for number in range(len(expected)):
+            with torch.cuda.stream(streams[number % 3]):
+                taken.append(take(next(iterator)))
+        torch.cuda.synchronize()
+        yield str(where), difference(taken, expected)
+
+
+def rows_by_id(schedule: str) -> Outcomes:
+    """Rows of tables in host memory are read by ascending ids, however small the table is."""
+    limit, tuning.SORTED_TABLE_BYTES = tuning.SORTED_TABLE_BYTES, 0
+    try:
+        for kind, places in BY_ID.items():
+            standin.set_schedule("eager")
+            expected = epoch(loaders.on_cpu(kind))
+            standin.set_schedule(schedule)
+            for place in places:
+                found = epoch(loaders.loader(kind, place, device="cuda"))
+                yield f"{kind}, {place}", difference(found, expected)
+    finally:
+        tuning.SORTED_TABLE_BYTES = limit
 
 
 def shared_sampler(schedule: str) -> Outcomes:
@@ -267,6 +304,8 @@ CHECKS = (
     queued_write,
     changed_table,
     streams_of_the_consumer,
+    inline_streams,
+    rows_by_id,
     shared_sampler,
     broken_off,
     deleted_loader,

@@ -81,10 +81,39 @@ def unified_rows(schedule: str) -> Outcomes:
         del features, table
         gc.collect()
         yield f"{name}, deleted", "" if torch.equal(rows.cpu(), expected) else "other values"
+    yield "an id out of range", _out_of_range()
     data = loaders.graph()
     data.x = pyg_direct.unified(data.x)
     batches = epoch(loaders.node(lambda: data)(device="cuda"))
     yield "an attribute of a loader", difference(batches, epoch(loaders.on_cpu("node")))
+
+
+def _out_of_range() -> str:
+    """Select a row that is not there; the host notices when it selects again."""
+    table = _table("a pinned copy")
+    features, index = pyg_direct.unified(table), torch.arange(5).cuda()
+    rows = features[torch.tensor([3, len(table)], device="cuda")]
+    torch.cuda.synchronize()
+    try:
+        features[index]
+        return "no error"
+    except IndexError:
+        again = features[index]
+    right = torch.equal(rows[0].cpu(), table[3]) and bool(rows[1].isnan().all())
+    return "" if right and torch.equal(again.cpu(), table[:5]) else "other values"
+
+
+def unified_waits(schedule: str) -> Outcomes:
+    """A selection does not make the host wait for the device."""
+    for name in TABLES:
+        table = _table(name)
+        features, index = pyg_direct.unified(table), (torch.arange(2000) * 7 % len(table)).cuda()
+        features[index]
+        standin.counts(reset=True)
+        rows = features[index]
+        waits = [what for what in standin.counts(reset=True) if what.startswith("wait of the host")]
+        right = torch.equal(rows.cpu(), table[index.cpu()])
+        yield name, ", ".join(waits) if right else "other values"
 
 
 def unified_in_two_processes(schedule: str) -> Outcomes:
@@ -128,5 +157,6 @@ CHECKS = (
     unified_on_the_second_device,
     modules_on_their_device,
     unified_rows,
+    unified_waits,
     unified_in_two_processes,
 )
