@@ -8,26 +8,24 @@ from html import escape
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.cpu.cases import BASELINE, OURS
+from benchmarks.cpu.cases import OURS
 from benchmarks.cpu.derive import best
 from benchmarks.machine import REPOSITORY
-from benchmarks.readme import CPU_ROWS, MALLOC
+from benchmarks.readme import CPU_ROWS, MALLOC, RIVALS
 from benchmarks.result import RESULTS, number
+from benchmarks.training.end_to_end import ACCELERATED, PYG_LIB, TORCH_SPARSE, best_rows
 
 CHART = REPOSITORY / "docs" / "images" / "speed.svg"
-STEPS = {  # in the result -> in the chart
-    "PyG": "PyG",
-    "PyG trimmed": "PyG, trim_to_layer",
-    "ours, plain": "pyg_direct",
-    "ours, accelerated": "pyg_direct, accelerate",
-}
-LOADERS = {BASELINE: "PyG + torch_sparse", OURS: "pyg_direct"}
+SOURCES = {"batch": "cpu_with_pyg_lib", "epoch": "end_to_end_with_pyg_lib"}
+GRAPH = "Debian's packages"  # of the epochs
+LOADERS = {**{rival: f"PyG + {name}" for rival, name in RIVALS.items()}, OURS: "pyg_direct"}
+EPOCHS = (PYG_LIB, TORCH_SPARSE, OURS, ACCELERATED)
 # Pixels: on a page of 400 of them the text is 10 high.
 WIDTH, MARGIN, TITLE, BAR, GAP, LABEL, FIGURE = 560, 8, 28, 22, 6, 170, 60
-# Both colours of text and bars are told from white and from black pages.
+# Colours that a white and a black page both bear, as a page may have a switch of its own.
 STYLE = (
-    "text{font:14px sans-serif;fill:#24292f}.title{font-weight:bold}.theirs{fill:#8c959f}"
-    ".ours{fill:#0969da}@media(prefers-color-scheme:dark){text{fill:#e6edf3}.ours{fill:#4493f8}}"
+    "text{font:14px sans-serif;fill:#7d8590}.title{font-weight:bold}.theirs{fill:#8c959f}"
+    ".ours{fill:#2f81f7}"
 )
 
 
@@ -47,24 +45,25 @@ class Panel(NamedTuple):
 
 
 def panels(folder: Path = RESULTS) -> list[Panel]:
-    """Return what the chart shows: a whole batch, and a whole step of training."""
-    cpu = json.loads((folder / "cpu.json").read_text())
-    name = next(iter(CPU_ROWS))
+    """Return what the chart shows: a whole batch, and an epoch of training on a real graph."""
+    cpu, trained = (json.loads((folder / f"{name}.json").read_text()) for name in SOURCES.values())
+    name, (title, _) = next(iter(CPU_ROWS.items()))
     rows = next(graph["rows"] for graph in cpu["graphs"] if graph["case"]["name"] == name)
     loaded = [
         Bar(shown, row["median"], loader == OURS)
         for loader, shown in LOADERS.items()
         if (row := best(rows, "batch_ms", loader, MALLOC)) is not None
     ]
-    trained = json.loads((folder / "accelerated_training.json").read_text())["rows"][0]
-    steps = [
-        Bar(shown, trained[way]["cpu_ms"], way.startswith("ours"))
-        for way, shown in STEPS.items()
-        if way in trained
+    task = trained["tasks"][0]
+    fastest = best_rows(task)
+    epochs = [
+        Bar(who, 1e3 * fastest[who]["wall_s"]["median"], who in (OURS, ACCELERATED))
+        for who in EPOCHS
+        if who in fastest
     ]
     return [
-        Panel(f"Load a batch of 1,024 seeds ({CPU_ROWS[name]}), milliseconds", loaded),
-        Panel(f"Train a step of {trained['model']}, loading included, CPU milliseconds", steps),
+        Panel(f"Load a batch of 1,024 seeds ({title}), milliseconds", loaded),
+        Panel(f"Train an epoch of {task['name'].split(',')[0]} ({GRAPH}), milliseconds", epochs),
     ]
 
 

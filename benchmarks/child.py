@@ -279,7 +279,8 @@ def results_of_ranks(module: str, spec: Mapping[str, Any], count: int, quick: bo
 def end(process: Process) -> None:
     """Close the pipes of a process that ends with its input, and wait for it."""
     if process.stdin is not None:
-        process.stdin.close()
+        with contextlib.suppress(BrokenPipeError):  # it has ended, with a line on its way
+            process.stdin.close()
     process.wait()
     if process.stdout is not None:
         process.stdout.close()

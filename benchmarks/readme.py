@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.cpu.cases import BASELINE, OURS
+from benchmarks.cpu.cases import OURS, PYG_LIB, TORCH_SPARSE
 from benchmarks.cpu.derive import best
 from benchmarks.gpu.report import summary
 from benchmarks.machine import REPOSITORY
@@ -27,14 +27,18 @@ GPU = REPOSITORY / "docs" / "guides" / "gpu.md"
 LABOR = REPOSITORY / "docs" / "guides" / "labor.md"
 MALLOC = "default"  # of glibc, as a user has it
 
-# Name in the result -> name in the README; from the first to the last row.
+RIVALS = {PYG_LIB: "pyg-lib", TORCH_SPARSE: "torch_sparse"}
+METRICS = {"batch_ms": "whole batch", "sampling_ms": "sampling alone"}
+
+# Name in the result -> name on a page, and the result that has it.
 CPU_ROWS = {
-    "200k nodes, 5M edges": "200 k nodes, 5 M edges",
-    "2.4M nodes, 62M edges": "2.4 M nodes, 62 M edges",
-    "2.7k nodes, 10k edges": "2.7 k nodes, 10 k edges (128 seeds, fan-out 10/10)",
+    "200k nodes, 5M edges": ("200 k nodes, 5 M edges", "cpu_with_pyg_lib"),
+    "2.4M nodes, 62M edges": ("2.4 M nodes, 62 M edges", "cpu"),
+    "2.7k nodes, 10k edges": ("2.7 k nodes, 10 k edges, fan-out 10/10", "cpu_with_pyg_lib"),
 }
 OTHER_ROWS = {
     "debian_hetero": "heterogeneous, 6 edge types, 0.8 M edges",
+    "20 edge types, 20M edges": "heterogeneous, 20 edge types, 20 M edges",
     "20 edge types, 50M edges": "heterogeneous, 20 edge types, 50 M edges",
     "links, 200k nodes, 5M edges": "links with negatives, 5 M edges",
 }
@@ -48,37 +52,43 @@ def times(ratio: float) -> str:
 
 def speed(folder: Path) -> list[str]:
     """Return the table of whole batches and of sampling alone."""
-    graphs = {graph["case"]["name"]: graph["rows"] for graph in _read(folder, "cpu")["graphs"]}
     rows = []
-    for name, title in CPU_ROWS.items():
-        small = name == list(CPU_ROWS)[-1]
-        for metric, what in (("batch_ms", "whole batch"), ("sampling_ms", "sampling alone")):
-            theirs, ours = (
-                best(graphs[name], metric, loader, MALLOC) for loader in (BASELINE, OURS)
-            )
-            if theirs is not None and ours is not None:
-                medians = [theirs["median"], ours["median"]]
-                first = f"{title}: {what}" if metric == "batch_ms" and not small else what
-                first = title if small else first
-                ratio = times(medians[0] / medians[1])
-                rows.append([first, *map(number, medians), ratio])
-            if small:
-                break
-    return table(["", "PyG + torch_sparse", "pyg_direct", ""], rows)
+    for name, (title, source) in CPU_ROWS.items():
+        result = _read(folder, source)
+        (measured,) = [g["rows"] for g in result["graphs"] if g["case"]["name"] == name]
+        for metric, what in METRICS.items():
+            found = {who: best(measured, metric, who, MALLOC) for who in (*RIVALS, OURS)}
+            ours = found[OURS]
+            if ours is None:
+                continue
+            medians = [number(row["median"]) if row else "" for row in found.values()]
+            ratios = [
+                times(row["median"] / ours["median"]) if row else ""
+                for who, row in found.items()
+                if who != OURS
+            ]
+            version = result["versions"]["pyg_direct"]
+            rows.append([f"{title}: {what}", *medians, *ratios, version])
+    rivals = [f"than {name}" for name in RIVALS.values()]
+    head = ["milliseconds a batch", *(f"PyG + {name}" for name in RIVALS.values()), "pyg_direct"]
+    return table([*head, *rivals, "version"], rows)
 
 
 def others(folder: Path) -> list[str]:
     """Return how many times as fast other kinds of loading are than PyG's."""
     rows = []
-    graphs = {graph["case"]["name"]: graph for graph in _read(folder, "others")["graphs"]}
-    for name, title in OTHER_ROWS.items():
-        found = {
-            row["metric"]: row["ratio"]
-            for row in graphs[name]["ratios"]
-            if row["num_workers"] == "best"
-        }
-        rows.append([title, times(found["batch_ms"]), times(found["sampling_ms"])])
-    return table(["than PyG + torch_sparse", "whole batch", "sampling alone"], rows)
+    for source in ("others_with_pyg_lib", "others"):
+        result = _read(folder, source)
+        for graph in result["graphs"]:
+            found = {row["metric"]: row for row in graph["ratios"] if row["num_workers"] == "best"}
+            name = graph["case"]["name"]
+            ratios = [times(found[metric]["ratio"]) for metric in METRICS]
+            rival = RIVALS[found["batch_ms"]["rival"]]
+            load = f"{result['machine']['load_average_1min']:.1f}"
+            version = result["versions"]["pyg_direct"]
+            rows.append([OTHER_ROWS.get(name, name), rival, *ratios, load, version])
+    head = ["", "than PyG +", "whole batch", "sampling alone", "load before the run", "version"]
+    return table(head, rows)
 
 
 def variants(folder: Path) -> list[str]:
@@ -96,42 +106,59 @@ def variants(folder: Path) -> list[str]:
     )
 
 
+def _step_ratio(row: dict[str, Any], way: str) -> float:
+    """Return how many times as fast an accelerated step is: the median over the rounds."""
+    samples = (row[who]["wall_ms_samples"] for who in (way, "ours, accelerated"))
+    return float(np.median([other / own for other, own in zip(*samples, strict=True)]))
+
+
 def training(folder: Path) -> list[str]:
-    """Return how many times as fast accelerated steps are, on the large graph."""
-    rows = _read(folder, "accelerated_training")["rows"]
-    rows = [row for row in rows if row["graph"] == rows[0]["graph"]]
-
-    def cells(way: str) -> Iterable[str]:
-        for row in rows:
-            if way not in row:
-                yield ""
-                continue
-            ours = row["ours, accelerated"]["wall_ms_samples"]
-            each = zip(row[way]["wall_ms_samples"], ours, strict=True)
-            yield times(float(np.median([other / own for other, own in each])))
-
-    names = [MODELS.get(row["model"], row["model"]) for row in rows]
-    return table(
-        ["", *names],
-        [
-            ["than PyG as users write it", *cells("PyG")],
-            ["than PyG with `trim_to_layer`", *cells("PyG trimmed")],
-        ],
-    )
+    """Return how many times as fast accelerated steps are, on each graph."""
+    found: dict[str, dict[str, dict[str, Any]]] = {}
+    for row in _read(folder, "accelerated_training")["rows"]:
+        found.setdefault(row["graph"], {})[row["model"]] = row
+    models = list(dict.fromkeys(model for rows in found.values() for model in rows))
+    lines = []
+    for graph, rows in found.items():
+        for way, what in (("PyG", "as users write it"), ("PyG trimmed", "with `trim_to_layer`")):
+            cells = [
+                times(_step_ratio(rows[model], way)) if way in rows.get(model, ()) else ""
+                for model in models
+            ]
+            lines.append([f"{graph}: than PyG {what}", *cells])
+    return table(["", *(MODELS.get(model, model) for model in models)], lines)
 
 
 def epochs(folder: Path) -> list[str]:
-    """Return how many times as fast whole epochs are, by loader and by accelerated model."""
+    """Return how many times as fast whole epochs are, and the best and the worst case of steps."""
     if not (folder / "end_to_end.json").exists():
         return ["Whole epochs: `python -m benchmarks end_to_end`; no result is committed."]
-    result = _read(folder, "end_to_end")
-    rows = []
-    for task in result["tasks"]:
-        best = {who: row["wall_s"]["median"] for who, row in best_rows(task).items()}
-        if (theirs := best.get(result["baseline"])) is not None:
-            ratios = (theirs / best[who] for who in (OURS, ACCELERATED))
-            rows.append([task["name"], *map(times, ratios)])
-    return table([f"than {result['baseline']}", "the swap", "and `accelerate`"], rows)
+    rows, seen = [], set()
+    for source in ("end_to_end_with_pyg_lib", "end_to_end"):
+        if not (folder / f"{source}.json").exists():
+            continue
+        result = _read(folder, source)
+        for task in result["tasks"]:
+            fastest = {who: row["wall_s"]["median"] for who, row in best_rows(task).items()}
+            for rival in (who for who in fastest if who not in (OURS, ACCELERATED)):
+                if (task["name"], rival) not in seen:
+                    seen.add((task["name"], rival))
+                    ratios = (fastest[rival] / fastest[who] for who in (OURS, ACCELERATED))
+                    version = result["versions"]["pyg_direct"]
+                    rows.append([task["name"], rival, *map(times, ratios), version])
+    lines = table(["", "than", "the import", "and `accelerate`", "version"], rows)
+    if (folder / "accelerated_training.json").exists():
+        steps = {
+            _step_ratio(row, "PyG"): f"{row['model']}, {row['graph']}"
+            for row in _read(folder, "accelerated_training")["rows"]
+        }
+        worst, most = min(steps), max(steps)
+        lines += [
+            "",
+            f"Accelerated steps alone, against PyG + torch_sparse: from {times(worst)} "
+            f"({steps[worst]}) to {times(most)} ({steps[most]}).",
+        ]
+    return lines
 
 
 def end_to_end(folder: Path) -> list[str]:
@@ -161,7 +188,7 @@ def first_use(folder: Path) -> list[str]:
     """Return the seconds from importing a loader to its first batch."""
     found = {
         (row["loader"], row["kernel_cache"]): number(row["median"])
-        for row in _read(folder, "cpu")["first_batch"]
+        for row in _read(folder, "cpu_with_pyg_lib")["first_batch"]
         if row["metric"] == "own_s"
     }
     return table(
@@ -169,10 +196,21 @@ def first_use(folder: Path) -> list[str]:
         [
             [
                 "seconds from importing the loader to its first batch",
-                *(found[key] for key in ((OURS, "cold"), (OURS, "warm"), (BASELINE, "none"))),
+                *(found[key] for key in ((OURS, "cold"), (OURS, "warm"), (TORCH_SPARSE, "none"))),
             ]
         ],
     )
+
+
+def steps(folder: Path) -> list[str]:
+    """Return CPU milliseconds of a step of training, against DGL's and PyG's on torch_sparse."""
+    names = [f"{name}{kept}" for kept in ("", ", kept") for name in ("pyg_direct", "DGL", "PyG")]
+    rows = [
+        [case["case"], *(number(case["rows"][name]["cpu_ms"]) for name in names)]
+        for case in _read(folder, "step")["cases"]
+        if all(name in case["rows"] for name in names) and "inference" not in case["case"]
+    ]
+    return table(["", *names], rows)
 
 
 def labor(folder: Path) -> list[str]:
@@ -207,12 +245,14 @@ def gpu(folder: Path) -> list[str]:
 
 
 TABLES: dict[Path, dict[str, Callable[[Path], list[str]]]] = {
-    README: {"epochs": epochs, "speed": speed, "gpu": gpu},
+    README: {"epochs": epochs, "gpu": gpu},
     GPU: {"gpu": gpu},
     MEASUREMENTS: {
         "others": others,
         "variants": variants,
+        "speed": speed,
         "training": training,
+        "steps": steps,
         "end_to_end": end_to_end,
         "first_use": first_use,
     },

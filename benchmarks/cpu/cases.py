@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Collection
 from typing import NamedTuple
 
 # A user can have part of what recycling wins for nothing, by telling glibc to keep freed memory.
@@ -13,14 +14,14 @@ KEEP_MEMORY = {
 }
 MALLOC_MODES = {"default": {}, "kept": KEEP_MEMORY}
 
-# Loader -> the module that it needs.
+# Loader -> the module that it needs; of rivals the backend that PyG recommends first.
 LOADERS = {
     "pyg_direct": "pyg_direct",
-    "pyg+torch_sparse": "torch_sparse",
     "pyg+pyg_lib": "pyg_lib",
     "graphbolt": "dgl",
+    "pyg+torch_sparse": "torch_sparse",
 }
-OURS, BASELINE = "pyg_direct", "pyg+torch_sparse"
+OURS, PYG_LIB, GRAPHBOLT, TORCH_SPARSE = LOADERS
 NUM_WORKERS = (0, 2)
 
 
@@ -66,11 +67,16 @@ def available(loader: str) -> bool:
     return importlib.util.find_spec(LOADERS[loader]) is not None
 
 
-def contestants(malloc: str) -> list[Contestant]:
-    """Return who runs under one setting of the allocator, turn by turn."""
+def contestants(malloc: str, more: Collection[str] = ()) -> list[Contestant]:
+    """Return who runs under one setting of the allocator, turn by turn.
+
+    Args:
+        malloc: the setting.
+        more: loaders that are not installed here, but in an interpreter of their own.
+    """
     return [
         Contestant(loader, num_workers, malloc)
         for num_workers in NUM_WORKERS
         for loader in LOADERS
-        if available(loader)
+        if loader in more or available(loader)
     ]

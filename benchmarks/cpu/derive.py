@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.cpu.cases import BASELINE, MALLOC_MODES, NUM_WORKERS, OURS
+from benchmarks.cpu.cases import LOADERS, MALLOC_MODES, NUM_WORKERS, OURS
 from benchmarks.statistics import spread
 
 Row = dict[str, Any]
@@ -91,7 +91,7 @@ def limit(graph: Row, copy_bytes_per_s: dict[str, float]) -> list[Row]:
     """Return, for each loader at its best, how far it is from copying its bytes."""
     rows = []
     for malloc in MALLOC_MODES:
-        for loader in (OURS, BASELINE):
+        for loader in LOADERS:
             batch = best(graph["rows"], "batch_ms", loader, malloc)
             if batch is None:
                 continue

@@ -5,18 +5,21 @@ is asked for a round of batches in turn with the others; only one works at a tim
 rounds are compared.
 
     python -m benchmarks cpu    # needs 20 GB of memory
+    python -m benchmarks cpu --dgl /path/to/python  # with GraphBolt, of that interpreter
 """
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections import defaultdict
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +32,7 @@ from benchmarks.cpu.cases import Case, Contestant
 from benchmarks.cpu.child import anonymous_bytes
 from benchmarks.cpu.contestants import save_graph
 from benchmarks.cpu.report import TITLE, plot, sections, text_row
+from benchmarks.load import Watch
 from benchmarks.result import new_result, parser, write
 from benchmarks.statistics import spread
 from examples.support.synthetic import power_law_graph
@@ -39,26 +43,35 @@ QUICK_COPY_BYTES = 1 << 22
 __all__ = ["TITLE", "main", "plot", "sections"]
 
 MEMORY_POLL_SECONDS = 0.05
+ERROR_LINES = 20
 BUSY_LOAD = 0.5  # load average before the run
 
 Samples = dict[tuple[Contestant, str], list[float]]  # (who, metric) -> one value a round
 
 
 class Child:
-    """A contestant's process."""
+    """A contestant's process.
 
-    def __init__(self, contestant: Contestant, case: Case) -> None:
+    Args:
+        contestant: whose.
+        case: the graph.
+        python: the interpreter; None for that of this process.
+    """
+
+    def __init__(self, contestant: Contestant, case: Case, python: str | None = None) -> None:
         self.contestant = contestant
         self.failure: str | None = None
         self.base_bytes = 0  # with the graph, before there is a loader
         config = json.dumps({"contestant": contestant, "case": case})
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed by `close`
         self._process = start(
-            [sys.executable, "-m", "benchmarks.cpu.child", config],
+            [python or sys.executable, "-m", "benchmarks.cpu.child", config],
             case.quick,
             cwd=REPOSITORY,
             env={**os.environ, **cases.MALLOC_MODES[contestant.malloc]},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            stderr=self._errors,
         )
 
     def ask(self, op: str, **arguments: Any) -> dict[str, Any]:
@@ -73,12 +86,21 @@ class Child:
             line = self._process.stdout.readline()
         except BrokenPipeError:
             line = ""
-        reply = json.loads(line) if line else {"error": "the process ended, out of memory perhaps"}
-        self.failure = reply.get("error")
+        self.failure = (reply := json.loads(line) if line else {}).get("error")
+        if not line:
+            self.failure = self._end()
         if self.failure is not None:
             print(f"{label(self.contestant)} failed in {op}:\n{self.failure}", file=sys.stderr)
             return {}
         return reply
+
+    def _end(self) -> str:
+        """Return how the process ended, and the last lines that it wrote to stderr."""
+        code = self._process.wait()
+        self._errors.seek(0)
+        told = self._errors.read().strip().splitlines()[-ERROR_LINES:]
+        how = f"by {signal.Signals(-code).name}" if code < 0 else f"with {code}"
+        return "\n".join([f"the process ended {how}, having said:", *(told or ["nothing"])])
 
     def anonymous_bytes(self) -> int:
         """Return the memory of the process and its workers."""
@@ -91,6 +113,7 @@ class Child:
     def close(self) -> None:
         """End the process."""
         end(self._process)
+        self._errors.close()
 
 
 def label(contestant: Contestant) -> str:
@@ -98,7 +121,9 @@ def label(contestant: Contestant) -> str:
     return f"{contestant.loader}, {contestant.num_workers} workers, malloc {contestant.malloc}"
 
 
-def run_case(case: Case, mallocs: list[str], scratch: Path, live: int) -> dict[str, Any]:
+def run_case(
+    case: Case, mallocs: list[str], scratch: Path, live: int, pythons: Mapping[str, str]
+) -> dict[str, Any]:
     """Measure all contestants on one graph.
 
     Args:
@@ -106,6 +131,7 @@ def run_case(case: Case, mallocs: list[str], scratch: Path, live: int) -> dict[s
         mallocs: settings of the allocator.
         scratch: folder for the graph's arrays.
         live: how many contestants may hold the graph in memory at a time.
+        pythons: interpreters of loaders that are not installed here.
     """
     print(f"\n{case.name}", flush=True)
     begin = time.perf_counter()
@@ -116,10 +142,15 @@ def run_case(case: Case, mallocs: list[str], scratch: Path, live: int) -> dict[s
     del data
     samples: Samples = defaultdict(list)
     failures: dict[str, str] = {}
+    watch = Watch()
     for malloc in mallocs:
-        field = cases.contestants(malloc)
+        field = cases.contestants(malloc, pythons)
         for first in range(0, len(field), live):
-            run_group(case, field[first : first + live], scratch, samples, failures)
+            children = [
+                Child(who, case, pythons.get(who.loader)) for who in field[first : first + live]
+            ]
+            run_group(case, children, scratch, samples, watch)
+            failures |= {label(c.contestant): c.failure for c in children if c.failure is not None}
     rows = [
         {"graph": case.name, **who._asdict(), "metric": metric, **spread(values), "samples": values}
         for (who, metric), values in samples.items()
@@ -132,18 +163,14 @@ def run_case(case: Case, mallocs: list[str], scratch: Path, live: int) -> dict[s
         "tensor_bytes": tensor_bytes,
         "rows": rows,
         "failures": failures,
+        "others_cores": watch.cores,
     }
 
 
 def run_group(
-    case: Case,
-    field: list[Contestant],
-    scratch: Path,
-    samples: Samples,
-    failures: dict[str, str],
+    case: Case, children: list[Child], scratch: Path, samples: Samples, watch: Watch
 ) -> None:
-    """Measure contestants that live at the same time, one working at a time."""
-    children = [Child(contestant, case) for contestant in field]
+    """Measure contestants that live at the same time, one working at a time, and end them."""
     try:
         for child in children:
             child.base_bytes = child.ask("load", folder=str(scratch)).get("base_bytes", 0)
@@ -153,6 +180,7 @@ def run_group(
                 keep(samples, child, child.ask("construct"), "construct_", fields)
         for child in children:
             measure_memory(child, case, samples)
+        watch.begin()
         for turn in range(case.rounds):
             # Begin with another one each time, so that none always follows the same one.
             for child in children[turn % len(children) :] + children[: turn % len(children)]:
@@ -160,11 +188,10 @@ def run_group(
                 fields = ("ms", "cpu_ms", "nodes", "edges")
                 keep(samples, child, child.ask("batches", **rounds), "batch_", fields)
                 keep(samples, child, child.ask("sampling", **rounds), "sampling_", fields[:2])
+            watch.round()
     finally:
         for child in children:
             child.close()
-            if child.failure is not None:
-                failures[label(child.contestant)] = child.failure
 
 
 def keep(
@@ -198,7 +225,8 @@ def measure_memory(child: Child, case: Case, samples: Samples) -> None:
 
 def first_batches(repeats: int) -> list[dict[str, Any]]:
     """Time the first import to the first batch: new machine code, cached machine code, PyG."""
-    runs = [(cases.OURS, "cold"), (cases.OURS, "warm"), (cases.BASELINE, "none")]
+    rivals = (cases.PYG_LIB, cases.TORCH_SPARSE)
+    runs = [(cases.OURS, "cold"), (cases.OURS, "warm"), *((rival, "none") for rival in rivals)]
     samples: dict[tuple[str, str, str], list[float]] = defaultdict(list)
     for _ in range(repeats):
         with tempfile.TemporaryDirectory() as cache:  # the first run fills it for the second
@@ -226,17 +254,23 @@ def main(argv: list[str] | None = None) -> None:
     arguments.add_argument("--first-batches", type=int, help="fresh processes of each kind")
     arguments.add_argument("--live", type=int, default=4, help="contestants in memory at a time")
     arguments.add_argument("--scratch", type=Path, help="folder with 3 GB of room")
+    arguments.add_argument(
+        "--dgl", metavar="PYTHON", help="an interpreter with DGL, PyG and psutil, for GraphBolt"
+    )
     args = arguments.parse_args(argv)
     chosen = cases.QUICK_CASES if args.quick else cases.CASES
     chosen = [chosen[number] for number in args.cases] if args.cases else chosen
     if args.rounds:
         chosen = [case._replace(rounds=args.rounds) for case in chosen]
     mallocs = args.malloc or (["kept"] if args.quick else modes)
+    pythons = {} if args.dgl is None else {cases.GRAPHBOLT: args.dgl}
     fresh = (0 if args.quick else 3) if args.first_batches is None else args.first_batches
     result = new_result(
         "cpu",
         args.quick,
-        not_installed=[name for name in cases.LOADERS if not cases.available(name)],
+        not_installed=[
+            name for name in cases.LOADERS if name not in pythons and not cases.available(name)
+        ],
         copy_bytes_per_s=machine.copy_bandwidth(QUICK_COPY_BYTES if args.quick else COPY_BYTES),
         graphs=[],
     )
@@ -246,7 +280,7 @@ def main(argv: list[str] | None = None) -> None:
         print("not installed, so not measured:", ", ".join(result["not_installed"]))
     for case in chosen:
         with tempfile.TemporaryDirectory(dir=args.scratch) as scratch:
-            graph = run_case(case, mallocs, Path(scratch), args.live)
+            graph = run_case(case, mallocs, Path(scratch), args.live, pythons)
         graph["ratios"] = derive.ratios(graph["rows"])
         graph["limit"] = derive.limit(graph, result["copy_bytes_per_s"])
         result["graphs"].append(graph)

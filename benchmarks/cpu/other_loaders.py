@@ -1,9 +1,9 @@
 """Speed of heterogeneous, link, weighted and temporal loading on the CPU, in one interleaved run.
 
-Heterogeneous and link loading stand against PyG on torch_sparse. PyG has no weighted and no
-temporal sampling without pyg-lib, so these stand against our own uniform sampling on the same
-graph, as edges per second. All contestants share a process and the graph, and take turns, each once
-the workers of the one before have nothing left to prepare.
+Heterogeneous and link loading stand against PyG, on pyg-lib where that is installed. Weighted and
+temporal sampling stand against our own uniform sampling on the same graph, as edges per second, and
+against PyG's, which has neither without pyg-lib. All contestants share a process and the graph, and
+take turns, each once the workers of the one before have nothing left to prepare.
 
     python -m benchmarks others   # needs 20 GB of memory
 """
@@ -26,15 +26,23 @@ from torch_geometric.sampler import NodeSamplerInput
 import pyg_direct
 from benchmarks import graphs
 from benchmarks.cpu import derive
-from benchmarks.cpu.cases import BASELINE, NUM_WORKERS, OURS, Contestant, available
+from benchmarks.cpu.cases import (
+    NUM_WORKERS,
+    OURS,
+    PYG_LIB,
+    TORCH_SPARSE,
+    Contestant,
+    available,
+)
 from benchmarks.cpu.child import Server
 from benchmarks.cpu.contestants import endless
+from benchmarks.load import Watch, taken_by_others
 from benchmarks.result import new_result, number, parser, quartiles, table, write
 from benchmarks.statistics import spread
 from examples.support.synthetic import power_law_graph
 
 # PyG prefers pyg-lib by itself, so that is what is measured where it is installed.
-RIVAL = "pyg+pyg_lib" if available("pyg+pyg_lib") else BASELINE
+RIVAL = PYG_LIB if available(PYG_LIB) else TORCH_SPARSE
 LIBRARIES = {OURS: pyg_direct} | ({RIVAL: torch_geometric.loader} if available(RIVAL) else {})
 NODES, LINKS = "NeighborLoader", "LinkNeighborLoader"
 LAST_TIME = 1_000_000
@@ -150,6 +158,7 @@ def run_case(case: Case, make_graph: Callable[[], Any]) -> dict[str, Any]:
             server, seconds = make_server(who, case, data)
             samples[who, "construct_seconds"].append(seconds)
             servers.append(server)
+    watch = Watch()
     for turn in range(-1, case.rounds):  # round -1 is thrown away: code and memory are fetched
         # Begin with another one each time, so that none always follows the same one.
         first = turn % len(servers)
@@ -162,6 +171,7 @@ def run_case(case: Case, make_graph: Callable[[], Any]) -> dict[str, Any]:
             found |= {"sampling_ms": sampling["ms"], "sampling_cpu_ms": sampling["cpu_ms"]}
             for metric, value in found.items():
                 samples[server.contestant, metric].append(value)
+        watch.round()
     rows = [
         {**who._asdict(), "metric": metric, **spread(values), "samples": values}
         for (who, metric), values in samples.items()
@@ -170,7 +180,8 @@ def run_case(case: Case, make_graph: Callable[[], Any]) -> dict[str, Any]:
     for row in ratios:
         print(f"  {row['metric']}, {row['num_workers']} workers: {row['ratio']:.2f}", flush=True)
     sizes = {"num_nodes": data.num_nodes, "num_edges": data.num_edges}
-    return {"case": case._asdict(), **sizes, "rows": rows, "ratios": ratios}
+    shown = {"rows": rows, "ratios": ratios, "others_cores": watch.cores[1:]}
+    return {"case": case._asdict(), **sizes, **shown}
 
 
 def variant_graph(case: VariantsCase) -> Data:
@@ -183,19 +194,18 @@ def variant_graph(case: VariantsCase) -> Data:
 
 
 def run_variants(case: VariantsCase) -> dict[str, Any]:
-    """Measure our own ways of sampling in turn, all around the same seeds, in edges a second.
+    """Measure ways of sampling in turn, all around the same seeds, in edges a second.
 
-    Once the sampler alone, and once whole batches with their features.
+    Once the sampler alone, and once whole batches with their features: ours, and those that PyG has
+    with what is installed.
     """
     data = variant_graph(case)
     sizes = (case.batches, case.batch_size)
     generator = torch.Generator().manual_seed(1)
     seeds = torch.randint(case.num_nodes, sizes, generator=generator)
     times = torch.randint(LAST_TIME, (case.num_nodes,), generator=generator)
-    loaders = {}
-    for name, (arguments, _) in VARIANTS.items():
-        extra = {"input_time": times} if "time_attr" in arguments else {}
-        loaders[name] = pyg_direct.NeighborLoader(data, case.fanout, **arguments, **extra)
+    loaders: dict[tuple[str, str], Any] = {}
+    refused: dict[str, str] = {}
 
     def sample(loader: Any, node: Tensor) -> int:
         asked = NodeSamplerInput(
@@ -206,8 +216,22 @@ def run_variants(case: VariantsCase) -> dict[str, Any]:
     def load(loader: Any, node: Tensor) -> int:
         return int(loader(node).edge_index.size(1))
 
-    samples: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for name, (arguments, _) in VARIANTS.items():
+        extra = {"input_time": times} if "time_attr" in arguments else {}
+        for library, package in LIBRARIES.items():
+            try:
+                loader = package.NeighborLoader(data, case.fanout, **arguments, **extra)
+                load(loader, seeds[0])
+            except (ImportError, NotImplementedError, RuntimeError, TypeError, ValueError) as error:
+                if library == OURS:
+                    raise
+                refused[name] = f"{type(error).__name__}: {error}".splitlines()[0]
+            else:
+                loaders[library, name] = loader
+
+    samples: dict[tuple[str, tuple[str, str]], list[float]] = defaultdict(list)
     names = list(loaders)
+    watch = Watch()
     for turn in range(-1, case.rounds):
         first = turn % len(names)
         for name in names[first:] + names[:first]:
@@ -216,17 +240,27 @@ def run_variants(case: VariantsCase) -> dict[str, Any]:
                 edges = sum(run(loaders[name], node) for node in seeds)
                 if turn >= 0:
                     samples[what, name].append(edges / (time.perf_counter() - start))
+        watch.round()
     rows = [
         {"what": what, "sampling": name, **spread(values), "samples": values}
-        for (what, name), values in samples.items()
+        for (what, (library, name)), values in samples.items()
+        if library == OURS
+    ]
+    rivals = [
+        {"what": what, "sampling": name, "loader": library, **spread(values), "samples": values}
+        for (what, (library, name)), values in samples.items()
+        if library != OURS
     ]
     speed = {(row["what"], row["sampling"]): row["median"] for row in rows}
+    for row in rivals:
+        row["ratio"] = speed[row["what"], row["sampling"]] / row["median"]
     for row in rows:
         row["counterpart"] = VARIANTS[row["sampling"]][1]
         row["of_uniform"] = row["median"] / speed[row["what"], UNIFORM]
         row["of_counterpart"] = row["median"] / speed[row["what"], row["counterpart"]]
         print(f"  {row['sampling']}, {row['what']}: {row['of_uniform']:.2f} of uniform", flush=True)
-    return {"case": case._asdict(), "rows": rows}
+    found = {"rows": rows, "rivals": rivals, "refused": refused, "others_cores": watch.cores[1:]}
+    return {"case": case._asdict(), **found}
 
 
 def _case_table(graph: dict[str, Any]) -> list[str]:
@@ -259,6 +293,7 @@ def _case_table(graph: dict[str, Any]) -> list[str]:
         "batches.",
         "",
         *table(["", "workers", *libraries, "times less", "quartiles"], rows),
+        *taken_by_others(graph.get("others_cores")),
     ]
 
 
@@ -270,22 +305,38 @@ def _ratio_cells(ratio: dict[str, Any] | None) -> list[str]:
 
 def _variants_table(found: dict[str, Any]) -> list[str]:
     case = found["case"]
-    head = ["", "sampling", "million edges a second", "of uniform", "of its counterpart"]
+    rivals = {(row["what"], row["sampling"]): row for row in found.get("rivals", ())}
+    head = ["", "sampling", "million edges a second"]
+    if rivals:
+        (library,) = {row["loader"] for row in rivals.values()}
+        head += [library, "times as many"]
+    head += ["of uniform", "of its counterpart"]
+    told = [
+        f"PyG does not sample {name} with what is installed: `{why}`"
+        for name, why in found.get("refused", {}).items()
+    ]
     rows = []
     for row in sorted(found["rows"], key=lambda row: str(row["what"])):
         speed = quartiles(row, 1e-6)
         shares = [f"{row[key]:.2f}" for key in ("of_uniform", "of_counterpart")]
-        rows.append([row["what"], row["sampling"], speed, *shares, row["counterpart"]])
+        rival = rivals.get((row["what"], row["sampling"]))
+        theirs = [] if not rivals else ["", ""]
+        if rival is not None:
+            theirs = [quartiles(rival, 1e-6), f"{rival['ratio']:.1f}"]
+        rows.append([row["what"], row["sampling"], speed, *theirs, *shares, row["counterpart"]])
     return [
         "",
-        "## Weighted and temporal sampling, without a baseline",
+        "## Weighted and temporal sampling",
         "",
-        "PyG has neither without pyg-lib, so pyg_direct's own uniform sampling is the measure: a",
+        "PyG has neither without pyg-lib. pyg_direct's own uniform sampling is the measure; where",
+        "PyG was measured in the same run, it stands beside it. A",
         f"graph of {case['num_nodes']:,} nodes and {case['num_edges']:,} edges, fan-out "
         f"{'/'.join(map(str, case['fanout']))}, batch size {case['batch_size']}, 100 features, no "
         f"workers; {case['rounds']} rounds of {case['batches']} batches.",
         "",
         *table([*head, "counterpart"], rows),
+        *(["", *told] if told else []),
+        *taken_by_others(found.get("others_cores")),
     ]
 
 

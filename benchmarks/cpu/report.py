@@ -7,6 +7,7 @@ from typing import Any
 
 from benchmarks.cpu.cases import LOADERS, MALLOC_MODES, NUM_WORKERS, OURS
 from benchmarks.cpu.derive import METRICS, find
+from benchmarks.load import taken_by_others
 from benchmarks.result import number, quartiles, table
 
 TITLE = "CPU loaders"
@@ -69,7 +70,8 @@ def _graph(graph: dict[str, Any]) -> list[str]:
             if found:
                 rows.append([loader, *(_cell(found.get(column), factor) for column in columns)])
         lines += ["", *table([title, *heads], rows)]
-    return lines + _ratios(graph) + _limit(graph) + _failures(graph)
+    lines += _ratios(graph) + _limit(graph) + _failures(graph)
+    return lines + taken_by_others(graph.get("others_cores"))
 
 
 def _cell(row: dict[str, Any] | None, factor: float) -> str:

@@ -29,6 +29,7 @@ import pyg_direct
 from benchmarks import graphbolt
 from benchmarks.energy import Meter, open_meter
 from benchmarks.graphs import debian_hetero
+from benchmarks.load import Watch, taken_by_others
 from benchmarks.result import new_result, number, parser, quartiles, table, write
 from benchmarks.statistics import spread
 from examples.support.common import SageEncoder
@@ -174,7 +175,7 @@ def cpu_seconds() -> float:
     return sum(one.ru_utime + one.ru_stime for one in used)
 
 
-def measure(task: Task, rounds: int, meter: Meter) -> list[dict[str, Any]]:
+def measure(task: Task, rounds: int, meter: Meter, watch: Watch) -> list[dict[str, Any]]:
     """Train in turn; the first epoch of each, in which code is compiled, is thrown away."""
     ways = {
         (who, workers): epoch_of(task, who, workers)
@@ -185,6 +186,8 @@ def measure(task: Task, rounds: int, meter: Meter) -> list[dict[str, Any]]:
     cpu: dict[Any, list[float]] = {way: [] for way in ways}
     joules: dict[Any, dict[str, list[float]]] = {way: {} for way in ways}
     for turn in range(-1, rounds):
+        if turn == 0:
+            watch.begin()
         for way, epoch in ways.items():
             begin, used = meter.read(), cpu_seconds()
             epoch()
@@ -194,6 +197,8 @@ def measure(task: Task, rounds: int, meter: Meter) -> list[dict[str, Any]]:
                 cpu[way].append(cpu_seconds() - used)
                 for name, value in meter.joules(begin, end).items():
                     joules[way].setdefault(name, []).append(value)
+        if turn >= 0:
+            watch.round()
     return [
         {
             "contestant": who,
@@ -269,6 +274,7 @@ def sections(result: dict[str, Any]) -> list[str]:
             f"{task['num_seeds']:,} seeds, {task['batch_size']:,} a batch.",
             "",
             *table(["", "workers", "wall, s", "CPU, s", "PyG's best wall / this", "CPU"], rows),
+            *taken_by_others(task.get("others_cores")),
         ]
     return lines
 
@@ -291,12 +297,14 @@ def main(argv: list[str] | None = None) -> None:
     meter = open_meter(gpu=False)
     result["energy_not_readable"] = meter.not_readable
     for task in tasks(args.quick, args.seeds):
+        watch = Watch()
         result["tasks"].append(
             {
                 "name": task.name,
                 "num_seeds": len(task.seeds),
                 "batch_size": task.batch_size,
-                "rows": measure(task, 1 if args.quick else args.rounds, meter),
+                "rows": measure(task, 1 if args.quick else args.rounds, meter, watch),
+                "others_cores": watch.cores,
             }
         )
         path = write(result, args.out)

@@ -2,21 +2,23 @@
 
 import json
 import math
+import sys
 
 import pytest
 from results import check_environment
 
 import benchmarks.__main__
+from benchmarks import load
 from benchmarks.cpu import derive, report
 from benchmarks.cpu import loaders as cpu_loaders
-from benchmarks.cpu.cases import BASELINE, OURS, available
+from benchmarks.cpu.cases import OURS, TORCH_SPARSE, available
 from benchmarks.machine import copy_bandwidth
 from benchmarks.result import COMMANDS, QUICK_NOTE, RESULTS, markdown
 from benchmarks.statistics import permutation_test, spread
 from benchmarks.training import accuracy
 
 # PyG's own loader needs torch_sparse, which an ordinary install has not.
-LOADERS = [loader for loader in (OURS, BASELINE) if available(loader)]
+LOADERS = [loader for loader in (OURS, TORCH_SPARSE) if available(loader)]
 
 METRICS = {
     "batch_ms",
@@ -61,10 +63,10 @@ def test_cpu_loaders(cpu_result):
     times = [row for row in graph["rows"] if row["metric"] in derive.METRICS]
     assert all(row["min"] > 0 for row in times)
     assert {row["loader"] for row in graph["limit"]} == set(LOADERS)
-    if BASELINE in LOADERS:
+    if TORCH_SPARSE in LOADERS:
         assert {row["num_workers"] for row in graph["ratios"]} == {"best", "0", "2"}
     else:
-        assert BASELINE in result["not_installed"]
+        assert TORCH_SPARSE in result["not_installed"]
 
 
 @pytest.mark.slow
@@ -84,7 +86,7 @@ def test_report(cpu_result):
 def test_first_batch():
     rows = cpu_loaders.first_batches(1)
     states = {(row["loader"], row["kernel_cache"]) for row in rows}
-    baseline = {(BASELINE, "none")} if BASELINE in LOADERS else set()
+    baseline = {(TORCH_SPARSE, "none")} if TORCH_SPARSE in LOADERS else set()
     assert states == {(OURS, "cold"), (OURS, "warm")} | baseline
     own = {
         (row["loader"], row["kernel_cache"]): row["median"]
@@ -94,7 +96,7 @@ def test_first_batch():
     assert own[OURS, "warm"] < own[OURS, "cold"]
 
 
-@pytest.mark.skipif(BASELINE not in LOADERS, reason="PyG's own loader needs torch_sparse")
+@pytest.mark.skipif(TORCH_SPARSE not in LOADERS, reason="PyG's own loader needs torch_sparse")
 def test_accuracy(tmp_path):
     accuracy.main(["--quick", "--out", str(tmp_path)])
     result = json.loads((tmp_path / "accuracy.json").read_text())
@@ -117,8 +119,8 @@ def test_ratios_compare_best_with_best():
     rows = [
         row(OURS, 0, [2.0, 2.0, 4.0]),
         row(OURS, 2, [1.0, 1.0, 1.0]),
-        row(BASELINE, 0, [8.0, 6.0, 8.0]),
-        row(BASELINE, 2, [9.0, 9.0, 9.0]),
+        row(TORCH_SPARSE, 0, [8.0, 6.0, 8.0]),
+        row(TORCH_SPARSE, 2, [9.0, 9.0, 9.0]),
     ]
     ratios = {found["num_workers"]: found for found in derive.ratios(rows)}
     assert ratios["best"]["ratio"] == 8.0
@@ -148,6 +150,51 @@ def test_a_failed_contestant_does_not_stop_the_run(capsys):
     assert child.ask("construct") == {}
     child.close()
     assert "failed in load" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("ends", "how"),
+    [
+        ("import sys; print('no such library', file=sys.stderr); sys.exit(3)", "with 3"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "by SIGKILL"),
+    ],
+    ids=["error", "killed"],
+)
+def test_a_contestant_that_dies_says_why(ends, how, tmp_path, capsys):
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} -c "{ends}"\n')
+    python.chmod(0o755)
+    case = cpu_loaders.cases.QUICK_CASES[0]._replace(quick=False)
+    child = cpu_loaders.Child(cpu_loaders.Contestant(OURS, 0, "default"), case, str(python))
+    assert child.ask("load", folder="x" * 100_000) == {}  # more than a pipe holds
+    assert child.failure.startswith(f"the process ended {how}, having said:")
+    assert how != "with 3" or "no such library" in child.failure
+    child.close()
+    assert "failed in load" in capsys.readouterr().err
+
+
+def test_loaders_of_another_interpreter_take_part():
+    names = {who.loader for who in cpu_loaders.cases.contestants("default", ["graphbolt"])}
+    assert "graphbolt" in names
+
+
+def test_rounds_in_which_others_took_cores_are_named():
+    told = load.taken_by_others([0.1, 0.9, 0.0, 1.4])
+    assert told[-1] == (
+        "Other programs took 0.6 cores on average while it ran, 0.5 or more in the rounds "
+        "2 (0.9), 4 (1.4)."
+    )
+    assert load.taken_by_others([0.1, 0.2])[-1].endswith("while it ran.")
+    assert load.taken_by_others(None) == []
+
+
+def test_what_this_process_does_is_not_taken_by_others(monkeypatch):
+    moments = iter([(0.0, 0.0, 0.0), (10.0, 20.0, 8.0), (20.0, 30.0, 18.0)])
+    monkeypatch.setattr(load, "_now", lambda: next(moments))
+    watch = load.Watch()
+    watch.round()
+    watch.round()
+    assert watch.cores == [pytest.approx(1.2), 0.0]
 
 
 def test_permutation_test():

@@ -17,7 +17,7 @@ import pytest
 import torch
 from emulator import emulated
 
-from benchmarks.cpu.cases import BASELINE, available
+from benchmarks.cpu.cases import TORCH_SPARSE, available
 from benchmarks.gpu import checks as gpu_checks
 from benchmarks.gpu import claims as gpu_claims
 from benchmarks.gpu import epochs as gpu_epochs
@@ -65,7 +65,7 @@ def test_a_dry_run(dry: Path) -> None:
         record = stages[stage.name]
         if stage.needs_gpu:
             assert record == {"status": "not run (dry)", "seconds": 0.0, "results": {}}
-        elif stage.name == "pyg" and not available(BASELINE):
+        elif stage.name == "pyg" and not available(TORCH_SPARSE):
             assert record["status"] == f"not run (not installed: {PYG_SAMPLERS})"
         else:
             assert record["status"] == "ok", record.get("error")
@@ -115,7 +115,9 @@ def test_what_a_dry_run_holds(dry: Path) -> None:
     known = gpu_marks.evaluate(stages)  # as if it had been measured
     unknown = {mark.name for mark in known if mark.value is None}
     expected = {"batches as on the CPU", "GPU tests", "compute-sanitizer", "memory growth"}
-    assert unknown == expected | (set() if available(BASELINE) else {"loader against PyG's best"})
+    assert unknown == expected | (
+        set() if available(TORCH_SPARSE) else {"loader against PyG's best"}
+    )
     for _, draw in gpu_plot.PANELS:
         draw(FakeAxis(), stages)
     found = {row[0]: row[2] for row in gpu_claims.rows(stages) if not row[2].startswith("- (")}

@@ -9,14 +9,14 @@ import torch
 from results import check_environment
 
 from benchmarks.cpu import derive, other_loaders
-from benchmarks.cpu.cases import BASELINE, NUM_WORKERS, OURS, available
+from benchmarks.cpu.cases import NUM_WORKERS, OURS, TORCH_SPARSE, available
 from benchmarks.result import QUICK_NOTE
 from benchmarks.training import tasks
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 needs_torch_sparse = pytest.mark.skipif(
-    not available(BASELINE), reason="PyG's own loader needs torch_sparse"
+    not available(TORCH_SPARSE), reason="PyG's own loader needs torch_sparse"
 )
 
 
@@ -62,9 +62,9 @@ def test_other_loaders(tmp_path):
         for workers in NUM_WORKERS:
             for metric in derive.METRICS:
                 assert medians[OURS, workers, metric] > 0
-        if available(BASELINE):
+        if available(TORCH_SPARSE):
             assert {row["num_workers"] for row in graph["ratios"]} == {"best", "0", "2"}
-            batch = medians[OURS, 0, "batch_edges"], medians[BASELINE, 0, "batch_edges"]
+            batch = medians[OURS, 0, "batch_edges"], medians[TORCH_SPARSE, 0, "batch_edges"]
             assert batch[0] == pytest.approx(batch[1], rel=0.3)  # both do the same work
         else:
             assert graph["ratios"] == []
@@ -74,7 +74,14 @@ def test_other_loaders(tmp_path):
     assert all(row["min"] > 0 for row in rows.values())
     text = (tmp_path / "others.md").read_text()
     assert QUICK_NOTE in text
-    assert "## Weighted and temporal sampling, without a baseline" in text
+    assert "## Weighted and temporal sampling" in text
+    if available(TORCH_SPARSE):  # PyG draws what it can with what is installed
+        variants = result["variants"]
+        measured = {row["sampling"] for row in variants["rivals"]}
+        assert {other_loaders.UNIFORM, other_loaders.REPLACE} <= measured
+        assert measured | set(variants["refused"]) == set(other_loaders.VARIANTS)
+        assert f"| {variants['rivals'][0]['loader']} | times as many |" in text
+    assert len(result["variants"]["others_cores"]) == 1
 
 
 def test_auc():

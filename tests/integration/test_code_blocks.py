@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from graphs import citations
 from torch_geometric.nn import GraphSAGE
 
@@ -36,7 +37,8 @@ def names_for(page: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     monkeypatch.setitem(sys.modules, "their_project", package)
     monkeypatch.setitem(sys.modules, "their_project.train", train)
     return {
-        "data": data, "model": GraphSAGE(16, 8, 3, 4).eval(), "rank": 0, "world_size": 2,
+        "torch": torch, "F": F, "data": data, "model": GraphSAGE(16, 8, 3, 4).eval(),
+        "rank": 0, "world_size": 2,
         "loader": NeighborLoader(data, [5, 5, 5], batch_size=50),
         "train_nodes": data.train_mask.nonzero().view(-1),
     }  # fmt: skip
@@ -44,7 +46,15 @@ def names_for(page: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 def blocks_of(page: str) -> list[str]:
     text = (ROOT / page).read_text(encoding="utf-8")
-    return re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    blocks = re.findall(r"^```(python|diff)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    return [block if kind == "python" else changed(block) for kind, block in blocks]
+
+
+def changed(diff: str) -> str:
+    """Return the code behind a change."""
+    return re.sub(
+        r"^[+ ] ", "", re.sub(r"^- .*\n", "", diff, flags=re.MULTILINE), flags=re.MULTILINE
+    )
 
 
 @pytest.mark.parametrize("page", PAGES)

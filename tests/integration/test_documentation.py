@@ -48,3 +48,18 @@ def test_the_readme_has_one_test_command() -> None:
     text = (ROOT / "README.md").read_text()
     blocks = re.findall(r"^To run the tests:\n\n```bash\n(.*)\n```$", text, re.MULTILINE)
     assert blocks == ['pip install ".[test]" && python -m pytest -n auto']
+
+
+def test_the_version_after_a_release_is_not_the_version_of_the_release() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text()
+    unreleased = text.partition("## [Unreleased]")[2].partition("\n## [")[0].strip()
+    released = re.findall(r"^## \[(\d+\.\d+\.\d+)\]", text, re.MULTILINE)[0]
+    found = re.search(r'^version = "(.*)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    assert found is not None
+    if unreleased:
+        number, development = found[1].split(".dev")
+        assert tuple(map(int, number.split("."))) > tuple(map(int, released.split(".")))
+        assert development.isdecimal()
+    else:
+        assert found[1] == released
+    assert f"\nversion: {released}\n" in (ROOT / "CITATION.cff").read_text()
