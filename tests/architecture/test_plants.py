@@ -5,7 +5,7 @@ from pathlib import Path
 from driver.plants import PLANTS, Plant
 
 from tests.planted.fault import FAULTS, equivalents
-from tests.planted.generated import OPERATORS, calls_changed, changed_lines
+from tests.planted.generated import OPERATORS, calls, changed_lines
 
 ROOT = Path(__file__).parents[2]
 
@@ -59,13 +59,13 @@ def test_changed_lines_are_those_of_the_new_files() -> None:
 
 def test_calls_are_dropped_and_their_arguments_swapped_in_the_lines_asked_for() -> None:
     text = 'def f(a, b):\n    note("ü", a)\n    return g(a, *b) + h(1, b, 2)\n'
-    made = {(line, how): changed for line, how, changed in calls_changed(text, {2, 3})}
+    made = {(place.line, place.operator): place.make(text) for place in calls(text, {2, 3})}
     assert made == {
         (2, "DroppedCall"): text.replace('note("ü", a)', "..."),
         (2, "SwappedArguments"): text.replace('note("ü", a)', 'note(a, "ü")'),
         (3, "SwappedArguments"): text.replace("h(1, b, 2)", "h(b, 1, 2)"),
     }
-    assert list(calls_changed(text, {1})) == []
+    assert list(calls(text, {1})) == []
 
 
 def test_generated_faults_without_effect_are_of_lines_that_are_there() -> None:

@@ -85,14 +85,12 @@ def missed(findings: Sequence[Finding]) -> list[Finding]:
     return [f for f in findings if f.stage == "" and f.fault.equivalent == ""]
 
 
-def chosen(
-    share: int, seed: int, cheap: bool = False, listed: Sequence[Fault] = FAULTS
-) -> list[Fault]:
+def chosen(share: int, seed: int, cheap: bool = False) -> list[Fault]:
     """Return one in `share` of the faults, drawn at random, those of a file together.
 
     Those are `cheap` whose nearest tests are named one by one, and that compile no kernel.
     """
-    faults = [f for f in listed if not cheap or ("::" in f.near and f.room not in COMPILED)]
+    faults = [f for f in FAULTS if not cheap or ("::" in f.near and f.room not in COMPILED)]
     drawn = random.Random(seed).sample(range(len(faults)), -(-len(faults) // share))
     return [faults[i] for i in sorted(drawn)]
 
@@ -116,8 +114,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     seed = random.SystemRandom().randrange(10**6) if args.seed is None else args.seed
     if args.share > 1:
         print(f"one fault in {args.share}, seed {seed}")
-    listed = FAULTS if args.since is None else generated(since(args.since))
-    faults = chosen(args.share, seed, args.cheap, listed)
+    if args.since is None:
+        faults = chosen(args.share, seed, args.cheap)
+    else:
+        faults = generated(since(args.since), args.share, seed)
     faults = [f for f in faults if not args.room or f.room in args.room]
     faults = [f for f in faults if args.name in f.name]
     prepare()

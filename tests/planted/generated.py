@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import ast
 import itertools
+import random
 import re
 import subprocess
-import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from .fault import FAULTS, ROOT, Fault, known_equivalent
 from .rooms import ROOMS
@@ -49,6 +51,8 @@ OPERATORS = tuple(
         "ZeroIterationForLoop",
     )
 )
+Span = tuple[int, int]
+"""Where a piece of a text begins and ends, in characters."""
 Change = tuple[int, str, str]
 """A line, the operator, and the text of the file with the fault."""
 
@@ -82,19 +86,26 @@ def since(commit: str, root: Path = ROOT) -> dict[str, set[int]]:
     return {file: lines for file, lines in found.items() if file.endswith(".py")}
 
 
-def mutants(text: str, lines: set[int]) -> Iterator[Change]:
-    """Yield the faults that can be made in some lines of a file, each of which still compiles."""
-    as_it_is = ast.dump(ast.parse(text))
-    for line, operator, changed in (*_of_operators(text, lines), *calls_changed(text, lines)):
-        try:
-            compiles = ast.dump(ast.parse(changed)) != as_it_is
-        except SyntaxError:
-            continue
-        if compiles:
-            yield line, operator, changed
+def mutants(text: str, lines: set[int]) -> list[Change]:
+    """Return the faults that can be made in some lines of a file, each of which still compiles."""
+    made = [(place.line, place.operator, place.make(text)) for place in places(text, lines)]
+    return [change for change in made if _differs(text, change[2])]
 
 
-def _of_operators(text: str, lines: set[int]) -> Iterator[Change]:
+class Place(NamedTuple):
+    """Where a fault can be made in a file."""
+
+    line: int
+    operator: str
+    make: Callable[[str], str]  # from the text of the file to that with the fault
+
+
+def places(text: str, lines: set[int]) -> list[Place]:
+    """Return where faults can be made in some lines of a file."""
+    return [*_of_operators(text, lines), *calls(text, lines)]
+
+
+def _of_operators(text: str, lines: set[int]) -> Iterator[Place]:
     try:
         from cosmic_ray.ast import Visitor, get_ast
         from cosmic_ray.mutating import mutate_code
@@ -103,43 +114,42 @@ def _of_operators(text: str, lines: set[int]) -> Iterator[Change]:
         raise SystemExit(
             "--since needs cosmic-ray, which makes the faults: pip install --group mutation"
         ) from None
+    operators = {name: get_operator(name)() for name in OPERATORS}
+    met: dict[str, list[int]] = {name: [] for name in OPERATORS}
 
     class Places(Visitor):  # type: ignore[misc]
-        """Lists the lines at which an operator can change something."""
-
-        def __init__(self, operator: object) -> None:
-            self.operator: object = operator
-            self.lines: list[int] = []
+        """Notes the lines at which each operator can change something."""
 
         def visit(self, node: object) -> object:
-            found = self.operator.mutation_positions(node)  # type: ignore[attr-defined]
-            self.lines += [begin[0] for begin, _ in found]
+            for name, operator in operators.items():
+                met[name] += [begin[0] for begin, _ in operator.mutation_positions(node)]
             return node
 
-    for name in OPERATORS:
-        operator = get_operator(name)()
-        places = Places(operator)
-        places.walk(get_ast(text))
-        for occurrence, line in enumerate(places.lines):
+    Places().walk(get_ast(text))
+    for name, at in met.items():
+        for occurrence, line in enumerate(at):
             if line in lines:
-                yield line, name.partition("/")[2], mutate_code(text, operator, occurrence)
+                make = partial(mutate_code, operator=operators[name], occurrence=occurrence)
+                yield Place(line, name.partition("/")[2], make)
 
 
-def calls_changed(text: str, lines: set[int]) -> Iterator[Change]:
-    """Yield files without one call that stands alone, and with two arguments swapped."""
+def calls(text: str, lines: set[int]) -> Iterator[Place]:
+    """Yield where a call that stands alone can be dropped, or two arguments swapped."""
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and node.lineno in lines:
-            yield node.lineno, "DroppedCall", _replaced(text, {_span(text, node): "..."})
+            yield Place(
+                node.lineno, "DroppedCall", partial(_replaced, new={_span(text, node): "..."})
+            )
         if not isinstance(node, ast.Call) or node.lineno not in lines or len(node.args) < 2:
             continue
         first, second = node.args[:2]
         if not isinstance(first, ast.Starred) and not isinstance(second, ast.Starred):
             (a, b), (c, d) = _span(text, first), _span(text, second)
             swapped = {(a, b): text[c:d], (c, d): text[a:b]}
-            yield node.lineno, "SwappedArguments", _replaced(text, swapped)
+            yield Place(node.lineno, "SwappedArguments", partial(_replaced, new=swapped))
 
 
-def _span(text: str, node: ast.expr | ast.stmt) -> tuple[int, int]:
+def _span(text: str, node: ast.expr | ast.stmt) -> Span:
     """Return where a node begins and ends, in characters."""
     rows = text.splitlines(keepends=True)
     starts = [0, *itertools.accumulate(map(len, rows))]
@@ -150,29 +160,41 @@ def _span(text: str, node: ast.expr | ast.stmt) -> tuple[int, int]:
     return starts[node.lineno - 1] + len(before), starts[node.end_lineno - 1] + len(until)
 
 
-def _replaced(text: str, new: Mapping[tuple[int, int], str]) -> str:
+def _replaced(text: str, new: Mapping[Span, str]) -> str:
     for (begin, end), piece in sorted(new.items(), reverse=True):
         text = text[:begin] + piece + text[end:]
     return text
 
 
-def generated(lines_by_file: Mapping[str, Iterable[int]], root: Path = ROOT) -> list[Fault]:
-    """Return the faults that can be made in some lines, with the nearest tests of their files."""
+def generated(
+    lines_by_file: Mapping[str, set[int]], share: int = 1, seed: int = 0, root: Path = ROOT
+) -> list[Fault]:
+    """Return one in `share` of the faults that can be made in some lines, drawn at random.
+
+    Their nearest tests are those of their files in the list, else those of their rooms.
+    """
     nearest = {fault.file: fault.near_file for fault in reversed(FAULTS)}
+    texts = {file: (root / file).read_text(encoding="utf-8") for file in sorted(lines_by_file)}
+    every = [(file, p) for file, text in texts.items() for p in places(text, lines_by_file[file])]
+    drawn = random.Random(seed).sample(range(len(every)), -(-len(every) // share))
     found = []
-    for file, lines in sorted(lines_by_file.items()):
-        text = (root / file).read_text(encoding="utf-8")
-        kept = text.splitlines()
-        for line, operator, changed in mutants(text, set(lines)):
-            was, now = kept[line - 1].strip(), changed.splitlines()[line - 1].strip()
-            name = f"{operator}: {was} -> {now}" if was != now else f"{operator}: {was}"
-            fault = Fault(f"{file}:{line}: {name}", file, text, changed, "")
-            near = nearest.get(file) or " ".join(ROOMS[fault.room])
-            reason = known_equivalent(file, was, operator)
-            found.append(fault._replace(near=near, equivalent=reason))
+    for file, place in (every[i] for i in sorted(drawn)):
+        text = texts[file]
+        changed = place.make(text)
+        if not _differs(text, changed):
+            continue
+        line, operator, _ = place
+        was, now = text.splitlines()[line - 1].strip(), changed.splitlines()[line - 1].strip()
+        name = f"{file}:{line}: {operator}: {was} -> {now}"
+        fault = Fault(name, file, text, changed, "")
+        near = nearest.get(file) or " ".join(ROOMS[fault.room])
+        found.append(fault._replace(near=near, equivalent=known_equivalent(file, was, operator)))
     return found
 
 
-if __name__ == "__main__":
-    for one in generated(since(sys.argv[1])):
-        print(one.name)
+def _differs(text: str, changed: str) -> bool:
+    """Whether a changed file still compiles, to something else."""
+    try:
+        return ast.dump(ast.parse(changed)) != ast.dump(ast.parse(text))
+    except SyntaxError:
+        return False
