@@ -71,6 +71,10 @@ def check(backend: CudaBackend, identity: str) -> str:
         return f"turned off ({SWITCH}=0)"
     if identity in _passed():
         return f"passed before ({cache_file(PASSED)})"
+    logger.warning(
+        "Compiling GPU kernels and comparing batches of %s with the CPU's, which takes some "
+        "seconds once; both are kept on disk.", backend.device,
+    )  # fmt: skip
     try:
         wrong = [name for name, passed in results(backend) if not passed]
     except (torch.cuda.OutOfMemoryError, MemoryError):

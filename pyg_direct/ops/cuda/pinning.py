@@ -8,6 +8,7 @@ freed before it is unregistered; both are dealt with here, over a runtime that t
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
 import threading
 import warnings
@@ -25,7 +26,10 @@ from ...core.units import size_text
 from ..host_memory import lockable_bytes
 from ..mappings import PAGE_BYTES, bytes_to_come
 
+logger = logging.getLogger("pyg_direct")
+
 CHUNK_BYTES = 256 << 30  # drivers were seen to refuse 512 GiB at once
+SAID_BYTES = 4 << 30  # of what is registered or copied with a line in the log before
 PROBE_BYTES = 1 << 30  # how densely memory is looked at that others may have registered
 
 INVALID_VALUE, MEMORY_ALLOCATION = 1, 2
@@ -163,6 +167,7 @@ class Registry:
             return torch.empty_like(tensor)
         try:
             self._check_room(nbytes)
+            _say("Copying %s (%s) to pinned memory, for the GPU.", name, nbytes)
             address = self.runtime.allocate(nbytes)
         except CudaError as failure:
             raise PinningError(_message(name, nbytes, "copied to pinned memory", failure)) from None
@@ -248,6 +253,7 @@ class Registry:
                 f"reads registered memory under other addresses."
             )
         self._check_room(bytes_to_come(first, last))
+        _say("Registering %s (%s) for the GPU, which locks its pages.", name, last - first)
         for address in range(first, last, self._chunk_bytes):
             end = min(address + self._chunk_bytes, last)
             self.runtime.register(address, end - address)
@@ -295,6 +301,12 @@ class Registry:
                     RuntimeWarning,
                     stacklevel=2,
                 )
+
+
+def _say(what: str, name: str, nbytes: int) -> None:
+    """Say what the user waits for, of as much as takes a while."""
+    if nbytes >= SAID_BYTES:
+        logger.warning(what, name, size_text(nbytes))
 
 
 def _free(runtime: Runtime, address: int, pid: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import unittest
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -94,8 +95,20 @@ def test_a_file_with_something_else_is_as_none(cache: Path) -> None:
 
 def test_a_folder_that_cannot_be_written(cache: Path) -> None:
     cache.parent.write_text("a file where the folder should be")
-    with emulated() as backend:
+    with emulated() as backend, unittest.TestCase().assertLogs("pyg_direct", "WARNING") as logs:
         assert check(backend, "here") == "passed"
+    assert "certificates.json cannot be written" in logs.output[-1]
+    assert "XDG_CACHE_HOME" in logs.output[-1]
+
+
+def test_the_first_use_says_what_it_waits_for(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with emulated() as backend, unittest.TestCase().assertLogs("pyg_direct", "WARNING") as logs:
+        for _ in range(2):
+            check(backend, "here")
+        monkeypatch.setenv(SWITCH, "0")
+        check(backend, "there")
+    (said,) = logs.output
+    assert "Compiling GPU kernels and comparing batches of" in said
 
 
 @pytest.fixture

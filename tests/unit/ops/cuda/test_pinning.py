@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import gc
 import threading
+import unittest
+from collections.abc import Callable
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -285,6 +288,34 @@ def test_a_pinned_copy_that_does_not_fit(runtime: FakeRuntime) -> None:
     with pytest.raises(PinningError, match="too little free RAM"):
         registry.pinned_copy(x, "data.x")
     assert runtime.names() == []
+
+
+def test_what_takes_a_while_is_said_before(
+    runtime: FakeRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, small, registry = table(), table(9), Registry(runtime)
+    assert pinning.SAID_BYTES == 4 << 30
+    monkeypatch.setattr(pinning, "SAID_BYTES", x.nbytes)
+    with unittest.TestCase().assertLogs("pyg_direct", "WARNING") as logs:
+        for name in ("register", "allocate"):
+            monkeypatch.setattr(runtime, name, _saying(logs.output, getattr(runtime, name)))
+        leases = [registry.lease(x, "data.x"), registry.lease(x, "data.x")]
+        leases.append(registry.lease(small, "small"))
+        copy = registry.pinned_copy(x, "data.y")
+    assert torch.equal(copy, x)
+    first, second = logs.output
+    assert "Registering data.x (4" in first
+    assert "Copying data.y (400.0 kB) to pinned memory" in second
+
+
+def _saying(lines: list[str], call: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a call of the runtime that fails where nothing was said before the first one."""
+
+    def said_before(*arguments: int) -> Any:
+        assert lines
+        return call(*arguments)
+
+    return said_before
 
 
 def test_leases_that_end_while_another_begins(runtime: FakeRuntime) -> None:
