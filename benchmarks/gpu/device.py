@@ -7,7 +7,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -152,12 +152,21 @@ class Context:
         out: file for the results, written whenever one is added.
         logs: folder for what tools print.
         deadline: when the stage is stopped, of `time.monotonic`.
+        archives: paths of sources that are to be built.
     """
 
     def __init__(
-        self, dry: bool, plan: Plan, folder: Path, out: Path, logs: Path, deadline: float
+        self,
+        dry: bool,
+        plan: Plan,
+        folder: Path,
+        out: Path,
+        logs: Path,
+        deadline: float,
+        archives: Sequence[str] = (),
     ) -> None:
         self.dry, self.plan, self.folder, self.logs = dry, plan, folder, logs
+        self.archives = archives
         self._out, self._deadline = out, deadline
         self.results: dict[str, Any] = {}
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+from itertools import islice
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
@@ -15,6 +17,7 @@ from benchmarks.gpu.training import (
     Trainer,
     in_turn,
     load_graph,
+    loader_of,
     loading_alone,
     measure,
     ours_loader,
@@ -22,6 +25,7 @@ from benchmarks.gpu.training import (
     useful_bytes,
 )
 from examples.support.synthetic import power_law_graph
+from pyg_direct import NeighborLoader
 
 # Where the topology and the features lie, by what `ours` calls it.
 PLACES = {
@@ -45,18 +49,52 @@ def ours(context: Context) -> None:
     """Train and load with our loader, by where the graph and the features lie."""
     data, train = load_graph(context.folder)
     with opened(context.dry) as device:
+        expected = first_batches(
+            context, loader_of(context.plan, data, train, device=device.host_argument)
+        )
         for name, (topology, features) in PLACES.items():
-            context.keep(name, measure_ours(context, device, data, train, topology, features))
+            found = measure_ours(context, device, data, train, topology, features, expected)
+            context.keep(name, found)
+
+
+def first_batches(context: Context, loader: NeighborLoader) -> list[dict[str, Tensor]]:
+    """Return the tensors of the first batches of a loader's first epoch, in host memory."""
+    return [
+        {name: value.cpu() for name, value in batch.to_dict().items() if isinstance(value, Tensor)}
+        for batch in islice(loader, context.plan.compared)
+    ]
+
+
+def compare(found: list[dict[str, Tensor]], expected: list[dict[str, Tensor]]) -> None:
+    """Raise an AssertionError unless batches have the same tensors, bit for bit."""
+    for number, (mine, theirs) in enumerate(zip(found, expected, strict=True)):
+        if mine.keys() != theirs.keys():
+            raise AssertionError(f"batch {number} has {sorted(mine)}, the CPU's {sorted(theirs)}")
+        wrong = [name for name in mine if not torch.equal(mine[name], theirs[name])]
+        if wrong:
+            raise AssertionError(f"batch {number} differs from the CPU's in {', '.join(wrong)}")
 
 
 def measure_ours(
-    context: Context, device: Device, data: Data, train: Tensor, topology: str, features: str
+    context: Context,
+    device: Device,
+    data: Data,
+    train: Tensor,
+    topology: str,
+    features: str,
+    expected: list[dict[str, Tensor]] | None = None,
 ) -> dict[str, Any]:
-    """Measure our loader with training and alone."""
+    """Measure our loader with training and alone, after a look at its first batches.
+
+    Raises:
+        AssertionError: they are not as `expected`.
+    """
     plan = context.plan
     begin = time.perf_counter()
     loader = ours_loader(context, device, data, train, topology=topology, features=features)
     seconds = time.perf_counter() - begin
+    if expected is not None:
+        compare(first_batches(context, loader), expected)
     batches = endless(loader)
     trainer = Trainer(plan, device.model_device, data.num_features)
     sizes = (plan.warmup, plan.rounds, plan.batches)
@@ -68,6 +106,7 @@ def measure_ours(
         "features": features,
         "construct_seconds": seconds,
         "placement": str(loader.placement),
+        "batches as on the CPU": len(expected or ()),
         "trained": trained,
         "alone": alone,
         "useful_bytes": useful_bytes(trained, row_bytes, topology, features),

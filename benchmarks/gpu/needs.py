@@ -6,6 +6,7 @@ import importlib.util
 import shutil
 
 PYG_SAMPLERS = "pyg_lib or torch_sparse"
+BUILT = "built"  # folder of packages that the stage `build` has built
 # Modules, or names of which one is enough -> what needs them.
 OPTIONAL = {
     "matplotlib": "the plot",
@@ -32,7 +33,7 @@ def missing() -> dict[str, str]:
     """Return what is not there, and what it would be for."""
     found = {modules: use for modules, use in OPTIONAL.items() if not is_there(modules)}
     if shutil.which("git") is None:
-        found["git"] = "the commit of the code, unless --commit names it"
+        found["git"] = "the commit of the code; a digest of the sources is in the result"
     return found
 
 

@@ -29,6 +29,7 @@ def sections(result: dict[str, Any]) -> Iterator[str]:
         [[n, r["status"], f"{r['seconds']:.0f}"] for n, r in result["stages"].items()],
     )
     yield from ["", "## Batches against the CPU's", "", *batches(stages.get("right", {}))]
+    yield from ["", "## Tables in host memory", "", *large_tables(stages)]
     yield from ["", "## Batches with training", "", *trained(stages), *launches(stages)]
 
 
@@ -70,30 +71,77 @@ def batches(right: dict[str, Any]) -> list[str]:
     return [*table(["", *places], rows), *([""] if wrong else []), *wrong]
 
 
+def large_tables(stages: Stages) -> list[str]:
+    """Return GB/s of rows from tables in host memory, by size, pages and order, and a graph's."""
+    found = stages.get("large_tables", {}).get("tables", [])
+    orders = list(dict.fromkeys(g["order"] for t in found for g in t.get("gathers", ())))
+    rows = []
+    for record in found:
+        size = [f"{record['bytes'] / 1e9:g} GB", record["pages"]]
+        if "left out" in record:
+            rows.append([*size, record["left out"], *("" for _ in range(1 + len(orders)))])
+            continue
+        for row_bytes in dict.fromkeys(g["row_bytes"] for g in record["gathers"]):
+            rates = {
+                g["order"]: f"{g['bytes_per_second']['median'] / 1e9:.2f}"
+                for g in record["gathers"]
+                if g["row_bytes"] == row_bytes
+            }
+            registered = f"{record['register_seconds']:.2f}"
+            cells = [rates.get(order, "") for order in orders]
+            rows.append([*size, str(row_bytes), registered, *cells])
+    if not rows:
+        return ["Not measured."]
+    head = ["table", "pages asked for", "bytes of a row", "s to register"]
+    lines = table([*head, *(f"GB/s, {order}" for order in orders)], rows)
+    graph = stages.get("opened", {})
+    if "bytes_per_second" in graph:
+        lines += ["", (
+            f"A graph in files: {graph['bytes'] / 1e9:.2f} GB, of which registering copied "
+            f"{graph['copied_bytes'] or 0} bytes; "
+            f"{graph['bytes_per_second']['median'] / 1e9:.2f} GB/s in random order."
+        )]  # fmt: skip
+    return lines
+
+
+def ways_of(stages: Stages) -> dict[str, tuple[Any, Any]]:
+    """Return what was measured of each way to get batches: with training, and of batches alone."""
+    ours = {f"ours, {name}": row for name, row in stages.get("ours", {}).items()}
+    ours["ours, all in GPU memory"] = stages.get("in_memory", {}).get("loader", {})
+    ways = {name: (row.get("trained"), row.get("alone")) for name, row in ours.items()}
+    ways["batches made beforehand"] = stages.get("in_memory", {}).get("cached batches"), None
+    rival = stages.get("conventional", {})
+    ways["the conventional way"] = rival.get("trained"), _best(rival)
+    for name in ("PrefetchLoader", "NeighborLoader"):
+        found = stages.get("pyg", {})
+        ways[f"PyG's {name}"] = found.get(name), _best(found)
+    return {name: way for name, way in ways.items() if way[0] is not None}
+
+
+def _best(rival: dict[str, Any]) -> Any:
+    """Return the fastest measurement of batches alone, of all numbers of workers."""
+    return min(rival.get("alone", ()), key=lambda record: record["ms"]["median"], default=None)
+
+
 def trained(stages: Stages) -> list[str]:
     """Return milliseconds, joules and watts of a batch with training, by where it comes from."""
-    ways = {f"ours, {name}": row.get("trained") for name, row in stages.get("ours", {}).items()}
-    ways["ours, all in GPU memory"] = stages.get("in_memory", {}).get("loader", {}).get("trained")
-    ways["batches made beforehand"] = stages.get("in_memory", {}).get("cached batches")
-    ways["the conventional way"] = stages.get("conventional", {}).get("trained")
-    for name in ("PrefetchLoader", "NeighborLoader"):
-        ways[f"PyG's {name}"] = stages.get("pyg", {}).get(name)
     rows, unread = [], {}
-    for name, record in ways.items():
-        if record is None:
-            continue
+    for name, (record, alone) in ways_of(stages).items():
         energy = [number(sum(record[key].values())) if record[key] else "" for key in ENERGY]
         cores = f"{record['cores']:.2f}"
-        rows.append([name, str(record.get("workers", "")), quartiles(record["ms"]), cores, *energy])
+        by_itself = "" if alone is None else quartiles(alone["ms"])
+        workers = str(record.get("workers", ""))
+        rows.append([name, workers, by_itself, quartiles(record["ms"]), cores, *energy])
         unread.update(record["energy_not_readable"])
     if not rows:
         return ["Not measured."]
-    head = ["", "workers", "ms a batch (quartiles)", "cores in use", "joules a batch", "watts"]
+    head = ["", "workers", *TIMES, "cores in use", "joules a batch", "watts"]
     notes = [f"* Energy of the {name}: not readable ({why})." for name, why in unread.items()]
     return [*table(head, rows), *([""] if notes else []), *notes]
 
 
 ENERGY = ("joules", "watts")
+TIMES = ("ms a batch, alone (quartiles)", "ms a step with its batch (quartiles)")
 
 
 def launches(stages: Stages) -> Iterator[str]:
@@ -119,9 +167,17 @@ def summary(result: dict[str, Any] | None) -> list[str]:
         return [NO_RESULT]
     known = [mark for mark in result["marks"] if mark["passed"] is not None]
     passed = sum(mark["passed"] for mark in known)
+    plan, stages = result["plan"], {n: r["results"] for n, r in result["stages"].items()}
+    rows = [
+        [name, "" if alone is None else quartiles(alone["ms"]), quartiles(record["ms"])]
+        for name, (record, alone) in ways_of(stages).items()
+    ]
+    fanout = "/".join(map(str, plan["fanout"]))
     return [
-        f"Measured on {device(result)} at commit {result['commit']}: {passed} of {len(known)} "
-        "marks that are known are reached. `benchmarks/results/gpu.md` has the whole run.",
+        f"Measured on {device(result)}, sources {result['sources']}: {plan['num_edges']:,} edges, "
+        f"{plan['batch_size']:,} seeds a batch, fan-outs {fanout}, GraphSAGE of {plan['hidden']} "
+        f"hidden units. {passed} of {len(known)} marks that are known are reached; "
+        "`benchmarks/results/gpu.md` has the whole run.",
         "",
-        *marks(result),
+        *(table(["", *TIMES], rows) if rows else ["No batch was measured."]),
     ]

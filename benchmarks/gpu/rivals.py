@@ -9,6 +9,7 @@ memory and from there to the GPU. It is what "PyTorch-Direct" (arXiv 2101.07956)
 from __future__ import annotations
 
 import os
+import sys
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -20,17 +21,36 @@ from torch_geometric.data import Data
 
 from benchmarks.cpu.contestants import endless
 from benchmarks.gpu.device import Context, Device, opened, registered
-from benchmarks.gpu.needs import PYG_SAMPLERS, is_there, need
+from benchmarks.gpu.limited import run_limited
+from benchmarks.gpu.needs import BUILT, PYG_SAMPLERS, MissingError, is_there, need
 from benchmarks.gpu.training import Trainer, load_graph, loader_of, loading_alone, measure
 from benchmarks.statistics import spread
 from pyg_direct.core.types import Table
 
+MARGIN_SECONDS = 3  # to write down what happened before the stage itself is stopped
 MORE_SECONDS = 36  # that must be left for one more number of workers
 
 
 def worker_counts(cores: int) -> list[int]:
     """Return the numbers of workers to try: those that users try, up to all cores."""
     return sorted({max(1, cores // 4), max(1, cores // 2), cores})
+
+
+def build(context: Context) -> None:
+    """Build what PyG's loader needs from sources that were brought along, on all cores."""
+    if is_there(PYG_SAMPLERS):
+        raise MissingError(f"nothing to build: {PYG_SAMPLERS} is installed")
+    if not context.archives:
+        raise MissingError("no sources: --build names none")
+    pip = [sys.executable, "-m", "pip", "install", "--no-index", "--no-deps"]
+    folder = str(context.folder / BUILT)
+    outcome = run_limited(
+        [*pip, "--no-build-isolation", "--target", folder, *context.archives],
+        context.left() - MARGIN_SECONDS,
+        context.logs / "build.txt",
+        context.environment(FORCE_ONLY_CPU="1", MAX_JOBS=str(len(os.sched_getaffinity(0)))),
+    )
+    context.keep("outcome", outcome._asdict())
 
 
 def pyg(context: Context) -> None:

@@ -23,7 +23,7 @@ def main(argv: list[str] | None = None) -> None:
     module, _, function = stage.function.partition(":")
     context = Context(
         config["dry"], Plan(*config["plan"]), Path(config["folder"]), Path(config["out"]),
-        Path(config["logs"]), config["deadline"],
+        Path(config["logs"]), config["deadline"], config.get("archives", ()),
     )  # fmt: skip
     try:
         getattr(importlib.import_module(module), function)(context)

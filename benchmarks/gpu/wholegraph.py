@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 from typing import Any
 
 import torch
@@ -9,7 +11,7 @@ from torch import Tensor
 
 from benchmarks.gpu.device import Context, Device, opened
 from benchmarks.gpu.gather import random_bytes, random_rows
-from benchmarks.gpu.needs import need
+from benchmarks.gpu.needs import MissingError, need
 from benchmarks.gpu.training import load_graph
 from benchmarks.statistics import spread
 
@@ -19,7 +21,11 @@ ROW_BYTES = (100, 400, 512, 1536)
 def run(context: Context) -> None:
     """Measure it on the tables and the graph of the other stages."""
     need("pylibwholegraph")
-    import pylibwholegraph.torch as wholegraph
+    try:
+        load_libraries()
+        import pylibwholegraph.torch as wholegraph
+    except (ImportError, OSError) as error:  # of a library that it is linked with
+        raise MissingError(f"pylibwholegraph cannot be imported: {error}") from error
 
     comm, _ = wholegraph.init_torch_env_and_create_wm_comm(0, 1, 0, 1)
 
@@ -38,6 +44,13 @@ def run(context: Context) -> None:
             record = measure_gather(context, device, mapped, row_bytes)
             context.keep("gather", [*context.results["gather"], record])
         context.keep("sampling", measure_sampling(context, device, wholegraph, mapped))
+
+
+def load_libraries() -> None:
+    """Load what the wheels of WholeGraph are linked with, and do not load themselves."""
+    for name in ("rapids_logger", "librmm"):
+        with contextlib.suppress(ImportError):  # they may lie where the loader finds them
+            importlib.import_module(name).load_library()
 
 
 def measure_gather(context: Context, device: Device, mapped: Any, row_bytes: int) -> dict[str, Any]:

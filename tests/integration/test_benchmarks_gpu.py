@@ -9,6 +9,7 @@ import os
 import stat
 import sys
 import time
+import types
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,13 @@ import pytest
 import torch
 from emulator import emulated
 
+import pyg_direct.sampling.sampler
 from benchmarks.cpu.cases import TORCH_SPARSE, available
 from benchmarks.gpu import checks as gpu_checks
 from benchmarks.gpu import claims as gpu_claims
 from benchmarks.gpu import epochs as gpu_epochs
 from benchmarks.gpu import gather as gpu_gather
+from benchmarks.gpu import large_tables as gpu_tables
 from benchmarks.gpu import limited
 from benchmarks.gpu import marks as gpu_marks
 from benchmarks.gpu import plan as gpu_plan
@@ -30,6 +33,7 @@ from benchmarks.gpu import rivals as gpu_rivals
 from benchmarks.gpu import run as gpu_run
 from benchmarks.gpu import small_run as gpu_small_run
 from benchmarks.gpu import training as gpu_training
+from benchmarks.gpu import wholegraph as gpu_wholegraph
 from benchmarks.gpu.constants import MEASURED_BY, WAYS, changed
 from benchmarks.gpu.device import Context, DryDevice
 from benchmarks.gpu.limited import Outcome, run_limited
@@ -37,6 +41,7 @@ from benchmarks.gpu.needs import PYG_SAMPLERS, MissingError
 from benchmarks.gpu.plan import DRY, FULL, STAGES, Stage
 from benchmarks.gpu.small_hops import WAYS as SMALL_WAYS
 from benchmarks.result import QUICK_NOTE
+from examples.support.synthetic import power_law_graph
 from pyg_direct.ops.cuda import tuning
 from pyg_direct.ops.cuda.source import FILES, declarations, read_source
 
@@ -58,7 +63,7 @@ def test_a_dry_run(dry: Path) -> None:
     assert next(iter(result)) == "note"
     assert "DRY RUN" in result["note"]
     assert result["dry"] is True
-    assert {"versions", "commit", "machine", "plan"} <= set(result)
+    assert {"versions", "commit", "sources", "gpus", "machine", "plan"} <= set(result)
     stages = result["stages"]
     assert list(stages) == NAMES
     for stage in STAGES:
@@ -99,7 +104,14 @@ def test_what_a_dry_run_holds(dry: Path) -> None:
     assert all(row[way]["ms"]["n"] == DRY.rounds for row in hops["first_hop"] for way in WAYS)
     assert [row["blocks"] for row in hops["by_host_blocks"]] == DRY.host_blocks
     assert set(hops["hubs"]) == {"device", "host"}
+    tables = stages["large_tables"]["tables"]
+    assert [row["bytes"] for row in tables[::2]] == DRY.large_table_bytes
+    ways = {(way["row_bytes"], way["order"]) for row in tables for way in row["gathers"]}
+    assert ways == {(n, order) for n in DRY.large_row_bytes for order in gpu_tables.ORDERS}
+    assert stages["opened"]["right"] is True
+    assert stages["opened"]["copied_bytes"] == 0
     assert set(stages["ours"]) == set(gpu_epochs.PLACES)
+    assert all(row["batches as on the CPU"] == DRY.compared for row in stages["ours"].values())
     for row in [*stages["ours"].values(), stages["in_memory"]["loader"]]:
         for kind in ("trained", "alone"):
             assert row[kind]["ms"]["n"] == DRY.rounds
@@ -153,30 +165,40 @@ class FakeAxis:
 
 def test_the_stages_are_sound() -> None:
     assert len(set(NAMES)) == len(NAMES)
-    assert sum(stage.seconds for stage in STAGES) == gpu_plan.FULL_SECONDS < 600
+    assert [gpu_plan.seconds_of(stages) for stages in gpu_plan.CALLS.values()] == [300, 378]
+    assert tuple(s for stages in gpu_plan.CALLS.values() for s in stages) == STAGES
     assert all(stage.seconds >= 10 for stage in STAGES)
     for stage in STAGES:
         module, _, function = stage.function.partition(":")
         assert callable(getattr(importlib.import_module(module), function))
     assert NAMES.index("graph") < min(NAMES.index(s.name) for s in STAGES if s.needs_graph)
-    value = ["right", "tests", "sanitizer", "gather", "sampling", "ours", "in_memory"]
-    value += ["conventional", "pyg", "launches"]
+    value = ["right", "tests", "sanitizer", "gather", "large_tables", "opened", "sampling", "ours"]
+    value += ["in_memory", "conventional", "pyg", "launches"]
     assert [name for name in NAMES if name in value] == value
 
 
-def test_a_stage_gets_its_share_and_what_others_left() -> None:
-    left = float(gpu_plan.FULL_SECONDS)
-    for number, stage in enumerate(STAGES):  # each takes all it may
-        limit = gpu_plan.stage_seconds(number, STAGES, left)
-        assert limit == pytest.approx(stage.seconds)
+def test_what_measures_nothing_runs_side_by_side() -> None:
+    groups = gpu_plan.groups_of(STAGES)
+    together = [[stage.name for stage in group] for group in groups if len(group) > 1]
+    assert together == [["right", "tests", "sanitizer"], ["graph", "build"]]
+    assert [stage for group in groups for stage in group] == list(STAGES)
+    assert gpu_plan.groups_of(STAGES, side_by_side=False) == [[stage] for stage in STAGES]
+
+
+def test_a_group_gets_its_share_and_what_others_left() -> None:
+    groups, left = gpu_plan.groups_of(gpu_plan.RIGHT), float(gpu_plan.seconds_of(gpu_plan.RIGHT))
+    for number, group in enumerate(groups):  # each takes all it may
+        limit = gpu_plan.group_seconds(number, groups, left)
+        assert limit == pytest.approx(max(stage.seconds for stage in group))
         left -= limit
     assert left == pytest.approx(0)
-    last = len(STAGES) - 1
-    assert gpu_plan.stage_seconds(last, STAGES, 300) == 300
+    last = len(groups) - 1
+    assert gpu_plan.group_seconds(last, groups, 300) == 300
 
 
 def test_chosen_stages() -> None:
     assert gpu_plan.chosen(None) == STAGES
+    assert gpu_plan.chosen(None, "speed") == gpu_plan.SPEED
     assert [s.name for s in gpu_plan.chosen(["gather"])] == ["gather"]
     assert [s.name for s in gpu_plan.chosen(["ours", "info"])] == ["info", "graph", "ours"]
 
@@ -223,7 +245,7 @@ def run_with(
         return outcome
 
     monkeypatch.setattr(gpu_run, "run_limited", fake)
-    run = gpu_run.Run(tmp_path, tmp_path / "logs", DRY, False, seconds, "abc")
+    run = gpu_run.Run(tmp_path, tmp_path / "logs", DRY, False, seconds)
     run.stages(tuple(Stage(name, 10, "module:function") for name in outcomes))
     written = json.loads((tmp_path / "gpu.json").read_text())
     assert written["dry"] is False
@@ -315,6 +337,7 @@ def test_the_files_with_gpu_tests() -> None:
 
 FAKE_SANITIZER = """#!/bin/sh
 echo "$@" "$PYTORCH_NO_CUDA_MEMORY_CACHING"
+case "$2" in memcheck) touch "$0.done" ;; *) test -e "$0.done" || exit 8 ;; esac
 case "$2" in racecheck) exit 9 ;; synccheck) sleep 60 ;; esac
 """
 
@@ -376,6 +399,65 @@ def test_a_wrong_kernel_is_seen_by_the_small_run() -> None:
     planted = [("step += kReads * threads", "step += threads")]
     with emulated(planted=planted) as backend, pytest.raises(AssertionError):
         gpu_small_run.stream(backend)
+
+
+def test_first_batches_that_differ_from_the_cpus_are_named() -> None:
+    batches = [{"x": torch.ones(3), "n_id": torch.arange(3)} for _ in range(2)]
+    gpu_epochs.compare(batches, batches)
+    changed = [batches[0], batches[1] | {"x": torch.zeros(3)}]
+    with pytest.raises(AssertionError, match=r"batch 1 differs from the CPU's in x$"):
+        gpu_epochs.compare(changed, batches)
+    with pytest.raises(AssertionError, match="batch 1 has"):
+        gpu_epochs.compare([batches[0], {"x": torch.ones(3)}], batches)
+
+
+def test_a_graph_is_converted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The processes of later stages find the CSC, and get the batches of the graph itself."""
+    made = power_law_graph(60, 300, 4, 3)
+    gpu_training.save_graph(made, tmp_path)
+    sampler = pyg_direct.sampling.sampler
+    monkeypatch.setattr(sampler, "shared_graph_of", sampler.shared_graph_of)
+    data, train = gpu_training.load_graph(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(gpu_training, "shared_graph_of", lambda *given: pytest.fail("converted"))
+        found = list(gpu_training.loader_of(DRY, data, train, device="cpu"))
+    expected = list(gpu_training.loader_of(DRY, made, train, device="cpu"))
+    for mine, theirs in zip(found, expected, strict=True):
+        assert torch.equal(mine.e_id, theirs.e_id)
+        assert torch.equal(mine.x, theirs.x)
+    other = power_law_graph(60, 200, 4, 3)
+    assert next(iter(gpu_training.loader_of(DRY, other, train, device="cpu"))).num_edges > 0
+
+
+@pytest.mark.parametrize("missing", [False, True])
+def test_libraries_of_wholegraph_are_loaded_first(
+    missing: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its wheels do not load them, and a library that is missing is named."""
+    order: list[str] = []
+    for name in ("rapids_logger", "librmm"):
+        module = types.ModuleType(name)
+        module.load_library = lambda name=name: order.append(name)  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, name, module)
+    package = tmp_path / "pylibwholegraph"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "torch.py").write_text("raise ImportError('libwholegraph.so: no such file')")
+    monkeypatch.syspath_prepend(tmp_path)
+    if missing:
+        monkeypatch.setitem(sys.modules, "librmm", None)
+    with pytest.raises(MissingError, match=r"libwholegraph\.so"):
+        gpu_wholegraph.run(context(tmp_path))
+    assert order == ["rapids_logger", "librmm"][: 1 if missing else 2]
+
+
+def test_nothing_is_built_without_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_rivals, "is_there", lambda names: False)
+    with pytest.raises(MissingError, match="--build names none"):
+        gpu_rivals.build(context(tmp_path))
+    monkeypatch.setattr(gpu_rivals, "is_there", lambda names: True)
+    with pytest.raises(MissingError, match="is installed"):
+        gpu_rivals.build(context(tmp_path))
 
 
 def test_random_rows() -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +102,11 @@ def test_stages_that_need_what_is_missing_say_so(monkeypatch: pytest.MonkeyPatch
 
 
 def call(
-    monkeypatch: pytest.MonkeyPatch, out: Path, stages: dict[str, Any], commit: str = "abc"
+    monkeypatch: pytest.MonkeyPatch,
+    out: Path,
+    stages: dict[str, Any],
+    sources: str = "abc",
+    gpus: Sequence[str] = ("Some GPU",),
 ) -> dict[str, Any]:
     """Run made-up stages of one call, and return the result."""
 
@@ -112,8 +118,10 @@ def call(
         return Outcome(0, 1.0, "")
 
     monkeypatch.setattr(gpu_run, "run_limited", fake)
-    monkeypatch.setattr(gpu_run.machine, "commit", lambda: commit)
-    run = gpu_run.Run(out, out / "logs", DRY, False, 60, None)
+    monkeypatch.setattr(gpu_run.machine, "commit", lambda: None)
+    monkeypatch.setattr(gpu_run, "sources_digest", lambda: sources)
+    monkeypatch.setattr(gpu_run, "gpu_names", lambda: list(gpus))
+    run = gpu_run.Run(out, out / "logs", DRY, False, 60)
     run.go_on()
     run.stages(tuple(Stage(name, 10, "module:function") for name in stages))
     found: dict[str, Any] = json.loads((out / "gpu.json").read_text())
@@ -129,8 +137,27 @@ def test_a_second_call_adds_to_the_result(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert "Some GPU, 80 GB." in (tmp_path / "gpu.md").read_text()
     logs = (tmp_path / "gpu_logs.txt").read_text()
     assert "==== gather.log\nsaid by gather\n" in logs
-    with pytest.raises(ValueError, match="another call, whose commit differ"):
-        call(monkeypatch, tmp_path, {"gather": {}}, commit="def")
+    with pytest.raises(ValueError, match="another call, whose sources differ"):
+        call(monkeypatch, tmp_path, {"gather": {}}, sources="def")
+    with pytest.raises(ValueError, match="another call, whose gpus differ"):
+        call(monkeypatch, tmp_path, {"gather": {}}, gpus=["Another GPU"])
+
+
+def test_sources_are_told_apart_without_a_checkout(tmp_path: Path) -> None:
+    """By what is in them; what a run writes is none of them."""
+    for name in ("cuda/gather.cu", "pyg_direct/ops/a.py", "benchmarks/results/gpu.json"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("one")
+    before = gpu_run.sources_digest(tmp_path)
+    (tmp_path / "benchmarks" / "results" / "gpu.json").write_text("two")
+    assert gpu_run.sources_digest(tmp_path) == before
+    found = {before}
+    for name in ("cuda/gather.cu", "pyg_direct/ops/a.py"):
+        (tmp_path / name).write_text("two")
+        found.add(gpu_run.sources_digest(tmp_path))
+    (tmp_path / "cuda" / "gather.cu").rename(tmp_path / "cuda" / "other.cu")
+    found.add(gpu_run.sources_digest(tmp_path))
+    assert len(found) == 4
 
 
 def test_logs_are_cut_to_what_can_be_carried_away(tmp_path: Path) -> None:
@@ -201,11 +228,50 @@ def test_the_report_of_graphs(graph: dict[str, Any], line: str) -> None:
     assert line in lines[2]
 
 
-def test_the_summary() -> None:
+def times(median: float) -> dict[str, Any]:
+    """Return a measurement of batches."""
+    return {"ms": {"n": 3, "median": median, "p25": median - 1, "p75": median + 1}}
+
+
+def test_the_summary_has_milliseconds_of_batches_and_steps() -> None:
+    """Of ours by place, and of its rivals, each with the number of workers that is best."""
     assert report.summary(None) == [report.NO_RESULT]
     mark = {"name": "m", "wanted": "w", "value": 2.0, "passed": True, "why": "so"}
-    info = {"results": {"report": ["GPU 0:   Some GPU"]}}
-    result = {"dry": False, "commit": "abc", "marks": [mark, {**mark, "passed": None}],
-              "stages": {"info": info}}  # fmt: skip
+    stages = {
+        "info": {"report": ["GPU 0:   Some GPU"]},
+        "ours": {"host": {"trained": times(20), "alone": times(10)}, "auto": {"alone": times(3)}},
+        "conventional": {"alone": [times(70), times(60), times(80)], "trained": times(90)},
+        "in_memory": {"cached batches": times(19)},
+    }
+    result = {"dry": False, "sources": "abc", "marks": [mark, {**mark, "passed": None}],
+              "plan": DRY._asdict(),
+              "stages": {name: {"results": found} for name, found in stages.items()}}  # fmt: skip
     lines = report.summary(result)
-    assert lines[0].startswith("Measured on Some GPU at commit abc: 1 of 1 marks")
+    assert lines[0].startswith("Measured on Some GPU, sources abc: 300 edges, 4 seeds a batch")
+    assert "1 of 1 marks" in lines[0]
+    assert [line.split("|")[1].strip() for line in lines[4:]] == [
+        "ours, host", "batches made beforehand", "the conventional way",
+    ]  # fmt: skip
+    assert [re.findall(r"(\d+)\.?\d* \(", line) for line in lines[4:]] == [
+        ["10", "20"], ["19"], ["60", "90"],
+    ]  # fmt: skip
+    result["stages"] = {}
+    assert report.summary(result)[-1] == "No batch was measured."
+
+
+def test_the_report_of_large_tables() -> None:
+    gathers = [
+        {"row_bytes": 400, "order": order, "bytes_per_second": {"median": rate}}
+        for order, rate in (("random", 2e9), ("ascending", 8.5e9))
+    ]
+    tables = [
+        {"bytes": 4_000_000_000, "pages": "4 KiB", "register_seconds": 1.5, "gathers": gathers},
+        {"bytes": 32_000_000_000, "pages": "2 MiB", "left out": "too much"},
+    ]
+    graph = {"bytes": 2e9, "copied_bytes": 0, "bytes_per_second": {"median": 3e9}}
+    lines = report.large_tables({"large_tables": {"tables": tables}, "opened": graph})
+    assert lines[0].endswith("| GB/s, random | GB/s, ascending |")
+    assert lines[2].replace(" ", "") == "|4GB|4KiB|400|1.50|2.00|8.50|"
+    assert "too much" in lines[3]
+    assert "registering copied 0 bytes; 3.00 GB/s" in lines[-1]
+    assert report.large_tables({}) == ["Not measured."]
