@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from operator import attrgetter
 from typing import Any
 
@@ -190,3 +191,17 @@ def without_hooks(parameters: list[torch.nn.Parameter]) -> Iterator[None]:
     finally:
         for p, h in hooked:
             p._backward_hooks = h
+
+
+def group_store(group: Any) -> Any:
+    """Return the store in which the ranks of a process group have met.
+
+    It has a connection of its own where torch makes one, so that no other thread waits for it.
+    """
+    store = torch.distributed.distributed_c10d._world.pg_map[group][1]
+    return store.clone() if hasattr(store, "clone") else store
+
+
+def let_wait(group: Any, timeout: timedelta) -> None:
+    """Set how long a collective of a group of gloo may take from now on."""
+    torch.distributed.distributed_c10d._set_pg_timeout(timeout, group)

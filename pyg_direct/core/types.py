@@ -72,16 +72,14 @@ class DependentKey(BatchKey):
 class StepKey(DependentKey):
     """The key of a batch that all ranks make together in a step."""
 
-    epoch: int
     step: int  # in the epoch
-    ticket: int  # of the iterator that asks for it
 
     @classmethod
-    def at(cls, key: BatchKey, epoch: int, step: int, ticket: int) -> StepKey:
+    def at(cls, key: BatchKey, step: int) -> StepKey:
         """Return a key that knows whose it is."""
         made = cls(*key)
         made.variates = getattr(key, "variates", None)
-        made.epoch, made.step, made.ticket = epoch, step, ticket
+        made.step = step
         return made
 
 

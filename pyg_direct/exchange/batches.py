@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-import pickle
+import contextlib
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch.distributed as dist
 from torch import Tensor
 
+from ..core.private_torch import let_wait
 from ..ops.backend import Backend
-from ..ops.devices import HOST
-from ..ranks.channel import Channel, ExchangeError, is_lost, meet
+from ..ranks.board import ExchangeError
+from ..ranks.channel import GLOO_REMARK, Channel, is_lost
 from ..ranks.exchange import gathered_unless_failed
-from ..ranks.rounds import Rounds
 from ..ranks.traffic import ExchangeTraffic
+from ..ranks.windows import Iteration, Place, Terms, Windows
 from .rows import RowTraffic
 
 WINDOW = 4  # batches of a rank whose requests travel together
-TIMEOUT_SECONDS = 300.0  # of one exchange, unless a loader has a timeout=
-MEETING_MARGIN_SECONDS = 5.0  # beyond that for ranks to begin, as no thread answers before
-GROUP_MARGIN_SECONDS = 10.0  # of a group's own timeout, beyond those of its exchanges
+MEETING_MARGIN_SECONDS = 5.0  # beyond that for ranks to begin
 
 _channels: weakref.WeakKeyDictionary[Any, list[Channel]] = weakref.WeakKeyDictionary()
 """By process group of the user: the channels that loaders have had to its ranks."""
@@ -33,48 +34,39 @@ _for_loops: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 """By process group of the user: one of the same ranks for the threads that iterate loaders."""
 
 
-_allowed_seconds: weakref.WeakKeyDictionary[Any, float] = weakref.WeakKeyDictionary()
-"""By group of our own: how long an exchange may take before the group ends it itself."""
-
-
 class Maker(NamedTuple):
-    """Makes batches in the rounds of all ranks."""
+    """Makes batches in the windows of all ranks."""
 
-    make: Callable[[list[Any]], list[Any]]  # see `Rounds`
+    make: Callable[[list[Any]], list[Any]]  # see `Windows`
     traffic: RowTraffic
 
 
 class BatchExchange:
-    """Makes batches, or parts of them, together with the other ranks; see `Rounds`.
+    """Makes batches, or parts of them, together with the other ranks; see `Windows`.
 
     Args:
         name: what the loaders are over, for messages: "a loader over ...".
     """
 
     argument = "a partition"  # by which ranks came to work together, for messages
-    window = WINDOW
     _computes = False  # whether the threads that iterate loaders exchange something, too
     _travels = True  # to other processes, before ranks have met
     orders: tuple[str, ...] = ("proximity",)  # of seeds by name that there may be beside it
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._rounds: Rounds | None = None
+        self._windows: Windows | None = None
         self.channel: Channel | None = None
         self.loop_channel: Channel | None = None  # of the thread that iterates, if `_computes`
         self._counted: RowTraffic | None = None
 
-    def _maker(self, channel: Channel, sampler: Any, backend: Backend) -> Maker:
-        """Return what makes batches; the ranks have met, and all of them call it.
+    def _maker(self, channel: Channel, sampler: Any, backend: Backend, window: int) -> Maker:
+        """Return what makes batches, so many of a rank at a time; the ranks have met.
 
         Raises:
             Exception: this rank cannot begin, which the others learn.
         """
         raise NotImplementedError
-
-    def _rounds_over(self, channel: Channel, maker: Maker) -> Rounds:
-        """Return the rounds in which batches are made; `begin` starts them."""
-        return Rounds(channel, maker.make, self.window)
 
     def _check_world_size(self, size: int) -> None:
         """Raise a ValueError if so many ranks cannot work together, which all of them know."""
@@ -93,99 +85,119 @@ class BatchExchange:
             changes_output: whether there is a `transform_sampler_output`.
         """
 
-    def begin(self, sampler: Any, backend: Backend, group: Any, timeout_seconds: float) -> None:
+    def window_of(self, is_ahead: bool, completes_in_loop: bool) -> int:
+        """Return how many batches of this rank may be made together.
+
+        Args:
+            is_ahead: whether producers make them.
+            completes_in_loop: whether the thread that iterates gathers their rows, one by one.
+        """
+        return WINDOW if is_ahead else 1
+
+    def begin(self, sampler: Any, backend: Backend, terms: Terms) -> int:
         """Begin an epoch; at the first one, meet the other ranks: collective then.
 
         Args:
             sampler: of the loader.
             backend: of the loader.
-            group: the process group of the ranks, None for this process alone.
-            timeout_seconds: of one exchange; 0 for `TIMEOUT_SECONDS`.
+            terms: what this rank asks of the exchange.
+
+        Returns:
+            How many batches of this rank are made together; 0 if nothing is exchanged.
 
         Raises:
             ValueError: so many ranks, or ranks with other data, cannot work together.
             RuntimeError: another rank could not begin, or an earlier epoch has failed.
             Exception: see `_maker`.
         """
-        if self._rounds is not None:
-            self._rounds.check()
-            return
-        own = loop = None
-        seconds = timeout_seconds or TIMEOUT_SECONDS
-        if group is not None and dist.get_world_size(group) > 1:
-            self._check_world_size(dist.get_world_size(group))
-            own = self._group_for(group, seconds)
-            if self._computes:
-                if group not in _for_loops:
-                    _for_loops[group] = _new_group(group, seconds)
-                loop = _for_loops[group]
-        channel = Channel(own, seconds)
-        if self._computes:
-            self.loop_channel = Channel(loop, seconds)
-        if own is not None:
-            _channels.setdefault(group, []).append(channel)
-        maker, error = None, None
+        if self._windows is not None:
+            self._windows.check()
+            if terms.window < self._windows.size:
+                raise ValueError(
+                    f"The ranks have agreed to make {self._windows.size} batches at a time, which "
+                    f"needs producers on all of them: prefetch= and filter_per_worker= must stay "
+                    f"as they were. Build the loader anew on all ranks."
+                )
+            return self._windows.size
+        channel, window = self._met(terms)
+        maker, error, board = None, None, channel.board
         try:
-            maker = self._maker(channel, sampler, backend)
+            maker = self._maker(channel, sampler, backend, window)
         except Exception as caught:
             error = caught
-        if own is not None:
-            gather = Channel(own, seconds).values
+        if board is not None:
+            gather = partial(board.values, seconds=channel.timeout_seconds)
             self._check_same(gathered_unless_failed(self._said(), error, gather))
         elif error is not None:
             raise error
         assert maker is not None  # else there was an error
-        self._rounds = self._rounds_over(channel, maker)
-        if self.loop_channel is not None:
-            self.loop_channel.watch = self._rounds.check
+        self._windows = Windows(channel, maker.make, window)
         self.channel, self._counted = channel, maker.traffic
-        weakref.finalize(self, self._rounds.close).atexit = False
-        self._rounds.start()
+        weakref.finalize(self, self._windows.close).atexit = False
+        self._windows.start()
+        return window
 
-    def _group_for(self, group: Any, seconds: float) -> Any:
-        """Return a group of our own of the same ranks, once all of them are here.
+    def _met(self, terms: Terms) -> tuple[Channel, int]:
+        """Return a channel to the other ranks, once all of them are here, and the window of all.
 
-        It is one whose exchange has ended on all ranks, if there is any: each has threads and
-        connections, and ranks may build many loaders one after another.
+        Its group is one whose exchange has ended on all ranks, if there is any: each has threads
+        and connections, and ranks may build many loaders one after another.
 
         Raises:
             RuntimeError: some ranks are not here in time.
         """
-        channels = _channels.get(group, [])
+        group, board = terms.group, terms.board
+        seconds = terms.timeout_seconds
+        if board is None:
+            self.loop_channel = Channel(None, seconds)
+            return Channel(None, seconds), terms.window
+        self._check_world_size(board.size)
         free = {
-            channel.group.group_name: channel
-            for channel in channels
-            if channel.ended and _allowed_seconds[channel.group] >= seconds
+            (old.group.group_name, old.traffic().collectives): old
+            for old in _channels.get(group, [])
+            if old.ended
         }
         loop = _for_loops.get(group)
-        loop_serves = loop is None or (not is_lost(loop) and _allowed_seconds[loop] >= seconds)
+        here = list(free), loop is not None and not is_lost(loop), terms.window
         try:
-            patience = seconds + MEETING_MARGIN_SECONDS
-            said = meet(group, self.argument, (list(free), loop_serves), patience, HOST)
+            said = board.values(here, seconds + MEETING_MARGIN_SECONDS)
         except ExchangeError as error:
             raise RuntimeError(
                 f"Not all ranks have begun to iterate a loader over {self._name}, as they must, "
                 f"whose loaders exchange hops and rows. {error}"
             ) from error
-        if not all(serves for _, serves in said):  # another one is made then, on all ranks
-            _for_loops.pop(group, None)
-        common = set.intersection(*(set(names) for names, _ in said))
+        common = set.intersection(*(set(names) for names, _, _ in said))
         if common:
-            channel = free[min(common)]
-            channels.remove(channel)
-            return channel.group
-        return _new_group(group, seconds)
+            known = free[min(common)]
+            _channels[group].remove(known)
+            own = known.group
+        else:
+            own = _new_group(group, seconds)
+        if self._computes:
+            if not all(serves for _, serves, _ in said):
+                _for_loops[group] = _new_group(group, seconds)
+            self.loop_channel = Channel(_for_loops[group], seconds, board=board)
+        channel = Channel(own, seconds, board=board)
+        _channels.setdefault(group, []).append(channel)
+        return channel, min(window for _, _, window in said)
 
-    def gathered(self, value: Any) -> list[Any]:
-        """Return the values of all ranks, by rank, once all have called it in their loops.
+    @property
+    def place(self) -> Place | None:
+        """Which batch of an iteration this thread makes; None for none, or without windows."""
+        return None if self._windows is None else self._windows.place
 
-        By the thread of the rounds, so that a rank that waits here learns of another's failure.
+    @property
+    def has_begun(self) -> bool:
+        """Whether the ranks have met."""
+        return self._windows is not None
 
-        Raises:
-            ExchangeError: a rank has failed or is gone.
-        """
-        assert self._rounds is not None  # an epoch has begun
-        return [pickle.loads(found) for found in self._rounds.gather(pickle.dumps(value))]
+    def iterate(self, epoch: int, first_step: int) -> Iteration:
+        """Begin an iteration over batches; see `Windows`."""
+        return self._begun().iterate(epoch, first_step)
+
+    def at(self, place: Place | None) -> AbstractContextManager[None]:
+        """Return a context in which a batch is made, None for none of an iteration."""
+        return contextlib.nullcontext() if self._windows is None else self._windows.at(place)
 
     def traffic(self) -> ExchangeTraffic:
         """Return what was exchanged so far."""
@@ -197,30 +209,26 @@ class BatchExchange:
             return found
         return found.with_computing(loop.rank, loop.traffic(), loop.waited_seconds)
 
-    def works_for(
-        self, is_working: Callable[[], bool], is_stale: Callable[[int], bool], together: int
-    ) -> None:
-        """See `Rounds.works_for`."""
-        if self._rounds is not None:
-            self._rounds.works_for(is_working, is_stale, together)
-
     def fail(self, error: BaseException) -> None:
-        """See `Rounds.fail`."""
-        if self._rounds is not None:
-            self._rounds.fail(error)
+        """See `Windows.fail`."""
+        if self._windows is not None:
+            self._windows.fail(error)
 
     def made(self, asked: Any) -> Any:
-        """See `Rounds.made`.
+        """See `Windows.made`.
 
         Raises:
-            RuntimeError: no epoch was begun yet.
+            RuntimeError: the batch is none of an epoch.
         """
-        if self._rounds is None:
+        return self._begun().made(asked)
+
+    def _begun(self) -> Windows:
+        if self._windows is None:
             raise RuntimeError(
-                f"A loader over {self._name} meets the other ranks at its first iteration. Call "
-                f"iter(loader) on all of them before loader(positions)."
+                f"A loader over {self._name} meets the other ranks at its first iteration. Iterate "
+                f"it on all of them: a batch outside of an epoch needs a loader of this rank alone."
             )
-        return self._rounds.made(asked)
+        return self._windows
 
     def bring_rows(self, nodes: Mapping[Any, Any]) -> None:
         """Keep the rows of a batch with its ids, unless they came with these.
@@ -239,7 +247,7 @@ class BatchExchange:
         Raises:
             TypeError: they have, or such a loader never can.
         """
-        if self._rounds is not None or not self._travels:
+        if self._windows is not None or not self._travels:
             raise TypeError(
                 f"A loader over {self._name} cannot be copied or sent to another process, as it "
                 f"answers other ranks. Build it in the process of each rank."
@@ -256,7 +264,7 @@ def _new_group(group: Any, seconds: float) -> Any:
     try:
         made = dist.new_group(
             dist.get_process_group_ranks(group),
-            timeout=timedelta(seconds=seconds + GROUP_MARGIN_SECONDS),
+            timeout=timedelta(seconds=seconds),
             backend="gloo",
             use_local_synchronization=True,
         )
@@ -264,7 +272,8 @@ def _new_group(group: Any, seconds: float) -> Any:
         raise RuntimeError(
             f"The ranks could not connect to each other within {seconds:g} s, though all had begun "
             f"to iterate: one ended, or gloo found no way to its machine. GLOO_SOCKET_IFNAME names "
-            f"the network interface to use. {error}"
+            f"the network interface to use. {str(error).partition(GLOO_REMARK)[0]}"
         ) from error
-    _allowed_seconds[made] = seconds
+    # A rank may be in a collective while the loops of others pause, as long as its own does.
+    let_wait(made, timedelta(days=365))
     return made

@@ -163,22 +163,14 @@ class _Batch:
                 for p in range(channel.size)
             ]
         )
-        error: Exception | None = None
-        ids: list[list[Ints]] = []
-        keys: list[Ints] = []
-        try:
-            ids = [
-                self._merge(message, small, in_order) if p != channel.rank else []
-                for p, message in enumerate(came)
-            ]
-            keys = [nodes.number(in_order) for nodes in self._nodes]
-        except Exception as caught:  # the others wait for the bits, and learn of it behind them
-            error, keys = caught, []
+        ids = [
+            self._merge(message, small, in_order) if p != channel.rank else []
+            for p, message in enumerate(came)
+        ]
+        keys = [nodes.number(in_order) for nodes in self._nodes]
         if in_order:
             field = field_of_bits(keys, int(bases[-1]))
             self._number(keys, bases, np.unpackbits(channel.union(field)))
-        if error is not None:
-            raise error
         if not in_order:
             self._local = [np.zeros(len(found), np.int64) for found in keys]
             self._frontier[:] = self._known[:] = 0

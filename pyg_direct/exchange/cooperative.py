@@ -14,9 +14,8 @@ from ..core.pyg import SubgraphType
 from ..core.types import BatchKey, SampledGraph, StepKey
 from ..ops.backend import Backend
 from ..ranks.channel import Channel
-from ..ranks.rounds import Rounds
 from ..ranks.split import Split
-from ..ranks.step_rounds import StepRounds
+from ..ranks.windows import Terms
 from ..sampling.keyed import KeyedSampler
 from ..sampling.sampler import NeighborSampler, keyed
 from .batches import Maker
@@ -47,7 +46,6 @@ class CooperativeBatches(RowsInCommon):
     """
 
     argument = "cooperative=True"
-    window = 1
     _computes = True
 
     def __init__(self, data: Any, split: Split, feature_dtype: torch.dtype | None) -> None:
@@ -62,12 +60,13 @@ class CooperativeBatches(RowsInCommon):
         """See `BatchExchange`."""
         check_cooperative(sampler, changes_output)
 
-    def begin(self, sampler: Any, backend: Backend, group: Any, timeout_seconds: float) -> None:
+    def begin(self, sampler: Any, backend: Backend, terms: Terms) -> int:
         """See `BatchExchange`."""
-        super().begin(sampler, backend, group, timeout_seconds)
+        window = super().begin(sampler, backend, terms)
         self._sampler = sampler
+        return window
 
-    def _maker(self, channel: Channel, sampler: Any, backend: Backend) -> Maker:
+    def _maker(self, channel: Channel, sampler: Any, backend: Backend, window: int) -> Maker:
         """See `BatchExchange`."""
         owners, graph = self._owners(channel), keyed(sampler)
         fetcher = self._fetcher(channel, backend, owners)
@@ -93,9 +92,9 @@ class CooperativeBatches(RowsInCommon):
 
         return Maker(make, traffic)
 
-    def _rounds_over(self, channel: Channel, maker: Maker) -> Rounds:
-        """See `BatchExchange`."""
-        return StepRounds(channel, maker.make)
+    def window_of(self, is_ahead: bool, completes_in_loop: bool) -> int:
+        """See `BatchExchange`: a step is one batch of all ranks."""
+        return 1
 
     def bring_rows(self, nodes: Any) -> None:
         """Do nothing: rows came with the nodes."""
@@ -109,7 +108,7 @@ class CooperativeBatches(RowsInCommon):
 
         Raises:
             RuntimeError: it is no batch of an epoch, or a second one of the same step.
-            ExchangeError: see `Rounds.made`.
+            ExchangeError: see `Windows.made`.
         """
         if not isinstance(key, StepKey) or self._sampler is None:
             raise RuntimeError(

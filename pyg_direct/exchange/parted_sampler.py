@@ -73,7 +73,7 @@ class Exchange(BatchExchange):
                 f"Partition the graph into as many."
             )
 
-    def _maker(self, channel: Channel, sampler: Any, backend: Backend) -> Maker:
+    def _maker(self, channel: Channel, sampler: Any, backend: Backend, window: int) -> Maker:
         """See `BatchExchange`.
 
         Raises:
@@ -81,7 +81,7 @@ class Exchange(BatchExchange):
         """
         csc, plan = keyed(sampler).graph.csc, keyed(sampler).plan
         source = PartSource(self._graph, channel, backend, plan)
-        works = [backend.workspace(csc, plan) for _ in range(self.window)]
+        works = [backend.workspace(csc, plan) for _ in range(window)]
         hops = len(plan.fanouts)
 
         def make(batches: list[BatchInput]) -> list[SampledGraph | None]:

@@ -13,9 +13,7 @@ from torch import Tensor
 
 from ..ops.buffers import new_array, shared_pool
 from ..ops.host.parts import RowNumbers, gather_of_parts
-from ..ranks.channel import ALIGNMENT, Bytes, Channel, Message, OtherRankError, as_bytes, packed
-
-HEADER = 1  # word of a message of rows: 1 if they are there, 0 if reading them failed
+from ..ranks.channel import ALIGNMENT, Bytes, Channel, Message, as_bytes, packed
 
 Ints = npt.NDArray[Any]
 
@@ -82,10 +80,7 @@ class RowHolder(Protocol):
         """Return the tables of each own part, by type and attribute; None to be asked instead."""
 
     def answer(self, asked: Sequence[AskedRows]) -> Sequence[Blocks]:
-        """Return the rows that each rank asks for, of which this one asks where `tables` is None.
-
-        May fail; then the others learn of it.
-        """
+        """Return the rows that each rank asks for; this one asks, too, where `tables` is None."""
 
     def reading(self, t: int, owner: Ints, rows: Ints) -> AbstractContextManager[Any]:
         """Return a context in which rows of a type are copied from `tables`.
@@ -142,26 +137,17 @@ class RowFetcher:
         me, parts_of = self._channel.rank, self._owners.parts_of
         owners, refs, wanted = self._number(nodes)
         by_rank, asked = self._ask(wanted)
-        error, answers = None, list[Any]()
-        try:
-            answers = list(self._holder.answer(asked))
-        except Exception as caught:  # the messages must have the sizes that are known
-            error, answers = caught, [self._nothing(rows) for rows in asked]
-        header = np.full(HEADER, error is None, np.int64)
-        replies = [
-            packed([header, *_flat(answer)]) if r != me else [] for r, answer in enumerate(answers)
-        ]
+        answers = list(self._holder.answer(asked))
+        replies = [packed(_flat(answer)) if r != me else [] for r, answer in enumerate(answers)]
         coming = [self._reply_bytes(rows) if r != me else 0 for r, rows in enumerate(by_rank)]
         found = self._channel.send(replies, coming)
-        if error is not None:
-            raise error
         tables_here = self._holder.tables()
         tables: dict[int, Any] = dict(
             zip(parts_of[me], answers[me] if tables_here is None else tables_here, strict=True)
         )
         for r, parts in enumerate(parts_of):
             if r != me:
-                tables.update(zip(parts, self._read_reply(found[r], by_rank[r], r), strict=True))
+                tables.update(zip(parts, self._read_reply(found[r], by_rank[r]), strict=True))
         return [
             [
                 self._put_together(t, owners[t][b], refs[t][b], tables)
@@ -236,13 +222,6 @@ class RowFetcher:
         rows = np.split(message.take(self._row_dtype, int(sizes.sum())), np.cumsum(sizes)[:-1])
         return [rows[i * types : (i + 1) * types] for i in range(parts)]
 
-    def _nothing(self, asked: AskedRows) -> Blocks:
-        """Return blocks of the sizes that a rank asks for, with anything in them."""
-        return [
-            [[np.empty(shape, np.uint8) for shape in of_type] for of_type in by_type]
-            for by_type in self._shapes(asked)
-        ]
-
     def _shapes(self, asked: AskedRows) -> list[list[list[tuple[int, int]]]]:
         """Return the shapes of the blocks that a rank asks for."""
         return [
@@ -256,11 +235,9 @@ class RowFetcher:
     def _reply_bytes(self, asked: AskedRows) -> int:
         """Return how many bytes the answer to a request has."""
         sizes: list[int] = [rows * width for rows, width in _flat(self._shapes(asked))]
-        return 8 * HEADER + sum(size + -size % ALIGNMENT for size in sizes)
+        return sum(size + -size % ALIGNMENT for size in sizes)
 
-    def _read_reply(self, message: Message, asked: AskedRows, rank: int) -> Blocks:
-        if not message.take(np.int64, HEADER)[0]:
-            raise OtherRankError(f"Rank {rank} could not read the rows that it was asked for.")
+    def _read_reply(self, message: Message, asked: AskedRows) -> Blocks:
         return [
             [
                 [

@@ -23,6 +23,7 @@ from ..ops.backend import Backend
 from ..ops.host.parts import RowNumbers
 from ..ranks.channel import Channel, as_bytes
 from ..ranks.split import HASH, Split
+from ..ranks.windows import Terms
 from .batches import BatchExchange, Maker
 from .owners import Ints, check_parts, ranks_of
 from .rows import (
@@ -182,6 +183,15 @@ class RowsInCommon(BatchExchange):
             self.orders = ("proximity", "parts")
         self._check_effect()
 
+    def window_of(self, is_ahead: bool, completes_in_loop: bool) -> int:
+        """See `BatchExchange`."""
+        return super().window_of(is_ahead and not completes_in_loop, completes_in_loop)
+
+    def begin(self, sampler: Any, backend: Backend, terms: Terms) -> int:
+        """See `BatchExchange`; one rank has nobody to share rows with."""
+        alone = terms.board is None and not self._computes
+        return 0 if alone else super().begin(sampler, backend, terms)
+
     def _check_effect(self) -> None:
         if not any(self._formats()):
             raise ValueError(
@@ -196,7 +206,7 @@ class RowsInCommon(BatchExchange):
             for kind in self._kinds
         ]
 
-    def _maker(self, channel: Channel, sampler: Any, backend: Backend) -> Maker:
+    def _maker(self, channel: Channel, sampler: Any, backend: Backend, window: int) -> Maker:
         """See `BatchExchange`."""
         fetcher = self._fetcher(channel, backend, self._owners(channel))
         return Maker(fetcher.fetch, fetcher.traffic)
@@ -234,9 +244,13 @@ class RowsInCommon(BatchExchange):
     def bring_rows(self, nodes: Mapping[Any, NodesOfType]) -> None:
         """Fetch the rows of the nodes of one batch, and keep them with their ids.
 
+        Outside of an epoch, and where there is one rank, they are gathered as they always are.
+
         Raises:
             IndexError: an id that is none of a node.
         """
+        if self.place is None:
+            return
         ids = [nodes[kind].node if kind in nodes else None for kind in self._kinds]
         for node, count in zip(ids, self._counts, strict=True):
             if node is not None:

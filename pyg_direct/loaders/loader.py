@@ -115,8 +115,9 @@ class NeighborLoader(RankLoader, torch_geometric.loader.NeighborLoader):  # type
             `pyg_direct.Ranks`: several processes share the batches of an epoch. `split_by_rank`,
             `rank`, `world_size`, `tail`, `share_rows`, `owners` and `cooperative` may be given as
             arguments in its place. Over a `pyg_direct.partition`, ranks exchange hops and rows as
-            well, by gloo in a thread of their own; `timeout` bounds the wait for another rank in
-            each exchange (0: 300 s).
+            well, by gloo in a thread of their own. They must take the same steps then, as with
+            `share_rows` and `cooperative`; `timeout` is how long a loop waits for other ranks (0:
+            half an hour).
 
     Raises:
         ValueError, TypeError: a wrong argument; the message says which.

@@ -36,6 +36,7 @@ from ..ops import clock
 from ..ops.backend import Backend
 from ..ops.placement import Placement
 from ..ranks.split import take_split
+from ..ranks.windows import Place, Terms
 from ..sampling.sampler import NeighborSampler, NumNeighborsLike, keyed
 from .cache import fill_cache
 from .epoch import BatchTask, Epoch, Producers
@@ -51,7 +52,7 @@ from .options import (
     threads_of_a_batch,
 )
 from .order import ClusterOrder, PartOrder, check_order, ranks_among
-from .producing import producing, start_producer, weak_work, working
+from .producing import producing, start_producer, weak_work
 from .progress import Progress
 from .recorder import Recorded, Recorder
 from .resuming import Resuming
@@ -315,15 +316,11 @@ class DirectLoader(SerialAfterFork, Recorded, Resuming, torch.utils.data.DataLoa
 
     def _work(self, task: BatchTask, stages: Stages) -> Handover:
         """Make one batch; runs in a producer thread where there are any."""
-        try:
+        with self._at(task.place):
             if getattr(self.collate_fn, "__func__", None) is not DirectLoader.collate_fn:
                 return stages.produce(task, self._collated, None)
             gather = self._gathered if self.filter_per_worker else None
             return stages.produce(task, self._sampled, gather)
-        except Exception as error:
-            if self._exchange is not None:
-                self._exchange.fail(error)
-            raise
 
     def _sampled(self, task: BatchTask) -> Any:
         """Sample, and begin to bring the ids to the host, beside what comes next."""
@@ -350,17 +347,20 @@ class DirectLoader(SerialAfterFork, Recorded, Resuming, torch.utils.data.DataLoa
     def _pinned(self, batch: Any) -> Any:
         return self._recorder.timed("copying", lambda: self._backend.memory.pin(batch))
 
-    def _complete(self, product: Any) -> Any:
+    def _complete(self, product: Any, place: Place | None) -> Any:
         """Do what is left to the thread that asks for the batch."""
-        return product if self.filter_per_worker else self.filter_fn(product)
+        if self.filter_per_worker:
+            return product
+        with self._at(place):
+            return self.filter_fn(product)
 
     def __iter__(self) -> Any:
         before = copy.copy(self._progress)
         try:
+            self._met()
             return self._recorder.starting(self._start)
         except BaseException as error:  # no epoch was begun, and none that was loaded is lost
-            if self._exchange is not None:
-                self._exchange.fail(error)
+            self._tell(error)
             self._progress.__dict__.update(before.__dict__)
             raise
 
@@ -380,11 +380,16 @@ class DirectLoader(SerialAfterFork, Recorded, Resuming, torch.utils.data.DataLoa
         init = self.worker_init_fn if self.num_workers else None
         depth, burst, exchange = self.prefetch * threads, 1, self._exchange
         if exchange is not None:
-            exchange.begin(self._sampler, backend, self._split.group, self.timeout)
+            most = exchange.window_of(self.prefetch > 0, not self.filter_per_worker)
+            group, board = self._met()
+            terms = Terms(group, board, self._seconds(), most)
+            burst = exchange.begin(self._sampler, backend, terms)
             self._recorder.exchanged = exchange.traffic
-            if depth > 0:  # a producer waits for each batch of a window
-                burst = exchange.window
-                threads, depth = max(threads, burst), max(depth, 2 * burst)
+        if burst == 0:
+            exchange, burst = None, 1
+        elif exchange is not None and self.prefetch > 0:
+            # A producer waits for each batch of a window.
+            threads, depth = max(threads, burst), max(depth, 2 * burst)
         producers = Producers(
             threads,
             depth,
@@ -392,18 +397,16 @@ class DirectLoader(SerialAfterFork, Recorded, Resuming, torch.utils.data.DataLoa
             0.0 if exchange is not None else self.timeout,  # which bounds each exchange then
             self.persistent_workers,
             burst,
+            exchange,
         )
         streams = backend.streams if producers.depth_batches else backend.streams_of_caller
         # Of the loader only the graph: a producer must not keep the loader alive.
         stages = Stages(streams, partial(tensors_made, self.data))
-        epoch = Epoch(
+        return Epoch(
             weak_work(self, stages), self._complete, self._progress, self._order(), stages,
             producers, self._num_batches, self._recorder,
             None if self._reusing is None else partial(self._reusing.begin, backend),
         )  # fmt: skip
-        if exchange is not None:
-            exchange.works_for(*working(epoch, self._progress), burst)
-        return epoch
 
     def check_worker_number_rationality(self) -> None:
         """Say nothing: DataLoader warns of too many processes, and there are none."""
@@ -435,7 +438,8 @@ class DirectLoader(SerialAfterFork, Recorded, Resuming, torch.utils.data.DataLoa
 
     def __getstate__(self) -> dict[str, Any]:
         site = self._site.reopened()
-        state = {**self.__dict__, "_iterator": None, "_site": site, "_reusing": None}
+        nothing = dict.fromkeys(("_iterator", "_reusing", "_board"))
+        state = {**self.__dict__, **nothing, "_site": site}
         return state | {name: site.sampler for name in self._sampler_names()}
 
 

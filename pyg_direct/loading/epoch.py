@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -11,6 +13,7 @@ import torch
 
 from ..core.types import BatchKey, maker
 from ..ops.streams import Event
+from ..ranks.windows import Iteration, Place
 from .prefetcher import Failure, NotReadyError, Prefetcher
 from .progress import Progress, SeedOrder
 from .recorder import Recorder
@@ -27,6 +30,7 @@ class BatchTask(NamedTuple):
     asked: Event  # when the consumer asked for it
     grad: bool  # modes of the thread that asks for the batch: torch keeps them by thread
     inference: bool
+    place: Place | None  # where ranks make batches together
 
 
 new_task = maker(BatchTask)
@@ -41,6 +45,7 @@ class Producers(NamedTuple):
     timeout_seconds: float
     persistent: bool  # the threads stay for the next epoch
     burst: int = 1  # batches that they make together
+    exchange: Any = None  # with other ranks, a `BatchExchange`, if any
 
 
 class _Inline:
@@ -95,7 +100,7 @@ class Epoch:
 
     Args:
         work: makes one batch, in a producer thread if there are any, which keep it alive.
-        complete: called with each batch, in the thread that asks for it.
+        complete: called with each batch and its `BatchTask.place`, in the thread that asks for it.
         progress: of the loader.
         order: of the seeds, and the ranks that share the batches.
         stages: hand the batches over.
@@ -108,7 +113,7 @@ class Epoch:
     def __init__(
         self,
         work: Callable[[BatchTask], Handover],
-        complete: Callable[[Any], Any],
+        complete: Callable[[Any, Place | None], Any],
         progress: Progress,
         order: SeedOrder,
         stages: Stages,
@@ -144,6 +149,10 @@ class Epoch:
         self._recorder.begin()
         self._ticket, self._first = self._progress.ticket, self._progress.batch
         self._modes = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+        self._iteration: Iteration | None = None
+        if self._producers.exchange is not None:
+            step = self._first // self._order.ranks.world_size
+            self._iteration = self._producers.exchange.iterate(self._progress.epoch, step)
         self._ask_for(self._steps)
 
     def _ask_for(self, steps: Iterator[Step]) -> None:
@@ -153,7 +162,10 @@ class Epoch:
         if self._keyed is not None:
             keyed = self._keyed()
             steps = ((number, index, keyed(key)) for number, index, key in steps)
-        self._results.begin(new_task((*step, ask(), *modes)) for step in steps)
+        place_of = partial(_place_of, self._iteration, self._order.ranks.world_size)
+        if self._iteration is not None:
+            steps = self._iteration.in_windows(steps, self._steps.of_all)
+        self._results.begin(new_task((*step, ask(), *modes, place_of(step[0]))) for step in steps)
         self._torn = False
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
@@ -199,14 +211,17 @@ class Epoch:
             self._ask_for(self._steps.left())
         self._torn = True
         try:
-            made = self._results.take()
+            with nullcontext() if self._iteration is None else self._iteration.waiting():
+                made = self._results.take()
         except StopIteration:
             self._end()
             raise
         if isinstance(made, Failure):
             return made
         try:
-            return self._complete(self._stages.take(made))
+            ranks = self._order.ranks.world_size
+            place = _place_of(self._iteration, ranks, self._steps.first)
+            return self._complete(self._stages.take(made), place)
         except Exception as error:
             return Failure(error)
 
@@ -215,3 +230,8 @@ class Epoch:
             self._progress.finished = True
         if not self._producers.persistent:
             self._results.close()
+
+
+def _place_of(iteration: Iteration | None, world_size: int, number: int) -> Place | None:
+    """Return where the step whose first batch has a number is; None without other ranks."""
+    return None if iteration is None else iteration.place(number // world_size)

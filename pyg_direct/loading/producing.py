@@ -8,8 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..ops.streams import Streams
-from .epoch import BatchTask, Epoch
-from .progress import Progress
+from .epoch import BatchTask
 from .stages import Handover, Stages
 
 Loaders = tuple[weakref.ref[Any], ...]
@@ -66,19 +65,3 @@ def weak_work(loader: Any, stages: Stages) -> Callable[[BatchTask], Handover]:
         return made
 
     return work
-
-
-def working(epoch: Epoch, progress: Progress) -> tuple[Callable[[], bool], Callable[[int], bool]]:
-    """Return what `Rounds.works_for` takes: whether an iterator works, and whose batches are stale.
-
-    Args:
-        epoch: the iterator, just begun; not kept alive.
-        progress: of its loader.
-    """
-    running, begun = weakref.ref(epoch), progress.ticket
-
-    def is_stale(ticket: int) -> bool:
-        # Batches of an epoch that begins are asked for before it is known here.
-        return ticket < progress.ticket or (ticket <= begun and running() is None)
-
-    return lambda: running() is not None and not progress.finished, is_stale

@@ -254,7 +254,7 @@ class Progress:
     def keys_of_steps(self, first: int) -> Iterator[BatchKey]:
         """Return the keys of the batches that all ranks make together, from a step on."""
         for step, key in enumerate(self.keys(first), first):
-            yield StepKey.at(key, self.epoch, step, self.ticket)
+            yield StepKey.at(key, step)
 
     def _seed_shuffle(self, order: SeedOrder) -> None:
         if order.shuffle_generator is not None and self.seed is not None:

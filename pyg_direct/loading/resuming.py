@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
+import torch.distributed as dist
 import torch.utils.data
 from torch import Tensor
 from torch.utils.data import DistributedSampler
@@ -13,15 +15,16 @@ from torch.utils.data import DistributedSampler
 from ..core.arguments import check_flag
 from ..core.mapped_files import fingerprint_of
 from ..core.private_torch import batches_of
-from ..ranks.channel import meet
+from ..ranks.board import Board, ExchangeError
 from ..ranks.split import Split
+from ..ranks.windows import Place
 from ..sampling.sampler import NeighborSampler, keyed
 from .order import ClusterOrder
 from .progress import EpochShard, Progress, SeedOrder
 from .site import Site
 from .states import COOPERATIVE, TAIL, difference, of_ranks
 
-AGREEING_SECONDS = 1800.0  # that ranks wait for each other to begin, unless a loader has a timeout=
+TIMEOUT_SECONDS = 1800.0  # that ranks wait for each other, unless a loader has a timeout=
 
 
 class SharedOrder(DistributedSampler[int]):
@@ -56,6 +59,7 @@ class Resuming(torch.utils.data.DataLoader[Any]):
     _exchange: Any = None  # with other ranks, of a partitioned graph
     _reusing: Any = None  # decides which rows a model has already; see `reusing.Schedule`
     _site: Site
+    _board: Board | None = None  # of the ranks, once they have begun to meet
     _feature_dtype: torch.dtype | None
     _shuffle_generator: torch.Generator | None
 
@@ -92,23 +96,45 @@ class Resuming(torch.utils.data.DataLoader[Any]):
         generators = self.generator, self._shuffle_generator
         return SeedOrder(batches_of(self), *generators, self._ranks(), agree)
 
+    def _met(self) -> tuple[Any, Board | None]:
+        """Return the process group of the ranks, and their board for this loader; None for one."""
+        if not self._split.is_given or self._split.group is None:
+            return None, None
+        group = self._split.group
+        if self._board is None and dist.get_world_size(group) > 1:
+            way = "split_by_rank= alone" if self._exchange is None else self._exchange.argument
+            self._board = Board(group, way)
+        return group, self._board
+
+    def _at(self, place: Place | None) -> AbstractContextManager[None]:
+        """Return a context in which a batch is made; see `Windows.at`."""
+        return nullcontext() if self._exchange is None else self._exchange.at(place)
+
+    def _seconds(self) -> float:
+        """Return how long this rank waits for others."""
+        return self.timeout or TIMEOUT_SECONDS
+
+    def _tell(self, error: BaseException) -> None:
+        """Tell the ranks that this one cannot begin an epoch, who begin anew in the next one."""
+        if self._exchange is not None and self._exchange.has_begun:
+            self._exchange.fail(error)
+            return
+        board, self._board = self._board, None
+        if board is not None and not isinstance(error, ExchangeError):
+            board.tell(f"{type(error).__name__}: {error}")
+
     def _agree(self, values: dict[str, Any], offer: int = 0) -> int:
         """Compare `values` and the fingerprint with those of the other ranks; see `Agree`.
 
         Raises:
             ValueError: they differ; on all ranks, and the message says in what.
         """
-        group = self._split.group
-        if group is None:
+        _, board = self._met()
+        if board is None:
             return offer
         here = {**self._fingerprint(), **values}
         said = here, offer
-        if self._exchange is not None:
-            every = self._exchange.gathered(said)
-        else:
-            seconds = self.timeout or AGREEING_SECONDS
-            way = "split_by_rank= alone"
-            every = meet(group, way, said, seconds, self._site.backend.device)
+        every = board.values(said, self._seconds())
         for rank, (there, _) in enumerate(every):
             differing = [name for name in {**here, **there} if here.get(name) != there.get(name)]
             if differing:

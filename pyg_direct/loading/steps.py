@@ -82,6 +82,11 @@ class Steps:
         following = first + self._ranks.world_size
         return following, following if self._total is None else min(following, self._total)
 
+    def of_all(self) -> int:
+        """Return how many steps the rank with most makes from the beginning; known at the end."""
+        assert self._total is not None
+        return self._ranks._replace(rank=0).steps(self._total - self._began.batch)
+
     def left(self) -> Iterator[Step]:
         """Return all steps from `first` on."""
         return chain([step for step in self._drawn if step[0] >= self.first], self)

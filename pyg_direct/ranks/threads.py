@@ -50,7 +50,12 @@ class ThreadChannel(Channel):
         self._meeting = meeting
 
     def _all_to_all(
-        self, came: npt.NDArray[Any], given: npt.NDArray[Any], coming: Any, sizes: Any
+        self,
+        came: npt.NDArray[Any],
+        given: npt.NDArray[Any],
+        coming: Any,
+        sizes: Any,
+        asked_since: Any = None,
     ) -> None:
         first = np.zeros(self.size + 1, np.int64)
         np.cumsum(sizes, out=first[1:])

@@ -20,14 +20,13 @@ class ExchangeTraffic:
         (0.25, 80)
     """
 
-    collectives: int = 0  # that this rank took part in, except those of idle rounds
-    idle_rounds: int = 0  # in which no rank made batches: one collective of 40 bytes a rank each
+    collectives: int = 0  # that this rank took part in
     sent_bytes: Sequence[int] = ()
     received_bytes: Sequence[int] = ()
     messages: Sequence[int] = ()  # sent
     waiting_seconds: Sequence[float] = ()
-    """How long each rank was blocked in collectives, idle rounds apart, as it said at the begin of
-    its last round. The rank that waits least is the one that the others wait for."""
+    """How long each rank was blocked in collectives, as it said at the begin of its last window.
+    The rank that waits least is the one that the others wait for."""
     requests: int = 0  # frontier nodes of this rank's batches
     remote_requests: int = 0  # of these, whose lists other ranks have
     rows: int = 0  # nodes of this rank's batches whose attributes lie in parts

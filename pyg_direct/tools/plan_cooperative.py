@@ -22,7 +22,7 @@ from ..exchange.common_hops import CommonBatches
 from ..exchange.owners import Ints, check_parts, ranks_of
 from ..exchange.rows import Ownership, RowFetcher, RowLayout, RowTraffic
 from ..ops.host.parts import by_greedy_passes
-from ..ranks.channel import WORKING, Channel, RankWord
+from ..ranks.channel import Channel
 from ..ranks.threads import on_threads
 from ..sampling.sampler import NeighborSampler, keyed
 from .command import integers
@@ -183,9 +183,9 @@ class _Rank:
     def step(self, number: int, key: BatchKey, seeds: Sequence[Tensor]) -> Work:
         """Make the batch of a step, as the loaders do."""
         kinds, asked = self._sampler.node_types, self._asked
-        self._channel.open(RankWord(WORKING, 1, False, number), None)
+        self._channel.open([1, 0, number], lambda: None)
         given = [seeds[self._channel.rank] if kind == asked.seed_type else None for kind in kinds]
-        made, describe = self._common.sample(given, StepKey.at(key, 0, number, 0))
+        made, describe = self._common.sample(given, StepKey.at(key, number))
         self.answered += self.fetcher.count([[node.numpy() for node in made.node]])
         plan = describe(kinds, self._channel)
         self.layer_bytes += layer_bytes(plan, asked.widths)

@@ -201,10 +201,11 @@ def test_an_error_reaches_the_others_whatever_came_before(
     _, made = loaders_of(data_of("sage"), 2, input_nodes=NODES)
 
     def ranks(rank: int) -> Any:
-        model, loader = model_of(lambda: Failing(WIDTH, 16, 2, OUT), torch.float64, True), made()
-        fast: Any = accelerate(model, loader)
-        batches, told = iter(loader), []
+        model, told = model_of(lambda: Failing(WIDTH, 16, 2, OUT), torch.float64, True), []
         for place in PLACES:
+            loader = made()
+            fast: Any = accelerate(model, loader)
+            batches = iter(loader)
             for step in (trained, before):
                 step(fast, next(batches), next(batches), SEEDS)
             text, batch = "", next(batches)

@@ -30,7 +30,7 @@ pytestmark = [
 
 TIMES = int(os.environ.get("PYG_DIRECT_FAILURES", "2"))
 TIMEOUT_SECONDS = 5.0
-SHORT_SECONDS = 3.0  # where both ranks live, and the one that pauses answers
+SHORT_SECONDS = 3.0  # where both ranks live
 OPTIONS: dict[str, Any] = {"batch_size": 16, "seed": 4, "shuffle": True, "split_by_rank": True}
 BATCHES = 13  # of a rank in an epoch
 
@@ -147,39 +147,6 @@ def test_an_exception_reaches_all_ranks(path: Path, tmp_path: Path) -> None:
             assert seconds < 5.0
 
 
-@pytest.mark.parametrize("path", ["parts", "share_rows"], indirect=True)
-@pytest.mark.parametrize("event", ["break", "pause"])
-def test_a_rank_that_stops_early_or_pauses_harms_nobody(
-    event: str, path: Path, tmp_path: Path
-) -> None:
-    def loop(rank: int) -> list[list[int]]:
-        moments, found = random.Random(event), []
-        next(iter(loader_of(path, 60.0)))  # compiles
-        for _ in range(TIMES):
-            culprit, at = moments.randrange(2), moments.randrange(1, BATCHES)
-            loader, steps = loader_of(path, SHORT_SECONDS), []
-            for epoch in range(2):
-                made = 0
-                for _ in loader:
-                    made += 1
-                    if (rank, epoch, made) == (culprit, 0, at):
-                        if event == "break":
-                            break
-                        time.sleep(1.5 * SHORT_SECONDS)
-                steps.append(made)
-            found.append(steps)
-        return found
-
-    told = run_ranks(2, loop, tmp_path)
-    moments = random.Random(event)
-    for of_ranks in zip(*told, strict=True):
-        culprit, at = moments.randrange(2), moments.randrange(1, BATCHES)
-        for rank, steps in enumerate(of_ranks):
-            first = at if event == "break" and rank == culprit else BATCHES
-            assert steps == [first, BATCHES]
-
-
-@pytest.mark.parametrize("path", ["cooperative"], indirect=True)
 @pytest.mark.parametrize("event", ["break", "pause", "end"])
 def test_ranks_that_make_batches_together_are_told_of_one_that_does_not(
     event: str, path: Path, tmp_path: Path
@@ -220,5 +187,7 @@ def test_ranks_that_make_batches_together_are_told_of_one_that_does_not(
             assert made >= at or rank != culprit
             if event == "end" and rank == culprit:
                 continue
-            assert "which all ranks make together, and rank" in text
+            early = event == "break" and rank != culprit
+            reason = "has left its loop" if early else f"within {SHORT_SECONDS:g} s"
+            assert reason in text
             assert seconds < SHORT_SECONDS + 5.0

@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from graphs import assert_same_batch, papers_and_authors, remote_stores
-from rank_processes import loop_apart, run_ranks
+from rank_processes import check_left_apart, left_apart, left_together, run_ranks
 from torch.nn.functional import cross_entropy
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.nn import GraphSAGE
@@ -146,15 +146,25 @@ def test_a_row_is_loaded_once_for_the_batches_that_ranks_make_together(tmp_path:
     assert sum(traffic.loaded_rows for traffic, *_ in told) < 0.7 * sum(rows for *_, rows in told)
 
 
-def test_ranks_whose_loops_differ_answer_each_other(tmp_path: Path) -> None:
-    def on_rank(rank: int) -> list[int]:
+def test_a_loop_that_one_rank_leaves_earlier_ends_with_an_error(tmp_path: Path) -> None:
+    def on_rank(rank: int) -> Any:
         loader = NeighborLoader(
             DATA, [4, 3], split_by_rank=True, share_rows=True, timeout=TIMEOUT_SECONDS, **OPTIONS
         )
-        # Longer than any exchange may take.
-        return loop_apart(loader, rank, 1.2 * TIMEOUT_SECONDS)
+        return left_apart(loader, rank)
 
-    assert run_ranks(2, on_rank, tmp_path) == [[13, 13, 13], [2, 13, 13]]
+    check_left_apart(run_ranks(2, on_rank, tmp_path), TIMEOUT_SECONDS)
+
+
+def test_loops_that_ranks_leave_at_the_same_step_may_pause(tmp_path: Path) -> None:
+    def on_rank(rank: int) -> Any:
+        loader = NeighborLoader(
+            DATA, [4, 3], split_by_rank=True, share_rows=True, timeout=1.0, **OPTIONS
+        )
+        return left_together(loader, 1.2)
+
+    # Longer than a loop waits for another rank.
+    assert run_ranks(2, on_rank, tmp_path) == [[1, 6, 4, 13]] * 2
 
 
 def test_ddp_of_an_accelerated_model_learns_the_same(tmp_path: Path) -> None:
@@ -253,10 +263,10 @@ def test_ranks_with_other_rows_or_owners_are_refused(tmp_path: Path) -> None:
             with pytest.raises((ValueError, RuntimeError)) as caught:
                 next(iter(loader))
             texts.append(str(caught.value))
-        with pytest.raises(RuntimeError, match="Call iter\\(loader\\) on all of them before"):
-            loaders[2]([1, 2, 3])
-        iter(loaders[2])
-        assert loaders[2]([1, 2, 3]).x.shape[1] == 12
+        for _ in range(2):  # outside of an epoch each rank reads all rows
+            batch = loaders[2]([1, 2, rank])
+            assert torch.equal(batch.x, DATA.x[batch.n_id])
+            iter(loaders[2])
         return texts
 
     for attributes, owners in run_ranks(2, on_rank, tmp_path):

@@ -62,21 +62,45 @@ def run_ranks(
     return values
 
 
-def loop_apart(loader: Any, rank: int, pause_seconds: float) -> list[int]:
-    """Return how many batches each of three epochs had, of two ranks whose loops differ.
+def left_apart(loader: Any, rank: int) -> tuple[list[int], str]:
+    """Return how many batches the epochs of two ranks had, of which rank 1 leaves one early.
 
-    Rank 1 leaves the first epoch early, so it is one ahead of rank 0, which then pauses.
+    And the error that ended the loops.
     """
-    steps = []
-    for epoch in range(3):
-        made = 0
+    steps = [0]
+    try:
         for _ in loader:
-            made += 1
-            if rank == 1 and epoch == 0 and made == 2:
+            steps[-1] += 1
+            if rank == 1 and steps == [2]:
                 break
-            if rank == 0 and epoch == 1 and made == 3:
-                time.sleep(pause_seconds)
-        steps.append(made)
+        steps.append(0)
+        for _ in loader:
+            steps[-1] += 1
+    except RuntimeError as error:
+        return steps, str(error)
+    return steps, "no error"
+
+
+def check_left_apart(told: list[Any], seconds: float) -> None:
+    """Check what `left_apart` gave on both ranks, over loaders with a timeout of some seconds."""
+    (steps, text), (of_other, other) = told
+    assert len(steps) == 1
+    assert 2 <= steps[0] < 13
+    assert "Rank 1 has left its loop and is at step 0 of epoch 1, so no rank can make" in text
+    assert of_other == [2, 0]
+    assert f"did not answer within {seconds:g} s" in other
+
+
+def left_together(loader: Any, pause_seconds: float) -> list[int]:
+    """Return how many batches epochs had that all ranks leave at the same step, and then pause."""
+    steps = []
+    for most in (1, 6, 4, 1000):
+        steps.append(0)
+        for _ in loader:
+            steps[-1] += 1
+            if steps[-1] == most:
+                break
+        time.sleep(pause_seconds)
     return steps
 
 

@@ -17,7 +17,8 @@ from torch import Tensor
 
 from ...core.cooperation import Cooperation
 from ...core.private_torch import tree_leaves, writes_to
-from ...ranks.channel import Channel, ExchangeError
+from ...ranks.board import ExchangeError
+from ...ranks.channel import Channel
 from ..lazy.batch_run import BatchRun
 from ..lazy.calls import Operator
 from ..lazy.rules import keeps_rows

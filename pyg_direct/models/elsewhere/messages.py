@@ -1,9 +1,9 @@
 """The collectives of ranks that compute a step together, and which of them comes next.
 
-All ranks know the size of each message. But a rank that has failed, or is elsewhere in its program,
-does not know which message the others are at. So ranks say what they are at in numbers of a fixed
-size, before the message itself. That is left out where the same message followed the one before it
-the last time: a rank that is not at it sends as many bytes, whose head says so.
+All ranks know the size of each message. But a rank that is elsewhere in its program does not know
+which message the others are at. So ranks say what they are at in numbers of a fixed size, before
+the message itself. That is left out where the same message followed the one before it the last
+time: a rank that is not at it sends as many bytes, whose head says so.
 """
 
 from __future__ import annotations
@@ -18,19 +18,10 @@ import numpy.typing as npt
 from torch import Tensor
 
 from ...ops.staging import empty_for, to_device, to_host
-from ...ranks.channel import (  # fmt: skip
-    ALIGNMENT,
-    FAILED,
-    WORKING,
-    Bytes,
-    Channel,
-    ExchangeError,
-    Message,
-    as_bytes,
-    packed,
-)
+from ...ranks.board import ExchangeError
+from ...ranks.channel import ALIGNMENT, Bytes, Channel, Message, as_bytes, packed
 
-HEAD = 2  # numbers: the status of a rank, and what it is at
+HEAD = 1  # number: what a rank is at
 NUMBERS = 30  # that a rank says beside these, at a time
 SPOKEN: tuple[str, ...] = ()  # stands for numbers that are said, of any titles
 
@@ -172,10 +163,10 @@ class StepMessages:
         sizes = [known.sizes.get(title) for title in titles]
         mades = [None if size is None else size.made for size in sizes]
         if self._expected() == titles and mades == [each.made for each in moved]:
-            came = self._sent(WORKING, titles, messages, coming)
+            came = self._sent(titles, messages, coming)
         if came is None:
             self._say(titles, [])
-            came = self._sent(WORKING, titles, messages, coming)
+            came = self._sent(titles, messages, coming)
         assert came is not None  # all have said that they are at it
         known.following[known.last] = known.last = titles
         for parts, each in zip(found, moved, strict=True):
@@ -188,14 +179,8 @@ class StepMessages:
         return found
 
     def fail(self, text: str) -> None:
-        """Tell the others, at their next collective, why this rank has failed.
-
-        Raises:
-            ExchangeError: always, with the texts of all that failed.
-        """
-        self._leave_out(FAILED, text)
-        self._spoken(FAILED, SPOKEN, [])
-        self.channel.tell(text)
+        """Tell the others why this rank has failed, which takes part in nothing any more."""
+        self.channel.fail(text)
 
     def _expected(self) -> tuple[str, ...]:
         """Return the titles of the message that ranks which go on as the last time are at."""
@@ -203,7 +188,7 @@ class StepMessages:
         found = known.following.get(known.last, SPOKEN)
         return found if all(title in known.sizes for title in found) else SPOKEN
 
-    def _leave_out(self, status: int, text: str = "") -> None:
+    def _leave_out(self) -> None:
         """Take part in the message that is expected, without its rows."""
         expected, known = self._expected(), self._known
         if expected == SPOKEN:
@@ -213,28 +198,21 @@ class StepMessages:
             [sum(numbers) for numbers in zip(*lists, strict=True)]
             for lists in ([s.sent for s in sizes], [s.coming for s in sizes])
         )
-        self._sent(status, SPOKEN, [[np.zeros(size, np.uint8)] for size in sent], coming, text)
+        self._sent(SPOKEN, [[np.zeros(size, np.uint8)] for size in sent], coming)
 
     def _sent(
-        self, status: int, titles: tuple[str, ...], messages: Any, coming: list[int], text: str = ""
+        self, titles: tuple[str, ...], messages: Any, coming: list[int]
     ) -> list[Message] | None:
-        """Send messages behind their heads; None if a rank is not at them.
-
-        Raises:
-            ExchangeError: a rank has failed.
-        """
-        head = np.array([status, _tag(titles)], np.int64).view(np.uint8)
+        """Send messages behind their heads; None if a rank is not at them."""
+        head = np.array([_tag(titles)], np.int64).view(np.uint8)
         headed = [[head, *pieces] if p != self.rank else [] for p, pieces in enumerate(messages)]
         sizes = [size + len(head) if p != self.rank else 0 for p, size in enumerate(coming)]
         came = self.channel.send(headed, sizes, len(head))
         heads = [
-            message.take(np.int64, HEAD).tolist() if p != self.rank else [status, _tag(titles)]
+            message.take(np.int64, HEAD)[0] if p != self.rank else _tag(titles)
             for p, message in enumerate(came)
         ]
-        if any(of_rank[0] == FAILED for of_rank in heads):
-            self._forget()
-            self.channel.tell(text)
-        if all(of_rank == [WORKING, _tag(titles)] for of_rank in heads) and titles != SPOKEN:
+        if all(tag == _tag(titles) for tag in heads) and titles != SPOKEN:
             return came
         self._forget()
         return None
@@ -244,12 +222,10 @@ class StepMessages:
 
     def _say(self, titles: tuple[str, ...], numbers: Sequence[int]) -> npt.NDArray[np.int64]:
         """Return the numbers of all ranks, [ranks, n]; all of them must be at the same."""
-        self._leave_out(WORKING)
+        self._leave_out()
         self._forget()
-        every = self._spoken(WORKING, titles, numbers)
-        if (every[:, 0] == FAILED).any():
-            self.channel.tell("")
-        if (every[:, 1] != _tag(titles)).any():
+        every = self._spoken(titles, numbers)
+        if (every[:, 0] != _tag(titles)).any():
             raise ExchangeError(
                 f"The ranks do not run the same model on a batch that they make together: this one "
                 f"is at {', '.join(titles)}. Each must call the same model at each step, and run "
@@ -257,11 +233,9 @@ class StepMessages:
             )
         return every[:, HEAD : HEAD + len(numbers)]
 
-    def _spoken(
-        self, status: int, titles: tuple[str, ...], numbers: Sequence[int]
-    ) -> npt.NDArray[np.int64]:
+    def _spoken(self, titles: tuple[str, ...], numbers: Sequence[int]) -> npt.NDArray[np.int64]:
         words = np.zeros(HEAD + NUMBERS, np.int64)
-        words[: HEAD + len(numbers)] = [status, _tag(titles), *numbers]
+        words[: HEAD + len(numbers)] = [_tag(titles), *numbers]
         return self.channel.numbers(np.tile(words, (self.size, 1)))
 
 

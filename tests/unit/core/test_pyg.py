@@ -8,11 +8,13 @@ import io
 import os
 import sys
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 import torch.utils.data
 import torch_geometric.loader
 import torch_geometric.nn
@@ -252,6 +254,20 @@ def _() -> None:
     assert changed == {"a": [2, (3, "x")]}
     assert private_torch.tree_map(str, nested) == {"a": ["1", ("2", "x")]}
     assert private_torch.tree_leaves(nested) == [1, 2, "x"]
+
+
+@check("group_store", "let_wait")
+def _() -> None:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        group = dist.group.WORLD
+        store = private_torch.group_store(group)
+        assert store.add("counted", 2) == 2
+        assert private_torch.group_store(group).get("counted") == b"2"
+        private_torch.let_wait(group, timedelta(days=3))
+        dist.barrier(group)
+    finally:
+        dist.destroy_process_group()
 
 
 @check("in_backward")

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from math import inf
+from time import monotonic
+from typing import Any
 
 import numpy as np
 import pytest
 
-from pyg_direct.ranks import channel as channel_module
-from pyg_direct.ranks.channel import Channel, ExchangeError, Message, is_lost, packed
+from pyg_direct.ranks.board import ExchangeError
+from pyg_direct.ranks.channel import Channel, Message, is_lost, packed
+
+
+class Group:
+    """Stands for a process group."""
 
 
 class Work:
@@ -30,7 +37,7 @@ class Work:
 
 def test_a_collective_that_is_done_as_a_poll_ends_has_not_failed() -> None:
     for polls in range(3):
-        Channel(None, 60.0)._wait(Work(polls), channel_module.monotonic() + 60.0)
+        Channel(None, 60.0)._wait(Work(polls), lambda: inf)
 
 
 def test_arrays_of_a_message_are_read_as_they_were_packed() -> None:
@@ -42,24 +49,19 @@ def test_arrays_of_a_message_are_read_as_they_were_packed() -> None:
         assert message.take(array.dtype, len(array)).tolist() == array.tolist()
     with pytest.raises(ValueError, match="A message of 24 bytes lacks some of 1"):
         message.take(np.uint8, 1)
-    text = Message(np.frombuffer(b"eleven byte", np.uint8))
-    assert text.rest() == b"eleven byte"
 
 
 def test_a_lost_connection_is_told() -> None:
     with pytest.raises(ExchangeError, match=r"is lost.*closed by peer"):
-        Channel(None, 60.0)._wait(Work(1, "closed by peer"), channel_module.monotonic() + 60.0)
+        Channel(None, 60.0)._wait(Work(1, "closed by peer"), lambda: inf)
 
 
 def test_a_rank_that_does_not_answer_is_told() -> None:
     with pytest.raises(ExchangeError, match="did not answer within 2 s"):
-        Channel(None, 2.0)._wait(Work(99), channel_module.monotonic() - 1.0)
+        Channel(None, 2.0)._wait(Work(99), lambda: monotonic() - 1.0)
 
 
 def test_nothing_follows_a_collective_that_was_given_up() -> None:
-    class Group:
-        pass
-
     one, other = Channel(None, 0.0), Channel(None, 60.0)
     one.group = other.group = Group()
     other._complete(lambda: Work(1), [])
@@ -71,3 +73,26 @@ def test_nothing_follows_a_collective_that_was_given_up() -> None:
     with pytest.raises(ExchangeError, match=r"was given up.*did not answer within 0 s"):
         other._complete(lambda: begun.append(1), [])
     assert not begun
+
+
+def test_a_rank_whose_loop_pauses_waits_for_others_as_long_as_it_takes() -> None:
+    channel, asked = Channel(None, 0.0), iter([None, None, 0.0])
+    channel.group = Group()
+    with pytest.raises(ExchangeError, match="did not answer within 0 s"):
+        channel._complete(lambda: Work(99), [], lambda: next(asked))
+    assert next(asked, "all were looked at") == "all were looked at"
+
+
+class Board:
+    """What other ranks have told."""
+
+    def told_within(self, seconds: float) -> str:
+        return "Rank 3 failed: OSError: planted"
+
+
+@pytest.mark.parametrize("failure", [None, "closed by peer"])
+def test_the_failure_that_another_rank_tells_is_the_reason(failure: str | None) -> None:
+    board: Any = Board()
+    channel, work = Channel(None, 60.0, board=board), Work(1 if failure else 99, failure)
+    with pytest.raises(ExchangeError, match=r"^Rank 3 failed: OSError: planted$"):
+        channel._wait(work, lambda: inf if failure else monotonic() + 60.0)

@@ -34,7 +34,7 @@ def test_an_error_of_one_ends_all() -> None:
     def on_rank(channel: Channel) -> None:
         if channel.rank == 1:
             raise KeyError("of rank 1")
-        channel.gather(b"3")
+        channel.numbers(np.zeros((3, 1), np.int64))
 
     with pytest.raises(KeyError, match="of rank 1"):
         on_threads(3, on_rank)

@@ -1,0 +1,97 @@
+"""What ranks leave for each other in the store of their group, and who of them is missing."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch.distributed as dist
+
+from pyg_direct.ranks import board as board_module
+from pyg_direct.ranks.board import Board, ExchangeError, within
+
+
+@pytest.fixture
+def groups(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return what stands for a process group on each of three ranks."""
+    store = dist.HashStore()
+    monkeypatch.setattr(board_module, "group_store", lambda group: store)
+    ranks = SimpleNamespace(get_rank=lambda group: group, get_world_size=lambda group: 3)
+    monkeypatch.setattr(board_module, "dist", ranks)
+    return range(3)
+
+
+def on_all(groups: Any, function: Any) -> list[Any]:
+    with ThreadPoolExecutor(3) as ranks:
+        return [found.result(20) for found in [ranks.submit(function, g) for g in groups]]
+
+
+def test_values_reach_all_ranks_again_and_again(groups: Any) -> None:
+    def on_rank(group: Any) -> Any:
+        boards = [Board(group, "alone") for _ in range(2)]
+        return [
+            board.values((group, turn, number), 20.0)
+            for turn in range(3)
+            for number, board in enumerate(boards)
+        ]
+
+    expected = [[(rank, turn, b) for rank in range(3)] for turn in range(3) for b in range(2)]
+    assert on_all(groups, on_rank) == [expected] * 3
+
+
+def test_ranks_that_do_not_come_are_named(groups: Any) -> None:
+    board = Board(0, "alone")
+    with pytest.raises(ExchangeError, match=r"^Rank 1, 2 did not come within 0.05 s"):
+        board.values("here", 0.05)
+    with pytest.raises(ExchangeError, match="Rank 0 failed: It has waited in vain"):
+        Board(1, "alone").values("late", 20.0)
+
+
+def test_ranks_that_work_in_different_ways_are_told(groups: Any) -> None:
+    def on_rank(group: Any) -> str:
+        with pytest.raises(ValueError) as caught:
+            Board(group, "share_rows=True" if group == 1 else "a partition").values(0, 20.0)
+        return str(caught.value)
+
+    for text in on_all(groups, on_rank):
+        ways = "rank 0: a partition; rank 1: share_rows=True; rank 2: a partition"
+        assert f"work together in different ways: {ways}." in text
+
+
+def test_a_failure_ends_the_waits_of_others(groups: Any) -> None:
+    boards = [Board(group, "alone") for group in groups]
+    assert boards[0].told() == ""
+    boards[2].tell("OSError: planted")
+    boards[2].tell("another one")
+    assert boards[2].failure == "OSError: planted"
+    assert boards[0].told_within(20.0) == "Rank 2 failed: another one"
+    with pytest.raises(ExchangeError, match="Rank 2 failed: another one"):
+        boards[0].values(0, 20.0)
+    assert Board(0, "alone").told() == ""  # of the next loader
+
+
+def test_a_store_that_does_not_answer_is_not_waited_for(groups: Any) -> None:
+    stopped, board = threading.Event(), Board(0, "alone")
+
+    def wait(*_: Any) -> bool:
+        return stopped.wait(20)
+
+    board._store = SimpleNamespace(set=wait, check=wait)
+    begun = time.monotonic()
+    assert board.told_within(0.05) == ""
+    with pytest.raises(ExchangeError, match="did not answer within"):
+        within(0.05, lambda: board._store.set("key", "value"))
+    stopped.set()
+    assert time.monotonic() < begun + 10.0
+
+
+def test_an_error_of_the_store_is_raised(groups: Any) -> None:
+    def fail() -> None:
+        raise KeyError("planted")
+
+    with pytest.raises(KeyError, match="planted"):
+        within(20.0, fail)
