@@ -43,7 +43,7 @@ def keep_memory(keep: bool = True) -> None:
 
     Call it once, before the training; what was allocated before stays as it is. It calls
     ``mallopt`` and is never called by this package itself. To set it from outside, see the guide
-    "Memory that stays".
+    "Keep freed memory".
 
     Args:
         keep: False gives back what is unused now (`malloc_trim`), and from then on blocks of 32 MiB

@@ -207,7 +207,7 @@ class DirectLoader(SerialAfterFork, Recorded, Resuming, torch.utils.data.DataLoa
 
     @property
     def placement(self) -> Placement:
-        """What lies where, and why: the graph, and the attributes that batches are gathered from.
+        """Where the graph and the attributes of batches lie, with the reasons.
 
         With ``device=None`` the device is decided anew at each iteration until it is a GPU.
         """

@@ -275,7 +275,7 @@ class NeighborSampler(BaseSampler):
 
     @property
     def edge_permutation(self) -> None:
-        """None: `SamplerOutput.edge` holds columns of the user's `edge_index` already."""
+        """None, as `SamplerOutput.edge` holds columns of the user's `edge_index` already."""
         return None
 
     def sample_from_nodes(

@@ -63,3 +63,42 @@ def test_the_version_after_a_release_is_not_the_version_of_the_release() -> None
     else:
         assert found[1] == released
     assert f"\nversion: {released}\n" in (ROOT / "CITATION.cff").read_text()
+
+
+def test_no_attribute_of_the_api_page_has_a_sentence_for_a_type() -> None:
+    """Sphinx takes what stands before a colon in the first line of an attribute for its type."""
+    public = [getattr(pyg_direct, name) for name in pyg_direct.__all__]
+    found = [
+        (one.__name__, name)
+        for one in public
+        if inspect.isclass(one)
+        for name, value in inspect.getmembers(one, lambda value: isinstance(value, property))
+        if one.__module__.startswith("pyg_direct")
+        if re.match(r"[^`\n]*\w:\s", (value.__doc__ or "").strip())
+        if (value.fget.__module__ or "").startswith("pyg_direct")
+    ]
+    assert found == []
+
+
+def test_the_api_page_begins_with_a_class_that_is_public() -> None:
+    text = (ROOT / "docs" / "reference" / "api.md").read_text()
+    assert (
+        re.findall(r"^\.\. auto\w+:: (\S+)$", text, re.MULTILINE)[0] == "pyg_direct.NeighborLoader"
+    )
+
+
+def test_every_guide_stands_in_one_group() -> None:
+    text = (ROOT / "docs" / "index.md").read_text()
+    listed = re.findall(r"^guides/(\w+)$", text, re.MULTILINE)
+    assert sorted(listed) == sorted(path.stem for path in (ROOT / "docs" / "guides").glob("*.md"))
+
+
+def test_no_picture_takes_its_colours_from_the_system() -> None:
+    """The page, and GitHub, have a switch of their own for light and dark."""
+    for path in (ROOT / "docs" / "images").glob("*.svg"):
+        assert "prefers-color-scheme" not in path.read_text(), path.name
+
+
+def test_code_keeps_its_lines_on_a_phone() -> None:
+    style = (ROOT / "docs" / "_static" / "page.css").read_text()
+    assert "pre { white-space: pre; overflow-x: auto; }" in style
