@@ -4,12 +4,12 @@ A *table* is a tensor one of whose dimensions has the rows: ``row`` is its numbe
 keeps rows apart if row r of its result depends on row r of its tables only. Then it can be run on
 some rows, or on all of them block by block, with the same numbers.
 
-`keeps_rows` says so for one call, from shapes and dtypes only; `on_rows` gives the arguments of the
-same call on some rows. Operations that torch tags as pointwise follow one rule, about 80 others
-have one in `RULES`. Whatever has no rule, or a rule that does not apply, must run on whole tables:
-a gap costs memory or time, never a number.
+`keeps_rows` says so for one call, from shapes and dtypes only; a `calls.CallPlan` makes the same
+call on some rows. Operations that torch tags as pointwise follow one rule, about 80 others have one
+in `RULES`. Whatever has no rule, or a rule that does not apply, must run on whole tables: a gap
+costs memory or time, never a number.
 
-Example: a bias is added to a table of 5 rows, of which rows 1 and 2 are computed.
+Example: a bias is added to a table of 5 rows.
 
     >>> table, bias = torch.randn(5, 3), torch.randn(3)
     >>> seen = lambda t: (t.to("meta"), 0 if t is table else None)
@@ -17,15 +17,11 @@ Example: a bias is added to a table of 5 rows, of which rows 1 and 2 are compute
     >>> found = keeps_rows(add, (table, bias), {}, seen)
     >>> found.rows, found.given["self"], found.given["other"]
     ((0,), 0, None)
-    >>> take = lambda t, row: t if row is None else t.narrow(row, 1, 2)
-    >>> call, args, kwargs = on_rows(found, add, (table, bias), {}, 2, take)
-    >>> torch.equal(call(*args, **kwargs), (table + bias)[1:3])
-    True
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -44,11 +40,6 @@ from .row_rules import RULES, pointwise
 from .rule_calls import Call, Mixes, Seen, Verdict, listed
 
 aten = torch.ops.aten
-Take = Callable[[Any, "int | None"], Any]
-
-
-class StandIn:
-    """Stands for a tensor in the arguments of a call that is made later; has its `meta` tensor."""
 
 
 class Apart(NamedTuple):
@@ -103,54 +94,10 @@ def keeps_rows(
         return None
 
 
-def on_rows(
-    apart: Apart,
-    func: Any,
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
-    count: int,
-    take: Take,
-) -> tuple[Any, list[Any], dict[str, Any]]:
-    """Return the call on some rows: operation, arguments, arguments by name.
-
-    The operation is another one where `func` would take a single row for a dimension of size 1, or
-    needs the strides of the whole table.
-
-    Args:
-        apart: what `keeps_rows` found for the call.
-        func, args, kwargs: the call, in which a `StandIn` may stand for a tensor.
-        count: the number of rows, at least 1.
-        take: gives the rows of a tensor in a dimension; of None, all of it.
-    """
-    new: dict[str, Any] = {}
-    for name, value in bound(func, args, kwargs).items():
-        rows = apart.given.get(name)
-        if isinstance(value, (list, tuple)):
-            each = rows if isinstance(rows, list) else [None] * len(value)
-            new[name] = [
-                take(v, r) if isinstance(v, (Tensor, StandIn)) else v
-                for v, r in zip(value, each, strict=True)
-            ]
-        else:
-            new[name] = take(value, rows) if isinstance(value, (Tensor, StandIn)) else value
-    if func is aten.mkldnn_rnn_layer.default:  # reads memory whatever the strides
-        new = tree_map(lambda v: v.contiguous() if isinstance(v, Tensor) else v, new)
-    for name, place in apart.sizes:
-        if place is None:
-            new[name] = count
-        else:
-            new[name] = [*new[name]]
-            new[name][place] = count
-    names = [a.name for a in schema_of(func).arguments]
-    listed, named = [new[n] for n in names[: len(args)]], {n: new[n] for n in kwargs}
-    called, more = call_on_rows(apart, func, args)
-    return called, [*listed, *more], named
-
-
 def call_on_rows(apart: Apart, func: Any, args: tuple[Any, ...]) -> tuple[Any, list[Any]]:
     """Return the operation that gives some rows, and what it takes after the arguments."""
     if func is aten.squeeze.default:
-        shape, row = getattr(args[0], "meta", args[0]).shape, apart.given["self"]
+        shape, row = args[0].shape, apart.given["self"]
         return aten.squeeze.dims, [[d for d, n in enumerate(shape) if d != row and n == 1]]
     return _OF_ROWS.get(func, func), []
 

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from ...core.lazy_tensor import RowTensor
-from ...core.private_torch import schema_of, storage_of, to_copy, tree_leaves, tree_map
+from ...core.private_torch import storage_of, to_copy, tree_leaves, tree_map
 from ...ops.products import on_host
 from ..whole.computing import MANY_BYTES, Computer
-from .calls import Operator, operator
+from .calls import CallPlan, Operator, operator
 from .forms import Forms
 from .moves import MOVES, SCATTERS, named_rows, scatter
 from .projecting import projected_first
@@ -197,19 +197,11 @@ class Run:
             apart = keeps_rows(func, args, kwargs, seen_with_fills)
         if apart is None:
             return None
-        given = bound(func, args, kwargs)
-        new: dict[str, Any] = {}
-        for name, value in given.items():
-            rows = apart.given.get(name)
-            many = isinstance(value, (list, tuple))
-            each = rows if isinstance(rows, list) else [rows] * (len(value) if many else 1)
-            read = [
-                self.operand(v, r) if isinstance(v, Tensor) else v
-                for v, r in zip(value if many else [value], each, strict=True)
-            ]
-            new[name] = read if many else read[0]
-        names = [a.name for a in schema_of(func).arguments][: len(args)]
-        node = OperationNode(apart, func, [new[n] for n in names], {n: new[n] for n in kwargs})
+        plan = CallPlan(operator(func), apart, args, kwargs)
+        given = plan.tensors_in(args, kwargs)
+        operands = [self.operand(v, p[2]) for v, p in zip(given, plan.tensors, strict=True)]
+        args, kwargs = plan.arguments(args, kwargs, plan.tensors, operands)
+        node = OperationNode(plan, apart.out, func, args, kwargs)
         if isinstance(apart.out, Tensor):
             return node
         return type(apart.out)(

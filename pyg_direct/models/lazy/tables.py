@@ -19,7 +19,6 @@ from ...core.types import Table
 from ...ops.backend import Backend
 from .lists import Order
 from .modes import modes_now
-from .rules import Apart, StandIn, on_rows
 
 
 class RowSelection:
@@ -78,7 +77,7 @@ class RowSelection:
         return self._others[key][1]
 
 
-class Node(StandIn):
+class Node:
     """A value whose dimension `dim` has the rows.
 
     Attributes:
@@ -176,7 +175,7 @@ class FillNode(Node):
         return [self.value]
 
 
-class ConstantTensor(StandIn):
+class ConstantTensor:
     """A plain tensor that every row reads, as it was when the operation was called."""
 
     def __init__(self, tensor: Tensor) -> None:
@@ -190,16 +189,15 @@ class OperationNode(Node):
     """An operation that keeps rows apart.
 
     Args:
-        apart: what its rule says.
-        dim: of the rows of its first result.
+        plan: how it is called on some rows, a `CallPlan`.
+        out: its results, on meta tensors.
         func, args, kwargs: the call; tables are nodes, other tensors nodes or constants.
     """
 
-    def __init__(self, apart: Apart, func: Any, args: Any, kwargs: Any) -> None:
+    def __init__(self, plan: Any, out: Any, func: Any, args: Any, kwargs: Any) -> None:
         nodes = (v for v in tree_leaves((args, kwargs)) if isinstance(v, Node))
-        dim = next(row for row in apart.rows if row is not None)
-        super().__init__(apart.out, dim, tuple(dict.fromkeys(nodes)))
-        self.call: Any = (apart, func, args, kwargs)
+        super().__init__(out, plan.first[2], tuple(dict.fromkeys(nodes)))
+        self.call: Any = (plan, func, args, kwargs)
         self.costly = schema_of(func).name.split("::")[1] in COSTLY
 
     def is_call_of(self, func: Any) -> bool:
@@ -208,14 +206,13 @@ class OperationNode(Node):
 
     def compute(self, rows: RowSelection) -> Any:
         """Call the operation on some rows."""
-        apart, func, args, kwargs = self.call
-
-        def take(value: Node | ConstantTensor, row: int | None) -> Tensor:
-            found: Tensor = value.tensor if isinstance(value, ConstantTensor) else value.read(rows)
-            return found
-
-        call, new_args, new_kwargs = on_rows(apart, func, args, kwargs, len(rows), take)
-        return call(*new_args, **new_kwargs)
+        plan, _, args, kwargs = self.call
+        parts = [
+            v.tensor if isinstance(v, ConstantTensor) else v.read(rows)
+            for v in plan.tensors_in(args, kwargs)
+        ]
+        args, kwargs = plan.arguments(args, kwargs, plan.tensors, parts, len(rows))
+        return plan.func(*args, *plan.more, **kwargs)
 
     def release(self) -> None:
         """Let go of the arguments."""

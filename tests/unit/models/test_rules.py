@@ -10,9 +10,10 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from pyg_direct.core.private_torch import is_pointwise
 from pyg_direct.models.lazy import row_rules
+from pyg_direct.models.lazy.calls import CallPlan, operator
 from pyg_direct.models.lazy.row_rules import RULES
 from pyg_direct.models.lazy.rule_calls import Mixes, Verdict
-from pyg_direct.models.lazy.rules import keeps_rows, on_rows
+from pyg_direct.models.lazy.rules import keeps_rows
 
 aten = torch.ops.aten
 DTYPES = (torch.float32, torch.int64, torch.complex64, torch.bool)
@@ -92,13 +93,15 @@ def compare(func, args, kwargs, chosen):
         return False
     first = apart.num_rows // 2
     parts = []
+    plan = CallPlan(operator(func), apart, args, kwargs)
+    given = plan.tensors_in(args, kwargs)
     for start, count in ((0, first), (first, apart.num_rows - first)):
-
-        def take(tensor, row, start=start, count=count):
-            return tensor if row is None else tensor.narrow(row, start, count)
-
-        call, new_args, new_kwargs = on_rows(apart, func, args, kwargs, count, take)
-        parts.append(tensors_in(call(*new_args, **new_kwargs)))
+        rows = [
+            t if place[2] is None else t.narrow(place[2], start, count)
+            for t, place in zip(given, plan.tensors, strict=True)
+        ]
+        new_args, new_kwargs = plan.arguments(args, kwargs, plan.tensors, rows, count)
+        parts.append(tensors_in(plan.func(*new_args, *plan.more, **new_kwargs)))
     for i, expected in enumerate(tensors_in(func(*args, **kwargs))):
         if apart.rows[i] is None:
             continue
