@@ -144,9 +144,9 @@ def _read(asked: PagesAskedFor) -> None:
         if ctypes.get_errno() == errno.EFAULT:
             raise OSError(
                 errno.EIO,
-                f"Page {number} of an attribute or of neighbour lists cannot be read: the disk or "
-                f"the network behind it fails, or the file was cut off after it was opened. Put it "
-                f"right, and open the graph again",
+                f"Page {number} of an attribute or of neighbour lists cannot be read: its disk or "
+                f"network fails, or the file was cut off after it was opened. Put it right, and "
+                f"open the graph again",
                 file_at(address),
             )
         return
