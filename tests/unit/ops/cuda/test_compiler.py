@@ -153,6 +153,12 @@ def test_what_cupy_is_given(monkeypatch: pytest.MonkeyPatch, has_from_external: 
     assert what == "launch"
     assert arguments == (descriptor.placed.data_ptr(), 2)
     assert [type(value) for value in arguments] == [np.uint64, np.int32]
+    for handle in (99, 4711):  # of the thread that launches, whatever it was before
+        monkeypatch.setattr(current, "cuda_stream", handle)
+        del cupy.log[:]
+        launch(kernel.grid(1))
+        stream = ("stream", (0, handle)) if has_from_external else ("old stream", handle, 0)
+        assert cupy.log[0][-1]["stream"].arguments == stream
 
 
 def test_kernels_that_cannot_be_kept_are_compiled_all_the_same(
