@@ -225,7 +225,7 @@ def is_plain(value: Tensor) -> bool:
 
 
 def _check_storage(value: Tensor) -> None:
-    """Raise a RuntimeError unless a dense tensor's elements lie in its storage.
+    """Raise a RuntimeError unless a dense tensor's elements are within its storage.
 
     Neither our kernels nor those of torch look at this before they read.
     """

@@ -147,7 +147,7 @@ def _none(device: torch.device | None) -> Tensor:
 
 
 def _stack(row: Tensor, col: Tensor) -> Tensor:
-    """Return [row; col], without a copy where one lies behind the other, as in our outputs."""
+    """Return [row; col], without a copy where they are adjacent in memory, as in our outputs."""
     size, both = row.numel(), viewed_by(row)
     if size == 0:  # what two empty tensors lie in cannot be seen, and a copy would be a launch
         return row.new_empty((2, 0))

@@ -189,7 +189,7 @@ def check_share(name: str, value: Any) -> float:
 
 
 def check_mode(name: str, value: Any) -> str:
-    """Return `value` if it says where arrays may lie for a GPU.
+    """Return `value` if it is a place where arrays may be stored for a GPU.
 
     Raises:
         ValueError: it is none of PLACES.

@@ -111,7 +111,7 @@ class WorkFolder:
             self.path.rmdir()
 
     def problem(self) -> str:
-        """Say why what is at the path is no folder of such work; "" if it is one, or missing."""
+        """Say why the path is not a folder of such work; "" if it is one, or missing."""
         if not os.path.lexists(self.path):
             return ""
         if self.path.is_dir() and not self.path.is_symlink():

@@ -111,7 +111,7 @@ def rows_of(table: Tensor, index: Tensor | slice) -> Tensor:
 
 
 class OrderedTensor(RowTensor):
-    """An attribute [N, ...] whose row i lies at ``stored[positions[i]]``.
+    """An attribute [N, ...] whose row i is ``stored[positions[i]]``.
 
     The loaders look up the positions of a batch's nodes, and gather the rows there. Rows selected
     by ``x[ids]`` are read the same way; any other computation brings all rows into the order of the

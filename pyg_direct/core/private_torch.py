@@ -87,7 +87,7 @@ def compiled_in_place(module: torch.nn.Module) -> bool:
 
 
 def storage_of(tensor: Tensor) -> int:
-    """Return a number of the storage that a tensor lies in, equal for its views."""
+    """Return a number that identifies the storage of a tensor, equal for its views."""
     number: int = tensor.untyped_storage()._cdata
     return number
 

@@ -247,7 +247,7 @@ class RowsInCommon(BatchExchange):
         Outside of an epoch, and where there is one rank, they are gathered as they always are.
 
         Raises:
-            IndexError: an id that is none of a node.
+            IndexError: a node id out of range.
         """
         if self.place is None:
             return

@@ -81,7 +81,7 @@ class ArrayFile:
 
 @dataclass(frozen=True)
 class RowOrder:
-    """Where the rows of some attributes lie in their files."""
+    """The positions of the rows of some attributes in their files."""
 
     positions: ArrayFile  # int64, of the row of each node
     attributes: tuple[str, ...]

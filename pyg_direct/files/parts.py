@@ -53,7 +53,7 @@ REFUSAL = (
 
 @dataclass(frozen=True)
 class RowFormat:
-    """What the rows of a parted attribute are: row i of a node lies in the part that owns it."""
+    """What the rows of a parted attribute are: the row of a node is in the part that owns it."""
 
     dtype: str
     shape: tuple[int, ...]  # of one row
@@ -151,7 +151,7 @@ def part_folder(folder: Path, part: int) -> Path:
 
 
 def parted_graph(data: Any) -> PartedGraph | None:
-    """Return the graph behind data that was opened from a partition; None for other data."""
+    """Return the partitioned graph that data was opened from; None for other data."""
     if not isinstance(data, (Data, HeteroData)) or not data.edge_stores:
         return None
     index = data.edge_stores[0].get("edge_index")

@@ -161,7 +161,7 @@ def _write(
 
 
 def _positions(order: IntTable, names: FileNames, folder: Path) -> ArrayFile:
-    """Write where each node's row lies, if row k is that of node ``order[k]``."""
+    """Write the position of each node's row, if row k is that of node ``order[k]``."""
     positions = np.empty(len(order), np.int64)
     positions[order] = np.arange(len(order))
     return write_array(folder / names.new("positions"), positions)

@@ -1,4 +1,4 @@
-"""Graphs that are compressed already, as those in files: their CSC is used where it lies."""
+"""Graphs that are compressed already, as those in files: their CSC is used in place."""
 
 from __future__ import annotations
 

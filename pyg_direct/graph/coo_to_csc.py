@@ -277,7 +277,7 @@ def _complaint(
 
 
 def out_of_range(name: str, node: int, end: int) -> str:
-    """Say that an end of an edge is no node."""
+    """Say that an end of an edge is not a node."""
     return (
         f"{name} is {node}, but the ids of its node type must be in [0, {end}). Check the edges, "
         f"or set num_nodes."

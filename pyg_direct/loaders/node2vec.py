@@ -108,7 +108,7 @@ class Node2Vec(PygNode2Vec):
         return self._positive(batch, _new_key())
 
     def neg_sample(self, batch: Tensor) -> Tensor:
-        """Return the windows of sequences that begin at `batch` and go on anywhere."""
+        """Return the windows of sequences that begin at `batch` and continue anywhere."""
         return self._negative(batch, _new_key())
 
     def sample(self, batch: list[int] | Tensor) -> tuple[Tensor, Tensor]:

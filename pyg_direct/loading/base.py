@@ -178,7 +178,7 @@ class DirectLoader(SerialAfterFork, Recorded, Resuming, torch.utils.data.DataLoa
         options["sampler"] = kind(options.get("generator"), options.get("batch_size", 1))
 
     def _finish_order(self, order: Any, nodes: Tensor, node_type: Any) -> None:
-        """Say where the seeds are; comes behind the initialiser.
+        """Say where the seeds are; comes after the initialiser.
 
         Args:
             order: as the user gave it.
@@ -207,7 +207,7 @@ class DirectLoader(SerialAfterFork, Recorded, Resuming, torch.utils.data.DataLoa
 
     @property
     def placement(self) -> Placement:
-        """Where the graph and the attributes of batches lie, with the reasons.
+        """Where the graph and the attributes of batches are stored, with the reasons.
 
         With ``device=None`` the device is decided anew at each iteration until it is a GPU.
         """

@@ -156,7 +156,7 @@ class Epoch:
         self._ask_for(self._steps)
 
     def _ask_for(self, steps: Iterator[Step]) -> None:
-        """Have batches made, and none of those that were asked for before."""
+        """Restart production at `steps`; drop batches in flight."""
         self._torn = True  # whether something may be missing if the results are asked for
         ask, modes = self._stages.ask, self._modes
         if self._keyed is not None:

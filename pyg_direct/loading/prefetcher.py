@@ -26,7 +26,7 @@ Results: TypeAlias = "SimpleQueue[tuple[int, R | Failure] | None]"
 
 
 class Failure:
-    """An exception that stands in the place of a result.
+    """An exception in place of a result.
 
     One that is no StopIteration: where batches are asked for, that would end the epoch.
 
@@ -62,7 +62,7 @@ class Failure:
 
 
 class NotReadyError(RuntimeError):
-    """The next result cannot be had now; the iteration stands where it stood."""
+    """No result is ready; the iterator has not advanced."""
 
 
 class _Board(Generic[T, R]):

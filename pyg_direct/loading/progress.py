@@ -120,7 +120,7 @@ class Positions(NamedTuple):
 
 @dataclass
 class Progress:
-    """Where a loader stands; what `state_dict` saves."""
+    """The position of a loader in its epochs; what `state_dict` saves."""
 
     seed: int | None  # as the user gave it
     epoch: int = -1  # the epoch that was begun last
@@ -138,7 +138,7 @@ class Progress:
     batch_dependency: int = 1  # of LABOR: batches of a window, which share variates
 
     def begin(self, order: SeedOrder) -> Positions:
-        """Begin the next epoch, or go on with the one that was loaded, and return its batches.
+        """Begin the next epoch, or continue the one that was loaded, and return its batches.
 
         Raises:
             ValueError: the sampler gives other seeds than those that were left, or other ranks have
@@ -262,7 +262,7 @@ class Progress:
             order.shuffle_generator.manual_seed(rng.as_seed(key))
 
     def state_dict(self, fingerprint: Fingerprint) -> dict[str, Any]:
-        """Return everything a new process needs to go on, as tensors, numbers and texts."""
+        """Return everything a new process needs to continue, as tensors, numbers and texts."""
         return {
             "version": STATE_VERSION,
             "seed": self.seed,
@@ -273,7 +273,7 @@ class Progress:
     def load_state_dict(
         self, state: Any, fingerprint: Fingerprint, num_batches: int | None, strict: bool
     ) -> None:
-        """Make the next epoch go on where `state` was saved, or raise and change nothing.
+        """Make the next epoch continue where `state` was saved, or raise and change nothing.
 
         Args:
             state: from `state_dict`, also of an older version.

@@ -1,4 +1,4 @@
-"""Which batches a loader makes, and where it stands among them: order, ranks and states."""
+"""Which batches a loader makes, and its position among them: order, ranks and states."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class SharedOrder(DistributedSampler[int]):
         return len(self._sampler)
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next epoch that begins the one of this number. Else epochs count by themselves.
+        """Make the next epoch the one of this number. Without it, epochs are numbered 0, 1, 2, ...
 
         All ranks must do the same.
         """
@@ -148,7 +148,7 @@ class Resuming(torch.utils.data.DataLoader[Any]):
         return first
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where the loader stands, also in the middle of an epoch.
+        """Return the position of the loader, also in the middle of an epoch.
 
         After `load_state_dict` the next epoch yields exactly the batches that were left, in this or
         in another process. Where `sampler=` or `batch_sampler=` is given, it must give the same
@@ -164,7 +164,7 @@ class Resuming(torch.utils.data.DataLoader[Any]):
         return self._progress.state_dict(self._fingerprint())
 
     def load_state_dict(self, state: dict[str, Any], strict: bool = True) -> None:
-        """Make the next epoch go on where `state_dict` was taken. After an error nothing changed.
+        """Make the next epoch continue where `state_dict` was taken. An error changes nothing.
 
         Args:
             state: what `state_dict` returned, in this or an older version.

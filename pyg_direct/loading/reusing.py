@@ -184,7 +184,7 @@ class _Turn:
                 self._nodes, self._chosen = self._schedule.hop(self._iteration, key, work, hop)
 
     def arranged(self, sampled: SampledGraph) -> Reused:
-        """List nodes whose rows are reused behind the others of their hop, in place."""
+        """List nodes whose rows are reused after the others of their hop, in place."""
         nodes, chosen = self._nodes, self._chosen
         first = sum(sampled.num_sampled_nodes[0][:-2])
         order = np.concatenate([np.flatnonzero(~chosen.reused), np.flatnonzero(chosen.reused)])

@@ -98,7 +98,7 @@ class Site:
 
     @property
     def placement(self) -> Placement:
-        """What lies where, and why."""
+        """Where each array is stored, and why."""
         return replace(
             self.backend.memory.placement, reason=self._reason, gpu_arguments=self._placing.given()
         )

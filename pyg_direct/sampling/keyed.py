@@ -81,7 +81,7 @@ class _PlacedGraph:
 
 @dataclass(frozen=True)
 class KeyedSampler:
-    """A graph where it lies, and how it is sampled. `keyed.sample` is a function of its arguments.
+    """A graph in place, and how it is sampled. `keyed.sample` is a function of its arguments.
 
     The loaders of this package use it through `sampler.keyed(neighbor_sampler)`. A pickled one
     places its graph again, by its own backend.
@@ -157,7 +157,7 @@ class KeyedSampler:
 
     @property
     def emits_as_drawn(self) -> bool:
-        """Whether edges are handed out from source to destination, and none is added to them."""
+        """Whether the output edges are exactly the drawn ones, from source to destination."""
         given = self.settings
         mirrored = given.subgraph_type == SubgraphType.bidirectional
         return given.sample_direction == "forward" and not mirrored

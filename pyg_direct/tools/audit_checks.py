@@ -265,7 +265,7 @@ def _bounded(
 
 
 def _times_of_links(law: Law, batch: Any) -> Tensor | None:
-    """Return the times of seed links, of negatives behind them; of triplets, those of the links."""
+    """Return the times of seed links, then of negatives; of triplets, those of the links."""
     store = at(batch, law.input_type)
     time: Tensor | None = store.get("edge_label_time", store.get("seed_time"))
     if time is None and law.input_type is not None:  # of triplets

@@ -260,7 +260,7 @@ def steps_text(
         args: of the command.
 
     Raises:
-        SystemExit: owners that are none.
+        SystemExit: invalid owners.
     """
     step = step_of_ranks(data, asked)
     lines = [ranks_text(step)]

@@ -272,7 +272,7 @@ def cache_curve(
 
 
 def policies_text(policies: Mapping[str, CachedRows], doubt: str) -> list[str]:
-    """Return a line for each policy, behind one that says what they are.
+    """Return a line for each policy, after one that says what they are.
 
     Args:
         policies: what a cache finds, by `cache_policy`.

@@ -56,7 +56,7 @@ def kind_of_text(v: str) -> str:
 
 
 def kind_of_type(sql_type: str) -> int:
-    """Return the kind of a column of parquet; TEXT for what is no number."""
+    """Return the kind of a column of parquet; TEXT unless it has numbers."""
     if re.fullmatch(r"U?(TINYINT|SMALLINT|INTEGER|BIGINT)", sql_type):
         return SMALL
     if sql_type in ("FLOAT", "DOUBLE") or sql_type.endswith("]") or is_decimal(sql_type):

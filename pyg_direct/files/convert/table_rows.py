@@ -250,7 +250,7 @@ class TableRows(FileRows):
         return v if sql_type.endswith("]") else self._filled(v, sql_type, 0)
 
     def _filled(self, value: str, sql_type: str, kind: int) -> str:
-        """Return an expression that has what stands for empty entries."""
+        """Return an expression with the value that replaces empty entries."""
         missing = self._source.missing
         if missing is None:
             return value

@@ -73,7 +73,7 @@ class Workplace:
             self._folder.release()
 
     def begin(self, inputs: object) -> Journal:
-        """Return the journal of a new conversion, or of the one to go on with.
+        """Return the journal of a new conversion, or of the one to continue.
 
         Raises:
             ValueError: it is of other inputs.
@@ -118,5 +118,5 @@ class Workplace:
 def writer_behind(
     path: Path, dtype: str, row_shape: tuple[int, ...], written: Written
 ) -> ArrayWriter:
-    """Return a writer of an array file that goes on behind what is known to be written."""
+    """Return a writer of an array file that appends to what is known to be written."""
     return ArrayWriter(path, dtype, row_shape, written if path.exists() else None)
