@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+import zlib
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -73,3 +75,31 @@ def fingerprint_of(arrays: Iterable[Any], positions: int = SAMPLED_POSITIONS) ->
             at = torch.arange(count, device=flat.device) * (len(flat) - 1) // max(1, count - 1)
             digest.update(flat[at].cpu().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()[:16]
+
+
+PIECE_BYTES = 1 << 25
+MOST_THREADS = 8
+
+
+def checksum_of_arrays(arrays: Iterable[Any]) -> int:
+    """Return a checksum of all elements of some arrays; some 0.4 s a gigabyte and core.
+
+    Args:
+        arrays: NumPy arrays or tensors on any device.
+    """
+    found = 0
+    with ThreadPoolExecutor(min(MOST_THREADS, os.cpu_count() or 1)) as threads:
+        for given in arrays:
+            flat = torch.as_tensor(given).detach().reshape(-1)
+            found = zlib.crc32(f"{flat.dtype} {list(given.shape)}".encode(), found)
+            step = max(1, PIECE_BYTES // flat.element_size())
+            pieces = [flat[first : first + step] for first in range(0, len(flat), step)]
+            for crc in threads.map(_crc32, pieces):
+                found = zlib.crc32(crc.to_bytes(4, "little"), found)
+    return found
+
+
+def _crc32(piece: torch.Tensor) -> int:
+    host = piece.cpu()  # a view where it lies in host memory
+    content: Any = host.view(torch.uint8).numpy() if host.numel() > 0 else b""
+    return zlib.crc32(content)

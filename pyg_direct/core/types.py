@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -17,7 +17,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from .mapped_files import MappedFile
+from .mapped_files import MappedFile, checksum_of_arrays
 
 Array = Any
 """An array of a backend: a NumPy array (CPU) or a CUDA tensor. Opaque to everything above `ops`."""
@@ -192,6 +192,7 @@ class Csc:
     verified: bool = True  # False: `indptr` and `indices` may hold anything, as in a damaged file
     file_bytes: int = 0  # of the files of the whole graph that the arrays are mapped to; 0: no such
     files: tuple[MappedFile, ...] = ()  # these files, as they were when they were mapped
+    saved: tuple[int, ...] = ()  # checksums of these files that tell the edges from others
     node_base: IntTable = field(init=False)  # [T + 1], prefix sum of `num_nodes`
 
     def __post_init__(self) -> None:
@@ -230,6 +231,13 @@ class Csc:
         """`WeightTable.relations` [R], also of a graph without weights: False then."""
         no_weights = np.zeros(self.num_relations, np.bool_)
         return no_weights if self.weights is None else self.weights.relations
+
+    @cached_property
+    def checksum(self) -> tuple[str, Any]:
+        """How the edges are known, and what tells them from others; arrays in memory are read."""
+        if self.saved:
+            return "saved", self.saved
+        return "held", checksum_of_arrays(array for _, array in self.arrays())
 
     def arrays(self) -> Iterator[tuple[str, Array]]:
         """Yield the arrays that the graph has, with names, the most often read first."""

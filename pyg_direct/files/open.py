@@ -151,6 +151,7 @@ def graph_in(
         verified=False,
         file_bytes=sum(array.num_bytes for array in header.arrays()),
         files=files_at(folder / array.file for array in header.arrays()),
+        saved=(header.indptr.crc32, header.indices.crc32),
     )
     for r in range(csc.num_relations):
         first, end = int(csc.indptr_base[r]), int(num_nodes[dst_type[r]])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
+from itertools import chain
 from typing import Any
 
 import torch
@@ -11,10 +12,13 @@ import torch.distributed as dist
 import torch.utils.data
 from torch import Tensor
 from torch.utils.data import DistributedSampler
+from torch_geometric.data import Data, HeteroData
 
+from ..batch.roles import KnownRoles
 from ..core.arguments import check_flag
 from ..core.mapped_files import fingerprint_of
 from ..core.private_torch import batches_of
+from ..core.pyg import fields_of, stores_of
 from ..ranks.board import Board, ExchangeError
 from ..ranks.split import Split
 from ..ranks.windows import Place
@@ -22,7 +26,7 @@ from ..sampling.sampler import NeighborSampler, keyed
 from .order import ClusterOrder
 from .progress import EpochShard, Progress, SeedOrder
 from .site import Site
-from .states import COOPERATIVE, TAIL, difference, of_ranks
+from .states import COOPERATIVE, EDGES, TAIL, difference, of_ranks
 
 TIMEOUT_SECONDS = 1800.0  # that ranks wait for each other, unless a loader has a timeout=
 
@@ -59,6 +63,8 @@ class Resuming(torch.utils.data.DataLoader[Any]):
     _exchange: Any = None  # with other ranks, of a partitioned graph
     _reusing: Any = None  # decides which rows a model has already; see `reusing.Schedule`
     _site: Site
+    _roles: KnownRoles
+    data: Any
     _board: Board | None = None  # of the ranks, once they have begun to meet
     _feature_dtype: torch.dtype | None
     _shuffle_generator: torch.Generator | None
@@ -110,6 +116,25 @@ class Resuming(torch.utils.data.DataLoader[Any]):
         """Return a context in which a batch is made; see `Windows.at`."""
         return nullcontext() if self._exchange is None else self._exchange.at(place)
 
+    def _contents(self) -> dict[str, Any]:
+        """Return what tells the graph from others, as all ranks must have the same one.
+
+        Rows that ranks share are read by their owners alone; other ranks may have anything there.
+        """
+        sampler, found = self._site.sampler, dict[str, Any]()
+        if isinstance(sampler, NeighborSampler):
+            found[EDGES] = keyed(sampler).graph.csc.checksum
+        if self._exchange is None and isinstance(self.data, (Data, HeteroData)):
+            stores = stores_of(self.data)
+            values = [
+                fields_of(store)[attribute.name]
+                for key, store in stores.items()
+                for attribute in chain(*self._roles.of(key, store))
+            ]
+            dense = [v for v in values if type(v) is Tensor and v.layout == torch.strided]
+            found["attributes"] = fingerprint_of(dense)
+        return found
+
     def _seconds(self) -> float:
         """Return how long this rank waits for others."""
         return self.timeout or TIMEOUT_SECONDS
@@ -132,11 +157,11 @@ class Resuming(torch.utils.data.DataLoader[Any]):
         _, board = self._met()
         if board is None:
             return offer
-        here = {**self._fingerprint(), **values}
+        here = {**self._fingerprint(), **self._contents(), **values}
         said = here, offer
         every = board.values(said, self._seconds())
         for rank, (there, _) in enumerate(every):
-            differing = [name for name in {**here, **there} if here.get(name) != there.get(name)]
+            differing = [name for name in {**here, **there} if _differ(name, there, here)]
             if differing:
                 text = "; ".join(difference(name, there, here) for name in differing)
                 raise ValueError(
@@ -213,3 +238,11 @@ class Resuming(torch.utils.data.DataLoader[Any]):
             **drawing,
             "graph": fingerprint_of(arrays),
         }
+
+
+def _differ(name: str, there: dict[str, Any], here: dict[str, Any]) -> bool:
+    """Whether something of two ranks differs, as far as that is known."""
+    one, other = there.get(name), here.get(name)
+    if name == EDGES and one is not None and other is not None and one[0] != other[0]:
+        return False  # of arrays in memory and of files other checksums are known
+    return bool(one != other)

@@ -18,6 +18,7 @@ Fingerprint = Mapping[str, Any]
 TAIL = "tail"  # the field of what ranks do at the end of an epoch
 
 COOPERATIVE = "cooperative"  # the field of how many ranks make a batch together
+EDGES = "edges"  # a field that ranks compare, and states do not have
 
 # Fields that states of loaders with `num_neighbors` lack that were saved by version 0.2, or by
 # loaders whose ranks make no batches together.
@@ -34,6 +35,8 @@ HASHES = {
     "graph": "another graph (edges, or what time_attr= or weight_attr= names)",
     "seeds": "other seeds (input_nodes= or edge_label_index=, or their times or labels)",
     "clusters": "other clusters (order=)",
+    EDGES: "another graph (some edges, or what time_attr= or weight_attr= names)",
+    "attributes": "other attributes of nodes or edges",
     "first_batch": "another order of the seeds (sampler= or batch_sampler=)",
 }
 # Fields that no argument is called by: what decides them.

@@ -17,7 +17,7 @@ from ..core.units import size_text
 from ..sampling.sampler import NeighborSampler
 from .plan_orders import node_counts, shuffled_seeds
 
-STEPS = 4
+STEPS = 4  # as many as ranks make together where they share rows
 
 
 class RanksAsked(NamedTuple):
@@ -33,7 +33,8 @@ class RanksAsked(NamedTuple):
         columns: of the features, by node type; needed with `widths`.
         widths: columns that each layer of a model writes, first to last, as many as hops; () for
             no model.
-        steps: that are looked at, whose means are told.
+        steps: that are looked at, whose means are told; where ranks share rows, they are made
+            together, as by loaders with producers; 1 for those without.
     """
 
     ranks: int
@@ -71,14 +72,16 @@ class StepOfRanks(NamedTuple):
     Attributes:
         ranks: how many make a batch each.
         alone: where each loads for itself.
-        common: distinct rows of all batches.
+        together: steps whose rows are loaded and sent once.
+        common: distinct rows of the batches of these, by step.
         common_bytes: of these.
-        sent_bytes: that leave the ranks where rows have owners by hash: a row goes to each batch
-            that needs it, but for that of its owner.
+        sent_bytes: that leave the ranks where rows have owners by hash: a row goes once to each
+            other rank whose batches need it.
     """
 
     ranks: int
     alone: Work
+    together: int
     common: float
     common_bytes: float
     sent_bytes: float
@@ -91,25 +94,30 @@ def step_of_ranks(data: Data | HeteroData, asked: RanksAsked) -> StepOfRanks:
         data: the graph; only its edges are looked at.
         asked: about it.
     """
-    sampler, sums = sampler_of(data, asked), np.zeros(len(Work._fields) + 2)
+    sampler, sums = sampler_of(data, asked), np.zeros(len(Work._fields))
+    # By node type and rank, the rows of all steps.
+    found: dict[Any, list[list[Tensor]]] = {
+        kind: [[] for _ in range(asked.ranks)] for kind in asked.row_bytes
+    }
     for seeds in seeds_of_steps(data, asked):
-        found: dict[Any, list[Tensor]] = {kind: [] for kind in asked.row_bytes}
-        for batch in seeds:
+        for rank, batch in enumerate(seeds):
             given = NodeSamplerInput(None, batch, input_type=asked.seed_type)
             out: Any = sampler.sample_from_nodes(given)
             for kind, ids in _by_type(out.node).items():
-                found[kind].append(ids)
+                found[kind][rank].append(ids)
             hops = _by_type(out.num_sampled_nodes), _by_type(out.num_sampled_edges)
             rows = {kind: len(ids) for kind, ids in _by_type(out.node).items()}
-            sums[:-2] += work_of(rows, *hops, asked)
-        for kind, batches in found.items():
-            if batches:
-                common = len(np.unique(torch.cat(batches).numpy()))
-                sums[-2:] += common, common * asked.row_bytes[kind]
-    *of_batches, common, common_bytes = (sums / asked.steps).tolist()
-    alone = Work(*of_batches)
-    sent = alone.row_bytes * (asked.ranks - 1) / asked.ranks
-    return StepOfRanks(asked.ranks, alone, common, common_bytes, sent)
+            sums += work_of(rows, *hops, asked)
+    common = common_bytes = sent = 0.0
+    for kind, ranks in found.items():
+        of_ranks = [np.unique(torch.cat(ids).numpy()) for ids in ranks if ids]
+        count = len(np.unique(np.concatenate(of_ranks))) if of_ranks else 0
+        width = asked.row_bytes[kind] / asked.steps
+        common += count / asked.steps
+        common_bytes += count * width
+        sent += sum(map(len, of_ranks)) * width * (asked.ranks - 1) / asked.ranks
+    alone = Work(*(sums / asked.steps).tolist())
+    return StepOfRanks(asked.ranks, alone, asked.steps, common, common_bytes, sent)
 
 
 def sampler_of(data: Data | HeteroData, asked: RanksAsked) -> NeighborSampler:
@@ -187,7 +195,8 @@ def ranks_text(step: StepOfRanks) -> str:
         f"a step of {step.ranks} ranks: {alone.rows:,.0f} rows where each loads alone, "
         f"{size_text(int(alone.row_bytes / each))} a rank; {step.common:,.0f} rows with "
         f"share_rows=True, {size_text(int(step.common_bytes / each))} a rank "
-        f"({alone.rows / max(1.0, step.common):.2f} times less)",
+        f"({alone.rows / max(1.0, step.common):.2f} times less), as {step.together} steps are made "
+        f"together",
         f"  each rank sends {size_text(int(step.sent_bytes / each))} a step, owners by hash",
     ]
     if saved > 0:

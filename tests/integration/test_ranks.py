@@ -15,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch_geometric.data import Data
 from torch_geometric.nn.models import GraphSAGE
 
+import pyg_direct
 from pyg_direct import LinkNeighborLoader, NeighborLoader, accelerate
 
 
@@ -259,3 +260,35 @@ def test_states_are_the_same_on_all_ranks() -> None:
     one, other = copy.deepcopy(states)
     assert torch.equal(one.pop("default_state"), other.pop("default_state"))
     assert one == other
+
+
+def test_graphs_that_differ_in_one_edge_or_in_all_rows_are_refused(tmp_path: Path) -> None:
+    def on_rank(rank: int) -> list[str]:
+        torch.manual_seed(0)
+        edges, x = torch.randint(5000, (2, 50_000)), torch.randn(5000, 4)
+        other = edges.clone()
+        other[0, 12_345] = (other[0, 12_345] + rank) % 5000
+        graphs = [
+            Data(x=x, edge_index=other),
+            Data(x=x + rank, edge_index=edges),
+            Data(x=x, edge_index=edges),
+        ]
+        for number in range(2):
+            path = tmp_path / f"saved {number} of {rank}"
+            pyg_direct.save(graphs[2 * number], path)
+            graphs.append(pyg_direct.open(path))
+        texts = []
+        for data in graphs:
+            loader = NeighborLoader(data, [3], seed=1, batch_size=1000, split_by_rank=True)
+            try:
+                next(iter(loader))
+                texts.append("")
+            except ValueError as error:
+                texts.append(str(error))
+        return texts
+
+    for edges, rows, same, saved, same_saved in run_ranks(2, on_rank, tmp_path):
+        assert "another graph (some edges, or what time_attr= or weight_attr= names)" in edges
+        assert "other attributes of nodes or edges" in rows
+        assert "another graph (some edges" in saved
+        assert (same, same_saved) == ("", "")

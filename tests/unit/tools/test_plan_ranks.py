@@ -33,12 +33,21 @@ def graph() -> Data:
 
 def test_all_ranks_load_the_whole_graph_once_where_they_reach_all_of_it() -> None:
     data = graph()
-    step = step_of_ranks(data, RanksAsked(4, [-1] * 6, 20, {None: 8}))
+    step = step_of_ranks(data, RanksAsked(4, [-1] * 6, 20, {None: 8}, steps=1))
     reached = step.common
     assert 450 < reached <= 500
     assert step.alone.rows == pytest.approx(4 * reached, rel=0.02)
     assert step.common_bytes == 8 * reached
     assert step.sent_bytes == 0.75 * step.alone.row_bytes
+
+
+def test_rows_of_steps_that_are_made_together_are_loaded_and_sent_once() -> None:
+    step = step_of_ranks(graph(), RanksAsked(4, [-1] * 6, 20, {None: 8}))
+    assert 450 < 4 * step.common <= 500
+    # Each rank needs all of them, and has a quarter.
+    assert step.sent_bytes == pytest.approx(8 * 4 * 0.75 * step.common, rel=0.02)
+    assert step.alone.rows == pytest.approx(4 * 4 * step.common, rel=0.02)
+    assert "as 4 steps are made together" in ranks_text(step)
 
 
 def test_seeds_alone_are_loaded_by_one_rank_each() -> None:
@@ -77,7 +86,7 @@ def test_edges_are_read_in_each_layer_that_needs_them() -> None:
 
 
 def test_when_sharing_rows_pays() -> None:
-    step = StepOfRanks(2, Work(100, 4000, 0, 0, 0), 60, 2400, 2000)
+    step = StepOfRanks(2, Work(100, 4000, 0, 0, 0), 4, 60, 2400, 2000)
     assert "1,000 bytes" not in ranks_text(step)
     assert "each rank sends 1.0 kB a step" in ranks_text(step)
     assert "that pays where ranks send 1.2 times as fast as they load" in ranks_text(step)
