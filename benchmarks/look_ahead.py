@@ -39,7 +39,7 @@ from benchmarks.row_order import (
 )
 from pyg_direct.batch.assemble import node_tables_of
 from pyg_direct.core.units import count_of, size_text
-from pyg_direct.kernels.pages import pages_of_rows, request_pages
+from pyg_direct.kernels.gather import pages_of_rows, request_pages
 
 MODULE = "benchmarks.look_ahead"
 TITLE = "Pages of files that are asked for ahead of their batch"

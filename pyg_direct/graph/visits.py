@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..core.types import ONCE, Csc, IntTable, SeedVisits
-from ..kernels.visits import add_log_missed
+from ..kernels.traverse import add_log_missed
 
 Doubles = npt.NDArray[np.float64]
 

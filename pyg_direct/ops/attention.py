@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..core.threads import run_all
-from ..kernels import heads as kernels
+from ..kernels import aggregate as kernels
 from .products import MIN_BYTES_PER_THREAD, Adjacency, share_rows
 
 

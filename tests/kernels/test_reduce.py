@@ -8,7 +8,7 @@ import torch
 from torch_geometric.data import Data
 
 from pyg_direct.graph.from_pyg import graph_of
-from pyg_direct.kernels import reduce
+from pyg_direct.kernels import aggregate
 from pyg_direct.ops.cpu.backend import CpuBackend
 
 NODES, EDGES = 50, 300
@@ -93,8 +93,12 @@ def test_what_there_is_no_kernel_for(table, kind, weight):
 def test_worked_example():
     table = np.array([[1, 2], [3, 4]], np.float32)
     indptr, indices, none = np.array([0, 2, 2]), np.array([1, 0]), np.empty(0, np.float32)
-    for kind, wanted in ((reduce.SUM, [4, 6]), (reduce.MEAN, [2, 3]), (reduce.MAX, [3, 4])):
+    for kind, wanted in (
+        (aggregate.SUM, [4, 6]),
+        (aggregate.MEAN, [2, 3]),
+        (aggregate.MAX, [3, 4]),
+    ):
         out = np.empty((2, 2), np.float32)
         arguments = (indptr, indices, table, table.ctypes.data, none, kind, 0, 2, out)
-        assert reduce.reduce_rows(*arguments) == -1
+        assert aggregate.reduce_rows(*arguments) == -1
         assert out.tolist() == [wanted, [0, 0]]

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ...core.threads import split
 from ...core.types import Csc, SamplingPlan, Table, Traffic
-from ...kernels import decode, gather, reduce
+from ...kernels import aggregate, decode, gather
 from ..backend import NUMBER_KINDS, CacheRequest, row_out_of_range
 from ..buffers import Resources, shared_pool
 from ..host.hottest import Candidate
@@ -27,7 +27,12 @@ from .workspace import CpuWorkspace
 
 Ints = npt.NDArray[Any]
 
-REDUCTIONS = {"sum": reduce.SUM, "mean": reduce.MEAN, "max": reduce.MAX, "min": reduce.MIN}
+REDUCTIONS = {
+    "sum": aggregate.SUM,
+    "mean": aggregate.MEAN,
+    "max": aggregate.MAX,
+    "min": aggregate.MIN,
+}
 SUMMED_AS = {
     torch.float32: torch.float32,
     torch.float64: torch.float64,
@@ -151,7 +156,7 @@ class CpuBackend:
         factors = out[:0, 0].numpy() if weight is None else weight.contiguous().numpy()
         begin = int(csc.indptr_base[relation])
         end = begin + int(csc.num_nodes[csc.dst_type[relation]]) + 1
-        bad = reduce.reduce_rows(
+        bad = aggregate.reduce_rows(
             csc.indptr[begin:end], csc.indices, rows, table.data_ptr(), factors, REDUCTIONS[kind],
             first, last, out.numpy(),
         )  # fmt: skip

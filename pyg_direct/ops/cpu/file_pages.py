@@ -30,7 +30,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from ...kernels import pages
+from ...kernels import gather
 from ..mappings import mappings
 
 MIN_TABLE_BYTES = 1 << 26  # of smaller tables every page is in memory soon
@@ -118,7 +118,7 @@ class FilePages:
         if _in_memory(base, some):
             return None
         wanted = np.unique(_pages(index, len(table), row_bytes, phase))
-        return PagesAskedFor(base, pages.request_pages(base, wanted, page), np.unique(some))
+        return PagesAskedFor(base, gather.request_pages(base, wanted, page), np.unique(some))
 
     def _is_mapped(self, address: int, size: int) -> bool:
         key = address, size
@@ -166,7 +166,7 @@ def _pages(
 ) -> npt.NDArray[np.int64]:
     page = mmap.PAGESIZE
     out = np.empty(len(index) * (row_bytes // page + 2), np.int64)
-    return out[: pages.pages_of_rows(index, num_rows, row_bytes, phase, page, out)]
+    return out[: gather.pages_of_rows(index, num_rows, row_bytes, phase, page, out)]
 
 
 def is_mapped_to_file(address: int) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ...kernels import in_common as kernels
+from ...kernels import parts as kernels
 
 Ints = npt.NDArray[Any]
 

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from ...core.threads import run_all
 from ...core.types import Csc
+from ...kernels import counting_sort
 from ...kernels import groups as kernels
-from ...kernels import ordering
 from ..buffers import BufferPool, shared_pool
 
 Ints = npt.NDArray[Any]
@@ -77,7 +77,7 @@ def ego_graphs(
         order = _pass(ids, order, 1 << DIGIT_BITS, shift)
     order = _pass(group, order, num_seeds)
     place, sorted_ids, groups = np.empty_like(order), np.empty_like(order), np.empty_like(order)
-    ordering.place_nodes(order, ids, place, sorted_ids)
+    counting_sort.place_nodes(order, ids, place, sorted_ids)
     groups[:] = group[order]
     ptr = np.zeros(num_seeds + 1, np.int64)
     np.cumsum(np.bincount(group, minlength=num_seeds), out=ptr[1:])
@@ -149,5 +149,5 @@ def _pass(key: Ints, order: Ints, digits: int, shift: int | None = None) -> Ints
     """Sort `order` stably by one digit of `key`; without `shift`, by the whole key."""
     out, counts = np.empty_like(order), np.empty(digits + 1, np.int64)
     mask = -1 if shift is None else digits - 1
-    ordering.counting_pass(key, shift or 0, mask, counts, order, out)
+    counting_sort.counting_pass(key, shift or 0, mask, counts, order, out)
     return out

@@ -7,7 +7,7 @@ from hypothesis import given
 from torch import Tensor
 
 from pyg_direct.core.private_torch import pointers_of
-from pyg_direct.kernels import heads as kernels
+from pyg_direct.kernels import aggregate as kernels
 from pyg_direct.ops import attention as module
 from pyg_direct.ops import products
 from pyg_direct.ops.attention import can_sum_by_heads, dot_by_heads, sum_by_heads

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from pyg_direct.core.types import Table
-from pyg_direct.kernels import pages
+from pyg_direct.kernels import gather
 from pyg_direct.ops.cpu import backend, file_pages
 from pyg_direct.ops.cpu.backend import CpuBackend
 from pyg_direct.ops.cpu.file_pages import FilePages, is_mapped_to_file
@@ -62,17 +62,17 @@ def test_maps_of_files_are_told_from_memory(tmp_path: Path) -> None:
 def test_pages_of_rows() -> None:
     out = np.empty(18, np.int64)
     index = np.array([0, 1, 9, -1, 10, 4])
-    count = pages.pages_of_rows(index, 10, 600, 100, 1000, out)
+    count = gather.pages_of_rows(index, 10, 600, 100, 1000, out)
     assert out[:count].tolist() == [0, 0, 1, 5, 6, 2, 3]
-    count = pages.pages_of_rows(np.array([1]), 4, 5000, 0, 1000, out)
+    count = gather.pages_of_rows(np.array([1]), 4, 5000, 0, 1000, out)
     assert out[:count].tolist() == [5, 6, 7, 8, 9]
 
 
 def test_runs_of_pages(tmp_path: Path) -> None:
     table = mapped(tmp_path)
     base = table.data_ptr() // PAGE * PAGE
-    assert pages.request_pages(base, np.array([3, 4, 9, 11, 12, 13]), PAGE) == 3
-    assert pages.request_pages(base, np.empty(0, np.int64), PAGE) == 0
+    assert gather.request_pages(base, np.array([3, 4, 9, 11, 12, 13]), PAGE) == 3
+    assert gather.request_pages(base, np.empty(0, np.int64), PAGE) == 0
 
 
 @pytest.mark.skipif(not waits_for_pages(), reason="Linux reads pages on demand from 5.14 on")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pyg_direct.kernels import in_common as kernels
+from pyg_direct.kernels import parts as kernels
 from pyg_direct.ops.host.in_common import RankNodes, field_of_bits
 
 OWNER = np.array([0, 1, 0, 1, 0, 1, 0, 1], np.int16)  # odd nodes are another rank's
