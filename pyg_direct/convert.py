@@ -1,6 +1,6 @@
 """Run ``python -m pyg_direct.convert``."""
 
-from .tools.convert import main
+from .tools.command import run_as
 
 if __name__ == "__main__":
-    main()
+    run_as("convert")

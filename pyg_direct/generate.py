@@ -1,6 +1,6 @@
 """Run ``python -m pyg_direct.generate``."""
 
-from .tools.generate import main
+from .tools.command import run_as
 
 if __name__ == "__main__":
-    main()
+    run_as("generate")

@@ -1,6 +1,6 @@
 """Run ``python -m pyg_direct.info``."""
 
-from .tools.info import main, report  # noqa: F401
+from .tools.command import run_as
 
 if __name__ == "__main__":
-    main()
+    run_as("info")

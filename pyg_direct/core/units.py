@@ -64,4 +64,6 @@ def count_of(text: str) -> int:
             return int(number)
     except ArithmeticError:  # no number at all
         pass
-    raise ValueError(f"{text!r} is not a whole number, as 1000, 24K, 111M or 1.6B are.")
+    raise ValueError(
+        f"{text!r} is not a whole number, as 1000, 24K, 111M, 1.6B or, of bytes, 16G are."
+    )

@@ -1,16 +1,8 @@
-"""Check on your own data that batches obey their law: no leak, no edge too many.
-
-    pyg-direct audit graph --fanout 15,10 --time-attr time
-    pyg-direct audit graph --fanout 10,5 --weight-attr weight --batches 200
-    pyg-direct audit graph --fanout 10,5 --time-attr edge_time --seed-time 1700000000
-
-Reads a graph that `pyg_direct.save`, `convert` or `generate` wrote, samples around its nodes, and
-looks every edge of the batches up in the graph. Exit code: 0 without a finding, 1 with some, 2 for
-wrong arguments. For your own loader, with its links and transforms, call `pyg_direct.audit`.
-"""
+"""Whether batches leak the future or break their law, and the command `pyg-direct audit`."""
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import sys
 from collections.abc import Iterable, Iterator
@@ -28,8 +20,8 @@ from ..files.open import open_graph
 from ..sampling.fanouts import as_num_neighbors, fanouts_of
 from ..sampling.sampler import NeighborSampler, keyed
 from ..sampling.time_bounds import NO_BOUNDS, bounds_of
+from . import arguments
 from .audit_checks import Law, checks_of
-from .command import count, integers, parser_of, refuse_unused
 
 
 @dataclass
@@ -196,26 +188,14 @@ def _unchecked(loader: Any, law: Law) -> Iterator[str]:
 
 
 def main(argv: list[str] | None = None) -> None:
+    """Audit batches over a saved graph; see `run`."""
+    run(*arguments.audit(argv))
+
+
+def run(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
     """Audit batches over a saved graph; exit with 1 at a finding, or where nothing was checked."""
-    parser = parser_of("audit", __doc__)
-    parser.add_argument("path", help="of the saved graph")
-    parser.add_argument(
-        "--fanout", type=integers, default="15,10", help="such as 15,10 (default); -1 for all"
-    )
-    parser.add_argument("--batches", type=count, default=100)
-    parser.add_argument("--batch-size", type=count, default=512)
-    parser.add_argument("--seed-type", help="node type of the seeds, of a graph with types")
-    parser.add_argument("--seed-time", type=int, help="of all seeds, in place of their own")
-    parser.add_argument("--time-attr")
-    parser.add_argument("--time-window", type=int)
-    parser.add_argument("--weight-attr")
-    parser.add_argument("--strategy", choices=("uniform", "last"), default="uniform")
-    parser.add_argument("--seed", type=int, default=0, help="of the draws (default 0)")
-    args = parser.parse_args(argv)
     try:
         data = open_graph(args.path)
-        if args.time_attr is None:
-            refuse_unused(parser, argv, ("seed_time", "strategy"), "without --time-attr")
         if args.seed_type is None and isinstance(data, HeteroData):
             parser.error(f"--seed-type is needed, one of {data.node_types}")
         sampler = NeighborSampler(

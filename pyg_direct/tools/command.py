@@ -33,7 +33,15 @@ def main(argv: Sequence[str] | None = None) -> None:
         names.add_parser(name, help=what, add_help=False)
     given = list(sys.argv[1:] if argv is None else argv)
     chosen = parser.parse_args(given[:1]).name
-    importlib.import_module(f".{chosen}", __package__).main(given[1:])
+    # Before the subcommand itself, which imports torch: what is wrong is said at once.
+    arguments = importlib.import_module(".arguments", __package__)
+    parsed = getattr(arguments, chosen)(given[1:])
+    importlib.import_module(f".{chosen}", __package__).run(*parsed)
+
+
+def run_as(name: str) -> None:
+    """Run a subcommand with the arguments of the process, as of ``python -m``."""
+    main([name, *sys.argv[1:]])
 
 
 def parser_of(name: str, description: str | None) -> argparse.ArgumentParser:
@@ -81,6 +89,11 @@ def integers(text: str) -> list[int]:
     """Return the numbers of an argument such as "15,10,5"; a type of argparse.
 
     Raises:
-        ValueError: something between the commas is none.
+        ArgumentTypeError: something between the commas is none.
     """
-    return [int(part) for part in text.split(",")]
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(
+            f"must be whole numbers between commas, as 15,10, got {text!r}"
+        ) from error

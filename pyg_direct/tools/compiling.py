@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..files.generate import PowerLaw, generate
+from ..files.choices import PowerLaw
+from ..files.generate import generate
 from ..ops.host.in_common import RankNodes
 
 NODES, EDGES = 2_000, 70_000  # so many edges that kernels sort them

@@ -1,19 +1,4 @@
-"""Convert edge lists and files of attributes to a graph in files.
-
-Edge lists and features in .npz, .npy, .pt, text (CSV, SNAP, KONECT, Matrix Market, also .gz),
-parquet or folders of parts become a directory for `pyg_direct.open`, in bounded memory. An
-interrupted conversion goes on when run again.
-
-    pyg-direct convert graph --edges edges.csv.gz --node x=features.npy --memory 6G
-    pyg-direct convert graph --edges cites.tsv --node y=papers.csv:label --key y=paper --ids names
-    pyg-direct convert graph --ogb ogbn_papers100M --symmetrise --feature-dtype int8
-    pyg-direct convert graph --pyg processed/data.pt
-    pyg-direct convert graph --spec graph.json --time-attr year
-
-FILE may be FILE:KEY, where KEY names an array of an .npz or .pt, or columns of a table, as in
-edges.csv:a,b. Heterogeneous graphs, other dtypes and values for empty fields take a
-JSON file (--spec, see docs/guides/large_graphs.md).
-"""
+"""The command `pyg-direct convert`; `arguments.py` says what it is for."""
 
 from __future__ import annotations
 
@@ -27,20 +12,11 @@ from ..files.convert.array_rows import graph_of_file, load
 from ..files.convert.convert import convert
 from ..files.convert.ogb import ogb_spec
 from ..files.convert.opening import holds_arrays
-from ..files.convert.spec import (
-    FEATURE_DTYPES,
-    IDS,
-    SCALES,
-    SELF_LOOPS,
-    ArraySource,
-    EdgeSpec,
-    GraphSpec,
-    NodeSpec,
-    spec_of,
-)
+from ..files.convert.spec import ArraySource, EdgeSpec, GraphSpec, NodeSpec, spec_of
 from ..files.progress import progress_bar
 from ..files.save import save
-from .command import count, parser_of
+from . import arguments
+from .made import made
 
 STORED = ("feature_dtype", "feature_scale", "time_attr", "weight_attr")
 WITH_EDGES = ("num_nodes", "node", "edge", "mask", "key", "header")
@@ -48,67 +24,27 @@ WITH_EDGES = ("num_nodes", "node", "edge", "mask", "key", "header")
 
 def main(argv: list[str] | None = None) -> None:
     """Convert a graph."""
-    parser = parser_of("convert", __doc__)
-    parser.add_argument("out", type=Path, help="the new directory")
-    inputs = parser.add_mutually_exclusive_group(required=True)
-    inputs.add_argument("--edges", metavar="FILE", help="ends of edges: [2, E], [E, 2] or columns")
-    inputs.add_argument("--ogb", type=Path, metavar="FOLDER", help="a node data set, unpacked")
-    inputs.add_argument("--pyg", type=Path, metavar="FILE", help="a Data, HeteroData or data.pt")
-    inputs.add_argument("--spec", type=Path, metavar="JSON", help="what to convert, in full")
-    files = parser.add_argument_group("with --edges")
-    files.add_argument("--num-nodes", type=count, help="if no attribute shows it; such as 111M")
-    files.add_argument("--node", action="append", default=[], metavar="NAME=FILE")
-    files.add_argument("--edge", action="append", default=[], metavar="NAME=FILE")
-    files.add_argument(
-        "--mask", action="append", default=[], metavar="NAME=FILE", help="true for the ids in FILE"
-    )
-    files.add_argument(
-        "--key",
-        action="append",
-        default=[],
-        metavar="NAME=COLUMN",
-        help="the column of an attribute's table that has the ids of the nodes",
-    )
-    files.add_argument("--ids", choices=IDS, default="numbers", help="names are numbered")
-    files.add_argument("--first-id", type=count, default=0, help="number of the first node: 0 or 1")
-    files.add_argument(
-        "--header",
-        action=argparse.BooleanOptionalAction,
-        help="text begins with names of columns, or not (default: find out)",
-    )
-    changes = parser.add_argument_group("with --edges or --ogb")
-    changes.add_argument(
-        "--symmetrise",
-        action=argparse.BooleanOptionalAction,
-        help="add the reverse of every edge (default: for symmetric matrices)",
-    )
-    changes.add_argument("--deduplicate", action="store_true", help="keep the first of equal edges")
-    changes.add_argument("--self-loops", choices=SELF_LOOPS, default="keep")
-    stored = parser.add_argument_group("what is stored")
-    stored.add_argument("--feature-dtype", choices=FEATURE_DTYPES, help="store x in fewer bits")
-    stored.add_argument(
-        "--feature-scale", choices=SCALES, default="column", help="one factor of int8 for each"
-    )
-    stored.add_argument("--time-attr", metavar="NAME", help="sort neighbours by this attribute")
-    stored.add_argument("--weight-attr", metavar="NAME", help="make tables for weighted draws")
-    parser.add_argument("--memory", type=count, default="4G", help="to use (default 4G)")
-    parser.add_argument("--overwrite", action="store_true", help="replace a saved graph at OUT")
-    args = parser.parse_args(argv)
+    run(*arguments.convert(argv))
+
+
+def run(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
+    """Convert a graph, and print what was made."""
     try:
         _check_with_edges(args)
         if args.pyg is not None:
             _save(args)
-            return
-        with progress_bar() as begin:
-            convert(
-                replace(_spec(args), **{name: getattr(args, name) for name in STORED}),
-                args.out,
-                memory_bytes=args.memory,
-                overwrite=args.overwrite,
-                progress=begin,
-            )
+        else:
+            with progress_bar() as begin:
+                convert(
+                    replace(_spec(args), **{name: getattr(args, name) for name in STORED}),
+                    args.out,
+                    memory_bytes=args.memory,
+                    overwrite=args.overwrite,
+                    progress=begin,
+                )
     except (ValueError, ImportError, OSError) as error:
         parser.error(str(error))
+    print(made(args.out))
 
 
 def _check_with_edges(args: argparse.Namespace) -> None:

@@ -1,39 +1,23 @@
-"""Generate a random graph in files.
-
-    pyg-direct generate graph --nodes 1M --edges 10M --features 128
-
-A power-law graph with labels that a GNN can learn, for `pyg_direct.open`: to try what a graph of
-that size takes on this machine.
-"""
+"""The command `pyg-direct generate`; `arguments.py` says what it is for."""
 
 from __future__ import annotations
 
-from pathlib import Path
+import argparse
 
-from ..files.generate import DTYPES, ROOTS, PowerLaw, generate
+from ..files.choices import PowerLaw
+from ..files.generate import generate
 from ..files.progress import progress_bar
-from .command import count, parser_of
-
-DEFAULTS = PowerLaw(0, 0)
+from . import arguments
+from .made import made
 
 
 def main(argv: list[str] | None = None) -> None:
     """Write a graph."""
-    parser = parser_of("generate", __doc__)
-    parser.add_argument("path", type=Path, help="the new directory")
-    parser.add_argument("--nodes", type=count, default="1M", help="such as 111M (default 1M)")
-    parser.add_argument("--edges", type=count, default="10M", help="such as 1.6B (default 10M)")
-    parser.add_argument("--features", type=count, default=DEFAULTS.num_features)
-    parser.add_argument("--dtype", choices=DTYPES, default=DEFAULTS.dtype, help="of the features")
-    parser.add_argument("--classes", type=count, default=DEFAULTS.num_classes)
-    parser.add_argument("--groups", type=count, help="communities; as many as classes if left out")
-    parser.add_argument("--skew", type=int, choices=list(ROOTS), default=DEFAULTS.skew)
-    parser.add_argument("--homophily", type=float, default=DEFAULTS.homophily)
-    parser.add_argument("--signal", type=float, default=DEFAULTS.signal)
-    parser.add_argument("--train-share", type=float, default=DEFAULTS.train_share)
-    parser.add_argument("--seed", type=int, default=DEFAULTS.seed)
-    parser.add_argument("--overwrite", action="store_true", help="replace a saved graph at PATH")
-    args = parser.parse_args(argv)
+    run(*arguments.generate(argv))
+
+
+def run(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
+    """Write a graph, and print what was made."""
     graph = PowerLaw(
         num_nodes=args.nodes,
         num_edges=args.edges,
@@ -53,6 +37,7 @@ def main(argv: list[str] | None = None) -> None:
             generate(graph, args.path, overwrite=args.overwrite, progress=advance)
     except (ValueError, FileExistsError) as error:
         parser.error(str(error))
+    print(made(args.path))
 
 
 if __name__ == "__main__":

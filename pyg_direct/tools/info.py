@@ -1,21 +1,15 @@
-"""Report what this machine has, which device a loader would use, and what is misconfigured.
-
-    pyg-direct info                 # measures the bandwidth and checks the GPU's batches
-    pyg-direct info --no-bandwidth  # creates no CUDA context
-    pyg-direct info --compile       # compiles the CPU kernels, as while an image is built
-
-`report` gives the same text. It never raises: what cannot be found out is "unknown (why)".
-"""
+"""The command `pyg-direct info`; `arguments.py` says what it is for."""
 
 from __future__ import annotations
 
+import argparse
 import platform
 from collections.abc import Iterator
 from typing import NamedTuple
 
 from ..core.config import DEVICE_VARIABLE
 from ..core.units import size_text
-from .command import parser_of
+from . import arguments
 from .doctor.bandwidth import HostBandwidth
 from .doctor.facts import (
     PACKAGES,
@@ -339,12 +333,11 @@ def _cache(folder: str | Unknown | None, writable: bool | Unknown) -> str:
 
 def main(argv: list[str] | None = None) -> None:
     """Print the report."""
-    parser = parser_of("info", __doc__)
-    parser.add_argument("--no-bandwidth", action="store_true", help="do not measure: use no GPU")
-    parser.add_argument(
-        "--compile", action="store_true", help="compile the CPU kernels and keep them, then report"
-    )
-    args = parser.parse_args(argv)
+    run(*arguments.info(argv))
+
+
+def run(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
+    """Print the report."""
     if args.compile:
         from .compiling import compile_kernels  # which imports PyG
 

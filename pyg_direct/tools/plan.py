@@ -1,24 +1,9 @@
-"""What batches will hold and where things fit, before there is a GPU.
-
-    pyg-direct plan --nodes 2400000 --edges 62000000 --fanout 15,10,5 --features 100
-    pyg-direct plan --graph data.pt --fanout 15,10,5 --machine pcie4-24gb
-    pyg-direct plan --graph typed.pt --seed-type paper --fanout 10,5 --cache-dtype int8
-    pyg-direct plan --degrees in_degrees.npy --fanout 10,10 --features 768 --dtype float16
-    pyg-direct plan --nodes 2400000 --edges 62000000 --plot plan.svg
-    pyg-direct plan --graph data.pt --fanout 10,10,10 --ranks 4 --owners hash ldg --link 25
-
-Some batches are sampled on the CPU: of the graph, if it is given (by ``torch.save`` or
-`pyg_direct.save`), else of a random graph with its degrees, or with degrees by a power law. So
-counts are those of the graph within the spread between batches; of a random graph they are off
-where the graph has communities.
-Times of PCIe are lower limits, computed from its nominal bandwidth: no GPU has been measured.
-"""
+"""The command `pyg-direct plan`; `arguments.py` says what it is for."""
 
 from __future__ import annotations
 
 import argparse
 import math
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from pickle import UnpicklingError
@@ -35,9 +20,11 @@ from ..core.types import SeedVisits
 from ..core.units import blocks_of_row, size_text
 from ..files.open import open_graph
 from ..ops.host.hottest import LINE_BYTES, PRESAMPLED_BATCHES
+from ..ops.host_memory import available_bytes
 from ..sampling.sampler import NeighborSampler, keyed
-from .command import count, integers, parser_of, refuse_unused
-from .plan_cooperative import OF_RANKS, add_arguments, check_arguments, steps_text
+from . import arguments
+from .arguments import MACHINES, WIDTHS, GpuModel
+from .plan_cooperative import steps_text
 from .plan_orders import (
     Batches,
     CachedRows,
@@ -49,29 +36,8 @@ from .plan_orders import (
     policies_text,
     sample,
 )
-from .plan_plot import PICTURES, draw
+from .plan_plot import draw
 from .plan_ranks import RanksAsked
-
-WIDTHS = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}
-MAX_EDGES = 200_000_000  # of a random graph; larger ones need more memory than a plan is worth
-
-
-class GpuModel(NamedTuple):
-    """What a GPU has; nominal figures."""
-
-    gpu_bytes: int
-    link_bytes_per_s: float
-    source: str
-
-
-# Bandwidth of 16 lanes in one direction: 8, 16 and 32 GT/s with 128b/130b encoding.
-_PCIE = "PCI Express Base Specification, revision {}.0, 16 lanes in one direction"
-MACHINES = {
-    "pcie3-16gb": GpuModel(16 << 30, 15.75e9, _PCIE.format(3)),
-    "pcie4-24gb": GpuModel(24 << 30, 31.5e9, _PCIE.format(4)),
-    "pcie4-80gb": GpuModel(80 << 30, 31.5e9, _PCIE.format(4)),
-    "pcie5-80gb": GpuModel(80 << 30, 63.0e9, _PCIE.format(5)),
-}
 
 
 def power_law_edges(num_nodes: int, num_edges: int, skew: float = 3.0, seed: int = 0) -> Tensor:
@@ -214,6 +180,39 @@ def presampled_visits(data: Data | HeteroData, question: Question) -> dict[Any, 
     }
 
 
+def summary(plan: Plan, machine: str) -> str:
+    """Return the three lines that a reader came for: what fits, the time of a batch, what to pass.
+
+    Args:
+        plan: what was found.
+        machine: name of the GPU's kind.
+    """
+    needed, free = plan.topology_bytes + plan.feature_bytes, available_bytes()
+    fits, passed, seconds = needed <= free, "nothing: a GPU reads the memory of the host", 0.0
+    if plan.topology_bytes > plan.room_bytes:
+        where, seconds = "stay in the memory of the host", plan.link_seconds
+    elif needed <= plan.room_bytes:
+        where, passed = "fit it as well", "nothing: all is placed in GPU memory"
+    else:
+        where, seconds = "fit it without the features", plan.link_seconds
+    if plan.cache_applies:
+        passed, seconds = 'cache="auto" on a GPU', seconds * (1 - plan.caches["visits"].hits)
+    if not fits:
+        passed = "a graph in files (pyg_direct.save, pyg_direct.open)"
+    link = f"at least {1e3 * seconds:.2f} ms" if seconds else "none"
+    return "\n".join(
+        [
+            f"{'fits' if fits else 'does NOT fit'}: {size_text(needed)} of graph and features, "
+            f"{size_text(free)} of memory free here; of {machine}'s GPU memory a loader takes "
+            f"half, {size_text(plan.room_bytes)}: they {where}",
+            f"a batch: {1e3 * plan.batches.sampling_seconds:.1f} ms of sampling here with one "
+            f"thread (measured); PCIe on that GPU: {link} (computed; no GPU has been measured)",
+            f"pass: {passed}",
+            "",
+        ]
+    )
+
+
 def report(plan: Plan) -> str:
     """Return the plan as text."""
     question, batches, machine, steps = (
@@ -253,7 +252,7 @@ def report(plan: Plan) -> str:
 
 
 def _placements(plan: Plan) -> Iterator[str]:
-    """Yield a line for each placement."""
+    """Yield a line for each placement that fits, and that changes something."""
     room, link = plan.room_bytes, plan.link_seconds
     cache = plan.caches["visits"]
     topology_fits = plan.topology_bytes <= room
@@ -267,11 +266,12 @@ def _placements(plan: Plan) -> Iterator[str]:
         ),
         ("all on the host", True, link),
     ):
-        limit = (
-            f"features keep PCIe busy for at least {1e3 * seconds:.2f} ms a batch, "
-            f"{plan.steps * seconds:.1f} s an epoch"
-        )
-        yield f"  {name}: {limit if fits else 'does not apply or does not fit'}"
+        if fits:
+            limit = (
+                f"features keep PCIe busy for at least {1e3 * seconds:.2f} ms a batch, "
+                f"{plan.steps * seconds:.1f} s an epoch"
+            )
+            yield f"  {name}: {limit if seconds else 'nothing crosses PCIe'}"
 
 
 def row_bytes_of(data: Data | HeteroData, features: int, width: int) -> dict[Any, int]:
@@ -286,26 +286,31 @@ def row_bytes_of(data: Data | HeteroData, features: int, width: int) -> dict[Any
 
 
 def _graph_of(args: argparse.Namespace) -> Data | HeteroData:
+    """Return the graph that is asked for.
+
+    Raises:
+        ValueError: there is none, or it has not what is asked of it.
+    """
     if args.graph is not None:
         data: Data | HeteroData = _loaded(args.graph)
         graph = isinstance(data, (Data, HeteroData))
         stores: Any = data.edge_stores if graph else []
         if not graph or not all(isinstance(s.get("edge_index"), Tensor) for s in stores):
-            raise SystemExit(f"{args.graph} must hold a Data or HeteroData with edge_index.")
+            raise ValueError(f"{args.graph} must hold a Data or HeteroData with edge_index.")
         known = list(node_counts(data))
+        if known == [None] and args.seed_type is not None:
+            raise ValueError("The graph has no node types: leave --seed-type out.")
         if args.seed_type not in known:
-            raise SystemExit(f"--seed-type must be one of {known}, got {args.seed_type!r}.")
+            given = "" if args.seed_type is None else f", got {args.seed_type!r}"
+            raise ValueError(f"--seed-type must be one of {', '.join(known)}{given}.")
         return data
-    if args.seed_type is not None:
-        raise SystemExit("--seed-type needs --graph with node types.")
     if args.degrees is not None:
-        degrees = torch.from_numpy(np.load(args.degrees)).view(-1)
+        try:
+            degrees = torch.from_numpy(np.load(args.degrees)).view(-1)
+        except (OSError, ValueError, TypeError) as error:
+            raise ValueError(f"--degrees {args.degrees} cannot be read: {error}") from error
         edge_index = edges_with_degrees(degrees)
         return Data(edge_index=_drawn(edge_index, args), num_nodes=len(degrees))
-    if not (args.nodes and args.edges):
-        raise SystemExit("Give --graph, --degrees, or --nodes and --edges.")
-    if args.edges > MAX_EDGES:
-        raise SystemExit(f"A random graph may have {MAX_EDGES:,} edges at most here.")
     edge_index = power_law_edges(args.nodes, args.edges, args.skew)
     return Data(edge_index=_drawn(edge_index, args), num_nodes=args.nodes)
 
@@ -314,8 +319,11 @@ def _loaded(path: Path) -> Any:
     """Return the graph in a file of torch.save or in a directory of `pyg_direct.save`."""
     try:
         return open_graph(path) if path.is_dir() else torch.load(path, weights_only=False)
-    except (OSError, ValueError, EOFError, RuntimeError, UnpicklingError) as error:
-        raise SystemExit(f"--graph {path} cannot be read: {error}") from error
+    except (UnpicklingError, EOFError, IndexError, KeyError, AttributeError) as error:
+        told = "it is no file that torch.save wrote"
+        raise ValueError(f"--graph {path} cannot be read: {told} ({error}).") from error
+    except (OSError, ValueError, RuntimeError) as error:
+        raise ValueError(f"--graph {path} cannot be read: {error}") from error
 
 
 def _drawn(edge_index: Tensor, args: argparse.Namespace) -> Tensor:
@@ -330,49 +338,20 @@ def _doubt(args: argparse.Namespace) -> str:
     return "batches have seeds among all nodes here" if args.seeds is not None else ""
 
 
-def _asked(argv: list[str] | None) -> argparse.Namespace:
-    """Return what is asked for, checked."""
-    parser = parser_of("plan", __doc__)
-    parser.add_argument("--graph", type=Path, help="by torch.save or pyg_direct.save")
-    parser.add_argument("--degrees", type=Path, help=".npy with the in-degree of each node")
-    parser.add_argument("--nodes", type=count, help="of a random graph")
-    parser.add_argument("--edges", type=count, help="of a random graph")
-    parser.add_argument("--skew", type=float, default=3.0, help="3: degrees with exponent 2.5")
-    parser.add_argument("--fanout", type=integers, default="15,10,5", help="of each hop")
-    parser.add_argument("--batch-size", type=count, default=1024)
-    parser.add_argument("--sampling", choices=("uniform", "labor"), default="uniform")
-    parser.add_argument("--features", type=count, default=100, help="columns")
-    parser.add_argument("--dtype", choices=WIDTHS, default="float32")
-    parser.add_argument("--cache-dtype", choices=WIDTHS, help="of cached rows; --dtype if left out")
-    parser.add_argument("--seed-type", help="node type of the seeds, of a graph with types")
-    parser.add_argument("--cores", type=int, default=os.cpu_count() or 1, help="that sample")
-    parser.add_argument("--seeds", type=count, help="of an epoch; all nodes if left out")
-    parser.add_argument("--machine", choices=MACHINES, default="pcie4-24gb")
-    parser.add_argument("--gpu-bytes", type=count, help="instead of the machine's")
-    parser.add_argument("--link-bytes-per-s", type=float, help="instead of the machine's")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="picture (.svg, .png, .pdf)")
-    add_arguments(parser)
-    args = parser.parse_args(argv)
-    if args.plot is not None and args.plot.suffix not in PICTURES:
-        parser.error(f"--plot must end in one of {', '.join(PICTURES)}, got {args.plot}")
-    if args.batch_size < 1:
-        parser.error(f"--batch-size must be at least 1, got {args.batch_size}")
-    if args.cores < 1:
-        parser.error(f"--cores must be at least 1, got {args.cores}")
-    random = ("skew", "nodes", "edges")
-    if args.graph is not None:
-        refuse_unused(parser, argv, (*random, "degrees"), "with --graph, which has its own edges")
-    elif args.degrees is not None:
-        refuse_unused(parser, argv, random, "with --degrees, which says what the edges are")
-    if args.ranks == 1:
-        refuse_unused(parser, argv, OF_RANKS, "without --ranks of at least 2")
-    check_arguments(parser, args)
-    return args
-
-
 def main(argv: list[str] | None = None) -> None:
     """Print a plan."""
-    args = _asked(argv)
+    run(*arguments.plan(argv))
+
+
+def run(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
+    """Print a plan."""
+    try:
+        _run(args)
+    except ValueError as error:  # also of edges that the sampling cannot take
+        parser.error(str(error))
+
+
+def _run(args: argparse.Namespace) -> None:
     machine = MACHINES[args.machine]
     if args.gpu_bytes:
         machine = machine._replace(gpu_bytes=args.gpu_bytes)
@@ -384,10 +363,8 @@ def main(argv: list[str] | None = None) -> None:
         args.seed_type, WIDTHS[args.cache_dtype or args.dtype] / width, args.cores,
         _doubt(args), args.sampling,
     )  # fmt: skip
-    try:
-        plan = plan_of(data, question)
-    except ValueError as error:  # edges that the sampling cannot take
-        raise SystemExit(str(error)) from error
+    plan = plan_of(data, question)
+    print(summary(plan, args.machine))
     print(report(plan))
     costs = layer_costs(
         data, args.fanout, question.batch_size, question.seed_type, question.sampling

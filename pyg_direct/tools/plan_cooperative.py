@@ -5,7 +5,6 @@ The ranks are threads here, which run what the loaders run, but for loading and 
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,7 +24,7 @@ from ..ops.host.parts import by_greedy_passes
 from ..ranks.channel import Channel
 from ..ranks.threads import on_threads
 from ..sampling.sampler import NeighborSampler, keyed
-from .command import integers
+from .arguments import HASH, LDG
 from .plan_orders import node_counts
 from .plan_ranks import (
     RanksAsked,
@@ -37,7 +36,6 @@ from .plan_ranks import (
     work_of,
 )
 
-HASH, LDG = "hash", "ldg"
 MOST_PARTS = 1 << 10  # as of the loaders' owners=
 VALUE_BYTES = 4  # that layers send: float32
 
@@ -216,38 +214,6 @@ def layer_bytes(plan: Cooperation, widths: Sequence[int]) -> float:
     return float(VALUE_BYTES * columns)
 
 
-OF_RANKS = ("owners", "widths", "tflops", "link")  # options that need several of them
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of a plan that are about ranks."""
-    ranks = parser.add_argument_group("ranks that take a step together")
-    ranks.add_argument("--ranks", type=int, default=1, help="how many, with --batch-size each")
-    ranks.add_argument(
-        "--owners", nargs="+", default=[HASH],
-        help=f"of nodes: {HASH}, {LDG} (parts by greedy passes), or a file with the part of each",
-    )  # fmt: skip
-    ranks.add_argument(
-        "--widths", type=integers, default="128", help="columns that layers write: one or each"
-    )
-    ranks.add_argument("--tflops", type=float, default=10.0, help="of a rank, for its layers")
-    ranks.add_argument("--link", type=float, metavar="GB/S", help="at which a rank sends to others")
-
-
-def check_arguments(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
-    """Check the arguments about ranks, and make `widths` one number for each hop."""
-    if args.ranks < 1:
-        parser.error(f"--ranks must be at least 1, got {args.ranks}")
-    for name in ("link", "tflops"):
-        value = getattr(args, name)
-        if value is not None and not value > 0:
-            parser.error(f"--{name} must be above 0, got {value}")
-    given, hops = args.widths, len(args.fanout)
-    args.widths = given * hops if len(given) == 1 else given
-    if len(args.widths) != hops or min(args.widths) < 1:
-        parser.error(f"--widths must be one number above 0, or {hops} for as many hops: {given}")
-
-
 def steps_text(
     data: Data | HeteroData, asked: RanksAsked, loading_bytes_per_s: float, args: Any
 ) -> str:
@@ -260,7 +226,7 @@ def steps_text(
         args: of the command.
 
     Raises:
-        SystemExit: invalid owners.
+        ValueError: invalid owners.
     """
     step = step_of_ranks(data, asked)
     lines = [ranks_text(step)]
@@ -272,7 +238,7 @@ def steps_text(
         try:
             owners = owners_of(name, data, asked)
         except (OSError, TypeError, ValueError) as error:
-            raise SystemExit(f"--owners {name}: {error}") from error
+            raise ValueError(f"--owners {name}: {error}") from error
         common = common_step(data, asked, owners)
         if place == 0:  # the same with any
             lines += cooperative_lines(asked, step.alone, common.work)

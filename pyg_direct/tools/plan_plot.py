@@ -6,7 +6,6 @@ from pathlib import Path
 
 from torch import Tensor
 
-PICTURES = (".svg", ".png", ".pdf")
 GRAPH, FEATURES, ROOM = "#0969da", "#2da44e", "#d1242f"
 
 
@@ -21,7 +20,7 @@ def draw(
     """Write the picture of a plan.
 
     Args:
-        path: ends in one of PICTURES.
+        path: ends in one of `arguments.PICTURES`.
         parts: bytes of topology and of features.
         room_bytes: GPU memory that a loader takes.
         cache_bytes: what the topology leaves of it.

@@ -9,13 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from ...core.arguments import check_choice, check_count, check_flag
+from ..choices import FEATURE_DTYPES, IDS, SCALES, SELF_LOOPS
 from ..header import ITEM_BYTES
 from .cells import UNITS
-
-SELF_LOOPS = ("keep", "remove", "add")
-FEATURE_DTYPES = ("int8", "float16", "bfloat16")
-SCALES = ("column", "row")
-IDS = ("numbers", "names")
 
 
 @dataclass(frozen=True)

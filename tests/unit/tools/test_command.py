@@ -1,13 +1,17 @@
 """The command `pyg-direct`."""
 
+import argparse
 import runpy
+import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
 
 import pytest
+import torch
+from torch_geometric.data import HeteroData
 
-from pyg_direct.tools import command
+from pyg_direct.tools import arguments, command
 
 ROOT = Path(__file__).parents[3]
 
@@ -59,3 +63,62 @@ def test_arguments_reach_the_subcommand(
         runpy.run_module("pyg_direct.generate", run_name="__main__")
     assert stopped.value.code == 2
     assert "usage: pyg-direct generate" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", command.SUBCOMMANDS)
+def test_the_help_states_every_default(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = []
+
+    def keep(parser: argparse.ArgumentParser, *_: object) -> argparse.Namespace:
+        known.append(parser)
+        raise SystemExit
+
+    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", keep)
+    with pytest.raises(SystemExit):
+        getattr(arguments, name)([])
+    silent = [
+        action.option_strings
+        for action in known[0]._actions
+        if action.option_strings
+        and action.default not in (None, False, [], argparse.SUPPRESS)
+        and "default" not in (action.help or "")
+    ]
+    assert silent == []
+
+
+@pytest.mark.parametrize("name", ["plan", "convert", "generate", "audit"])
+def test_wrong_arguments_are_told_before_torch_is_imported(name: str) -> None:
+    code = (
+        "import sys\nfrom pyg_direct.tools import arguments, command\n"
+        f"try: command.main([{name!r}, '--no-such-option'])\n"
+        "except SystemExit: sys.exit(10 + ('torch' in sys.modules))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=False)
+    assert done.returncode == 10
+
+
+def test_what_was_made_is_told_at_the_end(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command.main(["generate", str(tmp_path / "graph"), "--nodes", "20", "--edges", "40"])
+    told = capsys.readouterr().out.splitlines()[-1]
+    assert told.startswith(f"{tmp_path / 'graph'}: 20 nodes, 40 edges, ")
+    assert told.endswith(f"data = pyg_direct.open({str(tmp_path / 'graph')!r})")
+    (tmp_path / "edges.csv").write_text("0,1\n1,2\n")
+    command.main(
+        [
+            "convert",
+            str(tmp_path / "other"),
+            "--edges",
+            str(tmp_path / "edges.csv"),
+            "--num-nodes",
+            "3",
+        ]
+    )
+    assert ": 3 nodes, 2 edges, " in capsys.readouterr().out.splitlines()[-1]
+    hetero = HeteroData()
+    hetero["a"].num_nodes = hetero["b"].num_nodes = 3
+    hetero["a", "to", "b"].edge_index = torch.tensor([[0], [1]])
+    torch.save(hetero, tmp_path / "typed.pt")
+    command.main(["convert", str(tmp_path / "typed"), "--pyg", str(tmp_path / "typed.pt")])
+    assert ": 6 nodes, 1 edges of 2 node and 1 edge types, " in capsys.readouterr().out

@@ -22,6 +22,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         found.extend([spec, out, options])
 
     monkeypatch.setattr(command, "convert", convert)
+    monkeypatch.setattr(command, "made", str)
     return found
 
 
