@@ -103,7 +103,7 @@ class Tiers:
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[Any]:
         """Watch a test, and measure it where that is asked for."""
         marks = {mark.name for mark in item.iter_markers()}
-        self.running = "" if marks & {"full", "slow"} else item.nodeid
+        self.running = "" if marks & {"full", "slow", "gpu"} else item.nodeid
         self.needs, before = "", _used()
         try:
             return (yield)

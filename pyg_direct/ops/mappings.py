@@ -28,9 +28,14 @@ class Mapping(NamedTuple):
     path: str  # of its file; "" for none
 
     @property
+    def is_of_file(self) -> bool:
+        """Whether it has the pages of a file, which may be in memory alone."""
+        return self.file[1] != 0
+
+    @property
     def has_file(self) -> bool:
-        """Whether it is mapped to a file that others could map, too."""
-        return self.file[1] != 0 and bool(self.path) and not self.path.startswith(NOT_ON_DISK)
+        """Whether that file is on a disk."""
+        return self.is_of_file and bool(self.path) and not self.path.startswith(NOT_ON_DISK)
 
 
 def mappings(first: int, last: int) -> Iterator[Mapping]:

@@ -39,7 +39,7 @@ def registrable(tensor: Tensor, name: str) -> Tensor:
     storage = tensor.untyped_storage()
     first, last = storage.data_ptr(), storage.data_ptr() + storage.nbytes()
     found = list(mappings(first, last))
-    if not any(mapping.private and mapping.has_file for mapping in found):
+    if not any(mapping.private and mapping.is_of_file for mapping in found):
         return tensor
     problem = _problem(found, first, last)
     if not problem:

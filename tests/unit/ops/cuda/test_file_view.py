@@ -7,7 +7,9 @@ import gc
 import mmap
 import os
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,9 +23,10 @@ import pyg_direct
 from pyg_direct.ops.cuda import placer as placing
 from pyg_direct.ops.cuda.pinning import INVALID_VALUE, CudaError, PinningError, Registry
 from pyg_direct.ops.cuda.placer import Placer
-from pyg_direct.ops.mappings import PAGE_BYTES, mappings, own_bytes
+from pyg_direct.ops.mappings import PAGE_BYTES, Mapping, mappings, own_bytes
 from pyg_direct.ops.placement import PINNED_COPY, REGISTERED, STAGED
 from pyg_direct.ops.streams import NoStreams
+from pyg_direct.sampling.sampler import keyed
 
 POPULATE_READ, POPULATE_WRITE = 22, 23  # of `madvise`: what the driver's pinning does to pages
 ROWS, COLUMNS = 3000, 50
@@ -76,7 +79,23 @@ def of_torch(folder: Path) -> Tensor:
     return torch.from_file(path, shared=False, size=size).view(ROWS, COLUMNS)
 
 
-SOURCES = (opened, of_numpy, of_torch)
+def in_shared_memory(folder: Path) -> Tensor:
+    """Return a table in a private mapping of a file that lies in memory; its name goes at exit."""
+    file = tempfile.NamedTemporaryFile(dir="/dev/shm", suffix=".npy")  # noqa: SIM115
+    np.save(file, values().numpy())
+    file.flush()
+    table = torch.from_numpy(np.load(file.name, mmap_mode="c"))
+    table.file = file  # type: ignore[attr-defined]
+    return table
+
+
+def saved_by_torch(folder: Path) -> Tensor:
+    torch.save({"other": torch.ones(700), "x": values()}, folder / "x.pt")
+    found: Tensor = torch.load(folder / "x.pt", mmap=True)["x"]
+    return found
+
+
+SOURCES = (opened, of_numpy, of_torch, saved_by_torch, in_shared_memory)
 Source = Callable[[Path], Tensor]
 
 
@@ -100,6 +119,27 @@ def test_a_private_mapping_is_registered_without_a_copy(
     assert runtime.holds(readable)
     assert runtime.names() == ["register"]
     assert [row.place for row in memory.placement.rows] == [REGISTERED]
+
+
+def test_the_edges_of_an_opened_graph_are_registered_without_a_copy(
+    runtime: PinningRuntime, tmp_path: Path
+) -> None:
+    opened(tmp_path)
+    sampler = pyg_direct.NeighborSampler(pyg_direct.open(tmp_path / "graph"), [2])
+    csc, memory = replace(keyed(sampler).graph.csc, verified=True), placer(runtime)
+    placed = dict(memory.place_graph(csc, "host").arrays())
+    for name, array in csc.arrays():
+        given = torch.as_tensor(array)
+        if given.numel() > 0 and any(m.private for m in mapped(given) if m.is_of_file):
+            assert copied_bytes(given) == 0
+            assert placed[name].data_ptr() != given.data_ptr()
+            assert runtime.holds(placed[name])
+        assert torch.equal(placed[name], given)
+    assert {row.place for row in memory.placement.rows if row.nbytes > 0} == {REGISTERED}
+
+
+def mapped(tensor: Tensor) -> Iterator[Mapping]:
+    return mappings(tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes)
 
 
 def test_memory_in_no_file_is_registered_where_it_lies(runtime: PinningRuntime) -> None:
@@ -207,7 +247,7 @@ def test_a_file_that_has_gone_is_copied_and_placement_tells_it(
     assert runtime.names() == ["allocate"]
 
 
-@pytest.mark.parametrize("source", [*SOURCES, deleted])
+@pytest.mark.parametrize("source", [opened, of_numpy, of_torch, saved_by_torch, deleted])
 def test_more_than_can_be_had_is_neither_registered_nor_copied(
     source: Source, runtime: PinningRuntime, tmp_path: Path
 ) -> None:
