@@ -19,9 +19,8 @@ from ..graph.weights import alias_table_of
 from ..loading.options import BatchOptions, given, takes, threads_of_a_batch
 from ..loading.prefetcher import Prefetcher
 from ..ops.host import keys as rng
-from ..ops.host.induced import InducedSubgraphs
-from ..ops.host.lists import sorted_lists
-from ..ops.host.weighted import by_weight
+from ..ops.host.induced import InducedSubgraphs, sorted_lists
+from ..ops.host.walks import by_weight
 from ..sampling.sampler import NeighborSampler, keyed
 from .base import SubgraphLoader, check_edges
 from .walks import check_length, walker_over

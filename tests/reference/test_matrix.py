@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pyg_direct import LinkNeighborLoader, NeighborLoader
 from pyg_direct.graph import coo_to_csc, verify, weights
 from pyg_direct.loading import options
-from pyg_direct.ops.cpu import backend, drawing, outputs, workspace
+from pyg_direct.ops.cpu import backend, drawing, scratch, workspace
 from pyg_direct.ops.host import induced
 from reference.config import Config
 from reference.contract import broken
@@ -80,7 +80,7 @@ def limits(request: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "large":
         for module in (drawing, workspace):
             monkeypatch.setattr(module, "MIN_ITEMS_PER_THREAD", 4)
-        for module in (coo_to_csc, outputs, verify, weights):
+        for module in (coo_to_csc, scratch, verify, weights):
             monkeypatch.setattr(module, "MIN_EDGES_PER_THREAD", 20)
         monkeypatch.setattr(induced, "MIN_ENTRIES_PER_THREAD", 20)
         monkeypatch.setattr(coo_to_csc, "FEW_EDGES", 20)

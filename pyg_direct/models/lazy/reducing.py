@@ -9,15 +9,16 @@ import torch
 from torch import Tensor
 
 from ...core.lazy_tensor import RowTensor
-from ...ops.attention import can_sum_by_heads, sum_by_heads
 from ...ops.products import (
     OF_SCATTER,
     Adjacency,
     aggregate,
     can_aggregate,
     can_reduce_lists,
+    can_sum_by_heads,
     on_host,
     reduce_lists,
+    sum_by_heads,
 )
 from .lists import Order
 from .tables import ConstantTensor, FillNode, LeafNode, Node, OperationNode, RowSelection, TakeNode

@@ -8,8 +8,16 @@ import torch
 from torch import Tensor
 
 from ...core.private_torch import in_backward
-from ...ops.attention import can_sum_by_heads, dot_by_heads, sum_by_heads
-from ...ops.products import OF_SCATTER, aggregate, can_reduce, can_reduce_lists, reduce_lists
+from ...ops.products import (
+    OF_SCATTER,
+    aggregate,
+    can_reduce,
+    can_reduce_lists,
+    can_sum_by_heads,
+    dot_by_heads,
+    reduce_lists,
+    sum_by_heads,
+)
 from .calls import Operation
 from .lists import Lists, MessageOrder
 from .value_rows import Take, to_rows

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -19,10 +19,11 @@ from ..backend import NUMBER_KINDS, CacheRequest, row_out_of_range
 from ..buffers import Resources, shared_pool
 from ..host.hottest import Candidate
 from ..host_memory import usable_bytes
+from ..ids import IN_PLACE, Ids
+from ..placement import Placement
 from ..streams import NoStreams, Streams
 from . import file_pages
-from .memory import CpuMemory
-from .paged_workspace import PagedWorkspace
+from .file_pages import PagedWorkspace
 from .workspace import CpuWorkspace
 
 Ints = npt.NDArray[Any]
@@ -188,3 +189,50 @@ def _decode(
         bad = decode.gather_rounded(table, scale, kind, index, first, last, wanted, scratch, bits)
     if bad >= 0:
         raise row_out_of_range(int(index[bad]), len(table))
+
+
+class CpuMemory:
+    """Host memory; nothing is copied or registered."""
+
+    checks_reads = True  # `ops.cpu.drawing`
+
+    def __init__(self) -> None:
+        self.placement = Placement(torch.device("cpu"))
+
+    def place_graph(self, csc: Csc, topology: str = "auto", device_bytes: int | None = None) -> Csc:
+        """Return `csc` as it is."""
+        _refuse_device(topology, "topology")
+        return csc
+
+    def to_numpy(self, csc: Csc) -> Csc:
+        """Return `csc` as it is."""
+        return csc
+
+    def place_tables(self, tables: Iterable[tuple[str, Tensor]], features: str = "auto") -> None:
+        """Do nothing."""
+        _refuse_device(features, "features")
+
+    def readable(self, table: Tensor) -> Tensor | None:
+        """Return `table` itself if it is in host memory."""
+        return table if table.is_cpu else None
+
+    def ids(self, on_host: bool) -> Ids:
+        """Return what leaves all ids where they are."""
+        return IN_PLACE
+
+    def to_batch(self, value: Any, device: torch.device) -> Any:
+        """Return a part of a batch on `device`: as in PyG, a batch is where its data is."""
+        return value if value.device == device else value.to(device)
+
+    def pin(self, batch: Any) -> Any:
+        """Return a batch in page-locked memory, where torch has a GPU to copy it to."""
+        can_pin = torch.cuda.is_available() and hasattr(batch, "pin_memory")
+        return batch.pin_memory() if can_pin else batch
+
+
+def _refuse_device(mode: str, name: str) -> None:
+    if mode == "device":
+        raise ValueError(
+            f"{name}='device' needs a CUDA device, but batches are made on the CPU. Use "
+            f"{name}='auto', or device='cuda'."
+        )

@@ -1,17 +1,21 @@
-"""The scratch arrays of one batch, and how they grow."""
+"""The scratch arrays of one batch, the set of its nodes, and the tensors that are handed out."""
 
 from __future__ import annotations
 
 import operator
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
+from torch import Tensor
 
+from ...core.threads import split
 from ...core.types import Csc, SamplingPlan
-from ...kernels import relabel
+from ...kernels import emit, relabel
 from ..backend import ID_LIMIT, batch_too_large
-from ..buffers import grown
+from ..buffers import NUMPY_DTYPES, Resources, grown
 
 Ints = npt.NDArray[Any]
 
@@ -129,3 +133,108 @@ class Scratch:
                 self._node, self._seed_of, first, first + known, 0, int(self._csc.node_base[t]),
                 total, self._table, np.uint32(self._stamp),
             )  # fmt: skip
+
+
+class NodeSet:
+    """A bit for each node of all types, which is 32 times less than the table of local ids has.
+
+    Args:
+        base: [T + 1], the first bit of each type.
+
+    Attributes:
+        words: uint64, 64 nodes in each. The memory is taken at the first use; until then [0].
+    """
+
+    def __init__(self, base: Ints) -> None:
+        self._base: list[int] = base.tolist()
+        self.words = np.zeros(0, np.uint64)
+
+    def add(self, node: Ints, start: Ints, count: Ints) -> None:
+        """Add the nodes that each type lists at node[start : start + count].
+
+        Args:
+            node: ids within their type.
+            start: [T], where each type's list begins.
+            count: [T], how long it is.
+        """
+        if len(self.words) == 0:
+            self.words = np.zeros(-(-self._base[-1] // 64), np.uint64)
+        self._change(node, start, count, True)
+
+    def remove(self, node: Ints, start: Ints, count: Ints) -> None:
+        """Empty the set of all nodes that were added to it."""
+        if len(self.words) > 0:
+            self._change(node, start, count, False)
+
+    def _change(self, node: Ints, start: Ints, count: Ints, add: bool) -> None:
+        lists = zip(start.tolist(), count.tolist(), self._base, strict=False)  # _base has T + 1
+        for first, size, base in lists:
+            emit.change_set(node, first, first + size, base, self.words, add)
+
+
+Lists = list[tuple[int, int]]
+"""For each node type: where its list begins in an array of all of them, and how long it is."""
+
+
+Outputs = tuple[list[Tensor], list[Tensor], list[Tensor]]
+"""Of each relation its edges [2, e_r] and their ids, int64 [e_r]; of each type its nodes [n_t]."""
+
+MIN_EDGES_PER_THREAD = 1 << 15
+NO_IDS = {dtype: np.empty(0, NUMPY_DTYPES[dtype]) for dtype in (torch.int32, torch.int64)}
+
+
+def copy_out(
+    resources: Resources,
+    id_dtype: torch.dtype,
+    sources: tuple[Ints, Ints, Ints, Ints | None, Ints],
+    edge_ptr: Ints,
+    edge_base: Ints,
+    sizes: Iterable[int],
+    lists: Iterable[tuple[int, int]],
+) -> Outputs:
+    """Return the edges of each relation, and the nodes of each type.
+
+    Args:
+        resources: memory and threads.
+        id_dtype: of the edges, int32 or int64.
+        sources: rows, columns and positions [edges] of all relations; the ids by position [E], or
+            None where they are the same; and the nodes of all types.
+        edge_ptr: [hops, R + 1], where each relation begins in these.
+        edge_base: [R], subtracted from positions that are ids.
+        sizes: e_r.
+        lists: of each type, where its list begins and how long it is.
+    """
+    empty, total = resources.pool.empty, 0
+    outputs: Outputs = ([], [], [])
+    edge_indices, edges, nodes = outputs
+    out: list[int] = []
+    for size in sizes:
+        edge_index, edge = empty((2, size), id_dtype), empty((size,), torch.int64)
+        at = edge_index.data_ptr()
+        out += at, at + size * id_dtype.itemsize, edge.data_ptr()
+        edge_indices.append(edge_index)
+        edges.append(edge)
+        total += size
+    for start, size in lists:
+        node = empty((size,), torch.int64)
+        out += start, size, node.data_ptr()
+        nodes.append(node)
+    row, col, position, perm, node_lists = sources
+    arguments = (edge_ptr, row, col, position, perm, edge_base)
+    targets = (NO_IDS[id_dtype], node_lists, np.array(out, np.int64))
+    threads = min(resources.threads, total // MIN_EDGES_PER_THREAD)
+    if threads <= 1:
+        emit.emit_edges(*arguments, 0, total, *targets)
+    else:
+        split(total, threads, lambda a, b: emit.emit_edges(*arguments, a, b, *targets))
+    return outputs
+
+
+def copy_lists(resources: Resources, source: Ints, lists: Lists) -> list[Tensor]:
+    """Return int64 copies of some lists in an array."""
+    copies = []
+    for start, size in lists:
+        out = resources.pool.empty((size,), torch.int64)
+        out.numpy()[:] = source[start : start + size]
+        copies.append(out)
+    return copies

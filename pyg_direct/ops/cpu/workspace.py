@@ -26,10 +26,8 @@ from ...kernels import emit, exclude, hops, relabel, temporal
 from ..backend import in_range
 from ..buffers import Resources
 from ..picks import LISTS_ELSEWHERE, check_picks, put_edge_ids
-from .checks import check_whole_lists
-from .drawing import MIN_ITEMS_PER_THREAD, NOTHING_EXCLUDED, CpuDrawing
-from .node_set import NodeSet
-from .outputs import Lists, Outputs, copy_lists, copy_out
+from .drawing import MIN_ITEMS_PER_THREAD, NOTHING_EXCLUDED, CpuDrawing, check_whole_lists
+from .scratch import Lists, NodeSet, Outputs, copy_lists, copy_out
 
 Ints = npt.NDArray[Any]
 

@@ -21,8 +21,7 @@ from .arrays import (
     prefix_sums,
 )
 from .bounds import Forecast
-from .launch import Grid, Launch, Library
-from .plan_kernels import PlanKernels
+from .launch import Grid, Launch, Library, PlanKernels
 from .table import NodeLists, NodeTable, power_of_two
 
 SMALL_FANOUT = 32  # up to here a sub-warp holds all picks in registers

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import threading
 from collections import ChainMap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ...core.types import Csc, SamplingPlan
 from ...kernels.jit import COMPILING
 from ..streams import Streams
 from .descriptor import Descriptor, check_array, check_value, resolved
@@ -25,9 +27,11 @@ from .source import (
     Declaration,
     Parameter,
     declarations,
+    instance_names,
     instance_options,
     read_source,
 )
+from .table import NodeTable
 
 BLOCK_THREADS = 256
 STANDARD = "-std=c++17"
@@ -249,3 +253,77 @@ class Library:
             prepare = self.compiler.build(file, text, types, kernels)
         device, threads = self.compiler.device, threads_of(file, self.compiler.block_threads)
         return {d.name: Kernel(d, types, prepare[d.name], device, threads) for d in kernels}
+
+
+FILES = (
+    "sample.cu",
+    "relabel.cu",
+    ONE_BLOCK_FILE,
+    "weighted.cu",
+    "labor.cu",
+    "picks.cu",
+    "emit.cu",
+)
+
+
+class PlanKernels(Mapping[str, Kernel]):
+    """Kernels of one graph and plan, by name.
+
+    Args:
+        csc: the graph.
+        plan: how it is sampled.
+        library: of the device.
+    """
+
+    def __init__(self, csc: Csc, plan: SamplingPlan, library: Library) -> None:
+        self._library = library
+        perm = csc.indices if csc.perm is None else csc.perm
+        self._types = {
+            "P": type_name(csc.indptr.dtype),
+            "I": type_name(csc.indices.dtype),
+            "M": type_name(perm.dtype),
+            "O": type_name(plan.id_dtype),
+            "kHashed": str(NodeTable.is_hashed(csc.num_nodes, plan.disjoint)).lower(),
+        }
+        self._loaded: dict[str, Kernel] = {}
+        self._file = _file_by_kernel()
+
+    def __getitem__(self, name: str) -> Kernel:
+        """Return a kernel, having compiled its file."""
+        if name not in self._loaded:
+            file = self._file[name]
+            names = instance_names(read_source(file))
+            types = {name: self._types[name] for name in names}
+            self._loaded.update(self._library.load(file, **types))
+        return self._loaded[name]
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield the names."""
+        return iter(self._file)
+
+    def __len__(self) -> int:
+        """Return how many kernels there are."""
+        return len(self._file)
+
+    def descriptor(self) -> Descriptor:
+        """Return an empty descriptor of a batch: see cuda/batch.cuh."""
+        fields = resolved(_batch_fields(), self._types)
+        return Descriptor(fields, self._library.compiler.device)
+
+
+@cache
+def _file_by_kernel() -> Mapping[str, str]:
+    return {kernel.name: file for file in FILES for kernel in declarations(read_source(file))}
+
+
+@cache
+def _batch_fields() -> tuple[Parameter, ...]:
+    """Return the fields of a batch's descriptor, which all kernels declare alike."""
+    (fields,) = {
+        parameter.fields
+        for file in FILES
+        for kernel in declarations(read_source(file))
+        for parameter in kernel.parameters
+        if parameter.kind == "Descriptor"
+    }
+    return fields

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ...core.threads import run_all
 from ...kernels import push as kernels
-from .lists import SortedLists
+from .induced import SortedLists
 
 Ints = npt.NDArray[Any]
 

@@ -13,8 +13,10 @@ from torch import Tensor
 
 from ...core.threads import split
 from ...core.types import BatchKey, Csc
-from ...kernels import walk
-from .lists import sorted_lists
+from ...kernels import alias, walk, weighted
+from ...kernels.gaps import Span
+from .induced import sorted_lists
+from .keys import uniforms
 
 Ints = npt.NDArray[Any]
 
@@ -94,3 +96,25 @@ def _in_threads(
     shares = min(threads, len(start) * steps // MIN_STEPS_PER_THREAD)
     split(len(start), shares, lambda first, last: task(first, last, out))
     return torch.from_numpy(out)
+
+
+NO_DOUBLES = np.empty(0, np.float64)
+
+
+def by_weight(table: npt.NDArray[Any], size: int, key: BatchKey) -> Tensor:
+    """Return places that are drawn independently, each in proportion to its weight.
+
+    Args:
+        table: int64 [n], the alias table of the weights (Walker 1977; see `kernels/alias.py`).
+        size: how many to draw.
+        key: of the draws.
+
+    Returns:
+        int64 [size], each in [0, n).
+    """
+    place = np.empty(size, np.int64)
+    weighted.pick_with_replacement(
+        place, weighted.ItemPicks(0, size, 0, np.uint64(0)), Span(0, len(table), 0.0),
+        uniforms(key, 0, size).numpy(), True, *alias.parts(table), NO_DOUBLES, NO_DOUBLES,
+    )  # fmt: skip
+    return torch.from_numpy(place)

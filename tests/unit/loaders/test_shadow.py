@@ -12,7 +12,7 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.typing import SparseTensor
 
 from pyg_direct import NeighborSampler, ShaDowKHopSampler
-from pyg_direct.ops.host.lists import SortedLists, ego_graphs, sorted_lists
+from pyg_direct.ops.host.induced import SortedLists, ego_graphs, sorted_lists
 from pyg_direct.sampling.sampler import keyed
 
 needs_torch_sparse = pytest.mark.skipif(

@@ -8,10 +8,9 @@ from torch import Tensor
 
 from pyg_direct.core.private_torch import pointers_of
 from pyg_direct.kernels import aggregate as kernels
-from pyg_direct.ops import attention as module
 from pyg_direct.ops import products
-from pyg_direct.ops.attention import can_sum_by_heads, dot_by_heads, sum_by_heads
-from pyg_direct.ops.products import Adjacency
+from pyg_direct.ops import products as module
+from pyg_direct.ops.products import Adjacency, can_sum_by_heads, dot_by_heads, sum_by_heads
 
 
 def matrix_of(source: Tensor, destination: Tensor, sources: int, rows: int) -> Adjacency:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pyg_direct.ops.cpu.checks import check_items, check_sources, check_whole_lists
+from pyg_direct.ops.cpu.drawing import check_items, check_sources, check_whole_lists
 
 
 def ints(*values: int) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from pyg_direct.ops.cpu.node_set import NodeSet
+from pyg_direct.ops.cpu.scratch import NodeSet
 
 
 def test_bits_of_two_types() -> None:

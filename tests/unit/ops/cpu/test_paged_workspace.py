@@ -15,8 +15,7 @@ from torch_geometric.data import Data, HeteroData
 import pyg_direct
 from pyg_direct import NeighborLoader
 from pyg_direct.ops.cpu import backend, file_pages
-from pyg_direct.ops.cpu.file_pages import FilePages
-from pyg_direct.ops.cpu.paged_workspace import PagedWorkspace
+from pyg_direct.ops.cpu.file_pages import FilePages, PagedWorkspace
 from pyg_direct.ops.cpu.workspace import CpuWorkspace
 from tests.support.memory_maps import reads_alone
 

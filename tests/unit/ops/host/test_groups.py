@@ -11,8 +11,8 @@ from torch_geometric.data import Data
 from pyg_direct.graph.from_pyg import graph_of
 from pyg_direct.kernels import groups
 from pyg_direct.kernels.relabel import HASH_MULTIPLIER
-from pyg_direct.ops.host import lists as ordering
-from pyg_direct.ops.host.lists import SortedLists, ego_graphs
+from pyg_direct.ops.host import induced as ordering
+from pyg_direct.ops.host.induced import SortedLists, ego_graphs
 
 
 def scratch(largest: int) -> tuple[Any, ...]:

@@ -11,8 +11,7 @@ from hypothesis import given
 
 from pyg_direct.kernels import members
 from pyg_direct.ops.host import induced
-from pyg_direct.ops.host.induced import InducedSubgraphs
-from pyg_direct.ops.host.lists import SortedLists
+from pyg_direct.ops.host.induced import InducedSubgraphs, SortedLists
 
 Edges = list[tuple[int, int]]
 
