@@ -25,6 +25,7 @@ from .values import ONE_REFERENCE, Box, Fill, Rows, Value, references, union
 aten = torch.ops.aten
 KNOWN = 4096  # plans that are kept for an operation
 ROWS = "rows"  # in a signature in place of their number
+ANY = -1  # number of rows
 # That may overwrite their first operand where nobody else reads it.
 IN_PLACE = {"add", "sub", "mul", "div", "relu", "leaky_relu", "exp", "neg", "clamp"}
 
@@ -39,9 +40,21 @@ class Operator:
         is_composite: whether it is made of others.
         pure: the operation that gives what this one writes to its first argument, or None.
         names: of its arguments.
+        plans: of calls by signature.
+        exact: likewise for `ANY` number of rows, each with the results on meta tensors.
     """
 
-    __slots__ = ("func", "is_composite", "is_mutable", "is_view", "name", "names", "plans", "pure")
+    __slots__ = (
+        "exact",
+        "func",
+        "is_composite",
+        "is_mutable",
+        "is_view",
+        "name",
+        "names",
+        "plans",
+        "pure",
+    )
 
     def __init__(self, func: Any) -> None:
         schema = schema_of(func)
@@ -53,6 +66,7 @@ class Operator:
         self.pure: Operator | None = None if pure is None else operator(pure)
         self.names = [a.name for a in schema.arguments]
         self.plans: dict[Any, CallPlan | None] = {}
+        self.exact: dict[Any, tuple[CallPlan, Any] | None] = {}
 
 
 OPERATORS: dict[int, Operator] = {}  # by id: their own hash takes longer, and each is kept
@@ -202,7 +216,14 @@ class CallPlan:
 
 
 def signature(args: Any, kwargs: Any, num_rows: int, table: type) -> tuple[Any, ...]:
-    """Return what calls have in common that do the same with rows."""
+    """Return what calls have in common that do the same with rows.
+
+    Args:
+        args, kwargs: of a call.
+        num_rows: of its tables; `ANY` if calls with others are others, as are those with tensors of
+            other strides.
+        table: the class of the tensors that have values.
+    """
     found: list[Any] = [torch.get_default_dtype()]  # of sums with numbers, for example
     add = found.append
     ahead = args if not kwargs else [*args, *kwargs, *kwargs.values()]
@@ -222,6 +243,9 @@ def signature(args: Any, kwargs: Any, num_rows: int, table: type) -> tuple[Any, 
             add(signature(value, None, num_rows, table))
         elif isinstance(value, Tensor):
             add((value.dtype, _normal(value.shape, num_rows)))
+            if num_rows == ANY:
+                stride = value.stride() if value.layout == torch.strided else None
+                add((kind, value.layout, stride))
         else:
             add((kind, value))
     return tuple(found)
@@ -256,6 +280,35 @@ def planned(known: Operator, key: Any, args: Any, kwargs: Any, num_rows: int) ->
             known.plans.clear()
         known.plans[key] = plan
     return plan
+
+
+def exactly_planned(
+    known: Operator, args: Any, kwargs: Any, table: type
+) -> tuple[CallPlan, Any] | None:
+    """Return the plan of calls with tables of these shapes and strides, and their results.
+
+    Args:
+        known: the operation.
+        args, kwargs: of one of the calls.
+        table: the class of the tensors that have values.
+
+    Returns:
+        None if no rule says that rows stay apart. Results are on meta tensors.
+    """
+    key = signature(args, kwargs, ANY, table)
+    try:
+        return known.exact[key]
+    except KeyError:
+        if len(known.exact) >= KNOWN:
+            known.exact.clear()
+    except TypeError:  # what cannot be a key
+        key = ()
+    apart = keeps_rows(known.func, args, kwargs, seen)
+    apart = apart or keeps_rows(known.func, args, kwargs, seen_with_fills)
+    found = None if apart is None else (CallPlan(known, apart, args, kwargs), apart.out)
+    if key:
+        known.exact[key] = found
+    return found
 
 
 def _argument(args: Any, kwargs: Any, position: Any, place: Any) -> Any:

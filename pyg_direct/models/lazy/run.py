@@ -14,12 +14,12 @@ from ...core.lazy_tensor import RowTensor
 from ...core.private_torch import storage_of, to_copy, tree_leaves, tree_map
 from ...ops.products import on_host
 from ..whole.computing import MANY_BYTES, Computer
-from .calls import CallPlan, Operator, operator
+from .calls import Operator, exactly_planned, operator
 from .forms import Forms
 from .moves import MOVES, SCATTERS, named_rows, scatter
 from .projecting import projected_first
 from .reducing import ScatterNode
-from .rules import bound, keeps_rows, on_meta
+from .rules import bound, on_meta
 from .tables import (
     ConstantTensor,
     FillNode,
@@ -36,7 +36,6 @@ from .tensor import (
     plain_of,
     result_of,
     seen,
-    seen_with_fills,
     written,
 )
 
@@ -192,21 +191,21 @@ class Run:
 
     def row_wise(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Return the node of an operation with a rule."""
-        apart = keeps_rows(func, args, kwargs, seen)
-        if apart is None:
-            apart = keeps_rows(func, args, kwargs, seen_with_fills)
-        if apart is None:
+        found = exactly_planned(operator(func), args, kwargs, TableTensor)
+        if found is None:
             return None
-        plan = CallPlan(operator(func), apart, args, kwargs)
+        plan, out = found
         given = plan.tensors_in(args, kwargs)
         operands = [self.operand(v, p[2]) for v, p in zip(given, plan.tensors, strict=True)]
         args, kwargs = plan.arguments(args, kwargs, plan.tensors, operands)
-        node = OperationNode(plan, apart.out, func, args, kwargs)
-        if isinstance(apart.out, Tensor):
+        node = OperationNode(plan, out, func, args, kwargs)
+        if plan.container is None:
             return node
-        return type(apart.out)(
-            PickNode(meta, row, node, i) if row is not None else torch.empty(0, device=self.device)
-            for i, (meta, row) in enumerate(zip(apart.out, apart.rows, strict=True))
+        return plan.container(
+            PickNode(meta, of[2], node, i)
+            if of[2] is not None
+            else torch.empty(0, device=self.device)
+            for i, (meta, of) in enumerate(zip(out, plan.outs, strict=True))
         )
 
     def operand(self, value: Tensor, row: int | None) -> Any:

@@ -106,6 +106,11 @@ class Node:
         return int(self.meta.size(self.dim)) if self.meta.dim() > 0 else 1
 
     @property
+    def kind(self) -> Any:
+        """What calls depend on of it, beside the number of its rows."""
+        return self.dim, self.meta.dtype, self.meta.shape, self.meta.stride(), self.is_fill
+
+    @property
     def row_bytes(self) -> int:
         """Bytes of a row; 0 for several results, each of which is a node of its own."""
         if not isinstance(self.meta, Tensor):

@@ -8,6 +8,7 @@ from types import FrameType
 import pytest
 import torch
 from batches import homogeneous_graph
+from both_runs import of_inference, plain
 from torch_geometric.data import Data
 from torch_geometric.nn import GraphSAGE
 
@@ -127,3 +128,22 @@ def calls_of(action: Callable[[], None]) -> list[str]:
     finally:
         sys.setprofile(None)
     return found
+
+
+def test_inference_asks_the_rules_once_for_tables_of_one_layout(monkeypatch) -> None:
+    asked = []
+    keeps_rows = step_calls.keeps_rows
+    monkeypatch.setattr(
+        step_calls, "keeps_rows", lambda *given: (asked.append(given[0]), keeps_rows(*given))[1]
+    )
+    made, x, other = of_inference(), torch.randn(6, 4), torch.randn(4, 6)
+    h = made(x)  # a copy of a table: the rules are asked for it
+    asked.clear()
+    for weight in (x, x + 1, other.t(), x, other.t().neg()):
+        found = h + weight
+        torch.testing.assert_close(plain(found), x + weight)
+        assert found.stride() == (x + weight).stride()
+    assert len(asked) == 2
+    rows = made(torch.randn(7, 4)) + torch.ones(7, 1)
+    assert rows.shape == (7, 4)
+    assert len(asked) > 2
