@@ -40,8 +40,8 @@ def draw(
     scale, unit = _unit(max(sum(parts), room_bytes))
     memory.bar("graph", parts[0] / scale, color=GRAPH, label="topology")
     memory.bar("graph", parts[1] / scale, bottom=parts[0] / scale, color=FEATURES, label="features")
-    memory.axhline(room_bytes / scale, color=ROOM, label="GPU memory for a loader")
-    memory.set_xlim(-0.6, 2.6)  # the legend stands beside the bar
+    memory.axhline(room_bytes / scale, color=ROOM, label="GPU memory for a loader: half of it")
+    memory.set_xlim(-1, 1)
     memory.set_ylabel(unit)
     fits = (
         "everything fits GPU memory"
@@ -51,16 +51,18 @@ def draw(
         else "the topology does not fit GPU memory"
     )
     memory.set_title(fits, fontsize="medium", loc="left")
-    memory.legend(fontsize="small", loc="center right")
     scale, unit = _unit(float(sizes[-1]))
     link_scale, link_unit = _unit(float(traffic.max()))
     link.plot(sizes / scale, traffic / link_scale, color=FEATURES)
     if 0 < cache_bytes < sizes[-1]:
-        link.axvline(cache_bytes / scale, color=ROOM, label="room that the topology leaves")
-        link.legend(fontsize="small")
+        room = {"color": ROOM, "linestyle": "--", "label": "room that the topology leaves of it"}
+        link.axvline(cache_bytes / scale, **room)
     link.set(xlabel=f"cache of features in GPU memory, {unit}", ylim=0, xlim=0)
     link.set_ylabel(f"over PCIe, {link_unit} a batch")
     link.set_title("what a cache would save (computed)", fontsize="medium", loc="left")
+    shown = [axes.get_legend_handles_labels() for axes in (memory, link)]
+    handles, labels = (first + second for first, second in zip(*shown, strict=True))
+    figure.legend(handles, labels, fontsize="small", loc="outside lower center", ncols=4)
     figure.savefig(path)
     pyplot.close(figure)
 

@@ -224,7 +224,7 @@ def test_notebooks_hold_their_outputs(name):
     cells = code_cells(name)
     assert [cell["execution_count"] for cell in cells] == list(range(1, len(cells) + 1))
     outputs = [output for cell in cells for output in cell["outputs"]]
-    assert len(outputs) >= 5
+    assert len(outputs) >= 4
     assert not any(output["output_type"] == "error" for output in outputs)
     assert not any(output.get("name") == "stderr" for output in outputs)
 

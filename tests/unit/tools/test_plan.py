@@ -166,6 +166,12 @@ def test_the_picture_says_what_fits(gpu_bytes, title, tmp_path, monkeypatch) -> 
     plan.main([*SMALL.split(" "), "--gpu-bytes", str(gpu_bytes), "--plot", str(path)])
     assert path.read_text().startswith("<?xml")
     memory, link = kept[0].axes
+    assert (memory.get_legend(), link.get_legend()) == (None, None), "over lines and bars"
+    kept[0].canvas.draw()
+    (legend,) = kept[0].legends
+    top = legend.get_window_extent().y1
+    assert all(axes.get_tightbbox().y0 >= top for axes in kept[0].axes)
+    assert "GPU memory for a loader: half of it" in [text.get_text() for text in legend.get_texts()]
     assert memory.get_title(loc="left") == title
     topology, features = (bar.get_height() for bar in memory.patches)
     assert topology == pytest.approx(4 * 11_001 / 1e6)
