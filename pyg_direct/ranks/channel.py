@@ -244,7 +244,10 @@ class Channel:
             ExchangeError: it was given up, or one before it.
         """
         if self.group in _lost:
-            raise ExchangeError(f"An exchange before this one was given up. {_lost[self.group]}")
+            raise ExchangeError(
+                f"An exchange before this one was given up, and no other can follow with these "
+                f"loaders. Build them anew on all ranks. {_lost[self.group]}"
+            )
         start, begun = perf_counter(), monotonic()
 
         def deadline() -> float:

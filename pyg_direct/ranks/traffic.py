@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ExchangeTraffic:
     """What one rank exchanged with the others for batches: its own, and theirs.
 
@@ -53,6 +53,11 @@ class ExchangeTraffic:
     def remote_request_share(self) -> float:
         """Part of the frontier nodes whose lists other ranks have, in [0, 1]."""
         return self.remote_requests / self.requests if self.requests else 0.0
+
+    def __repr__(self) -> str:
+        """Name what was counted, each in a line of its own."""
+        counted = {name: value for name, value in asdict(self).items() if value}
+        return "\n".join([f"{type(self).__name__}:", *(f"  {n}: {v}" for n, v in counted.items())])
 
     def line(self, batches: int) -> str:
         """Return what so many batches exchanged, in one line."""

@@ -197,7 +197,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "hetero-lstm": (typed(partial(sage, aggr="lstm")), MOVED),
     "median": (two(pyg.SAGEConv, aggr="median"), "aten.sort.default needs all rows"),
     "arma": (two(pyg.ARMAConv), "rows of nodes are gathered by other means"),
-    "mf": (two(pyg.MFConv, max_degree=4), "aten.new_empty.default needs all rows"),
+    "mf": (two(pyg.MFConv, max_degree=4), "picked neither by"),
     "rgcn": (two(pyg.RGCNConv, "edge_type", num_relations=3), SUMMED),
     "film-relations": (two(pyg.FiLMConv, "edge_type", num_relations=3), "picked neither by"),
     "super-gat": (two(pyg.SuperGATConv), "picked neither by"),  # in training it draws other edges

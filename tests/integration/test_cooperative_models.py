@@ -241,8 +241,7 @@ def test_what_cannot_run_is_refused_on_all_ranks(tmp_path) -> None:
     _, made = loaders_of(homogeneous_graph(torch.float32), 2)
 
     def ranks(rank: int) -> dict[str, str]:
-        loader = made()
-        return {name: outcome(model(), loader) for name, (model, _) in REFUSED.items()}
+        return {name: outcome(model(), made()) for name, (model, _) in REFUSED.items()}
 
     for rank, found in enumerate(run_ranks(2, ranks, tmp_path)):
         for name, (_, text) in REFUSED.items():

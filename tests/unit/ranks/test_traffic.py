@@ -40,3 +40,8 @@ def test_what_models_wait_is_known_of_one_rank() -> None:
     assert both.computing_waiting_seconds == (0.0, 0.25)
     assert (both.computing_collectives, both.computing_sent_bytes) == (3, (8, 0))
     assert both.sent_bytes == LATE.sent_bytes
+
+
+def test_what_was_counted_is_shown_line_by_line() -> None:
+    traffic = ExchangeTraffic(collectives=3, sent_bytes=(0, 80))
+    assert repr(traffic) == "ExchangeTraffic:\n  collectives: 3\n  sent_bytes: (0, 80)"
