@@ -52,8 +52,15 @@ FLOORS: list[dict[str, set[str]]] = [
     },
 ]
 ROOMS = {room: allowed for floor in FLOORS for room, allowed in floor.items()}
-# Within a room: the backends do not know each other, and only one module knows both.
-APART = {("ops.cpu", "ops.cuda"), ("ops.cuda", "ops.cpu")}
+# Within a room: the backends do not know each other, and only one module knows both; lazy values
+# do not know who computes them.
+APART = {
+    ("ops.cpu", "ops.cuda"),
+    ("ops.cuda", "ops.cpu"),
+    ("models.lazy", "models.step"),
+    ("models.lazy", "models.whole"),
+    ("models.lazy", "models.elsewhere"),
+}
 
 # What a check counts that every change of the layout has to mind.
 MOST_FLOORS, MOST_ARROWS, NUMBER_OF_ROOMS = 6, 56, 14

@@ -4,9 +4,9 @@ import torch
 from torch.utils._pytree import tree_map
 
 from pyg_direct.models.lazy.batch_run import BatchRun
-from pyg_direct.models.lazy.run import Run
 from pyg_direct.models.lazy.tensor import TableTensor
 from pyg_direct.models.whole.computing import Computer, Limits
+from pyg_direct.models.whole.run import Run
 from pyg_direct.ops.devices import backend_for
 from pyg_direct.ranks.together import Together
 

@@ -26,7 +26,6 @@ from ...ops.backend import Backend
 from ...ops.devices import backend_for
 from ...ranks.together import Together
 from ..lazy.modes import eagerly, evaluating
-from ..lazy.run import Run
 from ..lazy.tensor import TableTensor, Watch
 from .computing import Computer, Limits, checksum_of
 from .inference_check import Check
@@ -40,6 +39,7 @@ from .inputs import (
     is_edges,
     naming_types,
 )
+from .run import Run
 
 logger = logging.getLogger("pyg_direct")
 

@@ -12,9 +12,9 @@ from torch_geometric.data import Data
 from torch_geometric.nn import GraphConv, SAGEConv
 
 from pyg_direct import inference
-from pyg_direct.models.lazy.run import Run
 from pyg_direct.models.whole import computing
 from pyg_direct.models.whole.computing import Computer, Limits, key_of
+from pyg_direct.models.whole.run import Run
 from pyg_direct.ops.devices import backend_for
 
 ROOT = Path(__file__).parents[3]

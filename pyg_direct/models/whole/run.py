@@ -13,14 +13,13 @@ from torch import Tensor
 from ...core.lazy_tensor import RowTensor
 from ...core.private_torch import storage_of, to_copy, tree_leaves, tree_map
 from ...ops.products import on_host
-from ..whole.computing import MANY_BYTES, Computer
-from .calls import Operator, exactly_planned, operator
-from .forms import Forms
-from .moves import MOVES, SCATTERS, named_rows, scatter
-from .projecting import projected_first
-from .reducing import ScatterNode
-from .rules import bound, on_meta
-from .tables import (
+from ..lazy.calls import Operator, exactly_planned, operator
+from ..lazy.forms import Forms
+from ..lazy.moves import MOVES, SCATTERS, named_rows, scatter
+from ..lazy.projecting import projected_first
+from ..lazy.reducing import ScatterNode
+from ..lazy.rules import bound, on_meta
+from ..lazy.tables import (
     ConstantTensor,
     FillNode,
     LeafNode,
@@ -29,7 +28,7 @@ from .tables import (
     PickNode,
     TakeNode,
 )  # fmt: skip
-from .tensor import (
+from ..lazy.tensor import (
     TableTensor,
     Token,
     join_views,
@@ -38,6 +37,7 @@ from .tensor import (
     seen,
     written,
 )
+from .computing import MANY_BYTES, Computer
 
 aten = torch.ops.aten
 STREAMED = {"sum", "mean", "amax", "amin", "max", "min", "any", "all"}
