@@ -91,6 +91,13 @@ PLANTS: dict[str, Plant] = {
         "kind, pool = (number, 0),",
         "inline_streams",
     ),
+    "a unified tensor does not wait for the word that ids out of range are noted in": Plant(
+        "pyg_direct.ops.unified",
+        '        backend.memory.place_tables([("the unified tensor", host)], "host")  # waits',
+        '        backend.memory.place_tables([("the unified tensor", host)], "host")\n'
+        "        self.wrong = torch.zeros(1, dtype=torch.int64, device=backend.device)  # waits",
+        "unified_waits",
+    ),
     "a gathered table is not recorded": Plant(
         BACKEND,
         "        self.streams.record_stream(part for part in used if part is not None)\n",

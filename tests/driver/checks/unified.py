@@ -107,8 +107,16 @@ def unified_waits(schedule: str) -> Outcomes:
     """A selection does not make the host wait for the device."""
     for name in TABLES:
         table = _table(name)
-        features, index = pyg_direct.unified(table), (torch.arange(2000) * 7 % len(table)).cuda()
-        features[index]
+        index = (torch.arange(2000) * 7 % len(table)).cuda()
+        torch.cuda.synchronize()
+        features = pyg_direct.unified(table)
+        with torch.cuda.stream(torch.cuda.Stream()):  # that waits for no other
+            found = [features[index], features[index]]
+            torch.cuda.synchronize()  # an id out of range would have arrived
+            found.append(features[index])
+            torch.cuda.synchronize()
+        right = all(torch.equal(rows.cpu(), table[index.cpu()]) for rows in found)
+        yield f"{name}, on another stream", "" if right else "other values"
         standin.counts(reset=True)
         rows = features[index]
         waits = [what for what in standin.counts(reset=True) if what.startswith("wait of the host")]
