@@ -109,22 +109,21 @@ def use_a_foreign_allocator(kind: str) -> None:
         torch.cuda.memory.change_current_allocator(pool)
     expected = epoch(loaders.on_cpu(kind))
     kept = torch.zeros(3, device="cuda")  # by which device=None finds the GPU
-    for place in loaders.PLACES:
-        for device in (None, "cuda"):
-            for stream in (torch.cuda.current_stream(), torch.cuda.Stream()):
-                loader = loaders.loader(kind, place, device=device)
-                with torch.cuda.stream(stream):
-                    taken = [take(batch) for batch in loader]
-                del loader
-                gc.collect()
-                for size in (30_000, 120_000, 440_008, 880_008, 1_300_000) * 2:
-                    torch.full((size,), 7, dtype=torch.uint8, device="cuda")
-                torch.cuda.synchronize()
-                if devices_of(taken) - {torch.device("cpu")} != {kept.device}:
-                    raise AssertionError(f"{place}: batches on {devices_of(taken)}")
-                problem = difference(taken, expected)
-                if problem:
-                    raise AssertionError(f"{place}, {device}, {stream}: {problem}")
+    for place in loaders.KINDS[kind].places:
+        for device, stream in ((None, torch.cuda.current_stream()), ("cuda", torch.cuda.Stream())):
+            loader = loaders.loader(kind, place, device=device)
+            with torch.cuda.stream(stream):
+                taken = [take(batch) for batch in loader]
+            del loader
+            gc.collect()
+            for size in (30_000, 120_000, 440_008, 880_008, 1_300_000) * 2:
+                torch.full((size,), 7, dtype=torch.uint8, device="cuda")
+            torch.cuda.synchronize()
+            if devices_of(taken) - {torch.device("cpu")} != {kept.device}:
+                raise AssertionError(f"{place}: batches on {devices_of(taken)}")
+            problem = difference(taken, expected)
+            if problem:
+                raise AssertionError(f"{place}, {device}, {stream}: {problem}")
     print(DONE, flush=True)
 
 
