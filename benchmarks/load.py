@@ -6,12 +6,11 @@ longer as well, not only their wall time.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
-
-import psutil
 
 STAT = Path("/proc/stat")
 MUCH = 0.5  # cores; rounds in which others took as much are named
@@ -29,13 +28,17 @@ class Watch:
         """Let the next round begin now."""
         self._before = _now()
 
+    def taken(self) -> float:
+        """Return the cores that others took since the round began."""
+        wall, busy, own = (
+            after - before for after, before in zip(_now(), self._before, strict=True)
+        )
+        return max(0.0, (busy - own) / wall)
+
     def round(self) -> None:
         """End a round, with which the next one begins."""
-        before, self._before = self._before, _now()
-        wall, busy, own = (
-            after - earlier for after, earlier in zip(self._before, before, strict=True)
-        )
-        self.cores.append(max(0.0, (busy - own) / wall))
+        self.cores.append(self.taken())
+        self.begin()
 
 
 def taken_by_others(cores: Sequence[float] | None) -> list[str]:
@@ -52,11 +55,14 @@ def _now() -> tuple[float, float, float]:
     """Return seconds of the clock, of all cores at work, and of this process and its children."""
     fields = STAT.read_text().split("\n", 1)[0].split()[1:9]  # what follows is counted in these
     ticks = sum(int(value) for place, value in enumerate(fields) if place not in IDLE)
-    this = psutil.Process()
-    own = sum(this.cpu_times()[:4])  # with children that have ended
-    for child in this.children(recursive=True):
-        try:
+    own = sum(os.times()[:4])  # with children that have ended
+    try:
+        import psutil
+    except ImportError:  # as where `python -m benchmarks gpu` runs with what it needs alone
+        children = []
+    else:
+        children = psutil.Process().children(recursive=True)
+    for child in children:
+        with contextlib.suppress(psutil.NoSuchProcess):  # its time is now that of its parent
             own += sum(child.cpu_times()[:4])
-        except psutil.NoSuchProcess:  # its time is now that of its parent
-            continue
     return time.perf_counter(), ticks / os.sysconf("SC_CLK_TCK"), own

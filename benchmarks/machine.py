@@ -33,9 +33,12 @@ def describe(result: dict[str, Any]) -> str:
     """Return what `environment` found, in one line for a report."""
     found = result["machine"]
     names = ", ".join(f"{name} {value}" for name, value in result["versions"].items() if value)
+    load = f"load {found['load_average_1min']:.1f} before the run"
+    if "others_cores" in result:
+        load += f", {result['others_cores']:.1f} cores taken by other programs while it ran"
     return (
         f"{found['cpu_model']}, {found['cores']} cores, {found['memory_bytes'] / 1e9:.0f} GB, "
-        f"load {found['load_average_1min']:.1f} before the run; {names}. Commit {result['commit']}."
+        f"{load}; {names}. Commit {result['commit']}."
     )
 
 

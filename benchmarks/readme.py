@@ -213,6 +213,19 @@ def steps(folder: Path) -> list[str]:
     return table(["", *names], rows)
 
 
+def sources(folder: Path) -> list[str]:
+    """Return which version and commit each result is of, and what other programs took."""
+    rows = []
+    for path in sorted(folder.glob("*.json")):
+        result = json.loads(path.read_text())
+        version, commit = result["versions"].get("pyg_direct") or "", result["commit"]
+        load = f"{result['machine']['load_average_1min']:.1f}"
+        changed = "yes" if commit.endswith("+") else ""
+        rows.append([f"`{path.stem}`", version, f"`{commit[:10]}`", changed, load])
+    head = ["result", "version", "commit", "with uncommitted changes", "load before the run"]
+    return table(head, rows)
+
+
 def labor(folder: Path) -> list[str]:
     """Return the table of what LABOR, dependent batches and proximity give."""
     result = _read(folder, "labor")
@@ -255,6 +268,7 @@ TABLES: dict[Path, dict[str, Callable[[Path], list[str]]]] = {
         "steps": steps,
         "end_to_end": end_to_end,
         "first_use": first_use,
+        "sources": sources,
     },
     LABOR: {"labor": labor},
 }

@@ -15,9 +15,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from benchmarks.load import Watch
 from benchmarks.machine import describe, environment
 
 RESULTS = Path(__file__).parent / "results"
+RUNNING: dict[str, Watch] = {}  # by benchmark
 QUICK_NOTE = "**A quick run on toy sizes: no result.**"
 
 
@@ -114,6 +116,7 @@ def parser(module_doc: str | None) -> argparse.ArgumentParser:
 
 def new_result(benchmark: str, quick: bool, **fields: Any) -> dict[str, Any]:
     """Return a result to be filled; made first, as the checkout may change during a run."""
+    RUNNING[benchmark] = Watch()
     return {"benchmark": benchmark, "quick": quick, **environment(), **fields}
 
 
@@ -124,6 +127,8 @@ def write(result: dict[str, Any], folder: Path) -> Path:
     """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{result['benchmark']}.json"
+    if result["benchmark"] in RUNNING:
+        result["others_cores"] = RUNNING[result["benchmark"]].taken()
     path.write_text(json.dumps(result, indent=1) + "\n")
     if hasattr(COMMANDS[result["benchmark"]].load(), "sections"):
         path.with_suffix(".md").write_text(markdown(result, path.stem))

@@ -9,10 +9,11 @@ from results import check_environment
 
 import benchmarks.__main__
 from benchmarks import load
+from benchmarks import result as result_module
 from benchmarks.cpu import derive, report
 from benchmarks.cpu import loaders as cpu_loaders
 from benchmarks.cpu.cases import OURS, TORCH_SPARSE, available
-from benchmarks.machine import copy_bandwidth
+from benchmarks.machine import copy_bandwidth, describe
 from benchmarks.result import COMMANDS, QUICK_NOTE, RESULTS, markdown
 from benchmarks.statistics import permutation_test, spread
 from benchmarks.training import accuracy
@@ -188,8 +189,22 @@ def test_rounds_in_which_others_took_cores_are_named():
     assert load.taken_by_others(None) == []
 
 
+def test_each_result_says_what_others_took_while_it_ran(tmp_path, monkeypatch):
+    moments = iter([(0.0, 0.0, 0.0), (10.0, 20.0, 8.0)])
+    monkeypatch.setattr(load, "_now", lambda: next(moments))
+    monkeypatch.setattr(result_module, "RUNNING", {})
+    machine = {"cpu_model": "a", "cores": 2, "memory_bytes": 1, "load_average_1min": 0.1}
+    found = {"versions": {}, "commit": "0", "machine": machine}
+    monkeypatch.setattr(result_module, "environment", lambda: found)
+    result = result_module.new_result("construction", True)
+    path = result_module.write(result, tmp_path)
+    assert json.loads(path.read_text())["others_cores"] == pytest.approx(1.2)
+    assert "1.2 cores taken by other programs while it ran" in describe(result)
+
+
 def test_what_this_process_does_is_not_taken_by_others(monkeypatch):
-    moments = iter([(0.0, 0.0, 0.0), (10.0, 20.0, 8.0), (20.0, 30.0, 18.0)])
+    ends = (10.0, 20.0, 8.0), (20.0, 30.0, 18.0)
+    moments = iter([(0.0, 0.0, 0.0), ends[0], ends[0], ends[1], ends[1]])
     monkeypatch.setattr(load, "_now", lambda: next(moments))
     watch = load.Watch()
     watch.round()
