@@ -19,6 +19,7 @@ from .processes import everywhere
 
 Outcomes = Iterator[tuple[str, str]]
 LIMIT_SECONDS = 600  # of two processes, which take ten seconds on an idle machine
+TIMES_MADE = 10  # of which a random schedule shows some
 TABLES = {  # shape and dtype
     "registered": ((150_000, 64), torch.float32),
     "a pinned copy": ((4000, 64), torch.float32),
@@ -109,12 +110,14 @@ def unified_waits(schedule: str) -> Outcomes:
         table = _table(name)
         index = (torch.arange(2000) * 7 % len(table)).cuda()
         torch.cuda.synchronize()
-        features = pyg_direct.unified(table)
-        with torch.cuda.stream(torch.cuda.Stream()):  # that waits for no other
-            found = [features[index], features[index]]
-            torch.cuda.synchronize()  # an id out of range would have arrived
-            found.append(features[index])
-            torch.cuda.synchronize()
+        found = []
+        for _ in range(TIMES_MADE):
+            features = pyg_direct.unified(table)
+            with torch.cuda.stream(torch.cuda.Stream()):  # that waits for no other
+                found += [features[index], features[index]]
+                torch.cuda.synchronize()  # an id out of range would have arrived
+                found.append(features[index])
+                torch.cuda.synchronize()
         right = all(torch.equal(rows.cpu(), table[index.cpu()]) for rows in found)
         yield f"{name}, on another stream", "" if right else "other values"
         standin.counts(reset=True)
