@@ -24,6 +24,7 @@ from ..core.pyg import (
     stores_of,
 )
 from ..core.types import Ends
+from ..ops import clock
 from ..ops.ids import HostIds
 from .gather import Gatherer, tables_in
 from .roles import SPARSE, TOPOLOGY, Attribute, KnownRoles, Roles, check_feature_dtype, converted
@@ -258,9 +259,11 @@ def _from_stores(data: Any, parts: _Parts, custom_cls: Any) -> Any:
     row = of_parts(out.row, sampled.edges, lambda edges: edges.edge_index[0])
     col = of_parts(out.col, sampled.edges, lambda edges: edges.edge_index[1])
     host.wait()
+    begin = clock.now()
     batch = filter_stores(*data, node, row, col, edge, custom_cls)
     if sampled.is_typed:
         _add_edge_features(data[0], batch, edge)
+    gatherer.gathers.append((begin, clock.now()))
     for store in batch.stores:
         for name, value in store.items():
             if isinstance(value, Tensor):

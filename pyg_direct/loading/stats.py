@@ -159,7 +159,9 @@ class Stats:
         return axes
 
     def __repr__(self) -> str:
-        each = max(1, self.made)
+        if self.made == 0:
+            return "no batch was made yet: iterate the loader first"
+        each = self.made
         ahead = f"{self.batches:,} batches received, " if self.batches != self.made else ""
         lines = [
             f"{ahead}{self.made:,} batches {'made ' if ahead else ''}with {self.seeds:,} seeds; of "
@@ -167,7 +169,7 @@ class Stats:
             *(
                 f"  {name:<12}{1e3 * self.seconds.get(name, 0.0) / each:10.3f} ms a batch"
                 for name in STAGES
-                if name != "copying" or name in self.seconds
+                if name not in ("transform", "copying") or self.seconds.get(name, 0.0) > 0
             ),
             *(
                 f"  {name:<12}{size / each / 1e6:10.3f} MB a batch"

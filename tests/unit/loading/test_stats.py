@@ -12,7 +12,7 @@ from itertools import pairwise
 import pytest
 import torch
 from emulator import emulated, give_to_loaders, pin
-from graphs import citations, papers_and_authors
+from graphs import citations, papers_and_authors, remote_stores
 from torch_geometric.data import Data
 
 import pyg_direct
@@ -531,3 +531,30 @@ def test_a_bar_does_not_begin_with_all_the_time_spent_waiting() -> None:
     first = Stats(1, 1, 8, 20, 30, {}, {}, waiting_seconds=2.0)
     assert first.postfix() == {"seeds/s": "4"}
     assert replace(first, working_seconds=2.0).postfix()["waiting"] == "50 %"
+
+
+def test_rows_of_a_store_are_gathered_not_assembled(clock: Clock, monkeypatch) -> None:
+    stores = remote_stores(papers_and_authors())
+    features, asked = stores[0], stores[0].multi_get_tensor
+
+    def slow(*arguments, **options):
+        clock.spend(2.0)
+        return asked(*arguments, **options)
+
+    monkeypatch.setattr(features, "multi_get_tensor", slow)
+    loader = NeighborLoader(stores, [3, 2], ("paper", torch.arange(20)), batch_size=20)
+    stats = run(loader, clock)
+    assert stats.seconds["gathering"] >= 2.0
+    assert stats.seconds["assembling"] == 0.0
+
+
+def test_what_did_not_happen_has_no_line(clock: Clock) -> None:
+    loader = loader_of()
+    assert repr(loader.stats()) == "no batch was made yet: iterate the loader first"
+    assert "transform" not in repr(run(loader, clock))
+
+    def change(batch):
+        clock.spend(0.5)
+        return batch
+
+    assert "transform      500.000 ms a batch" in repr(run(loader_of(transform=change), clock))
