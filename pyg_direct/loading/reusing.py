@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+from torch_geometric.loader import NodeLoader
 
 from ..core.types import BatchKey, SampledGraph, SourcedKey
 from ..ops.backend import Backend
@@ -246,7 +247,8 @@ def refusal(loader: DirectLoader) -> str:
     if reason:
         return reason
     collates = getattr(loader.collate_fn, "__func__", None) is not DirectLoader.collate_fn
-    if collates or not getattr(loader, "_samples_directly", bool)():
+    of_nodes = isinstance(loader, NodeLoader) and getattr(loader, "_samples_directly", bool)()
+    if collates or not of_nodes:
         return f"a {type(loader).__name__} with methods, a graph or a sampler of another kind"
     sampler = keyed(cast(NeighborSampler, loader._sampler))
     given = sampler.settings

@@ -263,7 +263,7 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
-            ({"inputs": ("x", "edge_index", "weights")}, "no parameter"),
+            ({"inputs": ("x", "edge_index", "weights")}, "not a parameter"),
             ({"inputs": ("x", "edge_index", "edge_weight")}, "does not have"),
             ({"inputs": {"x": torch.zeros(3, WIDTH), "edge_index": "edge_index"}}, "3 rows"),
             ({"out": "emb.txt"}, r"\.npy"),
