@@ -223,6 +223,7 @@ def test_wrong_numbers(arguments, message, capsys) -> None:
     ("arguments", "message"),
     [
         ([], "Give --graph"),
+        (["--nodes", "10"], "Give --graph"),
         (["--nodes", "10", "--edges", "1B"], "200,000,000 edges"),
         (["--graph", "nowhere"], "--graph nowhere cannot be read: .*No such file"),
         (["--graph", "."], r"--graph \. cannot be read: \. is not a saved graph"),
@@ -252,7 +253,7 @@ def test_a_type_of_seeds_of_a_graph_without_types(tmp_path, capsys) -> None:
         (1 << 30, 1 << 40, "they fit it as well", "pass: nothing: all is placed in GPU memory"),
         (400_000, 1 << 40, "fit it without the features", 'pass: cache="auto" on a GPU'),
         (1000, 1 << 40, "they stay in the memory", "pass: nothing: a GPU reads the memory"),
-        (1000, 1000, "does NOT fit", "pass: a graph in files"),
+        (1000, 100_000, "does NOT fit", "pass: a graph in files"),
     ],
 )
 def test_a_plan_begins_with_what_fits_how_long_and_what_to_pass(
