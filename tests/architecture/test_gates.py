@@ -1,0 +1,144 @@
+"""How large and how deep the package may be. Each number is what is there, and only goes down."""
+
+from __future__ import annotations
+
+import ast
+import functools
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch_geometric.data import Data
+
+from pyg_direct import LinkNeighborLoader, NeighborLoader
+
+from .test_layers import PACKAGE, SOURCES, module_of, own_imports, room_of, tree_of
+from .walk import Walk, walk
+from .weight import lines_of_code, rooms
+
+# Lines of code, by room and in all.
+MOST_LINES = {
+    "batch": 992,
+    "core": 1276,
+    "exchange": 1340,
+    "face": 177,
+    "files": 4388,
+    "graph": 1124,
+    "kernels": 3436,
+    "loaders": 1584,
+    "loading": 3056,
+    "models": 6704,
+    "ops": 5375,
+    "ranks": 1245,
+    "sampling": 1097,
+    "tools": 2731,
+}
+MOST_FILES = 255
+LONGEST_CHAIN, LONGEST_CHAIN_IN_A_ROOM = 25, 13
+# Files below 60 lines of code that one other file imports.
+MOST_SMALL_FILES = 11
+SMALL = 60
+# Calls of functions of the package, files, returns; see `walk`.
+MOST_CALLS = {
+    "batch": Walk(98, 32, 44),
+    "link batch": Walk(142, 38, 62),
+    "second loader": Walk(241, 33, 105),
+}
+WIDEST = 20  # parameters of a function outside of kernels
+
+
+def test_rooms_have_no_more_code() -> None:
+    found = {room: lines for room, (_, lines) in rooms().items()}
+    assert {room: n for room, n in found.items() if n > MOST_LINES[room]} == {}
+
+
+def test_there_are_no_more_files() -> None:
+    assert sum(path.name != "__init__.py" for path in SOURCES) <= MOST_FILES
+
+
+def chain(of: Callable[[str], bool] = lambda _: True) -> int:
+    """Return how many files the longest chain of imports has, among some modules."""
+    imports = own_imports()
+
+    @functools.cache
+    def depth(module: str) -> int:
+        return 1 + max((depth(other) for other in imports.get(module, ()) if of(other)), default=0)
+
+    return max(depth(module) for module in imports if of(module))
+
+
+def test_chains_of_imports_are_no_longer() -> None:
+    assert chain() <= LONGEST_CHAIN
+    in_rooms = {
+        room: chain(lambda module, room=room: room_of(module) == room)  # type: ignore[misc]
+        for room in MOST_LINES
+        if room != "face"
+    }
+    assert {room: n for room, n in in_rooms.items() if n > LONGEST_CHAIN_IN_A_ROOM} == {}
+
+
+def test_small_files_with_one_importer_are_no_more() -> None:
+    importers = Counter(other for others in own_imports().values() for other in others)
+    small = [
+        module_of(path)
+        for path in SOURCES
+        if path.name != "__init__.py"
+        and importers[module_of(path)] == 1
+        and lines_of_code(path.read_text()) < SMALL
+    ]
+    assert len(small) <= MOST_SMALL_FILES, small
+
+
+def test_functions_take_no_more_parameters() -> None:
+    wide = [
+        f"{module_of(path)}.{node.name}"
+        for path in SOURCES
+        if room_of(module_of(path)) != "kernels"
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.FunctionDef)
+        and len(node.args.args) + len(node.args.kwonlyargs) > WIDEST
+    ]
+    assert wide == ["sampling.sampler.__init__"]
+
+
+@pytest.fixture(scope="module")
+def data() -> Data:
+    generator = torch.Generator().manual_seed(0)
+    return Data(
+        x=torch.randn(2000, 16, generator=generator),
+        y=torch.randint(5, (2000,), generator=generator),
+        edge_index=torch.randint(2000, (2, 20_000), generator=generator),
+    )
+
+
+def third_batch(loader: Any) -> Walk:
+    batches = iter(loader)
+    for _ in range(2):
+        next(batches)
+    return walk(lambda: next(batches))[0]
+
+
+def test_walks_are_no_longer(data: Data) -> None:
+    options: dict[str, Any] = {"batch_size": 64, "shuffle": True, "seed": 0}
+    first = NeighborLoader(data, [10, 5], **options)
+    links = LinkNeighborLoader(data, [10, 5], neg_sampling="binary", **options)
+    found = {
+        "batch": third_batch(first),
+        "link batch": third_batch(links),
+        "second loader": walk(lambda: NeighborLoader(data, [10, 5], **options))[0],
+    }
+    longer = {
+        name: (counts, MOST_CALLS[name])
+        for name, counts in found.items()
+        if any(have > most for have, most in zip(counts, MOST_CALLS[name], strict=True))
+    }
+    assert longer == {}
+
+
+def test_a_longer_walk_is_noticed() -> None:
+    """The counts are of functions of the package alone."""
+    counts, value = walk(lambda: module_of(PACKAGE / "core" / "units.py"))
+    assert (counts.calls, value) == (0, "core.units")
+    assert walk(lambda: repr(NeighborLoader))[0] == Walk(0, 0, 0)
