@@ -60,6 +60,7 @@ class NoOpDevice:
 
     device, processors, block_threads = torch.device("cpu"), 132, BLOCK_THREADS
     link_bytes_under_way = None
+    foreign_allocator = False
 
     def __init__(self) -> None:
         # Not as `tests.support`: other packages bring a `tests` of their own.

@@ -438,7 +438,7 @@ class DirectLoader(SerialAfterFork, Recorded, Resuming, torch.utils.data.DataLoa
 
     def __getstate__(self) -> dict[str, Any]:
         site = self._site.reopened()
-        nothing = dict.fromkeys(("_iterator", "_reusing", "_board"))
+        nothing = dict.fromkeys(("_iterator", "_reusing", "_board", "_direct_for"))
         state = {**self.__dict__, **nothing, "_site": site}
         return state | {name: site.sampler for name in self._sampler_names()}
 

@@ -44,6 +44,16 @@ def run_as(name: str) -> None:
     main([name, *sys.argv[1:]])
 
 
+def report(bandwidth: bool = True) -> str:
+    """Return what ``pyg-direct info`` prints.
+
+    Args:
+        bandwidth: measure the bandwidth to host memory, if there is a GPU that can be used.
+    """
+    text: str = importlib.import_module(".info", __package__).report(bandwidth=bandwidth)
+    return text
+
+
 def parser_of(name: str, description: str | None) -> argparse.ArgumentParser:
     """Return the parser of a subcommand; its help shows the description as it is written."""
     return argparse.ArgumentParser(

@@ -106,7 +106,7 @@ def narrowed(text: str, types: dict[str, str], folder: Path) -> list[str]:
     path.write_text(translation_unit(text, types, declarations(text)))
     options = compile_options(text, types, BLOCK_THREADS)
     command = ["g++", *OPTIONS, "-Wno-unknown-pragmas", f"-I{HERE}", *options, str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = subprocess.run(command, capture_output=True, encoding="utf-8", check=True)
     return [line for line in done.stderr.splitlines() if re.match(r"cuda/.*warning", line)]
 
 

@@ -17,10 +17,10 @@ LATER = {
     "alias.rescale",
     "counting_sort.fill_buckets",
     "counting_sort.sort_buckets",
-    "pages.pages_of_rows",
-    "pages.request_pages",
-    "reduce.reduce_rows",
-    "visits.add_log_missed",  # of a cache on a GPU
+    "gather.pages_of_rows",
+    "gather.request_pages",
+    "aggregate.reduce_rows",
+    "traverse.add_log_missed",  # of a cache on a GPU
 }
 
 MISSING = """

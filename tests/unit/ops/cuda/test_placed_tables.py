@@ -177,7 +177,7 @@ def test_an_array_at_an_odd_address(backend: CudaBackend) -> None:
     moved = torch.frombuffer(bytearray(18), dtype=torch.int32, offset=2, count=4)
     assert moved.data_ptr() % 4 == 2
     pin(backend, moved)
-    with pytest.raises(ValueError, match="no multiple of its element size of 4 bytes"):
+    with pytest.raises(ValueError, match="not a multiple of its element size of 4 bytes"):
         check_array("gather_rows", index_of_kernel, moved, backend.device)
 
 
