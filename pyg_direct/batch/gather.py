@@ -32,7 +32,7 @@ class Gatherer:
     Args:
         backend: of the batch; gathers what it can.
         ids: brings attributes of the user's own that are ids to where the batch has its ids.
-        feature_dtype: of attributes that are stored narrow, see `narrow.is_narrow`; None for
+        feature_dtype: of attributes that are stored narrow, see `roles.is_narrow`; None for
             float32 from a `QuantizedTensor`, and all others as they are.
         traffic: counts what the rows ask of the link to host memory; None for a new one.
 

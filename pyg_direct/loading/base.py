@@ -80,7 +80,7 @@ class DirectLoader(SerialAfterFork, Recorded, Resuming, torch.utils.data.DataLoa
     _gives_whole_subgraphs = False  # not what was sampled hop by hop around seeds
     _can_cooperate = False  # whether ranks can make its batches together
     _direct_for: Any = UNDECIDED  # what a subclass decided for the sampler; until an assignment
-    _hands_out_hops = False  # edges as `SampledEdges`; see `hops.hand_out_hops`
+    _hands_out_hops = False  # edges as `SampledEdges`; see `hand_out_hops`
     # Set by PyG's mixins.
     loader_cores: Any
     _worker_threads: int
