@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 import subprocess
 import time
+from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -22,11 +24,25 @@ PACKAGES = {
     "pyg_direct": "pyg-direct",
 }
 REPOSITORY = Path(__file__).resolve().parents[1]
+SOURCES = ("pyg_direct", "cuda", "benchmarks", "examples")
+SUFFIXES = {".py", ".cu", ".cuh", ".h", ".json"}
 
 
 def environment() -> dict[str, object]:
     """Return everything that a reader needs to judge or repeat a result."""
-    return {"versions": versions(), "commit": commit(), "machine": machine()}
+    found = {"versions": versions(), "commit": commit(), "sources": sources_digest()}
+    return {**found, "machine": machine()}
+
+
+def sources_digest(root: Path = REPOSITORY, folders: Iterable[str] = SOURCES) -> str:
+    """Return what tells the sources of a result from others, in a checkout or a copy of one."""
+    digest = hashlib.sha256()
+    for folder in folders:
+        for path in sorted((root / folder).rglob("*")):
+            if path.suffix in SUFFIXES and not path.is_relative_to(root / "benchmarks/results"):
+                digest.update(f"{path.relative_to(root)}\n".encode())
+                digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
 
 
 def describe(result: dict[str, Any]) -> str:

@@ -1,8 +1,9 @@
 """The one schema of results, and the one renderer.
 
 A result is a JSON object with `benchmark` (its name in `COMMANDS`), `quick`, `versions`, `commit`,
-`machine`, and what the benchmark adds. Its module has a `TITLE` and `sections(result)`, the lines
-of Markdown between the head and the foot that every report shares.
+`sources` (a digest), `machine`, what the benchmark adds, and `minutes` once `all` has run it to its
+end. Its module has a `TITLE` and `sections(result)`, the lines of Markdown between the head and the
+foot that every report shares.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.load import Watch
-from benchmarks.machine import describe, environment
+from benchmarks.machine import describe, environment, sources_digest
 
 RESULTS = Path(__file__).parent / "results"
 RUNNING: dict[str, Watch] = {}  # by benchmark
@@ -69,6 +70,7 @@ COMMANDS = {
         Command("last_mile", "benchmarks.last_mile", "the CPU path before and after a change"),
         Command("construction", "benchmarks.construction", "building a loader"),
         Command("launch_overhead", "benchmarks.launch_overhead", "interpreter time of launches"),
+        Command("scaling", "benchmarks.scaling", "how costs grow with nodes and degrees"),
         Command("large_graphs", "benchmarks.large_graphs", "graphs in files of growing size"),
         Command("beyond_memory", "benchmarks.beyond_memory", "features of four times the memory"),
         Command("partitions", "benchmarks.partitions", "loading over parts that ranks exchange"),
@@ -133,6 +135,23 @@ def write(result: dict[str, Any], folder: Path) -> Path:
     if hasattr(COMMANDS[result["benchmark"]].load(), "sections"):
         path.with_suffix(".md").write_text(markdown(result, path.stem))
     return path
+
+
+def complete(name: str, folder: Path, minutes: float) -> None:
+    """Note in the result of a benchmark, if it wrote one, that the run came to its end."""
+    path = folder / f"{name}.json"
+    if path.exists():
+        result = json.loads(path.read_text())
+        path.write_text(json.dumps({**result, "minutes": round(minutes, 1)}, indent=1) + "\n")
+
+
+def is_complete(name: str, folder: Path) -> bool:
+    """Whether the sources of this checkout have measured a benchmark to its end."""
+    path = folder / f"{name}.json"
+    if not path.exists():
+        return False
+    result = json.loads(path.read_text())
+    return "minutes" in result and result.get("sources") == sources_digest()
 
 
 def markdown(result: dict[str, Any], name: str) -> str:

@@ -23,7 +23,6 @@ torch-sparse or pyg-lib for PyG's loader. Stages whose needs are not there say s
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import os
 import subprocess
@@ -67,8 +66,7 @@ LOGS = REPOSITORY / "build" / "gpu_logs"
 DRY_NOTE = "DRY RUN in an emulator on the CPU: no number here says anything. Do not commit it."
 LOG_BYTES, LOGS_BYTES = 1 << 18, 12 << 20  # of one log at its end, and of all in one file
 SAME = ("dry", "plan", "versions", "sources", "gpus")  # of two calls that make one result
-SOURCES = ("pyg_direct", "cuda", "benchmarks", "examples", "tests/driver", "tests/support")
-SUFFIXES = {".py", ".cu", ".cuh", ".h", ".json"}
+SOURCES = (*machine.SOURCES, "tests/driver", "tests/support")
 DRY_APART = "info"  # the stage that is a process of its own in a dry run, too
 NOT_RUN_DRY = "not run (dry)"
 MIN_SECONDS = 3.0  # less is not worth starting a stage for
@@ -100,7 +98,8 @@ class Run:
         out.mkdir(parents=True, exist_ok=True)
         self._deadline = time.monotonic() + seconds
         self._begin = time.monotonic()
-        environment = {**machine.environment(), "sources": sources_digest(), "gpus": gpu_names()}
+        environment = {**machine.environment(), "gpus": gpu_names()}
+        environment["sources"] = machine.sources_digest(folders=SOURCES)
         note = {"note": DRY_NOTE} if dry else {}
         self.result: dict[str, Any] = {
             **note, "benchmark": "gpu", "quick": plan == DRY, "dry": dry, **environment,
@@ -216,18 +215,6 @@ def environment(folder: Path) -> dict[str, Any]:
         return {}
     path = os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), str(built))))
     return {"env": {**os.environ, "PYTHONPATH": path}}
-
-
-def sources_digest(root: Path = REPOSITORY) -> str:
-    """Return what tells the sources of a result from others, in a checkout or a copy of one."""
-    digest = hashlib.sha256()
-    results = root / RESULTS.relative_to(REPOSITORY)
-    for folder in SOURCES:
-        for path in sorted((root / folder).rglob("*")):
-            if path.suffix in SUFFIXES and not path.is_relative_to(results):
-                digest.update(f"{path.relative_to(root)}\n".encode())
-                digest.update(path.read_bytes())
-    return digest.hexdigest()[:16]
 
 
 def gpu_names() -> list[str]:

@@ -3,12 +3,14 @@
 import json
 import math
 import sys
+from functools import partial
+from pathlib import Path
 
 import pytest
 from results import check_environment
 
 import benchmarks.__main__
-from benchmarks import load
+from benchmarks import load, machine
 from benchmarks import result as result_module
 from benchmarks.cpu import derive, report
 from benchmarks.cpu import loaders as cpu_loaders
@@ -271,3 +273,38 @@ def test_toy_sizes_do_not_overwrite_committed_results(tmp_path) -> None:
     assert not quick.out.is_relative_to(benchmarks.result.RESULTS)
     for arguments in (["--quick", "--out", out], ["--out", out, "--quick"]):
         assert parser.parse_args(arguments).out == tmp_path
+
+
+class Stub:
+    """A benchmark that writes a result, and fails as often as it is told."""
+
+    def __init__(self, name: str, failures: int = 0) -> None:
+        self.name, self.failures, self.runs = name, failures, 0
+
+    def load(self) -> "Stub":
+        return self
+
+    def main(self, argv: list[str]) -> None:
+        self.runs += 1
+        folder = result_module.parser("A stub.").parse_args(argv).out
+        found = result_module.new_result(self.name, False)
+        result_module.write(found, folder)
+        if self.runs <= self.failures:
+            raise RuntimeError("no such data")
+
+
+def test_all_goes_on_where_it_was_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stubs = {"a": Stub("a"), "b": Stub("b", failures=1), "c": Stub("c")}
+    monkeypatch.setattr(result_module, "COMMANDS", stubs)
+    monkeypatch.setattr(machine, "commit", lambda: None)  # git is a process
+    run_all = partial(benchmarks.__main__.main, ["all", "--out", str(tmp_path)])
+    assert run_all() == 1
+    assert "These failed: b." in capsys.readouterr().err
+    assert "minutes" not in json.loads((tmp_path / "b.json").read_text())
+    assert run_all() == 0
+    assert {name: stub.runs for name, stub in stubs.items()} == {"a": 1, "b": 2, "c": 1}
+    monkeypatch.setattr(result_module, "sources_digest", lambda: "of another commit")
+    assert run_all() == 0
+    assert {name: stub.runs for name, stub in stubs.items()} == {"a": 2, "b": 3, "c": 2}

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks import machine
 from benchmarks.gpu import claims, needs, report
 from benchmarks.gpu import run as gpu_run
 from benchmarks.gpu.limited import Outcome
@@ -119,7 +120,7 @@ def call(
 
     monkeypatch.setattr(gpu_run, "run_limited", fake)
     monkeypatch.setattr(gpu_run.machine, "commit", lambda: None)
-    monkeypatch.setattr(gpu_run, "sources_digest", lambda: sources)
+    monkeypatch.setattr(gpu_run.machine, "sources_digest", lambda **_: sources)
     monkeypatch.setattr(gpu_run, "gpu_names", lambda: list(gpus))
     run = gpu_run.Run(out, out / "logs", DRY, False, 60)
     run.go_on()
@@ -148,15 +149,15 @@ def test_sources_are_told_apart_without_a_checkout(tmp_path: Path) -> None:
     for name in ("cuda/gather.cu", "pyg_direct/ops/a.py", "benchmarks/results/gpu.json"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("one")
-    before = gpu_run.sources_digest(tmp_path)
+    before = machine.sources_digest(tmp_path)
     (tmp_path / "benchmarks" / "results" / "gpu.json").write_text("two")
-    assert gpu_run.sources_digest(tmp_path) == before
+    assert machine.sources_digest(tmp_path) == before
     found = {before}
     for name in ("cuda/gather.cu", "pyg_direct/ops/a.py"):
         (tmp_path / name).write_text("two")
-        found.add(gpu_run.sources_digest(tmp_path))
+        found.add(machine.sources_digest(tmp_path))
     (tmp_path / "cuda" / "gather.cu").rename(tmp_path / "cuda" / "other.cu")
-    found.add(gpu_run.sources_digest(tmp_path))
+    found.add(machine.sources_digest(tmp_path))
     assert len(found) == 4
 
 
