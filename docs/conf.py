@@ -27,6 +27,7 @@ extensions = [
 exclude_patterns = ["_build", "**/.ipynb_checkpoints"]
 html_theme = "furo"
 html_title = f"pyg_direct {release}"
+pygments_style = "tango"  # colours both kinds of lines of a diff, as the dark one does
 html_static_path = ["_static"]
 html_css_files = ["page.css"]
 templates_path: list[str] = []
