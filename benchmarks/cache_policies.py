@@ -32,7 +32,7 @@ from pyg_direct.graph.from_pyg import graph_of
 from pyg_direct.graph.visits import expected_visits, out_degrees
 from pyg_direct.ops.host.hottest import PRESAMPLED_BATCHES, SLOT_BYTES
 from pyg_direct.tools.plan import MACHINES, Question, plan_of, presampled_visits
-from pyg_direct.tools.plan_orders import cached_rows
+from pyg_direct.tools.plan_orders import Batching, cached_rows
 
 TITLE = "Rows left to host memory by a cache on the GPU"
 GRAPHS = ("power law", "community", "products", "debian")
@@ -130,11 +130,12 @@ def measure(data: Data, size: int, fanouts: list[int], count: int) -> dict[str, 
 
 def planned(data: Data, size: int, fanouts: list[int]) -> dict[str, list[float]]:
     """Return the shares of rows that `pyg-direct plan` says are left, by policy."""
-    question = Question(fanouts, size, {None: ROW_BYTES}, next(iter(MACHINES.values())))
+    batching = Batching(fanouts, size)
+    question = Question(batching, {None: ROW_BYTES}, next(iter(MACHINES.values())))
     plan = plan_of(data, question)
     degrees = torch.bincount(data.edge_index[0], minlength=plan.num_nodes).double()
     every = {
-        "presample": presampled_visits(data, question),
+        "presample": presampled_visits(data, batching),
         "degree": {None: degrees},
         "visits": plan.visits,
     }

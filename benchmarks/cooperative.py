@@ -31,6 +31,7 @@ from examples.support.synthetic import power_law_graph
 from pyg_direct.core.units import count_of
 from pyg_direct.tools.plan import MACHINES
 from pyg_direct.tools.plan_cooperative import Rates, common_step, owners_of
+from pyg_direct.tools.plan_orders import Batching
 from pyg_direct.tools.plan_ranks import RanksAsked, Work, step_of_ranks
 
 TITLE = "Batches that ranks make together"
@@ -127,11 +128,11 @@ def planned(data: Data, spec: dict[str, Any], ranks: int, parts: dict[str, Any])
     columns, found = data.num_features, dict[str, Any]()
     bare = Data(edge_index=data.edge_index, num_nodes=data.num_nodes)
     for sampling, more in SAMPLINGS.items():
+        law = more.get("sampling", "uniform")
+        batching = Batching(FAN_OUT, spec["batch_size"], sampling=law)
         asked = RanksAsked(
-            ranks, FAN_OUT, spec["batch_size"], {None: 4 * columns},
-            sampling=more.get("sampling", "uniform"), columns={None: columns}, widths=WIDTHS,
-            steps=spec["steps"],
-        )  # fmt: skip
+            ranks, batching, {None: 4 * columns}, {None: columns}, WIDTHS, spec["steps"]
+        )
         step = step_of_ranks(bare, asked)
         work = step.alone
         found[sampling] = {

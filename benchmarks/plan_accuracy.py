@@ -19,7 +19,7 @@ from examples.support.datasets import load_dataset
 from examples.support.synthetic import power_law_graph
 from pyg_direct import NeighborLoader
 from pyg_direct.tools.plan import edges_with_degrees
-from pyg_direct.tools.plan_orders import sample
+from pyg_direct.tools.plan_orders import Batching, sample
 
 BATCHES = 20
 
@@ -40,7 +40,7 @@ def row(name: str, data: Data, fanout: list[int], batch_size: int) -> dict[str, 
     random = Data(edge_index=edges_with_degrees(degrees), num_nodes=data.num_nodes)
     found = {"graph": name, "fanout": fanout, "batch_size": batch_size, "measured_nodes": nodes}
     for key, graph in (("with_graph", data), ("with_degrees", random)):
-        predicted = sample(graph, fanout, batch_size, BATCHES).nodes
+        predicted = sample(graph, Batching(fanout, batch_size), BATCHES).nodes
         found[key] = {"nodes": predicted, "error_percent": 100 * (predicted / nodes - 1)}
     print(found, flush=True)
     return found

@@ -27,6 +27,7 @@ from benchmarks.partitions import epoch_of
 from benchmarks.statistics import spread
 from examples.support.synthetic import power_law_graph
 from pyg_direct.core.units import count_of
+from pyg_direct.tools.plan_orders import Batching
 from pyg_direct.tools.plan_ranks import RanksAsked, step_of_ranks
 
 TITLE = "Rows that ranks load in common"
@@ -143,7 +144,7 @@ def main(argv: list[str] | None = None) -> None:
             pyg_direct.save(data, Path(folder) / "whole")
             found["graphs"][name] = {}
             for ranks in sizes:
-                asked = RanksAsked(ranks, FAN_OUT, size, {None: 4 * WIDTH})
+                asked = RanksAsked(ranks, Batching(FAN_OUT, size), {None: 4 * WIDTH})
                 plan = step_of_ranks(data, asked)
                 spec = {"folder": f"{folder}/whole", "rounds": rounds, "batch_size": size}
                 every = child.results_of_ranks("benchmarks.shared_rows", spec, ranks, args.quick)

@@ -258,8 +258,7 @@ class Progress:
 
     def _seed_shuffle(self, order: SeedOrder) -> None:
         if order.shuffle_generator is not None and self.seed is not None:
-            key = rng.derive(self.seed, self.epoch, 0, rng.SHUFFLE_DOMAIN)
-            order.shuffle_generator.manual_seed(rng.as_seed(key))
+            order.shuffle_generator.manual_seed(rng.shuffle_seed(self.seed, self.epoch))
 
     def state_dict(self, fingerprint: Fingerprint) -> dict[str, Any]:
         """Return everything a new process needs to continue, as tensors, numbers and texts."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,6 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
-from torch_geometric.sampler import NodeSamplerInput
 
 from ..core.arguments import check_choice, check_count
 from ..core.lazy_tensor import MOST_PARTS
@@ -40,8 +39,10 @@ from ..files.write_parts import (
 from ..graph.coo_to_csc import undirected
 from ..graph.from_pyg import Graph, graph_of
 from ..graph.verify import verified
+from ..ops.host import keys as rng
 from ..ops.host.parts import by_greedy_passes, by_hash, edges_between
 from ..sampling.sampler import NeighborSampler
+from .plan_orders import sampled
 
 LOOKED_AT = 4096  # elements of an array, to tell whether a run goes on with the same graph
 
@@ -388,16 +389,14 @@ def _remote_rows(data: Any, graph: Graph, part: Sequence[Ints], parts: int) -> f
     if parts == 1 or csc.num_relations == 0:
         return 0.0
     t = int(csc.dst_type[np.diff(csc.edge_base).argmax()])
-    sampler = NeighborSampler(data, TRIED_FANOUTS, seed=0)
+    sampler = NeighborSampler(data, TRIED_FANOUTS)
     rows = remote = 0
     random = np.random.default_rng(0)
-    for p in np.linspace(0, parts - 1, min(parts, TRIED_PARTS)).astype(int).tolist():
-        seeds = np.flatnonzero(part[t] == p)
-        chosen = torch.from_numpy(random.permutation(seeds)[:TRIED_SEEDS])
-        inputs = NodeSamplerInput(None, chosen, None, graph.node_types[t])
-        found: Any = sampler.sample_from_nodes(inputs).node
-        by_type: Mapping[Any, Any] = found if isinstance(found, dict) else {None: found}
+    tried = np.linspace(0, parts - 1, min(parts, TRIED_PARTS)).astype(int).tolist()
+    of_parts = [random.permutation(np.flatnonzero(part[t] == p))[:TRIED_SEEDS] for p in tried]
+    batches = zip(map(torch.from_numpy, of_parts), rng.keys(0, 0, 0), strict=False)
+    for p, batch in zip(tried, sampled(sampler, batches, graph.node_types[t]), strict=True):
         for kind, owners in zip(graph.node_types, part, strict=True):
-            there = owners[by_type[kind].numpy()]
+            there = owners[batch.nodes[kind].numpy()]
             rows, remote = rows + len(there), remote + int((there != p).sum())
     return remote / max(1, rows)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any, NamedTuple
@@ -13,7 +14,6 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
-from torch_geometric.typing import NodeType
 from torch_geometric.utils import coalesce
 
 from ..core.types import SeedVisits
@@ -21,12 +21,13 @@ from ..core.units import blocks_of_row, size_text
 from ..files.open import open_graph
 from ..ops.host.hottest import LINE_BYTES, PRESAMPLED_BATCHES
 from ..ops.host_memory import available_bytes
-from ..sampling.sampler import NeighborSampler, keyed
+from ..sampling.sampler import keyed
 from . import arguments
 from .arguments import MACHINES, WIDTHS, GpuModel
 from .plan_cooperative import steps_text
 from .plan_orders import (
     Batches,
+    Batching,
     CachedRows,
     cache_curve,
     cached_rows,
@@ -62,16 +63,13 @@ def edges_with_degrees(in_degrees: Tensor, seed: int = 0) -> Tensor:
 class Question(NamedTuple):
     """What a plan is asked for."""
 
-    fanout: Sequence[int]
-    batch_size: int
+    batching: Batching
     row_bytes: Mapping[Any, int]  # of the features, by node type
     machine: GpuModel
     num_seeds: int | None = None  # of an epoch; None for all nodes (of their type)
-    seed_type: NodeType | None = None
     cache_share: float = 1.0  # bytes of a cached row, by those of a row in host memory
     cores: int = 1  # that sample, where there is no GPU
     doubt: str = ""  # why batches are not like the user's; "" where they are
-    sampling: str = "uniform"
 
 
 class Plan(NamedTuple):
@@ -121,24 +119,18 @@ class Plan(NamedTuple):
 
 def plan_of(data: Data | HeteroData, question: Question) -> Plan:
     """Sample batches, and return what follows from them."""
-    row_bytes, counts = question.row_bytes, node_counts(data)
-    sampler = keyed(NeighborSampler(data, list(question.fanout), sampling=question.sampling))
+    row_bytes, counts, asked = question.row_bytes, node_counts(data), question.batching
+    sampler = keyed(asked.sampler(data))
     degrees = sampler.out_degrees()
     num_nodes, num_edges = sum(counts.values()), sum(int(d.sum()) for d in degrees.values())
-    batches = sample(
-        data,
-        question.fanout,
-        question.batch_size,
-        seed_type=question.seed_type,
-        sampling=question.sampling,
-    )
+    batches = sample(data, asked)
     means = {kind: sum(map(len, ids)) / len(ids) for kind, ids in batches.node_ids.items()}
-    seeds = counts[question.seed_type]
-    if question.sampling == "uniform":
-        share = np.full(seeds, min(1.0, question.batch_size / max(1, seeds)))
-        visits = sampler.expected_visits({question.seed_type: SeedVisits(share)})
+    seeds = counts[asked.seed_type]
+    if asked.sampling == "uniform":
+        share = np.full(seeds, min(1.0, asked.batch_size / max(1, seeds)))
+        visits = sampler.expected_visits({asked.seed_type: SeedVisits(share)})
     else:  # as loaders do
-        visits = presampled_visits(data, question)
+        visits = presampled_visits(data, asked)
     num_seeds = seeds if question.num_seeds is None else question.num_seeds
     plan = Plan(
         question,
@@ -148,7 +140,7 @@ def plan_of(data: Data | HeteroData, question: Question) -> Plan:
         sum(counts[kind] * row_bytes[kind] for kind in counts),
         batches,
         means,
-        math.ceil(num_seeds / question.batch_size),
+        math.ceil(num_seeds / asked.batch_size),
         sum(means[kind] * row_bytes[kind] for kind in counts),
         sum(
             means[kind] * blocks_of_row(row_bytes[kind], LINE_BYTES)
@@ -161,22 +153,20 @@ def plan_of(data: Data | HeteroData, question: Question) -> Plan:
     caches = {"visits": plan.cached(visits)}
     plan = plan._replace(caches=caches)
     if plan.cache_applies:
-        caches["presample"] = plan.cached(presampled_visits(data, question))
+        caches["presample"] = plan.cached(presampled_visits(data, asked))
         caches["degree"] = plan.cached(degrees)
     return plan
 
 
-def presampled_visits(data: Data | HeteroData, question: Question) -> dict[Any, Tensor]:
+def presampled_visits(data: Data | HeteroData, asked: Batching) -> dict[Any, Tensor]:
     """Return how often batches of an epoch visit each node, as the loaders count them."""
     counts = node_counts(data)
-    batches = min(PRESAMPLED_BATCHES, max(1, counts[question.seed_type] // question.batch_size))
-    found = sample(
-        data, question.fanout, question.batch_size, batches, question.seed_type, seed=1,
-        sampling=question.sampling,
-    ).node_ids  # fmt: skip
+    batches = min(PRESAMPLED_BATCHES, max(1, counts[asked.seed_type] // asked.batch_size))
+    # Of another epoch than those that a cache is judged by.
+    found = [batch.nodes for batch in islice(asked.sampled(data, epoch=1), batches)]
     return {
-        kind: torch.bincount(torch.cat(ids), minlength=counts[kind]).double()
-        for kind, ids in found.items()
+        kind: torch.bincount(torch.cat([nodes[kind] for nodes in found]), minlength=count).double()
+        for kind, count in counts.items()
     }
 
 
@@ -232,8 +222,8 @@ def report(plan: Plan) -> str:
     lines = [
         f"{plan.num_nodes:,} nodes, {plan.num_edges:,} edges: {size_text(plan.topology_bytes)} of "
         f"topology, {size_text(plan.feature_bytes)} of features ({wide})",
-        f"a batch of {question.batch_size:,} seeds, fan-out "
-        f"{'/'.join(map(str, question.fanout))} (mean of {batches.num_batches}):",
+        f"a batch of {question.batching.batch_size:,} seeds, fan-out "
+        f"{'/'.join(map(str, question.batching.fanout))} (mean of {batches.num_batches}):",
         f"  {batches.nodes:,.0f} unique nodes (batches differ by {spread:.1f} %), "
         f"{batches.edges:,.0f} edges",
         *by_type,
@@ -358,23 +348,18 @@ def _run(args: argparse.Namespace) -> None:
     if args.link_bytes_per_s:
         machine = machine._replace(link_bytes_per_s=args.link_bytes_per_s, source="as given")
     data, width = _graph_of(args), WIDTHS[args.dtype]
+    batching = Batching(args.fanout, args.batch_size, args.seed_type, args.sampling)
     question = Question(
-        args.fanout, args.batch_size, row_bytes_of(data, args.features, width), machine, args.seeds,
-        args.seed_type, WIDTHS[args.cache_dtype or args.dtype] / width, args.cores,
-        _doubt(args), args.sampling,
+        batching, row_bytes_of(data, args.features, width), machine, args.seeds,
+        WIDTHS[args.cache_dtype or args.dtype] / width, args.cores, _doubt(args),
     )  # fmt: skip
     plan = plan_of(data, question)
     print(summary(plan, args.machine))
     print(report(plan))
-    costs = layer_costs(
-        data, args.fanout, question.batch_size, question.seed_type, question.sampling
-    )
-    print(orders_text(costs))
+    print(orders_text(layer_costs(data, batching)))
     if args.ranks > 1:
-        asked = RanksAsked(
-            args.ranks, args.fanout, args.batch_size, question.row_bytes, args.seed_type,
-            args.sampling, row_bytes_of(data, args.features, 1), args.widths,
-        )  # fmt: skip
+        columns = row_bytes_of(data, args.features, 1)
+        asked = RanksAsked(args.ranks, batching, question.row_bytes, columns, args.widths)
         print(steps_text(data, asked, machine.link_bytes_per_s, args))
     if args.plot is not None:
         ids, share = plan.batches.node_ids, question.cache_share

@@ -20,28 +20,21 @@ from ..core.units import size_text
 from ..exchange.common_hops import CommonBatches
 from ..exchange.owners import Ints, check_parts, ranks_of
 from ..exchange.rows import Ownership, RowFetcher, RowLayout, RowTraffic
+from ..ops.host import keys as rng
 from ..ops.host.parts import by_greedy_passes
 from ..ranks.channel import Channel
 from ..ranks.threads import on_threads
 from ..sampling.sampler import NeighborSampler, keyed
 from .arguments import HASH, LDG
 from .plan_orders import node_counts
-from .plan_ranks import (
-    RanksAsked,
-    Work,
-    ranks_text,
-    sampler_of,
-    seeds_of_steps,
-    step_of_ranks,
-    work_of,
-)
+from .plan_ranks import RanksAsked, Work, ranks_text, step_of_ranks, work_of
 
 MOST_PARTS = 1 << 10  # as of the loaders' owners=
 VALUE_BYTES = 4  # that layers send: float32
 
 
 class CommonStep(NamedTuple):
-    """A step of ranks with one batch, means over some steps, all ranks together.
+    """A step of ranks with one batch; means over some steps, of all ranks together.
 
     Attributes:
         work: that they do.
@@ -96,7 +89,7 @@ def owners_of(name: str, data: Data | HeteroData, asked: RanksAsked) -> list[Int
     """
     counts, parts = node_counts(data), None
     if name == LDG:
-        csc = keyed(sampler_of(data, asked)).graph.csc
+        csc = keyed(asked.batching.sampler(data)).graph.csc
         parts = np.split(by_greedy_passes(csc, asked.ranks), csc.node_base[1:-1].tolist())
     elif name != HASH:
         given, sizes = torch.load(Path(name), weights_only=True), [*counts.values()]
@@ -107,19 +100,23 @@ def owners_of(name: str, data: Data | HeteroData, asked: RanksAsked) -> list[Int
 def common_step(data: Data | HeteroData, asked: RanksAsked, owners: Sequence[Ints]) -> CommonStep:
     """Make the batches of some steps by ranks that are threads, and count what they did.
 
+    They are those of loaders with ``seed=0, shuffle=True, cooperative=True`` in epoch 0.
+
     Args:
         data: the graph; only its edges are looked at.
         asked: about it; fan-outs of 0 or more.
         owners: T x int16 [N_t], the rank that owns each node.
     """
-    sampler = sampler_of(data, asked)
-    keys = [keyed(sampler).next_key() for _ in range(asked.steps)]
-    seeds, ownership = list(seeds_of_steps(data, asked)), Ownership.by_rank(owners, asked.ranks)
+    asked = asked.in_epoch_of(data)
+    sampler, ownership = asked.batching.sampler(data), Ownership.by_rank(owners, asked.ranks)
+    batches = asked.batching.seeds(data)
+    steps = [[next(batches)[0] for _ in range(asked.ranks)] for _ in range(asked.steps)]
 
     def on_rank(channel: Channel) -> list[float]:
         """Return what a rank did in all steps, in the order of `CommonStep`."""
         rank = _Rank(channel, sampler, asked, ownership)
-        work = [rank.step(n, keys[n], seeds[n]) for n in range(asked.steps)]
+        keys = enumerate(rng.keys(0, 0, 0))
+        work = [rank.step(*key, seeds) for key, seeds in zip(keys, steps, strict=False)]
         traffic = channel.traffic()
         return [
             *np.sum(work, 0).tolist(),
@@ -182,7 +179,8 @@ class _Rank:
         """Make the batch of a step, as the loaders do."""
         kinds, asked = self._sampler.node_types, self._asked
         self._channel.open([1, 0, number], lambda: None)
-        given = [seeds[self._channel.rank] if kind == asked.seed_type else None for kind in kinds]
+        own, seed_type = seeds[self._channel.rank], asked.batching.seed_type
+        given = [own if kind == seed_type else None for kind in kinds]
         made, describe = self._common.sample(given, StepKey.at(key, number))
         self.answered += self.fetcher.count([[node.numpy() for node in made.node]])
         plan = describe(kinds, self._channel)
@@ -230,7 +228,7 @@ def steps_text(
     """
     step = step_of_ranks(data, asked)
     lines = [ranks_text(step)]
-    if min(asked.fanout) < 0:
+    if min(asked.batching.fanout) < 0:
         return "\n".join([*lines, "cooperative=True takes no negative fan-outs"])
     link = None if args.link is None else 1e9 * args.link
     rates = Rates(loading_bytes_per_s, 1e12 * args.tflops, link)
@@ -255,8 +253,9 @@ def cooperative_lines(asked: RanksAsked, alone: Work, together: Work) -> list[st
         ("edges read by layers", alone.read_edges, together.read_edges),
         (f"MFLOP of SAGE layers that write {widths}", alone.flop / 1e6, together.flop / 1e6),
     ]
+    num_seeds = asked.ranks * asked.batching.batch_size
     return [
-        f"the same with cooperative=True, one batch of {asked.ranks * asked.batch_size:,} seeds:",
+        f"the same with cooperative=True, one batch of {num_seeds:,} seeds:",
         *(
             f"  {after:,.0f} {what} in place of {before:,.0f} ({before / max(1.0, after):.2f} "
             f"times less)"

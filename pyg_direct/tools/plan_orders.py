@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice, permutations
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import count, islice, permutations
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,12 +15,70 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import NodeSamplerInput
 from torch_geometric.typing import NodeType
 
+from ..core.types import BatchKey
 from ..core.units import blocks_of_row, size_text
+from ..ops.host import keys as rng
 from ..ops.host.hottest import LINE_BYTES, SLOT_BYTES, Candidate, hottest_rows
 from ..sampling.sampler import NeighborSampler
 
 BATCHES = 4  # of each list of fan-outs
 MOST_HOPS = 3  # whose orders are all tried: 6 of them
+
+
+class Batching(NamedTuple):
+    """Which batches are looked at.
+
+    Attributes:
+        fanout: of each hop, and each edge type.
+        batch_size: seeds of a batch.
+        seed_type: node type of the seeds; None in a homogeneous graph.
+        sampling: as of the loaders.
+    """
+
+    fanout: Sequence[int]
+    batch_size: int
+    seed_type: NodeType | None = None
+    sampling: str = "uniform"
+
+    def sampler(self, data: Data | HeteroData) -> NeighborSampler:
+        """Return what samples the batches; of the graph only the edges are looked at."""
+        return NeighborSampler(data, list(self.fanout), sampling=self.sampling)
+
+    def seeds(self, data: Data | HeteroData, epoch: int = 0) -> Iterator[tuple[Tensor, BatchKey]]:
+        """Yield seeds and key of each full batch of one shuffled epoch after another.
+
+        They are those of a loader over all nodes with ``seed=0, shuffle=True``.
+        """
+        num_nodes = node_counts(data)[self.seed_type]
+        size = min(self.batch_size, num_nodes)
+        for number in count(epoch):
+            generator = torch.Generator().manual_seed(rng.shuffle_seed(0, number))
+            order = torch.randperm(num_nodes, generator=generator)
+            full = torch.split(order[: num_nodes // size * size], size)
+            yield from zip(full, rng.keys(0, number, 0), strict=False)
+
+    def sampled(self, data: Data | HeteroData, epoch: int = 0) -> Iterator[Counted]:
+        """Return the batches from an epoch on, without end."""
+        return sampled(self.sampler(data), self.seeds(data, epoch), self.seed_type)
+
+
+class Counted(NamedTuple):
+    """What a batch holds, by node or edge type; a homogeneous graph has the one type None."""
+
+    nodes: dict[Any, Tensor]  # ids
+    num_nodes: dict[Any, list[int]]  # that each hop found, [hops + 1] with the seeds
+    num_edges: dict[Any, list[int]]  # of each hop, [hops]
+
+
+def sampled(
+    sampler: NeighborSampler, batches: Iterable[tuple[Tensor, BatchKey]], node_type: Any
+) -> Iterator[Counted]:
+    """Sample batches around seeds of one type, given with their keys."""
+    for seeds, key in batches:
+        inputs = NodeSamplerInput(None, seeds, input_type=node_type)
+        out: Any = sampler.sample_from_nodes(inputs, key=key)
+        fields = (out.node, out.num_sampled_nodes, out.num_sampled_edges)
+        yield Counted(*(each if isinstance(each, dict) else {None: each} for each in fields))
 
 
 class LayerCosts(NamedTuple):
@@ -55,35 +113,14 @@ def fanouts_to_try(fanout: Sequence[int]) -> list[tuple[int, ...]]:
     return list(dict.fromkeys([given, *orders, *fewer]))
 
 
-def layer_costs(
-    data: Data | HeteroData,
-    fanout: Sequence[int],
-    batch_size: int,
-    seed_type: NodeType | None = None,
-    sampling: str = "uniform",
-) -> list[LayerCosts]:
-    """Sample batches with each of the fan-outs to try; return means over the batches.
-
-    Args:
-        data: the graph; only its edges are looked at.
-        fanout: of each hop, and each edge type.
-        batch_size: seeds of a batch.
-        seed_type: node type of the seeds; None in a homogeneous graph.
-        sampling: as of the loaders.
-    """
-    num_nodes = node_counts(data)[seed_type]
-    seeds = list(islice(shuffled_seeds(num_nodes, batch_size, 1), BATCHES))
-    costs, samplers = [], []  # which share one copy of the graph as long as one of them lives
-    for tried in fanouts_to_try(fanout):
-        sampler = NeighborSampler(data, list(tried), seed=0, sampling=sampling)
-        samplers.append(sampler)
-        nodes, edges = [], []
-        for batch in seeds:
-            given = NodeSamplerInput(None, batch, input_type=seed_type)
-            out: Any = sampler.sample_from_nodes(given)
-            nodes.append(_up_to_each_hop(out.num_sampled_nodes))
-            edges.append(_up_to_each_hop(out.num_sampled_edges))
-        nodes_of_hop, edges_of_hop = np.mean(nodes, axis=0), np.mean(edges, axis=0)
+def layer_costs(data: Data | HeteroData, asked: Batching) -> list[LayerCosts]:
+    """Sample batches with each of the fan-outs to try; return means over the batches."""
+    costs, kept = [], []  # samplers share one copy of the graph as long as one of them lives
+    for tried in fanouts_to_try(asked.fanout):
+        kept.append(source := asked._replace(fanout=tried).sampled(data))
+        found = list(islice(source, BATCHES))
+        nodes_of_hop = np.mean([_up_to_each_hop(batch.num_nodes) for batch in found], axis=0)
+        edges_of_hop = np.mean([_up_to_each_hop(batch.num_edges) for batch in found], axis=0)
         # The first layer writes the rows of all but the last hop, the last layer the seeds'.
         costs.append(
             LayerCosts(
@@ -96,10 +133,9 @@ def layer_costs(
     return costs
 
 
-def _up_to_each_hop(counts: Any) -> list[float]:
-    """Return sums of counts by hop up to each hop, with hop 0 if it is counted; of all types."""
-    lists = counts.values() if isinstance(counts, Mapping) else [counts]
-    return [float(total) for total in np.array([list(each) for each in lists]).sum(0).cumsum()]
+def _up_to_each_hop(counts: Mapping[Any, list[int]]) -> Any:
+    """Return running sums over the hops of the counts of all types."""
+    return np.array([*counts.values()]).sum(0).cumsum()
 
 
 def orders_text(costs: Sequence[LayerCosts]) -> str:
@@ -133,50 +169,20 @@ class Batches(NamedTuple):
     node_ids: dict[Any, list[Tensor]]  # by node type, of each batch
 
 
-def sample(
-    data: Data | HeteroData,
-    fanout: Sequence[int],
-    batch_size: int,
-    batches: int = 16,
-    seed_type: NodeType | None = None,
-    seed: int = 0,
-    sampling: str = "uniform",
-) -> Batches:
-    """Sample some batches of shuffled epochs, and return what they hold.
-
-    Args:
-        data: the graph; only its edges are looked at.
-        fanout: of each hop, and each edge type.
-        batch_size: seeds of a batch.
-        batches: how many to sample.
-        seed_type: node type of the seeds; None in a homogeneous graph.
-        seed: of the random numbers.
-        sampling: as of the loaders.
-    """
-    sampler = NeighborSampler(data, list(fanout), seed=seed, sampling=sampling)
-    given = shuffled_seeds(node_counts(data)[seed_type], batch_size, seed + 1)
+def sample(data: Data | HeteroData, asked: Batching, batches: int = 16) -> Batches:
+    """Sample some batches of shuffled epochs, and return what they hold."""
+    source = asked.sampled(data)
     found, seconds = [], []
-    for seeds in islice(given, batches + 1):  # the first one compiles
+    for _ in range(batches + 1):  # the first one compiles
         start = time.perf_counter()
-        out: Any = sampler.sample_from_nodes(NodeSamplerInput(None, seeds, input_type=seed_type))
+        found.append(next(source))
         seconds.append(time.perf_counter() - start)
-        typed = isinstance(out.node, dict)
-        node, row = (out.node, out.row) if typed else ({None: out.node}, {None: out.row})
-        found.append((node, sum(edges.numel() for edges in row.values() if edges is not None)))
     found = found[1:]
-    nodes = np.array([sum(ids.numel() for ids in node.values()) for node, _ in found], float)
-    edges = float(np.mean([count for _, count in found]))
-    ids = {kind: [node[kind] for node, _ in found] for kind in found[0][0]}
+    nodes = np.array([sum(map(len, batch.nodes.values())) for batch in found], float)
+    edges = float(np.mean([sum(map(sum, batch.num_edges.values())) for batch in found]))
+    ids = {kind: [batch.nodes[kind] for batch in found] for kind in found[0].nodes}
     middle = float(np.median(seconds[1:]))
     return Batches(batches, float(nodes.mean()), float(nodes.std()), edges, middle, ids)
-
-
-def shuffled_seeds(num_nodes: int, batch_size: int, seed: int) -> Iterator[Tensor]:
-    """Yield the seeds of full batches of one shuffled epoch after another."""
-    random, size = np.random.default_rng(seed), min(batch_size, num_nodes)
-    while True:
-        order = torch.from_numpy(random.permutation(num_nodes))
-        yield from torch.split(order[: num_nodes // size * size], size)
 
 
 def node_counts(data: Data | HeteroData) -> dict[Any, int]:

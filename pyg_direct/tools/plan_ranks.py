@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
 from torch_geometric.data import Data, HeteroData
-from torch_geometric.sampler import NodeSamplerInput
-from torch_geometric.typing import NodeType
 
 from ..core.units import size_text
-from ..sampling.sampler import NeighborSampler
-from .plan_orders import node_counts, shuffled_seeds
+from ..exchange.batches import WINDOW
+from ..exchange.owners import ranks_of
+from .plan_orders import Batching, node_counts
 
-STEPS = 4  # as many as ranks make together where they share rows
+STEPS = 4 * WINDOW
 
 
 class RanksAsked(NamedTuple):
@@ -25,31 +23,33 @@ class RanksAsked(NamedTuple):
 
     Attributes:
         ranks: how many have a loop.
-        fanout: of each hop, and each edge type.
-        batch_size: seeds of each loop in a step.
+        batching: of each loop.
         row_bytes: of the features, by node type.
-        seed_type: node type of the seeds; None in a homogeneous graph.
-        sampling: as of the loaders.
         columns: of the features, by node type; needed with `widths`.
         widths: columns that each layer of a model writes, first to last, as many as hops; () for
             no model.
-        steps: that are looked at, whose means are told; where ranks share rows, they are made
-            together, as by loaders with producers; 1 for those without.
+        steps: of an epoch that are counted, from the first one on; at most all.
+        window: steps whose rows are loaded together where ranks share them; 1 for loaders without
+            producers.
     """
 
     ranks: int
-    fanout: Sequence[int]
-    batch_size: int
+    batching: Batching
     row_bytes: Mapping[Any, int]
-    seed_type: NodeType | None = None
-    sampling: str = "uniform"
     columns: Mapping[Any, int] = {}
     widths: Sequence[int] = ()
     steps: int = STEPS
+    window: int = WINDOW
+
+    def in_epoch_of(self, data: Data | HeteroData) -> RanksAsked:
+        """Return the same for a graph whose epochs may have fewer steps."""
+        full = node_counts(data)[self.batching.seed_type] // self.batching.batch_size
+        steps = min(self.steps, max(1, full // self.ranks))
+        return self._replace(steps=steps, window=min(self.window, steps))
 
 
 class Work(NamedTuple):
-    """What ranks do in a step, means over some steps, all ranks together.
+    """What all ranks together do in a step; means over some steps.
 
     Attributes:
         rows: of features that are loaded.
@@ -67,21 +67,21 @@ class Work(NamedTuple):
 
 
 class StepOfRanks(NamedTuple):
-    """A step of ranks with batches of their own, means over some steps, all ranks together.
+    """A step of ranks with batches of their own; means over some steps, of all ranks together.
 
     Attributes:
         ranks: how many make a batch each.
         alone: where each loads for itself.
-        together: steps whose rows are loaded and sent once.
-        common: distinct rows of the batches of these, by step.
+        window: steps whose rows are loaded and sent once.
+        common: distinct rows of the batches of a window, by step.
         common_bytes: of these.
         sent_bytes: that leave the ranks where rows have owners by hash: a row goes once to each
-            other rank whose batches need it.
+            other rank whose batches of a window need it.
     """
 
     ranks: int
     alone: Work
-    together: int
+    window: int
     common: float
     common_bytes: float
     sent_bytes: float
@@ -90,47 +90,32 @@ class StepOfRanks(NamedTuple):
 def step_of_ranks(data: Data | HeteroData, asked: RanksAsked) -> StepOfRanks:
     """Sample the batches of some steps, and count what they hold.
 
+    They are those of loaders with ``seed=0, shuffle=True, split_by_rank=True`` in epoch 0.
+
     Args:
         data: the graph; only its edges are looked at.
         asked: about it.
     """
-    sampler, sums = sampler_of(data, asked), np.zeros(len(Work._fields))
-    # By node type and rank, the rows of all steps.
-    found: dict[Any, list[list[Tensor]]] = {
-        kind: [[] for _ in range(asked.ranks)] for kind in asked.row_bytes
-    }
-    for seeds in seeds_of_steps(data, asked):
-        for rank, batch in enumerate(seeds):
-            given = NodeSamplerInput(None, batch, input_type=asked.seed_type)
-            out: Any = sampler.sample_from_nodes(given)
-            for kind, ids in _by_type(out.node).items():
-                found[kind][rank].append(ids)
-            hops = _by_type(out.num_sampled_nodes), _by_type(out.num_sampled_edges)
-            rows = {kind: len(ids) for kind, ids in _by_type(out.node).items()}
-            sums += work_of(rows, *hops, asked)
-    common = common_bytes = sent = 0.0
-    for kind, ranks in found.items():
-        of_ranks = [np.unique(torch.cat(ids).numpy()) for ids in ranks if ids]
-        count = len(np.unique(np.concatenate(of_ranks))) if of_ranks else 0
-        width = asked.row_bytes[kind] / asked.steps
-        common += count / asked.steps
-        common_bytes += count * width
-        sent += sum(map(len, of_ranks)) * width * (asked.ranks - 1) / asked.ranks
-    alone = Work(*(sums / asked.steps).tolist())
-    return StepOfRanks(asked.ranks, alone, asked.steps, common, common_bytes, sent)
-
-
-def sampler_of(data: Data | HeteroData, asked: RanksAsked) -> NeighborSampler:
-    """Return what samples for ranks."""
-    return NeighborSampler(data, list(asked.fanout), seed=0, sampling=asked.sampling)
-
-
-def seeds_of_steps(data: Data | HeteroData, asked: RanksAsked) -> Iterator[tuple[Tensor, ...]]:
-    """Yield the seeds of each rank in each step, by rank."""
-    num_seeds = asked.ranks * asked.batch_size
-    of_steps = shuffled_seeds(node_counts(data)[asked.seed_type], num_seeds, 1)
-    for seeds in islice(of_steps, asked.steps):
-        yield seeds.tensor_split(asked.ranks)
+    asked, ranks = asked.in_epoch_of(data), asked.ranks
+    counts, works = node_counts(data), list[Work]()
+    owners = dict(zip(counts, ranks_of(None, [*counts.values()], ranks), strict=True))
+    common = common_bytes = sent = 0
+    batches = islice(asked.batching.sampled(data), asked.steps * ranks)
+    while window := list(islice(batches, asked.window * ranks)):
+        for batch in window:
+            rows = {kind: len(ids) for kind, ids in batch.nodes.items()}
+            works.append(work_of(rows, batch.num_nodes, batch.num_edges, asked))
+        for kind, width in asked.row_bytes.items():
+            found = [torch.cat([b.nodes[kind] for b in window[r::ranks]]) for r in range(ranks)]
+            of_ranks = [np.unique(ids.numpy()) for ids in found]
+            union = len(np.unique(np.concatenate(of_ranks)))
+            common, common_bytes = common + union, common_bytes + union * width
+            sent += width * sum(
+                int((owners[kind][ids] != r).sum()) for r, ids in enumerate(of_ranks)
+            )
+    means = np.array([common, common_bytes, sent]) / asked.steps
+    alone = Work(*(np.sum(works, 0) / asked.steps).tolist())
+    return StepOfRanks(ranks, alone, asked.window, *means.tolist())
 
 
 def work_of(
@@ -183,10 +168,6 @@ def layer_flop(
     return total
 
 
-def _by_type(values: Any) -> dict[Any, Any]:
-    return values if isinstance(values, dict) else {None: values}
-
-
 def ranks_text(step: StepOfRanks) -> str:
     """Return what ranks load in a step, and what has to be true for sharing rows to pay."""
     each, alone = step.ranks, step.alone
@@ -195,8 +176,8 @@ def ranks_text(step: StepOfRanks) -> str:
         f"a step of {step.ranks} ranks: {alone.rows:,.0f} rows where each loads alone, "
         f"{size_text(int(alone.row_bytes / each))} a rank; {step.common:,.0f} rows with "
         f"share_rows=True, {size_text(int(step.common_bytes / each))} a rank "
-        f"({alone.rows / max(1.0, step.common):.2f} times less), as {step.together} steps are made "
-        f"together",
+        f"({alone.rows / max(1.0, step.common):.2f} times less), as rows of {step.window} steps "
+        f"are loaded together",
         f"  each rank sends {size_text(int(step.sent_bytes / each))} a step, owners by hash",
     ]
     if saved > 0:

@@ -16,7 +16,8 @@ from torch_geometric.nn import GraphSAGE, to_hetero
 
 from pyg_direct import NeighborLoader, accelerate
 from pyg_direct.tools.plan_cooperative import common_step, owners_of
-from pyg_direct.tools.plan_ranks import STEPS, RanksAsked, seeds_of_steps, step_of_ranks
+from pyg_direct.tools.plan_orders import Batching
+from pyg_direct.tools.plan_ranks import RanksAsked, step_of_ranks
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="forks ranks")
 
@@ -84,16 +85,15 @@ def test_exchanges_of_models_are_counted_with_the_loader_of_the_batches(tmp_path
         assert every.computing_waiting_seconds == waited
 
 
-ALL = 60  # a fan-out above all degrees, so that any draws are the same
-
-
-def planned(data: Any, part: Any, size: int, kind: Any, path: Path) -> tuple[RanksAsked, Any, Any]:
-    """Return what a plan is asked, what it counts alone, and with owners."""
+def planned(data: Any, part: Any, size: int, kind: Any, path: Path) -> tuple[int, Any, Any]:
+    """Return the steps of an epoch, what a plan counts of them alone, and with owners."""
     columns = {t: data[t].num_features for t in data.node_types} if kind else {None: COLUMNS}
     wide = {t: 4 * count for t, count in columns.items()}
-    asked = RanksAsked(size, [ALL, ALL], SEEDS, wide, kind, "uniform", columns, (HIDDEN, OUT))
+    steps = (data[kind].num_nodes if kind else NODES) // SEEDS // size
+    batching = Batching(FANOUT, SEEDS, kind)
+    asked = RanksAsked(size, batching, wide, columns, (HIDDEN, OUT), steps)
     torch.save(part, path)
-    return asked, step_of_ranks(data, asked), common_step(data, asked, owners_of(path, data, asked))
+    return steps, step_of_ranks(data, asked), common_step(data, asked, owners_of(path, data, asked))
 
 
 @pytest.mark.parametrize(
@@ -106,22 +106,26 @@ def test_a_plan_counts_what_ranks_do(typed: bool, size: int, tmp_path: Path) -> 
     if typed:
         kind = "paper"
         part = {t: torch.arange(data[t].num_nodes) // 7 for t in data.node_types}
-    asked, alone, common = planned(data, part, size, kind, tmp_path / "part.pt")
-    seeds = torch.cat([torch.cat(of_ranks) for of_ranks in seeds_of_steps(data, asked)])
-    given = {"batch_size": SEEDS, "seed": 1, "split_by_rank": True, "timeout": 120.0}
-    inputs = (kind, seeds) if typed else seeds
+    steps, alone, common = planned(data, part, size, kind, tmp_path / "part.pt")
+    given: dict[str, Any] = {
+        "input_nodes": kind, "batch_size": SEEDS, "seed": 0, "shuffle": True, "drop_last": True,
+        "split_by_rank": True, "tail": "drop", "timeout": 120.0,
+    }  # fmt: skip
 
     def on_rank(rank: int) -> Any:
-        own = NeighborLoader(data, [ALL, ALL], inputs, **given)
-        together = NeighborLoader(data, [ALL, ALL], inputs, cooperative=True, owners=part, **given)
+        own = NeighborLoader(data, FANOUT, **given)
+        together = NeighborLoader(data, FANOUT, cooperative=True, owners=part, **given)
+        shared = NeighborLoader(data, FANOUT, share_rows=True, **given)
+        assert len(list(shared)) == steps
         model: Any = GraphSAGE(-1 if typed else COLUMNS, HIDDEN, 2, OUT)
         if typed:
             model = to_hetero(model, data.metadata())
-            batch = next(iter(NeighborLoader(data, [2], inputs)))
+            batch = next(iter(NeighborLoader(data, [2], kind)))
             model(batch.x_dict, batch.edge_index_dict)
         model = accelerate(model, together)
         for _ in together:  # whose first epoch begins with a meeting
             pass
+        together.sampler.set_epoch(0)
         edges = 0
         for batch in together:
             edges += sum(sum(s.num_sampled_edges) for s in batch.edge_stores)
@@ -130,22 +134,26 @@ def test_a_plan_counts_what_ranks_do(typed: bool, size: int, tmp_path: Path) -> 
             else:
                 out = model(batch.x, batch.edge_index)
             out[:SEEDS].sum().backward()
-        rows = [sum(s.num_nodes for s in b.node_stores) for b in own]
-        sampled = [sum(s.edge_index.size(1) for s in b.edge_stores) for b in own]
-        read = [np.cumsum([list(s.num_sampled_edges) for s in b.edge_stores], 1).sum() for b in own]
-        sums = sum(rows), sum(sampled), int(sum(read)), edges, rows[0]
-        return np.array(sums), together.stats(all_ranks=True).epochs[-1].exchange
+        alone = [*own]
+        rows = [sum(s.num_nodes for s in b.node_stores) for b in alone]
+        by_hop = [[list(s.num_sampled_edges) for s in b.edge_stores] for b in alone]
+        sums = sum(rows), np.sum(by_hop), np.cumsum(by_hop, axis=2).sum(), edges, rows[0]
+        of_all = [loader.stats(all_ranks=True).epochs[-1].exchange for loader in (together, shared)]
+        return np.array(sums), *of_all
 
     found = run_ranks(size, on_rank, tmp_path)
-    rows, sampled, read, edges, _ = sum(sums for sums, _ in found) / STEPS
-    traffic = found[0][1]
+    rows, sampled, read, edges, _ = sum(sums for sums, *_ in found) / steps
+    _, traffic, shared = found[0]
     assert (alone.alone.rows, alone.alone.edges, alone.alone.read_edges) == (rows, sampled, read)
-    assert common.work.rows == traffic.loaded_rows / STEPS
+    assert steps * alone.common == pytest.approx(shared.loaded_rows)
+    if not typed:
+        assert steps * alone.sent_bytes == pytest.approx(4 * COLUMNS * shared.fetched_rows)
+    assert steps * common.work.rows == pytest.approx(traffic.loaded_rows)
     assert common.work.edges == edges
-    firsts = [sums[-1] for sums, _ in found]
-    assert traffic.rows_alone == STEPS * sum(firsts)
+    firsts = [sums[-1] for sums, *_ in found]
+    assert traffic.rows_alone == pytest.approx(steps * sum(firsts), rel=0.1)  # other draws
     assert f"batches of its own would have {traffic.rows_alone:,};" in traffic.line(1)
-    assert common.fetched == traffic.fetched_rows / STEPS
-    assert common.loading_bytes == sum(traffic.sent_bytes) / STEPS
-    assert common.loading_collectives == traffic.collectives / STEPS / size
-    assert 2 * common.layer_bytes == sum(traffic.computing_sent_bytes) / STEPS
+    assert steps * common.fetched == pytest.approx(traffic.fetched_rows)
+    assert steps * common.loading_bytes == pytest.approx(sum(traffic.sent_bytes))
+    assert steps * common.loading_collectives * size == pytest.approx(traffic.collectives)
+    assert steps * 2 * common.layer_bytes == pytest.approx(sum(traffic.computing_sent_bytes))

@@ -104,6 +104,11 @@ def as_seed(key: BatchKey) -> int:
     return (key.low | key.high << 32) >> 1
 
 
+def shuffle_seed(seed: int, epoch: int) -> int:
+    """Return the seed of the generator that shuffles the seeds of an epoch."""
+    return as_seed(derive(seed, epoch, 0, SHUFFLE_DOMAIN))
+
+
 def draw_seed(generator: torch.Generator | None) -> int:
     """Draw a base seed in [0, 2^63) from `generator`, or from torch's default one."""
     return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())

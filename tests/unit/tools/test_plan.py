@@ -14,7 +14,7 @@ from torch_geometric.utils import degree
 from examples.support.synthetic import power_law_graph
 from pyg_direct import NeighborLoader, NeighborSampler, save
 from pyg_direct.tools import plan
-from pyg_direct.tools.plan_orders import sample
+from pyg_direct.tools.plan_orders import Batching, sample
 
 FANOUT = [10, 5]
 
@@ -35,7 +35,7 @@ def test_unique_nodes_of_known_graphs(name, tmp_path) -> None:
     else:
         pytest.skip("the real graphs are not here")
     data = Data(edge_index=data.edge_index, num_nodes=data.num_nodes)
-    predicted = sample(data, FANOUT, 128, batches=30).nodes
+    predicted = sample(data, Batching(FANOUT, 128), 30).nodes
     assert predicted == pytest.approx(measured(data, 128), rel=0.05)
 
 
@@ -53,7 +53,7 @@ def test_types_are_predicted_as_measured() -> None:
         data, FANOUT, input_nodes="paper", batch_size=40, shuffle=True, drop_last=True
     )
     found = [batch for _ in range(5) for batch in loader]
-    batches = sample(data, FANOUT, 40, batches=30, seed_type="paper")
+    batches = sample(data, Batching(FANOUT, 40, "paper"), 30)
     for kind in data.node_types:
         mean = np.mean([batch[kind].num_nodes for batch in found])
         assert sum(map(len, batches.node_ids[kind])) / 30 == pytest.approx(mean, rel=0.05)
@@ -65,7 +65,7 @@ def test_what_fits_where() -> None:
     data = Data(edge_index=plan.power_law_edges(1000, 5000), num_nodes=1000)
     topology, features = 4 * 6001, 400_000
     fits = plan.GpuModel(2 * (topology + features), 1e9, "as given")
-    question = plan.Question(FANOUT, 64, {None: 400}, fits, cores=4)
+    question = plan.Question(Batching(FANOUT, 64), {None: 400}, fits, cores=4)
     text = plan.report(plan.plan_of(data, question))
     assert "all in GPU memory: nothing crosses PCIe" in text
     found = plan.plan_of(data, question)
@@ -86,13 +86,14 @@ def test_which_batches_are_counted(monkeypatch) -> None:
     """All but the first, which compiles."""
     sizes = iter([100, 1, 2, 3, 6])
 
-    def sampled(self, given):
-        node = torch.arange(next(sizes))
-        return SamplerOutput(node, node, node, node)
+    def sampled(self, given, key):
+        size = next(sizes)
+        node = torch.arange(size)
+        return SamplerOutput(node, node, node, node, None, [1, size - 1], [size])
 
     monkeypatch.setattr(NeighborSampler, "sample_from_nodes", sampled)
     data = Data(edge_index=torch.tensor([[0], [1]]), num_nodes=200)
-    found = sample(data, FANOUT, 5, batches=4)
+    found = sample(data, Batching(FANOUT, 5), 4)
     assert (found.nodes, found.edges) == (3.0, 3.0)
     assert sum(map(len, found.node_ids[None])) == 12
 
@@ -100,14 +101,16 @@ def test_which_batches_are_counted(monkeypatch) -> None:
 def test_the_topology_takes_room_where_all_is_in_gpu_memory() -> None:
     data = Data(edge_index=plan.power_law_edges(1000, 5000), num_nodes=1000)
     machine = plan.GpuModel(2 * (4 * 6001 + 400_000) - 2, 1e9, "as given")
-    text = plan.report(plan.plan_of(data, plan.Question(FANOUT, 64, {None: 400}, machine)))
+    text = plan.report(
+        plan.plan_of(data, plan.Question(Batching(FANOUT, 64), {None: 400}, machine))
+    )
     assert "all in GPU memory" not in text
 
 
 def test_features_of_all_types_are_gathered() -> None:
     data, row_bytes = papers_and_authors(), {"paper": 64, "author": 160, "institution": 9}
     machine = plan.GpuModel(1 << 30, 1e9, "as given")
-    found = plan.plan_of(data, plan.Question(FANOUT, 20, row_bytes, machine, seed_type="paper"))
+    found = plan.plan_of(data, plan.Question(Batching(FANOUT, 20, "paper"), row_bytes, machine))
     expected = sum(found.means[kind] * row_bytes[kind] for kind in row_bytes)
     assert found.gathered_bytes == pytest.approx(expected)
     assert expected > 1.1 * max(found.means[kind] * row_bytes[kind] for kind in row_bytes)

@@ -12,7 +12,7 @@ from torch_geometric.data import Data, HeteroData
 from pyg_direct import NeighborLoader
 from pyg_direct.ops.host.hottest import SLOT_BYTES
 from pyg_direct.tools import plan
-from pyg_direct.tools.plan_orders import cache_curve, cached_rows, policies_text
+from pyg_direct.tools.plan_orders import Batching, cache_curve, cached_rows, policies_text
 
 ONE = {None: [torch.tensor([0, 1]), torch.tensor([1, 2])]}
 
@@ -83,7 +83,7 @@ def test_only_what_is_known_is_called_predicted() -> None:
 def test_a_plan_has_room_for_more_rows_where_they_are_narrow_in_the_cache() -> None:
     ring = torch.stack([torch.arange(100), (torch.arange(100) + 1) % 100])
     machine = plan.GpuModel(2 * (4 * 201 + 100 * SLOT_BYTES + 10 * 256), 1e9, "as given")
-    asked = plan.Question([1], 10, {None: 1024}, machine, cache_share=0.25)
+    asked = plan.Question(Batching([1], 10), {None: 1024}, machine, cache_share=0.25)
     assert plan.plan_of(Data(edge_index=ring, num_nodes=100), asked).caches["visits"].rows == 10
 
 
@@ -91,8 +91,7 @@ def test_presampling_is_of_an_epoch_of_the_seeds() -> None:
     data = HeteroData()
     data["a"].num_nodes, data["b"].num_nodes = 8, 100
     data["b", "to", "a"].edge_index = torch.stack([torch.arange(100), torch.arange(100) % 8])
-    asked = plan.Question([2], 4, {"a": 4, "b": 4}, plan.MACHINES["pcie4-24gb"], seed_type="a")
-    visits = plan.presampled_visits(data, asked)
+    visits = plan.presampled_visits(data, Batching([2], 4, "a"))
     assert visits["a"].sum() == 8
     assert visits["b"].sum() == 16
 
@@ -104,7 +103,9 @@ def test_predictions_are_what_kernels_find(policy: str, monkeypatch: pytest.Monk
     data = Data(x=torch.randn(6000, 32), edge_index=ends)
     fanout, size, room = [3, 2], 50, 6000 * SLOT_BYTES + 1500 * 128
     machine = plan.GpuModel(2 * (4 * 30_001 + room), 1e9, "as given")
-    predicted = plan.plan_of(data, plan.Question(fanout, size, {None: 128}, machine)).caches[policy]
+    predicted = plan.plan_of(
+        data, plan.Question(Batching(fanout, size), {None: 128}, machine)
+    ).caches[policy]
     assert predicted.rows == 1500
     with emulated() as backend:
         give_to_loaders(backend, monkeypatch, to_host=True)

@@ -7,7 +7,13 @@ from graphs import papers_and_authors
 from examples.support.synthetic import power_law_graph
 from pyg_direct import NeighborLoader
 from pyg_direct.tools import plan
-from pyg_direct.tools.plan_orders import LayerCosts, fanouts_to_try, layer_costs, orders_text
+from pyg_direct.tools.plan_orders import (
+    Batching,
+    LayerCosts,
+    fanouts_to_try,
+    layer_costs,
+    orders_text,
+)
 
 
 @pytest.mark.parametrize(
@@ -30,7 +36,7 @@ def test_which_are_tried(fanout, tried) -> None:
 
 def test_costs_are_those_of_batches() -> None:
     data = power_law_graph(20_000, 200_000, 1, 4)
-    for cost in layer_costs(data, [8, 4], 128):
+    for cost in layer_costs(data, Batching([8, 4], 128)):
         loader = NeighborLoader(data, list(cost.fanout), batch_size=128, shuffle=True)
         batches = [batch for _, batch in zip(range(20), loader, strict=False)]
         nodes = np.mean([np.cumsum(batch.num_sampled_nodes) for batch in batches], axis=0)
@@ -42,13 +48,13 @@ def test_costs_are_those_of_batches() -> None:
 
 def test_the_smallest_first_computes_the_fewest_rows() -> None:
     data = power_law_graph(20_000, 200_000, 1, 4)
-    rows = {cost.fanout: sum(cost.rows) for cost in layer_costs(data, [8, 4, 2], 128)}
+    rows = {cost.fanout: sum(cost.rows) for cost in layer_costs(data, Batching([8, 4, 2], 128))}
     assert min((f for f in rows if len(f) == 3), key=rows.__getitem__) == (2, 4, 8)
 
 
 def test_types_are_added_up() -> None:
     data = papers_and_authors()
-    first, *_ = layer_costs(data, [3, 2], 40, "paper")
+    first, *_ = layer_costs(data, Batching([3, 2], 40, "paper"))
     loader = NeighborLoader(data, [3, 2], input_nodes="paper", batch_size=40)
     batch = next(iter(loader))
     assert first.rows[-1] == 40

@@ -14,6 +14,7 @@ from torch_geometric.data import Data
 
 from pyg_direct.tools import plan
 from pyg_direct.tools.plan_cooperative import CommonStep, Rates, common_step, owners_lines
+from pyg_direct.tools.plan_orders import Batching
 from pyg_direct.tools.plan_ranks import (
     RanksAsked,
     StepOfRanks,
@@ -33,7 +34,7 @@ def graph() -> Data:
 
 def test_all_ranks_load_the_whole_graph_once_where_they_reach_all_of_it() -> None:
     data = graph()
-    step = step_of_ranks(data, RanksAsked(4, [-1] * 6, 20, {None: 8}, steps=1))
+    step = step_of_ranks(data, RanksAsked(4, Batching([-1] * 6, 20), {None: 8}, steps=1))
     reached = step.common
     assert 450 < reached <= 500
     assert step.alone.rows == pytest.approx(4 * reached, rel=0.02)
@@ -42,16 +43,16 @@ def test_all_ranks_load_the_whole_graph_once_where_they_reach_all_of_it() -> Non
 
 
 def test_rows_of_steps_that_are_made_together_are_loaded_and_sent_once() -> None:
-    step = step_of_ranks(graph(), RanksAsked(4, [-1] * 6, 20, {None: 8}))
+    step = step_of_ranks(graph(), RanksAsked(4, Batching([-1] * 6, 20), {None: 8}, steps=4))
     assert 450 < 4 * step.common <= 500
     # Each rank needs all of them, and has a quarter.
     assert step.sent_bytes == pytest.approx(8 * 4 * 0.75 * step.common, rel=0.02)
     assert step.alone.rows == pytest.approx(4 * 4 * step.common, rel=0.02)
-    assert "as 4 steps are made together" in ranks_text(step)
+    assert "as rows of 4 steps are loaded together" in ranks_text(step)
 
 
 def test_seeds_alone_are_loaded_by_one_rank_each() -> None:
-    step = step_of_ranks(graph(), RanksAsked(3, [0], 20, {None: 4}))
+    step = step_of_ranks(graph(), RanksAsked(3, Batching([0], 20), {None: 4}))
     assert (step.alone.rows, step.common) == (60.0, 60.0)
     assert "that pays" not in ranks_text(step)
 
@@ -60,13 +61,13 @@ def test_types_count_with_their_own_rows() -> None:
     torch.manual_seed(0)
     data: Any = papers_and_authors()
     wide = dict.fromkeys(data.node_types, 0) | {"author": 10}
-    step = step_of_ranks(data, RanksAsked(2, [3], 5, wide, "author"))
+    step = step_of_ranks(data, RanksAsked(2, Batching([3], 5, "author"), wide))
     assert step.alone.row_bytes >= 10 * 10  # the seeds are authors
     assert step.common_bytes <= step.alone.row_bytes < 10 * step.alone.rows
 
 
 def test_operations_of_layers() -> None:
-    asked = RanksAsked(2, [2, 2], 1, {None: 12}, columns={None: 3}, widths=(4, 5))
+    asked = RanksAsked(2, Batching([2, 2], 1), {None: 12}, columns={None: 3}, widths=(4, 5))
     # Layer 1: 3 rows by matrices of 3 x 4, twice, and 6 edges; layer 2: 1 row by 4 x 5 and 2 edges.
     first, second = 2 * (3 * 2 * 2 * 3 * 4) + 6 * 3, 3 * (1 * 2 * 2 * 4 * 5) + 2 * (2 * 4)
     assert layer_flop({None: [1, 2, 4]}, {None: [2, 4]}, asked) == first + second
@@ -79,7 +80,7 @@ def test_operations_of_layers() -> None:
 
 def test_edges_are_read_in_each_layer_that_needs_them() -> None:
     """Those of the first hop in both layers, those of the second in the first one."""
-    asked = RanksAsked(2, [3, 3], 1, {"a": 8, "b": 2}, "a")
+    asked = RanksAsked(2, Batching([3, 3], 1, "a"), {"a": 8, "b": 2})
     edges = {("a", "to", "a"): [3, 2], ("b", "to", "a"): [1, 0]}
     work = work_of({"a": 5, "b": 1}, {"a": [1, 3, 2], "b": [0, 1, 0]}, edges, asked)
     assert work == Work(6, 42, 6, 3 + 5 + 1 + 1, 0)
@@ -106,7 +107,10 @@ def test_when_common_batches_pay(speed: float, pays: str) -> None:
 
 
 def test_one_rank_that_owns_all_draws_all() -> None:
-    data, asked = graph(), RanksAsked(2, [2], 20, {None: 8}, widths=(4,), columns={None: 2})
+    data, asked = (
+        graph(),
+        RanksAsked(2, Batching([2], 20), {None: 8}, widths=(4,), columns={None: 2}),
+    )
     step = common_step(data, asked, [np.zeros(500, np.int16)])
     assert step.largest == 2.0
     assert step.layer_bytes == 4 * 4 * 20  # float32, of the seeds of the other's loop
