@@ -33,7 +33,7 @@ MOST_LINES = {
     "ops": 5377,
     "ranks": 1245,
     "sampling": 1097,
-    "tools": 2705,
+    "tools": 2702,
 }
 MOST_FILES = 255
 LONGEST_CHAIN, LONGEST_CHAIN_IN_A_ROOM = 25, 13
