@@ -24,86 +24,53 @@ if TYPE_CHECKING:
     )
     # isort: on
 
-    from .core.malloc import keep_memory
-    from .core.placing import Gpu
-    from .core.quantized import QuantizedTensor, quantize
-    from .files.header import InvalidGraphFileError
-    from .files.open import open_graph as open
-    from .files.save import save
-    from .loaders.cluster import ClusterData, ClusterLoader
-    from .loaders.ego import PageRankLoader, ShaDowKHopSampler
-    from .loaders.hgt import HGTLoader, HGTSampler
-    from .loaders.link_loader import LinkNeighborLoader
-    from .loaders.loader import NeighborLoader, expected_visits
-    from .loaders.node2vec import Node2Vec
-    from .loaders.saint import (
-        GraphSAINTEdgeSampler,
-        GraphSAINTNodeSampler,
-        GraphSAINTRandomWalkSampler,
-        GraphSAINTSampler,
-    )
-    from .loaders.swap import swapped
-    from .loaders.walks import RandomWalker, metapath_walk, random_walk
-    from .models.elsewhere.reuse import Reuse, ReusedRows
-    from .models.ranking import LinkRanks, rank_links
-    from .models.step.accelerate import accelerate, acceleration
-    from .models.whole.inference import inference
-    from .ops.placement import Placement
-    from .ops.unified import unified
-    from .ranks.share import share
-    from .ranks.split import Ranks
-    from .sampling.sampler import NeighborSampler
-    from .tools.audit import Audit, audit
-    from .tools.partition import partition
+    from .core.malloc import keep_memory as keep_memory
+    from .core.placing import Gpu as Gpu
+    from .core.quantized import QuantizedTensor as QuantizedTensor
+    from .core.quantized import quantize as quantize
+    from .files.header import InvalidGraphFileError as InvalidGraphFileError
+    from .files.open import open_graph as _open_graph
+    from .files.save import save as save
+    from .loaders.cluster import ClusterData as ClusterData
+    from .loaders.cluster import ClusterLoader as ClusterLoader
+    from .loaders.ego import PageRankLoader as PageRankLoader
+    from .loaders.ego import ShaDowKHopSampler as ShaDowKHopSampler
+    from .loaders.hgt import HGTLoader as HGTLoader
+    from .loaders.hgt import HGTSampler as HGTSampler
+    from .loaders.link_loader import LinkNeighborLoader as LinkNeighborLoader
+    from .loaders.loader import NeighborLoader as NeighborLoader
+    from .loaders.loader import expected_visits as expected_visits
+    from .loaders.node2vec import Node2Vec as Node2Vec
+    from .loaders.saint import GraphSAINTEdgeSampler as GraphSAINTEdgeSampler
+    from .loaders.saint import GraphSAINTNodeSampler as GraphSAINTNodeSampler
+    from .loaders.saint import GraphSAINTRandomWalkSampler as GraphSAINTRandomWalkSampler
+    from .loaders.saint import GraphSAINTSampler as GraphSAINTSampler
+    from .loaders.swap import swapped as swapped
+    from .loaders.walks import RandomWalker as RandomWalker
+    from .loaders.walks import metapath_walk as metapath_walk
+    from .loaders.walks import random_walk as random_walk
+    from .models.elsewhere.reuse import Reuse as Reuse
+    from .models.elsewhere.reuse import ReusedRows as ReusedRows
+    from .models.ranking import LinkRanks as LinkRanks
+    from .models.ranking import rank_links as rank_links
+    from .models.step.accelerate import accelerate as accelerate
+    from .models.step.accelerate import acceleration as acceleration
+    from .models.whole.inference import inference as inference
+    from .ops.placement import Placement as Placement
+    from .ops.unified import unified as unified
+    from .ranks.share import share as share
+    from .ranks.split import Ranks as Ranks
+    from .sampling.sampler import NeighborSampler as NeighborSampler
+    from .tools.audit import Audit as Audit
+    from .tools.audit import audit as audit
+    from .tools.partition import partition as partition
+
+    open = _open_graph
 
 try:
     __version__ = _version("pyg-direct")
 except PackageNotFoundError:  # a bare checkout on sys.path
     __version__ = "0+unknown"
-
-__all__ = [
-    "Audit",
-    "ClusterData",
-    "ClusterLoader",
-    "Gpu",
-    "GraphSAINTEdgeSampler",
-    "GraphSAINTNodeSampler",
-    "GraphSAINTRandomWalkSampler",
-    "GraphSAINTSampler",
-    "HGTLoader",
-    "HGTSampler",
-    "InvalidGraphFileError",
-    "LinkNeighborLoader",
-    "LinkRanks",
-    "NeighborLoader",
-    "NeighborSampler",
-    "Node2Vec",
-    "PageRankLoader",
-    "Placement",
-    "QuantizedTensor",
-    "RandomWalker",
-    "Ranks",
-    "Reuse",
-    "ReusedRows",
-    "ShaDowKHopSampler",
-    "__version__",
-    "accelerate",
-    "acceleration",
-    "audit",
-    "expected_visits",
-    "inference",
-    "keep_memory",
-    "metapath_walk",
-    "open",
-    "partition",
-    "quantize",
-    "random_walk",
-    "rank_links",
-    "save",
-    "share",
-    "swapped",
-    "unified",
-]
 
 # What a script that only loads batches does not wait for: module -> its names.
 _LATER = {
@@ -141,24 +108,7 @@ _LATER = {
 }
 _NAMED_THERE = {"open": "open_graph"}
 
-
-# PyG's own, which take our samplers or need no replacement: an import line of a program that names
-# them beside loaders that are replaced can be changed as a whole.
-_FROM_PYG = (
-    "AffinityMixin",
-    "CachedLoader",
-    "DataListLoader",
-    "DataLoader",
-    "DenseDataLoader",
-    "DynamicBatchSampler",
-    "ImbalancedSampler",
-    "LinkLoader",
-    "NodeLoader",
-    "PrefetchLoader",
-    "RandomNodeLoader",
-    "TemporalDataLoader",
-    "ZipLoader",
-)
+__all__ = ["__version__", *(name for names in _LATER.values() for name in names)]
 
 if not TYPE_CHECKING:  # type checkers then know which names there are
 
@@ -168,8 +118,12 @@ if not TYPE_CHECKING:  # type checkers then know which names there are
                 home = _import_module(module, __name__)
                 value = globals()[name] = getattr(home, _NAMED_THERE.get(name, name))
                 return value
-        if name in _FROM_PYG:
-            return getattr(_import_module("torch_geometric.loader"), name)
+        # PyG's own, which take our samplers or need no replacement: an import line of a program
+        # that names them beside loaders that are replaced can be changed as a whole.
+        if not name.startswith("_"):
+            theirs = _import_module("torch_geometric.loader")
+            if name in theirs.__all__:
+                return getattr(theirs, name)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

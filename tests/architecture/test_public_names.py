@@ -1,6 +1,8 @@
 """The public names of what the package exports: PyG's, and those listed here."""
 
+import ast
 import inspect
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -102,6 +104,16 @@ def test_names_that_are_added_are_seen() -> None:
 
     Larger.__module__ = "pyg_direct.larger"
     assert added(Larger) == ADDED["NeighborSampler"] | {"graph"}
+
+
+def test_type_checkers_know_every_name() -> None:
+    tree = ast.parse(Path(pyg_direct.__file__).read_text())
+    block = next(node for node in tree.body if isinstance(node, ast.If))
+    imports = [node for node in block.body if isinstance(node, ast.ImportFrom)]
+    names = {n.asname or n.name for node in imports for n in node.names if node.level > 0}
+    assert names - {"_open_graph"} | {"open", "__version__"} == set(pyg_direct.__all__)
+    theirs = {n.name for node in imports for n in node.names if node.level == 0}
+    assert theirs == set(torch_geometric.loader.__all__) - set(pyg_direct.__all__)
 
 
 def test_every_loader_of_pyg_can_be_imported_from_here() -> None:
