@@ -56,44 +56,19 @@ class Variates(NamedTuple):
     share: int  # of 2^32, in [0, 2^32)
 
 
-class DependentKey(BatchKey):
-    """The key of a batch that shares variates with the batches around it."""
+class ExtendedKey(BatchKey):
+    """The key of a batch whose draws follow more than its two words."""
 
-    variates: Variates | None
-
-    @classmethod
-    def of(cls, key: BatchKey, variates: Variates) -> DependentKey:
-        """Return a key with its variates."""
-        dependent = cls(*key)
-        dependent.variates = variates
-        return dependent
-
-
-class StepKey(DependentKey):
-    """The key of a batch that all ranks make together in a step."""
-
-    step: int  # in the epoch
+    variates: Variates | None = None  # of LABOR, shared with the batches around it
+    step: int = -1  # in the epoch, of a batch that all ranks make together; -1 of others
+    source: Any = None  # of the hops of this batch alone; see `sampling/hops.py`
 
     @classmethod
-    def at(cls, key: BatchKey, step: int) -> StepKey:
-        """Return a key that knows whose it is."""
+    def of(cls, key: BatchKey, **more: Any) -> ExtendedKey:
+        """Return a key with more attributes."""
         made = cls(*key)
-        made.variates = getattr(key, "variates", None)
-        made.step = step
+        vars(made).update(getattr(key, "__dict__", {}), **more)
         return made
-
-
-class SourcedKey(BatchKey):
-    """The key of a batch that has a source of hops of its own; see `sampling/hops.py`."""
-
-    source: Any
-
-    @classmethod
-    def of(cls, key: BatchKey, source: Any) -> SourcedKey:
-        """Return a key with a source."""
-        sourced = cls(*key)
-        sourced.source = source
-        return sourced
 
 
 class Ends(NamedTuple):

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..core.cooperation import Cooperation, NodesInCommon, RowsBetween, SeedOutputs
-from ..core.types import Csc, Frontier, Rules, SampledGraph, SamplingPlan, StepKey
+from ..core.types import Csc, ExtendedKey, Frontier, Rules, SampledGraph, SamplingPlan
 from ..ops.backend import Backend
 from ..ops.host.in_common import RankNodes, field_of_bits
 from ..ops.host.parts import ids_at
@@ -66,7 +66,7 @@ class CommonBatches:
         self._src, self._dst = csc.src_type.tolist(), csc.dst_type.tolist()
         self._types, self._hops = range(csc.num_types), len(plan.fanouts)
 
-    def sizes_alone(self, seeds: Sequence[Tensor | None], key: StepKey) -> list[int]:
+    def sizes_alone(self, seeds: Sequence[Tensor | None], key: ExtendedKey) -> list[int]:
         """Return how many nodes of each type a batch of this rank's own would have. Not collective.
 
         Its workspace does not stay, as it takes memory for each node of the graph.
@@ -78,12 +78,12 @@ class CommonBatches:
         sampled = work.sample(list(seeds), key, self.rules(key))
         return [0 if sampled is None else len(sampled.node[t]) for t in self._types]
 
-    def rules(self, key: StepKey) -> Rules:
+    def rules(self, key: ExtendedKey) -> Rules:
         """Return what the draws of a batch follow beside its key."""
         return Rules(variates=key.variates) if self.plan.labor else Rules()
 
     def sample(
-        self, seeds: Sequence[Tensor | None], key: StepKey
+        self, seeds: Sequence[Tensor | None], key: ExtendedKey
     ) -> tuple[SampledGraph, Callable[..., Cooperation]]:
         """Return what this rank has of a batch, and what makes the record of its ranks.
 
@@ -101,7 +101,7 @@ class CommonBatches:
 class _Batch:
     """One batch between its hops."""
 
-    def __init__(self, of: CommonBatches, seeds: Sequence[Tensor | None], key: StepKey) -> None:
+    def __init__(self, of: CommonBatches, seeds: Sequence[Tensor | None], key: ExtendedKey) -> None:
         self._of, self._key, self._channel, self._nodes = of, key, of._channel, of._nodes
         self._type = next(t for t in of._types if seeds[t] is not None)
         given = seeds[self._type]

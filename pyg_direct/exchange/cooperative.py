@@ -11,7 +11,7 @@ from torch import Tensor
 from ..batch.sampled import Sampled, of_graph
 from ..core.cooperation import Cooperation
 from ..core.pyg import SubgraphType
-from ..core.types import BatchKey, SampledGraph, StepKey
+from ..core.types import BatchKey, ExtendedKey, SampledGraph
 from ..ops.backend import Backend
 from ..ranks.channel import Channel
 from ..ranks.split import Split
@@ -27,7 +27,7 @@ class _Asked(NamedTuple):
     """What a rank asks for in a step: the batch around its seeds."""
 
     seeds: list[Tensor | None]  # T x int64 [n_t]
-    key: StepKey
+    key: ExtendedKey
 
 
 class _Made(NamedTuple):
@@ -110,7 +110,7 @@ class CooperativeBatches(RowsInCommon):
             RuntimeError: it is no batch of an epoch, or a second one of the same step.
             ExchangeError: see `Windows.made`.
         """
-        if not isinstance(key, StepKey) or self._sampler is None:
+        if not isinstance(key, ExtendedKey) or key.step < 0 or self._sampler is None:
             raise RuntimeError(
                 "cooperative=True: all ranks make a batch together, once in each step of an epoch. "
                 "Iterate the loader on all of them; for a batch of your own build one without it."

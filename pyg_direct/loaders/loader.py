@@ -14,7 +14,7 @@ from ..batch.assemble import node_labels
 from ..batch.sampled import Sampled, of_graph
 from ..core.arguments import check_dense, check_ids, check_partner, check_tensor
 from ..core.pyg import SubgraphType
-from ..core.types import BatchKey, SourcedKey
+from ..core.types import BatchKey, ExtendedKey
 from ..exchange.parted_sampler import PartedSampler, parted_sampler
 from ..loading.options import (
     OF_SAMPLING,
@@ -245,9 +245,9 @@ class NeighborLoader(RankLoader, torch_geometric.loader.NeighborLoader):  # type
             bounds=None if bounds is NO_BOUNDS else lambda count: bounds,
         )
         metadata = inputs.input_id, time
-        reused = key.source.arranged(sampled) if type(key) is SourcedKey else None
+        source = key.source if isinstance(key, ExtendedKey) else None
         found = of_graph(sampled, core.graph.node_types, core.graph.edge_types, metadata)
-        found.reused = reused
+        found.reused = source and source.arranged(sampled)
         return found
 
     def _samples_directly(self) -> bool:

@@ -19,7 +19,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from ..core.types import BatchKey, StepKey
+from ..core.types import BatchKey, ExtendedKey
 from ..ops.host import keys as rng
 from .order import ClusterOrder, PartOrder
 from .states import (
@@ -254,7 +254,7 @@ class Progress:
     def keys_of_steps(self, first: int) -> Iterator[BatchKey]:
         """Return the keys of the batches that all ranks make together, from a step on."""
         for step, key in enumerate(self.keys(first), first):
-            yield StepKey.at(key, step)
+            yield ExtendedKey.of(key, step=step)
 
     def _seed_shuffle(self, order: SeedOrder) -> None:
         if order.shuffle_generator is not None and self.seed is not None:

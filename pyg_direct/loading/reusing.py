@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch_geometric.loader import NodeLoader
 
-from ..core.types import BatchKey, SampledGraph, SourcedKey
+from ..core.types import BatchKey, ExtendedKey, SampledGraph
 from ..ops.backend import Backend
 from ..sampling.hops import BatchInProgress
 from ..sampling.keyed import KeyedSampler
@@ -122,7 +122,7 @@ class Schedule:
             rows, self._batches = self._computed()
             self._by[:] = rows.numpy()
             iteration = self._iterations
-        return lambda key: SourcedKey.of(key, _Turn(self, iteration))
+        return lambda key: ExtendedKey.of(key, source=_Turn(self, iteration))
 
     def hop(self, iteration: int, key: BatchKey, work: Any, hop: int) -> tuple[Ints, _Chosen]:
         """Do the last hop of a batch; return the nodes that it would expand, and what was chosen.

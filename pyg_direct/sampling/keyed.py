@@ -19,14 +19,13 @@ from ..core.pyg import SubgraphType
 from ..core.types import (
     NO_RULES,
     BatchKey,
-    DependentKey,
     Ends,
     ExcludedEdges,
+    ExtendedKey,
     Rules,
     SampledGraph,
     SamplingPlan,
     SeedVisits,
-    SourcedKey,
 )
 from ..graph.from_pyg import Graph
 from ..graph.verify import verified
@@ -308,7 +307,7 @@ class KeyedSampler:
         if torch.is_inference_mode_enabled():  # which a workspace outlives, if it is made there
             with torch.inference_mode(False):
                 return self.sample(seeds, key, rules)
-        if isinstance(key, DependentKey):
+        if isinstance(key, ExtendedKey):
             rules = rules._replace(variates=key.variates)
         sampled = self._drawn(BatchInput(seeds, key, rules))
         if sampled is None:
@@ -325,7 +324,8 @@ class KeyedSampler:
         kind, pool = (number, self.backend.streams.stream_id()), self.shared.workspaces
         work = pool.take(kind) or self.backend.workspace(self.graph.csc, plan)
         induced = self.settings.subgraph_type == SubgraphType.induced
-        source = batch.key.source.of(self) if type(batch.key) is SourcedKey else self.source
+        own = batch.key.source if isinstance(batch.key, ExtendedKey) else None
+        source = self.source if own is None else own.of(self)
         if source is None:
             sampled = work.sample(*batch, induced)
         else:

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
 from ..core.cooperation import Cooperation
-from ..core.types import BatchKey, StepKey
+from ..core.types import BatchKey, ExtendedKey
 from ..core.units import size_text
 from ..exchange.common_hops import CommonBatches
 from ..exchange.owners import Ints, check_parts, ranks_of
@@ -181,7 +181,7 @@ class _Rank:
         self._channel.open([1, 0, number], lambda: None)
         own, seed_type = seeds[self._channel.rank], asked.batching.seed_type
         given = [own if kind == seed_type else None for kind in kinds]
-        made, describe = self._common.sample(given, StepKey.at(key, number))
+        made, describe = self._common.sample(given, ExtendedKey.of(key, step=number))
         self.answered += self.fetcher.count([[node.numpy() for node in made.node]])
         plan = describe(kinds, self._channel)
         self.layer_bytes += layer_bytes(plan, asked.widths)

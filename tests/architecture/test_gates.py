@@ -21,9 +21,9 @@ from .weight import lines_of_code, rooms
 # Lines of code, by room and in all.
 MOST_LINES = {
     "batch": 992,
-    "core": 1276,
+    "core": 1263,
     "exchange": 1340,
-    "face": 131,
+    "face": 132,
     "files": 4388,
     "graph": 1124,
     "kernels": 3436,

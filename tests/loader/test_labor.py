@@ -21,7 +21,7 @@ from torch_geometric.utils import coalesce
 
 import pyg_direct
 from pyg_direct import LinkNeighborLoader, NeighborLoader, NeighborSampler
-from pyg_direct.core.types import BatchKey, DependentKey, Variates
+from pyg_direct.core.types import BatchKey, ExtendedKey, Variates
 from pyg_direct.kernels import labor
 from pyg_direct.kernels.philox import philox4x32_of_ints
 from pyg_direct.ops.cuda.backend import CudaBackend
@@ -89,7 +89,7 @@ def test_edges_are_those_of_smallest_variates(
         data, fanouts, sampling="labor", layer_dependency=layer_dependency, device=each_backend
     )
     own, other = BatchKey(11, 12), BatchKey(13, 14)
-    key = DependentKey.of(own, Variates(own, other, share)) if share else own
+    key = ExtendedKey.of(own, variates=Variates(own, other, share)) if share else own
     sampled = keyed(sampler).sample([seeds], key)
     row, col = sampled.edge_index[0].cpu()
     node = sampled.node[0].cpu()

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-from ...core.types import BatchKey, DependentKey, Variates, maker
+from ...core.types import BatchKey, ExtendedKey, Variates, maker
 from ...kernels.philox import batch_keys, fill_below, philox4x32_of_ints
 from ...kernels.weighted import fill_uniform
 
@@ -53,7 +53,7 @@ def keys(seed: int, epoch: int, first: int) -> Iterator[BatchKey]:
         batch += KEYS_AT_ONCE
 
 
-def dependent_keys(seed: int, epoch: int, first: int, window: int) -> Iterator[DependentKey]:
+def dependent_keys(seed: int, epoch: int, first: int, window: int) -> Iterator[ExtendedKey]:
     """Yield the keys of an epoch's batches, of which so many in a row share variates.
 
     Of batch b, (b mod window) / window of the variates are those that the next window begins with.
@@ -65,7 +65,7 @@ def dependent_keys(seed: int, epoch: int, first: int, window: int) -> Iterator[D
     for batch, key in enumerate(keys(seed, epoch, first), first):
         number, place = divmod(batch, window)
         begin, end = (derive(seed, epoch, number + i, VARIATES_DOMAIN) for i in range(2))
-        yield DependentKey.of(key, Variates(begin, end, (place << 32) // window))
+        yield ExtendedKey.of(key, variates=Variates(begin, end, (place << 32) // window))
 
 
 def integers(key: BatchKey, draw: int, size: int, end: int) -> torch.Tensor:
