@@ -1,11 +1,16 @@
 """What `python -m tests.driver` and `python -m tests.planted` leave out or replace is there."""
 
+import importlib.util
 from pathlib import Path
 
+import pytest
 from driver.plants import PLANTS, Plant
 
-from tests.planted.fault import FAULTS, equivalents
+from tests.planted.cover import cover
+from tests.planted.fault import FAULTS, Fault, equivalents
 from tests.planted.generated import OPERATORS, calls, changed_lines
+from tests.planted.measured import lines_of
+from tests.planted.swaps import Functions, swaps_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -74,3 +79,77 @@ def test_generated_faults_without_effect_are_of_lines_that_are_there() -> None:
         lines = {line.strip() for line in (ROOT / file).read_text("utf-8").splitlines()}
         for operator, line, why in rows:
             assert (operator in known, line in lines, why != "") == (True, True, True), (file, line)
+
+
+MODULE = """\
+import functools
+
+LIMIT = 3
+
+def twice(function):
+    def run(x):
+        return function(function(x))
+    return run
+
+class Counter:
+    step = 1
+    @functools.cache
+    def after(self, x, y=0):
+        if (
+            x > LIMIT
+        ):
+            return x
+        return [x + n for n in (self.step,)][0]
+
+@twice
+def up(x):
+    return x + 1
+"""
+
+
+def fault_of(old: str, new: str) -> Fault:
+    return Fault("", "module.py", old, new, "")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "results"),
+    [
+        ("function(function(x))", "function(x)", (2, 2)),  # in a closure
+        ("return x + 1", "return (\n x + 2)", (5, 2)),
+        ("x > LIMIT", "x > 0", (3, 1)),  # under a decorator
+        ("x + n for", "x - n for", (3, 0)),  # inside of a function
+    ],
+)
+def test_a_fault_swapped_into_imported_functions_changes_what_they_return(
+    tmp_path: Path, old: str, new: str, results: tuple[int, int]
+) -> None:
+    path = tmp_path / "module.py"
+    path.write_text(MODULE)
+    spec = importlib.util.spec_from_file_location("module", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert Functions(tmp_path).swap(swaps_of(fault_of(old, new), tmp_path))
+    assert (module.up(1), module.Counter().after(1)) == results
+
+
+@pytest.mark.parametrize("old", ["LIMIT = 3", "step = 1", "@functools.cache", "y=0", "@twice"])
+def test_a_fault_in_what_runs_at_import_is_not_swapped(tmp_path: Path, old: str) -> None:
+    (tmp_path / "module.py").write_text(MODULE)
+    new = old.replace("3", "4").replace("1", "2").replace("0", "5") if "=" in old else ""
+    assert swaps_of(fault_of(old, new), tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("old", "lines"),
+    [("x > LIMIT", {14, 15, 16}), ("return [x", {18}), ("LIMIT = 3", {3}), ("y=0", {13})],
+)
+def test_lines_of_a_fault_are_those_of_its_statement(old: str, lines: set[int]) -> None:
+    assert set(lines_of(fault_of(old, "..."), MODULE)) == lines
+
+
+def test_a_cover_has_a_test_for_each_noticed_fault() -> None:
+    matrix = {"a": {"x", "y"}, "b": {"y"}, "c": {"z", "x"}, "d": set()}
+    assert cover(matrix) == ["x", "y"]
+    assert cover(matrix | {"e": {"y"}}) == ["y", "x"]

@@ -5,9 +5,12 @@
     python -m tests.planted --share 10 --seed 7  # one in ten, drawn at random
     python -m tests.planted --name "two words"   # those whose name has these words
     python -m tests.planted --since HEAD~3       # made in the lines that were changed since
+    python -m tests.planted --measure FOLDER     # once: which tests execute a line, for --measured
 
-The tests nearest to a fault run first, then those of its room, then the slow ones among both. Exits
-with 1 if a fault was noticed by none of them and is not known to change no result.
+The tests nearest to a fault run first, then those of its room, then the slow ones among both; with
+`--measured` the default tests that execute its lines, the nearest and the cheapest first, and the
+other nearest ones. Exits with 1 if a fault was noticed by none of them and is not known to change
+no result.
 """
 
 from __future__ import annotations
@@ -23,10 +26,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from .copies import Copy
-from .fault import FAULTS, Fault
+from .fault import FAULTS, Fault, is_of
 from .generated import generated, since
+from .measured import Measured, measure
 from .rooms import ROOMS
-from .runs import Outcome, prepare, run
+from .runs import Outcome, in_session, prepare, run
+from .swaps import swaps_of
 
 COMPILED = ("kernels", "cuda")  # rooms whose faults take seconds of a compiler
 STAGES = ("near", "room", "slow")
@@ -40,29 +45,56 @@ class Finding(NamedTuple):
     outcome: Outcome
 
 
-def stages_of(fault: Fault, wanted: Sequence[str]) -> Iterator[tuple[str, list[str], str]]:
-    """Yield the stages of a fault: its name, the tests, and which marks they have."""
+def tests_of(fault: Fault, stage: str) -> tuple[list[str], str]:
+    """Return the tests of a stage of a fault, and which marks they have."""
     near, room = fault.near.split(), list(ROOMS[fault.room])
-    sets = {
-        "near": (near, "slow or not slow" if fault.slow else "not slow"),
-        "room": (room, "not slow"),
-        "slow": ([*near, *(path for path in room if path not in near)], "slow"),
-    }
-    for stage in wanted:
-        yield stage, *sets[stage]
+    if stage == "near":
+        return near, "slow or not slow" if fault.slow else "not slow"
+    if stage == "room":
+        return room, "not slow"
+    return [*near, *(path for path in room if path not in near)], "slow"
 
 
-def find(fault: Fault, copy: Copy, wanted: Sequence[str] = STAGES) -> Finding:
-    """Plant a fault, and run tests until one notices it."""
-    seconds, outcome = 0.0, Outcome(False, "", 0.0)
+def find(fault: Fault, copy: Copy, stages: Sequence[str]) -> Finding:
+    """Plant a fault, and run tests until one notices it, each stage in a run of its own."""
+    seconds = 0.0
     with copy.planted(fault) as stamp:
-        for stage, tests, marks in stages_of(fault, wanted):
-            outcome = run(copy.root, tests, marks, stamp)
+        for stage in stages:
+            outcome = run(copy.root, *tests_of(fault, stage), stamp)
             seconds += outcome.seconds
-            if outcome.noticed:
+            if outcome.by:
                 stage = "slow" if stage == "near" and fault.slow else stage
                 return Finding(fault, stage, outcome._replace(seconds=seconds))
-    return Finding(fault, "", outcome._replace(seconds=seconds))
+    return Finding(fault, "", Outcome([], 0, seconds))
+
+
+def find_all(
+    faults: Sequence[Fault], copy: Copy, stages: Sequence[str], measured: Measured | None
+) -> Iterator[Finding]:
+    """Plant faults one by one: those first that can be swapped into functions.
+
+    These share a session, in which the `measured` tests of a line come in place of a room's.
+    """
+    apart = [f for f in faults if f.slow or not swaps_of(f, copy.root)]
+    shared = [f for f in faults if f not in apart]
+    early = [stage for stage in stages if stage != "slow"]
+    chosen = {f.name: [t for stage in early for t in tests_of(f, stage)[0]] for f in shared}
+
+    def choose(fault: Fault, names: Sequence[str]) -> list[str]:
+        if measured is not None:
+            return measured.tests_of(fault, copy.root, names)
+        return [name for test in chosen[fault.name] for name in names if is_of(name, test)]
+
+    given = [test for tests in chosen.values() for test in tests]
+    files = {test.partition("::")[0] for test in given} if measured is None else {"tests"}
+    for fault, outcome in in_session(copy, shared, sorted(files), choose):
+        if outcome is None:
+            apart.append(fault)
+        else:
+            near = any(is_of(by, test) for by in outcome.by for test in fault.near.split())
+            yield Finding(fault, ("near" if near else "room") if outcome.by else "", outcome)
+    for fault in apart:
+        yield find(fault, copy, stages)
 
 
 def report(findings: Sequence[Finding]) -> str:
@@ -108,9 +140,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--cheap", action="store_true", help="only those that take seconds")
     parser.add_argument("--seed", type=int, help="of the choice; drawn and told if left out")
     parser.add_argument("--stages", default=",".join(STAGES), help=f"of {', '.join(STAGES)}")
+    parser.add_argument("--measure", type=Path, metavar="FOLDER", help="which tests execute a line")
+    parser.add_argument("--measured", type=Path, metavar="FOLDER", help="run those; see --measure")
+    parser.add_argument("--tests", type=int, default=300, help="for a fault, of the measured ones")
     parser.add_argument("--work", type=Path, help="folder of the copy, to be used again")
-    parser.add_argument("--json", type=Path, help="file for the results, a line for each")
+    parser.add_argument(
+        "--json", type=Path, help="file of results, a line for each; goes on with it"
+    )
     args = parser.parse_args(argv)
+    if args.measure is not None:
+        measure(args.measure)
+        return 0
+    measured = None if args.measured is None else Measured(args.measured, args.tests)
     seed = random.SystemRandom().randrange(10**6) if args.seed is None else args.seed
     if args.share > 1:
         print(f"one fault in {args.share}, seed {seed}")
@@ -120,11 +161,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         faults = generated(since(args.since), args.share, seed)
     faults = [f for f in faults if not args.room or f.room in args.room]
     faults = [f for f in faults if args.name in f.name]
+    if args.json is not None and args.json.exists():
+        done = {json.loads(line)["name"] for line in args.json.read_text("utf-8").splitlines()}
+        faults = [f for f in faults if f.name not in done]
     prepare()
     with tempfile.TemporaryDirectory() as folder:
         copy, findings = Copy(args.work or Path(folder) / "copy"), []
-        for fault in faults:
-            finding = find(fault, copy, args.stages.split(","))
+        for finding in find_all(faults, copy, args.stages.split(","), measured):
             findings.append(finding)
             print(line_of(finding), flush=True)
             if args.json is not None:
@@ -137,7 +180,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 def line_of(finding: Finding) -> str:
     """Return one line about a fault."""
     fault, outcome = finding.fault, finding.outcome
-    how = f"{finding.stage}: {outcome.by}" if finding.stage else "NOT NOTICED"
+    how = (
+        f"{finding.stage}: {outcome.by[0]} ({len(outcome.by)} of {outcome.ran})"
+        if finding.stage
+        else "NOT NOTICED"
+    )
     if not finding.stage and fault.equivalent:
         how = f"equivalent: {fault.equivalent}"
     return f"{outcome.seconds:6.1f} s  {fault.room}: {fault.name}: {how}"
@@ -151,6 +198,7 @@ def as_dict(finding: Finding) -> dict[str, object]:
         "room": finding.fault.room,
         "stage": finding.stage,
         "by": finding.outcome.by,
+        "ran": finding.outcome.ran,
         "seconds": round(finding.outcome.seconds, 1),
     }
 

@@ -44,8 +44,10 @@ class Fault(NamedTuple):
 
     @property
     def room(self) -> str:
-        """The room of the package, or "cuda"."""
+        """The room of the package, "face" of its outermost modules, or "cuda"."""
         parts = self.file.split("/")
+        if len(parts) == 2 and parts[0] != "cuda":
+            return "face"
         if parts[0] == "cuda":
             return "cuda"
         return "/".join(parts[1:-1]) if parts[1] == "ops" else parts[1]
@@ -62,6 +64,11 @@ class Fault(NamedTuple):
 
 
 FOLDER = Path(__file__).parent
+
+
+def is_of(name: str, given: str) -> bool:
+    """Whether a test is among those that pytest is given: a folder, a file, a function, a case."""
+    return name.startswith(given) and (len(name) == len(given) or name[len(given)] in "/:[")
 
 
 @functools.cache

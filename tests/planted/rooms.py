@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 ROOMS: Mapping[str, tuple[str, ...]] = {
+    "face": ("tests/architecture", "tests/unit/tools", "tests/loader/test_swapped.py"),
     "core": (
         "tests/unit/core",
         "tests/loader/test_bad_arguments.py",

@@ -1,22 +1,32 @@
-"""Tests that run in the copy, each time in a process that is forked from one with torch and PyG."""
+"""Tests that run in the copy: in forks of a process that has imported and collected them all.
+
+A fault that cannot be swapped into functions (see `swaps.py`) gets a run of pytest of its own, in a
+fork of a process with torch and PyG.
+"""
 
 from __future__ import annotations
 
 import importlib
+import itertools
+import json
 import os
 import re
+import select
 import signal
 import sys
 import time
-from collections.abc import Sequence
+import traceback
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from .copies import Stamp, files_with
-from .fault import ROOT
+from .copies import Copy, Stamp, files_with
+from .fault import ROOT, Fault
+from .swaps import Functions, Swap, swaps_of
 
 LIMIT_SECONDS = 600
 TEST_SECONDS = 60  # of one test: some faults make one wait for ever
+ALL_RUN = 20  # so many tests of a fault run, whatever notices it; later ones until one does
 # What the tests import beside the package, so that it is imported once.
 IMPORTED_ONCE = (
     "torch", "torch_geometric.loader", "torch_geometric.nn", "torch_geometric.transforms", "numba",
@@ -24,12 +34,15 @@ IMPORTED_ONCE = (
 )  # fmt: skip
 
 
+Choose = Callable[[Fault, Sequence[str]], list[str]]
+
+
 class Outcome(NamedTuple):
     """What became of some tests."""
 
-    noticed: bool
-    by: str  # the test that failed first, or what happened instead
-    seconds: float
+    by: list[str]  # the tests that failed, or what happened instead; of one run, the first
+    ran: int = 0  # how many tests that were, 0 if it is not known
+    seconds: float = 0.0
 
 
 def prepare() -> None:
@@ -44,8 +57,142 @@ def prepare() -> None:
     torch.set_num_threads(1)
 
 
+class Session:
+    """A plugin of pytest: where tests would run, it forks a process for each fault.
+
+    Args:
+        copy: the tree whose tests these are.
+        faults: what to plant.
+        choose: gives the names of the tests for a fault, from all names.
+        tell: takes the number of a fault, and its outcome or None if it could not be swapped in.
+    """
+
+    def __init__(
+        self, copy: Copy, faults: Sequence[Fault], choose: Choose, tell: Callable[[object], None]
+    ) -> None:
+        self._copy, self._faults, self._choose, self._tell = copy, faults, choose, tell
+        self._write: Callable[[str], object] = print
+
+    def pytest_runtestloop(self, session: Any) -> bool:
+        """Find what notices each fault, instead of running the tests."""
+        from pyg_direct.tools.compiling import compile_kernels
+
+        compile_kernels()  # they are loaded once
+        self._functions = Functions(self._copy.root)
+        items = {item.nodeid: item for item in session.items}
+        passing = set[str]()  # without a fault
+        for number, fault in enumerate(self._faults):
+            names = dict.fromkeys(self._choose(fault, list(items)))
+            swaps = swaps_of(fault, self._copy.root)
+            with self._copy.planted(fault):
+                outcome = self._find([items[name] for name in names], swaps)
+            if outcome is not None:
+                unknown = [items[name] for name in outcome.by if name not in passing]
+                wrong = self._run(unknown, []) if unknown else Outcome([])
+                assert wrong is not None
+                for name in wrong.by:
+                    del items[name]
+                passing.update(outcome.by)
+                outcome = outcome._replace(by=[name for name in outcome.by if name in items])
+            self._tell([number, outcome])
+        return True
+
+    def _find(self, items: Sequence[Any], swaps: Sequence[Swap]) -> Outcome | None:
+        outcome = self._run(items[:ALL_RUN], swaps)
+        if outcome is None or outcome.by or len(items) <= ALL_RUN:
+            return outcome
+        later = self._run(items[ALL_RUN:], swaps, stop=True)
+        assert later is not None
+        sums = [sum(pair) for pair in zip(outcome[1:], later[1:], strict=True)]
+        return Outcome(later.by, int(sums[0]), sums[1])
+
+    def _run(
+        self, items: Sequence[Any], swaps: Sequence[Swap], stop: bool = False
+    ) -> Outcome | None:
+        """Run tests in a fork, until one fails if `stop`."""
+        reading, writing = os.pipe()
+        start, child = time.monotonic(), os.fork()
+        if child == 0:
+            os.setsid()
+            self._write = lambda text: os.write(writing, f"{text}\n".encode())
+            try:
+                self._in_child(items, swaps, stop)
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(0)
+        os.close(writing)
+        lines = _until_end(reading)
+        os.killpg(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        if lines[:1] == ["none"]:
+            return None
+        if lines[-1:] != ["end"] and lines:  # the test that ran last ended or held the process
+            lines.append(lines[-1].replace("run ", "failed "))
+        by = [line.partition(" ")[2] for line in lines if line.startswith("failed ")]
+        ran = sum(line.startswith("run ") for line in lines)
+        return Outcome(list(dict.fromkeys(by)), ran, time.monotonic() - start)
+
+    def _in_child(self, items: Sequence[Any], swaps: Sequence[Swap], stop: bool) -> None:
+        if swaps and not self._functions.swap(swaps):
+            self._write("none")
+            return
+        self.failed = False
+        for item, following in itertools.zip_longest(items, items[1:]):
+            self._write(f"run {item.nodeid}")
+            item.ihook.pytest_runtest_protocol(item=item, nextitem=following)
+            if stop and self.failed:
+                break
+        self._write("end")
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        """Note what fails."""
+        if report.failed:
+            self.failed = True
+            self._write(f"failed {report.nodeid}")
+
+
+def _until_end(handle: int) -> list[str]:
+    """Return the lines of a pipe, until "end", its end, or a test that does not."""
+    text = b""
+    with open(handle, "rb", buffering=0) as pipe:
+        while not text.endswith(b"end\n"):
+            if not select.select([pipe], [], [], 2 * TEST_SECONDS)[0]:
+                break
+            if not (piece := pipe.read(1 << 16)):
+                break
+            text += piece
+    return text.decode().splitlines()
+
+
+def in_session(
+    copy: Copy, faults: Sequence[Fault], given: Sequence[str], choose: Choose
+) -> Iterator[tuple[Fault, Outcome | None]]:
+    """Plant faults in one session with the given tests; see `Session`."""
+    if not faults:
+        return
+    reading, writing = os.pipe()
+    log = copy.root / "log.txt"
+    child = os.fork()
+    if child == 0:
+        os.close(reading)
+
+        def tell(found: object) -> None:
+            os.write(writing, f"{json.dumps(found)}\n".encode())
+
+        plugins = [Session(copy, faults, choose, tell)]
+        os._exit(_pytest(copy.root, given, "not slow", None, log, plugins))
+    os.close(writing)
+    with open(reading, encoding="utf-8") as lines:
+        for line in lines:
+            number, outcome = json.loads(line)
+            yield faults[number], outcome and Outcome(*outcome)
+    if os.waitpid(child, 0)[1] != 0:
+        raise RuntimeError(f"the session ended:\n{log.read_text(encoding='utf-8')[-2000:]}")
+
+
 def run(root: Path, tests: Sequence[str], marks: str, planted: Stamp | None) -> Outcome:
-    """Run some tests of a copy until one fails.
+    """Run some tests of a copy in a run of pytest of their own, until one fails.
 
     Args:
         root: of the copy.
@@ -59,7 +206,7 @@ def run(root: Path, tests: Sequence[str], marks: str, planted: Stamp | None) -> 
     log, start = root / "log.txt", time.monotonic()
     child = os.fork()
     if child == 0:
-        os._exit(_in_child(root, tests, marks, planted, log))
+        os._exit(_pytest(root, tests, marks, planted, log))
     while True:
         found, status = os.waitpid(child, os.WNOHANG)
         if found:
@@ -70,18 +217,19 @@ def run(root: Path, tests: Sequence[str], marks: str, planted: Stamp | None) -> 
     seconds, code = time.monotonic() - start, os.waitstatus_to_exitcode(status)
     text = log.read_text(encoding="utf-8", errors="replace")
     if code == 0:
-        return Outcome(False, "", seconds)
+        return Outcome([], 0, seconds)
     failed = re.search(r"^(?:FAILED|ERROR) (\S+)", text, re.MULTILINE)
     if code == 1 and failed is not None:
-        return Outcome(True, failed[1], seconds)
+        return Outcome([failed[1]], 0, seconds)
     if code in (3, 4, 5):
         raise ValueError(f"pytest {' '.join(tests)} ended with {code}:\n{text[-2000:]}")
-    return Outcome(True, f"the process ended with {code}", seconds)
+    return Outcome([f"the process ended with {code}"], 0, seconds)
 
 
-def _in_child(
-    root: Path, tests: Sequence[str], marks: str, planted: Stamp | None, log: Path
-) -> int:
+def _pytest(
+    root: Path, tests: Sequence[str], marks: str, planted: Stamp | None, log: Path,
+    plugins: Sequence[object] = (),
+) -> int:  # fmt: skip
     try:
         handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
         for stream in (1, 2):
@@ -97,7 +245,7 @@ def _in_child(
 
         options = ["-x", "-q", "-n", "0", "-p", "no:cacheprovider", "-o", f"timeout={TEST_SECONDS}"]
         options.append("--hypothesis-profile=planted")
-        code = int(pytest.main([*tests, *options, "-m", marks]))
+        code = int(pytest.main([*tests, *options, "-m", marks], plugins=[*plugins]))
         sys.stdout.flush()
         return code
     except BaseException as error:
