@@ -263,6 +263,7 @@ def test_what_is_refused_is_next_to_what_is_not(loader: type) -> None:
     assert len(list(built)) == len(built)
 
 
+@pytest.mark.pyg("neg_sampling_ratio")
 @pytest.mark.parametrize("ratio", [0, 0.0, 2, 0.5, np.float32(1)])
 def test_ratios_that_are_right(ratio: Any) -> None:
     loader = LinkNeighborLoader(graph(), [2], neg_sampling_ratio=ratio, batch_size=EDGES)

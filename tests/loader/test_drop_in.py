@@ -19,20 +19,13 @@ from graphs import (
     load_real_graph,
 )
 from hypothesis import given
-from reference import Expected, induced, sample
+from reference import sample
 from torch_geometric.data import Data
 
 from pyg_direct import NeighborLoader
 
 KINDS = ("directional", "bidirectional", "induced")
 HOPS = ([-1, -1], [-1], [-1, -1, -1], [-1, 0], [])
-
-
-def assert_is(batch: Data, expected: Expected, what: str = "") -> None:
-    """Assert that the structure of a batch is `expected`."""
-    assert batch.n_id.tolist() == expected.n_id, what
-    assert batch.edge_index.tolist() == [expected.row, expected.col], what
-    assert batch.e_id.tolist() == expected.e_id, what
 
 
 # Real graphs ######################################################################################
@@ -126,66 +119,6 @@ def call(case: tuple[Data, list[int]], hops: list[int], **arguments: Any) -> Dat
     return NeighborLoader(data, hops, input_nodes=torch.tensor(seeds), **arguments)(
         list(range(len(seeds)))
     )
-
-
-@pytest.mark.pyg("batch.n_id", "batch.e_id", "batch.num_sampled")
-@given(case=graphs_and_seeds())
-def test_order_of_discovery(case: tuple[Data, list[int]]) -> None:
-    data, seeds = case
-    for hops in HOPS:
-        expected = sample(data.edge_index, data.num_nodes, seeds, hops)
-        batch = call(case, hops)
-        assert_is(batch, expected)
-        assert batch.num_sampled_nodes == expected.num_sampled_nodes
-        assert batch.num_sampled_edges == expected.num_sampled_edges
-        assert "batch" not in batch
-        assert_maps_to(batch, data)
-
-
-@pytest.mark.pyg("disjoint", "batch.batch")
-@given(case=graphs_and_seeds())
-def test_disjoint(case: tuple[Data, list[int]]) -> None:
-    data, seeds = case
-    for hops in HOPS:
-        expected = sample(data.edge_index, data.num_nodes, seeds, hops, disjoint=True)
-        batch = call(case, hops, disjoint=True)
-        assert_is(batch, expected)
-        assert batch.batch.tolist() == expected.batch
-        assert batch.batch.dtype == torch.int64
-        assert batch.num_sampled_nodes == expected.num_sampled_nodes
-        assert batch.num_sampled_edges == expected.num_sampled_edges
-        assert torch.equal(batch.batch[batch.edge_index[0]], batch.batch[batch.edge_index[1]])
-        assert_maps_to(batch, data)
-
-
-@pytest.mark.pyg("disjoint")
-@given(case=graphs_and_seeds())
-def test_disjoint_is_one_batch_for_each_seed(case: tuple[Data, list[int]]) -> None:
-    data, seeds = case
-    batch = call(case, [-1, -1], disjoint=True)
-    for i, seed in enumerate(seeds):
-        alone = call((data, [seed]), [-1, -1])
-        inside = batch.batch == i
-        assert batch.n_id[inside].tolist() == alone.n_id.tolist()
-        edges = inside[batch.edge_index[1]]
-        assert batch.e_id[edges].tolist() == alone.e_id.tolist()
-
-
-@pytest.mark.pyg("subgraph_type", "batch.num_sampled")
-@pytest.mark.parametrize("disjoint", [False, True])
-@given(case=graphs_and_seeds())
-def test_induced(disjoint: bool, case: tuple[Data, list[int]]) -> None:
-    data, seeds = case
-    for hops in HOPS:
-        nodes = sample(data.edge_index, data.num_nodes, seeds, hops, disjoint)
-        expected = induced(data.edge_index, data.num_nodes, nodes)
-        batch = call(case, hops, subgraph_type="induced", disjoint=disjoint)
-        assert_is(batch, expected)
-        assert HOP_COUNTS.isdisjoint(batch.keys())
-        assert ("batch" in batch) == disjoint
-        if disjoint:
-            assert batch.batch.tolist() == expected.batch
-        assert_maps_to(batch, data)
 
 
 @pytest.mark.pyg("subgraph_type", "batch.num_sampled", "batch.edge_attributes")

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
-from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling
+from torch_geometric.sampler import EdgeSamplerInput
 
 from pyg_direct import LinkNeighborLoader, NeighborSampler
 
@@ -78,31 +78,6 @@ def test_true_means_self() -> None:
     assert one.e_id.tolist() == other.e_id.tolist()
     assert not is_out(data, links, "self")[one.e_id].any()
     assert is_out(data, links, "self")[batch_of(data, links, False).e_id].any()
-
-
-@pytest.mark.usefixtures("each_backend")
-@pytest.mark.parametrize("mode", ["self", "reverse"])
-@pytest.mark.parametrize("negatives", [None, NegativeSampling("binary", 1.5), "triplet"])
-@pytest.mark.parametrize("subgraph_type", ["directional", "induced"])
-def test_a_disjoint_subgraph_leaves_out_its_own_link(
-    mode: str, negatives: Any, subgraph_type: str
-) -> None:
-    """And no other link of the batch; with all neighbours, all other edges are there."""
-    data = graph()
-    links = data.edge_index[:, LINKS]
-    options = {"disjoint": True, "neg_sampling": negatives, "subgraph_type": subgraph_type}
-    batch, whole = (batch_of(data, links, which, **options) for which in (mode, None))
-    assert batch.num_edges < whole.num_edges
-    for i in range(links.size(1)):
-        of_link = batch.e_id[batch.batch[batch.edge_index[1]] == i]
-        assert not is_out(data, links[:, i : i + 1], mode)[of_link].any()
-    if subgraph_type == "directional":
-        # The first hop of the link's first seed: its list without the link.
-        for i in range(links.size(1)):
-            hop = batch.e_id[batch.edge_index[1] == i]
-            into = data.edge_index[1] == links[0, i]
-            left = (into & ~is_out(data, links[:, i : i + 1], mode)).nonzero().view(-1)
-            assert sorted(hop.tolist()) == left.tolist()
 
 
 @pytest.mark.parametrize("strategy", ["uniform", "last"])
@@ -184,19 +159,6 @@ def test_times_of_nodes_leave_no_history() -> None:
         edge_label_time=torch.tensor([5]),
     )  # fmt: skip
     assert batch.e_id.tolist() == [2]
-
-
-@pytest.mark.usefixtures("each_backend")
-@pytest.mark.parametrize("replace", [False, True])
-@pytest.mark.parametrize("fanouts", [(1, 1), (4, 3), (-1, -1)])
-def test_weights(replace: bool, fanouts: Any) -> None:
-    data = graph()
-    links = data.edge_index[:, LINKS]
-    options = {"weight_attr": "weight", "replace": replace}
-    batch = batch_of(data, links, "reverse", fanouts, **options)
-    assert batch.num_edges > 20
-    assert not is_out(data, links, "reverse")[batch.e_id].any()
-    assert fanouts == (-1, -1) or bool((data.weight[batch.e_id] > 0).all())
 
 
 def shop() -> HeteroData:

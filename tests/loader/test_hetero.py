@@ -2,46 +2,11 @@
 
 import pytest
 import torch
-from hetero import check_mapping, graph
+from hetero import graph
 
 from pyg_direct import NeighborLoader
 
 pytestmark = pytest.mark.usefixtures("each_backend")
-
-
-@pytest.mark.pyg("disjoint")
-@pytest.mark.parametrize("replace", [False, True])
-@pytest.mark.parametrize("disjoint", [False, True])
-@pytest.mark.parametrize("subgraph_type", ["directional", "induced"])
-def test_every_batch_is_a_part_of_the_graph(replace, disjoint, subgraph_type):
-    data = graph()
-    fanouts = {key: [3, 2] for key in data.edge_types}
-    fanouts["a", "to", "a"] = [0, -1]
-    loader = NeighborLoader(
-        data,
-        fanouts,
-        input_nodes="a",
-        batch_size=7,
-        replace=replace,
-        disjoint=disjoint,
-        subgraph_type=subgraph_type,
-    )
-    for batch in loader:
-        check_mapping(data, batch)
-        assert ("num_sampled_nodes" in batch["a"]) == (subgraph_type == "directional")
-        if disjoint:
-            for key in data.edge_types:
-                row, col = batch[key].edge_index
-                assert torch.equal(batch[key[0]].batch[row], batch[key[2]].batch[col])
-            assert batch["a"].batch[: batch["a"].batch_size].tolist() == list(
-                range(batch["a"].batch_size)
-            )
-            pairs = torch.stack([batch["a"].batch, batch["a"].n_id])
-            assert pairs.unique(dim=1).size(1) == pairs.size(1)
-        else:
-            assert "batch" not in batch["a"]
-            for name in data.node_types:
-                assert len(batch[name].n_id.unique()) == len(batch[name].n_id)
 
 
 @pytest.mark.pyg("num_workers")

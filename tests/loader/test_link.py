@@ -6,7 +6,6 @@ import torch
 import torch_geometric.loader
 import torch_geometric.typing
 from determined_pyg import determine
-from graphs import papers_and_authors
 from hetero import graph as hetero_graph
 from scipy import stats
 from torch_geometric.data import Data, HeteroData
@@ -101,100 +100,6 @@ def test_a_link_type_that_the_graph_does_not_have():
         assert torch.equal(batch["paper"].n_id[store.edge_label_index], links[:, store.input_id])
 
 
-@pytest.mark.pyg("neg_sampling", "batch.edge_label")
-@pytest.mark.parametrize("disjoint", [False, True])
-@pytest.mark.parametrize("amount", [0.5, 1, 2, 1.3])
-def test_binary_negatives(disjoint, amount):
-    data = graph()
-    loader = LinkNeighborLoader(
-        data,
-        [3, 3],
-        batch_size=10,
-        disjoint=disjoint,
-        neg_sampling=NegativeSampling("binary", amount),
-    )
-    for batch in loader:
-        negatives = int(np.ceil(10 * amount))
-        assert batch.edge_label.tolist() == [1.0] * 10 + [0.0] * negatives
-        ends = batch.n_id[batch.edge_label_index]
-        assert torch.equal(ends[:, :10], data.edge_index[:, batch.input_id])
-        assert torch.equal(batch.n_id[batch.edge_index], data.edge_index[:, batch.e_id])
-        if disjoint:
-            assert batch.edge_label_index.tolist() == [
-                list(range(10 + negatives)),
-                list(range(10 + negatives, 2 * (10 + negatives))),
-            ]
-            assert int(batch.batch.max()) < 10
-
-
-@pytest.mark.parametrize("key", [None, ("author", "writes", "paper"), ("paper", "cites", "paper")])
-@pytest.mark.parametrize("amount", [0.5, 1.5, 2])
-def test_ends_of_a_link_share_a_subgraph_with_fractional_negatives(key, amount):
-    """PyG gives the ends different numbers where the amount is not an integer."""
-    data = graph() if key is None else papers_and_authors()
-    links = data.edge_index if key is None else (key, data[key].edge_index)
-    loader = LinkNeighborLoader(
-        data, [2], edge_label_index=links, disjoint=True, batch_size=6,
-        neg_sampling=NegativeSampling("binary", amount),
-    )  # fmt: skip
-    batch = next(iter(loader))
-    store = batch if key is None else batch[key]
-    src, dst = store.edge_label_index
-    of_src, of_dst = (
-        (batch.batch, batch.batch) if key is None else (batch[key[0]].batch, batch[key[2]].batch)
-    )
-    total = 6 + int(6 * amount)
-    assert of_src[src].tolist() == of_dst[dst].tolist() == [i % 6 for i in range(total)]
-    for edge_store in batch.edge_stores:
-        ends = (key and edge_store._key) or (None, None, None)
-        of_row, of_col = (batch.batch if key is None else batch[e].batch for e in ends[::2])
-        row, col = edge_store.edge_index
-        assert torch.equal(of_row[row], of_col[col]), "no edge leaves its subgraph"
-
-
-@pytest.mark.pyg("edge_label", "neg_sampling_ratio")
-def test_labels_make_room_for_zero():
-    data, label = graph(), torch.arange(400) % 3
-    loader = LinkNeighborLoader(data, [2], edge_label=label, neg_sampling_ratio=1.0, batch_size=50)
-    for batch in loader:
-        assert torch.equal(batch.edge_label[:50], label[batch.input_id] + 1)
-        assert batch.edge_label[50:].tolist() == [0] * 50
-    (batch,) = LinkNeighborLoader(
-        data, [2], edge_label=label, neg_sampling_ratio=0.0, batch_size=400
-    )
-    assert torch.equal(batch.edge_label, label)
-
-
-@pytest.mark.pyg("neg_sampling", "batch.triplets")
-@pytest.mark.parametrize("disjoint", [False, True])
-@pytest.mark.parametrize("amount", [1, 3])
-@pytest.mark.parametrize("key", [None, ("a", "likes", "b"), ("a", "to", "a")])
-def test_triplets(disjoint, amount, key):
-    data = graph() if key is None else hetero_graph()
-    links = (data if key is None else data[key]).edge_index
-    loader = LinkNeighborLoader(
-        data,
-        [3, 3],
-        edge_label_index=key,
-        batch_size=8,
-        disjoint=disjoint,
-        neg_sampling={"mode": "triplet", "amount": amount},
-    )
-    for batch in loader:
-        src, dst = (batch, batch) if key is None else (batch[key[0]], batch[key[2]])
-        seeds = batch if key is None else batch[key]
-        number = len(seeds.input_id)
-        assert torch.equal(src.n_id[src.src_index], links[0, seeds.input_id])
-        assert torch.equal(dst.n_id[dst.dst_pos_index], links[1, seeds.input_id])
-        assert dst.dst_neg_index.shape == ((number,) if amount == 1 else (number, amount))
-        assert int(dst.dst_neg_index.max()) < len(dst.n_id)
-        assert "edge_label_index" not in seeds
-        if disjoint:
-            assert torch.equal(src.batch[src.src_index], torch.arange(number))
-            for column in dst.dst_neg_index.view(number, -1).T:
-                assert torch.equal(dst.batch[column], torch.arange(number))
-
-
 def negative_nodes(weight=None, seed=0):
     data = graph(num_nodes=20)
     config = NegativeSampling("triplet", 50, dst_weight=weight)
@@ -245,31 +150,6 @@ def test_resume():
     other = loader()
     other.load_state_dict(started.state_dict())
     assert [batch.e_id.tolist() for batch in other] == whole[3:]
-
-
-@pytest.mark.pyg("edge_label_time", "batch.seed_time", "batch.edge_label")
-@pytest.mark.parametrize("neg_sampling", [None, "binary", "triplet"])
-def test_temporal(neg_sampling):
-    data = graph()
-    time = torch.randint(20, 60, (400,))
-    loader = LinkNeighborLoader(
-        data,
-        [5, 5],
-        edge_label_time=time,
-        time_attr="time",
-        neg_sampling=neg_sampling,
-        batch_size=16,
-    )
-    for batch in loader:
-        limit = time[batch.input_id]
-        seeds = batch.num_sampled_nodes[0]
-        later = batch.time[seeds:] > limit[batch.batch[seeds:]]
-        assert not bool(later.any())
-        if neg_sampling == "triplet":
-            assert torch.equal(batch.seed_time, limit)
-        else:
-            copies = batch.edge_label_time.numel() // len(limit)
-            assert torch.equal(batch.edge_label_time, limit.repeat(copies))
 
 
 def test_a_ready_sampler_has_times_for_those_of_the_links():

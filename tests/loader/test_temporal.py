@@ -3,9 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from graphs import load_real_graph
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from scipy import stats
 from torch_geometric.data import Data, HeteroData
 
@@ -25,98 +22,6 @@ def graph(num_nodes, num_edges, latest, seed):
         edge_time=torch.randint(latest + 1, (num_edges,), generator=generator),
         weight=torch.rand(num_edges, generator=generator),
     )
-
-
-def check(data, batch, seed_time, fanouts, strategy, replace, by_edge):
-    """Check a batch against the definition, node by node."""
-    assert torch.equal(batch.n_id[batch.edge_index], data.edge_index[:, batch.e_id])
-    row, col = batch.edge_index
-    assert torch.equal(batch.batch[row], batch.batch[col])
-    limit = seed_time[batch.batch]
-    times = data.edge_time if by_edge else data.node_time[data.edge_index[0]]
-    assert bool((times[batch.e_id] <= limit[col]).all()), "a neighbour from the future"
-    first = sum(batch.num_sampled_nodes[:1])
-    for local in range(first):
-        k = fanouts[0]
-        possible = times[(data.edge_index[1] == batch.n_id[local]) & (times <= limit[local])]
-        mine = times[batch.e_id[: batch.num_sampled_edges[0]]][
-            col[: batch.num_sampled_edges[0]] == local
-        ]
-        expected = len(possible) if k < 0 else min(k, len(possible))
-        if replace and k >= 0:
-            expected = k if len(possible) else 0
-        assert len(mine) == expected
-        if strategy == "last" and k >= 0 and len(possible):
-            latest = possible.sort().values[-k:] if k else possible[:0]
-            if replace:
-                assert set(mine.tolist()) <= set(latest.tolist())
-            else:
-                assert torch.equal(mine.sort().values, latest)
-
-
-@pytest.mark.pyg("temporal_strategy", "time_attr", "input_time")
-@settings(max_examples=60, deadline=None, derandomize=True)
-@given(
-    num_nodes=st.integers(1, 40),
-    num_edges=st.integers(0, 300),
-    latest=st.sampled_from([0, 3, 1000]),
-    seed=st.integers(0, 2**20),
-    fanouts=st.lists(st.sampled_from([-1, 0, 1, 3, 50]), min_size=1, max_size=3),
-    strategy=st.sampled_from(["uniform", "last"]),
-    replace=st.booleans(),
-    by_edge=st.booleans(),
-    weighted=st.booleans(),
-    given_time=st.booleans(),
-)
-def test_no_neighbour_is_later_than_its_seed(
-    num_nodes, num_edges, latest, seed, fanouts, strategy, replace, by_edge, weighted, given_time
-):
-    data = graph(num_nodes, num_edges, latest, seed)
-    seed_time = data.node_time if not given_time else data.node_time.flip(0)
-    loader = NeighborLoader(
-        data,
-        fanouts,
-        batch_size=16,
-        time_attr="edge_time" if by_edge else "node_time",
-        input_time=seed_time if given_time or by_edge else None,
-        temporal_strategy=strategy,
-        replace=replace,
-        weight_attr="weight" if weighted else None,
-    )
-    for batch in loader:
-        check(data, batch, seed_time[batch.input_id], fanouts, strategy, replace, by_edge)
-        if given_time or by_edge:
-            assert torch.equal(batch.seed_time, seed_time[batch.input_id])
-        else:
-            assert "seed_time" not in batch
-
-
-@pytest.mark.pyg("time_attr")
-@pytest.mark.parametrize("name", ["collegemsg", "bitcoin_otc"])
-@pytest.mark.parametrize("strategy", ["uniform", "last"])
-def test_real_graphs(name, strategy, tmp_path):
-    raw = load_real_graph(name, tmp_path)
-    time_name = next(key for key in raw.to_dict() if "time" in key)
-    data = Data(num_nodes=raw.num_nodes, edge_index=raw.edge_index, edge_time=raw[time_name])
-    data.node_time = torch.zeros(data.num_nodes, dtype=torch.int64)
-    generator = torch.Generator().manual_seed(0)
-    low, high = int(data.edge_time.min()), int(data.edge_time.max())
-    nodes = torch.randint(data.num_nodes, (64,), generator=generator)
-    times = torch.randint(low, high, (64,), generator=generator)
-    loader = NeighborLoader(
-        data,
-        [5, 5],
-        input_nodes=nodes,
-        input_time=times,
-        batch_size=32,
-        time_attr="edge_time",
-        temporal_strategy=strategy,
-    )
-    edges = 0
-    for batch in loader:
-        check(data, batch, times[batch.input_id], [5, 5], strategy, False, by_edge=True)
-        edges += batch.num_edges
-    assert edges > 100
 
 
 @pytest.mark.pyg("temporal_strategy")

@@ -9,7 +9,7 @@ from laws import THRESHOLD, chi_square, single_inclusion
 from torch_geometric.data import Data
 from torch_geometric.sampler import NodeSamplerInput
 
-from pyg_direct import LinkNeighborLoader, NeighborLoader, NeighborSampler
+from pyg_direct import NeighborLoader, NeighborSampler
 from pyg_direct.sampling.time_bounds import NO_BOUNDS
 
 NODES, EDGES = 40, 500
@@ -27,45 +27,6 @@ def graph(by_edge: bool) -> Data:
     return data
 
 
-def edge_times(data: Data, by_edge: bool) -> torch.Tensor:
-    return data.time if by_edge else data.time[data.edge_index[0]]
-
-
-@pytest.mark.usefixtures("each_backend")
-@pytest.mark.parametrize("by_edge", [False, True])
-@pytest.mark.parametrize("window", [0, 7, 30, 1000])
-def test_all_neighbours_of_the_window(by_edge: bool, window: int) -> None:
-    data = graph(by_edge)
-    seeds, times = torch.arange(NODES), torch.arange(NODES) * 3
-    batch = next(iter(NeighborLoader(
-        data, [-1], seeds, times, time_attr="time", time_window=window, batch_size=NODES
-    )))  # fmt: skip
-    time, destination = edge_times(data, by_edge), data.edge_index[1]
-    latest = times[destination]
-    expected = (time <= latest) & (time >= latest - window)
-    assert batch.e_id.sort()[0].tolist() == expected.nonzero().view(-1).tolist()
-
-
-@pytest.mark.usefixtures("each_backend")
-@pytest.mark.parametrize("subgraph_type", ["directional", "induced"])
-@pytest.mark.parametrize("strategy", ["uniform", "last"])
-@pytest.mark.parametrize("law", [{}, {"replace": True}, {"weight_attr": "weight"},
-                                 {"weight_attr": "weight", "replace": True}])  # fmt: skip
-def test_every_hop_and_every_law(subgraph_type: str, strategy: str, law: dict[str, Any]) -> None:
-    data = graph(True)
-    loader = NeighborLoader(
-        data, [3, 2], torch.arange(20), torch.full((20,), 70), time_attr="time", time_window=40,
-        temporal_strategy=strategy, subgraph_type=subgraph_type, batch_size=20, seed=0, **law,
-    )  # fmt: skip
-    batch = next(iter(loader))
-    time = data.time[batch.e_id]
-    assert batch.num_edges > 20
-    assert int(time.min()) >= 30
-    assert int(time.max()) <= 70
-    if subgraph_type == "directional" and "weight_attr" in law:
-        assert bool((data.weight[batch.e_id] > 0).all())
-
-
 def test_the_latest_of_a_window() -> None:
     """Times 0 to 9; a window of 3 below 7 leaves 4 to 7, of which the latest two are 6 and 7."""
     data = Data(
@@ -76,19 +37,6 @@ def test_the_latest_of_a_window() -> None:
     for fanout, expected in ((2, [6, 7]), (9, [4, 5, 6, 7])):
         loader = NeighborLoader(data, [fanout], torch.tensor([0]), torch.tensor([7]), **options)
         assert sorted(next(iter(loader)).e_id.tolist()) == expected
-
-
-def test_links_have_windows_of_their_own() -> None:
-    data = graph(True)
-    links, times = data.edge_index[:, :30], torch.arange(30) * 3
-    loader = LinkNeighborLoader(
-        data, [4], links, edge_label_time=times, time_attr="time", time_window=10, batch_size=30
-    )
-    batch = next(iter(loader))
-    latest = batch.edge_label_time.repeat(2)[batch.batch[batch.edge_index[1]]]
-    time = data.time[batch.e_id]
-    assert batch.num_edges > 0
-    assert bool(((time <= latest) & (time >= latest - 10)).all())
 
 
 def picks_of(weighted: bool, replace: bool, k: int) -> np.ndarray:

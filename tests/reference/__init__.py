@@ -69,19 +69,3 @@ def sample(
         edges.append(len(row) - edges_before)
         first = last
     return Expected(n_id, row, col, e_id, batch, nodes, edges)
-
-
-def induced(edge_index: Tensor, num_nodes: int, sampled: Expected) -> Expected:
-    """Return all edges between the nodes of `sampled`, by destination, then in their order."""
-    lists = in_edges(edge_index, num_nodes)
-    local: dict[tuple[int, int], int] = {}
-    for i, key in enumerate(zip(sampled.batch, sampled.n_id, strict=True)):
-        local.setdefault(key, i)
-    row, col, e_id = [], [], []
-    for target, (group, v) in enumerate(zip(sampled.batch, sampled.n_id, strict=True)):
-        for source, e in lists[v]:
-            if (group, source) in local:
-                row.append(local[group, source])
-                col.append(target)
-                e_id.append(e)
-    return sampled._replace(row=row, col=col, e_id=e_id)

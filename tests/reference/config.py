@@ -70,6 +70,11 @@ class Config(NamedTuple):
         """Whether each seed has a subgraph of its own."""
         return self.disjoint or self.times != ""
 
+    @property
+    def takes_times(self) -> bool:
+        """Whether seeds have the times of their nodes, and none are given."""
+        return self.own_times and self.times == "node" and not self.links
+
     def size_of(self, kind: Any) -> int:
         """Return the number of nodes of a type."""
         return self.nodes // 2 + 1 if kind == "b" else self.nodes
@@ -145,7 +150,7 @@ class Config(NamedTuple):
     def times_of(self, seeds: Tensor, data: Any) -> Tensor:
         """Return the time of each seed, int64 [n]; of links at edges with times, mostly theirs."""
         times = (torch.arange(seeds.size(-1)) * 5 + self.seed) % (LATEST + 2)
-        if self.own_times and self.times == "node" and not self.links:
+        if self.takes_times:
             return store_of(data, self.kinds[0]).time[seeds]  # type: ignore[no-any-return]
         store = store_of(data, self.link_type)
         if self.links and "edge_time" in store:
@@ -163,7 +168,7 @@ class Config(NamedTuple):
             options["time_attr"] = self.time_attr
             options["temporal_strategy"] = self.strategy
             options["time_window"] = self.window
-            if self.links or self.times == "edge" or not self.own_times:
+            if not self.takes_times:
                 name = "edge_label_time" if self.links else "input_time"
                 options[name] = self.times_of(seeds, data)
         if self.weighted:

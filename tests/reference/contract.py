@@ -14,6 +14,7 @@ from torch import Tensor
 from .config import Config, ends_of, store_of
 
 MISSING = -1
+HOP_COUNTS = {"num_sampled_nodes", "num_sampled_edges"}
 
 
 def broken(config: Config, build: Any) -> list[str]:
@@ -85,6 +86,11 @@ class _Checks:
         store, seeds = store_of(self.batch, kind), self.given[self.positions].tolist()
         if store.batch_size != len(seeds) or store.input_id.tolist() != self.positions:
             yield "batch_size or input_id"
+        given = self.config.times and not self.config.takes_times
+        if ("seed_time" in store) != bool(given) or (
+            given and store.seed_time.tolist() != self.limit
+        ):
+            yield "seed_time"
         yield from self._seeds({kind: seeds}, {kind: list(range(len(seeds)))})
 
     def _links(self) -> Iterator[str]:
@@ -209,8 +215,11 @@ class _Checks:
 
     def _subgraphs(self) -> Iterator[str]:
         """`batch` tells the seed, or the link, that each node was found from."""
-        if self.config.apart:
-            for kind, trees in self.tree.items():
+        for kind, trees in self.tree.items():
+            if not self.config.apart:
+                if "batch" in store_of(self.batch, kind):
+                    yield f"batch {kind or ''} where nodes are shared"
+            else:
                 wanted = [self._number_of(tree) for tree in trees]
                 if store_of(self.batch, kind).batch.tolist() != wanted:
                     yield f"batch {kind or ''}"
@@ -220,8 +229,10 @@ class _Checks:
         return tree % self.sources % len(self.positions)
 
     def _induced(self) -> Iterator[str]:
-        """All edges between nodes of a subgraph are there, by destination, in their order."""
+        """All edges between nodes, of the seed's times, are there: by destination, in order."""
         apart = self.config.apart
+        if any(not HOP_COUNTS.isdisjoint(store.keys()) for store in self.batch.stores):
+            yield "counts of hops"
         group = {
             kind: store_of(self.batch, kind).batch.tolist() if apart else [0] * len(n_id)
             for kind, n_id in self.n_id.items()
@@ -231,13 +242,19 @@ class _Checks:
             local = dict[tuple[int, int], int]()
             for i, key in enumerate(zip(group[src], self.n_id[src], strict=True)):
                 local.setdefault(key, i)
-            lists = store_of(self.data, relation).edge_index.t().tolist()
+            lists, time = (
+                store_of(self.data, relation).edge_index.t().tolist(),
+                self._times(relation),
+            )
             wanted = [
                 (local[of, source], v, e)
                 for v, (of, node) in enumerate(zip(group[dst], self.n_id[dst], strict=True))
                 for e, (source, target) in enumerate(lists)
                 if target == node and (of, source) in local
+                if time is None or self._earliest(of) <= time[e] <= self.limit[of]
             ]
+            if time is not None:
+                wanted.sort(key=lambda edge: (edge[1], time[edge[2]]))  # stable
             if list(zip(*self.ends[relation], self.e_id[relation], strict=True)) != wanted:
                 yield f"edges {relation or ''} are not those between the nodes"
 
@@ -253,9 +270,8 @@ class _Checks:
             possible = [e for e in possible if store.weight[e] > 0]
         time = self._times(relation)
         if time is not None:
-            limit = self.limit[link]
-            least = MISSING if config.window is None else limit - config.window
-            possible = [e for e in possible if least <= time[e] <= limit]
+            first, last = self._earliest(link), self.limit[link]
+            possible = [e for e in possible if first <= time[e] <= last]
             possible.sort(key=lambda e: time[e])  # stable
             if config.strategy == "last" and k >= 0:
                 possible = possible[max(0, len(possible) - k) :]
@@ -270,6 +286,11 @@ class _Checks:
                 yield f"{name} takes {len(taken)} with replacement, not {k}"
         elif len(taken) != min(k, len(possible)) or len(set(taken)) != len(taken):
             yield f"{name} takes {taken} of {possible}, not {k}"
+
+    def _earliest(self, link: int) -> int:
+        """Return the first time of the edges that a seed may reach."""
+        window = self.config.window
+        return MISSING if window is None else self.limit[link] - window
 
     def _times(self, relation: Any) -> list[int] | None:
         """Return the time of each edge: its own, or that of its source."""

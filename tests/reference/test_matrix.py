@@ -56,7 +56,7 @@ def configs(draw: Any, typed: bool = False, links: bool = False, **given: Any) -
             exclude=draw(st.sampled_from(["", "self", "reverse"])),
         )
     # Of the two subgraphs around a link, `batch` does not tell which a node is of.
-    if not times and not config.exclude and not (links and config.disjoint):
+    if not config.exclude and not (links and config.apart):
         config = config._replace(induced=draw(st.sampled_from([False, False, True])))
     return small(config)
 

@@ -1,0 +1,87 @@
+"""One configuration of each feature against what PyG's loaders promise, on both backends.
+
+`test_matrix.py` draws whole ones.
+"""
+
+import pytest
+
+from pyg_direct import LinkNeighborLoader, NeighborLoader
+from reference.config import Config
+from reference.contract import broken
+
+NODES = {
+    "no hops": Config(fanouts=()),
+    "all neighbours": Config(fanouts=(-1, 0, -1)),
+    "some neighbours": Config(edges=60, fanouts=(3, 2)),
+    "replacement": Config(edges=60, fanouts=(4, 1), replace=True),
+    "subgraphs apart": Config(edges=60, fanouts=(3, -1), disjoint=True),
+    "induced edges": Config(edges=60, fanouts=(2, 2), induced=True),
+    "induced edges apart": Config(edges=40, fanouts=(-1, 1), induced=True, disjoint=True),
+    "weights": Config(edges=60, fanouts=(3, 2), weighted=True),
+    "weights and replacement": Config(edges=60, fanouts=(3, 2), weighted=True, replace=True),
+    "times of nodes": Config(edges=60, fanouts=(3, 2), times="node", own_times=True),
+    "times of seeds": Config(edges=60, fanouts=(3, -1), times="node"),
+    "times of edges": Config(edges=60, fanouts=(3, 2), times="edge", replace=True),
+    "the latest": Config(edges=80, fanouts=(2, 1), times="edge", strategy="last"),
+    "a window": Config(edges=80, fanouts=(3, -1), times="node", window=3, weighted=True),
+    "the latest of a window": Config(
+        edges=80, fanouts=(2, 2), times="edge", window=4, strategy="last", replace=True
+    ),
+    "induced edges of a window": Config(
+        edges=80, fanouts=(3, 2), times="edge", window=3, induced=True
+    ),
+    "types": Config(typed=True, edges=60, fanouts=(3, 2), by_type=True),
+    "types and replacement": Config(typed=True, edges=60, fanouts=(0, -1), replace=True),
+    "types apart": Config(typed=True, edges=40, fanouts=(2, -1), disjoint=True),
+    "types and induced edges": Config(typed=True, edges=60, fanouts=(2, 1), induced=True),
+    "types and times": Config(typed=True, edges=60, fanouts=(3, 2), times="node", partial=True),
+    "types and weights": Config(typed=True, edges=60, fanouts=(3, 2), weighted=True, partial=True),
+    "one row of a saved graph": Config(edges=40, width=1, saved="moved", batch_size=1),
+}
+LINKS = {
+    "links": Config(links="plain", edges=60),
+    "binary negatives": Config(links="binary", edges=60, amount=0.4),
+    "binary negatives apart": Config(links="binary", edges=60, amount=1.5, disjoint=True),
+    "triplets": Config(links="triplet", edges=60),
+    "triplets apart": Config(links="triplet", edges=60, amount=3.0, disjoint=True),
+    "times": Config(links="binary", edges=60, times="node", amount=1.0),
+    "times of triplets": Config(links="triplet", edges=60, times="node", amount=2.0),
+    "a window": Config(links="plain", edges=60, fanouts=(4, -1), times="edge", window=3),
+    "links left out": Config(links="binary", edges=60, fanouts=(3, -1), exclude="self"),
+    "links and reverses left out": Config(
+        links="triplet", edges=60, exclude="reverse", weighted=True
+    ),
+    "own link left out": Config(links="binary", edges=60, exclude="reverse", disjoint=True),
+    "own link left out of its time": Config(
+        links="plain", edges=60, exclude="self", times="edge", strategy="last", weighted=True
+    ),
+    "between types": Config(links="binary", typed=True, across=True, edges=60, amount=1.3),
+    "between types apart": Config(
+        links="binary", typed=True, across=True, edges=60, amount=0.5, disjoint=True
+    ),
+    "triplets between types": Config(
+        links="triplet", typed=True, across=True, edges=60, amount=2.0, disjoint=True
+    ),
+    "links and reverses between types left out": Config(
+        links="plain", typed=True, across=True, edges=60, fanouts=(-1,), exclude="reverse"
+    ),
+}
+
+pytestmark = pytest.mark.usefixtures("each_backend")
+
+
+@pytest.mark.pyg(
+    "batch.n_id", "batch.e_id", "batch.num_sampled", "batch.batch", "batch.seed_time", "disjoint",
+    "subgraph_type", "temporal_strategy", "time_attr", "input_time", "weight_attr",
+)  # fmt: skip
+@pytest.mark.parametrize("feature", NODES)
+def test_batches_of_nodes_keep_what_is_promised(feature: str) -> None:
+    assert broken(NODES[feature], NeighborLoader) == []
+
+
+@pytest.mark.pyg(
+    "neg_sampling", "batch.triplets", "edge_label", "batch.edge_label", "edge_label_time"
+)
+@pytest.mark.parametrize("feature", LINKS)
+def test_batches_of_links_keep_what_is_promised(feature: str) -> None:
+    assert broken(LINKS[feature], LinkNeighborLoader) == []
