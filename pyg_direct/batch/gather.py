@@ -9,14 +9,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..core.lazy_tensor import OrderedTensor, PartedTensor, RowTensor, rows_kept_with, rows_of
+from ..core.lazy_tensor import (
+    LazyTensor,
+    OrderedTensor,
+    PartedTensor,
+    RowTensor,
+    rows_kept_with,
+    rows_of,
+)
 from ..core.pyg import index_select
 from ..core.quantized import QuantizedTensor
 from ..core.types import Table, Traffic, maker
 from ..ops import clock
 from ..ops.backend import Backend
 from ..ops.ids import IN_PLACE, Ids
-from ..ops.unified import UnifiedTensor
 from .roles import Attribute, converted, dtype_in_batch
 from .sampled import NAMES as ID_FIELDS
 from .sparse import csr_rows
@@ -208,7 +214,7 @@ def tables_in(value: Any) -> list[Tensor]:
         return [value.positions, *tables_in(value.stored)]
     if isinstance(value, QuantizedTensor):
         return [part for part in (value.stored, value.scale) if part is not None]
-    if isinstance(value, UnifiedTensor):
+    if isinstance(value, LazyTensor) and hasattr(value, "host"):  # a unified one
         return [value.host]
     return [value] if isinstance(value, Tensor) and is_plain(value) else []
 

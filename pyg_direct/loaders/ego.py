@@ -20,7 +20,7 @@ from ..graph.verify import verified
 from ..loading.options import Given, LoaderOptions, given, takes, threads_of_a_batch
 from ..loading.seeds import node_seeds
 from ..ops.host.induced import EgoGraphs, SortedLists, ego_graphs, sorted_lists
-from ..ops.host.pagerank import Contexts, contexts_of
+from ..ops.host.walks import Contexts, contexts_of
 from ..sampling.fanouts import MAX_HOPS
 from ..sampling.sampler import NeighborSampler, keyed
 from .base import SubgraphLoader, check_homogeneous

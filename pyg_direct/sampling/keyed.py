@@ -32,7 +32,7 @@ from ..graph.verify import verified
 from ..graph.visits import expected_visits, out_degrees
 from ..ops.backend import Backend
 from ..ops.host import keys as rng
-from ..ops.host.proximity import breadth_first_ranks
+from ..ops.host.search import breadth_first_ranks
 from .exclusion import EdgeLookup, SeedEdges
 from .fanouts import Fanouts, check_fanouts, check_law, fanout_table, fanouts_of
 from .hops import BatchInput, HopSource, WorkspacePool, sample_window

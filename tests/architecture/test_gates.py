@@ -20,7 +20,7 @@ from .weight import lines_of_code, rooms
 
 # Lines of code, by room and in all.
 MOST_LINES = {
-    "batch": 992,
+    "batch": 998,
     "core": 1263,
     "exchange": 1340,
     "face": 132,
@@ -30,15 +30,15 @@ MOST_LINES = {
     "loaders": 1584,
     "loading": 3056,
     "models": 6704,
-    "ops": 5377,
+    "ops": 5353,
     "ranks": 1245,
     "sampling": 1097,
     "tools": 2702,
 }
-MOST_FILES = 255
-LONGEST_CHAIN, LONGEST_CHAIN_IN_A_ROOM = 25, 13
+MOST_FILES = 251
+LONGEST_CHAIN, LONGEST_CHAIN_IN_A_ROOM = 23, 13
 # Files below 60 lines of code that one other file imports.
-MOST_SMALL_FILES = 11
+MOST_SMALL_FILES = 6
 SMALL = 60
 # Calls of functions of the package, files, returns; see `walk`.
 MOST_CALLS = {

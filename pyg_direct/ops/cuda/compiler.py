@@ -1,17 +1,21 @@
-"""Kernels through CuPy: the only file that imports it, and only when it must."""
+"""Kernels and the CUDA runtime through CuPy: the only file that imports it, when it must."""
 
 from __future__ import annotations
 
+import ctypes
 import functools
+import importlib.util
 import logging
+import sys
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
 
-from ..host_memory import driver_version
+from ..host_memory import driver_version, usable_bytes
 from ..streams import Streams
 from .cache_file import choose_cupy_folder, keep_cupy_in_memory
 from .launch import (
@@ -26,10 +30,8 @@ from .launch import (
     threads_of,
 )
 from .link_file import gpu_key, read_link
-from .nvrtc import preload_nvrtc
-from .pinning import MEMORY_ALLOCATION, Registry
+from .pinning import INVALID_VALUE, MEMORY_ALLOCATION, CudaError, Registry, tensor_at
 from .placer import Copies
-from .runtime import CupyRuntime
 from .source import Declaration, sources_digest
 from .streams import CudaStreams
 
@@ -43,6 +45,9 @@ NVIDIA_WHEELS = {
     12: ("nvidia-cuda-nvrtc-cu12>=12.0", "nvidia-cuda-runtime-cu12>=12.0"),
     13: ("nvidia-cuda-nvrtc>=13.0,<14", "nvidia-cuda-runtime>=13.0,<14"),
 }
+# Of `cudaHostRegister` and `cudaHostAlloc`; from the CUDA runtime's headers.
+PORTABLE, MAPPED, READ_ONLY = 1, 2, 8
+CAN_USE_HOST_POINTER, READ_ONLY_SUPPORTED = 91, 113  # device attributes
 PROBE = 'extern "C" __global__ void probe(int *out) { *out = 42; }'
 
 
@@ -291,3 +296,94 @@ def _require_cupy(device: torch.device, major: int) -> Any:
             f"pip uninstall -y cupy-cuda{built_for}x && {extra}"
         )
     return cupy
+
+
+class CupyRuntime:
+    """The CUDA runtime that CuPy is linked with; it clears the error state when it raises.
+
+    Args:
+        cupy: the module.
+    """
+
+    def __init__(self, cupy: Any) -> None:
+        self._runtime, self._error = cupy.cuda.runtime, cupy.cuda.runtime.CUDARuntimeError
+        self.devices: set[int] = set()  # with kernels; on others a wait would open a context
+        self.same_address = self._all_have(CAN_USE_HOST_POINTER)
+        self._read_only = self._all_have(READ_ONLY_SUPPORTED)
+
+    def _all_have(self, attribute: int) -> bool:
+        devices = range(self._runtime.getDeviceCount())
+        return all(self._runtime.deviceGetAttribute(attribute, device) for device in devices)
+
+    def register(self, address: int, nbytes: int) -> None:
+        """Page-lock memory and map it for every GPU."""
+        try:
+            self._call(self._runtime.hostRegister, address, nbytes, PORTABLE | MAPPED)
+        except CudaError as failure:
+            # Pages that the process itself may not write, as of a file mapped read-only.
+            if failure.code != INVALID_VALUE or not self._read_only:
+                raise
+            flags = PORTABLE | MAPPED | READ_ONLY
+            self._call(self._runtime.hostRegister, address, nbytes, flags)
+
+    def unregister(self, address: int) -> None:
+        """Undo `register`."""
+        self._call(self._runtime.hostUnregister, address)
+
+    def is_pinned(self, address: int) -> bool:
+        """Whether the page is locked and mapped already."""
+        return tensor_at(address, 1).is_pinned()
+
+    def allocate(self, nbytes: int) -> int:
+        """Return the address of new pinned and mapped memory."""
+        return int(self._call(self._runtime.hostAlloc, nbytes, PORTABLE | MAPPED))
+
+    def free(self, address: int) -> None:
+        """Free what `allocate` returned."""
+        self._call(self._runtime.freeHost, address)
+
+    def synchronize(self) -> None:
+        """Wait for the GPUs that kernels were made for."""
+        for device in tuple(self.devices):
+            torch.cuda.synchronize(device)
+
+    def available_bytes(self) -> int:
+        """Return what can be had without swapping, and within the limits of a container."""
+        return usable_bytes()
+
+    def _call(self, function: Callable[..., Any], *arguments: int) -> Any:
+        try:
+            return function(*arguments)
+        except self._error as error:
+            raise CudaError(error.status, str(error).split(":")[0]) from None
+
+
+def preload_nvrtc(major: int) -> Path | None:
+    """Load `libnvrtc` of a major version of CUDA from NVIDIA's wheels, and return its path.
+
+    CuPy 13 opens it by its name alone, which succeeds once it is loaded, wherever it lies. Nothing
+    is done where the loader finds it by itself, and on other systems than Linux.
+    """
+    if not sys.platform.startswith("linux"):
+        return None
+    name = f"libnvrtc.so.{major}"
+    try:
+        ctypes.CDLL(name, mode=ctypes.RTLD_GLOBAL)
+    except OSError:
+        pass
+    else:
+        return None
+    for path in _in_wheels(name):
+        try:
+            ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
+        except OSError:
+            continue
+        return path
+    return None
+
+
+def _in_wheels(name: str) -> list[Path]:
+    """Return where a library lies in NVIDIA's wheels, such as nvidia/cuda_nvrtc/lib."""
+    spec = importlib.util.find_spec("nvidia")
+    folders = [] if spec is None else list(spec.submodule_search_locations or ())
+    return [path for folder in folders for path in sorted(Path(folder).glob(f"*/lib/{name}"))]

@@ -1,4 +1,4 @@
-"""The search for edges by their ends."""
+"""Searches of a graph on the host: for edges by their ends, and breadth-first."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import Tensor
 
 from ...core.types import EDGE_TIME, Csc
 from ...kernels import exclude
+from ...kernels.traverse import breadth_first
 
 Ints = npt.NDArray[Any]
 NO_INTS = np.empty(0, np.int64)
@@ -45,3 +47,22 @@ def find_edges(
         if count <= size:
             return order[query[:count]], position[:count]
         size = count
+
+
+def breadth_first_ranks(csc: Csc) -> list[Tensor]:
+    """Return for each node type int64 [N_t]: how many nodes of all types a search meets before.
+
+    The searches begin at nodes in a random order, which is the same in every call.
+
+    Args:
+        csc: a graph on the host, verified.
+    """
+    total = int(csc.node_base[-1])
+    generator = torch.Generator().manual_seed(0)
+    root = torch.randperm(total, generator=generator).numpy()
+    rank, met = np.full(total, -1, np.int64), np.empty(total, np.int64)
+    breadth_first(
+        csc.indptr, csc.indptr_base, csc.indices, csc.src_type, csc.dst_type, csc.node_base, root,
+        rank, met,
+    )  # fmt: skip
+    return list(torch.split(torch.from_numpy(rank), csc.num_nodes.tolist()))

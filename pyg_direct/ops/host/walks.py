@@ -1,21 +1,22 @@
-"""Random walks over a graph in host memory, whose edges are grouped by source."""
+"""Random walks over a graph in host memory, and where they settle: personalised PageRank."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property
-from typing import Any
+from functools import cached_property, partial
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from ...core.threads import split
+from ...core.threads import run_all, split
 from ...core.types import BatchKey, Csc
-from ...kernels import alias, walk, weighted
+from ...kernels import alias, push, walk, weighted
 from ...kernels.gaps import Span
-from .induced import sorted_lists
+from .induced import SortedLists, sorted_lists
 from .keys import uniforms
 
 Ints = npt.NDArray[Any]
@@ -27,7 +28,8 @@ class Walks:
     """Walks over one graph. They do not depend on the number of threads.
 
     Args:
-        csc: the graph, with NumPy arrays: the list of a node holds where its edges lead.
+        csc: the graph, with NumPy arrays, grouped by source: the list of a node holds where its
+            edges lead.
     """
 
     def __init__(self, csc: Csc) -> None:
@@ -118,3 +120,68 @@ def by_weight(table: npt.NDArray[Any], size: int, key: BatchKey) -> Tensor:
         uniforms(key, 0, size).numpy(), True, *alias.parts(table), NO_DOUBLES, NO_DOUBLES,
     )  # fmt: skip
     return torch.from_numpy(place)
+
+
+class Contexts(NamedTuple):
+    """The context of each seed, its nodes one behind the other, the seed first."""
+
+    node: Tensor  # int64 [nodes], global ids
+    seed_of: Tensor  # int64 [nodes], the number of the seed, ascending
+    score: Tensor  # float32 [nodes], of each seed falling, but for the seed itself
+    mask: Tensor  # bool [seeds, k], which places of a context of k nodes are taken
+
+
+def contexts_of(
+    lists: SortedLists, seeds: Tensor, k: int, alpha: float, tolerance: float, threads: int = 1
+) -> Contexts:
+    """Find the contexts of seeds by forward push.
+
+    A walk goes from a node to one of its in-neighbours, each edge equally likely, and with the
+    chance `alpha`, or where there is none, back to the seed. Mass that has settled, and what is on
+    its way (the residual), start at the seed. While a residual is above `tolerance` times the
+    in-degree (at least 1) of its node, a share `alpha` of it settles and the rest moves on
+    (Andersen, Chung and Lang, "Local Graph Partitioning using PageRank Vectors", FOCS 2006). Edges
+    read for a seed are at most its in-degree + 1 / (alpha * tolerance), whatever the graph.
+
+    Args:
+        lists: the graph.
+        seeds: int64 [n], each in [0, N).
+        k: nodes of a context at most, 1 or more.
+        alpha: in (0, 1).
+        tolerance: in (0, 1].
+        threads: how many may share the work.
+    """
+    count = len(seeds)
+    context, score = np.empty((count, k), np.int64), np.empty((count, k))
+    number, ids = np.empty(count, np.int64), seeds.numpy()
+    room = _most_reached(lists, alpha, tolerance)
+    ranges = list(pairwise(count * i // threads for i in range(threads + 1)))
+    out = (number, context, score)
+    run_all([partial(_push, lists, ids, alpha, tolerance, room, *part, *out) for part in ranges])
+    mask = np.arange(k) < number[:, None]
+    return Contexts(
+        node=torch.from_numpy(context[mask]),
+        seed_of=torch.from_numpy(np.repeat(np.arange(count), number)),
+        score=torch.from_numpy(score[mask].astype(np.float32)),
+        mask=torch.from_numpy(mask),
+    )
+
+
+def _most_reached(lists: SortedLists, alpha: float, tolerance: float) -> int:
+    """Return how many nodes a seed can reach at most."""
+    num_nodes = len(lists.indptr) - 1
+    largest = int(np.diff(lists.indptr).max(initial=0))
+    return max(1, min(num_nodes, largest + int(1 / (alpha * tolerance)) + 2))
+
+
+def _push(
+    lists: SortedLists, seeds: Ints, alpha: float, tolerance: float, room: int,
+    first: int, last: int, number: Ints, context: Ints, score: Ints,
+) -> None:  # fmt: skip
+    bits = max(4, (2 * room - 1).bit_length())
+    push.push_contexts(
+        lists.indptr, lists.indices, seeds[first:last], alpha, tolerance,
+        np.full(1 << bits, push.FREE, np.int64), np.empty(1 << bits, np.int64), 64 - bits,
+        np.empty(room, np.int64), np.empty(room, np.int64), np.empty((room, 4)),
+        number[first:last], context[first:last], score[first:last],
+    )  # fmt: skip

@@ -12,7 +12,7 @@ import pyg_direct
 from pyg_direct.kernels.push import FREE, push_contexts
 from pyg_direct.kernels.relabel import HASH_MULTIPLIER
 from pyg_direct.ops.host.induced import SortedLists
-from pyg_direct.ops.host.pagerank import _most_reached as most_reached
+from pyg_direct.ops.host.walks import _most_reached as most_reached
 
 EXACT = 1e-12  # a tolerance at which nothing but rounding is left
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pyg_direct.ops import host_memory
-from pyg_direct.ops.cuda.runtime import CupyRuntime
+from pyg_direct.ops.cuda.compiler import CupyRuntime
 from pyg_direct.ops.host_memory import UNLIMITED, usable_bytes
 
 

@@ -16,6 +16,7 @@ from emulator.runtime import FakeRuntime
 from torch import Tensor
 
 from pyg_direct.ops.cuda import pinning
+from pyg_direct.ops.cuda.compiler import CupyRuntime
 from pyg_direct.ops.cuda.pinning import (
     ALREADY_REGISTERED,
     INVALID_VALUE,
@@ -26,7 +27,6 @@ from pyg_direct.ops.cuda.pinning import (
     PinningError,
     Registry,
 )
-from pyg_direct.ops.cuda.runtime import CupyRuntime
 
 OUT_OF_MEMORY = CudaError(MEMORY_ALLOCATION, "cudaErrorMemoryAllocation")
 
