@@ -23,8 +23,7 @@ from torch_geometric.nn import GraphSAGE
 
 import pyg_direct
 from pyg_direct import inference
-from pyg_direct.models.lazy import reducing
-from pyg_direct.models.whole import computing
+from pyg_direct.models.whole import computing, reducing
 from pyg_direct.models.whole.computing import SharedRows
 
 MODELS = matrix()

@@ -24,7 +24,7 @@ def of_inference():
     together = Together(False, CPU)
     computer = Computer(backend_for(CPU), Limits(1, None, None), None, False, None, together)
     run = Run(computer)
-    return lambda t: run.wrap(run.leaf(t.clone(), 0, own=True)).clone()
+    return lambda t: run.wrap(run.numbers.leaf(t.clone(), 0)).clone()
 
 
 ENGINES = {"step": of_step, "inference": of_inference}

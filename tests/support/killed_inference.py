@@ -16,16 +16,15 @@ from torch_geometric.data import Data
 from torch_geometric.nn import GraphSAGE
 
 from pyg_direct import inference
-from pyg_direct.models.lazy import tables
-from pyg_direct.models.whole import computing
+from pyg_direct.models.whole import blocks, computing
 
 computing.BLOCK_BYTES = 4096
-read = tables.Node.read
+read = blocks.RowSelection.read
 
 
-def slowly(node, rows):
+def slowly(rows, value):
     time.sleep(0.0005)
-    return read(node, rows)
+    return read(rows, value)
 
 
 def run(out: Path) -> None:
@@ -67,7 +66,7 @@ def killed(out: Path) -> bool:
     return False
 
 
-tables.Node.read = slowly
+blocks.RowSelection.read = slowly
 os.waitpid(start(Path(sys.argv[1])), 0)
 kills = 0
 while killed(Path(sys.argv[2])):

@@ -22,7 +22,7 @@ from ...ranks.channel import Channel
 from ..lazy.batch_run import BatchRun
 from ..lazy.calls import Operator
 from ..lazy.rules import keeps_rows
-from ..lazy.tensor import BatchTensor, leave, seen, seen_with_fills
+from ..lazy.tensor import TableTensor, leave, seen, seen_with_fills
 from ..lazy.values import Fill, Leaf, Rows, Value, compute_rows
 from ..step.batch_sizes import BatchSizes, Entered, NotAPrefix
 from .common_rows import CommonNorm, Filler, OutputRows, RowBlocks, SourceRows, Statistics
@@ -99,7 +99,7 @@ class CooperativeRun(BatchRun):
         """Do an operation, or remember that it is to be done on the rows that are needed."""
         if self.is_in_forward:
             first = args[0] if func is torch.ops.aten.mm.default else None
-            if isinstance(first, BatchTensor) and first.node.dim == 1:
+            if isinstance(first, TableTensor) and first.node.dim == 1:
                 raise refusal("mm multiplies over the rows")
             return super().call(func, args, kwargs)
         with telling(self.channel):
@@ -127,7 +127,7 @@ class CooperativeRun(BatchRun):
         title, each = self._rows_of(gathered, "value", f" of {node_type or 'the nodes'}")
         return SourceRows(self._messages, self._blocks[node_type], title, each)
 
-    def outputs_of(self, out: BatchTensor) -> tuple[BatchTensor, int]:
+    def outputs_of(self, out: TableTensor) -> tuple[TableTensor, int]:
         """Return an output whose first rows are the loop's seeds, and their number."""
         found = self.type_of(out.size(0))
         if not found:
@@ -139,7 +139,7 @@ class CooperativeRun(BatchRun):
         way = OutputRows(self._messages, blocks, title, each, self._common.outputs)
         return exchanged(out, way), blocks.seeds
 
-    def _rows_of(self, value: Gathered | BatchTensor, what: str, of: str = "") -> tuple[str, int]:
+    def _rows_of(self, value: Gathered | TableTensor, what: str, of: str = "") -> tuple[str, int]:
         """Return the title of rows that go between ranks, the same on all, and the bytes of one."""
         self._asked += 1
         shape = (*value.shape[1:],)
@@ -167,7 +167,7 @@ class CooperativeRun(BatchRun):
         Some of the edges may be picked, but not be put in tables of other sizes: those of layers
         that pad lists of neighbours are as long as the longest one that this rank has.
         """
-        tables = [v for v in tree_leaves(given) if isinstance(v, BatchTensor)]
+        tables = [v for v in tree_leaves(given) if isinstance(v, TableTensor)]
         puts = known.name.rstrip("_") in PUTS
         if any(
             t.node not in self.exchanges.inputs
@@ -198,7 +198,7 @@ class CooperativeRun(BatchRun):
         finally:
             self._only_moves = before
 
-    def whole(self, table: BatchTensor) -> Tensor:
+    def whole(self, table: TableTensor) -> Tensor:
         """Return all rows; not to be written to."""
         given = table.plain is not None or isinstance(table.node, (Leaf, Fill))
         listed = not table.dtype.is_floating_point  # which edges are meant, for example
@@ -299,10 +299,10 @@ def run_together(
 
 def _outputs(run: CooperativeRun, sizes: BatchSizes, out: Any) -> Any:
     """Return what a forward gave with the rows of the loop's seeds, computed at once."""
-    tables: list[tuple[BatchTensor, int]] = []
+    tables: list[tuple[TableTensor, int]] = []
 
     def see(value: Tensor, _: int) -> Tensor:
-        if isinstance(value, BatchTensor) and value.dim() > 0:
+        if isinstance(value, TableTensor) and value.dim() > 0:
             tables.append(run.outputs_of(value))
         return value
 
@@ -319,7 +319,7 @@ def _outputs(run: CooperativeRun, sizes: BatchSizes, out: Any) -> Any:
     found = iter(left)
 
     def take(value: Tensor, rows: int) -> Tensor:
-        if isinstance(value, BatchTensor) and value.dim() > 0:
+        if isinstance(value, TableTensor) and value.dim() > 0:
             return next(found)
         return cast(Tensor, leave(value, rows))
 
@@ -370,7 +370,7 @@ class CommonExchanges(Exchanges):
                 self._ends.append((rows, kept))
                 self.edge_counts |= {len(kept), len(kept) + rows}
         self._known: dict[int, bool] = {}
-        self._entered: dict[tuple[int, int], tuple[Tensor, BatchTensor]] = {}
+        self._entered: dict[tuple[int, int], tuple[Tensor, TableTensor]] = {}
 
     def __exit__(self, *error: Any) -> None:
         """Forget the tensors of the forward."""
@@ -394,7 +394,7 @@ class CommonExchanges(Exchanges):
         index = kwargs.get("index", args[-1])
         return self._read(len(table), index)[0]
 
-    def _enter(self, table: Tensor) -> BatchTensor:
+    def _enter(self, table: Tensor) -> TableTensor:
         """Return a tensor of the step with the rows of a plain one."""
         key = id(table), writes_to(table)
         if key not in self._entered:

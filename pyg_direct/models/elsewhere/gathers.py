@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 from ...batch.edges import SampledEdges
 from ...core.private_torch import writes_to
 from ..lazy.sums import NOT_CUT, Missing, NotCutError
-from ..lazy.tensor import BatchTensor
+from ..lazy.tensor import TableTensor
 from ..lazy.values import Value
 from .values import exchanged
 
@@ -106,7 +106,7 @@ class Exchanges(TorchFunctionMode):
         table: Any = args[0] if args else None
         if func in SUMS and len(args) > 2 and type(args[2]) is Tensor:
             self.check_sum(args[2], len(table))
-        if type(table) not in (BatchTensor, Tensor) or func not in BY_DIM | BY_INDEX:
+        if type(table) not in (TableTensor, Tensor) or func not in BY_DIM | BY_INDEX:
             return func(*args, **kwargs)
         given = [*args[1:], *(kwargs[n] for n in ("dim", "index") if n in kwargs)]
         in_rows = func in BY_INDEX or given[0] in (0, -table.dim())
@@ -118,7 +118,7 @@ class Exchanges(TorchFunctionMode):
             return func(self._of_edges(table, edge_type), *args[1:], **kwargs)
         layer = self._layer(table.node)
         found = func(self._through(table, edge_type, layer), *args[1:], **kwargs)
-        if type(found) is BatchTensor:  # a batch without edges gathers nothing
+        if type(found) is TableTensor:  # a batch without edges gathers nothing
             self._layers[found.node] = layer + 1
         return found
 
@@ -185,7 +185,7 @@ class Exchanges(TorchFunctionMode):
             self._layers.setdefault(one, max((self._layers[v] for v in parents), default=0))
         return self._layers[value]
 
-    def _through(self, table: BatchTensor, edge_type: Any, layer: int) -> Any:
+    def _through(self, table: TableTensor, edge_type: Any, layer: int) -> Any:
         """Return a tensor with its exchanged rows; the same for all gathers of it."""
         written = 0 if table.plain is None else writes_to(table.plain)
         node_type = None if edge_type is None else edge_type[0]

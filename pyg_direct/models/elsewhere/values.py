@@ -11,7 +11,7 @@ from torch.autograd.function import once_differentiable
 
 from ...core.private_torch import WithoutFunctionModes
 from ..lazy.modes import AsCalled
-from ..lazy.tensor import BatchTensor
+from ..lazy.tensor import TableTensor
 from ..lazy.values import Rows, Value, needed_by
 
 
@@ -332,7 +332,7 @@ class _AgreedGradient(_ExchangedGradient, OfRanks):
 
 class _Exchange(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: BatchTensor, exchange: Any, has_backward: bool) -> Any:
+    def forward(ctx: Any, x: TableTensor, exchange: Any, has_backward: bool) -> Any:
         source: Value = x.run.operand(x, 0)
         ctx.run = x.run
         if isinstance(exchange, AgreedExchange):
@@ -352,7 +352,7 @@ class _Exchange(torch.autograd.Function):
         return ctx.run.wrap(found), None, None
 
 
-def exchanged(table: BatchTensor, exchange: RowExchange | AgreedExchange) -> BatchTensor:
+def exchanged(table: TableTensor, exchange: RowExchange | AgreedExchange) -> TableTensor:
     """Return a tensor with the rows of another one after an exchange."""
-    made: BatchTensor = cast(Any, _Exchange.apply)(table, exchange, torch.is_grad_enabled())
+    made: TableTensor = cast(Any, _Exchange.apply)(table, exchange, torch.is_grad_enabled())
     return made

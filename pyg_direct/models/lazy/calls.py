@@ -17,15 +17,21 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor
 
-from ...core.private_torch import is_composite, overload_of, schema_of, tree_leaves
+from ...core.private_torch import (
+    is_composite,
+    overload_of,
+    schema_of,
+    storage_of,
+    tree_leaves,
+    tree_map,
+)
 from .rules import Apart, call_on_rows, keeps_rows, without_writing
 from .tensor import seen, seen_with_fills
-from .values import ONE_REFERENCE, Box, Fill, Rows, Value, references, union
+from .values import ONE_REFERENCE, Box, Fill, Rows, Selection, Value, references, union
 
 aten = torch.ops.aten
 KNOWN = 4096  # plans that are kept for an operation
 ROWS = "rows"  # in a signature in place of their number
-ANY = -1  # number of rows
 # That may overwrite their first operand where nobody else reads it.
 IN_PLACE = {"add", "sub", "mul", "div", "relu", "leaky_relu", "exp", "neg", "clamp"}
 
@@ -41,11 +47,9 @@ class Operator:
         pure: the operation that gives what this one writes to its first argument, or None.
         names: of its arguments.
         plans: of calls by signature.
-        exact: likewise for `ANY` number of rows, each with the results on meta tensors.
     """
 
     __slots__ = (
-        "exact",
         "func",
         "is_composite",
         "is_mutable",
@@ -66,7 +70,6 @@ class Operator:
         self.pure: Operator | None = None if pure is None else operator(pure)
         self.names = [a.name for a in schema.arguments]
         self.plans: dict[Any, CallPlan | None] = {}
-        self.exact: dict[Any, tuple[CallPlan, Any] | None] = {}
 
 
 OPERATORS: dict[int, Operator] = {}  # by id: their own hash takes longer, and each is kept
@@ -84,14 +87,14 @@ class CallPlan:
     """How calls of one signature are made on some rows.
 
     Attributes:
-        func: that is called.
+        known, func: the operation, and the one that is called on some rows.
         tables: (position, place in a list there or None, dimension of the rows) of arguments whose
             rows are taken.
         whole: positions, likewise, of tensors that are read as they are.
-        tensors: both, with None for the dimension of the latter.
         sizes: (position, place in a list there or None) of numbers of rows.
         outs: of each result shape, dtype, dimension of the rows, and kind.
         container: of several results; None if there is one.
+        unread: whether only a backward reads some of the results.
         products: of two numbers for each row, by a matrix that is read as it is.
         zero: results are zero where "all" or "one" of `zero_of` are; "" if that is not known.
         zero_of: places in `tables`.
@@ -102,12 +105,13 @@ class CallPlan:
         >>> add, given = torch.ops.aten.add.Tensor, (table, bias)
         >>> apart = keeps_rows(add, given, {}, lambda t: (t.to("meta"), 0 if t is table else None))
         >>> plan = CallPlan(operator(add), apart, given, {})
-        >>> args, kwargs = plan.arguments(given, {}, plan.tables, [table[1:3]], 2)
+        >>> args, kwargs = plan.arguments(given, {}, [table[1:3]], 2)
         >>> torch.equal(plan.func(*args, *plan.more, **kwargs), (table + bias)[1:3])
         True
     """
 
     def __init__(self, known: Operator, apart: Apart, args: Any, kwargs: Any) -> None:
+        self.known = known
         self.func, more = call_on_rows(apart, known.func, args)
         self.more = more
         self.tables: list[tuple[Any, Any, int]] = []
@@ -123,7 +127,6 @@ class CallPlan:
                     self._see(position, place, v, row)
             else:
                 self._see(position, None, value, rows)
-        self.tensors = [*self.tables, *((*at, None) for at in self.whole)]
         self.sizes = [(places[name], place) for name, place in apart.sizes if name in places]
         metas = [v for v in tree_leaves(apart.out) if isinstance(v, Tensor)]
         self.container = None if isinstance(apart.out, Tensor) else type(apart.out)
@@ -139,6 +142,8 @@ class CallPlan:
             self.fixed &= apart.num_rows not in before + after
             kind = row, meta.dtype, before, after
             self.outs.append((shape, meta.dtype, row, kind))
+        # Results that only a backward reads. The norm has a rule for evaluation only.
+        self.unread = None in [o[2] for o in self.outs] and known.name != "native_batch_norm"
         self.first = next((out for out in self.outs if out[2] is not None), None)
         self.zero, self.zero_of = self._zero(known.name, given)
         self.may_share = known.is_view or self.func is not known.func
@@ -147,31 +152,26 @@ class CallPlan:
         self.products = max(weights, default=0) if known.name in ("mm", "addmm") else 0
         self.contiguous = known.func is aten.mkldnn_rnn_layer.default
 
-    def tensors_in(self, args: Any, kwargs: Any) -> list[Any]:
-        """Return the arguments of a call at `tensors`."""
-        return [_argument(args, kwargs, position, place) for position, place, _ in self.tensors]
-
     def arguments(
-        self, args: Any, kwargs: Any, places: Any, parts: Iterable[Any], count: int | None = None
+        self, args: Any, kwargs: Any, parts: Iterable[Any], count: int
     ) -> tuple[list[Any], Any]:
-        """Return the arguments of a call with others at some places.
+        """Return the arguments of a call on some rows.
 
         Args:
             args, kwargs: of the call.
-            places: `tables` or `tensors`.
-            parts: what stands there: rows, or what they will be read from.
-            count: the number of rows; None where it stays.
+            parts: the rows of its tables.
+            count: how many they are.
         """
         new, named = [*args], dict(kwargs) if kwargs else kwargs
-        for (position, place, _), part in zip(places, parts, strict=True):
+        for (position, place, _), part in zip(self.tables, parts, strict=True):
             given = new if type(position) is int else named
-            one = part.contiguous() if self.contiguous and count is not None else part
+            one = part.contiguous() if self.contiguous else part
             if place is None:
                 given[position] = one
             else:
                 given[position] = [*given[position]]
                 given[position][place] = one
-        for position, place in self.sizes if count is not None else ():
+        for position, place in self.sizes:
             given = new if type(position) is int else named
             if place is None:
                 given[position] = count
@@ -220,8 +220,7 @@ def signature(args: Any, kwargs: Any, num_rows: int, table: type) -> tuple[Any, 
 
     Args:
         args, kwargs: of a call.
-        num_rows: of its tables; `ANY` if calls with others are others, as are those with tensors of
-            other strides.
+        num_rows: of its tables.
         table: the class of the tensors that have values.
     """
     found: list[Any] = [torch.get_default_dtype()]  # of sums with numbers, for example
@@ -243,9 +242,6 @@ def signature(args: Any, kwargs: Any, num_rows: int, table: type) -> tuple[Any, 
             add(signature(value, None, num_rows, table))
         elif isinstance(value, Tensor):
             add((value.dtype, _normal(value.shape, num_rows)))
-            if num_rows == ANY:
-                stride = value.stride() if value.layout == torch.strided else None
-                add((kind, value.layout, stride))
         else:
             add((kind, value))
     return tuple(found)
@@ -272,43 +268,11 @@ def planned(known: Operator, key: Any, args: Any, kwargs: Any, num_rows: int) ->
         stated = [v for v in tree_leaves((args, kwargs)) if type(v) is int and v == num_rows]
         sizes = [_argument(args, kwargs, *place) for place in plan.sizes]  # -1: as is left
         fixed = plan.fixed and len(stated) == sizes.count(num_rows)  # no other is of rows
-        unread = known.name == "native_batch_norm"  # which has a rule for evaluation only
-        if None in [out[2] for out in plan.outs] and not unread:
-            plan = None  # what only a backward reads has to be computed
     if key is not None and fixed:
         if len(known.plans) >= KNOWN:
             known.plans.clear()
         known.plans[key] = plan
     return plan
-
-
-def exactly_planned(
-    known: Operator, args: Any, kwargs: Any, table: type
-) -> tuple[CallPlan, Any] | None:
-    """Return the plan of calls with tables of these shapes and strides, and their results.
-
-    Args:
-        known: the operation.
-        args, kwargs: of one of the calls.
-        table: the class of the tensors that have values.
-
-    Returns:
-        None if no rule says that rows stay apart. Results are on meta tensors.
-    """
-    key = signature(args, kwargs, ANY, table)
-    try:
-        return known.exact[key]
-    except KeyError:
-        if len(known.exact) >= KNOWN:
-            known.exact.clear()
-    except TypeError:  # what cannot be a key
-        key = ()
-    apart = keeps_rows(known.func, args, kwargs, seen)
-    apart = apart or keeps_rows(known.func, args, kwargs, seen_with_fills)
-    found = None if apart is None else (CallPlan(known, apart, args, kwargs), apart.out)
-    if key:
-        known.exact[key] = found
-    return found
 
 
 def _argument(args: Any, kwargs: Any, position: Any, place: Any) -> Any:
@@ -340,30 +304,43 @@ class Operation(Value):
         """The operation of torch."""
         return self.plan.func
 
-    def compute(self, rows: Rows) -> Any:
+    def compute(self, rows: Rows | Selection) -> Any:
         """Return some rows from those of the sources."""
         if rows.count == 0:
             return self._nothing()
         plan = self.plan
         if plan.zero == "all" and plan.func is aten.add.Tensor and not self.kwargs:
-            found = self._added(rows)
+            found = self._added(rows) if type(rows) is Rows else None
             if found is not None:
                 return found
         parts = map(methodcaller("at", rows), self.inputs)
-        args, kwargs = plan.arguments(self.args, self.kwargs, plan.tables, parts, rows.count)
+        args, kwargs = plan.arguments(self.args, self.kwargs, parts, rows.count)
         if plan.may_share:
             self.share()
         elif plan.in_place is not None and self._owns(0, rows):
             return plan.in_place(*args, **kwargs)
         return plan.func(*args, *plan.more, **kwargs)
 
-    def _owns(self, place: int, rows: Rows) -> bool:
+    def _owns(self, place: int, rows: Rows | Selection) -> bool:
         """Whether nobody else reads the rows of an operand, which are like those of the result."""
         value, boxes = self.inputs[place], cast(Any, self.boxes)
         box = boxes[place]
         like = not box.shared and box.have == rows and value.kind == self.kind
         del box
         return like and references(boxes, place) == ONE_REFERENCE
+
+    def release(self) -> None:
+        """Let go of the arguments."""
+        self.args, self.kwargs = [], {}
+
+    def copy_held(self, storage: int) -> None:
+        """See `Value`."""
+
+        def own(value: Any) -> Any:
+            held = isinstance(value, Tensor) and value.layout == torch.strided
+            return value.clone() if held and storage_of(value) == storage else value
+
+        self.args, self.kwargs = tree_map(own, (self.args, self.kwargs))
 
     def _added(self, rows: Rows) -> Tensor | None:
         """Add up, where one operand is zero after its first rows."""
@@ -413,11 +390,15 @@ class Pick(Value):
         self.reads(several)
         self.support = several.support
 
-    def compute(self, rows: Rows) -> Tensor:
+    def compute(self, rows: Rows | Selection) -> Tensor:
         """Return some rows from those of the sources."""
-        self.share()
         several = self.inputs[0]
-        part: Tensor = several.box().data[self.place]
+        part: Tensor
+        if type(rows) is not Rows:
+            part = several.at(rows)[self.place]
+            return part
+        self.share()
+        part = several.box().data[self.place]
         return part if several.have == rows else part.narrow(self.dim, 0, rows.count)
 
 

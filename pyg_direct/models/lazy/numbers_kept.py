@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ...core.private_torch import storage_of, writes_to
 from ...ops.products import on_host
-from .tensor import BatchTensor, leave
+from .tensor import TableTensor, leave
 from .values import Box, Leaf, Rows
 
 COPIED_NUMBERS = 1 << 12  # a plain tensor with more is not copied, but watched for writes
@@ -25,7 +25,7 @@ PLAIN = (Tensor, torch.nn.Parameter)
 
 
 def _plain_gradient(grad: Tensor) -> Tensor | None:
-    if not isinstance(grad, BatchTensor):
+    if not isinstance(grad, TableTensor):
         return None
     return cast(Tensor, leave(grad, grad.size(0) if grad.dim() else 0))
 
@@ -60,6 +60,10 @@ class Numbers:
         if known is None or (on_host(tensor) and not torch.equal(known[1], tensor)):
             known = self._kept[place] = tensor, tensor.detach().clone()
         return known[1]
+
+    def table(self, tensor: Tensor, dim: int) -> Leaf:
+        """Return the value of a plain tensor with rows in a dimension, as it is now."""
+        return Leaf(self.kept(tensor), dim)
 
     def leave_plain(self, values: Any) -> None:
         """Let the gradients of plain tensors among some values be plain, as others read them."""

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ...core.lazy_tensor import RowTensor
 from ...core.private_torch import (
     TorchDispatchMode,
     WithoutDispatch,
@@ -27,15 +28,7 @@ from ...core.private_torch import (
     wrapper_tensor,
 )
 from .rules import bound
-from .tables import Node, meta_of
-from .values import Box, Leaf
-
-
-class Token:
-    """Stands for a tensor in sets, as tensors compare by value."""
-
-    def __init__(self, tensor: Any) -> None:
-        self.tensor = weakref.ref(tensor)
+from .values import Box, Leaf, Value
 
 
 class TableMemory:
@@ -57,10 +50,11 @@ class TableMemory:
 
 
 class TableTensor(Tensor):
-    """A tensor whose elements are those of a `Node`.
+    """A tensor whose elements are those of a `Value`. Its own strides are those of any shape.
 
     Attributes:
         node: what it holds now.
+        box: the rows of `node` that are computed.
         run: the run that it belongs to.
         group: the tensors that share memory with it: what is written to one is seen by all; None
             if there are no others.
@@ -68,33 +62,17 @@ class TableTensor(Tensor):
         plain: memory of its own, after a write that is not deferred; or None.
     """
 
-    node: Node
+    node: Any  # a `Value`
+    box: Box
     run: Any
     group: list[weakref.ref[TableTensor]] | None = None
     origin: tuple[TableTensor, Callable[[Tensor], Tensor]] | None = None
     plain: Tensor | None = None
-    token: Token
     __torch_function__ = no_torch_function
 
-    @staticmethod
-    def __new__(cls, run: Any, node: Node) -> TableTensor:
-        """Return a tensor that holds a node."""
-        meta = node.meta
-        self: TableTensor = wrapper_tensor(cls, meta.shape, meta.dtype, run.device, meta.stride())
-        self.run, self.token = run, Token(self)
-        self.hold(node)
-        return self
-
-    def __init__(self, run: Any, node: Node) -> None:
-        pass
-
-    def hold(self, node: Node) -> None:
-        """Hold another node from now on."""
-        known = self.__dict__.get("node")
-        if known is not None:
-            known.users.discard(self.token)
-        self.node = node
-        node.users.add(self.token)
+    def hold(self, node: Value) -> None:
+        """Hold another value from now on."""
+        self.node, self.box = node, node.box()
 
     def whole(self) -> Tensor:
         """Return all rows as a plain tensor, which must not be written to."""
@@ -106,9 +84,24 @@ class TableTensor(Tensor):
         cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         """Defer the operation, or run it on whole tables."""
-        leaves = tree_leaves((args, kwargs))
-        run = next(a.run for a in leaves if isinstance(a, TableTensor))
+        for a in args:
+            if type(a) is TableTensor:
+                return a.run.call(func, args, kwargs or {})
+        run = next(a.run for a in tree_leaves((args, kwargs)) if isinstance(a, TableTensor))
         return run.call(func, args, kwargs or {})
+
+    def contiguous(self, memory_format: torch.memory_format = torch.contiguous_format) -> Tensor:
+        """Return it, or a copy where torch makes one."""
+        if self.origin is None or self._layout().is_contiguous(memory_format=memory_format):
+            return super().contiguous(memory_format=memory_format)
+        return self.clone(memory_format=memory_format)
+
+    def _layout(self) -> Tensor:
+        """Return a meta tensor with the strides that torch gives to it."""
+        if self.origin is None:
+            return torch.empty(self.shape, dtype=self.dtype, device="meta")
+        parent, function = self.origin
+        return function(parent._layout())
 
     @property
     def data(self) -> Tensor:
@@ -146,7 +139,11 @@ class TableTensor(Tensor):
         return repr(self.whole())
 
     def __deepcopy__(self, memo: Any) -> Tensor:
-        """Return a copy."""
+        """Return a copy, as torch does of tensors that no operation has made."""
+        if not self.is_leaf:
+            raise RuntimeError(
+                "Only Tensors created explicitly by the user support the deepcopy protocol."
+            )
         return self.clone()
 
     def __reduce_ex__(self, protocol: Any) -> Any:
@@ -159,8 +156,8 @@ class TableTensor(Tensor):
             return [self]
         return [t for t in [ref() for ref in self.group] if t is not None]
 
-    def make_plain(self) -> None:
-        """Give it, and the tensors that share memory with it, memory to write to."""
+    def make_plain(self) -> Tensor:
+        """Give it, and the tensors that share memory with it, memory to write to; return it."""
         root = self
         while root.origin is not None:
             root = root.origin[0]
@@ -168,6 +165,7 @@ class TableTensor(Tensor):
             root.plain = root.whole().clone()
         for view in root.members():
             view.made_plain()
+        return self.made_plain()
 
     def made_plain(self) -> Tensor:
         """Return its memory, as a view of the memory of what it is a view of."""
@@ -183,7 +181,7 @@ class TableTensor(Tensor):
         """Hold what its memory has now, in the shape that it has now.
 
         Args:
-            made: returns the node of a tensor with rows in a dimension.
+            made: returns the value of a tensor with rows in a dimension.
         """
         plain = self.made_plain()
         if plain.shape != self.shape:
@@ -252,6 +250,13 @@ def _alias_set(declared: Any) -> Any:
     return frozenset(known.before_set) or None if known is not None and known.is_write else None
 
 
+def meta_of(tensor: Tensor) -> Tensor:
+    """Return a meta tensor like a tensor."""
+    if tensor.layout != torch.strided or isinstance(tensor, RowTensor):
+        return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+
+
 def seen(value: Tensor) -> tuple[Tensor, int | None]:
     """Return a meta tensor, and the dimension of its rows; those of one number follow others."""
     if isinstance(value, TableTensor):
@@ -290,52 +295,6 @@ def plain_of(value: Any) -> Any:
     return tree_map(lambda v: v.whole() if isinstance(v, TableTensor) else v, value)
 
 
-class BatchTensor(TableTensor):
-    """A tensor of a step; see `TableTensor` for its attributes.
-
-    Attributes:
-        box: the rows of `node` that are computed.
-    """
-
-    node: Any
-
-    def __deepcopy__(self, memo: Any) -> Tensor:
-        """Return a copy, as torch does of tensors that no operation has made."""
-        if not self.is_leaf:
-            raise RuntimeError(
-                "Only Tensors created explicitly by the user support the deepcopy protocol."
-            )
-        return self.clone()
-
-    @classmethod
-    def __torch_dispatch__(  # type: ignore[override]
-        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        """Let the step do an operation."""
-        for a in args:
-            if type(a) is BatchTensor:
-                return a.run.call(func, args, kwargs or {})
-        run = next(a.run for a in tree_leaves((args, kwargs)) if isinstance(a, BatchTensor))
-        return run.call(func, args, kwargs or {})
-
-    def contiguous(self, memory_format: torch.memory_format = torch.contiguous_format) -> Tensor:
-        """Return it, or a copy where torch makes one; its own strides are those of any shape."""
-        if self.origin is None or self._layout().is_contiguous(memory_format=memory_format):
-            return super().contiguous(memory_format=memory_format)
-        return self.clone(memory_format=memory_format)
-
-    def _layout(self) -> Tensor:
-        """Return a meta tensor with the strides that torch gives to it."""
-        if self.origin is None:
-            return torch.empty(self.shape, dtype=self.dtype, device="meta")
-        parent, function = self.origin
-        return function(cast(BatchTensor, parent)._layout())
-
-    def hold(self, node: Any) -> None:
-        """Hold another value from now on."""
-        self.node, self.box = node, node.box()
-
-
 class Enter(torch.autograd.Function):
     """Makes a plain tensor one of the step."""
 
@@ -347,7 +306,7 @@ class Enter(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:  # noqa: D102
         grad = grads[0]
-        if isinstance(grad, BatchTensor):
+        if isinstance(grad, TableTensor):
             grad = _leave(grad, ctx.rows)
         return grad[: ctx.rows], None, None
 
@@ -356,7 +315,7 @@ class Leave(torch.autograd.Function):
     """Returns the first rows as a plain tensor."""
 
     @staticmethod
-    def forward(ctx: Any, x: BatchTensor, rows: int) -> Any:  # noqa: D102
+    def forward(ctx: Any, x: TableTensor, rows: int) -> Any:  # noqa: D102
         ctx.run, ctx.size = x.run, x.size(0) if x.dim() else None
         if ctx.size is None:
             return x.whole().clone()
@@ -377,23 +336,23 @@ def enter(x: Tensor, run: Any) -> Tensor:
     return cast(Tensor, _enter(x, run, None))
 
 
-def tensor_of(run: Any, node: Any) -> BatchTensor:
-    """Return a tensor of a step that holds a value."""
+def tensor_of(run: Any, node: Any) -> TableTensor:
+    """Return a tensor of a run that holds a value."""
     made: Any
     if torch.is_inference_mode_enabled():
-        made = wrapper_tensor(BatchTensor, node.shape, node.dtype, run.device)
+        made = wrapper_tensor(TableTensor, node.shape, node.dtype, run.device)
     else:
-        made = new_wrapper(BatchTensor, node.shape, dtype=node.dtype, device=run.device)
+        made = new_wrapper(TableTensor, node.shape, dtype=node.dtype, device=run.device)
     box = None if node.ref is None else node.ref()
     if box is None:
         box = Box()
         node.ref = weakref.ref(box)
     made.run, made.node, made.box = run, node, box
-    return cast(BatchTensor, made)
+    return cast(TableTensor, made)
 
 
 def leave(value: Any, rows: int) -> Any:
     """Return the first rows of a tensor of a step as a plain tensor."""
-    if isinstance(value, BatchTensor):
+    if isinstance(value, TableTensor):
         return _leave(value, rows)
     return value[:rows] if value.dim() else value

@@ -13,7 +13,7 @@ import sys
 import weakref
 from collections.abc import Callable, Iterable
 from itertools import count, repeat
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import torch
 from torch import Tensor
@@ -30,6 +30,17 @@ class Rows(NamedTuple):
 
     count: int  # type: ignore[assignment]
     order: MessageOrder | None = None
+
+
+class Selection(Protocol):
+    """Rows in a form of which `Value` knows nothing: it reads what a value is computed from."""
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+
+    def read(self, value: Value) -> Any:
+        """Return these rows of a value; not to be written to."""
 
 
 class Box:
@@ -89,13 +100,15 @@ class Value:
         modes: of torch, in which it is computed.
         kind: what it has in common with values of other batches: all but the number of rows.
         ref: weak reference to the box of its rows, or None.
+        key: a name for what it holds, once somebody has asked for it.
     """
 
     __slots__ = (
-        "_meta", "boxes", "device", "dim", "dtype", "inputs", "kind", "modes", "num_rows", "ref",
-        "serial", "shape", "support",
+        "__weakref__", "_meta", "boxes", "device", "dim", "dtype", "inputs", "key", "kind", "modes",
+        "num_rows", "ref", "serial", "shape", "support",
     )  # fmt: skip
 
+    key: str
     by_order = True  # whether it can be computed for the messages to some rows alone
     row_wise = False  # whether it reads the same rows of all inputs
     is_fill = False  # whether it is one number, whose rows are where those of others are
@@ -145,6 +158,25 @@ class Value:
         box = None if self.ref is None else self.ref()
         return None if box is None else box.have
 
+    @property
+    def table(self) -> Tensor | None:
+        """All rows, once they are computed."""
+        box: Box | None = None if self.ref is None else self.ref()
+        whole = box is not None and box.have is not None and box.have == (self.num_rows, None)
+        return box.data if whole else None  # type: ignore[union-attr]
+
+    def settle(self, table: Tensor) -> None:
+        """Hold all rows, which are computed, and let go of what they were computed from."""
+        self.box().fill(table, Rows(self.num_rows))
+        self.inputs, self.boxes = (), None
+        self.release()
+
+    def release(self) -> None:
+        """Let go of tensors that it was computed from."""
+
+    def copy_held(self, storage: int) -> None:
+        """Hold copies of tensors in a storage (`storage_of`), which is about to change."""
+
     def wanted(self, rows: Rows) -> Rows:
         """Return which rows are to be computed where some are asked for."""
         support = self.support
@@ -172,8 +204,8 @@ class Value:
         """Return the values that operations made it of; `inputs` may leave some of them out."""
         return self.inputs
 
-    def compute(self, rows: Rows) -> Any:
-        """Return some rows from those of the sources."""
+    def compute(self, rows: Any) -> Any:
+        """Return some rows, `Rows` or a `Selection`, from those of the sources."""
         raise NotImplementedError
 
     def share(self) -> None:
@@ -207,8 +239,10 @@ class Value:
         box.data, box.have, box.views = data, rows, None
         self.boxes = None
 
-    def at(self, rows: Rows) -> Any:
+    def at(self, rows: Rows | Selection) -> Any:
         """Return rows that are computed; not to be written to."""
+        if type(rows) is not Rows:
+            return cast(Selection, rows).read(self)
         box: Box = self.ref()
         have: Any = box.have
         if have.order is rows.order:
@@ -331,7 +365,7 @@ class Leaf(Value):
             self.support = Rows(held)
         self._writes = writes_to(tensor) if watched and not tensor.is_inference() else None
 
-    def at(self, rows: Rows) -> Any:
+    def at(self, rows: Rows | Selection) -> Any:
         """Return rows that are computed; not to be written to."""
         if self._writes is not None and writes_to(self.kept.data) != self._writes:
             raise RuntimeError(
@@ -339,6 +373,10 @@ class Leaf(Value):
                 f"before the backward, which needs it"
             )
         return super().at(rows)
+
+    def copy_held(self, storage: int) -> None:
+        """See `Value`."""
+        self.keep_own()
 
     def keep_own(self) -> None:
         """Hold a copy, as the tensor is written to."""
@@ -364,7 +402,7 @@ class Fill(Value):
         if value == 0:
             self.support = Rows(0)
 
-    def compute(self, rows: Rows) -> Tensor:
+    def compute(self, rows: Rows | Selection) -> Tensor:
         """Return some rows from those of the sources."""
         size = list(self.shape)
         size[self.dim] = rows.count

@@ -6,10 +6,11 @@ import hashlib
 import tempfile
 import weakref
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 import torch
@@ -21,10 +22,12 @@ from ...core.quantized import new_table, open_table
 from ...core.units import size_text
 from ...ops.backend import Backend
 from ...ranks.together import Together
+from ..lazy.calls import Operation, Pick
 from ..lazy.lists import Order, Orders
 from ..lazy.modes import AsCalled
-from ..lazy.reducing import ScatterNode, called_otherwise, cone, scatters_of
-from ..lazy.tables import ConstantTensor, Node, OperationNode, RowSelection
+from ..lazy.values import ONE_REFERENCE, Fill, Leaf, Value, boxes_of, references
+from .blocks import BlockTake, RowSelection, has_several, row_bytes
+from .reducing import BlockScatter, called_otherwise, cone, scatters_of
 
 BLOCK_BYTES = 8 << 20  # that one thread computes at a time, unless the budget is small
 MIN_BLOCK_BYTES = 1 << 18
@@ -155,7 +158,7 @@ class Computer:
 
     # --- computing ---
 
-    def complete(self, target: Node, narrow: bool = False, path: Path | None = None) -> Tensor:
+    def complete(self, target: Value, narrow: bool = False, path: Path | None = None) -> Tensor:
         """Compute all rows of a node, and of what else is costly on the way and needed again.
 
         Args:
@@ -163,6 +166,7 @@ class Computer:
             narrow: keep it in the narrow dtype.
             path: where it goes to; None to let the budget decide.
         """
+        held = target.box()  # which goes with the last who needs it
         if target.table is not None:
             return target.table
         if self.resume:
@@ -184,39 +188,37 @@ class Computer:
             if self.resume and self.ranks.rank == 0:
                 key_of(node)  # as long as it knows what it was computed from
             node.settle(part.table())
-        assert target.table is not None
+        found: Tensor = held.data
         if path is not None:
-            self.paths[target.table.data_ptr()] = path
+            self.paths[found.data_ptr()] = path
         if self.journal is not None and path is not None:
             sync_file(path)
             sync_directory(path.parent)
             self.journal.record(path.stem, True)
-        return target.table
+        return found
 
-    def _known(self, target: Node) -> tuple[Path, bool]:
+    def _known(self, target: Value) -> tuple[Path, bool]:
         """Return the file of a table of a run that can be resumed, and whether it is complete."""
         assert self.folder is not None
         assert self.journal is not None
         path = self.folder / f"{key_of(target)}-{self._narrow}.npy"
         return path, self.journal.get(path.stem) is not None
 
-    def _wanted(self, nodes: list[Node]) -> list[Node]:
+    def _wanted(self, nodes: list[Value]) -> list[Value]:
         """Return the nodes of a cone that are kept: its target, and what is needed again."""
-        own = set(nodes)
         found = self.ranks.from_first(
-            f"the rows of {_title(nodes[0])}",
-            lambda: [0, *(i for i, n in enumerate(nodes) if i > 0 and _asked_again(n, own))],
+            f"the rows of {_title(nodes[0])}", lambda: [0, *_asked_again(nodes)]
         )
         return [nodes[i] for i in found]
 
-    def _new_rows(self, wanted: list[Node], narrow: bool, path: Path | None) -> list[Rows]:
+    def _new_rows(self, wanted: list[Value], narrow: bool, path: Path | None) -> list[Rows]:
         """Return where rows go, of which only the first node's go to `path`."""
         tables: list[tuple[Any, torch.dtype, Path | None]] = []
         for place, node in enumerate(wanted):
-            dtype = node.meta.dtype
+            dtype = node.dtype
             if self._narrow is not None and dtype.is_floating_point and (narrow or place > 0):
                 dtype = self._narrow
-            tables.append((node.meta.shape, dtype, path if place == 0 else None))
+            tables.append((node.shape, dtype, path if place == 0 else None))
         if self.ranks.size > 1 and all(node.dim == 0 for node in wanted):
             paths = self.ranks.from_first("files of layers", lambda: self._new_files(tables))
             return [SharedRows(p, dtype) for p, (_, dtype, _) in zip(paths, tables, strict=True)]
@@ -236,17 +238,17 @@ class Computer:
             new_table(tuple(shape), dtype, paths[-1])
         return paths
 
-    def blocks_of(self, node: Node) -> Iterator[Tensor]:
+    def blocks_of(self, node: Value) -> Iterator[Tensor]:
         """Yield the rows of a node, block by block."""
         self._prepare(node)
         nodes = cone(node)
         for first, last in self._blocks(nodes, node.num_rows):
             with AsCalled() as called:
                 called.take(node.modes)
-                block = node.read(RowSelection(self.backend, first, last))
+                block = RowSelection(self.backend, first, last).read(node)
             yield block
 
-    def _prepare(self, target: Node) -> None:
+    def _prepare(self, target: Value) -> None:
         """Compute what must be there before a node is computed by blocks."""
         for node in called_otherwise(target):
             self.complete(node)
@@ -257,7 +259,7 @@ class Computer:
         for scatter in by_run:
             scatter.prepare()
 
-    def _compute(self, wanted: list[tuple[Node, Rows]], nodes: list[Node]) -> None:
+    def _compute(self, wanted: list[tuple[Value, Rows]], nodes: list[Value]) -> None:
         """Compute tables by blocks of rows; of shared ones, this rank's."""
         modes = wanted[0][0].modes
 
@@ -267,7 +269,7 @@ class Computer:
             with AsCalled() as called:  # some modes are those of a thread
                 called.take(modes)
                 for node, table in wanted:
-                    table.write(first, node.read(rows))
+                    table.write(first, rows.read(node))
             return last - first
 
         blocks = list(self._blocks(nodes, wanted[0][0].num_rows))
@@ -288,16 +290,16 @@ class Computer:
         if shared:
             self.ranks.exchange(f"the end of {_title(wanted[0][0])}")
 
-    def _blocks(self, nodes: list[Node], num_rows: int) -> Iterator[tuple[int, int]]:
+    def _blocks(self, nodes: list[Value], num_rows: int) -> Iterator[tuple[int, int]]:
         """Yield runs of rows for which about `block_bytes` are computed."""
-        each = sum(n.row_bytes for n in nodes) + 1
+        each = sum(row_bytes(n) for n in nodes) + 1
         total = torch.arange(num_rows + 1, dtype=torch.int64) * each
-        messages: dict[Order, set[Node]] = {}
+        messages: dict[Order, set[Value]] = {}
         for node in nodes:
-            if isinstance(node, ScatterNode):
+            if isinstance(node, BlockScatter):
                 messages.setdefault(node.order, set()).update(node.by_message())
         for order, own in messages.items():
-            total += order.indptr * (sum(n.row_bytes for n in own) or 16)
+            total += order.indptr * (sum(row_bytes(n) for n in own) or 16)
         bounds, first = total.numpy(), 0
         while first < num_rows:
             end = np.searchsorted(bounds, bounds[first] + self.block_bytes, side="right")
@@ -306,53 +308,75 @@ class Computer:
             first = last
 
 
-def _asked_again(node: Node, own: set[Node]) -> bool:
-    """Whether a node is costly to compute, and others or the user still have it."""
-    if not isinstance(node.meta, Tensor) or all(user in own for user in node.users):
-        return False
-    return any(n.costly for n in cone(node))
+def _asked_again(nodes: list[Value]) -> list[int]:
+    """Return which of some values, but the first, are costly, and needed by others or the user."""
+    inside = Counter(id(box) for node in nodes for box in node.boxes or ())
+    boxes, found = boxes_of(nodes), []
+    for place, node in enumerate(nodes):
+        held = references(boxes, place) - ONE_REFERENCE
+        again = held > inside[id(boxes[place])] and not has_several(node)
+        if place > 0 and again and any(map(_is_costly, cone(node))):
+            found.append(place)
+    return found
 
 
-def _finished(path: Path, target: Node) -> Tensor | None:
+COSTLY = {"mm", "addmm", "bmm", "baddbmm", "convolution", "mkldnn_rnn_layer", "_trilinear"}
+
+
+def _is_costly(value: Value) -> bool:
+    """Whether a value is not to be computed twice."""
+    if isinstance(value, Operation):
+        return value.plan.known.name in COSTLY
+    return isinstance(value, BlockScatter)
+
+
+def _finished(path: Path, target: Value) -> Tensor | None:
     """Return the table of an earlier run, if it is still there as it was written."""
     try:
-        table = open_table(path, target.meta.dtype)
+        table = open_table(path, target.dtype)
     except (OSError, EOFError, ValueError, RuntimeError):
         return None
-    return table if table.shape == target.meta.shape else None
+    return table if table.shape == target.shape else None
 
 
-def _title(node: Node) -> str:
-    """Return what is said of a node to other ranks."""
-    func = node.call[1] if isinstance(node, OperationNode) and node.call is not None else ""
-    return f"{type(node).__name__} {func} {tuple(node.meta.shape)} {node.meta.dtype}"
+def _title(value: Value) -> str:
+    """Return what is said of a value to other ranks."""
+    func = value.plan.known.func if isinstance(value, Operation) else ""
+    return f"{type(value).__name__} {func} {tuple(value.shape)} {value.dtype}"
 
 
-def key_of(node: Node) -> str:
-    """Return a name for what a node holds: the operations, and checksums of what they read."""
-    ahead = [node]
+def key_of(value: Value) -> str:
+    """Return a name for what a value holds: the operations, and checksums of what they read."""
+    ahead = [value]
     while ahead:  # without recursion, as models are deep
-        known = ahead[-1]
-        missing = [n for n in known.inputs if not n.key]
-        if missing and not known.key:
+        one = ahead[-1]
+        missing = [v for v in one.inputs if not hasattr(v, "key")]
+        if missing and not hasattr(one, "key"):
             ahead += missing
             continue
         ahead.pop()
-        if not known.key:
-            parts = [type(known).__name__, known.dim, *map(_text, [known.meta, *known.described()])]
-            parts += [n.key for n in known.inputs]
-            known.key = hashlib.sha256("|".join(map(str, parts)).encode()).hexdigest()[:32]
-    return node.key
+        if not hasattr(one, "key"):
+            parts = [type(one).__name__, one.dim, tuple(one.shape), one.dtype]
+            parts += [*map(_text, _described(one)), *(v.key for v in one.inputs)]
+            one.key = hashlib.sha256("|".join(map(str, parts)).encode()).hexdigest()[:32]
+    return value.key
+
+
+def _described(value: Value) -> list[Any]:
+    """Return what a value depends on, beside the inputs: text and tensors."""
+    if isinstance(value, Operation):
+        return [str(value.plan.known.func), value.args, sorted(value.kwargs.items())]
+    if isinstance(value, BlockScatter):
+        return [value.reduce, value.include, value.order.index]
+    if isinstance(value, BlockTake):
+        return [value.index]
+    if isinstance(value, Pick):
+        return [value.place]
+    return [value.tensor if isinstance(value, Leaf) else cast(Fill, value).value]
 
 
 def _text(value: Any) -> str:
-    if isinstance(value, Node):
-        return value.key
-    if isinstance(value, ConstantTensor):
-        value = value.tensor
     if isinstance(value, Tensor):
-        if value.is_meta:
-            return f"{tuple(value.shape)} {value.dtype}"
         return str(checksum_of({"": value}))
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(map(_text, value))}]"

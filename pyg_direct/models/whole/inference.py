@@ -273,7 +273,7 @@ def _tables(run: Run, value: Any) -> Any:
         plain = value.dense() if isinstance(value, LazyTensor) else value
         return plain.detach().to(run.device, copy=True)
     table = value if isinstance(value, LazyTensor) else value.detach()
-    return run.wrap(run.leaf(table, 0, own=True))
+    return run.wrap(run.numbers.leaf(table, 0))
 
 
 class _Results:

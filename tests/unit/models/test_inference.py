@@ -39,8 +39,8 @@ from torch_geometric.nn import (
 from torch_geometric.typing import SparseTensor
 
 from pyg_direct import inference
-from pyg_direct.models.lazy import lists, reducing, row_rules
-from pyg_direct.models.whole import computing
+from pyg_direct.models.lazy import lists, row_rules
+from pyg_direct.models.whole import computing, reducing
 
 
 @pytest.fixture

@@ -11,8 +11,7 @@ from models_matrix import matrix
 from torch_geometric.data import Data
 
 from pyg_direct import inference
-from pyg_direct.models.lazy import reducing
-from pyg_direct.models.whole import computing
+from pyg_direct.models.whole import computing, reducing
 
 MODELS = matrix()
 DEFAULT = [n for n in MODELS if not n.startswith("layer-")] + [

@@ -13,9 +13,8 @@ from torch_geometric.nn import GAT, GATv2Conv, GraphConv, GraphSAGE, SAGEConv, T
 from pyg_direct import inference
 from pyg_direct.core.private_torch import storage_of
 from pyg_direct.core.quantized import new_table
-from pyg_direct.models.lazy import reducing
 from pyg_direct.models.lazy.lists import Orders
-from pyg_direct.models.whole import computing
+from pyg_direct.models.whole import computing, reducing
 from pyg_direct.models.whole.computing import SharedRows
 
 
@@ -249,13 +248,13 @@ def test_lists_in_the_memory_of_numpy_are_read_each_time() -> None:
 @pytest.mark.parametrize("kind", [GAT, GraphSAGE])
 def test_layers_are_freed_as_soon_as_nobody_reads_them(kind, monkeypatch) -> None:
     """And not when garbage is collected, as their memory is a part of `memory_bytes`."""
-    nodes, prepare = [], reducing.ScatterNode.prepare
+    nodes, prepare = [], reducing.BlockScatter.prepare
 
     def noted(node):
         prepare(node)
         nodes.append((weakref.ref(node), node.product is not None))
 
-    monkeypatch.setattr(reducing.ScatterNode, "prepare", noted)
+    monkeypatch.setattr(reducing.BlockScatter, "prepare", noted)
     gc.collect()
     gc.disable()
     try:

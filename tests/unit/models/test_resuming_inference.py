@@ -159,7 +159,7 @@ def test_what_differs_has_another_name() -> None:
     for rows in (ROWS, ROWS + 1, ROWS.double()):
         for make in HOLD:
             run = Run(Computer(backend_for(torch.device("cpu")), Limits(1)))
-            names.add(key_of(make(run.wrap(run.leaf(rows, 0))).node))
+            names.add(key_of(make(run.wrap(run.numbers.leaf(rows, 0))).node))
     assert len(names) == 3 * len(HOLD)
 
 

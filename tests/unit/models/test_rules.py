@@ -94,13 +94,12 @@ def compare(func, args, kwargs, chosen):
     first = apart.num_rows // 2
     parts = []
     plan = CallPlan(operator(func), apart, args, kwargs)
-    given = plan.tensors_in(args, kwargs)
     for start, count in ((0, first), (first, apart.num_rows - first)):
-        rows = [
-            t if place[2] is None else t.narrow(place[2], start, count)
-            for t, place in zip(given, plan.tensors, strict=True)
-        ]
-        new_args, new_kwargs = plan.arguments(args, kwargs, plan.tensors, rows, count)
+        rows = []
+        for position, place, dim in plan.tables:
+            given = (args if isinstance(position, int) else kwargs)[position]
+            rows.append((given if place is None else given[place]).narrow(dim, start, count))
+        new_args, new_kwargs = plan.arguments(args, kwargs, rows, count)
         parts.append(tensors_in(plan.func(*new_args, *plan.more, **new_kwargs)))
     for i, expected in enumerate(tensors_in(func(*args, **kwargs))):
         if apart.rows[i] is None:

@@ -130,20 +130,19 @@ def calls_of(action: Callable[[], None]) -> list[str]:
     return found
 
 
-def test_inference_asks_the_rules_once_for_tables_of_one_layout(monkeypatch) -> None:
+def test_inference_asks_the_rules_once_for_tables_of_any_number_of_rows(monkeypatch) -> None:
     asked = []
     keeps_rows = step_calls.keeps_rows
     monkeypatch.setattr(
         step_calls, "keeps_rows", lambda *given: (asked.append(given[0]), keeps_rows(*given))[1]
     )
-    made, x, other = of_inference(), torch.randn(6, 4), torch.randn(4, 6)
-    h = made(x)  # a copy of a table: the rules are asked for it
-    asked.clear()
-    for weight in (x, x + 1, other.t(), x, other.t().neg()):
-        found = h + weight
-        torch.testing.assert_close(plain(found), x + weight)
-        assert found.stride() == (x + weight).stride()
-    assert len(asked) == 2
-    rows = made(torch.randn(7, 4)) + torch.ones(7, 1)
-    assert rows.shape == (7, 4)
-    assert len(asked) > 2
+    step_calls.operator(torch.ops.aten.add.Tensor).plans.clear()
+    made, other = of_inference(), torch.randn(4, 6)
+    for x in (torch.randn(6, 4), torch.randn(9, 4)):
+        h = made(x)  # a copy of a table: the rules are asked for it
+        asked.clear()
+        for weight in (x, x + 1, *([other.t(), other.t().neg()] if len(x) == 6 else [])):
+            torch.testing.assert_close(plain(h + weight), x + weight)
+        assert len(asked) == (1 if len(x) == 6 else 0)
+    torch.testing.assert_close(plain(h + torch.ones(9, 1)), x + 1)
+    assert len(asked) == 1

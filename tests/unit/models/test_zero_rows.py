@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from pyg_direct.models.lazy.batch_run import BatchRun
 from pyg_direct.models.lazy.calls import Zero, zero_where
-from pyg_direct.models.lazy.tensor import BatchTensor, leave
+from pyg_direct.models.lazy.tensor import TableTensor, leave
 
 ROWS, HELD, COLUMNS = 7, 2, 6
 GENERATOR = torch.Generator().manual_seed(0)
@@ -144,7 +144,7 @@ def gradient_of(op, sample, tables):
             found.append(leaves(op(first, *args, **kwargs), len(x)))
         except (RuntimeError, AssertionError, TypeError, ValueError, IndexError):
             return None
-    apart = all(isinstance(t, BatchTensor) and t.node.dim == 0 for t in found[1])
+    apart = all(isinstance(t, TableTensor) and t.node.dim == 0 for t in found[1])
     if not found[0] or len(found[1]) != len(found[0]) or not apart or run.forms.whole_calls:
         return None
     weights = [torch.randn_like(t[:HELD]) for t in found[0]]
@@ -153,7 +153,7 @@ def gradient_of(op, sample, tables):
         torch.autograd.grad(r, to, weights, allow_unused=True)[0]
         for r, to in zip(rows, (theirs, h), strict=True)
     )
-    if not isinstance(gradient, BatchTensor) or expected is None or expected[HELD:].any():
+    if not isinstance(gradient, TableTensor) or expected is None or expected[HELD:].any():
         return None
     return run, gradient, expected
 

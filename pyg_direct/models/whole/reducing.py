@@ -1,4 +1,4 @@
-"""Messages that are reduced into rows, and which nodes are computed together."""
+"""Messages that are reduced into rows, and which values are computed together."""
 
 from __future__ import annotations
 
@@ -20,13 +20,19 @@ from ...ops.products import (
     reduce_lists,
     sum_by_heads,
 )
-from .lists import Order
-from .tables import ConstantTensor, FillNode, LeafNode, Node, OperationNode, RowSelection, TakeNode
+from ..lazy.calls import Operation, Operator, operator
+from ..lazy.lists import Order
+from ..lazy.tensor import TableTensor
+from ..lazy.values import Fill, Leaf, Value
+from .blocks import BlockTake, RowSelection, row_bytes
+
+aten = torch.ops.aten
+MM, DIV, ADD = operator(aten.mm.default), operator(aten.div.Tensor), operator(aten.add.Tensor)
 
 HUB_BYTES = 16 << 20  # of messages that are computed at a time
 
 
-class ScatterNode(Node):
+class BlockScatter(Value):
     """Rows that other rows, the messages, are reduced into, in the order of the messages.
 
     Args:
@@ -37,13 +43,17 @@ class ScatterNode(Node):
         include: whether the base counts.
     """
 
-    costly = True
+    __slots__ = ("include", "order", "product", "reduce", "weight")
 
-    def __init__(self, base: Node, source: Node, order: Order, reduce: str, include: bool) -> None:
-        super().__init__(base.meta, base.dim, (base, source))
-        self.reduce, self.include, self.order = reduce, include, order
+    def __init__(
+        self, base: Value, source: Value, order: Order, reduce: str, include: bool
+    ) -> None:
+        super().__init__(base.shape, base.dtype, base.device, base.dim)
+        self.reads(base, source)
+        self.reduce, self.include = reduce, include
+        self.order: Any = order  # an `Order`, until it is computed
         self.product: Callable[[RowSelection], Tensor] | None = None
-        self.weight: Node | None = None  # of a product, where it is computed message by message
+        self.weight: Value | None = None  # of a product, where it is computed message by message
 
     def prepare(self) -> None:
         """Choose how rows are computed, once all that they are taken from is there."""
@@ -57,21 +67,22 @@ class ScatterNode(Node):
         """
         source: Any = self.inputs[1]
         weight = by_heads = None
-        if isinstance(source, OperationNode) and source.is_call_of(torch.ops.aten.mul.Tensor):
-            pair = sorted(source.call[2], key=lambda v: isinstance(v, TakeNode))
-            both = all(isinstance(v, Node) for v in pair)
-            if both and pair[0].dim == 0 and pair[0].meta.shape[1:] == (*self.meta.shape[1:-1], 1):
-                if self.meta.dim() == 3:
+        shape = tuple(self.shape)
+        made = type(source) is Operation and source.func is aten.mul.Tensor
+        if made and len(source.inputs) == 2:
+            pair = sorted(source.inputs, key=lambda v: isinstance(v, BlockTake))
+            if pair[0].dim == 0 and tuple(pair[0].shape[1:]) == (*shape[1:-1], 1):
+                if len(shape) == 3:
                     by_heads, source = pair
-                elif isinstance(pair[0], LeafNode):
+                elif isinstance(pair[0], Leaf):
                     weight, source = pair[0].table, pair[1]
-        table = source.inputs[0].table if isinstance(source, TakeNode) and source.inputs else None
+        table = source.inputs[0].table if isinstance(source, BlockTake) and source.inputs else None
         kind = self._kind()
         if kind is None or table is None:
             return None
-        index = source.index.tensor if isinstance(source.index, ConstantTensor) else None
-        other = weight if by_heads is None else by_heads.meta
-        dtypes = {table.dtype, self.meta.dtype, self.meta.dtype if other is None else other.dtype}
+        index = None if source.by_run else source.index
+        other = weight if by_heads is None else by_heads
+        dtypes = {table.dtype, self.dtype, self.dtype if other is None else other.dtype}
         fits = len(dtypes) == 1 and table.dtype in (torch.float32, torch.float64)
         if index is None or source.dim != 0 or not fits or not _is_plain(table):
             return None
@@ -84,7 +95,7 @@ class ScatterNode(Node):
         weight = None if weight is None else weight.view(-1)
         if not can_aggregate(table, weight, kind):
             return None
-        order = self.order  # what computes rows must not hold this node, which holds it
+        order = self.order  # what computes rows must not hold this value, which holds it
         factors = None if weight is None else order.sorted(weight)
         sources = order.sorted(index)
 
@@ -97,25 +108,25 @@ class ScatterNode(Node):
     def _kind(self) -> str | None:
         """Return how `aggregate` calls this reduction, if rows without messages are 0."""
         base = self.inputs[0]
-        zero = isinstance(base, FillNode) and base.value == 0 and base.dim == 0
+        zero = isinstance(base, Fill) and base.value == 0 and base.dim == 0
         fits = zero and (self.reduce == "sum") == self.include
         return OF_SCATTER.get(self.reduce) if fits else None
 
     def _sum_by_heads(
-        self, table: Tensor, index: Tensor, weight: Node
+        self, table: Tensor, index: Tensor, weight: Value
     ) -> Callable[[RowSelection], Tensor]:
         order = self.order
         sources, self.weight = order.sorted(index), weight
 
         def product(rows: RowSelection) -> Tensor:
             matrix, span = _matrix(order, rows, sources, len(table))
-            values = weight.read(rows.messages(order, span.start, span.stop))
+            values = weight.at(rows.messages(order, span.start, span.stop))
             return sum_by_heads(matrix, None, table, values.squeeze(2))
 
         return product
 
-    def by_message(self) -> list[Node]:
-        """Return the nodes that are computed for each message."""
+    def by_message(self) -> list[Value]:
+        """Return the values that are computed for each message."""
         if self.product is None:
             return cone(self.inputs[1])
         return [] if self.weight is None else cone(self.weight)
@@ -128,24 +139,25 @@ class ScatterNode(Node):
         base, source = self.inputs
         degree = self.order.indptr[rows.first : rows.last + 1].diff().to(rows.backend.device)
         if self._counts():
-            return degree.to(self.meta.dtype)
+            counts: Tensor = degree.to(self.dtype)
+            return counts
         begin, end = self.order.span(rows.first, rows.last)
-        step = max(1, HUB_BYTES // max(1, sum(n.row_bytes for n in cone(source))))
+        step = max(1, HUB_BYTES // max(1, sum(row_bytes(n) for n in cone(source))))
         kind = self._kind()
         if kind is not None and 0 < end - begin <= step:
-            part = source.read(rows.messages(self.order, begin, end))
-            if can_reduce_lists(part, self.meta.dtype):
+            part = source.at(rows.messages(self.order, begin, end))
+            if can_reduce_lists(part, self.dtype):
                 return reduce_lists(
                     self.order.indptr[rows.first : rows.last + 1] - begin, part, kind
                 )
-        shape = [1] * self.meta.dim()
+        shape = [1] * len(self.shape)
         shape[self.dim] = -1
-        out = base.read(rows).clone()
+        out = base.at(rows).clone()
         if not self.include:
             out = torch.where(degree.view(shape) > 0, _neutral(self.reduce, out.dtype), out)
         for a in range(begin, end, step):
             b = min(a + step, end)
-            part = source.read(rows.messages(self.order, a, b))
+            part = source.at(rows.messages(self.order, a, b))
             target = self.order.targets(rows.first, rows.last, a, b).to(part.device)
             target = target.view(shape).expand_as(part)
             if self.reduce in ("sum", "mean"):
@@ -160,30 +172,22 @@ class ScatterNode(Node):
     def _counts(self) -> bool:
         """Whether it tells how many messages there are to a row."""
         base, source = self.inputs
-        if (
-            not isinstance(base, FillNode)
-            or not isinstance(source, FillNode)
-            or self.meta.dim() != 1
-        ):
+        if not isinstance(base, Fill) or not isinstance(source, Fill) or len(self.shape) != 1:
             return False
-        fits = self.reduce == "sum" and self.meta.dtype in (torch.float32, torch.float64)
+        fits = self.reduce == "sum" and self.dtype in (torch.float32, torch.float64)
         return fits and base.value == 0 and source.value == 1
 
     def _is_hub(self, rows: RowSelection) -> bool:
         """Whether a row has so many messages that what they need is computed part by part."""
-        if self.weight is None or len(rows) > 1:
+        if self.weight is None or rows.count > 1:
             return False
         begin, end = self.order.span(rows.first, rows.last)
-        return (end - begin) * sum(n.row_bytes for n in self.by_message()) > HUB_BYTES
+        needed = sum(row_bytes(n) for n in self.by_message())
+        return bool((end - begin) * needed > HUB_BYTES)
 
     def release(self) -> None:
         """Let go of the edges."""
-        self.product = self.weight = None
-        del self.order
-
-    def described(self) -> list[Any]:
-        """Return how, and where to."""
-        return [self.reduce, self.include, self.order.index]
+        self.product = self.weight = self.order = None
 
 
 def _matrix(
@@ -210,15 +214,15 @@ def _neutral(reduce: str, dtype: torch.dtype) -> Tensor:
     return torch.tensor(1 if reduce == "prod" else 0, dtype=dtype)
 
 
-def cone(target: Node) -> list[Node]:
-    """Return the nodes that are computed for the same rows as `target`, itself first."""
+def cone(target: Value) -> list[Value]:
+    """Return the values that are computed for the same rows as `target`, itself first."""
     found, ahead = {target: None}, [target]
     while ahead:
         node = ahead.pop()
         inputs = node.inputs
-        if node.table is not None or isinstance(node, TakeNode):
+        if node.table is not None or isinstance(node, BlockTake):
             inputs = ()
-        elif isinstance(node, ScatterNode):
+        elif isinstance(node, BlockScatter):
             inputs = node.inputs[:1]
         for entry in inputs:
             if entry not in found:
@@ -227,40 +231,102 @@ def cone(target: Node) -> list[Node]:
     return [n for n in found if n.table is None]
 
 
-def called_otherwise(target: Node) -> list[Node]:
-    """Return what a node is computed from that was called in other modes of torch."""
-    found: list[Node] = []
+def called_otherwise(target: Value) -> list[Value]:
+    """Return what a value is computed from that was called in other modes of torch."""
+    found: list[Value] = []
     seen, ahead = {target}, [target]
     while ahead:
         for entry in ahead.pop().inputs:
-            if entry in seen or entry.table is not None or isinstance(entry, FillNode):
+            if entry in seen or entry.table is not None or isinstance(entry, Fill):
                 continue
             seen.add(entry)
             (ahead if entry.modes == target.modes else found).append(entry)
     return found
 
 
-def scatters_of(target: Node) -> tuple[list[ScatterNode], list[ScatterNode]]:
-    """Return the scatters that computing a node by runs of rows computes, and those it cannot.
+def scatters_of(target: Value) -> tuple[list[BlockScatter], list[BlockScatter]]:
+    """Return the scatters that computing a value by runs of rows computes, and those it cannot.
 
     The latter are asked for rows by a list, which takes all of their rows at first.
     """
-    by_run: dict[ScatterNode, None] = {}
-    by_list: dict[ScatterNode, None] = {}
+    by_run: dict[BlockScatter, None] = {}
+    by_list: dict[BlockScatter, None] = {}
     ahead, seen = [(target, False)], {(target, False)}
     while ahead:
         node, listed = ahead.pop()
         if node.table is not None:
             continue
-        if isinstance(node, ScatterNode):
+        if isinstance(node, BlockScatter):
             (by_list if listed else by_run)[node] = None
             if listed:
                 continue
             asked = [(node.inputs[0], False), (node.inputs[1], True)]
-        elif isinstance(node, TakeNode):
+        elif isinstance(node, BlockTake):
             asked = [(n, listed or node.index[1] != 1) for n in node.inputs if node.by_run]
         else:
             asked = [(n, listed) for n in node.inputs]
         ahead += [pair for pair in asked if pair not in seen]
         seen.update(asked)
     return list(by_run), list(by_list)
+
+
+# --- products with a matrix ---
+#
+# Sums and means of rows commute with a product of the rows with a matrix, (A X) W = A (X W), and A
+# has many more entries than rows. So W comes first where it makes rows shorter, as in DGL's layers.
+
+
+def projected_first(run: Any, known: Operator, args: Any, kwargs: Any) -> Any:
+    """Return the value of ``[bias +] (A X / d) W`` as ``[bias +] (A (X W)) / d``.
+
+    Args:
+        run: the forward.
+        known: `mm` or `addmm`.
+        args, kwargs: of it.
+
+    Returns:
+        None where the rows are no such sums or means, or where W makes them longer.
+    """
+    *bias, table, weight = args
+    if kwargs or not isinstance(table, TableTensor) or table.plain is not None:
+        return None
+    if isinstance(weight, TableTensor) or any(isinstance(v, TableTensor) for v in bias):
+        return None
+    sums, divisor = _sums_and_divisor(table.node)
+    if sums is None or weight.size(1) >= weight.size(0):
+        return None
+    take: Any = sums.inputs[1]
+    product = run.wrap(run.row_wise(MM, (run.wrap(take.inputs[0]), weight), {}))
+    run.computer.complete(product.node, narrow=True)
+    messages = BlockTake(product.node, 0, take.index, take.num_rows)
+    zeros = Fill((sums.num_rows, weight.size(1)), product.dtype, run.device, 0, 0)
+    found = run.wrap(BlockScatter(zeros, messages, sums.order, sums.reduce, sums.include))
+    run.numbers.read_by(messages, take.index)
+    if divisor is not None:
+        found = run.wrap(run.row_wise(DIV, (found, run.wrap(divisor)), {}))
+    return run.row_wise(ADD, (found, *bias), {}) if bias else found.node
+
+
+def _sums_and_divisor(node: Value) -> tuple[BlockScatter | None, Value | None]:
+    """Return the sums of gathered rows that a value is, and the column that it is divided by."""
+    divisor = None
+    if _is_call(node, aten.div.Tensor) and len(node.inputs) == 2:
+        sums, spread = node.inputs
+        if not _is_call(spread, aten.expand.default):
+            return None, None
+        node, divisor = sums, spread.inputs[0]
+        if tuple(divisor.shape) != (spread.num_rows, 1):
+            return None, None
+    if not isinstance(node, BlockScatter) or node.table is not None or len(node.shape) != 2:
+        return None, None
+    base, take = node.inputs
+    zero = isinstance(base, Fill) and base.value == 0 and base.dim == 0
+    gathered = isinstance(take, BlockTake) and not take.by_run
+    wide = node.dtype in (torch.float32, torch.float64)
+    fits = zero and gathered and wide and node.reduce == "sum" and node.include
+    return (node, divisor) if fits else (None, None)
+
+
+def _is_call(value: Value, func: Any) -> bool:
+    """Whether a value is what an operation gives, and is not computed yet."""
+    return isinstance(value, Operation) and value.func is func and bool(value.inputs)
