@@ -212,7 +212,7 @@ def _factors(table: Tensor, dtype: torch.dtype, scale: str) -> Tensor:
         sizes = magnitudes(table[first:last], dtype, first)
         if scale == "row" and sizes.size(1) > 0:
             by_row[first:last] = sizes.amax(dim=1, keepdim=True)
-        elif len(sizes) > 0:
+        else:
             largest = torch.maximum(largest, sizes.amax(dim=0))
     return factors_of(by_row if scale == "row" else largest)
 

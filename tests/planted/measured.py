@@ -20,6 +20,7 @@ from tests.tiers import FOLDER as COSTS
 from tests.tiers import read
 
 from .fault import ROOT, Fault, is_of
+from .rooms import ROOMS
 
 DATA = "coverage"
 
@@ -56,9 +57,10 @@ class Measured:
         self._limit = limit
 
     def tests_of(self, fault: Fault, root: Path, names: Sequence[str]) -> list[str]:
-        """Return the tests for a fault: those that execute its lines, and near ones not measured.
+        """Return the tests for a fault: those that execute its lines, and others not measured.
 
-        The nearest come first, then the cheapest; beyond half of the limit, some of all prices.
+        The nearest come first, then the cheapest; beyond half of the limit, some of all prices. Of
+        the full tests, which are not measured, there are those nearest and of the room.
         """
         lines = set(lines_of(fault, (root / fault.file).read_text(encoding="utf-8")))
         found = {
@@ -67,7 +69,8 @@ class Measured:
             if line in lines
             for name in tests
         }
-        near = [name for name in names if any(is_of(name, test) for test in fault.near.split())]
+        tests = [fault.near.split(), ROOMS[fault.room]]
+        near, room = ([n for n in names if any(is_of(n, test) for test in t)] for t in tests)
         nearest = set(near)
         ordered = sorted(
             (name for name in names if name in found),
@@ -75,7 +78,7 @@ class Measured:
         )
         first = self._limit // 2
         step = max(1, -(-(len(ordered) - first) // first))
-        others = [name for name in near if name not in self._costs]
+        others = [name for name in [*near, *room] if name not in self._costs]
         return ordered[:first] + ordered[first::step] + others[: self._limit // 4]
 
 

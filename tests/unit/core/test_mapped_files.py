@@ -6,9 +6,12 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
-from pyg_direct.core.mapped_files import check_unchanged, files_at
+from pyg_direct.core import mapped_files
+from pyg_direct.core.mapped_files import check_unchanged, checksum_of_arrays, files_at
 
 
 @pytest.fixture
@@ -65,3 +68,22 @@ def test_a_path_means_the_file_that_was_opened(path: Path, monkeypatch: pytest.M
     write(path)
     with pytest.raises(ValueError, match="was written to"):
         check_unchanged(files)
+
+
+def test_a_checksum_tells_elements_types_shapes_and_order_apart(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(mapped_files, "PIECE_BYTES", 16)  # two elements a piece
+    numbers = torch.arange(6)
+    found = [
+        checksum_of_arrays(arrays)
+        for arrays in (
+            [numbers], [numbers.flip(0)], [numbers.view(2, 3)], [numbers.double()], [numbers + 1],
+            [numbers[:5]], [numbers, numbers[:0]], [numbers[:2], numbers[2:]], [],
+        )
+    ]  # fmt: skip
+    assert len(set(found)) == len(found)
+    assert checksum_of_arrays([numbers.numpy()]) == found[0]
+    assert checksum_of_arrays([np.arange(12)[::2] // 2]) == found[0]  # not contiguous
+    monkeypatch.setattr(mapped_files, "PIECE_BYTES", 1 << 20)
+    assert checksum_of_arrays([numbers[:0]]) == checksum_of_arrays([np.empty(0, np.int64)])

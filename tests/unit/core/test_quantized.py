@@ -24,7 +24,7 @@ from torch_geometric.nn import (
 
 import pyg_direct
 from pyg_direct import NeighborLoader, QuantizedTensor, quantize
-from pyg_direct.core.quantized import open_table
+from pyg_direct.core.quantized import magnitudes, open_table
 from pyg_direct.core.types import Table
 from pyg_direct.kernels import decode
 from pyg_direct.models.whole.computing import checksum_of
@@ -349,3 +349,16 @@ def test_parts_that_do_not_fit() -> None:
     ):
         with pytest.raises(ValueError, match=message):
             QuantizedTensor(*parts)
+
+
+def test_the_first_of_several_rows_that_are_not_finite_is_named() -> None:
+    rows = torch.tensor([[1.0], [2.0], [float("nan")], [float("inf")]])
+    with pytest.raises(ValueError, match="Row 7 of x"):
+        magnitudes(rows, torch.int8, 5)
+
+
+@pytest.mark.parametrize("scale", ["column", "row"])
+def test_a_table_of_one_row_is_decoded_within_its_bound(scale: str) -> None:
+    row = torch.tensor([[-3.0, 0.5, 200.0]])
+    decoded = quantize(row, torch.int8, scale=scale).dense()
+    assert torch.allclose(decoded, row, atol=200 / 254 if scale == "row" else 0, rtol=1e-6)

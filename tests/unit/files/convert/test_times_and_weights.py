@@ -17,6 +17,7 @@ from pyg_direct.files.convert import edge_files, edge_table, node_files, weights
 from pyg_direct.files.convert import weights as times
 from pyg_direct.files.convert.convert import convert
 from pyg_direct.files.convert.spec import GraphSpec
+from pyg_direct.files.convert.workplace import Workplace
 from pyg_direct.graph.from_pyg import graph_of
 from pyg_direct.tools.convert import main
 
@@ -64,6 +65,21 @@ def test_times_of_all_dtypes(tmp_path: Path, dtype: torch.dtype, time_attr: str)
     convert(spec_with(timed(dtype), tmp_path / "raw", time_attr=time_attr), tmp_path / "out")
     pyg_direct.save(timed(dtype), tmp_path / "saved", time_attr=time_attr)
     assert_same_files(tmp_path / "out", tmp_path / "saved")
+
+
+def test_disk_space_is_asked_for_beside_rows_of_nodes_for_weights_that_are_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, written = list[int](), list[int]()
+    monkeypatch.setattr(Workplace, "check_space", lambda self, needed: asked.append(needed))
+    data = timed()
+    data.x = torch.zeros(200, 1000)  # larger than the tables of edges, which are gone by then
+    for weight_attr in (None, "edge_weight"):
+        out = tmp_path / f"{weight_attr}"
+        convert(spec_with(data, tmp_path / "raw", weight_attr=weight_attr), out)
+        written.append(sum(path.stat().st_size for path in out.rglob("*.bin")))
+    assert written[0] <= asked[0]
+    assert written[1] - written[0] == asked[1] - asked[0] >= 8 * 3000
 
 
 @pytest.mark.parametrize("dtype", [torch.bool, torch.int16, torch.float16, torch.float32])
