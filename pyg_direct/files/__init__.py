@@ -1,1 +1,1 @@
-"""Graphs in files: the saved format, and what writes and reads it."""
+"""Graphs in files: the saved format, its writers and its readers."""

@@ -40,7 +40,7 @@ class ArrayWriter:
         path: the new file.
         dtype: of its elements, as torch names it.
         row_shape: shape of one entry along the first dimension.
-        written: what `sync` returned, to go on from there with what is in the file; anything behind
+        written: what `sync` returned, to resume after what the file holds; anything after
             it is dropped.
 
     Raises:
@@ -95,12 +95,12 @@ class ArrayWriter:
         return self._dtype
 
     def sync(self) -> Written:
-        """Have on disk what was written, and return how much that is."""
+        """Sync what was written to disk, and return how much that is."""
         os.fsync(self._file.fileno())
         return Written(self._rows, self._crc32)
 
     def close(self) -> ArrayFile:
-        """Finish the file, have it on disk, and return its entry in the header."""
+        """Finish and sync the file, and return its entry in the header."""
         self.sync()
         self._file.close()
         shape = (self._rows, *self._row_shape)
@@ -119,7 +119,7 @@ class ArrayWriter:
 
 
 def write_array(path: Path, values: npt.NDArray[Any] | Tensor) -> ArrayFile:
-    """Write one array that is at hand; a scalar is stored with the shape [].
+    """Write one array; a scalar is stored with the shape [].
 
     Raises:
         OSError: the file cannot be written.
@@ -183,7 +183,7 @@ def map_array(folder: Path, array: ArrayFile) -> Tensor:
 
 
 def _open_array(path: Path) -> int:
-    """Open an array file for reading, without following a link or waiting for a pipe.
+    """Open an array file for reading; links are not followed, and pipes do not block.
 
     Raises:
         InvalidGraphFileError: there is none, or something else than a regular file.

@@ -1,4 +1,4 @@
-"""What may be asked of files, and its defaults, without torch: commands read arguments first."""
+"""Options of commands about files, and their defaults; without torch, for fast errors."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class PowerLaw(NamedTuple):
 
     Args:
         num_nodes: below 2^31.
-        num_edges: exactly so many; parallel edges and self loops are among them.
+        num_edges: the exact number, parallel edges and self loops included.
         num_features: columns of `x`.
         num_classes: of the labels `y`, about equally frequent.
         num_groups: communities that labels are made of, at least `num_classes`; None for as many.
         skew: 1 for equal degrees, 2 or 4 for power laws of exponent 3 and 2.33.
         homophily: in [0, 1], probability that an edge is drawn within a community.
-        signal: in [0, 1], how far the classes' centroids lie apart; 0 for no information.
+        signal: in [0, 1], distance of the classes' centroids; 0 for no information.
         train_share: in [0, 1], of the nodes in `train_mask`; half as many are in `val_mask`, and as
             many in `test_mask`.
         dtype: "int8" (a `QuantizedTensor` of one scale), "float16" or "float32".

@@ -1,4 +1,4 @@
-"""The directory of a saved graph: the names in it, how it appears, and what it may replace."""
+"""The directory of a saved graph: file names, atomic publication, and what it may replace."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class FileNames:
         self._count = 0
 
     def new(self, attribute: str) -> str:
-        """Return a name that was not given before."""
+        """Return a new name."""
         plain = re.sub(r"[^A-Za-z0-9_-]", "_", attribute)[:100]
         self._count += 1
         return f"{self._count:03d}_{plain}.bin"
@@ -65,7 +65,7 @@ class NewDirectory:
 
 
 def publish(folder: Path, path: Path, overwrite: bool) -> None:
-    """Move a finished directory to `path`, in place of what may be replaced there.
+    """Move a finished directory to `path`, and replace what may be replaced there.
 
     Raises:
         FileExistsError: there is something that `check_replaceable` refuses.
@@ -83,7 +83,7 @@ def publish(folder: Path, path: Path, overwrite: bool) -> None:
 
 
 def check_replaceable(path: Path, overwrite: bool) -> None:
-    """Check that a new directory may take the place of what is at `path`.
+    """Check that a new directory may replace what is at `path`.
 
     Without `overwrite`, nothing may be there; with it, an empty directory, or a saved graph of
     whatever version, complete or damaged, and nothing beside its files.
@@ -113,7 +113,7 @@ def check_replaceable(path: Path, overwrite: bool) -> None:
 
 
 def foreign_name(folder: Path) -> str | None:
-    """Return a name in `folder` that is not that of a file of a saved graph; None without one."""
+    """Return the name of a file in `folder` that no saved graph has, or None."""
     return next(
         (
             path.name

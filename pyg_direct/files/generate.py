@@ -1,4 +1,4 @@
-"""Power-law graphs with learnable labels, written straight into files, of any size."""
+"""Power-law graphs of any size with learnable labels, written directly to files."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ class NodeGroup:
     num_nodes: int
     explicit: bool  # whether `num_nodes` is an attribute itself, as PyG's data may have it
     attributes: Mapping[str, ArrayFile] = field(default_factory=dict)
-    order: RowOrder | None = None  # None: rows lie in the order of the nodes
+    order: RowOrder | None = None  # None: rows are in the order of the nodes
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ class WeightsFile:
 
 @dataclass(frozen=True)
 class Header:
-    """What a directory holds."""
+    """The content of a directory."""
 
     nodes: Sequence[NodeGroup]
     edges: Sequence[EdgeGroup]
@@ -163,12 +163,12 @@ class Header:
 
 
 def write_header(header: Header, folder: Path) -> None:
-    """Write `header` into `folder`, and have it on disk."""
+    """Write `header` into `folder`, and sync it."""
     write_with_checksum(_content_of(header), folder / HEADER)
 
 
 def header_checksum(header: Header) -> int:
-    """Return the checksum that the file of a header ends with; it tells all arrays from others."""
+    """Return the checksum at the end of a header's file, which covers all arrays."""
     return checksum_of(_content_of(header))
 
 
@@ -178,7 +178,7 @@ def _content_of(header: Header) -> dict[str, Any]:
 
 
 def write_with_checksum(content: dict[str, Any], path: Path) -> None:
-    """Write `content` and its checksum as JSON, and have it on disk."""
+    """Write `content` and its checksum as JSON, and sync the file."""
     content["crc32"] = checksum_of(content)
     with open(path, "w", encoding="utf-8") as file:
         file.write(json.dumps(content, indent=1) + "\n")
@@ -213,7 +213,7 @@ def read_header(folder: Path) -> Header:
 
 
 def has_header(folder: Path) -> bool:
-    """Whether `folder` has the header of a saved graph, of whatever version, perhaps damaged."""
+    """Whether `folder` has the header of a saved graph, of any version, perhaps damaged."""
     try:
         _content(folder)
     except InvalidGraphFileError:
@@ -222,7 +222,7 @@ def has_header(folder: Path) -> bool:
 
 
 def _content(folder: Path) -> dict[str, Any]:
-    """Return what is in the header of `folder`, unchecked.
+    """Return the content of the header of `folder`, unchecked.
 
     Raises:
         InvalidGraphFileError: no header of this format.
@@ -296,12 +296,12 @@ def _order_of(entry: Mapping[str, Any] | None) -> RowOrder | None:
 
 
 def arrays_of(entries: Mapping[str, Any]) -> dict[str, ArrayFile]:
-    """Return the arrays in a JSON dict, by name; raises a ValueError for what is none."""
+    """Return the arrays in a JSON dict, by name; raise a ValueError for anything else."""
     return {str(name): array_of(entry) for name, entry in entries.items()}
 
 
 def array_of(entry: Mapping[str, Any]) -> ArrayFile:
-    """Return the array that a JSON dict describes; raises a ValueError for what is none."""
+    """Return the array that a JSON dict describes; raise a ValueError for anything else."""
     file, dtype, shape = entry["file"], entry["dtype"], tuple(map(count_of, entry["shape"]))
     if not isinstance(file, str) or not FILE_NAME.fullmatch(file) or file == HEADER:
         raise ValueError(f"{file!r} is not the name of a file in the directory")
@@ -318,7 +318,7 @@ def array_of(entry: Mapping[str, Any]) -> ArrayFile:
 
 
 def count_of(value: Any) -> int:
-    """Return a count from JSON; raises a ValueError for what is none."""
+    """Return a count from JSON; raise a ValueError for anything else."""
     if type(value) is not int or not 0 <= value < 1 << 62:
         raise ValueError(f"{value!r} is not a count")
     return value
@@ -351,7 +351,7 @@ def _check(header: Header) -> None:
 
 
 def _check_order(group: NodeGroup) -> None:
-    """Raise a ValueError unless an order of rows is one of attributes that are there."""
+    """Raise a ValueError unless an order of rows is one of existing attributes."""
     if group.order is None:
         return
     _expect("positions", group.order.positions, ("int64",), (group.num_nodes,))
@@ -362,7 +362,7 @@ def _check_order(group: NodeGroup) -> None:
 
 
 def _check_attributes(header: Header) -> None:
-    """Raise a ValueError unless times and weights are those of the attributes that they name."""
+    """Raise a ValueError unless the attributes of times and weights exist, and fit them."""
     times, weights = header.times, header.weights
     if times is not None:
         groups = header.nodes if times.of_nodes is True else header.edges
@@ -383,7 +383,7 @@ def _check_attributes(header: Header) -> None:
 
 
 def _check_types(header: Header) -> None:
-    """Raise a ValueError unless node and edge types are such, and fit each other."""
+    """Raise a ValueError unless node and edge types are valid, and fit each other."""
     node_types = [group.type for group in header.nodes]
     edge_types = [group.type for group in header.edges]
     if not header.is_hetero:

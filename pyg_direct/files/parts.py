@@ -1,9 +1,9 @@
-"""A graph saved in parts, each of which one rank holds: the manifest beside them, and opening it.
+"""A graph saved in parts, one for each rank: the manifest, and how it is opened.
 
 A partition is a directory of a manifest, of the arrays that every rank reads, and of one saved
 graph for each part, ``part_000`` and so on. A part owns some nodes of each type t: as a saved graph
 it has the node type ``own t`` (``own`` of a homogeneous graph), with the rows of attributes, and
-``all t``, which stands for all nodes of the whole graph. Its edges are the in-edges of its own
+``all t``, for all nodes of the whole graph. Its edges are the in-edges of its own
 nodes, list by list as in the whole graph: from ``all`` sources, by their ids in the whole graph, to
 ``own`` destinations, by their rows in the part. Their attribute `EDGE_IDS` holds their columns in
 the `edge_index` of the whole graph.
@@ -53,7 +53,7 @@ REFUSAL = (
 
 @dataclass(frozen=True)
 class RowFormat:
-    """What the rows of a parted attribute are: the row of a node is in the part that owns it."""
+    """The format of the rows of a parted attribute; a row is in the part that owns its node."""
 
     dtype: str
     shape: tuple[int, ...]  # of one row
@@ -88,7 +88,7 @@ class PartedEdges:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a partition is."""
+    """The description of a partition."""
 
     parts: int
     nodes: Sequence[PartedNodes]
@@ -106,7 +106,7 @@ class Manifest:
 
 @dataclass(frozen=True, kw_only=True)
 class PartedGraph(CompressedGraph):
-    """The whole graph as every rank knows it: without edges, and with who owns what."""
+    """The whole graph as every rank knows it: without edges, with the owner of each node."""
 
     folder: Path
     manifest: Manifest
@@ -141,7 +141,7 @@ def own_type(kind: str | None) -> str:
 
 
 def all_type(kind: str | None) -> str:
-    """Return the node type, in a part, that stands for all nodes of the whole graph."""
+    """Return the node type, in a part, of all nodes of the whole graph."""
     return "all" if kind is None else f"all {kind}"
 
 
@@ -165,7 +165,7 @@ def is_partition(folder: Path) -> bool:
 
 
 def open_parts(folder: Path, verify: bool) -> Data | HeteroData:
-    """Open a partition as PyG data; no part is read, nor need it be there.
+    """Open a partition as PyG data; no part is read, and none must exist.
 
     Args:
         folder: of the partition.
@@ -254,7 +254,7 @@ def read_part(folder: Path, number: int, manifest: Manifest) -> Header:
 
 
 def write_manifest(manifest: Manifest, folder: Path) -> None:
-    """Write the manifest of a partition, and have it on disk."""
+    """Write the manifest of a partition, and sync it."""
     content = {"format": FORMAT, "version": VERSION, **asdict(manifest)}
     write_with_checksum(content, folder / MANIFEST)
 

@@ -11,7 +11,7 @@ Advance = Callable[[int], None]
 
 @contextlib.contextmanager
 def progress_bar() -> Iterator[Callable[[int | None], Advance]]:
-    """Give what shows a bar for a number of edges and rows (None: unknown), an `Advance`."""
+    """Give a function that begins a bar of some edges and rows (None: unknown)."""
     from tqdm import tqdm  # which PyG depends on
 
     with contextlib.ExitStack() as stack:

@@ -56,12 +56,12 @@ def save(
 
     Args:
         data: the graph. Node and edge attributes must be dense tensors or NumPy arrays of booleans,
-            integers or floats; of other values, those that JSON can hold are stored as they are.
+            integers or floats; other values are stored if JSON can hold them.
         path: the new directory. It appears when all is written.
         time_attr: what loaders will be given as `time_attr=`: neighbours are sorted by it now.
         weight_attr: what loaders will be given as `weight_attr=`: its tables, 24 bytes an edge, are
             made now.
-        row_order: the order in which rows of node attributes with two or more dimensions lie in
+        row_order: the order of the rows of node attributes with two or more dimensions in
             their files, so that rows which batches read often fill whole pages. Node ids stay as
             they are. "visits": by how often batches are expected to hold each node
             (`expected_visits` with its defaults), "degree": by how many edges leave each node, or
@@ -227,7 +227,7 @@ def _attributes(
 
 
 def _write_table(value: Tensor, key: str, names: FileNames, folder: Path, order: Any) -> ArrayFile:
-    """Write one attribute; a quantized one as it is stored."""
+    """Write one attribute; a quantized one in its stored form."""
     if isinstance(value, OrderedTensor):
         positions = value.positions.numpy()
         order = positions if order is None else positions[order]
@@ -247,7 +247,7 @@ def _write_table(value: Tensor, key: str, names: FileNames, folder: Path, order:
 
 
 def _write_rows(path: Path, value: Tensor, order: Any) -> ArrayFile:
-    """Write ``value[order]``, some rows at a time; `order` None means as it is."""
+    """Write ``value[order]``, some rows at a time; all in order if `order` is None."""
     if order is None:
         return write_array(path, value)
     dtype = dtype_name(value.dtype)
@@ -280,12 +280,12 @@ def _unsaveable(name: str, values: Mapping[str, Any]) -> str:
     )
 
 
-FANOUTS, BATCH_SIZE = (15, 10, 5), 1024  # of the batches that "visits" stands for
+FANOUTS, BATCH_SIZE = (15, 10, 5), 1024  # of the batches of "visits"
 NAMES = ("visits", "degree")
 
 
 def row_orders(graph: Graph, row_order: Any) -> list[IntTable] | None:
-    """Return which node's row is the k-th of its type, int64 [N_t] by type; None for ids' order.
+    """Return the node of the k-th row of each type, int64 [N_t] by type; None: rows are by id.
 
     Of equal numbers, the lower id comes first.
 
@@ -341,5 +341,5 @@ def _given(row_order: Any, kinds: Sequence[Any], counts: list[int]) -> list[Doub
 
 
 def is_moved(value: Any, num_nodes: int) -> bool:
-    """Whether an attribute of nodes is stored in the order: one of rows, not of single numbers."""
+    """Whether a node attribute is stored in `row_order`: it has several numbers a node."""
     return isinstance(value, Tensor) and value.dim() > 1 and len(value) == num_nodes

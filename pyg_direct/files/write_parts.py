@@ -1,4 +1,4 @@
-"""Writing the parts of a graph: each array of it is read once, in order, and split on the way."""
+"""Writing the parts of a graph: each array is read once, in order, and split."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class PartitionFolder:
         return [array_of(entry) for entry in self._journal.get(label)]
 
     def value(self, label: str, make: Callable[[], Any]) -> Any:
-        """Return a value that JSON holds, which is made unless an earlier run did."""
+        """Return a value for JSON, computed unless an earlier run did."""
         if self._journal.get(label) is None:
             self._journal.record(label, make())
         return self._journal.get(label)
@@ -165,7 +165,7 @@ def write_whole(journal: PartitionFolder, label: str, value: Ints | Tensor) -> A
 
 
 def rows_in_parts(part: Ints, parts: int) -> Ints:
-    """Return for each node how many before it are in the same part: its row there.
+    """Return the row of each node in its part: the number of nodes before it there.
 
     Example: the parts 1, 0, 1, 1 give 0, 0, 1, 2.
     """
@@ -220,7 +220,7 @@ class EdgeWriter:
         ]  # fmt: skip
 
     def _edges_of(self, relation: int, parts: int) -> Ints:
-        """Return how many edges of a relation each part has, int64 [K]."""
+        """Return the number of edges of a relation in each part, int64 [K]."""
         count = np.zeros(parts, np.int64)
         for p, _, position in self._lists(relation, parts):
             count[p] += len(position)
@@ -281,7 +281,7 @@ def write_headers(
     parted: Sequence[dict[str, list[ArrayFile]]],
     edges: Sequence[tuple[ArrayFile, ArrayFile, list[Any]]],
 ) -> list[int]:
-    """Write the header of each part, which makes it a saved graph, and return their checksums.
+    """Write the header of each part, and return their checksums.
 
     Args:
         journal: of the run.
@@ -315,7 +315,7 @@ def write_headers(
 
 
 def described(files: dict[str, list[ArrayFile]]) -> dict[str, RowFormat]:
-    """Return what the rows of parted attributes are."""
+    """Return the formats of parted attributes."""
     return {
         name: RowFormat(entries[0].dtype, entries[0].shape[1:])
         for name, entries in files.items()

@@ -19,7 +19,7 @@ INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
 class Named(NamedTuple):
-    """An attribute's value, and what errors call it."""
+    """An attribute's value, and its name in errors."""
 
     value: Any
     label: str
@@ -67,7 +67,7 @@ def find(
 class TimeAttributes:
     """The times of nodes or of edges, by type, int64. Exactly one of the two is set.
 
-    Those of nodes are copies. Those of edges may lie in the user's memory: they are read while the
+    Those of nodes are copies. Those of edges may be in the user's memory: they are read while the
     graph is built, and not kept.
 
     Raises:
@@ -112,7 +112,7 @@ def _no_times(name: str, label: str, kind: str) -> str:
 def edge_weights(data: Any, name: str) -> dict[EdgeType | None, npt.NDArray[np.float64]]:
     """Return the weights of the edges of each edge type that has some, float64 [E].
 
-    They may lie in the user's memory: to be read while the graph is built, and not kept.
+    They may be in the user's memory: to be read while the graph is built, and not kept.
 
     Raises:
         ValueError: no such attribute, not one-dimensional, or negative, infinite or NaN.

@@ -1,4 +1,4 @@
-"""Graphs that are compressed already, as those in files: their CSC is used in place."""
+"""Graphs whose CSC exists already, such as those in files; it is used in place."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class CompressedGraph:
     def with_attributes(
         self, time_attr: str | None, weight_attr: str | None, checks_ids: bool
     ) -> Csc:
-        """Return the CSC with the times and weights that are asked for, and no others.
+        """Return the CSC with the times and weights of these names, and no others.
 
         Args:
             time_attr: None for no times.
@@ -175,7 +175,7 @@ class CscEdgeIndex(LazyTensor):
         return out
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
-        """Say what it is, without making it."""
+        """Return its type and shape, without computing its elements."""
         return f"CscEdgeIndex(size={tuple(self.shape)}, graph={self.graph.name!r})"
 
     def __deepcopy__(self, memo: dict[int, Any]) -> CscEdgeIndex:
@@ -194,7 +194,7 @@ class CscEdgeIndex(LazyTensor):
 def compressed_graph(
     data: Any, time_attr: str | None, weight_attr: str | None
 ) -> CompressedGraph | None:
-    """Return the graph whose CSC can stand for `data` as it is; None if it must be built.
+    """Return the graph whose CSC can be used for `data`; None if one must be built.
 
     It can where nodes, edges, times and weights are all those that were saved or shared.
     """

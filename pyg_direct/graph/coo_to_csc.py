@@ -79,7 +79,7 @@ def compress(
 def _sorted_by_numpy(
     row: Ints, col: Ints, num_src: int, num_dst: int, trusted: bool
 ) -> Compressed | None:
-    """As `compress`, without any kernel; None where there is an error to report."""
+    """As `compress`, by NumPy; None if there is an error to report."""
     if min(row.min(), col.min()) < 0 or row.max() >= num_src or col.max() >= num_dst:
         return None
     position_type, perm = narrow(len(row) + 1), None
@@ -131,7 +131,7 @@ Shares = list[tuple[int, int]]  # first and last bucket of each part
 
 
 def _fits_words(out: Arrays, num_src: int, shift: int) -> bool:
-    """Whether the words of `deal_edges` are long enough, and have room where the results go."""
+    """Whether an edge fits the words of `deal_edges`, and the words fit the output arrays."""
     _, indices, perm = out
     bits = (num_src - 1).bit_length() + (len(indices) - 1).bit_length() + shift
     return indices.itemsize == perm.itemsize == 4 and bits < 64
@@ -141,7 +141,7 @@ def _sort_words(
     row: Ints, col: Ints, num_src: int, shift: int, bucket_ptr: Ints, places: Places,
     shares: Shares, out: Arrays,
 ) -> None:  # fmt: skip
-    """Fill `out` by dealing out edges with all that there is to know of them."""
+    """Fill `out` by sorting words that hold source, destination and number of each edge."""
     _, indices, perm = out
     edge_bits = (len(row) - 1).bit_length()
     words = indices.view(np.uint32), perm.view(np.uint32)
@@ -167,7 +167,7 @@ def _sort_numbers(
     row: Ints, col: Ints, num_src: int, shift: int, bucket_ptr: Ints, places: Places,
     shares: Shares, out: Arrays,
 ) -> None:  # fmt: skip
-    """Fill `out` by dealing out the numbers of the edges."""
+    """Fill `out` by sorting the numbers of the edges."""
     _, indices, perm = out
     edge = indices if indices.itemsize >= perm.itemsize else np.empty_like(perm)
     run_all(
@@ -265,7 +265,7 @@ def sort_by_time(
 def _complaint(
     status: int, edge: int, row: Ints, col: Ints, num_src: int, num_dst: int, names: tuple[str, str]
 ) -> str:
-    """Say what a kernel found wrong."""
+    """Return the error that a kernel found, as text."""
     if status == kernels.UNSORTED:
         return (
             f"is_sorted=True, but the edges are not sorted: {names[1].format(edge)} is {col[edge]} "
@@ -277,7 +277,7 @@ def _complaint(
 
 
 def out_of_range(name: str, node: int, end: int) -> str:
-    """Say that an end of an edge is not a node."""
+    """Return the error for an end of an edge that is not a node."""
     return (
         f"{name} is {node}, but the ids of its node type must be in [0, {end}). Check the edges, "
         f"or set num_nodes."
@@ -285,7 +285,7 @@ def out_of_range(name: str, node: int, end: int) -> str:
 
 
 def undirected(edge_index: Any, num_nodes: int) -> tuple[Any, Any]:
-    """Return (pointers [N + 1], neighbours) of a graph as METIS wants it.
+    """Return (pointers [N + 1], neighbours) of the undirected graph, for METIS.
 
     Every edge in both directions, once. Self-loops stay, as in PyG: METIS takes them as they are,
     and numbers its parts by them.

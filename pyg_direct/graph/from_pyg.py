@@ -124,7 +124,7 @@ def graph_of(
 
 
 def _edges_of(data: Data) -> Any:
-    """Return what holds the edges of a homogeneous graph; one of nodes alone has none, as in PyG.
+    """Return the edges of a homogeneous graph; without an `edge_index` it has none, as in PyG.
 
     Where there are attributes of edges, the edges themselves have been forgotten.
     """
@@ -207,7 +207,7 @@ def _num_nodes(store: Any, name: str) -> int:
 def _compressed(
     store: BaseStorage, size: tuple[int, int], is_sorted: bool, name: str, backward: bool
 ) -> tuple[Compressed, torch.dtype]:
-    """Group the edges of one store by destination, and tell the dtype of its ids."""
+    """Group the edges of one store by destination; return the dtype of its ids, too."""
     for key in ("adj", "adj_t"):  # PyG's order of preference
         if key in store:
             return from_matrix(store[key], f"{name}.{key}", size, backward), torch.int64
@@ -330,7 +330,7 @@ def from_matrix(adj: Any, name: str, size: tuple[int, int], backward: bool) -> C
 
 
 def _compressed_matrix(adj: Any, by_row: bool) -> tuple[Any, Any] | None:
-    """Return (pointers, indices) if the matrix is stored so, in this direction."""
+    """Return (pointers, indices) if the matrix is compressed in this direction."""
     if isinstance(adj, SparseTensor):
         if not by_row:
             return None

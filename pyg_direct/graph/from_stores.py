@@ -31,7 +31,7 @@ def remote_parts(
     last. Edges are compressed by destination, with `backward` by source.
 
     Raises:
-        ValueError: the stores do not tell how many nodes a type has.
+        ValueError: the stores do not have the number of nodes of a type.
     """
     edge_attrs = graph_store.get_all_edge_attrs()
     if all(attr.edge_type is None for attr in edge_attrs) and edge_attrs:
@@ -43,7 +43,7 @@ def remote_parts(
             if attr.group_name is None and not sizes
         ]
         if not sizes:
-            raise ValueError("The graph store does not tell its size; set it with put_edge_index.")
+            raise ValueError("The graph store has no size; set it with put_edge_index(..., size=).")
         _check_rows(feature_store, max(sizes), len(row))
         return [None], [Relation(None, _compressed(ptr, row, perm), 0, 0)], [max(sizes)]
     row_dict, ptr_dict, perm_dict = _by_destination(graph_store, backward)

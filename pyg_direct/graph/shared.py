@@ -32,7 +32,7 @@ WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by th
 
 
 class _Part(NamedTuple):
-    """A tensor that a graph was made of, and what it held."""
+    """A tensor that a graph was made of, and a digest of its entries."""
 
     tensor: weakref.ref[Tensor]
     digest: Longs
@@ -84,7 +84,7 @@ def shared_graph_of(
 
 
 def _forget(key: Any, graph: weakref.ref[Graph]) -> None:
-    """Drop what is known of a graph that was freed, unless there is a newer one."""
+    """Drop the entry of a graph that was freed, unless there is a newer one."""
     found = _graphs.get(key)
     if found is not None and found.graph is graph:
         _graphs.pop(key, None)
@@ -138,7 +138,7 @@ def _state(tensor: Tensor) -> tuple[Any, ...]:
 
 
 def _digest(tensor: Tensor) -> Longs:
-    """Return what differs if any entry does, or lies elsewhere: a sum for each `BLOCK` entries.
+    """Return a digest of all entries and of their address: a sum for each `BLOCK` entries.
 
     Reads the tensor once, by threads of our own and not by torch's, as OpenMP's do not survive a
     fork. A word is multiplied by the odd number of its place, so exchanged words change the sum.

@@ -36,7 +36,7 @@ def verified(csc: Csc, name: str = "the graph") -> Csc:
 
 
 def problem_of(csc: Csc) -> str | None:
-    """Read all of `csc` but its times, and return what is wrong with it; None if nothing is."""
+    """Check all of `csc` but its times; return the first error, or None."""
     problems = (_problem_of_relation(csc, r) for r in range(csc.num_relations))
     return next((problem for problem in problems if problem is not None), None)
 

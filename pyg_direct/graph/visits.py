@@ -1,4 +1,4 @@
-"""How often batches visit each node: what caches and the order of rows in files go by."""
+"""How often batches visit each node, for caches and for the order of rows in files."""
 
 from __future__ import annotations
 
@@ -38,17 +38,16 @@ def expected_visits(
     """Return the probability of each node to be in a batch, float64 [N_t] for each type.
 
     It follows from the fan-outs and degrees, as if nodes were drawn independently of each other:
-    for each hop, the nodes that it expands are those that no hop before it had found. Draws are
-    uniform; weights and times are not looked at. One pass over the edges for each hop, nothing is
-    drawn.
+    each hop expands the nodes that no earlier hop found. Draws are uniform; weights and times are
+    ignored. One pass over the edges for each hop, without random draws.
 
     Args:
         csc: a graph of NumPy arrays whose ids were verified.
         seeds: how often batches have each node of each type as a seed, or None.
         fanouts: [hops, R]; negative for all neighbours.
         replace: whether edges are drawn with replacement.
-        found: [hops, T], how many new nodes batches find in each hop, to which the probabilities
-            are brought, as paths that lead from one seed to the same node are not independent.
+        found: [hops, T], how many new nodes batches find in each hop. The probabilities are scaled
+            to these, as paths from one seed to the same node are not independent.
 
     Example: 10 seeds, batches of 5 and one hop that takes all neighbours: each seed is in a batch
     with probability 0.5, and a node whose only edges lead to two of them with 1 - 0.5 * 0.5.
@@ -79,13 +78,13 @@ def expected_visits(
 
 
 def _drawn(new: Doubles, log_missed: Doubles, power: float) -> Doubles:
-    """Return how likely each node is drawn first, where `power` of the draws count as others."""
+    """Return how likely each new node is drawn, with the draws raised to a power."""
     drawn: Doubles = new * -np.expm1(power * log_missed)
     return drawn
 
 
 def _power(new: Doubles, log_missed: Doubles, found: float) -> float:
-    """Return the power at which so many new nodes are expected, by bisection; 4 at most."""
+    """Return the power at which `found` new nodes are expected, by bisection; 4 at most."""
     low, high = 0.0, 4.0
     for _ in range(BISECTIONS):
         middle = (low + high) / 2

@@ -36,7 +36,7 @@ CONVERT = """Convert edge lists and files of attributes to a graph in files.
 
 Edge lists and features in .npz, .npy, .pt, text (CSV, SNAP, KONECT, Matrix Market, also .gz),
 parquet or folders of parts become a directory for `pyg_direct.open`, in bounded memory. An
-interrupted conversion goes on when run again.
+interrupted conversion resumes when it is run again.
 
     pyg-direct convert graph --edges edges.csv.gz --node x=features.npy --memory 6G
     pyg-direct convert graph --edges cites.tsv --node y=papers.csv:label --key y=paper --ids names
@@ -104,7 +104,7 @@ MACHINES = {
 
 
 def plan(argv: Sequence[str] | None) -> Asked:
-    """Return what a plan is asked for."""
+    """Return the arguments of a plan."""
     parser = parser_of("plan", PLAN)
     add = parser.add_argument
     add("--graph", type=Path, help="a Data or HeteroData, by torch.save or pyg_direct.save")
@@ -116,7 +116,7 @@ def plan(argv: Sequence[str] | None) -> Asked:
     add("--fanout", type=integers, default="15,10,5", help=f"neighbours, hop by hop {DEFAULT}")
     add("--batch-size", type=count, default=1024, help=f"seeds of a batch {DEFAULT}")
     add("--sampling", choices=("uniform", "labor"), default="uniform", help=DEFAULT)
-    add("--features", type=count, default=100, help=f"columns, where no x tells {DEFAULT}")
+    add("--features", type=count, default=100, help=f"columns, if the graph has no x {DEFAULT}")
     add("--dtype", choices=WIDTHS, default="float32", help=f"of the features {DEFAULT}")
     add("--cache-dtype", choices=WIDTHS, help="of cached rows (default: --dtype)")
     add("--seed-type", help="node type of the seeds, of a graph with types")
@@ -228,7 +228,7 @@ def convert(argv: Sequence[str] | None) -> Asked:
 
 
 def generate(argv: Sequence[str] | None) -> Asked:
-    """Return what graph is to be generated."""
+    """Return the arguments of a generated graph."""
     parser, defaults = parser_of("generate", GENERATE), PowerLaw(0, 0)
     add = parser.add_argument
     add("path", type=Path, help="the new directory")
@@ -252,7 +252,7 @@ def generate(argv: Sequence[str] | None) -> Asked:
 
 
 def audit(argv: Sequence[str] | None) -> Asked:
-    """Return what is to be audited."""
+    """Return the arguments of an audit."""
     parser = parser_of("audit", AUDIT)
     add = parser.add_argument
     add("path", help="of the saved graph")
@@ -273,7 +273,7 @@ def audit(argv: Sequence[str] | None) -> Asked:
 
 
 def info(argv: Sequence[str] | None) -> Asked:
-    """Return what is to be reported."""
+    """Return the arguments of a report."""
     parser = parser_of("info", INFO)
     parser.add_argument("--no-bandwidth", action="store_true", help="do not measure: use no GPU")
     parser.add_argument(

@@ -204,7 +204,7 @@ def _times(law: Law, batch: Any, parts: list[_EdgesDrawn]) -> Iterator[Found]:
 
 
 def _spread(limits: dict[Any, Tensor], batch: Any, parts: list[_EdgesDrawn], hops: int) -> None:
-    """Give each node the least limit of the seeds that it reaches over so many hops."""
+    """Give each node the least limit of the seeds that it reaches within some hops."""
     for _ in range(hops - 1):
         before = {kind: limit.clone() for kind, limit in limits.items()}
         for part in parts:

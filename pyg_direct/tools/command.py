@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         names.add_parser(name, help=what, add_help=False)
     given = list(sys.argv[1:] if argv is None else argv)
     chosen = parser.parse_args(given[:1]).name
-    # Before the subcommand itself, which imports torch: what is wrong is said at once.
+    # Before the subcommand itself, which imports torch: wrong arguments are reported at once.
     arguments = importlib.import_module(".arguments", __package__)
     parsed = getattr(arguments, chosen)(given[1:])
     importlib.import_module(f".{chosen}", __package__).run(*parsed)
@@ -55,7 +55,7 @@ def report(bandwidth: bool = True) -> str:
 
 
 def parser_of(name: str, description: str | None) -> argparse.ArgumentParser:
-    """Return the parser of a subcommand; its help shows the description as it is written."""
+    """Return the parser of a subcommand, whose help keeps the lines of the description."""
     return argparse.ArgumentParser(
         prog=f"{PROGRAM} {name}",
         description=description,
@@ -66,13 +66,13 @@ def parser_of(name: str, description: str | None) -> argparse.ArgumentParser:
 def refuse_unused(
     parser: argparse.ArgumentParser, argv: Sequence[str] | None, names: Iterable[str], why: str
 ) -> None:
-    """End with an error if some options were given, with whatever value, that have no effect.
+    """End with an error if options without effect were given, with any value.
 
     Args:
         parser: of the arguments.
         argv: the arguments; None for those of the process.
-        names: of the options, as attributes of what the parser returns.
-        why: they have none.
+        names: of the options, as attributes of the parsed arguments.
+        why: they have no effect.
     """
     unset = object()
     known = vars(parser.parse_args(argv))
@@ -86,12 +86,12 @@ def count(text: str) -> int:
     """Return the number of an argument such as "1000" or "24K"; a type of argparse.
 
     Raises:
-        ArgumentTypeError: it is none; the message says what would be.
+        ArgumentTypeError: it is not a number; the message names the accepted forms.
     """
     try:
         return count_of(text)
     except ValueError as error:
-        # Of other errors argparse shows no message.
+        # argparse hides the message of any other error.
         raise argparse.ArgumentTypeError(str(error).rstrip(".")) from error
 
 
@@ -99,7 +99,7 @@ def integers(text: str) -> list[int]:
     """Return the numbers of an argument such as "15,10,5"; a type of argparse.
 
     Raises:
-        ArgumentTypeError: something between the commas is none.
+        ArgumentTypeError: an entry between commas is not a whole number.
     """
     try:
         return [int(part) for part in text.split(",")]

@@ -15,7 +15,7 @@ from ..files.choices import PowerLaw
 from ..files.generate import generate
 from ..ops.host.in_common import RankNodes
 
-NODES, EDGES = 2_000, 70_000  # so many edges that kernels sort them
+NODES, EDGES = 2_000, 70_000  # enough edges to be sorted by kernels
 TYPES, EDGES_OF_TYPE = ("a", "b"), 3_000
 FIXED: dict[str, Any] = {"num_neighbors": [4, 3], "batch_size": 64}
 TIMES: dict[str, Any] = {"time_attr": "time", "input_time": torch.full((NODES,), 500)}
@@ -50,7 +50,7 @@ NARROW = (torch.int8, torch.float16, torch.bfloat16)
 
 
 def compile_kernels() -> None:
-    """Do with small graphs what loaders and `inference` do on the CPU, so that kernels are kept.
+    """Run loaders and `inference` over small graphs on the CPU, so that their kernels are cached.
 
     numba compiles a kernel at its first call for the types of its arguments, and keeps the machine
     code on disk (in `NUMBA_CACHE_DIR`, if that is set). The types are those of graphs with fewer
@@ -91,7 +91,7 @@ def _typed_graph() -> Any:
 
 
 def _loaders(package: Any) -> Iterator[Any]:
-    """Yield a loader of each kind over the CPU, in its second form over edges that are sorted."""
+    """Yield a loader of each kind on the CPU, over unsorted and over sorted edges."""
     data, typed = _graph(), _typed_graph()
     device = {"device": "cpu"}
     for given in (data, data.sort(sort_by_row=False)):

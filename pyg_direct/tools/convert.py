@@ -80,14 +80,14 @@ def _save(args: argparse.Namespace) -> None:
     )
 
 
-def _check_changes(args: argparse.Namespace, option: str, told: str) -> None:
-    """Raise a ValueError if edges are to be changed, where `option` says what is converted."""
+def _check_changes(args: argparse.Namespace, option: str, reason: str) -> None:
+    """Raise a ValueError if changes of edges are given beside `option`, which allows none."""
     if args.symmetrise is not None or args.deduplicate or args.self_loops != "keep":
-        raise ValueError(f"Edges are not changed with {option}: {told}.")
+        raise ValueError(f"Edges are not changed with {option}: {reason}.")
 
 
 def _spec(args: argparse.Namespace) -> GraphSpec:
-    """Return what the arguments say is to be converted, to be stored as it is.
+    """Return the specification that the arguments give.
 
     Raises:
         ValueError: arguments that do not go together.

@@ -50,7 +50,7 @@ def report(machine: Machine | None = None, bandwidth: bool = True) -> str:
 
 
 def rows(facts: Facts) -> Iterator[tuple[str, object]]:
-    """Yield name and value of every line about what there is."""
+    """Yield name and value of each line about the machine."""
     yield "python", platform.python_version()
     yield "torch", facts.torch.version if isinstance(facts.torch, TorchCuda) else facts.torch
     for name in PACKAGES:
@@ -81,7 +81,7 @@ def rows(facts: Facts) -> Iterator[tuple[str, object]]:
 
 
 def gpu_rows(gpu: GpuFacts) -> Iterator[tuple[str, object]]:
-    """Yield what there is to say about one GPU."""
+    """Yield the lines of one GPU."""
     yield (
         "",
         (
@@ -98,7 +98,7 @@ def gpu_rows(gpu: GpuFacts) -> Iterator[tuple[str, object]]:
 
 
 def check_rows(facts: Facts) -> Iterator[tuple[str, object]]:
-    """Yield what came of comparing batches of the GPU with the CPU's."""
+    """Yield the results of comparing batches of the GPU with the CPU's."""
     if isinstance(facts.checks, list):
         for name, passed in facts.checks:
             yield "same as on the CPU", f"{'pass' if passed else 'FAIL'}: {name}"
@@ -107,7 +107,7 @@ def check_rows(facts: Facts) -> Iterator[tuple[str, object]]:
 
 
 def bfloat16_text(names: list[str] | Unknown) -> object:
-    """Say whether matrix products in bfloat16 gain on this CPU."""
+    """Return whether this CPU multiplies matrices faster in bfloat16, as text."""
     if isinstance(names, Unknown):
         return names
     if not names:
@@ -129,7 +129,7 @@ def bandwidth_text(bandwidth: HostBandwidth | Unknown | None) -> object:
 
 
 def problems(facts: Facts) -> Iterator[Problem]:
-    """Yield everything that does not fit together."""
+    """Yield all misconfigurations."""
     explained = False
     for check in (torch_problems, cupy_problems):
         for problem in check(facts):
@@ -145,7 +145,7 @@ def problems(facts: Facts) -> Iterator[Problem]:
 
 
 def torch_problems(facts: Facts) -> Iterator[Problem]:
-    """Yield why torch finds no GPU though there is one."""
+    """Yield why torch does not find a GPU that is there."""
     if not isinstance(facts.torch, TorchCuda):
         yield Problem(f"torch could not be asked: {facts.torch}.", TORCH_WITH_CUDA)
         return
@@ -184,7 +184,7 @@ def torch_problems(facts: Facts) -> Iterator[Problem]:
 
 
 def cupy_problems(facts: Facts) -> Iterator[Problem]:
-    """Yield what is wrong with CuPy, if torch has CUDA and there is a GPU to use it on."""
+    """Yield problems of CuPy, if torch has CUDA and there is a GPU."""
     major = _torch_major(facts)
     if major is None or not (facts.has_gpu or facts.usable):
         return
@@ -211,7 +211,7 @@ def check_problems(facts: Facts) -> Iterator[Problem]:
 
 
 def variable_problems(facts: Facts) -> Iterator[Problem]:
-    """Yield what is wrong with PYG_DIRECT_DEVICE."""
+    """Yield problems of PYG_DIRECT_DEVICE."""
     if isinstance(facts.device, Unknown):
         yield Problem(
             f"{DEVICE_VARIABLE}={facts.variable!r} names no device: {facts.device.why}",
@@ -224,7 +224,7 @@ def variable_problems(facts: Facts) -> Iterator[Problem]:
 
 
 def memory_problems(facts: Facts) -> Iterator[Problem]:
-    """Yield limits on page-locked memory."""
+    """Yield too low limits on page-locked memory."""
     limit, available = facts.memlock, facts.available_bytes
     if isinstance(limit, Unknown) or isinstance(available, Unknown) or not facts.has_gpu:
         return
@@ -237,7 +237,7 @@ def memory_problems(facts: Facts) -> Iterator[Problem]:
 
 
 def place_problems(facts: Facts) -> Iterator[Problem]:
-    """Yield what makes the way between host memory and GPU slower than it could be."""
+    """Yield what slows down the link between host memory and GPU."""
     for number, gpu in enumerate(facts.gpus if isinstance(facts.gpus, list) else []):
         width, most = gpu.width
         if isinstance(width, int) and isinstance(most, int) and width < most:
@@ -256,7 +256,7 @@ def place_problems(facts: Facts) -> Iterator[Problem]:
 
 
 def cache_problems(facts: Facts) -> Iterator[Problem]:
-    """Yield caches of compiled kernels that cannot be written."""
+    """Yield caches that cannot be written."""
     if facts.kernel_cache is None or facts.kernel_cache_writable is False:
         yield Problem(
             f"numba cannot keep compiled kernels in {facts.kernel_cache or 'any folder'}, so each "
@@ -265,7 +265,7 @@ def cache_problems(facts: Facts) -> Iterator[Problem]:
         )
     if facts.cupy and facts.has_gpu and facts.cupy_cache_writable is False:
         yield Problem(
-            f"CuPy cannot keep compiled kernels in {facts.cupy_cache}: they lie in "
+            f"CuPy cannot keep compiled kernels in {facts.cupy_cache}: they are kept in "
             f"{facts.own_cache}/cupy, or each process compiles them again.",
             "export CUPY_CACHE_DIR=/a/writable/folder",
         )
@@ -293,7 +293,7 @@ def _major(version: str) -> int:
 
 
 def _default_device(facts: Facts) -> object:
-    """Say what ``device=None`` means, and why: a GPU only for a process that has tensors on it."""
+    """Return what ``device=None`` means, and why: a GPU only with tensors of the process on it."""
     if isinstance(facts.device, Unknown):
         return facts.device
     if facts.variable:

@@ -1,4 +1,4 @@
-"""What commands print of the graph that they have written."""
+"""The line that commands print about the graph that they wrote."""
 
 from __future__ import annotations
 

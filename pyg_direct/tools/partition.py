@@ -44,7 +44,7 @@ from ..ops.host.parts import by_greedy_passes, by_hash, edges_between
 from ..sampling.sampler import NeighborSampler
 from .plan_orders import sampled
 
-LOOKED_AT = 4096  # elements of an array, to tell whether a run goes on with the same graph
+LOOKED_AT = 4096  # elements of an array, to check that a resumed run has the same graph
 
 
 def partition(
@@ -53,7 +53,7 @@ def partition(
     parts: int,
     method: str | Tensor | dict[str, Tensor] = "metis",
 ) -> PartitionReport:
-    """Save a graph in parts, of which each rank of a process group reads its own.
+    """Save a graph in parts; each rank of a process group reads its own.
 
     ``pyg_direct.open(path)`` gives data for `NeighborLoader` and `LinkNeighborLoader` with
     ``split_by_rank=True``: batches are those of a single process over the whole graph, bit for bit,
@@ -79,7 +79,7 @@ def partition(
         How even the parts are, and the share of rows that batches get from other parts.
 
     Raises:
-        FileExistsError: there is something at `path`, or in the unfinished directory what no
+        FileExistsError: `path` exists, or the unfinished directory holds files that no
             partition wrote.
         BlockingIOError: another process is making this partition.
         ValueError, TypeError: wrong arguments, or attributes that cannot be saved, named; an
@@ -123,7 +123,7 @@ def partition(
 
 
 class _Tables:
-    """The attributes of a graph, by where they go.
+    """The attributes of a graph, by how they are stored.
 
     Raises:
         ValueError: one that cannot be saved.
@@ -164,7 +164,7 @@ class _Tables:
                 )
 
     def described(self) -> Any:
-        """Return what tells these attributes from others, as JSON holds it."""
+        """Return fingerprints of these attributes, for JSON."""
         groups = [*self.whole, *self.parted, *self.edges]
         return [{n: fingerprint_of([v], LOOKED_AT) for n, v in group.items()} for group in groups]
 
@@ -194,7 +194,7 @@ def _table(value: Any, name: str, kind: Any, count: int) -> Tensor:
 def _write(
     data: Any, graph: Graph, tables: _Tables, journal: PartitionFolder, parts: int, method: Any
 ) -> PartitionReport:
-    """Write everything that is not there yet, the manifest last."""
+    """Write all arrays that an earlier run did not, and the manifest last."""
     csc, kinds = graph.csc, graph.node_types
     part, owners = _assigned(journal, graph, parts, method)
     name = method if isinstance(method, str) else GIVEN
@@ -250,7 +250,7 @@ def _digest_of_parts(method: Any) -> str:
 
 
 METHODS = ("metis", "ldg", "hash")
-GIVEN = "given"  # what a report calls parts that the user gave
+GIVEN = "given"  # the method of a report on parts of the user's
 
 Ints = npt.NDArray[Any]
 
@@ -318,7 +318,7 @@ TRIED_FANOUTS, TRIED_SEEDS, TRIED_PARTS = [10, 10], 512, 8
 
 @dataclass(frozen=True)
 class PartitionReport:
-    """What `pyg_direct.partition` made.
+    """Statistics of the parts that `pyg_direct.partition` made.
 
     Example:
         >>> report = pyg_direct.partition(data, "parts", 2, method="hash")
@@ -384,7 +384,7 @@ def report_of(data: Any, graph: Graph, part: Sequence[Ints], parts: int, method:
 
 
 def _remote_rows(data: Any, graph: Graph, part: Sequence[Ints], parts: int) -> float:
-    """Try batches with the seeds of one part, of the node type with the most in-edges."""
+    """Sample batches with seeds of one part, of the node type with the most in-edges."""
     csc = graph.csc
     if parts == 1 or csc.num_relations == 0:
         return 0.0

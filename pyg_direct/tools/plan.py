@@ -61,19 +61,19 @@ def edges_with_degrees(in_degrees: Tensor, seed: int = 0) -> Tensor:
 
 
 class Question(NamedTuple):
-    """What a plan is asked for."""
+    """The inputs of a plan."""
 
     batching: Batching
     row_bytes: Mapping[Any, int]  # of the features, by node type
     machine: GpuModel
     num_seeds: int | None = None  # of an epoch; None for all nodes (of their type)
-    cache_share: float = 1.0  # bytes of a cached row, by those of a row in host memory
+    cache_share: float = 1.0  # bytes of a cached row over those of a row in host memory
     cores: int = 1  # that sample, where there is no GPU
-    doubt: str = ""  # why batches are not like the user's; "" where they are
+    doubt: str = ""  # why batches may differ from the user's; "" if they do not
 
 
 class Plan(NamedTuple):
-    """What a question is answered with; bytes and seconds of one batch, unless another is named."""
+    """The results of a plan; bytes and seconds are those of one batch, unless stated."""
 
     question: Question
     num_nodes: int
@@ -101,11 +101,11 @@ class Plan(NamedTuple):
 
     @property
     def cache_bytes(self) -> int:
-        """What the topology leaves of it for a cache."""
+        """What is left of it for a cache beside the topology."""
         return max(0, self.room_bytes - self.topology_bytes)
 
     def cached(self, visits: Mapping[Any, Tensor]) -> CachedRows:
-        """Return what a cache in that room finds of the batches, by a policy's visits."""
+        """Return the hits of a cache of `cache_bytes`, filled by a policy's visits."""
         asked = self.question
         return cached_rows(
             self.batches.node_ids, visits, asked.row_bytes, self.cache_bytes, asked.cache_share
@@ -118,7 +118,7 @@ class Plan(NamedTuple):
 
 
 def plan_of(data: Data | HeteroData, question: Question) -> Plan:
-    """Sample batches, and return what follows from them."""
+    """Sample batches, and compute the plan."""
     row_bytes, counts, asked = question.row_bytes, node_counts(data), question.batching
     sampler = keyed(asked.sampler(data))
     degrees = sampler.out_degrees()
@@ -171,7 +171,7 @@ def presampled_visits(data: Data | HeteroData, asked: Batching) -> dict[Any, Ten
 
 
 def summary(plan: Plan, machine: str) -> str:
-    """Return the three lines that a reader came for: what fits, the time of a batch, what to pass.
+    """Return the main results in three lines: what fits, the time of a batch, what to pass.
 
     Args:
         plan: what was found.
@@ -242,7 +242,7 @@ def report(plan: Plan) -> str:
 
 
 def _placements(plan: Plan) -> Iterator[str]:
-    """Yield a line for each placement that fits, and that changes something."""
+    """Yield a line for each placement that fits and makes a difference."""
     room, link = plan.room_bytes, plan.link_seconds
     cache = plan.caches["visits"]
     topology_fits = plan.topology_bytes <= room
@@ -276,10 +276,10 @@ def row_bytes_of(data: Data | HeteroData, features: int, width: int) -> dict[Any
 
 
 def _graph_of(args: argparse.Namespace) -> Data | HeteroData:
-    """Return the graph that is asked for.
+    """Return the graph that the arguments name.
 
     Raises:
-        ValueError: there is none, or it has not what is asked of it.
+        ValueError: there is no such graph, or it lacks what the arguments ask for.
     """
     if args.graph is not None:
         data: Data | HeteroData = _loaded(args.graph)
@@ -310,19 +310,19 @@ def _loaded(path: Path) -> Any:
     try:
         return open_graph(path) if path.is_dir() else torch.load(path, weights_only=False)
     except (UnpicklingError, EOFError, IndexError, KeyError, AttributeError) as error:
-        told = "it is no file that torch.save wrote"
-        raise ValueError(f"--graph {path} cannot be read: {told} ({error}).") from error
+        reason = "it was not written by torch.save"
+        raise ValueError(f"--graph {path} cannot be read: {reason} ({error}).") from error
     except (OSError, ValueError, RuntimeError) as error:
         raise ValueError(f"--graph {path} cannot be read: {error}") from error
 
 
 def _drawn(edge_index: Tensor, args: argparse.Namespace) -> Tensor:
-    """Return edges that were drawn at random, each once where the sampling wants it."""
+    """Return random edges, without duplicates where the sampling needs that."""
     return coalesce(edge_index) if args.sampling == "labor" else edge_index
 
 
 def _doubt(args: argparse.Namespace) -> str:
-    """Return why the sampled batches are not like the user's, "" if nothing tells."""
+    """Return why the sampled batches may differ from the user's, or ""."""
     if args.graph is None:
         return "of a random graph"
     return "batches have seeds among all nodes here" if args.seeds is not None else ""

@@ -1,4 +1,4 @@
-"""What several ranks do in a step with one batch that they make together (`cooperative=True`).
+"""The work of ranks in a step with one common batch (`cooperative=True`).
 
 The ranks are threads here, which run what the loaders run, but for loading and sending rows.
 """
@@ -43,7 +43,7 @@ class CommonStep(NamedTuple):
             and rows.
         loading_collectives: of each rank, for these.
         layer_bytes: that leave the ranks in the forward of the layers, float32: rows that layers
-            behind the first one read of other ranks, and outputs of seeds. The backward sends as
+            after the first read from other ranks, and outputs of seeds. The backward sends as
             much.
         largest: sampled edges of the rank with most, over the mean.
     """
@@ -70,7 +70,7 @@ class Rates(NamedTuple):
     link_bytes_per_s: float | None = None
 
     def seconds_saved(self, alone: Work, together: Work, ranks: int) -> tuple[float, float]:
-        """Return how long a rank loads and computes less in a step."""
+        """Return the seconds of loading and of computing that a rank saves in a step."""
         loading = (alone.row_bytes - together.row_bytes) / ranks / self.loading_bytes_per_s
         return loading, (alone.flop - together.flop) / ranks / self.flop_per_s
 
@@ -85,7 +85,7 @@ def owners_of(name: str, data: Data | HeteroData, asked: RanksAsked) -> list[Int
         asked: about it.
 
     Raises:
-        TypeError, ValueError: the file has something else.
+        TypeError, ValueError: the file holds something else.
     """
     counts, parts = node_counts(data), None
     if name == LDG:
@@ -98,7 +98,7 @@ def owners_of(name: str, data: Data | HeteroData, asked: RanksAsked) -> list[Int
 
 
 def common_step(data: Data | HeteroData, asked: RanksAsked, owners: Sequence[Ints]) -> CommonStep:
-    """Make the batches of some steps by ranks that are threads, and count what they did.
+    """Make the batches of some steps with ranks that are threads, and count their work.
 
     They are those of loaders with ``seed=0, shuffle=True, cooperative=True`` in epoch 0.
 
@@ -113,7 +113,7 @@ def common_step(data: Data | HeteroData, asked: RanksAsked, owners: Sequence[Int
     steps = [[next(batches)[0] for _ in range(asked.ranks)] for _ in range(asked.steps)]
 
     def on_rank(channel: Channel) -> list[float]:
-        """Return what a rank did in all steps, in the order of `CommonStep`."""
+        """Return the work of a rank in all steps, in the order of `CommonStep`."""
         rank = _Rank(channel, sampler, asked, ownership)
         keys = enumerate(rng.keys(0, 0, 0))
         work = [rank.step(*key, seeds) for key, seeds in zip(keys, steps, strict=False)]
@@ -141,7 +141,7 @@ def common_step(data: Data | HeteroData, asked: RanksAsked, owners: Sequence[Int
 
 
 class _NoRows:
-    """Stands for rows that are not looked at; see `RowFetcher.count`."""
+    """A placeholder for rows that are only counted; see `RowFetcher.count`."""
 
     def tables(self) -> None:
         """Return None: there are no tables."""
@@ -156,7 +156,7 @@ class _NoRows:
 
 
 class _Rank:
-    """Makes its part of batches, and counts."""
+    """Makes its part of each batch, and counts its work."""
 
     def __init__(
         self,
@@ -195,11 +195,11 @@ class _Rank:
 
 
 def layer_bytes(plan: Cooperation, widths: Sequence[int]) -> float:
-    """Return what leaves a rank in the forward of a model, from what a batch says of its ranks.
+    """Return the bytes that a rank sends in the forward of a model.
 
     Args:
-        plan: of the batch.
-        widths: columns that each layer writes, as many as hops; () for no model.
+        plan: which rows the ranks of the batch exchange.
+        widths: output columns of each layer, one for each hop; () for no model.
     """
     if not widths:
         return 0.0
@@ -215,7 +215,7 @@ def layer_bytes(plan: Cooperation, widths: Sequence[int]) -> float:
 def steps_text(
     data: Data | HeteroData, asked: RanksAsked, loading_bytes_per_s: float, args: Any
 ) -> str:
-    """Return what ranks do in a step: each alone, with rows in common, and with a common batch.
+    """Return the work of a step: of ranks alone, with shared rows, and with a common batch.
 
     Args:
         data: the graph.
@@ -245,7 +245,7 @@ def steps_text(
 
 
 def cooperative_lines(asked: RanksAsked, alone: Work, together: Work) -> list[str]:
-    """Return what a batch that ranks make together saves them."""
+    """Return what a common batch saves."""
     widths = "/".join(map(str, asked.widths))
     kinds = [
         ("rows loaded", alone.rows, together.rows),
@@ -267,7 +267,7 @@ def cooperative_lines(asked: RanksAsked, alone: Work, together: Work) -> list[st
 def owners_lines(
     name: str, ranks: int, alone: Work, step: CommonStep, rates: Rates
 ) -> Iterator[str]:
-    """Yield what a batch that ranks make together costs with some owners, and when it pays."""
+    """Yield the cost of a common batch with some owners, and when it pays."""
     sent = (step.loading_bytes + 2 * step.layer_bytes) / ranks
     loading, computing = rates.seconds_saved(alone, step.work, ranks)
     saved = loading + computing

@@ -26,7 +26,7 @@ MOST_HOPS = 3  # whose orders are all tried: 6 of them
 
 
 class Batching(NamedTuple):
-    """Which batches are looked at.
+    """Which batches to sample.
 
     Attributes:
         fanout: of each hop, and each edge type.
@@ -41,7 +41,7 @@ class Batching(NamedTuple):
     sampling: str = "uniform"
 
     def sampler(self, data: Data | HeteroData) -> NeighborSampler:
-        """Return what samples the batches; of the graph only the edges are looked at."""
+        """Return the sampler of the batches, which reads the edges of the graph only."""
         return NeighborSampler(data, list(self.fanout), sampling=self.sampling)
 
     def seeds(self, data: Data | HeteroData, epoch: int = 0) -> Iterator[tuple[Tensor, BatchKey]]:
@@ -58,7 +58,7 @@ class Batching(NamedTuple):
             yield from zip(full, rng.keys(0, number, 0), strict=False)
 
     def sampled(self, data: Data | HeteroData, epoch: int = 0) -> Iterator[Counted]:
-        """Return the batches from an epoch on, without end."""
+        """Yield batches from an epoch on, without end."""
         return sampled(self.sampler(data), self.seeds(data, epoch), self.seed_type)
 
 
@@ -82,7 +82,7 @@ def sampled(
 
 
 class LayerCosts(NamedTuple):
-    """What a model computes that runs each layer on the rows that the seeds depend on.
+    """The work of a model whose layers compute the rows that the seeds depend on.
 
     Attributes:
         fanout: of each hop, from the seeds.
@@ -159,7 +159,7 @@ def orders_text(costs: Sequence[LayerCosts]) -> str:
 
 
 class Batches(NamedTuple):
-    """What sampled batches hold, on average."""
+    """Statistics of sampled batches: means, unless stated."""
 
     num_batches: int
     nodes: float  # of all types
@@ -170,7 +170,7 @@ class Batches(NamedTuple):
 
 
 def sample(data: Data | HeteroData, asked: Batching, batches: int = 16) -> Batches:
-    """Sample some batches of shuffled epochs, and return what they hold."""
+    """Sample some batches of shuffled epochs, and return their statistics."""
     source = asked.sampled(data)
     found, seconds = [], []
     for _ in range(batches + 1):  # the first one compiles
@@ -193,19 +193,19 @@ def node_counts(data: Data | HeteroData) -> dict[Any, int]:
 
 
 POINTS = 20  # of a curve, beside that of no cache
-CERTAIN = 0.01  # standard error of the hits, up to which they are called predicted
+CERTAIN = 0.01  # largest standard error of hits that are called predicted
 
 NodeIds = Mapping[Any, Sequence[Tensor]]
 """The ids of batches by node type, a tensor for each batch; those of a batch are distinct."""
 
 
 class CachedRows(NamedTuple):
-    """What a cache holds, and what it finds of some batches.
+    """The size and hits of a cache.
 
     Attributes:
-        rows: that it holds.
-        found: float64 [batches, 3], what it finds of each: rows, bytes, and requests of 128 bytes.
-        asked: float64 [batches, 3], what each asks for.
+        rows: in the cache.
+        found: float64 [batches, 3], hits of each batch: rows, bytes, and requests of 128 bytes.
+        asked: float64 [batches, 3], the same of all rows of each batch.
     """
 
     rows: int
@@ -231,14 +231,14 @@ def cached_rows(
     room_bytes: int,
     share: float = 1.0,
 ) -> CachedRows:
-    """Return what a cache finds that takes its rows as those of the loaders do.
+    """Return the hits of a cache that selects rows as the loaders do.
 
     Args:
-        node_ids: of batches, which the policy should not have seen.
+        node_ids: of batches other than those that the policy counted.
         visits: how often the policy expects each node, float64 [N_t] by type.
         row_bytes: of the features, by type; 0 for none.
         room_bytes: GPU memory of the cache.
-        share: bytes of a cached row, by those of the row.
+        share: bytes of a cached row over those of the row.
     """
     kinds = [kind for kind, values in visits.items() if row_bytes[kind] and len(values)]
     tables = [
@@ -260,7 +260,7 @@ def cached_rows(
 
 
 def _table(visits: Tensor, row_bytes: float) -> Tensor:
-    """Return a tensor without memory that has the size of a table."""
+    """Return a tensor of the size of a table, without memory."""
     shape = (len(visits), max(1, int(row_bytes)))
     return torch.empty(shape, dtype=torch.uint8, device="meta")
 
@@ -268,7 +268,7 @@ def _table(visits: Tensor, row_bytes: float) -> Tensor:
 def cache_curve(
     node_ids: NodeIds, visits: Mapping[Any, Tensor], row_bytes: Mapping[Any, int], share: float
 ) -> tuple[Tensor, Tensor]:
-    """Return sizes of caches in bytes up to that of all rows, and the hits of each, [points]."""
+    """Return sizes of caches in bytes, up to all rows, and the hits of each, [points]."""
     whole = sum(
         len(values) * (int(row_bytes[kind] * share) + SLOT_BYTES) for kind, values in visits.items()
     )
@@ -278,11 +278,11 @@ def cache_curve(
 
 
 def policies_text(policies: Mapping[str, CachedRows], doubt: str) -> list[str]:
-    """Return a line for each policy, after one that says what they are.
+    """Return a header, and a line for each policy.
 
     Args:
-        policies: what a cache finds, by `cache_policy`.
-        doubt: why these are not predictions for the user's batches; "" if they are.
+        policies: hits by `cache_policy`.
+        doubt: why these may not hold for the user's batches; "" if they do.
     """
     batches = len(next(iter(policies.values())).found)
     error = max(cached.error for cached in policies.values())

@@ -68,5 +68,5 @@ def draw(
 
 
 def _unit(num_bytes: float) -> tuple[float, str]:
-    """Return the bytes of a unit in which a number is readable, and its name."""
+    """Return a readable unit for a number of bytes: its size and its name."""
     return (1e9, "GB") if num_bytes >= 1e9 else (1e6, "MB")

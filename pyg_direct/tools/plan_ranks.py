@@ -1,4 +1,4 @@
-"""What several ranks do in a step with batches of their own, and with rows that they share."""
+"""The work of ranks in a step: with batches of their own, and with shared rows."""
 
 from __future__ import annotations
 
@@ -19,15 +19,14 @@ STEPS = 4 * WINDOW
 
 
 class RanksAsked(NamedTuple):
-    """What is asked about a step of several ranks.
+    """The inputs of a plan for several ranks.
 
     Attributes:
-        ranks: how many have a loop.
+        ranks: how many there are.
         batching: of each loop.
         row_bytes: of the features, by node type.
         columns: of the features, by node type; needed with `widths`.
-        widths: columns that each layer of a model writes, first to last, as many as hops; () for
-            no model.
+        widths: output columns of each layer of a model, one for each hop; () for no model.
         steps: of an epoch that are counted, from the first one on; at most all.
         window: steps whose rows are loaded together where ranks share them; 1 for loaders without
             producers.
@@ -71,7 +70,7 @@ class StepOfRanks(NamedTuple):
 
     Attributes:
         ranks: how many make a batch each.
-        alone: where each loads for itself.
+        alone: work where each rank loads its rows itself.
         window: steps whose rows are loaded and sent once.
         common: distinct rows of the batches of a window, by step.
         common_bytes: of these.
@@ -88,7 +87,7 @@ class StepOfRanks(NamedTuple):
 
 
 def step_of_ranks(data: Data | HeteroData, asked: RanksAsked) -> StepOfRanks:
-    """Sample the batches of some steps, and count what they hold.
+    """Sample the batches of some steps, and count their rows, edges and operations.
 
     They are those of loaders with ``seed=0, shuffle=True, split_by_rank=True`` in epoch 0.
 
@@ -124,13 +123,13 @@ def work_of(
     edges: Mapping[Any, Sequence[int]],
     asked: RanksAsked,
 ) -> Work:
-    """Return what a batch takes, or a part of it.
+    """Return the work of a batch, or of a part of it.
 
     Args:
         rows: that are loaded, by node type.
         nodes: by node type, how many each hop found, [hops + 1] with the seeds.
         edges: by edge type, how many each hop has, [hops].
-        asked: about the ranks.
+        asked: the inputs.
     """
     counts = np.array([list(by_hop) for by_hop in edges.values()])
     return Work(
@@ -169,7 +168,7 @@ def layer_flop(
 
 
 def ranks_text(step: StepOfRanks) -> str:
-    """Return what ranks load in a step, and what has to be true for sharing rows to pay."""
+    """Return what ranks load in a step, and when sharing rows pays."""
     each, alone = step.ranks, step.alone
     saved = alone.row_bytes - step.common_bytes
     lines = [

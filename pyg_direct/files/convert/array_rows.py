@@ -159,7 +159,7 @@ def open_npz(path: Path, key: str | None, wanted: str, are_ends: bool) -> FileRo
                 if info.filename.endswith(".npy")
             }
     except zipfile.BadZipFile as error:
-        raise ValueError(f"{path} is no .npz file: {error}.") from None
+        raise ValueError(f"{path} is not an .npz file: {error}.") from None
     found = _chosen([*sizes], key, wanted, path)
 
     def opened() -> BinaryIO:
@@ -201,11 +201,11 @@ def load(path: Path) -> Any:
         raise
     except Exception as error:  # whatever pickle, zip or torch raise
         other = re.search(r"GLOBAL ([\w.]+)", str(error))
-        told = f"It holds a {other[1]}" if other else str(error).partition("\n")[0]
+        reason = f"It holds a {other[1]}" if other else str(error).partition("\n")[0]
         raise ValueError(
             f"{path} must hold a tensor, a dict of tensors, or a graph of PyG, as torch.save "
             f"writes it, and nothing that may run code when it is read (weights_only=True). Load "
-            f"it where you trust it, and pyg_direct.save(data, path). {told}."
+            f"it where you trust it, and pyg_direct.save(data, path). {reason}."
         ) from None
 
 

@@ -94,11 +94,11 @@ def time_of_type(v: str, sql_type: str, unit: str) -> str:
 
 def in_units(count: str, size: int, unit: str) -> str:
     """Return what gives a number of units of time, or fails where it would be a fraction."""
-    told = (
+    failure = (
         f"error('a time has fractions of the unit {unit}. Name a smaller one in the JSON file of "
         f'--spec, "unit": one of {", ".join(UNITS)}; or write numbers\')'
     )
-    return f"CASE WHEN {count} % {size} <> 0 THEN {told} ELSE {count} // {size} END"
+    return f"CASE WHEN {count} % {size} <> 0 THEN {failure} ELSE {count} // {size} END"
 
 
 def id_of(v: str, sql_type: str) -> str:

@@ -54,7 +54,7 @@ def convert(
     Ids that are names are numbered; ``OUT.ids.csv`` (``OUT.TYPE.ids.csv``) says how.
 
     The result has the same bits as `pyg_direct.save` of the same graph. A conversion that was
-    interrupted, at any moment and by anything, goes on when it is called again; until it is
+    interrupted, at any moment and by anything, resumes when it is called again; until it is
     finished, ``OUT.part`` holds what it has.
 
     Args:
@@ -293,5 +293,5 @@ def _too_many_files(text: str) -> str:
         limit = f"at most {resource.getrlimit(resource.RLIMIT_NOFILE)[0]} files"
     return (
         f"This process may have {limit} open, and the conversion needs more ({text}). Raise the "
-        f"limit, such as with ulimit -n 4096, and run it again: it goes on from where it was"
+        f"limit, such as with ulimit -n 4096, and run it again: it resumes where it was"
     )

@@ -152,8 +152,8 @@ class IdRows(FileRows):
         text = f"CAST(c{self._columns[column]} AS VARCHAR)"
         query = f"SELECT {text} FROM {self._table.sql} LIMIT 1 OFFSET {row}"
         ((found,),) = self._table.query(query)
-        told = f"is {found!r}, not a whole number" if found and found.strip() else "is empty"
+        problem = f"is {found!r}, not a whole number" if found and found.strip() else "is empty"
         wanted = (
             f"ids are whole numbers. {HINT}" if part.names is None else "each must have a name."
         )
-        raise ValueError(f"{self._entry(column, row)} {told}, but {wanted}")
+        raise ValueError(f"{self._entry(column, row)} {problem}, but {wanted}")

@@ -137,9 +137,9 @@ def open_edges(edge: EdgeSpec, nodes: NodeInputs) -> tuple[EdgeSpec, FileRows, d
 
 def _is_mirrored(edge: EdgeSpec, ends: FileRows) -> bool:
     """Whether reverse edges are added."""
-    form, told = ends.form, edge.symmetrise
+    form, given = ends.form, edge.symmetrise
     if form is None:
-        return bool(told)
+        return bool(given)
     src, dst = _ends(edge)
     if form.bipartite and src == dst:
         raise ValueError(
@@ -147,21 +147,21 @@ def _is_mirrored(edge: EdgeSpec, ends: FileRows) -> bool:
             f"({form.bipartite}), each with ids of its own: convert it with two node types, in the "
             f"JSON file of --spec."
         )
-    if told is None and form.undirected and form.matrix is None:
+    if given is None and form.undirected and form.matrix is None:
         raise ValueError(
             f"{ends.name} says that its edges have no direction ({form.undirected}), with each "
             f"there once: give --symmetrise to add the reverse of each, or --no-symmetrise for the "
             f'edges as they are (--spec: "symmetrise").'
         )
-    if told is None and form.undirected:
+    if given is None and form.undirected:
         logger.warning("%s is a symmetric matrix: the reverse of every edge is added.", ends.name)
         return True
-    if told is None and form.note:
+    if given is None and form.note:
         logger.warning(
             "%s says of itself: %s. Its edges are converted as they are; --symmetrise adds the "
             "reverse of each.", ends.name, form.note.strip(),
         )  # fmt: skip
-    return bool(told)
+    return bool(given)
 
 
 def check_maps(maps: dict[Path, str], overwrite: bool) -> None:

@@ -78,7 +78,7 @@ class EdgeSpec:
         ends: integers [2, E] or [E, 2], or two columns: source and destination.
         attributes: one entry an edge, in the order of `ends`.
         symmetrise: add the reverse of every edge that is not a self-loop, with the same attributes,
-            behind all edges that are given. None: if the file says that it has each edge once for
+            after all edges that are given. None: if the file says that it has each edge once for
             both directions, as a symmetric matrix does.
         deduplicate: keep the first of the edges that have the same ends.
         self_loops: "keep" them as they are, "remove" them, or "add" one for every node in place of
@@ -281,4 +281,4 @@ def _only(content: Any, names: Sequence[str]) -> None:
         raise ValueError(f"{content!r} must be a JSON object with some of {', '.join(names)}")
     for name in content:
         if name not in names:
-            raise ValueError(f"{name!r} is none of {', '.join(names)}")
+            raise ValueError(f"{name!r} is not one of {', '.join(names)}")

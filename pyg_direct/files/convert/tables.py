@@ -33,7 +33,7 @@ class FileTable:
         are_ends: it holds the ends of edges.
 
     Raises:
-        ValueError: what is there is no table.
+        ValueError: it is not a table.
         ImportError: DuckDB or pyarrow is missing.
     """
 
@@ -121,10 +121,10 @@ class FileTable:
             try:
                 yield from connection.sql(sql).to_arrow_reader(min(rows, BATCH_ROWS))
             except (duckdb.InvalidInputException, duckdb.ConversionException) as error:
-                told = " ".join(str(error).partition("Possible fixes")[0].split())
-                told = told.replace(*MIXED)
-                told = re.sub(r"^(Invalid Input|Conversion) Error: ", "", told)
-                raise ValueError(f"{self.name} cannot be read: {told}.") from None
+                reason = " ".join(str(error).partition("Possible fixes")[0].split())
+                reason = reason.replace(*MIXED)
+                reason = re.sub(r"^(Invalid Input|Conversion) Error: ", "", reason)
+                raise ValueError(f"{self.name} cannot be read: {reason}.") from None
 
 
 @functools.lru_cache(maxsize=1)
@@ -194,10 +194,10 @@ def _text_sql(path: Path, form: Format, packed: bool) -> str:
             else f"string_split(line, {_text(form.delimiter)})"
         )
         columns = ", ".join(f"trim(parts[{i + 1}]) AS c{i}" for i in width)
-        told = "error('a line has other columns than the first: ' || line)"
+        error = "error('a line has other columns than the first: ' || line)"
         found = (
             f"SELECT {columns} FROM (SELECT line, CASE WHEN len({parts}) = {len(form.names)} THEN "
-            f"{parts} ELSE {told} END AS parts FROM {read}, delim = '\x01', quote = '', escape = "
+            f"{parts} ELSE {error} END AS parts FROM {read}, delim = '\x01', quote = '', escape = "
             f"'', columns = {{'line': 'VARCHAR'}}) WHERE trim(line) <> ''"
         )
         noted = f" AND NOT starts_with(ltrim(line), '{form.comment}')" if form.comment else ""

@@ -134,7 +134,7 @@ def format_of(path: Path, header: bool | None, are_ends: bool) -> Format | None:
     konect = next(map(KONECT.match, lines.comments[:1]), None)
     if konect is not None:
         kind = konect[1].lower()
-        mirrored, typed = (konect[0] if kind == told else "" for told in ("sym", "bip"))
+        mirrored, typed = (konect[0] if kind == name else "" for name in ("sym", "bip"))
         return found._replace(first_id=1, undirected=mirrored, bipartite=typed)
     notes = (line for line in lines.comments if re.search(r"\bundirected\b", line, re.I))
     return found._replace(note=next(notes, ""))

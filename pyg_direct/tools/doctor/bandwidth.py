@@ -32,7 +32,7 @@ Timer = Callable[[Callable[[], object]], float]
 
 @dataclass(frozen=True)
 class Rate:
-    """How fast one way of reading was."""
+    """The measured rate of one way to read."""
 
     threads: int  # 0: the copy engine
     num_bytes: int
@@ -51,7 +51,7 @@ class Rate:
 
 @dataclass(frozen=True)
 class HostBandwidth:
-    """What `measure_bandwidth` found."""
+    """The results of `measure_bandwidth`."""
 
     ladder: tuple[Rate, ...]  # by growing number of threads
     copy: Rate
@@ -92,7 +92,7 @@ def measure_bandwidth(
         tolerance: see `HostBandwidth.enough`.
 
     Raises:
-        ValueError: there is no whole line in `source`.
+        ValueError: `source` has no whole line.
     """
     source = whole_lines(source)
     timer = timer or event_timer(backend.device)
@@ -141,7 +141,7 @@ def whole_lines(memory: Tensor) -> Tensor:
     size = (len(memory) - skip) // LINE_BYTES * LINE_BYTES
     if size <= 0:
         raise ValueError(
-            f"No whole line of {LINE_BYTES} bytes lies in {len(memory)} bytes that begin {skip} "
+            f"No whole line of {LINE_BYTES} bytes is in {len(memory)} bytes that begin {skip} "
             f"bytes before one: pass more of them."
         )
     return memory[skip : skip + size]

@@ -41,7 +41,7 @@ class TorchCuda(NamedTuple):
 
 
 class Machine:
-    """The questions to the machine. Each method may raise; tests replace them."""
+    """Reads facts from the machine. Each method may raise; tests replace them."""
 
     environ: Any = os.environ
 
@@ -67,7 +67,7 @@ class Machine:
         return report.get_nvidia_driver_version(report.run), report.get_gpu_info(report.run)
 
     def torch_cuda(self) -> TorchCuda:
-        """Return what torch says of its devices, which makes no context."""
+        """Return torch's devices, without creating a CUDA context."""
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0
         properties = tuple(map(torch.cuda.get_device_properties, range(count)))
         return TorchCuda(str(torch.__version__), torch.version.cuda, count > 0, properties)
@@ -115,7 +115,7 @@ class Machine:
         return kernel_cache()
 
     def writable(self, folder: str) -> bool:
-        """Whether files can be made in a folder, or in the one that it would be made in."""
+        """Whether files can be created in a folder, or in its nearest parent that exists."""
         path = Path(folder).absolute()
         there = next(parent for parent in (path, *path.parents) if parent.exists())
         return there.is_dir() and os.access(there, os.W_OK | os.X_OK)
@@ -140,10 +140,10 @@ class Machine:
 
 @dataclass
 class Facts:
-    """What was found out."""
+    """All facts of a machine."""
 
     torch: TorchCuda | Unknown
-    packages: dict[str, str]  # those that are installed
+    packages: dict[str, str]  # installed ones, with their versions
     cupy: dict[str, str]
     driver: str | Unknown | None  # None: there is none
     gpus: list[GpuFacts] | Unknown
@@ -155,7 +155,7 @@ class Facts:
     kernel_cache_writable: bool | Unknown
     cupy_cache: str
     cupy_cache_writable: bool | Unknown
-    own_cache: str | Unknown  # of what was measured and checked
+    own_cache: str | Unknown  # of measurements and checks
     own_cache_writable: bool | Unknown
     pci_gpus: int | Unknown
     visible: str | None  # CUDA_VISIBLE_DEVICES
@@ -190,10 +190,10 @@ class Facts:
 
 
 def find_out(machine: Machine, bandwidth: bool = True) -> Facts:
-    """Ask the machine everything.
+    """Collect all facts of a machine.
 
     Args:
-        machine: answers the questions.
+        machine: where the facts are read.
         bandwidth: measure the bandwidth of host memory and compare batches with the CPU's, if there
             is a GPU that can be used.
     """
@@ -266,7 +266,7 @@ class Unknown:
 
 
 def ask(function: Callable[..., T], *arguments: Any) -> T | Unknown:
-    """Return what a function returns, or why it does not."""
+    """Return the result of a function, or why it failed."""
     try:
         return function(*arguments)
     except Exception as error:  # of whatever kind: a report must not fail
@@ -274,7 +274,7 @@ def ask(function: Callable[..., T], *arguments: Any) -> T | Unknown:
 
 
 NVML_PACKAGE = "nvidia-ml-py"
-BITS = 64  # of the words in which NVML hands out sets
+BITS = 64  # of the words of NVML's sets
 
 
 class GpuFacts(NamedTuple):
@@ -291,7 +291,7 @@ class GpuFacts(NamedTuple):
 
 
 class Nvidia(NamedTuple):
-    """What there is of NVIDIA's."""
+    """NVIDIA's driver and GPUs."""
 
     driver: str | Unknown | None  # None: no driver is installed
     gpus: list[GpuFacts] | Unknown
@@ -347,7 +347,7 @@ def _members(words: Iterable[int]) -> set[int]:
 
 
 def by_torch(driver: str | None, listed: str | None) -> Nvidia:
-    """Read what `torch.utils.collect_env` found.
+    """Parse the report of `torch.utils.collect_env`.
 
     Args:
         driver: `get_nvidia_driver_version`.

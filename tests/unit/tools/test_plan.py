@@ -230,7 +230,7 @@ def test_wrong_numbers(arguments, message, capsys) -> None:
         (["--nodes", "10", "--edges", "1B"], "200,000,000 edges"),
         (["--graph", "nowhere"], "--graph nowhere cannot be read: .*No such file"),
         (["--graph", "."], r"--graph \. cannot be read: \. is not a saved graph"),
-        (["--graph", __file__], "cannot be read: it is no file that torch.save wrote"),
+        (["--graph", __file__], "cannot be read: it was not written by torch.save"),
         (["--degrees", __file__], "--degrees .* cannot be read: "),
         (["--nodes", "10", "--edges", "20", "--seed-type", "a"], "--seed-type needs --graph"),
     ],

@@ -236,7 +236,7 @@ def test_wrong_files(folder: Path) -> None:
     refused(folder, "nowhere.npy", of(folder, "nowhere.npy"))
     (folder / "e.gml").write_text("graph [ ]")
     refused(folder, "of no known kind. .Files may be .npy", of(folder, "e.gml"))
-    for kind, match in (("npy", "not a NumPy"), ("npz", "no .npz file"), ("pt", "must hold a"),
+    for kind, match in (("npy", "not a NumPy"), ("npz", "not an .npz file"), ("pt", "must hold a"),
                         ("parquet", "not a parquet file")):  # fmt: skip
         (folder / f"e.{kind}").write_bytes(b"something else")
         refused(folder, match, of(folder, f"e.{kind}"))
@@ -341,10 +341,10 @@ def test_elements_that_narrow_features_cannot_hold(
         ("{", "is not valid JSON"),
         ("[]", "must have 'nodes' and 'edges', or 'node' and 'edge'"),
         ({"nodes": {}}, "must have 'nodes' and 'edges'"),
-        ({"node": {"size": 1}, "edge": {}}, "'size' is none of num_nodes, attributes"),
+        ({"node": {"size": 1}, "edge": {}}, "'size' is not one of num_nodes, attributes"),
         ({"node": {"num_nodes": -1}, "edge": {"file": "e"}}, "num_nodes"),
         ({"node": {}, "edge": {"columns": [0, 1]}}, "names no file"),
-        ({"node": {}, "edge": {"file": "e", "type": []}}, "'type' is none of"),
+        ({"node": {}, "edge": {"file": "e", "type": []}}, "'type' is not one of"),
         ({"nodes": {"a": {}}, "edges": [{"type": ["a"], "file": "e"}]}, "three texts"),
         ({"nodes": {"a": {}}, "edges": [{"file": "e"}]}, "'type'"),
         ({"nodes": {"a": {}}, "edges": [{"type": ["a", "b", "c"], "file": "e"}]}, "type 'c'"),

@@ -82,7 +82,7 @@ def test_whole_lines() -> None:
         assert len(lines) % 128 == 0
         assert len(lines) >= 1000 - 2 * 127
     aligned = whole_lines(MEMORY)
-    with pytest.raises(ValueError, match="No whole line of 128 bytes lies in 200 bytes"):
+    with pytest.raises(ValueError, match="No whole line of 128 bytes is in 200 bytes"):
         whole_lines(aligned[1:201])
 
 
