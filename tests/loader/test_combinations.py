@@ -1,6 +1,6 @@
-"""Every combination of the sampling arguments means what its parts mean; those without are refused.
+"""Bidirectional subgraphs with all other arguments; combinations without a meaning are refused.
 
-The graphs have no parallel edges and no equal times, so "the latest k" is one set.
+Those of directional and induced subgraphs are drawn in `tests/reference`.
 """
 
 from __future__ import annotations
@@ -62,22 +62,9 @@ def homogeneous() -> Data:
     )  # fmt: skip
 
 
-class Store(NamedTuple):
-    """One edge type of a graph or of a batch, with its ends in the order (neighbour, node)."""
-
-    near: Tensor  # local ids of the nodes that are sampled around
-    far: Tensor  # and of their neighbours
-    id: Tensor | None
-    near_type: str
-    far_type: str
-    time: Tensor | None = None  # of the neighbour or of the edge
-    weight: Tensor | None = None
-
-
 class Law(NamedTuple):
     """The arguments of a sampler."""
 
-    subgraph_type: str
     disjoint: bool
     replace: bool
     time_attr: str | None
@@ -96,38 +83,16 @@ def parts(data: Any) -> tuple[dict[str, Any], dict[Any, Any]]:
     return {"node": data}, {HOMOGENEOUS: data}
 
 
-def stores(data: Any, law: Law, ids: str) -> dict[Any, Store]:
-    """Return the edges by type, with the times and weights that `law` goes by."""
+def times_of_edges(data: Any, law: Law) -> dict[Any, Tensor | None]:
+    """Return the times that `law` goes by: those of edges, or of their neighbours."""
     nodes, edges = parts(data)
-    found = {}
+    far, found = int(law.sample_direction == "backward"), dict[Any, Tensor | None]()
     for key, store in edges.items():
-        ends = dict(zip(("row", "col"), zip(store.edge_index, key[::2], strict=True), strict=True))
-        sides = ("row", "col") if law.sample_direction == "backward" else ("col", "row")
-        (near, near_type), (far, far_type) = (ends[side] for side in sides)
-        time = None
-        if law.time_attr == "node_time" and "node_time" in nodes[far_type]:
-            time = nodes[far_type].node_time[far]
-        if law.time_attr == "edge_time" and "edge_time" in store:
-            time = store.edge_time
-        weight = store.get("weight") if law.weight_attr else None
-        found[key] = Store(near, far, store.get(ids), near_type, far_type, time, weight)
+        neighbours = nodes[key[2 * far]]
+        found[key] = store.get("edge_time") if law.time_attr == "edge_time" else None
+        if law.time_attr == "node_time" and "node_time" in neighbours:
+            found[key] = neighbours.node_time[store.edge_index[far]]
     return found
-
-
-def allowed(graph: Store, node: int, limit: int | None) -> list[int]:
-    """Return the edges around a node that are not later than `limit`."""
-    around = (graph.near == node).nonzero().view(-1).tolist()
-    return [e for e in around if graph.time is None or limit is None or graph.time[e] <= limit]
-
-
-def candidates(graph: Store, law: Law, node: int, limit: int | None, k: int) -> list[int]:
-    """Return the edges that may be drawn around a node."""
-    edges = allowed(graph, node, limit)
-    if graph.weight is not None and k >= 0:
-        edges = [e for e in edges if graph.weight[e] > 0]
-    if graph.time is not None and law.temporal_strategy == "last" and 0 <= k < len(edges):
-        edges = sorted(edges, key=lambda e: int(graph.time[e]))[len(edges) - k :]
-    return edges
 
 
 def check_nodes(data: Any, batch: Any, law: Law, seed_type: str, limit: Tensor) -> None:
@@ -152,60 +117,19 @@ def check_nodes(data: Any, batch: Any, law: Law, seed_type: str, limit: Tensor) 
             assert bool((store.node_time[first:] <= limit[group[first:]]).all()), "from the future"
 
 
-def check_edges(
-    data: Any, batch: Any, law: Law, seed_type: str, limit: Tensor, fanouts: list[int]
-) -> int:
+def check_edges(data: Any, batch: Any, law: Law, limit: Tensor) -> int:
     """Check the edges of each type against the definition; return how many there are."""
-    graphs, sampled = stores(data, law, "edge_number"), stores(batch, law, "e_id")
     nodes, total = parts(batch)[0], 0
-    for key, store in sampled.items():
-        near, far = nodes[store.near_type], nodes[store.far_type]
-        graph, grouped = graphs[key], law.disjoint or law.temporal
-        total += len(store.near)
-        group = near.batch[store.near] if grouped else torch.zeros_like(store.near)
-        if grouped:
-            assert torch.equal(group, far.batch[store.far])
-        counted = law.subgraph_type == "directional"
-        assert ("num_sampled_edges" in parts(batch)[1][key]) == counted
-        if law.subgraph_type == "bidirectional":
-            check_both_ways(data, batch, key, law, group, limit)
-            continue
-        ends = torch.stack([near.n_id[store.near], far.n_id[store.far]])
-        assert torch.equal(ends, torch.stack([graph.near, graph.far])[:, store.id])
-        if graph.time is not None:
-            assert bool((graph.time[store.id] <= limit[group]).all()), "from the future"
-        if law.subgraph_type == "induced":
-            check_induced(graph, store, near, far, law, limit)
-        elif store.near_type == seed_type:
-            check_draws(graph, store, law, limit, fanouts[0])
+    for key, store in parts(batch)[1].items():
+        grouped = law.disjoint or law.temporal
+        row, col = store.edge_index
+        total += len(row)
+        source, target = nodes[key[0]], nodes[key[2]]
+        group = target.batch[col] if grouped else torch.zeros_like(col)
+        assert not grouped or torch.equal(group, source.batch[row])
+        assert "num_sampled_edges" not in store
+        check_both_ways(data, batch, key, law, group, limit)
     return total
-
-
-def check_draws(graph: Store, store: Store, law: Law, limit: Tensor, k: int) -> None:
-    for i, node in enumerate(SEEDS.tolist()):
-        mine = store.id[store.near == i].tolist()
-        possible = candidates(graph, law, node, int(limit[i]) if law.temporal else None, k)
-        assert set(mine) <= set(possible)
-        if law.replace and k >= 0:
-            assert len(mine) == (k if possible else 0)
-        else:
-            assert (
-                len(mine) == len(set(mine)) == (len(possible) if k < 0 else min(k, len(possible)))
-            )
-
-
-def check_induced(graph: Store, store: Store, near: Any, far: Any, law: Law, limit: Tensor) -> None:
-    """All edges between the nodes of a subgraph, none later than its seed, each of them once."""
-    grouped = law.disjoint or law.temporal
-    inside = {
-        (int(far.batch[j]) if grouped else 0, int(v)) for j, v in enumerate(far.n_id.tolist())
-    }
-    expected = []
-    for i, node in enumerate(near.n_id.tolist()):
-        group = int(near.batch[i]) if grouped else 0
-        edges = allowed(graph, node, int(limit[group]) if law.temporal else None)
-        expected += [(i, e) for e in edges if (group, int(graph.far[e])) in inside]
-    assert sorted(zip(store.near.tolist(), store.id.tolist(), strict=True)) == sorted(expected)
 
 
 def check_both_ways(
@@ -216,12 +140,12 @@ def check_both_ways(
     row, col = parts(batch)[1][key].edge_index
     ends = nodes[key[0]].n_id[row].tolist(), nodes[key[2]].n_id[col].tolist()
     known: dict[tuple[int, int], list[int]] = {}
-    graphs = stores(data, law, "edge_number")
+    times = times_of_edges(data, law)
     for other, store in edges.items():
         if other[0] == key[0] and other[2] == key[2] and other != key:
             continue
         flips = ([False] if other == key else []) + ([True] if other[::2] == key[::2][::-1] else [])
-        time = graphs[other].time
+        time = times[other]
         for flip in flips:
             pairs = store.edge_index.flip(0) if flip else store.edge_index
             for e, (u, v) in enumerate(pairs.t().tolist()):
@@ -239,14 +163,12 @@ TIMES = ((None, "uniform"), ("node_time", "uniform"), ("node_time", "last"),
 @pytest.mark.pyg("subgraph_type", "disjoint", "time_attr", "weight_attr", "sample_direction")
 @pytest.mark.filterwarnings("ignore:Cannot convert to bidirectional graph")
 @pytest.mark.parametrize("hetero", [False, True], ids=["homogeneous", "heterogeneous"])
-@pytest.mark.parametrize("subgraph_type", ["directional", "bidirectional", "induced"])
 @pytest.mark.parametrize("direction", ["forward", "backward"])
 @pytest.mark.parametrize(("time_attr", "strategy"), TIMES)
 @pytest.mark.parametrize("rest", [0, pytest.param(1, marks=pytest.mark.slow)])
-def test_every_combination(
-    each_backend: str, hetero: bool, subgraph_type: str, direction: str, time_attr: str | None,
-    strategy: str, rest: int,
-) -> None:  # fmt: skip
+def test_bidirectional_subgraphs_hold_edges_of_the_graph_in_time(
+    each_backend: str, hetero: bool, direction: str, time_attr: str | None, strategy: str, rest: int
+) -> None:
     """Half of the combinations, in which any three arguments meet in every way; slow: the rest."""
     data, seed_type = (heterogeneous(), "a") if hetero else (homogeneous(), "node")
     seeds, edges = (("a", SEEDS) if hetero else SEEDS), 0
@@ -257,16 +179,17 @@ def test_every_combination(
         if (disjoint + replace + weighted + full + odd) % 2:
             continue
         weight_attr, fanouts = "weight" if weighted else None, [-1, 3] if full else [2, 2]
-        law = Law(subgraph_type, bool(disjoint), bool(replace), time_attr, strategy, weight_attr,
-                  direction)  # fmt: skip
-        sampler = NeighborSampler(data, fanouts, seed=5, **law._asdict())
+        law = Law(bool(disjoint), bool(replace), time_attr, strategy, weight_attr, direction)
+        sampler = NeighborSampler(
+            data, fanouts, seed=5, subgraph_type="bidirectional", **law._asdict()
+        )
         loader = NeighborLoader(
             data, [], seeds, input_time if law.temporal else None, neighbor_sampler=sampler,
             batch_size=5, seed=5,
         )  # fmt: skip
         (batch,) = loader
         check_nodes(data, batch, law, seed_type, limit)
-        edges += check_edges(data, batch, law, seed_type, limit, fanouts)
+        edges += check_edges(data, batch, law, limit)
     assert edges > 60
 
 
@@ -301,37 +224,3 @@ def test_no_meaning_is_refused(loader: type, arguments: dict[str, Any], message:
         arguments = {"input_nodes": ("a", SEEDS), **arguments}
     with pytest.raises(ValueError, match=message):
         loader(data, [2], **arguments)
-
-
-@pytest.mark.pyg("edge_label_time", "neg_sampling")
-@pytest.mark.parametrize("neg_sampling", [None, "binary", "triplet"])
-@pytest.mark.parametrize("subgraph_type", ["directional", "induced"])
-@pytest.mark.parametrize(("time_attr", "strategy"), TIMES)
-def test_links(
-    each_backend: str, neg_sampling: str | None, subgraph_type: str, time_attr: str | None,
-    strategy: str,
-) -> None:  # fmt: skip
-    """Both ends of a link and its negatives share a subgraph and a time."""
-    data, edges = heterogeneous(), 0
-    limit = torch.tensor([LATEST, 500, 400, 700, 100])
-    for disjoint, replace, weight_attr in itertools.product((0, 1), (0, 1), (None, "weight")):
-        law = Law(subgraph_type, bool(disjoint), bool(replace), time_attr, strategy, weight_attr,
-                  "forward")  # fmt: skip
-        arguments = {k: v for k, v in law._asdict().items() if k != "sample_direction"}
-        (batch,) = LinkNeighborLoader(
-            data, [2, 2], (("a", "to", "b"), LINKS), batch_size=5, seed=5, **arguments,
-            edge_label_time=limit if law.temporal else None, neg_sampling=neg_sampling,
-        )  # fmt: skip
-        graphs, grouped = stores(data, law, "edge_number"), law.disjoint or law.temporal
-        for key, store in stores(batch, law, "e_id").items():
-            near, far = batch[store.near_type], batch[store.far_type]
-            ends = torch.stack([near.n_id[store.near], far.n_id[store.far]])
-            graph = graphs[key]
-            assert torch.equal(ends, torch.stack([graph.near, graph.far])[:, store.id])
-            edges += len(store.id)
-            if grouped:
-                assert torch.equal(near.batch[store.near], far.batch[store.far])
-            if graph.time is not None:
-                late = graph.time[store.id] > limit[near.batch[store.near]]
-                assert not bool(late.any()), "from the future"
-    assert edges > 100

@@ -17,6 +17,10 @@ import pyg_direct
 KINDS = ("a", "b")
 RELATIONS = (("a", "to", "a"), ("b", "of", "a"), ("a", "rev_of", "b"))
 LATEST = 9  # times are below
+LAWS = (  # arguments of samplers
+    "replace", "disjoint", "subgraph_type", "time_attr", "temporal_strategy", "time_window",
+    "weight_attr",
+)  # fmt: skip
 
 
 class Config(NamedTuple):
@@ -40,6 +44,7 @@ class Config(NamedTuple):
     replace: bool = False
     disjoint: bool = False
     induced: bool = False
+    backward: bool = False  # from sources to destinations, of seed nodes
     strategy: str = "uniform"
     window: int | None = None
     own_times: bool = False  # seed nodes have the times of the nodes
@@ -187,6 +192,11 @@ class Config(NamedTuple):
             options["input_nodes"] = (KINDS[0], seeds) if self.typed else seeds
         if self.by_type and self.typed:
             fanouts = {kind: list(self.fanouts_of(kind)) for kind in reversed(RELATIONS)}
+        if self.backward:
+            laws = {name: options.pop(name) for name in LAWS if name in options}
+            options["neighbor_sampler"] = pyg_direct.NeighborSampler(
+                data, fanouts, sample_direction="backward", seed=self.seed, **laws
+            )
         return build(
             data, fanouts, batch_size=self.batch_size, num_workers=self.workers, seed=self.seed,
             **options,

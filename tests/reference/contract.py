@@ -47,7 +47,7 @@ class _Checks:
         self.config, self.data, self.batch, self.positions = config, data, batch, positions
         self.n_id = {kind: store_of(batch, kind).n_id.tolist() for kind in config.kinds}
         self.e_id = {kind: store_of(batch, kind).e_id.tolist() for kind in config.relations}
-        self.ends = {kind: store_of(batch, kind).edge_index.tolist() for kind in config.relations}
+        self.ends = {kind: self._lists(kind, batch).tolist() for kind in config.relations}
         self.given = config.seeds(data)
         self.limit = config.times_of(self.given, data)[positions].tolist()
         self.tree: dict[Any, list[int]] = {kind: [] for kind in config.kinds}
@@ -62,6 +62,16 @@ class _Checks:
         except BrokenError as error:
             yield str(error)
 
+    def _ends_of(self, relation: Any) -> tuple[Any, Any]:
+        """Return the types of the neighbours and of the nodes that they are drawn for."""
+        source, target = ends_of(relation)
+        return (target, source) if self.config.backward else (source, target)
+
+    def _lists(self, relation: Any, data: Any) -> Tensor:
+        """Return the neighbours of a graph or a batch and the nodes they are of, [2, E]."""
+        edges: Tensor = store_of(data, relation).edge_index
+        return edges.flip(0) if self.config.backward else edges
+
     def _rows(self) -> Iterator[str]:
         """Attributes, ids and ends are those of the graph."""
         for kind, n_id in self.n_id.items():
@@ -72,7 +82,7 @@ class _Checks:
                 yield "num_nodes"
         for kind, e_id in self.e_id.items():
             store, (row, col) = store_of(self.batch, kind), self.ends[kind]
-            (source, target), (src, dst) = store_of(self.data, kind).edge_index, ends_of(kind)
+            (source, target), (src, dst) = self._lists(kind, self.data), self._ends_of(kind)
             if not torch.equal(store.edge_attr, store_of(self.data, kind).edge_attr[store.e_id]):
                 yield f"edge_attr is not that of the edges {kind or ''}"
             if [self.n_id[src][i] for i in row] != source[e_id].tolist():
@@ -180,7 +190,7 @@ class _Checks:
         for hop in range(len(config.fanouts)):
             end = {kind: first[kind] + nodes[kind][hop] for kind in kinds}
             for relation in config.relations:
-                dst = ends_of(relation)[1]
+                dst = self._ends_of(relation)[1]
                 span = range(past[relation], past[relation] + edges[relation][hop])
                 past[relation] = span.stop
                 taken = self._discover(relation, span, known, range(first[dst], end[dst]))
@@ -195,7 +205,7 @@ class _Checks:
         self, relation: Any, span: range, known: Any, frontier: range
     ) -> dict[int, list[int]]:
         """Number the sources of some edges, and return what each destination takes."""
-        (row, col), (src, dst) = self.ends[relation], ends_of(relation)
+        (row, col), (src, dst) = self.ends[relation], self._ends_of(relation)
         taken = dict[int, list[int]]()
         if [col[i] for i in span] != sorted(col[i] for i in span):
             raise BrokenError("edges are not grouped by their node")
@@ -238,12 +248,12 @@ class _Checks:
             for kind, n_id in self.n_id.items()
         }
         for relation in self.config.relations:
-            src, dst = ends_of(relation)
+            src, dst = self._ends_of(relation)
             local = dict[tuple[int, int], int]()
             for i, key in enumerate(zip(group[src], self.n_id[src], strict=True)):
                 local.setdefault(key, i)
             lists, time = (
-                store_of(self.data, relation).edge_index.t().tolist(),
+                self._lists(relation, self.data).t().tolist(),
                 self._times(relation),
             )
             wanted = [
@@ -261,9 +271,9 @@ class _Checks:
     def _of_node(self, relation: Any, v: int, taken: list[int], hop: int) -> Iterator[str]:
         """A node takes as many as the fan-out says of the edges that it may take."""
         config, store = self.config, store_of(self.data, relation)
-        k, dst = config.fanouts_of(relation)[hop], ends_of(relation)[1]
+        k, dst = config.fanouts_of(relation)[hop], self._ends_of(relation)[1]
         node, link = self.n_id[dst][v], self._number_of(self.tree[dst][v])
-        possible = (store.edge_index[1] == node).nonzero().view(-1).tolist()
+        possible = (self._lists(relation, self.data)[1] == node).nonzero().view(-1).tolist()
         left_out = self._left_out(relation, link)
         possible = [e for e in possible if e not in left_out]
         if config.weighted and "weight" in store and k >= 0:
@@ -297,9 +307,9 @@ class _Checks:
         store = store_of(self.data, relation)
         if self.config.times == "edge":
             return store.edge_time.tolist() if "edge_time" in store else None
-        nodes = store_of(self.data, ends_of(relation)[0])
+        nodes = store_of(self.data, self._ends_of(relation)[0])
         if self.config.times == "node" and "time" in nodes:
-            return nodes.time[store.edge_index[0].long()].tolist()  # type: ignore[no-any-return]
+            return nodes.time[self._lists(relation, self.data)[0].long()].tolist()  # type: ignore[no-any-return]
         return None
 
     def _left_out(self, relation: Any, link: int) -> set[int]:

@@ -30,6 +30,16 @@ NODES = {
     "induced edges of a window": Config(
         edges=80, fanouts=(3, 2), times="edge", window=3, induced=True
     ),
+    "backward": Config(edges=60, fanouts=(3, -1), backward=True, disjoint=True),
+    "backward with times": Config(
+        edges=80, fanouts=(2, 2), backward=True, times="node", strategy="last", weighted=True
+    ),
+    "backward with induced edges": Config(
+        edges=60, fanouts=(2, 1), backward=True, induced=True, times="edge"
+    ),
+    "backward between types": Config(
+        typed=True, edges=60, fanouts=(3, -1), backward=True, times="node", partial=True
+    ),
     "types": Config(typed=True, edges=60, fanouts=(3, 2), by_type=True),
     "types and replacement": Config(typed=True, edges=60, fanouts=(0, -1), replace=True),
     "types apart": Config(typed=True, edges=40, fanouts=(2, -1), disjoint=True),
@@ -55,6 +65,16 @@ LINKS = {
     "own link left out of its time": Config(
         links="plain", edges=60, exclude="self", times="edge", strategy="last", weighted=True
     ),
+    "times between types": Config(
+        links="binary",
+        typed=True,
+        across=True,
+        edges=60,
+        times="edge",
+        partial=True,
+        weighted=True,
+        replace=True,
+    ),
     "between types": Config(links="binary", typed=True, across=True, edges=60, amount=1.3),
     "between types apart": Config(
         links="binary", typed=True, across=True, edges=60, amount=0.5, disjoint=True
@@ -73,6 +93,7 @@ pytestmark = pytest.mark.usefixtures("each_backend")
 @pytest.mark.pyg(
     "batch.n_id", "batch.e_id", "batch.num_sampled", "batch.batch", "batch.seed_time", "disjoint",
     "subgraph_type", "temporal_strategy", "time_attr", "input_time", "weight_attr",
+    "sample_direction",
 )  # fmt: skip
 @pytest.mark.parametrize("feature", NODES)
 def test_batches_of_nodes_keep_what_is_promised(feature: str) -> None:

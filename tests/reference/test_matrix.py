@@ -55,6 +55,8 @@ def configs(draw: Any, typed: bool = False, links: bool = False, **given: Any) -
             amount=draw(st.sampled_from([0.4, 1.0, 2.0])),
             exclude=draw(st.sampled_from(["", "self", "reverse"])),
         )
+    else:
+        config = config._replace(backward=not config.saved and draw(st.booleans()))
     # Of the two subgraphs around a link, `batch` does not tell which a node is of.
     if not config.exclude and not (links and config.apart):
         config = config._replace(induced=draw(st.sampled_from([False, False, True])))
