@@ -203,5 +203,5 @@ def group_store(group: Any) -> Any:
 
 
 def let_wait(group: Any, timeout: timedelta) -> None:
-    """Set how long a collective of a group of gloo may take from now on."""
-    torch.distributed.distributed_c10d._set_pg_timeout(timeout, group)
+    """Set how long a collective of a group may take on the host from now on."""
+    group._get_backend(torch.device("cpu"))._set_default_timeout(timeout)

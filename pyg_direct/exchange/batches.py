@@ -17,7 +17,7 @@ from torch import Tensor
 from ..core.private_torch import let_wait
 from ..ops.backend import Backend
 from ..ranks.board import ExchangeError
-from ..ranks.channel import GLOO_REMARK, Channel, is_lost
+from ..ranks.channel import GLOO_REMARK, Channel, device_backends, is_lost
 from ..ranks.exchange import gathered_unless_failed
 from ..ranks.traffic import ExchangeTraffic
 from ..ranks.windows import Iteration, Place, Terms, Windows
@@ -25,6 +25,7 @@ from .rows import RowTraffic
 
 WINDOW = 4  # batches of a rank whose requests travel together
 MEETING_MARGIN_SECONDS = 5.0  # beyond that for ranks to begin
+NOWHERE: Mapping[str, str] = {}
 
 _channels: weakref.WeakKeyDictionary[Any, list[Channel]] = weakref.WeakKeyDictionary()
 """By process group of the user: the channels that loaders have had to its ranks."""
@@ -175,7 +176,7 @@ class BatchExchange:
             own = _new_group(group, seconds)
         if self._computes:
             if not all(serves for _, serves, _ in said):
-                _for_loops[group] = _new_group(group, seconds)
+                _for_loops[group] = _new_group(group, seconds, device_backends(group))
             self.loop_channel = Channel(_for_loops[group], seconds, board=board)
         channel = Channel(own, seconds, board=board)
         _channels.setdefault(group, []).append(channel)
@@ -255,8 +256,13 @@ class BatchExchange:
         return self.__dict__
 
 
-def _new_group(group: Any, seconds: float) -> Any:
-    """Return a group of gloo of the same ranks, all of which call this.
+def _new_group(group: Any, seconds: float, on_devices: Mapping[str, str] = NOWHERE) -> Any:
+    """Return a group of the same ranks, all of which call this.
+
+    Args:
+        group: of the user.
+        seconds: how long to wait for the others.
+        on_devices: by what it moves tensors of types of devices; those of the host by gloo.
 
     Raises:
         RuntimeError: a rank ended, or could not be reached, while it was made.
@@ -265,7 +271,7 @@ def _new_group(group: Any, seconds: float) -> Any:
         made = dist.new_group(
             dist.get_process_group_ranks(group),
             timeout=timedelta(seconds=seconds),
-            backend="gloo",
+            backend=",".join(f"{on}:{by}" for on, by in {"cpu": "gloo", **on_devices}.items()),
             use_local_synchronization=True,
         )
     except Exception as error:

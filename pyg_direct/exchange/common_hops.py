@@ -16,7 +16,7 @@ from ..core.types import Csc, ExtendedKey, Frontier, Rules, SampledGraph, Sampli
 from ..ops.backend import Backend
 from ..ops.host.in_common import RankNodes, field_of_bits
 from ..ops.host.parts import ids_at
-from ..ranks.channel import Bytes, Channel, Message, packed
+from ..ranks.channel import Channel
 from .rows import RowTraffic
 
 Ints = npt.NDArray[Any]
@@ -122,23 +122,14 @@ class _Batch:
         channel, nodes = self._channel, self._nodes[self._type]
         owner, seeds = nodes.owner[self._seeds], self._seeds
         places = [np.flatnonzero(owner == p) for p in range(channel.size)]
-        messages = [
-            packed([np.array([len(seeds), len(at)], np.int64), seeds[at], at]) for at in places
-        ]
-        messages[channel.rank] = []
-        came = channel.exchange(messages)
+        total = np.array([len(seeds)])
+        came = channel.exchange([tensors_of(total, seeds[at], at) for at in places])
         first, ids, local, counts = 0, list[Ints](), list[Ints](), list[int]()
-        for p, message in enumerate(came):
-            if p == channel.rank:
-                total, at = len(seeds), places[p]
-                ids.append(seeds[at])
-            else:
-                total, count = message.take(np.int64, 2).tolist()
-                ids.append(message.take(np.int64, count))
-                at = message.take(np.int64, count)
+        for (there,), of_rank, at in map(arrays_of, came):
+            ids.append(of_rank)
             local.append(first + at)
             counts.append(len(at))
-            first += total
+            first += int(there)
         for t, of_type in enumerate(self._nodes):
             of_type.begin(np.concatenate(ids) if t == self._type else np.empty(0, np.int64))
         none = np.empty(0, np.int64)
@@ -154,23 +145,22 @@ class _Batch:
         in_order = hop < of._hops - 1 and not of.plan.labor
         bases = self._draw(hop)
         asked = [nodes.asked_of(channel.size) for nodes in self._nodes]
-        small = bases[-1] < 1 << 31
+        key_dtype = np.int32 if bases[-1] < 1 << 31 else np.int64
         came = channel.exchange(
             [
-                self._request([of_type[p][:2] for of_type in asked], small, in_order)
-                if p != channel.rank
-                else []
+                self._request([of_type[p][:2] for of_type in asked], key_dtype, in_order)
                 for p in range(channel.size)
             ]
         )
         ids = [
-            self._merge(message, small, in_order) if p != channel.rank else []
+            self._merge(*arrays_of(message)) if p != channel.rank else []
             for p, message in enumerate(came)
         ]
         keys = [nodes.number(in_order) for nodes in self._nodes]
         if in_order:
             field = field_of_bits(keys, int(bases[-1]))
-            self._number(keys, bases, np.unpackbits(channel.union(field)))
+            bits = channel.union(torch.from_numpy(field)).numpy()
+            self._number(keys, bases, np.unpackbits(bits))
         if not in_order:
             self._local = [np.zeros(len(found), np.int64) for found in keys]
             self._frontier[:] = self._known[:] = 0
@@ -212,27 +202,22 @@ class _Batch:
         return bases
 
     def _request(
-        self, asked: Sequence[tuple[Ints, Ints]], small: bool, in_order: bool
-    ) -> list[Bytes]:
+        self, asked: Sequence[tuple[Ints, Ints]], key_dtype: Any, in_order: bool
+    ) -> list[Tensor]:
         """Return the message that asks a rank for nodes: numbers by type, ids, and keys."""
         self._of._traffic.remote_requests += sum(len(ids) for ids, _ in asked)
         sizes = np.array([len(ids) for ids, _ in asked], np.int64)
         ids, keys = (np.concatenate(columns) for columns in zip(*asked, strict=True))
-        pieces = [sizes, ids.astype(self._of._csc.indices.dtype)]
-        if in_order:
-            pieces.append(keys.astype(np.int32 if small else np.int64))
-        return packed(pieces)
+        sent = [sizes, ids.astype(self._of._csc.indices.dtype)]
+        return tensors_of(*sent, *([keys.astype(key_dtype)] if in_order else []))
 
-    def _merge(self, message: Message, small: bool, in_order: bool) -> list[Ints]:
+    def _merge(self, sizes: Ints, every: Ints, keys: Ints | None = None) -> list[Ints]:
         """Note what another rank asks for; return its ids by type."""
-        sizes = message.take(np.int64, len(self._nodes))
-        total, ends = int(sizes.sum()), np.cumsum(sizes)[:-1]
-        ids = np.split(message.take(self._of._csc.indices.dtype, total), ends)
-        keys = [np.zeros(len(of_type), np.int64) for of_type in ids]
-        if in_order:
-            keys = np.split(message.take(np.int32 if small else np.int64, total), ends)
-        for nodes, of_type, keys_there in zip(self._nodes, ids, keys, strict=True):
-            nodes.merge(of_type, keys_there.astype(np.int64))
+        ends = np.cumsum(sizes)[:-1]
+        ids = np.split(every, ends)
+        keys = np.zeros(len(every), np.int64) if keys is None else keys.astype(np.int64)
+        for nodes, of_type, of_ids in zip(self._nodes, ids, np.split(keys, ends), strict=True):
+            nodes.merge(of_type, of_ids)
         return ids
 
     def _number(self, keys: Sequence[Ints], bases: Ints, bits: Ints) -> None:
@@ -299,6 +284,16 @@ class _Batch:
             else:
                 ids_at(csc.perm, edges.position, 0, edge[begin:end])
         return torch.from_numpy(index).to(self._of.plan.id_dtype), torch.from_numpy(edge)
+
+
+def tensors_of(*arrays: Ints) -> list[Tensor]:
+    """Return arrays as tensors in their memory."""
+    return [torch.from_numpy(array) for array in arrays]
+
+
+def arrays_of(tensors: Sequence[Tensor]) -> list[Ints]:
+    """Return tensors of the host as arrays in their memory."""
+    return [tensor.numpy() for tensor in tensors]
 
 
 def rows_between(lists: Sequence[Sequence[Ints]]) -> RowsBetween:

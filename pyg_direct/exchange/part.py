@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from ..core.types import BatchKey, Frontier, SamplingPlan, Table
 from ..files.arrays import map_array
@@ -18,12 +19,12 @@ from ..files.open import graph_in
 from ..files.parts import EDGE_IDS, PartedGraph, part_folder, read_part
 from ..graph.coo_to_csc import narrow
 from ..ops.backend import Backend
-from ..ops.buffers import new_array
+from ..ops.buffers import shared_pool
 from ..ops.cpu import file_pages
 from ..ops.host.parts import Drawn, ids_at
-from ..ranks.channel import Bytes, as_bytes
 
 Ints = npt.NDArray[Any]
+Bytes = npt.NDArray[np.uint8]
 
 Items = Sequence[tuple[Ints, Ints]]
 """Of each node type the rows of frontier nodes in the part, and their local ids in the batch."""
@@ -67,7 +68,7 @@ class Part:
         files = [group.attributes for group in header.edges]
         self._edge_ids = [map_array(folder, arrays[EDGE_IDS]).numpy() for arrays in files]
         self.rows = [
-            [as_bytes(map_array(folder, group.attributes[name])) for name in nodes.parted]
+            [map_array(folder, group.attributes[name]) for name in nodes.parted]
             for group, nodes in zip(header.nodes, graph.manifest.nodes, strict=False)
         ]
         most = max((edges.num_edges for edges in graph.manifest.edges), default=0)
@@ -94,22 +95,21 @@ class Part:
         counts, position = picks.counts.numpy(), picks.position
         assert position is not None  # `draw` gives positions
         ends = edge_ends(counts, [len(node[t]) for t in self._csc.dst_type.tolist()])
-        edge, columns = new_array((len(position),), self._edge_dtype), list[Bytes]()
+        edge = shared_pool().empty((len(position),), self._edge_dtype).numpy()
+        columns = list[Bytes]()
         for r, (first, last) in enumerate(pairwise(ends)):
             at, base = position.numpy()[first:last], int(self._csc.edge_base[r])
             ids_at(self._edge_ids[r], at, base, edge[first:last])
             columns += [table[at - base] for table in self._columns[r]]
         return Answer(Drawn(counts, picks.source.numpy(), edge), columns)
 
-    def gather(self, t: int, rows: Ints) -> list[Bytes]:
-        """Return rows of each attribute of a node type, uint8 [n, bytes].
+    def gather(self, t: int, rows: Ints) -> list[Tensor]:
+        """Return rows of each attribute of a node type.
 
         Raises:
             IndexError: the part has no such row.
         """
-        tables = [Table(torch.from_numpy(table)) for table in self.rows[t]]
-        found = self._backend.gather(tables, torch.from_numpy(rows).long())
-        return [block.numpy() for block in found]
+        return self._backend.gather([*map(Table, self.rows[t])], torch.from_numpy(rows).long())
 
     def reading(self, t: int, owner: Ints, rows: Ints) -> contextlib.AbstractContextManager[None]:
         """Ask for the pages of those rows that are in this part; as a context, to copy them in.
@@ -120,10 +120,19 @@ class Part:
             rows: [n].
         """
         least = file_pages.MIN_TABLE_BYTES
-        large = [torch.from_numpy(table) for table in self.rows[t] if table.nbytes >= least]
+        large = [table for table in self.rows[t] if table.nbytes >= least]
         if not large:
             return contextlib.nullcontext()
         return self._pages.reading(large, rows[owner == self._number].astype(np.int64))
+
+
+def as_bytes(table: Tensor) -> Bytes:
+    """Return a dense table [N, ...] as the bytes of its rows, uint8 [N, bytes], in its memory."""
+    row = int(np.prod(table.shape[1:], dtype=np.int64)) * table.itemsize
+    if table.numel() == 0:  # torch views no such table
+        return np.empty((len(table), row), np.uint8)
+    rows: Bytes = table.view(-1).view(torch.uint8).view(-1, row).numpy()
+    return rows
 
 
 def edge_ends(counts: Ints, items: Sequence[int]) -> list[int]:

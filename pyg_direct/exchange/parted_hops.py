@@ -8,16 +8,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from ..core.lazy_tensor import keep_rows
 from ..core.types import BatchKey, SampledGraph, SamplingPlan
 from ..files.parts import PartedGraph, RowFormat
 from ..graph.coo_to_csc import narrow
 from ..ops.backend import Backend
+from ..ops.buffers import shared_pool
 from ..ops.host.parts import Drawn, merged, split_by_part
-from ..ranks.channel import Bytes, Channel, Message, packed
+from ..ranks.channel import Channel
 from ..sampling.hops import BatchInProgress
-from .part import Answer, Ints, Part, edge_ends
+from .part import Answer, Bytes, Ints, Part, as_bytes, edge_ends
 from .rows import AskedRows, Blocks, Ownership, RowFetcher, RowLayout, RowTraffic
 
 
@@ -74,25 +76,20 @@ class PartSource:
         if hop == 0:
             self._columns = [[[] for _ in self._widths] for _ in window]
         owners, asked = self._split(window, hop)
-        came = self._channel.exchange([self._request(asked, r) for r in range(len(self._parts_of))])
+        came = self._channel.exchange([*map(self._request, asked)])
         answers: list[list[list[Answer]]] = []  # by rank, batch, part
-        replies: list[list[Bytes]] = []
-        for rank, message in enumerate(came):
-            mine = rank == self._channel.rank
-            request = asked[rank] if mine else self._read_request(message)
-            answer = [
+        for request in (self._read_request(*message) for message in came):
+            answers.append(
                 [
-                    part.draw(hop, items, key)
-                    for part, items in zip(self._own.values(), by_part, strict=True)
+                    [
+                        part.draw(hop, items, key)
+                        for part, items in zip(self._own.values(), by_part, strict=True)
+                    ]
+                    for key, by_part in zip(request.keys, request.items, strict=True)
                 ]
-                for key, by_part in zip(request.keys, request.items, strict=True)
-            ]
-            answers.append(answer if mine else [])
-            replies.append([] if mine else self._reply(answer))
-        came = self._channel.exchange(replies)
-        for rank, message in enumerate(came):
-            if rank != self._channel.rank:
-                answers[rank] = self._read_reply(message, asked[rank])
+            )
+        came = self._channel.exchange([*map(self._reply, answers)])
+        answers = [self._read_reply(*reply) for reply in zip(asked, came, strict=True)]
         for b, batch in enumerate(window):
             self._enter(batch, hop, owners[b], [answer[b] for answer in answers], b)
 
@@ -128,82 +125,64 @@ class PartSource:
             owners.append(of_batch)
         return owners, asked
 
-    def _request(self, asked: Sequence[RequestedLists], rank: int) -> list[Bytes]:
-        """Return the message with what is asked of a rank; empty for this one.
+    def _request(self, asked: RequestedLists) -> list[Tensor]:
+        """Return the message with what is asked of a rank.
 
         int64: batches, two words of the key of each, numbers of items by batch, part and type; then
         rows and local ids in that order.
         """
-        if rank == self._channel.rank:
-            return []
-        keys, items = asked[rank]
+        keys, items = asked
         flat = [of_type for by_part in items for by_type in by_part for of_type in by_type]
         words = [len(keys), *(word for key in keys for word in (key.low, key.high))]
-        header = np.array([*words, *(len(rows) for rows, _ in flat)], np.int64)
-        rows = [np.empty(0, self._row_dtype), *(rows for rows, _ in flat)]
-        local = [np.empty(0, np.int32), *(local for _, local in flat)]
-        return packed([header, np.concatenate(rows), np.concatenate(local)])
+        return [
+            torch.tensor([*words, *(len(rows) for rows, _ in flat)]),
+            joined(self._row_dtype, [rows for rows, _ in flat]),
+            joined(np.int32, [local for _, local in flat]),
+        ]
 
-    def _read_request(self, message: Message) -> RequestedLists:
-        parts, types = len(self._own), self._types
-        number = int(message.take(np.int64, 1)[0])
-        words = message.take(np.int64, number * (2 + parts * types))
-        keys = [BatchKey(int(low), int(high)) for low, high in words[: 2 * number].reshape(-1, 2)]
-        sizes = words[2 * number :]
-        ends = np.cumsum(sizes)
-        total = int(ends[-1]) if len(ends) else 0
-        rows = np.split(message.take(self._row_dtype, total), ends[:-1])
-        local = np.split(message.take(np.int32, total), ends[:-1])
-        pairs = iter(zip(rows, local, strict=True))
-        items = [[[next(pairs) for _ in range(types)] for _ in range(parts)] for _ in keys]
+    def _read_request(self, words: Tensor, rows: Tensor, local: Tensor) -> RequestedLists:
+        number, *rest = words.tolist()
+        keys = [BatchKey(*rest[2 * i : 2 * i + 2]) for i in range(number)]
+        sizes = rest[2 * number :]
+        pairs = zip(_split(rows, sizes), _split(local, sizes), strict=True)
+        parts, types = range(len(self._own)), range(self._types)
+        items = [[[next(pairs) for _ in types] for _ in parts] for _ in keys]
         return RequestedLists(keys, items)
 
-    def _reply(self, answers: Sequence[Sequence[Answer]]) -> list[Bytes]:
+    def _reply(self, answers: Sequence[Sequence[Answer]]) -> list[Tensor]:
         """Return the message with the edges that were drawn, by batch and part.
 
         Numbers of items and of edges; then counts, sources, ids, and the attributes one by one.
         """
         flat = [answer for by_part in answers for answer in by_part]
-        sizes = [[len(a.drawn.counts), len(a.drawn.source)] for a in flat]
-        columns = [
-            np.concatenate([np.empty(0, np.uint8), *(a.columns[i].reshape(-1) for a in flat)])
-            for i in range(len(self._widths))
+        drawn = [answer.drawn for answer in flat]
+        return [
+            torch.tensor([(len(d.counts), len(d.source)) for d in drawn]).long().view(-1, 2),
+            joined(np.int32, [d.counts for d in drawn]),
+            joined(self._graph.csc.indices.dtype, [d.source for d in drawn]),
+            joined(self._edge_dtype, [d.edge for d in drawn]),
+            *(
+                joined(np.uint8, [a.columns[i].reshape(-1) for a in flat])
+                for i in range(len(self._widths))
+            ),
         ]
-        source = self._graph.csc.indices
-        return packed(
-            [
-                np.array(sizes, np.int64).reshape(-1),
-                np.concatenate([np.empty(0, np.int32), *(a.drawn.counts for a in flat)]),
-                np.concatenate([source, *(a.drawn.source for a in flat)]),
-                np.concatenate(
-                    [np.empty(0, self._edge_dtype), *(a.drawn.edge for a in flat)],
-                    dtype=self._edge_dtype,
-                    casting="same_kind",
-                ),
-                *columns,
-            ]
-        )
 
-    def _read_reply(self, message: Message, asked: RequestedLists) -> list[list[Answer]]:
+    def _read_reply(self, asked: RequestedLists, message: Sequence[Tensor]) -> list[list[Answer]]:
         """Return the edges in a message: by batch and part, as they were asked for."""
+        sizes, counts, source, edge, *tables = message
         parts = [by_type for by_part in asked.items for by_type in by_part]
-        sizes = message.take(np.int64, 2 * len(parts)).reshape(-1, 2)
         items = [[len(by_type[t][0]) for t in self._dst] for by_type in parts]
-        if [sum(of_part) for of_part in items] != sizes[:, 0].tolist():
+        each_items, each_edges = sizes.T.tolist()
+        if [sum(of_part) for of_part in items] != each_items:
             raise ValueError("Another rank answers for other nodes than it was asked for.")
-        ends = np.cumsum(sizes, 0)
-        total_items, total_edges = ends[-1].tolist() if len(ends) else (0, 0)
-        counts = np.split(message.take(np.int32, total_items), ends[:-1, 0])
-        source = np.split(message.take(self._graph.csc.indices.dtype, total_edges), ends[:-1, 1])
-        edge = np.split(message.take(self._edge_dtype, total_edges), ends[:-1, 1])
-        drawn = [Drawn(*lists) for lists in zip(counts, source, edge, strict=True)][: len(parts)]
+        lists = _split(counts, each_items), _split(source, each_edges), _split(edge, each_edges)
+        drawn = [Drawn(*of_part) for of_part in zip(*lists, strict=True)]
         bounds = [edge_ends(d.counts, n) for d, n in zip(drawn, items, strict=True)]
         columns: list[list[Bytes]] = [[] for _ in parts]
-        for r, width in self._widths:
-            each = [ends[r + 1] - ends[r] for ends in bounds]
-            table = message.take(np.uint8, sum(each) * width).reshape(sum(each), width)
-            for found, rows in zip(columns, np.split(table, np.cumsum(each)[:-1]), strict=False):
-                found.append(rows)
+        for (r, width), table in zip(self._widths, tables, strict=True):
+            each = [width * (ends[r + 1] - ends[r]) for ends in bounds]
+            for found, rows in zip(columns, _split(table, each), strict=True):
+                found.append(rows.reshape(-1, width))
         answers = iter(map(Answer, drawn, columns))
         return [[next(answers) for _ in by_part] for by_part in asked.items]
 
@@ -249,7 +228,7 @@ class PartSource:
                 if rows:
                     keep_rows(node, rows)
 
-    def tables(self) -> list[list[list[Bytes]]]:
+    def tables(self) -> Blocks:
         """Return the tables of each own part; see `RowHolder`."""
         return [part.rows for part in self._own.values()]
 
@@ -277,11 +256,22 @@ class PartSource:
         for r, edges in enumerate(self._graph.manifest.edges):
             made = {}
             for name, rows in edges.parted.items():
-                made[name], out = layout_of(rows).new(len(graph.edge[r]))
+                dtype, shape = layout_of(rows).kind(len(graph.edge[r]))
+                made[name] = shared_pool().empty(shape, dtype)
                 if by_hop := next(found):
-                    out[...] = np.concatenate(by_hop)
+                    as_bytes(made[name])[...] = np.concatenate(by_hop)
             if made:
                 keep_rows(graph.edge[r], made)
+
+
+def joined(dtype: Any, lists: Sequence[Ints]) -> Tensor:
+    """Return lists one after another, of a dtype that holds theirs."""
+    whole = np.concatenate([np.empty(0, dtype), *lists], dtype=dtype, casting="same_kind")
+    return torch.from_numpy(whole)
+
+
+def _split(lists: Tensor, sizes: list[int]) -> list[Ints]:
+    return [part.numpy() for part in torch.split(lists, sizes)] if sizes else []
 
 
 def layout_of(rows: RowFormat) -> RowLayout:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from itertools import chain
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -11,16 +12,15 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from ..ops.buffers import new_array, shared_pool
-from ..ops.host.parts import RowNumbers, gather_of_parts
-from ..ranks.channel import ALIGNMENT, Bytes, Channel, Message, as_bytes, packed
+from ..ops.host.parts import RowNumbers, rows_of_parts
+from ..ranks.channel import Channel, Kind, Layout
 
 Ints = npt.NDArray[Any]
 
 AskedRows = Sequence[Sequence[Ints]]
 """The rows that a rank asks another for: by part of the other rank and node type."""
-Blocks = Sequence[Sequence[Sequence[Bytes]]]
-"""Rows of bytes [n, bytes], by part, node type and attribute."""
+Blocks = Sequence[Sequence[Sequence[Tensor]]]
+"""Rows [n, ...], by part, node type and attribute."""
 
 
 class RowLayout(NamedTuple):
@@ -34,10 +34,9 @@ class RowLayout(NamedTuple):
         """Bytes of a row."""
         return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
 
-    def new(self, count: int) -> tuple[Tensor, Bytes]:
-        """Return a new tensor of so many rows, and its bytes."""
-        tensor = shared_pool().empty((count, *self.shape), self.dtype)
-        return tensor, as_bytes(tensor)
+    def kind(self, count: int) -> Kind:
+        """Return of which kind a tensor of so many rows is."""
+        return self.dtype, (count, *self.shape)
 
 
 class RowTraffic:
@@ -76,7 +75,7 @@ class Ownership(NamedTuple):
 class RowHolder(Protocol):
     """Has the rows of the parts of this rank."""
 
-    def tables(self) -> Sequence[Sequence[Sequence[Bytes]]] | None:
+    def tables(self) -> Blocks | None:
         """Return the tables of each own part, by type and attribute; None to be asked instead."""
 
     def answer(self, asked: Sequence[AskedRows]) -> Sequence[Blocks]:
@@ -137,17 +136,18 @@ class RowFetcher:
         me, parts_of = self._channel.rank, self._owners.parts_of
         owners, refs, wanted = self._number(nodes)
         by_rank, asked = self._ask(wanted)
-        answers = list(self._holder.answer(asked))
-        replies = [packed(_flat(answer)) if r != me else [] for r, answer in enumerate(answers)]
-        coming = [self._reply_bytes(rows) if r != me else 0 for r, rows in enumerate(by_rank)]
-        found = self._channel.send(replies, coming)
-        tables_here = self._holder.tables()
-        tables: dict[int, Any] = dict(
-            zip(parts_of[me], answers[me] if tables_here is None else tables_here, strict=True)
+        answers = self._holder.answer(asked)
+        came = self._channel.send(
+            [_flat(_flat(answer)) for answer in answers], [*map(self._kinds, by_rank)]
         )
+        tables_here = self._holder.tables()
+        tables: dict[int, Any] = {}
         for r, parts in enumerate(parts_of):
-            if r != me:
-                tables.update(zip(parts, self._read_reply(found[r], by_rank[r]), strict=True))
+            rows = iter(came[r])
+            read = [[[next(rows) for _ in of_type] for of_type in self._formats] for _ in parts]
+            tables.update(zip(parts, read, strict=True))
+        if tables_here is not None:
+            tables.update(zip(parts_of[me], tables_here, strict=True))
         return [
             [
                 self._put_together(t, owners[t][b], refs[t][b], tables)
@@ -164,22 +164,34 @@ class RowFetcher:
         """
         _, asked = self._ask(self._number(nodes)[2])
         me = self._channel.rank
-        return sum(self._reply_bytes(rows) for r, rows in enumerate(asked) if r != me)
+        return sum(Layout(self._kinds(rows)).num_bytes for r, rows in enumerate(asked) if r != me)
 
     def _ask(self, wanted: list[list[Ints]]) -> tuple[list[AskedRows], list[AskedRows]]:
         """Return what this rank asks each other one for, and what each asks it for."""
-        me = self._channel.rank
         by_rank: list[AskedRows] = [
             [[of_type[p] for of_type in wanted] for p in parts] for parts in self._owners.parts_of
         ]
-        came = self._channel.exchange(
-            [self._request(rows) if r != me else [] for r, rows in enumerate(by_rank)]
-        )
-        asked: list[AskedRows] = [
-            self._read_request(message) if r != me else by_rank[me]
-            for r, message in enumerate(came)
+        messages = []  # the numbers of rows by part and type, and the rows
+        for by_part in by_rank:
+            flat = _flat(by_part)
+            rows = np.concatenate([np.empty(0, self._row_dtype), *flat])
+            messages.append([torch.tensor([*map(len, flat)]).long(), torch.from_numpy(rows)])
+        return by_rank, [self._asked(*came) for came in self._channel.exchange(messages)]
+
+    def _asked(self, sizes: Tensor, rows: Tensor) -> AskedRows:
+        """Return what a rank asks for, by part and type, as its message says."""
+        each = iter(torch.split(rows, sizes.tolist()))
+        parts = self._owners.parts_of[self._channel.rank]
+        return [[next(each).numpy() for _ in self._formats] for _ in parts]
+
+    def _kinds(self, asked: AskedRows) -> list[Kind]:
+        """Return the kinds of the rows in the answer to a request."""
+        return [
+            layout.kind(len(rows))
+            for by_type in asked
+            for rows, formats in zip(by_type, self._formats, strict=True)
+            for layout in formats.values()
         ]
-        return by_rank, asked
 
     def _number(self, nodes: Sequence[Sequence[Ints | None]]) -> tuple[Any, Any, list[list[Ints]]]:
         """Return by type and batch the owners and references; by type and part the rows wanted."""
@@ -210,71 +222,17 @@ class RowFetcher:
         if self._holder.tables() is not None:
             self.traffic.loaded_rows += own
 
-    def _request(self, wanted: AskedRows) -> list[Bytes]:
-        """Return the message that asks a rank for rows: their numbers, then themselves."""
-        flat = [rows for by_type in wanted for rows in by_type]
-        sizes = np.array([len(rows) for rows in flat], np.int64)
-        return packed([sizes, np.concatenate([np.empty(0, self._row_dtype), *flat])])
-
-    def _read_request(self, message: Message) -> list[list[Ints]]:
-        parts, types = len(self._owners.parts_of[self._channel.rank]), len(self._formats)
-        sizes = message.take(np.int64, parts * types)
-        rows = np.split(message.take(self._row_dtype, int(sizes.sum())), np.cumsum(sizes)[:-1])
-        return [rows[i * types : (i + 1) * types] for i in range(parts)]
-
-    def _shapes(self, asked: AskedRows) -> list[list[list[tuple[int, int]]]]:
-        """Return the shapes of the blocks that a rank asks for."""
-        return [
-            [
-                [(len(rows), rows_of.num_bytes) for rows_of in formats.values()]
-                for rows, formats in zip(by_type, self._formats, strict=True)
-            ]
-            for by_type in asked
-        ]
-
-    def _reply_bytes(self, asked: AskedRows) -> int:
-        """Return how many bytes the answer to a request has."""
-        sizes: list[int] = [rows * width for rows, width in _flat(self._shapes(asked))]
-        return sum(size + -size % ALIGNMENT for size in sizes)
-
-    def _read_reply(self, message: Message, asked: AskedRows) -> Blocks:
-        return [
-            [
-                [
-                    message.take(np.uint8, rows * width).reshape(rows, width)
-                    for rows, width in shapes
-                ]
-                for shapes in by_type
-            ]
-            for by_type in self._shapes(asked)
-        ]
-
     def _put_together(
         self, t: int, owner: Ints, ref: Ints, tables: Mapping[int, Any]
     ) -> dict[str, Tensor]:
         """Return the rows of the nodes of one batch and type."""
         made = {}
         with self._holder.reading(t, owner, ref):
-            for i, (name, rows) in enumerate(self._formats[t].items()):
-                made[name], out = rows.new(len(owner))
+            for i, name in enumerate(self._formats[t]):
                 of_parts = [tables[p][t][i] for p in range(self._owners.num_parts)]
-                gather_of_parts(of_parts, owner, ref, out)
+                made[name] = rows_of_parts(of_parts, owner, ref)
         return made
 
 
-def rows_of_blocks(tables: Sequence[Bytes], rows: Ints) -> list[Bytes]:
-    """Return some rows of each table, uint8 [n, bytes].
-
-    Raises:
-        IndexError: a table has no such row.
-    """
-    found = []
-    for table in tables:
-        found.append(new_array((len(rows), table.shape[1]), torch.uint8))
-        gather_of_parts([table], np.zeros(len(rows), np.int16), rows, found[-1])
-    return found
-
-
-def _flat(blocks: Any) -> list[Any]:
-    """Return what lists of parts, of types and of attributes hold."""
-    return [block for by_type in blocks for of_type in by_type for block in of_type]
+def _flat(lists: Iterable[Sequence[Any]]) -> list[Any]:
+    return [*chain.from_iterable(lists)]

@@ -19,9 +19,10 @@ from ..core.arguments import check_ids, shown
 from ..core.lazy_tensor import MOST_PARTS, OrderedTensor, keep_rows
 from ..core.pyg import fields_of, stores_of
 from ..core.quantized import QuantizedTensor, decode
+from ..core.types import Table
 from ..ops.backend import Backend
 from ..ops.host.parts import RowNumbers
-from ..ranks.channel import Channel, as_bytes
+from ..ranks.channel import Channel
 from ..ranks.split import HASH, Split
 from ..ranks.windows import Terms
 from .batches import BatchExchange, Maker
@@ -33,7 +34,6 @@ from .rows import (
     RowFetcher,
     RowLayout,
     RowTraffic,
-    rows_of_blocks,
 )
 
 SCALE = " scale"  # behind the name of an attribute, of the factors of its rows
@@ -115,10 +115,10 @@ class _OwnRows:
             of_ranks = [by_part[0][t].astype(np.int64, copy=False) for by_part in asked]
             one_part = [(ids, np.zeros(len(ids), np.int16)) for ids in of_ranks]
             refs, (union,), _ = numbers.of_window(one_part)
-            tables = list(map(as_bytes, self._read(t, torch.from_numpy(union).long())))
+            tables = [*map(Table, self._read(t, torch.from_numpy(union).long()))]
             self._traffic.loaded_rows += len(union) if tables else 0
             for of_rank, ref in zip(blocks, refs, strict=True):
-                of_rank.append(rows_of_blocks(tables, ref))
+                of_rank.append(self._backend.gather(tables, torch.from_numpy(ref).long()))
         return [[of_rank] for of_rank in blocks]
 
     def _read(self, t: int, ids: Tensor) -> list[Tensor]:

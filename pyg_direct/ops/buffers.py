@@ -200,9 +200,11 @@ def shared_pool() -> BufferPool:
     return pool
 
 
-def new_array(shape: tuple[int, ...], dtype: torch.dtype) -> npt.NDArray[Any]:
-    """Return an uninitialised array of the pool of this process."""
-    return shared_pool().empty(shape, dtype).numpy()
+def new_bytes(count: int, device: torch.device) -> Tensor:
+    """Return uninitialised uint8 [count]; on the host of the pool of this process."""
+    if device.type == "cpu":
+        return shared_pool().empty((count,), torch.uint8)
+    return torch.empty(count, dtype=torch.uint8, device=device)
 
 
 @dataclass

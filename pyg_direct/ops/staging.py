@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Any
 
 import torch
@@ -21,6 +21,18 @@ def to_host(tensors: Sequence[Tensor]) -> list[Tensor]:
     if any(tensor.is_cuda for tensor in tensors):
         torch.cuda.current_stream(tensors[0].device).synchronize()
     return found
+
+
+def taken_from(tensors: Sequence[Tensor], devices: Container[str]) -> list[Tensor]:
+    """Return detached tensors where somebody takes them from.
+
+    Args:
+        tensors: all of one device.
+        devices: types of those from which they are taken; from others they go to the host.
+    """
+    if tensors[0].device.type in devices:
+        return [tensor.detach() for tensor in tensors]
+    return to_host(tensors)
 
 
 def empty_for(device: torch.device, shape: Sequence[int], dtype: torch.dtype) -> Tensor:

@@ -1,4 +1,4 @@
-"""Exchanges of bytes among the ranks of a process group, which fail on all ranks or on none."""
+"""Exchanges of tensors among the ranks of a process group, which fail on all ranks or on none."""
 
 from __future__ import annotations
 
@@ -6,43 +6,79 @@ import ctypes
 import weakref
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from itertools import pairwise
-from math import inf
+from functools import partial
+from itertools import accumulate
+from math import inf, prod
 from time import monotonic, perf_counter
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ..ops.buffers import new_array
+from ..ops.buffers import new_bytes
+from ..ops.devices import HOST, ends_in_call
+from ..ops.staging import taken_from, to_device
 from .board import Board, ExchangeError
 from .exchange import NOT_INFERRING
 from .traffic import ExchangeTraffic
 
 POLL_SECONDS = 0.25  # how long one wait for other ranks takes, between looks at the clock
 GLOO_REMARK = " This is typically caused by"  # and what gloo says behind it, in its errors
-ALIGNMENT = 8  # of each array in a message
+ALIGNMENT = 16  # of each tensor in a message, as complex numbers need it
 
-Bytes = npt.NDArray[np.uint8]
-Arrays = Sequence[npt.NDArray[Any]]
+Kind = tuple[torch.dtype, tuple[int, ...]]  # of a tensor: its dtype and shape
+Tensors = Sequence[Tensor]
 
 
 _lost: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 """By group: why its ranks may be at different collectives, so that no more can follow."""
 
 
-def packed(arrays: Arrays) -> list[Bytes]:
-    """Return arrays as the pieces of a message, each a multiple of `ALIGNMENT` long."""
-    pieces = []
-    for array in arrays:
-        content = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-        pieces.append(content)
-        if left := -len(content) % ALIGNMENT:
-            pieces.append(np.zeros(left, np.uint8))
-    return pieces
+class Layout:
+    """Where the tensors of a message are, one after another, in its bytes.
+
+    Args:
+        kinds: of the tensors.
+
+    Attributes:
+        num_bytes: of the message.
+    """
+
+    def __init__(self, kinds: Sequence[Kind]) -> None:
+        self._kinds = kinds
+        self._sizes = [dtype.itemsize * prod(shape) for dtype, shape in kinds]
+        self._begins = [*accumulate((aligned(size) for size in self._sizes), initial=0)]
+        self.num_bytes = self._begins[-1]
+
+    def pack(self, tensors: Tensors) -> list[Tensor]:
+        """Return the pieces of the message, of one device."""
+        pieces = []
+        for tensor, size in zip(tensors, self._sizes, strict=True):
+            if size:
+                pieces.append(tensor.contiguous().view(-1).view(torch.uint8))
+            if left := aligned(size) - size:
+                pieces.append(tensor.new_zeros(left, dtype=torch.uint8))
+        return pieces
+
+    def unpack(self, content: Tensor) -> list[Tensor]:
+        """Return the tensors of a message, in its memory."""
+        found = zip(self._kinds, self._sizes, self._begins, strict=False)
+        return [
+            content[begin : begin + size].view(dtype).view(shape)
+            for (dtype, shape), size, begin in found
+        ]
+
+
+def kinds_of(tensors: Tensors) -> list[Kind]:
+    """Return the kinds of some tensors."""
+    return [(tensor.dtype, tuple(tensor.shape)) for tensor in tensors]
+
+
+def aligned(size: int) -> int:
+    """Return how many bytes a tensor of some takes in a message."""
+    return size + -size % ALIGNMENT
 
 
 def is_lost(group: Any) -> bool:
@@ -61,31 +97,11 @@ def give_up(group: Any, reason: str) -> None:
     _lost[group] = reason
 
 
-class Message:
-    """Reads the arrays of a message, one after another.
-
-    Raises:
-        ValueError: it is shorter than what is read of it.
-    """
-
-    def __init__(self, content: Bytes) -> None:
-        self._content, self._at = content, 0
-
-    def take(self, dtype: Any, count: int) -> npt.NDArray[Any]:
-        """Return the next array, of `count` elements."""
-        size = np.dtype(dtype).itemsize * count
-        first, last = self._at, self._at + size
-        if count < 0 or last > len(self._content):
-            raise ValueError(f"A message of {len(self._content)} bytes lacks some of {size}.")
-        self._at = last + -size % ALIGNMENT
-        return self._content[first:last].view(dtype)
-
-
 class Channel:
     """The collectives of one thread; every rank makes the same ones in the same order.
 
     Args:
-        group: a group of our own of gloo, or None for this process alone.
+        group: a group of our own, of gloo for tensors on the host; None for this process alone.
         timeout_seconds: how long to wait for the other ranks in one exchange.
         place: rank and number of ranks, where there is no group.
         board: where ranks tell of failures, which is read while this one waits for long.
@@ -101,8 +117,10 @@ class Channel:
         self.group, self.timeout_seconds, self.board = group, timeout_seconds, board
         self.ended = False  # on all ranks at the same collective, so that the group is free
         self.rank, self.size = place
+        self._devices = {HOST.type}  # types of those whose tensors the group takes as they are
         if group is not None:
             self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
+            self._devices |= {*device_backends(group)}
         self.given_up = ""  # why this rank does not wait for the others any longer; in any thread
         self._last: Any = None  # the last collective
         self._collectives = 0
@@ -131,33 +149,37 @@ class Channel:
             words: of this rank; as many on all.
             asked_since: see `_complete`.
         """
-        said = np.array([*words, int(1e6 * self.waited_seconds)], np.int64)
-        every = self.numbers(np.tile(said, (self.size, 1)), asked_since)
+        said = torch.tensor([*words, int(1e6 * self.waited_seconds)])
+        every = self.numbers(said.expand(self.size, -1), asked_since)
         self._waits_us[:] = every[:, -1]
-        return every[:, :-1].tolist()  # type: ignore[no-any-return]
+        return every[:, :-1].tolist()
 
-    def exchange(self, messages: Sequence[Sequence[Bytes]]) -> list[Message]:
-        """Send messages[p] to rank p, and return what came from each; two collectives.
-
-        The message of a rank to itself must be empty.
+    def exchange(self, messages: Sequence[Tensors]) -> list[list[Tensor]]:
+        """Send the tensors messages[p] to rank p, and return those of each; two collectives.
 
         Args:
-            messages: for each rank, in pieces.
+            messages: to each rank, as this one itself, as many, which differ in their lengths only.
         """
-        sizes = np.array([[sum(map(len, pieces))] for pieces in messages], np.int64)
-        return self.send(messages, self.numbers(sizes)[:, 0].tolist())
+        if self.size == 1:
+            return [[*messages[0]]]
+        lengths = self.numbers(torch.tensor([[*map(len, tensors)] for tensors in messages]))
+        like = kinds_of(messages[self.rank])
+        coming = [
+            [(dtype, (n, *shape[1:])) for (dtype, shape), n in zip(like, of_rank, strict=True)]
+            for of_rank in lengths.tolist()
+        ]
+        return self.send(messages, coming)
 
     @NOT_INFERRING
-    def union(self, bits: Bytes) -> Bytes:
+    def union(self, bits: Tensor) -> Tensor:
         """Return fields of bits of all ranks as one; no two ranks may set the same bit.
 
         One collective. What is sent is counted as in a ring.
         """
         if self.group is None or len(bits) == 0:
             return bits
-        found = torch.from_numpy(bits)
         # A sum is the union then; it is what all backends have.
-        self._complete(lambda: dist.all_reduce(found, group=self.group, async_op=True), [found])
+        self._complete(lambda: dist.all_reduce(bits, group=self.group, async_op=True), [bits])
         self._count_ring(len(bits))
         return bits
 
@@ -167,25 +189,43 @@ class Channel:
         self._received[self.rank - 1] += share
         self._messages[(self.rank + 1) % self.size] += 1
 
+    @NOT_INFERRING
     def send(
-        self, messages: Sequence[Sequence[Bytes]], coming: Sequence[int], uncounted: int = 0
-    ) -> list[Message]:
-        """Send messages of which all ranks know the sizes; `coming` bytes from each rank.
+        self, messages: Sequence[Tensors], coming: Sequence[Sequence[Kind]], uncounted: int = 0
+    ) -> list[list[Tensor]]:
+        """Send tensors of which all ranks know the kinds, and return those of each rank.
 
-        So many bytes of each message that is not empty are not counted as traffic.
+        Those for this rank itself are returned as they are. Where the group takes tensors of their
+        device, they stay there; else they go by way of the host.
+
+        Args:
+            messages: to each rank, all on one device.
+            coming: what comes from each.
+            uncounted: so many bytes of each message are not counted as traffic.
         """
-        sizes = [sum(map(len, pieces)) for pieces in messages]
-        given, came = (new_array((sum(total),), torch.uint8) for total in (sizes, coming))
-        at = 0
-        for piece in (piece for pieces in messages for piece in pieces):
-            given[at : at + len(piece)] = piece
-            at += len(piece)
-        self._all_to_all(came, given, coming, sizes)
+        if self.size == 1:
+            return [[*messages[0]]]
+        there = [p for p in range(self.size) if p != self.rank]
+        layouts = [Layout(kinds_of(m) if p in there else []) for p, m in enumerate(messages)]
+        expected = [Layout(kinds if p in there else []) for p, kinds in enumerate(coming)]
+        flat = [tensor for p in there for tensor in messages[p]]
+        if not flat:  # on no rank
+            return [[] for _ in messages]
+        sent = taken_from(flat, self._devices)
+        pieces = iter(sent)
+        packed = [p for to in there for p in layouts[to].pack([next(pieces) for _ in messages[to]])]
+        sizes, coming_sizes = ([layout.num_bytes for layout in of] for of in (layouts, expected))
+        given, came = (new_bytes(sum(total), sent[0].device) for total in (sizes, coming_sizes))
+        torch.cat([given[:0], *packed], out=given)
+        self._all_to_all(came, given, coming_sizes, sizes)
         self._sent += [max(0, size - uncounted) for size in sizes]
-        self._received += [max(0, size - uncounted) for size in coming]
+        self._received += [max(0, size - uncounted) for size in coming_sizes]
         self._messages += np.array(sizes) > uncounted
-        ends = np.cumsum([0, *coming]).tolist()
-        return [Message(came[a:b]) for a, b in pairwise(ends)]
+        contents = torch.split(to_device(came, flat[0].device), coming_sizes)
+        return [
+            expected[p].unpack(content) if p in there else [*messages[p]]
+            for p, content in enumerate(contents)
+        ]
 
     def fail(self, text: str) -> None:
         """Tell the others why this rank has failed, and take part in no more collectives."""
@@ -195,36 +235,29 @@ class Channel:
             give_up(self.group, text)
 
     def numbers(
-        self,
-        words: npt.NDArray[np.int64],
-        asked_since: Callable[[], float | None] | None = None,
-    ) -> npt.NDArray[np.int64]:
+        self, words: Tensor, asked_since: Callable[[], float | None] | None = None
+    ) -> Tensor:
         """Send words[p] to rank p, and return those from each rank: int64 [ranks, n] both."""
-        came = np.empty_like(words)
-        each = [1] * self.size
-        self._all_to_all(came, np.ascontiguousarray(words), each, each, asked_since)
+        came, each = torch.empty(words.shape, dtype=torch.int64), [1] * self.size
+        self._all_to_all(came, words.contiguous(), each, each, asked_since)
         return came
 
     @NOT_INFERRING
     def _all_to_all(
         self,
-        came: npt.NDArray[Any],
-        given: npt.NDArray[Any],
-        coming: Any,
-        sizes: Any,
+        came: Tensor,
+        given: Tensor,
+        coming: list[int],
+        sizes: list[int],
         asked_since: Callable[[], float | None] | None = None,
     ) -> None:
         if self.group is None:
-            came[...] = given
+            came.copy_(given)
             return
-        into, of = torch.from_numpy(came), torch.from_numpy(given)
-        self._complete(
-            lambda: dist.all_to_all_single(
-                into, of, list(coming), list(sizes), group=self.group, async_op=True
-            ),
-            [into, of],
-            asked_since,
+        begin = partial(
+            dist.all_to_all_single, came, given, coming, sizes, group=self.group, async_op=True
         )
+        self._complete(begin, [came, given], asked_since)
 
     def _complete(
         self,
@@ -236,7 +269,8 @@ class Channel:
 
         Args:
             begin: begins it.
-            tensors: that it reads and writes.
+            tensors: that it reads and writes. On a device, its current stream waits for them, and
+                this thread does not: all ranks have exchanged numbers before, and so are there.
             asked_since: returns when a loop began to wait for what this leads to, None while none
                 does: other ranks have as long as they want then. By default one waits from now on.
 
@@ -256,7 +290,10 @@ class Channel:
 
         work = begin()
         try:
-            self._wait(work, deadline)
+            if ends_in_call(tensors[0].device):
+                self._wait(work, deadline)
+            else:
+                work.wait()
         except BaseException as error:  # also where a user interrupts it
             give_up(self.group, str(error) or type(error).__name__)
             raise
@@ -306,10 +343,12 @@ class Channel:
         return "" if self.board is None else self.board.told_within(POLL_SECONDS)
 
 
-def as_bytes(table: Tensor) -> Bytes:
-    """Return a dense table [N, ...] as the bytes of its rows, uint8 [N, bytes], in its memory."""
-    row = int(np.prod(table.shape[1:], dtype=np.int64))
-    if table.numel() == 0:  # torch views no such table
-        return np.empty((len(table), row * table.itemsize), np.uint8)
-    rows: Bytes = table.view(len(table), row).view(torch.uint8).numpy()
-    return rows
+def device_backends(group: Any) -> dict[str, str]:
+    """Return by what a group moves the tensors of each type of device other than the host.
+
+    Gloo moves them by way of the host, or not at all.
+    """
+    pairs = (pair.split(":") for pair in dist.get_backend_config(group).split(","))
+    found = {device: name for device, name in pairs if name != "gloo"}
+    found.pop(HOST.type, None)
+    return found

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-import numpy as np
-import numpy.typing as npt
+import torch
+from torch import Tensor
 
-from .channel import Bytes, Channel
+from .channel import Channel
 
 R = TypeVar("R")
 
@@ -19,10 +19,10 @@ class _Meeting:
     """Where the threads leave what they give."""
 
     def __init__(self, size: int) -> None:
-        self.size, self.given = size, [np.empty(0)] * size
+        self.size, self.given = size, [torch.empty(0)] * size
         self._barrier = threading.Barrier(size)
 
-    def all_given(self, rank: int, value: npt.NDArray[Any]) -> list[npt.NDArray[Any]]:
+    def all_given(self, rank: int, value: Tensor) -> list[Tensor]:
         """Return what all have given, which none may write to, and which lasts until `leave`."""
         self.given[rank] = value
         self._barrier.wait()
@@ -51,15 +51,14 @@ class ThreadChannel(Channel):
 
     def _all_to_all(
         self,
-        came: npt.NDArray[Any],
-        given: npt.NDArray[Any],
-        coming: Any,
-        sizes: Any,
+        came: Tensor,
+        given: Tensor,
+        coming: list[int],
+        sizes: list[int],
         asked_since: Any = None,
     ) -> None:
-        first = np.zeros(self.size + 1, np.int64)
-        np.cumsum(sizes, out=first[1:])
-        begins = [a[self.rank] for a in self._meeting.all_given(self.rank, first)]
+        first = torch.tensor([0, *sizes]).cumsum(0)
+        begins = [int(a[self.rank]) for a in self._meeting.all_given(self.rank, first)]
         self._meeting.leave()
         pieces = [
             there[begin : begin + count]
@@ -67,15 +66,15 @@ class ThreadChannel(Channel):
                 self._meeting.all_given(self.rank, given), begins, coming, strict=True
             )
         ]
-        came[...] = np.concatenate(pieces)
+        torch.cat(pieces, out=came)
         self._meeting.leave()
         self._collectives += 1
 
-    def union(self, bits: Bytes) -> Bytes:
+    def union(self, bits: Tensor) -> Tensor:
         """Return fields of bits of all ranks as one; see `Channel`."""
         if len(bits) == 0:
             return bits
-        found: Bytes = np.bitwise_or.reduce(self._meeting.all_given(self.rank, bits))
+        found = torch.stack(self._meeting.all_given(self.rank, bits)).sum(0, dtype=torch.uint8)
         self._meeting.leave()
         self._collectives += 1
         self._count_ring(len(bits))

@@ -261,7 +261,8 @@ def test_the_union_is_the_batch_of_one_process(world_size: int, path: Path, tmp_
 def numbered_rank_after_rank(self: Any, keys: Any, bases: Any, bits: Any) -> None:
     """Number what a hop found by an exclusive scan over the ranks, in place of the bits."""
     counts = np.array([len(own) for own in keys], np.int64)
-    every = self._channel.numbers(np.tile(counts, (self._channel.size, 1)))
+    words = torch.from_numpy(counts).expand(self._channel.size, -1)
+    every = self._channel.numbers(words).numpy()
     for t, own in enumerate(keys):
         before = sum(counts[t] for counts in every[: self._channel.rank])
         self._local[t] = self._known[t] + before + np.arange(len(own))

@@ -2,8 +2,8 @@
 
 All ranks know the size of each message. But a rank that is elsewhere in its program does not know
 which message the others are at. So ranks say what they are at in numbers of a fixed size, before
-the message itself. That is left out where the same message followed the one before it the last
-time: a rank that is not at it sends as many bytes, whose head says so.
+the message itself. On the host that is left out where the same message followed the one before it
+the last time: a rank that is not at it sends as many bytes, whose head says so.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ import zlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
-import numpy as np
-import numpy.typing as npt
+import torch
 from torch import Tensor
 
-from ...ops.staging import empty_for, to_device, to_host
+from ...ops.devices import ends_in_call
 from ...ranks.board import ExchangeError
-from ...ranks.channel import ALIGNMENT, Bytes, Channel, Message, as_bytes, packed
+from ...ranks.channel import ALIGNMENT, Channel, Kind, aligned
 
 HEAD = 1  # number: what a rank is at
+HEAD_KIND: Kind = (torch.int64, (HEAD,))
 NUMBERS = 30  # that a rank says beside these, at a time
 SPOKEN: tuple[str, ...] = ()  # stands for numbers that are said, of any titles
 
@@ -56,11 +56,9 @@ class Moved(NamedTuple):
     parts: Sequence[Tensor]
     counts: Sequence[int]
 
-    @property
-    def row_bytes(self) -> int:
-        """Of one row."""
-        part = self.parts[0]
-        return int(np.prod(part.shape[1:], dtype=np.int64)) * part.element_size()
+    def coming(self, p: int) -> Kind:
+        """Return of which kind the rows are that come from rank p."""
+        return self.parts[p].dtype, (self.counts[p], *self.parts[p].shape[1:])
 
 
 class _Sizes(NamedTuple):
@@ -119,8 +117,8 @@ class StepMessages:
         asked = [each.asked for each in agreements]
         titles = tuple(each.title for each in agreements)
         chunks = range(0, len(asked), NUMBERS)
-        every = np.concatenate([self._say(titles, asked[i : i + NUMBERS]) for i in chunks], 1)
-        for each, number in zip(agreements, every.max(0).tolist(), strict=True):
+        every = torch.cat([self._say(titles, asked[i : i + NUMBERS]) for i in chunks], 1)
+        for each, number in zip(agreements, every.amax(0).tolist(), strict=True):
             each.asked = number
         if not bool((every == every[0]).all()):
             return False
@@ -135,7 +133,7 @@ class StepMessages:
     ) -> None:
         """Say that rows may go between ranks: so many to each and from each."""
         there, back = (
-            [_aligned(count * row_bytes) if p != self.rank else 0 for p, count in enumerate(counts)]
+            [aligned(count * row_bytes) if p != self.rank else 0 for p, count in enumerate(counts)]
             for counts in (sent, coming)
         )
         self._known.sizes[title] = _Sizes(self.made, there, back)
@@ -148,17 +146,11 @@ class StepMessages:
         Raises:
             ExchangeError: a rank has failed, or is at something else.
         """
-        found = [[*each.parts] for each in moved]
         if self.size == 1:
-            return found
+            return [[*each.parts] for each in moved]
         titles = tuple(each.title for each in moved)
-        messages: list[list[Bytes]] = [[] for _ in range(self.size)]
-        coming = [0] * self.size
-        there = [p for p in range(self.size) if p != self.rank]
-        rows = iter(to_host([each.parts[p] for p in there for each in moved]))
-        for p in there:
-            messages[p] = packed([as_bytes(next(rows).contiguous()) for _ in moved])
-            coming[p] = sum(_aligned(each.counts[p] * each.row_bytes) for each in moved)
+        messages = [[each.parts[p] for each in moved] for p in range(self.size)]
+        coming = [[each.coming(p) for each in moved] for p in range(self.size)]
         known, came = self._known, None
         sizes = [known.sizes.get(title) for title in titles]
         mades = [None if size is None else size.made for size in sizes]
@@ -166,17 +158,11 @@ class StepMessages:
             came = self._sent(titles, messages, coming)
         if came is None:
             self._say(titles, [])
-            came = self._sent(titles, messages, coming)
-        assert came is not None  # all have said that they are at it
-        known.following[known.last] = known.last = titles
-        for parts, each in zip(found, moved, strict=True):
-            own = parts[self.rank]
-            for p in there:
-                part = empty_for(own.device, (each.counts[p], *own.shape[1:]), own.dtype)
-                content = came[p].take(np.uint8, each.counts[p] * each.row_bytes)
-                as_bytes(part).reshape(-1)[:] = content
-                parts[p] = to_device(part, own.device)
-        return found
+            came = self.channel.send(messages, coming)
+        if ends_in_call(messages[0][0].device):
+            known.following[known.last] = titles
+        known.last = titles
+        return [[*parts] for parts in zip(*came, strict=True)]
 
     def fail(self, text: str) -> None:
         """Tell the others why this rank has failed, which takes part in nothing any more."""
@@ -198,34 +184,35 @@ class StepMessages:
             [sum(numbers) for numbers in zip(*lists, strict=True)]
             for lists in ([s.sent for s in sizes], [s.coming for s in sizes])
         )
-        self._sent(SPOKEN, [[np.zeros(size, np.uint8)] for size in sent], coming)
+        nothing = [[torch.zeros(size, dtype=torch.uint8)] for size in sent]
+        self._sent(SPOKEN, nothing, [[(torch.uint8, (size,))] for size in coming])
 
     def _sent(
-        self, titles: tuple[str, ...], messages: Any, coming: list[int]
-    ) -> list[Message] | None:
+        self, titles: tuple[str, ...], messages: Any, coming: list[list[Kind]]
+    ) -> list[list[Tensor]] | None:
         """Send messages behind their heads; None if a rank is not at them."""
-        head = np.array([_tag(titles)], np.int64).view(np.uint8)
-        headed = [[head, *pieces] if p != self.rank else [] for p, pieces in enumerate(messages)]
-        sizes = [size + len(head) if p != self.rank else 0 for p, size in enumerate(coming)]
-        came = self.channel.send(headed, sizes, len(head))
-        heads = [
-            message.take(np.int64, HEAD)[0] if p != self.rank else _tag(titles)
-            for p, message in enumerate(came)
-        ]
-        if all(tag == _tag(titles) for tag in heads) and titles != SPOKEN:
-            return came
+        head = torch.tensor([_tag(titles)])
+        came = self.channel.send(
+            [[head, *tensors] for tensors in messages],
+            [[HEAD_KIND, *kinds] for kinds in coming],
+            ALIGNMENT,
+        )
+        if titles != SPOKEN and all(torch.equal(of_rank[0], head) for of_rank in came):
+            return [of_rank[1:] for of_rank in came]
         self._forget()
         return None
 
     def _forget(self) -> None:
         self._known.following.pop(self._known.last, None)
 
-    def _say(self, titles: tuple[str, ...], numbers: Sequence[int]) -> npt.NDArray[np.int64]:
+    def _say(self, titles: tuple[str, ...], numbers: Sequence[int]) -> Tensor:
         """Return the numbers of all ranks, [ranks, n]; all of them must be at the same."""
         self._leave_out()
         self._forget()
-        every = self._spoken(titles, numbers)
-        if (every[:, 0] != _tag(titles)).any():
+        words = torch.zeros(HEAD + NUMBERS, dtype=torch.int64)
+        words[: HEAD + len(numbers)] = torch.tensor([_tag(titles), *numbers])
+        every = self.channel.numbers(words.expand(self.size, -1))
+        if bool((every[:, 0] != _tag(titles)).any()):
             raise ExchangeError(
                 f"The ranks do not run the same model on a batch that they make together: this one "
                 f"is at {', '.join(titles)}. Each must call the same model at each step, and run "
@@ -233,15 +220,6 @@ class StepMessages:
             )
         return every[:, HEAD : HEAD + len(numbers)]
 
-    def _spoken(self, titles: tuple[str, ...], numbers: Sequence[int]) -> npt.NDArray[np.int64]:
-        words = np.zeros(HEAD + NUMBERS, np.int64)
-        words[: HEAD + len(numbers)] = [_tag(titles), *numbers]
-        return self.channel.numbers(np.tile(words, (self.size, 1)))
-
 
 def _tag(titles: tuple[str, ...]) -> int:
     return zlib.crc32("\n".join(titles).encode())
-
-
-def _aligned(size: int) -> int:
-    return size + -size % ALIGNMENT

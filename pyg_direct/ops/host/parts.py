@@ -8,9 +8,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from ...core.types import Csc, Picks
 from ...kernels import parts as kernels
+from ..buffers import shared_pool
+from ..devices import ends_in_call
+from ..staging import to_device
 
 Ints = npt.NDArray[Any]
 
@@ -180,20 +184,28 @@ class RowNumbers:
         return refs, found, elsewhere
 
 
-def gather_of_parts(tables: Sequence[Ints], owner: Ints, rows: Ints, out: Ints) -> None:
-    """Write a row of one of several tables to each row of `out`.
+def rows_of_parts(tables: Sequence[Tensor], owner: Ints, rows: Ints) -> Tensor:
+    """Return a row of one of several tables for each of some places, in recycled memory.
 
     Args:
-        tables: of each part uint8 [N_p, bytes], contiguous.
+        tables: of each part [N_p, ...], contiguous, of one dtype and device.
         owner: int16 [n], the table of each row.
         rows: [n].
-        out: uint8 [n, bytes], contiguous.
 
     Raises:
-        IndexError: a table has no such row.
+        IndexError: a table has no such row; on the host.
     """
-    address = np.array([table.ctypes.data for table in tables], np.int64)
     sizes = np.array([len(table) for table in tables], np.int64)
-    bad = kernels.gather_of_parts(address, sizes, out.shape[1], owner, rows, out.ctypes.data)
+    if not ends_in_call(tables[0].device):
+        first = np.cumsum(sizes) - sizes
+        at = torch.from_numpy(first[owner] + rows)
+        return torch.cat([*tables]).index_select(0, to_device(at, tables[0].device))
+    out = shared_pool().empty((len(rows), *tables[0].shape[1:]), tables[0].dtype)
+    if out.numel() == 0:
+        return out
+    address = np.array([table.data_ptr() for table in tables], np.int64)
+    row_bytes = out.nbytes // len(rows)
+    bad = kernels.gather_of_parts(address, sizes, row_bytes, owner, rows, out.data_ptr())
     if bad >= 0:
         raise IndexError(f"Row {rows[bad]} is asked for of a part of {sizes[owner[bad]]} rows.")
+    return out

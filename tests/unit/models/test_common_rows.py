@@ -3,7 +3,6 @@
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -16,7 +15,7 @@ from pyg_direct.models.elsewhere.messages import NUMBERS, StepMessages
 def test_more_agreements_than_fit_into_a_message() -> None:
     channel: Any = SimpleNamespace(rank=0, size=2, group=None)
     messages, asked = StepMessages(channel), list(range(NUMBERS + 5))
-    said: Any = lambda titles, numbers: np.array([numbers, numbers])  # noqa: E731
+    said: Any = lambda titles, numbers: torch.tensor([numbers, numbers])  # noqa: E731
     messages._say = said  # type: ignore[method-assign]
     agreements: Any = [
         SimpleNamespace(title=str(i), asked=i, take=lambda: None) for i in reversed(asked)

@@ -461,12 +461,12 @@ def test_a_missing_page_is_read_alone_while_rows_are_copied(
     monkeypatch.setattr(file_pages, "MIN_TABLE_BYTES", 1)
     seen: list[bool] = []
 
-    def watched(tables: Any, *arguments: Any) -> None:
-        seen.extend(reads_alone(torch.from_numpy(table)) for table in tables)
-        copy(tables, *arguments)
+    def watched(tables: Any, *arguments: Any) -> torch.Tensor:
+        seen.extend(map(reads_alone, tables))
+        return copy(tables, *arguments)
 
-    copy = rows.gather_of_parts
-    monkeypatch.setattr(rows, "gather_of_parts", watched)
+    copy = rows.rows_of_parts
+    monkeypatch.setattr(rows, "rows_of_parts", watched)
     data = opened(DATA, tmp_path)
     batch = next(iter(pyg_direct.NeighborLoader(data, [4], torch.arange(50), batch_size=50)))
     assert torch.equal(batch.x, DATA.x[batch.n_id])

@@ -7,11 +7,13 @@ from math import inf
 from time import monotonic
 from typing import Any
 
-import numpy as np
 import pytest
+import torch
 
 from pyg_direct.ranks.board import ExchangeError
-from pyg_direct.ranks.channel import Channel, Message, is_lost, packed
+from pyg_direct.ranks.channel import Channel, Layout, is_lost, kinds_of
+
+HERE = torch.empty(0)
 
 
 class Group:
@@ -40,15 +42,18 @@ def test_a_collective_that_is_done_as_a_poll_ends_has_not_failed() -> None:
         Channel(None, 60.0)._wait(Work(polls), lambda: inf)
 
 
-def test_arrays_of_a_message_are_read_as_they_were_packed() -> None:
-    arrays = [np.arange(3, dtype=np.uint8), np.empty(0, np.int64), np.array([-1, 7], np.int64)]
-    content = np.concatenate(packed(arrays))
-    assert len(content) == 24
-    message = Message(content)
-    for array in arrays:
-        assert message.take(array.dtype, len(array)).tolist() == array.tolist()
-    with pytest.raises(ValueError, match="A message of 24 bytes lacks some of 1"):
-        message.take(np.uint8, 1)
+def test_tensors_of_a_message_are_read_as_they_were_packed() -> None:
+    tensors = [
+        torch.arange(3, dtype=torch.uint8), torch.empty(0, 4, dtype=torch.int64),
+        torch.tensor([[-1, 7], [2, 5]]).T, torch.tensor([True]), torch.ones(2, 0),
+        torch.tensor([1.5 + 2j]), torch.arange(3).to(torch.uint16), torch.tensor(4.0).half(),
+    ]  # fmt: skip
+    layout = Layout(kinds_of(tensors))
+    content = torch.cat(layout.pack(tensors))
+    assert len(content) == layout.num_bytes == 16 * 7
+    found = layout.unpack(content)
+    assert kinds_of(found) == kinds_of(tensors)
+    assert all(map(torch.equal, found, tensors))
 
 
 def test_a_lost_connection_is_told() -> None:
@@ -64,14 +69,14 @@ def test_a_rank_that_does_not_answer_is_told() -> None:
 def test_nothing_follows_a_collective_that_was_given_up() -> None:
     one, other = Channel(None, 0.0), Channel(None, 60.0)
     one.group = other.group = Group()
-    other._complete(lambda: Work(1), [])
+    other._complete(lambda: Work(1), [HERE])
     assert not is_lost(one.group)
     with pytest.raises(ExchangeError, match="did not answer within 0 s"):
-        one._complete(lambda: Work(99), [])
+        one._complete(lambda: Work(99), [HERE])
     assert is_lost(one.group)
     begun: list[int] = []
     with pytest.raises(ExchangeError, match=r"was given up.*did not answer within 0 s"):
-        other._complete(lambda: begun.append(1), [])
+        other._complete(lambda: begun.append(1), [HERE])
     assert not begun
 
 
@@ -79,7 +84,7 @@ def test_a_rank_whose_loop_pauses_waits_for_others_as_long_as_it_takes() -> None
     channel, asked = Channel(None, 0.0), iter([None, None, 0.0])
     channel.group = Group()
     with pytest.raises(ExchangeError, match="did not answer within 0 s"):
-        channel._complete(lambda: Work(99), [], lambda: next(asked))
+        channel._complete(lambda: Work(99), [HERE], lambda: next(asked))
     assert next(asked, "all were looked at") == "all were looked at"
 
 

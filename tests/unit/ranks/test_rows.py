@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 import torch
 
+from pyg_direct.exchange.part import as_bytes
 from pyg_direct.exchange.rows import (
     Ownership,
     RowFetcher,
     RowLayout,
     RowTraffic,
-    rows_of_blocks,
 )
-from pyg_direct.ranks.channel import Channel, as_bytes
+from pyg_direct.ranks.channel import Channel
 from pyg_direct.ranks.threads import on_threads
 
 # The first type has two attributes, whose rows are no multiple of 8 bytes; the second has none.
@@ -41,7 +41,7 @@ class Holder:
     def __init__(self, rank: int, asks: bool) -> None:
         self.asks = asks
         rows = [np.flatnonzero(part == PART) for part in OWNERS.parts_of[rank]]
-        self.parts = [[[as_bytes(table[at]) for table in TABLES.values()], []] for at in rows]
+        self.parts = [[[table[at] for table in TABLES.values()], []] for at in rows]
 
     def tables(self) -> Any:
         return None if self.asks else self.parts
@@ -52,7 +52,10 @@ class Holder:
     def answer(self, asked: Sequence[Any]) -> Any:
         return [
             [
-                [rows_of_blocks(tables, rows) for tables, rows in zip(part, of_part, strict=True)]
+                [
+                    [table[rows] for table in tables]
+                    for tables, rows in zip(part, of_part, strict=True)
+                ]
                 for part, of_part in zip(self.parts, of_rank, strict=True)
             ]
             for of_rank in asked
@@ -108,5 +111,3 @@ def test_bytes_of_rows() -> None:
     assert as_bytes(torch.empty(0, 3)).shape == (0, 12)
     of_numpy = torch.from_numpy(np.empty((5, 0), np.float32))  # whose strides are 0
     assert as_bytes(of_numpy).shape == (5, 0)
-    with pytest.raises(IndexError, match="Row 7 is asked for of a part of 7 rows"):
-        rows_of_blocks([as_bytes(TABLES["x"])], np.array([7]))

@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
+import torch
 
 from pyg_direct.ranks.board import ExchangeError
 from pyg_direct.ranks.channel import Channel
@@ -30,7 +30,7 @@ class Rank:
     def make(self, asked: list[Any]) -> list[Any]:
         """Return what was asked for, with the number of batches that all ranks make."""
         self.made.append(asked)
-        counts = self.channel.numbers(np.full((self.channel.size, 1), len(asked), np.int64))
+        counts = self.channel.numbers(torch.full((self.channel.size, 1), len(asked)))
         return [(each, int(counts.sum())) for each in asked]
 
     def begin(self, steps: int, of_all: int = 0, epoch: int = 0) -> tuple[Iteration, Iterator[int]]:
