@@ -134,7 +134,7 @@ def within(seconds: float, function: Callable[[], T]) -> T:
     """Return ``function()``, called in a thread that nobody waits for longer than some seconds.
 
     Raises:
-        ExchangeError: it took longer.
+        ExchangeError: it took longer, or the store is gone.
         Exception: that of the function.
     """
     done: SimpleQueue[tuple[Any, Exception | None]] = SimpleQueue()
@@ -155,6 +155,11 @@ def within(seconds: float, function: Callable[[], T]) -> T:
             f"that has it, rank 0 or the launcher, was stopped or cannot be reached."
         ) from None
     thread.join()
+    if isinstance(error, RuntimeError) and not isinstance(error, ExchangeError):
+        raise ExchangeError(
+            f"The store of the process group is lost: the process that has it, rank 0 or the "
+            f"launcher, has ended or cannot be reached. {error}"
+        ) from error
     if error is not None:
         raise error
     return found  # type: ignore[no-any-return]

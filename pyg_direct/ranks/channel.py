@@ -67,6 +67,8 @@ class Layout:
         found = zip(self._kinds, self._sizes, self._begins, strict=False)
         return [
             content[begin : begin + size].view(dtype).view(shape)
+            if size  # torch views no memory of NumPy's without any
+            else content.new_empty(shape, dtype=dtype)
             for (dtype, shape), size, begin in found
         ]
 

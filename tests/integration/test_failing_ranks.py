@@ -68,7 +68,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "parts": {"parts": True, "timeout": TIMEOUT_SECONDS},
     "none": {"timeout": TIMEOUT_SECONDS},
 }
-DIED = r"connection to another rank is lost|did not (answer|come) within|could not connect"
+DIED = r"(connection to another rank|group) is lost|did not (answer|come) within|could not connect"
 CAUSES = {  # in what each rank prints to which the event does not happen
     "kill": DIED,
     "stop": DIED,
@@ -101,15 +101,16 @@ def check_ended(outcome: dict[str, Any], ranks: list[int], cause: str) -> None:
     Of the seconds beyond the timeout those count that an idle machine would need.
     """
     for rank in ranks:
+        assert str(rank) in outcome["ended"], outcome
         seconds, code = outcome["ended"][str(rank)]
         assert seconds < TIMEOUT_SECONDS + 10.0 * outcome["slowness"], (rank, outcome)
         assert code == 1, (rank, outcome)
         assert re.search(cause, outcome["logs"][rank]), (rank, outcome)
 
 
-@pytest.mark.parametrize("trial", TRIALS)
 @pytest.mark.parametrize("way", ["rows", "cooperative", "parts"])
 @pytest.mark.parametrize("event", CAUSES)
+@pytest.mark.parametrize("trial", TRIALS)
 def test_ranks_that_exchange_end_where_another_one_fails(
     event: str, way: str, trial: int, server: Any, tmp_path: Path
 ) -> None:
@@ -123,8 +124,8 @@ def test_ranks_that_exchange_end_where_another_one_fails(
     assert outcome["ended"][str(culprit)][1] != 0
 
 
-@pytest.mark.parametrize("trial", TRIALS)
 @pytest.mark.parametrize("way", ["rows", "cooperative", "parts"])
+@pytest.mark.parametrize("trial", TRIALS)
 def test_ranks_that_leave_their_loops_at_the_same_step_end_well(
     way: str, trial: int, server: Any, tmp_path: Path
 ) -> None:

@@ -30,6 +30,7 @@ from pyg_direct import accelerate
 from pyg_direct.exchange import batches as batch_exchange
 from pyg_direct.exchange.owners import ranks_of
 from pyg_direct.tools.plan_cooperative import common_step
+from pyg_direct.tools.plan_orders import Batching
 from pyg_direct.tools.plan_ranks import RanksAsked
 
 BATCHES, GROUP_SECONDS, LIMIT_SECONDS, NODES = 200, 3, 90, 2000
@@ -213,7 +214,7 @@ def compile_kernels() -> None:
         pyg_direct.partition(graph(), Path(folder) / "parts", 2, "ldg")
         for data in (graph(), pyg_direct.open(Path(folder) / "parts")):
             next(iter(pyg_direct.NeighborLoader(data, [5, 5], batch_size=5)))
-        asked = RanksAsked(2, [5, 5], 5, {None: 64}, steps=1)
+        asked = RanksAsked(2, Batching([5, 5], 5), {None: 64}, steps=1)
         common_step(graph(), asked, ranks_of(None, [NODES], 2))
 
 

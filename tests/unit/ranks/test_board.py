@@ -74,6 +74,17 @@ def test_a_failure_ends_the_waits_of_others(groups: Any) -> None:
     assert Board(0, "alone").told() == ""  # of the next loader
 
 
+def test_a_store_whose_process_has_ended_is_told(groups: Any) -> None:
+    board = Board(0, "alone")
+
+    def lost(*_: Any) -> None:
+        raise dist.DistNetworkError("Connection reset by peer")
+
+    board._store = SimpleNamespace(set=lost)
+    with pytest.raises(ExchangeError, match=r"store of the process group is lost.*reset by peer"):
+        board.values("here", 20.0)
+
+
 def test_a_store_that_does_not_answer_is_not_waited_for(groups: Any) -> None:
     stopped, board = threading.Event(), Board(0, "alone")
 

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 import torch
 
+from pyg_direct.ops.buffers import new_bytes
+from pyg_direct.ops.devices import HOST
 from pyg_direct.ranks.board import ExchangeError
 from pyg_direct.ranks.channel import Channel, Layout, is_lost, kinds_of
 
@@ -54,6 +56,11 @@ def test_tensors_of_a_message_are_read_as_they_were_packed() -> None:
     found = layout.unpack(content)
     assert kinds_of(found) == kinds_of(tensors)
     assert all(map(torch.equal, found, tensors))
+
+
+def test_a_message_of_nothing_is_read_from_recycled_memory() -> None:
+    found = Layout([(torch.float32, (0, 3)), (torch.int64, (0,))]).unpack(new_bytes(0, HOST))
+    assert kinds_of(found) == [(torch.float32, (0, 3)), (torch.int64, (0,))]
 
 
 def test_a_lost_connection_is_told() -> None:
