@@ -29,14 +29,14 @@ MOST_LINES = {
     "kernels": 3436,
     "loaders": 1584,
     "loading": 3056,
-    "models": 6522,
+    "models": 6504,
     "ops": 5372,
     "ranks": 1274,
     "sampling": 1097,
     "tools": 2702,
 }
 MOST_FILES = 251
-LONGEST_CHAIN, LONGEST_CHAIN_IN_A_ROOM = 23, 13
+LONGEST_CHAIN, LONGEST_CHAIN_IN_A_ROOM = 23, 11
 # Files below 60 lines of code that one other file imports.
 MOST_SMALL_FILES = 6
 SMALL = 60

@@ -23,7 +23,7 @@ from torch_geometric.nn import GraphSAGE
 
 import pyg_direct
 from pyg_direct import inference
-from pyg_direct.models.whole import computing, reducing
+from pyg_direct.models.whole import blocks, computing
 from pyg_direct.models.whole.computing import SharedRows
 
 MODELS = matrix()
@@ -34,7 +34,7 @@ SOME = ["layer-GAT-attr", "layer-GCN", "layer-PNA", "layer-Cheb", "layer-EG", "l
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of a few rows, so that each rank has several."""
     monkeypatch.setattr(computing, "BLOCK_BYTES", 2000)
-    monkeypatch.setattr(reducing, "HUB_BYTES", 4000)
+    monkeypatch.setattr(blocks, "HUB_BYTES", 4000)
 
 
 def tensors(value: Any) -> list[torch.Tensor]:

@@ -20,8 +20,7 @@ from ...core.private_torch import tree_leaves, writes_to
 from ...ranks.board import ExchangeError
 from ...ranks.channel import Channel
 from ..lazy.batch_run import BatchRun
-from ..lazy.calls import Operator
-from ..lazy.rules import keeps_rows
+from ..lazy.rules import Operator, keeps_rows
 from ..lazy.tensor import TableTensor, leave, seen, seen_with_fills
 from ..lazy.values import Fill, Leaf, Rows, Value, compute_rows
 from ..step.batch_sizes import BatchSizes, Entered, NotAPrefix

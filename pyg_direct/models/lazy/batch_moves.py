@@ -12,12 +12,11 @@ import torch
 from torch import Tensor
 
 from ...ops.products import on_host
-from .calls import Operation, operator
 from .moves import MOVES, Move, has_rows
-from .rules import bound
+from .rules import bound, operator
 from .sums import Scatter, dot_of
 from .tensor import TableTensor
-from .value_rows import Longer
+from .value_rows import Longer, Operation
 from .values import Fill, Leaf, Rows, Value, compute_rows
 
 aten = torch.ops.aten

@@ -11,76 +11,21 @@ number.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from operator import methodcaller
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ...core.private_torch import (
-    is_composite,
-    overload_of,
-    schema_of,
-    storage_of,
-    tree_leaves,
-    tree_map,
-)
-from .rules import Apart, call_on_rows, keeps_rows, without_writing
+from ...core.private_torch import overload_of, tree_leaves
+from .rules import Apart, Operator, call_on_rows, keeps_rows
 from .tensor import seen, seen_with_fills
-from .values import ONE_REFERENCE, Box, Fill, Rows, Selection, Value, references, union
+from .values import Fill, Rows, Value, union
 
 aten = torch.ops.aten
 KNOWN = 4096  # plans that are kept for an operation
 ROWS = "rows"  # in a signature in place of their number
 # That may overwrite their first operand where nobody else reads it.
 IN_PLACE = {"add", "sub", "mul", "div", "relu", "leaky_relu", "exp", "neg", "clamp"}
-
-
-class Operator:
-    """What is known of an operation of torch.
-
-    Attributes:
-        func: the overload of an ATen operation.
-        name: its name, "" if it is none of ATen's.
-        is_mutable, is_view: of its schema.
-        is_composite: whether it is made of others.
-        pure: the operation that gives what this one writes to its first argument, or None.
-        names: of its arguments.
-        plans: of calls by signature.
-    """
-
-    __slots__ = (
-        "func",
-        "is_composite",
-        "is_mutable",
-        "is_view",
-        "name",
-        "names",
-        "plans",
-        "pure",
-    )
-
-    def __init__(self, func: Any) -> None:
-        schema = schema_of(func)
-        self.func = func
-        self.name = schema.name[6:] if func.namespace == "aten" else ""
-        self.is_mutable, self.is_view = schema.is_mutable, func.is_view
-        self.is_composite = is_composite(func)
-        pure = without_writing(func) if self.is_mutable else None
-        self.pure: Operator | None = None if pure is None else operator(pure)
-        self.names = [a.name for a in schema.arguments]
-        self.plans: dict[Any, CallPlan | None] = {}
-
-
-OPERATORS: dict[int, Operator] = {}  # by id: their own hash takes longer, and each is kept
-
-
-def operator(func: Any) -> Operator:
-    """Return what is known of an operation."""
-    found = OPERATORS.get(id(func))
-    if found is None:
-        found = OPERATORS[id(func)] = Operator(func)
-    return found
 
 
 class CallPlan:
@@ -101,6 +46,7 @@ class CallPlan:
 
     Example: a bias is added to rows 1 and 2 of a table.
 
+        >>> from pyg_direct.models.lazy.rules import operator
         >>> table, bias = torch.randn(5, 3), torch.randn(3)
         >>> add, given = torch.ops.aten.add.Tensor, (table, bias)
         >>> apart = keeps_rows(add, given, {}, lambda t: (t.to("meta"), 0 if t is table else None))
@@ -278,128 +224,6 @@ def planned(known: Operator, key: Any, args: Any, kwargs: Any, num_rows: int) ->
 def _argument(args: Any, kwargs: Any, position: Any, place: Any) -> Any:
     given = (args if type(position) is int else kwargs)[position]
     return given if place is None else given[place]
-
-
-class Operation(Value):
-    """An operation that keeps rows apart; `Pick` gives one of several results."""
-
-    __slots__ = ("args", "kwargs", "plan")
-    row_wise = True
-
-    def __init__(
-        self, plan: CallPlan, out: Any, num_rows: int, device: Any, args: list[Any], kwargs: Any,
-        values: list[Value], boxes: list[Box],
-    ) -> None:  # fmt: skip
-        shape, dtype, dim, kind = out
-        if shape[dim] != num_rows:
-            shape = (*shape[:dim], num_rows, *shape[dim + 1 :])
-        super().__init__(shape, dtype, device, dim, kind)
-        self.plan, self.args, self.kwargs = plan, args, kwargs
-        self.inputs, self.boxes = tuple(values), tuple(boxes)
-        if plan.zero:
-            self.support = plan.support(values)
-
-    @property
-    def func(self) -> Any:
-        """The operation of torch."""
-        return self.plan.func
-
-    def compute(self, rows: Rows | Selection) -> Any:
-        """Return some rows from those of the sources."""
-        if rows.count == 0:
-            return self._nothing()
-        plan = self.plan
-        if plan.zero == "all" and plan.func is aten.add.Tensor and not self.kwargs:
-            found = self._added(rows) if type(rows) is Rows else None
-            if found is not None:
-                return found
-        parts = map(methodcaller("at", rows), self.inputs)
-        args, kwargs = plan.arguments(self.args, self.kwargs, parts, rows.count)
-        if plan.may_share:
-            self.share()
-        elif plan.in_place is not None and self._owns(0, rows):
-            return plan.in_place(*args, **kwargs)
-        return plan.func(*args, *plan.more, **kwargs)
-
-    def _owns(self, place: int, rows: Rows | Selection) -> bool:
-        """Whether nobody else reads the rows of an operand, which are like those of the result."""
-        value, boxes = self.inputs[place], cast(Any, self.boxes)
-        box = boxes[place]
-        like = not box.shared and box.have == rows and value.kind == self.kind
-        del box
-        return like and references(boxes, place) == ONE_REFERENCE
-
-    def release(self) -> None:
-        """Let go of the arguments."""
-        self.args, self.kwargs = [], {}
-
-    def copy_held(self, storage: int) -> None:
-        """See `Value`."""
-
-        def own(value: Any) -> Any:
-            held = isinstance(value, Tensor) and value.layout == torch.strided
-            return value.clone() if held and storage_of(value) == storage else value
-
-        self.args, self.kwargs = tree_map(own, (self.args, self.kwargs))
-
-    def _added(self, rows: Rows) -> Tensor | None:
-        """Add up, where one operand is zero after its first rows."""
-        boxes = cast(Any, self.boxes)
-        one, other = boxes[0].have, boxes[-1].have
-        if rows.order is not None or one.order is not None or other.order is not None:
-            return None
-        counts = [one.count, other.count]
-        if max(counts) != rows.count or min(counts) == rows.count:
-            return None
-        if self.inputs[0].kind != self.kind or self.inputs[-1].kind != self.kind:
-            return None
-        large = counts.index(rows.count)
-        value, fewer = self.inputs[large], self.inputs[1 - large]
-        first, rest = min(counts), rows.count - min(counts)
-        known: Tensor = value.at(rows)
-        total = known
-        if not self._owns(large, rows):
-            total = torch.empty_like(known)
-            total.narrow(self.dim, first, rest).copy_(known.narrow(self.dim, first, rest))
-        part = known.narrow(self.dim, 0, first), fewer.at(Rows(first))
-        torch.add(*part, out=total.narrow(self.dim, 0, first))
-        return total
-
-    def _nothing(self) -> Any:
-        def empty(out: Any) -> Tensor:
-            shape, dtype, row, _ = out
-            size = list(shape)
-            if row is not None:
-                size[row] = 0
-            return torch.empty(size, dtype=dtype, device=self.device)
-
-        found = [empty(out) for out in self.plan.outs]
-        return found[0] if self.plan.container is None else found
-
-
-class Pick(Value):
-    """One of several results."""
-
-    __slots__ = ("place",)
-
-    def __init__(self, several: Operation, place: int) -> None:
-        shape, dtype, dim, kind = several.plan.outs[place]
-        shape = (*shape[:dim], several.num_rows, *shape[dim + 1 :])
-        super().__init__(shape, dtype, several.device, dim, kind)
-        self.place = place
-        self.reads(several)
-        self.support = several.support
-
-    def compute(self, rows: Rows | Selection) -> Tensor:
-        """Return some rows from those of the sources."""
-        several = self.inputs[0]
-        part: Tensor
-        if type(rows) is not Rows:
-            part = several.at(rows)[self.place]
-            return part
-        self.share()
-        part = several.box().data[self.place]
-        return part if several.have == rows else part.narrow(self.dim, 0, rows.count)
 
 
 class Zero(NamedTuple):

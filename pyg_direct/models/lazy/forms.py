@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...core.private_torch import in_backward
-from .calls import Operator
+from .rules import Operator
 
 
 class Forms:

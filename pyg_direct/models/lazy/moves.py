@@ -13,8 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .calls import Operator
-from .rules import bound
+from .rules import Operator, bound
 from .tensor import TableTensor
 
 FILLS = {

@@ -30,14 +30,14 @@ from torch import Tensor
 
 from ...core.private_torch import (
     WITHOUT_BITS,
+    is_composite,
     is_pointwise,
     overload_of,
     schema_of,
     tree_leaves,
     tree_map,
 )
-from .row_rules import RULES, pointwise
-from .rule_calls import Call, Mixes, Seen, Verdict, listed
+from .row_rules import RULES, Call, Mixes, Seen, Verdict, listed, pointwise
 
 aten = torch.ops.aten
 
@@ -124,6 +124,46 @@ def without_writing(func: Any) -> Any:
 
 # Where the operation that writes to no argument has another overload name.
 _NEW_TENSORS = {aten.pow_.Scalar: aten.pow.Tensor_Scalar, aten.pow_.Tensor: aten.pow.Tensor_Tensor}
+
+
+class Operator:
+    """What is known of an operation of torch.
+
+    Attributes:
+        func: the overload of an ATen operation.
+        name: its name, "" if it is none of ATen's.
+        is_mutable, is_view: of its schema.
+        is_composite: whether it is made of others.
+        pure: the operation that gives what this one writes to its first argument, or None.
+        names: of its arguments.
+        plans: of calls by signature, each a `calls.CallPlan` or None.
+    """
+
+    __slots__ = (
+        "func", "is_composite", "is_mutable", "is_view", "name", "names", "plans", "pure",
+    )  # fmt: skip
+
+    def __init__(self, func: Any) -> None:
+        schema = schema_of(func)
+        self.func = func
+        self.name = schema.name[6:] if func.namespace == "aten" else ""
+        self.is_mutable, self.is_view = schema.is_mutable, func.is_view
+        self.is_composite = is_composite(func)
+        pure = without_writing(func) if self.is_mutable else None
+        self.pure: Operator | None = None if pure is None else operator(pure)
+        self.names = [a.name for a in schema.arguments]
+        self.plans: dict[Any, Any] = {}
+
+
+OPERATORS: dict[int, Operator] = {}  # by id: their own hash takes longer, and each is kept
+
+
+def operator(func: Any) -> Operator:
+    """Return what is known of an operation."""
+    found = OPERATORS.get(id(func))
+    if found is None:
+        found = OPERATORS[id(func)] = Operator(func)
+    return found
 
 
 def bound(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:

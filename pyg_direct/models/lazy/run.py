@@ -14,10 +14,12 @@ import torch
 from torch import Tensor
 
 from ...core.private_torch import in_backward, to_copy, tree_leaves, tree_map
-from .calls import OPERATORS, CallPlan, Operation, Operator, Pick, operator, planned, signature
+from .calls import CallPlan, planned, signature
 from .forms import Forms
 from .moves import MOVES, Move
+from .rules import OPERATORS, Operator, operator
 from .tensor import TableTensor, join_views, plain_of, result_of, tensor_of, written
+from .value_rows import Operation, Pick
 from .values import Box, Fill, Leaf, Value
 
 aten = torch.ops.aten

@@ -18,9 +18,8 @@ from ...ops.products import (
     reduce_lists,
     sum_by_heads,
 )
-from .calls import Operation
 from .lists import Lists, MessageOrder
-from .value_rows import Take, to_rows
+from .value_rows import Operation, Take, to_rows
 from .values import Fill, Leaf, Rows, Value, compute_rows, filled_up, union
 
 aten = torch.ops.aten

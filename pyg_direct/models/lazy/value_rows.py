@@ -1,16 +1,141 @@
-"""Values of a training step whose rows are those of others, or are drawn or normalised together."""
+"""Values that an operation computes from rows of others: row by row, moved, drawn or normalised."""
 
 from __future__ import annotations
 
+from operator import methodcaller
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
+from ...core.private_torch import storage_of, tree_map
 from .lists import MessageOrder
-from .values import Rows, Value
+from .values import ONE_REFERENCE, Box, Rows, Selection, Value, references
 
+aten = torch.ops.aten
 DRAWN_ROWS = 1024  # that have one seed
+
+
+class Operation(Value):
+    """An operation that keeps rows apart; `Pick` gives one of several results."""
+
+    __slots__ = ("args", "kwargs", "plan")
+    row_wise = True
+
+    def __init__(
+        self, plan: Any, out: Any, num_rows: int, device: Any, args: list[Any], kwargs: Any,
+        values: list[Value], boxes: list[Box],
+    ) -> None:  # fmt: skip
+        shape, dtype, dim, kind = out
+        if shape[dim] != num_rows:
+            shape = (*shape[:dim], num_rows, *shape[dim + 1 :])
+        super().__init__(shape, dtype, device, dim, kind)
+        self.plan, self.args, self.kwargs = plan, args, kwargs
+        self.inputs, self.boxes = tuple(values), tuple(boxes)
+        if plan.zero:
+            self.support = plan.support(values)
+
+    @property
+    def func(self) -> Any:
+        """The operation of torch."""
+        return self.plan.func
+
+    def compute(self, rows: Rows | Selection) -> Any:
+        """Return some rows from those of the sources."""
+        if rows.count == 0:
+            return self._nothing()
+        plan = self.plan
+        if plan.zero == "all" and plan.func is aten.add.Tensor and not self.kwargs:
+            found = self._added(rows) if type(rows) is Rows else None
+            if found is not None:
+                return found
+        parts = map(methodcaller("at", rows), self.inputs)
+        args, kwargs = plan.arguments(self.args, self.kwargs, parts, rows.count)
+        if plan.may_share:
+            self.share()
+        elif plan.in_place is not None and self._owns(0, rows):
+            return plan.in_place(*args, **kwargs)
+        return plan.func(*args, *plan.more, **kwargs)
+
+    def _owns(self, place: int, rows: Rows | Selection) -> bool:
+        """Whether nobody else reads the rows of an operand, which are like those of the result."""
+        value, boxes = self.inputs[place], cast(Any, self.boxes)
+        box = boxes[place]
+        like = not box.shared and box.have == rows and value.kind == self.kind
+        del box
+        return like and references(boxes, place) == ONE_REFERENCE
+
+    def release(self) -> None:
+        """Let go of the arguments."""
+        self.args, self.kwargs = [], {}
+
+    def copy_held(self, storage: int) -> None:
+        """See `Value`."""
+
+        def own(value: Any) -> Any:
+            held = isinstance(value, Tensor) and value.layout == torch.strided
+            return value.clone() if held and storage_of(value) == storage else value
+
+        self.args, self.kwargs = tree_map(own, (self.args, self.kwargs))
+
+    def _added(self, rows: Rows) -> Tensor | None:
+        """Add up, where one operand is zero after its first rows."""
+        boxes = cast(Any, self.boxes)
+        one, other = boxes[0].have, boxes[-1].have
+        if rows.order is not None or one.order is not None or other.order is not None:
+            return None
+        counts = [one.count, other.count]
+        if max(counts) != rows.count or min(counts) == rows.count:
+            return None
+        if self.inputs[0].kind != self.kind or self.inputs[-1].kind != self.kind:
+            return None
+        large = counts.index(rows.count)
+        value, fewer = self.inputs[large], self.inputs[1 - large]
+        first, rest = min(counts), rows.count - min(counts)
+        known: Tensor = value.at(rows)
+        total = known
+        if not self._owns(large, rows):
+            total = torch.empty_like(known)
+            total.narrow(self.dim, first, rest).copy_(known.narrow(self.dim, first, rest))
+        part = known.narrow(self.dim, 0, first), fewer.at(Rows(first))
+        torch.add(*part, out=total.narrow(self.dim, 0, first))
+        return total
+
+    def _nothing(self) -> Any:
+        def empty(out: Any) -> Tensor:
+            shape, dtype, row, _ = out
+            size = list(shape)
+            if row is not None:
+                size[row] = 0
+            return torch.empty(size, dtype=dtype, device=self.device)
+
+        found = [empty(out) for out in self.plan.outs]
+        return found[0] if self.plan.container is None else found
+
+
+class Pick(Value):
+    """One of several results."""
+
+    __slots__ = ("place",)
+
+    def __init__(self, several: Operation, place: int) -> None:
+        shape, dtype, dim, kind = several.plan.outs[place]
+        shape = (*shape[:dim], several.num_rows, *shape[dim + 1 :])
+        super().__init__(shape, dtype, several.device, dim, kind)
+        self.place = place
+        self.reads(several)
+        self.support = several.support
+
+    def compute(self, rows: Rows | Selection) -> Tensor:
+        """Return some rows from those of the sources."""
+        several = self.inputs[0]
+        part: Tensor
+        if type(rows) is not Rows:
+            part = several.at(rows)[self.place]
+            return part
+        self.share()
+        part = several.box().data[self.place]
+        return part if several.have == rows else part.narrow(self.dim, 0, rows.count)
 
 
 class Draw(Value):

@@ -6,7 +6,7 @@ import copy
 import dataclasses
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -19,7 +19,6 @@ from ...core.cooperation import Cooperation
 from ...core.private_torch import compiled_in_place, tree_leaves, tree_map
 from ...loading.base import DirectLoader
 from ...loading.reusing import Reused
-from ..lazy.batch_run import BatchRun
 
 
 class NotAPrefix(Exception):  # noqa: N818 (no error: another way is taken)
@@ -112,6 +111,16 @@ def _first(value: Tensor, rows: int) -> Tensor:
     return value[:rows] if value.dim() > 0 else value
 
 
+class Step(Protocol):
+    """What takes tensors into a step."""
+
+    device: torch.device
+    exchanges: Any
+
+    def enter(self, x: Tensor) -> Tensor:
+        """Return a plain tensor as one of the step."""
+
+
 class Entered:
     """The arguments of a step, as its tensors.
 
@@ -120,7 +129,7 @@ class Entered:
         sizes: of the batch.
     """
 
-    def __init__(self, run: BatchRun, sizes: BatchSizes) -> None:
+    def __init__(self, run: Step, sizes: BatchSizes) -> None:
         self._run, self._sizes = run, sizes
         self._made: list[tuple[Tensor, Any, Any]] = []
 

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from ...batch.edges import SampledEdges
 from ...core.private_torch import TorchDispatchMode, storage_of, tree_leaves
-from ..lazy.calls import operator
 from ..lazy.modes import Generators
+from ..lazy.rules import operator
 from ..lazy.tensor import TableTensor, written
 from .batch_sizes import BatchSizes
 from .model_state import ModelState, copied, is_large

@@ -22,12 +22,20 @@ from ...core.quantized import new_table, open_table
 from ...core.units import size_text
 from ...ops.backend import Backend
 from ...ranks.together import Together
-from ..lazy.calls import Operation, Pick
 from ..lazy.lists import Order, Orders
 from ..lazy.modes import AsCalled
+from ..lazy.value_rows import Operation, Pick
 from ..lazy.values import ONE_REFERENCE, Fill, Leaf, Value, boxes_of, references
-from .blocks import BlockTake, RowSelection, has_several, row_bytes
-from .reducing import BlockScatter, called_otherwise, cone, scatters_of
+from .blocks import (
+    BlockScatter,
+    BlockTake,
+    RowSelection,
+    called_otherwise,
+    cone,
+    has_several,
+    row_bytes,
+    scatters_of,
+)
 
 BLOCK_BYTES = 8 << 20  # that one thread computes at a time, unless the budget is small
 MIN_BLOCK_BYTES = 1 << 18

@@ -11,16 +11,15 @@ from torch import Tensor
 from ...core.lazy_tensor import RowTensor
 from ...core.private_torch import storage_of, tree_leaves
 from ...ops.products import on_host
-from ..lazy.calls import Operation, Operator
 from ..lazy.lists import Orders
 from ..lazy.moves import MOVES, SCATTERS, Move, named_rows, scatter
-from ..lazy.rules import bound, on_meta
+from ..lazy.rules import Operator, bound, on_meta
 from ..lazy.run import LazyRun
 from ..lazy.tensor import TableTensor, seen, written
+from ..lazy.value_rows import Operation
 from ..lazy.values import Leaf, Value
-from .blocks import BlockTake
+from .blocks import BlockScatter, BlockTake, projected_first
 from .computing import MANY_BYTES, Computer
-from .reducing import BlockScatter, projected_first
 
 STREAMED = {"sum", "mean", "amax", "amin", "max", "min", "any", "all"}
 

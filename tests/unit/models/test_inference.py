@@ -40,14 +40,14 @@ from torch_geometric.typing import SparseTensor
 
 from pyg_direct import inference
 from pyg_direct.models.lazy import lists, row_rules
-from pyg_direct.models.whole import computing, reducing
+from pyg_direct.models.whole import blocks, computing
 
 
 @pytest.fixture
 def small_blocks(monkeypatch):
     """Blocks of a few nodes, and the number of threads."""
     monkeypatch.setattr(computing, "BLOCK_BYTES", 4096)
-    monkeypatch.setattr(reducing, "HUB_BYTES", 4096)
+    monkeypatch.setattr(blocks, "HUB_BYTES", 4096)
     return 3
 
 
@@ -244,7 +244,7 @@ class TestFaultsAreCaught:
         self.run(Net(), graph_inputs())
 
     def test_messages_that_come_piece_by_piece_to_other_rows(self, monkeypatch, small_blocks):
-        monkeypatch.setattr(reducing, "HUB_BYTES", 1)
+        monkeypatch.setattr(blocks, "HUB_BYTES", 1)
         inputs = graph_inputs("edge_attr")
         inputs["edge_index"][1, :300] = 5
         targets = lists.Order.targets

@@ -11,7 +11,7 @@ from models_matrix import matrix
 from torch_geometric.data import Data
 
 from pyg_direct import inference
-from pyg_direct.models.whole import computing, reducing
+from pyg_direct.models.whole import blocks, computing
 
 MODELS = matrix()
 DEFAULT = [n for n in MODELS if not n.startswith("layer-")] + [
@@ -43,7 +43,7 @@ def assert_same(found, expected):
 
 def check(name, monkeypatch, block_bytes):
     monkeypatch.setattr(computing, "BLOCK_BYTES", block_bytes)
-    monkeypatch.setattr(reducing, "HUB_BYTES", 2 * block_bytes)
+    monkeypatch.setattr(blocks, "HUB_BYTES", 2 * block_bytes)
     make, extra = MODELS[name]
     torch.manual_seed(0)
     model, inputs = make().eval(), graph_inputs(*(e for e in extra if e != "sorted"))

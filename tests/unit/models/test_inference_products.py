@@ -14,7 +14,7 @@ from pyg_direct import inference
 from pyg_direct.core.private_torch import storage_of
 from pyg_direct.core.quantized import new_table
 from pyg_direct.models.lazy.lists import Orders
-from pyg_direct.models.whole import computing, reducing
+from pyg_direct.models.whole import blocks, computing
 from pyg_direct.models.whole.computing import SharedRows
 
 
@@ -24,11 +24,11 @@ def summed(monkeypatch) -> list[torch.Size]:
     made: list[torch.Size] = []
 
     def noting(name, place):
-        original = getattr(reducing, name)
+        original = getattr(blocks, name)
         return lambda *given: (made.append(given[place].shape), original(*given))[1]
 
-    monkeypatch.setattr(reducing, "sum_by_heads", noting("sum_by_heads", 2))
-    monkeypatch.setattr(reducing, "aggregate", noting("aggregate", 1))
+    monkeypatch.setattr(blocks, "sum_by_heads", noting("sum_by_heads", 2))
+    monkeypatch.setattr(blocks, "aggregate", noting("aggregate", 1))
     return made
 
 
@@ -68,7 +68,7 @@ def test_attention_writes_no_messages(kind, dtype, summed, monkeypatch) -> None:
 def test_messages_to_a_hub_are_computed_part_by_part(summed, monkeypatch) -> None:
     inputs = graph_inputs()
     inputs["edge_index"][1] = 5
-    monkeypatch.setattr(reducing, "HUB_BYTES", 1024)
+    monkeypatch.setattr(blocks, "HUB_BYTES", 1024)
     monkeypatch.setattr(computing, "BLOCK_BYTES", 1024)
     check(One(GATv2Conv(WIDTH, 5, heads=3, add_self_loops=False)), inputs)
     assert len(summed) < len(inputs["x"])
@@ -248,13 +248,13 @@ def test_lists_in_the_memory_of_numpy_are_read_each_time() -> None:
 @pytest.mark.parametrize("kind", [GAT, GraphSAGE])
 def test_layers_are_freed_as_soon_as_nobody_reads_them(kind, monkeypatch) -> None:
     """And not when garbage is collected, as their memory is a part of `memory_bytes`."""
-    nodes, prepare = [], reducing.BlockScatter.prepare
+    nodes, prepare = [], blocks.BlockScatter.prepare
 
     def noted(node):
         prepare(node)
         nodes.append((weakref.ref(node), node.product is not None))
 
-    monkeypatch.setattr(reducing.BlockScatter, "prepare", noted)
+    monkeypatch.setattr(blocks.BlockScatter, "prepare", noted)
     gc.collect()
     gc.disable()
     try:

@@ -10,10 +10,9 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from pyg_direct.core.private_torch import is_pointwise
 from pyg_direct.models.lazy import row_rules
-from pyg_direct.models.lazy.calls import CallPlan, operator
-from pyg_direct.models.lazy.row_rules import RULES
-from pyg_direct.models.lazy.rule_calls import Mixes, Verdict
-from pyg_direct.models.lazy.rules import keeps_rows
+from pyg_direct.models.lazy.calls import CallPlan
+from pyg_direct.models.lazy.row_rules import RULES, Mixes, Verdict
+from pyg_direct.models.lazy.rules import keeps_rows, operator
 
 aten = torch.ops.aten
 DTYPES = (torch.float32, torch.int64, torch.complex64, torch.bool)

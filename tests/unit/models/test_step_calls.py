@@ -15,6 +15,7 @@ from torch_geometric.nn import GraphSAGE
 import pyg_direct
 from pyg_direct import NeighborLoader, accelerate
 from pyg_direct.models.lazy import calls as step_calls
+from pyg_direct.models.lazy import rules
 from pyg_direct.models.lazy.batch_run import BatchRun
 
 PACKAGE = str(Path(pyg_direct.__file__).parent)
@@ -22,10 +23,10 @@ PACKAGE = str(Path(pyg_direct.__file__).parent)
 
 @pytest.fixture(autouse=True)
 def nothing_known() -> Iterator[None]:
-    known = {**step_calls.OPERATORS}
-    step_calls.OPERATORS.clear()
+    known = {**rules.OPERATORS}
+    rules.OPERATORS.clear()
     yield
-    step_calls.OPERATORS.update(known)
+    rules.OPERATORS.update(known)
 
 
 def check(operation, *shapes) -> None:
@@ -136,7 +137,7 @@ def test_inference_asks_the_rules_once_for_tables_of_any_number_of_rows(monkeypa
     monkeypatch.setattr(
         step_calls, "keeps_rows", lambda *given: (asked.append(given[0]), keeps_rows(*given))[1]
     )
-    step_calls.operator(torch.ops.aten.add.Tensor).plans.clear()
+    rules.operator(torch.ops.aten.add.Tensor).plans.clear()
     made, other = of_inference(), torch.randn(4, 6)
     for x in (torch.randn(6, 4), torch.randn(9, 4)):
         h = made(x)  # a copy of a table: the rules are asked for it
