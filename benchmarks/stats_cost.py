@@ -16,6 +16,7 @@ from examples.support.synthetic import power_law_graph
 from pyg_direct import NeighborLoader
 from pyg_direct.batch.gather import Gatherer
 from pyg_direct.loading.recorder import Recorder
+from pyg_direct.ops import clock
 from pyg_direct.ops.cpu.backend import CpuBackend
 
 
@@ -35,7 +36,7 @@ def main(argv: list[str] | None = None) -> None:
 
     def consumer() -> None:
         recorder.ready(0)
-        recorder.hand_over(recorder.ask(), 0)
+        recorder.hand_over(clock.instant(), 0)
 
     def made() -> None:
         recorder.assembled(batch, gatherer)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
-from torch_geometric.typing import EdgeType, NodeType
+from torch_geometric.typing import EdgeType
 
 from ..core.arguments import shown
 from ..core.lazy_tensor import OrderedTensor
@@ -58,7 +58,7 @@ def assemble(
     Args:
         data: the full graph: `Data`, `HeteroData`, or (`FeatureStore`, `GraphStore`).
         sampled: the subgraph; its edge ids are columns of the `edge_index` of `data`.
-        labels: what the seeds add, by node or edge type: from `node_labels` or `link_labels`.
+        labels: what the seeds add, by node or edge type, as of `link_labels`.
         gatherer: gathers the rows, and brings the ids to where they shall be.
         custom_cls: class of the batch in case of remote stores.
         ends: what all ids in `sampled` are known to be below; None if that has to be checked.
@@ -73,7 +73,8 @@ def assemble(
     if isinstance(data, (Data, HeteroData)):
         batch = shallow_copy(data)
         # A homogeneous graph has one store for nodes and edges, and the one type None.
-        target, stores = stores_of(batch), []
+        target = gatherer.stores = stores_of(batch)
+        stores = []
         for key, store in stores_of(data).items():
             roles_there = known.of(key, store)
             stores.append((key, store, roles_there))
@@ -89,7 +90,7 @@ def assemble(
         for name, value in labelled.items():
             if name == "input_id":
                 value = value if ids.in_place else ids.of_seeds(value)
-            elif isinstance(value, Tensor):
+            elif isinstance(value, Tensor) and not ids.in_place:
                 value = gatherer.memory.to_batch(value, value.device)
             if value is not None:
                 fields[name] = value
@@ -206,18 +207,6 @@ def check_attributes(data: Any, feature_dtype: Any) -> torch.dtype | None:
     return check_feature_dtype(feature_dtype, attributes if known else None)
 
 
-def node_labels(metadata: Any, input_type: NodeType | None) -> dict[Any, dict[str, Any]]:
-    """Return what seed nodes add: their positions in the input, their times, their number.
-
-    Args:
-        metadata: (input ids int64 [seeds], times [seeds] or None).
-        input_type: node type of the seeds; None if the graph is homogeneous.
-    """
-    input_id, seed_time = metadata
-    fields = {"input_id": input_id, "seed_time": seed_time, "batch_size": input_id.numel()}
-    return {input_type: fields}
-
-
 def link_labels(
     metadata: Any, input_type: EdgeType | None, triplet: bool
 ) -> dict[Any, dict[str, Any]]:
@@ -259,20 +248,20 @@ def _from_stores(data: Any, parts: _Parts, custom_cls: Any) -> Any:
     row = of_parts(out.row, sampled.edges, lambda edges: edges.edge_index[0])
     col = of_parts(out.col, sampled.edges, lambda edges: edges.edge_index[1])
     host.wait()
-    begin = clock.now()
+    begin = clock.instant()
     batch = filter_stores(*data, node, row, col, edge, custom_cls)
     if sampled.is_typed:
         _add_edge_features(data[0], batch, edge)
-    gatherer.gathers.append((begin, clock.now()))
+    gatherer.gathers.append((begin, clock.instant()))
     for store in batch.stores:
         for name, value in store.items():
             if isinstance(value, Tensor):
                 wanted = converted(value, gatherer.feature_dtype)
                 store[name] = gatherer.memory.to_batch(wanted, value.device)
     for key in out.node if sampled.is_typed else [None]:
-        parts.name_nodes(fields_of(store_of(batch, key)), parts.nodes_of(key))
+        parts.name(fields_of(store_of(batch, key)), parts.nodes_of(key))
     for key in (out.edge or {}) if sampled.is_typed else [None]:
-        parts.name_edges(fields_of(store_of(batch, key)), parts.edges_of(key))
+        parts.name(fields_of(store_of(batch, key)), parts.edges_of(key))
     return batch
 
 
@@ -316,15 +305,10 @@ class _Parts:
         if "num_nodes" in given:
             fields["num_nodes"] = found.node.numel()
         end = None if self._ends is None else self._ends.node.get(key)
-        self._gather(given, fields, attributes, found.node, end)
-        self.name_nodes(fields, found)
-
-    def name_nodes(self, fields: Fields, found: NodesOfType) -> None:
-        """Add what the sampler says of nodes."""
-        if "n_id" not in fields:
-            fields["n_id"] = found.given if self.ids.in_place else self.ids.of(found.given)
-        self._assign(fields, "batch", found.batch)
-        self._assign(fields, "num_sampled_nodes", found.num_sampled)
+        rows = self.gatherer.named_rows(given, attributes, found.node, end)
+        for attribute, values in zip(attributes, rows, strict=True):
+            fields[attribute.name] = values
+        self.name(fields, found)
 
     def add_edges(
         self,
@@ -338,7 +322,9 @@ class _Parts:
         to_batch = self.gatherer.memory.to_batch
         given, fields = fields_of(source), fields_of(target)
         if "edge_index" in given:
-            fields["edge_index"] = to_batch(found.edge_index, given["edge_index"].device)
+            edge_index, home = found.edge_index, given["edge_index"].device
+            there = edge_index.device == home
+            fields["edge_index"] = edge_index if there else to_batch(edge_index, home)
         for name in SPARSE:
             if name in given:
                 edges = MatrixEntries(found.edge_index[0], found.edge_index[1], found.edge)
@@ -350,33 +336,24 @@ class _Parts:
                 fields.pop(attribute.name)
         elif attributes:
             end = None if self._ends is None else self._ends.edge.get(key)
-            self._gather(given, fields, attributes, found.edge, end)
-        self.name_edges(fields, found)
+            rows = self.gatherer.named_rows(given, attributes, found.edge, end)
+            for attribute, values in zip(attributes, rows, strict=True):
+                fields[attribute.name] = values
+        self.name(fields, found)
 
-    def name_edges(self, fields: Fields, found: EdgesOfType) -> None:
-        """Add what the sampler says of edges."""
-        if found.given is not None and "e_id" not in fields:
-            fields["e_id"] = found.given if self.ids.in_place else self.ids.of(found.given)
-        self._assign(fields, "num_sampled_edges", found.num_sampled)
-        if found.original is not None:
-            fields["_orig_edge_index"] = found.original
-
-    def _gather(
-        self,
-        given: Fields,
-        fields: Fields,
-        attributes: tuple[Attribute, ...],
-        index: Tensor,
-        end: int | None,
-    ) -> None:
-        """Set the entries `index` of some attributes of the graph."""
-        selected = self.gatherer.named_rows(given, attributes, index, end)
-        for attribute, rows in zip(attributes, selected, strict=True):
-            fields[attribute.name] = rows
-
-    def _assign(self, fields: Fields, name: str, value: Any) -> None:
-        """Set a field of a batch. In a homogeneous graph an absent one removes a user's own."""
-        if value is not None:
-            fields[name] = value
-        elif not self.sampled.is_typed:
-            fields.pop(name, None)
+    def name(self, fields: Fields, found: NodesOfType | EdgesOfType) -> None:
+        """Add ids, subgraphs and counts of nodes or edges, as the sampler gave them."""
+        ids = found.given
+        if isinstance(found, NodesOfType):
+            name, told = "n_id", {"batch": found.batch, "num_sampled_nodes": found.num_sampled}
+        else:
+            name, told = "e_id", {"num_sampled_edges": found.num_sampled}
+            if found.original is not None:
+                fields["_orig_edge_index"] = found.original
+        if ids is not None and name not in fields:
+            fields[name] = ids if self.ids.in_place else self.ids.of(ids)
+        for name, value in told.items():
+            if value is not None:
+                fields[name] = value
+            elif not self.sampled.is_typed:  # absent: an attribute of the user's goes, too
+                fields.pop(name, None)

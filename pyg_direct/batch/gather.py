@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 from ..core.lazy_tensor import (
+    KEPT_ROWS,
     LazyTensor,
     OrderedTensor,
     PartedTensor,
     RowTensor,
-    rows_kept_with,
     rows_of,
 )
-from ..core.pyg import index_select
+from ..core.pyg import BaseStorage, index_select
 from ..core.quantized import QuantizedTensor
 from ..core.types import Table, Traffic, maker
 from ..ops import clock
@@ -40,12 +40,13 @@ class Gatherer:
         ids: brings attributes of the user's own that are ids to where the batch has its ids.
         feature_dtype: of attributes that are stored narrow, see `roles.is_narrow`; None for
             float32 from a `QuantizedTensor`, and all others as they are.
-        traffic: counts what the rows ask of the link to host memory; None for a new one.
+        found: as of `Traffic`; None for one of its own.
 
     Attributes:
-        start: when it was made.
-        gathers: when each gather of the backend began and ended.
-        traffic: what they asked of the link to host memory, as given or new.
+        start: the instant when it was made; see `ops/clock.py`.
+        gathers: the instants when each gather of the backend began and ended.
+        traffic: what they asked of the link to host memory; None where there is none.
+        stores: those of the batch by type, if `assemble` made it of a graph in memory.
     """
 
     def __init__(
@@ -53,12 +54,14 @@ class Gatherer:
         backend: Backend,
         ids: Ids = IN_PLACE,
         feature_dtype: torch.dtype | None = None,
-        traffic: Traffic | None = None,
+        found: dict[tuple[float, float], Tensor] | None = None,
     ) -> None:
         self.backend, self.memory, self.ids = backend, backend.memory, ids
-        self.feature_dtype, self.traffic = feature_dtype, traffic or Traffic()
+        self.feature_dtype = feature_dtype
+        self.traffic = Traffic(found) if backend.reads_over_link else None
         self.gathers: list[tuple[float, float]] = []
-        self.start = clock.now()
+        self.stores: dict[Any, BaseStorage] = {}
+        self.start = clock.instant()
 
     def rows(self, value: Any, index: Tensor, dim: int = 0, end: int | None = None) -> Any:
         """Return the entries of one attribute that has no name; see `named_rows`."""
@@ -93,10 +96,10 @@ class Gatherer:
         """
         tables, others, ordered = [], [], []
         found: dict[int, Any] = {}
-        kept = rows_kept_with(index)
+        kept: dict[str, Tensor] = getattr(index, KEPT_ROWS, {})
         for i, attribute in enumerate(attributes):
             value = given[attribute.name]
-            if kept and attribute.name in kept:
+            if attribute.name in kept:
                 found[i] = converted(kept[attribute.name], self.feature_dtype)
                 continue
             if isinstance(value, OrderedTensor):
@@ -113,9 +116,9 @@ class Gatherer:
                 tables.append(table)
         selected: list[Any] = []
         if tables:
-            start = clock.now()
+            start = clock.instant()
             selected = self.backend.gather(tables, index, end, self.traffic)
-            self.gathers.append((start, clock.now()))
+            self.gathers.append((start, clock.instant()))
         for i in others:
             check_rows(attributes[i].name, given[attributes[i].name])
             found[i] = self._select(given[attributes[i].name], index, attributes[i].dim)

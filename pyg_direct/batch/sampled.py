@@ -55,6 +55,7 @@ class Sampled:
     is_typed: bool = False
     cooperation: Cooperation | None = None  # of a batch that ranks make together
     reused: Any = None  # rows that a model has from earlier steps; see `loading/reusing.py`
+    ids: Ids | None = None  # brings its ids to the batch, if that has begun
 
     def parts(self) -> tuple[Any, ...]:
         """Return what its tensors are in, for `tensors_of`."""
@@ -177,7 +178,7 @@ def begin_copies(out: Any, ids: Ids) -> None:
     `transform_sampler_output`, is copied anew.
     """
     found: list[Tensor | None] = []
-    if isinstance(out, Sampled):
+    if type(out) is Sampled:
         found = [part.given for part in out.nodes.values()]
         found += [part.given for part in out.edges.values()]
     elif isinstance(out, (SamplerOutput, HeteroSamplerOutput)):
@@ -186,6 +187,5 @@ def begin_copies(out: Any, ids: Ids) -> None:
             for field in (out.node, out.edge)
             for tensor in (field.values() if isinstance(field, dict) else [field])
         ]
-    if found:
-        ids.begin(tensor for tensor in found if tensor is not None)
         setattr(out, COPIES, ids)
+    ids.begin(tensor for tensor in found if tensor is not None)

@@ -406,7 +406,7 @@ def check_negatives(neg_sampling: Any, ratio: Any) -> NegativeSampling | None:
 def check_ids(ids: Tensor, end: int, what: str) -> None:
     """Raise an IndexError unless every element of `ids` is in [0, end)."""
     if ids.numel() > 0:
-        low, high = (int(bound) for bound in torch.aminmax(ids))
+        low, high = map(int, torch.aminmax(ids))
         if low < 0 or high >= end:
             bad = low if low < 0 else high
             raise IndexError(f"{what} must be node ids in [0, {end}), got {bad}.")

@@ -153,7 +153,7 @@ class OrderedTensor(RowTensor):
         return {"stored": self.stored, "positions": self.positions}
 
 
-ROWS = "pyg_direct_rows"  # the attribute of a tensor of ids under which its rows are kept
+KEPT_ROWS = "pyg_direct_rows"  # the attribute of a tensor of ids under which its rows are kept
 MOST_PARTS = 1024  # of a graph, and of owners of its rows
 
 
@@ -187,7 +187,7 @@ class PartedTensor(LazyTensor):
         Raises:
             RuntimeError: other ids than those that were sampled.
         """
-        rows = rows_kept_with(ids).get(self.key)
+        rows: Tensor | None = getattr(ids, KEPT_ROWS, {}).get(self.key)
         if rows is None:
             raise RuntimeError(
                 f"{self.key!r} is stored in the parts of a graph, and its rows come with the ids "
@@ -206,10 +206,4 @@ class PartedTensor(LazyTensor):
 
 def keep_rows(ids: Tensor, rows: dict[str, Tensor]) -> None:
     """Keep rows of attributes, by name, with the ids that they belong to."""
-    setattr(ids, ROWS, rows)
-
-
-def rows_kept_with(ids: Tensor) -> dict[str, Tensor]:
-    """Return the rows that are kept with ids, by the name of the attribute; {} for none."""
-    found: dict[str, Tensor] = getattr(ids, ROWS, {})
-    return found
+    setattr(ids, KEPT_ROWS, rows)

@@ -33,30 +33,30 @@ class Compiling:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        # Seconds that are over, and when what is compiled now began: one value, for other threads.
-        self.state: tuple[float, float | None] = (0.0, None)
+        # Begin and end of each compilation that is over, their seconds in all, and when what is
+        # compiled now began: one value, for other threads.
+        self.state: tuple[Any, float, Any] = ((), 0.0, None)
         self._depth = 0  # a kernel compiles the kernels that it calls
 
-    def seconds(self, now: float) -> float:
-        """Return the seconds of compiling until `now`, a time of `perf_counter`."""
-        over, began = self.state
-        return over if began is None else over + max(0.0, now - began)
-
-    def without(self, now: float) -> float:
-        """Return `now` without the seconds of compiling."""
-        return now - self.seconds(now)
+    def seconds(self, until: float) -> float:
+        """Return the seconds of compiling until a time of `perf_counter`, also an earlier one."""
+        past, over, began = self.state
+        if past and until < past[-1][1]:
+            over = sum(min(end, until) - begin for begin, end in past if begin < until)
+        return over if began is None else over + max(0.0, until - began)
 
     def __enter__(self) -> None:
         with self._lock:
             self._depth += 1
             if self._depth == 1:
-                self.state = (self.state[0], perf_counter())
+                self.state = (*self.state[:2], perf_counter())
 
     def __exit__(self, *error: object) -> None:
         with self._lock:
             self._depth -= 1
             if self._depth == 0:
-                self.state = (self.seconds(perf_counter()), None)
+                (past, over, began), end = self.state, perf_counter()
+                self.state = ((*past, (began, end)), over + end - began, None)
 
 
 COMPILING = Compiling()
@@ -71,9 +71,8 @@ class _Compilation(event.Listener):
     """
 
     def __init__(self) -> None:
-        self.given = False
+        self.given = self._collected = False
         self._depth = 0  # of numba's, whose compilations are of one thread at a time
-        self._collected = False
 
     def on_start(self, event: Any) -> None:
         """Log the notice, and stop the collector."""

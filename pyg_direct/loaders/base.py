@@ -114,6 +114,12 @@ class RankLoader(DirectLoader):
             self._direct_for, self._direct = core, core is not None and self._samples_directly()
         return self._sampled_by(core, inputs, key) if self._direct else self._sample(inputs, key)
 
+    def _labels(self, out: Any) -> dict[Any, dict[str, Any]]:
+        """Return what seed nodes add: their positions in the input, their times, their number."""
+        input_id, seed_time = out.metadata
+        fields = {"input_id": input_id, "seed_time": seed_time, "batch_size": input_id.numel()}
+        return {self.input_data.input_type: fields}
+
     def _samples_directly(self) -> bool:
         """Whether batches come from what our sampler draws, and nobody looks at it in between."""
         return False
@@ -247,7 +253,7 @@ class SubgraphLoader(CpuDrawnLoader):
     def _gatherer(self) -> Gatherer:
         """Return what gathers the rows of one batch."""
         ids = self._backend.memory.ids(self._host_ids)
-        return Gatherer(self._backend, ids, self._feature_dtype)
+        return Gatherer(self._backend, ids, self._feature_dtype, self._recorder.found)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"

@@ -15,7 +15,6 @@ from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling
 from torch_geometric.typing import NodeType
 from typing_extensions import Unpack
 
-from ..batch.assemble import node_labels
 from ..core.arguments import check_count, check_dense, check_ids, check_partner, shown
 from ..core.types import BatchKey
 from ..graph.verify import verified
@@ -211,9 +210,6 @@ class HGTLoader(CpuDrawnLoader, torch_geometric.loader.HGTLoader):  # type: igno
 
     def _sample(self, inputs: Any, key: BatchKey | None) -> Any:
         return cast(HGTSampler, self._sampler).sample_from_nodes(inputs, key=key)
-
-    def _labels(self, out: Any) -> dict[Any, dict[str, Any]]:
-        return node_labels(out.metadata, self.input_data.input_type)
 
     def _num_seeds(self) -> int:
         return int(self.input_data.node.numel())

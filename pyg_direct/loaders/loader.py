@@ -10,7 +10,6 @@ from torch import Tensor
 from torch_geometric.sampler import BaseSampler
 from typing_extensions import Unpack
 
-from ..batch.assemble import node_labels
 from ..batch.sampled import Sampled, of_graph
 from ..core.arguments import check_dense, check_ids, check_partner, check_tensor
 from ..core.pyg import SubgraphType
@@ -237,7 +236,7 @@ class NeighborLoader(RankLoader, torch_geometric.loader.NeighborLoader):  # type
 
     def _sampled_by(self, core: Any, inputs: Any, key: BatchKey) -> Sampled:
         kind, time = inputs.input_type, inputs.time
-        bounds = bounds_of(inputs)
+        bounds = NO_BOUNDS if core.graph.node_times is None else bounds_of(inputs)
         sampled = core.sample_around(
             {kind: inputs.node},
             {} if time is None else {kind: time},
@@ -253,9 +252,6 @@ class NeighborLoader(RankLoader, torch_geometric.loader.NeighborLoader):  # type
     def _samples_directly(self) -> bool:
         own = type(self)._sample is NeighborLoader._sample and not self._split.cooperative
         return own and self._reads_graphs_of(NeighborSampler.sample_from_nodes)
-
-    def _labels(self, out: Any) -> dict[Any, dict[str, Any]]:
-        return node_labels(out.metadata, self.input_data.input_type)
 
     def _num_seeds(self) -> int:
         return int(self.input_data.node.numel())

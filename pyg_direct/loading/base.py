@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -282,14 +283,16 @@ class DirectLoader(SerialAfterFork, Recorded, Resuming, torch.utils.data.DataLoa
 
     def filter_fn(self, out: Any) -> Any:
         """Gather the attributes of a sampled subgraph, assemble the batch and transform it."""
+        return self._assembled(out if type(out) is Sampled else self._checked(out))
+
+    def _assembled(self, sampled: Sampled) -> Any:
         recorder, site, transform = self._recorder, self._site, self.transform
-        sampled = out if type(out) is Sampled else self._checked(out)
         if self._exchange is not None:
             recorder.timed("gathering", lambda: self._exchange.bring_rows(sampled.nodes))
         # Of our own sampler's ids it is known how large they are; others' are looked at.
         ends = site.ends if self.transform_sampler_output is None else None
-        ids = getattr(out, COPIES, None) or site.backend.memory.ids(self._host_ids)
-        gatherer = Gatherer(site.backend, ids, self._feature_dtype, recorder.traffic())
+        ids = sampled.ids or site.backend.memory.ids(self._host_ids)
+        gatherer = Gatherer(site.backend, ids, self._feature_dtype, recorder.found)
         labels, known = self._labels(sampled), self._roles
         batch = assemble(self.data, sampled, labels, gatherer, self.custom_cls, ends, known)
         recorder.assembled(batch, gatherer)
@@ -302,7 +305,7 @@ class DirectLoader(SerialAfterFork, Recorded, Resuming, torch.utils.data.DataLoa
 
     def _checked(self, out: Any) -> Sampled:
         """Return the output of a sampler, transformed and by type."""
-        change = self.transform_sampler_output
+        change, copies = self.transform_sampler_output, getattr(out, COPIES, None)
         if change is not None:
             out = self._recorder.timed("transform", lambda: change(out))
         if not isinstance(out, (SamplerOutput, HeteroSamplerOutput)):
@@ -312,29 +315,33 @@ class DirectLoader(SerialAfterFork, Recorded, Resuming, torch.utils.data.DataLoa
             )
         out = with_edge_ids(out, self._site.sampler.edge_permutation)
         device, bring = self._backend.device, self._backend.memory.to_batch
-        return of_output(out, device, lambda tensor: bring(tensor, device))
+        sampled = of_output(out, device, lambda tensor: bring(tensor, device))
+        sampled.ids = copies
+        return sampled
 
     def _work(self, task: BatchTask, stages: Stages) -> Handover:
         """Make one batch; runs in a producer thread where there are any."""
-        with self._at(task.place):
-            if getattr(self.collate_fn, "__func__", None) is not DirectLoader.collate_fn:
-                return stages.produce(task, self._collated, None)
-            gather = self._gathered if self.filter_per_worker else None
-            return stages.produce(task, self._sampled, gather)
+        if getattr(self.collate_fn, "__func__", None) is not DirectLoader.collate_fn:
+            return stages.produce(task, self._collated, None)
+        gather = self._gathered if self.filter_per_worker else None
+        return stages.produce(task, self._sampled, gather)
 
     def _sampled(self, task: BatchTask) -> Any:
         """Sample, and begin to bring the ids to the host, beside what comes next."""
         inputs = seeds_at(self.input_data, task.index)
-        start = clock.now()
+        start = clock.instant()
         out = self._sample_for_batch(inputs, task.key)
-        self._recorder.add("sampling", start, clock.now())
+        self._recorder.add("sampling", start, clock.instant())
         ids = self._site.backend.memory.ids(self._host_ids)
+        if type(out) is Sampled:
+            out.ids = ids
         if ids.copies:
             self._recorder.timed("copying", lambda: begin_copies(out, ids))
         return out
 
     def _gathered(self, out: Any) -> Any:
-        batch = self.filter_fn(out)
+        # Nobody else reads a `Sampled`; see `_sample_for_batch`.
+        batch = self._assembled(out) if type(out) is Sampled else self.filter_fn(out)
         return self._pinned(batch) if self.pin_memory else batch
 
     def _collated(self, task: BatchTask) -> Any:
@@ -348,10 +355,8 @@ class DirectLoader(SerialAfterFork, Recorded, Resuming, torch.utils.data.DataLoa
         return self._recorder.timed("copying", lambda: self._backend.memory.pin(batch))
 
     def _complete(self, product: Any, place: Place | None) -> Any:
-        """Do what is left to the thread that asks for the batch."""
-        if self.filter_per_worker:
-            return product
-        with self._at(place):
+        """Do what is left to the thread that asks for the batch, without `filter_per_worker`."""
+        with nullcontext() if place is None else self._exchange.at(place):
             return self.filter_fn(product)
 
     def __iter__(self) -> Any:
@@ -403,8 +408,8 @@ class DirectLoader(SerialAfterFork, Recorded, Resuming, torch.utils.data.DataLoa
         # Of the loader only the graph: a producer must not keep the loader alive.
         stages = Stages(streams, partial(tensors_made, self.data))
         return Epoch(
-            weak_work(self, stages), self._complete, self._progress, self._order(), stages,
-            producers, self._num_batches, self._recorder,
+            weak_work(self, stages), None if self.filter_per_worker else self._complete,
+            self._progress, self._order(), stages, producers, self._num_batches, self._recorder,
             None if self._reusing is None else partial(self._reusing.begin, backend),
         )  # fmt: skip
 

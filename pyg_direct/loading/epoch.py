@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -12,12 +11,13 @@ from typing import Any, NamedTuple
 import torch
 
 from ..core.types import BatchKey, maker
+from ..ops import clock
 from ..ops.streams import Event
 from ..ranks.windows import Iteration, Place
 from .prefetcher import Failure, NotReadyError, Prefetcher
 from .progress import Progress, SeedOrder
 from .recorder import Recorder
-from .stages import CHILD, Handover, Stages, serial_after_fork
+from .stages import FORKED, Handover, Stages, serial_after_fork
 from .steps import Step, Steps
 
 
@@ -100,7 +100,8 @@ class Epoch:
 
     Args:
         work: makes one batch, in a producer thread if there are any, which keep it alive.
-        complete: called with each batch and its `BatchTask.place`, in the thread that asks for it.
+        complete: called with each batch and its `BatchTask.place`, in the thread that asks for it;
+            None where nothing is left to do.
         progress: of the loader.
         order: of the seeds, and the ranks that share the batches.
         stages: hand the batches over.
@@ -113,7 +114,7 @@ class Epoch:
     def __init__(
         self,
         work: Callable[[BatchTask], Handover],
-        complete: Callable[[Any, Place | None], Any],
+        complete: Callable[[Any, Place | None], Any] | None,
         progress: Progress,
         order: SeedOrder,
         stages: Stages,
@@ -158,18 +159,22 @@ class Epoch:
     def _ask_for(self, steps: Iterator[Step]) -> None:
         """Restart production at `steps`; drop batches in flight."""
         self._torn = True  # whether something may be missing if the results are asked for
-        ask, modes = self._stages.ask, self._modes
         if self._keyed is not None:
             keyed = self._keyed()
             steps = ((number, index, keyed(key)) for number, index, key in steps)
-        place_of = partial(_place_of, self._iteration, self._order.ranks.world_size)
+        ask, modes, place_of = self._stages.ask, self._modes, None
         if self._iteration is not None:
             steps = self._iteration.in_windows(steps, self._steps.of_all)
-        self._results.begin(new_task((*step, ask(), *modes, place_of(step[0]))) for step in steps)
+            place_of = partial(_place_of, self._iteration, self._order.ranks.world_size)
+        self._results.begin(
+            new_task((*step, ask and ask(), *modes, place_of and place_of(step[0])))
+            for step in steps
+        )
         self._torn = False
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
         """Begin the next epoch with the same threads; for `persistent_workers`."""
+        self._complete = None if loader.filter_per_worker else loader._complete
         if self._results.closed:  # a thread could not start, or they are those of a parent process
             self._results = self._new_results()
         self._begin()
@@ -182,9 +187,9 @@ class Epoch:
         return self._order.ranks.steps(self._num_batches() - self._first)
 
     def __next__(self) -> Any:
-        progress, steps, asked = self._progress, self._steps, self._recorder.ask()
+        progress, steps, asked = self._progress, self._steps, clock.instant()
         try:
-            made = serial_after_fork(self._outcome)() if CHILD.forked else self._outcome()
+            made = serial_after_fork(self._outcome)() if FORKED else self._outcome()
         except (StopIteration, NotReadyError):
             self._recorder.hand_over(asked, None)
             self._torn = False
@@ -211,17 +216,22 @@ class Epoch:
             self._ask_for(self._steps.left())
         self._torn = True
         try:
-            with nullcontext() if self._iteration is None else self._iteration.waiting():
+            if self._iteration is None:
                 made = self._results.take()
+            else:
+                with self._iteration.waiting():
+                    made = self._results.take()
         except StopIteration:
             self._end()
             raise
         if isinstance(made, Failure):
             return made
         try:
+            product = self._stages.take(made) if made.ready is not None else made.product
+            if self._complete is None:
+                return product
             ranks = self._order.ranks.world_size
-            place = _place_of(self._iteration, ranks, self._steps.first)
-            return self._complete(self._stages.take(made), place)
+            return self._complete(product, _place_of(self._iteration, ranks, self._steps.first))
         except Exception as error:
             return Failure(error)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..ops.streams import Streams
 from .epoch import BatchTask
-from .stages import Handover, Stages
+from .stages import FORKED, Handover, Stages, serial_after_fork
 
 Loaders = tuple[weakref.ref[Any], ...]
 
@@ -61,7 +61,10 @@ def weak_work(loader: Any, stages: Stages) -> Callable[[BatchTask], Handover]:
         alive = reference()
         if alive is None:
             raise RuntimeError("The loader was deleted.")
-        made: Handover = alive._work(task, stages)
-        return made
+        make: Callable[..., Handover] = serial_after_fork(alive._work) if FORKED else alive._work
+        if task.place is None:
+            return make(task, stages)
+        with alive._exchange.at(task.place):
+            return make(task, stages)
 
     return work

@@ -61,13 +61,13 @@ class EpochShard(NamedTuple):
         return steps + {"pad": left > 0, "drop": False, "uneven": self.rank < left}[self.tail]
 
     def batch_of(self, first: int, size: int) -> int | None:
-        """Return the number of this rank's batch in a step, None if it makes none any more.
+        """Return the number of this rank's batch in a last step, None if it makes none any more.
 
         Args:
             first: number of the step's first batch.
-            size: how many batches are left for the step, at most `world_size`.
+            size: how many batches are left for the step, less than `world_size`.
         """
-        if size == self.world_size or (self.rank < size and self.tail != "drop"):
+        if self.rank < size and self.tail != "drop":
             return first + self.rank
         if size == 0 or self.tail != "pad":
             return None

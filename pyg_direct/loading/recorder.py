@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -28,7 +28,6 @@ from .stats import LOOP, Event, Stats, of_all_ranks, total_of
 R = TypeVar("R")
 Counts = tuple[int, int, int, int]
 """Batches made, seeds, nodes and edges."""
-NONE: Counts = (0, 0, 0, 0)
 
 # What a batch holds beside the attributes that were gathered.
 MADE = {
@@ -40,14 +39,16 @@ MADE = {
 
 
 STRIDED = torch.strided
-MOST_MADE = 64  # batches that wait to be added up
+MOST_MADE, MOST_SPANS = 64, 256  # batches and spans of time that wait to be added up
 KEPT_EPOCHS = 16  # whose sums are told one by one; those of earlier ones are added up
 
 
 _Sizes = list[tuple[Any, str, int]]
 """Type, name and bytes of each attribute in a batch."""
-_Made = tuple[float, list[tuple[float, float]], Traffic, Counts, _Sizes]
-"""Of one batch: seconds in all, when it gathered, its traffic, counts, attributes."""
+_Span = tuple[str, float, float]
+"""What took time, and the instants (`clock.instant`) of its begin and end."""
+_Made = tuple[Traffic | None, Counts, _Sizes]
+"""Of one batch: its traffic, counts, attributes."""
 
 
 class _EpochSums:
@@ -59,35 +60,41 @@ class _EpochSums:
         self.bytes: dict[str, int] = defaultdict(int)
         self.link = Traffic()
         self.found: dict[tuple[float, float], Tensor] = {}  # as in `Traffic`
-        self.waiting = self.working = self.ready = 0.0
-        self.made: deque[_Made] = deque()  # batches that are not in the sums yet
+        self.ready = 0.0
+        self.spans: deque[_Span] = deque()  # that are not in the sums yet
+        self.made: deque[_Made] = deque()  # the same of batches
         self.events: list[Event] | None = None  # where they are asked for
         self.compiled = clock.compiled_seconds()  # before the epoch
         self.compiled_then: float | None = None  # the same when the next one began
         self.exchanged = ExchangeTraffic()  # before the epoch
         self.ended: ExchangeTraffic | None = None  # the same when the next one began
 
-    def note(self, stage: str, begin: float, end: float, lane: str | None = None) -> None:
-        """Record an event, which were asked for; of this thread unless a lane is given."""
+    def note(self, spans: Iterable[_Span], lane: str | None = None) -> None:
+        """Record events, which were asked for; of this thread unless a lane is given."""
         if self.events is not None:  # appending needs no lock
-            self.events.append(Event(lane or threading.current_thread().name, stage, begin, end))
+            name = lane or threading.current_thread().name
+            for stage, begin, end in spans:
+                self.events.append(Event(name, stage, clock.at(begin), clock.at(end)))
 
-    def add_made(self) -> None:
-        """Add up the batches made, many at a time, as one alone takes longer."""
-        while self.made:  # which may grow meanwhile
-            seconds, gathers, traffic, counts, sizes = self.made.popleft()
-            gathering = sum(end - begin for begin, end in gathers)
-            self.seconds["gathering"] += gathering
-            self.seconds["assembling"] += seconds - gathering
-            self.link.requests += traffic.requests
-            self.link.num_bytes += traffic.num_bytes
+    def add_up(self) -> None:
+        """Add to the sums, many batches at a time, as one alone takes longer."""
+        while self.spans:  # which may grow meanwhile, as `made` may
+            stage, begin, end = self.spans.popleft()
+            self.seconds[stage] += clock.at(end) - clock.at(begin)
+        while self.made:
+            traffic, counts, sizes = self.made.popleft()
+            if traffic is not None:
+                self.link.requests += traffic.requests
+                self.link.num_bytes += traffic.num_bytes
             for place, count in enumerate(counts, 1):  # in place: the consumer counts, too
                 self.counts[place] += count
             for kind, name, size in sizes:
                 self.bytes[name if kind is None else f"{kind}.{name}"] += size
 
     def stats(self) -> Stats:
-        self.add_made()
+        self.add_up()
+        seconds = dict(self.seconds)
+        waiting, working = seconds.pop("waiting", 0.0), seconds.pop("training", 0.0)
         batches, made, seeds, nodes, edges = self.counts
         since = self.compiled_then
         end = clock.compiled_seconds() if since is None else since
@@ -98,8 +105,8 @@ class _EpochSums:
             requests -= count * of_row
             num_bytes -= count * bytes_of_row
         return Stats(
-            batches, made, seeds, nodes, edges, dict(self.bytes), dict(self.seconds),
-            self.waiting, self.working, self.ready,
+            batches, made, seeds, nodes, edges, dict(self.bytes), seconds, waiting, working,
+            ready_seconds=self.ready,
             compiling_seconds=end - self.compiled,
             pcie_requests=round(requests), pcie_bytes=round(num_bytes), cache_hits=hits,
             events=tuple(self.events or ()),
@@ -112,6 +119,7 @@ class Recorder:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._epochs = [_EpochSums()]
+        self.found = self._epochs[-1].found  # counts rows of this epoch; see `Traffic`
         self._earlier = Stats()  # the sum of the epochs that are not kept
         self._finished: dict[int, float] = {}  # number of a batch -> when it was ready
         self._handed: float | None = None  # when the consumer got the last batch
@@ -148,6 +156,7 @@ class Recorder:
             self._epochs[-1].ended = epoch.exchanged
             self._epochs[-1].compiled_then = epoch.compiled
             self._epochs.append(epoch)
+            self.found = epoch.found
             if self.epochs_with_events > 0:
                 self.epochs_with_events -= 1
                 epoch.events = []
@@ -164,30 +173,25 @@ class Recorder:
 
     def starting(self, start: Callable[[], R]) -> R:
         """Return what ``iter(loader)`` returns; the consumer waits for it, too."""
-        asked = clock.now()
+        asked = clock.instant()
         started = start()
-        with self._lock:
-            now, epoch = clock.now(), self._epochs[-1]
-            epoch.waiting += now - asked
-        if epoch.events is not None:
-            epoch.note("waiting", asked, now, LOOP)
+        self.add("waiting", asked, clock.instant(), LOOP)
         return started
 
-    def add(self, stage: str, begin: float, end: float) -> None:
-        """Add the time of a stage; in any thread."""
+    def add(self, stage: str, begin: float, end: float, lane: str | None = None) -> None:
+        """Add the time between two instants to a stage; in any thread, without a lock."""
         epoch = self._epochs[-1]
-        with self._lock:
-            epoch.seconds[stage] += end - begin
+        epoch.spans.append((stage, begin, end))
         if epoch.events is not None:
-            epoch.note(stage, begin, end)
+            epoch.note([(stage, begin, end)], lane)
 
     def timed(self, stage: str, function: Callable[[], R]) -> R:
         """Call a function, and add its time to a stage."""
-        start = clock.now()
+        start = clock.instant()
         try:
             return function()
         finally:
-            self.add(stage, start, clock.now())
+            self.add(stage, start, clock.instant())
 
     def assembled(self, batch: Any, gatherer: Gatherer) -> None:
         """Add what a batch holds, before it is transformed, and the times of making it.
@@ -196,52 +200,65 @@ class Recorder:
             batch: from `assemble`.
             gatherer: of its rows, made when assembling began.
         """
-        seconds = clock.now() - gatherer.start
-        counts, sizes = _contents(batch) if isinstance(batch, (Data, HeteroData)) else (NONE, [])
-        made = seconds, gatherer.gathers, gatherer.traffic, counts, sizes
+        last, spans = gatherer.start, list[_Span]()
+        for begin, end in gatherer.gathers:
+            spans += ("assembling", last, begin), ("gathering", begin, end)
+            last = end
+        spans.append(("assembling", last, clock.instant()))
         epoch = self._epochs[-1]
         if epoch.events is not None:
-            last = gatherer.start
-            for begin, end in gatherer.gathers:
-                epoch.note("assembling", last, begin)
-                epoch.note("gathering", begin, end)
-                last = end
-            epoch.note("assembling", last, gatherer.start + seconds)
-        epoch.made.append(made)  # needs no lock
+            epoch.note(spans)
+        epoch.spans += spans  # needs no lock, as below
+        seeds, nodes, edges, sizes = 0, 0, 0, list[tuple[Any, str, int]]()
+        in_memory = isinstance(batch, (Data, HeteroData))
+        stores = gatherer.stores or (stores_of(batch) if in_memory else {})
+        for kind, store in stores.items():
+            fields = fields_of(store)
+            for name, value in fields.items():
+                if name not in MADE and isinstance(value, Tensor):
+                    size = value.nbytes if value.layout is STRIDED else stored_bytes(value)
+                    sizes.append((kind, name, size))
+            if isinstance(ids := fields.get("n_id"), Tensor):
+                nodes += ids.numel()
+            elif kind is None:  # of a loader whose batches have no ids
+                nodes += batch.num_nodes or 0
+            if isinstance(ends := fields.get("edge_index"), Tensor):
+                edges += ends.shape[-1]
+            if isinstance(ids := fields.get("input_id", fields.get("root_n_id")), Tensor):
+                seeds += ids.numel()
+        epoch.made.append((gatherer.traffic, (int(bool(stores)), seeds, nodes, edges), sizes))
         if len(epoch.made) >= MOST_MADE:
             with self._lock:
-                epoch.add_made()
-
-    def traffic(self) -> Traffic:
-        """Return what counts the traffic of a batch of this epoch."""
-        return Traffic(self._epochs[-1].found)
+                epoch.add_up()
 
     def ready(self, number: int) -> None:
         """Note that a batch is made; in any thread."""
         with self._lock:
-            self._finished[number] = clock.now()
-
-    def ask(self) -> float:
-        """Note that the consumer asks for a batch, and return the time."""
-        now = clock.now()
-        if self._handed is not None:
-            epoch = self._epochs[-1]
-            epoch.working += now - self._handed
-            if epoch.events is not None:
-                epoch.note("training", self._handed, now, LOOP)
-        self._handed = None
-        return now
+            self._finished[number] = clock.instant()
 
     def hand_over(self, asked: float, number: int | None) -> None:
-        """Note that the consumer gets a batch, or None at the end of the epoch."""
-        now, epoch = clock.now(), self._epochs[-1]
-        epoch.waiting += now - asked
+        """Note that the consumer gets a batch, or None at the end of the epoch.
+
+        Args:
+            asked: the instant when it asked for one.
+            number: of the batch.
+        """
+        now, epoch = clock.instant(), self._epochs[-1]
+        spans: list[_Span] = [("waiting", asked, now)]
+        if self._handed is not None:
+            spans.insert(0, ("training", self._handed, asked))
+        epoch.spans += spans
         if epoch.events is not None:
-            epoch.note("waiting", asked, now, LOOP)
+            epoch.note(spans, LOOP)
+        self._handed = None if number is None else now
         if number is not None:
             epoch.counts[0] += 1
-            epoch.ready += max(0.0, asked - self._finished.pop(number, asked))
-            self._handed = now
+            finished = self._finished.pop(number, None)
+            if finished is not None:
+                epoch.ready += max(0.0, clock.at(asked) - clock.at(finished))
+        if len(epoch.spans) >= MOST_SPANS:
+            with self._lock:
+                epoch.add_up()
 
 
 class Recorded:
@@ -284,24 +301,3 @@ class Recorded:
             ValueError: `epochs` is negative or no integer.
         """
         self._recorder.epochs_with_events = check_count("epochs", epochs, least=0)
-
-
-def _contents(batch: Data | HeteroData) -> tuple[Counts, _Sizes]:
-    """Return what a batch holds: its counts, and the bytes of each attribute."""
-    seeds = nodes = edges = 0
-    sizes = []
-    for kind, store in stores_of(batch).items():
-        fields = fields_of(store)
-        for name, value in fields.items():
-            if name not in MADE and isinstance(value, Tensor):
-                size = value.nbytes if value.layout is STRIDED else stored_bytes(value)
-                sizes.append((kind, name, size))
-        if isinstance(ids := fields.get("n_id"), Tensor):
-            nodes += ids.numel()
-        elif kind is None:  # of a loader whose batches have no ids
-            nodes += batch.num_nodes or 0
-        if isinstance(ends := fields.get("edge_index"), Tensor):
-            edges += ends.shape[-1]
-        if isinstance(ids := fields.get("input_id", fields.get("root_n_id")), Tensor):
-            seeds += ids.numel()
-    return (1, seeds, nodes, edges), sizes

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
 from itertools import chain
 from typing import Any
 
@@ -21,7 +20,6 @@ from ..core.private_torch import batches_of
 from ..core.pyg import fields_of, stores_of
 from ..ranks.board import Board, ExchangeError
 from ..ranks.split import Split
-from ..ranks.windows import Place
 from ..sampling.sampler import NeighborSampler, keyed
 from .order import ClusterOrder
 from .progress import EpochShard, Progress, SeedOrder
@@ -111,10 +109,6 @@ class Resuming(torch.utils.data.DataLoader[Any]):
             way = "split_by_rank= alone" if self._exchange is None else self._exchange.argument
             self._board = Board(group, way)
         return group, self._board
-
-    def _at(self, place: Place | None) -> AbstractContextManager[None]:
-        """Return a context in which a batch is made; see `Windows.at`."""
-        return nullcontext() if self._exchange is None else self._exchange.at(place)
 
     def _contents(self) -> dict[str, Any]:
         """Return what tells the graph from others, as all ranks must have the same one.

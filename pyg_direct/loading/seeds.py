@@ -261,8 +261,20 @@ def seeds_at(seeds: Any, index: Any) -> Any:
         seeds: a loader's `input_data`.
         index: positions, from `positions_of`.
     """
+    positions = np.array(index) if type(index) is list else index
     try:
-        return _seeds_at(seeds, index)
+        if type(positions) is not np.ndarray or positions.dtype != INT64 or positions.ndim != 1:
+            return seeds[integers(index)]
+        if type(seeds) is not NodeSamplerInput:
+            return seeds[torch.from_numpy(positions)]
+        ids, times = seeds.input_id, seeds.time
+        # Past the initialiser, which would only bring the tensors to the host, where they are.
+        chosen = NodeSamplerInput.__new__(NodeSamplerInput)
+        chosen.input_id = torch.from_numpy(positions) if ids is None else _at(ids, positions)
+        chosen.node = torch.from_numpy(seeds.node.numpy()[positions])
+        chosen.time = None if times is None else _at(times, positions)
+        chosen.input_type = seeds.input_type
+        return chosen
     except IndexError as error:
         nodes = getattr(seeds, "node", getattr(seeds, "row", None))
         if nodes is None:  # of a loader whose positions name themselves
@@ -273,22 +285,6 @@ def seeds_at(seeds: Any, index: Any) -> Any:
             f"A batch asks for position {wrong[0] if wrong else index}, but there are {count} "
             f"seeds, positions 0 to {count - 1}: places among the seeds, and not node ids."
         ) from error
-
-
-def _seeds_at(seeds: Any, index: Any) -> Any:
-    positions = np.array(index) if type(index) is list else index
-    if type(positions) is not np.ndarray or positions.dtype != INT64 or positions.ndim != 1:
-        return seeds[integers(index)]
-    if type(seeds) is not NodeSamplerInput:
-        return seeds[torch.from_numpy(positions)]
-    ids, times = seeds.input_id, seeds.time
-    # Past the initialiser, which would only bring the tensors to the host, where they are.
-    chosen = NodeSamplerInput.__new__(NodeSamplerInput)
-    chosen.input_id = torch.from_numpy(positions) if ids is None else _at(ids, positions)
-    chosen.node = torch.from_numpy(seeds.node.numpy()[positions])
-    chosen.time = None if times is None else _at(times, positions)
-    chosen.input_type = seeds.input_type
-    return chosen
 
 
 def _at(values: Tensor, positions: npt.NDArray[np.int64]) -> Tensor:

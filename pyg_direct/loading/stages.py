@@ -23,33 +23,25 @@ import functools
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple, ParamSpec, Protocol, TypeVar
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
 
 from ..core.threads import after_fork_in_child
-from ..core.types import BatchKey
+from ..core.types import BatchKey, maker
 from ..ops.host import keys as rng
 from ..ops.streams import Event, Streams
-
-
-class Asked(Protocol):
-    """What a stage is called with."""
-
-    @property
-    def asked(self) -> Event:
-        """When the consumer asked for it, from `Stages.ask`."""
-
-
-T = TypeVar("T", bound=Asked)
 
 
 class Handover(NamedTuple):
     """A finished product, for the consumer to take."""
 
     product: Any
-    ready: Event
+    ready: Event  # None where nothing has to be waited for
+
+
+new_handover = maker(Handover)
 
 
 class Stages:
@@ -63,18 +55,18 @@ class Stages:
     def __init__(self, streams: Streams, tensors_of: Callable[[Any], Iterable[Tensor]]) -> None:
         self._streams, self._tensors_of = streams, tensors_of
         # Returns the moment at which the consumer asks for a batch; called in its thread.
-        self.ask: Callable[[], Event] = streams.record_event
+        self.ask: Callable[[], Event] | None = None if streams.in_order else streams.record_event
 
     def produce(
         self,
-        task: T,
-        sample: Callable[[T], Any],
+        task: Any,
+        sample: Callable[[Any], Any],
         gather: Callable[[Any], Any] | None,
     ) -> Handover:
         """Run the stages of one batch, in any thread.
 
         Args:
-            task: what to make, and when it was asked for.
+            task: what to make; its `asked` is the moment when it was asked for, from `ask`.
             sample: the first stage, called with the task.
             gather: the second one, called with what the first returned; None if the consumer is to
                 run it itself.
@@ -83,8 +75,9 @@ class Stages:
         if streams.in_order:
             product = sample(task)
             product = product if gather is None else gather(product)
-            streams.finish()
-            return Handover(product, None)
+            if streams.finish is not None:
+                streams.finish()
+            return new_handover((product, None))
         streams.synchronize(task.asked)
         with streams.on("sample"):
             product = sample(task)
@@ -98,7 +91,7 @@ class Stages:
 
     def take(self, handover: Handover) -> Any:
         """Return a product to the consumer, in its thread, for use on its current stream."""
-        if not self._streams.in_order:
+        if handover.ready is not None:
             self._receive(*handover)
         return handover.product
 
@@ -139,18 +132,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class _Child:
-    """Whether this process was forked from one that had imported this module."""
-
-    forked = False
-
-    def remember(self) -> None:
-        """Know it from now on."""
-        self.forked = True
-
-
-CHILD = _Child()
-after_fork_in_child(CHILD.remember)
+FORKED: list[bool] = []  # empty unless the process was forked from one that had this module
+after_fork_in_child(functools.partial(FORKED.append, True))
 
 
 class _Given(threading.local):
@@ -170,7 +153,7 @@ def serial_after_fork(function: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
-        if not CHILD.forked or _given.threads is not None:
+        if not FORKED or _given.threads is not None:
             return function(*args, **kwargs)
         _given.threads = torch.get_num_threads()
         torch.set_num_threads(1)

@@ -59,11 +59,12 @@ class Steps:
         in_common = self._began.keys_of_steps(start // ranks.world_size)
         for first in count(start, ranks.world_size):
             step = list(islice(batches, ranks.world_size))
+            whole = len(step) == ranks.world_size
             if len(kept) < may_repeat:
                 kept += [indices for indices, _ in step]
-            if len(step) < ranks.world_size and self._total is None:  # no batch may be left at all
+            if not whole and self._total is None:  # no batch may be left at all
                 self._total = first + len(step)
-            batch = ranks.batch_of(first, len(step))
+            batch = first + ranks.rank if whole else ranks.batch_of(first, len(step))
             if batch is None:
                 return
             if batch >= first:

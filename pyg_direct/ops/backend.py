@@ -280,6 +280,7 @@ class Backend(Protocol):
             IndexError: an id out of range.
         """
 
+    reads_over_link: bool  # whether rows may come from host memory over a link
     caches_rows: bool  # whether `fill_cache` does anything
     cache: CacheRequest | None  # that loaders over this backend share
 

@@ -15,6 +15,7 @@ import threading
 import time
 import weakref
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -100,23 +101,33 @@ class BufferPool:
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         """Return an uninitialised CPU tensor with a storage of exactly its size."""
-        nbytes = dtype.itemsize
-        for size in shape:
-            nbytes *= size
-        if nbytes < MIN_BYTES:
-            known = NUMPY_DTYPES.get(dtype)
-            if known is not None:  # past torch's dispatcher, which takes longer than to allocate
-                return torch.from_numpy(np.empty(shape, known))
-            return torch.empty(shape, dtype=dtype)
+        return self.empties([(shape, dtype)])[0]
+
+    def empties(self, wanted: Iterable[tuple[tuple[int, ...], torch.dtype]]) -> list[Tensor]:
+        """Return uninitialised CPU tensors, each with a storage of exactly its size."""
+        tensors = []
+        for shape, dtype in wanted:
+            nbytes, known = dtype.itemsize, NUMPY_DTYPES.get(dtype)
+            for size in shape:
+                nbytes *= size
+            if nbytes >= MIN_BYTES:
+                tensors.append(self._leased(shape, dtype, known, nbytes))
+            elif known is not None:  # past torch's dispatcher, which takes longer than to allocate
+                tensors.append(torch.from_numpy(np.empty(shape, known)))
+            else:
+                tensors.append(torch.empty(shape, dtype=dtype))
+        return tensors
+
+    def _leased(self, shape: tuple[int, ...], dtype: torch.dtype, known: Any, size: int) -> Tensor:
+        """Return a tensor on a block that comes back when it dies."""
         if self._pid != os.getpid():  # a forked child: the lock may be held by a thread of another
             self.__init__(self._idle_factor)  # type: ignore[misc]
-        known = NUMPY_DTYPES.get(dtype)
         with self._lock:
-            block = self._take(nbytes)
+            block = self._take(size)
             array = (
                 np.ndarray(shape, known, block)
                 if known is not None
-                else np.ndarray(nbytes, np.uint8, block)
+                else np.ndarray(size, np.uint8, block)
             )
             lease = _Borrowed(array, self._returned.take_back)
             lease.block, lease.size = block, block.nbytes

@@ -6,14 +6,19 @@ from time import perf_counter
 
 from ..kernels.jit import COMPILING
 
+instant = perf_counter  # read for each stage of each batch; `at` is asked when they are added up
+
+
+def at(moment: float) -> float:
+    """Return the clock's time at an `instant`: without the seconds of compiling before it."""
+    return moment - COMPILING.seconds(moment)
+
 
 def now() -> float:
-    """Return the seconds of `time.perf_counter` without those of compiling, in any thread."""
-    instant = perf_counter()
-    over, began = COMPILING.state
-    return instant - over if began is None else COMPILING.without(instant)
+    """Return the clock's time, in any thread."""
+    return at(instant())
 
 
 def compiled_seconds() -> float:
     """Return how long this process has compiled kernels so far."""
-    return COMPILING.seconds(perf_counter())
+    return COMPILING.seconds(instant())

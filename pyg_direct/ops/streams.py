@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol, TypeAlias
 
@@ -42,14 +42,16 @@ class Streams(Protocol):
     def start_thread(self) -> None:
         """Prepare the calling thread, which makes batches only on this device. Called once."""
 
-    def finish(self) -> None:
-        """End a batch that was made on the current stream alone."""
+    @property
+    def finish(self) -> Callable[[], None] | None:
+        """Ends a batch that was made on the current stream alone; None where nothing has to."""
 
 
 class NoStreams:
     """A device without streams: work runs where it is called, in order."""
 
     in_order = True
+    finish: Callable[[], None] | None = None
 
     def on(self, stage: str) -> AbstractContextManager[None]:
         """Do nothing."""
@@ -73,7 +75,4 @@ class NoStreams:
         return 0
 
     def start_thread(self) -> None:
-        """Do nothing."""
-
-    def finish(self) -> None:
         """Do nothing."""

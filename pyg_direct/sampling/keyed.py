@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+import threading
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -30,12 +31,12 @@ from ..core.types import (
 from ..graph.from_pyg import Graph
 from ..graph.verify import verified
 from ..graph.visits import expected_visits, out_degrees
-from ..ops.backend import Backend
+from ..ops.backend import Backend, Workspace
 from ..ops.host import keys as rng
 from ..ops.host.search import breadth_first_ranks
 from .exclusion import EdgeLookup, SeedEdges
 from .fanouts import Fanouts, check_fanouts, check_law, fanout_table, fanouts_of
-from .hops import BatchInput, HopSource, WorkspacePool, sample_window
+from .hops import BatchInput, HopSource, sample_window
 from .time_bounds import NO_BOUNDS, TimeBounds
 
 
@@ -66,6 +67,47 @@ class NumberedPlan(NamedTuple):
 
     number: int
     plan: SamplingPlan
+
+
+MAX_IDLE_KINDS = 4  # such as training and validation, each on two streams
+
+
+class WorkspacePool:
+    """Idle workspaces by kind, those of the kinds that were used last. Thread-safe.
+
+    Each holds a table over all nodes, so the kinds that were not used for longest, as after
+    `num_neighbors` was set anew, are freed.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._idle: dict[Hashable, list[Workspace]] = {}
+        self._used: dict[Hashable, int] = {}  # the larger, the later a kind was used
+        self._uses = itertools.count()
+
+    def take(self, kind: Hashable) -> Workspace | None:
+        """Return an idle workspace of a kind, which is the caller's from now on, or None."""
+        try:
+            return self._idle[kind].pop()  # of no other thread from then on, without a lock
+        except (KeyError, IndexError):
+            return None
+
+    def give_back(self, kind: Hashable, workspace: Workspace) -> None:
+        """Keep a workspace for the next batch of its kind."""
+        self._used[kind] = next(self._uses)
+        idle = self._idle.get(kind)
+        if idle is None:
+            with self._lock:
+                idle = self._idle.setdefault(kind, [])
+                while len(self._idle) > MAX_IDLE_KINDS:
+                    oldest = min(self._idle, key=lambda other: self._used.get(other, 0))
+                    del self._idle[oldest]
+                    self._used.pop(oldest, None)
+        idle.append(workspace)
+
+    def __reduce__(self) -> tuple[type[WorkspacePool], tuple[()]]:
+        """Workspaces stay in their process."""
+        return WorkspacePool, ()
 
 
 @dataclass(frozen=True)
@@ -307,31 +349,28 @@ class KeyedSampler:
         if torch.is_inference_mode_enabled():  # which a workspace outlives, if it is made there
             with torch.inference_mode(False):
                 return self.sample(seeds, key, rules)
+        source = self.source
         if isinstance(key, ExtendedKey):
             rules = rules._replace(variates=key.variates)
-        sampled = self._drawn(BatchInput(seeds, key, rules))
+            source = source if key.source is None else key.source.of(self)
+        number, plan = self._plan
+        # A workspace belongs to one stream, which orders what is done with it.
+        streams, pool = self.backend.streams, self.shared.workspaces
+        kind = (number, 0 if streams.in_order else streams.stream_id())
+        work = pool.take(kind) or self.backend.workspace(self.graph.csc, plan)
+        induced = self.settings.subgraph_type == SubgraphType.induced
+        if source is None:
+            sampled = work.sample(seeds, key, rules, induced)
+        else:
+            batch = BatchInput(seeds, key, rules)
+            (sampled,) = sample_window([work], [batch], len(plan.fanouts), induced, source)
+        # Not after an exception: the workspace may be in any state then.
+        pool.give_back(kind, work)
         if sampled is None:
             for seed, num_nodes in zip(seeds, self.graph.csc.num_nodes.tolist(), strict=True):
                 if seed is not None:
                     check_ids(seed, num_nodes, "seeds")
             raise AssertionError("a seed is not a node, and each of them is one")
-        return sampled
-
-    def _drawn(self, batch: BatchInput) -> SampledGraph | None:
-        """Draw a batch; None if a seed is not a node."""
-        number, plan = self._plan
-        # A workspace belongs to one stream, which orders what is done with it.
-        kind, pool = (number, self.backend.streams.stream_id()), self.shared.workspaces
-        work = pool.take(kind) or self.backend.workspace(self.graph.csc, plan)
-        induced = self.settings.subgraph_type == SubgraphType.induced
-        own = batch.key.source if isinstance(batch.key, ExtendedKey) else None
-        source = self.source if own is None else own.of(self)
-        if source is None:
-            sampled = work.sample(*batch, induced)
-        else:
-            (sampled,) = sample_window([work], [batch], len(plan.fanouts), induced, source)
-        # Not after an exception: the workspace may be in any state then.
-        pool.give_back(kind, work)
         return sampled
 
     @property

@@ -327,15 +327,14 @@ class NeighborSampler(BaseSampler):
         out.metadata = metadata
         return self._in_both_directions(out)
 
-    def _strict(self, index: EdgeSamplerInput, config: NegativeSampling) -> Strict | None:
-        """Return how the negatives of a batch avoid edges; None where they need not.
+    def _strict(self, index: EdgeSamplerInput, config: NegativeSampling) -> Strict:
+        """Return how the negatives of a batch avoid edges.
 
         Raises:
             ValueError: negatives have times to mind, too.
         """
         edges, times = self._keyed.edges, self._keyed.graph.node_times
-        if edges is None:
-            return None
+        assert edges is not None, "else negatives may be edges"
         check_strict(index.input_type, times)
         find = partial(edges.are_edges, index.input_type)
         amount = int(config.amount) if config.is_triplet() else 0
@@ -378,8 +377,7 @@ class NeighborSampler(BaseSampler):
 
         `excluded` returns the edges to leave out, and `bounds` the windows, for so many seeds.
         """
-        nodes = seed if self.is_hetero else {None: seed}
-        times = seed_time if self.is_hetero else {None: seed_time}
+        nodes, times = (seed, seed_time) if self.is_hetero else ({None: seed}, {None: seed_time})
         if seed_time is None or not self.is_temporal:  # then they are for the model alone
             times = {}
         return self._keyed.sample_around(nodes, times, key, excluded, bounds)
@@ -398,7 +396,7 @@ def links_sampled(
         index, neg_sampling: as in `sample_from_edges`.
         key: of all draws.
     """
-    keyed = sampler._keyed
+    keyed, disjoint = sampler._keyed, sampler._keyed.disjoint
     ends = (None, None) if index.input_type is None else index.input_type[::2]
     check_ids(index.row, keyed.num_nodes_of(ends[0]), "sources of seed links")
     check_ids(index.col, keyed.num_nodes_of(ends[1]), "destinations of seed links")
@@ -409,19 +407,18 @@ def links_sampled(
         node_time = own if sampler.is_hetero else own[None]
     negatives = None
     if neg_sampling is not None:
-        negatives = KeyedNegatives(neg_sampling, key, sampler._strict(index, neg_sampling))
+        strict = None if keyed.edges is None else sampler._strict(index, neg_sampling)
+        negatives = KeyedNegatives(neg_sampling, key, strict)
     excluded, paired = None, negatives is None or negatives.is_binary()
     if keyed.seed_edges is not None:
-        excluded = keyed.seed_edges.of_batch(index, sampler.disjoint, paired)
+        excluded = keyed.seed_edges.of_batch(index, disjoint, paired)
     sample = partial(sampler._around_links, key, excluded=excluded)
-    if (bounds := bounds_of(index)) != NO_BOUNDS:
+    if times is not None and (bounds := bounds_of(index)) != NO_BOUNDS:
         num_links = len(index.row)
         sample = partial(sample, bounds=lambda n: bounds.of_links(n, num_links, paired))
-    if sampler.disjoint and negatives is not None and negatives.is_binary():
+    if disjoint and negatives is not None and negatives.is_binary():
         sample = partial(sample_ends, sample)
-    links: Any = edge_sample(
-        index, sample, sampler.num_nodes, sampler.disjoint, node_time, negatives
-    )
+    links: Any = edge_sample(index, sample, sampler.num_nodes, disjoint, node_time, negatives)
     return links.with_batch(sampler.node_types), links.metadata
 
 

@@ -87,8 +87,8 @@ PLANTS: dict[str, Plant] = {
     ),
     "a workspace is taken whatever its stream": Plant(
         "pyg_direct.sampling.keyed",
-        "kind, pool = (number, self.backend.streams.stream_id()),",
-        "kind, pool = (number, 0),",
+        "0 if streams.in_order else streams.stream_id()",
+        "0",
         "inline_streams",
     ),
     "a unified tensor does not wait for the word that ids out of range are noted in": Plant(

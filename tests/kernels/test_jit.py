@@ -118,7 +118,20 @@ def test_the_collector_runs_again_where_a_gpus_kernels_compile_meanwhile():
     with jit.COMPILING:
         listener.on_end(event)
         assert gc.isenabled()
-    assert jit.COMPILING.state[1] is None
+    assert jit.COMPILING.state[-1] is None
+
+
+def test_seconds_of_compiling_until_an_earlier_moment(monkeypatch):
+    """As of a span of time that is added up after kernels of a later batch were compiled."""
+    moments = iter([10.0, 12.0, 20.0, 23.0, 30.0])
+    monkeypatch.setattr(jit, "perf_counter", lambda: next(moments))
+    compiling = jit.Compiling()
+    for _ in range(2):
+        with compiling:
+            pass
+    assert [compiling.seconds(t) for t in (9.0, 11.0, 15.0, 21.0, 25.0)] == [0, 1, 2, 3, 5]
+    compiling.__enter__()
+    assert [compiling.seconds(t) for t in (15.0, 25.0, 31.0)] == [2, 5, 6]
 
 
 def test_a_function_of_no_module_compiles():

@@ -49,7 +49,7 @@ class CpuBackend:
     default_producers = 0
     most_producers = 1 << 16  # each has a core to itself, if the user has as many
     gather_blocks: int | None = None  # there are none
-    caches_rows = False
+    reads_over_link = caches_rows = False
     cache: CacheRequest | None = None
 
     def __init__(self, threads: int = 1) -> None:
@@ -89,18 +89,17 @@ class CpuBackend:
         """
         if index.dtype != torch.int64 or not (index.is_contiguous() and index.is_cpu):
             index = index.to(self.device, torch.int64).contiguous()  # the kernel gets its address
-        rows, outputs, nbytes, large = index.shape[0], [], 0, False
-        empty = self._resources.pool.empty
+        rows, wanted, nbytes, large = index.shape[0], [], 0, False
+        for table, dtype, _ in tables:
+            wanted.append(((rows, *table.shape[1:]), dtype or table.dtype))
+        outputs = self._resources.pool.empties(wanted)
         places: list[int] = []
-        for table, dtype, scale in tables:
-            num_rows, *rest = table.shape
-            out = empty((rows, *rest), dtype or table.dtype)
-            outputs.append(out)
+        for (table, dtype, scale), out in zip(tables, outputs, strict=True):
             size = out.nbytes
             if dtype is not None:
                 self._decode(table, scale, index, out)
             elif size > 0:
-                row_bytes = size // rows
+                num_rows, row_bytes = table.shape[0], size // rows
                 places += table.data_ptr(), num_rows, row_bytes, out.data_ptr()
                 nbytes += size
                 large = large or num_rows * row_bytes >= file_pages.MIN_TABLE_BYTES

@@ -44,8 +44,7 @@ class CpuDrawing(Scratch):
     """Scratch memory, and the steps of a hop that read the graph: `plan` and `sample_edges`."""
 
     def __init__(self, csc: Csc, plan: SamplingPlan, resources: Resources) -> None:
-        super().__init__(csc, plan)
-        self._resources = resources
+        super().__init__(csc, plan, resources)
         self._relations = np.stack([csc.src_type, csc.dst_type, csc.indptr_base])
         self._dst_types: list[int] = csc.dst_type.tolist()
         self._num_nodes: list[int] = csc.num_nodes.tolist()
@@ -96,8 +95,8 @@ class CpuDrawing(Scratch):
 
     def _count_items(self, hop: int) -> int:
         """Return how many lists are looked at in a hop: one of each node, in each relation."""
-        known, found = self._node_ptr[hop].tolist(), self._node_ptr[hop + 1].tolist()
-        return sum(found[t] - known[t] for t in self._dst_types)
+        frontier = (self._node_ptr[hop + 1] - self._node_ptr[hop]).tolist()
+        return sum(map(frontier.__getitem__, self._dst_types))
 
     def plan(self, hop: int, skip: Sequence[Tensor | None] | None = None) -> None:
         """Count the edges of the hop and make room for them."""

@@ -22,10 +22,18 @@ Ints = npt.NDArray[Any]
 STAMP_LIMIT = ID_LIMIT  # half of the stamps, so that a batch that begins below it never wraps
 
 
+Outputs = tuple[list[Tensor], list[Tensor], list[Tensor]]
+"""Of each relation its edges [2, e_r] and their ids, int64 [e_r]; of each type its nodes [n_t]."""
+
+MIN_EDGES_PER_THREAD = 1 << 15
+NO_IDS = {dtype: np.empty(0, NUMPY_DTYPES[dtype]) for dtype in (torch.int32, torch.int64)}
+
+
 class Scratch:
     """Memory that a workspace uses again for each of its batches."""
 
-    def __init__(self, csc: Csc, plan: SamplingPlan) -> None:
+    def __init__(self, csc: Csc, plan: SamplingPlan, resources: Resources) -> None:
+        self._resources = resources
         depth, types, relations = len(plan.fanouts), csc.num_types, csc.num_relations
         self._csc, self._plan = csc, plan
         id_dtype, position_dtype = csc.indices.dtype, csc.indptr.dtype
@@ -53,6 +61,7 @@ class Scratch:
         self._col = np.empty(0, np.int32)
         self._position = np.empty(0, position_dtype)
 
+        self._arrays: tuple[Ints, ...] | None = None  # for a kernel; None once one has grown
         # 0 is below every stamp, so fresh tables are empty tables.
         self._table: Ints = np.zeros(0, np.uint64)
         if not plan.disjoint:
@@ -77,7 +86,7 @@ class Scratch:
         """Have room for more than `items` items; what is known of them is lost."""
         if items >= self._items.shape[1]:
             room = items + items // 2 + 1
-            self._items = np.empty((3, room), np.int64)
+            self._items, self._arrays = np.empty((3, room), np.int64), None
             self._item_low = np.empty(room if self._csc.weights is not None else 0, np.float64)
 
     def _make_edge_room(self, hop: int) -> None:
@@ -88,6 +97,7 @@ class Scratch:
 
     def _grow_edges(self, room: int, known: int) -> None:
         """Have room for `room` edges, keeping the first `known` ones."""
+        self._arrays = None
         self._row = grown(self._row, room, known)
         self._col = grown(self._col, room, known)
         self._position = grown(self._position, room, known)
@@ -113,7 +123,7 @@ class Scratch:
                 node[new : new + known] = self._node[old : old + known]
                 if self._plan.disjoint:
                     seed_of[new : new + known] = self._seed_of[old : old + known]
-            self._node, self._seed_of = node, seed_of
+            self._node, self._seed_of, self._arrays = node, seed_of, None
             self._node_start, self._node_room = start, room
             self._starts, self._rooms = start.tolist(), room.tolist()
             self._most_nodes = int(room.max(initial=0))
@@ -133,6 +143,47 @@ class Scratch:
                 self._node, self._seed_of, first, first + known, 0, int(self._csc.node_base[t]),
                 total, self._table, np.uint32(self._stamp),
             )  # fmt: skip
+
+    def _copy_out(
+        self,
+        edge_ptr: Ints,
+        edge_base: Ints,
+        sizes: Iterable[int],
+        lists: Iterable[tuple[int, int]] = (),
+    ) -> Outputs:
+        """Return the edges of each relation, and the nodes of each type, in recycled memory.
+
+        Args:
+            edge_ptr: [hops, R + 1], where each relation begins in `_row` and the others.
+            edge_base: [R], subtracted from positions that are ids.
+            sizes: how many edges each relation has.
+            lists: of each type, where its list in `_node` begins and how long it is.
+        """
+        id_dtype, sizes, lists = self._plan.id_dtype, [*sizes], [*lists]
+        wanted: list[tuple[tuple[int, ...], torch.dtype]] = []
+        for size in sizes:
+            wanted += ((2, size), id_dtype), ((size,), torch.int64)
+        for _, size in lists:
+            wanted.append(((size,), torch.int64))
+        made = self._resources.pool.empties(wanted)
+        out: list[int] = []
+        of_edges, nodes = made[: 2 * len(sizes)], made[2 * len(sizes) :]
+        outputs: Outputs = (of_edges[::2], of_edges[1::2], nodes)
+        for size, edge_index, edge in zip(sizes, *outputs[:2], strict=True):
+            at = edge_index.data_ptr()
+            out += at, at + size * id_dtype.itemsize, edge.data_ptr()
+        for (start, size), node in zip(lists, outputs[2], strict=True):
+            out += start, size, node.data_ptr()
+        # Where there are no edges, the ids of those that were entered are given.
+        perm = self._csc.perm if len(self._csc.indices) > 0 else None
+        arguments = (edge_ptr, self._row, self._col, self._position, perm, edge_base)
+        targets, total = (NO_IDS[id_dtype], self._node, np.array(out, np.int64)), sum(sizes)
+        threads = min(self._resources.threads, total // MIN_EDGES_PER_THREAD)
+        if threads <= 1:
+            emit.emit_edges(*arguments, 0, total, *targets)
+        else:
+            split(total, threads, lambda a, b: emit.emit_edges(*arguments, a, b, *targets))
+        return outputs
 
 
 class NodeSet:
@@ -174,60 +225,6 @@ class NodeSet:
 
 Lists = list[tuple[int, int]]
 """For each node type: where its list begins in an array of all of them, and how long it is."""
-
-
-Outputs = tuple[list[Tensor], list[Tensor], list[Tensor]]
-"""Of each relation its edges [2, e_r] and their ids, int64 [e_r]; of each type its nodes [n_t]."""
-
-MIN_EDGES_PER_THREAD = 1 << 15
-NO_IDS = {dtype: np.empty(0, NUMPY_DTYPES[dtype]) for dtype in (torch.int32, torch.int64)}
-
-
-def copy_out(
-    resources: Resources,
-    id_dtype: torch.dtype,
-    sources: tuple[Ints, Ints, Ints, Ints | None, Ints],
-    edge_ptr: Ints,
-    edge_base: Ints,
-    sizes: Iterable[int],
-    lists: Iterable[tuple[int, int]],
-) -> Outputs:
-    """Return the edges of each relation, and the nodes of each type.
-
-    Args:
-        resources: memory and threads.
-        id_dtype: of the edges, int32 or int64.
-        sources: rows, columns and positions [edges] of all relations; the ids by position [E], or
-            None where they are the same; and the nodes of all types.
-        edge_ptr: [hops, R + 1], where each relation begins in these.
-        edge_base: [R], subtracted from positions that are ids.
-        sizes: e_r.
-        lists: of each type, where its list begins and how long it is.
-    """
-    empty, total = resources.pool.empty, 0
-    outputs: Outputs = ([], [], [])
-    edge_indices, edges, nodes = outputs
-    out: list[int] = []
-    for size in sizes:
-        edge_index, edge = empty((2, size), id_dtype), empty((size,), torch.int64)
-        at = edge_index.data_ptr()
-        out += at, at + size * id_dtype.itemsize, edge.data_ptr()
-        edge_indices.append(edge_index)
-        edges.append(edge)
-        total += size
-    for start, size in lists:
-        node = empty((size,), torch.int64)
-        out += start, size, node.data_ptr()
-        nodes.append(node)
-    row, col, position, perm, node_lists = sources
-    arguments = (edge_ptr, row, col, position, perm, edge_base)
-    targets = (NO_IDS[id_dtype], node_lists, np.array(out, np.int64))
-    threads = min(resources.threads, total // MIN_EDGES_PER_THREAD)
-    if threads <= 1:
-        emit.emit_edges(*arguments, 0, total, *targets)
-    else:
-        split(total, threads, lambda a, b: emit.emit_edges(*arguments, a, b, *targets))
-    return outputs
 
 
 def copy_lists(resources: Resources, source: Ints, lists: Lists) -> list[Tensor]:

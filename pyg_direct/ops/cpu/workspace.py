@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,7 @@ from ..backend import in_range
 from ..buffers import Resources
 from ..picks import LISTS_ELSEWHERE, check_picks, put_edge_ids
 from .drawing import MIN_ITEMS_PER_THREAD, NOTHING_EXCLUDED, CpuDrawing, check_whole_lists
-from .scratch import Lists, NodeSet, Outputs, copy_lists, copy_out
+from .scratch import Lists, NodeSet, copy_lists
 
 Ints = npt.NDArray[Any]
 
@@ -83,18 +83,20 @@ class CpuWorkspace(CpuDrawing):
 
     def _sample_plain(self, seeds: Sequence[Tensor | None], key: BatchKey) -> bool:
         """Sample all hops in one call, or one more for each that finds an array too short."""
-        ids = seeds[0]
-        if ids is None or len(seeds) > 1:
+        if len(seeds) == 1 and seeds[0] is not None:
+            ids = seeds[0]
+            sizes = [ids.shape[0]]
+        else:
             ids = torch.cat([NO_SEEDS, *(seed for seed in seeds if seed is not None)])
+            sizes = [0 if seed is None else seed.shape[0] for seed in seeds]
         if not (ids.is_cpu and ids.is_contiguous()):  # the kernel gets their address
             ids = ids.cpu().contiguous()
-        sizes = [0 if seed is None else seed.shape[0] for seed in seeds]
         self._begin(sizes)
         self._num_seeds[:] = sizes
         if self._rules is not NO_RULES:
             self._obey(NO_RULES)
         hop, address = 0, ids.data_ptr()
-        arrays = self._growing()
+        arrays = self._arrays or self._growing()
         while hop < len(self._plan.fanouts):
             hop = hops.sample_batch(
                 *self._graph, address, self._num_seeds, hop, *key, self._stamp, *arrays
@@ -109,11 +111,13 @@ class CpuWorkspace(CpuDrawing):
         return True
 
     def _growing(self) -> tuple[Ints, ...]:
-        return (
+        """Return the arrays that `hops.sample_batch` writes to, as they are now."""
+        self._arrays = (
             self._node, self._node_start, self._node_room, self._node_ptr, self._node_bound,
             self._edge_ptr, self._item_base, self._items, self._row, self._col, self._position,
             self._table, self._hop_nodes, self._hop_edges,
         )  # fmt: skip
+        return self._arrays
 
     def begin(self, seeds: Sequence[Tensor | None], key: BatchKey, rules: Rules = NO_RULES) -> bool:
         """Begin a batch."""
@@ -233,20 +237,6 @@ class CpuWorkspace(CpuDrawing):
         edge_index, edge, node = self._copy_out(self._edge_ptr, self._csc.edge_base, sizes, lists)
         seed_of = self._seeds_of_nodes() if self._plan.disjoint else None
         return new_graph((node, seed_of, edge_index, edge, num_nodes, num_edges))
-
-    def _copy_out(
-        self,
-        edge_ptr: Ints,
-        edge_base: Ints,
-        sizes: Iterable[int],
-        lists: Iterable[tuple[int, int]] = (),
-    ) -> Outputs:
-        # Where there are no edges, the ids of those that were entered are given.
-        perm = self._csc.perm if len(self._csc.indices) > 0 else None
-        sources = self._row, self._col, self._position, perm, self._node
-        return copy_out(
-            self._resources, self._plan.id_dtype, sources, edge_ptr, edge_base, sizes, lists
-        )
 
     def _seeds_of_nodes(self) -> list[Tensor]:
         return copy_lists(self._resources, self._seed_of, self._lists())

@@ -21,6 +21,7 @@ class CudaStreams:
     """
 
     in_order = False
+    finish = None  # who takes a batch waits for its event
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -79,9 +80,6 @@ class CudaStreams:
     def stream_id(self) -> int:
         """Return the address of the current stream."""
         return int(self._torch.current_stream(self._device).cuda_stream)
-
-    def finish(self) -> None:
-        """Do nothing: who takes a batch waits for its event."""
 
 
 class CallersStream(NoStreams):

@@ -103,7 +103,7 @@ def test_one_thread_after_a_fork(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.set_num_threads(2)
     try:
         for is_child, found in ((False, (2, 2)), (True, (1, 2))):
-            monkeypatch.setattr(stages.CHILD, "forked", is_child)
+            monkeypatch.setattr(stages, "FORKED", [True] * is_child)
             with pytest.raises(KeyError):
                 look(1)
             assert seen == [found] * 2
@@ -120,7 +120,7 @@ def test_every_entry_of_a_loader_has_one_thread_in_a_child(monkeypatch: pytest.M
     loader.transform = lambda batch: seen.append(torch.get_num_threads())
     torch.set_num_threads(2)
     try:
-        monkeypatch.setattr(stages.CHILD, "forked", True)
+        monkeypatch.setattr(stages, "FORKED", [True])
         loader.filter_fn(loader.collate_fn([0]))
     finally:
         torch.set_num_threads(threads)

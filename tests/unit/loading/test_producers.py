@@ -18,7 +18,7 @@ from torch_geometric.data import Data
 
 from pyg_direct import NeighborLoader
 from pyg_direct.core.types import BatchKey
-from pyg_direct.sampling.hops import MAX_IDLE_KINDS
+from pyg_direct.sampling.keyed import MAX_IDLE_KINDS
 from pyg_direct.sampling.sampler import keyed
 
 KEY = BatchKey(3, 4)

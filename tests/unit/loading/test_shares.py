@@ -16,7 +16,8 @@ def taken(num_batches: int, ranks: EpochShard, done: int = 0) -> list[int]:
     found = []
     for first in range(done, num_batches + ranks.world_size, ranks.world_size):
         left = max(0, min(ranks.world_size, num_batches - first))
-        batch = ranks.batch_of(first, left)
+        whole = left == ranks.world_size
+        batch = first + ranks.rank if whole else ranks.batch_of(first, left)
         if batch is None:
             break
         found.append(batch)

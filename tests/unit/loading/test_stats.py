@@ -50,7 +50,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch) -> Clock:
     found = Clock()
-    monkeypatch.setattr(ops_clock, "now", found)
+    monkeypatch.setattr(ops_clock, "instant", found)
     return found
 
 
@@ -272,8 +272,8 @@ def test_batches_that_nobody_took_are_forgotten(clock) -> None:
     found.ready(5)
     clock.spend(9)
     found.begin()
-    found.hand_over(found.ask(), 5)
-    assert found._epochs[-1].ready == 0
+    found.hand_over(ops_clock.instant(), 5)
+    assert found.stats().ready_seconds == 0
 
 
 def test_verdict_of_a_slow_model(clock) -> None:
@@ -288,7 +288,7 @@ def test_verdict_of_a_slow_model(clock) -> None:
 def test_compiling_is_counted_by_itself(monkeypatch) -> None:
     """A transform compiles for 5 s, and samples for 0.2: the rest of 10 s is training."""
     found = Clock()
-    monkeypatch.setattr(ops_clock, "perf_counter", found)
+    monkeypatch.setattr(ops_clock, "instant", found)
     monkeypatch.setattr(jit, "perf_counter", found)
     monkeypatch.setattr(ops_clock, "COMPILING", jit.Compiling())
 
@@ -479,8 +479,8 @@ def test_the_consumer_may_gather() -> None:
 def test_the_consumer_counts_while_batches_are_added_up() -> None:
     epoch = Recorder()._epochs[-1]
     seen_by_the_consumer = epoch.counts
-    epoch.made.append((0.0, [], Traffic(), (1, 2, 3, 4), []))
-    epoch.add_made()
+    epoch.made.append((None, (1, 2, 3, 4), []))
+    epoch.add_up()
     seen_by_the_consumer[0] += 1
     assert epoch.counts == [1, 1, 2, 3, 4]
 
@@ -495,6 +495,7 @@ def test_records_from_several_threads_are_not_lost() -> None:
         thread.start()
     for thread in threads:
         thread.join()
+    shared._epochs[-1].add_up()
     assert shared._epochs[-1].seconds["sampling"] == 8000
 
 

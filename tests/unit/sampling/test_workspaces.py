@@ -13,12 +13,12 @@ from torch_geometric.sampler import NodeSamplerInput
 
 from pyg_direct import NeighborLoader, NeighborSampler
 from pyg_direct.ops.cpu.workspace import CpuWorkspace
-from pyg_direct.sampling import hops
-from pyg_direct.sampling.hops import WorkspacePool
+from pyg_direct.sampling import keyed
+from pyg_direct.sampling.keyed import WorkspacePool
 
 
 def test_the_kinds_that_were_used_last_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hops, "MAX_IDLE_KINDS", 2)
+    monkeypatch.setattr(keyed, "MAX_IDLE_KINDS", 2)
     pool, made = WorkspacePool(), [object() for _ in range(4)]
     given: list[tuple[str, Any]] = list(zip("abac", made, strict=True))
     for kind, work in given:
