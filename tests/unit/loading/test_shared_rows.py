@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
+import pytest
 import torch
 from torch_geometric.data import HeteroData
 
@@ -56,3 +60,17 @@ def test_the_part_of_a_node_is_that_of_its_type() -> None:
     common = RowsInCommon(typed_data(), Split(None, None, "pad", owners=owners), None)
     assert common.part_of("b", torch.tensor([2, 0])).tolist() == [1, 2]
     assert common.part_of("a", torch.tensor([3, 3])).tolist() == [1, 1]
+
+
+def test_ids_out_of_range_are_refused_before_rows_are_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    common: Any = RowsInCommon(typed_data(), Split(None, None, "pad"), None)
+    asked = list[list[Any]]()
+    monkeypatch.setattr(RowsInCommon, "place", object())
+    monkeypatch.setattr(common, "made", lambda ids: asked.append(ids) or [{}, {}, {}])
+    common.bring_rows({"b": SimpleNamespace(node=torch.tensor([2, 0]))})  # none of "a" and "c"
+    assert [ids if ids is None else ids.tolist() for ids in asked.pop()] == [None, [2, 0], None]
+    with pytest.raises(IndexError, match=r"ids of a batch must be node ids in \[0, 3\), got 3"):
+        common.bring_rows({"b": SimpleNamespace(node=torch.tensor([2, 3]))})
+    assert asked == []
