@@ -230,9 +230,12 @@ def test_what_fails_on_one_rank_fails_on_all(tmp_path: Path) -> None:
     first, second = run_ranks(2, lambda rank: refused(rank, tmp_path), tmp_path)
     expected = [
         ("ValueError: split_by_rank= needs out=", None),
-        ("ValueError: Ranks give inference() different arguments: model of rank 1", None),
-        ("ValueError: Ranks give inference() different arguments: x of rank 1", None),
-        ("ValueError: Ranks give inference() different arguments: num_workers of rank 1", None),
+        ("ValueError: Ranks call inference() with different arguments: model of rank 1", None),
+        ("ValueError: Ranks call inference() with different arguments: x of rank 1", None),
+        (
+            "ValueError: Ranks call inference() with different arguments: num_workers of rank 1",
+            None,
+        ),
         ("ZeroDivisionError: planted", "RuntimeError: Rank 0 failed: ZeroDivisionError: planted"),
         ("RuntimeError: Rank 1 failed: ZeroDivisionError: planted", "ZeroDivisionError: planted"),
         ("RuntimeError: Ranks compute different things: rank 1 is at", "RuntimeError: Ranks compu"),

@@ -114,7 +114,10 @@ class Lists:
         key = id(index), rows
         if key not in self._parts:
             if _writes_to(index) != self._versions[id(index)]:
-                raise RuntimeError("A list of rows was written to after messages were made by it.")
+                raise RuntimeError(
+                    "an index was modified in place after rows were gathered or scattered by it; "
+                    "modify a clone of it"
+                )
             taken = index[: rows.count]
             if rows.order is not None:
                 taken = index.index_select(0, rows.order.position[: rows.count])
@@ -220,8 +223,8 @@ class Orders:
         known, low, high = self.narrowed(index)
         if low < 0 or high >= num_rows:
             raise IndexError(
-                f"An index names row {high if high >= num_rows else low}, but there are {num_rows} "
-                f"rows to add to."
+                f"index {high if high >= num_rows else low} is out of range for a dimension of "
+                f"size {num_rows}, into which rows are scattered"
             )
         for order in self.kept:
             same = order.index is known or torch.equal(order.index, known)

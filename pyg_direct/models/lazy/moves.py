@@ -129,7 +129,9 @@ def named_rows(low: int, high: int, rows: int) -> bool:
         IndexError: there are no such rows.
     """
     if low < -rows or high >= rows:
-        raise IndexError(f"index {high if high >= rows else low} is out of range: {rows}")
+        raise IndexError(
+            f"index {high if high >= rows else low} is out of range for a dimension of size {rows}"
+        )
     return low < 0
 
 

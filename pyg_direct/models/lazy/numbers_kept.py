@@ -86,7 +86,8 @@ class Numbers:
         for tensor, count in self._watched:
             if writes_to(tensor) != count:
                 raise RuntimeError(
-                    f"a tensor of shape {tuple(tensor.shape)} was written to after it was used"
+                    f"a tensor of shape {tuple(tensor.shape)} was modified in place after it "
+                    f"was used"
                 )
 
     def leaf(self, tensor: Tensor, dim: int) -> Leaf:

@@ -25,11 +25,11 @@ from .values import Fill, Leaf, Rows, Value, compute_rows, filled_up, union
 aten = torch.ops.aten
 COST_OF_SUM = 8  # of an element that is summed up, in products of a dense matrix
 NOT_CUT = (
-    "accelerate(reuse=) needs a model that reads rows of layer 1 by the sources of edges alone, of "
-    "nodes whose edges the hops before the last have found. This one reads others: it has more "
-    "layers than the loader has hops, looks at all rows of the batch (as norms over a graph do, or "
-    "self-loops with a mean of edge_attr), sums up by source, or picks some of the edges (as "
-    "RGCNConv does). Leave reuse= out."
+    "accelerate(reuse=) needs a model that reads rows of layer 1 as sources of edges only, of "
+    "nodes whose in-edges were sampled before the last hop. This one reads others: it has more "
+    "layers than the loader has hops, reads all rows of the batch (such as norms over a graph, or "
+    "self-loops with a mean of edge_attr), aggregates by source, or selects edges (such as "
+    "RGCNConv). Leave out reuse=."
 )
 
 

@@ -174,7 +174,7 @@ class TableTensor(Tensor):
             parent, function = self.origin
             self.plain = function(parent.made_plain())
         if self.plain.is_conj() or self.plain.is_neg():  # operations of a step do not see the bits
-            raise NotImplementedError("the memory of conjugated or negated numbers is written to")
+            raise NotImplementedError("an in-place operation on a conjugated or negated view")
         return self.plain
 
     def hold_plain(self, made: Callable[[Tensor, int], Any]) -> None:

@@ -369,7 +369,7 @@ class Leaf(Value):
         """Return rows that are computed; not to be written to."""
         if self._writes is not None and writes_to(self.kept.data) != self._writes:
             raise RuntimeError(
-                f"a tensor of shape {tuple(self.shape)} that a model was given was written to "
+                f"an argument of the model, of shape {tuple(self.shape)}, was modified in place "
                 f"before the backward, which needs it"
             )
         return super().at(rows)

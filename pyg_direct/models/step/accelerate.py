@@ -141,7 +141,7 @@ class Acceleration:
         if is_transformed():
             return "a transform of torch.func or forward-mode AD is active"
         if self._same_as_plain() and not self._costs.pay(sizes.num_edges):
-            return f"a batch of {sizes.num_edges} edges is expected to be faster so"
+            return f"a batch of {sizes.num_edges} edges is expected to run faster on all rows"
         return self._times.slower.get(self._kind(), "")
 
     def _kind(self) -> tuple[bool, bool]:
@@ -433,8 +433,8 @@ def acceleration(model: torch.nn.Module) -> Acceleration:
     known = getattr(model, "acceleration", None)
     if not isinstance(known, Acceleration):
         raise TypeError(
-            f"{type(model).__name__} is not an accelerated model: pass what "
-            f"pyg_direct.accelerate(model, loader) returned, not a wrapper around it."
+            f"{type(model).__name__} is not an accelerated model: pass the result of "
+            f"pyg_direct.accelerate(model, loader), not a wrapper of it."
         )
     return known
 

@@ -163,8 +163,8 @@ class Entered:
 
 
 UNKNOWN_EDGES = (
-    "its edges are not those of a loader that was given to accelerate(), or were changed since, as "
-    "by transform= or in the loop; change them in the whole graph, or in the model's forward"
+    "its edges are not from a loader that was passed to accelerate(), or were modified since, for "
+    "example by transform= or in the loop; modify them in the whole graph or in the model's forward"
 )
 
 LONGEST_REASON = 200  # characters of an error that are told
@@ -254,7 +254,7 @@ def failure(error: Exception) -> str:
     """Say in one line that a step failed; torch's errors may list all its backends."""
     text = str(error).partition("\n")[0]
     text = text if len(text) <= LONGEST_REASON else f"{text[:LONGEST_REASON]}..."
-    return f"it fails on some of the rows ({type(error).__name__}: {text})"
+    return f"its forward failed on a subset of the rows ({type(error).__name__}: {text})"
 
 
 def check_accelerable(model: Any, loaders: tuple[Any, ...]) -> None:
@@ -263,7 +263,7 @@ def check_accelerable(model: Any, loaders: tuple[Any, ...]) -> None:
     wrappers = DistributedDataParallel, torch.nn.DataParallel
     if isinstance(model, wrappers) or hasattr(model, "_orig_mod"):
         raise ValueError(
-            f"accelerate() needs the model itself, got a {type(model).__name__} around it. Call "
+            f"accelerate() needs the model itself, got it wrapped in {type(model).__name__}. Call "
             f"accelerate first and wrap its result."
         )
     compiled = [name for name, part in model.named_modules() if compiled_in_place(part)]
@@ -274,7 +274,9 @@ def check_accelerable(model: Any, loaders: tuple[Any, ...]) -> None:
             f"{which}. Call accelerate first and compile its result."
         )
     if not loaders:
-        raise TypeError("accelerate() needs the loaders whose batches the model will see.")
+        raise TypeError(
+            "accelerate() needs at least one loader, whose batches the model is called on."
+        )
     for loader in loaders:
         if not isinstance(loader, DirectLoader):
             raise TypeError(

@@ -191,7 +191,7 @@ def _gradients(outputs: list[Tensor], wanted: dict[str, Tensor]) -> dict[str, Te
 def different_outputs(found: list[Tensor], expected: list[Tensor]) -> str:
     """Return a text if outputs differ by more than rounding."""
     if [t.shape for t in found] != [t.shape for t in expected]:
-        return "its outputs have other shapes than those of the plain model"
+        return "its outputs differ in shape from those of the plain model"
     pairs = zip(found, expected, strict=True)
     texts = (_difference("its outputs differ", a, b, _largest(b)) for a, b in pairs)
     return next(filter(None, texts), "")
@@ -204,7 +204,9 @@ def differences(found: Outcome, expected: Outcome) -> dict[str, str]:
         texts[place] = _different_values(place, found.held.get(place), expected.held.get(place))
     texts |= _different_gradients(found.gradients, expected.gradients)
     for kind in found.generators.differing(expected.generators):
-        texts[kind] = f"its forward draws random numbers of {kind}, which is not repeated"
+        texts[kind] = (
+            f"its forward draws random numbers of {kind}, which a second call does not repeat"
+        )
     return {what: text for what, text in texts.items() if text}
 
 
@@ -214,7 +216,7 @@ def _different_values(place: str, ours: Any, theirs: Any) -> str:
     if tensors and ours.shape == theirs.shape and ours.dtype == theirs.dtype:
         return _difference(f"what it holds as {place!r} differs", ours, theirs, _largest(theirs))
     same = not tensors and type(ours) is type(theirs) and ours == theirs
-    return "" if same else f"its forward changes {place!r}, which is not repeated"
+    return "" if same else f"its forward changes {place!r}, which a second call does not repeat"
 
 
 def _different_gradients(found: dict[str, Any], expected: dict[str, Any]) -> dict[str, str]:

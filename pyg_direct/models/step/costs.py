@@ -103,8 +103,8 @@ class StepTimes:
         ours, theirs = median(needed), median(plain)
         if ours > theirs:
             self.slower[kind] = (
-                f"steps on the needed rows took {ours / theirs:.2f} times as long as those of the "
-                f"plain model, of {TIMED_CALLS} steps; forms() says what ran on all rows"
+                f"steps on the needed rows took {ours / theirs:.2f} times as long as plain "
+                f"ones (medians of {TIMED_CALLS} steps); forms() tells what ran on all rows"
             )
 
 

@@ -73,9 +73,9 @@ class Budget:
         """Raise ValueError if so many bytes more exceed the limit."""
         if not self.fits(size):
             raise ValueError(
-                f"memory_bytes={self.limit} is too little: {what} takes {size_text(size)} beside "
-                f"{size_text(self.held)} that are in use. Layers are in files already; give more, "
-                f"or fewer num_workers."
+                f"memory_bytes={self.limit} is too small for {what} ({size_text(size)} beside "
+                f"{size_text(self.held)} in use). Layers are stored in files already: pass a "
+                f"larger memory_bytes=, or a smaller num_workers=."
             )
 
     def _give_back(self, size: int) -> None:

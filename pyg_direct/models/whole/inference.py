@@ -192,7 +192,7 @@ def _open(ranks: Together, folder: Path | None, resume: bool) -> Iterator[Journa
         if problem := work.problem():
             raise ValueError(
                 f"{folder} is not from an earlier run of inference(), which would write its layers "
-                f"there: it {problem}. Move it, or give another out=."
+                f"there: it {problem}. Move it, or pass another out=."
             )
         work.hold()
         if not resume:
@@ -373,7 +373,7 @@ def device_of(model: torch.nn.Module) -> torch.device:
 
 def _check_dtype(dtype: torch.dtype | None) -> torch.dtype | None:
     if dtype is not None and not dtype.is_floating_point:
-        raise ValueError(f"dtype must be None or a dtype of floats, got {dtype}.")
+        raise ValueError(f"dtype must be None or a floating-point dtype, got {dtype}.")
     return dtype
 
 
@@ -386,7 +386,7 @@ def _check_out(out: str | Path | None, resume: bool, ranked: bool) -> Path | Non
     if path.suffix != ".npy":
         raise ValueError(f"out must be the name of an .npy file, got {str(out)!r}.")
     if not path.absolute().parent.is_dir():
-        raise ValueError(f"out={str(out)!r} lies in a folder that does not exist.")
+        raise ValueError(f"out={str(out)!r} is in a folder that does not exist.")
     return path
 
 
@@ -431,9 +431,10 @@ def check_equal(ranks: Together, values: Mapping[str, Any]) -> None:
         differing = [name for name in said[0] if others.get(name) != said[0][name]]
         if differing or len(others) != len(said[0]):
             raise ValueError(
-                f"Ranks give inference() different arguments: {', '.join(differing) or 'inputs'} "
-                f"of rank {rank} is not that of rank 0. All ranks need the same model, as after "
-                f"DistributedDataParallel, the same data, and equal arguments."
+                f"Ranks call inference() with different arguments: "
+                f"{', '.join(differing) or 'inputs'} of rank {rank} differs from rank 0. All ranks "
+                f"need the same model, as after DistributedDataParallel, the same data, and equal "
+                f"arguments."
             )
 
 

@@ -97,12 +97,11 @@ class Check:
         if different_outputs(leaves_of(self._plain()), self._expected):
             self._leave_out("run twice, its outputs differ")
             return
-        which = "" if self._is_whole else " for some nodes and those that they get messages from"
+        which = "" if self._is_whole else " on the subgraph around some nodes"
         name = type(self._model).__name__
         raise RuntimeError(
-            f"inference() does not compute what {name} does{which}: {reason}. Call the model "
-            f"itself, on the whole graph or on batches. With certify=False inference() returns its "
-            f"numbers all the same."
+            f"inference() and {name} give different outputs{which}: {reason}. Call the model "
+            f"itself, on the whole graph or on batches. certify=False skips this check."
         )
 
     def _plain(self) -> Any:

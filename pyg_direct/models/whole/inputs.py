@@ -64,7 +64,7 @@ def arguments_of(model: torch.nn.Module, data: Any, inputs: Inputs) -> dict[str,
         if undecided:
             raise ValueError(
                 f"The data has {', '.join(undecided)}, and the forward of {type(model).__name__} "
-                f"takes it as an option. Say whether it is to be used: "
+                f"takes it as an option. Include it or leave it out: "
                 f"inputs={(*wanted, *undecided)} or inputs={tuple(wanted)}."
             )
     found: dict[str, Any] = {}
@@ -95,8 +95,8 @@ def _with_tensors(name: str, value: Any) -> Any:
         return value
     if value.dtype.kind not in "biufc" or not value.dtype.isnative:
         raise TypeError(
-            f"{name} is a NumPy array of {value.dtype}, which torch has no tensors of. Convert it "
-            f"to numbers, as by {name}.astype('float32')."
+            f"{name} is a NumPy array of {value.dtype}, a dtype that torch does not have. Convert "
+            f"it to numbers, for example by {name}.astype('float32')."
         )
     with warnings.catch_warnings():  # nothing writes to a memory map that was opened for reading
         warnings.filterwarnings("ignore", "The given NumPy array is not writable")
@@ -204,9 +204,8 @@ def check_data(data: Any) -> None:
         )
     if "cooperation" in data:
         raise ValueError(
-            "data is what one rank has of a batch that ranks make together, and lacks in-edges of "
-            "the others' nodes. Pass the whole graph, or call accelerate(model, loader) on the "
-            "batch."
+            "data is one rank's part of a cooperative batch, and lacks in-edges of other ranks' "
+            "nodes. Pass the whole graph, or call accelerate(model, loader) on the batch."
         )
 
 

@@ -192,7 +192,7 @@ class Run(LazyRun):
             metas = []
         size = sum(v.nbytes for v in metas if isinstance(v, Tensor))
         size += sum(v.nbytes for v in tables.values() if v.node.table is None)
-        self.computer.budget.check(size, f"{func}, which needs all rows at a time,")
+        self.computer.budget.check(size, f"{func}, which needs all rows at a time")
 
     def _streamed(self, known: Operator, args: Any, kwargs: Any) -> Any:
         """Return a reduction over the rows of a table that is not there, block by block."""

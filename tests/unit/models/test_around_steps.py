@@ -144,7 +144,7 @@ def test_features_that_are_written_to_before_the_backward(loader, batch) -> None
     model, x = made().float(), batch.x.clone()
     out = accelerate(model, loader)(x, batch.edge_index)
     x.zero_()
-    with pytest.raises(RuntimeError, match="was given was written to before the backward"):
+    with pytest.raises(RuntimeError, match="was modified in place before the backward"):
         out.sum().backward()
 
 

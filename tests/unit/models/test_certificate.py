@@ -80,7 +80,7 @@ def test_planted_faults_are_noticed(fault, loader, batch, monkeypatch) -> None:
     model = Net()
     planted(monkeypatch, fault)
     fast = accelerate(model, loader)
-    with pytest.warns(UserWarning, match=r"differ by|other shapes"):
+    with pytest.warns(UserWarning, match=r"differ by|differ in shape"):
         found = run(fast, batch)
     torch.testing.assert_close(found, reference(model, batch))
     unchecked = accelerate(model, loader, certify=False)
@@ -113,7 +113,9 @@ def test_a_step_that_fails_runs_plain(loader, batch, monkeypatch) -> None:
         raise KeyError("planted")
 
     monkeypatch.setattr(Acceleration, "_step", fails)
-    with pytest.warns(UserWarning, match=r"it fails on some of the rows \(KeyError: 'planted'\)"):
+    with pytest.warns(
+        UserWarning, match=r"its forward failed on a subset of the rows \(KeyError: 'planted'\)"
+    ):
         found = run(fast, batch)
     torch.testing.assert_close(found, reference(model, batch))
     monkeypatch.setattr(Acceleration, "_step", lambda *args: pytest.fail("tried again"))
@@ -182,7 +184,7 @@ def test_the_first_step_that_learns_is_compared_whatever_came_before(before, loa
     fast = accelerate(net, loader)
     before(net, fast, batch)
     assert fast.acceleration.reason == ""
-    with pytest.warns(UserWarning, match="fails on some of the rows"):
+    with pytest.warns(UserWarning, match="failed on a subset of the rows"):
         run(fast, batch).sum().backward()
 
 
@@ -195,7 +197,7 @@ def test_the_first_step_whose_arguments_learn_is_compared(loader, batch) -> None
     run(fast, batch).sum().backward()
     assert fast.acceleration.reason == ""
     batch.x.requires_grad_()
-    with pytest.warns(UserWarning, match="fails on some of the rows"):
+    with pytest.warns(UserWarning, match="failed on a subset of the rows"):
         run(fast, batch).sum().backward()
     assert batch.x.grad.shape == batch.x.shape
 
@@ -399,7 +401,7 @@ OTHER = torch.tensor([1.0, 2.0])
     [
         ({}, ""),
         ({"outputs": [OTHER]}, "its outputs differ by 1 "),
-        ({"outputs": [torch.ones(3)]}, "its outputs have other shapes"),
+        ({"outputs": [torch.ones(3)]}, "its outputs differ in shape"),
         ({"gradients": {"parameter 'w'": OTHER}}, "gradients of its parameters differ by 1 "),
         ({"gradients": {"parameter 'w'": None}}, "gradients of its parameters differ by 1 "),
         ({"gradients": {}}, "gradients of its parameters differ by 1 "),
@@ -425,7 +427,9 @@ def test_other_draws_are_differences(kind, draw) -> None:
     before = outcome()
     draw(1)
     found = certificate.differences(outcome(), before)
-    assert found == {kind: f"its forward draws random numbers of {kind}, which is not repeated"}
+    assert found == {
+        kind: f"its forward draws random numbers of {kind}, which a second call does not repeat"
+    }
 
 
 @pytest.mark.parametrize(("training", "statistics"), [(True, True), (True, False), (False, False)])

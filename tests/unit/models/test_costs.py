@@ -143,7 +143,7 @@ def test_a_model_that_is_slower_runs_as_it_is_and_says_so_once(
         torch.testing.assert_close(out, reference(net, batch))
         out.sum().backward()
     assert len(said) == 1
-    assert "as long as those of the plain model" in said[0]
+    assert "as long as plain ones" in said[0]
     assert fast.acceleration.reason in said[0]
     with torch.no_grad():
         run(fast.eval(), batch)

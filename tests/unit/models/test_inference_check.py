@@ -53,7 +53,7 @@ def by_rows(net, h):
 @pytest.mark.parametrize("between", [by_type, by_rows])
 def test_other_numbers_than_those_of_the_model_are_an_error(between, size, said) -> None:
     net = Net(between).eval()
-    which = "Net does: its" if size == "whole" else "Net does for some nodes"
+    which = "outputs: its" if size == "whole" else "outputs on the subgraph around some nodes"
     with pytest.raises(RuntimeError, match=f"{which}.*outputs differ by .*certify=False"):
         inference(net, GRAPH)
     found = inference(net, GRAPH, certify=False)

@@ -49,12 +49,12 @@ def without_edges(net, batch):
 
 
 OTHERS = {
-    of_other_loader: "not those of a loader that was given",
-    of_pyg: "not those of a loader that was given",
-    whole_graph: "not those of a loader that was given",
-    with_other_edges: "not those of a loader that was given",
+    of_other_loader: "not from a loader that was passed",
+    of_pyg: "not from a loader that was passed",
+    whole_graph: "not from a loader that was passed",
+    with_other_edges: "not from a loader that was passed",
     with_written_edges: "the edges were written to",
-    without_edges: "not those of a loader that was given",
+    without_edges: "not from a loader that was passed",
 }
 
 
@@ -81,7 +81,7 @@ def test_small_batches_are_named(loader, batch, monkeypatch) -> None:
     for _ in range(2):
         run(fast, batch)
     assert fast.acceleration.reason == (
-        f"a batch of {batch.num_edges} edges is expected to be faster so"
+        f"a batch of {batch.num_edges} edges is expected to run faster on all rows"
     )
 
 
@@ -109,7 +109,7 @@ def test_of_types() -> None:
     fast(**arguments(batch))
     assert fast.acceleration.reason == "the edges were written to"
     fast.eval()(**arguments(next(iter(other))))
-    assert "not those of a loader" in fast.acceleration.reason
+    assert "not from a loader" in fast.acceleration.reason
 
 
 def test_what_is_refuted_stays_so(loader, batch) -> None:
@@ -242,7 +242,7 @@ def test_evaluation_on_other_graphs_is_not_warned_of(loader) -> None:
             fast.eval()(GRAPH.x, GRAPH.edge_index)
             with torch.no_grad():
                 fast.train()(GRAPH.x, GRAPH.edge_index)
-    assert "not those of a loader" in fast.acceleration.reason
+    assert "not from a loader" in fast.acceleration.reason
 
 
 class Exponential(torch.autograd.Function):

@@ -398,7 +398,7 @@ def test_models_that_are_not_cut_are_refused(make) -> None:
             extra = [batch.edge_type] if type(model).__name__ == "Relations" else []
             fast(batch.x, batch.edge_index, *extra).sum().backward()
 
-    with pytest.raises(RuntimeError, match="needs a model that reads rows of layer 1 by"):
+    with pytest.raises(RuntimeError, match="needs a model that reads rows of layer 1 as"):
         steps()
 
 
