@@ -44,6 +44,25 @@ class EdgesOfType(NamedTuple):
 new_nodes, new_edges = maker(NodesOfType), maker(EdgesOfType)
 
 
+@dataclass(frozen=True, eq=False)
+class Reused:
+    """Where the rows of layer 1 of a batch come from, and which of them go to the table."""
+
+    schedule: int  # number of the schedule (`loading/reusing.py`) that decided it
+    batch: int  # number among the batches of the schedule, from 1 on
+    certified: bool  # all rows are computed, with their own gradients
+    first: int  # rows before are of nodes that earlier hops expanded
+    end: int  # rows from here on come from the table,
+    read: int  # up to here; rows from here on are of nodes that the last hop found
+    slots: Tensor  # int64 [read - end], their rows in the table
+    computed_by: Tensor  # int64 [read - end], the batches that compute them
+    fresh: Tensor  # int64 [n], rows before `end` that go to the table, ascending
+    fresh_slots: Tensor  # int64 [n], rows in the table
+    refreshed: Tensor  # int64 [m], rows before `end` whose gradients are divided by the share
+    cut: Tensor  # int64 [k], rows before `end` that get no gradient
+    edges: int  # that reused rows would have had
+
+
 @dataclass
 class Sampled:
     """A subgraph whose attributes are to be gathered."""
@@ -54,7 +73,7 @@ class Sampled:
     output: SamplerOutput | HeteroSamplerOutput | None = None  # None of a subgraph of our own
     is_typed: bool = False
     cooperation: Cooperation | None = None  # of a batch that ranks make together
-    reused: Any = None  # rows that a model has from earlier steps; see `loading/reusing.py`
+    reused: Reused | None = None  # rows that a model has from earlier steps
     ids: Ids | None = None  # brings its ids to the batch, if that has begun
 
     def parts(self) -> tuple[Any, ...]:

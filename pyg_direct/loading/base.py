@@ -40,7 +40,7 @@ from ..ranks.split import take_split
 from ..ranks.windows import Place, Terms
 from ..sampling.sampler import NeighborSampler, NumNeighborsLike, keyed
 from .cache import fill_cache
-from .epoch import BatchTask, Epoch, Producers
+from .epoch import Epoch, Producers
 from .options import (
     PACKAGE,
     Given,
@@ -59,7 +59,7 @@ from .recorder import Recorded, Recorder
 from .resuming import Resuming
 from .seeds import integers, seeds_at
 from .site import Site, check_ready_sampler
-from .stages import Handover, SerialAfterFork, Stages, batch_keys
+from .stages import BatchTask, Handover, SerialAfterFork, Stages, batch_keys
 
 UNDECIDED = object()
 

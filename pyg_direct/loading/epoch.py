@@ -10,30 +10,14 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..core.types import BatchKey, maker
+from ..core.types import BatchKey
 from ..ops import clock
-from ..ops.streams import Event
 from ..ranks.windows import Iteration, Place
 from .prefetcher import Failure, NotReadyError, Prefetcher
 from .progress import Progress, SeedOrder
 from .recorder import Recorder
-from .stages import FORKED, Handover, Stages, serial_after_fork
+from .stages import FORKED, BatchTask, Handover, Stages, new_task, serial_after_fork
 from .steps import Step, Steps
-
-
-class BatchTask(NamedTuple):
-    """One batch to make."""
-
-    number: int  # in the epoch, of the first batch of its step
-    index: Any  # positions in the loader's `input_nodes`, from `positions_of`
-    key: BatchKey
-    asked: Event  # when the consumer asked for it
-    grad: bool  # modes of the thread that asks for the batch: torch keeps them by thread
-    inference: bool
-    place: Place | None  # where ranks make batches together
-
-
-new_task = maker(BatchTask)
 
 
 class Producers(NamedTuple):

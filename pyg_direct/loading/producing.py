@@ -8,8 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..ops.streams import Streams
-from .epoch import BatchTask
-from .stages import FORKED, Handover, Stages, serial_after_fork
+from .stages import FORKED, BatchTask, Handover, Stages, serial_after_fork
 
 Loaders = tuple[weakref.ref[Any], ...]
 

@@ -18,11 +18,11 @@ from ..core.arguments import check_count, check_flag
 from ..core.pyg import fields_of, stores_of
 from ..core.types import Traffic
 from ..ops import clock
+from ..ops.backend import Backend
 from ..ops.devices import ends_in_call
 from ..ranks.exchange import default_group, gathered
 from ..ranks.split import Split
 from ..ranks.traffic import ExchangeTraffic
-from .site import Site
 from .stats import LOOP, Event, Stats, of_all_ranks, total_of
 
 R = TypeVar("R")
@@ -268,7 +268,10 @@ class Recorded:
     _hands_out_hops: bool
     _gives_whole_subgraphs: bool
     _split: Split
-    _site: Site
+
+    @property
+    def _backend(self) -> Backend:
+        raise NotImplementedError
 
     def stats(self, all_ranks: bool = False) -> Stats:
         """Return what the batches so far held and cost, in all and in each of the last 16 epochs.
@@ -285,11 +288,11 @@ class Recorded:
         """
         stats = self._recorder.stats()
         if not (self._hands_out_hops or self._gives_whole_subgraphs):
-            stats = replace(stats, may_accelerate=ends_in_call(self._site.backend.device))
+            stats = replace(stats, may_accelerate=ends_in_call(self._backend.device))
         if not check_flag("all_ranks", all_ranks):
             return stats
         group = self._split.group or default_group()
-        return of_all_ranks(gathered(stats, group, self._site.backend.device))
+        return of_all_ranks(gathered(stats, group, self._backend.device))
 
     def record_events(self, epochs: int = 1) -> None:
         """Record when each stage of each batch begins and ends, for `stats().plot()`.

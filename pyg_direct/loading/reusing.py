@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -17,6 +16,7 @@ import torch
 from torch import Tensor
 from torch_geometric.loader import NodeLoader
 
+from ..batch.sampled import Reused
 from ..core.types import BatchKey, ExtendedKey, SampledGraph
 from ..ops.backend import Backend
 from ..sampling.hops import BatchInProgress
@@ -29,25 +29,6 @@ NEVER = -(1 << 60)  # the batch of a row that was not computed
 
 Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True, eq=False)
-class Reused:
-    """Where the rows of layer 1 of a batch come from, and which of them go to the table."""
-
-    schedule: int  # number of the `Schedule` that decided it
-    batch: int  # number among the batches of the schedule, from 1 on
-    certified: bool  # all rows are computed, with their own gradients
-    first: int  # rows before are of nodes that earlier hops expanded
-    end: int  # rows from here on come from the table,
-    read: int  # up to here; rows from here on are of nodes that the last hop found
-    slots: Tensor  # int64 [read - end], their rows in the table
-    computed_by: Tensor  # int64 [read - end], the batches that compute them
-    fresh: Tensor  # int64 [n], rows before `end` that go to the table, ascending
-    fresh_slots: Tensor  # int64 [n], rows in the table
-    refreshed: Tensor  # int64 [m], rows before `end` whose gradients are divided by the share
-    cut: Tensor  # int64 [k], rows before `end` that get no gradient
-    edges: int  # that reused rows would have had
 
 
 class Rule(NamedTuple):

@@ -34,6 +34,21 @@ from ..ops.host import keys as rng
 from ..ops.streams import Event, Streams
 
 
+class BatchTask(NamedTuple):
+    """One batch to make."""
+
+    number: int  # in the epoch, of the first batch of its step
+    index: Any  # positions in the loader's `input_nodes`, from `positions_of`
+    key: BatchKey
+    asked: Event  # when the consumer asked for it
+    grad: bool  # modes of the thread that asks for the batch: torch keeps them by thread
+    inference: bool
+    place: Any  # its `Place`, where ranks make batches together; else None
+
+
+new_task = maker(BatchTask)
+
+
 class Handover(NamedTuple):
     """A finished product, for the consumer to take."""
 

@@ -20,7 +20,7 @@ from .weight import lines_of_code, rooms
 
 # Lines of code, by room and in all.
 MOST_LINES = {
-    "batch": 991,
+    "batch": 1006,
     "core": 1260,
     "exchange": 1291,
     "face": 132,
@@ -28,17 +28,17 @@ MOST_LINES = {
     "graph": 1124,
     "kernels": 3436,
     "loaders": 1582,
-    "loading": 3056,
-    "models": 6513,
+    "loading": 3041,
+    "models": 6514,
     "ops": 5372,
     "ranks": 1274,
     "sampling": 1092,
     "tools": 2702,
 }
-MOST_FILES = 251
-LONGEST_CHAIN, LONGEST_CHAIN_IN_A_ROOM = 23, 11
+MOST_FILES = 249
+LONGEST_CHAIN, LONGEST_CHAIN_IN_A_ROOM = 20, 11
 # Files below 60 lines of code that one other file imports.
-MOST_SMALL_FILES = 6
+MOST_SMALL_FILES = 5
 SMALL = 60
 # Calls of functions of the package, files, returns; see `walk`.
 MOST_CALLS = {

@@ -15,9 +15,10 @@ from torch.nn.parameter import is_lazy
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
 from ...batch.edges import SampledEdges
+from ...batch.sampled import Reused
 from ...core.arguments import check_choice, check_count, check_share
 from ...core.private_torch import writes_to
-from ...loading.reusing import NEVER, Reused, Rule, Schedule, hottest, refusal
+from ...loading.reusing import NEVER, Rule, Schedule, hottest, refusal
 from ..step.batch_sizes import copied_tensors
 from ..step.certificate import Certificate, is_compared
 from .gathers import Gathered

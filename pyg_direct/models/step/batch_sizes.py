@@ -14,11 +14,11 @@ from torch.nn.parallel import DistributedDataParallel
 from torch_geometric.data import Data, HeteroData
 
 from ...batch.edges import SampledEdges
+from ...batch.sampled import Reused
 from ...core.arguments import check_model
 from ...core.cooperation import Cooperation
 from ...core.private_torch import compiled_in_place, tree_leaves, tree_map
 from ...loading.base import DirectLoader
-from ...loading.reusing import Reused
 
 
 class NotAPrefix(Exception):  # noqa: N818 (no error: another way is taken)
