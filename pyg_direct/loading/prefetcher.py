@@ -176,7 +176,7 @@ def _produce_one(board: _Board[T, R]) -> bool:
 
 
 class Prefetcher(Generic[T, R]):
-    """Iterates over ``work(task)`` in the order of the tasks, with threads working ahead.
+    """Gives ``work(task)`` in the order of the tasks, with threads working ahead.
 
     The tasks are drawn in the consumer's thread. An exception of `work` is raised, with its own
     traceback, where its result would have come; the iteration can go on behind it.
@@ -278,13 +278,6 @@ class Prefetcher(Generic[T, R]):
         result = self._wait(self._fetched)
         self._fetched += 1
         self._issue()
-        return result
-
-    def __next__(self) -> R:
-        """Return the next result, or raise what `work` raised in its place; see `take`."""
-        result = self.take()
-        if isinstance(result, Failure):
-            result.raise_once()
         return result
 
     def _issue(self) -> None:

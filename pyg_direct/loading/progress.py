@@ -346,7 +346,8 @@ def _arrays(sampler: Any, size: int, drop_last: bool) -> Iterator[Any]:
             found.append(piece[:missing])
             piece = piece[missing:]
             missing -= len(found[-1])
-        batch = np.concatenate(found)  # a copy: one batch must not keep the whole permutation
+        # A copy: one batch must not keep the whole permutation.
+        batch = found[0].copy() if len(found) == 1 else np.concatenate(found)
         found.clear()
         if len(batch) < size:
             piece = EMPTY
@@ -389,5 +390,7 @@ def _drawn_by(sampler: Any) -> Iterator[Tensor]:
         count = len(sampler.data_source)
         for _ in range(sampler.num_samples // count):
             yield torch.randperm(count, generator=generator)
-        # Also where nothing of it is needed: the state of a generator of the user's shows it.
-        yield torch.randperm(count, generator=generator)[: sampler.num_samples % count]
+        left = sampler.num_samples % count
+        # Where nothing of it is needed, the state of a generator of the user's still shows it.
+        if left > 0 or sampler.generator is not None:
+            yield torch.randperm(count, generator=generator)[:left]

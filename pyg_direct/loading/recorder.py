@@ -26,8 +26,6 @@ from ..ranks.traffic import ExchangeTraffic
 from .stats import LOOP, Event, Stats, of_all_ranks, total_of
 
 R = TypeVar("R")
-Counts = tuple[int, int, int, int]
-"""Batches made, seeds, nodes and edges."""
 
 # What a batch holds beside the attributes that were gathered.
 MADE = {
@@ -38,17 +36,14 @@ MADE = {
 }  # fmt: skip
 
 
-STRIDED = torch.strided
 MOST_MADE, MOST_SPANS = 64, 256  # batches and spans of time that wait to be added up
 KEPT_EPOCHS = 16  # whose sums are told one by one; those of earlier ones are added up
 
 
-_Sizes = list[tuple[Any, str, int]]
-"""Type, name and bytes of each attribute in a batch."""
 _Span = tuple[str, float, float]
 """What took time, and the instants (`clock.instant`) of its begin and end."""
-_Made = tuple[Traffic | None, Counts, _Sizes]
-"""Of one batch: its traffic, counts, attributes."""
+_Made = tuple[Traffic | None, tuple[int, int, int, int], list[tuple[Any, str, int]]]
+"""Of one batch: its traffic; batches, seeds, nodes and edges; type, name, bytes of attributes."""
 
 
 class _EpochSums:
@@ -78,9 +73,12 @@ class _EpochSums:
 
     def add_up(self) -> None:
         """Add to the sums, many batches at a time, as one alone takes longer."""
+        compiled = clock.compiled_until()
         while self.spans:  # which may grow meanwhile, as `made` may
             stage, begin, end = self.spans.popleft()
-            self.seconds[stage] += clock.at(end) - clock.at(begin)
+            if begin < compiled:
+                begin, end = clock.at(begin), clock.at(end)
+            self.seconds[stage] += end - begin
         while self.made:
             traffic, counts, sizes = self.made.popleft()
             if traffic is not None:
@@ -132,6 +130,7 @@ class Recorder:
     def stats(self) -> Stats:
         """Return what was added up so far."""
         with self._lock:
+            self._add_up_the_earlier()
             epochs = [
                 stats
                 for stats in map(self._stats_of, self._epochs)
@@ -162,13 +161,15 @@ class Recorder:
                 epoch.events = []
             self._finished.clear()
             self._handed = None
-            self._add_up_the_earlier()
+            if len(self._epochs) > 2 * KEPT_EPOCHS:  # many at a time: short epochs are batches long
+                self._add_up_the_earlier()
 
     def _add_up_the_earlier(self) -> None:
         """Keep the last epochs, and those whose events somebody asked for."""
         plain = [epoch for epoch in self._epochs if epoch.events is None]
-        for epoch in plain[:-KEPT_EPOCHS]:
-            self._earlier = total_of([self._earlier, self._stats_of(epoch)])
+        earlier = plain[:-KEPT_EPOCHS]
+        self._earlier = total_of([self._earlier, *map(self._stats_of, earlier)])
+        for epoch in earlier:
             self._epochs.remove(epoch)
 
     def starting(self, start: Callable[[], R]) -> R:
@@ -216,7 +217,7 @@ class Recorder:
             fields = fields_of(store)
             for name, value in fields.items():
                 if name not in MADE and isinstance(value, Tensor):
-                    size = value.nbytes if value.layout is STRIDED else stored_bytes(value)
+                    size = value.nbytes if value.layout is torch.strided else stored_bytes(value)
                     sizes.append((kind, name, size))
             if isinstance(ids := fields.get("n_id"), Tensor):
                 nodes += ids.numel()

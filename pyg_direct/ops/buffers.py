@@ -33,18 +33,12 @@ ALWAYS_KEPT_BYTES = 1 << 24  # of small batches, whose memory nobody misses
 Block = npt.NDArray[np.uint8]
 
 NUMPY_DTYPES: dict[torch.dtype, type[np.generic]] = {
-    torch.float32: np.float32,
-    torch.float64: np.float64,
-    torch.float16: np.float16,
-    torch.int64: np.int64,
-    torch.int32: np.int32,
-    torch.int16: np.int16,
-    torch.int8: np.int8,
-    torch.uint8: np.uint8,
-    torch.bool: np.bool_,
-    torch.complex64: np.complex64,
-    torch.complex128: np.complex128,
-}
+    getattr(torch, name): np.dtype(name).type
+    for name in (
+        "float32", "float64", "float16", "int64", "int32", "int16", "int8", "uint8", "bool",
+        "complex64", "complex128",
+    )
+}  # fmt: skip
 
 
 class _Borrowed(weakref.ref):  # type: ignore[type-arg]

@@ -15,7 +15,7 @@ import torch
 from torch_geometric.data import Data
 
 from pyg_direct import NeighborLoader
-from pyg_direct.loading.prefetcher import Prefetcher
+from pyg_direct.loading.prefetcher import Failure, Prefetcher
 
 
 def soon(condition: Any, seconds: float = 20.0) -> bool:
@@ -23,6 +23,14 @@ def soon(condition: Any, seconds: float = 20.0) -> bool:
     while not condition() and time.monotonic() < deadline:
         time.sleep(0.005)
     return bool(condition())
+
+
+def fetched_from(prefetcher: Prefetcher[Any, Any]) -> Any:
+    """Return the next result, or raise what came in its place."""
+    result = prefetcher.take()
+    if isinstance(result, Failure):
+        result.raise_once()
+    return result
 
 
 class Product:
@@ -39,7 +47,7 @@ def test_depth_is_how_far_ahead_work_is_begun(num_threads: int, depth: int) -> N
         assert soon(lambda wanted=fetched + depth: len(begun) == wanted)
         time.sleep(0.01)
         assert len(begun) == fetched + depth, "one too many was begun"
-        assert next(prefetcher) == fetched
+        assert fetched_from(prefetcher) == fetched
     prefetcher.close()
 
 
@@ -58,12 +66,12 @@ def test_results_of_an_iteration_that_was_broken_off_never_come() -> None:
     prefetcher.begin(iter(["new", "newer"]))
     go.set()
     assert soon(lambda: prefetcher._results.qsize() >= 2)
-    assert next(prefetcher) == "new"
-    assert next(prefetcher) == "newer"
+    assert fetched_from(prefetcher) == "new"
+    assert fetched_from(prefetcher) == "newer"
     assert prefetcher._results.empty()
     assert prefetcher._ready == {}
     with pytest.raises(StopIteration):
-        next(prefetcher)
+        fetched_from(prefetcher)
     prefetcher.close()
 
 
@@ -82,14 +90,14 @@ def test_a_failure_of_an_iteration_that_was_broken_off_is_not_raised() -> None:
     assert running.wait(20)
     prefetcher.begin(iter([5]))
     go.set()
-    assert next(prefetcher) == 5
+    assert fetched_from(prefetcher) == 5
     prefetcher.close()
 
 
 def test_an_idle_producer_keeps_no_product() -> None:
     prefetcher = Prefetcher(lambda task: Product(), 2, 2, timeout_seconds=20)
     prefetcher.begin(iter(range(4)))
-    references = [weakref.ref(next(prefetcher)) for _ in range(4)]
+    references = [weakref.ref(fetched_from(prefetcher)) for _ in range(4)]
     gc.collect()
     assert soon(lambda: all(reference() is None for reference in references))
     assert len(prefetcher._threads) == sum(thread.is_alive() for thread in prefetcher._threads)
@@ -103,9 +111,9 @@ def test_an_idle_producer_keeps_no_task() -> None:
     prefetcher.begin(iter(tasks))
     del tasks
     for _ in references:
-        next(prefetcher)
+        fetched_from(prefetcher)
     with pytest.raises(StopIteration):
-        next(prefetcher)
+        fetched_from(prefetcher)
     gc.collect()
     assert soon(lambda: all(reference() is None for reference in references))
     prefetcher.close()
@@ -122,9 +130,9 @@ def test_every_failure_comes_in_its_place() -> None:
     for task in range(9):
         if task % 3 == 1:
             with pytest.raises(LookupError, match=str(task)):
-                next(prefetcher)
+                fetched_from(prefetcher)
         else:
-            assert next(prefetcher) == task
+            assert fetched_from(prefetcher) == task
     prefetcher.close()
 
 
@@ -133,10 +141,10 @@ def test_a_timeout_loses_no_result() -> None:
     prefetcher = Prefetcher(lambda task: go.wait(20) and task, 1, 1, timeout_seconds=0.02)
     prefetcher.begin(iter([7, 8]))
     with pytest.raises(RuntimeError, match="timed out"):
-        next(prefetcher)
+        fetched_from(prefetcher)
     go.set()
     assert soon(lambda: not prefetcher._results.empty())
-    assert next(prefetcher) == 7
+    assert fetched_from(prefetcher) == 7
     prefetcher.close()
 
 

@@ -64,7 +64,9 @@ class Loader:
     def __iter__(self) -> Iterator[Made]:
         while True:
             try:
-                yield self.schedule.take(next(self.prefetcher))
+                made = self.prefetcher.take()
+                assert isinstance(made, Handover)
+                yield self.schedule.take(made)
             except StopIteration:
                 self.prefetcher.close()
                 return
@@ -210,7 +212,7 @@ def test_an_error_of_a_stage_is_raised_to_the_consumer() -> None:
         loader = Loader(streams, 3)
         loader.gather = lambda sampled: 1 / 0  # type: ignore[method-assign]
         with pytest.raises(ZeroDivisionError, match="division by zero"):
-            next(loader.prefetcher)
+            loader.prefetcher.take().raise_once()  # type: ignore[union-attr]
         loader.prefetcher.close()
     finally:
         streams.stop()
