@@ -38,7 +38,7 @@ class _Part(NamedTuple):
     digest: Longs
 
     def is_same(self, now: _Part) -> bool:
-        """Whether both are of one tensor, which held the same entries."""
+        """Whether both describe one tensor with the same entries."""
         return self.tensor() is now.tensor() and np.array_equal(self.digest, now.digest)
 
 
@@ -59,7 +59,7 @@ def shared_graph_of(
     weight_attr: str | None = None,
     backward: bool = False,
 ) -> Graph:
-    """As `graph_of` for a sampler, or the graph that another sampler has made of the same tensors.
+    """Return `graph_of` data, or the graph that another sampler made of the same tensors.
 
     Plain tensors are known again: `edge_index`, times and weights. Other layouts, remote
     stores, and numbers of nodes that follow from the edges are converted anew.
@@ -133,7 +133,7 @@ def _is_countable(value: Any) -> bool:
 
 
 def _state(tensor: Tensor) -> tuple[Any, ...]:
-    """Return the count of changes in place, and what changes without being counted."""
+    """Return the count of changes in place, and all that may change without being counted."""
     return writes_to(tensor), tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride()
 
 

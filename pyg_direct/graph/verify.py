@@ -1,4 +1,4 @@
-"""Whether a graph that nobody has read before, as one in a file, can be sampled from."""
+"""Checks of a graph that was not read before, such as one in files."""
 
 from __future__ import annotations
 

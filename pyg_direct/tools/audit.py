@@ -26,7 +26,7 @@ from .audit_checks import Law, checks_of
 
 @dataclass
 class Audit:
-    """What `pyg_direct.audit` found. ``print(audit)`` is a report.
+    """The findings of `pyg_direct.audit`. ``print(audit)`` is a report.
 
     Attributes:
         batches: how many were looked at.
@@ -119,7 +119,7 @@ def audit(
 
 
 def _next_epoch(loader: Any, batches: int | Iterable[Any]) -> Iterator[Any]:
-    """Yield batches of the next epoch, which stays the next one; or the given ones."""
+    """Yield the given batches, or those of the next epoch, which stays the next one."""
     if not isinstance(batches, int):
         yield from batches
         return
@@ -174,7 +174,7 @@ def _law_of(loader: Any, time_attr: str | None, weight_attr: str | None) -> Law:
 
 
 def _unchecked(loader: Any, law: Law) -> Iterator[str]:
-    """Yield what cannot be checked, and why."""
+    """Yield the checks that are impossible, and why."""
     sampler = getattr(loader, "node_sampler", None) or loader.link_sampler
     if law.time_attr is None and getattr(sampler, "is_temporal", False):
         yield "times, as time_attr= was not given, and the loader has one"

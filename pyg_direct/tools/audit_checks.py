@@ -18,7 +18,7 @@ NO_LIMIT = torch.iinfo(torch.int64).max
 
 
 class Law(NamedTuple):
-    """What the batches of a loader must obey."""
+    """The rules that the batches of a loader obey."""
 
     data: Any  # `Data` or `HeteroData`
     input_type: Any  # of the seeds: None, a node type or an edge type
@@ -86,7 +86,7 @@ def checks_of(law: Law, batch: Any) -> Iterator[Found]:
 
 
 def _found(check: str, wrong: Tensor, say: Any) -> Found:
-    """Return an outcome; `say` describes the thing at a place."""
+    """Return an outcome; `say` describes the item at a place."""
     number = int(wrong.sum())
     example = say(int(wrong.nonzero()[0])) if number > 0 else ""
     return Found(check, len(wrong), number, example)

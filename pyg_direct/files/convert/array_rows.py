@@ -76,7 +76,7 @@ class TensorRows(FileRows):
 
 
 class _NpyArray:
-    """Header of an ``.npy`` file, and a way to its elements.
+    """Header of an ``.npy`` file, and how to open it at its elements.
 
     Args:
         name: for errors.
@@ -128,7 +128,7 @@ class _NpyArray:
 
 
 def open_npy(path: Path, are_ends: bool) -> FileRows:
-    """Look into an ``.npy`` file; see `open_rows`."""
+    """Open an ``.npy`` file; see `open_rows`."""
 
     def opened() -> BinaryIO:
         return open(path, "rb", buffering=0)
@@ -150,7 +150,7 @@ def _npy_rows(array: _NpyArray, name: str, are_ends: bool) -> FileRows:
 
 
 def open_npz(path: Path, key: str | None, wanted: str, are_ends: bool) -> FileRows:
-    """Look into an ``.npz`` file; `wanted` is the array without a `key`, if it is there."""
+    """Open an ``.npz`` file; `wanted` is the array without a `key`, if it is there."""
     try:
         with zipfile.ZipFile(path) as archive:
             sizes = {
@@ -170,7 +170,7 @@ def open_npz(path: Path, key: str | None, wanted: str, are_ends: bool) -> FileRo
 
 
 def open_pt(path: Path, key: str | None, wanted: str, are_ends: bool) -> FileRows:
-    """Look into a ``.pt`` file; `wanted` is the tensor without a `key`, if it is there."""
+    """Open a ``.pt`` file; `wanted` is the tensor without a `key`, if it is there."""
     content = tensors_of(load(path))
     name = str(path)
     if isinstance(content, dict):
@@ -185,7 +185,7 @@ def open_pt(path: Path, key: str | None, wanted: str, are_ends: bool) -> FileRow
 
 
 def load(path: Path) -> Any:
-    """Return what a ``.pt`` file holds, mapped into memory where its format allows that.
+    """Return the content of a ``.pt`` file, mapped into memory where its format allows that.
 
     Raises:
         ValueError: it is no such file, or holds more than tensors and graphs of PyG.
@@ -210,7 +210,7 @@ def load(path: Path) -> Any:
 
 
 def tensors_of(content: Any) -> Any:
-    """Return the tensors of a graph of PyG by name, or "TYPE/name"; other contents as they are."""
+    """Return the tensors of a graph of PyG by name, or "TYPE/name"; anything else unchanged."""
     if isinstance(content, (Data, HeteroData, tuple)):
         content = graph_of_file(content).to_dict()
     if not isinstance(content, dict):
@@ -255,7 +255,7 @@ def _leaves(slices: Any) -> Iterator[Any]:
 
 
 def _chosen(keys: Sequence[str], key: str | None, wanted: str, path: Path) -> str:
-    """Return which of the arrays of a file is meant."""
+    """Return the name of the array of a file to read."""
     if key is None and wanted not in keys and len(keys) == 1:
         return keys[0]
     found = wanted if key is None else key

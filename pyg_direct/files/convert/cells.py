@@ -1,4 +1,4 @@
-"""Expressions of SQL for the entries of tables: what kind they are of, and their values."""
+"""SQL expressions for the entries of tables: their kinds and values."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _whole(v: str) -> str:
 
 
 def kind_of_text(v: str) -> str:
-    """Return what gives the kind of a text."""
+    """Return an expression for the kind of a text."""
     whole, number = _whole(v), f"TRY_CAST({v} AS DOUBLE)"
     size = (
         f"CASE WHEN {whole} BETWEEN -{EXACT_FLOAT32} AND {EXACT_FLOAT32} THEN {SMALL} "
@@ -73,7 +73,7 @@ def is_decimal(sql_type: str) -> bool:
 
 
 def value_of_text(v: str, kind: int) -> str:
-    """Return what gives the value of a text of some kind, NULL if it is empty."""
+    """Return an expression for the value of a text of some kind, NULL if it is empty."""
     if kind & BOOL:
         found = f"lower({v}) = 'true'"
     elif kind & TIME:
@@ -86,14 +86,14 @@ def value_of_text(v: str, kind: int) -> str:
 
 
 def time_of_type(v: str, sql_type: str, unit: str) -> str:
-    """Return what gives a time of parquet as a number of units since 1970."""
+    """Return an expression for a time of parquet as a number of units since 1970."""
     if sql_type == "TIMESTAMP_NS":
         return in_units(f"epoch_ns({v})", 1000 * UNITS[unit], unit)
     return in_units(f"epoch_us({v})", UNITS[unit], unit)
 
 
 def in_units(count: str, size: int, unit: str) -> str:
-    """Return what gives a number of units of time, or fails where it would be a fraction."""
+    """Return an expression for a whole number of units of time, which fails for a fraction."""
     failure = (
         f"error('a time has fractions of the unit {unit}. Name a smaller one in the JSON file of "
         f'--spec, "unit": one of {", ".join(UNITS)}; or write numbers\')'
@@ -102,7 +102,7 @@ def in_units(count: str, size: int, unit: str) -> str:
 
 
 def id_of(v: str, sql_type: str) -> str:
-    """Return what gives an id, NULL if it is not a whole number."""
+    """Return an expression for an id, NULL if it is not a whole number."""
     if sql_type == "VARCHAR":
         number = id_of(f"TRY_CAST({v} AS DOUBLE)", "DOUBLE")
         return (
@@ -116,12 +116,12 @@ def id_of(v: str, sql_type: str) -> str:
 
 
 def name_of(v: str, is_float: bool) -> str:
-    """Return what gives the name of a node, NULL if there is none; of a whole float, its digits."""
+    """Return an expression for the name of a node, or NULL; of a whole float, its digits."""
     text = f"CAST({v} AS VARCHAR)"
     digits = f"split_part({text}, '.', 1)"
     return f"nullif({digits if is_float else text}, '')"
 
 
 def are_floats(v: str) -> str:
-    """Return what tells whether all entries of a column are whole numbers written as floats."""
+    """Return a condition: all entries of a column are whole numbers written as floats."""
     return f"coalesce(bool_and({_matches(f'CAST({v} AS VARCHAR)', POINT_TEXT)}), false)"

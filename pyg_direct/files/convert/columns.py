@@ -1,4 +1,4 @@
-"""Which columns of a table are meant: the ends of edges, an attribute, or ids that say of whom."""
+"""Selection of the columns of a table: ends of edges, an attribute, or the ids of its rows."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def ends_of(table: FileTable, edge: EdgeSpec) -> list[int]:
 
 
 def understood(table: FileTable, edge: EdgeSpec, ends: Sequence[int]) -> str:
-    """Say which columns are the ends of edges; "" where the table shows nothing else."""
+    """Return which columns are the ends of edges, as text; "" if the table has no others."""
     if edge.ends.columns is not None or list(ends) == [0, 1] == _left(table, edge):
         if edge.ends.header is not None or table.example != "0, 1":
             return ""
@@ -99,7 +99,7 @@ def attribute_of(
 
     Args:
         table: with one row for each node or edge.
-        source: what is told of the columns.
+        source: what the user says of the columns.
         name: of the attribute.
         same_rows: the rows are known to be those of the edges.
 

@@ -108,7 +108,7 @@ def _run(
 
 
 class _Conversion:
-    """All inputs, opened, and the files that they become."""
+    """All opened inputs, and their output files."""
 
     def __init__(self, spec: GraphSpec, memory_bytes: int) -> None:
         names = self._names = FileNames()
@@ -163,7 +163,7 @@ class _Conversion:
         )
 
     def _sorted_by(self, edge: EdgeSpec) -> str | None:
-        """Return which times the lists of an edge type are sorted by."""
+        """Return the times that the lists of an edge type are sorted by."""
         name = self._spec.time_attr
         if name is None or name in edge.attributes:
             return name
@@ -172,7 +172,7 @@ class _Conversion:
         return SOURCE_TIME if name in by_type[source] else None
 
     def write(self, workplace: Workplace, journal: Journal, advance: Advance) -> Header:
-        """Write all files but the header, or what is left to be written; return the header."""
+        """Write all remaining files but the header; return the header."""
         node_times = None
         source_times: list[Ints | None] = [None] * len(self._edges)
         if self._node_times is not None:

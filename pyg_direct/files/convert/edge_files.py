@@ -55,12 +55,12 @@ class EdgeInput:
 
     @property
     def given(self) -> int:
-        """How many edges there are in the file, or about how many."""
+        """The number of edges in the file, or an estimate."""
         return self.ends.about
 
     @property
     def most(self) -> int:
-        """How many edges there are to be at most, if `given` is right."""
+        """The largest number of edges of the graph, if `given` is right."""
         loops = self.layout.num_dst if self.spec.self_loops == "add" else 0
         return self.given * (2 if self.spec.symmetrise else 1) + loops
 
@@ -114,7 +114,7 @@ class EdgeFiles:
     Args:
         inputs: one an edge type.
         workplace: where.
-        journal: of what is done.
+        journal: of the finished steps.
         names: of the files of the sources and, if edges have times, of those in their order.
         source_times: of each edge type, int64 [num_src] if edges are sorted by those.
         advance: is called with numbers of edges that are read, and that are written.
@@ -136,7 +136,7 @@ class EdgeFiles:
         self._id_dtype = narrow(max(sources)) if len(inputs) == 1 else None
 
     def write(self, num_nodes: int) -> WrittenEdges:
-        """Write all, or what is left to be written; `num_nodes` is the most that a type has."""
+        """Write all remaining files; `num_nodes` is the largest of any type."""
         id_dtype = np.dtype(self._id_dtype or narrow(num_nodes)).name
         state = self._journal.get(SORTED) or {"edges": [], "partition": 0, "files": {}}
         for done, edges in enumerate(self._inputs[: len(state["edges"])]):
@@ -162,7 +162,7 @@ class EdgeFiles:
         return WrittenEdges(groups, entry(self._indices, id_dtype), times)
 
     def write_indptr(self, name: str, num_edges: int) -> ArrayFile:
-        """Write where the neighbour lists begin and end, in as few bits as that takes."""
+        """Write where the neighbour lists begin and end, in the narrowest dtype."""
         dtype, path = np.dtype(narrow(num_edges + 1)), self._workplace.graph / name
         path.unlink(missing_ok=True)
         with (
@@ -238,7 +238,7 @@ class EdgeFiles:
         writers[ENDS].write(end + np.cumsum(degree))
 
     def _ingest(self, table: EdgeTable, number: int) -> None:
-        """Put the edges into the table that are not there."""
+        """Insert the edges that the table lacks."""
         edges, step = self._inputs[number], f"ingested/{number}"
         first = table.ingested()
         self._advance(first)

@@ -72,7 +72,7 @@ class Column:
 
 @dataclass(frozen=True)
 class EdgeTableLayout:
-    """What the table of an edge type is like.
+    """The layout of the table of an edge type.
 
     Args:
         spec: the edges.
@@ -98,7 +98,7 @@ class EdgeTableLayout:
 
     @property
     def time_column(self) -> int | None:
-        """Which of the columns has the times; None if none does."""
+        """The column with the times, or None."""
         names = [column.name for column in self.columns]
         return names.index(self.time) if self.time in names else None
 
@@ -120,12 +120,12 @@ class EdgeTableLayout:
 
     @property
     def row_bytes(self) -> int:
-        """What is sorted along with the ids and the number of an edge."""
+        """Bytes of an edge that are sorted: its ids, its number and its attributes."""
         return self.attribute_bytes + 8 * self.by_source_time
 
     @property
     def file_bytes(self) -> int:
-        """At most about so many does an edge take in the file of the table."""
+        """An upper estimate of the bytes of an edge in the file of the table."""
         ids = [np.dtype(narrow(end)).itemsize for end in (self.num_src, self.num_dst)]
         return sum(ids) + 4 + self.row_bytes
 
@@ -273,7 +273,7 @@ class EdgeTable:
             yield dst, src, rest
 
     def _register_loops(self, first: int, last: int) -> None:
-        """Make a table `loops` of the nodes [first, last), with their times if edges have some."""
+        """Create a table `loops` of the nodes [first, last), with times if edges have them."""
         pa = convert_package("pyarrow")
         loops = {"node": pa.array(np.arange(first, last))}
         if self._source_time is not None:

@@ -1,4 +1,4 @@
-"""What ids of nodes in files are: numbers from 0 or another one on, or names that are numbered."""
+"""Ids of nodes in files: numbers from 0 or a first id on, or names that are numbered."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class NodeIds:
     closed: bool = False
 
     def add(self, name: str) -> None:
-        """Number a name, if it is new."""
+        """Give a number to a new name."""
         if self.names is not None and not self.closed:
             self.names.setdefault(name, len(self.names))
 
@@ -59,7 +59,7 @@ class NodeIds:
 
 
 def name_sql(table: FileTable, column: int) -> str:
-    """Return what gives the names in a column; 3.0 is 3 where all are written so, as pandas does.
+    """Return an expression for the names in a column; 3.0 is 3 if all are written so, as by pandas.
 
     Numbers that were whole become floats in pandas where one of them was missing.
     """

@@ -1,4 +1,4 @@
-"""The files of a conversion, opened: how many nodes there are, what their ids are, and edges."""
+"""The opened files of a conversion: numbers of nodes, their ids, and edges."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class NodeInputs:
     """The nodes of all types.
 
     Args:
-        spec: what is converted. Names of nodes are numbered, for which all are read.
+        spec: of the graph. Names of nodes are numbered, for which all are read.
 
     Raises:
         ValueError: files that do not hold what `spec` says, or do not fit each other.
@@ -94,7 +94,7 @@ class NodeInputs:
         )
 
     def maps(self, out: Path) -> dict[Path, str]:
-        """Return the files beside the graph that say which name is which node, and their texts."""
+        """Return the files that map names to nodes, beside the graph, and their texts."""
         found = {}
         for kind, ids in self.ids.items():
             if ids.names is not None:
@@ -180,7 +180,7 @@ def check_maps(maps: dict[Path, str], overwrite: bool) -> None:
 
 
 def write_maps(maps: dict[Path, str]) -> None:
-    """Write the files of names, each of which appears as a whole."""
+    """Write the files of names, each of them atomically."""
     for path, text in maps.items():
         new = path.with_name(f"{path.name}.new")
         with open(new, "w", encoding="utf-8", newline="") as file:
@@ -191,7 +191,7 @@ def write_maps(maps: dict[Path, str]) -> None:
 
 
 def states_of(spec: GraphSpec) -> dict[str, dict[str, int]]:
-    """Return what shows whether an input file was changed.
+    """Return the states of input files, to detect changes.
 
     Raises:
         FileNotFoundError: there is no such file.

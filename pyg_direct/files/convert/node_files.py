@@ -1,4 +1,4 @@
-"""Attributes as they are stored: cast, filled, made of ids, or quantized, in array files."""
+"""Stored forms of attributes, in array files: cast, filled, masks of ids, or quantized."""
 
 from __future__ import annotations
 
@@ -145,11 +145,11 @@ class NodeFile:
 
 
 def open_attribute(source: ArraySource, asked: WantedRows) -> FileRows:
-    """Look into a file of an attribute.
+    """Open a file of an attribute.
 
     Args:
         source: where it is.
-        asked: what is known of it.
+        asked: what the user says of it.
 
     Raises:
         ValueError: no such array, one that cannot be stored, or of another length than there are
@@ -183,7 +183,7 @@ def open_attribute(source: ArraySource, asked: WantedRows) -> FileRows:
 
 
 class CastRows(FileRows):
-    """Rows of another dtype, with something in the place of NaN."""
+    """Rows of another dtype, with a value in place of NaN."""
 
     def __init__(self, rows: FileRows, source: ArraySource) -> None:
         dtype: torch.dtype = rows.dtype if source.dtype is None else getattr(torch, source.dtype)

@@ -1,4 +1,4 @@
-"""The folders of data sets of OGB, as they are unpacked."""
+"""The unpacked folders of OGB data sets."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def _typed(folder: Path) -> GraphSpec:
 
 
 def _tables(folder: Path, pattern: str, left_out: str) -> dict[str, ArraySource]:
-    """Return attributes by name, without the table that is called `left_out`."""
+    """Return attributes by name, without the table `left_out`."""
     found = {}
     for file in sorted(folder.glob(pattern)):
         stem = file.name.partition(".")[0]

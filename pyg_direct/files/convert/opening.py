@@ -79,7 +79,7 @@ def is_table(source: ArraySource) -> bool:
 
 
 def open_ends(edge: EdgeSpec, ids: tuple[NodeIds, NodeIds]) -> FileRows:
-    """Look into a file of edges, [E, 2]; no more than its beginning is read.
+    """Open a file of edges, [E, 2], and read its beginning.
 
     Args:
         edge: where it is, and which of its columns are attributes.
@@ -108,7 +108,7 @@ def open_ends(edge: EdgeSpec, ids: tuple[NodeIds, NodeIds]) -> FileRows:
 
 
 def open_ids(source: ArraySource, name: str, ids: NodeIds, count: int) -> FileRows:
-    """Look into a file that lists ids, or is a mask of as many zeros and ones as there are nodes.
+    """Open a file that lists ids, or holds a mask: zero or one for each node.
 
     Raises: as `open_ends`.
     """
@@ -126,7 +126,7 @@ def open_ids(source: ArraySource, name: str, ids: NodeIds, count: int) -> FileRo
 
 
 def open_rows(source: ArraySource, asked: WantedRows) -> FileRows:
-    """Look into a file of an attribute.
+    """Open a file of an attribute.
 
     Raises: as `open_ends`.
     """

@@ -1,4 +1,4 @@
-"""The packages of the extra `convert`, which is not needed for anything else."""
+"""The packages of the extra `convert`, imported for conversions only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all arrays in files have in common, of whatever format."""
+"""The interface of arrays in files of all formats."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class FileRows(abc.ABC):
         return self.length
 
     def _counted(self, parts: Iterable[Tensor], first: int) -> Iterator[Tensor]:
-        """Yield rows; raise a ValueError at their end if there are not as many as known."""
+        """Yield rows; raise a ValueError at their end if their number is not the known one."""
         count = first
         for rows in parts:
             count += len(rows)

@@ -1,4 +1,4 @@
-"""What to convert: the files that the arrays of a graph are read from."""
+"""The specification of a conversion: the files of the arrays of a graph."""
 
 from __future__ import annotations
 
@@ -155,12 +155,12 @@ class GraphSpec:
             raise ValueError(f"weight_attr={self.weight_attr!r} is not an attribute of the edges.")
 
     def description(self) -> Any:
-        """Return all fields as JSON has them."""
+        """Return all fields for JSON."""
         return json.loads(json.dumps(asdict(self)))
 
 
 def check_edge(edge: EdgeSpec, node_types: Sequence[str | None]) -> None:
-    """Raise a ValueError where an edge type contradicts itself, or the node types."""
+    """Raise a ValueError if an edge type contradicts itself or the node types."""
     ends = (edge.type[0], edge.type[2]) if edge.type else (None, None)
     for end in ends:
         if end not in node_types:
@@ -183,7 +183,7 @@ def check_edge(edge: EdgeSpec, node_types: Sequence[str | None]) -> None:
 
 
 def spec_of(path: Path) -> GraphSpec:
-    """Read a JSON file that says what to convert.
+    """Read the JSON file of a specification.
 
     A heterogeneous graph is ``{"nodes": {TYPE: NODE, ...}, "edges": [EDGE, ...]}``, a homogeneous
     one ``{"node": NODE, "edge": EDGE}``, where NODE and EDGE are as `NodeSpec` and `EdgeSpec`, with

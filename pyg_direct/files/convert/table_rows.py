@@ -1,4 +1,4 @@
-"""Attributes in the columns of tables, which may say in a column of ids whose row each is."""
+"""Attributes in the columns of tables, which may have a column with the id of each row."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SHOWN = 3  # of the entries that a message names
 
 
 class WantedRows(NamedTuple):
-    """What is known of the attribute that a table has.
+    """The attribute that is wanted of a table.
 
     Args:
         name: of the attribute.
@@ -233,7 +233,7 @@ class TableRows(FileRows):
         return values, torch.float64 if wide else torch.float32
 
     def _of_kind(self, kind: int, columns: Sequence[int]) -> str:
-        """Return what gives the values of columns of texts of one kind, as a list if of several."""
+        """Return an expression for columns of texts of one kind, a list if there are several."""
         v = "v" if len(columns) > 1 else f"c{columns[0]}"
         value = cells.value_of_text(v, kind)
         if kind & cells.TIME:

@@ -95,7 +95,7 @@ class FileTable:
 
     @property
     def about(self) -> int:
-        """How many rows there are, or about how many."""
+        """The number of rows, or an estimate."""
         if self.length is not None:
             return self.length
         return sum(f.stat().st_size // CSV_ROW_BYTES[is_packed(f)] for f in self.files)
@@ -129,7 +129,7 @@ class FileTable:
 
 @functools.lru_cache(maxsize=1)
 def _database(process: int) -> Any:
-    """Return the empty database that a process reads tables by; to open one takes long."""
+    """Return the empty database of a process, kept as opening one is slow."""
     settings = {
         "threads": 1,  # rows stay in order, and memory small
         "memory_limit": MEMORY,
@@ -208,7 +208,7 @@ def _text_sql(path: Path, form: Format, packed: bool) -> str:
 
 
 def _text(value: str) -> str:
-    """Return a literal of SQL."""
+    """Return an SQL literal."""
     return "'" + value.replace("'", "''") + "'"
 
 

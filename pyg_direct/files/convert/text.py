@@ -1,4 +1,4 @@
-"""What the first lines of a text file say of its columns: delimiter, names, comments, formats."""
+"""Detection of the format of a text file by its first lines: delimiter, names, comments."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ ASK = 'say which with --header or --no-header (--spec: "header": true or false).
 
 
 class Format(NamedTuple):
-    """How a text file is read.
+    """The format of a text file.
 
     Args:
         names: of the columns; f0, f1, ... without a header.
@@ -90,7 +90,7 @@ def check_archive(path: Path) -> None:
 
 
 def format_of(path: Path, header: bool | None, are_ends: bool) -> Format | None:
-    """Look at the beginning of a text file; None if it has no line of data or of names.
+    """Detect the format of a text file; None if it has no line of data or of names.
 
     Args:
         path: of the file, perhaps packed by gzip.
@@ -242,7 +242,7 @@ def _is_header(
 
 
 def plain(name: str) -> str:
-    """Return a name without signs and capitals, so that "From-Node_ID" is "fromnodeid"."""
+    """Return a name in lower case without punctuation: "From-Node_ID" gives "fromnodeid"."""
     return re.sub(r"[^a-z0-9]", "", name.lower())
 
 

@@ -53,7 +53,7 @@ class WeightTables:
 
     @property
     def edge_bytes(self) -> int:
-        """How much an edge takes."""
+        """Bytes of an edge."""
         return 8 * len(self._dtypes)
 
     def write(
@@ -72,7 +72,7 @@ class WeightTables:
             edges: of all types, as they were written; their weights are known to be valid.
             pointers: where the lists of each type begin and end.
             workplace: where.
-            journal: of what is done.
+            journal: of the finished steps.
             advance: is called with numbers of edges whose tables are made.
         """
         state = journal.get(self.files[0]) or {"positive": True, "files": {}}
@@ -163,7 +163,7 @@ STEP_ROWS = 1 << 20
 
 @dataclass(frozen=True)
 class TimesToSort:
-    """What neighbour lists are to be sorted by.
+    """The times that neighbour lists are sorted by.
 
     Args:
         attribute: its name.

@@ -1,4 +1,4 @@
-"""The directory that a conversion works in, beside the one that it makes."""
+"""The work directory of a conversion, beside its result."""
 
 from __future__ import annotations
 
@@ -88,11 +88,11 @@ class Workplace:
         return journal
 
     def used_bytes(self) -> int:
-        """Return how much of the disk its files take."""
+        """Return the disk space of its files, in bytes."""
         return sum(path.stat().st_size for path in self.part.rglob("*") if path.is_file())
 
     def check_space(self, needed_bytes: int) -> None:
-        """Look whether there is room for all that is to be written.
+        """Check that the disk has room for all files.
 
         Raises:
             OSError: there is not (ENOSPC).
@@ -118,5 +118,5 @@ class Workplace:
 def writer_behind(
     path: Path, dtype: str, row_shape: tuple[int, ...], written: Written
 ) -> ArrayWriter:
-    """Return a writer of an array file that appends to what is known to be written."""
+    """Return a writer of an array file that appends to the part that the journal knows."""
     return ArrayWriter(path, dtype, row_shape, written if path.exists() else None)
