@@ -150,7 +150,6 @@ class BatchExchange:
         group, board = terms.group, terms.board
         seconds = terms.timeout_seconds
         if board is None:
-            self.loop_channel = Channel(None, seconds)
             return Channel(None, seconds), terms.window
         self._check_world_size(board.size)
         free = {

@@ -286,6 +286,41 @@ class _Batch:
         return torch.from_numpy(index).to(self._of.plan.id_dtype), torch.from_numpy(edge)
 
 
+def of_one_rank(
+    graph: SampledGraph, seeds: Sequence[Tensor | None], csc: Csc, step: int
+) -> tuple[SampledGraph, Callable[..., Cooperation]]:
+    """Return what `CommonBatches.sample` does for the only rank, of a batch that is sampled.
+
+    Args:
+        graph: the batch, with the hops of its nodes and edges; it is written to.
+        seeds: T x int64 [n_t] or None; of one type.
+        csc: the graph.
+        step: of the batch in its epoch.
+    """
+    counts = [0 if of_type is None else len(of_type) for of_type in seeds]
+    node, described = list[Tensor](), list[NodesInCommon]()
+    for count, of_type, ids, own in zip(
+        counts, seeds, graph.node, graph.num_sampled_nodes, strict=True
+    ):
+        nobody = rows_between([[ids.numpy()[:0]] * (len(own) - 1)])
+        node.append(ids if of_type is None else torch.cat([of_type, ids]))
+        described.append(NodesInCommon(count, own, [0] * len(own), nobody, nobody))
+    for index, src, dst in zip(graph.edge_index, csc.src_type, csc.dst_type, strict=True):
+        if counts[src] or counts[dst]:
+            index += torch.tensor([[counts[src]], [counts[dst]]], dtype=index.dtype)
+    no_counts: Any = [None] * len(node)
+    made = graph._replace(node=node, num_sampled_nodes=no_counts)
+    t = next(t for t, of_type in enumerate(seeds) if of_type is not None)
+    places = [torch.arange(counts[t])]
+
+    def describe(kinds: Sequence[Any], loop: Channel) -> Cooperation:
+        nodes = dict(zip(kinds, described, strict=True))
+        outputs = SeedOutputs(places, places)
+        return Cooperation(0, 1, step, None, loop.timeout_seconds, nodes, kinds[t], outputs, loop)
+
+    return made, describe
+
+
 def tensors_of(*arrays: Ints) -> list[Tensor]:
     """Return arrays as tensors in their memory."""
     return [torch.from_numpy(array) for array in arrays]

@@ -19,7 +19,7 @@ from ..ranks.windows import Terms
 from ..sampling.keyed import KeyedSampler
 from ..sampling.sampler import NeighborSampler, keyed
 from .batches import Maker
-from .common_hops import CommonBatches
+from .common_hops import CommonBatches, of_one_rank
 from .shared_rows import RowsInCommon
 
 
@@ -64,6 +64,8 @@ class CooperativeBatches(RowsInCommon):
         """See `BatchExchange`."""
         window = super().begin(sampler, backend, terms)
         self._sampler = sampler
+        if terms.board is None:
+            self.loop_channel = Channel(None, terms.timeout_seconds)
         return window
 
     def _maker(self, channel: Channel, sampler: Any, backend: Backend, window: int) -> Maker:
@@ -117,8 +119,13 @@ class CooperativeBatches(RowsInCommon):
             )
         types = self._sampler.node_types
         seeds = [inputs.node if kind == inputs.input_type else None for kind in types]
-        graph, describe, rows = self.made(_Asked(seeds, key))
-        self._keep(graph.node, rows)
+        if self.has_begun:
+            graph, describe, rows = self.made(_Asked(seeds, key))
+            self._keep(graph.node, rows)
+        else:  # there is one rank
+            core = keyed(self._sampler)
+            alone = core.sample(seeds, key)
+            graph, describe = of_one_rank(alone, seeds, core.graph.csc, key.step)
         metadata = inputs.input_id, inputs.time
         sampled = of_graph(graph, types, self._sampler.edge_types, metadata)
         sampled.cooperation = describe(types, self.loop_channel)

@@ -189,8 +189,7 @@ class RowsInCommon(BatchExchange):
 
     def begin(self, sampler: Any, backend: Backend, terms: Terms) -> int:
         """See `BatchExchange`; one rank has nobody to share rows with."""
-        alone = terms.board is None and not self._computes
-        return 0 if alone else super().begin(sampler, backend, terms)
+        return 0 if terms.board is None else super().begin(sampler, backend, terms)
 
     def _check_effect(self) -> None:
         if not any(self._formats()):

@@ -130,7 +130,7 @@ def test_ranks_that_leave_their_loops_at_the_same_step_end_well(
     way: str, trial: int, server: Any, tmp_path: Path
 ) -> None:
     moments = random.Random(f"{way} {trial}")
-    options = [WAYS[way]] * moments.randrange(2, 5)
+    options = [{**WAYS[way], "timeout": 60}] * moments.randrange(2, 5)
     outcome = outcome_of(server, tmp_path, moments, event="break together", options=options)
     assert {code for _, code in outcome["ended"].values()} == {0}, outcome
 

@@ -89,7 +89,7 @@ def train(rank: int, request: Request, init_method: str) -> None:
         init_method,
         rank=rank,
         world_size=ranks,
-        timeout=timedelta(seconds=GROUP_SECONDS),
+        timeout=timedelta(seconds=LIMIT_SECONDS if event == "break together" else GROUP_SECONDS),
     )
     batch_size = NODES // BATCHES // ranks
     failing = int(request.after * BATCHES) if is_culprit or event == "break together" else -1
