@@ -61,7 +61,7 @@ def main(argv: list[str] | None = None) -> None:
     made.add_argument("--num-nodes", type=int, default=20_000, help="size of the generated graph")
     args = made.parse_args(argv)
     if not dist.is_torchelastic_launched():
-        made.error("start it by torchrun, as the text above shows")
+        made.error("start it by torchrun: " + __doc__.splitlines()[2].strip())
     start_group()
     torch.manual_seed(args.seed)
     data = power_law_graph(args.num_nodes, 10 * args.num_nodes, seed=args.seed)

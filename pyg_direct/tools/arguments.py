@@ -77,6 +77,7 @@ INFO = """Report what this machine has, which device a loader would use, and wha
 `report` gives the same text. It never raises: what cannot be found out is "unknown (why)".
 """
 
+COLUMNS = 100  # of features, where nothing tells
 WIDTHS = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}
 PICTURES = (".svg", ".png", ".pdf")
 MAX_EDGES = 200_000_000  # of a random graph; larger ones need more memory than a plan is worth
@@ -116,7 +117,7 @@ def plan(argv: Sequence[str] | None) -> Asked:
     add("--fanout", type=integers, default="15,10,5", help=f"neighbours, hop by hop {DEFAULT}")
     add("--batch-size", type=count, default=1024, help=f"seeds of a batch {DEFAULT}")
     add("--sampling", choices=("uniform", "labor"), default="uniform", help=DEFAULT)
-    add("--features", type=count, default=100, help=f"columns, if the graph has no x {DEFAULT}")
+    add("--features", type=count, help=f"columns, if the graph has no x (default: {COLUMNS})")
     add("--dtype", choices=WIDTHS, default="float32", help=f"of the features {DEFAULT}")
     add("--cache-dtype", choices=WIDTHS, help="of cached rows (default: --dtype)")
     add("--seed-type", help="node type of the seeds, of a graph with types")

@@ -198,6 +198,8 @@ def run(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
         data = open_graph(args.path)
         if args.seed_type is None and isinstance(data, HeteroData):
             parser.error(f"--seed-type is needed, one of {data.node_types}")
+        if args.seed_type is not None and isinstance(data, Data):
+            parser.error("The graph has no node types: leave --seed-type out.")
         sampler = NeighborSampler(
             data, args.fanout, time_attr=args.time_attr, time_window=args.time_window,
             weight_attr=args.weight_attr, temporal_strategy=args.strategy, seed=args.seed,

@@ -58,6 +58,7 @@ def parser_of(name: str, description: str | None) -> argparse.ArgumentParser:
     """Return the parser of a subcommand, whose help keeps the lines of the description."""
     return argparse.ArgumentParser(
         prog=f"{PROGRAM} {name}",
+        usage="%(prog)s ... (--help lists the arguments)",  # errors would repeat all of them
         description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

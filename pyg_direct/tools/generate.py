@@ -18,24 +18,12 @@ def main(argv: list[str] | None = None) -> None:
 
 def run(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
     """Write a graph, and print what was made."""
-    graph = PowerLaw(
-        num_nodes=args.nodes,
-        num_edges=args.edges,
-        num_features=args.features,
-        num_classes=args.classes,
-        num_groups=args.groups,
-        skew=args.skew,
-        homophily=args.homophily,
-        signal=args.signal,
-        train_share=args.train_share,
-        dtype=args.dtype,
-        seed=args.seed,
-    )
+    options = {name: getattr(args, name.removeprefix("num_")) for name in PowerLaw._fields}
     try:
         with progress_bar() as begin:
             advance = begin(args.nodes + args.edges)
-            generate(graph, args.path, overwrite=args.overwrite, progress=advance)
-    except (ValueError, FileExistsError) as error:
+            generate(PowerLaw(**options), args.path, overwrite=args.overwrite, progress=advance)
+    except (ValueError, OSError) as error:
         parser.error(str(error))
     print(made(args.path))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import math
 from collections.abc import Iterator, Mapping
 from itertools import islice
@@ -23,7 +24,7 @@ from ..ops.host.hottest import LINE_BYTES, PRESAMPLED_BATCHES
 from ..ops.host_memory import available_bytes
 from ..sampling.sampler import keyed
 from . import arguments
-from .arguments import MACHINES, WIDTHS, GpuModel
+from .arguments import COLUMNS, MACHINES, WIDTHS, GpuModel
 from .plan_cooperative import steps_text
 from .plan_orders import (
     Batches,
@@ -264,15 +265,18 @@ def _placements(plan: Plan) -> Iterator[str]:
             yield f"  {name}: {limit if seconds else 'nothing crosses PCIe'}"
 
 
-def row_bytes_of(data: Data | HeteroData, features: int, width: int) -> dict[Any, int]:
-    """Return the bytes of a node's features by type: columns of `x` if there are any."""
-    if not isinstance(data, HeteroData):
-        return {None: features * width}
-    found = {}
-    for kind in data.node_types:
-        x = data[kind].get("x")
-        found[kind] = width * (x.size(-1) if isinstance(x, Tensor) else features)
-    return found
+def columns_of(data: Data | HeteroData, features: int | None) -> dict[Any, int]:
+    """Return the columns of the features by node type: those of `x`, else `features` or 100.
+
+    Raises:
+        ValueError: `features` are given, and all types have an `x`.
+    """
+    tables = {k: s.get("x") for k, s in zip(node_counts(data), data.node_stores, strict=True)}
+    found = {k: math.prod(x.shape[1:]) for k, x in tables.items() if isinstance(x, Tensor)}
+    if features is not None and len(found) == len(tables):
+        raise ValueError("--features would have no effect, as the graph has x: leave it out.")
+    default = COLUMNS if features is None else features
+    return {kind: found.get(kind, default) for kind in tables}
 
 
 def _graph_of(args: argparse.Namespace) -> Data | HeteroData:
@@ -299,6 +303,8 @@ def _graph_of(args: argparse.Namespace) -> Data | HeteroData:
             degrees = torch.from_numpy(np.load(args.degrees)).view(-1)
         except (OSError, ValueError, TypeError) as error:
             raise ValueError(f"--degrees {args.degrees} cannot be read: {error}") from error
+        if bool(((degrees < 0) | (degrees != degrees.to(torch.int64))).any()):
+            raise ValueError(f"--degrees {args.degrees} must hold whole numbers of 0 or more.")
         edge_index = edges_with_degrees(degrees)
         return Data(edge_index=_drawn(edge_index, args), num_nodes=len(degrees))
     edge_index = power_law_edges(args.nodes, args.edges, args.skew)
@@ -342,6 +348,8 @@ def run(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
 
 
 def _run(args: argparse.Namespace) -> None:
+    if args.plot is not None and importlib.util.find_spec("matplotlib") is None:
+        raise ValueError("--plot needs matplotlib: pip install matplotlib")
     machine = MACHINES[args.machine]
     if args.gpu_bytes:
         machine = machine._replace(gpu_bytes=args.gpu_bytes)
@@ -349,8 +357,9 @@ def _run(args: argparse.Namespace) -> None:
         machine = machine._replace(link_bytes_per_s=args.link_bytes_per_s, source="as given")
     data, width = _graph_of(args), WIDTHS[args.dtype]
     batching = Batching(args.fanout, args.batch_size, args.seed_type, args.sampling)
+    columns = columns_of(data, args.features)
     question = Question(
-        batching, row_bytes_of(data, args.features, width), machine, args.seeds,
+        batching, {kind: width * k for kind, k in columns.items()}, machine, args.seeds,
         WIDTHS[args.cache_dtype or args.dtype] / width, args.cores, _doubt(args),
     )  # fmt: skip
     plan = plan_of(data, question)
@@ -358,7 +367,6 @@ def _run(args: argparse.Namespace) -> None:
     print(report(plan))
     print(orders_text(layer_costs(data, batching)))
     if args.ranks > 1:
-        columns = row_bytes_of(data, args.features, 1)
         asked = RanksAsked(args.ranks, batching, question.row_bytes, columns, args.widths)
         print(steps_text(data, asked, machine.link_bytes_per_s, args))
     if args.plot is not None:

@@ -27,13 +27,10 @@ def draw(
         sizes: bytes of caches, in ascending order, float64 [caches].
         traffic: bytes over PCIe a batch with each of them, float64 [caches].
 
-    Raises:
-        ImportError: matplotlib is not installed.
+    Needs matplotlib.
     """
-    try:
-        from matplotlib import pyplot
-    except ImportError as error:
-        raise ImportError("plan --plot needs matplotlib: pip install matplotlib") from error
+    from matplotlib import pyplot
+
     figure, (memory, link) = pyplot.subplots(
         1, 2, figsize=(10, 3.6), layout="constrained", width_ratios=(1, 1.2)
     )

@@ -33,7 +33,7 @@ MOST_LINES = {
     "ops": 5372,
     "ranks": 1274,
     "sampling": 1092,
-    "tools": 2702,
+    "tools": 2697,
 }
 MOST_FILES = 249
 LONGEST_CHAIN, LONGEST_CHAIN_IN_A_ROOM = 20, 11

@@ -102,7 +102,7 @@ def open_ends(edge: EdgeSpec, ids: tuple[NodeIds, NodeIds]) -> FileRows:
     if rows.row_shape != (2,) or floating:
         raise ValueError(
             f"{rows.name} must hold the ends of edges, integers of shape [2, E] or [E, 2], got "
-            f"{rows.dtype} {['E', *rows.row_shape]}."
+            f"{rows.dtype} {[rows.length or 'E', *rows.row_shape]}."
         )
     return _numbers(rows, *ids)
 

@@ -313,6 +313,15 @@ def test_the_command(tmp_path: Path, capsys: Any, typed: bool) -> None:
     assert end.value.code == 2
 
 
+def test_the_command_refuses_a_type_of_seeds_of_a_graph_without_types(
+    tmp_path: Path, capsys: Any
+) -> None:
+    pyg_direct.save(graph(False), tmp_path / "graph")
+    with pytest.raises(SystemExit, match=r"^2$"):
+        main([str(tmp_path / "graph"), "--seed-type", "item"])
+    assert "The graph has no node types: leave --seed-type out." in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("option", ["--seed-time 5", "--strategy last", "--strategy uniform"])
 def test_the_command_refuses_an_option_about_times_without_an_attribute_of_times(
     tmp_path: Path, capsys: Any, option: str

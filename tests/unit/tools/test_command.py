@@ -66,6 +66,27 @@ def test_arguments_reach_the_subcommand(
 
 
 @pytest.mark.parametrize("name", command.SUBCOMMANDS)
+def test_an_error_is_not_hidden_by_a_list_of_arguments(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match=r"^2$"):
+        command.main([name, "--no-such-option"])
+    told = capsys.readouterr().err.splitlines()
+    assert told[0] == f"usage: pyg-direct {name} ... (--help lists the arguments)"
+    assert len(told) == 2
+    assert told[1].startswith(f"pyg-direct {name}: error: ")
+
+
+def test_a_graph_that_cannot_be_written_is_told_without_a_traceback(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(SystemExit, match=r"^2$"):
+        command.main(["generate", str(tmp_path / "file" / "g"), "--nodes", "2", "--edges", "4"])
+    assert "pyg-direct generate: error: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", command.SUBCOMMANDS)
 def test_the_help_states_every_default(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     known = []
 

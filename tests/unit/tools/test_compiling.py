@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import pyg_direct
 from pyg_direct.tools import compiling, info
 
 ROOT = Path(__file__).parents[3]
@@ -92,3 +93,11 @@ def test_nothing_is_compiled_afterwards(tmp_path):
     missing = [line for line in compiling.stdout.splitlines() if line.startswith("missing: ")]
     assert {line.removeprefix("missing: ") for line in missing} <= LATER
     assert "Compiling" not in run(PROGRAM).stderr
+
+
+def test_kernels_of_cluster_loaders_are_compiled_without_metis(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "pymetis", None)
+    kinds = [type(loader).__name__ for loader in compiling._loaders(pyg_direct)]
+    assert kinds.count("ClusterLoader") == 2

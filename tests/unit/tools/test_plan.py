@@ -194,10 +194,50 @@ def test_a_picture_of_no_known_kind(capsys) -> None:
     assert "--plot must end in one of .svg, .png, .pdf, got plan.txt" in capsys.readouterr().err
 
 
-def test_a_picture_without_matplotlib(monkeypatch) -> None:
+def test_a_picture_without_matplotlib_is_refused_before_anything_is_sampled(
+    monkeypatch, capsys
+) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(ImportError, match="plan --plot needs matplotlib: pip install"):
+    with pytest.raises(SystemExit, match=r"^2$"):
         plan.main([*SMALL.split(" "), "--plot", "plan.svg"])
+    told = capsys.readouterr()
+    assert "--plot needs matplotlib: pip install matplotlib" in told.err
+    assert told.out == ""
+
+
+@pytest.mark.parametrize(
+    ("x", "row_bytes"),
+    [
+        (torch.zeros(10, 8), "32 bytes a node"),
+        (torch.zeros(10), "4 bytes a node"),
+        (None, "400 bytes a node"),
+    ],
+)
+def test_the_columns_of_a_graph_without_types_are_those_of_its_x(
+    x, row_bytes, tmp_path, capsys
+) -> None:
+    data = Data(edge_index=torch.arange(20).view(2, 10) % 10, num_nodes=10)
+    if x is not None:
+        data.x = x
+    torch.save(data, tmp_path / "graph.pt")
+    plan.main(["--graph", str(tmp_path / "graph.pt"), "--fanout", "2"])
+    assert row_bytes in capsys.readouterr().out
+
+
+def test_columns_beside_those_of_x_are_refused(tmp_path, capsys) -> None:
+    data = Data(x=torch.zeros(10, 8), edge_index=torch.arange(20).view(2, 10) % 10)
+    torch.save(data, tmp_path / "graph.pt")
+    with pytest.raises(SystemExit, match=r"^2$"):
+        plan.main(["--graph", str(tmp_path / "graph.pt"), "--features", "16"])
+    assert "--features would have no effect, as the graph has x" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("degrees", [[1.5, 2.0], [3, -1], [float("nan"), 1.0]])
+def test_degrees_that_are_no_counts_are_refused(degrees, tmp_path, capsys) -> None:
+    np.save(tmp_path / "degrees.npy", np.array(degrees))
+    with pytest.raises(SystemExit, match=r"^2$"):
+        plan.main(["--degrees", str(tmp_path / "degrees.npy")])
+    assert "degrees.npy must hold whole numbers of 0 or more." in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

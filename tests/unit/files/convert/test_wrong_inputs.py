@@ -65,6 +65,7 @@ def folder(tmp_path: Path) -> Path:
         (np.array([[0], [2**63]], np.uint64), "Entry 0 of destinations"),
         (np.zeros((2, 3)), "must hold the ends of edges, integers"),
         (np.zeros((2, 3), bool), "must hold the ends of edges, integers"),
+        (np.zeros((4, 8)), r"got torch.float64 \[4, 8\]"),
         (np.zeros((3, 3), int), r"of shape \[2, E\] or \[E, 2\]"),
         (np.asfortranarray(np.zeros((3, 3), int)), r"of shape \[2, E\] or \[E, 2\]"),
         (np.zeros(4, int), r"of shape \[2, E\] or \[E, 2\]"),
