@@ -81,6 +81,7 @@ class DirectLoader(SerialAfterFork, Recorded, Resuming, torch.utils.data.DataLoa
     _gives_whole_subgraphs = False  # not what was sampled hop by hop around seeds
     _can_cooperate = False  # whether ranks can make its batches together
     _direct_for: Any = UNDECIDED  # what a subclass decided for the sampler; until an assignment
+    _is_built = False  # whether arguments have been read; see `__setattr__`
     _hands_out_hops = False  # edges as `SampledEdges`; see `hand_out_hops`
     # Set by PyG's mixins.
     loader_cores: Any
@@ -96,10 +97,9 @@ class DirectLoader(SerialAfterFork, Recorded, Resuming, torch.utils.data.DataLoa
     def __setattr__(self, name: str, value: Any) -> None:
         """Refuse to change arguments that are not read again, in a loader of this package."""
         if name[0] != "_":
-            fields = self.__dict__
-            if "dataset" in fields and type(self).__module__.startswith(PACKAGE):
+            if self._is_built and type(self).__module__.startswith(PACKAGE):
                 check_assignment(self, name)
-            fields["_direct_for"] = UNDECIDED
+            self.__dict__["_direct_for"] = UNDECIDED
         super().__setattr__(name, value)
 
     def _prepare(
@@ -253,8 +253,7 @@ class DirectLoader(SerialAfterFork, Recorded, Resuming, torch.utils.data.DataLoa
 
     def _sampler_names(self) -> list[str]:
         """Return the attributes of PyG's class that name the sampler."""
-        names = ("node_sampler", "link_sampler")
-        return [name for name in names if self.__dict__.get(name) is self._sampler]
+        return [n for n in ("node_sampler", "link_sampler") if vars(self).get(n) is self._sampler]
 
     def _sample(self, inputs: Any, key: BatchKey | None) -> Any:
         """Sample around a slice of `input_data`; without a key, with a new one."""
@@ -414,7 +413,8 @@ class DirectLoader(SerialAfterFork, Recorded, Resuming, torch.utils.data.DataLoa
         )  # fmt: skip
 
     def check_worker_number_rationality(self) -> None:
-        """Say nothing: DataLoader warns of too many processes, and there are none."""
+        """Say nothing of too many processes, as there are none. DataLoader is built then."""
+        self._is_built = True
 
     def _aff_init_fn(self, worker_id: int) -> None:
         """Pin one producer for `enable_cpu_affinity`.

@@ -44,7 +44,7 @@ SMALL = 60
 MOST_CALLS = {
     "batch": Walk(59, 24, 17),
     "link batch": Walk(90, 30, 28),
-    "second loader": Walk(238, 30, 102),
+    "second loader": Walk(224, 30, 73),
 }
 WIDEST = 20  # parameters of a function outside of kernels
 
