@@ -131,7 +131,7 @@ def planned(data: Data, spec: dict[str, Any], ranks: int, parts: dict[str, Any])
         law = more.get("sampling", "uniform")
         batching = Batching(FAN_OUT, spec["batch_size"], sampling=law)
         asked = RanksAsked(
-            ranks, batching, {None: 4 * columns}, {None: columns}, WIDTHS, spec["steps"]
+            ranks, batching, {None: 4 * columns}, {None: columns}, WIDTHS, spec["steps"], window=1
         )
         step = step_of_ranks(bare, asked)
         work = step.alone
@@ -334,7 +334,8 @@ def main(argv: list[str] | None = None) -> None:
         with tempfile.TemporaryDirectory() as folder:
             pyg_direct.save(bare, Path(folder) / "whole")
             for ranks in WORLD_SIZES[:1] if args.quick else WORLD_SIZES:
-                asked = RanksAsked(ranks, FAN_OUT, size, {None: 4 * data.num_features})
+                batching = Batching(FAN_OUT, size)
+                asked = RanksAsked(ranks, batching, {None: 4 * data.num_features})
                 parts = {owners: owners_of(owners, bare, asked) for owners in OWNERS}
                 ldg = torch.from_numpy(parts["ldg"][0].astype(np.int64))
                 torch.save({str(ranks): ldg}, f"{folder}/{PARTS}")
