@@ -131,7 +131,7 @@ class _PartOfEdges(SampledEdges):
         """Refuse whatever is done with them.
 
         Raises:
-            RuntimeError: always; copies are made of the tensor behind.
+            RuntimeError: always; copies are made of `as_tensor()`.
         """
         raise RuntimeError(
             f"{func} on the edges of a batch of cooperative=True, of which each rank has a part: a "

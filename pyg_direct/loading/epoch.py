@@ -77,8 +77,8 @@ class Epoch:
     """Iterator over the batches of one epoch, what `iter(loader)` returns.
 
     Where making a batch raises an exception, so does the call that asks for it, and the next call
-    goes on behind the batch. Where a signal handler raises one inside of a call, as Ctrl-C does, or
-    a sampler fails, the next call goes on with the batch that the interrupted one would have
+    continues after the batch. Where a signal handler raises one inside of a call, as Ctrl-C does,
+    or a sampler fails, the next call returns the batch that the interrupted one would have
     returned. (While a batch is made in the thread that asks, an `Exception` of a signal handler
     cannot be told from one of the batch; a KeyboardInterrupt can.)
 

@@ -179,7 +179,7 @@ class Prefetcher(Generic[T, R]):
     """Gives ``work(task)`` in the order of the tasks, with threads working ahead.
 
     The tasks are drawn in the consumer's thread. An exception of `work` is raised, with its own
-    traceback, where its result would have come; the iteration can go on behind it.
+    traceback, where its result would have come; the iteration can continue after it.
 
     After a signal handler has raised in `begin` or while a result was asked for, as Ctrl-C does, a
     task or a result may be missing: `begin` again with what is left.

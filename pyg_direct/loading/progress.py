@@ -108,7 +108,7 @@ class SeedOrder(NamedTuple):
 class Positions(NamedTuple):
     """The positions of the seeds of each batch, from `positions_of`."""
 
-    first: list[Any]  # of the first batches of the epoch, if batches behind them are `left`
+    first: list[Any]  # of the first batches of the epoch, if batches after them are `left`
     ahead: list[Any]  # those of `left` that were drawn already
     rest: Iterator[Any]
 

@@ -302,6 +302,6 @@ class Recorded:
             epochs: of the epochs that begin from now on; 0 for none. About 1 KB a batch.
 
         Raises:
-            ValueError: `epochs` is negative or no integer.
+            ValueError: `epochs` is negative or not an integer.
         """
         self._recorder.epochs_with_events = check_count("epochs", epochs, least=0)

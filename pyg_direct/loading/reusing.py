@@ -1,7 +1,7 @@
 """Which rows of layer 1 a batch takes from a table of earlier steps, decided when it is sampled.
 
 The nodes that the last hop would expand need rows of layer 1 and nothing else. Those whose rows
-were computed by one of the batches before get no neighbours, and are listed behind the others.
+were computed by one of the batches before get no neighbours, and are listed after the others.
 """
 
 from __future__ import annotations

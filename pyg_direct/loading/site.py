@@ -128,7 +128,7 @@ class Site:
         _, topology, features, device_bytes, *_ = self._placing
         sampler = self.sampler
         if isinstance(sampler, NeighborSampler) and not self._apart:
-            # A copy: batches in progress go on with the old one.
+            # A copy: batches in progress keep the old one.
             sampler = moved(sampler, device, (topology, device_bytes))
             backend = keyed(sampler).backend
         else:

@@ -39,7 +39,7 @@ class Stats:
     """
 
     batches: int = 0  # that the consumer got
-    made: int = 0  # that were made, also ahead of a loop that goes on or was broken off
+    made: int = 0  # that were made, also ahead of a loop that still runs or was broken off
     seeds: int = 0  # in all batches made, as nodes, edges, bytes and the producers' seconds are
     nodes: int = 0  # unique in each batch
     edges: int = 0

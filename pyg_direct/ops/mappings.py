@@ -21,7 +21,7 @@ class Mapping(NamedTuple):
     """A part of the memory."""
 
     first: int
-    last: int  # the address behind it
+    last: int  # the address after it
     private: bool  # what is written to it stays in the process
     offset: int  # in its file
     file: tuple[str, int]  # its device and inode

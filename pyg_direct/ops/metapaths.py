@@ -3,7 +3,7 @@
 A metapath is the sequence of relations by which a batch came from its seeds to a node. Without
 shortage, a metapath of fan-outs k1, k2, ... takes ``seeds * k1 * k2 * ...`` edges; that number is
 its budget. What short lists leave of it goes to the longer lists of the same metapath, in the same
-hop and in the hops behind it. This is the law of pyg-lib's `HeteroNeighborSampler`, except where
+hop and in the hops after it. This is the law of pyg-lib's `HeteroNeighborSampler`, except where
 several metapaths meet in a node type: there a node's share is that among the nodes of its own
 metapath, and not of all, so that a budget is spent as far as the lists go.
 
@@ -82,7 +82,7 @@ class MetapathBudgets:
         rank = torch.arange(len(pair), device=self._device) - first[owner]
         filled = degree.cumsum(0) - degree  # by the items before, of all budgets
         left = budget - (filled - filled[first][owner])
-        # If a list is longer than its share of what is left, so are all behind it.
+        # If a list is longer than its share of what is left, so are all after it.
         is_short = degree * (size[owner] - rank) <= left
         short = torch.zeros_like(size).scatter_add_(0, owner, is_short.to(torch.int64))
         taken = torch.zeros_like(size).scatter_add_(0, owner, degree * is_short)
@@ -106,7 +106,7 @@ class MetapathBudgets:
             hop: whose `counts` were asked for.
             label: [edges], local ids of their sources, item by item.
             known: [T], nodes of each type before the hop.
-            found: [T], nodes of each type behind it.
+            found: [T], nodes of each type after it.
         """
         edge_pair = self._pair.repeat_interleave(self._counts)
         sizes = [after - before for before, after in zip(known, found, strict=True)]

@@ -86,7 +86,7 @@ def links_of_seeds(num_seeds: int, num_links: int, paired: bool) -> Tensor:
     """Return which link each seed of a batch belongs to, int64 [num_seeds].
 
     PyG passes the sources of all links, then of their negatives, and then the destinations; also
-    where these are of two types, whose seeds come one behind the other.
+    where these are of two types, whose seeds follow each other.
 
     Args:
         num_seeds: sources and destinations.

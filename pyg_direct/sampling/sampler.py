@@ -113,7 +113,7 @@ class NeighborSampler(BaseSampler):
             destinations of edges out of it. Edges keep their direction in the output.
         device: where to sample; None means the CPU, as PyG's own loaders select the features there
             (those of pyg_direct choose for themselves).
-        topology: where the graph lies for a GPU: 'host' (pinned, read over PCIe), 'device', or
+        topology: where the graph is stored for a GPU: 'host' (pinned, read over PCIe), 'device', or
             'auto' for the device as far as `device_bytes` go.
         device_bytes: device memory that may be used in 'auto'; None for half of what is free.
         seed: base seed in [0, 2^64) of all draws. None draws a key from torch's default generator

@@ -261,7 +261,7 @@ class BatchState:
 
 
 def split(piece: Tensor, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
-    """Return views of one piece of memory, one behind the other."""
+    """Return views of one piece of memory, one after the other."""
     sizes = [math.prod(shape) for shape in shapes.values()]
     views = torch.split(piece, sizes)
     return {name: v.view(shape) for (name, shape), v in zip(shapes.items(), views, strict=True)}

@@ -104,7 +104,7 @@ class CudaBackend:
     ) -> list[Tensor]:
         """Return the rows `index` of each table, one launch a table.
 
-        A table is on the device, or lies in host memory whose address the device can read. Rows of
+        A table is on the device, or in host memory whose address the device can read. Rows of
         tables in host memory above `SORTED_TABLE_BYTES` are read by ascending ids, which are sorted
         once for all of them, on the current stream.
 
@@ -311,7 +311,7 @@ def row_shape(address: int, row_bytes: int, word: int) -> tuple[int, int, int]:
         row_bytes: bytes of a row.
         word: bytes that a lane moves at once; divides the address and the row.
 
-    Example: rows of 400 bytes in words of 16 go to 32 lanes in one piece, as 400 bytes behind the
+    Example: rows of 400 bytes in words of 16 go to 32 lanes in one piece, as 400 bytes after the
     longest phase of 112 are 512. Words of 1 and 2 bytes, for rows of such lengths, cover a part of
     a line with 32 lanes, which is then asked for again.
     """
@@ -333,7 +333,7 @@ def blocks_to_fill_link(piece_bytes: int, groups: int, bytes_under_way: int) -> 
 
     Args:
         piece_bytes: of a row that a group of lanes reads at once, without the lanes that fall
-            before or behind it. Fewer than a sector of 32 bytes cost a sector.
+            before or after it. Fewer than a sector of 32 bytes cost a sector.
         groups: groups of lanes in a block.
         bytes_under_way: that fill the link.
 

@@ -15,7 +15,7 @@ class Forecast:
 
     A hop without negative fan-outs takes at most fan-out edges an item, and finds at most as many
     nodes, or all of a type. A hop with them, or one whose bound is above `EDGE_LIMIT`, must be
-    counted on the device; the hops behind it are forecast from what was counted.
+    counted on the device; the hops after it are forecast from what was counted.
 
     Example: 2 seeds, fan-outs 3, 2 in a graph of 100 nodes: items 2, 6; edges 6, 12; nodes 20.
     """
@@ -76,7 +76,7 @@ class Forecast:
             hop = len(self._edges)
             fanout = self._plan.fanouts[hop]
             frontier = self._frontier[hop][self._csc.dst_type]
-            # Numbers above the limit are as good as the next one behind it, which cannot overflow.
+            # Numbers above the limit are as good as the next one after it, which cannot overflow.
             above = EDGE_LIMIT + 1
             edges = np.minimum(frontier * np.clip(fanout, 0, above), above)
             if hop > 0 and self._distinct:

@@ -22,7 +22,7 @@ def cache_file(name: str) -> Path:
 
 
 def read_json(name: str) -> Any:
-    """Return what a file holds; None if there is no such file, or no JSON in it."""
+    """Return what a file holds; None if there is no such file, or it is not valid JSON."""
     try:
         return json.loads(cache_file(name).read_text(encoding="utf-8"))
     except (OSError, ValueError, RuntimeError):

@@ -383,7 +383,7 @@ def preload_nvrtc(major: int) -> Path | None:
 
 
 def _in_wheels(name: str) -> list[Path]:
-    """Return where a library lies in NVIDIA's wheels, such as nvidia/cuda_nvrtc/lib."""
+    """Return where a library is in NVIDIA's wheels, such as nvidia/cuda_nvrtc/lib."""
     spec = importlib.util.find_spec("nvidia")
     folders = [] if spec is None else list(spec.submodule_search_locations or ())
     return [path for folder in folders for path in sorted(Path(folder).glob(f"*/lib/{name}"))]

@@ -76,12 +76,12 @@ class Descriptor:
         return value
 
     def place(self, place: Tensor) -> None:
-        """Say where in device memory the struct lies: int64 [fields]."""
+        """Say where in device memory the struct is stored: int64 [fields]."""
         self._place = place
 
     @property
     def placed(self) -> Tensor:
-        """Where in device memory the struct lies.
+        """Where in device memory the struct is stored.
 
         Raises:
             ValueError: a field has no value, or the struct no place.

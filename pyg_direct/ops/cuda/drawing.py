@@ -137,7 +137,7 @@ class CudaDrawing:
         return self._graph_grids.scan(self._forecast.items(hop))
 
     def _ask(self, hop: int) -> None:
-        """Read the counts of a hop, and forecast the hops behind it anew."""
+        """Read the counts of a hop, and forecast the hops after it anew."""
         self._must_forecast = True
         counts = self._state.read()
         known, edge_ptr = counts["node_ptr"][hop + 1], counts["edge_ptr"]

@@ -83,8 +83,8 @@ class Runtime(Protocol):
 class _Entry:
     """A range of pages that a GPU can read, and a storage on them, which must not be freed before.
 
-    Example: storages that lie one behind the other share a page. It is registered with the first
-    one; the second one registers the pages behind it, and leases the first.
+    Example: storages that follow each other share a page. It is registered with the first
+    one; the second one registers the pages after it, and leases the first.
     """
 
     def __init__(self, storage: torch.UntypedStorage) -> None:

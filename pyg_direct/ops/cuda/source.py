@@ -1,4 +1,4 @@
-"""The text of the CUDA kernels: where it lies, what it declares, and which instances are used.
+"""The text of the CUDA kernels: where it is stored, what it declares, and which instances are used.
 
 The declarations are read from the `.cu` text itself, so there is one place that says which
 arguments a kernel takes.
@@ -77,7 +77,7 @@ def read_source(name: str, folder: Path | None = None) -> str:
     Those of `source_folder` are read once in a process.
 
     CuPy's disk cache looks at the text it is given and not into included files, so a text with
-    includes would go on using old kernels after a header changed. `#line` marks keep file names and
+    includes would keep using old kernels after a header changed. `#line` marks keep file names and
     line numbers in the compiler's messages right.
     """
     return _installed(name) if folder is None else _expand(name, folder, set())

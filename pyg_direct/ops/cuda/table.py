@@ -14,7 +14,7 @@ WINDOW_TOP = 0xFFFFFFFF  # the entry of an empty table: see table.cuh
 
 
 class NodeLists:
-    """A list for each node type, one behind the other in the arrays `node` and `seed_of`.
+    """A list for each node type, one after the other in the arrays `node` and `seed_of`.
 
     Args:
         num_types: T.
