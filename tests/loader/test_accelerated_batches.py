@@ -33,7 +33,7 @@ from pyg_direct.batch import edges as edges_module
 from pyg_direct.batch.edges import SampledEdges
 from pyg_direct.models.lazy.lists import Lists
 from pyg_direct.models.lazy.sums import Scatter
-from pyg_direct.models.lazy.value_rows import Take
+from pyg_direct.models.lazy.value_rows import Gather
 from pyg_direct.models.step import costs
 from pyg_direct.models.step.accelerate import Acceleration
 from pyg_direct.ops.products import Adjacency
@@ -384,7 +384,7 @@ def stale(batch, transform, reused):
     return batch
 
 
-def one_row_short(self, rows, original=Take.compute):
+def one_row_short(self, rows, original=Gather.compute):
     found = original(self, rows)
     return found if len(found) < 2 else torch.cat([found[:-1], torch.zeros_like(found[-1:])])
 
@@ -417,7 +417,7 @@ def test_the_comparison_catches(monkeypatch, fault) -> None:
     if fault == "stale":
         plain_edges = plain_edges.flip(0)  # what the user made of them
     if fault == "rows":
-        monkeypatch.setattr(Take, "compute", one_row_short)
+        monkeypatch.setattr(Gather, "compute", one_row_short)
         monkeypatch.setattr(Scatter, "_found_product", lambda self: None)
     if fault == "matrix":
         monkeypatch.setattr(Lists, "matrix", one_row_short_matrix)

@@ -16,7 +16,7 @@ from .moves import MOVES, Move, has_rows
 from .rules import bound, operator
 from .sums import Scatter, dot_of
 from .tensor import TableTensor
-from .value_rows import Longer, Operation
+from .value_rows import Operation, Pad
 from .values import Fill, Leaf, Rows, Value, compute_rows
 
 aten = torch.ops.aten
@@ -42,7 +42,7 @@ def _slice_backward(run: Any, known: Any, args: Any, kwargs: Any) -> Any:
     grad, dim = given["grad_output"], given["dim"] % given["grad_output"].dim()
     if not has_rows(grad, dim) or given["start"] not in (0, None) or given["step"] != 1:
         return None
-    return Longer(grad.node, given["input_sizes"][dim])
+    return Pad(grad.node, given["input_sizes"][dim])
 
 
 def _mm(run: Any, known: Any, args: Any, kwargs: Any) -> Any:

@@ -22,7 +22,7 @@ from .numbers_kept import Numbers
 from .run import LazyRun
 from .sums import Scatter
 from .tensor import TableTensor, enter
-from .value_rows import Draw, First, NeededNorm, Take
+from .value_rows import Gather, Narrow, NeededNorm, RandomRows
 from .values import Leaf, Rows, Value, compute_rows
 
 
@@ -82,7 +82,7 @@ class BatchRun(LazyRun):
 
     # --- operations ---
 
-    def taken(self, table: Any, dim: int, index: Tensor) -> Take:
+    def taken(self, table: Any, dim: int, index: Tensor) -> Gather:
         """Return the rows of a table that a list names."""
         node = table.node
         if self.exchanges is not None:
@@ -90,17 +90,17 @@ class BatchRun(LazyRun):
         index = self.lists.one(index)
         if named_rows(*self.lists.bounds(index), node.num_rows):
             index = self.lists.one(index % node.num_rows)
-        return Take(self.lists, node, dim, index)
+        return Gather(self.lists, node, dim, index)
 
     def part(self, table: Any, dim: int, run: tuple[int, int], rows: int) -> Value | None:
         """Return a run (start, step) of rows."""
         start, step = run
         if step == 1:
-            return First(table.node, start, rows)
+            return Narrow(table.node, start, rows)
         if self.exchanges is not None:
             return None
         index = torch.arange(start, start + step * rows, step, device=self.device)
-        return Take(self.lists, table.node, dim, self.lists.one(index))
+        return Gather(self.lists, table.node, dim, self.lists.one(index))
 
     def scattered(
         self, base: Tensor, source: Tensor, at: tuple[int, Tensor], reduce: str, include: bool
@@ -129,7 +129,7 @@ class BatchRun(LazyRun):
         seeded = torch.initial_seed() != self._seed or kwargs.get("generator") is not None
         if seeded or not self.draws_apart or any(isinstance(v, Tensor) for v in args):
             return None
-        return Draw(node, func, args, kwargs)
+        return RandomRows(node, func, args, kwargs)
 
     def _leaves_of(self, tables: list[TableTensor]) -> Callable[[Tensor, int], Leaf]:
         """Return what makes the value of a plain tensor that was computed from some tables."""

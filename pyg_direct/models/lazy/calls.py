@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ...core.private_torch import overload_of, tree_leaves
-from .rules import Apart, Operator, call_on_rows, keeps_rows
+from .rules import Operator, RowwiseCall, call_on_rows, keeps_rows
 from .tensor import seen, seen_with_fills
 from .values import Fill, Rows, Value, union
 
@@ -56,7 +56,7 @@ class CallPlan:
         True
     """
 
-    def __init__(self, known: Operator, apart: Apart, args: Any, kwargs: Any) -> None:
+    def __init__(self, known: Operator, apart: RowwiseCall, args: Any, kwargs: Any) -> None:
         self.known = known
         self.func, more = call_on_rows(apart, known.func, args)
         self.more = more

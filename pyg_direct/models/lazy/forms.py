@@ -1,4 +1,4 @@
-"""How a step on the needed rows ran."""
+"""Statistics of a step or an inference: its sums, and the operations that ran on all rows."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ class Lists:
         self._bounds: dict[int, tuple[int, int]] = {}
         self._orders: dict[tuple[int, int], MessageOrder | None] = {}
         self._parts: dict[Any, Any] = {}
-        self.late: list[Any] = []
+        self.deferred: list[Any] = []
 
     def one(self, index: Tensor) -> Tensor:
         """Return the known list that is equal to a list."""
@@ -149,7 +149,7 @@ class Lists:
 KEPT = 4  # orders: as many relations are usual in one layer
 
 
-class Narrow(NamedTuple):
+class NarrowIndex(NamedTuple):
     """A list of integers.
 
     Attributes:
@@ -175,7 +175,9 @@ class Order:
         position: [E], int32 if that suffices.
     """
 
-    def __init__(self, index: Tensor, num_rows: int, narrowed: Callable[[Tensor], Narrow]) -> None:
+    def __init__(
+        self, index: Tensor, num_rows: int, narrowed: Callable[[Tensor], NarrowIndex]
+    ) -> None:
         self.index, self._narrowed = index, narrowed
         self.indptr, self.position = positions_by_row(index, num_rows)
         self._sorted: list[tuple[Tensor, Tensor]] = []
@@ -212,7 +214,7 @@ class Orders:
 
     def __init__(self) -> None:
         self.kept: list[Order] = []
-        self._narrow: dict[Any, tuple[weakref.ref[Any], Narrow]] = {}  # by where a list lies
+        self._narrow: dict[Any, tuple[weakref.ref[Any], NarrowIndex]] = {}  # by where a list lies
 
     def of(self, index: Tensor, num_rows: int) -> Order:
         """Return the order of a list.
@@ -234,7 +236,7 @@ class Orders:
         del self.kept[KEPT:]
         return self.kept[0]
 
-    def narrowed(self, index: Tensor) -> Narrow:
+    def narrowed(self, index: Tensor) -> NarrowIndex:
         """Return a list with its bounds; what is known of it holds until `forget`."""
         storage = index.untyped_storage()
         if not storage.resizable():  # NumPy's memory, to which it may write unseen
@@ -251,10 +253,10 @@ class Orders:
         self._narrow = {k: v for k, v in self._narrow.items() if k[0] != storage}
 
 
-def narrow(index: Tensor) -> Narrow:
+def narrow(index: Tensor) -> NarrowIndex:
     """Return a copy of a list of integers, of 32 bits where these suffice."""
     index = index.detach().cpu()
     low, high = (int(v) for v in torch.aminmax(index)) if index.numel() else (0, -1)
     small = low >= -(1 << 31) and high < 1 << 31
     values = index.to(torch.int32 if small else torch.int64, copy=True).contiguous()
-    return Narrow(values, low, high)
+    return NarrowIndex(values, low, high)

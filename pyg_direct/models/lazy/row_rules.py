@@ -1,7 +1,7 @@
 """The rules of `rules`: for each ATen operation, when rows stay apart, and where they are then.
 
-A rule reads the arguments and the result of a call on meta tensors, and raises `Mixes` unless it is
-sure.
+A rule reads the arguments and the result of a call on meta tensors, and raises `NotRowwise` unless
+it is sure.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from ...core.private_torch import tree_leaves
 Seen = Callable[[Tensor], tuple[Tensor, "int | None"]]
 
 
-class Mixes(Exception):  # noqa: N818 (not an error: the operation runs on whole tables)
-    """Rows are not known to stay apart."""
+class NotRowwise(Exception):  # noqa: N818 (not an error: the operation runs on whole tables)
+    """The operation is not known to be row-wise."""
 
 
-class Verdict(NamedTuple):
-    """What a rule says.
+class RowwiseRule(NamedTuple):
+    """How a call is row-wise.
 
     Attributes:
         out: dimension of the rows in every tensor of the result, or one for each.
-        given: as in `Apart`, of what is not a table. `rules.keeps_rows` adds the tables.
-        sizes: as in `Apart`.
+        given: as in `RowwiseCall`, of what is not a table. `rules.keeps_rows` adds the tables.
+        sizes: as in `RowwiseCall`.
     """
 
     out: int | tuple[int | None, ...]
@@ -73,10 +73,10 @@ class Call:
     def only(self) -> tuple[Tensor, int]:
         """Return the one table, and the dimension of its rows."""
         if len(self.rows) != 1:
-            raise Mixes
+            raise NotRowwise
         ((name, row),) = self.rows.items()
         if isinstance(row, list):
-            raise Mixes
+            raise NotRowwise
         return self.given[name], row
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
@@ -96,14 +96,14 @@ def _dims(value: Any, rank: int) -> list[int]:
     return [v % rank for v in listed(value)]
 
 
-def pointwise(call: Call) -> Verdict:
+def pointwise(call: Call) -> RowwiseRule:
     """Follow broadcasting, by which dimensions count from the last one."""
     out = call.first.dim()
     from_end = {call[n].dim() - r if isinstance(r, int) else -1 for n, r in call.rows.items()}
     row = out - from_end.pop() if len(from_end) == 1 else -1
     if not 0 <= row < out:
-        raise Mixes
-    return Verdict(row, _broadcast(call, row, [n for n, _ in call.tensors()]))
+        raise NotRowwise
+    return RowwiseRule(row, _broadcast(call, row, [n for n, _ in call.tensors()]))
 
 
 def _broadcast(call: Call, row: int, names: list[str]) -> dict[str, int | None]:
@@ -115,104 +115,104 @@ def _broadcast(call: Call, row: int, names: list[str]) -> dict[str, int | None]:
             own = row - (out - value.dim())
             given[name] = own if own >= 0 and value.size(own) == call.num_rows else None
             if name in call.rows and given[name] != call.rows[name]:
-                raise Mixes
+                raise NotRowwise
     return given
 
 
-def _reduced(call: Call, name: str = "dim") -> Verdict:
+def _reduced(call: Call, name: str = "dim") -> RowwiseRule:
     """Reduce other dimensions, which go away unless keepdim is set."""
     table, row = call.only()
     gone = _dims(call[name], table.dim())
     if row in gone:
-        raise Mixes
-    return Verdict(row if call["keepdim"] else row - sum(d < row for d in gone))
+        raise NotRowwise
+    return RowwiseRule(row if call["keepdim"] else row - sum(d < row for d in gone))
 
 
-def _within(call: Call, name: str = "dim") -> Verdict:
+def _within(call: Call, name: str = "dim") -> RowwiseRule:
     """Compute along other dimensions, which stay."""
     table, row = call.only()
     if row in _dims(call[name], table.dim()):
-        raise Mixes
-    return Verdict(row)
+        raise NotRowwise
+    return RowwiseRule(row)
 
 
-def _reshaped(call: Call) -> Verdict:
+def _reshaped(call: Call) -> RowwiseRule:
     """Give the same elements another shape: as many stand before a row as did."""
     table, row = call.only()
     before, size = prod(table.shape[:row]), call.first.shape
     if table.numel() == 0:
-        raise Mixes
+        raise NotRowwise
     for place, entry in enumerate(size):
         if entry == call.num_rows and prod(size[:place]) == before:
-            return Verdict(place, sizes=(("size", place),) if "size" in call.given else ())
-    raise Mixes
+            return RowwiseRule(place, sizes=(("size", place),) if "size" in call.given else ())
+    raise NotRowwise
 
 
-def _expanded(call: Call) -> Verdict:
+def _expanded(call: Call) -> RowwiseRule:
     table, row = call.only()
     row += len(call["size"]) - table.dim()
-    return Verdict(row, sizes=(("size", row),))
+    return RowwiseRule(row, sizes=(("size", row),))
 
 
-def _repeated(call: Call) -> Verdict:
+def _repeated(call: Call) -> RowwiseRule:
     table, row = call.only()
     row += len(call["repeats"]) - table.dim()
     if call["repeats"][row] != 1:
-        raise Mixes
-    return Verdict(row)
+        raise NotRowwise
+    return RowwiseRule(row)
 
 
-def _permuted(call: Call) -> Verdict:
+def _permuted(call: Call) -> RowwiseRule:
     table, row = call.only()
-    return Verdict(_dims(call["dims"], table.dim()).index(row))
+    return RowwiseRule(_dims(call["dims"], table.dim()).index(row))
 
 
-def _transposed(call: Call) -> Verdict:
+def _transposed(call: Call) -> RowwiseRule:
     table, row = call.only()
     rank = table.dim()
     first, second = (
         call[n] % rank if n in call.given else d for n, d in (("dim0", 0), ("dim1", 1))
     )
     if rank == 1:
-        return Verdict(row)
-    return Verdict({first: second, second: first}.get(row, row))
+        return RowwiseRule(row)
+    return RowwiseRule({first: second, second: first}.get(row, row))
 
 
-def _unsqueezed(call: Call) -> Verdict:
+def _unsqueezed(call: Call) -> RowwiseRule:
     table, row = call.only()
-    return Verdict(row + (call["dim"] % (table.dim() + 1) <= row))
+    return RowwiseRule(row + (call["dim"] % (table.dim() + 1) <= row))
 
 
-def _squeezed(call: Call) -> Verdict:
+def _squeezed(call: Call) -> RowwiseRule:
     table, row = call.only()
     gone = [d for d in _dims(call["dim"], table.dim()) if table.size(d) == 1]
-    return Verdict(row - sum(d < row for d in gone))
+    return RowwiseRule(row - sum(d < row for d in gone))
 
 
-def _diagonal(call: Call) -> Verdict:
+def _diagonal(call: Call) -> RowwiseRule:
     table, row = call.only()
     pair = [call["dim1"] % table.dim(), call["dim2"] % table.dim()]
     if row in pair:
-        raise Mixes
-    return Verdict(row - sum(d < row for d in pair))
+        raise NotRowwise
+    return RowwiseRule(row - sum(d < row for d in pair))
 
 
-def _joined(call: Call, new: bool) -> Verdict:
+def _joined(call: Call, new: bool) -> RowwiseRule:
     """Join tensors along another dimension; `new`: one that they do not have."""
     rows = {row for row in call.rows["tensors"] if row is not None}
     if len(rows) != 1:
-        raise Mixes
+        raise NotRowwise
     row, dim = rows.pop(), call["dim"] % call.first.dim()
     if not new and dim == row:
-        raise Mixes
+        raise NotRowwise
     tables = call["tensors"]
     if any(t.dim() <= row or t.size(row) != call.num_rows for t in tables):
-        raise Mixes  # among them the empty tensors that `cat` passes over
+        raise NotRowwise  # among them the empty tensors that `cat` passes over
     call.rows["tensors"] = [row] * len(tables)
-    return Verdict(row + (new and dim <= row))
+    return RowwiseRule(row + (new and dim <= row))
 
 
-def _matmul(call: Call, left: str, right: str, added: str | None = None) -> Verdict:
+def _matmul(call: Call, left: str, right: str, added: str | None = None) -> RowwiseRule:
     """Multiply matrices: rows are those of the left, columns of the right, or a batch of both."""
     a, b = call.rows.get(left), call.rows.get(right)
     rank, out = call[left].dim(), call.first.dim()
@@ -224,108 +224,108 @@ def _matmul(call: Call, left: str, right: str, added: str | None = None) -> Verd
     elif a is None and b is not None and b == call[right].dim() - 1 == out - 1:
         row, given = out - 1, {left: None}
     else:
-        raise Mixes
-    return Verdict(row, {**given, **(_broadcast(call, row, [added]) if added else {})})
+        raise NotRowwise
+    return RowwiseRule(row, {**given, **(_broadcast(call, row, [added]) if added else {})})
 
 
-def _distances(call: Call) -> Verdict:
+def _distances(call: Call) -> RowwiseRule:
     """Compute the distances of each row from those of another tensor, or its gradient."""
     ranks = {value.dim() for _, value in call.tensors()}
     if "x2" in call.rows or set(call.rows.values()) != {0} or ranks != {2}:
-        raise Mixes
-    return Verdict(0, {name: 0 for name, _ in call.tensors() if name != "x2"})
+        raise NotRowwise
+    return RowwiseRule(0, {name: 0 for name, _ in call.tensors() if name != "x2"})
 
 
-def _layer_norm(call: Call) -> Verdict:
+def _layer_norm(call: Call) -> RowwiseRule:
     table, row = call.only()
     if "input" not in call.rows or row >= table.dim() - len(call["normalized_shape"]):
-        raise Mixes
-    return Verdict(row)
+        raise NotRowwise
+    return RowwiseRule(row)
 
 
-def _batch_norm(call: Call) -> Verdict:
+def _batch_norm(call: Call) -> RowwiseRule:
     """Normalise by the running statistics."""
     _, row = call.only()
     if "input" not in call.rows or row == 1 or call["training"] or call["running_mean"] is None:
-        raise Mixes
-    return Verdict((row, *[None] * (len(call.out) - 1)))
+        raise NotRowwise
+    return RowwiseRule((row, *[None] * (len(call.out) - 1)))
 
 
-def _group_norm(call: Call) -> Verdict:
+def _group_norm(call: Call) -> RowwiseRule:
     _, row = call.only()
     if "input" not in call.rows or row != 0:
-        raise Mixes
-    return Verdict(0, sizes=(("N", None),))
+        raise NotRowwise
+    return RowwiseRule(0, sizes=(("N", None),))
 
 
-def _convolution(call: Call) -> Verdict:
+def _convolution(call: Call) -> RowwiseRule:
     table, row = call.only()
     if "input" not in call.rows or row != 0 or table.dim() != call["weight"].dim():
-        raise Mixes
-    return Verdict(0)
+        raise NotRowwise
+    return RowwiseRule(0)
 
 
-def _padded(call: Call) -> Verdict:
+def _padded(call: Call) -> RowwiseRule:
     table, row = call.only()
     at = 2 * (table.dim() - 1 - row)
     if any(call["pad"][at : at + 2]):
-        raise Mixes
-    return Verdict(row)
+        raise NotRowwise
+    return RowwiseRule(row)
 
 
-def _looked_up(call: Call, name: str) -> Verdict:
+def _looked_up(call: Call, name: str) -> RowwiseRule:
     """Look each element up in another tensor."""
     if set(call.rows) != {name}:
-        raise Mixes
-    return Verdict(call.rows[name])
+        raise NotRowwise
+    return RowwiseRule(call.rows[name])
 
 
-def _gathered(call: Call) -> Verdict:
+def _gathered(call: Call) -> RowwiseRule:
     """Read or write along another dimension, at indices of the same rows."""
     rows = set(call.rows.values())
     row = rows.pop()
     if rows or call["dim"] % call["self"].dim() == row:
-        raise Mixes
-    return Verdict(row, {n: row for n, _ in call.tensors()})
+        raise NotRowwise
+    return RowwiseRule(row, {n: row for n, _ in call.tensors()})
 
 
-def _added(call: Call) -> Verdict:
+def _added(call: Call) -> RowwiseRule:
     """Add or write at places along another dimension, which are the same for all rows."""
     rows = set(call.rows.values())
     row = rows.pop()
     if rows or "index" in call.rows or call["dim"] % call.first.dim() == row:
-        raise Mixes
-    return Verdict(row, {"self": row, "source": row})
+        raise NotRowwise
+    return RowwiseRule(row, {"self": row, "source": row})
 
 
-def _indexed(call: Call) -> Verdict:
+def _indexed(call: Call) -> RowwiseRule:
     """Read by one list of indices: along another dimension, or of each row one element."""
     used = [(d, v) for d, v in enumerate(call["indices"]) if v is not None]
     if len(call.rows) != 1 or len(used) != 1 or used[0][1].dtype in (torch.bool, torch.uint8):
-        raise Mixes
+        raise NotRowwise
     dim, index = used[0]
     if "indices" in call.rows:
-        return Verdict(dim + call.rows["indices"][dim])
+        return RowwiseRule(dim + call.rows["indices"][dim])
     row = call.rows["self"]
     if dim == row:
-        raise Mixes
-    return Verdict(row + (index.dim() - 1 if dim < row else 0))
+        raise NotRowwise
+    return RowwiseRule(row + (index.dim() - 1 if dim < row else 0))
 
 
-def _selected(call: Call) -> Verdict:
+def _selected(call: Call) -> RowwiseRule:
     if set(call.rows) != {"self"}:
-        raise Mixes
+        raise NotRowwise
     return _within(call)
 
 
-def _crossed(call: Call) -> Verdict:
+def _crossed(call: Call) -> RowwiseRule:
     verdict = pointwise(call)
     if call["dim"] % call.first.dim() == verdict.out:
-        raise Mixes
+        raise NotRowwise
     return verdict
 
 
-def _trilinear(call: Call) -> Verdict:
+def _trilinear(call: Call) -> RowwiseRule:
     """Multiply three tensors, broadcast by new dimensions, and sum over some (`nn.Bilinear`)."""
     rank = call["i1"].dim() + len(call["expand1"])
     places, given = {}, {}
@@ -334,104 +334,104 @@ def _trilinear(call: Call) -> Verdict:
         places[name] = [d for d in range(rank) if d not in new]
     rows = {places[name][row] for name, row in call.rows.items()}
     if len(rows) != 1:
-        raise Mixes
+        raise NotRowwise
     row = rows.pop()
     gone = [d % rank for d in call["sumdim"]]
     if row in gone:
-        raise Mixes
+        raise NotRowwise
     for name, kept in places.items():
         own = kept.index(row) if row in kept else None
         given[name] = own if own is not None and call[name].size(own) == call.num_rows else None
-    return Verdict(row - sum(d < row for d in gone), given)
+    return RowwiseRule(row - sum(d < row for d in gone), given)
 
 
-def _cell(call: Call) -> Verdict:
+def _cell(call: Call) -> RowwiseRule:
     """Compute one step of a recurrent cell."""
     if any(row != 0 for row in call.rows.values()) or {"input_bias", "hidden_bias"} & set(
         call.rows
     ):
-        raise Mixes
-    return Verdict(
+        raise NotRowwise
+    return RowwiseRule(
         0, dict.fromkeys({"input_gates", "hidden_gates", "hx", "cx"} & set(call.given), 0)
     )
 
 
-def _recurrent(call: Call) -> Verdict:
+def _recurrent(call: Call) -> RowwiseRule:
     """Run a recurrent layer over a sequence of rows, [time, rows, width]."""
     given = {name: call[name].dim() - 2 for name in ("input", "hx_", "cx_")}
     if call["batch_first"] or call["train"] or call["batch_sizes"]:
-        raise Mixes
+        raise NotRowwise
     if any(given.get(name) != row for name, row in call.rows.items()):
-        raise Mixes
+        raise NotRowwise
     states = [v.dim() - 2 for v in call.out[1:3]]
-    return Verdict((given["input"], *states, None), given)
+    return RowwiseRule((given["input"], *states, None), given)
 
 
-def _along(call: Call) -> Verdict:
+def _along(call: Call) -> RowwiseRule:
     """Compute along another dimension of tensors that have the same dimensions."""
     rows = set(call.rows.values())
     row = rows.pop()
     if rows or row == call["dim"] % call.first.dim():
-        raise Mixes
-    return Verdict(row, {name: row for name, _ in call.tensors()})
+        raise NotRowwise
+    return RowwiseRule(row, {name: row for name, _ in call.tensors()})
 
 
-def _into(call: Call) -> Verdict:
+def _into(call: Call) -> RowwiseRule:
     """Put rows into a part of another dimension."""
     table, row = call.only()
     rank = len(call["input_sizes"])
     dim = call["dim"] % rank
     row += rank > table.dim() and dim <= row
     if dim == row or row >= rank:  # the latter: the windows of `unfold`
-        raise Mixes
-    return Verdict(row, sizes=(("input_sizes", row),))
+        raise NotRowwise
+    return RowwiseRule(row, sizes=(("input_sizes", row),))
 
 
-def _onto_diagonal(call: Call) -> Verdict:
+def _onto_diagonal(call: Call) -> RowwiseRule:
     """Put rows onto a diagonal of two other dimensions, which is their last dimension."""
     table, row = call.only()
     rank = len(call["input_sizes"])
     pair = [call["dim1"] % rank, call["dim2"] % rank]
     if row == table.dim() - 1:
-        raise Mixes
+        raise NotRowwise
     row = [d for d in range(rank) if d not in pair][row]
-    return Verdict(row, sizes=(("input_sizes", row),))
+    return RowwiseRule(row, sizes=(("input_sizes", row),))
 
 
-def _put(call: Call) -> Verdict:
+def _put(call: Call) -> RowwiseRule:
     """Write by one list of indices along another dimension."""
     if not set(call.rows) <= {"self", "values"}:
-        raise Mixes
+        raise NotRowwise
     used = [(d, v) for d, v in enumerate(call["indices"]) if v is not None]
     if len(used) != 1 or used[0][1].dtype in (torch.bool, torch.uint8):
-        raise Mixes
+        raise NotRowwise
     dim, rank = used[0][0], used[0][1].dim()
     others = [d for d in range(call["self"].dim()) if d != dim]
     places = {d: d if d < dim else d + rank - 1 for d in others}  # in the values
     rows = [d for d in others if call.rows.get("values", places[d]) == places[d]]
     row = call.rows.get("self", rows[0] if rows else dim)
     if row not in rows or call["values"].dim() != call["self"].dim() + rank - 1:
-        raise Mixes
-    return Verdict(row, {"self": row, "values": places[row]})
+        raise NotRowwise
+    return RowwiseRule(row, {"self": row, "values": places[row]})
 
 
-def _unreduced(call: Call) -> Verdict:
+def _unreduced(call: Call) -> RowwiseRule:
     """Compute a loss of each element."""
     if call["reduction"] != 0:
-        raise Mixes
+        raise NotRowwise
     return pointwise(call)
 
 
-def _same(call: Call) -> Verdict:
-    return Verdict(call.only()[1])
+def _same(call: Call) -> RowwiseRule:
+    return RowwiseRule(call.only()[1])
 
 
-def _with(rule: Callable[..., Verdict], names: str, **options: Any) -> dict[str, Any]:
+def _with(rule: Callable[..., RowwiseRule], names: str, **options: Any) -> dict[str, Any]:
     return dict.fromkeys(names.split(), partial(rule, **options) if options else rule)
 
 
 # By the name of the operation, for all its overloads.
-RULES: dict[str, Callable[[Call], Verdict]] = {
+RULES: dict[str, Callable[[Call], RowwiseRule]] = {
     **_with(_reduced, "sum mean amax amin max min argmax argmin var std var_mean std_mean prod"),
     **_with(_reduced, "linalg_vector_norm norm logsumexp any all median nanmedian mode kthvalue"),
     **_with(_reduced, "count_nonzero nansum aminmax unbind select"),

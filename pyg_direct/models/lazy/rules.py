@@ -37,13 +37,13 @@ from ...core.private_torch import (
     tree_leaves,
     tree_map,
 )
-from .row_rules import RULES, Call, Mixes, Seen, Verdict, listed, pointwise
+from .row_rules import RULES, Call, NotRowwise, RowwiseRule, Seen, listed, pointwise
 
 aten = torch.ops.aten
 
 
-class Apart(NamedTuple):
-    """How a call keeps rows apart.
+class RowwiseCall(NamedTuple):
+    """A row-wise call.
 
     Attributes:
         num_rows: number of rows, at least 2.
@@ -65,7 +65,7 @@ class Apart(NamedTuple):
 
 def keeps_rows(
     func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], seen: Seen
-) -> Apart | None:
+) -> RowwiseCall | None:
     """Return how an operation keeps the rows of its tables apart; None if no rule says so.
 
     Args:
@@ -90,11 +90,11 @@ def keeps_rows(
     try:
         call.out = on_meta(func, args, kwargs, seen)
         return _checked(call, rule(call))
-    except (Mixes, NotImplementedError):  # the latter: a result whose shape depends on values
+    except (NotRowwise, NotImplementedError):  # the latter: a result whose shape depends on values
         return None
 
 
-def call_on_rows(apart: Apart, func: Any, args: tuple[Any, ...]) -> tuple[Any, list[Any]]:
+def call_on_rows(apart: RowwiseCall, func: Any, args: tuple[Any, ...]) -> tuple[Any, list[Any]]:
     """Return the operation that gives some rows, and what it takes after the arguments."""
     if func is aten.squeeze.default:
         shape, row = args[0].shape, apart.given["self"]
@@ -127,7 +127,7 @@ _NEW_TENSORS = {aten.pow_.Scalar: aten.pow.Tensor_Scalar, aten.pow_.Tensor: aten
 
 
 class Operator:
-    """What is known of an operation of torch.
+    """Cached properties of an ATen overload.
 
     Attributes:
         func: the overload of an ATen operation.
@@ -159,7 +159,7 @@ OPERATORS: dict[int, Operator] = {}  # by id: their own hash takes longer, and e
 
 
 def operator(func: Any) -> Operator:
-    """Return what is known of an operation."""
+    """Return the cached properties of an overload."""
     found = OPERATORS.get(id(func))
     if found is None:
         found = OPERATORS[id(func)] = Operator(func)
@@ -195,7 +195,7 @@ def on_meta(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], seen: S
     return WITHOUT_BITS.get(func, func)(*new_args, **new_kwargs)
 
 
-def _checked(call: Call, verdict: Verdict) -> Apart:
+def _checked(call: Call, verdict: RowwiseRule) -> RowwiseCall:
     """Return what a rule says, with the rows of the tables, if the shapes agree with it."""
     values = [v for v in tree_leaves(call.out) if isinstance(v, Tensor)]
     known = verdict.out if isinstance(verdict.out, tuple) else (verdict.out,) * len(values)
@@ -203,13 +203,13 @@ def _checked(call: Call, verdict: Verdict) -> Apart:
     for value, row in zip(values, known, strict=True):
         fits = row is not None and 0 <= row < value.dim() and value.size(row) == call.num_rows
         if not fits and row is not None and value.numel() > 0:
-            raise Mixes
+            raise NotRowwise
         rows.append(row if fits else None)
     given = {**verdict.given, **call.rows}
     for name, row in given.items():
         for value, one in zip(listed(call[name]), listed(row), strict=True):
             if one is not None and value.size(one) != call.num_rows:
-                raise Mixes
+                raise NotRowwise
     if all(row is None for row in rows):
-        raise Mixes
-    return Apart(call.num_rows, call.out, tuple(rows), given, verdict.sizes)
+        raise NotRowwise
+    return RowwiseCall(call.num_rows, call.out, tuple(rows), given, verdict.sizes)

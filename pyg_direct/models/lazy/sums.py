@@ -1,4 +1,4 @@
-"""Rows of a training step that messages are summed into, where it can be without messages."""
+"""Scatters of a training step, as products with sparse matrices where these give the same."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ...ops.products import (
     sum_by_heads,
 )
 from .lists import Lists, MessageOrder
-from .value_rows import Operation, Take, to_rows
+from .value_rows import Gather, Operation, to_rows
 from .values import Fill, Leaf, Rows, Value, compute_rows, filled_up, union
 
 aten = torch.ops.aten
@@ -54,10 +54,18 @@ class Missing(NamedTuple):
 
 
 class Scatter(Value):
-    """Rows that messages are reduced into."""
+    """Rows that messages are scattered into."""
 
     __slots__ = (
-        "base", "include", "late", "lists", "messages", "missing", "order", "product", "reduce",
+        "base",
+        "deferred",
+        "include",
+        "lists",
+        "messages",
+        "missing",
+        "order",
+        "product",
+        "reduce",
     )  # fmt: skip
     by_order = False
 
@@ -75,7 +83,7 @@ class Scatter(Value):
         self.reduce, self.include = reduce, include
         self.missing: Missing | None = None
         self.product = self._found_product()
-        self.late: tuple[Value, Tensor] | None = None
+        self.deferred: tuple[Value, Tensor] | None = None
         if self.product is None:
             self.reads(base, messages)
         else:
@@ -85,18 +93,18 @@ class Scatter(Value):
             bound = lists.part(order.index, messages.support)[1]
             self.support = union(base.support, Rows(bound), self.num_rows)
 
-    def _found_product(self) -> tuple[Take, Value | None] | None:
+    def _found_product(self) -> tuple[Gather, Value | None] | None:
         """Return (gathered rows, weights) where the messages are their product."""
         source: Any = self.messages
         weight = None
         if type(source) is Operation and source.func is aten.mul.Tensor:
             if len(source.inputs) != 2:
                 return None
-            weight, source = sorted(source.inputs, key=lambda v: isinstance(v, Take))
+            weight, source = sorted(source.inputs, key=lambda v: isinstance(v, Gather))
             heads = can_sum_by_heads(self.shape, self.dtype, self.device)
             if tuple(weight.shape[1:]) != ((self.shape[1], 1) if heads else (1,)):
                 return None
-        if type(source) is not Take or not self._from_zero:
+        if type(source) is not Gather or not self._from_zero:
             return None
         if len(self.shape) != 2 and (weight is None or len(self.shape) != 3):
             return None
@@ -111,14 +119,14 @@ class Scatter(Value):
 
     @property
     def _from_zero(self) -> bool:
-        """Whether it reduces as `aggregate` does: rows without messages are 0."""
+        """Whether rows without messages are 0, as in `aggregate`."""
         zero = isinstance(self.base, Fill) and self.base.value == 0 and self.dim == 0
         known = self.reduce in OF_SCATTER and (self.reduce == "sum") == self.include
         return zero and known and self.dtype in (torch.float32, torch.float64)
 
     @property
     def _counts(self) -> bool:
-        """Whether it tells how many messages there are to a row."""
+        """Whether its rows are the numbers of messages to them."""
         ones = isinstance(self.messages, Fill) and self.messages.support is None
         zero = isinstance(self.base, Fill) and self.base.value == 0
         return ones and zero and self.reduce == "sum" and len(self.shape) == 1
@@ -143,11 +151,13 @@ class Scatter(Value):
             return [(self.base, rows), (self.messages, messages)]
         take, weight = self.product
         part = take.source.up_to(self.lists.part(take.index, messages)[1])
-        self.late = self._found_late(rows.count, messages.count, part.count)
-        source = take.source if self.late is None else self.late[0]
+        self.deferred = self._deferred_product(rows.count, messages.count, part.count)
+        source = take.source if self.deferred is None else self.deferred[0]
         return [(source, part), *([(weight, messages)] if weight is not None else [])]
 
-    def _found_late(self, rows: int, messages: int, sources: int) -> tuple[Value, Tensor] | None:
+    def _deferred_product(
+        self, rows: int, messages: int, sources: int
+    ) -> tuple[Value, Tensor] | None:
         """Return (x, W) where the rows that are summed are those of x W, to apply W last.
 
         That is done where it takes less.
@@ -219,13 +229,13 @@ class Scatter(Value):
         values = None if weight is None else weight.at(messages).reshape(-1)
         if take.support is None:
             matrix = self.lists.matrix(self.order, take.index, rows.count, messages)
-            source = take.source if self.late is None else self.late[0]
+            source = take.source if self.deferred is None else self.deferred[0]
             part = source.at(Rows(matrix.num_sources))
             summed = aggregate(matrix, part, values, OF_SCATTER[self.reduce])
-            if self.late is None:
+            if self.deferred is None:
                 return summed
-            self.lists.late.append((self.order, take.index, weight, self.late[0], summed))
-            return summed @ self.late[1]
+            self.lists.deferred.append((self.order, take.index, weight, self.deferred[0], summed))
+            return summed @ self.deferred[1]
         num = take.source.support.count
         matrix = self.lists.matrix(take.order, self.order.index, num, to_rows(take.order, num))
         transposed, position = matrix.transpose()
@@ -256,7 +266,7 @@ class Scatter(Value):
         take: Any
         take, weight = self.product
         rows = take.source.support.count
-        for order, index, by, given, summed in self.lists.late:
+        for order, index, by, given, summed in self.lists.deferred:
             same = order is take.order and index is self.order.index
             same = same and (_memory(by), _memory(given)) == (_memory(weight), _memory(x))
             if same and len(summed) >= rows:
@@ -266,8 +276,8 @@ class Scatter(Value):
         return None
 
 
-class Dot(Value):
-    """The sums, by head, of products of the rows at both ends of messages: no product is written.
+class EdgeDot(Value):
+    """Dot products by head of the rows at both ends of messages (SDDMM); no product is written.
 
     Args:
         first, second: gathered rows, [E, H, C].
@@ -276,7 +286,7 @@ class Dot(Value):
 
     __slots__ = ("first", "second")
 
-    def __init__(self, first: Take, second: Take, keepdim: bool) -> None:
+    def __init__(self, first: Gather, second: Gather, keepdim: bool) -> None:
         shape = (*first.shape[:2], 1) if keepdim else first.shape[:2]
         super().__init__(shape, first.dtype, first.device, 0)
         self.first, self.second = first, second
@@ -303,7 +313,7 @@ class Dot(Value):
         return dot_by_heads(*index, *parts).view(rows.count, *self.shape[1:])
 
 
-def dot_of(products: Value, dims: list[int], keepdim: bool) -> Dot | None:
+def dot_of(products: Value, dims: list[int], keepdim: bool) -> EdgeDot | None:
     """Return the sum of products over the last dimension, if both factors are gathered rows."""
     if type(products) is not Operation or products.func is not aten.mul.Tensor:
         return None
@@ -311,10 +321,10 @@ def dot_of(products: Value, dims: list[int], keepdim: bool) -> Dot | None:
         return None
     wide = can_sum_by_heads(products.shape, products.dtype, products.device)
     pair: Any = products.inputs
-    if not wide or len(pair) != 2 or any(type(v) is not Take or v.dim for v in pair):
+    if not wide or len(pair) != 2 or any(type(v) is not Gather or v.dim for v in pair):
         return None
     same = all(v.dtype == products.dtype and tuple(v.shape) == tuple(products.shape) for v in pair)
-    return Dot(pair[0], pair[1], keepdim) if same else None
+    return EdgeDot(pair[0], pair[1], keepdim) if same else None
 
 
 def _memory(value: Value | None) -> Any:

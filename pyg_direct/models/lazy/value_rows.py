@@ -138,8 +138,8 @@ class Pick(Value):
         return part if several.have == rows else part.narrow(self.dim, 0, rows.count)
 
 
-class Draw(Value):
-    """Random numbers, which depend on the row and on a number drawn when the model asked."""
+class RandomRows(Value):
+    """Random numbers by row, from a seed that is drawn at the call."""
 
     __slots__ = ("call", "kept", "seed")
     by_order = False
@@ -163,7 +163,7 @@ class Draw(Value):
         return out
 
 
-class Take(Value):
+class Gather(Value):
     """Rows of a value, `source`, by a list."""
 
     __slots__ = ("index", "lists", "order", "source")
@@ -197,7 +197,7 @@ def to_rows(order: MessageOrder, num_rows: int) -> Rows:
     return Rows(order.ends[num_rows], None if order.position is None else order)
 
 
-class First(Value):
+class Narrow(Value):
     """Rows from `start` on of a value."""
 
     __slots__ = ("start",)
@@ -224,8 +224,8 @@ class First(Value):
         return whole.narrow(self.dim, self.start, rows.count)
 
 
-class Longer(Value):
-    """A value, followed by zeros: the gradient of its first rows."""
+class Pad(Value):
+    """Rows padded with zeros: the gradient of `narrow`."""
 
     __slots__ = ()
 

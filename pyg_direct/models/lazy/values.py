@@ -1,9 +1,9 @@
-"""Values of a sampled batch of which the rows are computed that somebody needs.
+"""Lazy tensors, of which only the rows that are read are computed.
 
-A `Value` stands for all rows of a tensor of a training step; `compute_rows` computes those that are
-asked for, and of what they are made of those that they need. A sampled batch lists nodes and edges
-hop by hop, so these are the first rows, or the messages to the first rows (`Rows`). A gradient
-knows, in addition, outside of which rows it is zero.
+A `Value` stands for all rows of a tensor of a training step or of `inference`. In a step,
+`compute_rows` computes a prefix of the rows, or the messages to a prefix (`Rows`): a sampled batch
+lists nodes and edges hop by hop. A gradient has a support, outside of which it is zero. `inference`
+computes all rows, block by block (`whole.blocks`).
 """
 
 from __future__ import annotations
@@ -290,7 +290,7 @@ def union(first: Rows | None, second: Rows | None, num_rows: int) -> Rows | None
 
 
 def compute_rows(value: Value, rows: Rows, again: bool = False) -> Any:
-    """Return some rows of a value; those that it is made of are computed once, for all who ask.
+    """Return some rows of a value. Shared inputs are computed once.
 
     Args:
         value: whose rows they are.

@@ -99,7 +99,7 @@ class RowSelection:
         return self._others[key][1]
 
 
-class BlockTake(Value):
+class BlockGather(Value):
     """Rows of a value, by a list (then all of them are computed before), or by (start, step)."""
 
     __slots__ = ("index",)
@@ -182,13 +182,15 @@ class BlockScatter(Value):
         shape = tuple(self.shape)
         made = type(source) is Operation and source.func is aten.mul.Tensor
         if made and len(source.inputs) == 2:
-            pair = sorted(source.inputs, key=lambda v: isinstance(v, BlockTake))
+            pair = sorted(source.inputs, key=lambda v: isinstance(v, BlockGather))
             if pair[0].dim == 0 and tuple(pair[0].shape[1:]) == (*shape[1:-1], 1):
                 if len(shape) == 3:
                     by_heads, source = pair
                 elif isinstance(pair[0], Leaf):
                     weight, source = pair[0].table, pair[1]
-        table = source.inputs[0].table if isinstance(source, BlockTake) and source.inputs else None
+        table = (
+            source.inputs[0].table if isinstance(source, BlockGather) and source.inputs else None
+        )
         kind = self._kind()
         if kind is None or table is None:
             return None
@@ -240,8 +242,8 @@ class BlockScatter(Value):
     def by_message(self) -> list[Value]:
         """Return the values that are computed for each message."""
         if self.product is None:
-            return cone(self.inputs[1])
-        return [] if self.weight is None else cone(self.weight)
+            return fused_values(self.inputs[1])
+        return [] if self.weight is None else fused_values(self.weight)
 
     def compute(self, rows: RowSelection) -> Tensor:
         """Return a run of rows."""
@@ -254,7 +256,7 @@ class BlockScatter(Value):
             counts: Tensor = degree.to(self.dtype)
             return counts
         begin, end = self.order.span(rows.first, rows.last)
-        step = max(1, HUB_BYTES // max(1, sum(row_bytes(n) for n in cone(source))))
+        step = max(1, HUB_BYTES // max(1, sum(row_bytes(n) for n in fused_values(source))))
         kind = self._kind()
         if kind is not None and 0 < end - begin <= step:
             part = source.at(rows.messages(self.order, begin, end))
@@ -326,13 +328,13 @@ def _neutral(reduce: str, dtype: torch.dtype) -> Tensor:
     return torch.tensor(1 if reduce == "prod" else 0, dtype=dtype)
 
 
-def cone(target: Value) -> list[Value]:
+def fused_values(target: Value) -> list[Value]:
     """Return the values that are computed for the same rows as `target`, itself first."""
     found, ahead = {target: None}, [target]
     while ahead:
         node = ahead.pop()
         inputs = node.inputs
-        if node.table is not None or isinstance(node, BlockTake):
+        if node.table is not None or isinstance(node, BlockGather):
             inputs = ()
         elif isinstance(node, BlockScatter):
             inputs = node.inputs[:1]
@@ -373,7 +375,7 @@ def scatters_of(target: Value) -> tuple[list[BlockScatter], list[BlockScatter]]:
             if listed:
                 continue
             asked = [(node.inputs[0], False), (node.inputs[1], True)]
-        elif isinstance(node, BlockTake):
+        elif isinstance(node, BlockGather):
             asked = [(n, listed or node.index[1] != 1) for n in node.inputs if node.by_run]
         else:
             asked = [(n, listed) for n in node.inputs]
@@ -410,7 +412,7 @@ def projected_first(run: Any, known: Operator, args: Any, kwargs: Any) -> Any:
     take: Any = sums.inputs[1]
     product = run.wrap(run.row_wise(MM, (run.wrap(take.inputs[0]), weight), {}))
     run.computer.complete(product.node, narrow=True)
-    messages = BlockTake(product.node, 0, take.index, take.num_rows)
+    messages = BlockGather(product.node, 0, take.index, take.num_rows)
     zeros = Fill((sums.num_rows, weight.size(1)), product.dtype, run.device, 0, 0)
     found = run.wrap(BlockScatter(zeros, messages, sums.order, sums.reduce, sums.include))
     run.numbers.read_by(messages, take.index)
@@ -433,7 +435,7 @@ def _sums_and_divisor(node: Value) -> tuple[BlockScatter | None, Value | None]:
         return None, None
     base, take = node.inputs
     zero = isinstance(base, Fill) and base.value == 0 and base.dim == 0
-    gathered = isinstance(take, BlockTake) and not take.by_run
+    gathered = isinstance(take, BlockGather) and not take.by_run
     wide = node.dtype in (torch.float32, torch.float64)
     fits = zero and gathered and wide and node.reduce == "sum" and node.include
     return (node, divisor) if fits else (None, None)

@@ -27,11 +27,11 @@ from ..lazy.modes import AsCalled
 from ..lazy.value_rows import Operation, Pick
 from ..lazy.values import ONE_REFERENCE, Fill, Leaf, Value, boxes_of, references
 from .blocks import (
+    BlockGather,
     BlockScatter,
-    BlockTake,
     RowSelection,
     called_otherwise,
-    cone,
+    fused_values,
     has_several,
     row_bytes,
     scatters_of,
@@ -83,7 +83,7 @@ class Budget:
 
 
 class Limits(NamedTuple):
-    """What a run may take."""
+    """Resource limits of a run."""
 
     num_workers: int  # threads that compute blocks at a time
     memory_bytes: int | None = None  # for all; None for any
@@ -188,7 +188,7 @@ class Computer:
                 self.paths[table.data_ptr()] = path
                 return table
         self._prepare(target)
-        nodes = cone(target)
+        nodes = fused_values(target)
         wanted = self._wanted(nodes)
         rows = self._new_rows(wanted, narrow, path)
         self._compute(list(zip(wanted, rows, strict=True)), nodes)
@@ -249,7 +249,7 @@ class Computer:
     def blocks_of(self, node: Value) -> Iterator[Tensor]:
         """Yield the rows of a node, block by block."""
         self._prepare(node)
-        nodes = cone(node)
+        nodes = fused_values(node)
         for first, last in self._blocks(nodes, node.num_rows):
             with AsCalled() as called:
                 called.take(node.modes)
@@ -323,7 +323,7 @@ def _asked_again(nodes: list[Value]) -> list[int]:
     for place, node in enumerate(nodes):
         held = references(boxes, place) - ONE_REFERENCE
         again = held > inside[id(boxes[place])] and not has_several(node)
-        if place > 0 and again and any(map(_is_costly, cone(node))):
+        if place > 0 and again and any(map(_is_costly, fused_values(node))):
             found.append(place)
     return found
 
@@ -376,7 +376,7 @@ def _described(value: Value) -> list[Any]:
         return [str(value.plan.known.func), value.args, sorted(value.kwargs.items())]
     if isinstance(value, BlockScatter):
         return [value.reduce, value.include, value.order.index]
-    if isinstance(value, BlockTake):
+    if isinstance(value, BlockGather):
         return [value.index]
     if isinstance(value, Pick):
         return [value.place]

@@ -18,7 +18,7 @@ from ..lazy.run import LazyRun
 from ..lazy.tensor import TableTensor, seen, written
 from ..lazy.value_rows import Operation
 from ..lazy.values import Leaf, Value
-from .blocks import BlockScatter, BlockTake, projected_first
+from .blocks import BlockGather, BlockScatter, projected_first
 from .computing import MANY_BYTES, Computer
 
 STREAMED = {"sum", "mean", "amax", "amin", "max", "min", "any", "all"}
@@ -133,21 +133,21 @@ class Run(LazyRun):
 
     # --- operations ---
 
-    def taken(self, table: TableTensor, dim: int, index: Tensor) -> BlockTake:
+    def taken(self, table: TableTensor, dim: int, index: Tensor) -> BlockGather:
         """Return the rows of a table that a list names."""
         index, rows = index.detach(), table.node.num_rows
         _, low, high = self.computer.orders.narrowed(index)
         index = index % rows if named_rows(low, high, rows) else index
         self.computer.complete(table.node, narrow=True)
         index = self.numbers.kept(index.long())
-        made = BlockTake(table.node, dim, index, index.numel())
+        made = BlockGather(table.node, dim, index, index.numel())
         self.numbers.read_by(made, index)
         return made
 
     def part(self, table: TableTensor, dim: int, run: tuple[int, int], rows: int) -> Value:
         """Return a run (start, step) of rows."""
         source: Value = table.node
-        return source if rows == source.num_rows else BlockTake(source, dim, run, rows)
+        return source if rows == source.num_rows else BlockGather(source, dim, run, rows)
 
     def scattered(
         self, base: Tensor, source: Tensor, at: tuple[int, Tensor], reduce: str, include: bool

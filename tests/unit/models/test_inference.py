@@ -234,7 +234,7 @@ class TestFaultsAreCaught:
 
     def test_a_rule_too_wide(self, monkeypatch, small_blocks):
         monkeypatch.setattr(computing, "BLOCK_BYTES", 1000)
-        wide = lambda call: row_rules.Verdict(call.only()[1])  # noqa: E731
+        wide = lambda call: row_rules.RowwiseRule(call.only()[1])  # noqa: E731
         monkeypatch.setitem(row_rules.RULES, "_softmax", wide)
 
         class Net(nn.Module):

@@ -215,7 +215,7 @@ def test_gradients_of_weights_are_those_of_their_own(other) -> None:
             for x, weight, sources in zip(tables, weights.unbind(), lists, strict=True)
         )
         rows = leave(out, 4) if ours else out[:4]
-        assert len(run.lists.late) == (2 if ours else 0)
+        assert len(run.lists.deferred) == (2 if ours else 0)
         found.append(torch.autograd.grad(rows.sin().sum(), weights)[0])
     torch.testing.assert_close(*found)
 

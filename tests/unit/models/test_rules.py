@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from pyg_direct.core.private_torch import is_pointwise
 from pyg_direct.models.lazy import row_rules
 from pyg_direct.models.lazy.calls import CallPlan
-from pyg_direct.models.lazy.row_rules import RULES, Mixes, Verdict
+from pyg_direct.models.lazy.row_rules import RULES, NotRowwise, RowwiseRule
 from pyg_direct.models.lazy.rules import keeps_rows, operator
 
 aten = torch.ops.aten
@@ -278,16 +278,16 @@ class TestWholeTables:
 
 
 WIDENED = {
-    "_softmax": lambda call: Verdict(call.only()[1]),
-    "view": lambda call: Verdict(0, sizes=(("size", 0),)),
-    "transpose": lambda call: Verdict(call.only()[1]),
-    "cumsum": lambda call: Verdict(call.only()[1]),
-    "flip": lambda call: Verdict(call.only()[1]),
-    "index_select": lambda call: Verdict(0),
-    "gather": lambda call: Verdict(next(iter(call.rows.values()))),
-    "mm": lambda call: Verdict(0),
-    "expand": lambda call: Verdict(call.only()[1] + len(call["size"]) - call["self"].dim()),
-    "native_group_norm": lambda call: Verdict(0),
+    "_softmax": lambda call: RowwiseRule(call.only()[1]),
+    "view": lambda call: RowwiseRule(0, sizes=(("size", 0),)),
+    "transpose": lambda call: RowwiseRule(call.only()[1]),
+    "cumsum": lambda call: RowwiseRule(call.only()[1]),
+    "flip": lambda call: RowwiseRule(call.only()[1]),
+    "index_select": lambda call: RowwiseRule(0),
+    "gather": lambda call: RowwiseRule(next(iter(call.rows.values()))),
+    "mm": lambda call: RowwiseRule(0),
+    "expand": lambda call: RowwiseRule(call.only()[1] + len(call["size"]) - call["self"].dim()),
+    "native_group_norm": lambda call: RowwiseRule(0),
 }
 
 
@@ -307,5 +307,5 @@ def test_a_rule_that_is_missing_costs_no_number(monkeypatch):
     args = (row(4, 3), row(3, 2))
     seen = lambda t: (t.to("meta"), 0 if t is args[0] else None)  # noqa: E731
     assert keeps_rows(aten.mm.default, args, {}, seen) is None
-    with pytest.raises(Mixes):
+    with pytest.raises(NotRowwise):
         row_rules._reduced(row_rules.Call({"self": args[0], "dim": [0]}, seen))
