@@ -87,6 +87,11 @@ def test_parts_are_saved_and_loaded_as_pyg_does(tmp_path: Path) -> None:
         ClusterData(graph(), 4, partition=torch.arange(40) % 4, **where)
 
 
+def test_a_file_name_without_a_folder_is_refused() -> None:
+    with pytest.raises(ValueError, match="filename has no meaning without save_dir"):
+        ClusterData(graph(), 4, log=False, partition=torch.arange(40) % 4, filename="parts.pt")
+
+
 def test_metis_is_given_an_undirected_graph() -> None:
     """The example of `undirected`."""
     pointers, neighbours = undirected(torch.tensor([[0, 1, 1, 2], [1, 0, 2, 2]]).numpy(), 3)

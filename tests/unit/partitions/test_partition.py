@@ -114,6 +114,14 @@ def test_remote_rows_are_those_of_the_type_with_most_edges(tmp_path: Path) -> No
     assert (report.remote_rows, report.cut) == (0.0, 0.2)
 
 
+def test_remote_rows_of_a_ring_in_which_all_edges_are_cut_are_half(tmp_path: Path) -> None:
+    """The seeds of either part are its two nodes, and their neighbours the two others."""
+    ring = torch.tensor([[0, 1, 2, 3], [1, 2, 3, 0]])
+    data = Data(x=torch.rand(4, 2), edge_index=ring)
+    report = pyg_direct.partition(data, tmp_path / "parts", 2, torch.tensor([0, 1, 0, 1]))
+    assert (report.remote_rows, report.cut) == (0.5, 1.0)
+
+
 def test_what_metis_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
     """All node types one after another, weighted by the lists of all relations."""
     pymetis = pytest.importorskip("pymetis")
