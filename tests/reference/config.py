@@ -47,6 +47,7 @@ class Config(NamedTuple):
     backward: bool = False  # from sources to destinations, of seed nodes
     strategy: str = "uniform"
     window: int | None = None
+    bounds: str = ""  # seeds have windows of their own: "start", "end" or "both"
     own_times: bool = False  # seed nodes have the times of the nodes
     links: str = ""  # seeds are links: "plain", with "binary" negatives, or with "triplet"
     across: bool = False  # whether links are of an edge type between two node types
@@ -163,6 +164,14 @@ class Config(NamedTuple):
             times[: len(own)] = torch.where(torch.arange(len(own)) % 3 == 2, times[: len(own)], own)
         return times
 
+    def bounds_of(self, seeds: Tensor, data: Any) -> tuple[Tensor | None, Tensor | None]:
+        """Return the first and the last time that each seed reaches."""
+        times, number = self.times_of(seeds, data), torch.arange(seeds.size(-1))
+        return (
+            times - 2 - number % 4 if self.bounds in ("start", "both") else None,
+            times - number % 3 if self.bounds in ("end", "both") else None,
+        )
+
     def loader(self, build: Any, data: Any) -> Any:
         """Return a loader over the graph: `build` is of nodes or of links, as the seeds are."""
         seeds, fanouts = self.seeds(data), list(self.fanouts)
@@ -173,6 +182,7 @@ class Config(NamedTuple):
             options["time_attr"] = self.time_attr
             options["temporal_strategy"] = self.strategy
             options["time_window"] = self.window
+            options["input_start_time"], options["input_end_time"] = self.bounds_of(seeds, data)
             if not self.takes_times:
                 name = "edge_label_time" if self.links else "input_time"
                 options[name] = self.times_of(seeds, data)

@@ -50,6 +50,12 @@ class _Checks:
         self.ends = {kind: self._lists(kind, batch).tolist() for kind in config.relations}
         self.given = config.seeds(data)
         self.limit = config.times_of(self.given, data)[positions].tolist()
+        bounds = config.bounds_of(self.given, data)
+        start, end = (None if one is None else one[positions].tolist() for one in bounds)
+        window = config.window
+        if start is None:
+            start = [MISSING if window is None else time - window for time in self.limit]
+        self.times = list(zip(start, end or self.limit, strict=True))  # of edges, by seed
         self.tree: dict[Any, list[int]] = {kind: [] for kind in config.kinds}
         self.sources = len(positions)  # of links, with those of negatives
 
@@ -261,7 +267,7 @@ class _Checks:
                 for v, (of, node) in enumerate(zip(group[dst], self.n_id[dst], strict=True))
                 for e, (source, target) in enumerate(lists)
                 if target == node and (of, source) in local
-                if time is None or self._earliest(of) <= time[e] <= self.limit[of]
+                if time is None or self.times[of][0] <= time[e] <= self.times[of][1]
             ]
             if time is not None:
                 wanted.sort(key=lambda edge: (edge[1], time[edge[2]]))  # stable
@@ -280,7 +286,7 @@ class _Checks:
             possible = [e for e in possible if store.weight[e] > 0]
         time = self._times(relation)
         if time is not None:
-            first, last = self._earliest(link), self.limit[link]
+            first, last = self.times[link]
             possible = [e for e in possible if first <= time[e] <= last]
             possible.sort(key=lambda e: time[e])  # stable
             if config.strategy == "last" and k >= 0:
@@ -296,11 +302,6 @@ class _Checks:
                 yield f"{name} takes {len(taken)} with replacement, not {k}"
         elif len(taken) != min(k, len(possible)) or len(set(taken)) != len(taken):
             yield f"{name} takes {taken} of {possible}, not {k}"
-
-    def _earliest(self, link: int) -> int:
-        """Return the first time of the edges that a seed may reach."""
-        window = self.config.window
-        return MISSING if window is None else self.limit[link] - window
 
     def _times(self, relation: Any) -> list[int] | None:
         """Return the time of each edge: its own, or that of its source."""

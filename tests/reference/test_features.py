@@ -27,6 +27,16 @@ NODES = {
     "the latest of a window": Config(
         edges=80, fanouts=(2, 2), times="edge", window=4, strategy="last", replace=True
     ),
+    "windows of seeds": Config(edges=80, fanouts=(3, -1), times="edge", bounds="both"),
+    "first times of seeds": Config(
+        edges=80, fanouts=(2, 2), times="node", bounds="start", weighted=True, replace=True
+    ),
+    "last times of seeds": Config(
+        edges=80, fanouts=(2, 2), times="node", bounds="end", window=5, strategy="last"
+    ),
+    "induced edges of windows of seeds": Config(
+        edges=80, fanouts=(3, 2), times="edge", bounds="both", induced=True
+    ),
     "induced edges of a window": Config(
         edges=80, fanouts=(3, 2), times="edge", window=3, induced=True
     ),
@@ -57,6 +67,12 @@ LINKS = {
     "times": Config(links="binary", edges=60, times="node", amount=1.0),
     "times of triplets": Config(links="triplet", edges=60, times="node", amount=2.0),
     "a window": Config(links="plain", edges=60, fanouts=(4, -1), times="edge", window=3),
+    "windows of links": Config(
+        links="binary", edges=80, fanouts=(4, 2), times="edge", bounds="both", amount=1.5
+    ),
+    "windows of links between types": Config(
+        links="triplet", typed=True, across=True, edges=80, times="edge", bounds="both"
+    ),
     "links left out": Config(links="binary", edges=60, fanouts=(3, -1), exclude="self"),
     "links and reverses left out": Config(
         links="triplet", edges=60, exclude="reverse", weighted=True

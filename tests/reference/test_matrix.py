@@ -44,10 +44,13 @@ def configs(draw: Any, typed: bool = False, links: bool = False, **given: Any) -
         disjoint=draw(st.booleans()),
         strategy=draw(st.sampled_from(["uniform", "last"])) if times else "uniform",
         window=draw(st.sampled_from([None, 0, 3])) if times else None,
+        bounds=draw(st.sampled_from(["", "", "start", "end", "both"])) if times else "",
         own_times=times == "node" and draw(st.booleans()),
         batch_size=draw(st.sampled_from([1, 4, 50])),
         workers=draw(st.sampled_from([0, 0, 0, 2])),
     )._replace(**given)
+    if config.bounds in ("start", "both"):
+        config = config._replace(window=None)  # which would be another first time
     if links:
         config = config._replace(
             links=draw(st.sampled_from(["plain", "binary", "triplet"])),
