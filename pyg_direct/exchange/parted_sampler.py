@@ -12,7 +12,7 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.typing import NodeType
 
 from ..core.arguments import check_seed
-from ..core.types import SampledGraph
+from ..core.types import NO_RULES, BatchKey, Rules, SampledGraph
 from ..files.header import checksum_of
 from ..files.parts import PartedGraph, parted_graph
 from ..graph.from_pyg import Graph
@@ -121,8 +121,14 @@ class PartedKeyedSampler(KeyedSampler):
 
     exchange: Any = field(default=None)
 
-    def _drawn(self, batch: BatchInput) -> SampledGraph | None:
-        found: SampledGraph | None = self.exchange.made(batch)
+    def sample(
+        self, seeds: list[Tensor | None], key: BatchKey, rules: Rules = NO_RULES
+    ) -> SampledGraph:
+        """See `KeyedSampler`; the graph here has no edges to sample."""
+        with torch.inference_mode(False):
+            found: SampledGraph | None = self.exchange.made(BatchInput(seeds, key, rules))
+        if found is None:
+            self._refuse(seeds)
         return found
 
 

@@ -7,7 +7,7 @@ import itertools
 import threading
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 import torch
@@ -367,11 +367,15 @@ class KeyedSampler:
         # Not after an exception: the workspace may be in any state then.
         pool.give_back(kind, work)
         if sampled is None:
-            for seed, num_nodes in zip(seeds, self.graph.csc.num_nodes.tolist(), strict=True):
-                if seed is not None:
-                    check_ids(seed, num_nodes, "seeds")
-            raise AssertionError("a seed is not a node, and each of them is one")
+            self._refuse(seeds)
         return sampled
+
+    def _refuse(self, seeds: list[Tensor | None]) -> NoReturn:
+        """Raise the error of a batch in which a seed is not a node."""
+        for seed, num_nodes in zip(seeds, self.graph.csc.num_nodes.tolist(), strict=True):
+            if seed is not None:
+                check_ids(seed, num_nodes, "seeds")
+        raise AssertionError("a seed is not a node, and each of them is one")
 
     @property
     def plan(self) -> SamplingPlan:
