@@ -57,15 +57,7 @@ class Scatter(Value):
     """Rows that messages are scattered into."""
 
     __slots__ = (
-        "base",
-        "deferred",
-        "include",
-        "lists",
-        "messages",
-        "missing",
-        "order",
-        "product",
-        "reduce",
+        "base", "deferred", "include", "lists", "messages", "missing", "order", "product", "reduce",
     )  # fmt: skip
     by_order = False
 
