@@ -17,7 +17,7 @@ from ..core.types import BatchKey
 from ..graph.verify import verified
 from ..graph.weights import alias_table_of
 from ..loading.options import BatchOptions, given, takes, threads_of_a_batch
-from ..loading.prefetcher import Prefetcher
+from ..loading.prefetcher import Failure, Prefetcher
 from ..ops.host import keys as rng
 from ..ops.host.induced import InducedSubgraphs, sorted_lists
 from ..ops.host.walks import by_weight
@@ -203,7 +203,7 @@ class GraphSAINTSampler(SubgraphLoader, torch_geometric.loader.GraphSAINTSampler
         seed = self._progress.seed
         base = rng.draw_seed(None) if seed is None else seed
         progress = _Bar(wanted) if self.log else None
-        make: Any = Prefetcher(self._subgraph, max(1, self.num_workers), 2 * self.num_workers + 1)
+        make = Prefetcher(self._subgraph, max(1, self.num_workers), 2 * self.num_workers + 1)
         try:
             while found < wanted:
                 keys = (
@@ -212,7 +212,10 @@ class GraphSAINTSampler(SubgraphLoader, torch_geometric.loader.GraphSAINTSampler
                 )
                 make.begin(keys)
                 for _ in range(self.num_steps):
-                    node, _, edge = next(make)
+                    drawn = make.take()
+                    if isinstance(drawn, Failure):
+                        drawn.raise_once()
+                    node, _, edge = drawn
                     node_count[node] += 1
                     edge_count[edge] += 1
                     found += len(node)
