@@ -261,7 +261,7 @@ def test_arguments_that_cannot_be_used_are_refused(tmp_path) -> None:
             accelerate(model, loader, reuse=Reuse())
         with pytest.raises(TypeError, match="data must be a torch_geometric"):
             inference(model, cast(Any, loader))
-        with pytest.raises(ValueError, match="what one rank has of a batch that ranks make"):
+        with pytest.raises(ValueError, match="one rank's part of a cooperative batch"):
             inference(model, next(iter(loader)), inputs=("x", "edge_index"))
         fast = accelerate(model, loader)
         batch = next(iter(loader))
