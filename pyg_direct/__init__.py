@@ -119,8 +119,9 @@ if not TYPE_CHECKING:  # type checkers then know which names there are
                 value = globals()[name] = getattr(home, _NAMED_THERE.get(name, name))
                 return value
         # PyG's own, which take our samplers or need no replacement: an import line of a program
-        # that names them beside loaders that are replaced can be changed as a whole.
-        if not name.startswith("_"):
+        # that names them beside loaders that are replaced can be changed as a whole. They are
+        # classes; for a module of this package, as `info`, PyG need not be imported.
+        if name[0].isupper():
             theirs = _import_module("torch_geometric.loader")
             if name in theirs.__all__:
                 return getattr(theirs, name)

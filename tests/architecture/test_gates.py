@@ -29,16 +29,16 @@ MOST_LINES = {
     "kernels": 3436,
     "loaders": 1585,
     "loading": 3041,
-    "models": 6520,
-    "ops": 5372,
+    "models": 6522,
+    "ops": 5374,
     "ranks": 1274,
     "sampling": 1094,
     "tools": 2697,
 }
-MOST_FILES = 249
+MOST_FILES = 250
 LONGEST_CHAIN, LONGEST_CHAIN_IN_A_ROOM = 20, 11
 # Files below 60 lines of code that one other file imports.
-MOST_SMALL_FILES = 5
+MOST_SMALL_FILES = 6
 SMALL = 60
 # Calls of functions of the package, files, returns; see `walk`.
 MOST_CALLS = {

@@ -165,11 +165,13 @@ class LazyRun:
         new_kwargs = dict(kwargs) if kwargs else kwargs
         for position, place, row in plan.tables:
             given = new_args if type(position) is int else new_kwargs
+            # The operation has the value and its rows; it must not keep the tensor as well.
             if place is None:
                 table: Any = given[position]
                 given[position] = None
             else:
-                table = given[position][place]
+                given[position] = [*given[position]]
+                table, given[position][place] = given[position][place], None
             if type(table) is TableTensor and table.plain is None and table.node.dim == row:
                 values.append(table.node)
                 boxes.append(table.box)

@@ -124,7 +124,8 @@ class BlockGather(Value):
 
     def copy_held(self, storage: int) -> None:
         """See `Value`."""
-        self.index = self.index.clone()
+        if self.index is not None:  # not let go of, as its rows are computed
+            self.index = self.index.clone()
 
     def release(self) -> None:
         """Let go of the list."""

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
 import functools
-import importlib.util
 import logging
-import sys
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -30,6 +26,7 @@ from .launch import (
     threads_of,
 )
 from .link_file import gpu_key, read_link
+from .nvrtc import preload_nvrtc
 from .pinning import INVALID_VALUE, MEMORY_ALLOCATION, CudaError, Registry, tensor_at
 from .placer import Copies
 from .source import Declaration, sources_digest
@@ -356,34 +353,3 @@ class CupyRuntime:
             return function(*arguments)
         except self._error as error:
             raise CudaError(error.status, str(error).split(":")[0]) from None
-
-
-def preload_nvrtc(major: int) -> Path | None:
-    """Load `libnvrtc` of a major version of CUDA from NVIDIA's wheels, and return its path.
-
-    CuPy 13 opens it by its name alone, which succeeds once it is loaded, wherever it lies. Nothing
-    is done where the loader finds it by itself, and on other systems than Linux.
-    """
-    if not sys.platform.startswith("linux"):
-        return None
-    name = f"libnvrtc.so.{major}"
-    try:
-        ctypes.CDLL(name, mode=ctypes.RTLD_GLOBAL)
-    except OSError:
-        pass
-    else:
-        return None
-    for path in _in_wheels(name):
-        try:
-            ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
-        except OSError:
-            continue
-        return path
-    return None
-
-
-def _in_wheels(name: str) -> list[Path]:
-    """Return where a library is in NVIDIA's wheels, such as nvidia/cuda_nvrtc/lib."""
-    spec = importlib.util.find_spec("nvidia")
-    folders = [] if spec is None else list(spec.submodule_search_locations or ())
-    return [path for folder in folders for path in sorted(Path(folder).glob(f"*/lib/{name}"))]

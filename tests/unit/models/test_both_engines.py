@@ -1,5 +1,7 @@
 """A training step and `inference` need all rows for the same operations, and give the same."""
 
+import weakref
+
 import pytest
 import torch
 from both_runs import ENGINES, plain
@@ -120,3 +122,15 @@ def test_engines_read_all_rows_for_the_same_operations(name) -> None:
     expected = OPERATIONS[name](X)
     for found in (of_step, of_inference):
         torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("join", [lambda *h: torch.cat(h, 1), lambda *h: h[0] + h[1]])
+def test_an_operation_keeps_the_rows_of_a_tensor_but_not_the_tensor(engine, join) -> None:
+    h = ENGINES[engine]()(X)
+    relu = h.relu()
+    gone = weakref.ref(relu)
+    joined = join(relu, h)
+    del relu
+    assert gone() is None
+    torch.testing.assert_close(plain(joined), join(X.relu(), X))

@@ -216,6 +216,21 @@ class Turned(nn.Module):
         return self.second(x, edge_index)
 
 
+@pytest.mark.parametrize("write", [torch.Tensor.zero_, lambda i: i.add_(1)], ids=["zero", "add"])
+def test_a_list_may_change_once_its_rows_are_computed(write) -> None:
+    class Net(nn.Module):
+        def forward(self, x, edge_index):
+            index = edge_index[0] + 0
+            rows = x[index]
+            largest = rows.sort(0).values[-1]  # reads all rows at once
+            write(index)
+            return x.index_add(0, edge_index[1], rows) + largest
+
+    data = Data(x=torch.randn(50, 4), edge_index=torch.randint(49, (2, 200)))
+    wanted = Net()(data.x, data.edge_index)
+    torch.testing.assert_close(inference(Net(), data, certify=False), wanted)
+
+
 def test_edges_that_change_in_place() -> None:
     check(Turned())
 

@@ -13,6 +13,7 @@ import torch
 from descriptors import filled
 
 from pyg_direct.ops.cuda import compiler as compiling
+from pyg_direct.ops.cuda import nvrtc
 from pyg_direct.ops.cuda.compiler import require_cuda
 from pyg_direct.ops.cuda.launch import BLOCK_THREADS, STANDARD, Library
 from pyg_direct.ops.devices import backend_for
@@ -236,15 +237,15 @@ def test_nvrtc_is_loaded_from_the_first_wheel_that_has_a_whole_one(
         if "whole" not in name:
             raise OSError(name)
 
-    monkeypatch.setattr(compiling.ctypes, "CDLL", load)
-    monkeypatch.setattr(compiling.importlib.util, "find_spec", lambda name: found)
-    assert compiling.preload_nvrtc(12) is None, "there is no wheel"
+    monkeypatch.setattr(nvrtc.ctypes, "CDLL", load)
+    monkeypatch.setattr(nvrtc.importlib.util, "find_spec", lambda name: found)
+    assert nvrtc.preload_nvrtc(12) is None, "there is no wheel"
     for folder in ("broken", "whole"):
         (tmp_path / folder / "lib").mkdir(parents=True)
         (tmp_path / folder / "lib" / "libnvrtc.so.12").touch()
     found = types.SimpleNamespace(submodule_search_locations=[str(tmp_path)])
     whole = tmp_path / "whole" / "lib" / "libnvrtc.so.12"
-    assert compiling.preload_nvrtc(12) == whole
+    assert nvrtc.preload_nvrtc(12) == whole
     assert opened[-1] == str(whole)
     assert len(opened) == 1 + 3
 
