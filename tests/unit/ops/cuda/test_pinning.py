@@ -436,7 +436,10 @@ def test_no_copy_crosses_the_end_of_a_registration(runtime: FakeRuntime, kind: s
     """CUDA may refuse to copy memory of which the parts were registered apart."""
     chunk = 4 * PAGE_BYTES if kind == "chunks" else pinning.CHUNK_BYTES
     registry = Registry(runtime, chunk)
-    memory = np.arange(20 * PAGE_BYTES // 8, dtype=np.int64)
+    raw = np.empty(21 * PAGE_BYTES, np.uint8)
+    begin = -raw.ctypes.data % PAGE_BYTES  # of a page, wherever the memory is
+    memory = raw[begin : begin + 20 * PAGE_BYTES].view(np.int64)
+    memory[:] = np.arange(len(memory))
     cut = 9 * PAGE_BYTES // 8 + 2  # within a page, at a multiple of 16 bytes
     first, second = torch.from_numpy(memory[:cut]), torch.from_numpy(memory[cut:])
     leases = [registry.lease(first, "first")]
