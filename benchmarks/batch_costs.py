@@ -6,7 +6,6 @@ epoch alone.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Sequence
 from itertools import pairwise
@@ -19,7 +18,7 @@ import torch
 import pyg_direct
 from benchmarks import result
 from benchmarks.inference import measured
-from benchmarks.statistics import spread
+from benchmarks.statistics import growth, spread
 from pyg_direct import NeighborLoader
 from pyg_direct.ops.host_memory import available_bytes
 
@@ -77,12 +76,6 @@ def in_turn(graphs: Sequence[str], batches: int, rounds: int) -> list[dict[str, 
     ]
 
 
-def growth(small: dict[str, Any], large: dict[str, Any], cost: str) -> float:
-    """Return how many times the median of a cost is larger, for each tenfold of the nodes."""
-    tenfolds = math.log10(large["nodes"] / small["nodes"])
-    return float((large[cost]["median"] / small[cost]["median"]) ** (1 / tenfolds))
-
-
 def sections(sizes: Sequence[dict[str, Any]]) -> list[str]:
     """Return the part of the report about sizes in turn."""
     rounds = sizes[0]["ns_a_row"]["n"]
@@ -100,9 +93,13 @@ def sections(sizes: Sequence[dict[str, Any]]) -> list[str]:
     rows += [
         [
             f"growth for ten times the nodes, to {large['nodes']:,}",
-            *(result.number(growth(small, large, cost)) for cost in COSTS),
+            *(
+                result.number(growth(nodes, (small[cost]["median"], large[cost]["median"])))
+                for cost in COSTS
+            ),
         ]
         for small, large in pairwise(sizes)
+        for nodes in [(small["nodes"], large["nodes"])]
     ]
     return [*lines, *result.table(["nodes", *COSTS.values()], rows)]
 

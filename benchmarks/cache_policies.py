@@ -26,7 +26,7 @@ from benchmarks.labor.graphs import (
     products_like,
 )
 from benchmarks.labor.sizes import endless, loader_of
-from benchmarks.result import new_result, number, parser, table, write
+from benchmarks.result import new_result, number, parser, save_plot, table, write
 from pyg_direct.core.types import SeedVisits
 from pyg_direct.graph.from_pyg import graph_of
 from pyg_direct.graph.visits import expected_visits, out_degrees
@@ -212,9 +212,7 @@ def plot(result: dict[str, Any], path: Path) -> None:
         axis.set(title=name, xscale="log", xlabel="rows in the cache, %", ylim=(0, 100))
     every[0].set_ylabel("rows read from host memory, %")
     every[-1].legend(frameon=False)
-    figure.tight_layout()
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
+    save_plot(figure, path)
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -289,9 +289,7 @@ def plot(found: dict[str, Any], path: Path) -> None:
         axis.tick_params(axis="x", labelsize=7)
     every[0][0].set_ylim(top=1.35 * every[0][0].get_ylim()[1])  # above which is the legend
     every[0][0].legend(frameon=False, loc="upper right")
-    figure.tight_layout()
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
+    result.save_plot(figure, path)
 
 
 def data_of(name: str, nodes: int, root: Path | None, quick: bool) -> Data:

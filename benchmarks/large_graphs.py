@@ -250,9 +250,7 @@ def plot(found: dict[str, Any], path: Path) -> None:
     axes.set(xscale="log", yscale="log", xlabel="nodes", ylabel="nanoseconds")
     axes.grid(True, which="both", alpha=0.3)
     axes.legend()
-    figure.tight_layout()
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
+    result.save_plot(figure, path)
 
 
 def sections(found: dict[str, Any]) -> list[str]:

@@ -28,9 +28,13 @@ SOURCES = ("pyg_direct", "cuda", "benchmarks", "examples")
 SUFFIXES = {".py", ".cu", ".cuh", ".h", ".json"}
 
 
-def environment() -> dict[str, object]:
-    """Return everything that a reader needs to judge or repeat a result."""
-    found = {"versions": versions(), "commit": commit(), "sources": sources_digest()}
+def environment(folders: Iterable[str] = SOURCES) -> dict[str, object]:
+    """Return everything that a reader needs to judge or repeat a result.
+
+    Args:
+        folders: with the sources on which it depends.
+    """
+    found = {"versions": versions(), "commit": commit(), "sources": sources_digest(folders=folders)}
     return {**found, "machine": machine()}
 
 

@@ -166,6 +166,15 @@ def markdown(result: dict[str, Any], name: str) -> str:
     return "\n".join(lines) + "\n"
 
 
+def save_plot(figure: Any, path: Path) -> None:
+    """Write a figure of matplotlib, and let go of it."""
+    import matplotlib.pyplot as plt
+
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
+
+
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     """Return the lines of a Markdown table."""
     lines = [head, ["---"] * len(head), *rows]

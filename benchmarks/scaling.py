@@ -30,6 +30,7 @@ import pyg_direct
 from benchmarks import child, result
 from benchmarks.inference import measured
 from benchmarks.machine import copy_bandwidth
+from benchmarks.statistics import growth
 from pyg_direct import NeighborLoader
 from pyg_direct.core.units import count_of
 from pyg_direct.files.generate import PowerLaw, generate
@@ -79,7 +80,7 @@ def run_child(spec: dict[str, Any]) -> None:
             torch.manual_seed(0)
             model = GraphSAGE(WIDTH, WIDTH, len(FAN_OUT), CLASSES).eval()
             _, times = measured(partial(pyg_direct.inference, model, data))
-            found |= {f"inference_{name}": value for name, value in times.items()}
+            found |= {f"inference_{cost}": value for cost, value in times.items()}
     print(json.dumps(found))
 
 
@@ -122,12 +123,6 @@ def touched_bytes(nodes: float, edges: float) -> float:
     return nodes * (LINE + math.ceil(row / LINE) * LINE + 8 + row) + edges * (LINE + 3 * 8)
 
 
-def factor(small: dict[str, Any], large: dict[str, Any], cost: str) -> float:
-    """Return how many times as large a cost is for ten times the nodes."""
-    tenfolds = math.log10(large["nodes"] / small["nodes"])
-    return float((large[cost] / small[cost]) ** (1 / tenfolds))
-
-
 def of_degree(rows: Sequence[dict[str, Any]], place: str, cost: str) -> list[dict[str, Any]]:
     """Return the rows of the usual mean degree in a place that have a cost."""
     found = [r for r in rows if r["place"] == place and r["edges"] == DEGREE * r["nodes"]]
@@ -152,9 +147,7 @@ def plot(found: dict[str, Any], path: Path) -> None:
         axes.set(xscale="log", yscale="log", xlabel="nodes", title=title)
         axes.grid(True, which="both", alpha=0.3)
         axes.legend()
-    figure.tight_layout()
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
+    result.save_plot(figure, path)
 
 
 def sections(found: dict[str, Any]) -> list[str]:
@@ -190,7 +183,8 @@ def sections(found: dict[str, Any]) -> list[str]:
         for place in PLACES:
             steps = pairwise(of_degree(found["rows"], place, cost))
             growths = [
-                f"{factor(small, large, cost):.1f} to {large['nodes']:,}" for small, large in steps
+                f"{growth((a['nodes'], b['nodes']), (a[cost], b[cost])):.1f} to {b['nodes']:,}"
+                for a, b in steps
             ]
             rows.append([title, place, ", ".join(growths)])
     return [*lines, *result.table(["", "in", "times, to nodes"], rows), *_model(found["rows"])]

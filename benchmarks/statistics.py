@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from itertools import combinations
 
 import numpy as np
@@ -21,6 +22,11 @@ def spread(samples: list[float]) -> dict[str, float | int]:
         "min": float(min(samples)),
         "max": float(max(samples)),
     }
+
+
+def growth(nodes: Sequence[int], costs: Sequence[float]) -> float:
+    """Return how many times as large a cost is for ten times the nodes, from two sizes."""
+    return float((costs[1] / costs[0]) ** (1 / math.log10(nodes[1] / nodes[0])))
 
 
 def compare(scores: dict[str, list[float]], first: str, second: str) -> dict[str, object]:

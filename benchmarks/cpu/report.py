@@ -8,7 +8,7 @@ from typing import Any
 from benchmarks.cpu.cases import LOADERS, MALLOC_MODES, NUM_WORKERS, OURS
 from benchmarks.cpu.derive import METRICS, find
 from benchmarks.load import taken_by_others
-from benchmarks.result import number, quartiles, table
+from benchmarks.result import number, quartiles, save_plot, table
 
 TITLE = "CPU loaders"
 
@@ -159,6 +159,4 @@ def plot(result: dict[str, Any], path: Path) -> None:
             axis.set_title(f"{METRICS[metric]}, {graph['case']['name']}", fontsize=9)
             axis.set_xlabel("ms a batch", fontsize=8)
             axis.tick_params(labelsize=7)
-    figure.tight_layout()
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
+    save_plot(figure, path)

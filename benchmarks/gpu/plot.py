@@ -11,6 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from benchmarks.result import save_plot
+
 RESULT = Path(__file__).resolve().parents[1] / "results" / "gpu.json"
 
 Stages = dict[str, dict[str, Any]]
@@ -33,9 +35,7 @@ def plot(result: dict[str, Any], path: Path) -> None:
             axis.text(0.5, 0.5, "not measured", ha="center", transform=axis.transAxes)
     if result["dry"]:
         figure.suptitle(result["note"], color="red")
-    figure.tight_layout()
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
+    save_plot(figure, path)
 
 
 def draw_gather(axis: Any, stages: Stages) -> None:

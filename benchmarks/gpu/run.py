@@ -98,8 +98,7 @@ class Run:
         out.mkdir(parents=True, exist_ok=True)
         self._deadline = time.monotonic() + seconds
         self._begin = time.monotonic()
-        environment = {**machine.environment(), "gpus": gpu_names()}
-        environment["sources"] = machine.sources_digest(folders=SOURCES)
+        environment = {**machine.environment(SOURCES), "gpus": gpu_names()}
         note = {"note": DRY_NOTE} if dry else {}
         self.result: dict[str, Any] = {
             **note, "benchmark": "gpu", "quick": plan == DRY, "dry": dry, **environment,

@@ -18,7 +18,7 @@ import torch
 from benchmarks.labor import learning, sizes
 from benchmarks.labor.graphs import graph
 from benchmarks.machine import describe, environment
-from benchmarks.result import new_result, number, parser, percent, table, write
+from benchmarks.result import new_result, number, parser, percent, save_plot, table, write
 
 TITLE = "LABOR, dependent batches and orders of seeds"
 GRAPHS = ("power law", "community", "debian")
@@ -152,9 +152,7 @@ def plot(result: dict[str, Any], path: Path) -> None:
         axis.set(title=name, xscale="log", xlabel="batch_dependency")
     axes[0].set_ylabel("rows missed by an LRU cache, %\n(thin: uniform draws)")
     axes[-1].legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.02, 1))
-    figure.tight_layout()
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
+    save_plot(figure, path)
 
 
 def add_case(case: learning.Case, args: Any) -> None:
